@@ -1,0 +1,325 @@
+//! apk's order: `number{.number}[letter]{_suffix[number]}[~hash][-rnumber]`.
+//!
+//! The rules are those of apk-tools 3. Reads two strings and nothing else.
+//!
+//! What surprises:
+//! * Versions are read token by token, and the first pair of tokens that differs decides. What
+//!   may come next stands in the enum `Token`, oldest first.
+//! * Suffixes have ranks: `_alpha` < `_beta` < `_pre` < `_rc` < no suffix < `_cvs` < `_svn` <
+//!   `_git` < `_hg` < `_p`. They chain: `1_alpha_pre` < `1_alpha` < `1_alpha_p`.
+//! * A suffix without a number is older than one with any: `1_rc` < `1_rc0` < `1_rc1`. But
+//!   `_cvs` to `_p` behind the suffix itself beat every number: `1_rc9` < `1_rc_p`.
+//! * One letter may follow the numbers and is newer than none: `1.0` < `1.0a` < `1.0.1`.
+//! * A missing revision is older than `-r0`, unlike Debian's.
+//! * Numbers behind a dot with a leading zero are compared as text, like decimals:
+//!   `1.01` < `1.1`, `1.001` < `1.01`, `1.0` < `1.00`, `1.09` < `1.1`. The first number, suffix
+//!   numbers and revisions are plain numbers: `007` = `7`, `1-r01` = `1-r1`.
+//! * Numbers wrap around at 2^64, as apk's do: `18446744073709551617` = `1`.
+//! * A commit hash (`~` and lower-case hex digits) is compared as text; no hash is older.
+//! * There are no epochs; `:` is invalid, and so is a capital letter anywhere.
+//! * An invalid version counts up to where it goes wrong, and is there older than one that
+//!   ends, but newer than one with `_alpha`, `_beta`, `_pre` or `_rc`:
+//!   `1.0_rc` < `1.0!` < `1.0` < `1.0-r0`. What follows the fault is not read: `1.0!` = `1.0?1`.
+//! * The empty string is invalid at once, and so are `(none)`, `v1` and `.1`: all equal, and
+//!   older than every valid version.
+//!
+//! Older apk-tools 2 differ in corners: `1.00` < `1.0`, digits after the letter, no hashes.
+
+use crate::take_run;
+use core::cmp::Ordering;
+
+/// Which of two Alpine versions is the newer one; `Less` when it is `b`.
+pub fn compare(a: &str, b: &str) -> Ordering {
+    let (mut a, mut b) = (Reader::of(a), Reader::of(b));
+    loop {
+        let (a_token, b_token) = (a.next(), b.next());
+        let order = a_token.cmp(&b_token);
+        if order.is_ne() || a_token.is_last() {
+            return order;
+        }
+    }
+}
+
+/// What may come next in a version, oldest first; two tokens of one kind compare by content.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Token<'a> {
+    /// `_alpha` and the like: the one thing that makes a longer version older.
+    Before(Suffix),
+    Invalid,
+    End,
+    Revision(u64),
+    Hash(&'a [u8]),
+    SuffixNumber(u64),
+    /// `_p` and the like.
+    After(Suffix),
+    Letter(u8),
+    /// A number behind a dot that starts with a zero. As text it sorts before every number
+    /// that does not, so that the two kinds need no rule between them.
+    Decimal(&'a [u8]),
+    Number(u64),
+}
+
+impl Token<'_> {
+    fn is_last(&self) -> bool {
+        matches!(self, Token::End | Token::Invalid)
+    }
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Suffix {
+    Alpha,
+    Beta,
+    Pre,
+    Rc,
+    Cvs,
+    Svn,
+    Git,
+    Hg,
+    P,
+}
+
+/// How far into a version a reader is. A part is valid only behind certain others.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Start,
+    Numbers,
+    Letter,
+    Suffix,
+    SuffixNumber,
+    Hash,
+    Revision,
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+    place: Place,
+}
+
+impl<'a> Reader<'a> {
+    fn of(version: &'a str) -> Self {
+        Reader { rest: version.as_bytes(), place: Place::Start }
+    }
+
+    /// Not to be called again once a token was the last.
+    fn next(&mut self) -> Token<'a> {
+        let place = self.place;
+        match *self.rest {
+            _ if place == Place::Start => self.number(Place::Numbers, Token::Number),
+            [] => Token::End,
+            [b'.', ref rest @ ..] if place == Place::Numbers => {
+                self.rest = rest;
+                match rest {
+                    [b'0', ..] => Token::Decimal(take_run(&mut self.rest, u8::is_ascii_digit)),
+                    _ => self.number(Place::Numbers, Token::Number),
+                }
+            }
+            [letter @ b'a'..=b'z', ref rest @ ..] if place == Place::Numbers => {
+                (self.rest, self.place) = (rest, Place::Letter);
+                Token::Letter(letter)
+            }
+            [b'_', ref rest @ ..] if place <= Place::SuffixNumber => {
+                (self.rest, self.place) = (rest, Place::Suffix);
+                suffix(take_run(&mut self.rest, u8::is_ascii_lowercase))
+            }
+            [b'0'..=b'9', ..] if place == Place::Suffix => {
+                self.number(Place::SuffixNumber, Token::SuffixNumber)
+            }
+            [b'~', ref rest @ ..] if place < Place::Hash => {
+                (self.rest, self.place) = (rest, Place::Hash);
+                match take_run(&mut self.rest, |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+                    [] => Token::Invalid,
+                    hash => Token::Hash(hash),
+                }
+            }
+            [b'-', b'r', ref rest @ ..] if place < Place::Revision => {
+                self.rest = rest;
+                self.number(Place::Revision, Token::Revision)
+            }
+            _ => Token::Invalid,
+        }
+    }
+
+    fn number(&mut self, place: Place, token: fn(u64) -> Token<'a>) -> Token<'a> {
+        self.place = place;
+        match take_run(&mut self.rest, u8::is_ascii_digit) {
+            [] => Token::Invalid,
+            digits => token(digits.iter().fold(0, |number: u64, digit| {
+                number.wrapping_mul(10).wrapping_add(u64::from(digit - b'0'))
+            })),
+        }
+    }
+}
+
+fn suffix(word: &[u8]) -> Token<'static> {
+    match word {
+        b"alpha" => Token::Before(Suffix::Alpha),
+        b"beta" => Token::Before(Suffix::Beta),
+        b"pre" => Token::Before(Suffix::Pre),
+        b"rc" => Token::Before(Suffix::Rc),
+        b"cvs" => Token::After(Suffix::Cvs),
+        b"svn" => Token::After(Suffix::Svn),
+        b"git" => Token::After(Suffix::Git),
+        b"hg" => Token::After(Suffix::Hg),
+        b"p" => Token::After(Suffix::P),
+        _ => Token::Invalid,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::String;
+
+    #[track_caller]
+    fn rising(versions: &[&str]) {
+        for pair in versions.windows(2) {
+            assert_eq!(compare(pair[0], pair[1]), Ordering::Less, "{} < {}", pair[0], pair[1]);
+        }
+    }
+
+    #[track_caller]
+    fn equal(versions: &[&str]) {
+        for pair in versions.windows(2) {
+            assert_eq!(compare(pair[0], pair[1]), Ordering::Equal, "{} = {}", pair[0], pair[1]);
+        }
+    }
+
+    /// One line through every token that can follow `1.2`.
+    #[test]
+    fn everything_that_may_follow_has_its_rank() {
+        rising(&[
+            "1.1",
+            "1.2_alpha",
+            "1.2_beta",
+            "1.2_pre",
+            "1.2_rc",
+            "1.2!",
+            "1.2",
+            "1.2-r0",
+            "1.2-r1",
+            "1.2~0a",
+            "1.2~0a-r0",
+            "1.2_cvs",
+            "1.2_svn",
+            "1.2_git",
+            "1.2_hg",
+            "1.2_p",
+            "1.2a",
+            "1.2b",
+            "1.2.0",
+            "1.2.1",
+            "1.3_alpha",
+            "1.10",
+            "2",
+        ]);
+    }
+
+    #[test]
+    fn suffixes_chain() {
+        rising(&["1_alpha_pre2", "1_alpha", "1_alpha_p", "1_alpha_p_p", "1_beta"]);
+        rising(&["1_p_alpha", "1_p", "1_p_git", "1_p_p"]);
+    }
+
+    #[test]
+    fn a_second_suffix_beats_a_number_behind_the_first() {
+        rising(&["1_alpha", "1_alpha9", "1_alpha9_p", "1_alpha10", "1_alpha_p", "1_beta"]);
+    }
+
+    #[test]
+    fn a_suffix_without_a_number_is_older_than_one_with_any() {
+        rising(&["1_rc", "1_rc-r9", "1_rc0", "1_rc1", "1_rc2", "1_rc10", "1"]);
+        rising(&["1", "1_p", "1_p0", "1_p9-r0", "1_p10-r0"]);
+        rising(&["1_git20230102030405-r0", "1_git20240102030405-r0"]);
+    }
+
+    #[test]
+    fn a_suffix_is_known_by_its_whole_name() {
+        equal(&["1_prefix", "1_ph", "1_foo", "1_", "1_Alpha", "1!"]);
+    }
+
+    #[test]
+    fn one_letter_may_follow_the_numbers_and_is_newer_than_none() {
+        rising(&["1.0.2", "1.0.2a", "1.0.2a-r0", "1.0.2a_p1", "1.0.2b", "1.0.2u", "1.0.2.1"]);
+        equal(&["1.0ab", "1.0a.1", "1.0a1", "1.0a!"]);
+        rising(&["1.0a!", "1.0a"]);
+    }
+
+    #[test]
+    fn a_missing_revision_is_older_than_revision_zero() {
+        rising(&["1.0", "1.0-r0", "1.0-r1", "1.0-r9", "1.0-r10"]);
+        rising(&["1.3-r0", "1.3.1-r0"]);
+    }
+
+    #[test]
+    fn a_number_behind_a_dot_with_a_leading_zero_is_compared_as_text() {
+        rising(&[
+            "1.0", "1.00", "1.001", "1.01", "1.02.03", "1.02.30", "1.09", "1.1", "1.9", "1.10",
+        ]);
+    }
+
+    #[test]
+    fn other_numbers_forget_their_leading_zeros() {
+        equal(&["007", "7"]);
+        equal(&["1-r01", "1-r1"]);
+        equal(&["1_p01", "1_p1"]);
+        rising(&["1.9", "002"]);
+    }
+
+    #[test]
+    fn numbers_wrap_around_as_apks_do() {
+        equal(&["18446744073709551617", "1"]);
+        equal(&["1.18446744073709551617", "1.1"]);
+        rising(&["18446744073709551616", "1", "18446744073709551615"]);
+    }
+
+    #[test]
+    fn numbers_behind_a_leading_zero_do_not_wrap() {
+        rising(&["1.018446744073709551617", "1.1"]);
+        rising(&["1.01", "1.018446744073709551617", "1.02"]);
+    }
+
+    #[test]
+    fn a_commit_hash_is_compared_as_text_and_no_hash_is_older() {
+        rising(&["1.0", "1.0~1234-r1", "1.0~2345-r0", "1.0~9", "1.0~a", "1.0~ab", "1.0_p"]);
+        rising(&["1.0a_p1!", "1.0a_p1", "1.0a_p1-r0", "1.0a_p1~ab"]);
+        equal(&["1.0~", "1.0~g", "1.0~A", "1.0!"]);
+    }
+
+    #[test]
+    fn there_are_no_epochs_and_no_capital_letters() {
+        equal(&["1:2", "1:3", "1A", "1!"]);
+    }
+
+    #[test]
+    fn an_invalid_version_counts_up_to_where_it_goes_wrong() {
+        rising(&["1.0_rc9", "1.0!", "1.0", "1.0-r0"]);
+        rising(&["1.0!", "1.1!", "2.0-1"]);
+        equal(&["1.0!", "1.0?1", "1.0.", "1.0-1", "1.0-r", "1.0..1", "1.0 ", "1.0é", "1.0\u{0}"]);
+        equal(&["1.0-r1_p1", "1.0-r1-r1", "1.0-r1~a", "1.0-r1.1", "1.0-r1a"]);
+        rising(&["1.0-r1a", "1.0-r1"]);
+    }
+
+    #[test]
+    fn what_is_invalid_at_once_is_equal_and_older_than_every_valid_version() {
+        equal(&["", "(none)", "v1", ".1", "-r1", "é", " 1"]);
+        rising(&["", "0_alpha"]);
+        rising(&["v1", "0"]);
+    }
+
+    #[test]
+    fn versions_as_packagers_write_them_climb() {
+        rising(&["1.1.1c-r0", "1.1.1c-r4", "1.1.1z-r0", "3.0.0-r0"]);
+        rising(&["9.8_p9-r0", "9.8_p10-r0", "9.9_p1-r0", "10.0_p1-r0", "10.0_p1-r10"]);
+        rising(&["0.99_beta9-r3", "0.99_beta10-r0", "0.99-r0"]);
+        rising(&["0_git20230102-r0", "0.5_alpha-r1", "0.5.3_git20240203-r0"]);
+        rising(&["0.05-r0", "0.071-r0", "0.08-r0", "0.10.0-r0", "0.151-r1"]);
+        rising(&["20230102-r9", "20240102-r0"]);
+    }
+
+    #[test]
+    fn a_megabyte_of_version_is_read_once() {
+        let long = String::from("1") + &String::from_iter(std::iter::repeat_n(".1.0", 1 << 18));
+        assert_eq!(compare(&long, &long), Ordering::Equal);
+        assert_eq!(compare(&long, &(long.clone() + "_rc")), Ordering::Greater);
+    }
+}

@@ -1,0 +1,233 @@
+//! dpkg's order: `[epoch:]upstream[-revision]`.
+//!
+//! Checked against `dpkg --compare-versions` (1.21). Reads two strings and nothing else.
+//!
+//! What surprises:
+//! * `~` sorts before everything, even before the end: `1.0~rc1` < `1.0`.
+//! * Letters sort before all other signs: `1.0a` < `1.0+`, `1.0z` < `1.0.`.
+//! * Capital letters sort before small ones: `1Z` < `1a`.
+//! * Text and number alternate; an absent number is 0: `1.` = `1.0`, `a` = `a0`.
+//! * Leading zeros say nothing, and a number may have any length.
+//! * A missing revision is revision 0: `1` = `1-0`. So is `1-~` older than `1`.
+//! * A missing epoch is 0. The epoch ends at the first colon, later colons belong to the
+//!   upstream version; it may carry a plus sign: `+1:1` = `1:1`.
+//! * The revision starts at the last hyphen: `1-2-3` is upstream `1-2`.
+//! * The empty string is older than everything, `~` included. `0` is not empty.
+//! * Blanks (space, tab) around a version are not part of it.
+//! * A version that does not begin with a digit, or has signs that policy forbids, only earns
+//!   a warning and is compared; `(none)` is such a version and newer than any number.
+//! * A byte beyond ASCII sorts between the letters and the other signs. That is dpkg where a C
+//!   `char` is signed (x86); elsewhere dpkg puts it last.
+//!
+//! dpkg refuses, and we answer as said: an epoch that is no number (the colon then belongs to
+//! the upstream version), an epoch beyond 2147483647 (compared as the number it is), nothing
+//! after the epoch or before or after the hyphen (an empty part), blanks inside (a sign like
+//! any other), only blanks (the empty string).
+
+use crate::{compare_numbers, drop_shared_start, take_run};
+use core::cmp::Ordering;
+
+/// Which of two Debian versions is the newer one; `Less` when it is `b`.
+pub fn compare(a: &str, b: &str) -> Ordering {
+    let (a, b) = (without_blanks(a.as_bytes()), without_blanks(b.as_bytes()));
+    if a.is_empty() || b.is_empty() {
+        return b.is_empty().cmp(&a.is_empty());
+    }
+    let (a_epoch, a) = split_epoch(a);
+    let (b_epoch, b) = split_epoch(b);
+    let (a_upstream, a_revision) = split_revision(a);
+    let (b_upstream, b_revision) = split_revision(b);
+    compare_numbers(a_epoch, b_epoch)
+        .then_with(|| compare_part(a_upstream, b_upstream))
+        .then_with(|| compare_part(a_revision, b_revision))
+}
+
+fn without_blanks(mut version: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = version {
+        version = rest;
+    }
+    version
+}
+
+fn split_epoch(version: &[u8]) -> (&[u8], &[u8]) {
+    let mut rest = version.strip_prefix(b"+").unwrap_or(version);
+    match (take_run(&mut rest, u8::is_ascii_digit), rest) {
+        (epoch @ [_, ..], [b':', rest @ ..]) => (epoch, rest),
+        _ => (b"", version),
+    }
+}
+
+fn split_revision(version: &[u8]) -> (&[u8], &[u8]) {
+    match version.iter().rposition(|&byte| byte == b'-') {
+        Some(hyphen) => (&version[..hyphen], &version[hyphen + 1..]),
+        None => (version, b""),
+    }
+}
+
+fn compare_part(mut a: &[u8], mut b: &[u8]) -> Ordering {
+    drop_shared_start(&mut a, &mut b);
+    loop {
+        loop {
+            let (a_rank, b_rank) = (rank(a), rank(b));
+            if a_rank != b_rank {
+                return a_rank.cmp(&b_rank);
+            }
+            if a_rank == NUMBER_OR_END {
+                break;
+            }
+            (a, b) = (&a[1..], &b[1..]);
+        }
+        if a.is_empty() && b.is_empty() {
+            return Ordering::Equal;
+        }
+        let digits = u8::is_ascii_digit;
+        let order = compare_numbers(take_run(&mut a, digits), take_run(&mut b, digits));
+        if order.is_ne() {
+            return order;
+        }
+    }
+}
+
+const NUMBER_OR_END: i16 = 0;
+
+fn rank(text: &[u8]) -> i16 {
+    text.first().map_or(NUMBER_OR_END, |&byte| RANKS[usize::from(byte)])
+}
+
+static RANKS: [i16; 256] = {
+    let mut ranks = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        ranks[byte] = match byte as u8 {
+            b'0'..=b'9' => NUMBER_OR_END,
+            b'~' => -1,
+            b'a'..=b'z' | b'A'..=b'Z' | 0x80.. => byte as i16,
+            _ => byte as i16 + 256,
+        };
+        byte += 1;
+    }
+    ranks
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::String;
+
+    #[track_caller]
+    fn rising(versions: &[&str]) {
+        for pair in versions.windows(2) {
+            assert_eq!(compare(pair[0], pair[1]), Ordering::Less, "{} < {}", pair[0], pair[1]);
+        }
+    }
+
+    #[track_caller]
+    fn equal(versions: &[&str]) {
+        for pair in versions.windows(2) {
+            assert_eq!(compare(pair[0], pair[1]), Ordering::Equal, "{} = {}", pair[0], pair[1]);
+        }
+    }
+
+    #[test]
+    fn a_tilde_sorts_before_everything_even_the_end() {
+        rising(&["1.0~~", "1.0~~a", "1.0~", "1.0~rc1", "1.0", "1.0a"]);
+    }
+
+    #[test]
+    fn letters_sort_before_all_other_signs_and_capitals_before_small_ones() {
+        rising(&["1.0A", "1.0Z", "1.0a", "1.0z", "1.0+", "1.0.", "1.0:", "1.0_"]);
+    }
+
+    #[test]
+    fn security_and_rebuild_suffixes_climb_as_debian_means_them() {
+        rising(&["1.2-3~bpo12+1", "1.2-3", "1.2-3+b1", "1.2-3+deb12u1", "1.2-3+deb12u10"]);
+        rising(&["1.2-3", "1.2-3ubuntu0.1", "1.2-3ubuntu1"]);
+    }
+
+    #[test]
+    fn an_absent_number_is_zero() {
+        equal(&["1.", "1.0", "1.00"]);
+        equal(&["1a", "1a0"]);
+        rising(&["1.0", "1.0.0"]);
+    }
+
+    #[test]
+    fn leading_zeros_say_nothing() {
+        equal(&["001.02-03", "1.2-3"]);
+        equal(&["00:1", "0:1"]);
+    }
+
+    #[test]
+    fn a_number_may_be_longer_than_any_integer() {
+        rising(&["18446744073709551615", "18446744073709551616", "99999999999999999999999"]);
+        rising(&["1.100000000000000000000000000001", "1.100000000000000000000000000002"]);
+    }
+
+    #[test]
+    fn a_missing_revision_is_revision_zero() {
+        equal(&["1", "1-0", "1-00"]);
+        rising(&["1-~", "1", "1-0.1", "1-1"]);
+    }
+
+    #[test]
+    fn a_missing_epoch_is_zero_and_an_epoch_beats_all_that_follows() {
+        equal(&["1", "0:1"]);
+        rising(&["9999", "1:0", "2:0~", "10:0"]);
+    }
+
+    #[test]
+    fn an_epoch_may_carry_a_plus_sign() {
+        equal(&["+1:1", "1:1"]);
+    }
+
+    #[test]
+    fn the_epoch_ends_at_the_first_colon() {
+        rising(&["1:2", "1:2:3", "1:2:4"]);
+    }
+
+    #[test]
+    fn the_revision_starts_at_the_last_hyphen() {
+        rising(&["1-3", "1-2-3"]);
+        rising(&["1-2", "1-2-0", "1-2-3", "1-10-1"]);
+    }
+
+    #[test]
+    fn the_empty_string_is_older_than_everything() {
+        rising(&["", "~~"]);
+        rising(&["", "0~"]);
+        rising(&["", "0"]);
+        equal(&["", ""]);
+    }
+
+    #[test]
+    fn blanks_around_a_version_are_not_part_of_it() {
+        equal(&["1.0-1", " 1.0-1", "1.0-1\t ", "\t1.0-1 "]);
+    }
+
+    #[test]
+    fn a_version_without_a_leading_digit_is_compared_all_the_same() {
+        rising(&["~1", "0", "99", "a1", "b1", "(none)"]);
+    }
+
+    #[test]
+    fn a_byte_beyond_ascii_sorts_between_letters_and_other_signs() {
+        rising(&["1z", "1é", "1+", "1."]);
+    }
+
+    #[test]
+    fn what_dpkg_refuses_still_has_a_place() {
+        equal(&["1", "1-"]);
+        equal(&["", "  "]);
+        rising(&["a", "a:1"]);
+        rising(&["1:0", "2147483648:0", "99999999999999999999:0"]);
+        rising(&["1", "1 1"]);
+        rising(&["1:", "1:0.1", "2:"]);
+    }
+
+    #[test]
+    fn a_megabyte_of_version_is_read_once() {
+        let long = String::from_iter(std::iter::repeat_n("1.a~", 1 << 18));
+        assert_eq!(compare(&long, &long), Ordering::Equal);
+        assert_eq!(compare(&long, &(long.clone() + "~")), Ordering::Greater);
+    }
+}

@@ -1,0 +1,229 @@
+//! rpm's order: `[epoch:]version[-release]`.
+//!
+//! Checked against `rpm.vercmp` of rpm 4.18. Reads two strings and nothing else.
+//!
+//! What surprises:
+//! * Only runs of ASCII letters and runs of digits count; every other byte (but `~` and `^`)
+//!   merely parts them: `1.0` = `1_0` = `1..0` = `1.0.`, `é` = `è`, `1.a` = `1a`.
+//! * A number is newer than letters: `1.a` < `1.1`. Capital letters are older than small ones.
+//! * Whatever has more left at the end is newer, letters too: `1.0` < `1.0rc1` < `1.0.1`.
+//! * `~` sorts before everything, even before the end: `1.0~rc1` < `1.0`.
+//! * `^` sorts after the end, but before everything else: `1.0` < `1.0^git1` < `1.0.1`.
+//! * Leading zeros say nothing, and a number (the epoch too) may have any length.
+//! * A missing epoch is 0, and so is an empty one: `:1` = `0:1` = `1`. A colon that does not
+//!   follow digits is a separator like any other: `a:1` = `a1`.
+//! * `(none)`, which a query prints for a missing epoch, is no epoch: `(none):1` < `1`. Ask
+//!   rpm for `EPOCHNUM`.
+//! * The release starts at the last hyphen: `1-2-3` is version `1-2`.
+//! * A missing release is older than any release, even an empty one: `1` < `1-` < `1-0`, and
+//!   `1` < `1-~`. (Inside a dependency rpm has another rule, where it matches every release;
+//!   that is no order and not ours.)
+//!
+//! rpm refuses the empty string; to us it is a version with nothing in it: `~` < `` < `0`, and
+//! `` = `.`.
+
+use crate::{compare_numbers, drop_shared_start, take_run};
+use core::cmp::Ordering;
+
+/// Which of two rpm versions is the newer one; `Less` when it is `b`.
+pub fn compare(a: &str, b: &str) -> Ordering {
+    let (a, b) = (Evr::of(a), Evr::of(b));
+    compare_numbers(a.epoch, b.epoch).then_with(|| compare_part(a.version, b.version)).then_with(
+        || match (a.release, b.release) {
+            (Some(a), Some(b)) => compare_part(a, b),
+            (a, b) => a.is_some().cmp(&b.is_some()),
+        },
+    )
+}
+
+/// Epoch, version, release. pacman cuts its versions at the same places.
+pub(crate) struct Evr<'a> {
+    /// Digits; none at all for epoch 0.
+    pub(crate) epoch: &'a [u8],
+    pub(crate) version: &'a [u8],
+    pub(crate) release: Option<&'a [u8]>,
+}
+
+impl<'a> Evr<'a> {
+    pub(crate) fn of(evr: &'a str) -> Self {
+        let mut rest = evr.as_bytes();
+        let (epoch, rest) = match (take_run(&mut rest, u8::is_ascii_digit), rest) {
+            (epoch, [b':', rest @ ..]) => (epoch, rest),
+            _ => (&b""[..], evr.as_bytes()),
+        };
+        match rest.iter().rposition(|&byte| byte == b'-') {
+            Some(hyphen) => {
+                Evr { epoch, version: &rest[..hyphen], release: Some(&rest[hyphen + 1..]) }
+            }
+            None => Evr { epoch, version: rest, release: None },
+        }
+    }
+}
+
+/// What comes next in a version or release; the order of the variants is rpm's.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Next {
+    Tilde,
+    End,
+    Caret,
+    Letters,
+    Digits,
+}
+
+impl Next {
+    fn of(part: &[u8]) -> Self {
+        match part.first() {
+            None => Next::End,
+            Some(b'~') => Next::Tilde,
+            Some(b'^') => Next::Caret,
+            Some(byte) if byte.is_ascii_digit() => Next::Digits,
+            Some(_) => Next::Letters,
+        }
+    }
+}
+
+fn compare_part(mut a: &[u8], mut b: &[u8]) -> Ordering {
+    drop_shared_start(&mut a, &mut b);
+    loop {
+        take_run(&mut a, is_separator);
+        take_run(&mut b, is_separator);
+        let next = Next::of(a);
+        let order = next.cmp(&Next::of(b));
+        if order.is_ne() {
+            return order;
+        }
+        let order = match next {
+            Next::End => return Ordering::Equal,
+            Next::Tilde | Next::Caret => {
+                (a, b) = (&a[1..], &b[1..]);
+                continue;
+            }
+            Next::Letters => {
+                let letters = u8::is_ascii_alphabetic;
+                take_run(&mut a, letters).cmp(take_run(&mut b, letters))
+            }
+            Next::Digits => {
+                let digits = u8::is_ascii_digit;
+                compare_numbers(take_run(&mut a, digits), take_run(&mut b, digits))
+            }
+        };
+        if order.is_ne() {
+            return order;
+        }
+    }
+}
+
+fn is_separator(byte: &u8) -> bool {
+    !byte.is_ascii_alphanumeric() && !matches!(byte, b'~' | b'^')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::String;
+
+    #[track_caller]
+    fn rising(versions: &[&str]) {
+        for pair in versions.windows(2) {
+            assert_eq!(compare(pair[0], pair[1]), Ordering::Less, "{} < {}", pair[0], pair[1]);
+        }
+    }
+
+    #[track_caller]
+    fn equal(versions: &[&str]) {
+        for pair in versions.windows(2) {
+            assert_eq!(compare(pair[0], pair[1]), Ordering::Equal, "{} = {}", pair[0], pair[1]);
+        }
+    }
+
+    #[test]
+    fn separators_part_but_do_not_count() {
+        equal(&["1.0", "1_0", "1..0", "1+0", ".1.0.", "1é0", "1\u{0}0"]);
+        equal(&["1.a", "1a"]);
+        equal(&["é", "è", "."]);
+        rising(&["1.1", "11"]);
+    }
+
+    #[test]
+    fn a_number_is_newer_than_letters_and_small_letters_than_capitals() {
+        rising(&["1.Z", "1.a", "1.ab", "1.b", "1.0"]);
+    }
+
+    #[test]
+    fn whatever_has_more_left_is_newer() {
+        rising(&["1.0", "1.0rc1", "1.0.1", "1.0.1.a"]);
+    }
+
+    #[test]
+    fn a_tilde_sorts_before_everything_even_the_end() {
+        rising(&["1.0~~", "1.0~", "1.0~rc1", "1.0~rc2", "1.0", "1.0^"]);
+        rising(&["1-1~", "1-1"]);
+    }
+
+    #[test]
+    fn a_caret_sorts_after_the_end_but_before_everything_else() {
+        rising(&["1.0", "1.0^", "1.0^git1", "1.0^git1^", "1.0.a", "1.0.1"]);
+        rising(&["1.0^git1~", "1.0^git1"]);
+    }
+
+    #[test]
+    fn leading_zeros_say_nothing() {
+        equal(&["001.02-03", "1.2-3"]);
+        equal(&["00:1", "0:1", "1"]);
+    }
+
+    #[test]
+    fn a_number_may_be_longer_than_any_integer_the_epoch_too() {
+        rising(&["18446744073709551615", "18446744073709551616", "99999999999999999999999"]);
+        rising(&["1:1", "4294967296:1", "18446744073709551617:1"]);
+    }
+
+    #[test]
+    fn a_missing_or_empty_epoch_is_zero() {
+        equal(&["1", "0:1", ":1"]);
+        rising(&["9", "1:0", "2:0", "10:0"]);
+    }
+
+    #[test]
+    fn a_colon_that_does_not_follow_digits_is_a_separator() {
+        equal(&["a:1", "a1"]);
+        rising(&["1:2", "1:2:3"]);
+    }
+
+    #[test]
+    fn a_printed_none_is_no_epoch() {
+        rising(&["(none):1", "1"]);
+        rising(&["(none)", "0"]);
+    }
+
+    #[test]
+    fn the_release_starts_at_the_last_hyphen() {
+        rising(&["1-3", "1-2-3"]);
+        rising(&["1-2", "1-2-3", "1-2-4", "1-10-1"]);
+    }
+
+    #[test]
+    fn a_missing_release_is_older_than_any_even_an_empty_one() {
+        rising(&["1", "1-~", "1-", "1-0", "1-1"]);
+        rising(&["1:", "1:-"]);
+    }
+
+    #[test]
+    fn the_empty_string_is_a_version_with_nothing_in_it() {
+        rising(&["~", "", "^", "a", "0"]);
+        equal(&["", ".", "0:"]);
+    }
+
+    #[test]
+    fn distribution_releases_climb() {
+        rising(&["3.0.7-24.el9", "3.0.7-24.el9_2.1", "3.0.7-25.el9", "1:1.0-1.el9"]);
+        rising(&["5.14.0-70.el9", "5.14.0-70.13.1.el9_0", "5.14.0-162.6.1.el9_1"]);
+    }
+
+    #[test]
+    fn a_megabyte_of_version_is_read_once() {
+        let long = String::from_iter(std::iter::repeat_n("1.a^", 1 << 18));
+        assert_eq!(compare(&long, &long), Ordering::Equal);
+        assert_eq!(compare(&long, &(long.clone() + "~")), Ordering::Greater);
+    }
+}
