@@ -3,10 +3,39 @@
 //! A word that cannot be spelled rightly cannot be made: whoever holds a [`ServerId`] holds
 //! a well-formed one. A refusal says exactly what is wrong, because a person reads it.
 
+mod cron;
+mod digest;
 pub mod id;
+mod label;
+mod line;
+pub mod listing;
+mod nearest;
+mod os;
+mod package;
+mod portion;
+mod selector;
+mod task;
 mod text;
+mod word;
+mod zone;
 
+pub use cron::{Cron, CronError, CronField, FieldProblem};
+pub use digest::{Digest, DigestError};
 pub use id::{
     BatchId, EventId, IdError, KeyId, OrgId, RunId, ScheduleId, ServerId, TaskId, TokenId, UserId,
     WebhookId,
 };
+pub use label::{Environment, Hostname, LabelError, Tag};
+pub use line::Line;
+pub use listing::{Installed, ListingError, Pending};
+pub use nearest::nearest;
+pub use os::{Os, OsError, OsFilter, OsFilterError};
+pub use package::{PackageName, PackageNameError, PackagePattern, PackagePatternError};
+pub use portion::{Percent, Portion, PortionError};
+pub use selector::{Criteria, Selector, SelectorError};
+pub use task::{FailureCode, Stage};
+pub use word::{
+    BlockedBy, PackageManager, RebootPolicy, Role, Severity, SkipReason, Status, UpdateType,
+    WordError,
+};
+pub use zone::{Zone, ZoneError};

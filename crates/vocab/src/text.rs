@@ -19,3 +19,16 @@ macro_rules! serde_as_text {
     };
 }
 pub(crate) use serde_as_text;
+
+/// The most characters of someone's text that an error repeats.
+const SHOWN_CHARS_MAX: usize = 40;
+
+/// Someone's text as an error may repeat it: bounded, and nothing in it that a terminal obeys.
+pub(crate) fn shown(text: &str) -> String {
+    let mut shown: String =
+        text.chars().take(SHOWN_CHARS_MAX).flat_map(char::escape_debug).collect();
+    if text.chars().nth(SHOWN_CHARS_MAX).is_some() {
+        shown.push('…');
+    }
+    shown
+}

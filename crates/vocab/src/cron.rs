@@ -1,0 +1,202 @@
+//! Cron expressions: when a schedule runs, as people have written it since 1979.
+//!
+//! Five fields (minute, hour, day of month, month, day of week) with names, ranges, lists and
+//! steps, `L`, `W` and `#`, or one of four nicknames. Here an expression is matched against
+//! a calendar without a time zone; `domain::schedule` alone knows about clocks that change.
+//!
+//! Two fields for the day: if both are restricted, either may match, as in every Unix; a field
+//! that is `*` or `?` decides nothing. Sunday is 0 and 7.
+
+mod days;
+mod field;
+
+use std::fmt;
+use std::str::FromStr;
+
+use jiff::civil::{Date, DateTime, date};
+
+pub use field::{CronField, FieldProblem};
+
+use crate::text::shown;
+use days::Days;
+
+/// A cron expression. It prints as it was given, with single spaces.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Cron {
+    text: String,
+    minutes: u64,
+    hours: u64,
+    days: Days,
+    /// See [`Cron::is_interval`].
+    interval: bool,
+}
+
+/// Why a text is not a cron expression.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CronError {
+    /// There is nothing.
+    #[error("a cron expression has five fields: minute, hour, day of month, month, day of week")]
+    Empty,
+    /// There is far too much.
+    #[error("a cron expression has at most 200 characters, this one has {found}")]
+    TooLong {
+        /// How many characters there were.
+        found: usize,
+    },
+    /// Too few fields or too many.
+    #[error("{}", fields_sentence(*found))]
+    Fields {
+        /// How many fields there were.
+        found: usize,
+    },
+    /// An unknown nickname.
+    #[error("`{found}` is not known: write @hourly, @daily, @weekly, @monthly or five fields")]
+    Nickname {
+        /// What was said, shortened.
+        found: String,
+    },
+    /// One field is wrong.
+    #[error("{field}: {problem}")]
+    Field {
+        /// Which.
+        field: CronField,
+        /// What is wrong with it.
+        problem: FieldProblem,
+    },
+    /// No day will ever match.
+    #[error("`{0}` never runs: no month of it has such a day")]
+    NeverRuns(String),
+}
+
+fn fields_sentence(found: usize) -> String {
+    let five = "five fields: minute, hour, day of month, month, day of week";
+    match found {
+        6 => format!("six fields are one too many: leave the seconds off and write {five}"),
+        7 => format!("seven fields are two too many: leave seconds and year off and write {five}"),
+        1 => format!("one field is too few: write {five}"),
+        _ => format!(
+            "{found} fields are too {}: write {five}",
+            if found < 5 { "few" } else { "many" }
+        ),
+    }
+}
+
+/// The Gregorian calendar repeats after so many years: what has not matched by then never will.
+const CALENDAR_YEARS: i16 = 400;
+
+impl Cron {
+    /// The most characters of an expression.
+    pub const CHARS_MAX: usize = 200;
+
+    /// Reads an expression.
+    pub fn parse(text: &str) -> Result<Cron, CronError> {
+        let found = text.chars().count();
+        if found > Self::CHARS_MAX {
+            return Err(CronError::TooLong { found });
+        }
+        let given: Vec<&str> = text.split_whitespace().collect();
+        let fields: Vec<&str> = match given.as_slice() {
+            [] => return Err(CronError::Empty),
+            [nickname] if nickname.starts_with('@') => {
+                expand(nickname).ok_or_else(|| CronError::Nickname { found: shown(nickname) })?
+            }
+            fields => fields.to_vec(),
+        };
+        let [minute, hour, day, month, weekday] = fields.as_slice() else {
+            return Err(CronError::Fields { found: fields.len() });
+        };
+        let cron = Cron {
+            text: given.join(" "),
+            minutes: field::numbers(CronField::Minute, minute)?,
+            hours: field::numbers(CronField::Hour, hour)?,
+            days: Days::parse(day, month, weekday)?,
+            interval: minute.starts_with('*') || hour.starts_with('*'),
+        };
+        match cron.days.next(date(2000, 1, 1), CALENDAR_YEARS) {
+            Some(_) => Ok(cron),
+            None => Err(CronError::NeverRuns(cron.text)),
+        }
+    }
+
+    /// Whether it means "every so often" rather than "at these times of the day": its minute or
+    /// hour field is `*` or `*/n`. The two differ when clocks change.
+    pub fn is_interval(&self) -> bool {
+        self.interval
+    }
+
+    /// The first time at or after `from` on a calendar without time zones. Nothing only at the
+    /// end of the calendar, in the year 9999.
+    pub fn next_at_or_after(&self, from: DateTime) -> Option<DateTime> {
+        let mut start = from;
+        if from.second() != 0 || from.subsec_nanosecond() != 0 {
+            let minute = from.date().at(from.hour(), from.minute(), 0, 0);
+            start = minute.checked_add(jiff::SignedDuration::from_mins(1)).ok()?;
+        }
+        let day = self.days.next(start.date(), CALENDAR_YEARS)?;
+        if day == start.date() {
+            let (hour, minute) = (start.hour(), start.minute());
+            if let Some((hour, minute)) = self.next_time(hour, minute) {
+                return Some(day.at(hour, minute, 0, 0));
+            }
+            return self.first_on_or_after(day.tomorrow().ok()?);
+        }
+        self.first_on_or_after(day)
+    }
+
+    fn first_on_or_after(&self, day: Date) -> Option<DateTime> {
+        let day = self.days.next(day, CALENDAR_YEARS)?;
+        let (hour, minute) = self.next_time(0, 0)?;
+        Some(day.at(hour, minute, 0, 0))
+    }
+
+    /// The first time of the day at or after `hour:minute`.
+    fn next_time(&self, hour: i8, minute: i8) -> Option<(i8, i8)> {
+        if self.hours & (1 << hour) != 0
+            && let Some(minute) = next_bit(self.minutes, minute)
+        {
+            return Some((hour, minute));
+        }
+        Some((next_bit(self.hours, hour + 1)?, next_bit(self.minutes, 0)?))
+    }
+}
+
+/// The lowest bit of `set` from `from` on; no set here has more than 60.
+fn next_bit(set: u64, from: i8) -> Option<i8> {
+    let rest = set >> from;
+    (rest != 0).then(|| from + rest.trailing_zeros() as i8)
+}
+
+fn expand(nickname: &str) -> Option<Vec<&'static str>> {
+    let fields = match nickname {
+        "@hourly" => "0 * * * *",
+        "@daily" => "0 0 * * *",
+        "@weekly" => "0 0 * * 0",
+        "@monthly" => "0 0 1 * *",
+        _ => return None,
+    };
+    Some(fields.split(' ').collect())
+}
+
+impl FromStr for Cron {
+    type Err = CronError;
+    fn from_str(text: &str) -> Result<Self, CronError> {
+        Self::parse(text)
+    }
+}
+
+impl fmt::Display for Cron {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.text)
+    }
+}
+
+impl fmt::Debug for Cron {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+crate::text::serde_as_text!(Cron);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,200 @@
+//! Which days of which months a cron expression means.
+
+use jiff::civil::{Date, date};
+
+use super::CronError;
+use super::field::{self, CronField, FieldProblem};
+use crate::text::shown;
+
+/// The three fields that choose days. Sets of days of the month have bit 1 for the first;
+/// sets of weekdays have bit 0 for Sunday.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Days {
+    months: u64,
+    /// Nothing if the field is `*` and decides nothing.
+    of_month: Option<OfMonth>,
+    /// Nothing if the field is `*` and decides nothing.
+    of_week: Option<OfWeek>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+struct OfMonth {
+    days: u64,
+    /// `15W`: the weekday nearest to the 15th, in the same month.
+    nearest_weekday: u64,
+    /// `L`
+    last: bool,
+    /// `LW`
+    last_weekday: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+struct OfWeek {
+    weekdays: u64,
+    /// `5#2`: for the first to the fifth occurrence in the month, which weekdays.
+    nth: [u64; 5],
+    /// `5L`
+    last: u64,
+}
+
+impl Days {
+    pub(super) fn parse(day: &str, month: &str, weekday: &str) -> Result<Days, CronError> {
+        let decides = |field: &str| !matches!(field, "*" | "?");
+        let of_month = decides(day).then(|| OfMonth::parse(day)).transpose()?;
+        let months = field::numbers(CronField::Month, month)?;
+        let of_week = decides(weekday).then(|| OfWeek::parse(weekday)).transpose()?;
+        Ok(Days { months, of_month, of_week })
+    }
+
+    /// The first day from `from` on, if there is one within so many years.
+    pub(super) fn next(&self, from: Date, years: i16) -> Option<Date> {
+        let mut from = from;
+        for _ in 0..=u32::from(years.unsigned_abs()) * 12 {
+            let rest = self.in_month(from) >> from.day();
+            if rest != 0 {
+                let day = from.day() + rest.trailing_zeros() as i8;
+                return Date::new(from.year(), from.month(), day).ok();
+            }
+            from = from.last_of_month().tomorrow().ok()?;
+        }
+        None
+    }
+
+    /// The days of that month.
+    fn in_month(&self, any_day: Date) -> u64 {
+        if self.months & (1 << any_day.month()) == 0 {
+            return 0;
+        }
+        let month = Month {
+            length: any_day.days_in_month() as u8,
+            first_weekday: date(any_day.year(), any_day.month(), 1)
+                .weekday()
+                .to_sunday_zero_offset() as u8,
+        };
+        match (&self.of_month, &self.of_week) {
+            (None, None) => month.all(),
+            (Some(of_month), None) => of_month.in_month(&month),
+            (None, Some(of_week)) => of_week.in_month(&month),
+            (Some(of_month), Some(of_week)) => of_month.in_month(&month) | of_week.in_month(&month),
+        }
+    }
+}
+
+/// A month as far as days go: how long it is and what weekday its first day is.
+struct Month {
+    length: u8,
+    first_weekday: u8,
+}
+
+impl Month {
+    fn all(&self) -> u64 {
+        ((1 << self.length) - 1) << 1
+    }
+
+    /// 0 for a Sunday.
+    fn weekday(&self, day: u8) -> u8 {
+        (self.first_weekday + day - 1) % 7
+    }
+
+    /// The weekday (Monday to Friday) nearest to `day` that is in this month.
+    fn nearest_weekday(&self, day: u8) -> u8 {
+        match self.weekday(day) {
+            6 if day > 1 => day - 1,
+            6 => day + 2,
+            0 if day < self.length => day + 1,
+            0 => day - 2,
+            _ => day,
+        }
+    }
+}
+
+fn bits(set: u64) -> impl Iterator<Item = u8> {
+    (0..=31).filter(move |bit| set & (1 << bit) != 0)
+}
+
+impl OfMonth {
+    fn parse(text: &str) -> Result<OfMonth, CronError> {
+        let field = CronField::DayOfMonth;
+        let mut days = OfMonth::default();
+        for item in field::items(field, text) {
+            let item = item?;
+            let special = item.to_ascii_uppercase();
+            match special.as_str() {
+                "L" => days.last = true,
+                "LW" => days.last_weekday = true,
+                _ if special.contains(['L', 'W']) => {
+                    let day = special.strip_suffix('W').filter(|day| day.parse::<u8>().is_ok());
+                    let wrong = || field.wrong(FieldProblem::Special { found: shown(item) });
+                    days.nearest_weekday |= 1 << field.number(day.ok_or_else(wrong)?)?;
+                }
+                _ => days.days |= field.item(item)?,
+            }
+        }
+        Ok(days)
+    }
+
+    fn in_month(&self, month: &Month) -> u64 {
+        let mut days = self.days & month.all();
+        // A day that the month does not have is nearest to nothing.
+        for day in bits(self.nearest_weekday & month.all()) {
+            days |= 1 << month.nearest_weekday(day);
+        }
+        if self.last {
+            days |= 1 << month.length;
+        }
+        if self.last_weekday {
+            days |= 1 << month.last_weekday();
+        }
+        days
+    }
+}
+
+impl Month {
+    fn last_weekday(&self) -> u8 {
+        match self.weekday(self.length) {
+            6 => self.length - 1,
+            0 => self.length - 2,
+            _ => self.length,
+        }
+    }
+}
+
+impl OfWeek {
+    fn parse(text: &str) -> Result<OfWeek, CronError> {
+        let field = CronField::DayOfWeek;
+        let mut days = OfWeek::default();
+        // 7 is Sunday, which is 0.
+        let bit = |number: u8| 1_u64 << (number % 7);
+        for item in field::items(field, text) {
+            let item = item?;
+            let wrong = || field.wrong(FieldProblem::Occurrence { found: shown(item) });
+            if let Some((weekday, nth)) = item.split_once('#') {
+                let nth = match nth {
+                    "1" | "2" | "3" | "4" | "5" => usize::from(nth.as_bytes()[0] - b'1'),
+                    _ => return Err(wrong()),
+                };
+                days.nth[nth] |= bit(field.number(weekday)?);
+            } else if let Some(weekday) = item.strip_suffix(['L', 'l']) {
+                if weekday.is_empty() {
+                    return Err(wrong());
+                }
+                days.last |= bit(field.number(weekday)?);
+            } else {
+                let set = field.item(item)?;
+                days.weekdays |= (set & 0x7f) | (set >> 7);
+            }
+        }
+        Ok(days)
+    }
+
+    fn in_month(&self, month: &Month) -> u64 {
+        bits(month.all())
+            .filter(|day| {
+                let weekday = 1 << month.weekday(*day);
+                self.weekdays & weekday != 0
+                    || self.nth[usize::from((day - 1) / 7)] & weekday != 0
+                    || (day + 7 > month.length && self.last & weekday != 0)
+            })
+            .fold(0, |set, day| set | 1 << day)
+    }
+}

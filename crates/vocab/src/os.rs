@@ -1,0 +1,234 @@
+//! What operating system a server runs, and the filter that selects servers by it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::text::shown;
+
+/// An operating system as `/etc/os-release` names it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Said")]
+pub struct Os {
+    id: String,
+    version: String,
+    name: String,
+}
+
+/// The same three texts before anyone looked at them.
+#[derive(Deserialize)]
+struct Said {
+    id: String,
+    #[serde(default)]
+    version: String,
+    #[serde(default)]
+    name: String,
+}
+
+impl TryFrom<Said> for Os {
+    type Error = OsError;
+    fn try_from(said: Said) -> Result<Self, OsError> {
+        Os::new(&said.id, &said.version, &said.name)
+    }
+}
+
+/// Why three texts are not an operating system. An agent says them, and an agent may lie.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OsError {
+    /// The id is missing, too long, or not plain.
+    #[error("`{0}` is not the id of a system: 1 to 64 of a to z, 0 to 9, `.`, `_`, `-`")]
+    Id(String),
+    /// The version is too long or not plain.
+    #[error(
+        "`{0}` is not the version of a system: up to 64 letters, digits, `.`, `_`, `+`, `~`, `-`"
+    )]
+    Version(String),
+    /// The name is too long or holds what a terminal obeys.
+    #[error("`{0}` is not the name of a system: up to 200 printable characters")]
+    Name(String),
+}
+
+impl Os {
+    /// The system with this id (`debian`), version (`12`; a rolling one has none) and name.
+    pub fn new(id: &str, version: &str, name: &str) -> Result<Os, OsError> {
+        let plain = |c: char, more: &str| c.is_ascii_alphanumeric() || more.contains(c);
+        let lower = |c: char| plain(c, "._-") && !c.is_ascii_uppercase();
+        if id.is_empty() || id.len() > 64 || !id.chars().all(lower) {
+            return Err(OsError::Id(shown(id)));
+        }
+        if version.len() > 64 || !version.chars().all(|c| plain(c, "._+~-")) {
+            return Err(OsError::Version(shown(version)));
+        }
+        if name.chars().count() > 200 || name.chars().any(char::is_control) {
+            return Err(OsError::Name(shown(name)));
+        }
+        Ok(Os { id: id.to_owned(), version: version.to_owned(), name: name.to_owned() })
+    }
+
+    /// `debian`
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// `12`, or nothing.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// `Debian GNU/Linux 12 (bookworm)`
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl fmt::Display for Os {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let separator = if self.version.is_empty() { "" } else { " " };
+        write!(f, "{}{separator}{}", self.id, self.version)
+    }
+}
+
+/// Selects systems by id, or by id and version: `debian`, `Debian 12`. Letter case does not matter.
+///
+/// A version selects itself and everything below it, part by part: `debian 12` is `12` and `12.5`,
+/// `rhel 9` is `9.4`, `ubuntu 22` is `22.04`; but `ubuntu 22.0` is not `22.04`, nor `rhel 9` `90`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OsFilter(String);
+
+/// Why a text does not select systems.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OsFilterError {
+    /// Not one or two words.
+    #[error(
+        "`{0}` does not select a system: write an id like `debian`, or an id and a version like `debian 12`"
+    )]
+    Words(String),
+    /// Something in it can stand neither in an id nor in a version.
+    #[error("`{}` can stand neither in the id nor in the version of a system", .0.escape_debug())]
+    Character(char),
+    /// There is too much.
+    #[error("a system is selected by at most 129 characters, this text has {found}")]
+    TooLong {
+        /// How many characters there were.
+        found: usize,
+    },
+}
+
+impl OsFilter {
+    /// Whether the filter selects `os`.
+    pub fn matches(&self, os: &Os) -> bool {
+        let (id, version) = self.0.split_once(' ').unwrap_or((&self.0, ""));
+        if !os.id.eq_ignore_ascii_case(id) {
+            return false;
+        }
+        let (asked, has) = (version.as_bytes(), os.version.as_bytes());
+        asked.is_empty()
+            || has.len() >= asked.len()
+                && has[..asked.len()].eq_ignore_ascii_case(asked)
+                && has.get(asked.len()).is_none_or(|next| *next == b'.')
+    }
+
+    /// The text of it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for OsFilter {
+    type Err = OsFilterError;
+    fn from_str(text: &str) -> Result<Self, OsFilterError> {
+        let found = text.chars().count();
+        if found > 129 {
+            return Err(OsFilterError::TooLong { found });
+        }
+        let words: Vec<&str> = text.split_ascii_whitespace().collect();
+        if words.is_empty() || words.len() > 2 {
+            return Err(OsFilterError::Words(shown(text)));
+        }
+        let legal = |c: char| c.is_ascii_alphanumeric() || "._+~-".contains(c);
+        match words.iter().flat_map(|word| word.chars()).find(|c| !legal(*c)) {
+            Some(found) => Err(OsFilterError::Character(found)),
+            None => Ok(Self(words.join(" "))),
+        }
+    }
+}
+
+impl fmt::Display for OsFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+crate::text::serde_as_text!(OsFilter);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn selects(filter: &str, id: &str, version: &str) -> bool {
+        filter.parse::<OsFilter>().unwrap().matches(&Os::new(id, version, "").unwrap())
+    }
+
+    #[test]
+    fn an_id_selects_every_version_of_it() {
+        assert!(selects("debian", "debian", "12") && selects("Debian", "debian", ""));
+        assert!(!selects("debian", "debian-derivative", "12") && !selects("deb", "debian", "12"));
+    }
+
+    #[test]
+    fn a_version_selects_itself_and_what_is_below_it() {
+        assert!(selects("Debian 12", "debian", "12") && selects("debian 12", "debian", "12.5"));
+        assert!(selects("rhel 9", "rhel", "9.4") && !selects("rhel 9", "rhel", "90"));
+        assert!(
+            selects("ubuntu 22", "ubuntu", "22.04") && selects("ubuntu 22.04", "ubuntu", "22.04")
+        );
+        assert!(
+            !selects("ubuntu 22.0", "ubuntu", "22.04")
+                && !selects("ubuntu 24.04", "ubuntu", "22.04")
+        );
+        assert!(!selects("debian 12", "debian", "") && !selects("debian 12.5", "debian", "12"));
+    }
+
+    #[test]
+    fn each_refusal_says_what_to_write() {
+        let refusal = |text: &str| text.parse::<OsFilter>().unwrap_err().to_string();
+        let example = "write an id like `debian`, or an id and a version like `debian 12`";
+        assert_eq!(refusal(""), format!("`` does not select a system: {example}"));
+        assert_eq!(
+            refusal("Red Hat 9"),
+            format!("`Red Hat 9` does not select a system: {example}")
+        );
+        assert_eq!(
+            refusal("debian*"),
+            "`*` can stand neither in the id nor in the version of a system"
+        );
+    }
+
+    #[test]
+    fn a_system_has_the_shape_of_the_contract_and_no_control_characters() {
+        let text = r#"{"id":"debian","version":"12","name":"Debian GNU/Linux 12 (bookworm)"}"#;
+        let os: Os = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&os).unwrap(), text);
+        assert_eq!(os.to_string(), "debian 12");
+        assert!(matches!(Os::new("debian", "12", "x\u{1b}"), Err(OsError::Name(_))));
+        assert!(matches!(Os::new("Debian", "12", ""), Err(OsError::Id(_))));
+        assert!(matches!(Os::new("debian", "12 ", ""), Err(OsError::Version(_))));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics_and_what_parses_prints_to_the_same_meaning(text in "\\PC{0,40}|[a-zA-Z0-9. ]{0,12}") {
+            if let Ok(filter) = text.parse::<OsFilter>() {
+                prop_assert_eq!(filter.to_string().parse(), Ok(filter));
+            }
+        }
+
+        #[test]
+        fn every_system_is_selected_by_what_it_prints(id in "[a-z]{1,8}", version in "[0-9]{0,2}(\\.[0-9]{1,2})?") {
+            let os = Os::new(&id, &version, "").unwrap();
+            prop_assert!(os.to_string().parse::<OsFilter>().unwrap().matches(&os));
+        }
+    }
+}

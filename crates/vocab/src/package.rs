@@ -1,0 +1,423 @@
+//! Package names as an order may say them, and the patterns that keep packages out of it.
+//!
+//! A package manager reads far more into an argument than a name: `bash-` removes, `./x.deb`
+//! installs a file, `?upgradable` selects everything. What gets through here is a plain name
+//! and nothing of that kind. It is the first fence only: `ba.h` is a legal name that apt would
+//! read as a regular expression, so the agent also demands that the name is installed.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::text::shown;
+use crate::word::PackageManager;
+
+/// The most characters of a name or pattern; no archive has a name near it.
+const CHARS_MAX: usize = 128;
+
+/// Architectures that rpm's tools take off the end of a name.
+const RPM_ARCHES: [&str; 8] =
+    [".x86_64", ".noarch", ".i686", ".i586", ".aarch64", ".ppc64le", ".s390x", ".src"];
+
+/// The name of a package, without version, architecture, repository or anything else.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PackageName(Box<str>);
+
+/// Why a text is not the name of a package.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PackageNameError {
+    /// There is nothing, or for apt less than two characters.
+    #[error("a package name has at least {min} character{}", if *min == 1 { "" } else { "s" })]
+    TooShort {
+        /// How many characters it has at least.
+        min: usize,
+    },
+    /// There is too much.
+    #[error("a package name has at most 128 characters, this one has {found}")]
+    TooLong {
+        /// How many characters there were.
+        found: usize,
+    },
+    /// It starts with something that package managers take for an operator.
+    #[error("`{name}`: a package name does not start with `{}`", found.escape_debug())]
+    Start {
+        /// The text, shortened.
+        name: String,
+        /// What it starts with.
+        found: char,
+    },
+    /// It ends with a hyphen, which tells apt to remove the package.
+    #[error("`{name}`: a package name does not end with `-`")]
+    End {
+        /// The text, shortened.
+        name: String,
+    },
+    /// Something in it cannot stand in a name.
+    #[error("`{name}`: `{}` cannot stand in a package name{}", found.escape_debug(), hint(*found))]
+    Character {
+        /// The text, shortened.
+        name: String,
+        /// What cannot stand there.
+        found: char,
+    },
+    /// It ends with an architecture, which rpm's tools do not take for part of the name.
+    #[error("`{name}`: leave the architecture `{arch}` off the name")]
+    Architecture {
+        /// The text, shortened.
+        name: String,
+        /// The architecture.
+        arch: &'static str,
+    },
+}
+
+/// What whoever wrote this character probably wanted, and why they do not get it.
+fn hint(found: char) -> &'static str {
+    match found {
+        '=' | '<' | '>' | '~' => ": an order names packages, not versions",
+        ':' => ": leave the architecture off",
+        '/' => ": an order names packages, not files or repositories",
+        '*' | '?' | '[' => ": patterns are for `exclude`",
+        'A'..='Z' => ": names are in lower case here",
+        _ => "",
+    }
+}
+
+impl PackageName {
+    /// The name of a package as `manager` knows names.
+    ///
+    /// | manager | starts with | holds |
+    /// |---|---|---|
+    /// | apt | `a-z 0-9` | at least two of `a-z 0-9 + - .` |
+    /// | dnf, zypper, apk | a letter, a digit, `_` | letters, digits, `+ - . _` |
+    /// | pacman | a letter, a digit, `_` | letters, digits, `@ + - . _` |
+    ///
+    /// None ends with `-`, has more than 128 characters, or is followed by an architecture.
+    pub fn parse(manager: PackageManager, text: &str) -> Result<Self, PackageNameError> {
+        let lower = manager == PackageManager::Apt;
+        let inside = match manager {
+            PackageManager::Apt => "+-.",
+            PackageManager::Dnf | PackageManager::Zypper | PackageManager::Apk => "+-._",
+            PackageManager::Pacman => "@+-._",
+        };
+        let legal = |c: char| {
+            inside.contains(c)
+                || if lower { c.is_ascii_lowercase() } else { c.is_ascii_alphabetic() }
+                || c.is_ascii_digit()
+        };
+        let name = || shown(text);
+        let length = text.chars().count();
+        let min = if lower { 2 } else { 1 };
+        if length > CHARS_MAX {
+            return Err(PackageNameError::TooLong { found: length });
+        }
+        let first = text.chars().next().ok_or(PackageNameError::TooShort { min })?;
+        let word = |c: char| c.is_ascii_alphanumeric() || (c == '_' && !lower);
+        if !word(first) {
+            return Err(PackageNameError::Start { name: name(), found: first });
+        }
+        if let Some(found) = text.chars().find(|c| !legal(*c)) {
+            return Err(PackageNameError::Character { name: name(), found });
+        }
+        if text.ends_with('-') {
+            return Err(PackageNameError::End { name: name() });
+        }
+        if let Some(arch) = RPM_ARCHES.into_iter().find(|arch| text.ends_with(arch)) {
+            return Err(PackageNameError::Architecture { name: name(), arch: &arch[1..] });
+        }
+        if length < min {
+            return Err(PackageNameError::TooShort { min });
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The text of it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Where the manager is not known, as in an order for a mixed fleet: what any of them allows.
+impl FromStr for PackageName {
+    type Err = PackageNameError;
+    fn from_str(text: &str) -> Result<Self, PackageNameError> {
+        // pacman's rule holds every other manager's.
+        Self::parse(PackageManager::Pacman, text)
+    }
+}
+
+impl fmt::Display for PackageName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl fmt::Debug for PackageName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+crate::text::serde_as_text!(PackageName);
+
+/// A package name, or a glob over names: `*` stands for any characters, `?` for exactly one.
+/// At most 128 characters, of which at most eight are `*`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PackagePattern(Box<str>);
+
+/// Why a text is not a pattern.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PackagePatternError {
+    /// There is nothing.
+    #[error("a pattern has at least one character")]
+    Empty,
+    /// There is too much.
+    #[error("a pattern has at most 128 characters, this one has {found}")]
+    TooLong {
+        /// How many characters there were.
+        found: usize,
+    },
+    /// More stars than anyone needs.
+    #[error("a pattern has at most 8 `*`, this one has {found}")]
+    Stars {
+        /// How many there were.
+        found: usize,
+    },
+    /// Something in it is neither part of a name nor `*` or `?`.
+    #[error("`{pattern}`: `{}` cannot stand in a pattern: it holds what a name holds, `*` and `?`", found.escape_debug())]
+    Character {
+        /// The text, shortened.
+        pattern: String,
+        /// What cannot stand there.
+        found: char,
+    },
+}
+
+impl PackagePattern {
+    const STARS_MAX: usize = 8;
+
+    /// Whether the pattern matches the whole of `name`, to the letter.
+    ///
+    /// Only the last star is ever tried again, because whatever an earlier one could take in
+    /// addition the last one can take as well; so the work is at most the name's length times
+    /// the pattern's, and both are bounded.
+    pub fn matches(&self, name: &str) -> bool {
+        let (pattern, name) = (self.0.as_bytes(), name.as_bytes());
+        if name.len() > 4 * CHARS_MAX {
+            return false;
+        }
+        let (mut p, mut n) = (0, 0);
+        let mut retry: Option<(usize, usize)> = None;
+        while n < name.len() {
+            match pattern.get(p) {
+                Some(b'*') => {
+                    retry = Some((p, n));
+                    p += 1;
+                }
+                Some(c) if *c == b'?' || *c == name[n] => {
+                    p += 1;
+                    n += 1;
+                }
+                _ => {
+                    let Some((star, taken)) = retry else { return false };
+                    retry = Some((star, taken + 1));
+                    p = star + 1;
+                    n = taken + 1;
+                }
+            }
+        }
+        pattern[p..].iter().all(|c| *c == b'*')
+    }
+
+    /// The text of it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for PackagePattern {
+    type Err = PackagePatternError;
+    fn from_str(text: &str) -> Result<Self, PackagePatternError> {
+        let found = text.chars().count();
+        if found == 0 {
+            return Err(PackagePatternError::Empty);
+        }
+        if found > CHARS_MAX {
+            return Err(PackagePatternError::TooLong { found });
+        }
+        let legal = |c: char| c.is_ascii_alphanumeric() || "@+-._*?".contains(c);
+        if let Some(found) = text.chars().find(|c| !legal(*c)) {
+            return Err(PackagePatternError::Character { pattern: shown(text), found });
+        }
+        let found = text.matches('*').count();
+        if found > Self::STARS_MAX {
+            return Err(PackagePatternError::Stars { found });
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+impl fmt::Display for PackagePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl fmt::Debug for PackagePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+crate::text::serde_as_text!(PackagePattern);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What reaches a package manager must be a name, not a sentence in its language.
+    #[test]
+    fn nothing_that_a_manager_would_obey_is_a_name() {
+        let hostile = [
+            "bash-",
+            "bash+-",
+            "/tmp/x.deb",
+            "./x.rpm",
+            "?upgradable",
+            "~i",
+            "standard^",
+            "bash=1",
+            "bash/testing",
+            "bash:amd64",
+            "@core",
+            "--force-yes",
+            "-y",
+            "+bash",
+            "!bash",
+            "ba*",
+            "ba?h",
+            "[ab]",
+            "(a or b)",
+            "bash>1",
+            "bash<1",
+            "bash 1",
+            "bash\n",
+            "",
+            " ",
+            "\u{1b}[2J",
+            "https://x/y.rpm",
+            "bash.x86_64",
+            "bäsh",
+            "a;b",
+            "$(id)",
+            "`id`",
+            "bash\0",
+            ".",
+            "..",
+            "bash,zsh",
+            "patch:42",
+            "tasksel%",
+            "^bash$",
+        ];
+        for text in hostile {
+            assert!(text.parse::<PackageName>().is_err(), "{text:?}");
+            for manager in PackageManager::ALL {
+                assert!(PackageName::parse(*manager, text).is_err(), "{manager} {text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_manager_has_the_names_that_it_has() {
+        let ok = |manager, text: &str| PackageName::parse(manager, text).is_ok();
+        use PackageManager as M;
+        for text in ["bash", "g++", "libstdc++6", "python3.11", "0ad", "linux-image-6.1.0-18-amd64"]
+        {
+            assert!(M::ALL.iter().all(|manager| ok(*manager, text)), "{text}");
+        }
+        for text in ["NetworkManager", "java_cup", "kernel-rt_core", "R"] {
+            assert!(!ok(M::Apt, text) && ok(M::Dnf, text) && ok(M::Zypper, text), "{text}");
+        }
+        assert!(ok(M::Pacman, "nodejs@20") && !ok(M::Apk, "nodejs@20") && !ok(M::Dnf, "nodejs@20"));
+        assert!(!ok(M::Apt, "x") && ok(M::Apk, "x"));
+        assert!(ok(M::Apt, &"x".repeat(128)) && !ok(M::Apt, &"x".repeat(129)));
+    }
+
+    #[test]
+    fn each_refusal_says_what_to_write_instead() {
+        let refusal = |text: &str| text.parse::<PackageName>().unwrap_err().to_string();
+        assert_eq!(
+            refusal("openssl=3.0"),
+            "`openssl=3.0`: `=` cannot stand in a package name: an order names packages, not versions"
+        );
+        assert_eq!(refusal("bash-"), "`bash-`: a package name does not end with `-`");
+        assert_eq!(refusal("/tmp/x.deb"), "`/tmp/x.deb`: a package name does not start with `/`");
+        assert_eq!(
+            refusal("linux-*"),
+            "`linux-*`: `*` cannot stand in a package name: patterns are for `exclude`"
+        );
+        assert_eq!(
+            refusal("bash.x86_64"),
+            "`bash.x86_64`: leave the architecture `x86_64` off the name"
+        );
+        assert_eq!(refusal(""), "a package name has at least 1 character");
+    }
+
+    #[test]
+    fn a_pattern_matches_the_whole_name() {
+        let matches =
+            |pattern: &str, name: &str| pattern.parse::<PackagePattern>().unwrap().matches(name);
+        assert!(matches("linux-*", "linux-image-amd64") && !matches("linux-*", "util-linux"));
+        assert!(matches("*kernel*", "linux-kernel-headers") && matches("bash", "bash"));
+        assert!(matches("php8.?", "php8.2") && !matches("php8.?", "php8.10"));
+        assert!(!matches("ba.h", "bash"), "a dot is a dot");
+        assert!(matches("*", "x") && matches("**", "") && !matches("?", ""));
+        assert!(matches("a*b*c", "aXbXbXc") && !matches("a*b*c", "aXbXbX"));
+    }
+
+    #[test]
+    fn a_pattern_of_stars_costs_no_more_than_its_size() {
+        let pattern: PackagePattern = "*a*a*a*a*a*a*a*b".parse().unwrap();
+        assert!(!pattern.matches(&"a".repeat(512)));
+        assert_eq!(
+            "*********".parse::<PackagePattern>(),
+            Err(PackagePatternError::Stars { found: 9 })
+        );
+        assert!("linux [".parse::<PackagePattern>().is_err());
+    }
+
+    /// The obvious way to match, slow and plainly right.
+    fn plain(pattern: &[u8], name: &[u8]) -> bool {
+        match (pattern.split_first(), name.split_first()) {
+            (None, None) => true,
+            (Some((b'*', rest)), _) => {
+                plain(rest, name) || name.split_first().is_some_and(|(_, n)| plain(pattern, n))
+            }
+            (Some((b'?', p)), Some((_, n))) => plain(p, n),
+            (Some((c, p)), Some((d, n))) if c == d => plain(p, n),
+            _ => false,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_matcher_agrees_with_the_plain_one(pattern in "[ab*?]{1,8}", name in "[ab]{0,10}") {
+            let parsed: PackagePattern = pattern.parse().unwrap();
+            prop_assert_eq!(parsed.matches(&name), plain(pattern.as_bytes(), name.as_bytes()));
+        }
+
+        #[test]
+        fn no_text_panics_and_what_parses_prints_the_same(text in "\\PC{0,140}|[a-z+.*?-]{0,140}") {
+            if let Ok(name) = text.parse::<PackageName>() { prop_assert_eq!(name.to_string(), text.clone()); }
+            if let Ok(pattern) = text.parse::<PackagePattern>() { prop_assert_eq!(pattern.to_string(), text.clone()); }
+        }
+
+        #[test]
+        fn what_one_manager_calls_a_name_the_api_calls_a_name(text in "[a-zA-Z0-9@+._-]{0,12}") {
+            for manager in PackageManager::ALL {
+                if PackageName::parse(*manager, &text).is_ok() {
+                    prop_assert!(text.parse::<PackageName>().is_ok());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! Which servers someone means: the `targets` of a schedule or an order.
+//!
+//! Only the words; `domain::selector` does the matching. Nothing here ever means "every server"
+//! by accident: that is said with `{"all": true}` and not otherwise.
+
+use std::fmt;
+
+use serde::de::Error as _;
+use serde::ser::SerializeMap;
+use serde_json::Value;
+
+use crate::id::{IdError, ServerId};
+use crate::label::{Environment, LabelError, Tag};
+use crate::os::{OsFilter, OsFilterError};
+use crate::text::shown;
+
+/// Which servers someone means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Selector {
+    /// Every server of the organization: `{"all": true}`.
+    All,
+    /// The servers that match all of what is given.
+    Matching(Criteria),
+}
+
+/// What servers must match. At least one of the four is given.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Criteria {
+    environment: Option<Environment>,
+    os: Option<OsFilter>,
+    tags: Vec<Tag>,
+    server_ids: Vec<ServerId>,
+}
+
+/// One thing that is wrong with a selector.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SelectorError {
+    /// It is not an object.
+    #[error("targets are an object, like {{\"environment\": \"production\"}}")]
+    NotAnObject,
+    /// It says nothing.
+    #[error(
+        "targets must say which servers: environment, os, tags or server_ids; for every server write {{\"all\": true}}"
+    )]
+    Empty,
+    /// It says something unknown.
+    #[error("there is no `{found}` in targets{}", suggestion(*nearest))]
+    Unknown {
+        /// What was said, shortened.
+        found: String,
+        /// What was probably meant.
+        nearest: Option<&'static str>,
+    },
+    /// It says "all" and then something less.
+    #[error("`all` stands alone: leave it out or leave the other selectors out")]
+    AllAndMore,
+    /// It says `"all": false`, or something else that is not `true`.
+    #[error("`all` is true or left out")]
+    All,
+    /// A value has the wrong JSON type.
+    #[error("`{field}` is {expected}")]
+    Type {
+        /// Where.
+        field: &'static str,
+        /// What it should be.
+        expected: &'static str,
+    },
+    /// A list is empty.
+    #[error("`{field}` names at least one, or is left out")]
+    EmptyList {
+        /// Where.
+        field: &'static str,
+    },
+    /// A list is too long.
+    #[error("`{field}` names at most {max}, this one names {found}")]
+    TooMany {
+        /// Where.
+        field: &'static str,
+        /// How many there may be.
+        max: usize,
+        /// How many there are.
+        found: usize,
+    },
+    /// A word of it is malformed.
+    #[error("{source}")]
+    Environment {
+        /// Why.
+        source: LabelError,
+    },
+    /// A word of it is malformed.
+    #[error("{source}")]
+    Os {
+        /// Why.
+        source: OsFilterError,
+    },
+    /// A word of it is malformed.
+    #[error("{source}")]
+    Tag {
+        /// Which of the tags, from 0.
+        place: usize,
+        /// Why.
+        source: LabelError,
+    },
+    /// A word of it is malformed.
+    #[error("`{found}`: {source}")]
+    ServerId {
+        /// Which of the ids, from 0.
+        place: usize,
+        /// What was said, shortened.
+        found: String,
+        /// Why.
+        source: IdError,
+    },
+}
+
+fn suggestion(nearest: Option<&str>) -> String {
+    match nearest {
+        Some(nearest) => format!(": did you mean `{nearest}`?"),
+        None => ": it knows environment, os, tags, server_ids and all".to_owned(),
+    }
+}
+
+impl SelectorError {
+    /// Where in the object it is wrong, as a JSON pointer that continues the object's own.
+    pub fn pointer(&self) -> String {
+        match self {
+            Self::NotAnObject | Self::Empty => String::new(),
+            Self::Unknown { found, .. } => {
+                format!("/{}", found.replace('~', "~0").replace('/', "~1"))
+            }
+            Self::AllAndMore | Self::All => "/all".to_owned(),
+            Self::Type { field, .. } | Self::EmptyList { field } | Self::TooMany { field, .. } => {
+                format!("/{field}")
+            }
+            Self::Environment { .. } => "/environment".to_owned(),
+            Self::Os { .. } => "/os".to_owned(),
+            Self::Tag { place, .. } => format!("/tags/{place}"),
+            Self::ServerId { place, .. } => format!("/server_ids/{place}"),
+        }
+    }
+}
+
+const FIELDS: [&str; 5] = ["environment", "os", "tags", "server_ids", "all"];
+
+impl Selector {
+    /// The most tags that one selector names.
+    pub const TAGS_MAX: usize = 64;
+    /// The most servers that one selector names.
+    pub const SERVER_IDS_MAX: usize = 10_000;
+
+    /// Reads the object of the contract; every error at once, not the first.
+    pub fn read(value: &Value) -> Result<Selector, Vec<SelectorError>> {
+        let Value::Object(fields) = value else {
+            return Err(vec![SelectorError::NotAnObject]);
+        };
+        let mut errors = Vec::new();
+        let mut criteria = Criteria::default();
+        for (field, value) in fields {
+            let read = match field.as_str() {
+                "all" if *value == Value::Bool(true) => Ok(()),
+                "all" => Err(vec![SelectorError::All]),
+                "environment" => {
+                    word(value, "environment", |source| SelectorError::Environment { source })
+                        .map(|environment| criteria.environment = Some(environment))
+                }
+                "os" => word(value, "os", |source| SelectorError::Os { source })
+                    .map(|os| criteria.os = Some(os)),
+                "tags" => {
+                    let wrong = |place, _: &str, source| SelectorError::Tag { place, source };
+                    words(value, "tags", Self::TAGS_MAX, wrong).map(|tags| criteria.tags = tags)
+                }
+                "server_ids" => {
+                    let wrong = |place, text: &str, source| SelectorError::ServerId {
+                        place,
+                        found: shown(text),
+                        source,
+                    };
+                    words(value, "server_ids", Self::SERVER_IDS_MAX, wrong)
+                        .map(|ids| criteria.server_ids = ids)
+                }
+                other => Err(vec![SelectorError::Unknown {
+                    found: shown(other),
+                    nearest: crate::nearest(other, FIELDS),
+                }]),
+            };
+            errors.extend(read.err().into_iter().flatten());
+        }
+        if fields.is_empty() {
+            errors.push(SelectorError::Empty);
+        } else if fields.contains_key("all") && fields.len() > 1 {
+            errors.push(SelectorError::AllAndMore);
+        }
+        match errors.is_empty() {
+            true if fields.contains_key("all") => Ok(Selector::All),
+            true => Ok(Selector::Matching(criteria)),
+            false => Err(errors),
+        }
+    }
+
+    /// The selector of exactly these servers, or nothing if there are none.
+    pub fn servers(ids: impl IntoIterator<Item = ServerId>) -> Option<Selector> {
+        let server_ids = distinct(ids);
+        let some = !server_ids.is_empty();
+        some.then(|| Selector::Matching(Criteria { server_ids, ..Criteria::default() }))
+    }
+}
+
+impl Criteria {
+    /// The environment that servers must be in.
+    pub fn environment(&self) -> Option<&Environment> {
+        self.environment.as_ref()
+    }
+
+    /// The system that servers must run.
+    pub fn os(&self) -> Option<&OsFilter> {
+        self.os.as_ref()
+    }
+
+    /// The tags that servers must all carry; none given means that tags do not matter.
+    pub fn tags(&self) -> &[Tag] {
+        &self.tags
+    }
+
+    /// The servers that are meant; none given means that ids do not matter.
+    pub fn server_ids(&self) -> &[ServerId] {
+        &self.server_ids
+    }
+}
+
+fn word<T: std::str::FromStr>(
+    value: &Value,
+    field: &'static str,
+    wrong: impl Fn(T::Err) -> SelectorError,
+) -> Result<T, Vec<SelectorError>> {
+    let Value::String(text) = value else {
+        return Err(vec![SelectorError::Type { field, expected: "a string" }]);
+    };
+    text.parse().map_err(|error| vec![wrong(error)])
+}
+
+fn words<T: std::str::FromStr + Clone + Ord>(
+    value: &Value,
+    field: &'static str,
+    max: usize,
+    wrong: impl Fn(usize, &str, T::Err) -> SelectorError,
+) -> Result<Vec<T>, Vec<SelectorError>> {
+    let not_a_list = || vec![SelectorError::Type { field, expected: "a list of strings" }];
+    let Value::Array(items) = value else { return Err(not_a_list()) };
+    if items.is_empty() {
+        return Err(vec![SelectorError::EmptyList { field }]);
+    }
+    if items.len() > max {
+        return Err(vec![SelectorError::TooMany { field, max, found: items.len() }]);
+    }
+    let texts: Vec<&str> =
+        items.iter().map(Value::as_str).collect::<Option<_>>().ok_or_else(not_a_list)?;
+    let mut found = Vec::with_capacity(texts.len());
+    let mut errors = Vec::new();
+    for (place, text) in texts.into_iter().enumerate() {
+        match text.parse() {
+            Ok(word) => found.push(word),
+            Err(error) => errors.push(wrong(place, text, error)),
+        }
+    }
+    if errors.is_empty() { Ok(distinct(found)) } else { Err(errors) }
+}
+
+/// In the given order, each once.
+fn distinct<T: Clone + Ord>(items: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut seen = std::collections::BTreeSet::new();
+    items.into_iter().filter(|item| seen.insert(item.clone())).collect()
+}
+
+impl serde::Serialize for Selector {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(None)?;
+        match self {
+            Selector::All => map.serialize_entry("all", &true)?,
+            Selector::Matching(criteria) => {
+                let Criteria { environment, os, tags, server_ids } = criteria;
+                if let Some(environment) = environment {
+                    map.serialize_entry("environment", environment)?;
+                }
+                if let Some(os) = os {
+                    map.serialize_entry("os", os)?;
+                }
+                if !tags.is_empty() {
+                    map.serialize_entry("tags", tags)?;
+                }
+                if !server_ids.is_empty() {
+                    map.serialize_entry("server_ids", server_ids)?;
+                }
+            }
+        }
+        map.end()
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Selector {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(from)?;
+        Selector::read(&value).map_err(|errors| {
+            let said: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            D::Error::custom(said.join("; "))
+        })
+    }
+}
+
+impl fmt::Display for Selector {
+    /// As a person would read it: `environment production, tags web and db`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Selector::Matching(criteria) = self else { return f.write_str("all servers") };
+        let mut parts = Vec::new();
+        parts.extend(criteria.environment.iter().map(|it| format!("environment {it}")));
+        parts.extend(criteria.os.iter().map(|it| format!("os {it}")));
+        match criteria.tags.as_slice() {
+            [] => {}
+            [tag] => parts.push(format!("tag {tag}")),
+            tags => {
+                let tags: Vec<&str> = tags.iter().map(Tag::as_str).collect();
+                parts.push(format!("tags {}", tags.join(" and ")));
+            }
+        }
+        match criteria.server_ids.len() {
+            0 => {}
+            1 => parts.push("1 named server".to_owned()),
+            count => parts.push(format!("{count} named servers")),
+        }
+        f.write_str(&parts.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const ID: &str = "srv_01jcqk3m8ye0fr5cq0k6s8v2xw";
+
+    fn refusals(value: Value) -> Vec<String> {
+        let errors = Selector::read(&value).unwrap_err();
+        errors.iter().map(|error| format!("{} {error}", error.pointer())).collect()
+    }
+
+    #[test]
+    fn what_is_read_is_written_back_the_same() {
+        for value in [
+            json!({"environment": "production"}),
+            json!({"environment": "production", "os": "Debian 12", "tags": ["web", "db"], "server_ids": [ID]}),
+            json!({"all": true}),
+        ] {
+            let selector = Selector::read(&value).unwrap();
+            assert_eq!(serde_json::to_value(&selector).unwrap(), value);
+            assert_eq!(serde_json::from_value::<Selector>(value).unwrap(), selector);
+        }
+    }
+
+    #[test]
+    fn an_empty_object_never_means_every_server() {
+        assert_eq!(
+            refusals(json!({})),
+            [" targets must say which servers: environment, os, tags or server_ids; \
+              for every server write {\"all\": true}"]
+        );
+        assert_eq!(refusals(json!({"all": false})), ["/all `all` is true or left out"]);
+        assert_eq!(
+            refusals(json!({"tags": []})),
+            ["/tags `tags` names at least one, or is left out"]
+        );
+        assert_eq!(
+            refusals(json!({"server_ids": []})),
+            ["/server_ids `server_ids` names at least one, or is left out"]
+        );
+        assert!(Selector::read(&json!({"environment": null})).is_err());
+        assert_eq!(Selector::servers([]), None);
+    }
+
+    #[test]
+    fn all_stands_alone() {
+        assert_eq!(
+            refusals(json!({"all": true, "os": "debian"})),
+            ["/all `all` stands alone: leave it out or leave the other selectors out"]
+        );
+    }
+
+    #[test]
+    fn a_misspelled_selector_is_refused_with_the_one_that_was_meant() {
+        assert_eq!(
+            refusals(json!({"enviroment": "production"})),
+            ["/enviroment there is no `enviroment` in targets: did you mean `environment`?"]
+        );
+        assert_eq!(
+            refusals(json!({"colour": "red"})),
+            [
+                "/colour there is no `colour` in targets: it knows environment, os, tags, server_ids and all"
+            ]
+        );
+    }
+
+    #[test]
+    fn every_error_is_told_at_once_and_says_where() {
+        let wrong = json!({"environment": 3, "os": "a b c", "tags": ["ok", "not ok"],
+            "server_ids": ["srv_1", "x"]});
+        let errors = Selector::read(&wrong).unwrap_err();
+        let pointers: Vec<String> = errors.iter().map(SelectorError::pointer).collect();
+        assert_eq!(pointers, ["/environment", "/os", "/server_ids/0", "/server_ids/1", "/tags/1"]);
+    }
+
+    #[test]
+    fn a_server_that_is_named_twice_is_meant_once() {
+        let twice =
+            Selector::read(&json!({"server_ids": [ID, ID], "tags": ["b", "a", "b"]})).unwrap();
+        let Selector::Matching(criteria) = &twice else { panic!("criteria were given") };
+        assert_eq!(criteria.server_ids().len(), 1);
+        assert_eq!(twice.to_string(), "tags b and a, 1 named server");
+    }
+}
