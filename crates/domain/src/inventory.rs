@@ -1,0 +1,323 @@
+//! What is installed on a server, and what changed between two looks at it.
+//!
+//! An inventory is known by the digest of its canonical bytes, so one that many servers share is
+//! kept once. The difference of two is how an order's success is judged.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use vocab::listing::{self, ListingError};
+use vocab::{Digest, Installed, PackageManager};
+
+/// The packages of a server, sorted by name, architecture and version, each once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inventory {
+    packages: Vec<Installed>,
+    bytes: Vec<u8>,
+    digest: Digest,
+}
+
+impl Inventory {
+    /// The inventory of these packages.
+    pub fn new(mut packages: Vec<Installed>) -> Inventory {
+        listing::sort(&mut packages);
+        let bytes = listing::encode(&packages);
+        Inventory { digest: Digest::of(&bytes), packages, bytes }
+    }
+
+    /// The inventory that an agent sent. The digest is that of the bytes as they came, since
+    /// a newer agent may write fields that are unknown here, and knows its list by that digest.
+    pub fn received(bytes: Vec<u8>) -> Result<Inventory, ListingError> {
+        let mut packages: Vec<Installed> = listing::decode(&bytes)?;
+        listing::sort(&mut packages);
+        Ok(Inventory { digest: Digest::of(&bytes), packages, bytes })
+    }
+
+    /// What is installed.
+    pub fn packages(&self) -> &[Installed] {
+        &self.packages
+    }
+
+    /// The bytes that its digest is of.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// What it is known by.
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+}
+
+/// What happened to one package.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The name of the package.
+    pub name: String,
+    /// Its architecture; after an upgrade that changed it, the new one.
+    pub arch: String,
+    /// What happened.
+    pub kind: ChangeKind,
+}
+
+/// What happened to a package.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// It was not there, or not in this version, and now is.
+    Installed {
+        /// The version.
+        version: String,
+    },
+    /// It was there, and now is not.
+    Removed {
+        /// The version.
+        version: String,
+    },
+    /// A newer version took an older one's place, or one that is written otherwise and compares
+    /// equal: `1.0` and `1.00`.
+    Upgraded {
+        /// The version that went.
+        from: String,
+        /// The version that came.
+        to: String,
+    },
+    /// An older version took a newer one's place.
+    Downgraded {
+        /// The version that went.
+        from: String,
+        /// The version that came.
+        to: String,
+    },
+}
+
+/// What changed from `before` to `after`, sorted by name and architecture.
+///
+/// Packages are told apart by name and architecture. Where a version stays, versions live side by
+/// side, as kernels do on rpm systems, and nothing took anything's place: `{1, 2}` to `{2, 3}` is
+/// 3 installed and 1 removed. Where none stays, the newest that came took the place of the newest
+/// that went. A package that only changed its architecture (from `all` to `amd64`) is one package.
+pub fn difference(before: &Inventory, after: &Inventory, manager: PackageManager) -> Vec<Change> {
+    let mut names: BTreeMap<&str, Movement<'_>> = BTreeMap::new();
+    for package in before.packages() {
+        names.entry(&package.name).or_default().of(package).0.push(&package.version);
+    }
+    for package in after.packages() {
+        names.entry(&package.name).or_default().of(package).1.push(&package.version);
+    }
+    names.into_iter().flat_map(|(name, movement)| movement.changes(name, manager)).collect()
+}
+
+/// The versions of one name before and after, by architecture.
+#[derive(Default)]
+struct Movement<'a>(BTreeMap<&'a str, (Vec<&'a str>, Vec<&'a str>)>);
+
+impl<'a> Movement<'a> {
+    fn of(&mut self, package: &'a Installed) -> &mut (Vec<&'a str>, Vec<&'a str>) {
+        self.0.entry(&package.arch).or_default()
+    }
+
+    fn changes(self, name: &str, manager: PackageManager) -> Vec<Change> {
+        let change =
+            |arch: &str, kind| Change { name: name.to_owned(), arch: arch.to_owned(), kind };
+        let mut changes = Vec::new();
+        let mut any_stays = false;
+        for (arch, (before, after)) in self.0 {
+            let stays = before.iter().any(|version| after.contains(version));
+            any_stays |= stays;
+            let mut went: Vec<&str> =
+                before.iter().copied().filter(|version| !after.contains(version)).collect();
+            let mut came: Vec<&str> =
+                after.iter().copied().filter(|version| !before.contains(version)).collect();
+            if !stays && let Some((from, to)) = newest(&went, manager).zip(newest(&came, manager)) {
+                went.retain(|version| *version != from);
+                came.retain(|version| *version != to);
+                changes.push(change(arch, replaced(from, to, manager)));
+            }
+            let removed = |version: &str| ChangeKind::Removed { version: version.to_owned() };
+            let installed = |version: &str| ChangeKind::Installed { version: version.to_owned() };
+            changes.extend(went.into_iter().map(|version| change(arch, removed(version))));
+            changes.extend(came.into_iter().map(|version| change(arch, installed(version))));
+        }
+        if !any_stays {
+            join_architectures(&mut changes, manager);
+        }
+        changes
+    }
+}
+
+/// One version that went from one architecture and one that came to another are one package.
+fn join_architectures(changes: &mut Vec<Change>, manager: PackageManager) {
+    let joined = match changes.as_slice() {
+        [
+            Change { kind: ChangeKind::Removed { version: from }, .. },
+            Change { kind: ChangeKind::Installed { version: to }, arch, name },
+        ]
+        | [
+            Change { kind: ChangeKind::Installed { version: to }, arch, name },
+            Change { kind: ChangeKind::Removed { version: from }, .. },
+        ] if from != to => {
+            Change { name: name.clone(), arch: arch.clone(), kind: replaced(from, to, manager) }
+        }
+        _ => return,
+    };
+    *changes = vec![joined];
+}
+
+fn replaced(from: &str, to: &str, manager: PackageManager) -> ChangeKind {
+    let (older, from, to) = (manager.scheme().compare(to, from), from.to_owned(), to.to_owned());
+    match older {
+        Ordering::Less => ChangeKind::Downgraded { from, to },
+        Ordering::Equal | Ordering::Greater => ChangeKind::Upgraded { from, to },
+    }
+}
+
+fn newest<'a>(versions: &[&'a str], manager: PackageManager) -> Option<&'a str> {
+    versions.iter().copied().max_by(|a, b| manager.scheme().compare(a, b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// `"bash 5.1 amd64"` each.
+    fn inventory(packages: &[&str]) -> Inventory {
+        let read = |text: &&str| match text.split(' ').collect::<Vec<_>>()[..] {
+            [name, version, arch] => Installed::new(name, version, arch),
+            _ => panic!("{text}"),
+        };
+        Inventory::new(packages.iter().map(read).collect())
+    }
+
+    fn shown(manager: PackageManager, before: &[&str], after: &[&str]) -> Vec<String> {
+        let show = |change: Change| {
+            let Change { name, arch, kind } = change;
+            match kind {
+                ChangeKind::Installed { version } => format!("{name}:{arch} +{version}"),
+                ChangeKind::Removed { version } => format!("{name}:{arch} -{version}"),
+                ChangeKind::Upgraded { from, to } => format!("{name}:{arch} {from} up to {to}"),
+                ChangeKind::Downgraded { from, to } => format!("{name}:{arch} {from} down to {to}"),
+            }
+        };
+        difference(&inventory(before), &inventory(after), manager).into_iter().map(show).collect()
+    }
+
+    use PackageManager::{Apt, Dnf};
+
+    #[test]
+    fn each_change_is_called_by_its_name() {
+        assert_eq!(
+            shown(
+                Apt,
+                &["bash 5.1-2 amd64", "curl 7.88-1 amd64", "gone 1 all", "same 1 all"],
+                &["bash 5.1-10 amd64", "curl 7.74-1 amd64", "new 1 all", "same 1 all"],
+            ),
+            [
+                "bash:amd64 5.1-2 up to 5.1-10",
+                "curl:amd64 7.88-1 down to 7.74-1",
+                "gone:all -1",
+                "new:all +1",
+            ]
+        );
+    }
+
+    #[test]
+    fn versions_are_compared_as_the_manager_does() {
+        assert_eq!(shown(Apt, &["x 1.0 all"], &["x 1.0~rc1 all"]), ["x:all 1.0 down to 1.0~rc1"]);
+        assert_eq!(
+            shown(Dnf, &["x 9-1 noarch"], &["x 1:1-1 noarch"]),
+            ["x:noarch 9-1 up to 1:1-1"]
+        );
+    }
+
+    #[test]
+    fn kernels_live_side_by_side() {
+        assert_eq!(
+            shown(Dnf, &["kernel 1 x86_64"], &["kernel 1 x86_64", "kernel 2 x86_64"]),
+            ["kernel:x86_64 +2"]
+        );
+        assert_eq!(
+            shown(
+                Dnf,
+                &["kernel 1 x86_64", "kernel 2 x86_64"],
+                &["kernel 2 x86_64", "kernel 3 x86_64"]
+            ),
+            ["kernel:x86_64 -1", "kernel:x86_64 +3"]
+        );
+        assert_eq!(
+            shown(Dnf, &["kernel 2 x86_64", "kernel 10 x86_64"], &["kernel 11 x86_64"]),
+            ["kernel:x86_64 10 up to 11", "kernel:x86_64 -2"]
+        );
+    }
+
+    #[test]
+    fn the_architectures_of_a_name_are_packages_of_their_own() {
+        assert_eq!(
+            shown(Apt, &["libc6 1 amd64", "libc6 1 i386"], &["libc6 2 amd64", "libc6 2 i386"]),
+            ["libc6:amd64 1 up to 2", "libc6:i386 1 up to 2"]
+        );
+        assert_eq!(
+            shown(Apt, &["libc6 1 amd64", "libc6 1 i386"], &["libc6 1 amd64"]),
+            ["libc6:i386 -1"]
+        );
+    }
+
+    #[test]
+    fn a_package_that_changes_its_architecture_is_upgraded_and_not_removed() {
+        assert_eq!(shown(Apt, &["tool 1 all"], &["tool 2 amd64"]), ["tool:amd64 1 up to 2"]);
+        assert_eq!(shown(Apt, &["tool 1 amd64"], &["tool 2 all"]), ["tool:all 1 up to 2"]);
+    }
+
+    #[test]
+    fn a_list_from_an_agent_keeps_the_digest_that_the_agent_knows_it_by() {
+        let bytes = b"{\"n\":\"bash\",\"v\":\"5\",\"later\":1}\n".to_vec();
+        let received = Inventory::received(bytes.clone()).unwrap();
+        assert_eq!(received.digest(), Digest::of(&bytes));
+        assert_eq!(received.packages(), [Installed::new("bash", "5", "")]);
+        let made = inventory(&["b 1 all", "a 1 all"]);
+        assert_eq!(Inventory::received(made.bytes().to_vec()).unwrap(), made);
+    }
+
+    fn packages() -> impl Strategy<Value = Vec<Installed>> {
+        let package = ("[ab]", "[1-4]", "all|amd64")
+            .prop_map(|(name, version, arch)| Installed::new(&name, &version, &arch));
+        proptest::collection::vec(package, 0..8)
+    }
+
+    proptest! {
+        /// Whatever the words for it, a difference accounts for every version that came or went.
+        #[test]
+        fn a_difference_accounts_for_everything_that_came_and_went(a in packages(), b in packages()) {
+            let (a, b) = (Inventory::new(a), Inventory::new(b));
+            let mut names: Vec<(String, String)> = Vec::new();
+            let mut came_and_went: Vec<(String, String)> = Vec::new();
+            for change in difference(&a, &b, Apt) {
+                let note = |list: &mut Vec<_>, mark: &str, version: &str| {
+                    list.push((change.name.clone(), format!("{mark}{version}")));
+                };
+                match &change.kind {
+                    ChangeKind::Installed { version } => note(&mut came_and_went, "+", version),
+                    ChangeKind::Removed { version } => note(&mut came_and_went, "-", version),
+                    ChangeKind::Upgraded { from, to } | ChangeKind::Downgraded { from, to } => {
+                        note(&mut came_and_went, "-", from);
+                        note(&mut came_and_went, "+", to);
+                    }
+                }
+            }
+            for (these, others, mark) in [(&a, &b, "-"), (&b, &a, "+")] {
+                for package in these.packages().iter().filter(|p| !others.packages().contains(p)) {
+                    names.push((package.name.clone(), format!("{mark}{}", package.version)));
+                }
+            }
+            names.sort();
+            came_and_went.sort();
+            prop_assert_eq!(came_and_went, names);
+        }
+
+        #[test]
+        fn nothing_differs_from_itself(a in packages()) {
+            let a = Inventory::new(a);
+            prop_assert_eq!(difference(&a, &a, Apt), []);
+        }
+    }
+}

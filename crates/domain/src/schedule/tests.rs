@@ -1,0 +1,295 @@
+//! Golden instants for six zones, computed apart from this code by walking through every minute
+//! of UTC with another implementation of the time zone database; then what must hold of any zone.
+
+use super::*;
+use jiff::civil::{Date, date};
+use jiff::tz::AmbiguousOffset;
+use proptest::prelude::*;
+
+fn at(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
+
+fn cron(text: &str) -> Cron {
+    text.parse().unwrap()
+}
+
+fn zone(name: &str) -> Zone {
+    name.parse().unwrap()
+}
+
+/// The instants after `from`, as many as are expected, without year and seconds.
+fn runs(zone_name: &str, cron_text: &str, from: &str, count: usize) -> Vec<String> {
+    let from = at(from) - SignedDuration::from_nanos(1);
+    let runs = next_runs(&cron(cron_text), &zone(zone_name), from, count);
+    runs.iter().map(|run| run.strftime("%m-%dT%H:%M").to_string()).collect()
+}
+
+type Row = (&'static str, &'static str, &'static str, &'static [&'static str]);
+
+#[rustfmt::skip]
+const GOLDEN: &[Row] = &[
+    // The hour from two to three is left out in spring and repeated in autumn.
+    ("Europe/Berlin", "30 2 * * *", "2026-03-28T00:00Z", &["03-28T01:30", "03-29T01:00", "03-30T00:30"]),
+    ("Europe/Berlin", "30 2 * * *", "2026-10-24T00:00Z", &["10-24T00:30", "10-25T00:30", "10-26T01:30"]),
+    ("Europe/Berlin", "30 2 * * *", "2027-03-27T00:00Z", &["03-27T01:30", "03-28T01:00", "03-29T00:30"]),
+    ("Europe/Berlin", "30 2 * * *", "2027-10-30T00:00Z", &["10-30T00:30", "10-31T00:30", "11-01T01:30"]),
+    // Several fixed times of a day are fixed times, each of them.
+    ("Europe/Berlin", "30 2,14 * * *", "2026-03-28T00:00Z",
+        &["03-28T01:30", "03-28T13:30", "03-29T01:00", "03-29T12:30", "03-30T00:30", "03-30T12:30"]),
+    ("Europe/Berlin", "30 2,14 * * *", "2026-10-24T00:00Z",
+        &["10-24T00:30", "10-24T12:30", "10-25T00:30", "10-25T13:30", "10-26T01:30", "10-26T13:30"]),
+    // Every so often within an hour that is missing: one run, so that the day is not lost.
+    ("Europe/Berlin", "*/15 2 * * *", "2026-03-28T01:30Z", &["03-28T01:30", "03-28T01:45", "03-29T01:00", "03-30T00:00"]),
+    ("Europe/Berlin", "*/15 2 * * *", "2026-10-25T00:00Z",
+        &["10-25T00:00", "10-25T00:15", "10-25T00:30", "10-25T00:45", "10-25T01:00", "10-25T01:15",
+          "10-25T01:30", "10-25T01:45", "10-26T01:00"]),
+    // Every so often through the gap: nothing is added, and nothing is moved.
+    ("Europe/Berlin", "20 * * * *", "2026-03-29T00:00Z", &["03-29T00:20", "03-29T01:20", "03-29T02:20"]),
+    ("Europe/Berlin", "0 */2 * * *", "2026-03-28T22:30Z", &["03-28T23:00", "03-29T02:00", "03-29T04:00"]),
+    ("America/New_York", "15 1 * * *", "2026-03-07T00:00Z", &["03-07T06:15", "03-08T06:15", "03-09T05:15"]),
+    ("America/New_York", "15 1 * * *", "2026-10-31T00:00Z", &["10-31T05:15", "11-01T05:15", "11-02T06:15"]),
+    ("America/New_York", "15 1 * * *", "2027-11-06T00:00Z", &["11-06T05:15", "11-07T05:15", "11-08T06:15"]),
+    ("America/New_York", "30 2 * * *", "2026-03-07T00:00Z", &["03-07T07:30", "03-08T07:00", "03-09T06:30"]),
+    ("America/New_York", "30 2 * * *", "2026-10-31T00:00Z", &["10-31T06:30", "11-01T07:30", "11-02T07:30"]),
+    ("America/New_York", "30 2 * * *", "2027-03-13T00:00Z", &["03-13T07:30", "03-14T07:00", "03-15T06:30"]),
+    // Half an hour is left out in October and repeated in April.
+    ("Australia/Lord_Howe", "15 2 * * *", "2026-04-03T00:00Z", &["04-03T15:15", "04-04T15:45", "04-05T15:45"]),
+    ("Australia/Lord_Howe", "15 2 * * *", "2026-10-02T00:00Z", &["10-02T15:45", "10-03T15:30", "10-04T15:15"]),
+    ("Australia/Lord_Howe", "15 2 * * *", "2027-10-01T00:00Z", &["10-01T15:45", "10-02T15:30", "10-03T15:15"]),
+    ("Australia/Lord_Howe", "45 1 * * *", "2026-04-03T00:00Z", &["04-03T14:45", "04-04T14:45", "04-05T15:15"]),
+    ("Australia/Lord_Howe", "45 1 * * *", "2027-04-02T00:00Z", &["04-02T14:45", "04-03T14:45", "04-04T15:15"]),
+    ("Australia/Lord_Howe", "45 1 * * *", "2026-10-02T00:00Z", &["10-02T15:15", "10-03T15:15", "10-04T14:45"]),
+    // Midnight itself is left out in September; eleven at night is repeated in April.
+    ("America/Santiago", "30 23 * * *", "2026-04-04T00:00Z", &["04-04T02:30", "04-05T02:30", "04-06T03:30"]),
+    ("America/Santiago", "30 23 * * *", "2027-04-03T00:00Z", &["04-03T02:30", "04-04T02:30", "04-05T03:30"]),
+    ("America/Santiago", "15 0 * * *", "2026-04-04T00:00Z", &["04-04T03:15", "04-05T04:15", "04-06T04:15"]),
+    ("America/Santiago", "15 0 * * *", "2026-09-05T00:00Z", &["09-05T04:15", "09-06T04:00", "09-07T03:15"]),
+    ("America/Santiago", "15 0 * * *", "2027-09-04T00:00Z", &["09-04T04:15", "09-05T04:00", "09-06T03:15"]),
+    ("Asia/Kolkata", "30 2 * * *", "2026-03-28T00:00Z", &["03-28T21:00", "03-29T21:00", "03-30T21:00"]),
+    ("Asia/Kolkata", "30 2 * * *", "2027-10-30T00:00Z", &["10-30T21:00", "10-31T21:00", "11-01T21:00"]),
+    ("Pacific/Apia", "30 2 * * *", "2026-04-04T00:00Z", &["04-04T13:30", "04-05T13:30", "04-06T13:30"]),
+    ("Pacific/Apia", "30 2 * * *", "2027-04-03T00:00Z", &["04-03T13:30", "04-04T13:30", "04-05T13:30"]),
+    // Samoa went from 29 to 31 December 2011: a date that was not has no runs.
+    ("Pacific/Apia", "30 2 * * *", "2011-12-29T00:00Z", &["12-29T12:30", "12-30T12:30", "12-31T12:30"]),
+    ("Pacific/Apia", "0 * * * *", "2011-12-30T08:00Z", &["12-30T08:00", "12-30T09:00", "12-30T10:00", "12-30T11:00"]),
+];
+
+#[test]
+fn every_golden_instant_is_hit() {
+    for (zone_name, cron_text, from, expected) in GOLDEN {
+        let found = runs(zone_name, cron_text, from, expected.len());
+        assert_eq!(found, *expected, "{zone_name} `{cron_text}` from {from}");
+    }
+}
+
+#[test]
+fn a_yearly_run_on_a_date_that_was_left_out_waits_for_the_next_year() {
+    let next = next_after(&cron("0 3 30 12 *"), &zone("Pacific/Apia"), at("2011-06-01T00:00Z"));
+    assert_eq!(next, Some(at("2012-12-29T13:00Z")));
+}
+
+/// The repeated pass belongs to the date on which it is repeated, not to a run a month later.
+#[test]
+fn the_second_pass_of_a_repeated_hour_is_not_leapt_over_by_a_rare_schedule() {
+    let monthly = cron("*/30 1 1 * *");
+    let next = next_runs(&monthly, &zone("America/New_York"), at("2026-11-01T05:30Z"), 3);
+    assert_eq!(next, [at("2026-11-01T06:00Z"), at("2026-11-01T06:30Z"), at("2026-12-01T06:00Z")]);
+}
+
+#[test]
+fn every_so_often_keeps_its_even_spacing_through_every_change_of_the_clock() {
+    for name in ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago"] {
+        let zone = zone(name);
+        let changes = zone.rules().following(at("2026-01-01T00:00Z")).take(4);
+        for change in changes.map(|change| change.timestamp()) {
+            let day_before = change - SignedDuration::from_hours(24);
+            for pair in next_runs(&cron("*/15 * * * *"), &zone, day_before, 200).windows(2) {
+                assert_eq!(pair[1].duration_since(pair[0]).as_mins(), 15, "{name} {}", pair[1]);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_rarest_schedule_is_found_and_the_end_of_time_is_an_end() {
+    let berlin = zone("Europe/Berlin");
+    assert_eq!(
+        next_after(&cron("0 12 * 2 1#5"), &berlin, at("2072-03-01T00:00Z")),
+        Some(at("2112-02-29T11:00Z"))
+    );
+    assert_eq!(next_after(&cron("* * * * *"), &berlin, Timestamp::MAX), None);
+    assert!(next_after(&cron("0 3 * * *"), &berlin, Timestamp::MIN).is_some());
+    assert_eq!(next_runs(&cron("0 3 * * *"), &berlin, at("2026-01-01T00:00Z"), 5).len(), 5);
+}
+
+/// What a fixed local time means on a date, said without the search.
+fn meant_on(day: Date, hour: i8, minute: i8, rules: &TimeZone) -> Timestamp {
+    let local = day.at(hour, minute, 0, 0);
+    let instant = rules.to_ambiguous_timestamp(local);
+    match instant.offset() {
+        AmbiguousOffset::Unambiguous { offset } => offset.to_timestamp(local).unwrap(),
+        AmbiguousOffset::Fold { before, .. } => before.to_timestamp(local).unwrap(),
+        AmbiguousOffset::Gap { .. } => {
+            // Some instant after the gap, and then the change before it.
+            let later = instant.later().unwrap();
+            rules.preceding(later + SignedDuration::from_nanos(1)).next().unwrap().timestamp()
+        }
+    }
+}
+
+fn zones() -> impl Strategy<Value = Zone> {
+    let names: Vec<String> =
+        jiff::tz::TimeZoneDatabase::bundled().available().map(|name| name.to_string()).collect();
+    // Half of all zones keep their clocks as they are; these do not.
+    let changing = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago"];
+    prop_oneof![
+        proptest::sample::select(names),
+        proptest::sample::select(changing.map(str::to_owned).to_vec()),
+    ]
+    .prop_map(|name| zone(&name))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// Two years in any zone at any time of the day.
+    #[test]
+    fn a_fixed_local_time_runs_exactly_once_a_local_day(
+        zone in zones(), hour in prop_oneof![0..4_i8, 0..24_i8], minute in 0..60_i8
+    ) {
+        let rules = zone.rules();
+        let first = date(2026, 1, 1);
+        let expected: Vec<Timestamp> =
+            first.series(jiff::Span::new().days(1)).take(731).map(|day| meant_on(day, hour, minute, rules)).collect();
+        let before = expected[0] - SignedDuration::from_secs(1);
+        let found = next_runs(&cron(&format!("{minute} {hour} * * *")), &zone, before, 731);
+        prop_assert_eq!(found, expected);
+    }
+
+    /// In the history of any zone, with its leaps of hours and days and offsets in seconds.
+    #[test]
+    fn the_search_only_goes_forward(
+        zone in zones(),
+        text in "(\\*/(1|7|15|40)|0|59) (\\*|\\*/5|0|2|23|1-3) (\\*|1|31) \\* (\\*|7)",
+        from in -3_000_000_000_i64..3_000_000_000
+    ) {
+        let from = Timestamp::from_second(from).unwrap();
+        let found = next_runs(&cron(&text), &zone, from, 50);
+        prop_assert_eq!(found.len(), 50);
+        prop_assert!(found[0] > from && found.is_sorted_by(|a, b| a < b));
+    }
+}
+
+// What is due.
+
+fn asked(cron_text: &str, handled: &str, now: &str) -> Due {
+    due(&cron(cron_text), &Zone::default(), progress(handled), at(now))
+}
+
+fn progress(handled: &str) -> Progress {
+    Progress { handled: at(handled), window: LATE_WINDOW, unfinished: false }
+}
+
+#[test]
+fn an_instant_starts_once_and_the_next_is_waited_for() {
+    let before = asked("0 3 * * *", "2026-11-14T03:00Z", "2026-11-15T02:59:59Z");
+    assert_eq!((before.start, before.wake_at), (None, Some(at("2026-11-15T03:00Z"))));
+    assert_eq!(before.handled, at("2026-11-14T03:00Z"));
+    let then = asked("0 3 * * *", "2026-11-14T03:00Z", "2026-11-15T03:00Z");
+    assert_eq!(then.start, Some(at("2026-11-15T03:00Z")));
+    assert_eq!(then.handled, at("2026-11-15T03:00Z"));
+    assert_eq!((then.skipped, then.wake_at), (vec![], Some(at("2026-11-16T03:00Z"))));
+    let after = asked("0 3 * * *", "2026-11-15T03:00Z", "2026-11-15T03:00:01Z");
+    assert_eq!(after.start, None);
+}
+
+#[test]
+fn a_run_that_was_missed_starts_late_within_its_window_and_not_beyond() {
+    let late = asked("0 3 * * *", "2026-11-14T03:00Z", "2026-11-15T04:00Z");
+    assert_eq!(late.start, Some(at("2026-11-15T03:00Z")));
+    let too_late = asked("0 3 * * *", "2026-11-14T03:00Z", "2026-11-15T04:00:01Z");
+    let instant = at("2026-11-15T03:00Z");
+    assert_eq!(too_late.start, None);
+    assert_eq!(
+        too_late.skipped,
+        [Skipped { reason: SkipReason::Missed, first: instant, last: instant, count: 1 }]
+    );
+    assert_eq!(too_late.handled, instant);
+}
+
+#[test]
+fn while_a_run_is_unfinished_the_next_is_skipped_as_an_overlap() {
+    let unfinished = Progress { unfinished: true, ..progress("2026-11-15T03:00Z") };
+    let now = at("2026-11-15T03:15Z");
+    let due = due(&cron("*/15 * * * *"), &Zone::default(), unfinished, now);
+    let skip = Skipped { reason: SkipReason::Overlap, first: now, last: now, count: 1 };
+    assert_eq!((due.start, due.skipped, due.handled), (None, vec![skip], now));
+}
+
+/// Three days down with a run every quarter of an hour.
+#[test]
+fn after_an_outage_there_is_one_run_and_one_record_of_the_rest() {
+    let due = asked("*/15 * * * *", "2026-11-12T12:00Z", "2026-11-15T12:05Z");
+    assert_eq!(due.start, Some(at("2026-11-15T12:00Z")));
+    assert_eq!(
+        due.skipped,
+        [Skipped {
+            reason: SkipReason::Missed,
+            first: at("2026-11-12T12:15Z"),
+            last: at("2026-11-15T11:45Z"),
+            count: 3 * 96 - 1,
+        }]
+    );
+}
+
+#[test]
+fn a_year_down_with_a_run_every_minute_costs_no_more_than_is_counted() {
+    let due = asked("* * * * *", "2025-11-15T12:00Z", "2026-11-15T12:00:30Z");
+    assert_eq!(due.start, Some(at("2026-11-15T12:00Z")));
+    assert_eq!(
+        due.skipped,
+        [Skipped {
+            reason: SkipReason::Missed,
+            first: at("2025-11-15T12:01Z"),
+            last: at("2026-11-15T11:59Z"),
+            count: MISSED_COUNTED_MAX,
+        }]
+    );
+}
+
+/// A clock that is right again after it was years ahead must not stop a schedule for years.
+#[test]
+fn a_clock_that_was_set_back_neither_repeats_nor_blocks() {
+    let little = asked("*/15 * * * *", "2026-11-15T12:15Z", "2026-11-15T12:10Z");
+    assert_eq!((little.start, little.handled), (None, at("2026-11-15T12:15Z")));
+    assert_eq!(little.wake_at, Some(at("2026-11-15T12:30Z")), "12:15 has run");
+    let years = asked("*/15 * * * *", "2036-11-15T12:15Z", "2026-11-15T12:10Z");
+    assert_eq!((years.start, years.handled), (None, at("2026-11-15T12:10Z")));
+    assert_eq!(years.wake_at, Some(at("2026-11-15T12:15Z")));
+}
+
+proptest! {
+    /// However often and when the engine looks, every instant is dealt with exactly once.
+    #[test]
+    fn every_instant_is_started_or_recorded_exactly_once(
+        looks in proptest::collection::vec(1..200_i64, 1..20),
+        unfinished in proptest::collection::vec(any::<bool>(), 20)
+    ) {
+        let (cron, zone) = (cron("*/20 * * * *"), Zone::default());
+        let start = at("2026-11-15T12:00Z");
+        let (mut handled, mut now, mut seen) = (start, start, 0);
+        for (minutes, unfinished) in looks.iter().zip(unfinished) {
+            now += SignedDuration::from_mins(*minutes);
+            let progress = Progress { handled, window: LATE_WINDOW, unfinished };
+            let due = due(&cron, &zone, progress, now);
+            prop_assert!(due.start.is_none_or(|at| now.duration_since(at) <= LATE_WINDOW));
+            prop_assert!(due.skipped.len() <= 2 && !(unfinished && due.start.is_some()));
+            seen += usize::from(due.start.is_some());
+            seen += due.skipped.iter().map(|skip| skip.count as usize).sum::<usize>();
+            handled = due.handled;
+        }
+        let all = next_runs(&cron, &zone, start, 1_000);
+        prop_assert_eq!(seen, all.iter().filter(|at| **at <= now).count());
+    }
+}
