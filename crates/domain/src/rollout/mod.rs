@@ -1,0 +1,323 @@
+//! The noun that carries the house: an order, taken through a number of servers at a pace.
+//!
+//! A batch is a rollout that someone typed, a schedule's run is one that the calendar started, and a
+//! single server's patch is one with a single target. `target` is one server's way, `phase` the
+//! way of the whole, `plan` says what happens next, and `lint` what must hold of any rollout.
+//!
+//! A [`Rollout`] keeps its counts and queues with every move, so that a step costs what it changes
+//! and not what it looks at: a fleet of 100,000 is planned again after each report. What the
+//! planner must know of the fleet is part of it for the same reason: see [`Rollout::notice`].
+
+use std::collections::BTreeSet;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use vocab::{BatchId, ServerId};
+
+pub mod lint;
+mod pace;
+mod phase;
+mod plan;
+#[cfg(test)]
+mod stories;
+mod tally;
+mod target;
+
+pub use pace::{Limits, PATIENCE, Pace};
+pub use phase::{Change, End, Halt, Phase, Refused};
+pub use plan::{Held, MOVES_MAX, Plan, held, plan};
+pub use tally::Tally;
+pub use target::{
+    Busy, Cancel, Done, Event, IllegalMove, Outcome, Skip, Target, Verdict, limit, limit_in_all,
+};
+
+/// A clock that is set back by less than this is corrected, not jumping: waiting a minute longer
+/// is better than moving every deadline for nothing.
+const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_mins(1);
+
+/// What is true of a rollout as a whole; its targets are beside it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Head {
+    /// Which one.
+    pub id: BatchId,
+    /// Where it stands.
+    pub phase: Phase,
+    /// How fast it goes.
+    pub pace: Pace,
+    /// When it starts, or did.
+    pub starts_at: Timestamp,
+    /// When it is too late for a server to start.
+    pub start_by: Timestamp,
+    /// When the last server was started.
+    pub last_start: Option<Timestamp>,
+    /// Failures that a person has looked at and decided to go on in spite of.
+    pub forgiven: u32,
+    /// A person decided to go on without the canary's success.
+    pub canary_waived: bool,
+    /// The latest time at which anything happened to it.
+    pub clock: Timestamp,
+}
+
+/// What the planner must know of a server besides its target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Condition {
+    /// Its agent is heard from.
+    pub online: bool,
+    /// Another rollout has it in work.
+    pub busy_in: Option<BatchId>,
+}
+
+impl Condition {
+    /// Online, and nobody else's.
+    pub const FREE: Condition = Condition { online: true, busy_in: None };
+
+    fn is_free(self) -> bool {
+        self.online && self.busy_in.is_none()
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Slot {
+    server: ServerId,
+    target: Target,
+    condition: Condition,
+}
+
+/// A rollout with all its targets. Made from what is stored, kept by [`Rollout::happens`],
+/// [`Rollout::change`] and [`Rollout::notice`]; two that were told the same are equal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rollout {
+    head: Head,
+    limits: Limits,
+    /// In the order in which their turns come. A place is an index into it.
+    slots: Vec<Slot>,
+    /// Sorted by server.
+    places: Vec<(ServerId, u32)>,
+    /// Places of those that wait and could start.
+    ready: BTreeSet<u32>,
+    /// Places of those that wait and could not: offline, or in work elsewhere.
+    away: BTreeSet<u32>,
+    /// Those in work, the next to be late first.
+    deadlines: BTreeSet<(Timestamp, u32)>,
+    tally: Tally,
+}
+
+/// Nothing to try again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NoRetry {
+    /// It is still under way.
+    #[error("the rollout has not ended")]
+    NotEnded,
+    /// It has no failed server.
+    #[error("no server failed")]
+    NothingFailed,
+}
+
+/// Something was said of a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotTaken {
+    /// The rollout has no such target.
+    #[error("server {0} is not part of this rollout")]
+    Stranger(ServerId),
+    /// It does not fit the target's state.
+    #[error(transparent)]
+    Illegal(#[from] IllegalMove),
+}
+
+impl Rollout {
+    /// A rollout over `servers` in this order, each once, that starts at `starts_at`.
+    pub fn new(
+        id: BatchId,
+        pace: Pace,
+        starts_at: Timestamp,
+        servers: impl IntoIterator<Item = ServerId>,
+        now: Timestamp,
+    ) -> Rollout {
+        let mut known = BTreeSet::new();
+        let targets: Vec<_> = servers
+            .into_iter()
+            .filter(|server| known.insert(*server))
+            .map(|server| (server, Target::Waiting))
+            .collect();
+        let start_by = pace.start_by(starts_at, targets.len() as u32);
+        let head = Head {
+            id,
+            phase: Phase::Scheduled,
+            pace,
+            starts_at,
+            start_by,
+            last_start: None,
+            forgiven: 0,
+            canary_waived: false,
+            clock: now,
+        };
+        Rollout::restore(head, targets)
+    }
+
+    /// The rollout that was stored as `head` and `targets`. Every server counts as free until
+    /// [`Rollout::notice`] says otherwise.
+    pub fn restore(head: Head, targets: impl IntoIterator<Item = (ServerId, Target)>) -> Rollout {
+        let slots: Vec<_> = targets
+            .into_iter()
+            .map(|(server, target)| Slot { server, target, condition: Condition::FREE })
+            .collect();
+        let numbered = || (0_u32..).zip(&slots);
+        let mut places: Vec<_> = numbered().map(|(place, slot)| (slot.server, place)).collect();
+        places.sort_unstable();
+        let ready = numbered()
+            .filter(|(_, slot)| slot.target == Target::Waiting)
+            .map(|(place, _)| place)
+            .collect();
+        let deadlines =
+            numbered().filter_map(|(place, slot)| Some((slot.target.deadline()?, place))).collect();
+        Rollout {
+            limits: head.pace.limits(slots.len() as u32),
+            tally: Tally::of(slots.iter().map(|slot| &slot.target)),
+            away: BTreeSet::new(),
+            head,
+            places,
+            ready,
+            deadlines,
+            slots,
+        }
+    }
+
+    /// The failed servers of an ended rollout, as a new one at the same pace.
+    pub fn retry(&self, id: BatchId, now: Timestamp) -> Result<Rollout, NoRetry> {
+        if !self.head.phase.is_ended() {
+            return Err(NoRetry::NotEnded);
+        }
+        if self.tally.failures() == 0 {
+            return Err(NoRetry::NothingFailed);
+        }
+        let failed = self.slots.iter().filter_map(|slot| match slot.target {
+            Target::Done(done) if done.outcome.is_failure() => Some(slot.server),
+            _ => None,
+        });
+        Ok(Rollout::new(id, self.head.pace.clone(), now, failed, now))
+    }
+
+    /// Something happens to one target. Answers with where it stands now.
+    pub fn happens(
+        &mut self,
+        server: ServerId,
+        event: Event,
+        now: Timestamp,
+    ) -> Result<Target, NotTaken> {
+        let place = self.place(server).ok_or(NotTaken::Stranger(server))?;
+        let next = self.slots[place as usize].target.apply(event, now)?;
+        if event == Event::Offered {
+            self.head.last_start = Some(now);
+        }
+        self.head.clock = self.head.clock.max(now);
+        self.put(place, next);
+        Ok(next)
+    }
+
+    /// Something happens to the whole.
+    pub fn change(&mut self, change: Change, now: Timestamp) -> Result<(), Refused> {
+        let before = self.head.phase;
+        self.head.phase = before.apply(change, self.head.starts_at <= now)?;
+        if let (Phase::Halted(_), Change::Resume) = (before, change) {
+            self.head.forgiven = self.tally.failures();
+            self.head.canary_waived |= before == Phase::Halted(Halt::CanaryFailed);
+        }
+        if let Change::ClockWentBack { by } = change {
+            self.move_back(by);
+        }
+        self.head.clock = match change {
+            Change::ClockWentBack { .. } => now,
+            _ => self.head.clock.max(now),
+        };
+        Ok(())
+    }
+
+    /// News of a server from outside this rollout. Of a server that is not part of it: no matter.
+    pub fn notice(&mut self, server: ServerId, condition: Condition) {
+        if let Some(place) = self.place(server) {
+            self.slots[place as usize].condition = condition;
+            self.put(place, self.slots[place as usize].target);
+        }
+    }
+
+    /// By how much the clock was set back, if it was.
+    fn clock_went_back(&self, now: Timestamp) -> Option<SignedDuration> {
+        let back = self.head.clock.duration_since(now);
+        (back > CLOCK_TOLERANCE).then_some(back)
+    }
+
+    fn move_back(&mut self, back: SignedDuration) {
+        let earlier = |at: Timestamp| at.saturating_sub(back).unwrap_or(Timestamp::MIN);
+        self.head.starts_at = earlier(self.head.starts_at);
+        self.head.start_by = earlier(self.head.start_by);
+        self.head.last_start = self.head.last_start.map(earlier);
+        for (_, place) in self.deadlines.clone() {
+            let moved = self.slots[place as usize].target.moved_back(back);
+            self.put(place, moved);
+        }
+    }
+
+    /// The one place where a target is stored, so that counts and queues follow.
+    fn put(&mut self, place: u32, next: Target) {
+        let slot = &mut self.slots[place as usize];
+        let before = std::mem::replace(&mut slot.target, next);
+        self.tally.moved(&before, &next);
+        if let Some(by) = before.deadline() {
+            self.deadlines.remove(&(by, place));
+        }
+        if let Some(by) = next.deadline() {
+            self.deadlines.insert((by, place));
+        }
+        let waits = next == Target::Waiting;
+        let free = slot.condition.is_free();
+        keep(&mut self.ready, place, waits && free);
+        keep(&mut self.away, place, waits && !free);
+    }
+
+    fn place(&self, server: ServerId) -> Option<u32> {
+        let found = self.places.binary_search_by_key(&server, |(id, _)| *id).ok()?;
+        Some(self.places[found].1)
+    }
+
+    /// What is stored of the whole.
+    pub fn head(&self) -> &Head {
+        &self.head
+    }
+
+    /// The pace, counted out for its servers.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// How many stand where.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Where one server stands.
+    pub fn target(&self, server: ServerId) -> Option<Target> {
+        Some(self.slots[self.place(server)? as usize].target)
+    }
+
+    /// Every server and where it stands, in the order of their turns.
+    pub fn targets(&self) -> impl ExactSizeIterator<Item = (ServerId, Target)> {
+        self.slots.iter().map(|slot| (slot.server, slot.target))
+    }
+}
+
+impl Target {
+    fn deadline(self) -> Option<Timestamp> {
+        match self {
+            Target::Busy(busy) => Some(busy.by),
+            Target::Waiting | Target::Done(_) => None,
+        }
+    }
+}
+
+fn keep(set: &mut BTreeSet<u32>, place: u32, member: bool) {
+    if member {
+        set.insert(place);
+    } else {
+        set.remove(&place);
+    }
+}

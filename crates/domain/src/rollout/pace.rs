@@ -1,0 +1,75 @@
+//! How fast a rollout goes through the fleet, and how much may go wrong.
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use vocab::Portion;
+
+/// How long a rollout without a window waits for servers that are away, after its slowest
+/// reasonable course. Long enough for someone to come back from a holiday weekend and decide.
+pub const PATIENCE: SignedDuration = SignedDuration::from_hours(7 * 24);
+
+/// What one server in work is reckoned at when `max_parallel` makes the others wait.
+const ROUND: SignedDuration = SignedDuration::from_hours(1);
+
+/// The pace as it was asked for. Its fields are those of the API's options.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Pace {
+    /// The least time between two servers' starts.
+    pub stagger_minutes: u32,
+    /// How many servers may be in work at once.
+    pub max_parallel: Option<u32>,
+    /// How many go first and must succeed before the rest start.
+    pub canary: Option<Portion>,
+    /// How many failed servers stop the rollout.
+    pub max_failures: Option<Portion>,
+    /// No server starts later than this after the start.
+    pub window_minutes: Option<u32>,
+}
+
+/// The pace with its portions counted out for a number of servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    pub(super) stagger: SignedDuration,
+    pub(super) parallel: u32,
+    pub(super) canary: u32,
+    pub(super) failures: u32,
+}
+
+impl Pace {
+    /// What it comes to for `total` servers.
+    pub fn limits(&self, total: u32) -> Limits {
+        Limits {
+            stagger: SignedDuration::from_mins(i64::from(self.stagger_minutes)),
+            parallel: self.max_parallel.unwrap_or(u32::MAX).max(1),
+            canary: self.canary.map_or(0, |portion| portion.of(total).min(total)),
+            failures: self.max_failures.map_or(u32::MAX, |portion| portion.of(total).max(1)),
+        }
+    }
+
+    /// When it is too late for a server to start.
+    pub fn start_by(&self, starts_at: Timestamp, total: u32) -> Timestamp {
+        let allowed = match self.window_minutes {
+            Some(minutes) => SignedDuration::from_mins(i64::from(minutes)),
+            None => self.span(total).saturating_add(PATIENCE),
+        };
+        starts_at.saturating_add(allowed).unwrap_or(Timestamp::MAX)
+    }
+
+    /// How long the starts of `total` servers take by this pace alone, if all goes well: what a
+    /// window must be wider than.
+    pub fn span(&self, total: u32) -> SignedDuration {
+        let gaps = i64::from(total.saturating_sub(1));
+        let staggered = SignedDuration::from_mins(i64::from(self.stagger_minutes) * gaps);
+        let rounds =
+            self.max_parallel.map_or(0, |at_once| total.div_ceil(at_once.max(1)).saturating_sub(1));
+        staggered.max(ROUND * i32::try_from(rounds).unwrap_or(i32::MAX))
+    }
+}
+
+impl Limits {
+    /// How many servers go first.
+    pub fn canary(&self) -> u32 {
+        self.canary
+    }
+}

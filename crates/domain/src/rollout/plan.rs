@@ -1,0 +1,225 @@
+//! What a rollout does next.
+//!
+//! Reads its arguments and nothing else: no clock, no database, no dice. `target` and `phase` say
+//! what each move means. Whoever carries a plan out saves and applies its moves, asks again, and
+//! goes on until there are none; then it waits for news or for `wake_at`.
+//!
+//! A plan holds one kind of move, because each kind changes the ground for the next: servers that
+//! timed out must be counted as failures before anyone decides whether another may start.
+
+use jiff::Timestamp;
+use vocab::{BatchId, ServerId};
+
+use super::phase::{Change, End, Halt, Phase};
+use super::target::{Event, Target};
+use super::{Rollout, Tally};
+
+/// How many targets one plan moves at the most. It bounds a transaction, not the rollout: the rest
+/// follows with the next plan, at once.
+pub const MOVES_MAX: usize = 1_000;
+
+/// The answer to "what now?".
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// What happens to the whole.
+    pub change: Option<Change>,
+    /// What happens to targets.
+    pub moves: Vec<(ServerId, Event)>,
+    /// Why no server starts of those that could; [`held`] answers it for a single one.
+    pub held: Option<Held>,
+    /// When to ask again if nothing happens first. `None`: it is over.
+    pub wake_at: Option<Timestamp>,
+}
+
+/// Why a server that waits does not start: the answer to "why is nothing happening?"
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Held {
+    /// The rollout's hour has not come.
+    Scheduled {
+        /// When it comes.
+        at: Timestamp,
+    },
+    /// A person paused it.
+    Paused,
+    /// It stopped itself.
+    Halted(Halt),
+    /// The agent is not heard from.
+    Offline,
+    /// Another rollout has the server in work.
+    Elsewhere(BatchId),
+    /// Those that go first have not all succeeded.
+    Canary,
+    /// As many are in work as may be.
+    Parallel,
+    /// The server before it has only just started.
+    Stagger {
+        /// When the next may start.
+        until: Timestamp,
+    },
+}
+
+impl Plan {
+    /// Nothing to do but wait.
+    pub fn is_idle(&self) -> bool {
+        self.change.is_none() && self.moves.is_empty()
+    }
+}
+
+/// What happens next.
+pub fn plan(rollout: &Rollout, now: Timestamp) -> Plan {
+    let head = &rollout.head;
+    if let Some(by) = rollout.clock_went_back(now) {
+        return change(Change::ClockWentBack { by }, now);
+    }
+    if rollout.tally.unfinished() == 0 {
+        let end = end(&rollout.tally);
+        return match head.phase {
+            Phase::Ended(known) if known == end => Plan::default(),
+            _ => change(Change::End(end), now),
+        };
+    }
+    let overdue = rollout.deadlines.iter().take_while(|(by, _)| *by <= now);
+    if let Some(plan) = moves(rollout, overdue.map(|(_, place)| place), Event::DeadlinePassed, now)
+    {
+        return plan;
+    }
+    let waiting = rollout.ready.iter().chain(&rollout.away);
+    let called_off = match head.phase {
+        Phase::Canceling => Some(Event::Canceled),
+        _ if head.start_by <= now => Some(Event::WindowClosed),
+        _ => None,
+    };
+    if let Some(plan) = called_off.and_then(|event| moves(rollout, waiting, event, now)) {
+        return plan;
+    }
+    match head.phase {
+        Phase::Scheduled if head.starts_at <= now => change(Change::Start, now),
+        Phase::Running => run(rollout, now),
+        Phase::Scheduled | Phase::Paused | Phase::Halted(_) | Phase::Canceling => idle(rollout),
+        // Not reached: an ended rollout has no unfinished target.
+        Phase::Ended(_) => Plan::default(),
+    }
+}
+
+/// Why `server` waits, if it does.
+pub fn held(rollout: &Rollout, server: ServerId, now: Timestamp) -> Option<Held> {
+    let slot = &rollout.slots[rollout.place(server)? as usize];
+    if slot.target != Target::Waiting {
+        return None;
+    }
+    by_phase(rollout)
+        .or_else(|| (!slot.condition.online).then_some(Held::Offline))
+        .or_else(|| slot.condition.busy_in.map(Held::Elsewhere))
+        .or_else(|| room(rollout, now).err())
+}
+
+fn run(rollout: &Rollout, now: Timestamp) -> Plan {
+    if let Some(why) = must_halt(rollout) {
+        return change(Change::Halt(why), now);
+    }
+    match room(rollout, now) {
+        Ok(room) => moves(rollout, rollout.ready.iter().take(room), Event::Offered, now)
+            .unwrap_or_else(|| idle(rollout)),
+        Err(held) => idle(rollout).held_by(held),
+    }
+}
+
+fn must_halt(rollout: &Rollout) -> Option<Halt> {
+    let fresh = rollout.tally.failures().saturating_sub(rollout.head.forgiven);
+    if fresh > 0 && canary_is_out(rollout) {
+        return Some(Halt::CanaryFailed);
+    }
+    (fresh >= rollout.limits.failures).then_some(Halt::TooManyFailures)
+}
+
+/// The first ones to start are the canary, whoever they are: one that is offline or was removed
+/// must not keep the rest waiting.
+fn canary_is_out(rollout: &Rollout) -> bool {
+    !rollout.head.canary_waived && rollout.tally.good() < rollout.limits.canary
+}
+
+/// How many servers may start now, or what stands in the way.
+fn room(rollout: &Rollout, now: Timestamp) -> Result<usize, Held> {
+    let limits = &rollout.limits;
+    let in_work = rollout.tally.in_work();
+    let mut room = limits.parallel.saturating_sub(in_work);
+    if canary_is_out(rollout) {
+        let canaries = limits.canary.saturating_sub(rollout.tally.good() + in_work);
+        if canaries == 0 {
+            return Err(Held::Canary);
+        }
+        room = room.min(canaries);
+    }
+    if room == 0 {
+        return Err(Held::Parallel);
+    }
+    if !limits.stagger.is_zero() {
+        room = 1;
+        let until = rollout.head.last_start.map(|last| last + limits.stagger);
+        if let Some(until) = until.filter(|until| *until > now) {
+            return Err(Held::Stagger { until });
+        }
+    }
+    Ok(room as usize)
+}
+
+fn by_phase(rollout: &Rollout) -> Option<Held> {
+    match rollout.head.phase {
+        Phase::Scheduled => Some(Held::Scheduled { at: rollout.head.starts_at }),
+        Phase::Paused => Some(Held::Paused),
+        Phase::Halted(why) => Some(Held::Halted(why)),
+        Phase::Running | Phase::Canceling | Phase::Ended(_) => None,
+    }
+}
+
+/// What an ended rollout comes to. A server that was removed is nobody's success or failure.
+fn end(tally: &Tally) -> End {
+    let fell_short = tally.failures() + tally.not_applicable;
+    match tally {
+        Tally { canceled: 1.., .. } => End::Canceled,
+        Tally { expired: 1.., .. } => End::Expired,
+        _ if fell_short > 0 && tally.good() > 0 => End::CompletedWithErrors,
+        _ if fell_short > 0 => End::Failed,
+        Tally { removed: 1.., .. } if tally.good() == 0 => End::Canceled,
+        _ => End::Succeeded,
+    }
+}
+
+fn change(change: Change, now: Timestamp) -> Plan {
+    Plan { change: Some(change), wake_at: Some(now), ..Plan::default() }
+}
+
+fn moves<'a>(
+    rollout: &Rollout,
+    places: impl Iterator<Item = &'a u32>,
+    event: Event,
+    now: Timestamp,
+) -> Option<Plan> {
+    let moves: Vec<_> = places
+        .take(MOVES_MAX)
+        .map(|place| (rollout.slots[*place as usize].server, event))
+        .collect();
+    (!moves.is_empty()).then(|| Plan { moves, wake_at: Some(now), ..Plan::default() })
+}
+
+fn idle(rollout: &Rollout) -> Plan {
+    let head = &rollout.head;
+    let late = rollout.deadlines.first().map(|(by, _)| *by);
+    let closes = (rollout.tally.waiting > 0).then_some(head.start_by);
+    let starts = (head.phase == Phase::Scheduled).then_some(head.starts_at);
+    Plan {
+        held: by_phase(rollout),
+        wake_at: [late, closes, starts].into_iter().flatten().min(),
+        ..Plan::default()
+    }
+}
+
+impl Plan {
+    fn held_by(mut self, held: Held) -> Plan {
+        self.held = Some(held);
+        if let Held::Stagger { until } = held {
+            self.wake_at = self.wake_at.map(|at| at.min(until));
+        }
+        self
+    }
+}

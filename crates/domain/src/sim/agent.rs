@@ -1,0 +1,194 @@
+//! An agent as the rollout sees it: it takes orders, does each at most once, and reports.
+//!
+//! What it has taken on and how far it got is on its disk and outlives a crash; everything else does
+//! not. The real one is far more careful about package managers; this one is as careful about
+//! messages.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use vocab::{BatchId, FailureCode, ServerId, Stage};
+
+use super::chance::Chance;
+use crate::rollout::{Event, Verdict};
+
+/// An order as it travels: which rollout's, and until when it may be started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Order {
+    pub(super) of: BatchId,
+    pub(super) expires: Timestamp,
+}
+
+/// How far an order got, on the agent's disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Entry {
+    Taken { expires: Timestamp },
+    At(Stage),
+    Ended { verdict: Verdict, acknowledged: bool },
+}
+
+/// What a fault did to the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Health {
+    Up,
+    /// The process is gone and will be started again.
+    Crashed,
+    /// It never comes back.
+    Dead,
+}
+
+pub(super) struct Agent {
+    pub(super) server: ServerId,
+    pub(super) health: Health,
+    pub(super) connected: bool,
+    /// How many times it was started: work planned by an earlier life is void.
+    pub(super) life: u32,
+    journal: BTreeMap<BatchId, Entry>,
+    /// How often packages were really changed, by order.
+    pub(super) effects: BTreeMap<BatchId, u32>,
+    steps_planned: bool,
+}
+
+impl Agent {
+    pub(super) fn new(server: ServerId) -> Agent {
+        Agent {
+            server,
+            health: Health::Up,
+            connected: true,
+            life: 0,
+            journal: BTreeMap::new(),
+            effects: BTreeMap::new(),
+            steps_planned: false,
+        }
+    }
+
+    pub(super) fn is_reachable(&self) -> bool {
+        self.health == Health::Up && self.connected
+    }
+
+    pub(super) fn crash(&mut self, health: Health) {
+        self.health = health;
+        self.life += 1;
+        self.steps_planned = false;
+    }
+
+    /// A message from the control plane. A repeated order is known by its id and taken once.
+    pub(super) fn hears(&mut self, orders: &[Order], acks: &[BatchId], withdrawn: &[BatchId]) {
+        for order in orders {
+            self.journal.entry(order.of).or_insert(Entry::Taken { expires: order.expires });
+        }
+        for of in withdrawn {
+            // Also one that never arrived: should it still be on its way, it is void.
+            let entry = self
+                .journal
+                .entry(*of)
+                .or_insert(Entry::Ended { verdict: Verdict::Withdrawn, acknowledged: false });
+            if let Entry::Taken { .. } = entry {
+                *entry = Entry::Ended { verdict: Verdict::Withdrawn, acknowledged: false };
+            }
+        }
+        for of in acks {
+            if let Some(Entry::Ended { acknowledged, .. }) = self.journal.get_mut(of) {
+                *acknowledged = true;
+            }
+        }
+    }
+
+    /// Everything it has to say that was not acknowledged.
+    pub(super) fn says(&self) -> Vec<(BatchId, Event)> {
+        self.journal
+            .iter()
+            .filter_map(|(of, entry)| match entry {
+                Entry::Taken { .. } => None,
+                Entry::At(stage) => Some((*of, Event::Reached(*stage))),
+                Entry::Ended { acknowledged: true, .. } => None,
+                Entry::Ended { verdict, .. } => Some((*of, Event::Reported(*verdict))),
+            })
+            .collect()
+    }
+
+    /// How long until its next step, if it has something to do and does not know when yet.
+    pub(super) fn next_step(&mut self, chance: &mut Chance) -> Option<SignedDuration> {
+        if self.steps_planned || self.health != Health::Up || self.current().is_none() {
+            return None;
+        }
+        self.steps_planned = true;
+        let usual = SignedDuration::from_secs(chance.between(1, 240));
+        let slow = SignedDuration::from_mins(chance.between(5, 300));
+        Some(if chance.percent(3) { slow } else { usual })
+    }
+
+    /// One step of the order in work: one at a time, whatever else was taken.
+    pub(super) fn step(&mut self, chance: &mut Chance, server_clock: Timestamp) -> bool {
+        self.steps_planned = false;
+        let Some((of, entry)) = self.current() else { return false };
+        let next = match entry {
+            Entry::Taken { expires } if expires <= server_clock => {
+                ended(Verdict::Failed(FailureCode::OrderExpired))
+            }
+            Entry::Taken { .. } => Entry::At(Stage::Preflight),
+            Entry::At(stage) => self.after(of, stage, chance),
+            Entry::Ended { .. } => entry,
+        };
+        self.journal.insert(of, next);
+        true
+    }
+
+    fn after(&mut self, of: BatchId, stage: Stage, chance: &mut Chance) -> Entry {
+        if chance.percent(4) {
+            return ended(Verdict::Failed(FailureCode::RepoUnreachable));
+        }
+        match stage {
+            Stage::Dispatched => Entry::At(Stage::Preflight),
+            Stage::Preflight if chance.percent(5) => ended(Verdict::NoChange),
+            Stage::Preflight if chance.percent(3) => ended(Verdict::NotApplicable),
+            Stage::Preflight => Entry::At(Stage::Downloading),
+            Stage::Downloading => {
+                *self.effects.entry(of).or_default() += 1;
+                Entry::At(Stage::Installing)
+            }
+            Stage::Installing if chance.percent(30) => Entry::At(Stage::Rebooting),
+            Stage::Installing if chance.percent(30) => Entry::At(Stage::RestartingServices),
+            Stage::Installing | Stage::RestartingServices | Stage::Rebooting => {
+                Entry::At(Stage::Verifying)
+            }
+            Stage::Verifying => ended(Verdict::Succeeded),
+        }
+    }
+
+    fn current(&self) -> Option<(BatchId, Entry)> {
+        let in_work = |entry: &Entry| matches!(entry, Entry::At(_));
+        let taken = |entry: &Entry| matches!(entry, Entry::Taken { .. });
+        let find = |wanted: &dyn Fn(&Entry) -> bool| {
+            self.journal.iter().find(|(_, entry)| wanted(entry)).map(|(of, entry)| (*of, *entry))
+        };
+        find(&in_work).or_else(|| find(&taken))
+    }
+
+    /// Nothing in work, nothing to say.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.current().is_none() && self.says().is_empty()
+    }
+
+    /// Its host hangs in a reboot from which it does not return.
+    pub(super) fn is_rebooting(&self) -> bool {
+        matches!(self.current(), Some((_, Entry::At(Stage::Rebooting))))
+    }
+
+    /// What became of an order, if it came to an end.
+    pub(super) fn verdict(&self, of: BatchId) -> Option<Verdict> {
+        match self.journal.get(&of) {
+            Some(Entry::Ended { verdict, .. }) => Some(*verdict),
+            _ => None,
+        }
+    }
+
+    /// It has begun on an order and changed something, or may have.
+    pub(super) fn has_acted_on(&self, of: BatchId) -> bool {
+        self.effects.contains_key(&of)
+    }
+}
+
+fn ended(verdict: Verdict) -> Entry {
+    Entry::Ended { verdict, acknowledged: false }
+}

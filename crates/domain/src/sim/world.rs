@@ -1,0 +1,465 @@
+//! Time, network, hosts and people of the simulation.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use vocab::{BatchId, Portion, ServerId};
+
+use super::agent::{Agent, Health, Order};
+use super::chance::Chance;
+use super::control::{Control, contradicts};
+use super::{Failure, Mode, Report};
+use crate::rollout::{Change, Event, Pace, Phase, Rollout, Target, limit_in_all};
+
+/// How much later than its deadline a thing may end.
+const GRACE: SignedDuration = SignedDuration::from_secs(30);
+/// A run that takes more steps than this would never end.
+const STEPS_MAX: u64 = 400_000;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Happening {
+    /// A message to the control plane arrives.
+    Up { agent: usize, words: Vec<(BatchId, Event)> },
+    /// A message to an agent arrives.
+    Down { agent: usize, orders: Vec<Order>, acks: Vec<BatchId>, withdrawn: Vec<BatchId> },
+    /// An agent's regular sync is due.
+    Sync { agent: usize },
+    /// The order in work goes on.
+    Step { agent: usize, life: u32 },
+    /// A crashed agent starts again.
+    Restart { agent: usize },
+    /// A cut connection is back.
+    Reconnect { agent: usize },
+    /// The control plane looks at its plans.
+    Look,
+    /// The control plane starts again.
+    ControlBack,
+    /// Something goes wrong.
+    Fault,
+    /// Someone does something.
+    Person,
+    /// The second rollout is ordered.
+    Second,
+}
+
+pub(super) struct World {
+    seed: u64,
+    mode: Mode,
+    chance: Chance,
+    /// What time it really is; the control plane's clock shows `skew` more.
+    now: Timestamp,
+    skew: SignedDuration,
+    began: Timestamp,
+    /// How long faults go on.
+    faulty: SignedDuration,
+    queue: BTreeMap<(Timestamp, u64), Happening>,
+    queued: u64,
+    control: Control,
+    control_is_up: bool,
+    /// When the control plane looks at its plans if nothing makes it look earlier.
+    look_at: Option<Timestamp>,
+    agents: Vec<Agent>,
+    removed: BTreeSet<ServerId>,
+    sync: SignedDuration,
+    loss: u32,
+    /// The pace of the rollout that comes second.
+    second: Pace,
+    report: Report,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, mode: Mode, traced: bool) -> World {
+        let mut chance = Chance::new(seed);
+        let now: Timestamp = "2026-03-01T02:00:00Z".parse().expect("a constant");
+        let size = if chance.percent(15) { chance.between(13, 40) } else { chance.between(1, 12) };
+        let agents: Vec<_> =
+            (0..size).map(|number| Agent::new(ServerId::new(now, number as u128))).collect();
+        let (first, second) = (pace(&mut chance), pace(&mut chance));
+        // A rollout without a window may wait for a week; then agents sync less often, or the
+        // simulation would be nothing but syncs.
+        let patient = first.window_minutes.is_none() || second.window_minutes.is_none();
+        let sync_seconds = chance.pick(if patient { &[1_800, 7_200] } else { &[60, 300, 600] });
+        let mut world = World {
+            seed,
+            mode,
+            now,
+            skew: SignedDuration::ZERO,
+            began: now,
+            faulty: SignedDuration::from_mins(chance.between(20, 300)),
+            queue: BTreeMap::new(),
+            queued: 0,
+            control: Control::new(sync_seconds, traced),
+            control_is_up: true,
+            look_at: None,
+            removed: BTreeSet::new(),
+            sync: SignedDuration::from_secs(i64::from(sync_seconds)),
+            loss: chance.pick(&[0, 5, 30]),
+            report: Report::default(),
+            second,
+            agents,
+            chance,
+        };
+        let starts_in = world.chance.pick(&[0, 0, 30]);
+        world.order(1, first, SignedDuration::from_mins(starts_in));
+        world.set_going();
+        world
+    }
+
+    fn order(&mut self, number: u128, pace: Pace, starts_in: SignedDuration) {
+        let wall = self.wall();
+        let id = BatchId::new(self.began, number);
+        let mut servers: Vec<_> = self.agents.iter().map(|agent| agent.server).collect();
+        if number > 1 {
+            servers.reverse();
+            let keep = self.chance.between(1, servers.len() as i64);
+            servers.truncate(keep as usize);
+        }
+        servers.retain(|server| !self.removed.contains(server));
+        self.control.create(Rollout::new(id, pace, wall + starts_in, servers, wall));
+    }
+
+    fn set_going(&mut self) {
+        for agent in 0..self.agents.len() {
+            let first = SignedDuration::from_secs(self.chance.between(0, 59));
+            self.after(first, Happening::Sync { agent });
+        }
+        self.look();
+        self.after(SignedDuration::from_mins(1), Happening::Fault);
+        self.after(SignedDuration::from_mins(2), Happening::Person);
+        let second = SignedDuration::from_mins(self.chance.between(1, 120));
+        self.after(second, Happening::Second);
+    }
+
+    pub(super) fn run(mut self) -> Result<Report, Box<Failure>> {
+        while let Some(((at, _), happening)) = self.queue.pop_first() {
+            self.now = self.now.max(at);
+            self.report.steps += 1;
+            self.take(happening);
+            if !self.control.broken.is_empty() || self.is_over() {
+                break;
+            }
+            if self.report.steps > STEPS_MAX {
+                self.control.broken.push(format!("still going after {STEPS_MAX} steps"));
+                break;
+            }
+        }
+        self.judge();
+        self.report.starts = self.control.starts;
+        self.report.ended =
+            self.control.rollouts().filter(|r| r.head().phase.is_ended()).count() as u64;
+        self.report.corrected = self.control.corrected;
+        if self.control.broken.is_empty() {
+            return Ok(self.report);
+        }
+        Err(Box::new(Failure {
+            seed: self.seed,
+            mode: self.mode,
+            broken: std::mem::take(&mut self.control.broken),
+            trace: self.control.trace.take().unwrap_or_default(),
+        }))
+    }
+
+    fn take(&mut self, happening: Happening) {
+        match happening {
+            Happening::Up { agent, words } => self.up(agent, &words),
+            Happening::Down { agent, orders, acks, withdrawn } => {
+                if self.agents[agent].is_reachable() {
+                    self.agents[agent].hears(&orders, &acks, &withdrawn);
+                    self.plan_step(agent);
+                }
+            }
+            Happening::Sync { agent } => {
+                self.speak(agent);
+                if self.agents[agent].health != Health::Dead {
+                    self.after(self.sync, Happening::Sync { agent });
+                }
+            }
+            Happening::Step { agent, life } => {
+                if self.agents[agent].life == life {
+                    let clock = self.wall();
+                    self.agents[agent].step(&mut self.chance, clock);
+                    self.speak(agent);
+                    self.plan_step(agent);
+                }
+            }
+            Happening::Restart { agent } => {
+                if self.agents[agent].health == Health::Crashed {
+                    self.agents[agent].health = Health::Up;
+                    self.speak(agent);
+                    self.plan_step(agent);
+                }
+            }
+            Happening::Reconnect { agent } => {
+                self.agents[agent].connected = true;
+                self.speak(agent);
+            }
+            // One that was planned before a later look planned another is void.
+            Happening::Look if self.look_at == Some(self.now) => self.look(),
+            Happening::Look => {}
+            Happening::ControlBack => {
+                self.control.crash();
+                self.control_is_up = true;
+                self.look();
+            }
+            Happening::Fault if self.is_faulty() => {
+                self.fault();
+                let next = SignedDuration::from_secs(self.chance.between(10, 900));
+                self.after(next, Happening::Fault);
+            }
+            Happening::Person if self.is_faulty() => {
+                self.person();
+                let next = SignedDuration::from_mins(self.chance.between(2, 90));
+                self.after(next, Happening::Person);
+            }
+            Happening::Fault => self.faults_end(),
+            Happening::Person => {}
+            Happening::Second => {
+                self.order(2, self.second.clone(), SignedDuration::ZERO);
+                self.look();
+            }
+        }
+    }
+
+    // --- the network -----------------------------------------------------------------------
+
+    fn speak(&mut self, agent: usize) {
+        if self.agents[agent].is_reachable() && !self.removed.contains(&self.agents[agent].server) {
+            let words = self.agents[agent].says();
+            self.send(Happening::Up { agent, words });
+        }
+    }
+
+    fn up(&mut self, agent: usize, words: &[(BatchId, Event)]) {
+        let server = self.agents[agent].server;
+        if !self.control_is_up || self.removed.contains(&server) {
+            return;
+        }
+        let wall = self.wall();
+        let acks = self.control.hears(server, words, wall);
+        self.look();
+        self.answer(agent, acks);
+    }
+
+    fn answer(&mut self, agent: usize, acks: Vec<BatchId>) {
+        let (orders, withdrawn) = self.control.says(self.agents[agent].server);
+        self.send(Happening::Down { agent, orders, acks, withdrawn });
+    }
+
+    fn send(&mut self, message: Happening) {
+        if self.chance.percent(self.loss) {
+            return;
+        }
+        if self.chance.percent(self.loss / 3) {
+            let later = SignedDuration::from_mins(self.chance.between(1, 90));
+            self.after(later, message.clone());
+        }
+        let late = self.chance.percent(self.loss / 3);
+        let seconds = if late { self.chance.between(60, 3_600) } else { self.chance.between(0, 3) };
+        self.after(SignedDuration::from_secs(seconds), message);
+    }
+
+    fn plan_step(&mut self, agent: usize) {
+        if let Some(wait) = self.agents[agent].next_step(&mut self.chance) {
+            let life = self.agents[agent].life;
+            self.after(wait, Happening::Step { agent, life });
+        }
+    }
+
+    // --- the control plane -----------------------------------------------------------------
+
+    fn look(&mut self) {
+        if !self.control_is_up {
+            return;
+        }
+        let (offered, wake_at) = self.control.settle(self.wall(), self.now);
+        for server in offered {
+            if let Some(agent) = self.agents.iter().position(|agent| agent.server == server) {
+                self.answer(agent, Vec::new());
+            }
+        }
+        // A real one also looks by itself now and then; this one relies on `wake_at`.
+        let look_at = wake_at.map(|wake_at| self.now + wake_at.duration_since(self.wall()));
+        if let Some(at) = look_at.filter(|_| look_at != self.look_at) {
+            self.after(at.duration_since(self.now), Happening::Look);
+        }
+        self.look_at = look_at;
+    }
+
+    fn wall(&self) -> Timestamp {
+        self.now + self.skew
+    }
+
+    fn after(&mut self, wait: SignedDuration, happening: Happening) {
+        let at = self.now + wait.max(SignedDuration::ZERO);
+        self.queued += 1;
+        self.queue.insert((at, self.queued), happening);
+    }
+
+    // --- what goes wrong -------------------------------------------------------------------
+
+    fn is_faulty(&self) -> bool {
+        self.now.duration_since(self.began) < self.faulty
+    }
+
+    fn fault(&mut self) {
+        let agent = self.chance.between(0, self.agents.len() as i64 - 1) as usize;
+        let back = SignedDuration::from_secs(self.chance.between(1, 3_600));
+        match self.chance.between(0, 9) {
+            0..=2 => {
+                self.agents[agent].connected = false;
+                self.after(back, Happening::Reconnect { agent });
+            }
+            3..=5 if self.agents[agent].health == Health::Up => {
+                self.agents[agent].crash(Health::Crashed);
+                self.after(back, Happening::Restart { agent });
+            }
+            6 if self.agents[agent].is_rebooting() || self.chance.percent(20) => {
+                self.agents[agent].crash(Health::Dead);
+            }
+            7 | 8 => {
+                self.control_is_up = false;
+                let back = SignedDuration::from_secs(self.chance.between(0, 1_200));
+                self.after(back, Happening::ControlBack);
+            }
+            9 if self.chance.percent(20) => self.clock_jumps(),
+            _ => {}
+        }
+    }
+
+    fn clock_jumps(&mut self) {
+        let hours = self.chance.pick(&[1, 24, 24 * 365, 24 * 3_650]);
+        let jump = SignedDuration::from_hours(hours);
+        let set_right = self.skew != SignedDuration::ZERO && self.chance.percent(60);
+        let next = match (set_right, self.chance.percent(50)) {
+            (true, _) => SignedDuration::ZERO,
+            (false, true) => self.skew + jump,
+            (false, false) => self.skew - jump,
+        };
+        if next > self.skew {
+            self.control.clock_jumps += 1;
+        }
+        self.skew = next;
+        let wall = self.wall();
+        self.control.trace(|| format!("the clock shows {wall}"));
+        self.look();
+    }
+
+    /// Networks heal and crashed agents are started again; the dead stay dead.
+    fn faults_end(&mut self) {
+        self.loss = 0;
+        for agent in 0..self.agents.len() {
+            self.agents[agent].connected = true;
+            if self.agents[agent].health == Health::Crashed {
+                self.after(SignedDuration::ZERO, Happening::Restart { agent });
+            }
+        }
+    }
+
+    fn person(&mut self) {
+        let of = BatchId::new(self.began, self.chance.pick(&[1, 2]));
+        let wall = self.wall();
+        match self.chance.between(0, 19) {
+            0..=3 => self.control.change(of, Change::Pause, wall),
+            4..=11 => self.control.change(of, Change::Resume, wall),
+            12 => self.control.change(of, Change::Cancel, wall),
+            13 => {
+                let agent = self.chance.between(0, self.agents.len() as i64 - 1) as usize;
+                let server = self.agents[agent].server;
+                self.removed.insert(server);
+                self.control.remove(server, wall);
+            }
+            14..=16 => self.retry(of, wall),
+            _ => {}
+        }
+        self.look();
+    }
+
+    fn retry(&mut self, of: BatchId, wall: Timestamp) {
+        let id = BatchId::new(self.began, of.bits() & 0xff | 0x100);
+        let known = self.control.rollouts().any(|rollout| rollout.head().id == id);
+        let Some(ended) = self.control.rollouts().find(|rollout| rollout.head().id == of) else {
+            return;
+        };
+        if let (false, Ok(again)) = (known, ended.retry(id, wall)) {
+            self.control.create(again);
+        }
+    }
+
+    // --- the end ---------------------------------------------------------------------------
+
+    fn is_over(&self) -> bool {
+        match self.mode {
+            Mode::Safety => !self.is_faulty(),
+            Mode::Liveness => {
+                !self.is_faulty()
+                    && self.queue.values().all(|h| !matches!(h, Happening::Second))
+                    && self.has_come_to_rest()
+            }
+        }
+    }
+
+    /// Every rollout is at an end, and no living agent has anything left to say or do.
+    fn has_come_to_rest(&self) -> bool {
+        self.control.rollouts().all(|rollout| rollout.head().phase.is_ended())
+            && self.agents.iter().all(|agent| {
+                self.removed.contains(&agent.server)
+                    || agent.health == Health::Dead
+                    || agent.is_at_rest()
+            })
+    }
+
+    fn judge(&mut self) {
+        let mut broken = Vec::new();
+        for agent in &self.agents {
+            for (of, times) in agent.effects.iter().filter(|(_, times)| **times > 1) {
+                broken.push(format!("{} carried out {of} {times} times", agent.server));
+            }
+        }
+        if self.mode == Mode::Liveness && self.control.broken.is_empty() {
+            broken.extend(self.control.rollouts().filter_map(|rollout| self.late(rollout)));
+            broken.extend(self.control.rollouts().flat_map(|rollout| self.lies(rollout)));
+        }
+        self.control.broken.extend(broken);
+    }
+
+    fn late(&self, rollout: &Rollout) -> Option<String> {
+        let head = rollout.head();
+        if !matches!(head.phase, Phase::Ended(_)) {
+            return Some(format!("{} has not ended: {:?}", head.id, head.phase));
+        }
+        let window = head.start_by - self.skew;
+        let limit = window.max(self.began + self.faulty) + limit_in_all() + GRACE;
+        let last = *self.control.last_guess.get(&head.id)?;
+        (last > limit).then(|| format!("{} gave up at {last}, after {limit}", head.id))
+    }
+
+    fn lies<'a>(&'a self, rollout: &'a Rollout) -> impl Iterator<Item = String> + 'a {
+        let of = rollout.head().id;
+        rollout.targets().filter_map(move |(server, target)| {
+            let agent = self.agents.iter().find(|agent| agent.server == server)?;
+            let Target::Done(done) = target else { return None };
+            // Nobody can know what a dead host did last, and a removed one is not listened to.
+            if agent.health == Health::Dead || self.removed.contains(&server) {
+                return None;
+            }
+            contradicts(done.outcome, agent.verdict(of), agent.has_acted_on(of)).then(|| {
+                format!(
+                    "{of} says {:?} of {server}, which says {:?}",
+                    done.outcome,
+                    agent.verdict(of)
+                )
+            })
+        })
+    }
+}
+
+fn pace(chance: &mut Chance) -> Pace {
+    let percent = |share| Portion::percent(share).expect("between 1 and 100");
+    Pace {
+        stagger_minutes: chance.pick(&[0, 0, 1, 5, 20]),
+        max_parallel: chance.pick(&[None, None, Some(1), Some(3)]),
+        canary: chance.pick(&[None, None, Some(Portion::Count(1)), Some(percent(20))]),
+        max_failures: chance.pick(&[None, Some(Portion::Count(1)), Some(percent(25))]),
+        window_minutes: chance.pick(&[Some(15), Some(60), Some(240), None]),
+    }
+}
