@@ -1,0 +1,31 @@
+//! The public interface: `/v1`.
+//!
+//! In a request an unknown field is refused, because a typo in a patch order must never be ignored.
+//! Words in a request are plain strings: the server reads them all and tells every error at once,
+//! where a typed field would stop at the first. In a response words are typed, and a client passes
+//! over fields that it does not know, because `/v1` only grows.
+
+mod batches;
+mod list;
+mod options;
+mod patches;
+mod problem;
+mod schedules;
+mod servers;
+
+pub use batches::{
+    Batch, BatchState, CreateBatch, Origin, PackageChange, PatchServer, Progress, Reboot, Task,
+    TaskResult, TaskState, WaitingFor,
+};
+pub use list::{Links, List, Meta};
+pub use options::{Options, OptionsRequest};
+pub use patches::{AffectedServer, Patch, PatchCve, PatchDetail, PatchVersion};
+pub use problem::{FieldError, Problem};
+pub use schedules::{LastRun, Run, RunState, Schedule, ScheduleRequest, Trigger};
+pub use servers::{
+    Activity, Cve, CveState, Package, Refresh, RefreshState, Server, ServerDetail, SeverityCounts,
+    Summary,
+};
+
+#[cfg(test)]
+mod tests;

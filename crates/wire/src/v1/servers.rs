@@ -1,0 +1,175 @@
+//! Servers, their packages and their CVEs.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use vocab::{
+    BlockedBy, Environment, Hostname, Line, Os, PackageManager, ServerId, Severity, Status, Tag,
+};
+
+/// A server, as a list shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Server {
+    /// Which one.
+    pub id: ServerId,
+    /// What it calls itself.
+    pub hostname: Hostname,
+    /// Whether it is heard from.
+    pub status: Status,
+    /// The environment that it is in, if any.
+    pub environment: Option<Environment>,
+    /// The tags that it carries.
+    pub tags: Vec<Tag>,
+    /// The system that it runs.
+    pub os: Option<Os>,
+    /// The kernel that is running.
+    pub kernel: Option<Line>,
+    /// What its processor is called.
+    pub arch: Option<Line>,
+    /// The program that installs its packages.
+    pub package_manager: Option<PackageManager>,
+    /// The version of its agent.
+    pub agent_version: Option<Line>,
+    /// When its agent last said anything.
+    pub last_seen_at: Option<Timestamp>,
+    /// When it joined.
+    pub enrolled_at: Timestamp,
+    /// When its packages were last looked at.
+    pub last_scan_at: Option<Timestamp>,
+    /// Whether it should be rebooted.
+    pub reboot_required: bool,
+    /// Why it should.
+    pub reboot_reasons: Vec<Line>,
+    /// What it is doing.
+    pub activity: Activity,
+    /// What there is of it, in numbers.
+    pub summary: Summary,
+}
+
+/// What a server is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activity {
+    /// Nothing.
+    Idle,
+    /// Looking at its packages.
+    Scanning,
+    /// Installing updates.
+    Patching,
+    /// Rebooting.
+    Rebooting,
+}
+
+/// A server in numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Summary {
+    /// How many packages are installed.
+    pub packages: u32,
+    /// How many updates are pending.
+    pub updates: u32,
+    /// How many of them fix security flaws.
+    pub security_updates: u32,
+    /// How many CVEs are open.
+    pub cves: SeverityCounts,
+}
+
+/// So many of each severity.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the words of `Severity`, which has them")]
+pub struct SeverityCounts {
+    pub critical: u32,
+    pub high: u32,
+    pub medium: u32,
+    pub low: u32,
+    pub unknown: u32,
+}
+
+/// A server with all that is known of it: `GET /v1/servers/{server_id}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ServerDetail {
+    /// What a list shows of it.
+    #[serde(flatten)]
+    pub server: Server,
+    /// Its packages, by name.
+    pub packages: Vec<Package>,
+    /// The CVEs that concern it, the worst first.
+    pub cves: Vec<Cve>,
+}
+
+/// A package of a server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Package {
+    /// Its name, as the host says it.
+    pub name: String,
+    /// The version that is installed.
+    pub version: String,
+    /// Its architecture.
+    pub arch: String,
+    /// The source package that it was built from.
+    pub source: String,
+    /// The version that an update would bring.
+    pub available_version: Option<String>,
+    /// Whether that update fixes a security flaw.
+    pub security: bool,
+    /// Whether the administrator holds it.
+    pub held: bool,
+    /// Why the update would not be installed.
+    pub blocked_by: Option<BlockedBy>,
+}
+
+/// A CVE that concerns a server.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Cve {
+    /// Its number: `CVE-2026-1234`.
+    pub id: String,
+    /// How bad it is.
+    pub severity: Severity,
+    /// Its CVSS score.
+    pub cvss: Option<f64>,
+    /// The package that it is in.
+    pub package: String,
+    /// The version that is installed.
+    pub installed_version: String,
+    /// The version in which it is fixed, if there is one.
+    pub fixed_version: Option<String>,
+    /// Whether it can still be exploited.
+    pub state: CveState,
+    /// Whether it is on the list of known exploited vulnerabilities.
+    pub kev: bool,
+    /// How probably it is exploited within 30 days, from 0 to 1.
+    pub epss: Option<f64>,
+    /// When it became known.
+    pub published: Option<Timestamp>,
+}
+
+/// Whether a CVE can still be exploited on a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CveState {
+    /// The flaw is installed.
+    Open,
+    /// The fix is installed, and old code still runs.
+    FixedOnDisk,
+}
+
+/// A refresh that was asked for: `POST /v1/servers/{server_id}/refresh` and its `Location`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refresh {
+    /// Of which server.
+    pub server_id: ServerId,
+    /// Whether it is done.
+    pub state: RefreshState,
+    /// When it was asked for.
+    pub requested_at: Timestamp,
+    /// When the scan had arrived.
+    pub completed_at: Option<Timestamp>,
+}
+
+/// Whether a refresh is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefreshState {
+    /// The scan has not arrived.
+    Pending,
+    /// The scan has arrived.
+    Completed,
+}

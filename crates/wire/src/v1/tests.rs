@@ -1,0 +1,156 @@
+//! The names are the contract's, to the letter, and a typo is never ignored.
+
+use super::*;
+use serde_json::{Value, json};
+
+fn names(value: &Value) -> Vec<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+fn sorted(names: &str) -> Vec<&str> {
+    let mut names: Vec<&str> = names.split_whitespace().collect();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn the_specs_create_schedule_body_is_read() {
+    let body = json!({
+        "name": "Weekly", "description": "Security updates", "cron": "0 3 * * 0",
+        "timezone": "Europe/Berlin", "targets": {"environment": "production"},
+        "options": {"security_only": true, "reboot": "if_required", "stagger_minutes": 10},
+    });
+    let read: ScheduleRequest = serde_json::from_value(body.clone()).unwrap();
+    let options = read.options.as_ref().unwrap();
+    assert_eq!((read.name.as_str(), read.enabled), ("Weekly", None));
+    assert_eq!((options.security_only, options.stagger_minutes), (Some(true), Some(10)));
+    assert_eq!(serde_json::to_value(&read).unwrap(), body);
+}
+
+#[test]
+fn the_specs_batch_body_and_patch_body_are_read() {
+    let id = "srv_01jcqk3m8ye0fr5cq0k6s8v2xw";
+    let batch: CreateBatch = serde_json::from_value(json!({
+        "server_ids": [id], "packages": ["openssl"], "security_only": true, "reboot": "if_required",
+    }))
+    .unwrap();
+    assert_eq!(batch.server_ids, [id]);
+    assert_eq!(batch.options().packages.unwrap(), ["openssl"]);
+    let patch: PatchServer =
+        serde_json::from_value(json!({"packages": [], "canary": "10%", "max_failures": 2}))
+            .unwrap();
+    assert_eq!(patch.options().canary, Some("10%".parse().unwrap()));
+}
+
+#[test]
+fn an_unknown_field_of_a_request_is_refused_by_name() {
+    let refusal =
+        |body: Value| serde_json::from_value::<CreateBatch>(body).unwrap_err().to_string();
+    assert!(refusal(json!({"server_ids": [], "securty_only": true})).contains("`securty_only`"));
+    assert!(refusal(json!({"packages": []})).contains("`server_ids`"));
+    let schedule =
+        json!({"name": "x", "cron": "@daily", "targets": {}, "options": {"rebot": "never"}});
+    let refusal = serde_json::from_value::<ScheduleRequest>(schedule).unwrap_err().to_string();
+    assert!(refusal.contains("`rebot`"), "{refusal}");
+}
+
+fn options() -> Value {
+    json!({"packages": ["bash"], "exclude": ["linux-*"], "security_only": false, "reboot": "never",
+        "stagger_minutes": 0, "max_parallel": null, "canary": 0, "max_failures": "5%",
+        "window_minutes": null, "dry_run": false})
+}
+
+fn progress() -> Value {
+    let mut progress = json!({"total": 1, "percent": 100});
+    for state in sorted(
+        "pending waiting dispatched preflight downloading installing restarting_services rebooting \
+         verifying succeeded no_change failed timed_out skipped canceled",
+    ) {
+        progress[state] = json!(u8::from(state == "failed"));
+    }
+    progress
+}
+
+/// Reads a body and writes it again: the same names and values must come out.
+#[track_caller]
+fn same<T: serde::Serialize + serde::de::DeserializeOwned>(body: Value) {
+    let read: T = serde_json::from_value(body.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&read).unwrap(), body);
+}
+
+#[test]
+fn a_schedule_and_its_run_have_the_names_of_the_contract() {
+    let schedule = json!({"id": "sch_01jcqk3m8ye0fr5cq0k6s8v2xw", "name": "Weekly", "description": "",
+        "enabled": true, "cron": "0 3 * * 0", "timezone": "UTC", "targets": {"all": true},
+        "options": options(), "next_runs": ["2026-11-22T03:00:00Z"], "last_run": null,
+        "created_at": "2026-11-15T04:00:00Z", "updated_at": "2026-11-15T04:00:00Z"});
+    assert_eq!(
+        names(&schedule["options"]),
+        sorted(
+            "packages exclude security_only reboot stagger_minutes max_parallel canary max_failures window_minutes dry_run"
+        )
+    );
+    same::<Schedule>(schedule);
+    let run = json!({"id": "run_01jcqk3m8ye0fr5cq0k6s8v2xw", "schedule_id": "sch_01jcqk3m8ye0fr5cq0k6s8v2xw",
+        "trigger": "cron", "state": "skipped", "skip_reason": "overlap",
+        "scheduled_for": "2026-11-22T03:00:00Z", "started_at": null, "finished_at": null,
+        "batch_id": null, "progress": null, "options": options(), "targets": {"environment": "production"}});
+    same::<Run>(run);
+}
+
+#[test]
+fn a_batch_has_the_names_of_the_contract() {
+    let batch = json!({"id": "bat_01jcqk3m8ye0fr5cq0k6s8v2xw", "state": "completed_with_errors",
+        "halt_reason": null, "origin": "api", "started_by": "key_01jcqk3m8ye0fr5cq0k6s8v2xw",
+        "schedule_id": null, "run_id": null, "options": options(), "progress": progress(),
+        "created_at": "2026-11-15T04:00:00Z", "started_at": null, "finished_at": null,
+        "results": [{"id": "tsk_01jcqk3m8ye0fr5cq0k6s8v2xw", "server_id": "srv_01jcqk3m8ye0fr5cq0k6s8v2xw",
+            "hostname": "web-1", "state": "failed", "waiting_for": null, "deadline_at": null,
+            "started_at": null, "finished_at": null,
+            "result": {"packages": [{"name": "bash", "from": "5.1", "to": "5.2"}],
+                "reboot": {"needed": true, "done": false, "seconds": null}, "duration": 12, "exit": 100,
+                "failure_code": "pkg_lock_timeout", "message": "held by unattended-upgrades",
+                "log": "/v1/batches/bat_01jcqk3m8ye0fr5cq0k6s8v2xw/tasks/tsk_01jcqk3m8ye0fr5cq0k6s8v2xw/log"}}]});
+    same::<Batch>(batch);
+}
+
+#[test]
+fn a_server_has_the_names_of_the_contract() {
+    let row = json!({"id": "srv_01jcqk3m8ye0fr5cq0k6s8v2xw", "hostname": "web-1", "status": "online",
+        "environment": "production", "tags": ["web"],
+        "os": {"id": "debian", "version": "12", "name": "Debian GNU/Linux 12 (bookworm)"},
+        "kernel": "6.1.0-18-amd64", "arch": "x86_64", "package_manager": "apt", "agent_version": "0.1.0",
+        "last_seen_at": "2026-11-15T04:00:00Z", "enrolled_at": "2026-11-15T04:00:00Z", "last_scan_at": null,
+        "reboot_required": true, "reboot_reasons": ["linux-image-amd64"], "activity": "idle",
+        "summary": {"packages": 600, "updates": 3, "security_updates": 1,
+            "cves": {"critical": 0, "high": 1, "medium": 0, "low": 0, "unknown": 0}}});
+    same::<Server>(row.clone());
+    let mut full = row;
+    full["packages"] = json!([{"name": "bash", "version": "5.1", "arch": "amd64", "source": "bash",
+        "available_version": "5.2", "security": true, "held": true, "blocked_by": "held"}]);
+    full["cves"] = json!([{"id": "CVE-2026-1", "severity": "high", "cvss": 7.5, "package": "bash",
+        "installed_version": "5.1", "fixed_version": null, "state": "fixed_on_disk", "kev": false,
+        "epss": 0.1, "published": null}]);
+    same::<ServerDetail>(full);
+}
+
+#[test]
+fn a_page_of_patches_and_a_problem_have_the_names_of_the_contract() {
+    let patch = json!({"package_name": "openssl", "severity": "critical", "severity_source": "debian",
+        "type": "security", "versions": [{"os": "debian 12", "from": "3.0.11", "to": "3.0.13"}],
+        "affected_servers": 40, "cves": ["CVE-2026-1"], "kev": true, "first_seen_at": "2026-11-15T04:00:00Z"});
+    same::<List<Patch>>(json!({"data": [patch], "meta": {"total": 1, "limit": 50, "offset": 0},
+        "links": {"self": "/v1/patches", "next": null, "prev": null}}));
+    same::<Problem>(
+        json!({"type": "about:blank", "title": "Invalid", "status": 422, "detail": "…",
+        "code": "invalid_body", "request_id": "01jcqk3m8y",
+        "errors": [{"pointer": "/cron", "code": "invalid_cron", "detail": "minute: 75 is not between 0 and 59"}]}),
+    );
+}
+
+#[test]
+fn a_client_passes_over_what_a_newer_server_adds() {
+    let page = json!({"data": [], "meta": {"total": 0, "limit": 50, "offset": 0, "cursor": "x"},
+        "links": {"self": "/v1/servers", "next": null, "prev": null}, "facets": {}});
+    assert!(serde_json::from_value::<List<Server>>(page).is_ok());
+}
