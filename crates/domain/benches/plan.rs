@@ -1,0 +1,91 @@
+//! What planning costs, and how it grows: `cargo xtask bench`.
+//!
+//! `whole_rollout` must grow no worse than linearly with the number of servers, and `one_step`, one
+//! report and what follows from it, hardly at all.
+
+use divan::Bencher;
+use divan::counter::ItemsCount;
+use domain::rollout::{Event, Pace, Rollout, Target, Verdict, plan};
+use jiff::Timestamp;
+use vocab::{BatchId, Portion, ServerId};
+
+const SIZES: [u32; 3] = [100, 10_000, 100_000];
+
+fn main() {
+    divan::main();
+}
+
+fn now() -> Timestamp {
+    "2026-11-15T02:00:00Z".parse().expect("a constant")
+}
+
+fn rollout(size: u32, pace: Pace) -> Rollout {
+    let servers = (0..size).map(|number| ServerId::new(now(), u128::from(number)));
+    Rollout::new(BatchId::new(now(), 1), pace, now(), servers, now())
+}
+
+fn settle(rollout: &mut Rollout) {
+    loop {
+        let next = plan(rollout, now());
+        if next.is_idle() {
+            return;
+        }
+        if let Some(change) = next.change {
+            rollout.change(change, now()).expect("planned");
+        }
+        for (server, event) in next.moves {
+            rollout.happens(server, event, now()).expect("planned");
+        }
+    }
+}
+
+/// Loading what is stored.
+#[divan::bench(args = SIZES)]
+fn restore(bencher: Bencher, size: u32) {
+    let stored = rollout(size, Pace::default());
+    bencher
+        .counter(ItemsCount::new(size))
+        .with_inputs(|| (stored.head().clone(), stored.targets().collect::<Vec<_>>()))
+        .bench_values(|(head, targets)| Rollout::restore(head, targets));
+}
+
+/// From the first start to the end, with a canary, 50 servers at a time.
+#[divan::bench(args = SIZES, sample_count = 10)]
+fn whole_rollout(bencher: Bencher, size: u32) {
+    let pace = Pace {
+        max_parallel: Some(50),
+        canary: Some(Portion::Count(5)),
+        max_failures: Some(Portion::percent(5).expect("a percentage")),
+        ..Pace::default()
+    };
+    bencher.counter(ItemsCount::new(size)).with_inputs(|| rollout(size, pace.clone())).bench_values(
+        |mut rollout| {
+            settle(&mut rollout);
+            for number in 0..size {
+                let server = ServerId::new(now(), u128::from(number));
+                rollout
+                    .happens(server, Event::Reported(Verdict::Succeeded), now())
+                    .expect("a report is always taken");
+                settle(&mut rollout);
+            }
+            assert!(rollout.head().phase.is_ended(), "the work was really done");
+            rollout
+        },
+    );
+}
+
+/// One report, and the start of the next server.
+#[divan::bench(args = SIZES)]
+fn one_step(bencher: Bencher, size: u32) {
+    let mut running = rollout(size, Pace { max_parallel: Some(50), ..Pace::default() });
+    settle(&mut running);
+    let first = ServerId::new(now(), 0);
+    let next = ServerId::new(now(), 50);
+    bencher.with_inputs(|| running.clone()).bench_local_refs(|rollout| {
+        rollout
+            .happens(first, Event::Reported(Verdict::Succeeded), now())
+            .expect("a report is always taken");
+        settle(rollout);
+        assert!(matches!(rollout.target(next), Some(Target::Busy(_))), "the next one started");
+    });
+}
