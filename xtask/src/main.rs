@@ -1,1 +1,119 @@
-fn main() {}
+//! Set-up and checks of the workspace: `cargo xtask test` and its companions.
+//!
+//! `args` reads the command line, `steps` is the test command, `bench` the benchmarks, and
+//! `postgres` the private database that both stand on. Nothing here is shipped to anyone: the
+//! services never call this crate, and it never touches a database that it has not made itself.
+
+mod apt;
+mod args;
+mod bench;
+mod clock;
+mod postgres;
+mod process;
+mod report;
+mod requirements;
+mod screen;
+mod steps;
+mod tests_output;
+mod workspace;
+
+use std::io::IsTerminal;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::time::Duration;
+
+use args::Task;
+use postgres::{Durability, Keep, Postgres};
+use process::{Halt, Processes};
+use screen::Screen;
+use workspace::Workspace;
+
+fn main() -> ExitCode {
+    let mut screen = Screen::of_stdout();
+    let task = match args::parse(std::env::args().skip(1)) {
+        Ok(task) => task,
+        Err(misuse) => {
+            screen.line(&format!("{misuse}\n`cargo xtask help` lists the commands."));
+            return ExitCode::from(2);
+        }
+    };
+    match Processes::new().and_then(|mut processes| run(task, &mut processes, &mut screen)) {
+        Ok(code) => code,
+        Err(Halt::Interrupted) => {
+            screen.abandon();
+            screen.line("interrupted");
+            ExitCode::from(130)
+        }
+        Err(Halt::Failed(sentence)) => {
+            screen.line(&screen.red(&sentence));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task, processes: &mut Processes, screen: &mut Screen) -> Result<ExitCode, Halt> {
+    let workspace = Workspace::find();
+    match task {
+        Task::Help(text) => {
+            screen.line(text);
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::Setup => {
+            requirements::provide(&requirements::all(), processes, screen)?;
+            screen.line("everything that the checks need is here");
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::Test(options) => steps::test(&workspace, &options, processes, screen),
+        Task::Postgres(command) => with_postgres(&workspace, &command, processes, screen),
+        Task::Sim(arguments) => {
+            let mut cargo = workspace.cargo();
+            cargo.args(["run", "--release", "-p", "domain", "--example", "sim", "--"]);
+            cargo.args(arguments).stdin(Stdio::null());
+            Ok(code_of(processes.run(&mut cargo)?))
+        }
+        Task::Bench(filter) => bench::all(&workspace, filter.as_deref(), processes, screen),
+    }
+}
+
+/// `cargo xtask postgres`: a database for as long as the command runs, or until Ctrl-C.
+fn with_postgres(
+    workspace: &Workspace,
+    command: &[String],
+    processes: &mut Processes,
+    screen: &mut Screen,
+) -> Result<ExitCode, Halt> {
+    requirements::provide(&requirements::of_postgres(), processes, screen)?;
+    let postgres = Postgres::start(Durability::Off, processes)?;
+    let result = match command.split_first() {
+        Some((program, arguments)) => {
+            let mut child = Command::new(program);
+            child.args(arguments).current_dir(workspace.started_in());
+            announce(&postgres, &mut child);
+            match std::io::stdin().is_terminal() {
+                true => processes.run_in_foreground(&mut child).map(code_of),
+                false => processes.run(&mut child).map(code_of),
+            }
+        }
+        None => {
+            screen.line(&format!("{}={}", postgres::VARIABLE, postgres.url()));
+            screen.line("Ctrl-C stops it.");
+            processes.wait(postgres.process(), Duration::MAX);
+            Err(postgres.ended_early(processes).map_or(Halt::Interrupted, Halt::Failed))
+        }
+    };
+    postgres.stop(Keep::No, processes, screen);
+    result
+}
+
+/// The variable that tests read, and the ones by which a bare `psql` finds its way.
+fn announce(postgres: &Postgres, child: &mut Command) {
+    postgres.export(child);
+    child.env("PGHOST", postgres.directory()).env("PGPORT", postgres::PORT.to_string());
+    child.env("PGUSER", postgres::SUPERUSER).env("PGDATABASE", postgres::SUPERUSER);
+}
+
+/// A child's end as our own, in the way a shell puts it.
+fn code_of(status: ExitStatus) -> ExitCode {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}

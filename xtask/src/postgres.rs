@@ -1,0 +1,404 @@
+//! A private PostgreSQL: on a socket in a directory of its own, gone when the work is done.
+//!
+//! It never listens on the network and never touches a cluster of the machine. Whatever ends this
+//! program ends PostgreSQL too: in the normal way, by a signal, or by SIGKILL, for which the
+//! kernel tells it that its parent has died. `steps`, `bench` and `cargo xtask postgres` use it.
+
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nix::unistd::{User, geteuid};
+
+use crate::process::{self, Halt, Process, Processes, Waited};
+use crate::requirements;
+use crate::screen::Screen;
+use crate::workspace::entries;
+
+/// Where tests and benchmarks find the URL.
+pub(crate) const VARIABLE: &str = "FLEETMEND_TEST_POSTGRES";
+
+/// Names the socket; nothing listens on it.
+pub(crate) const PORT: u16 = 5432;
+
+/// The role that owns everything, and the database of the same name.
+pub(crate) const SUPERUSER: &str = "postgres";
+
+const PREFIX: &str = "fleetmend-pg-";
+/// The longest path that a socket's address holds.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+/// Locked by whoever uses the directory.
+const LOCK: &str = "lock";
+const LOG: &str = "log";
+
+/// Whether a commit waits for the disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// For tests: a crash may lose everything, and nobody minds.
+    Off,
+    /// For benchmarks: the figures must hold for a real server.
+    On,
+}
+
+/// What becomes of the directory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keep {
+    Yes,
+    No,
+}
+
+/// A PostgreSQL that answers.
+#[must_use = "whoever starts it stops it"]
+pub(crate) struct Postgres {
+    home: Home,
+    process: Process,
+}
+
+impl Postgres {
+    /// Starts one, and returns when it takes connections.
+    pub(crate) fn start(
+        durability: Durability,
+        processes: &mut Processes,
+    ) -> Result<Postgres, Halt> {
+        let owner = Owner::fitting()?;
+        let base = base_directory(&owner)?;
+        remove_abandoned(&base, &owner);
+        let home = Home::make(&base, &owner)?;
+        match launch(&home, &owner, durability, processes) {
+            Ok(process) => Ok(Postgres { home, process }),
+            Err(halt) => {
+                let _ = home.remove();
+                Err(halt)
+            }
+        }
+    }
+
+    /// Stops it and removes its directory, or leaves it for a look.
+    pub(crate) fn stop(self, keep: Keep, processes: &mut Processes, screen: &mut Screen) {
+        processes.stop(self.process, process::POSTGRES);
+        match keep {
+            Keep::Yes => {
+                screen.line(&format!("PostgreSQL's directory is {}", self.home.leave().display()));
+            }
+            Keep::No => {
+                let name = self.directory().display().to_string();
+                if let Err(error) = self.home.remove() {
+                    screen.line(&format!("cannot remove {name}: {error}"));
+                }
+            }
+        }
+    }
+
+    /// In the form that sqlx and libpq both read.
+    pub(crate) fn url(&self) -> String {
+        let host = percent_encoded(&self.directory().to_string_lossy());
+        format!("postgres://{SUPERUSER}@{host}:{PORT}/{SUPERUSER}")
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.home.directory
+    }
+
+    pub(crate) fn process(&self) -> Process {
+        self.process
+    }
+
+    /// Tells a child where PostgreSQL is.
+    pub(crate) fn export(&self, child: &mut Command) {
+        // Drivers fill what the URL leaves open from PGOPTIONS, PGSSLMODE and their kin, and the
+        // caller's are about some other server.
+        for (name, _) in std::env::vars_os() {
+            if name.as_encoded_bytes().starts_with(b"PG") {
+                child.env_remove(name);
+            }
+        }
+        child.env(VARIABLE, self.url());
+    }
+
+    /// The sentence about a PostgreSQL that nobody asked to end, if that has happened.
+    pub(crate) fn ended_early(&self, processes: &mut Processes) -> Option<String> {
+        let status = processes.ended(self.process)?;
+        Some(format!("PostgreSQL ended by itself ({status}){}", self.home.end_of_log()))
+    }
+}
+
+/// Who PostgreSQL runs as. It refuses to be root.
+enum Owner {
+    Ourselves,
+    Other { name: String, uid: u32, gid: u32 },
+}
+
+impl Owner {
+    fn fitting() -> Result<Owner, Halt> {
+        if !geteuid().is_root() {
+            return Ok(Owner::Ourselves);
+        }
+        let user = ["postgres", "nobody"]
+            .into_iter()
+            .filter_map(|name| User::from_name(name).ok().flatten())
+            .find(|user| !user.uid.is_root());
+        let Some(user) = user else {
+            return Err(Halt::Failed(
+                "PostgreSQL refuses to run as root, and there is no user `postgres` or `nobody`"
+                    .to_owned(),
+            ));
+        };
+        Ok(Owner::Other { name: user.name, uid: user.uid.as_raw(), gid: user.gid.as_raw() })
+    }
+
+    /// A program of PostgreSQL's, as this user, which ends when we do.
+    ///
+    /// `setpriv` sets what would otherwise need unsafe code between fork and exec. The kernel
+    /// counts the end of the thread that started the child: that has to be the main thread.
+    fn command(&self, program: &Path, directory: &Path) -> Command {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "QUIT"]);
+        if let Owner::Other { uid, gid, .. } = self {
+            command.arg(format!("--reuid={uid}")).arg(format!("--regid={gid}"));
+            command.arg("--clear-groups");
+        }
+        command.arg("--").arg(program).current_dir(directory).env("LC_ALL", "C");
+        command
+    }
+}
+
+/// The directory that one PostgreSQL lives in.
+struct Home {
+    directory: PathBuf,
+    _lock: File,
+}
+
+impl Home {
+    fn make(base: &Path, owner: &Owner) -> Result<Home, Halt> {
+        let directory = fresh_directory(base)?;
+        let failed = |error: io::Error| {
+            Halt::Failed(format!("cannot make {} ready: {error}", directory.display()))
+        };
+        // Locked before it gets its name, so that nobody ever sees it there and not locked.
+        let unnamed = directory.join("lock.new");
+        let lock = File::create_new(&unnamed).map_err(failed)?;
+        lock.try_lock().map_err(|error| failed(error.into()))?;
+        std::fs::rename(&unnamed, directory.join(LOCK)).map_err(failed)?;
+        if let Owner::Other { uid, gid, .. } = owner {
+            std::os::unix::fs::chown(&directory, Some(*uid), Some(*gid)).map_err(failed)?;
+        }
+        Ok(Home { directory, _lock: lock })
+    }
+
+    fn remove(self) -> io::Result<()> {
+        std::fs::remove_dir_all(&self.directory)
+    }
+
+    /// Without its lock file, a directory is not taken for abandoned.
+    fn leave(self) -> PathBuf {
+        let _ = std::fs::remove_file(self.directory.join(LOCK));
+        self.directory
+    }
+
+    fn end_of_log(&self) -> String {
+        let bytes = std::fs::read(self.directory.join(LOG)).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
+        let lines: Vec<&str> = text.lines().collect();
+        format!("; the end of its log:\n{}", lines[lines.len().saturating_sub(20)..].join("\n"))
+    }
+}
+
+fn fresh_directory(base: &Path) -> Result<PathBuf, Halt> {
+    let own = format!("{PREFIX}{}", std::process::id());
+    let mut directory = base.join(&own);
+    for attempt in 0..100 {
+        match DirBuilder::new().mode(0o700).create(&directory) {
+            Ok(()) => return Ok(directory),
+            // Kept, or left behind, by an earlier process of the same number.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                directory = base.join(format!("{own}-{attempt}"));
+            }
+            Err(error) => {
+                return Err(Halt::Failed(format!("cannot make {}: {error}", directory.display())));
+            }
+        }
+    }
+    Err(Halt::Failed(format!("{} is full of directories named {own}", base.display())))
+}
+
+/// Removes what a run left behind that was killed with SIGKILL.
+fn remove_abandoned(base: &Path, owner: &Owner) {
+    let uid = match owner {
+        Owner::Ourselves => geteuid().as_raw(),
+        Owner::Other { uid, .. } => *uid,
+    };
+    for path in entries(base) {
+        let named = path
+            .file_name()
+            .is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()));
+        // Anybody may put anything into a directory for temporary things.
+        let ours = std::fs::symlink_metadata(&path)
+            .is_ok_and(|meta| named && meta.is_dir() && meta.uid() == uid);
+        // Whoever uses it holds the lock, and the kernel lets go of it for the dead.
+        if ours && File::open(path.join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok()) {
+            let _ = std::fs::remove_dir_all(&path);
+        }
+    }
+}
+
+/// Where directories for temporary things are made that the owner can reach by a short path.
+fn base_directory(owner: &Owner) -> Result<PathBuf, Halt> {
+    let named = std::env::temp_dir();
+    let usable = |base: &PathBuf| short_enough(base) && reachable(base, owner);
+    [named.clone(), PathBuf::from("/tmp")].into_iter().find(usable).ok_or_else(|| {
+        Halt::Failed(format!(
+            "no place for PostgreSQL's socket: its user can reach neither {} nor /tmp by a \
+             path that is short enough",
+            named.display()
+        ))
+    })
+}
+
+fn short_enough(base: &Path) -> bool {
+    let longest = base.join(format!("{PREFIX}{}-99", u32::MAX)).join(format!(".s.PGSQL.{PORT}"));
+    longest.as_os_str().len() <= SOCKET_PATH_BYTES_MAX
+}
+
+fn reachable(base: &Path, owner: &Owner) -> bool {
+    let Owner::Other { uid, .. } = owner else { return base.is_dir() };
+    base.ancestors().filter(|path| !path.as_os_str().is_empty()).all(|path| {
+        std::fs::metadata(path)
+            .is_ok_and(|meta| meta.uid() == *uid || meta.permissions().mode() & 0o001 != 0)
+    })
+}
+
+fn launch(
+    home: &Home,
+    owner: &Owner,
+    durability: Durability,
+    processes: &mut Processes,
+) -> Result<Process, Halt> {
+    let programs = requirements::postgres_directory()
+        .ok_or_else(|| Halt::Failed("no PostgreSQL server found".to_owned()))?;
+    let data = home.directory.join("data");
+    initdb(&programs, &data, home, owner, processes)?;
+
+    let log = File::create(home.directory.join(LOG))
+        .and_then(|log| log.try_clone().map(|second| (log, second)))
+        .map_err(|error| Halt::Failed(format!("cannot write PostgreSQL's log: {error}")))?;
+    let mut server = owner.command(&programs.join("postgres"), &home.directory);
+    server.arg("-D").arg(&data).arg("-k").arg(&home.directory).arg("-p").arg(PORT.to_string());
+    for setting in settings(durability) {
+        server.args(["-c", setting]);
+    }
+    let process = processes.start(server.stdin(Stdio::null()).stdout(log.0).stderr(log.1))?;
+    match await_answer(home, process, processes) {
+        Ok(()) => Ok(process),
+        Err(halt) => {
+            processes.stop(process, process::POSTGRES);
+            Err(halt)
+        }
+    }
+}
+
+fn initdb(
+    programs: &Path,
+    data: &Path,
+    home: &Home,
+    owner: &Owner,
+    processes: &mut Processes,
+) -> Result<(), Halt> {
+    let mut initdb = owner.command(&programs.join("initdb"), &home.directory);
+    initdb.arg("--pgdata").arg(data);
+    initdb.args(["--username", SUPERUSER, "--auth", "trust", "--no-sync", "--no-instructions"]);
+    initdb.args(["--encoding", "UTF8", "--locale", "C"]);
+    let mut said = String::new();
+    let status = processes.run_with_lines(&mut initdb, process::AT_ONCE, &mut |line| {
+        said.push_str(line);
+        said.push('\n');
+    })?;
+    if status.success() {
+        return Ok(());
+    }
+    let who = match owner {
+        Owner::Ourselves => String::new(),
+        Owner::Other { name, .. } => format!(" as {name}"),
+    };
+    Err(Halt::Failed(format!("initdb{who} failed ({status}):\n{said}")))
+}
+
+fn settings(durability: Durability) -> &'static [&'static str] {
+    match durability {
+        Durability::Off => &[
+            "listen_addresses=",
+            "max_connections=200",
+            "fsync=off",
+            "synchronous_commit=off",
+            "full_page_writes=off",
+        ],
+        Durability::On => &["listen_addresses=", "max_connections=200"],
+    }
+}
+
+/// PostgreSQL says in its pid file, in the last line, when it takes connections.
+fn await_answer(home: &Home, process: Process, processes: &mut Processes) -> Result<(), Halt> {
+    const PAUSE: Duration = Duration::from_millis(50);
+    const PAUSES_MAX: u32 = 1200;
+    let pid_file = home.directory.join("data/postmaster.pid");
+    for _ in 0..PAUSES_MAX {
+        let answers = std::fs::read_to_string(&pid_file)
+            .is_ok_and(|text| text.lines().nth(7).is_some_and(|state| state.trim() == "ready"));
+        if answers {
+            return Ok(());
+        }
+        match processes.wait(process, PAUSE) {
+            Waited::TimedOut => {}
+            Waited::Interrupted => return Err(Halt::Interrupted),
+            Waited::Ended => {
+                return Err(Halt::Failed(format!("PostgreSQL ended{}", home.end_of_log())));
+            }
+        }
+    }
+    Err(Halt::Failed(format!("PostgreSQL does not answer{}", home.end_of_log())))
+}
+
+/// Everything but letters and digits, so that a path can stand where a host name does.
+fn percent_encoded(text: &str) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_becomes_a_host_name() {
+        assert_eq!(percent_encoded("/tmp/fleetmend-pg-7"), "%2Ftmp%2Ffleetmend%2Dpg%2D7");
+        assert_eq!(percent_encoded("/tmp/häfen"), "%2Ftmp%2Fh%C3%A4fen");
+    }
+
+    #[test]
+    fn a_base_is_refused_where_the_socket_would_not_fit() {
+        let spare =
+            SOCKET_PATH_BYTES_MAX - format!("/{PREFIX}{}-99/.s.PGSQL.{PORT}", u32::MAX).len();
+        assert!(short_enough(Path::new(&"x".repeat(spare))));
+        assert!(!short_enough(Path::new(&"x".repeat(spare + 1))));
+    }
+
+    #[test]
+    fn a_base_that_only_root_may_enter_is_of_no_use_to_another_user() {
+        let base = std::env::temp_dir().join(format!("xtask-reach-{}", std::process::id()));
+        DirBuilder::new().mode(0o700).create(&base).unwrap();
+        let stranger = Owner::Other { name: "stranger".into(), uid: u32::MAX - 1, gid: 1 };
+        let closed = reachable(&base, &stranger);
+        std::fs::remove_dir(&base).unwrap();
+        assert!(!closed);
+        assert!(reachable(Path::new("/"), &stranger));
+    }
+}

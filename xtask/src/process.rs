@@ -1,0 +1,266 @@
+//! Child processes that can always be stopped.
+//!
+//! Each child leads a process group of its own, so that stopping it stops what it started. The
+//! end of a child, its output and the signals sent to us arrive on one channel: waiting for any
+//! of them is waiting for all, with a bound and without polling. Everything in this crate that
+//! starts a process comes through here.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, PipeReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::unistd::{Pid, getpgrp, tcsetpgrp};
+
+use crate::clock;
+
+/// How long output is awaited from a group whose leader has ended.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// Why the work does not go on.
+#[derive(Debug)]
+pub(crate) enum Halt {
+    /// Ctrl-C, SIGTERM or SIGHUP.
+    Interrupted,
+    /// The sentence for whoever called.
+    Failed(String),
+}
+
+/// A child that runs, or has ended. It is also the name of its process group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Process(Pid);
+
+/// One attempt at stopping a child: the signal, who gets it, and the time to act on it.
+pub(crate) struct Ask {
+    signal: Signal,
+    whole_group: bool,
+    patience: Duration,
+}
+
+impl Ask {
+    const fn of(signal: Signal, whole_group: bool, seconds: u64) -> Ask {
+        Ask { signal, whole_group, patience: Duration::from_secs(seconds) }
+    }
+}
+
+/// How most children are stopped: they and what they started, without ceremony.
+pub(crate) const AT_ONCE: &[Ask] = &[Ask::of(Signal::SIGTERM, true, 5)];
+
+/// For a package manager: told to stop, it still finishes the package it has in hand.
+pub(crate) const GENTLY: &[Ask] = &[Ask::of(Signal::SIGINT, false, 180)];
+
+/// PostgreSQL's "fast" shutdown, then its "immediate" one.
+pub(crate) const POSTGRES: &[Ask] =
+    &[Ask::of(Signal::SIGINT, false, 10), Ask::of(Signal::SIGQUIT, false, 5)];
+
+enum Event {
+    Interrupted,
+    Line(Process, String),
+    OutputClosed(Process),
+    Ended(Process, ExitStatus),
+}
+
+/// What a wait came back with.
+pub(crate) enum Waited {
+    Ended,
+    Interrupted,
+    TimedOut,
+}
+
+/// All children, and the signals sent to us.
+pub(crate) struct Processes {
+    sender: Sender<Event>,
+    receiver: Receiver<Event>,
+    ended: HashMap<Process, ExitStatus>,
+}
+
+impl Processes {
+    /// Takes over SIGINT, SIGTERM and SIGHUP. To be called once, by the main thread.
+    pub(crate) fn new() -> Result<Processes, Halt> {
+        let (sender, receiver) = channel();
+        let interrupts = sender.clone();
+        ctrlc::set_handler(move || {
+            // Nobody listens any more when the program is about to end anyway.
+            let _ = interrupts.send(Event::Interrupted);
+        })
+        .map_err(|error| Halt::Failed(format!("cannot watch for signals: {error}")))?;
+        Ok(Processes { sender, receiver, ended: HashMap::new() })
+    }
+
+    /// Starts a child, which goes on until it ends or is stopped.
+    pub(crate) fn start(&mut self, command: &mut Command) -> Result<Process, Halt> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let failed = |error| Halt::Failed(format!("cannot run {name}: {error}"));
+        let mut child = command.process_group(0).spawn().map_err(failed)?;
+        let id = i32::try_from(child.id())
+            .map_err(|error| Halt::Failed(format!("process id of {name}: {error}")))?;
+        let process = Process(Pid::from_raw(id));
+        let sender = self.sender.clone();
+        std::thread::spawn(move || {
+            if let Ok(status) = child.wait() {
+                let _ = sender.send(Event::Ended(process, status));
+            }
+        });
+        Ok(process)
+    }
+
+    /// Runs a child to its end. Its output goes wherever the command says.
+    pub(crate) fn run(&mut self, command: &mut Command) -> Result<ExitStatus, Halt> {
+        let process = self.start(command)?;
+        self.finish(process, None, AT_ONCE)
+    }
+
+    /// Runs a child to its end and hands over each line that it writes, to either stream, in the
+    /// order in which it was written. `asks` is how it is stopped when we are interrupted.
+    pub(crate) fn run_with_lines(
+        &mut self,
+        command: &mut Command,
+        asks: &[Ask],
+        on_line: &mut dyn FnMut(&str),
+    ) -> Result<ExitStatus, Halt> {
+        let no_pipe = |error| Halt::Failed(format!("cannot make a pipe: {error}"));
+        let (reader, writer) = std::io::pipe().map_err(no_pipe)?;
+        let second = writer.try_clone().map_err(no_pipe)?;
+        command.stdin(Stdio::null()).stdout(writer).stderr(second);
+        let started = self.start(command);
+        // The pipe closes when nobody can write to it, and the command still could.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let process = started?;
+        let sender = self.sender.clone();
+        std::thread::spawn(move || forward_lines(process, reader, &sender));
+        self.finish(process, Some(on_line), asks)
+    }
+
+    /// Runs a child that has the terminal to itself, as under a shell: Ctrl-C is the child's.
+    pub(crate) fn run_in_foreground(&mut self, command: &mut Command) -> Result<ExitStatus, Halt> {
+        let process = self.start(command)?;
+        let terminal = std::io::stdin();
+        let _ = tcsetpgrp(&terminal, process.0);
+        // It may have asked for the terminal before it was given it, and been stopped for that.
+        let _ = killpg(process.0, Signal::SIGCONT);
+        let status = self.finish(process, None, AT_ONCE);
+        // Whoever takes the terminal back from the background is sent SIGTTOU, and would stop.
+        let mut background = SigSet::empty();
+        background.add(Signal::SIGTTOU);
+        let _ = background.thread_block();
+        let _ = tcsetpgrp(&terminal, getpgrp());
+        status
+    }
+
+    /// Waits for the end of a child, at most for `patience`.
+    pub(crate) fn wait(&mut self, process: Process, patience: Duration) -> Waited {
+        if self.ended.contains_key(&process) {
+            return Waited::Ended;
+        }
+        let until = clock::now().checked_add(patience);
+        loop {
+            let left = until.map_or(patience, |until| until.duration_since(clock::now()));
+            match self.receiver.recv_timeout(left) {
+                Ok(Event::Interrupted) => return Waited::Interrupted,
+                Ok(Event::Ended(who, status)) => {
+                    self.ended.insert(who, status);
+                    if who == process {
+                        return Waited::Ended;
+                    }
+                }
+                Ok(Event::Line(..) | Event::OutputClosed(_)) => {}
+                Err(_) => return Waited::TimedOut,
+            }
+        }
+    }
+
+    /// How a child ended, as far as that is known by now.
+    pub(crate) fn ended(&mut self, process: Process) -> Option<ExitStatus> {
+        while let Ok(event) = self.receiver.try_recv() {
+            match event {
+                Event::Ended(who, status) => {
+                    self.ended.insert(who, status);
+                }
+                Event::Interrupted => {
+                    // Put back for whoever waits next.
+                    let _ = self.sender.send(Event::Interrupted);
+                    break;
+                }
+                Event::Line(..) | Event::OutputClosed(_) => {}
+            }
+        }
+        self.ended.get(&process).copied()
+    }
+
+    /// Stops a child: asks in turn, and kills its whole group in the end. Being interrupted while
+    /// asking means to ask harder.
+    pub(crate) fn stop(&mut self, process: Process, asks: &[Ask]) {
+        for ask in asks {
+            if self.ended.contains_key(&process) {
+                break;
+            }
+            let _ = match ask.whole_group {
+                true => killpg(process.0, ask.signal),
+                false => kill(process.0, ask.signal),
+            };
+            self.wait(process, ask.patience);
+        }
+        let group = asks.iter().any(|ask| ask.whole_group);
+        if group || !self.ended.contains_key(&process) {
+            // Also when the leader has ended: what it started may have been deaf to the request.
+            let _ = killpg(process.0, Signal::SIGKILL);
+            self.wait(process, LAST_WORDS);
+        }
+    }
+
+    fn finish(
+        &mut self,
+        process: Process,
+        mut on_line: Option<&mut dyn FnMut(&str)>,
+        asks: &[Ask],
+    ) -> Result<ExitStatus, Halt> {
+        let mut output_open = on_line.is_some();
+        loop {
+            let status = self.ended.get(&process).copied();
+            if let (Some(status), false) = (status, output_open) {
+                return Ok(status);
+            }
+            // A child ends when it likes; only what it leaves behind is held to a time.
+            let event = match status {
+                None => self.receiver.recv().ok(),
+                Some(_) => self.receiver.recv_timeout(LAST_WORDS).ok(),
+            };
+            match event {
+                Some(Event::Line(who, line)) if who == process => {
+                    if let Some(on_line) = on_line.as_mut() {
+                        on_line(&line);
+                    }
+                }
+                Some(Event::OutputClosed(who)) if who == process => output_open = false,
+                Some(Event::Line(..) | Event::OutputClosed(_)) => {}
+                Some(Event::Ended(who, status)) => {
+                    self.ended.insert(who, status);
+                }
+                Some(Event::Interrupted) => {
+                    self.stop(process, asks);
+                    return Err(Halt::Interrupted);
+                }
+                None => {
+                    let _ = killpg(process.0, Signal::SIGKILL);
+                    output_open = false;
+                }
+            }
+        }
+    }
+}
+
+fn forward_lines(process: Process, pipe: PipeReader, sender: &Sender<Event>) {
+    let mut pipe = BufReader::new(pipe);
+    let mut line = Vec::new();
+    while let Ok(1..) = pipe.read_until(b'\n', &mut line) {
+        let text = String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_owned();
+        line.clear();
+        if sender.send(Event::Line(process, text)).is_err() {
+            return;
+        }
+    }
+    let _ = sender.send(Event::OutputClosed(process));
+}

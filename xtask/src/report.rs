@@ -1,0 +1,192 @@
+//! The end of a run: what was done, how long it took, and whether it may be called a success.
+//!
+//! Judges and words; it runs nothing. `steps` fills it in.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::tests_output::{Engine, Suite};
+
+/// How a step went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Ok,
+    Failed,
+    /// It had nothing to stand on.
+    NotRun,
+}
+
+/// A step that is over.
+#[derive(Debug)]
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) verdict: Verdict,
+    pub(crate) took: Duration,
+}
+
+/// The tests that ran, summed up.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+    pub(crate) ignored: usize,
+    pub(crate) skipped: usize,
+    pub(crate) on_sqlite: usize,
+    pub(crate) on_postgres: usize,
+    /// For each reason, the tests that gave it.
+    reasons: BTreeMap<String, Vec<String>>,
+}
+
+impl Totals {
+    pub(crate) fn of(suites: &[Suite]) -> Totals {
+        let mut totals = Totals::default();
+        for suite in suites {
+            totals.passed += suite.passed();
+            totals.failed += suite.failed();
+            totals.ignored += suite.ignored();
+            totals.skipped += suite.skipped();
+            totals.on_sqlite += suite.ran_on(Engine::Sqlite);
+            totals.on_postgres += suite.ran_on(Engine::Postgres);
+            for skip in &suite.skips {
+                totals.reasons.entry(skip.reason.clone()).or_default().push(skip.test.clone());
+            }
+        }
+        totals
+    }
+
+    fn ran(&self) -> usize {
+        self.passed + self.failed
+    }
+}
+
+/// What is wrong with a run in which every test that ran has passed.
+///
+/// A green run of nothing is the failure that nobody notices: a filter left behind, a database
+/// that was not found, a module that is no longer compiled.
+pub(crate) fn objections(
+    suites: &[Suite],
+    every_test: bool,
+    engines_expected: bool,
+) -> Vec<String> {
+    let totals = Totals::of(suites);
+    if totals.ran() == 0 {
+        return vec!["no test ran".to_owned()];
+    }
+    if !every_test {
+        return Vec::new();
+    }
+    let meant = |engine| suites.iter().any(|suite| suite.meant_for(engine) > 0);
+    let expected = engines_expected || meant(Engine::Sqlite) || meant(Engine::Postgres);
+    let mut objections = Vec::new();
+    if expected && totals.on_sqlite == 0 {
+        objections.push("no test ran on SQLite".to_owned());
+    }
+    if expected && totals.on_postgres == 0 {
+        objections.push("no test ran on PostgreSQL".to_owned());
+    }
+    objections
+}
+
+/// The lines that end the run.
+pub(crate) fn summary(steps: &[Step], totals: Option<&Totals>) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for step in steps {
+        let verdict = match step.verdict {
+            Verdict::Ok => "ok",
+            Verdict::Failed => "FAILED",
+            Verdict::NotRun => "not run",
+        };
+        lines.push(format!("  {:<10} {:<7} {:>8}", step.name, verdict, seconds(step.took)));
+    }
+    if let Some(totals) = totals {
+        lines.push(format!(
+            "tests: {} passed, {} failed, {} ignored",
+            totals.passed, totals.failed, totals.ignored
+        ));
+        lines.push(format!("on SQLite: {}", totals.on_sqlite));
+        lines.push(format!("on PostgreSQL: {}", totals.on_postgres));
+        for (reason, tests) in &totals.reasons {
+            let others = match tests.len() {
+                0 | 1 => String::new(),
+                n => format!(" and {} more", n - 1),
+            };
+            let first = tests.first().map_or("", String::as_str);
+            lines.push(format!("skipped: {reason} ({first}{others})"));
+        }
+    }
+    lines.push(last_line(steps, totals));
+    lines
+}
+
+/// `N passed, N failed, N skipped`, which is read by programs. A step that failed for another
+/// reason than a test counts as one failure: a run that failed never says `0 failed`.
+fn last_line(steps: &[Step], totals: Option<&Totals>) -> String {
+    let tests_failed = totals.map_or(0, |totals| totals.failed);
+    let failed_steps = steps
+        .iter()
+        .filter(|step| step.verdict == Verdict::Failed)
+        .filter(|step| !(step.name == "test" && tests_failed > 0))
+        .count();
+    let passed = totals.map_or(0, |totals| totals.passed);
+    let skipped = totals.map_or(0, |totals| totals.ignored + totals.skipped);
+    format!("{passed} passed, {} failed, {skipped} skipped", tests_failed + failed_steps)
+}
+
+pub(crate) fn seconds(took: Duration) -> String {
+    format!("{:.1} s", took.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests_output::TestsOutput;
+
+    fn suites(tests: &[&str]) -> Vec<Suite> {
+        let mut output = TestsOutput::new();
+        output.line("     Running unittests src/lib.rs (target/debug/deps/store-1)");
+        output.line("running 9 tests");
+        for test in tests {
+            output.line(&format!("test {test}"));
+        }
+        output.suites
+    }
+
+    #[test]
+    fn a_run_of_nothing_is_no_success() {
+        assert_eq!(objections(&[], true, false), ["no test ran"]);
+        assert_eq!(objections(&suites(&["a ... ignored"]), false, false), ["no test ran"]);
+    }
+
+    #[test]
+    fn one_engine_does_not_vouch_for_the_other() {
+        let half = suites(&["a::sqlite ... ok", "a::postgres ... ignored"]);
+        assert_eq!(objections(&half, true, false), ["no test ran on PostgreSQL"]);
+        assert_eq!(objections(&half, false, true), [""; 0], "a chosen few may be on one engine");
+        let both = suites(&["a::sqlite ... ok", "a::postgres ... ok"]);
+        assert_eq!(objections(&both, true, true), [""; 0]);
+    }
+
+    #[test]
+    fn tests_that_vanish_from_both_engines_are_missed() {
+        let plain = suites(&["a ... ok"]);
+        assert_eq!(objections(&plain, true, false), [""; 0]);
+        assert_eq!(
+            objections(&plain, true, true),
+            ["no test ran on SQLite", "no test ran on PostgreSQL"]
+        );
+    }
+
+    #[test]
+    fn the_last_line_of_a_failed_run_counts_at_least_one_failure() {
+        let step = |name, verdict| Step { name, verdict, took: Duration::ZERO };
+        let totals = Totals::of(&suites(&["a ... ok", "b ... FAILED", "c ... ignored"]));
+        let steps = [step("fmt", Verdict::Ok), step("test", Verdict::Failed)];
+        assert_eq!(last_line(&steps, Some(&totals)), "1 passed, 1 failed, 1 skipped");
+        let steps = [step("fmt", Verdict::Failed), step("test", Verdict::Failed)];
+        assert_eq!(last_line(&steps, Some(&totals)), "1 passed, 2 failed, 1 skipped");
+        let green = Totals::of(&suites(&["a ... ok"]));
+        let steps = [step("clippy", Verdict::Failed), step("test", Verdict::Ok)];
+        assert_eq!(last_line(&steps, Some(&green)), "1 passed, 1 failed, 0 skipped");
+        assert_eq!(last_line(&[step("fmt", Verdict::Ok)], None), "0 passed, 0 failed, 0 skipped");
+    }
+}

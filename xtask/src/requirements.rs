@@ -1,0 +1,279 @@
+//! What the checks need of the machine, and how it gets there.
+//!
+//! One table. A later need, such as a browser or another package manager, is one more row.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use nix::unistd::geteuid;
+
+use crate::apt;
+use crate::args::Check;
+use crate::process::{AT_ONCE, Halt, Processes};
+use crate::screen::Screen;
+use crate::workspace::{cargo_program, entries};
+
+/// One thing that has to be there.
+#[derive(Clone, Copy)]
+pub(crate) struct Requirement {
+    /// As a person would ask for it.
+    pub(crate) what: &'static str,
+    pub(crate) sign: Sign,
+    pub(crate) source: Source,
+    /// The checks that cannot do without it.
+    pub(crate) checks: &'static [Check],
+}
+
+/// By what we know that it is there.
+#[derive(Clone, Copy)]
+pub(crate) enum Sign {
+    Program(&'static str),
+    PostgresServer,
+    CargoCommand(&'static str),
+}
+
+/// Where it comes from.
+#[derive(Clone, Copy)]
+pub(crate) enum Source {
+    Debian(&'static [&'static str]),
+    Rustup(&'static str),
+}
+
+const COMPILES: &[Check] = &[Check::Clippy, Check::Test, Check::Doc];
+
+const TABLE: &[Requirement] = &[
+    Requirement {
+        what: "rustfmt",
+        sign: Sign::CargoCommand("fmt"),
+        source: Source::Rustup("rustfmt"),
+        checks: &[Check::Fmt],
+    },
+    Requirement {
+        what: "clippy",
+        sign: Sign::CargoCommand("clippy"),
+        source: Source::Rustup("clippy"),
+        checks: &[Check::Clippy],
+    },
+    // SQLite comes as C source. Without recommended packages gcc has no headers to go with it.
+    Requirement {
+        what: "a C compiler",
+        sign: Sign::Program("cc"),
+        source: Source::Debian(&["gcc", "libc6-dev"]),
+        checks: COMPILES,
+    },
+    Requirement {
+        what: "a PostgreSQL server",
+        sign: Sign::PostgresServer,
+        source: Source::Debian(&["postgresql"]),
+        checks: &[Check::Test],
+    },
+    // PostgreSQL is started through it, to end when we do.
+    Requirement {
+        what: "setpriv",
+        sign: Sign::Program("setpriv"),
+        source: Source::Debian(&["util-linux"]),
+        checks: &[Check::Test],
+    },
+    // The judges of our version comparison.
+    Requirement {
+        what: "rpm",
+        sign: Sign::Program("rpm"),
+        source: Source::Debian(&["rpm"]),
+        checks: &[Check::Test],
+    },
+    Requirement {
+        what: "vercmp",
+        sign: Sign::Program("vercmp"),
+        source: Source::Debian(&["makepkg"]),
+        checks: &[Check::Test],
+    },
+];
+
+/// The whole table.
+pub(crate) fn all() -> Vec<Requirement> {
+    TABLE.to_vec()
+}
+
+/// What these checks need.
+pub(crate) fn of_checks(checks: &[Check]) -> Vec<Requirement> {
+    TABLE
+        .iter()
+        .filter(|row| row.checks.iter().any(|check| checks.contains(check)))
+        .copied()
+        .collect()
+}
+
+/// What a private PostgreSQL needs.
+pub(crate) fn of_postgres() -> Vec<Requirement> {
+    TABLE
+        .iter()
+        .filter(|row| matches!(row.sign, Sign::PostgresServer | Sign::Program("setpriv")))
+        .copied()
+        .collect()
+}
+
+/// Installs what is missing, or says what to install.
+pub(crate) fn provide(
+    needs: &[Requirement],
+    processes: &mut Processes,
+    screen: &mut Screen,
+) -> Result<(), Halt> {
+    let missing = missing(needs, processes)?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let packages = packages(&missing);
+    let components = components(&missing);
+    let can_install = packages.is_empty() || (geteuid().is_root() && on_path("apt-get").is_some());
+    let can_add = components.is_empty() || on_path("rustup").is_some();
+    if !can_install || !can_add {
+        return Err(Halt::Failed(advice(&missing)));
+    }
+    if !components.is_empty() {
+        add_components(&components, processes, screen)?;
+    }
+    if !packages.is_empty() {
+        apt::install(&packages, processes, screen)?;
+    }
+    let still = self::missing(needs, processes)?;
+    if !still.is_empty() {
+        return Err(Halt::Failed(format!("was installed, and yet: {}", advice(&still))));
+    }
+    Ok(())
+}
+
+fn missing(needs: &[Requirement], processes: &mut Processes) -> Result<Vec<Requirement>, Halt> {
+    let mut missing = Vec::new();
+    for row in needs {
+        let there = match row.sign {
+            Sign::Program(name) => on_path(name).is_some(),
+            Sign::PostgresServer => postgres_directory().is_some(),
+            Sign::CargoCommand(name) => {
+                let mut cargo = Command::new(cargo_program());
+                cargo.args([name, "--version"]).stdin(Stdio::null());
+                processes.run(cargo.stdout(Stdio::null()).stderr(Stdio::null()))?.success()
+            }
+        };
+        if !there {
+            missing.push(*row);
+        }
+    }
+    Ok(missing)
+}
+
+fn packages(missing: &[Requirement]) -> Vec<&'static str> {
+    let of_row = |row: &Requirement| match row.source {
+        Source::Debian(names) => names,
+        Source::Rustup(_) => &[],
+    };
+    missing.iter().flat_map(of_row).copied().collect()
+}
+
+fn components(missing: &[Requirement]) -> Vec<&'static str> {
+    let of_row = |row: &Requirement| match row.source {
+        Source::Rustup(name) => Some(name),
+        Source::Debian(_) => None,
+    };
+    missing.iter().filter_map(of_row).collect()
+}
+
+/// One sentence: what is missing, and the commands that bring it.
+fn advice(missing: &[Requirement]) -> String {
+    let what: Vec<&str> = missing.iter().map(|row| row.what).collect();
+    let mut ways = Vec::new();
+    let packages = packages(missing);
+    if !packages.is_empty() {
+        let names = packages.join(" ");
+        ways.push(format!("as root, `apt-get install {names}` (or what other systems call these)"));
+    }
+    let components = components(missing);
+    if !components.is_empty() {
+        ways.push(format!("`rustup component add {}`", components.join(" ")));
+    }
+    format!("missing: {}; please run {}", what.join(", "), ways.join(" and "))
+}
+
+fn add_components(
+    components: &[&str],
+    processes: &mut Processes,
+    screen: &mut Screen,
+) -> Result<(), Halt> {
+    screen.at(&format!("adding {}", components.join(", ")));
+    let mut rustup = Command::new("rustup");
+    rustup.args(["component", "add"]).args(components);
+    let mut said = String::new();
+    let status = processes.run_with_lines(&mut rustup, AT_ONCE, &mut |line| {
+        said.push_str(line);
+        said.push('\n');
+    })?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(Halt::Failed(format!("rustup failed ({status}):\n{said}")))
+}
+
+/// The directory with `initdb` and `postgres`: the one in `PATH`, else Debian's newest.
+pub(crate) fn postgres_directory() -> Option<PathBuf> {
+    let complete = |directory: &Path| {
+        ["initdb", "postgres"].iter().all(|name| is_program(&directory.join(name)))
+    };
+    // A link in PATH may stand alone; what belongs together is beside the real file.
+    let named = on_path("initdb")
+        .and_then(|path| path.canonicalize().ok())
+        .and_then(|path| path.parent().map(Path::to_path_buf))
+        .filter(|directory| complete(directory));
+    named.or_else(|| {
+        let version = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u32>().ok();
+        let mut installed: Vec<(u32, PathBuf)> = entries(Path::new("/usr/lib/postgresql"))
+            .into_iter()
+            .filter_map(|path| Some((version(&path)?, path.join("bin"))))
+            .filter(|(_, directory)| complete(directory))
+            .collect();
+        installed.sort();
+        installed.pop().map(|(_, directory)| directory)
+    })
+}
+
+fn on_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|directory| directory.join(program)).find(|p| is_program(p))
+}
+
+fn is_program(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::metadata(path)
+        .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_advice_names_each_missing_thing_and_the_command_that_brings_it() {
+        let missing: Vec<Requirement> = TABLE
+            .iter()
+            .filter(|row| ["clippy", "rpm", "a C compiler"].contains(&row.what))
+            .copied()
+            .collect();
+        assert_eq!(
+            advice(&missing),
+            "missing: clippy, a C compiler, rpm; please run as root, \
+             `apt-get install gcc libc6-dev rpm` (or what other systems call these) and \
+             `rustup component add clippy`"
+        );
+    }
+
+    #[test]
+    fn formatting_alone_needs_no_database() {
+        let needs = of_checks(&[Check::Fmt]);
+        assert_eq!(needs.iter().map(|row| row.what).collect::<Vec<_>>(), ["rustfmt"]);
+    }
+
+    #[test]
+    fn a_private_postgres_needs_the_server_and_a_leash() {
+        let needs = of_postgres();
+        let what: Vec<_> = needs.iter().map(|row| row.what).collect();
+        assert_eq!(what, ["a PostgreSQL server", "setpriv"]);
+    }
+}

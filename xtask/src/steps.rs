@@ -1,0 +1,265 @@
+//! `cargo xtask test`: the checks, one after the other.
+//!
+//! A check that fails does not hide the next. What a check says is shown when it fails, in full,
+//! and not otherwise.
+
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use crate::args::{Check, TestOptions};
+use crate::clock;
+use crate::postgres::{self, Durability, Keep, Postgres};
+use crate::process::{AT_ONCE, Halt, Processes};
+use crate::report::{self, Step, Totals, Verdict, seconds};
+use crate::requirements;
+use crate::screen::Screen;
+use crate::tests_output::{Seen, Suite, TestsOutput};
+use crate::workspace::Workspace;
+
+/// Makes a test that lacks a tool fail, where on a bare machine it would skip.
+const REQUIRE_TOOLS: &str = "FLEETMEND_TEST_REQUIRE_TOOLS";
+
+/// Runs the checks that the options ask for, and says how it went.
+pub(crate) fn test(
+    workspace: &Workspace,
+    options: &TestOptions,
+    processes: &mut Processes,
+    screen: &mut Screen,
+) -> Result<ExitCode, Halt> {
+    let checks: Vec<Check> =
+        Check::ALL.into_iter().filter(|c| options.only.is_none_or(|only| only == *c)).collect();
+    let with_postgres = usize::from(checks.contains(&Check::Test));
+    let mut run = Run {
+        workspace,
+        options,
+        processes,
+        screen,
+        planned: 1 + checks.len() + with_postgres,
+        steps: Vec::new(),
+        suites: None,
+    };
+    run.tools(&checks)?;
+    for check in checks {
+        match check {
+            Check::Fmt => {
+                let colour = run.colour();
+                run.cargo("fmt", &["fmt", "--all", "--check", "--", "--color", colour])?;
+            }
+            Check::Clippy => {
+                let lint = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+                run.cargo("clippy", &lint)?;
+            }
+            Check::Test => run.tests_beside_postgres()?,
+            Check::Doc => run.cargo("doc", &["doc", "--workspace", "--no-deps"])?,
+        }
+    }
+    Ok(run.conclude())
+}
+
+struct Run<'a> {
+    workspace: &'a Workspace,
+    options: &'a TestOptions,
+    processes: &'a mut Processes,
+    screen: &'a mut Screen,
+    planned: usize,
+    steps: Vec<Step>,
+    /// What the tests were, once they ran.
+    suites: Option<Vec<Suite>>,
+}
+
+impl Run<'_> {
+    fn begin(&mut self, name: &str) -> Instant {
+        self.screen.begin(&format!("[{}/{}] {name}", self.steps.len() + 1, self.planned));
+        clock::now()
+    }
+
+    fn end(&mut self, name: &'static str, verdict: Verdict, since: Instant) {
+        let took = since.elapsed();
+        let word = match verdict {
+            Verdict::Ok => self.screen.green("ok"),
+            Verdict::Failed => self.screen.red("FAILED"),
+            Verdict::NotRun => "not run".to_owned(),
+        };
+        self.screen.end(&format!("{word} {}", seconds(took)));
+        self.steps.push(Step { name, verdict, took });
+    }
+
+    /// Cargo and rustfmt write to a pipe, and would not see the terminal behind it.
+    fn colour(&self) -> &'static str {
+        if self.screen.has_colour() { "always" } else { "never" }
+    }
+
+    /// Without the tools nothing that follows means anything: this step alone ends the run.
+    fn tools(&mut self, checks: &[Check]) -> Result<(), Halt> {
+        let since = self.begin("tools");
+        let needs = requirements::of_checks(checks);
+        match requirements::provide(&needs, self.processes, self.screen) {
+            Ok(()) => self.end("tools", Verdict::Ok, since),
+            Err(halt) => {
+                self.end("tools", Verdict::Failed, since);
+                return Err(halt);
+            }
+        }
+        Ok(())
+    }
+
+    /// A check that is one call of cargo.
+    fn cargo(&mut self, name: &'static str, arguments: &[&str]) -> Result<(), Halt> {
+        let since = self.begin(name);
+        let mut cargo = self.workspace.cargo();
+        cargo.args(arguments).env("RUSTDOCFLAGS", "-D warnings");
+        cargo.env("CARGO_TERM_COLOR", self.colour());
+        let mut said = Vec::new();
+        let status = self.processes.run_with_lines(&mut cargo, AT_ONCE, &mut |line| {
+            if line.trim_start().starts_with("Checking ") || line.contains("Compiling ") {
+                self.screen.at(line.trim_start());
+            }
+            said.push(line.to_owned());
+        })?;
+        if status.success() {
+            self.end(name, Verdict::Ok, since);
+        } else {
+            said.iter().for_each(|line| self.screen.line(line));
+            self.end(name, Verdict::Failed, since);
+        }
+        Ok(())
+    }
+
+    fn tests_beside_postgres(&mut self) -> Result<(), Halt> {
+        let since = self.begin("postgres");
+        let postgres = match Postgres::start(Durability::Off, self.processes) {
+            Ok(postgres) => postgres,
+            Err(Halt::Interrupted) => return Err(Halt::Interrupted),
+            Err(Halt::Failed(sentence)) => {
+                self.screen.line(&sentence);
+                self.end("postgres", Verdict::Failed, since);
+                let since = self.begin("test");
+                self.end("test", Verdict::NotRun, since);
+                return Ok(());
+            }
+        };
+        self.end("postgres", Verdict::Ok, since);
+        let result = self.tests(&postgres);
+        let keep = if self.options.keep { Keep::Yes } else { Keep::No };
+        postgres.stop(keep, self.processes, self.screen);
+        result
+    }
+
+    fn tests(&mut self, postgres: &Postgres) -> Result<(), Halt> {
+        let since = self.begin("test");
+        let mut cargo = self.cargo_test();
+        postgres.export(&mut cargo);
+        let mut output = TestsOutput::new();
+        let mut telling = Telling::default();
+        let screen = &mut *self.screen;
+        let status = self.processes.run_with_lines(
+            &mut cargo,
+            AT_ONCE,
+            &mut |line| match output.line(line) {
+                Seen::Nothing => {}
+                Seen::Doing(what) => screen.at(&what),
+                Seen::Slow(test) => screen.line(&format!("      still running: {test}")),
+                Seen::SuiteBegun(name) => {
+                    screen.at(&name);
+                    telling.begin();
+                }
+                Seen::SuiteEnded => {
+                    if let Some(suite) = output.suites.last() {
+                        show_suite(suite, screen);
+                        telling.end(suite, line);
+                    }
+                }
+                Seen::Telling => telling.lines.push(line.to_owned()),
+            },
+        )?;
+        let expected = self.workspace.store_mentions(postgres::VARIABLE);
+        let mut objections =
+            report::objections(&output.suites, self.options.runs_every_test(), expected);
+        objections.extend(postgres.ended_early(self.processes));
+        let good = status.success() && objections.is_empty();
+        if !status.success() {
+            telling.lines.iter().for_each(|line| self.screen.line(line));
+        }
+        for objection in &objections {
+            let words = self.screen.red(objection);
+            self.screen.line(&words);
+        }
+        self.suites = Some(output.suites);
+        self.end("test", if good { Verdict::Ok } else { Verdict::Failed }, since);
+        Ok(())
+    }
+
+    fn cargo_test(&self) -> Command {
+        let mut cargo = self.workspace.cargo();
+        cargo.args(["test", "--no-fail-fast", "--color", "never"]);
+        if self.options.packages.is_empty() {
+            cargo.arg("--workspace");
+        }
+        for package in &self.options.packages {
+            cargo.args(["--package", package]);
+        }
+        cargo.args(&self.options.cargo);
+        // A test that passed tells in its output what it had to skip.
+        cargo.args(["--", "--show-output"]).args(&self.options.programs);
+        cargo.env(REQUIRE_TOOLS, "1");
+        cargo
+    }
+
+    fn conclude(self) -> ExitCode {
+        let totals = self.suites.as_deref().map(Totals::of);
+        for suite in self.suites.iter().flatten() {
+            for test in suite.failures() {
+                self.screen.line(&self.screen.red(&format!("failed: {} {test}", suite.name)));
+            }
+        }
+        for line in report::summary(&self.steps, totals.as_ref()) {
+            self.screen.line(&line);
+        }
+        match self.steps.iter().all(|step| step.verdict == Verdict::Ok) {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        }
+    }
+}
+
+/// What explains the failures, in order, and under the names of the suites that failed.
+#[derive(Default)]
+struct Telling {
+    lines: Vec<String>,
+    /// Where the current suite's begin.
+    suite_from: usize,
+}
+
+impl Telling {
+    fn begin(&mut self) {
+        self.suite_from = self.lines.len();
+    }
+
+    fn end(&mut self, suite: &Suite, result: &str) {
+        if suite.failed() > 0 {
+            self.lines.insert(self.suite_from, format!("\n{}", suite.name));
+            self.lines.push(result.to_owned());
+        } else {
+            self.lines.truncate(self.suite_from);
+        }
+    }
+}
+
+/// One line for a suite that has tests.
+fn show_suite(suite: &Suite, screen: &mut Screen) {
+    let counts = [
+        (suite.passed(), "passed"),
+        (suite.failed(), "failed"),
+        (suite.ignored(), "ignored"),
+        (suite.skipped(), "skipped"),
+    ];
+    let words: Vec<String> = counts
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+    if !words.is_empty() {
+        let crashed = if suite.crashed { ", ended without a result" } else { "" };
+        screen.line(&format!("      {}: {}{crashed}", suite.name, words.join(", ")));
+    }
+}

@@ -1,0 +1,467 @@
+//! What `cargo test -- --show-output` says, read line by line.
+//!
+//! Text in, counts out: this module runs nothing and shows nothing. `steps` feeds it while the
+//! tests run, `report` sums it up.
+
+use std::collections::BTreeSet;
+
+/// The engines that a test can name as the last segment of its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Engine {
+    Sqlite,
+    Postgres,
+}
+
+impl Engine {
+    fn of_test(name: &str) -> Option<Engine> {
+        match name.rsplit("::").next() {
+            Some("sqlite") => Some(Engine::Sqlite),
+            Some("postgres") => Some(Engine::Postgres),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Ok,
+    Failed,
+    Ignored,
+}
+
+impl Outcome {
+    fn read(word: &str) -> Option<Outcome> {
+        match word.split([' ', ',']).next() {
+            Some("ok") => Some(Outcome::Ok),
+            Some("FAILED") => Some(Outcome::Failed),
+            Some("ignored") => Some(Outcome::Ignored),
+            _ => None,
+        }
+    }
+}
+
+/// A test that passed without doing its work, and what it said about that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Skip {
+    pub(crate) test: String,
+    pub(crate) reason: String,
+}
+
+/// One test program, or the documentation tests of one crate.
+#[derive(Debug, Default)]
+pub(crate) struct Suite {
+    pub(crate) name: String,
+    outcomes: Vec<(String, Outcome)>,
+    pub(crate) skips: Vec<Skip>,
+    /// Passed, failed and ignored, in the suite's own words.
+    result: Option<[usize; 3]>,
+    /// It ended without a result.
+    pub(crate) crashed: bool,
+}
+
+impl Suite {
+    fn count(&self, outcome: Outcome) -> usize {
+        self.outcomes.iter().filter(|(_, is)| *is == outcome).count()
+    }
+
+    /// Tests that said they did not do their work. A test may give several reasons.
+    pub(crate) fn skipped(&self) -> usize {
+        let named: BTreeSet<&str> = self.skips.iter().map(|skip| skip.test.as_str()).collect();
+        named.len()
+    }
+
+    /// Tests that passed, and did their work.
+    pub(crate) fn passed(&self) -> usize {
+        let passed = self.result.map_or_else(|| self.count(Outcome::Ok), |[passed, ..]| passed);
+        passed.saturating_sub(self.skipped())
+    }
+
+    /// Tests that failed; a crash counts as one, since it hides which test it was.
+    pub(crate) fn failed(&self) -> usize {
+        let failed =
+            self.result.map_or_else(|| self.count(Outcome::Failed), |[_, failed, _]| failed);
+        failed + usize::from(self.crashed)
+    }
+
+    pub(crate) fn ignored(&self) -> usize {
+        self.result.map_or_else(|| self.count(Outcome::Ignored), |[.., ignored]| ignored)
+    }
+
+    /// Tests that did their work on this engine, with either outcome.
+    pub(crate) fn ran_on(&self, engine: Engine) -> usize {
+        self.outcomes
+            .iter()
+            .filter(|(name, is)| *is != Outcome::Ignored && Engine::of_test(name) == Some(engine))
+            .filter(|(name, _)| !self.skips.iter().any(|skip| skip.test == *name))
+            .count()
+    }
+
+    /// Tests that are meant for this engine, whether they ran or not.
+    pub(crate) fn meant_for(&self, engine: Engine) -> usize {
+        self.outcomes.iter().filter(|(name, _)| Engine::of_test(name) == Some(engine)).count()
+    }
+
+    /// The names of the tests that failed.
+    pub(crate) fn failures(&self) -> impl Iterator<Item = &str> {
+        self.outcomes.iter().filter(|(_, is)| *is == Outcome::Failed).map(|(name, _)| name.as_str())
+    }
+}
+
+/// What one line is to somebody who watches.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// Part of the ordinary course of things.
+    Nothing,
+    /// Cargo is at work on something.
+    Doing(String),
+    /// A suite has just begun.
+    SuiteBegun(String),
+    /// The last suite has just ended.
+    SuiteEnded,
+    /// A test takes unusually long.
+    Slow(String),
+    /// Something that explains a failure, should there be one.
+    Telling,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    /// Outside of a suite: cargo speaks.
+    Cargo,
+    /// In the list of tests; a name that still waits for its outcome.
+    List {
+        open: Option<String>,
+    },
+    /// In what tests printed, of this test.
+    Successes {
+        test: Option<String>,
+    },
+    Failures,
+}
+
+/// The reader, and what it has understood so far.
+#[derive(Debug)]
+pub(crate) struct TestsOutput {
+    pub(crate) suites: Vec<Suite>,
+    place: Place,
+}
+
+impl TestsOutput {
+    pub(crate) fn new() -> TestsOutput {
+        TestsOutput { suites: Vec::new(), place: Place::Cargo }
+    }
+
+    /// Takes the next line.
+    pub(crate) fn line(&mut self, line: &str) -> Seen {
+        if self.place != Place::Cargo {
+            if let Some(result) = read_result(line) {
+                self.place = Place::Cargo;
+                self.current().result = Some(result);
+                return Seen::SuiteEnded;
+            }
+            if is_cargos_verdict(line) {
+                self.place = Place::Cargo;
+                self.current().crashed = true;
+                return Seen::SuiteEnded;
+            }
+        }
+        match self.place.clone() {
+            Place::Cargo => self.in_cargo(line),
+            Place::List { open } => self.in_list(line, open),
+            Place::Successes { test } => self.in_successes(line, test),
+            Place::Failures => Seen::Telling,
+        }
+    }
+
+    fn current(&mut self) -> &mut Suite {
+        if self.suites.is_empty() {
+            self.suites.push(Suite::default());
+        }
+        let last = self.suites.len() - 1;
+        &mut self.suites[last]
+    }
+
+    fn in_cargo(&mut self, line: &str) -> Seen {
+        let words = line.trim_start();
+        // Cargo sets its verbs flush right in twelve columns.
+        let is_status = line.len() > words.len() && line.len() - words.len() < 12;
+        match words.split_once(' ') {
+            Some(("Running", rest)) if is_status => self.begin(suite_name(rest)),
+            Some(("Doc-tests", name)) if is_status => self.begin(format!("{name} (doc)")),
+            Some(("Compiling" | "Checking" | "Downloading" | "Blocking", _)) if is_status => {
+                Seen::Doing(words.to_owned())
+            }
+            Some(("Finished" | "Downloaded" | "Updating" | "Locking", _)) if is_status => {
+                Seen::Nothing
+            }
+            Some(("running", count)) if count.ends_with(" test") || count.ends_with(" tests") => {
+                self.place = Place::List { open: None };
+                Seen::Nothing
+            }
+            _ if words.is_empty() || words.starts_with("all doctests ran in") => Seen::Nothing,
+            _ => Seen::Telling,
+        }
+    }
+
+    fn begin(&mut self, name: String) -> Seen {
+        self.suites.push(Suite { name: name.clone(), ..Suite::default() });
+        Seen::SuiteBegun(name)
+    }
+
+    fn in_list(&mut self, line: &str, open: Option<String>) -> Seen {
+        if line == "successes:" {
+            self.place = Place::Successes { test: None };
+            return Seen::Nothing;
+        }
+        if line == "failures:" {
+            self.place = Place::Failures;
+            return Seen::Telling;
+        }
+        if let Some(test) = line.strip_prefix("test ") {
+            if let Some((name, _)) = test.split_once(" has been running for over ") {
+                return Seen::Slow(name.to_owned());
+            }
+            if let Some((name, word)) = test.rsplit_once(" ... ") {
+                let name = name.strip_suffix(" - should panic").unwrap_or(name).to_owned();
+                let Some(outcome) = Outcome::read(word) else {
+                    // One thread only: the name comes first, and what the test's own children
+                    // print comes between it and its outcome.
+                    self.place = Place::List { open: Some(name) };
+                    return Seen::Telling;
+                };
+                return self.outcome(name, outcome);
+            }
+        }
+        match (open, Outcome::read(line)) {
+            (Some(name), Some(outcome)) => self.outcome(name, outcome),
+            _ if line.is_empty() => Seen::Nothing,
+            _ => Seen::Telling,
+        }
+    }
+
+    fn outcome(&mut self, name: String, outcome: Outcome) -> Seen {
+        self.place = Place::List { open: None };
+        let seen = if outcome == Outcome::Failed { Seen::Telling } else { Seen::Nothing };
+        self.current().outcomes.push((name, outcome));
+        seen
+    }
+
+    fn in_successes(&mut self, line: &str, test: Option<String>) -> Seen {
+        if line == "failures:" {
+            self.place = Place::Failures;
+            return Seen::Telling;
+        }
+        let header = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----"));
+        if let Some(name) = header {
+            self.place = Place::Successes { test: Some(name.to_owned()) };
+        } else if let (Some(test), Some(reason)) = (test, line.strip_prefix("skipped:")) {
+            self.current().skips.push(Skip { test, reason: reason.trim().to_owned() });
+        }
+        Seen::Nothing
+    }
+}
+
+/// `unittests src/lib.rs (…/deps/vocab-0123abcd)` is `vocab (src/lib.rs)`.
+fn suite_name(rest: &str) -> String {
+    let (source, program) = rest.rsplit_once(" (").unwrap_or((rest, ""));
+    let source = source.strip_prefix("unittests ").unwrap_or(source);
+    let program = program.trim_end_matches(')').rsplit('/').next().unwrap_or_default();
+    match program.rsplit_once('-') {
+        Some((name, _)) => format!("{name} ({source})"),
+        None => source.to_owned(),
+    }
+}
+
+/// What cargo says right after a test program that did not end well.
+fn is_cargos_verdict(line: &str) -> bool {
+    line.starts_with("error: test failed, to rerun")
+        || line.starts_with("error: doctest failed, to rerun")
+}
+
+fn read_result(line: &str) -> Option<[usize; 3]> {
+    let rest = line.strip_prefix("test result: ")?;
+    let (_, counts) = rest.split_once(". ")?;
+    let count = |what: &str| {
+        counts.split("; ").find_map(|part| part.strip_suffix(what)?.trim().parse().ok())
+    };
+    Some([count(" passed")?, count(" failed")?, count(" ignored")?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> TestsOutput {
+        let mut output = TestsOutput::new();
+        for line in text.lines() {
+            output.line(line);
+        }
+        output
+    }
+
+    const MIXED: &str = "\
+   Compiling store v0.1.0 (/src/crates/store)
+    Finished `test` profile [unoptimized + debuginfo] target(s) in 0.43s
+     Running unittests src/lib.rs (target/debug/deps/store-3110576fc3c3c96d)
+
+running 6 tests
+test servers::stale::postgres ... ok
+test servers::gone::postgres ... FAILED
+test servers::big ... ignored, needs a large machine
+test servers::torn - should panic ... ok
+test oracle::rpm ... ok
+test servers::stale::sqlite ... ok
+
+successes:
+
+---- oracle::rpm stdout ----
+looking for rpm
+skipped: no rpm here
+skipped: no macros either
+
+---- servers::stale::sqlite stdout ----
+test servers::made_up::sqlite ... ok
+
+
+successes:
+    oracle::rpm
+    servers::stale::sqlite
+
+failures:
+
+---- servers::gone::postgres stdout ----
+skipped: not a skip, since this test failed
+
+thread 'servers::gone::postgres' (7) panicked at crates/store/src/servers.rs:8:81:
+still there
+
+
+failures:
+    servers::gone::postgres
+
+test result: FAILED. 4 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.09s
+
+error: test failed, to rerun pass `-p store --lib`
+   Doc-tests store
+
+running 1 test
+test crates/store/src/lib.rs - open (line 2) ... ok
+
+successes:
+
+successes:
+    crates/store/src/lib.rs - open (line 2)
+
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.08s
+
+error: 1 target failed:
+    `-p store --lib`
+";
+
+    #[test]
+    fn a_test_that_skipped_is_neither_passed_nor_failed() {
+        let output = read(MIXED);
+        let [store, doc] = output.suites.as_slice() else { panic!("two suites") };
+        assert_eq!(store.name, "store (src/lib.rs)");
+        assert_eq!((store.passed(), store.failed(), store.ignored()), (3, 1, 1));
+        assert_eq!(store.skipped(), 1, "one test, though it gave two reasons");
+        assert_eq!(store.skips[0].reason, "no rpm here");
+        assert_eq!(store.failures().collect::<Vec<_>>(), ["servers::gone::postgres"]);
+        assert_eq!((doc.name.as_str(), doc.passed()), ("store (doc)", 1));
+    }
+
+    #[test]
+    fn engines_are_counted_by_the_last_segment_and_not_by_what_a_test_prints() {
+        let store = &read(MIXED).suites[0];
+        assert_eq!(store.ran_on(Engine::Postgres), 2);
+        assert_eq!(store.ran_on(Engine::Sqlite), 1);
+    }
+
+    #[test]
+    fn a_test_that_skipped_or_was_ignored_did_not_run_on_its_engine() {
+        let output = read(
+            "     Running unittests src/lib.rs (target/debug/deps/store-1)
+
+running 2 tests
+test a::postgres ... ok
+test b::postgres ... ignored
+
+successes:
+
+---- a::postgres stdout ----
+skipped: FLEETMEND_TEST_POSTGRES is not set
+
+test result: ok. 1 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s
+",
+        );
+        assert_eq!(output.suites[0].ran_on(Engine::Postgres), 0);
+        assert_eq!(output.suites[0].meant_for(Engine::Postgres), 2);
+    }
+
+    #[test]
+    fn a_program_that_crashed_counts_as_a_failure_and_the_next_is_read_as_usual() {
+        let output = read(
+            "     Running tests/crash.rs (target/debug/deps/crash-8d3f5b302eaad4a8)
+
+running 2 tests
+test other ... ok
+error: test failed, to rerun pass `-p b --test crash`
+
+Caused by:
+  process didn't exit successfully: `crash --show-output` (signal: 6, SIGABRT)
+     Running tests/calm.rs (target/debug/deps/calm-8d3f5b302eaad4a8)
+
+running 1 test
+test fine ... ok
+
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+",
+        );
+        let [crash, calm] = output.suites.as_slice() else { panic!("two suites") };
+        assert!(crash.crashed);
+        assert_eq!((crash.passed(), crash.failed()), (1, 1));
+        assert_eq!((calm.passed(), calm.failed()), (1, 0));
+    }
+
+    #[test]
+    fn an_outcome_is_found_behind_what_a_child_of_the_test_printed() {
+        let output = read(
+            "     Running unittests src/lib.rs (target/debug/deps/store-1)
+
+running 1 test
+test kill::postgres ... a word from a child
+and another
+ok
+
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+",
+        );
+        assert_eq!(output.suites[0].ran_on(Engine::Postgres), 1);
+    }
+
+    #[test]
+    fn what_explains_a_failure_is_told_from_the_ordinary() {
+        let mut output = TestsOutput::new();
+        let telling: Vec<&str> =
+            MIXED.lines().filter(|line| output.line(line) == Seen::Telling).collect();
+        assert!(telling.contains(&"still there"));
+        assert!(telling.contains(&"error: test failed, to rerun pass `-p store --lib`"));
+        assert!(!telling.contains(&"looking for rpm"));
+        assert!(!telling.contains(&"test servers::stale::postgres ... ok"));
+    }
+
+    #[test]
+    fn a_slow_test_is_noticed_while_it_runs() {
+        let mut output = read(
+            "     Running unittests src/lib.rs (target/debug/deps/store-1)\n\nrunning 2 tests\n",
+        );
+        let seen = output.line("test long::story has been running for over 60 seconds");
+        assert_eq!(seen, Seen::Slow("long::story".into()));
+    }
+
+    #[test]
+    fn a_compile_error_is_no_suite() {
+        let output = read("   Compiling a v0.1.0 (/a)\nerror[E0425]: cannot find value `x`\n");
+        assert!(output.suites.is_empty());
+    }
+}

@@ -1,0 +1,75 @@
+//! Where the workspace is, and cargo as it is called from there.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The workspace that is checked.
+pub(crate) struct Workspace {
+    root: PathBuf,
+    started_in: PathBuf,
+}
+
+impl Workspace {
+    /// The workspace that this tool belongs to, from wherever it was called.
+    pub(crate) fn find() -> Workspace {
+        // `cargo run` says where it found us; the path of the build is for a call by hand.
+        let own = std::env::var_os("CARGO_MANIFEST_DIR")
+            .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+        let root = own.parent().map_or_else(|| own.clone(), Path::to_path_buf);
+        let started_in = std::env::current_dir().unwrap_or_else(|_| root.clone());
+        Workspace { root, started_in }
+    }
+
+    /// The directory that the caller was in.
+    pub(crate) fn started_in(&self) -> &Path {
+        &self.started_in
+    }
+
+    /// Cargo, in the root of the workspace.
+    pub(crate) fn cargo(&self) -> Command {
+        let mut cargo = Command::new(cargo_program());
+        cargo.current_dir(&self.root);
+        cargo
+    }
+
+    /// The crates under `crates/` that have benchmarks, by name.
+    pub(crate) fn crates_with_benches(&self) -> Vec<String> {
+        let mut names: Vec<String> = entries(&self.root.join("crates"))
+            .into_iter()
+            .filter(|path| entries(&path.join("benches")).iter().any(|path| is_rust(path)))
+            .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Whether any Rust file of the store's crate mentions `text`.
+    pub(crate) fn store_mentions(&self, text: &str) -> bool {
+        mentions(&self.root.join("crates/store"), text)
+    }
+}
+
+/// The cargo that called us, so that one toolchain does all of the work.
+pub(crate) fn cargo_program() -> PathBuf {
+    std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
+}
+
+fn mentions(directory: &Path, text: &str) -> bool {
+    entries(directory).iter().any(|path| {
+        if path.is_dir() {
+            return mentions(path, text);
+        }
+        is_rust(path) && std::fs::read_to_string(path).is_ok_and(|source| source.contains(text))
+    })
+}
+
+fn is_rust(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "rs")
+}
+
+/// What a directory holds; nothing if it is not there.
+pub(crate) fn entries(directory: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(directory)
+        .map(|read| read.flatten().map(|entry| entry.path()).collect())
+        .unwrap_or_default()
+}
