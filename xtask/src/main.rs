@@ -67,7 +67,7 @@ fn run(task: Task, processes: &mut Processes, screen: &mut Screen) -> Result<Exi
         Task::Postgres(command) => with_postgres(&workspace, &command, processes, screen),
         Task::Sim(arguments) => {
             let mut cargo = workspace.cargo();
-            cargo.args(["run", "--release", "-p", "domain", "--example", "sim", "--"]);
+            cargo.args(["run", "--release", "-p", "domain", "--bin", "sim", "--"]);
             cargo.args(arguments).stdin(Stdio::null());
             Ok(code_of(processes.run(&mut cargo)?))
         }
