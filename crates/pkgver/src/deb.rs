@@ -114,19 +114,7 @@ mod tests {
     use super::*;
     use std::string::String;
 
-    #[track_caller]
-    fn rising(versions: &[&str]) {
-        for pair in versions.windows(2) {
-            assert_eq!(compare(pair[0], pair[1]), Ordering::Less, "{} < {}", pair[0], pair[1]);
-        }
-    }
-
-    #[track_caller]
-    fn equal(versions: &[&str]) {
-        for pair in versions.windows(2) {
-            assert_eq!(compare(pair[0], pair[1]), Ordering::Equal, "{} = {}", pair[0], pair[1]);
-        }
-    }
+    crate::claims!(compare);
 
     #[test]
     fn a_tilde_sorts_before_everything_even_the_end() {

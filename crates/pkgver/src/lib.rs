@@ -16,6 +16,31 @@
 #[cfg(test)]
 extern crate std;
 
+/// What the tests of each rule book claim: `rising(["1", "2"])` and `equal(["1", "1.0"])`.
+#[cfg(test)]
+macro_rules! claims {
+    ($compare:path) => {
+        #[track_caller]
+        fn rising(versions: &[&str]) {
+            each_pair(versions, Ordering::Less);
+        }
+
+        #[track_caller]
+        fn equal(versions: &[&str]) {
+            each_pair(versions, Ordering::Equal);
+        }
+
+        #[track_caller]
+        fn each_pair(versions: &[&str], expected: Ordering) {
+            for pair in versions.windows(2) {
+                assert_eq!($compare(pair[0], pair[1]), expected, "{} and {}", pair[0], pair[1]);
+            }
+        }
+    };
+}
+#[cfg(test)]
+use claims;
+
 pub mod apk;
 pub mod deb;
 pub mod pacman;

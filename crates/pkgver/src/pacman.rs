@@ -88,19 +88,7 @@ mod tests {
     use super::*;
     use std::string::String;
 
-    #[track_caller]
-    fn rising(versions: &[&str]) {
-        for pair in versions.windows(2) {
-            assert_eq!(compare(pair[0], pair[1]), Ordering::Less, "{} < {}", pair[0], pair[1]);
-        }
-    }
-
-    #[track_caller]
-    fn equal(versions: &[&str]) {
-        for pair in versions.windows(2) {
-            assert_eq!(compare(pair[0], pair[1]), Ordering::Equal, "{} = {}", pair[0], pair[1]);
-        }
-    }
+    crate::claims!(compare);
 
     #[test]
     fn letters_at_the_end_make_a_version_older() {
