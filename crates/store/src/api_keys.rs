@@ -1,0 +1,167 @@
+//! API keys. The key itself is never here, only its hash; whether it may still be used is the
+//! caller's question.
+
+use jiff::Timestamp;
+use vocab::{Environment, KeyId, OrgId, Role};
+
+use crate::db::{Conn, on};
+use crate::error::{Result, StoreError, guarded, taken};
+use crate::row::{put, row};
+use crate::sql::{ROWS_MAX, Text, join};
+use crate::tx::Tx;
+use crate::{Page, Paged};
+
+row! {
+    /// An API key, without the key.
+    pub struct ApiKey in "api_keys" by "id" {
+        /// Its id.
+        pub id: KeyId,
+        /// Whose it is.
+        pub org_id: OrgId,
+        /// What people call it.
+        pub name: String,
+        /// The hash of the secret.
+        pub hash: Vec<u8>,
+        /// What it may do.
+        pub role: Role,
+        /// Where it may do it; `None`: everywhere.
+        pub environments: Option<Vec<Environment>>,
+        /// When it was made.
+        pub created_at: Timestamp,
+        /// By whom.
+        pub created_by: String,
+        /// When it ends.
+        pub expires_at: Option<Timestamp>,
+        /// When it was revoked, if it was.
+        pub revoked_at: Option<Timestamp>,
+        /// When it was last used, as far as it was written down.
+        pub last_used_at: Option<Timestamp>,
+        /// How often it was changed.
+        pub generation: i64,
+    }
+}
+
+/// Writes a new key down; its `generation` is taken as it is.
+pub async fn create(tx: &mut Tx, key: &ApiKey) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query(join(&[
+            "insert into api_keys (",
+            ApiKey::COLUMNS,
+            ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+        ]))
+        .bind(put(&key.id))
+        .bind(put(&key.org_id))
+        .bind(put(&key.name))
+        .bind(put(&key.hash))
+        .bind(put(&key.role))
+        .bind(put(&key.environments))
+        .bind(put(&key.created_at))
+        .bind(put(&key.created_by))
+        .bind(put(&key.expires_at))
+        .bind(put(&key.revoked_at))
+        .bind(put(&key.last_used_at))
+        .bind(key.generation)
+        .execute(c)
+        .await
+        .map(drop)
+    })
+    .map_err(taken("this API key"))
+}
+
+/// One of this organization.
+pub async fn get(conn: &mut Conn, org: OrgId, id: KeyId) -> Result<ApiKey> {
+    let found = on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            ApiKey::COLUMNS,
+            " from api_keys where id = $1 and org_id = $2",
+        ]))
+        .bind(put(&id))
+        .bind(put(&org))
+        .fetch_optional(c)
+        .await
+    })?;
+    found.ok_or_else(|| StoreError::not_found("API key", id))
+}
+
+/// The key with this hash, of whatever organization, revoked and expired ones included; not that
+/// of an organization that was removed.
+pub async fn by_hash(conn: &mut Conn, hash: &[u8]) -> Result<Option<ApiKey>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            ApiKey::COLUMNS,
+            " from api_keys where hash = $1 and not exists
+                (select 1 from organizations o where o.id = org_id and o.removed_at is not null)",
+        ]))
+        .bind(hash)
+        .fetch_optional(c)
+        .await
+    })?)
+}
+
+/// All of this organization, newest first.
+pub async fn list(conn: &mut Conn, org: OrgId, page: Page) -> Result<Paged<ApiKey>> {
+    let items = on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            ApiKey::COLUMNS,
+            " from api_keys where org_id = $1 order by id desc limit $2 offset $3",
+        ]))
+        .bind(put(&org))
+        .bind(i64::from(page.limit))
+        .bind(put(&page.offset))
+        .fetch_all(c)
+        .await
+    })?;
+    let (total,): (i64,) = on!(conn, |c| {
+        sqlx::query_as("select count(*) from api_keys where org_id = $1")
+            .bind(put(&org))
+            .fetch_one(c)
+            .await
+    })?;
+    Ok(Paged { items, total: total.unsigned_abs() })
+}
+
+/// Ends it.
+pub async fn revoke(tx: &mut Tx, seen: &ApiKey, now: Timestamp) -> Result<()> {
+    let saved = on!(tx, |c| {
+        sqlx::query(
+            "update api_keys set revoked_at = $1, generation = generation + 1
+              where id = $2 and generation = $3 and revoked_at is null",
+        )
+        .bind(put(&now))
+        .bind(put(&seen.id))
+        .bind(seen.generation)
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected())
+    })?;
+    guarded(saved)
+}
+
+/// Notes when keys were used. Gathered by the caller, so that a request does not write; no time
+/// goes back.
+pub async fn used(tx: &mut Tx, uses: &[(KeyId, Timestamp)]) -> Result<()> {
+    let mut uses = uses.to_vec();
+    // By id, so that two replicas lock the rows in one order; each once, with its latest use.
+    uses.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
+    uses.dedup_by_key(|(id, _)| *id);
+    for chunk in uses.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            Text::new("with v (key_id, used_at) as (")
+                .rows(chunk, |row, (id, at)| {
+                    row.bind(put(id)).bind(put(at));
+                })
+                .add(
+                    ") update api_keys set last_used_at = v.used_at from v
+                        where id = v.key_id and (last_used_at is null or last_used_at < v.used_at)",
+                )
+                .build()
+                .execute(c)
+                .await
+                .map(drop)
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! The bell: it rings when something changed, and says nothing more.
+//!
+//! Whoever hears it looks for himself. On PostgreSQL a `notify` in the writing transaction rings
+//! the other replicas' bells; while a listener's connection is down rings are lost, so it rings
+//! everything once when it is back, and every listener looks up now and then without a ring.
+
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use tokio::sync::watch;
+
+const CHANNEL: &str = "fleetmend";
+const RECONNECT_AFTER: Duration = Duration::from_millis(500);
+
+macro_rules! topics {
+    ($($(#[$doc:meta])* $topic:ident = $word:literal,)*) => {
+        /// What a bell rings for.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Topic {
+            $($(#[$doc])* $topic,)*
+        }
+
+        impl Topic {
+            const ALL: &'static [Topic] = &[$(Topic::$topic,)*];
+
+            pub(crate) fn word(self) -> &'static str {
+                match self {
+                    $(Topic::$topic => $word,)*
+                }
+            }
+        }
+    };
+}
+
+topics! {
+    /// A rollout or one of its targets.
+    Rollouts = "rollouts",
+    /// A schedule, or a run of one.
+    Schedules = "schedules",
+    /// A server, or what is known of its packages.
+    Servers = "servers",
+    /// An event was written.
+    Events = "events",
+    /// Keys, tokens, organizations: what a cache of credentials must forget.
+    Credentials = "credentials",
+}
+
+/// One listener's end. Rings that come while nobody waits are one ring.
+#[derive(Debug, Clone)]
+pub struct Bell(watch::Receiver<u64>);
+
+impl Bell {
+    /// Returns when the bell has rung since the last call; never, once the database was dropped.
+    pub async fn rung(&mut self) {
+        if self.0.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Whether it has rung since it was last waited for or asked.
+    pub fn has_rung(&mut self) -> bool {
+        let rung = self.0.has_changed().unwrap_or(false);
+        self.0.mark_unchanged();
+        rung
+    }
+}
+
+/// The ropes of all bells.
+#[derive(Debug, Clone)]
+pub(crate) struct Bells(Vec<watch::Sender<u64>>);
+
+impl Bells {
+    pub(crate) fn new() -> Self {
+        Self(Topic::ALL.iter().map(|_| watch::Sender::new(0)).collect())
+    }
+
+    pub(crate) fn listen(&self, topic: Topic) -> Bell {
+        Bell(self.0[topic as usize].subscribe())
+    }
+
+    pub(crate) fn ring(&self, topic: Topic) {
+        self.0[topic as usize].send_modify(|rings| *rings = rings.wrapping_add(1));
+    }
+
+    fn ring_word(&self, word: &str) {
+        // A word that we do not know is a newer replica's: ring everything rather than miss it.
+        match Topic::ALL.iter().find(|topic| topic.word() == word) {
+            Some(topic) => self.ring(*topic),
+            None => self.ring_all(),
+        }
+    }
+
+    fn ring_all(&self) {
+        Topic::ALL.iter().for_each(|topic| self.ring(*topic));
+    }
+}
+
+/// Rings the topics of a transaction at its commit, in every replica.
+pub(crate) const NOTIFY: &str = "select pg_notify('fleetmend', $1)";
+
+/// Listens for the other replicas. The connection stands when this returns; the task keeps it up.
+pub(crate) async fn follow(
+    options: PgConnectOptions,
+    bells: Bells,
+) -> sqlx::Result<tokio::task::JoinHandle<()>> {
+    let first = connect(&options).await?;
+    Ok(tokio::spawn(async move {
+        let mut listener = Some(first);
+        loop {
+            if let Some(connected) = &mut listener {
+                hear(connected, &bells).await;
+            }
+            listener = match connect(&options).await {
+                Ok(again) => Some(again),
+                Err(_) => {
+                    tokio::time::sleep(RECONNECT_AFTER).await;
+                    None
+                }
+            };
+            if listener.is_some() {
+                bells.ring_all();
+            }
+        }
+    }))
+}
+
+async fn connect(options: &PgConnectOptions) -> sqlx::Result<PgListener> {
+    // A pool of its own, so that the listener does not sit on one of the working connections.
+    let pool = PgPoolOptions::new().max_connections(1).connect_with(options.clone()).await?;
+    let mut listener = PgListener::connect_with(&pool).await?;
+    listener.listen(CHANNEL).await?;
+    Ok(listener)
+}
+
+/// Until the connection is beyond repair.
+async fn hear(listener: &mut PgListener, bells: &Bells) {
+    while let Ok(heard) = listener.try_recv().await {
+        match heard {
+            Some(notification) => bells.ring_word(notification.payload()),
+            // The connection was lost and is back: what was said in between is lost too.
+            None => bells.ring_all(),
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! The database: how it is opened, read and written.
+//!
+//! [`Db`] is either engine. A function of this crate takes a [`Conn`] to read or a [`Tx`] to write;
+//! both kinds of reader and a `Tx` lend a `Conn`, so whatever reads can also read inside a
+//! transaction. Nothing here knows a table. `on!` writes one text for both drivers.
+
+use std::ops::{Deref, DerefMut};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+    SqliteSynchronous,
+};
+use sqlx::{Postgres, Sqlite, Transaction};
+
+use crate::audit::Seal;
+use crate::bell::{self, Bell, Bells, Topic};
+use crate::error::{Result, StoreError};
+use crate::migrate;
+use crate::tx::Tx;
+
+/// What survives which accident.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// A commit survives the death of this process. SQLite does not wait for the disk at each
+    /// commit, so a power cut may take the last moments with it, never the database's integrity.
+    #[default]
+    Process,
+    /// A commit survives a power cut.
+    Full,
+}
+
+/// How to open a database.
+#[derive(Clone)]
+pub struct Options {
+    /// `postgres://…`, or a path, with or without `sqlite:` before it.
+    pub url: String,
+    /// What survives which accident. PostgreSQL has settings of its own for `Process`.
+    pub durability: Durability,
+    /// How many connections may read at once; on PostgreSQL, read and write.
+    pub connections: u32,
+    /// How long a caller waits for a connection, and a statement for its answer, before it is told
+    /// that the database does not answer.
+    pub patience: Duration,
+    /// How an entry of the audit log is sealed.
+    pub seal: Seal,
+}
+
+impl Options {
+    /// The usual ones.
+    pub fn new(url: impl Into<String>, seal: Seal) -> Self {
+        Self {
+            url: url.into(),
+            durability: Durability::Process,
+            connections: 8,
+            patience: Duration::from_secs(2),
+            seal,
+        }
+    }
+}
+
+/// Either engine, open, with its tables as this release expects them. Cheap to clone.
+#[derive(Clone)]
+pub struct Db(Arc<Inner>);
+
+struct Inner {
+    pools: Pools,
+    bells: Bells,
+    seal: Seal,
+    listener: Option<tokio::task::JoinHandle<()>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(listener) = &self.listener {
+            listener.abort();
+        }
+    }
+}
+
+enum Pools {
+    /// One writer, because SQLite has room for one; the others wait their turn in the pool's queue,
+    /// which is fair, and not in SQLite's busy handler, which is not.
+    Sqlite {
+        rw: SqlitePool,
+        ro: SqlitePool,
+    },
+    Pg(PgPool),
+}
+
+impl Db {
+    /// Opens the database, makes it if it is a SQLite file that is not there yet, and brings its
+    /// tables up to date.
+    pub async fn open(options: &Options) -> Result<Db> {
+        let bells = Bells::new();
+        let address = Address::parse(&options.url)?;
+        let pools = match &address {
+            Address::Sqlite(path) => {
+                refuse_newer(path, options).await?;
+                sqlite_pools(path, options).await?
+            }
+            Address::Pg(address) => pg_pool(address, options).await?,
+        };
+        let listener = match address {
+            Address::Sqlite(_) => None,
+            Address::Pg(address) => Some(bell::follow(*address, bells.clone()).await?),
+        };
+        let db = Db(Arc::new(Inner { pools, bells, seal: options.seal.clone(), listener }));
+        if let Err(refusal) = migrate::run(&db).await {
+            db.close().await;
+            return Err(refusal);
+        }
+        Ok(db)
+    }
+
+    /// Waits for what is under way and closes every connection.
+    pub async fn close(&self) {
+        if let Some(listener) = &self.0.listener {
+            listener.abort();
+        }
+        match &self.0.pools {
+            Pools::Sqlite { rw, ro } => {
+                // Readers first: the last connection to close folds the log into the file.
+                ro.close().await;
+                rw.close().await;
+            }
+            Pools::Pg(pool) => pool.close().await,
+        }
+    }
+
+    /// A connection to read with. Each statement sees what is committed when it starts.
+    pub async fn read(&self) -> Result<Reader> {
+        Ok(Reader(match &self.0.pools {
+            Pools::Sqlite { ro, .. } => Conn::SqliteRead(ro.acquire().await?),
+            Pools::Pg(pool) => Conn::PgRead(pool.acquire().await?),
+        }))
+    }
+
+    /// A connection to read with, on which all statements see one and the same moment.
+    pub async fn snapshot(&self) -> Result<Reader> {
+        const PG: &str = "begin isolation level repeatable read read only";
+        Ok(Reader(match &self.0.pools {
+            Pools::Sqlite { ro, .. } => Conn::SqliteTx(ro.begin().await?),
+            Pools::Pg(pool) => Conn::PgTx(pool.begin_with(PG).await?),
+        }))
+    }
+
+    /// A transaction to write in. Dropped without [`Tx::commit`], it never was.
+    pub async fn begin(&self) -> Result<Tx> {
+        let conn = match &self.0.pools {
+            // `begin immediate`, because a SQLite transaction that reads and then writes cannot
+            // wait its turn: of 400 such transactions from 8 tasks, 385 failed under plain `begin`.
+            // The one writer of this pool would also do, but a command of another process knows
+            // nothing of it.
+            Pools::Sqlite { rw, .. } => Conn::SqliteTx(rw.begin_with("begin immediate").await?),
+            Pools::Pg(pool) => Conn::PgTx(pool.begin().await?),
+        };
+        Ok(Tx::new(conn, self.clone()))
+    }
+
+    /// A connection that may read before the tables exist, when a read-only one cannot be opened.
+    pub(crate) async fn writer_connection(&self) -> Result<Reader> {
+        Ok(Reader(match &self.0.pools {
+            Pools::Sqlite { rw, .. } => Conn::SqliteRead(rw.acquire().await?),
+            Pools::Pg(pool) => Conn::PgRead(pool.acquire().await?),
+        }))
+    }
+
+    /// Rings when something of this topic was committed, here or in another replica. It may ring
+    /// once too often, and on PostgreSQL a ring can be lost with its connection: look now and then.
+    pub fn bell(&self, topic: Topic) -> Bell {
+        self.0.bells.listen(topic)
+    }
+
+    /// Whether the database answers.
+    pub async fn ping(&self) -> Result<()> {
+        let mut reader = self.read().await?;
+        on!(reader, |c| sqlx::query("select 1").execute(c).await.map(drop))?;
+        Ok(())
+    }
+
+    /// `sqlite` or `postgres`, for logs and `doctor`.
+    pub fn engine(&self) -> &'static str {
+        match &self.0.pools {
+            Pools::Sqlite { .. } => "sqlite",
+            Pools::Pg(_) => "postgres",
+        }
+    }
+
+    pub(crate) fn bells(&self) -> &Bells {
+        &self.0.bells
+    }
+
+    pub(crate) fn seal(&self) -> &Seal {
+        &self.0.seal
+    }
+}
+
+enum Address {
+    Sqlite(PathBuf),
+    Pg(Box<PgConnectOptions>),
+}
+
+impl Address {
+    fn parse(url: &str) -> Result<Address> {
+        let refuse = |why: String| Err(StoreError::BadAddress { why });
+        if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+            return match PgConnectOptions::from_str(url) {
+                Ok(options) => Ok(Address::Pg(Box::new(options))),
+                Err(error) => refuse(error.to_string()),
+            };
+        }
+        let path = url.strip_prefix("sqlite:").unwrap_or(url);
+        let path = path.strip_prefix("//").unwrap_or(path);
+        match path {
+            "" => refuse("it is empty".into()),
+            ":memory:" => refuse("a database in memory would be lost with its connection".into()),
+            path if path.contains("://") => {
+                refuse("it is neither postgres://… nor a path to a SQLite file".into())
+            }
+            path => Ok(Address::Sqlite(path.into())),
+        }
+    }
+}
+
+/// The writer's connection already changes the file: it turns the log on. So a file that is not for
+/// us is recognized before, through a connection that cannot write.
+async fn refuse_newer(path: &Path, options: &Options) -> Result<()> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let pool = SqlitePoolOptions::new()
+        .max_connections(1)
+        .acquire_timeout(options.patience)
+        .connect_with(SqliteConnectOptions::new().filename(path).read_only(true))
+        .await?;
+    let mut reader = Reader(Conn::SqliteRead(pool.acquire().await?));
+    let fit = migrate::check_fit(&mut reader).await;
+    drop(reader);
+    pool.close().await;
+    fit
+}
+
+async fn sqlite_pools(path: &Path, options: &Options) -> Result<Pools> {
+    let base = SqliteConnectOptions::new()
+        .filename(path)
+        .busy_timeout(options.patience)
+        .foreign_keys(true)
+        .statement_cache_capacity(256)
+        // Rows come from SQLite's own thread in bunches of this size; with the usual 50 a large
+        // rollout spends its loading on the way from thread to thread.
+        .row_buffer_size(1024)
+        .pragma("temp_store", "memory")
+        .pragma("cache_size", "-16384")
+        .pragma("mmap_size", "268435456")
+        .optimize_on_close(true, 400);
+    let synchronous = match options.durability {
+        Durability::Process => SqliteSynchronous::Normal,
+        Durability::Full => SqliteSynchronous::Full,
+    };
+    let writer = base
+        .clone()
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(synchronous);
+    let rw = SqlitePoolOptions::new()
+        .max_connections(1)
+        .acquire_timeout(options.patience)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .connect_with(writer)
+        .await?;
+    let ro = SqlitePoolOptions::new()
+        .max_connections(options.connections.max(1))
+        .acquire_timeout(options.patience)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .connect_lazy_with(base.read_only(true));
+    Ok(Pools::Sqlite { rw, ro })
+}
+
+async fn pg_pool(address: &PgConnectOptions, options: &Options) -> Result<Pools> {
+    let patience_millis = options.patience.as_millis().to_string();
+    let mut address =
+        address.clone().application_name("fleetmend").statement_cache_capacity(256).options([
+            ("statement_timeout", patience_millis.as_str()),
+            ("idle_in_transaction_session_timeout", "60000"),
+        ]);
+    // For `Process` the cluster's own setting holds: whoever runs it may have chosen with care.
+    if options.durability == Durability::Full {
+        address = address.options([("synchronous_commit", "on")]);
+    }
+    let pool = PgPoolOptions::new()
+        .max_connections(options.connections.max(2))
+        .acquire_timeout(options.patience)
+        .connect_with(address)
+        .await?;
+    Ok(Pools::Pg(pool))
+}
+
+/// One connection, inside a transaction or not.
+pub enum Conn {
+    #[doc(hidden)]
+    SqliteRead(PoolConnection<Sqlite>),
+    #[doc(hidden)]
+    SqliteTx(Transaction<'static, Sqlite>),
+    #[doc(hidden)]
+    PgRead(PoolConnection<Postgres>),
+    #[doc(hidden)]
+    PgTx(Transaction<'static, Postgres>),
+}
+
+/// What a statement runs on.
+pub(crate) enum Wire<'c> {
+    Sqlite(&'c mut SqliteConnection),
+    Pg(&'c mut PgConnection),
+}
+
+impl Conn {
+    pub(crate) fn wire(&mut self) -> Wire<'_> {
+        match self {
+            Conn::SqliteRead(conn) => Wire::Sqlite(conn),
+            Conn::SqliteTx(tx) => Wire::Sqlite(tx),
+            Conn::PgRead(conn) => Wire::Pg(conn),
+            Conn::PgTx(tx) => Wire::Pg(tx),
+        }
+    }
+}
+
+/// A connection that reads.
+pub struct Reader(Conn);
+
+impl Deref for Reader {
+    type Target = Conn;
+    fn deref(&self) -> &Conn {
+        &self.0
+    }
+}
+
+impl DerefMut for Reader {
+    fn deref_mut(&mut self) -> &mut Conn {
+        &mut self.0
+    }
+}
+
+/// A `match` whose two arms hold the same tokens, so types are inferred for each driver and nothing
+/// is boxed. `|c|` is the connection; `|c, d|` adds the engine's [`crate::sql::Dialect`].
+macro_rules! on {
+    ($conn:expr, |$c:ident| $body:expr) => {
+        match $conn.wire() {
+            $crate::db::Wire::Sqlite($c) => $body,
+            $crate::db::Wire::Pg($c) => $body,
+        }
+    };
+    ($conn:expr, |$c:ident, $dialect:ident| $body:expr) => {
+        match $conn.wire() {
+            $crate::db::Wire::Sqlite($c) => {
+                let $dialect = &$crate::sql::SQLITE;
+                $body
+            }
+            $crate::db::Wire::Pg($c) => {
+                let $dialect = &$crate::sql::POSTGRES;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use on;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn synchronous(durability: Durability) -> i64 {
+        let place = crate::support::sqlite_place();
+        let db = Db::open(&Options { durability, ..place.options() }).await.unwrap();
+        let mut tx = db.begin().await.unwrap();
+        let Wire::Sqlite(c) = tx.wire() else { panic!("a path is SQLite") };
+        let (level,) = sqlx::query_as("pragma synchronous").fetch_one(c).await.unwrap();
+        tx.rollback().await.unwrap();
+        db.close().await;
+        crate::support::remove_sqlite(&place);
+        level
+    }
+
+    #[tokio::test]
+    async fn a_commit_waits_for_the_disk_only_where_that_was_asked_for() {
+        assert_eq!(synchronous(Durability::Process).await, 1);
+        assert_eq!(synchronous(Durability::Full).await, 2);
+    }
+
+    #[tokio::test]
+    async fn a_reader_of_sqlite_cannot_write() {
+        let place = crate::support::sqlite_place();
+        let db = place.open().await;
+        let mut reader = db.read().await.unwrap();
+        let Wire::Sqlite(c) = reader.wire() else { panic!("a path is SQLite") };
+        let refused = sqlx::query("delete from leases").execute(c).await.unwrap_err();
+        assert!(refused.to_string().contains("readonly"), "{refused}");
+        drop(reader);
+        db.close().await;
+        crate::support::remove_sqlite(&place);
+    }
+}

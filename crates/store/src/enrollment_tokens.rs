@@ -1,0 +1,181 @@
+//! Enrolment tokens: with one, a new server may join. The token itself is never here, only its
+//! hash.
+
+use jiff::Timestamp;
+use vocab::{Environment, OrgId, Tag, TokenId};
+
+use crate::db::{Conn, on};
+use crate::error::{Result, StoreError, taken};
+use crate::row::{put, row};
+use crate::sql::join;
+use crate::tx::Tx;
+use crate::{Page, Paged};
+
+row! {
+    /// An enrolment token, without the token.
+    pub struct Token in "enrollment_tokens" by "id" {
+        /// Its id.
+        pub id: TokenId,
+        /// Whose servers it lets in.
+        pub org_id: OrgId,
+        /// What people call it.
+        pub name: String,
+        /// The hash of the secret.
+        pub hash: Vec<u8>,
+        /// The environment of servers that join with it.
+        pub environment: Option<Environment>,
+        /// The tags of servers that join with it.
+        pub tags: Vec<Tag>,
+        /// How often it was used.
+        pub uses: u32,
+        /// How often it may be; `None`: no limit.
+        pub uses_max: Option<u32>,
+        /// When it was made.
+        pub created_at: Timestamp,
+        /// By whom.
+        pub created_by: String,
+        /// When it ends.
+        pub expires_at: Option<Timestamp>,
+        /// When it was revoked, if it was.
+        pub revoked_at: Option<Timestamp>,
+    }
+}
+
+/// What came of an attempt to use a token.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Use {
+    /// One use is taken, if the transaction commits.
+    Taken(Box<Token>),
+    /// There is no such token.
+    Unknown,
+    /// It was revoked.
+    Revoked,
+    /// Its time is over.
+    Expired,
+    /// It was used as often as it may be.
+    UsedUp,
+}
+
+/// Writes a new token down.
+pub async fn create(tx: &mut Tx, token: &Token) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query(join(&[
+            "insert into enrollment_tokens (",
+            Token::COLUMNS,
+            ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+        ]))
+        .bind(put(&token.id))
+        .bind(put(&token.org_id))
+        .bind(put(&token.name))
+        .bind(put(&token.hash))
+        .bind(put(&token.environment))
+        .bind(put(&token.tags))
+        .bind(put(&token.uses))
+        .bind(put(&token.uses_max))
+        .bind(put(&token.created_at))
+        .bind(put(&token.created_by))
+        .bind(put(&token.expires_at))
+        .bind(put(&token.revoked_at))
+        .execute(c)
+        .await
+        .map(drop)
+    })
+    .map_err(taken("this enrolment token"))
+}
+
+/// Takes one use of the token with this hash. The limit stands in the statement, because between a
+/// look and a write a hundred servers of one image may join.
+pub async fn take_use(tx: &mut Tx, hash: &[u8], now: Timestamp) -> Result<Use> {
+    let taken: Option<Token> = on!(tx, |c| {
+        sqlx::query_as(join(&[
+            "update enrollment_tokens set uses = uses + 1
+              where hash = $1 and revoked_at is null
+                and (expires_at is null or expires_at > $2)
+                and (uses_max is null or uses < uses_max)
+                and not exists (select 1 from organizations o
+                                 where o.id = org_id and o.removed_at is not null)
+              returning ",
+            Token::COLUMNS,
+        ]))
+        .bind(hash)
+        .bind(put(&now))
+        .fetch_optional(c)
+        .await
+    })?;
+    if let Some(token) = taken {
+        return Ok(Use::Taken(Box::new(token)));
+    }
+    let found: Option<Token> = on!(tx, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Token::COLUMNS,
+            " from enrollment_tokens where hash = $1 and not exists
+                (select 1 from organizations o where o.id = org_id and o.removed_at is not null)",
+        ]))
+        .bind(hash)
+        .fetch_optional(c)
+        .await
+    })?;
+    Ok(match found {
+        None => Use::Unknown,
+        Some(token) if token.revoked_at.is_some() => Use::Revoked,
+        Some(token) if token.expires_at.is_some_and(|at| at <= now) => Use::Expired,
+        Some(_) => Use::UsedUp,
+    })
+}
+
+/// One of this organization.
+pub async fn get(conn: &mut Conn, org: OrgId, id: TokenId) -> Result<Token> {
+    let found = on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Token::COLUMNS,
+            " from enrollment_tokens where id = $1 and org_id = $2",
+        ]))
+        .bind(put(&id))
+        .bind(put(&org))
+        .fetch_optional(c)
+        .await
+    })?;
+    found.ok_or_else(|| StoreError::not_found("enrolment token", id))
+}
+
+/// All of this organization, newest first.
+pub async fn list(conn: &mut Conn, org: OrgId, page: Page) -> Result<Paged<Token>> {
+    let items = on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Token::COLUMNS,
+            " from enrollment_tokens where org_id = $1 order by id desc limit $2 offset $3",
+        ]))
+        .bind(put(&org))
+        .bind(i64::from(page.limit))
+        .bind(put(&page.offset))
+        .fetch_all(c)
+        .await
+    })?;
+    let (total,): (i64,) = on!(conn, |c| {
+        sqlx::query_as("select count(*) from enrollment_tokens where org_id = $1")
+            .bind(put(&org))
+            .fetch_one(c)
+            .await
+    })?;
+    Ok(Paged { items, total: total.unsigned_abs() })
+}
+
+/// Ends it. Revoking twice keeps the first time.
+pub async fn revoke(tx: &mut Tx, org: OrgId, id: TokenId, now: Timestamp) -> Result<()> {
+    let saved = on!(tx, |c| {
+        sqlx::query(
+            "update enrollment_tokens set revoked_at = coalesce(revoked_at, $1)
+              where id = $2 and org_id = $3",
+        )
+        .bind(put(&now))
+        .bind(put(&id))
+        .bind(put(&org))
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected())
+    })?;
+    if saved == 1 { Ok(()) } else { Err(StoreError::not_found("enrolment token", id)) }
+}

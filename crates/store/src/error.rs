@@ -1,0 +1,133 @@
+//! What can go wrong here, one variant for each thing that a caller does differently.
+//!
+//! `sqlx::Error` never leaves this crate but as a `source`. A row that does not parse names its
+//! table and its id: that is a bug or a hand in the database, and someone must look at that very
+//! row.
+
+use sqlx::error::ErrorKind;
+
+/// What a store function answers.
+pub type Result<T, E = StoreError> = std::result::Result<T, E>;
+
+/// The cause of a [`StoreError::Corrupt`].
+pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why the store did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// There is no such row in this organization. Answered with 404.
+    #[error("no {kind} `{id}`")]
+    NotFound {
+        /// What was looked for, as the API calls it.
+        kind: &'static str,
+        /// The id that was asked for.
+        id: String,
+    },
+    /// Somebody else changed the row since it was read: reload and decide again.
+    #[error("changed since it was read")]
+    Stale,
+    /// The lease ran out and somebody else may hold it: stop working under it.
+    #[error("the lease `{name}` is no longer held")]
+    LeaseLost {
+        /// The lease's name.
+        name: String,
+    },
+    /// Something that must be unique is taken. Answered with 409.
+    #[error("{what} is already taken")]
+    AlreadyExists {
+        /// What is taken, as the API calls it.
+        what: &'static str,
+    },
+    /// A row does not parse: a bug, or a hand in the database.
+    #[error("{table} row `{id}` does not parse")]
+    Corrupt {
+        /// The table.
+        table: &'static str,
+        /// The row's id, as far as it can be read.
+        id: String,
+        /// What exactly does not parse.
+        source: Cause,
+    },
+    /// A newer release has written this database: start that release, or restore a backup.
+    #[error(
+        "the database has schema version {found}, this release knows only up to {known}: \
+         start the newer release again, or restore a backup"
+    )]
+    NewerDatabase {
+        /// The version found in the database.
+        found: i64,
+        /// The newest version that this binary knows.
+        known: i64,
+    },
+    /// A migration that this database has already seen was edited afterwards.
+    #[error("migration {version} ({name}) is not the one that this database was made with")]
+    MigrationChanged {
+        /// Its number.
+        version: i64,
+        /// Its name.
+        name: String,
+    },
+    /// The database's address cannot be used. The address itself is not repeated: it may hold a
+    /// password.
+    #[error("cannot use this database address: {why}")]
+    BadAddress {
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Two writers got in each other's way and the database gave this one up: run the transaction
+    /// again.
+    #[error("the database asks to try again")]
+    Busy(#[source] sqlx::Error),
+    /// Anything else that the database or the way to it said. Answered with 503.
+    #[error("the database did not answer")]
+    Database(#[source] sqlx::Error),
+}
+
+impl StoreError {
+    pub(crate) fn not_found(kind: &'static str, id: impl ToString) -> Self {
+        Self::NotFound { kind, id: id.to_string() }
+    }
+}
+
+/// A row that did not decode, on its way through `sqlx`'s own error type.
+#[derive(Debug, thiserror::Error)]
+#[error("{table} row `{id}` does not parse")]
+pub(crate) struct CorruptRow {
+    pub(crate) table: &'static str,
+    pub(crate) id: String,
+    pub(crate) source: Cause,
+}
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        match error {
+            sqlx::Error::Decode(cause) => match cause.downcast::<CorruptRow>() {
+                Ok(row) => Self::Corrupt { table: row.table, id: row.id, source: row.source },
+                Err(cause) => Self::Database(sqlx::Error::Decode(cause)),
+            },
+            error if asks_to_retry(&error) => Self::Busy(error),
+            error => Self::Database(error),
+        }
+    }
+}
+
+/// Deadlocks, serialization failures and lock timeouts of PostgreSQL; SQLITE_BUSY in its three
+/// forms (another process, say a command on the data directory, holds the write lock).
+fn asks_to_retry(error: &sqlx::Error) -> bool {
+    const CODES: [&str; 6] = ["40001", "40P01", "55P03", "5", "261", "517"];
+    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
+    code.is_some_and(|code| CODES.contains(&code.as_ref()))
+}
+
+/// Turns a unique violation into the word that a user understands.
+pub(crate) fn taken(what: &'static str) -> impl Fn(sqlx::Error) -> StoreError {
+    move |error| match error.as_database_error().map(sqlx::error::DatabaseError::kind) {
+        Some(ErrorKind::UniqueViolation) => StoreError::AlreadyExists { what },
+        _ => error.into(),
+    }
+}
+
+/// A guarded write: exactly one row, or somebody was faster.
+pub(crate) fn guarded(rows: u64) -> Result<()> {
+    if rows == 1 { Ok(()) } else { Err(StoreError::Stale) }
+}

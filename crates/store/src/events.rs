@@ -1,0 +1,133 @@
+//! Events: what happened, in an order that everyone agrees on.
+//!
+//! A reader that has seen number 7 asks for what comes after 7, and must never find 6 afterwards. A
+//! sequence of PostgreSQL does not give that: numbers are handed out in one order and committed in
+//! another. So the number is taken from a row that stays locked until the commit;
+//! [`Tx::emit`](crate::Tx::emit) does it last.
+
+use jiff::Timestamp;
+use serde_json::Value;
+use vocab::{EventId, OrgId};
+
+use crate::db::{Conn, on};
+use crate::error::Result;
+use crate::row::{put, row};
+use crate::sql::{ROWS_MAX, Text, join};
+use crate::tx::Tx;
+
+/// An event that has no number yet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewEvent {
+    /// Its id.
+    pub id: EventId,
+    /// Whose it is.
+    pub org_id: OrgId,
+    /// What kind of thing happened, as the API calls it.
+    pub kind: String,
+    /// When.
+    pub at: Timestamp,
+    /// What the API tells of it.
+    pub data: Value,
+}
+
+row! {
+    /// An event.
+    pub struct Event in "events" by "id" {
+        /// Its number; later commits have larger ones.
+        pub seq: i64,
+        /// Its id.
+        pub id: EventId,
+        /// Whose it is.
+        pub org_id: OrgId,
+        /// What kind of thing happened.
+        pub kind: String,
+        /// When.
+        pub at: Timestamp,
+        /// What the API tells of it.
+        pub data: Value,
+    }
+}
+
+pub(crate) async fn append(conn: &mut Conn, events: Vec<NewEvent>) -> Result<()> {
+    if events.is_empty() {
+        return Ok(());
+    }
+    let (last,): (i64,) = on!(conn, |c| {
+        sqlx::query_as(
+            "update counters set value = value + $1 where name = 'events' returning value",
+        )
+        .bind(events.len() as i64)
+        .fetch_one(c)
+        .await
+    })?;
+    let mut next = last - events.len() as i64 + 1;
+    for chunk in events.chunks(ROWS_MAX) {
+        on!(conn, |c| {
+            Text::new("insert into events (seq, id, org_id, kind, at, data) ")
+                .rows((next..).zip(chunk), |row, (seq, event)| {
+                    row.bind(seq).bind(put(&event.id)).bind(put(&event.org_id));
+                    row.bind(put(&event.kind)).bind(put(&event.at)).bind(put(&event.data));
+                })
+                .build()
+                .execute(c)
+                .await
+                .map(drop)
+        })?;
+        next += chunk.len() as i64;
+    }
+    Ok(())
+}
+
+/// What happened in one organization after number `seq`, oldest first.
+pub async fn after(conn: &mut Conn, org: OrgId, seq: i64, limit: u32) -> Result<Vec<Event>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Event::COLUMNS,
+            " from events where org_id = $1 and seq > $2 order by seq limit $3",
+        ]))
+        .bind(put(&org))
+        .bind(seq)
+        .bind(i64::from(limit))
+        .fetch_all(c)
+        .await
+    })?)
+}
+
+/// What happened anywhere after number `seq`, oldest first: for those who pass events on.
+pub async fn after_in_all(conn: &mut Conn, seq: i64, limit: u32) -> Result<Vec<Event>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Event::COLUMNS,
+            " from events where seq > $1 order by seq limit $2",
+        ]))
+        .bind(seq)
+        .bind(i64::from(limit))
+        .fetch_all(c)
+        .await
+    })?)
+}
+
+/// The number of the latest event, 0 before the first.
+pub async fn latest(conn: &mut Conn) -> Result<i64> {
+    let (seq,) = on!(conn, |c| {
+        sqlx::query_as("select value from counters where name = 'events'").fetch_one(c).await
+    })?;
+    Ok(seq)
+}
+
+/// Forgets up to `limit` events from before `cutoff`, and says how many it were.
+pub async fn purge(tx: &mut Tx, cutoff: Timestamp, limit: u32) -> Result<u64> {
+    Ok(on!(tx, |c| {
+        sqlx::query(
+            "delete from events where seq in
+                (select seq from events where at < $1 order by at limit $2)",
+        )
+        .bind(put(&cutoff))
+        .bind(i64::from(limit))
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected())
+    })?)
+}

@@ -1,0 +1,178 @@
+//! Idempotency keys: the same request sent again gets the first answer again.
+//!
+//! [`claim`], the effect and [`finish`] belong into one transaction: then a repetition waits for
+//! the first to commit and sees its answer, and a crash leaves nothing behind. Work that cannot
+//! wait inside a transaction commits the claim first; until it finishes, or its lock runs out, a
+//! repetition is told that it is under way.
+
+use jiff::Timestamp;
+use vocab::OrgId;
+
+use crate::db::on;
+use crate::error::{Result, guarded};
+use crate::row::{put, row};
+use crate::sql::join;
+use crate::tx::Tx;
+
+/// A request that carries a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// Whose key it is.
+    pub org: OrgId,
+    /// The key, as the caller chose it.
+    pub key: &'a str,
+    /// A digest of method, path and body: the same key with another one is a mistake.
+    pub fingerprint: [u8; 32],
+}
+
+/// What a key was answered with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Response {
+    /// The status.
+    pub status: u16,
+    /// The headers that must come again, as JSON.
+    pub headers: String,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+/// What a key says about a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Claim {
+    /// Nobody used it: do the work, then [`finish`] with this ticket.
+    Fresh(Ticket),
+    /// The first request with it is under way.
+    InProgress,
+    /// It was answered: answer so again.
+    Replay(Response),
+    /// It was used for another request.
+    Mismatch,
+}
+
+/// The right to answer a key. Void once the lock ran out and somebody else claimed the key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ticket {
+    org: OrgId,
+    key: String,
+    locked_until: Timestamp,
+}
+
+row! {
+    struct Stored in "idempotency_keys" by "idempotency_key" {
+        fingerprint: Vec<u8>,
+        status: Option<u16>,
+        headers: Option<String>,
+        body: Option<Vec<u8>>,
+        idempotency_key: String,
+    }
+}
+
+/// Claims the key at `now`. It is remembered until `expires_at`; a request that neither finished
+/// nor gave the key back counts as dead from `locked_until` on.
+pub async fn claim(
+    tx: &mut Tx,
+    request: &Request<'_>,
+    now: Timestamp,
+    locked_until: Timestamp,
+    expires_at: Timestamp,
+) -> Result<Claim> {
+    // An upsert, because on PostgreSQL it waits for a transaction that is just inserting the same
+    // key, and a `select` before it would not.
+    let claimed = on!(tx, |c| {
+        sqlx::query(
+            "insert into idempotency_keys
+                (org_id, idempotency_key, fingerprint, locked_until, expires_at)
+             values ($1, $2, $3, $4, $5)
+             on conflict (org_id, idempotency_key) do update
+                set fingerprint = excluded.fingerprint, locked_until = excluded.locked_until,
+                    expires_at = excluded.expires_at, status = null, headers = null, body = null
+              where idempotency_keys.expires_at <= $6
+                 or (idempotency_keys.status is null and idempotency_keys.locked_until <= $6
+                     and idempotency_keys.fingerprint = excluded.fingerprint)",
+        )
+        .bind(put(&request.org))
+        .bind(request.key)
+        .bind(request.fingerprint.to_vec())
+        .bind(put(&locked_until))
+        .bind(put(&expires_at))
+        .bind(put(&now))
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected() == 1)
+    })?;
+    if claimed {
+        return Ok(Claim::Fresh(Ticket {
+            org: request.org,
+            key: request.key.to_owned(),
+            locked_until,
+        }));
+    }
+    let stored: Stored = on!(tx, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Stored::COLUMNS,
+            " from idempotency_keys where org_id = $1 and idempotency_key = $2",
+        ]))
+        .bind(put(&request.org))
+        .bind(request.key)
+        .fetch_one(c)
+        .await
+    })?;
+    Ok(match stored.status {
+        _ if stored.fingerprint != request.fingerprint => Claim::Mismatch,
+        None => Claim::InProgress,
+        Some(status) => Claim::Replay(Response {
+            status,
+            headers: stored.headers.unwrap_or_default(),
+            body: stored.body.unwrap_or_default(),
+        }),
+    })
+}
+
+/// Answers the key. `Stale`: the lock ran out and somebody else does the work: do not commit.
+pub async fn finish(tx: &mut Tx, ticket: &Ticket, response: &Response) -> Result<()> {
+    let saved = on!(tx, |c| {
+        sqlx::query(
+            "update idempotency_keys set status = $1, headers = $2, body = $3
+              where org_id = $4 and idempotency_key = $5 and locked_until = $6 and status is null",
+        )
+        .bind(i64::from(response.status))
+        .bind(&response.headers)
+        .bind(&response.body)
+        .bind(put(&ticket.org))
+        .bind(&ticket.key)
+        .bind(put(&ticket.locked_until))
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected())
+    })?;
+    guarded(saved)
+}
+
+/// Gives the key back unanswered, after a failure that the caller may repeat.
+pub async fn forget(tx: &mut Tx, ticket: &Ticket) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query(
+            "delete from idempotency_keys
+              where org_id = $1 and idempotency_key = $2 and locked_until = $3 and status is null",
+        )
+        .bind(put(&ticket.org))
+        .bind(&ticket.key)
+        .bind(put(&ticket.locked_until))
+        .execute(c)
+        .await
+        .map(drop)
+    })?;
+    Ok(())
+}
+
+/// Forgets what has expired, and says how many keys it were.
+pub async fn purge(tx: &mut Tx, now: Timestamp) -> Result<u64> {
+    Ok(on!(tx, |c| {
+        sqlx::query("delete from idempotency_keys where expires_at <= $1")
+            .bind(put(&now))
+            .execute(c)
+            .await
+            .map(|done| done.rows_affected())
+    })?)
+}

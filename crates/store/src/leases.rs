@@ -1,0 +1,105 @@
+//! Leases: who may do a thing that one at a time may do, and until when.
+//!
+//! Clocks differ and a process may sleep through its own lease, so the time alone protects nothing:
+//! every lease has a token that grows with each new holder. Work under a lease calls [`fence`] in
+//! the same transaction, and a holder of yesterday's token gets [`StoreError::LeaseLost`] instead
+//! of a commit.
+
+use jiff::Timestamp;
+
+use crate::db::{Conn, on};
+use crate::error::{Result, StoreError};
+use crate::row::{put, row};
+use crate::sql::join;
+use crate::tx::Tx;
+
+row! {
+    /// A lease, as somebody holds it.
+    pub struct Lease in "leases" by "name" {
+        /// What it is for.
+        pub name: String,
+        /// Who holds it.
+        pub holder: String,
+        /// Which holding this is; later ones have larger numbers.
+        pub token: i64,
+        /// How long, by the clock of whoever took it.
+        pub until: Timestamp,
+    }
+}
+
+/// Takes the lease if nobody holds it at `now`.
+pub async fn acquire(
+    tx: &mut Tx,
+    name: &str,
+    holder: &str,
+    now: Timestamp,
+    until: Timestamp,
+) -> Result<Option<Lease>> {
+    Ok(on!(tx, |c| {
+        sqlx::query_as(join(&[
+            "insert into leases (name, holder, token, until) values ($1, $2, 1, $3)
+             on conflict (name) do update
+                set holder = excluded.holder, token = leases.token + 1, until = excluded.until
+              where leases.until <= $4
+             returning ",
+            Lease::COLUMNS,
+        ]))
+        .bind(name)
+        .bind(holder)
+        .bind(put(&until))
+        .bind(put(&now))
+        .fetch_optional(c)
+        .await
+    })?)
+}
+
+/// Holds it longer. Also after its time, as long as nobody else took it.
+pub async fn renew(tx: &mut Tx, lease: &Lease, until: Timestamp) -> Result<Lease> {
+    set_until(tx, lease, until).await?;
+    Ok(Lease { until, ..lease.clone() })
+}
+
+/// Gives it back: the next may take it at `now`.
+pub async fn release(tx: &mut Tx, lease: &Lease, now: Timestamp) -> Result<()> {
+    set_until(tx, lease, now).await
+}
+
+async fn set_until(tx: &mut Tx, lease: &Lease, until: Timestamp) -> Result<()> {
+    let saved = on!(tx, |c| {
+        sqlx::query("update leases set until = $1 where name = $2 and token = $3")
+            .bind(put(&until))
+            .bind(&lease.name)
+            .bind(lease.token)
+            .execute(c)
+            .await
+            .map(|done| done.rows_affected())
+    })?;
+    if saved == 1 { Ok(()) } else { Err(lost(lease)) }
+}
+
+/// This transaction commits only if the lease is still ours: nobody can take it before the commit.
+pub async fn fence(tx: &mut Tx, lease: &Lease) -> Result<()> {
+    let held = on!(tx, |c, d| {
+        sqlx::query(join(&["select 1 from leases where name = $1 and token = $2", d.for_share]))
+            .bind(&lease.name)
+            .bind(lease.token)
+            .fetch_optional(c)
+            .await
+            .map(|row| row.is_some())
+    })?;
+    if held { Ok(()) } else { Err(lost(lease)) }
+}
+
+/// Who holds it, or held it last.
+pub async fn get(conn: &mut Conn, name: &str) -> Result<Option<Lease>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&["select ", Lease::COLUMNS, " from leases where name = $1"]))
+            .bind(name)
+            .fetch_optional(c)
+            .await
+    })?)
+}
+
+fn lost(lease: &Lease) -> StoreError {
+    StoreError::LeaseLost { name: lease.name.clone() }
+}

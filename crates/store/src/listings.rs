@@ -1,0 +1,218 @@
+//! Lists of packages by content: a list is stored once, however many servers of the organization
+//! carry it.
+//!
+//! The bytes are those of `vocab::listing`, compressed. The digest is made from the bytes here and
+//! checked when they are read, so a row can never stand for another list than its name says.
+//!
+//! A list that nobody carries any more is dropped after a while ([`drop_unused`]). What keeps one
+//! that is just being taken up from being dropped at that moment is `last_used_at`: [`keep`] writes
+//! it, unless it is fresh, and so makes the deleting statement look at the row again.
+
+use jiff::{SignedDuration, Timestamp};
+use vocab::{Digest, OrgId};
+
+use crate::db::{Conn, on};
+use crate::error::{Result, StoreError};
+use crate::row::{put, row};
+use crate::sql::{ROWS_MAX, Text, join};
+use crate::tx::Tx;
+
+/// What a list is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Installed packages.
+    Packages,
+    /// Pending updates.
+    Updates,
+}
+
+impl Kind {
+    fn word(self) -> &'static str {
+        match self {
+            Kind::Packages => "packages",
+            Kind::Updates => "updates",
+        }
+    }
+}
+
+/// How stale `last_used_at` may be. Ten thousand servers with one list must not queue up to write
+/// one row, so it is written once in this time.
+const FRESH: SignedDuration = SignedDuration::from_hours(1);
+
+/// The least that an unused list is kept: far more than [`FRESH`], so that a list which [`keep`]
+/// found fresh enough is never old enough to be dropped.
+pub const KEPT_AT_LEAST: SignedDuration = SignedDuration::from_hours(24);
+
+const LEVEL: i32 = 3;
+
+/// A list, ready to be stored. Made outside the transaction, because compressing takes a
+/// millisecond.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packed {
+    digest: Digest,
+    entries: u32,
+    size_bytes: u64,
+    compressed: Vec<u8>,
+}
+
+impl Packed {
+    /// Packs the bytes of a listing with this many entries.
+    pub fn new(entries: u32, bytes: &[u8]) -> Self {
+        let compressed =
+            zstd::bulk::compress(bytes, LEVEL).expect("compressing into memory does not fail");
+        Self { digest: Digest::of(bytes), entries, size_bytes: bytes.len() as u64, compressed }
+    }
+
+    /// What it will be known by.
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+}
+
+row! {
+    struct Stored in "listings" by "kind" {
+        kind: String,
+        size_bytes: u64,
+        compressed: Vec<u8>,
+    }
+}
+
+/// Stores a list. Storing it again changes nothing. Says whether it was new.
+pub async fn store(
+    tx: &mut Tx,
+    org: OrgId,
+    kind: Kind,
+    list: &Packed,
+    now: Timestamp,
+) -> Result<bool> {
+    Ok(on!(tx, |c| {
+        sqlx::query(
+            "insert into listings (org_id, kind, digest, entries, size_bytes, compressed,
+                created_at, last_used_at)
+             values ($1, $2, $3, $4, $5, $6, $7, $7) on conflict do nothing",
+        )
+        .bind(put(&org))
+        .bind(kind.word())
+        .bind(put(&list.digest))
+        .bind(put(&list.entries))
+        .bind(put(&list.size_bytes))
+        .bind(&list.compressed)
+        .bind(put(&now))
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected() == 1)
+    })?)
+}
+
+/// Those of `digests` that this organization does not have: what agents must send.
+pub async fn missing(
+    conn: &mut Conn,
+    org: OrgId,
+    kind: Kind,
+    digests: &[Digest],
+) -> Result<Vec<Digest>> {
+    let mut known = std::collections::BTreeSet::new();
+    for chunk in digests.chunks(ROWS_MAX) {
+        let found: Vec<(Vec<u8>,)> = on!(conn, |c| {
+            let mut text = Text::new("select digest from listings where org_id = ");
+            text.bind(put(&org)).add(" and kind = ").bind(kind.word());
+            text.add(" and digest in ").list(chunk.iter().map(put));
+            text.build_as().fetch_all(c).await
+        })?;
+        known.extend(found.into_iter().map(|(digest,)| digest));
+    }
+    let missing = digests.iter().filter(|digest| !known.contains(digest.as_bytes().as_slice()));
+    Ok(missing.copied().collect())
+}
+
+/// The bytes of a list.
+pub async fn get(conn: &mut Conn, org: OrgId, kind: Kind, digest: Digest) -> Result<Vec<u8>> {
+    let found: Option<Stored> = on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Stored::COLUMNS,
+            " from listings where org_id = $1 and kind = $2 and digest = $3",
+        ]))
+        .bind(put(&org))
+        .bind(kind.word())
+        .bind(put(&digest))
+        .fetch_optional(c)
+        .await
+    })?;
+    let stored = found.ok_or_else(|| StoreError::not_found("package list", digest))?;
+    unpack(&stored, digest).map_err(|source| StoreError::Corrupt {
+        table: "listings",
+        id: digest.to_string(),
+        source,
+    })
+}
+
+fn unpack(stored: &Stored, digest: Digest) -> std::result::Result<Vec<u8>, crate::Cause> {
+    let size = usize::try_from(stored.size_bytes)?;
+    if size > vocab::listing::BYTES_MAX {
+        return Err(format!("{size} bytes are more than any list has").into());
+    }
+    let bytes = zstd::bulk::decompress(&stored.compressed, size)?;
+    if Digest::of(&bytes) != digest {
+        return Err("the bytes have another digest".into());
+    }
+    Ok(bytes)
+}
+
+/// Says that a server takes this list up. `NotFound`: it is not here, or not any more.
+pub async fn keep(
+    tx: &mut Tx,
+    org: OrgId,
+    kind: Kind,
+    digest: Digest,
+    now: Timestamp,
+) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query(
+            "update listings set last_used_at = $1
+              where org_id = $2 and kind = $3 and digest = $4 and last_used_at < $5",
+        )
+        .bind(put(&now))
+        .bind(put(&org))
+        .bind(kind.word())
+        .bind(put(&digest))
+        .bind(put(&now.saturating_sub(FRESH).unwrap_or(Timestamp::MIN)))
+        .execute(c)
+        .await
+        .map(drop)
+    })?;
+    let known = missing(tx, org, kind, &[digest]).await?.is_empty();
+    if known { Ok(()) } else { Err(StoreError::not_found("package list", digest)) }
+}
+
+/// Drops up to `limit` lists that nobody carries and nobody took up since `cutoff`, and says how
+/// many it were. A `cutoff` later than [`KEPT_AT_LEAST`] before `now` is moved there.
+pub async fn drop_unused(
+    tx: &mut Tx,
+    now: Timestamp,
+    cutoff: Timestamp,
+    limit: u32,
+) -> Result<u64> {
+    let cutoff = cutoff.min(now.saturating_sub(KEPT_AT_LEAST).unwrap_or(Timestamp::MIN));
+    // `last_used_at` stands outside once more: PostgreSQL looks at a row again that somebody wrote
+    // while it waited for it, and only conditions on the row itself see that.
+    Ok(on!(tx, |c| {
+        sqlx::query(
+            "delete from listings where last_used_at < $1 and (org_id, kind, digest) in (
+                select l.org_id, l.kind, l.digest from listings l
+                 where l.last_used_at < $1
+                   and not (l.kind = 'packages' and exists
+                        (select 1 from servers s where s.org_id = l.org_id
+                            and s.package_set = l.digest and s.removed_at is null))
+                   and not (l.kind = 'updates' and exists
+                        (select 1 from servers s where s.org_id = l.org_id
+                            and s.update_set = l.digest and s.removed_at is null))
+                 order by l.last_used_at limit $2)",
+        )
+        .bind(put(&cutoff))
+        .bind(i64::from(limit))
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected())
+    })?)
+}

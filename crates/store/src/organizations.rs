@@ -1,0 +1,131 @@
+//! Organizations: what one caller can see. Everything else belongs to one.
+
+use jiff::Timestamp;
+use vocab::OrgId;
+
+use crate::db::{Conn, on};
+use crate::error::{Result, StoreError, guarded, taken};
+use crate::row::{put, row};
+use crate::sql::join;
+use crate::tx::Tx;
+
+row! {
+    /// An organization.
+    pub struct Organization in "organizations" by "id" {
+        /// Its id.
+        pub id: OrgId,
+        /// Its name, unique among those that were not removed.
+        pub name: String,
+        /// When it was made.
+        pub created_at: Timestamp,
+        /// When it was removed, if it was.
+        pub removed_at: Option<Timestamp>,
+        /// How often it was changed.
+        pub generation: i64,
+    }
+}
+
+const NAME: &str = "an organization of this name";
+
+/// Makes an organization, and the beginning of its audit log.
+pub async fn create(tx: &mut Tx, id: OrgId, name: &str, now: Timestamp) -> Result<Organization> {
+    on!(tx, |c| {
+        sqlx::query(
+            "insert into organizations (id, name, created_at, generation) values ($1, $2, $3, 1)",
+        )
+        .bind(put(&id))
+        .bind(name)
+        .bind(put(&now))
+        .execute(c)
+        .await
+        .map(drop)
+    })
+    .map_err(taken(NAME))?;
+    on!(tx, |c| {
+        sqlx::query("insert into audit_heads (org_id, seq, hash) values ($1, 0, $2)")
+            .bind(put(&id))
+            .bind(Vec::<u8>::new())
+            .execute(c)
+            .await
+            .map(drop)
+    })?;
+    get(tx, id).await
+}
+
+/// One that was not removed.
+pub async fn get(conn: &mut Conn, id: OrgId) -> Result<Organization> {
+    let found = on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Organization::COLUMNS,
+            " from organizations where id = $1 and removed_at is null",
+        ]))
+        .bind(put(&id))
+        .fetch_optional(c)
+        .await
+    })?;
+    found.ok_or_else(|| StoreError::not_found("organization", id))
+}
+
+/// One that was not removed, by its name.
+pub async fn by_name(conn: &mut Conn, name: &str) -> Result<Organization> {
+    let found = on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Organization::COLUMNS,
+            " from organizations where name = $1 and removed_at is null",
+        ]))
+        .bind(name)
+        .fetch_optional(c)
+        .await
+    })?;
+    found.ok_or_else(|| StoreError::not_found("organization", name))
+}
+
+/// All that were not removed, by name.
+pub async fn list(conn: &mut Conn) -> Result<Vec<Organization>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Organization::COLUMNS,
+            " from organizations where removed_at is null order by name, id",
+        ]))
+        .fetch_all(c)
+        .await
+    })?)
+}
+
+/// Gives it another name.
+pub async fn rename(tx: &mut Tx, seen: &Organization, name: &str) -> Result<()> {
+    let saved = on!(tx, |c| {
+        sqlx::query(
+            "update organizations set name = $1, generation = generation + 1
+              where id = $2 and generation = $3 and removed_at is null",
+        )
+        .bind(name)
+        .bind(put(&seen.id))
+        .bind(seen.generation)
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected())
+    })
+    .map_err(taken(NAME))?;
+    guarded(saved)
+}
+
+/// Removes it from every list; its rows stay.
+pub async fn remove(tx: &mut Tx, seen: &Organization, now: Timestamp) -> Result<()> {
+    let saved = on!(tx, |c| {
+        sqlx::query(
+            "update organizations set removed_at = $1, generation = generation + 1
+              where id = $2 and generation = $3 and removed_at is null",
+        )
+        .bind(put(&now))
+        .bind(put(&seen.id))
+        .bind(seen.generation)
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected())
+    })?;
+    guarded(saved)
+}

@@ -1,0 +1,215 @@
+//! How the engines go about what is asked most often: by an index, not by walking a table.
+//!
+//! A list that is quick with ten servers and slow with 100,000 looks the same in every other test.
+//! So the very text that a function sends is explained here, on tables with some rows and fresh
+//! statistics.
+
+use domain::rollout::{Busy, Head, Pace, Phase, Target};
+use sqlx::AssertSqlSafe;
+use vocab::{OrgId, ServerId, Stage, Status};
+
+use crate::db::{Wire, on};
+use crate::server_list::{Filter, Sort};
+use crate::sql::spy;
+use crate::support::{Place, at, both, nth, org};
+use crate::{Db, Page, Tx, presence, rollout_targets, rollouts, schedules, server_list, servers};
+
+const FLEET: u32 = 2_000;
+
+fn server(org_id: OrgId, n: u32) -> servers::Server {
+    servers::Server {
+        id: nth!(ServerId, n),
+        org_id,
+        hostname: format!("web-{n}").parse().unwrap(),
+        environment: Some(
+            if n.is_multiple_of(10) { "staging" } else { "production" }.parse().unwrap(),
+        ),
+        tags: vec![format!("rack={}", n % 40).parse().unwrap()],
+        os: vocab::Os::new("debian", "12", "").unwrap(),
+        kernel: String::new(),
+        arch: String::new(),
+        package_manager: None,
+        agent_version: String::new(),
+        public_key: n.to_be_bytes().to_vec(),
+        enrolled_at: at(0),
+        last_scan_at: None,
+        reboot_required: false,
+        reboot_reasons: Vec::new(),
+        activity: "idle".into(),
+        package_set: None,
+        update_set: None,
+        packages: 0,
+        updates: 0,
+        security_updates: 0,
+        cves: std::collections::BTreeMap::new(),
+        facts: serde_json::Value::Null,
+        quarantine: None,
+        generation: 1,
+        last_seen_at: at(if n.is_multiple_of(1000) { 0 } else { 1000 }),
+        counter: 1,
+    }
+}
+
+fn schedule(org_id: OrgId, n: u32) -> schedules::Schedule {
+    schedules::Schedule {
+        id: nth!(ScheduleId, n),
+        org_id,
+        name: format!("schedule {n}"),
+        description: String::new(),
+        enabled: true,
+        cron: "0 3 * * *".parse().unwrap(),
+        timezone: "UTC".parse().unwrap(),
+        targets: vocab::Selector::All,
+        options: serde_json::json!({}),
+        next_run_at: (!n.is_multiple_of(10)).then(|| at(i64::from(n))),
+        created_at: at(0),
+        updated_at: at(0),
+        generation: 1,
+    }
+}
+
+fn busy(server: ServerId) -> rollout_targets::Move {
+    let next = Target::Busy(Busy { stage: Stage::Dispatched, started_at: at(1), by: at(60) });
+    rollout_targets::Move { server_id: server, seen: 1, next, result: None }
+}
+
+async fn fill(db: &Db) -> (OrgId, vocab::BatchId) {
+    let ours = org(db).await;
+    let batch = nth!(BatchId, 1_u32);
+    let mut tx = db.begin().await.unwrap();
+    let ids: Vec<_> = (0..FLEET).map(|n| (nth!(TaskId, n), nth!(ServerId, n))).collect();
+    for n in 0..FLEET {
+        servers::enroll(&mut tx, &server(ours, n)).await.unwrap();
+        schedules::create(&mut tx, &schedule(ours, n)).await.unwrap();
+    }
+    let rollout = rollouts::Rollout {
+        id: batch,
+        org_id: ours,
+        head: Head {
+            id: batch,
+            phase: Phase::Running,
+            pace: Pace::default(),
+            starts_at: at(0),
+            start_by: at(600),
+            last_start: None,
+            forgiven: 0,
+            canary_waived: false,
+            clock: at(0),
+        },
+        options: serde_json::json!({}),
+        origin: "api".into(),
+        started_by: "test".into(),
+        run_id: None,
+        total: 0,
+        created_at: at(0),
+        ended_at: None,
+        generation: 1,
+        revision: 1,
+    };
+    rollouts::create(&mut tx, &rollout, &ids).await.unwrap();
+    let some: Vec<_> = (0..200_u32).map(|n| busy(nth!(ServerId, n * 7))).collect();
+    rollout_targets::claim(&mut tx, batch, &some).await.unwrap();
+    tx.commit().await.unwrap();
+    (ours, batch)
+}
+
+/// The calls that are made most often, or that matter most when a fleet is large.
+async fn ask(
+    tx: &mut Tx,
+    ours: OrgId,
+    batch: vocab::BatchId,
+    mut after: impl AsyncFnMut(&mut Tx, &str),
+) {
+    let page = Page { limit: 50, offset: 0 };
+    macro_rules! call {
+        ($name:literal, $call:expr) => {
+            $call.await.unwrap();
+            after(tx, $name).await;
+        };
+    }
+    after(tx, "").await;
+    call!("due schedules", schedules::due(tx, at(50), 100));
+    call!("next due", schedules::next_due(tx));
+    call!("overdue targets", rollout_targets::overdue(tx, at(50), 100));
+    call!("claim", rollout_targets::claim(tx, batch, &[busy(nth!(ServerId, 1_u32))]));
+    let more = rollout_targets::Move { seen: 2, ..busy(nth!(ServerId, 1_u32)) };
+    call!("save", rollout_targets::save(tx, batch, &[more]));
+    call!("in work", rollout_targets::in_work(tx, &[nth!(ServerId, 1_u32)]));
+    call!("changed", rollout_targets::changed_since(tx, batch, 3));
+    call!("of server", rollout_targets::unfinished_of(tx, nth!(ServerId, 1_u32)));
+    call!("one server", servers::get(tx, ours, nth!(ServerId, 5_u32)));
+    let beat =
+        presence::Beat { org: ours, server_id: nth!(ServerId, 5_u32), seen_at: at(9), counter: 2 };
+    call!("signs of life", presence::beat(tx, &[beat]));
+    let list = async |tx: &mut Tx, filter: Filter| {
+        // The page alone: the total is counted by walking, an index where there is a filter.
+        server_list::items(tx, ours, &filter, Sort::Hostname, page).await
+    };
+    call!("servers", list(tx, Filter::default()));
+    let environment = Some("staging".parse().unwrap());
+    call!("servers of an environment", list(tx, Filter { environment, ..Filter::default() }));
+    let os = Some("debian 12".parse().unwrap());
+    call!("servers of a system", list(tx, Filter { os, ..Filter::default() }));
+    let tags = vec!["rack=7".parse().unwrap()];
+    call!("tagged servers", list(tx, Filter { tags, ..Filter::default() }));
+    let status = Some((Status::Online, at(500)));
+    call!("online servers", list(tx, Filter { status, ..Filter::default() }));
+    let status = Some((Status::Offline, at(500)));
+    call!("offline servers", list(tx, Filter { status, ..Filter::default() }));
+}
+
+/// SQLite says how it would go about a text.
+async fn steps(tx: &mut Tx, sql: &str) -> Vec<String> {
+    let Wire::Sqlite(c) = tx.wire() else { return Vec::new() };
+    let sql = AssertSqlSafe(format!("explain query plan {sql}"));
+    let rows: Vec<(i64, i64, i64, String)> = sqlx::query_as(sql).fetch_all(c).await.unwrap();
+    rows.into_iter().map(|(.., step)| step).collect()
+}
+
+/// PostgreSQL counts, in this transaction, how often it walked a table. `presence` is left out:
+/// those who are offline are found by walking it.
+async fn walks(tx: &mut Tx) -> i64 {
+    let Wire::Pg(c) = tx.wire() else { return 0 };
+    let (walks,) = sqlx::query_as(
+        "select coalesce(sum(seq_scan), 0)::bigint from pg_stat_xact_user_tables
+          where relname in ('servers', 'server_tags', 'schedules', 'rollout_targets')",
+    )
+    .fetch_one(c)
+    .await
+    .unwrap();
+    walks
+}
+
+both! {
+    async fn what_is_asked_often_is_answered_by_an_index(place: Place) {
+        let db = place.open().await;
+        let (ours, batch) = fill(&db).await;
+        place.by_hand("analyze").await;
+        let mut tx = db.begin().await.unwrap();
+        let mut walked = 0;
+        let mut explained = 0;
+        ask(&mut tx, ours, batch, async |tx, name| {
+            let now = walks(tx).await;
+            assert!(now == walked || name.is_empty(), "{name} walks a table");
+            walked = now;
+            for sql in spy::take().into_iter().filter(|_| !name.is_empty()) {
+                for step in steps(tx, &sql).await {
+                    explained += 1;
+                    let own = step.starts_with("SCAN v") || step == "SCAN CONSTANT ROW";
+                    assert!(own || !step.starts_with("SCAN"), "{name}: {step}");
+                    let sorted = step == "USE TEMP B-TREE FOR ORDER BY";
+                    assert!(!sorted || name == "offline servers", "{name} is sorted: {sql}");
+                }
+            }
+        })
+        .await;
+        assert!(explained > 20 || !place.is_sqlite());
+        tx.rollback().await.unwrap();
+        // The counter that the test leans on does count.
+        let mut tx = db.begin().await.unwrap();
+        let walk = "select count(*) from servers where kernel = 'none'";
+        on!(tx, |c| sqlx::query(walk).execute(c).await.map(drop)).unwrap();
+        assert!(walks(&mut tx).await > 0 || place.is_sqlite());
+        assert!(steps(&mut tx, walk).await.iter().all(|step| step.starts_with("SCAN")));
+    }
+}

@@ -1,0 +1,106 @@
+//! When each server was last heard from.
+//!
+//! Written thousands of times a second, so it is gathered by the caller and written in a few wide
+//! statements, into a narrow table of its own: a sign of life touches neither a server's row nor
+//! its indexes.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use vocab::{OrgId, ServerId};
+
+use crate::db::{Conn, on};
+use crate::error::Result;
+use crate::row::{put, row};
+use crate::sql::{ROWS_MAX, Text, join};
+use crate::tx::Tx;
+
+/// A sign of life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Beat {
+    /// Whose server.
+    pub org: OrgId,
+    /// Which server.
+    pub server_id: ServerId,
+    /// When it was heard.
+    pub seen_at: Timestamp,
+    /// The counter of its sync.
+    pub counter: i64,
+}
+
+row! {
+    /// When one server was last heard from.
+    pub struct Presence in "presence" by "server_id" {
+        /// Which server.
+        pub server_id: ServerId,
+        /// When.
+        pub last_seen_at: Timestamp,
+        /// The counter of its last sync.
+        pub counter: i64,
+    }
+}
+
+/// Notes signs of life. Neither the time nor the counter of a server ever goes back; servers that
+/// were removed are passed over. Says how many moved forward.
+pub async fn beat(tx: &mut Tx, beats: &[Beat]) -> Result<u64> {
+    // Each server once, with the latest of each; sorted, so that replicas lock rows in one order.
+    let mut latest = BTreeMap::new();
+    for beat in beats {
+        let (seen_at, counter) =
+            latest.entry((beat.org, beat.server_id)).or_insert((beat.seen_at, beat.counter));
+        *seen_at = beat.seen_at.max(*seen_at);
+        *counter = beat.counter.max(*counter);
+    }
+    let latest: Vec<_> = latest.into_iter().collect();
+    let mut moved = 0;
+    for chunk in latest.chunks(ROWS_MAX) {
+        moved += on!(tx, |c| {
+            Text::new("with v (of_org, server, seen, syncs) as (")
+                .rows(chunk, |row, ((org, server), (seen_at, counter))| {
+                    row.bind(put(org)).bind(put(server)).bind(put(seen_at)).bind(*counter);
+                })
+                .add(
+                    ") update presence
+                       set last_seen_at =
+                                case when v.seen > last_seen_at then v.seen else last_seen_at end,
+                           counter = case when v.syncs > counter then v.syncs else counter end
+                      from v
+                     where org = v.of_org and server_id = v.server
+                       and (v.seen > last_seen_at or v.syncs > counter)",
+                )
+                .build()
+                .execute(c)
+                .await
+                .map(|done| done.rows_affected())
+        })?;
+    }
+    Ok(moved)
+}
+
+/// Sets the counter, also back: a person decided which of two copies is the real server.
+pub async fn set_counter(tx: &mut Tx, org: OrgId, id: ServerId, counter: i64) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query("update presence set counter = $1 where org = $2 and server_id = $3")
+            .bind(counter)
+            .bind(put(&org))
+            .bind(put(&id))
+            .execute(c)
+            .await
+            .map(drop)
+    })?;
+    Ok(())
+}
+
+/// When every server of the organization was last heard from.
+pub async fn all(conn: &mut Conn, org: OrgId) -> Result<Vec<Presence>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Presence::COLUMNS,
+            " from presence where org = $1 order by server_id",
+        ]))
+        .bind(put(&org))
+        .fetch_all(c)
+        .await
+    })?)
+}

@@ -1,0 +1,347 @@
+//! The targets of rollouts: where each server stands in each of them.
+//!
+//! A target is in work exactly while its `deadline` is not null. A unique index over the servers of
+//! such targets keeps a server from being in work twice, whatever the replicas believe; [`claim`]
+//! passes over those that are, instead of failing.
+
+use std::collections::BTreeMap;
+
+use domain::rollout::{Outcome, Target};
+use jiff::Timestamp;
+use serde_json::Value;
+use vocab::{BatchId, OrgId, ServerId, TaskId};
+
+use crate::db::{Conn, on};
+use crate::error::{Result, StoreError, taken};
+use crate::rollouts::next_revision;
+use crate::row::{parse, put, row};
+use crate::sql::{ROWS_MAX, Text, join};
+use crate::tx::Tx;
+use crate::{Page, Paged};
+
+row! {
+    /// A target, as the planner needs it.
+    pub struct TargetRow in "rollout_targets" by "task_id" {
+        /// Of which rollout.
+        pub rollout_id: BatchId,
+        /// The task, as the API calls it.
+        pub task_id: TaskId,
+        /// Which server.
+        pub server_id: ServerId,
+        /// When its turn comes.
+        pub position: u32,
+        /// Where it stands.
+        pub target: Target,
+        /// How often it was changed.
+        pub generation: i64,
+        /// The rollout's revision when it was last changed.
+        pub revision: i64,
+    }
+}
+
+row! {
+    /// A target with what its agent reported.
+    pub struct TargetResult in "rollout_targets" by "task_id" {
+        /// Of which rollout.
+        pub rollout_id: BatchId,
+        /// The task, as the API calls it.
+        pub task_id: TaskId,
+        /// Which server.
+        pub server_id: ServerId,
+        /// When its turn comes.
+        pub position: u32,
+        /// Where it stands.
+        pub target: Target,
+        /// What its agent reported.
+        pub result: Option<Value>,
+        /// How often it was changed.
+        pub generation: i64,
+    }
+}
+
+row! {
+    /// A server in work.
+    pub struct InWork in "rollout_targets" by "server_id" {
+        /// Which server.
+        pub server_id: ServerId,
+        /// In which rollout.
+        pub rollout_id: BatchId,
+        /// Its task.
+        pub task_id: TaskId,
+        /// When its stage has taken too long.
+        pub deadline: Timestamp,
+    }
+}
+
+/// A target's next state.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Move {
+    /// Which server.
+    pub server_id: ServerId,
+    /// The generation of the target that this was decided on.
+    pub seen: i64,
+    /// Where it stands from now on.
+    pub next: Target,
+    /// What its agent reported; `None` keeps what was reported before.
+    pub result: Option<Value>,
+}
+
+/// The state in one word, as the column has it and counts are made by.
+pub fn state_word(target: Target) -> &'static str {
+    match target {
+        Target::Waiting => "waiting",
+        Target::Busy(busy) => busy.stage.as_str(),
+        Target::Done(done) => match done.outcome {
+            Outcome::Succeeded => "succeeded",
+            Outcome::NoChange => "no_change",
+            Outcome::Failed(_) => "failed",
+            Outcome::TimedOut(_) => "timed_out",
+            Outcome::Skipped(_) => "skipped",
+            Outcome::Canceled(_) => "canceled",
+        },
+    }
+}
+
+fn deadline(target: Target) -> Option<Timestamp> {
+    match target {
+        Target::Busy(busy) => Some(busy.by),
+        Target::Waiting | Target::Done(_) => None,
+    }
+}
+
+pub(crate) async fn insert(
+    tx: &mut Tx,
+    rollout: BatchId,
+    targets: &[(TaskId, ServerId)],
+) -> Result<()> {
+    let (id, waiting) = (put(&rollout), put(&Target::Waiting));
+    let mut position = 0_i64;
+    for chunk in targets.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            Text::new(
+                "insert into rollout_targets
+                    (rollout_id, task_id, server_id, position, state, target,
+                     generation, revision) ",
+            )
+            .rows((position..).zip(chunk), |row, (position, (task, server))| {
+                row.bind(id.clone()).bind(put(task)).bind(put(server)).bind(position);
+                row.bind("waiting").bind(waiting.clone()).bind(1_i64).bind(1_i64);
+            })
+            .build()
+            .execute(c)
+            .await
+            .map(drop)
+        })
+        .map_err(taken("a server of this batch"))?;
+        position += chunk.len() as i64;
+    }
+    Ok(())
+}
+
+/// All targets of a rollout, in the order of their turns.
+pub async fn all(conn: &mut Conn, rollout: BatchId) -> Result<Vec<TargetRow>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            TargetRow::COLUMNS,
+            " from rollout_targets where rollout_id = $1 order by position",
+        ]))
+        .bind(put(&rollout))
+        .fetch_all(c)
+        .await
+    })?)
+}
+
+/// The targets that changed after `revision`, those that changed first before the others.
+pub async fn changed_since(
+    conn: &mut Conn,
+    rollout: BatchId,
+    revision: i64,
+) -> Result<Vec<TargetRow>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            TargetRow::COLUMNS,
+            " from rollout_targets where rollout_id = $1 and revision > $2
+              order by revision, position",
+        ]))
+        .bind(put(&rollout))
+        .bind(revision)
+        .fetch_all(c)
+        .await
+    })?)
+}
+
+/// Some targets of a rollout with their results, in the order of their turns; no states: all.
+pub async fn list(
+    conn: &mut Conn,
+    rollout: BatchId,
+    states: &[&str],
+    page: Page,
+) -> Result<Paged<TargetResult>> {
+    let items = on!(conn, |c| {
+        let mut text = Text::new("select ");
+        text.add(TargetResult::COLUMNS).add(" from rollout_targets where rollout_id = ");
+        text.bind(put(&rollout));
+        if !states.is_empty() {
+            text.add(" and state in ").list(states.iter().map(ToString::to_string));
+        }
+        text.add(" order by position limit ").bind(i64::from(page.limit));
+        text.add(" offset ").bind(put(&page.offset));
+        text.build_as().fetch_all(c).await
+    })?;
+    let counts = counts(conn, rollout).await?;
+    let wanted = |state: &str| states.is_empty() || states.contains(&state);
+    let total = counts.iter().filter(|(state, _)| wanted(state)).map(|(_, count)| count).sum();
+    Ok(Paged { items, total })
+}
+
+/// How many targets of a rollout stand where, by [`state_word`].
+pub async fn counts(conn: &mut Conn, rollout: BatchId) -> Result<BTreeMap<String, u64>> {
+    let found: Vec<(String, i64)> = on!(conn, |c| {
+        sqlx::query_as(
+            "select state, count(*) from rollout_targets where rollout_id = $1 group by state",
+        )
+        .bind(put(&rollout))
+        .fetch_all(c)
+        .await
+    })?;
+    Ok(found.into_iter().map(|(state, count)| (state, count.unsigned_abs())).collect())
+}
+
+/// One task of this organization.
+pub async fn of_task(conn: &mut Conn, org: OrgId, task: TaskId) -> Result<TargetResult> {
+    let found = on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            TargetResult::COLUMNS,
+            " from rollout_targets where task_id = $1 and exists
+                (select 1 from rollouts where id = rollout_id and org_id = $2)",
+        ]))
+        .bind(put(&task))
+        .bind(put(&org))
+        .fetch_optional(c)
+        .await
+    })?;
+    found.ok_or_else(|| StoreError::not_found("task", task))
+}
+
+/// The targets of one server that are not at an end, in any rollout.
+pub async fn unfinished_of(conn: &mut Conn, server: ServerId) -> Result<Vec<TargetRow>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            TargetRow::COLUMNS,
+            " from rollout_targets
+              where server_id = $1 and (state = 'waiting' or deadline is not null)
+              order by rollout_id",
+        ]))
+        .bind(put(&server))
+        .fetch_all(c)
+        .await
+    })?)
+}
+
+/// Which of these servers are in work, and where.
+pub async fn in_work(conn: &mut Conn, servers: &[ServerId]) -> Result<Vec<InWork>> {
+    let mut found = Vec::new();
+    for chunk in servers.chunks(ROWS_MAX) {
+        found.extend(on!(conn, |c| {
+            let mut text = Text::new("select ");
+            text.add(InWork::COLUMNS);
+            text.add(" from rollout_targets where deadline is not null and server_id in ");
+            text.list(chunk.iter().map(put));
+            text.build_as::<InWork>().fetch_all(c).await
+        })?);
+    }
+    Ok(found)
+}
+
+/// Those whose stage has taken too long at `now`, of all rollouts, the latest first.
+pub async fn overdue(conn: &mut Conn, now: Timestamp, limit: u32) -> Result<Vec<InWork>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            InWork::COLUMNS,
+            " from rollout_targets where deadline <= $1 order by deadline limit $2",
+        ]))
+        .bind(put(&now))
+        .bind(i64::from(limit))
+        .fetch_all(c)
+        .await
+    })?)
+}
+
+/// Saves every move or, if someone was faster with one of them, none: then it is `Stale`, and the
+/// transaction is to be dropped. Answers with the rollout's revision.
+///
+/// Not for putting a waiting server to work; [`claim`] does that.
+pub async fn save(tx: &mut Tx, rollout: BatchId, moves: &[Move]) -> Result<i64> {
+    let revision = next_revision(tx, rollout).await?;
+    let mut saved = 0;
+    for chunk in moves.chunks(ROWS_MAX) {
+        saved += write(tx, rollout, revision, chunk, "").await?.len();
+    }
+    if saved == moves.len() { Ok(revision) } else { Err(StoreError::Stale) }
+}
+
+/// Puts waiting servers to work, and answers with those that were. The others are in work in
+/// another rollout, or their targets changed since they were seen.
+pub async fn claim(tx: &mut Tx, rollout: BatchId, moves: &[Move]) -> Result<Vec<ServerId>> {
+    let revision = next_revision(tx, rollout).await?;
+    let mut moves = moves.to_vec();
+    moves.sort_unstable_by_key(|next| next.server_id);
+    let mut claimed = Vec::with_capacity(moves.len());
+    for chunk in moves.chunks(ROWS_MAX) {
+        lock_servers(tx, chunk).await?;
+        claimed.extend(write(tx, rollout, revision, chunk, NOT_IN_WORK).await?);
+    }
+    Ok(claimed)
+}
+
+const NOT_IN_WORK: &str = " and deadline is null and not exists
+    (select 1 from rollout_targets b where b.server_id = v.server and b.deadline is not null)";
+
+/// Two rollouts that want one server at the same moment would both find it free and one would run
+/// into the index, which ends its transaction on PostgreSQL. So they take their turns over the
+/// server's own row, in the order of the ids. SQLite has one writer and needs none of it.
+async fn lock_servers(tx: &mut Tx, moves: &[Move]) -> Result<()> {
+    on!(tx, |c, d| {
+        if d.for_update.is_empty() {
+            return Ok(());
+        }
+        let mut text = Text::new("select id from servers where id in ");
+        text.list(moves.iter().map(|next| put(&next.server_id)));
+        text.add(" order by id").add(d.for_update);
+        text.build().fetch_all(c).await.map(drop)
+    })?;
+    Ok(())
+}
+
+async fn write(
+    tx: &mut Tx,
+    rollout: BatchId,
+    revision: i64,
+    moves: &[Move],
+    condition: &'static str,
+) -> Result<Vec<ServerId>> {
+    let written: Vec<(String,)> = on!(tx, |c| {
+        let mut text = Text::new("with v (server, seen, to_state, to_target, due, report) as (");
+        text.rows(moves, |row, next| {
+            row.bind(put(&next.server_id)).bind(next.seen).bind(state_word(next.next));
+            row.bind(put(&next.next)).bind(put(&deadline(next.next))).bind(put(&next.result));
+        });
+        text.add(
+            ") update rollout_targets
+                  set state = v.to_state, target = v.to_target, deadline = v.due,
+                      result = coalesce(v.report, result), generation = generation + 1,
+                      revision = ",
+        );
+        text.bind(revision).add(" from v where rollout_id = ").bind(put(&rollout));
+        text.add(" and server_id = v.server and generation = v.seen").add(condition);
+        text.add(" returning server_id");
+        text.build_as().fetch_all(c).await
+    })
+    .map_err(taken("a server that is in work"))?;
+    written.into_iter().map(|(id,)| parse("rollout_targets", id)).collect()
+}

@@ -1,0 +1,206 @@
+//! Rollouts as a whole; their targets are in [`crate::rollout_targets`].
+//!
+//! A rollout has two counts. `generation` is that of the head: whoever starts servers saves the
+//! head too, so a pause that came in between makes him stale. `revision` grows with every
+//! transaction that changes anything of the rollout: a planner that keeps one in memory asks for
+//! what changed since the revision that it knows.
+
+use domain::rollout::{End, Head, Phase};
+use jiff::Timestamp;
+use serde_json::Value;
+use vocab::{BatchId, OrgId, RunId, ServerId, TaskId};
+
+use crate::db::{Conn, on};
+use crate::error::{Result, StoreError, guarded, taken};
+use crate::row::{parse, put, row};
+use crate::sql::{Text, join};
+use crate::tx::Tx;
+use crate::{Page, Paged, Topic, rollout_targets};
+
+row! {
+    /// A rollout, without its targets.
+    pub struct Rollout in "rollouts" by "id" {
+        /// Its id.
+        pub id: BatchId,
+        /// Whose it is.
+        pub org_id: OrgId,
+        /// What the planner knows of it.
+        pub head: Head,
+        /// The order, which the planner does not read.
+        pub options: Value,
+        /// Through which door it came.
+        pub origin: String,
+        /// Who started it.
+        pub started_by: String,
+        /// The run that started it.
+        pub run_id: Option<RunId>,
+        /// How many servers it has.
+        pub total: u32,
+        /// When it was made.
+        pub created_at: Timestamp,
+        /// When it ended.
+        pub ended_at: Option<Timestamp>,
+        /// How often the head was changed.
+        pub generation: i64,
+        /// How often anything was.
+        pub revision: i64,
+    }
+}
+
+/// The phase in one word, as the API and the column have it.
+pub fn phase_word(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Scheduled => "scheduled",
+        Phase::Running => "running",
+        Phase::Paused => "paused",
+        Phase::Halted(_) => "halted",
+        Phase::Canceling => "canceling",
+        Phase::Ended(End::Succeeded) => "succeeded",
+        Phase::Ended(End::CompletedWithErrors) => "completed_with_errors",
+        Phase::Ended(End::Failed) => "failed",
+        Phase::Ended(End::Canceled) => "canceled",
+        Phase::Ended(End::Expired) => "expired",
+    }
+}
+
+/// Adds a rollout over these servers in the order of their turns, each waiting. All or nothing:
+/// 100,000 of them are some hundred statements in one transaction. `total`, `generation` and
+/// `revision` are set here.
+pub async fn create(tx: &mut Tx, rollout: &Rollout, targets: &[(TaskId, ServerId)]) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query(
+            "insert into rollouts (id, org_id, head, phase, options, origin, started_by, run_id,
+                total, created_at, ended_at, generation, revision)
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, 1, 1)",
+        )
+        .bind(put(&rollout.id))
+        .bind(put(&rollout.org_id))
+        .bind(put(&rollout.head))
+        .bind(phase_word(rollout.head.phase))
+        .bind(put(&rollout.options))
+        .bind(put(&rollout.origin))
+        .bind(put(&rollout.started_by))
+        .bind(put(&rollout.run_id))
+        .bind(targets.len() as i64)
+        .bind(put(&rollout.created_at))
+        .bind(put(&rollout.ended_at))
+        .execute(c)
+        .await
+        .map(drop)
+    })
+    .map_err(taken("this batch"))?;
+    rollout_targets::insert(tx, rollout.id, targets).await?;
+    tx.ring(Topic::Rollouts);
+    Ok(())
+}
+
+/// One of this organization.
+pub async fn get(conn: &mut Conn, org: OrgId, id: BatchId) -> Result<Rollout> {
+    let found = on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Rollout::COLUMNS,
+            " from rollouts where id = $1 and org_id = $2",
+        ]))
+        .bind(put(&id))
+        .bind(put(&org))
+        .fetch_optional(c)
+        .await
+    })?;
+    found.ok_or_else(|| StoreError::not_found("batch", id))
+}
+
+/// One of whatever organization: for the engine, which serves them all.
+pub async fn load(conn: &mut Conn, id: BatchId) -> Result<Rollout> {
+    let found = on!(conn, |c| {
+        sqlx::query_as(join(&["select ", Rollout::COLUMNS, " from rollouts where id = $1"]))
+            .bind(put(&id))
+            .fetch_optional(c)
+            .await
+    })?;
+    found.ok_or_else(|| StoreError::not_found("batch", id))
+}
+
+/// Those that have not ended, of all organizations, and the revision of each: what the engine has
+/// to look after.
+pub async fn open(conn: &mut Conn) -> Result<Vec<(BatchId, i64)>> {
+    let found: Vec<(String, i64)> = on!(conn, |c| {
+        sqlx::query_as("select id, revision from rollouts where ended_at is null order by id")
+            .fetch_all(c)
+            .await
+    })?;
+    found.into_iter().map(|(id, revision)| Ok((parse("rollouts", id)?, revision))).collect()
+}
+
+/// Those of this organization in any of these phases, newest first; no phases: all.
+pub async fn list(
+    conn: &mut Conn,
+    org: OrgId,
+    phases: &[&str],
+    page: Page,
+) -> Result<Paged<Rollout>> {
+    let items = on!(conn, |c| {
+        let mut text = Text::new("select ");
+        text.add(Rollout::COLUMNS).add(" from rollouts where org_id = ").bind(put(&org));
+        if !phases.is_empty() {
+            text.add(" and phase in ").list(phases.iter().map(ToString::to_string));
+        }
+        text.add(" order by created_at desc, id desc limit ").bind(i64::from(page.limit));
+        text.add(" offset ").bind(put(&page.offset));
+        text.build_as().fetch_all(c).await
+    })?;
+    let (total,): (i64,) = on!(conn, |c| {
+        let mut text = Text::new("select count(*) from rollouts where org_id = ");
+        text.bind(put(&org));
+        if !phases.is_empty() {
+            text.add(" and phase in ").list(phases.iter().map(ToString::to_string));
+        }
+        text.build_as().fetch_one(c).await
+    })?;
+    Ok(Paged { items, total: total.unsigned_abs() })
+}
+
+/// Saves the head, unless someone saved it since `seen` was read. `ended_at` is given exactly when
+/// its phase is an end. Answers with the row as it is now.
+pub async fn save_head(
+    tx: &mut Tx,
+    seen: &Rollout,
+    head: &Head,
+    ended_at: Option<Timestamp>,
+) -> Result<Rollout> {
+    let saved = on!(tx, |c| {
+        sqlx::query(
+            "update rollouts
+                set head = $1, phase = $2, ended_at = $3,
+                    generation = generation + 1, revision = revision + 1
+              where id = $4 and generation = $5",
+        )
+        .bind(put(head))
+        .bind(phase_word(head.phase))
+        .bind(put(&ended_at))
+        .bind(put(&seen.id))
+        .bind(seen.generation)
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected())
+    })?;
+    guarded(saved)?;
+    tx.ring(Topic::Rollouts);
+    load(tx, seen.id).await
+}
+
+/// Takes the rollout's next revision. Whoever has it keeps every other writer of this rollout
+/// waiting until his commit, so a reader that has seen one revision never finds an earlier one
+/// afterwards.
+pub(crate) async fn next_revision(tx: &mut Tx, id: BatchId) -> Result<i64> {
+    let taken: Option<(i64,)> = on!(tx, |c| {
+        sqlx::query_as(
+            "update rollouts set revision = revision + 1 where id = $1 returning revision",
+        )
+        .bind(put(&id))
+        .fetch_optional(c)
+        .await
+    })?;
+    tx.ring(Topic::Rollouts);
+    taken.map(|(revision,)| revision).ok_or_else(|| StoreError::not_found("batch", id))
+}

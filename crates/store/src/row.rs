@@ -1,0 +1,282 @@
+//! How a value lies in a column, and how a row becomes a struct.
+//!
+//! A word of `vocab` lies there as the text that it prints, a time as `timestamptz` or as an
+//! INTEGER of microseconds, a structure as JSON text: no statement looks inside one, so text is
+//! enough.
+
+use jiff::Timestamp;
+use sqlx::encode::IsNull;
+use sqlx::error::BoxDynError;
+use sqlx::postgres::types::Oid;
+use sqlx::postgres::{PgArgumentBuffer, PgTypeInfo, PgValueRef};
+use sqlx::sqlite::{SqliteArgumentsBuffer, SqliteTypeInfo, SqliteValueRef};
+use sqlx::{Decode, Encode, Postgres, Sqlite, Type};
+
+use crate::error::{Cause, CorruptRow};
+
+/// A value that one column can hold.
+pub(crate) trait Column: Sized {
+    /// What the drivers carry.
+    type Raw;
+    fn to_raw(&self) -> Self::Raw;
+    fn from_raw(raw: Self::Raw) -> Result<Self, Cause>;
+}
+
+/// What to bind for `value`.
+pub(crate) fn put<T: Column>(value: &T) -> T::Raw {
+    value.to_raw()
+}
+
+impl<T: Column> Column for Option<T> {
+    type Raw = Option<T::Raw>;
+    fn to_raw(&self) -> Self::Raw {
+        self.as_ref().map(T::to_raw)
+    }
+    fn from_raw(raw: Self::Raw) -> Result<Self, Cause> {
+        raw.map(T::from_raw).transpose()
+    }
+}
+
+macro_rules! plain {
+    ($($kind:ty),*) => {$(
+        impl Column for $kind {
+            type Raw = $kind;
+            fn to_raw(&self) -> $kind {
+                self.clone()
+            }
+            fn from_raw(raw: $kind) -> Result<Self, Cause> {
+                Ok(raw)
+            }
+        }
+    )*};
+}
+plain!(i64, bool, String, Vec<u8>);
+
+macro_rules! numbers {
+    ($($kind:ty),*) => {$(
+        impl Column for $kind {
+            type Raw = i64;
+            fn to_raw(&self) -> i64 {
+                // Both engines end at 63 bits; counts and sizes of ours never come near.
+                i64::try_from(*self).unwrap_or(i64::MAX)
+            }
+            fn from_raw(raw: i64) -> Result<Self, Cause> {
+                Ok(Self::try_from(raw)?)
+            }
+        }
+    )*};
+}
+numbers!(u16, u32, u64);
+
+/// Words that print and parse.
+macro_rules! via {
+    ($($kind:ty),* $(,)?) => {$(
+        impl $crate::row::Column for $kind {
+            type Raw = String;
+            fn to_raw(&self) -> String {
+                self.to_string()
+            }
+            fn from_raw(raw: String) -> Result<Self, $crate::error::Cause> {
+                Ok(raw.parse()?)
+            }
+        }
+    )*};
+}
+pub(crate) use via;
+
+/// Structures, as JSON text.
+macro_rules! json {
+    ($($kind:ty),* $(,)?) => {$(
+        impl $crate::row::Column for $kind {
+            type Raw = String;
+            fn to_raw(&self) -> String {
+                $crate::row::to_json(self)
+            }
+            fn from_raw(raw: String) -> Result<Self, $crate::error::Cause> {
+                Ok(serde_json::from_str(&raw)?)
+            }
+        }
+    )*};
+}
+
+/// Our own types serialize; one that does not would be a bug of the type, found by its first test.
+pub(crate) fn to_json<T: serde::Serialize>(value: &T) -> String {
+    serde_json::to_string(value).expect("a type of ours serializes to JSON")
+}
+
+via!(
+    vocab::BatchId,
+    vocab::EventId,
+    vocab::KeyId,
+    vocab::OrgId,
+    vocab::RunId,
+    vocab::ScheduleId,
+    vocab::ServerId,
+    vocab::TaskId,
+    vocab::TokenId,
+    vocab::Cron,
+    vocab::Environment,
+    vocab::Hostname,
+    vocab::PackageManager,
+    vocab::Role,
+    vocab::SkipReason,
+    vocab::Zone,
+);
+json!(
+    serde_json::Value,
+    Vec<String>,
+    Vec<vocab::Environment>,
+    Vec<vocab::Tag>,
+    vocab::Os,
+    vocab::Selector,
+    std::collections::BTreeMap<vocab::Severity, u32>,
+    domain::rollout::Head,
+    domain::rollout::Target,
+);
+
+impl Column for vocab::Digest {
+    type Raw = Vec<u8>;
+    fn to_raw(&self) -> Vec<u8> {
+        self.as_bytes().to_vec()
+    }
+    fn from_raw(raw: Vec<u8>) -> Result<Self, Cause> {
+        let bytes =
+            <[u8; 32]>::try_from(raw).map_err(|raw| format!("{} bytes, not 32", raw.len()))?;
+        Ok(Self::from_bytes(bytes))
+    }
+}
+
+/// An instant, to the microsecond: `timestamptz` on PostgreSQL, INTEGER on SQLite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ts(i64);
+
+/// Between 1970, where we count from, and 2000, where PostgreSQL does.
+const EPOCH_2000_MICROS: i64 = 946_684_800_000_000;
+const TIMESTAMPTZ: PgTypeInfo = PgTypeInfo::with_oid(Oid(1184));
+
+impl Column for Timestamp {
+    type Raw = Ts;
+    fn to_raw(&self) -> Ts {
+        Ts(self.as_microsecond())
+    }
+    fn from_raw(raw: Ts) -> Result<Self, Cause> {
+        Ok(Timestamp::from_microsecond(raw.0)?)
+    }
+}
+
+impl Type<Sqlite> for Ts {
+    fn type_info() -> SqliteTypeInfo {
+        <i64 as Type<Sqlite>>::type_info()
+    }
+    fn compatible(found: &SqliteTypeInfo) -> bool {
+        <i64 as Type<Sqlite>>::compatible(found)
+    }
+}
+
+impl Encode<'_, Sqlite> for Ts {
+    fn encode_by_ref(&self, buffer: &mut SqliteArgumentsBuffer) -> Result<IsNull, BoxDynError> {
+        <i64 as Encode<Sqlite>>::encode_by_ref(&self.0, buffer)
+    }
+}
+
+impl<'r> Decode<'r, Sqlite> for Ts {
+    fn decode(value: SqliteValueRef<'r>) -> Result<Self, BoxDynError> {
+        <i64 as Decode<Sqlite>>::decode(value).map(Self)
+    }
+}
+
+impl Type<Postgres> for Ts {
+    fn type_info() -> PgTypeInfo {
+        TIMESTAMPTZ
+    }
+}
+
+impl Encode<'_, Postgres> for Ts {
+    fn encode_by_ref(&self, buffer: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
+        <i64 as Encode<Postgres>>::encode(self.0.saturating_sub(EPOCH_2000_MICROS), buffer)
+    }
+}
+
+impl<'r> Decode<'r, Postgres> for Ts {
+    fn decode(value: PgValueRef<'r>) -> Result<Self, BoxDynError> {
+        let since_2000 = <i64 as Decode<Postgres>>::decode(value)?;
+        since_2000
+            .checked_add(EPOCH_2000_MICROS)
+            .map(Self)
+            .ok_or_else(|| "a time at infinity".into())
+    }
+}
+
+/// Wraps what went wrong with one row in the name of its table and its id.
+pub(crate) fn corrupt(table: &'static str, id: Option<String>, error: sqlx::Error) -> sqlx::Error {
+    let id = id.unwrap_or_else(|| "?".to_owned());
+    sqlx::Error::Decode(Box::new(CorruptRow { table, id, source: Box::new(error) }))
+}
+
+/// A word that was read alone, without a row around it.
+pub(crate) fn parse<T: std::str::FromStr<Err: Into<Cause>>>(
+    table: &'static str,
+    text: String,
+) -> crate::Result<T> {
+    text.parse().map_err(|cause: T::Err| crate::StoreError::Corrupt {
+        table,
+        source: cause.into(),
+        id: text,
+    })
+}
+
+pub(crate) fn misread(column: &'static str, source: Cause) -> sqlx::Error {
+    sqlx::Error::ColumnDecode { index: column.to_owned(), source }
+}
+
+/// A struct, its list of columns, and how both drivers' rows become one.
+///
+/// `in "table"` and `by "column"` are what a corrupt row is reported with.
+macro_rules! row {
+    (
+        $(#[$meta:meta])*
+        $vis:vis struct $name:ident in $table:literal by $key:literal {
+            $(#[$first_meta:meta])* $first_vis:vis $first:ident: $first_kind:ty,
+            $($(#[$field_meta:meta])* $field_vis:vis $field:ident: $kind:ty,)*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, PartialEq)]
+        $vis struct $name {
+            $(#[$first_meta])* $first_vis $first: $first_kind,
+            $($(#[$field_meta])* $field_vis $field: $kind,)*
+        }
+
+        impl $name {
+            pub(crate) const COLUMNS: &'static str =
+                concat!(stringify!($first), $(", ", stringify!($field)),*);
+        }
+
+        $crate::row::row! {
+            @read sqlx::sqlite::SqliteRow, $name, $table, $key,
+            $first: $first_kind $(, $field: $kind)*
+        }
+        $crate::row::row! {
+            @read sqlx::postgres::PgRow, $name, $table, $key,
+            $first: $first_kind $(, $field: $kind)*
+        }
+    };
+    (@read $row:ty, $name:ident, $table:literal, $key:literal, $($field:ident: $kind:ty),*) => {
+        impl<'r> sqlx::FromRow<'r, $row> for $name {
+            fn from_row(row: &'r $row) -> Result<Self, sqlx::Error> {
+                let read = || -> Result<Self, sqlx::Error> {
+                    Ok(Self {$(
+                        $field: {
+                            let raw = sqlx::Row::try_get(row, stringify!($field))?;
+                            <$kind as $crate::row::Column>::from_raw(raw)
+                                .map_err(|cause| $crate::row::misread(stringify!($field), cause))?
+                        },
+                    )*})
+                };
+                let id = || sqlx::Row::try_get(row, $key).ok();
+                read().map_err(|error| $crate::row::corrupt($table, id(), error))
+            }
+        }
+    };
+}
+pub(crate) use row;

@@ -1,0 +1,260 @@
+//! Runs: the executions of a schedule, those that were skipped included.
+//!
+//! Two unique indexes carry the promise: an instant of a schedule starts at most once, and a
+//! schedule has at most one unfinished run, however many replicas try and however a person's run
+//! and the calendar's meet.
+
+use std::fmt;
+use std::str::FromStr;
+
+use domain::rollout::End;
+use jiff::Timestamp;
+use serde_json::Value;
+use vocab::{BatchId, OrgId, RunId, ScheduleId, Selector, SkipReason};
+
+use crate::db::{Conn, on};
+use crate::error::{Result, StoreError, guarded};
+use crate::row::{put, row, via};
+use crate::sql::join;
+use crate::tx::Tx;
+use crate::{Page, Paged};
+
+/// What started a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trigger {
+    /// The calendar.
+    Cron,
+    /// A person.
+    Manual,
+}
+
+/// Where a run stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Its rollout is under way.
+    Running,
+    /// It never started.
+    Skipped,
+    /// Its rollout ended so.
+    Ended(End),
+}
+
+const TRIGGERS: [(Trigger, &str); 2] = [(Trigger::Cron, "cron"), (Trigger::Manual, "manual")];
+const STATES: [(State, &str); 7] = [
+    (State::Running, "running"),
+    (State::Skipped, "skipped"),
+    (State::Ended(End::Succeeded), "succeeded"),
+    (State::Ended(End::CompletedWithErrors), "completed_with_errors"),
+    (State::Ended(End::Failed), "failed"),
+    (State::Ended(End::Canceled), "canceled"),
+    (State::Ended(End::Expired), "expired"),
+];
+
+/// A word in a column that nobody writes there.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a word of a run")]
+pub struct UnknownWord(String);
+
+macro_rules! words {
+    ($($kind:ty: $table:ident),*) => {$(
+        impl fmt::Display for $kind {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let word = $table.iter().find(|(known, _)| known == self);
+                f.write_str(word.map_or("?", |(_, word)| word))
+            }
+        }
+
+        impl FromStr for $kind {
+            type Err = UnknownWord;
+            fn from_str(text: &str) -> std::result::Result<Self, UnknownWord> {
+                let known = $table.iter().find(|(_, word)| *word == text);
+                known.map(|(known, _)| *known).ok_or_else(|| UnknownWord(text.to_owned()))
+            }
+        }
+    )*};
+}
+words!(Trigger: TRIGGERS, State: STATES);
+via!(Trigger, State);
+
+row! {
+    /// A run.
+    pub struct Run in "runs" by "id" {
+        /// Its id.
+        pub id: RunId,
+        /// Whose it is.
+        pub org_id: OrgId,
+        /// Of which schedule.
+        pub schedule_id: ScheduleId,
+        /// What started it.
+        pub trigger_kind: Trigger,
+        /// Where it stands.
+        pub state: State,
+        /// Why it never started.
+        pub skip_reason: Option<SkipReason>,
+        /// The instant of the schedule; `None` for a run that a person started.
+        pub scheduled_for: Option<Timestamp>,
+        /// When it was started, or skipped.
+        pub started_at: Timestamp,
+        /// When it ended.
+        pub finished_at: Option<Timestamp>,
+        /// Its rollout.
+        pub batch_id: Option<BatchId>,
+        /// On which servers, as the schedule said then.
+        pub targets: Selector,
+        /// What it does there, as the schedule said then.
+        pub options: Value,
+        /// How often it was changed.
+        pub generation: i64,
+    }
+}
+
+/// What came of an attempt to start a run.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Start {
+    /// It is ours.
+    Started,
+    /// This instant was started or skipped already, by this run.
+    AlreadyStarted(RunId),
+    /// This run of the same schedule is not finished.
+    Overlaps(RunId),
+}
+
+/// Writes a run down: one that starts, or one that is skipped (its `finished_at` is given, so it
+/// overlaps nothing).
+pub async fn start(tx: &mut Tx, run: &Run) -> Result<Start> {
+    // `do nothing` waits for whoever is just inserting the same, and leaves the transaction usable.
+    let started = on!(tx, |c| {
+        sqlx::query(join(&[
+            "insert into runs (",
+            Run::COLUMNS,
+            ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+             on conflict do nothing",
+        ]))
+        .bind(put(&run.id))
+        .bind(put(&run.org_id))
+        .bind(put(&run.schedule_id))
+        .bind(put(&run.trigger_kind))
+        .bind(put(&run.state))
+        .bind(put(&run.skip_reason))
+        .bind(put(&run.scheduled_for))
+        .bind(put(&run.started_at))
+        .bind(put(&run.finished_at))
+        .bind(put(&run.batch_id))
+        .bind(put(&run.targets))
+        .bind(put(&run.options))
+        .bind(run.generation)
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected() == 1)
+    })?;
+    if started {
+        return Ok(Start::Started);
+    }
+    if let Some(other) = of_instant(tx, run).await? {
+        return Ok(Start::AlreadyStarted(other.id));
+    }
+    match unfinished(tx, run.schedule_id).await? {
+        Some(other) => Ok(Start::Overlaps(other.id)),
+        // The other one finished between the two statements: decide again.
+        None => Err(StoreError::Stale),
+    }
+}
+
+async fn of_instant(conn: &mut Conn, run: &Run) -> Result<Option<Run>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Run::COLUMNS,
+            " from runs where schedule_id = $1 and scheduled_for = $2",
+        ]))
+        .bind(put(&run.schedule_id))
+        .bind(put(&run.scheduled_for))
+        .fetch_optional(c)
+        .await
+    })?)
+}
+
+/// The run of this schedule that is not finished.
+pub async fn unfinished(conn: &mut Conn, schedule: ScheduleId) -> Result<Option<Run>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Run::COLUMNS,
+            " from runs where schedule_id = $1 and finished_at is null",
+        ]))
+        .bind(put(&schedule))
+        .fetch_optional(c)
+        .await
+    })?)
+}
+
+/// The run that started this rollout.
+pub async fn of_batch(conn: &mut Conn, batch: BatchId) -> Result<Option<Run>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&["select ", Run::COLUMNS, " from runs where batch_id = $1"]))
+            .bind(put(&batch))
+            .fetch_optional(c)
+            .await
+    })?)
+}
+
+/// One of this organization.
+pub async fn get(conn: &mut Conn, org: OrgId, id: RunId) -> Result<Run> {
+    let found = on!(conn, |c| {
+        sqlx::query_as(join(&["select ", Run::COLUMNS, " from runs where id = $1 and org_id = $2"]))
+            .bind(put(&id))
+            .bind(put(&org))
+            .fetch_optional(c)
+            .await
+    })?;
+    found.ok_or_else(|| StoreError::not_found("run", id))
+}
+
+/// Says how a run ended, unless someone changed it since it was read.
+pub async fn finish(tx: &mut Tx, seen: &Run, end: End, now: Timestamp) -> Result<()> {
+    let saved = on!(tx, |c| {
+        sqlx::query(
+            "update runs set state = $1, finished_at = $2, generation = generation + 1
+              where id = $3 and generation = $4",
+        )
+        .bind(put(&State::Ended(end)))
+        .bind(put(&now))
+        .bind(put(&seen.id))
+        .bind(seen.generation)
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected())
+    })?;
+    guarded(saved)
+}
+
+/// The history of a schedule, newest first.
+pub async fn list(
+    conn: &mut Conn,
+    org: OrgId,
+    schedule: ScheduleId,
+    page: Page,
+) -> Result<Paged<Run>> {
+    let items = on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Run::COLUMNS,
+            " from runs where schedule_id = $1 and org_id = $2
+              order by started_at desc, id desc limit $3 offset $4",
+        ]))
+        .bind(put(&schedule))
+        .bind(put(&org))
+        .bind(i64::from(page.limit))
+        .bind(put(&page.offset))
+        .fetch_all(c)
+        .await
+    })?;
+    let (total,): (i64,) = on!(conn, |c| {
+        sqlx::query_as("select count(*) from runs where schedule_id = $1 and org_id = $2")
+            .bind(put(&schedule))
+            .bind(put(&org))
+            .fetch_one(c)
+            .await
+    })?;
+    Ok(Paged { items, total: total.unsigned_abs() })
+}

@@ -1,0 +1,215 @@
+//! Schedules: recurring patch runs, and when each is due next.
+
+use jiff::Timestamp;
+use serde_json::Value;
+use vocab::{Cron, OrgId, ScheduleId, Selector, Zone};
+
+use crate::db::{Conn, on};
+use crate::error::{Result, StoreError, guarded, taken};
+use crate::row::{parse, put, row};
+use crate::sql::{ROWS_MAX, Text, join};
+use crate::tx::Tx;
+
+row! {
+    /// A schedule.
+    pub struct Schedule in "schedules" by "id" {
+        /// Its id.
+        pub id: ScheduleId,
+        /// Whose it is.
+        pub org_id: OrgId,
+        /// Its name, unique in the organization.
+        pub name: String,
+        /// What people say about it.
+        pub description: String,
+        /// Whether it runs.
+        pub enabled: bool,
+        /// When it runs.
+        pub cron: Cron,
+        /// By whose clocks.
+        pub timezone: Zone,
+        /// On which servers.
+        pub targets: Selector,
+        /// What it does there.
+        pub options: Value,
+        /// The next instant that is due; `None`: none is.
+        pub next_run_at: Option<Timestamp>,
+        /// When it was made.
+        pub created_at: Timestamp,
+        /// When a person last changed it.
+        pub updated_at: Timestamp,
+        /// How often it was changed.
+        pub generation: i64,
+    }
+}
+
+const NAME: &str = "a schedule of this name";
+
+/// Adds a schedule; its `generation` is taken as it is.
+pub async fn create(tx: &mut Tx, schedule: &Schedule) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query(join(&[
+            "insert into schedules (",
+            Schedule::COLUMNS,
+            ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
+        ]))
+        .bind(put(&schedule.id))
+        .bind(put(&schedule.org_id))
+        .bind(put(&schedule.name))
+        .bind(put(&schedule.description))
+        .bind(schedule.enabled)
+        .bind(put(&schedule.cron))
+        .bind(put(&schedule.timezone))
+        .bind(put(&schedule.targets))
+        .bind(put(&schedule.options))
+        .bind(put(&schedule.next_run_at))
+        .bind(put(&schedule.created_at))
+        .bind(put(&schedule.updated_at))
+        .bind(schedule.generation)
+        .execute(c)
+        .await
+        .map(drop)
+    })
+    .map_err(taken(NAME))
+}
+
+/// One of this organization.
+pub async fn get(conn: &mut Conn, org: OrgId, id: ScheduleId) -> Result<Schedule> {
+    let found = on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Schedule::COLUMNS,
+            " from schedules where id = $1 and org_id = $2",
+        ]))
+        .bind(put(&id))
+        .bind(put(&org))
+        .fetch_optional(c)
+        .await
+    })?;
+    found.ok_or_else(|| StoreError::not_found("schedule", id))
+}
+
+/// All of this organization, by name.
+pub async fn list(conn: &mut Conn, org: OrgId) -> Result<Vec<Schedule>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Schedule::COLUMNS,
+            " from schedules where org_id = $1 order by name, id",
+        ]))
+        .bind(put(&org))
+        .fetch_all(c)
+        .await
+    })?)
+}
+
+/// Saves `next`, unless someone saved since it was read: its `generation` is the one that was seen.
+pub async fn save(tx: &mut Tx, next: &Schedule) -> Result<()> {
+    let saved = on!(tx, |c| {
+        sqlx::query(
+            "update schedules
+                set name = $1, description = $2, enabled = $3, cron = $4, timezone = $5,
+                    targets = $6, options = $7, next_run_at = $8, updated_at = $9, generation = generation + 1
+              where id = $10 and org_id = $11 and generation = $12",
+        )
+        .bind(put(&next.name))
+        .bind(put(&next.description))
+        .bind(next.enabled)
+        .bind(put(&next.cron))
+        .bind(put(&next.timezone))
+        .bind(put(&next.targets))
+        .bind(put(&next.options))
+        .bind(put(&next.next_run_at))
+        .bind(put(&next.updated_at))
+        .bind(put(&next.id))
+        .bind(put(&next.org_id))
+        .bind(next.generation)
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected())
+    })
+    .map_err(taken(NAME))?;
+    guarded(saved)
+}
+
+/// Deletes it and its history, unless someone saved it since.
+pub async fn delete(tx: &mut Tx, seen: &Schedule) -> Result<()> {
+    let gone = on!(tx, |c| {
+        sqlx::query("delete from schedules where id = $1 and org_id = $2 and generation = $3")
+            .bind(put(&seen.id))
+            .bind(put(&seen.org_id))
+            .bind(seen.generation)
+            .execute(c)
+            .await
+            .map(|done| done.rows_affected())
+    })?;
+    guarded(gone)
+}
+
+/// Those that are due at `now`, of all organizations, the longest due first.
+pub async fn due(conn: &mut Conn, now: Timestamp, limit: u32) -> Result<Vec<Schedule>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Schedule::COLUMNS,
+            " from schedules where next_run_at <= $1 order by next_run_at, id limit $2",
+        ]))
+        .bind(put(&now))
+        .bind(i64::from(limit))
+        .fetch_all(c)
+        .await
+    })?)
+}
+
+/// When the next one is due, of all organizations: how long the engine may sleep.
+pub async fn next_due(conn: &mut Conn) -> Result<Option<Timestamp>> {
+    row! {
+        struct Next in "schedules" by "id" {
+            id: String,
+            next_run_at: Timestamp,
+        }
+    }
+    let next: Option<Next> = on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Next::COLUMNS,
+            " from schedules where next_run_at is not null order by next_run_at limit 1",
+        ]))
+        .fetch_optional(c)
+        .await
+    })?;
+    Ok(next.map(|next| next.next_run_at))
+}
+
+/// Moves schedules on from the instant that was due to their next one. Those that someone moved or
+/// saved since are left alone; answers with those that moved. Many in one statement, because ten
+/// thousand may be due in one second.
+///
+/// The instant itself is the guard. The generation stays: it is what a person who edits the
+/// schedule holds, and his edit must not fail because the clock struck.
+pub async fn advance(
+    tx: &mut Tx,
+    moves: &[(Schedule, Option<Timestamp>)],
+) -> Result<Vec<ScheduleId>> {
+    let mut moved = Vec::with_capacity(moves.len());
+    for chunk in moves.chunks(ROWS_MAX) {
+        let found: Vec<(String,)> = on!(tx, |c| {
+            Text::new("with v (schedule, seen, was_due, next) as (")
+                .rows(chunk, |row, (seen, next)| {
+                    row.bind(put(&seen.id)).bind(seen.generation);
+                    row.bind(put(&seen.next_run_at)).bind(put(next));
+                })
+                .add(
+                    ") update schedules set next_run_at = v.next from v
+                        where id = v.schedule and generation = v.seen and next_run_at = v.was_due
+                       returning id",
+                )
+                .build_as()
+                .fetch_all(c)
+                .await
+        })?;
+        for (id,) in found {
+            moved.push(parse("schedules", id)?);
+        }
+    }
+    Ok(moved)
+}

@@ -1,0 +1,230 @@
+//! Finding servers: filters, pages, and whom a selector means.
+
+use jiff::Timestamp;
+use vocab::{Criteria, Environment, OrgId, OsFilter, Selector, ServerId, Status, Tag};
+
+use crate::db::{Conn, on};
+use crate::error::Result;
+use crate::row::{parse, put};
+use crate::servers::Server;
+use crate::sql::Text;
+use crate::{Page, Paged};
+
+/// What servers must match; the default is every server.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Heard from, or not heard from, since this time.
+    pub status: Option<(Status, Timestamp)>,
+    /// In this environment.
+    pub environment: Option<Environment>,
+    /// In one of these; `None`: wherever. What a key's limit to environments comes to.
+    pub environments: Option<Vec<Environment>>,
+    /// Running this system.
+    pub os: Option<OsFilter>,
+    /// With all of these tags.
+    pub tags: Vec<Tag>,
+    /// One of these; empty: any.
+    pub ids: Vec<ServerId>,
+    /// With this in its name, upper or lower case.
+    pub q: Option<String>,
+    /// Wanting a reboot, or not.
+    pub reboot_required: Option<bool>,
+}
+
+/// In which order. Every one ends with the id.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Sort {
+    /// By name.
+    #[default]
+    Hostname,
+    /// Those longest not heard from first.
+    LastSeen,
+    /// Those with the most pending security updates first.
+    SecurityUpdates,
+    /// Those that joined last first.
+    Newest,
+}
+
+impl Sort {
+    fn clause(self) -> &'static str {
+        match self {
+            Sort::Hostname => " order by sort_name, id",
+            Sort::LastSeen => " order by last_seen_at, id",
+            Sort::SecurityUpdates => " order by security_updates desc, sort_name, id",
+            Sort::Newest => " order by id desc",
+        }
+    }
+}
+
+impl From<&Selector> for Filter {
+    fn from(selector: &Selector) -> Self {
+        match selector {
+            Selector::All => Filter::default(),
+            Selector::Matching(criteria) => criteria.into(),
+        }
+    }
+}
+
+impl From<&Criteria> for Filter {
+    fn from(criteria: &Criteria) -> Self {
+        Filter {
+            environment: criteria.environment().cloned(),
+            os: criteria.os().cloned(),
+            tags: criteria.tags().to_vec(),
+            ids: criteria.server_ids().to_vec(),
+            ..Filter::default()
+        }
+    }
+}
+
+/// Which table to walk and which to look up in. SQLite takes a `cross join` at its word; for
+/// PostgreSQL it is a join like any other. Those who are offline are few and lie in the narrow
+/// table, so that one is walked for them: 100,000 look-ups to fill one page is what this avoids.
+fn joined(filter: &Filter) -> &'static str {
+    match filter.status {
+        Some((Status::Offline, _)) => {
+            " from presence cross join servers where server_id = id and org = org_id"
+        }
+        _ => " from servers cross join presence where server_id = id and org = org_id",
+    }
+}
+
+macro_rules! matching {
+    ($text:ident, $org:ident, $filter:ident) => {
+        $text.add(" and removed_at is null and org_id = ").bind(put(&$org));
+        $text.add(" and org = ").bind(put(&$org));
+        conditions!($text, $org, $filter);
+    };
+}
+
+macro_rules! conditions {
+    ($text:ident, $org:ident, $filter:ident) => {
+        match $filter.status {
+            Some((Status::Online, since)) => {
+                $text.add(" and last_seen_at >= ").bind(put(&since));
+            }
+            Some((Status::Offline, since)) => {
+                $text.add(" and last_seen_at < ").bind(put(&since));
+            }
+            None => {}
+        }
+        if let Some(environment) = &$filter.environment {
+            $text.add(" and environment = ").bind(put(environment));
+        }
+        if let Some(environments) = &$filter.environments {
+            // `in ()` is SQLite's alone, and a key that is limited to nothing sees nothing.
+            match environments.is_empty() {
+                true => $text.add(" and 1 = 0"),
+                false => $text.add(" and environment in ").list(environments.iter().map(put)),
+            };
+        }
+        if let Some(os) = &$filter.os {
+            let wanted = os.as_str().to_ascii_lowercase();
+            let id = wanted.split(' ').next().unwrap_or_default().to_owned();
+            $text.add(" and os_id = ").bind(id.clone());
+            if id != wanted {
+                // `debian 12` means 12 and 12.5, not 120: from "12." up to the character after the
+                // dot.
+                $text.add(" and (os_release = ").bind(wanted.clone());
+                $text.add(" or (os_release >= ").bind(format!("{wanted}."));
+                $text.add(" and os_release < ").bind(format!("{wanted}/")).add("))");
+            }
+        }
+        for tag in &$filter.tags {
+            $text.add(" and id in (select t.server_id from server_tags t where t.org_id = ");
+            $text.bind(put(&$org)).add(" and t.tag = ").bind(tag.to_string()).add(")");
+        }
+        if !$filter.ids.is_empty() {
+            $text.add(" and id in ").list($filter.ids.iter().map(put));
+        }
+        if let Some(q) = &$filter.q {
+            $text.add(" and sort_name like ").bind(pattern(q)).add(" escape '\\'");
+        }
+        if let Some(required) = $filter.reboot_required {
+            $text.add(" and reboot_required = ").bind(required);
+        }
+    };
+}
+
+/// `%text%` with the characters that `like` obeys made plain.
+fn pattern(q: &str) -> String {
+    let mut pattern = String::from("%");
+    for c in q.to_ascii_lowercase().chars() {
+        if matches!(c, '%' | '_' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern.push('%');
+    pattern
+}
+
+/// A page of the servers that match, and how many do.
+pub async fn list(
+    conn: &mut Conn,
+    org: OrgId,
+    filter: &Filter,
+    sort: Sort,
+    page: Page,
+) -> Result<Paged<Server>> {
+    let items = items(conn, org, filter, sort, page).await?;
+    let total = count(conn, org, filter).await?;
+    Ok(Paged { items, total })
+}
+
+/// A page of the servers that match.
+pub async fn items(
+    conn: &mut Conn,
+    org: OrgId,
+    filter: &Filter,
+    sort: Sort,
+    page: Page,
+) -> Result<Vec<Server>> {
+    Ok(on!(conn, |c| {
+        let mut text = Text::new("select ");
+        text.add(Server::COLUMNS).add(joined(filter));
+        matching!(text, org, filter);
+        text.add(sort.clause()).add(" limit ").bind(i64::from(page.limit));
+        text.add(" offset ").bind(put(&page.offset));
+        text.build_as().fetch_all(c).await
+    })?)
+}
+
+/// How many servers match.
+pub async fn count(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> {
+    // The two tables hold the same servers, and `presence` is the narrow one: what does not speak
+    // of the other is counted there.
+    let only_presence = Filter { status: filter.status, ..Filter::default() } == *filter;
+    let (total,): (i64,) = on!(conn, |c| {
+        let mut text = Text::new("select count(*)");
+        if only_presence {
+            text.add(" from presence where org = ").bind(put(&org));
+            conditions!(text, org, filter);
+        } else if filter.status.is_none() {
+            text.add(" from servers where removed_at is null and org_id = ").bind(put(&org));
+            conditions!(text, org, filter);
+        } else {
+            text.add(joined(filter));
+            matching!(text, org, filter);
+        }
+        text.build_as().fetch_one(c).await
+    })?;
+    Ok(total.unsigned_abs())
+}
+
+/// Whom a filter means: every server that matches, by name.
+pub async fn ids(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<Vec<ServerId>> {
+    let found: Vec<(String,)> = on!(conn, |c| {
+        let mut text = Text::new("select id");
+        if filter.status.is_some() {
+            text.add(joined(filter));
+            matching!(text, org, filter);
+        } else {
+            text.add(" from servers where removed_at is null and org_id = ").bind(put(&org));
+            conditions!(text, org, filter);
+        }
+        text.add(" order by sort_name, id");
+        text.build_as().fetch_all(c).await
+    })?;
+    found.into_iter().map(|(id,)| parse("servers", id)).collect()
+}

@@ -1,0 +1,290 @@
+//! Servers: what is known of each. [`crate::server_list`] finds them, [`crate::presence`] says when
+//! each was last heard from.
+//!
+//! A removed server keeps its row, because its agent must be told so and its id must not come
+//! again; no list and no [`get`] shows it.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde_json::Value;
+use vocab::{Digest, Environment, Hostname, OrgId, Os, PackageManager, ServerId, Severity, Tag};
+
+use crate::db::{Conn, on};
+use crate::error::{Result, StoreError, guarded, taken};
+use crate::listings::{self, Kind};
+use crate::row::{put, row};
+use crate::sql::{Text, join};
+use crate::tx::Tx;
+
+row! {
+    /// A server.
+    pub struct Server in "servers" by "id" {
+        /// Its id.
+        pub id: ServerId,
+        /// Whose it is.
+        pub org_id: OrgId,
+        /// What it calls itself.
+        pub hostname: Hostname,
+        /// The environment that it is in.
+        pub environment: Option<Environment>,
+        /// Its tags.
+        pub tags: Vec<Tag>,
+        /// The system that it runs.
+        pub os: Os,
+        /// The kernel that it runs.
+        pub kernel: String,
+        /// Its architecture.
+        pub arch: String,
+        /// What installs its packages.
+        pub package_manager: Option<PackageManager>,
+        /// The version of its agent.
+        pub agent_version: String,
+        /// The key with which its agent signs.
+        pub public_key: Vec<u8>,
+        /// When it joined.
+        pub enrolled_at: Timestamp,
+        /// When its packages were last looked at.
+        pub last_scan_at: Option<Timestamp>,
+        /// Whether it wants a reboot.
+        pub reboot_required: bool,
+        /// Why.
+        pub reboot_reasons: Vec<String>,
+        /// What its agent is doing.
+        pub activity: String,
+        /// The list of its packages, in [`crate::listings`].
+        pub package_set: Option<Digest>,
+        /// The list of its pending updates, there as well.
+        pub update_set: Option<Digest>,
+        /// How many packages it has.
+        pub packages: u32,
+        /// How many updates are pending.
+        pub updates: u32,
+        /// How many of those fix security flaws.
+        pub security_updates: u32,
+        /// How many known flaws it has.
+        pub cves: BTreeMap<Severity, u32>,
+        /// Whatever else its agent tells.
+        pub facts: Value,
+        /// Why it gets no orders until a person decides.
+        pub quarantine: Option<String>,
+        /// How often it was changed; being heard from is not a change.
+        pub generation: i64,
+        /// When it was last heard from.
+        pub last_seen_at: Timestamp,
+        /// The counter of its last sync.
+        pub counter: i64,
+    }
+}
+
+row! {
+    /// What the agent's door asks: whose key is this?
+    pub struct Identity in "servers" by "id" {
+        /// The server's id.
+        pub id: ServerId,
+        /// Whose it is.
+        pub org_id: OrgId,
+        /// The key with which its agent signs.
+        pub public_key: Vec<u8>,
+        /// When it was removed, if it was.
+        pub removed_at: Option<Timestamp>,
+        /// Why it gets no orders until a person decides.
+        pub quarantine: Option<String>,
+        /// The counter of its last sync; `None` once it was removed.
+        pub counter: Option<i64>,
+    }
+}
+
+/// Adds a server; its `generation` becomes 1.
+pub async fn enroll(tx: &mut Tx, server: &Server) -> Result<()> {
+    on!(tx, |c| {
+        let mut text = Text::new(
+            "insert into servers (generation, id, org_id, public_key, enrolled_at, hostname,
+                sort_name, environment, tags, os, os_id, os_release, kernel, arch, package_manager,
+                agent_version, last_scan_at, reboot_required, reboot_reasons, activity, package_set,
+                update_set, packages, updates, security_updates, cves, facts, quarantine) ",
+        );
+        text.rows([server], |row, server| {
+            row.bind(1_i64).bind(put(&server.id)).bind(put(&server.org_id));
+            row.bind(put(&server.public_key)).bind(put(&server.enrolled_at));
+            changeable!(row, server);
+        });
+        text.build().execute(c).await.map(drop)
+    })
+    .map_err(taken("this agent's key"))?;
+    on!(tx, |c| {
+        sqlx::query(
+            "insert into presence (org, server_id, last_seen_at, counter) values ($1, $2, $3, $4)",
+        )
+        .bind(put(&server.org_id))
+        .bind(put(&server.id))
+        .bind(put(&server.last_seen_at))
+        .bind(server.counter)
+        .execute(c)
+        .await
+        .map(drop)
+    })?;
+    write_tags(tx, server).await
+}
+
+/// The columns that change, in the order of `enroll` and `save`.
+macro_rules! changeable {
+    ($to:ident, $server:ident) => {
+        $to.bind(put(&$server.hostname)).bind($server.hostname.as_str().to_ascii_lowercase());
+        $to.bind(put(&$server.environment)).bind(put(&$server.tags)).bind(put(&$server.os));
+        $to.bind($server.os.id().to_ascii_lowercase());
+        $to.bind($server.os.to_string().to_ascii_lowercase());
+        $to.bind(put(&$server.kernel)).bind(put(&$server.arch));
+        $to.bind(put(&$server.package_manager)).bind(put(&$server.agent_version));
+        $to.bind(put(&$server.last_scan_at)).bind($server.reboot_required);
+        $to.bind(put(&$server.reboot_reasons)).bind(put(&$server.activity));
+        $to.bind(put(&$server.package_set)).bind(put(&$server.update_set));
+        $to.bind(put(&$server.packages)).bind(put(&$server.updates));
+        $to.bind(put(&$server.security_updates)).bind(put(&$server.cves));
+        $to.bind(put(&$server.facts)).bind(put(&$server.quarantine));
+    };
+}
+use changeable;
+
+/// Saves everything that can change of `after`, unless someone saved since `before` was read. Its
+/// lists of packages must be in the store already: one that is not is `NotFound`, and must be sent.
+pub async fn save(tx: &mut Tx, before: &Server, after: &Server, now: Timestamp) -> Result<()> {
+    for (kind, was, is) in [
+        (Kind::Packages, before.package_set, after.package_set),
+        (Kind::Updates, before.update_set, after.update_set),
+    ] {
+        if let Some(digest) = is.filter(|_| was != is) {
+            listings::keep(tx, after.org_id, kind, digest, now).await?;
+        }
+    }
+    let saved = on!(tx, |c| {
+        let mut text = Text::new(
+            "update servers set (hostname, sort_name, environment, tags, os,
+                os_id, os_release, kernel, arch, package_manager, agent_version, last_scan_at,
+                reboot_required, reboot_reasons, activity, package_set, update_set, packages,
+                updates, security_updates, cves, facts, quarantine, generation) = ",
+        );
+        text.tuple(|row| {
+            changeable!(row, after);
+            row.bind(before.generation + 1);
+        });
+        text.add(" where removed_at is null and id = ").bind(put(&before.id));
+        text.add(" and generation = ").bind(before.generation);
+        text.build().execute(c).await.map(|done| done.rows_affected())
+    })?;
+    guarded(saved)?;
+    if before.tags != after.tags {
+        delete_tags(tx, after.id).await?;
+        write_tags(tx, after).await?;
+    }
+    Ok(())
+}
+
+async fn write_tags(tx: &mut Tx, server: &Server) -> Result<()> {
+    if server.tags.is_empty() {
+        return Ok(());
+    }
+    on!(tx, |c| {
+        Text::new("insert into server_tags (org_id, tag, server_id) ")
+            .rows(&server.tags, |row, tag| {
+                row.bind(put(&server.org_id)).bind(tag.as_str().to_owned()).bind(put(&server.id));
+            })
+            .add(" on conflict do nothing")
+            .build()
+            .execute(c)
+            .await
+            .map(drop)
+    })?;
+    Ok(())
+}
+
+async fn delete_tags(tx: &mut Tx, id: ServerId) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query("delete from server_tags where server_id = $1")
+            .bind(put(&id))
+            .execute(c)
+            .await
+            .map(drop)
+    })?;
+    Ok(())
+}
+
+/// One of this organization.
+pub async fn get(conn: &mut Conn, org: OrgId, id: ServerId) -> Result<Server> {
+    let found = on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Server::COLUMNS,
+            " from servers join presence on org = org_id and server_id = id
+              where id = $1 and org_id = $2 and removed_at is null",
+        ]))
+        .bind(put(&id))
+        .bind(put(&org))
+        .fetch_optional(c)
+        .await
+    })?;
+    found.ok_or_else(|| StoreError::not_found("server", id))
+}
+
+/// Whose key this is, removed servers included.
+pub async fn identity(conn: &mut Conn, id: ServerId) -> Result<Option<Identity>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Identity::COLUMNS,
+            " from servers left join presence on org = org_id and server_id = id where id = $1",
+        ]))
+        .bind(put(&id))
+        .fetch_optional(c)
+        .await
+    })?)
+}
+
+/// Removes it from every list. Its id and its key are never used again.
+pub async fn remove(tx: &mut Tx, seen: &Server, now: Timestamp) -> Result<()> {
+    let saved = on!(tx, |c| {
+        sqlx::query(
+            "update servers set removed_at = $1, generation = generation + 1
+              where id = $2 and generation = $3 and removed_at is null",
+        )
+        .bind(put(&now))
+        .bind(put(&seen.id))
+        .bind(seen.generation)
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected())
+    })?;
+    guarded(saved)?;
+    delete_tags(tx, seen.id).await?;
+    on!(tx, |c| {
+        sqlx::query("delete from presence where org = $1 and server_id = $2")
+            .bind(put(&seen.org_id))
+            .bind(put(&seen.id))
+            .execute(c)
+            .await
+            .map(drop)
+    })?;
+    Ok(())
+}
+
+/// Sets the counts of known flaws on every server that carries this list of packages, and says how
+/// many those are: flaws are matched once a list, not once a server.
+pub async fn recount(
+    tx: &mut Tx,
+    org: OrgId,
+    package_set: Digest,
+    cves: &BTreeMap<Severity, u32>,
+) -> Result<u64> {
+    Ok(on!(tx, |c| {
+        sqlx::query(
+            "update servers set cves = $1, generation = generation + 1
+              where org_id = $2 and package_set = $3 and removed_at is null and cves <> $1",
+        )
+        .bind(put(cves))
+        .bind(put(&org))
+        .bind(put(&package_set))
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected())
+    })?)
+}

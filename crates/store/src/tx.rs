@@ -1,0 +1,113 @@
+//! A transaction that writes, and what its commit does besides.
+//!
+//! Audit entries and events are gathered and written at the very end: both are numbered under a
+//! lock that every writer needs, so the lock is held for two statements and not for the whole
+//! transaction, and because it is always taken last no two transactions can wait for each other
+//! over it.
+
+use std::collections::BTreeSet;
+use std::ops::{Deref, DerefMut};
+
+use crate::audit::{self, NewEntry};
+use crate::bell::{NOTIFY, Topic};
+use crate::db::{Conn, Db, Wire, on};
+use crate::error::Result;
+use crate::events::{self, NewEvent};
+
+/// A transaction that writes. Dropped without [`Tx::commit`], it never was.
+#[must_use = "a transaction that is not committed never was"]
+pub struct Tx {
+    conn: Conn,
+    db: Db,
+    gathered: Gathered,
+}
+
+#[derive(Default)]
+struct Gathered {
+    entries: Vec<NewEntry>,
+    events: Vec<NewEvent>,
+    topics: BTreeSet<Topic>,
+}
+
+impl Tx {
+    pub(crate) fn new(conn: Conn, db: Db) -> Self {
+        Self { conn, db, gathered: Gathered::default() }
+    }
+
+    /// Writes `event` with the commit, under the next number.
+    pub fn emit(&mut self, event: NewEvent) {
+        self.gathered.events.push(event);
+        self.ring(Topic::Events);
+    }
+
+    /// Writes `entry` into its organization's audit log with the commit.
+    pub fn record(&mut self, entry: NewEntry) {
+        self.gathered.entries.push(entry);
+    }
+
+    /// Rings this bell once the commit stands, in every replica.
+    pub fn ring(&mut self, topic: Topic) {
+        self.gathered.topics.insert(topic);
+    }
+
+    /// Makes everything that was done durable and visible, all of it or nothing.
+    pub async fn commit(mut self) -> Result<()> {
+        let Gathered { entries, events, topics } = std::mem::take(&mut self.gathered);
+        let seal = self.db.seal().clone();
+        audit::append(&mut self.conn, &seal, entries).await?;
+        events::append(&mut self.conn, events).await?;
+        if let Wire::Pg(c) = self.conn.wire() {
+            for topic in &topics {
+                sqlx::query(NOTIFY).bind(topic.word()).execute(&mut *c).await?;
+            }
+        }
+        match self.conn {
+            Conn::SqliteTx(tx) => tx.commit().await?,
+            Conn::PgTx(tx) => tx.commit().await?,
+            Conn::SqliteRead(_) | Conn::PgRead(_) => {}
+        }
+        topics.into_iter().for_each(|topic| self.db.bells().ring(topic));
+        Ok(())
+    }
+
+    /// Undoes everything. Dropping does the same a little later.
+    pub async fn rollback(self) -> Result<()> {
+        match self.conn {
+            Conn::SqliteTx(tx) => tx.rollback().await?,
+            Conn::PgTx(tx) => tx.rollback().await?,
+            Conn::SqliteRead(_) | Conn::PgRead(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Does `part`; if it fails, undoes that part alone and goes on. This is how many requests
+    /// share one commit and one fails without the others. Parts may be nested.
+    pub async fn attempt<T>(
+        &mut self,
+        part: impl AsyncFnOnce(&mut Tx) -> Result<T>,
+    ) -> Result<Result<T>> {
+        let kept = (self.gathered.entries.len(), self.gathered.events.len());
+        on!(self, |c| sqlx::query("savepoint part").execute(c).await.map(drop))?;
+        let done = part(self).await;
+        if done.is_err() {
+            on!(self, |c| sqlx::query("rollback to savepoint part").execute(c).await.map(drop))?;
+            self.gathered.entries.truncate(kept.0);
+            self.gathered.events.truncate(kept.1);
+        }
+        on!(self, |c| sqlx::query("release savepoint part").execute(c).await.map(drop))?;
+        Ok(done)
+    }
+}
+
+impl Deref for Tx {
+    type Target = Conn;
+    fn deref(&self) -> &Conn {
+        &self.conn
+    }
+}
+
+impl DerefMut for Tx {
+    fn deref_mut(&mut self) -> &mut Conn {
+        &mut self.conn
+    }
+}

@@ -1,0 +1,265 @@
+//! The database itself: how it is made, refused, shared and kept honest.
+
+use std::time::Duration;
+
+use sqlx::{Connection, PgConnection, SqliteConnection};
+use store::{Db, Options, SCHEMA_VERSION, StoreError, api_keys, organizations};
+use vocab::Role;
+
+use crate::support::{Empty, Place, at, both, nth, org, seal};
+
+const MIGRATIONS_OF_TOMORROW: &str =
+    "create table schema_migrations (version bigint primary key, name text, checksum BYTES);
+     insert into schema_migrations (version, name, checksum) values (99, '0099_tomorrow', X)";
+
+fn tomorrow(place: &Place) -> String {
+    match place.is_sqlite() {
+        true => MIGRATIONS_OF_TOMORROW.replace("BYTES", "BLOB").replace(", X)", ", x'00')"),
+        false => MIGRATIONS_OF_TOMORROW.replace("BYTES", "bytea").replace(", X)", ", '\\x00')"),
+    }
+}
+
+/// Every table with its columns in order.
+async fn tables(place: &Place) -> Vec<(String, Vec<String>)> {
+    let columns: Vec<(String, String)> = if place.is_sqlite() {
+        let mut hand = SqliteConnection::connect(&place.url).await.unwrap();
+        sqlx::query_as(
+            "select t.name, c.name from sqlite_schema t, pragma_table_info(t.name) c
+              where t.type = 'table' and t.name not like 'sqlite_%' order by t.name, c.cid",
+        )
+        .fetch_all(&mut hand)
+        .await
+        .unwrap()
+    } else {
+        let mut hand = PgConnection::connect(&place.url).await.unwrap();
+        sqlx::query_as(
+            "select table_name::text, column_name::text from information_schema.columns
+              where table_schema = 'public' order by table_name collate \"C\", ordinal_position",
+        )
+        .fetch_all(&mut hand)
+        .await
+        .unwrap()
+    };
+    let mut tables: Vec<(String, Vec<String>)> = Vec::new();
+    for (table, column) in columns {
+        match tables.last_mut() {
+            Some((last, columns)) if *last == table => columns.push(column),
+            _ => tables.push((table, vec![column])),
+        }
+    }
+    tables
+}
+
+both! {
+    async fn two_replicas_that_start_at_once_make_the_tables_once(empty: Empty) {
+        let starts: Vec<_> = (0..2)
+            .map(|_| {
+                let place = empty.0.clone();
+                tokio::spawn(async move { place.open().await })
+            })
+            .collect();
+        for start in starts {
+            start.await.unwrap().ping().await.unwrap();
+        }
+        assert!(tables(&empty.0).await.iter().any(|(table, _)| table == "rollout_targets"));
+        empty.0.open().await.ping().await.unwrap();
+    }
+
+    async fn a_newer_database_is_refused_and_not_touched(empty: Empty) {
+        empty.0.by_hand(&tomorrow(&empty.0)).await;
+        let refused = Db::open(&empty.0.options()).await.err().unwrap();
+        assert!(
+            matches!(refused, StoreError::NewerDatabase { found: 99, known: SCHEMA_VERSION }),
+            "{refused}"
+        );
+        let names: Vec<_> = tables(&empty.0).await.into_iter().map(|(table, _)| table).collect();
+        assert_eq!(names, ["schema_migrations"]);
+        if empty.0.is_sqlite() {
+            let file = empty.0.url.trim_start_matches("sqlite:");
+            let header = std::fs::read(file).unwrap();
+            assert_eq!(header[18], 1, "not even the log was turned on");
+        }
+    }
+
+    async fn an_edited_migration_is_noticed(place: Place) {
+        place.open().await.close().await;
+        let zeros = if place.is_sqlite() { "x'00'" } else { "'\\x00'" };
+        place
+            .by_hand(&format!("update schema_migrations set checksum = {zeros} where version = 2"))
+            .await;
+        let refused = Db::open(&place.options()).await.err().unwrap();
+        assert!(
+            matches!(&refused, StoreError::MigrationChanged { version: 2, name }
+                if name == "0002_fleet"),
+            "{refused}"
+        );
+    }
+
+    /// The row that a person must look at is named; the others are still served.
+    async fn a_row_that_does_not_parse_is_named(place: Place) {
+        let db = place.open().await;
+        let ours = org(&db).await;
+        let mut tx = db.begin().await.unwrap();
+        for n in 1..=2_u8 {
+            let key = api_keys::ApiKey {
+                id: nth!(KeyId, n),
+                org_id: ours,
+                name: "key".into(),
+                hash: vec![n],
+                role: Role::Viewer,
+                environments: None,
+                created_at: at(0),
+                created_by: "init".into(),
+                expires_at: None,
+                revoked_at: None,
+                last_used_at: None,
+                generation: 1,
+            };
+            api_keys::create(&mut tx, &key).await.unwrap();
+        }
+        tx.commit().await.unwrap();
+        let broken = nth!(KeyId, 1_u32);
+        place.by_hand(&format!("update api_keys set role = 'king' where id = '{broken}'")).await;
+        let mut reader = db.read().await.unwrap();
+        match api_keys::get(&mut reader, ours, broken).await {
+            Err(StoreError::Corrupt { table: "api_keys", id, source }) => {
+                assert_eq!(id, broken.to_string());
+                assert!(source.to_string().contains("role"), "{source}");
+            }
+            other => panic!("{other:?}"),
+        }
+        api_keys::get(&mut reader, ours, nth!(KeyId, 2_u32)).await.unwrap();
+    }
+
+    async fn of_two_writers_that_read_the_same_one_is_stale(db: Db) {
+        let id = org(&db).await;
+        let mut reader = db.read().await.unwrap();
+        let seen = organizations::get(&mut reader, id).await.unwrap();
+        let writers: Vec<_> = ["one", "two"]
+            .into_iter()
+            .map(|name| {
+                let (db, seen) = (db.clone(), seen.clone());
+                tokio::spawn(async move {
+                    let mut tx = db.begin().await.unwrap();
+                    let saved = organizations::rename(&mut tx, &seen, name).await;
+                    tx.commit().await.unwrap();
+                    saved
+                })
+            })
+            .collect();
+        let mut saved = 0;
+        for writer in writers {
+            match writer.await.unwrap() {
+                Ok(()) => saved += 1,
+                Err(StoreError::Stale) => {}
+                Err(other) => panic!("{other}"),
+            }
+        }
+        assert_eq!(saved, 1);
+    }
+
+    /// Read, decide, write, from sixteen tasks over two replicas: whoever is stale reads again.
+    async fn no_update_is_lost_between_two_replicas(place: Place) {
+        let replicas = [place.open().await, place.open().await];
+        let id = org(&replicas[0]).await;
+        let writers: Vec<_> = (0..16)
+            .map(|n| {
+                let db = replicas[n % 2].clone();
+                tokio::spawn(async move {
+                    for _ in 0..5 {
+                        loop {
+                            let mut tx = db.begin().await.unwrap();
+                            let seen = organizations::get(&mut tx, id).await.unwrap();
+                            let count: u32 =
+                                seen.name.trim_start_matches("Acme").parse().unwrap_or(0);
+                            match organizations::rename(
+                                &mut tx,
+                                &seen,
+                                &format!("Acme{}", count + 1),
+                            )
+                            .await
+                            {
+                                Ok(()) => break tx.commit().await.unwrap(),
+                                Err(StoreError::Stale) => {}
+                                Err(other) => panic!("{other}"),
+                            }
+                        }
+                    }
+                })
+            })
+            .collect();
+        for writer in writers {
+            writer.await.unwrap();
+        }
+        let mut reader = replicas[0].read().await.unwrap();
+        let end = organizations::get(&mut reader, id).await.unwrap();
+        assert_eq!((end.name.as_str(), end.generation), ("Acme80", 81));
+    }
+
+    async fn what_was_committed_is_there_after_the_database_was_closed(place: Place) {
+        let db = place.open().await;
+        let id = org(&db).await;
+        db.close().await;
+        let db = place.open().await;
+        let mut reader = db.read().await.unwrap();
+        assert_eq!(organizations::get(&mut reader, id).await.unwrap().created_at, at(0));
+    }
+}
+
+/// PostgreSQL has more types, so a mistake would show there alone; the names must not differ.
+#[tokio::test]
+async fn both_engines_have_the_same_tables_and_columns() {
+    let Some(postgres) = crate::support::postgres_place::<Place>().await else { return };
+    let sqlite = crate::support::sqlite_place();
+    sqlite.open().await.close().await;
+    let ours = tables(&sqlite).await;
+    assert!(ours.len() > 15, "{ours:?}");
+    assert_eq!(ours, tables(&postgres).await);
+    crate::support::remove_sqlite(&sqlite);
+    crate::support::remove_postgres(&postgres).await;
+}
+
+#[tokio::test]
+async fn an_address_that_cannot_be_used_is_refused_without_repeating_its_password() {
+    for url in
+        ["", "mysql://root:secret@localhost/x", "sqlite::memory:", "postgres://u:secret@:x:y/z"]
+    {
+        let refused = Db::open(&Options::new(url, seal())).await.err().unwrap();
+        assert!(matches!(refused, StoreError::BadAddress { .. }), "{url}: {refused:?}");
+        assert!(!refused.to_string().contains("secret"), "{refused}");
+    }
+}
+
+/// A closed port of this machine: the caller is told, and does not wait longer than he has
+/// patience.
+#[tokio::test]
+async fn a_database_that_does_not_answer_is_an_error_and_not_a_hang() {
+    let mut options = Options::new("postgres://nobody@127.0.0.1:1/none", seal());
+    options.patience = Duration::from_millis(200);
+    let refused = Db::open(&options).await.err().unwrap();
+    assert!(matches!(refused, StoreError::Database(_)), "{refused:?}");
+}
+
+/// `sqlx` has two doors through which a text that a user wrote could become SQL. Both are in one
+/// module, which takes nothing but what the compiler has seen.
+#[test]
+fn sql_is_made_from_literals_in_one_module_alone() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+    let mut modules = 0;
+    for file in std::fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        modules += 1;
+        if path.file_name().unwrap() == "sql.rs" {
+            assert!(text.contains("AssertSqlSafe"), "this test looks for the wrong word");
+            continue;
+        }
+        if path.file_name().unwrap() == "plans.rs" {
+            continue; // tests, compiled into no release
+        }
+        for door in ["AssertSqlSafe", "QueryBuilder", "Box::leak", "String::leak", ".leak()"] {
+            assert!(!text.contains(door), "{door} in {}", path.display());
+        }
+    }
+    assert!(modules > 15);
+}

@@ -1,0 +1,64 @@
+use store::{Db, StoreError, leases};
+
+use crate::support::{Place, at, both};
+
+both! {
+    async fn a_lease_is_held_by_one_until_its_time_is_over(db: Db) {
+        let mut tx = db.begin().await.unwrap();
+        let first = leases::acquire(&mut tx, "planner", "a", at(0), at(30)).await.unwrap().unwrap();
+        assert_eq!(leases::acquire(&mut tx, "planner", "b", at(29), at(60)).await.unwrap(), None);
+        let second =
+            leases::acquire(&mut tx, "planner", "b", at(30), at(60)).await.unwrap().unwrap();
+        assert_eq!((first.token, second.token), (1, 2));
+        assert_eq!(leases::get(&mut tx, "planner").await.unwrap(), Some(second));
+        tx.commit().await.unwrap();
+    }
+
+    /// A paused process must not commit what it decided under a lease that ran out.
+    async fn a_holder_of_yesterday_is_fenced_off(db: Db) {
+        let mut tx = db.begin().await.unwrap();
+        let paused =
+            leases::acquire(&mut tx, "planner", "a", at(0), at(30)).await.unwrap().unwrap();
+        leases::fence(&mut tx, &paused).await.unwrap();
+        let taken =
+            leases::acquire(&mut tx, "planner", "b", at(31), at(60)).await.unwrap().unwrap();
+        let lost = |result: store::Result<()>| {
+            matches!(result, Err(StoreError::LeaseLost { name }) if name == "planner")
+        };
+        assert!(lost(leases::fence(&mut tx, &paused).await));
+        assert!(lost(leases::release(&mut tx, &paused, at(32)).await));
+        assert!(lost(leases::renew(&mut tx, &paused, at(90)).await.map(drop)));
+        leases::fence(&mut tx, &taken).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+
+    async fn a_lease_is_renewed_and_given_back(db: Db) {
+        let mut tx = db.begin().await.unwrap();
+        let held = leases::acquire(&mut tx, "planner", "a", at(0), at(30)).await.unwrap().unwrap();
+        let held = leases::renew(&mut tx, &held, at(90)).await.unwrap();
+        assert_eq!(leases::acquire(&mut tx, "planner", "b", at(60), at(99)).await.unwrap(), None);
+        leases::release(&mut tx, &held, at(60)).await.unwrap();
+        assert!(leases::acquire(&mut tx, "planner", "b", at(60), at(99)).await.unwrap().is_some());
+        tx.commit().await.unwrap();
+    }
+
+    async fn of_eight_that_grasp_at_once_one_gets_it(place: Place) {
+        let db = place.open().await;
+        let tries = (0..8).map(|who| {
+            let db = db.clone();
+            tokio::spawn(async move {
+                let mut tx = db.begin().await.unwrap();
+                let held = leases::acquire(&mut tx, "feed", &who.to_string(), at(0), at(30))
+                    .await
+                    .unwrap();
+                tx.commit().await.unwrap();
+                held.is_some()
+            })
+        });
+        let mut holders = 0;
+        for attempt in tries.collect::<Vec<_>>() {
+            holders += u32::from(attempt.await.unwrap());
+        }
+        assert_eq!(holders, 1);
+    }
+}

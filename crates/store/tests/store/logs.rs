@@ -1,0 +1,265 @@
+//! Events, the audit log, the bell, and parts of a transaction.
+
+use store::audit::{self, NewEntry};
+use store::events::{self, NewEvent};
+use store::{Db, StoreError, Topic, organizations};
+use vocab::OrgId;
+
+use crate::support::{Place, at, both, nth, org, other_org, seal};
+
+fn event(org_id: OrgId, n: u32) -> NewEvent {
+    NewEvent {
+        id: nth!(EventId, n),
+        org_id,
+        kind: "batch.created".into(),
+        at: at(i64::from(n)),
+        data: serde_json::json!({"n": n, "name": "Zürich"}),
+    }
+}
+
+fn entry(org_id: OrgId, subject: &str) -> NewEntry {
+    NewEntry {
+        org_id,
+        // Finer than a column holds: what is sealed must be what will be read.
+        at: at(1) + jiff::SignedDuration::from_nanos(1_234),
+        actor: "key_1".into(),
+        action: "server.remove".into(),
+        subject: subject.into(),
+        detail: r#"{"b":1,"a":2}"#.into(),
+    }
+}
+
+both! {
+    async fn events_come_in_order_and_only_to_their_organization(db: Db) {
+        let (ours, theirs) = (org(&db).await, other_org(&db).await);
+        let mut tx = db.begin().await.unwrap();
+        tx.emit(event(ours, 1));
+        tx.emit(event(theirs, 2));
+        tx.emit(event(ours, 3));
+        tx.commit().await.unwrap();
+        let mut reader = db.read().await.unwrap();
+        let seen = events::after(&mut reader, ours, 0, 10).await.unwrap();
+        assert_eq!(seen.iter().map(|event| event.seq).collect::<Vec<_>>(), [1, 3]);
+        assert_eq!(seen[1].data, event(ours, 3).data);
+        assert_eq!(events::after(&mut reader, ours, 1, 10).await.unwrap(), seen[1..]);
+        assert_eq!(events::after_in_all(&mut reader, 0, 2).await.unwrap().len(), 2);
+        assert_eq!(events::latest(&mut reader).await.unwrap(), 3);
+    }
+
+    async fn a_transaction_that_never_was_leaves_no_event_and_no_gap(db: Db) {
+        let ours = org(&db).await;
+        let mut tx = db.begin().await.unwrap();
+        tx.emit(event(ours, 1));
+        tx.rollback().await.unwrap();
+        let mut tx = db.begin().await.unwrap();
+        tx.emit(event(ours, 2));
+        tx.commit().await.unwrap();
+        let mut reader = db.read().await.unwrap();
+        let seen = events::after(&mut reader, ours, 0, 10).await.unwrap();
+        assert_eq!((seen.len(), seen[0].seq, seen[0].id), (1, 1, nth!(EventId, 2_u32)));
+    }
+
+    async fn old_events_are_forgotten_a_few_at_a_time(db: Db) {
+        let ours = org(&db).await;
+        let mut tx = db.begin().await.unwrap();
+        (1..=5).for_each(|n| tx.emit(event(ours, n)));
+        tx.commit().await.unwrap();
+        let mut tx = db.begin().await.unwrap();
+        assert_eq!(events::purge(&mut tx, at(4), 2).await.unwrap(), 2);
+        assert_eq!(events::purge(&mut tx, at(4), 2).await.unwrap(), 1);
+        let left = events::after(&mut tx, ours, 0, 10).await.unwrap();
+        assert_eq!(left.iter().map(|event| event.seq).collect::<Vec<_>>(), [4, 5]);
+        tx.commit().await.unwrap();
+    }
+
+    /// A reader goes on from the last number that it saw. Were numbers committed out of order, it
+    /// would pass over the late ones for ever.
+    async fn a_reader_beside_eight_writers_misses_nothing(db: Db) {
+        let ours = org(&db).await;
+        let writers: Vec<_> = (0..8_u32)
+            .map(|writer| {
+                let db = db.clone();
+                tokio::spawn(async move {
+                    for round in 0..25 {
+                        let mut tx = db.begin().await.unwrap();
+                        let n = writer * 1000 + round * 2;
+                        tx.emit(event(ours, n));
+                        tx.emit(event(ours, n + 1));
+                        tx.commit().await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        let writing = tokio::spawn(async move {
+            for writer in writers {
+                writer.await.unwrap();
+            }
+        });
+        let mut seen = Vec::new();
+        loop {
+            let last_look = writing.is_finished();
+            let last = seen.last().copied().unwrap_or(0);
+            let mut reader = db.read().await.unwrap();
+            let more = events::after(&mut reader, ours, last, 7).await.unwrap();
+            if more.is_empty() && last_look {
+                break;
+            }
+            seen.extend(more.iter().map(|event| event.seq));
+        }
+        assert_eq!(seen, (1..=400).collect::<Vec<i64>>());
+        writing.await.unwrap();
+    }
+
+    async fn each_organization_has_a_chain_of_its_own_that_can_be_checked(db: Db) {
+        let (ours, theirs) = (org(&db).await, other_org(&db).await);
+        for subject in ["a", "b", "c"] {
+            let mut tx = db.begin().await.unwrap();
+            tx.record(entry(ours, subject));
+            tx.record(entry(theirs, subject));
+            tx.commit().await.unwrap();
+        }
+        let mut reader = db.read().await.unwrap();
+        let chain = audit::after(&mut reader, ours, 0, 10).await.unwrap();
+        assert_eq!(
+            chain.iter().map(|link| link.subject.as_str()).collect::<Vec<_>>(),
+            ["a", "b", "c"]
+        );
+        let mut previous = Vec::new();
+        for (place, link) in (1..).zip(&chain) {
+            assert_eq!((link.seq, &link.previous), (place, &previous));
+            assert_eq!(link.hash, seal().stamp(&previous, link.seq, &link.unsealed()));
+            previous = link.hash.clone();
+        }
+        assert_eq!(audit::head(&mut reader, ours).await.unwrap(), (3, previous));
+        assert_eq!(audit::after(&mut reader, theirs, 2, 10).await.unwrap().len(), 1);
+    }
+
+    async fn parallel_writers_make_one_unbroken_chain(db: Db) {
+        let ours = org(&db).await;
+        let writers: Vec<_> = (0..8)
+            .map(|writer| {
+                let db = db.clone();
+                tokio::spawn(async move {
+                    for _ in 0..10 {
+                        let mut tx = db.begin().await.unwrap();
+                        tx.record(entry(ours, &writer.to_string()));
+                        tx.commit().await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        for writer in writers {
+            writer.await.unwrap();
+        }
+        let mut reader = db.read().await.unwrap();
+        let chain = audit::after(&mut reader, ours, 0, 100).await.unwrap();
+        assert_eq!(chain.len(), 80);
+        assert!(chain.windows(2).all(|pair| pair[1].previous == pair[0].hash));
+    }
+
+    async fn an_entry_for_no_organization_is_refused_with_the_whole_transaction(db: Db) {
+        let mut tx = db.begin().await.unwrap();
+        organizations::create(&mut tx, nth!(OrgId, 1_u32), "Acme", at(0)).await.unwrap();
+        tx.record(entry(nth!(OrgId, 99_u32), "a"));
+        assert!(matches!(
+            tx.commit().await,
+            Err(StoreError::NotFound { kind: "organization", .. })
+        ));
+        let mut reader = db.read().await.unwrap();
+        assert_eq!(organizations::list(&mut reader).await.unwrap(), []);
+    }
+
+    async fn the_bell_rings_for_what_was_committed_and_for_nothing_else(db: Db) {
+        let mut rollouts = db.bell(Topic::Rollouts);
+        let mut servers = db.bell(Topic::Servers);
+        let mut tx = db.begin().await.unwrap();
+        tx.ring(Topic::Servers);
+        tx.rollback().await.unwrap();
+        assert!(!servers.has_rung());
+        let mut tx = db.begin().await.unwrap();
+        tx.ring(Topic::Rollouts);
+        tx.commit().await.unwrap();
+        rollouts.rung().await;
+        assert!(!servers.has_rung());
+    }
+
+    async fn a_part_that_fails_is_undone_alone(db: Db) {
+        let ours = org(&db).await;
+        let mut tx = db.begin().await.unwrap();
+        let kept = tx
+            .attempt(async |tx| {
+                tx.emit(event(ours, 1));
+                tx.record(entry(ours, "kept"));
+                organizations::create(tx, nth!(OrgId, 3_u32), "Third", at(0)).await
+            })
+            .await
+            .unwrap();
+        assert!(kept.is_ok());
+        let failed = tx
+            .attempt(async |tx| {
+                tx.emit(event(ours, 2));
+                tx.record(entry(ours, "undone"));
+                organizations::create(tx, nth!(OrgId, 4_u32), "Fourth", at(0)).await?;
+                organizations::create(tx, nth!(OrgId, 5_u32), "Third", at(0)).await
+            })
+            .await
+            .unwrap();
+        assert!(matches!(failed, Err(StoreError::AlreadyExists { .. })));
+        tx.commit().await.unwrap();
+        let mut reader = db.read().await.unwrap();
+        let names: Vec<_> = organizations::list(&mut reader)
+            .await
+            .unwrap()
+            .into_iter()
+            .map(|org| org.name)
+            .collect();
+        assert_eq!(names, ["Acme", "Third"]);
+        assert_eq!(events::latest(&mut reader).await.unwrap(), 1);
+        assert_eq!(audit::head(&mut reader, ours).await.unwrap().0, 1);
+    }
+
+    async fn a_snapshot_sees_one_moment_and_a_reader_the_present(db: Db) {
+        org(&db).await;
+        let mut snapshot = db.snapshot().await.unwrap();
+        assert_eq!(organizations::list(&mut snapshot).await.unwrap().len(), 1);
+        other_org(&db).await;
+        assert_eq!(organizations::list(&mut snapshot).await.unwrap().len(), 1);
+        let mut reader = db.read().await.unwrap();
+        assert_eq!(organizations::list(&mut reader).await.unwrap().len(), 2);
+    }
+}
+
+/// PostgreSQL alone: two replicas share the database and nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_other_replica_hears_the_bell_also_after_its_line_was_cut() {
+    let Some(place) = crate::support::postgres_place::<Place>().await else { return };
+    let (here, there): (Db, Db) = (place.open().await, place.open().await);
+    ring_and_hear(&here, &there).await;
+
+    // Everyone who listens on this database loses the connection.
+    let mut bell = there.bell(Topic::Schedules);
+    cut_listeners(&place).await;
+    // It rings once when the line is back, for whatever was missed.
+    bell.rung().await;
+    ring_and_hear(&here, &there).await;
+    here.close().await;
+    there.close().await;
+    crate::support::remove_postgres(&place).await;
+}
+
+async fn ring_and_hear(here: &Db, there: &Db) {
+    let mut bell = there.bell(Topic::Rollouts);
+    let mut tx = here.begin().await.unwrap();
+    tx.ring(Topic::Rollouts);
+    tx.commit().await.unwrap();
+    bell.rung().await;
+}
+
+async fn cut_listeners(place: &Place) {
+    place
+        .by_hand(
+            "select pg_terminate_backend(pid) from pg_stat_activity
+              where datname = current_database() and query ilike 'listen%'",
+        )
+        .await;
+}

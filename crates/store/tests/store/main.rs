@@ -1,0 +1,18 @@
+//! Every function of the store, told as stories on both engines.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::cloned_ref_to_slice_refs,
+    reason = "a story that fails stops, and a copy more is read more easily"
+)]
+
+mod support;
+
+mod credentials;
+mod database;
+mod leases;
+mod logs;
+mod rollouts;
+mod schedules;
+mod servers;

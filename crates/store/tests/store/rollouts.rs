@@ -1,0 +1,445 @@
+//! Rollouts and their targets.
+
+use std::collections::BTreeMap;
+
+use domain::rollout::{Busy, Done, End, Event, Head, Outcome, Pace, Phase, Target};
+use serde_json::json;
+use store::rollout_targets::{self, Move};
+use store::rollouts::{self, Rollout};
+use store::{Db, Page, StoreError, Topic};
+use vocab::{BatchId, FailureCode, OrgId, ServerId, Stage};
+
+use crate::support::{Place, at, both, nth, org, other_org};
+
+const PAGE: Page = Page { limit: 50, offset: 0 };
+
+fn rollout(org_id: OrgId, n: u32) -> Rollout {
+    let id = nth!(BatchId, n);
+    Rollout {
+        id,
+        org_id,
+        head: Head {
+            id,
+            phase: Phase::Running,
+            pace: Pace { stagger_minutes: 5, ..Pace::default() },
+            starts_at: at(0),
+            start_by: at(3600),
+            last_start: None,
+            forgiven: 0,
+            canary_waived: false,
+            clock: at(0),
+        },
+        options: json!({"packages": ["openssl"]}),
+        origin: "api".into(),
+        started_by: "key_1".into(),
+        run_id: None,
+        total: 0,
+        created_at: at(i64::from(n)),
+        ended_at: None,
+        generation: 1,
+        revision: 1,
+    }
+}
+
+/// A rollout over servers `0..count`; tasks are numbered from `n` × a million.
+async fn start(db: &Db, org: OrgId, n: u32, count: u32) -> BatchId {
+    let targets: Vec<_> = (0..count)
+        .map(|server| (nth!(TaskId, n * 1_000_000 + server), nth!(ServerId, server)))
+        .collect();
+    let mut tx = db.begin().await.unwrap();
+    rollouts::create(&mut tx, &rollout(org, n), &targets).await.unwrap();
+    tx.commit().await.unwrap();
+    nth!(BatchId, n)
+}
+
+fn busy(stage: Stage, by: i64) -> Target {
+    Target::Busy(Busy { stage, started_at: at(1), by: at(by) })
+}
+
+fn done(outcome: Outcome) -> Target {
+    Target::Done(Done { outcome, started_at: Some(at(1)), at: at(9) })
+}
+
+fn step(server: u32, seen: i64, next: Target) -> Move {
+    Move { server_id: nth!(ServerId, server), seen, next, result: None }
+}
+
+fn offers(servers: impl IntoIterator<Item = u32>) -> Vec<Move> {
+    servers.into_iter().map(|server| step(server, 1, busy(Stage::Dispatched, 60))).collect()
+}
+
+both! {
+    async fn a_rollout_is_read_as_it_was_written_by_its_organization_alone(db: Db) {
+        let (ours, theirs) = (org(&db).await, other_org(&db).await);
+        let id = start(&db, ours, 1, 3).await;
+        let mut reader = db.read().await.unwrap();
+        let stored = rollouts::get(&mut reader, ours, id).await.unwrap();
+        assert_eq!(stored, Rollout { total: 3, ..rollout(ours, 1) });
+        assert!(matches!(
+            rollouts::get(&mut reader, theirs, id).await,
+            Err(StoreError::NotFound { kind: "batch", .. })
+        ));
+        assert_eq!(rollouts::open(&mut reader).await.unwrap(), [(id, 1)]);
+        let targets = rollout_targets::all(&mut reader, id).await.unwrap();
+        assert_eq!(targets.iter().map(|target| target.position).collect::<Vec<_>>(), [0, 1, 2]);
+        assert!(targets.iter().all(|target| target.target == Target::Waiting));
+        let task = rollout_targets::of_task(&mut reader, ours, targets[1].task_id).await.unwrap();
+        assert_eq!((task.server_id, task.result), (nth!(ServerId, 1_u32), None));
+        assert!(rollout_targets::of_task(&mut reader, theirs, targets[1].task_id).await.is_err());
+    }
+
+    /// What is stored and what the planner works with are one and the same.
+    async fn a_stored_rollout_goes_on_where_it_stopped(db: Db) {
+        let ours = org(&db).await;
+        let id = start(&db, ours, 1, 3).await;
+        let mut tx = db.begin().await.unwrap();
+        let stored = rollouts::load(&mut tx, id).await.unwrap();
+        let rows = rollout_targets::all(&mut tx, id).await.unwrap();
+        let mut planned = domain::rollout::Rollout::restore(
+            stored.head.clone(),
+            rows.iter().map(|row| (row.server_id, row.target)),
+        );
+        let next = planned.happens(rows[0].server_id, Event::Offered, at(5)).unwrap();
+        let offer = Move { server_id: rows[0].server_id, seen: 1, next, result: None };
+        assert_eq!(
+            rollout_targets::claim(&mut tx, id, &[offer]).await.unwrap(),
+            [rows[0].server_id]
+        );
+        rollouts::save_head(&mut tx, &stored, planned.head(), None).await.unwrap();
+        tx.commit().await.unwrap();
+        let mut reader = db.snapshot().await.unwrap();
+        let stored = rollouts::load(&mut reader, id).await.unwrap();
+        let rows = rollout_targets::all(&mut reader, id).await.unwrap();
+        let restored = domain::rollout::Rollout::restore(
+            stored.head,
+            rows.iter().map(|row| (row.server_id, row.target)),
+        );
+        assert_eq!(restored, planned);
+    }
+
+    async fn a_batch_is_all_or_nothing(db: Db) {
+        let ours = org(&db).await;
+        let twice = [
+            (nth!(TaskId, 1_u32), nth!(ServerId, 1_u32)),
+            (nth!(TaskId, 2_u32), nth!(ServerId, 1_u32)),
+        ];
+        let mut tx = db.begin().await.unwrap();
+        let refused = rollouts::create(&mut tx, &rollout(ours, 1), &twice).await;
+        assert!(matches!(refused, Err(StoreError::AlreadyExists { .. })));
+        drop(tx);
+        let mut reader = db.read().await.unwrap();
+        assert_eq!(rollouts::list(&mut reader, ours, &[], PAGE).await.unwrap().total, 0);
+    }
+
+    async fn a_hundred_thousand_servers_are_one_rollout(db: Db) {
+        let ours = org(&db).await;
+        let id = start(&db, ours, 1, 100_000).await;
+        let mut reader = db.read().await.unwrap();
+        let targets = rollout_targets::all(&mut reader, id).await.unwrap();
+        assert_eq!(targets.len(), 100_000);
+        assert_eq!(targets[99_999].server_id, nth!(ServerId, 99_999_u32));
+        let counts = rollout_targets::counts(&mut reader, id).await.unwrap();
+        assert_eq!(counts, BTreeMap::from([("waiting".to_owned(), 100_000)]));
+    }
+
+    /// Someone pauses while the planner decides to start servers: the start must not go through.
+    async fn a_decision_on_an_old_head_is_refused(db: Db) {
+        let ours = org(&db).await;
+        let id = start(&db, ours, 1, 2).await;
+        let mut tx = db.begin().await.unwrap();
+        let seen = rollouts::load(&mut tx, id).await.unwrap();
+        let paused = Head { phase: Phase::Paused, ..seen.head.clone() };
+        let now = rollouts::save_head(&mut tx, &seen, &paused, None).await.unwrap();
+        assert_eq!((now.generation, now.revision, now.head.phase), (2, 2, Phase::Paused));
+        tx.commit().await.unwrap();
+        let mut tx = db.begin().await.unwrap();
+        assert_eq!(rollout_targets::claim(&mut tx, id, &offers([0])).await.unwrap().len(), 1);
+        assert!(matches!(
+            rollouts::save_head(&mut tx, &seen, &seen.head, None).await,
+            Err(StoreError::Stale)
+        ));
+        tx.rollback().await.unwrap();
+        let mut reader = db.read().await.unwrap();
+        assert_eq!(
+            rollout_targets::in_work(&mut reader, &[nth!(ServerId, 0_u32)]).await.unwrap(),
+            []
+        );
+    }
+
+    async fn an_ended_rollout_is_looked_after_no_more(db: Db) {
+        let ours = org(&db).await;
+        let (first, second) = (start(&db, ours, 1, 1).await, start(&db, ours, 2, 1).await);
+        let mut tx = db.begin().await.unwrap();
+        let seen = rollouts::load(&mut tx, first).await.unwrap();
+        let ended = Head { phase: Phase::Ended(End::Failed), ..seen.head.clone() };
+        let now = rollouts::save_head(&mut tx, &seen, &ended, Some(at(50))).await.unwrap();
+        assert_eq!(now.ended_at, Some(at(50)));
+        assert_eq!(rollouts::open(&mut tx).await.unwrap(), [(second, 1)]);
+        let failed = rollouts::list(&mut tx, ours, &["failed", "canceled"], PAGE).await.unwrap();
+        assert_eq!((failed.total, failed.items), (1, vec![now]));
+        let all = rollouts::list(&mut tx, ours, &[], Page { limit: 1, offset: 0 }).await.unwrap();
+        assert_eq!((all.total, all.items[0].id), (2, second));
+        tx.commit().await.unwrap();
+    }
+
+    async fn of_many_moves_one_stale_one_refuses_all(db: Db) {
+        let ours = org(&db).await;
+        let id = start(&db, ours, 1, 1_200).await;
+        let mut tx = db.begin().await.unwrap();
+        let claimed = rollout_targets::claim(&mut tx, id, &offers(0..1_200)).await.unwrap();
+        assert_eq!(claimed.len(), 1_200);
+        tx.commit().await.unwrap();
+        let mut moves: Vec<_> = (0..1_200).map(|n| step(n, 2, done(Outcome::Succeeded))).collect();
+        moves[1_100].seen = 1;
+        let mut tx = db.begin().await.unwrap();
+        assert!(matches!(rollout_targets::save(&mut tx, id, &moves).await, Err(StoreError::Stale)));
+        tx.rollback().await.unwrap();
+        let mut reader = db.read().await.unwrap();
+        assert_eq!(rollout_targets::counts(&mut reader, id).await.unwrap()["dispatched"], 1_200);
+        drop(reader);
+        moves[1_100].seen = 2;
+        let mut tx = db.begin().await.unwrap();
+        rollout_targets::save(&mut tx, id, &moves).await.unwrap();
+        tx.commit().await.unwrap();
+        let mut reader = db.read().await.unwrap();
+        assert_eq!(rollout_targets::counts(&mut reader, id).await.unwrap()["succeeded"], 1_200);
+    }
+
+    async fn a_report_stays_when_the_target_moves_on_without_one(db: Db) {
+        let ours = org(&db).await;
+        let id = start(&db, ours, 1, 2).await;
+        let mut tx = db.begin().await.unwrap();
+        rollout_targets::claim(&mut tx, id, &offers([0])).await.unwrap();
+        let report = json!({"packages": [{"name": "openssl", "from": "1", "to": "2"}]});
+        let failed = done(Outcome::Failed(FailureCode::DiskFull));
+        let reported = Move { result: Some(report.clone()), ..step(0, 2, failed) };
+        rollout_targets::save(&mut tx, id, &[reported]).await.unwrap();
+        rollout_targets::save(&mut tx, id, &[step(0, 3, done(Outcome::Succeeded))]).await.unwrap();
+        let page = rollout_targets::list(&mut tx, id, &["succeeded"], PAGE).await.unwrap();
+        assert_eq!(
+            (page.total, page.items[0].result.clone(), page.items[0].generation),
+            (1, Some(report), 4)
+        );
+        assert_eq!(rollout_targets::list(&mut tx, id, &[], PAGE).await.unwrap().total, 2);
+        tx.commit().await.unwrap();
+    }
+
+    async fn a_server_in_work_is_passed_over_by_every_other_rollout(db: Db) {
+        let ours = org(&db).await;
+        let (first, second) = (start(&db, ours, 1, 3).await, start(&db, ours, 2, 3).await);
+        let mut tx = db.begin().await.unwrap();
+        rollout_targets::claim(&mut tx, first, &offers([0, 1])).await.unwrap();
+        assert_eq!(
+            rollout_targets::claim(&mut tx, second, &offers([0, 1, 2])).await.unwrap(),
+            [nth!(ServerId, 2_u32)]
+        );
+        let servers = [
+            nth!(ServerId, 0_u32),
+            nth!(ServerId, 1_u32),
+            nth!(ServerId, 2_u32),
+            nth!(ServerId, 3_u32),
+        ];
+        let mut where_they_are: Vec<_> = rollout_targets::in_work(&mut tx, &servers)
+            .await
+            .unwrap()
+            .into_iter()
+            .map(|at_work| (at_work.server_id, at_work.rollout_id))
+            .collect();
+        where_they_are.sort_unstable();
+        assert_eq!(
+            where_they_are,
+            [(servers[0], first), (servers[1], first), (servers[2], second)]
+        );
+        rollout_targets::save(&mut tx, first, &[step(0, 2, done(Outcome::NoChange))])
+            .await
+            .unwrap();
+        assert_eq!(
+            rollout_targets::claim(&mut tx, second, &offers([0, 1])).await.unwrap(),
+            [servers[0]]
+        );
+        let of_one: Vec<_> = rollout_targets::unfinished_of(&mut tx, servers[1])
+            .await
+            .unwrap()
+            .into_iter()
+            .map(|row| (row.rollout_id, row.target))
+            .collect();
+        assert_eq!(of_one, [(first, busy(Stage::Dispatched, 60)), (second, Target::Waiting)]);
+        tx.commit().await.unwrap();
+    }
+
+    /// The index has the last word, also against a caller that takes the wrong door.
+    async fn the_database_itself_refuses_a_server_in_work_twice(db: Db) {
+        let ours = org(&db).await;
+        let (first, second) = (start(&db, ours, 1, 1).await, start(&db, ours, 2, 1).await);
+        let mut tx = db.begin().await.unwrap();
+        rollout_targets::claim(&mut tx, first, &offers([0])).await.unwrap();
+        let forced = rollout_targets::save(&mut tx, second, &offers([0])).await;
+        assert!(matches!(
+            forced,
+            Err(StoreError::AlreadyExists { what: "a server that is in work" })
+        ));
+    }
+
+    /// Two replicas and two rollouts over the same thousand servers, all at once.
+    async fn of_a_thousand_servers_none_is_claimed_twice(place: Place) {
+        let replicas = [place.open().await, place.open().await];
+        let ours = org(&replicas[0]).await;
+        let mut tx = replicas[0].begin().await.unwrap();
+        for n in 0..1_000 {
+            store::servers::enroll(&mut tx, &crate::servers::server(ours, n)).await.unwrap();
+        }
+        tx.commit().await.unwrap();
+        let batches =
+            [start(&replicas[0], ours, 1, 1_000).await, start(&replicas[0], ours, 2, 1_000).await];
+        let claimers: Vec<_> = (0..4)
+            .map(|n| {
+                let (db, batch) = (replicas[n % 2].clone(), batches[n / 2]);
+                tokio::spawn(async move {
+                    let mut mine = Vec::new();
+                    for part in 0..10 {
+                        let mut offers = offers(part * 100..(part + 1) * 100);
+                        if n % 2 == 1 {
+                            offers.reverse();
+                        }
+                        let mut tx = db.begin().await.unwrap();
+                        let claimed =
+                            rollout_targets::claim(&mut tx, batch, &offers).await.unwrap();
+                        tx.commit().await.unwrap();
+                        mine.extend(claimed);
+                    }
+                    mine
+                })
+            })
+            .collect();
+        let mut claimed = Vec::new();
+        for claimer in claimers {
+            claimed.extend(claimer.await.unwrap());
+        }
+        claimed.sort_unstable();
+        let all: Vec<ServerId> = (0..1_000_u32).map(|n| nth!(ServerId, n)).collect();
+        assert_eq!(claimed, all);
+    }
+
+    async fn a_planner_in_memory_follows_what_others_changed(db: Db) {
+        let ours = org(&db).await;
+        let id = start(&db, ours, 1, 5).await;
+        let mut bell = db.bell(Topic::Rollouts);
+        let mut tx = db.begin().await.unwrap();
+        rollout_targets::claim(&mut tx, id, &offers([0, 1, 2])).await.unwrap();
+        tx.commit().await.unwrap();
+        bell.rung().await;
+        let mut tx = db.begin().await.unwrap();
+        let revision =
+            rollout_targets::save(&mut tx, id, &[step(1, 2, busy(Stage::Installing, 90))])
+                .await
+                .unwrap();
+        tx.commit().await.unwrap();
+        let mut reader = db.read().await.unwrap();
+        let rows = rollout_targets::changed_since(&mut reader, id, 1).await.unwrap();
+        assert_eq!(rows.iter().map(|row| row.position).collect::<Vec<_>>(), [0, 2, 1]);
+        let rows = rollout_targets::changed_since(&mut reader, id, 2).await.unwrap();
+        assert_eq!((rows.len(), rows[0].position, rows[0].revision), (1, 1, revision));
+        assert_eq!(rollout_targets::changed_since(&mut reader, id, revision).await.unwrap(), []);
+        assert_eq!(rollouts::open(&mut reader).await.unwrap(), [(id, revision)]);
+    }
+
+    /// A follower beside writers never finds an earlier revision than one that it has seen.
+    async fn a_follower_beside_writers_misses_no_change(db: Db) {
+        let ours = org(&db).await;
+        let id = start(&db, ours, 1, 80).await;
+        let writers: Vec<_> = (0..8_u32)
+            .map(|writer| {
+                let db = db.clone();
+                tokio::spawn(async move {
+                    for n in 0..10 {
+                        let mut tx = db.begin().await.unwrap();
+                        rollout_targets::claim(&mut tx, id, &offers([writer * 10 + n]))
+                            .await
+                            .unwrap();
+                        tx.commit().await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        let writing = tokio::spawn(async move {
+            for writer in writers {
+                writer.await.unwrap();
+            }
+        });
+        let (mut known, mut seen) = (1, 0);
+        loop {
+            let last_look = writing.is_finished();
+            let mut reader = db.read().await.unwrap();
+            let rows = rollout_targets::changed_since(&mut reader, id, known).await.unwrap();
+            match rows.last() {
+                Some(last) => known = last.revision,
+                None if last_look => break,
+                None => {}
+            }
+            seen += rows.len();
+        }
+        assert_eq!((seen, known), (80, 81));
+        writing.await.unwrap();
+    }
+
+    async fn a_stage_that_takes_too_long_is_found_and_nothing_else(db: Db) {
+        let ours = org(&db).await;
+        let id = start(&db, ours, 1, 4).await;
+        let mut tx = db.begin().await.unwrap();
+        let moves = [
+            step(0, 1, busy(Stage::Dispatched, 30)),
+            step(1, 1, busy(Stage::Dispatched, 20)),
+            step(2, 1, busy(Stage::Dispatched, 40)),
+        ];
+        rollout_targets::claim(&mut tx, id, &moves).await.unwrap();
+        let late: Vec<_> = rollout_targets::overdue(&mut tx, at(30), 10)
+            .await
+            .unwrap()
+            .into_iter()
+            .map(|late| (late.server_id, late.deadline))
+            .collect();
+        assert_eq!(late, [(nth!(ServerId, 1_u32), at(20)), (nth!(ServerId, 0_u32), at(30))]);
+        let timed_out = done(Outcome::TimedOut(Stage::Dispatched));
+        rollout_targets::save(&mut tx, id, &[step(1, 2, timed_out)]).await.unwrap();
+        assert_eq!(rollout_targets::overdue(&mut tx, at(30), 10).await.unwrap().len(), 1);
+        tx.commit().await.unwrap();
+    }
+
+    async fn every_state_has_its_own_count(db: Db) {
+        let ours = org(&db).await;
+        let id = start(&db, ours, 1, 8).await;
+        let mut tx = db.begin().await.unwrap();
+        rollout_targets::claim(&mut tx, id, &offers(0..6)).await.unwrap();
+        let moves = [
+            step(0, 2, done(Outcome::Succeeded)),
+            step(1, 2, done(Outcome::Failed(FailureCode::DiskFull))),
+            step(2, 2, done(Outcome::Failed(FailureCode::PkgLockTimeout))),
+            step(3, 2, busy(Stage::Rebooting, 500)),
+        ];
+        rollout_targets::save(&mut tx, id, &moves).await.unwrap();
+        let counts = rollout_targets::counts(&mut tx, id).await.unwrap();
+        let expected =
+            [("dispatched", 2), ("failed", 2), ("rebooting", 1), ("succeeded", 1), ("waiting", 2)];
+        assert_eq!(counts, expected.into_iter().map(|(state, n)| (state.to_owned(), n)).collect());
+        tx.commit().await.unwrap();
+    }
+
+    async fn a_target_that_does_not_parse_is_named(place: Place) {
+        let db = place.open().await;
+        let ours = org(&db).await;
+        let id = start(&db, ours, 1, 2).await;
+        let task = nth!(TaskId, 1_000_001_u32);
+        place
+            .by_hand(&format!(
+                "update rollout_targets set target = '\"dancing\"' where task_id = '{task}'"
+            ))
+            .await;
+        let mut reader = db.read().await.unwrap();
+        match rollout_targets::all(&mut reader, id).await {
+            Err(StoreError::Corrupt { table: "rollout_targets", id, .. }) => {
+                assert_eq!(id, task.to_string());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

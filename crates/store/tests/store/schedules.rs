@@ -1,0 +1,243 @@
+//! Schedules and their runs.
+
+use domain::rollout::End;
+use jiff::Timestamp;
+use serde_json::json;
+use store::runs::{self, Run, Start, State, Trigger};
+use store::schedules::{self, Schedule};
+use store::{Db, Page, StoreError};
+use vocab::{OrgId, Selector, SkipReason};
+
+use crate::support::{Place, at, both, nth, org, other_org};
+
+fn schedule(org_id: OrgId, n: u32, next_run_at: Option<Timestamp>) -> Schedule {
+    Schedule {
+        id: nth!(ScheduleId, n),
+        org_id,
+        name: format!("nightly {n}"),
+        description: "Jede Nacht, außer …".into(),
+        enabled: true,
+        cron: "30 2 * * MON-FRI".parse().unwrap(),
+        timezone: "Europe/Berlin".parse().unwrap(),
+        targets: Selector::read(&json!({"environment": "production", "tags": ["role=web"]}))
+            .unwrap(),
+        options: json!({"security_only": true, "reboot": "if_required"}),
+        next_run_at,
+        created_at: at(0),
+        updated_at: at(0),
+        generation: 1,
+    }
+}
+
+fn run(of: &Schedule, n: u32, scheduled_for: Option<Timestamp>) -> Run {
+    Run {
+        id: nth!(RunId, n),
+        org_id: of.org_id,
+        schedule_id: of.id,
+        trigger_kind: if scheduled_for.is_some() { Trigger::Cron } else { Trigger::Manual },
+        state: State::Running,
+        skip_reason: None,
+        scheduled_for,
+        started_at: at(i64::from(n)),
+        finished_at: None,
+        batch_id: Some(nth!(BatchId, n)),
+        targets: of.targets.clone(),
+        options: of.options.clone(),
+        generation: 1,
+    }
+}
+
+fn skipped(of: &Schedule, n: u32, scheduled_for: Timestamp) -> Run {
+    Run {
+        state: State::Skipped,
+        skip_reason: Some(SkipReason::Overlap),
+        finished_at: Some(at(i64::from(n))),
+        batch_id: None,
+        ..run(of, n, Some(scheduled_for))
+    }
+}
+
+async fn add(db: &Db, schedules: &[Schedule]) {
+    let mut tx = db.begin().await.unwrap();
+    for schedule in schedules {
+        schedules::create(&mut tx, schedule).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+}
+
+both! {
+    async fn a_schedule_is_read_as_it_was_written_by_its_organization_alone(db: Db) {
+        let (ours, theirs) = (org(&db).await, other_org(&db).await);
+        let made = schedule(ours, 1, Some(at(60)));
+        add(&db, &[made.clone()]).await;
+        let mut reader = db.read().await.unwrap();
+        assert_eq!(schedules::get(&mut reader, ours, made.id).await.unwrap(), made);
+        assert_eq!(schedules::list(&mut reader, ours).await.unwrap(), [made.clone()]);
+        assert!(schedules::get(&mut reader, theirs, made.id).await.is_err());
+        assert_eq!(schedules::list(&mut reader, theirs).await.unwrap(), []);
+    }
+
+    async fn a_name_is_taken_once_in_an_organization(db: Db) {
+        let (ours, theirs) = (org(&db).await, other_org(&db).await);
+        add(&db, &[schedule(ours, 1, None), schedule(ours, 2, None)]).await;
+        let namesake = Schedule { name: "nightly 1".into(), ..schedule(ours, 3, None) };
+        let taken = |result| {
+            matches!(result, Err(StoreError::AlreadyExists { what: "a schedule of this name" }))
+        };
+        let mut tx = db.begin().await.unwrap();
+        assert!(taken(schedules::create(&mut tx, &namesake).await));
+        tx.rollback().await.unwrap();
+        let mut tx = db.begin().await.unwrap();
+        let renamed = Schedule { name: "nightly 1".into(), ..schedule(ours, 2, None) };
+        assert!(taken(schedules::save(&mut tx, &renamed).await));
+        tx.rollback().await.unwrap();
+        let mut tx = db.begin().await.unwrap();
+        schedules::create(&mut tx, &Schedule { org_id: theirs, ..namesake }).await.unwrap();
+    }
+
+    async fn a_stale_edit_and_a_stale_delete_are_refused(db: Db) {
+        let ours = org(&db).await;
+        let seen = schedule(ours, 1, None);
+        add(&db, &[seen.clone()]).await;
+        let mut tx = db.begin().await.unwrap();
+        let next = Schedule {
+            enabled: false,
+            cron: "@daily".parse().unwrap(),
+            updated_at: at(5),
+            ..seen.clone()
+        };
+        schedules::save(&mut tx, &next).await.unwrap();
+        assert!(matches!(schedules::save(&mut tx, &seen).await, Err(StoreError::Stale)));
+        assert!(matches!(schedules::delete(&mut tx, &seen).await, Err(StoreError::Stale)));
+        let now = schedules::get(&mut tx, ours, seen.id).await.unwrap();
+        assert_eq!(now, Schedule { generation: 2, ..next });
+        runs::start(&mut tx, &run(&now, 1, None)).await.unwrap();
+        schedules::delete(&mut tx, &now).await.unwrap();
+        assert!(schedules::get(&mut tx, ours, seen.id).await.is_err());
+        assert!(runs::get(&mut tx, ours, nth!(RunId, 1_u32)).await.is_err());
+        tx.commit().await.unwrap();
+    }
+
+    async fn the_longest_due_come_first_and_those_without_an_instant_never(db: Db) {
+        let ours = org(&db).await;
+        let [late, soon, never, just] = [
+            schedule(ours, 1, Some(at(10))),
+            schedule(ours, 2, Some(at(100))),
+            schedule(ours, 3, None),
+            schedule(ours, 4, Some(at(20))),
+        ];
+        add(&db, &[late.clone(), soon.clone(), never, just.clone()]).await;
+        let mut reader = db.read().await.unwrap();
+        assert_eq!(schedules::due(&mut reader, at(20), 10).await.unwrap(), [late.clone(), just]);
+        assert_eq!(schedules::due(&mut reader, at(20), 1).await.unwrap(), [late]);
+        assert_eq!(schedules::next_due(&mut reader).await.unwrap(), Some(at(10)));
+        assert_eq!(schedules::due(&mut reader, at(9), 10).await.unwrap(), []);
+    }
+
+    /// The engine moves the instant on; a person who edits meanwhile is not told that he is late.
+    async fn an_instant_is_moved_on_once_and_no_edit_fails_for_it(db: Db) {
+        let ours = org(&db).await;
+        let fleet: Vec<_> = (1..=600).map(|n| schedule(ours, n, Some(at(10)))).collect();
+        add(&db, &fleet).await;
+        let mut tx = db.begin().await.unwrap();
+        let edited = Schedule { description: "edited".into(), ..fleet[0].clone() };
+        schedules::save(&mut tx, &edited).await.unwrap();
+        let moves: Vec<_> = fleet.iter().map(|seen| (seen.clone(), Some(at(3610)))).collect();
+        assert_eq!(schedules::advance(&mut tx, &moves).await.unwrap().len(), 599);
+        assert_eq!(schedules::advance(&mut tx, &moves).await.unwrap().len(), 0);
+        let mut by_hand = schedules::get(&mut tx, ours, fleet[1].id).await.unwrap();
+        assert_eq!((by_hand.next_run_at, by_hand.generation), (Some(at(3610)), 1));
+        by_hand.enabled = false;
+        by_hand.next_run_at = None;
+        schedules::save(&mut tx, &by_hand).await.unwrap();
+        assert_eq!(schedules::due(&mut tx, at(3610), 1000).await.unwrap().len(), 599);
+        tx.commit().await.unwrap();
+    }
+
+    /// Eight replicas find the same schedule due at the same second.
+    async fn one_instant_is_started_once_by_eight(place: Place) {
+        let replicas = [place.open().await, place.open().await];
+        let ours = org(&replicas[0]).await;
+        let due = schedule(ours, 1, Some(at(10)));
+        add(&replicas[0], &[due.clone()]).await;
+        let starts: Vec<_> = (1..=8_u32)
+            .map(|n| {
+                let (db, due) = (replicas[n as usize % 2].clone(), due.clone());
+                tokio::spawn(async move {
+                    let mut tx = db.begin().await.unwrap();
+                    let start = runs::start(&mut tx, &run(&due, n, Some(at(10)))).await.unwrap();
+                    tx.commit().await.unwrap();
+                    (nth!(RunId, n), start)
+                })
+            })
+            .collect();
+        let mut ours_and_theirs = Vec::new();
+        for start in starts {
+            ours_and_theirs.push(start.await.unwrap());
+        }
+        let winners: Vec<_> =
+            ours_and_theirs.iter().filter(|(_, start)| *start == Start::Started).collect();
+        assert_eq!(winners.len(), 1);
+        let winner = winners[0].0;
+        for (run, start) in &ours_and_theirs {
+            assert!(*run == winner || *start == Start::AlreadyStarted(winner), "{start:?}");
+        }
+    }
+
+    async fn while_a_run_is_unfinished_another_overlaps_and_is_recorded_as_skipped(db: Db) {
+        let ours = org(&db).await;
+        let of = schedule(ours, 1, Some(at(10)));
+        add(&db, &[of.clone()]).await;
+        let mut tx = db.begin().await.unwrap();
+        let first = run(&of, 1, Some(at(10)));
+        assert_eq!(runs::start(&mut tx, &first).await.unwrap(), Start::Started);
+        assert_eq!(
+            runs::start(&mut tx, &run(&of, 2, Some(at(20)))).await.unwrap(),
+            Start::Overlaps(first.id)
+        );
+        assert_eq!(
+            runs::start(&mut tx, &run(&of, 2, None)).await.unwrap(),
+            Start::Overlaps(first.id)
+        );
+        assert_eq!(runs::start(&mut tx, &skipped(&of, 2, at(20))).await.unwrap(), Start::Started);
+        assert_eq!(
+            runs::start(&mut tx, &skipped(&of, 3, at(20))).await.unwrap(),
+            Start::AlreadyStarted(nth!(RunId, 2_u32))
+        );
+        assert_eq!(runs::unfinished(&mut tx, of.id).await.unwrap(), Some(first.clone()));
+        runs::finish(&mut tx, &first, End::CompletedWithErrors, at(50)).await.unwrap();
+        assert!(matches!(
+            runs::finish(&mut tx, &first, End::Failed, at(51)).await,
+            Err(StoreError::Stale)
+        ));
+        assert_eq!(runs::unfinished(&mut tx, of.id).await.unwrap(), None);
+        let second = run(&of, 4, None);
+        assert_eq!(runs::start(&mut tx, &second).await.unwrap(), Start::Started);
+        runs::finish(&mut tx, &second, End::Succeeded, at(60)).await.unwrap();
+        assert_eq!(runs::start(&mut tx, &run(&of, 5, None)).await.unwrap(), Start::Started);
+        tx.commit().await.unwrap();
+    }
+
+    async fn the_history_is_newest_first_and_paged(db: Db) {
+        let (ours, theirs) = (org(&db).await, other_org(&db).await);
+        let of = schedule(ours, 1, None);
+        add(&db, &[of.clone()]).await;
+        let mut tx = db.begin().await.unwrap();
+        for n in 1..=5 {
+            runs::start(&mut tx, &skipped(&of, n, at(i64::from(n)))).await.unwrap();
+        }
+        let page = runs::list(&mut tx, ours, of.id, Page { limit: 2, offset: 1 }).await.unwrap();
+        assert_eq!(page.total, 5);
+        assert_eq!(page.items, [skipped(&of, 4, at(4)), skipped(&of, 3, at(3))]);
+        assert_eq!(
+            runs::list(&mut tx, theirs, of.id, Page { limit: 9, offset: 0 }).await.unwrap().total,
+            0
+        );
+        assert!(runs::get(&mut tx, theirs, nth!(RunId, 1_u32)).await.is_err());
+        let running = run(&of, 9, None);
+        runs::start(&mut tx, &running).await.unwrap();
+        assert_eq!(runs::of_batch(&mut tx, nth!(BatchId, 9_u32)).await.unwrap(), Some(running));
+        assert_eq!(runs::of_batch(&mut tx, nth!(BatchId, 1_u32)).await.unwrap(), None);
+        tx.commit().await.unwrap();
+    }
+}

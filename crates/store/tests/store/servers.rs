@@ -1,0 +1,479 @@
+//! Servers, signs of life, lists and package lists.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+use store::listings::{self, KEPT_AT_LEAST, Kind, Packed};
+use store::presence::{self, Beat};
+use store::server_list::{self, Filter, Sort};
+use store::servers::{self, Server};
+use store::{Db, Page, StoreError};
+use vocab::{Digest, Installed, OrgId, Os, Selector, ServerId, Severity, Status};
+
+use crate::support::{Place, at, both, nth, org, other_org};
+
+const PAGE: Page = Page { limit: 50, offset: 0 };
+
+pub(crate) fn server(org_id: OrgId, n: u32) -> Server {
+    Server {
+        id: nth!(ServerId, n),
+        org_id,
+        hostname: format!("web-{n}").parse().unwrap(),
+        environment: Some("production".parse().unwrap()),
+        tags: vec!["role=web".parse().unwrap()],
+        os: Os::new("debian", "12.5", "Debian GNU/Linux 12 (bookworm)").unwrap(),
+        kernel: "6.1.0-18-amd64".into(),
+        arch: "x86_64".into(),
+        package_manager: Some(vocab::PackageManager::Apt),
+        agent_version: "0.1.0".into(),
+        public_key: n.to_be_bytes().repeat(8),
+        enrolled_at: at(0),
+        last_scan_at: None,
+        reboot_required: false,
+        reboot_reasons: Vec::new(),
+        activity: "idle".into(),
+        package_set: None,
+        update_set: None,
+        packages: 0,
+        updates: 0,
+        security_updates: 0,
+        cves: BTreeMap::new(),
+        facts: json!({}),
+        quarantine: None,
+        generation: 1,
+        last_seen_at: at(0),
+        counter: 1,
+    }
+}
+
+async fn enroll(db: &Db, servers: &[Server]) {
+    let mut tx = db.begin().await.unwrap();
+    for server in servers {
+        servers::enroll(&mut tx, server).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+}
+
+fn beat(server: &Server, seconds: i64, counter: i64) -> Beat {
+    Beat { org: server.org_id, server_id: server.id, seen_at: at(seconds), counter }
+}
+
+fn packages(n: u32) -> Packed {
+    let list: Vec<_> =
+        (0..n).map(|n| Installed::new(&format!("package-{n}"), "1.0", "amd64")).collect();
+    Packed::new(n, &vocab::listing::encode(&list))
+}
+
+fn names(servers: &[Server]) -> Vec<&str> {
+    servers.iter().map(|server| server.hostname.as_str()).collect()
+}
+
+async fn found(db: &Db, org: OrgId, filter: &Filter) -> Vec<String> {
+    let mut reader = db.read().await.unwrap();
+    let page = server_list::list(&mut reader, org, filter, Sort::Hostname, PAGE).await.unwrap();
+    let ids = server_list::ids(&mut reader, org, filter).await.unwrap();
+    assert_eq!(page.items.iter().map(|server| server.id).collect::<Vec<_>>(), ids);
+    assert_eq!(page.total, ids.len() as u64, "{filter:?}");
+    names(&page.items).into_iter().map(str::to_owned).collect()
+}
+
+both! {
+    async fn a_server_is_read_as_it_was_written(db: Db) {
+        let (ours, theirs) = (org(&db).await, other_org(&db).await);
+        let mut made = server(ours, 1);
+        made.facts = json!({"updaters": ["unattended-upgrades"], "name": "Zürich"});
+        made.cves = BTreeMap::from([(Severity::High, 3)]);
+        enroll(&db, &[made.clone()]).await;
+        let mut reader = db.read().await.unwrap();
+        assert_eq!(servers::get(&mut reader, ours, made.id).await.unwrap(), made);
+        assert!(matches!(
+            servers::get(&mut reader, theirs, made.id).await,
+            Err(StoreError::NotFound { kind: "server", .. })
+        ));
+        let identity = servers::identity(&mut reader, made.id).await.unwrap().unwrap();
+        assert_eq!(
+            (identity.public_key, identity.counter, identity.removed_at),
+            (made.public_key, Some(1), None)
+        );
+        assert_eq!(servers::identity(&mut reader, nth!(ServerId, 9_u32)).await.unwrap(), None);
+    }
+
+    async fn one_key_is_one_server(db: Db) {
+        let ours = org(&db).await;
+        enroll(&db, &[server(ours, 1)]).await;
+        let copy = Server { public_key: server(ours, 1).public_key, ..server(ours, 2) };
+        let mut tx = db.begin().await.unwrap();
+        let refused = servers::enroll(&mut tx, &copy).await;
+        assert!(matches!(refused, Err(StoreError::AlreadyExists { what: "this agent's key" })));
+    }
+
+    async fn a_stale_writer_is_refused(db: Db) {
+        let ours = org(&db).await;
+        let before = server(ours, 1);
+        enroll(&db, &[before.clone()]).await;
+        let after = Server {
+            kernel: "6.1.0-20-amd64".into(),
+            activity: "patching".into(),
+            ..before.clone()
+        };
+        let mut tx = db.begin().await.unwrap();
+        servers::save(&mut tx, &before, &after, at(1)).await.unwrap();
+        let late = Server { kernel: "5.10".into(), ..before.clone() };
+        assert!(matches!(
+            servers::save(&mut tx, &before, &late, at(1)).await,
+            Err(StoreError::Stale)
+        ));
+        tx.commit().await.unwrap();
+        let mut reader = db.read().await.unwrap();
+        let expected = Server { generation: 2, ..after };
+        assert_eq!(servers::get(&mut reader, ours, before.id).await.unwrap(), expected);
+    }
+
+    async fn new_tags_replace_the_old_ones(db: Db) {
+        let ours = org(&db).await;
+        let before = server(ours, 1);
+        enroll(&db, &[before.clone()]).await;
+        let tags = vec!["role=db".parse().unwrap(), "team:shop".parse().unwrap()];
+        let after = Server { tags, ..before.clone() };
+        let mut tx = db.begin().await.unwrap();
+        servers::save(&mut tx, &before, &after, at(1)).await.unwrap();
+        tx.commit().await.unwrap();
+        let with = |tag: &str| Filter { tags: vec![tag.parse().unwrap()], ..Filter::default() };
+        assert_eq!(found(&db, ours, &with("role=web")).await.len(), 0);
+        assert_eq!(found(&db, ours, &with("team:shop")).await, ["web-1"]);
+        let both = Filter {
+            tags: vec!["role=db".parse().unwrap(), "role=web".parse().unwrap()],
+            ..Filter::default()
+        };
+        assert_eq!(found(&db, ours, &both).await.len(), 0);
+    }
+
+    /// Its agent must be told, so the identity stays; everything else is as if it never was.
+    async fn a_removed_server_is_in_no_list_and_its_key_is_not_used_again(db: Db) {
+        let ours = org(&db).await;
+        enroll(&db, &[server(ours, 1), server(ours, 2)]).await;
+        let mut tx = db.begin().await.unwrap();
+        let seen = servers::get(&mut tx, ours, nth!(ServerId, 1_u32)).await.unwrap();
+        servers::remove(&mut tx, &seen, at(5)).await.unwrap();
+        assert!(matches!(servers::remove(&mut tx, &seen, at(6)).await, Err(StoreError::Stale)));
+        assert!(servers::get(&mut tx, ours, seen.id).await.is_err());
+        assert_eq!(
+            servers::identity(&mut tx, seen.id).await.unwrap().unwrap().removed_at,
+            Some(at(5))
+        );
+        assert_eq!(presence::beat(&mut tx, &[beat(&seen, 9, 9)]).await.unwrap(), 0);
+        tx.commit().await.unwrap();
+        assert_eq!(found(&db, ours, &Filter::default()).await, ["web-2"]);
+        let tagged = Filter { tags: seen.tags.clone(), ..Filter::default() };
+        assert_eq!(found(&db, ours, &tagged).await, ["web-2"]);
+        let mut tx = db.begin().await.unwrap();
+        let again = Server { public_key: seen.public_key, ..server(ours, 3) };
+        assert!(servers::enroll(&mut tx, &again).await.is_err());
+    }
+
+    async fn signs_of_life_never_go_back(db: Db) {
+        let ours = org(&db).await;
+        let fleet: Vec<_> = (1..=1203).map(|n| server(ours, n)).collect();
+        enroll(&db, &fleet).await;
+        let mut tx = db.begin().await.unwrap();
+        let beats: Vec<_> = fleet.iter().map(|server| beat(server, 60, 5)).collect();
+        assert_eq!(presence::beat(&mut tx, &beats).await.unwrap(), 1203);
+        let late = [
+            beat(&fleet[0], 30, 4),
+            beat(&fleet[1], 90, 3),
+            beat(&fleet[1], 80, 7),
+            beat(&fleet[2], 50, 9),
+        ];
+        assert_eq!(presence::beat(&mut tx, &late).await.unwrap(), 2);
+        tx.commit().await.unwrap();
+        let mut reader = db.read().await.unwrap();
+        let all = presence::all(&mut reader, ours).await.unwrap();
+        let seen: Vec<_> = all[..4].iter().map(|one| (one.last_seen_at, one.counter)).collect();
+        assert_eq!(seen, [(at(60), 5), (at(90), 7), (at(60), 9), (at(60), 5)]);
+        assert_eq!(all.len(), 1203);
+        // Being heard from is not a change: nobody's plan becomes stale by it.
+        assert_eq!(servers::get(&mut reader, ours, fleet[1].id).await.unwrap().generation, 1);
+    }
+
+    async fn a_person_can_set_a_counter_back(db: Db) {
+        let ours = org(&db).await;
+        let one = Server { counter: 40, ..server(ours, 1) };
+        enroll(&db, &[one.clone()]).await;
+        let mut tx = db.begin().await.unwrap();
+        presence::set_counter(&mut tx, ours, one.id, 12).await.unwrap();
+        assert_eq!(presence::all(&mut tx, ours).await.unwrap()[0].counter, 12);
+        tx.commit().await.unwrap();
+    }
+
+    /// Two replicas write the signs of life of the same servers at the same time.
+    async fn replicas_may_note_the_same_servers_at_once(db: Db) {
+        let ours = org(&db).await;
+        let fleet: Vec<_> = (1..=300).map(|n| server(ours, n)).collect();
+        enroll(&db, &fleet).await;
+        let tasks: Vec<_> = (1..=4_i64)
+            .map(|replica| {
+                let (db, mut beats) = (
+                    db.clone(),
+                    fleet.iter().map(|server| beat(server, replica, replica)).collect::<Vec<_>>(),
+                );
+                tokio::spawn(async move {
+                    if replica % 2 == 0 {
+                        beats.reverse();
+                    }
+                    for _ in 0..5 {
+                        loop {
+                            let mut tx = db.begin().await.unwrap();
+                            match presence::beat(&mut tx, &beats).await {
+                                Ok(_) => break tx.commit().await.unwrap(),
+                                Err(StoreError::Busy(_)) => {}
+                                Err(other) => panic!("{other:?}"),
+                            }
+                        }
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        let mut reader = db.read().await.unwrap();
+        let all = presence::all(&mut reader, ours).await.unwrap();
+        assert!(all.iter().all(|one| one.last_seen_at == at(4) && one.counter == 4));
+    }
+
+    async fn every_filter_finds_what_it_says(db: Db) {
+        let ours = org(&db).await;
+        let theirs = other_org(&db).await;
+        let os = |id: &str, version: &str| Os::new(id, version, "").unwrap();
+        let fleet = [
+            server(ours, 1),
+            Server {
+                hostname: "DB-1".parse().unwrap(),
+                environment: None,
+                tags: Vec::new(),
+                os: os("ubuntu", "24.04"),
+                ..server(ours, 2)
+            },
+            Server {
+                hostname: "a_b".parse().unwrap(),
+                environment: Some("staging".parse().unwrap()),
+                os: os("debian", "12"),
+                ..server(ours, 3)
+            },
+            Server {
+                hostname: "axb".parse().unwrap(),
+                os: os("debian", "120"),
+                reboot_required: true,
+                last_seen_at: at(100),
+                ..server(ours, 4)
+            },
+            server(theirs, 5),
+        ];
+        enroll(&db, &fleet).await;
+        let all = Filter::default();
+        assert_eq!(found(&db, ours, &all).await, ["a_b", "axb", "DB-1", "web-1"]);
+        assert_eq!(found(&db, theirs, &all).await, ["web-5"]);
+        let of = async |filter: Filter| found(&db, ours, &filter).await.join(" ");
+        let status = |status| Filter { status: Some((status, at(50))), ..Filter::default() };
+        assert_eq!(of(status(Status::Online)).await, "axb");
+        assert_eq!(of(status(Status::Offline)).await, "a_b DB-1 web-1");
+        let q = |q: &str| Filter { q: Some(q.into()), ..Filter::default() };
+        assert_eq!(of(q("db")).await, "DB-1");
+        assert_eq!(of(q("A_B")).await, "a_b");
+        assert_eq!(of(q("%")).await, "");
+        assert_eq!(of(q("\\")).await, "");
+        assert_eq!(of(q("' or 1=1 --")).await, "");
+        let system = |text: &str| Filter { os: Some(text.parse().unwrap()), ..Filter::default() };
+        assert_eq!(of(system("Debian")).await, "a_b axb web-1");
+        assert_eq!(of(system("Debian 12")).await, "a_b web-1");
+        assert_eq!(of(system("ubuntu 24.04")).await, "DB-1");
+        let environment = |text: &str| Some(text.parse().unwrap());
+        assert_eq!(
+            of(Filter { environment: environment("staging"), ..Filter::default() }).await,
+            "a_b"
+        );
+        assert_eq!(of(Filter { environments: Some(vec![]), ..Filter::default() }).await, "");
+        let two = Some(vec!["staging".parse().unwrap(), "none".parse().unwrap()]);
+        assert_eq!(of(Filter { environments: two, ..Filter::default() }).await, "a_b");
+        assert_eq!(of(Filter { reboot_required: Some(true), ..Filter::default() }).await, "axb");
+        assert_eq!(
+            of(Filter { ids: vec![fleet[0].id, fleet[4].id], ..Filter::default() }).await,
+            "web-1"
+        );
+        let mixed = Filter { environment: environment("production"), ..status(Status::Offline) };
+        assert_eq!(of(mixed).await, "web-1");
+        let selector = Selector::read(&json!({"os": "debian", "tags": ["role=web"]})).unwrap();
+        assert_eq!(of(Filter::from(&selector)).await, "a_b axb web-1");
+        assert_eq!(of(Filter::from(&Selector::All)).await, "a_b axb DB-1 web-1");
+    }
+
+    async fn pages_follow_each_other_without_gap_or_repetition_in_every_order(db: Db) {
+        let ours = org(&db).await;
+        let fleet: Vec<_> = (1..=25_u32)
+            .map(|n| Server {
+                hostname: format!("host-{}", n % 3).parse().unwrap(),
+                security_updates: n % 4,
+                last_seen_at: at(i64::from(n % 5)),
+                ..server(ours, n)
+            })
+            .collect();
+        enroll(&db, &fleet).await;
+        for sort in [Sort::Hostname, Sort::LastSeen, Sort::SecurityUpdates, Sort::Newest] {
+            let mut seen: Vec<ServerId> = Vec::new();
+            for offset in [0, 10, 20] {
+                let mut reader = db.read().await.unwrap();
+                let page = Page { limit: 10, offset };
+                let page = server_list::list(&mut reader, ours, &Filter::default(), sort, page)
+                    .await
+                    .unwrap();
+                assert_eq!(page.total, 25);
+                seen.extend(page.items.iter().map(|server| server.id));
+            }
+            seen.sort_unstable();
+            seen.dedup();
+            assert_eq!(seen.len(), 25, "{sort:?}");
+        }
+    }
+
+    async fn a_list_is_stored_once_and_read_as_it_came(db: Db) {
+        let (ours, theirs) = (org(&db).await, other_org(&db).await);
+        let list = packages(100);
+        let mut tx = db.begin().await.unwrap();
+        let absent = Digest::of(b"absent");
+        let asked = [list.digest(), absent];
+        assert_eq!(listings::missing(&mut tx, ours, Kind::Packages, &asked).await.unwrap(), asked);
+        assert!(listings::store(&mut tx, ours, Kind::Packages, &list, at(0)).await.unwrap());
+        assert!(!listings::store(&mut tx, ours, Kind::Packages, &list, at(1)).await.unwrap());
+        assert_eq!(
+            listings::missing(&mut tx, ours, Kind::Packages, &asked).await.unwrap(),
+            [absent]
+        );
+        // Whether another organization has a list is nobody's business.
+        assert_eq!(
+            listings::missing(&mut tx, theirs, Kind::Packages, &asked).await.unwrap(),
+            asked
+        );
+        assert_eq!(listings::missing(&mut tx, ours, Kind::Updates, &asked).await.unwrap(), asked);
+        let bytes = listings::get(&mut tx, ours, Kind::Packages, list.digest()).await.unwrap();
+        assert_eq!(vocab::listing::decode::<Installed>(&bytes).unwrap().len(), 100);
+        assert!(matches!(
+            listings::get(&mut tx, theirs, Kind::Packages, list.digest()).await,
+            Err(StoreError::NotFound { .. })
+        ));
+        tx.commit().await.unwrap();
+    }
+
+    async fn a_list_with_other_bytes_than_its_name_says_is_corrupt(place: Place) {
+        let db = place.open().await;
+        let ours = org(&db).await;
+        let (list, other) = (packages(10), packages(11));
+        let mut tx = db.begin().await.unwrap();
+        for one in [&list, &other] {
+            listings::store(&mut tx, ours, Kind::Packages, one, at(0)).await.unwrap();
+        }
+        tx.commit().await.unwrap();
+        place.by_hand(
+            "update listings set compressed = (select compressed from listings where entries = 11),
+                    size_bytes = (select size_bytes from listings where entries = 11) where entries = 10",
+        ).await;
+        let mut reader = db.read().await.unwrap();
+        let read = listings::get(&mut reader, ours, Kind::Packages, list.digest()).await;
+        assert!(matches!(read, Err(StoreError::Corrupt { table: "listings", .. })), "{read:?}");
+        listings::get(&mut reader, ours, Kind::Packages, other.digest()).await.unwrap();
+    }
+
+    async fn a_server_cannot_take_up_a_list_that_is_not_there(db: Db) {
+        let ours = org(&db).await;
+        let before = server(ours, 1);
+        enroll(&db, &[before.clone()]).await;
+        let list = packages(10);
+        let after = Server { package_set: Some(list.digest()), packages: 10, ..before.clone() };
+        let mut tx = db.begin().await.unwrap();
+        let refused = servers::save(&mut tx, &before, &after, at(1)).await;
+        assert!(matches!(refused, Err(StoreError::NotFound { kind: "package list", .. })));
+        listings::store(&mut tx, ours, Kind::Packages, &list, at(1)).await.unwrap();
+        servers::save(&mut tx, &before, &after, at(1)).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+
+    async fn flaws_are_counted_for_all_servers_with_one_list(db: Db) {
+        let ours = org(&db).await;
+        let list = packages(3);
+        enroll(&db, &[server(ours, 1), server(ours, 2), server(ours, 3)]).await;
+        let mut tx = db.begin().await.unwrap();
+        listings::store(&mut tx, ours, Kind::Packages, &list, at(1)).await.unwrap();
+        for n in 1..=2 {
+            let before = server(ours, n);
+            let after = Server { package_set: Some(list.digest()), ..before.clone() };
+            servers::save(&mut tx, &before, &after, at(1)).await.unwrap();
+        }
+        let cves = BTreeMap::from([(Severity::Critical, 1), (Severity::Low, 7)]);
+        assert_eq!(servers::recount(&mut tx, ours, list.digest(), &cves).await.unwrap(), 2);
+        assert_eq!(servers::recount(&mut tx, ours, list.digest(), &cves).await.unwrap(), 0);
+        assert_eq!(servers::get(&mut tx, ours, nth!(ServerId, 2_u32)).await.unwrap().cves, cves);
+        assert!(servers::get(&mut tx, ours, nth!(ServerId, 3_u32)).await.unwrap().cves.is_empty());
+        tx.commit().await.unwrap();
+    }
+
+    async fn a_list_is_dropped_when_nobody_carries_it_and_not_before(db: Db) {
+        let ours = org(&db).await;
+        let (carried, idle, fresh) = (packages(1), packages(2), packages(3));
+        let before = server(ours, 1);
+        enroll(&db, &[before.clone()]).await;
+        let later = at(0) + KEPT_AT_LEAST + KEPT_AT_LEAST;
+        let mut tx = db.begin().await.unwrap();
+        for (list, when) in [(&carried, at(0)), (&idle, at(0)), (&fresh, later)] {
+            listings::store(&mut tx, ours, Kind::Packages, list, when).await.unwrap();
+        }
+        listings::store(&mut tx, ours, Kind::Updates, &carried, at(0)).await.unwrap();
+        let after = Server { package_set: Some(carried.digest()), ..before.clone() };
+        servers::save(&mut tx, &before, &after, at(0)).await.unwrap();
+        // The caller's cutoff is later than it may be, and is moved: the fresh one stays.
+        assert_eq!(listings::drop_unused(&mut tx, later, later, 10).await.unwrap(), 2);
+        let asked = [carried.digest(), idle.digest(), fresh.digest()];
+        assert_eq!(
+            listings::missing(&mut tx, ours, Kind::Packages, &asked).await.unwrap(),
+            [idle.digest()]
+        );
+        assert_eq!(listings::missing(&mut tx, ours, Kind::Updates, &asked).await.unwrap().len(), 3);
+        tx.commit().await.unwrap();
+    }
+
+    /// A server takes up an old list at the very moment in which it is dropped: either the server
+    /// comes first and the list stays, or it comes second and is told to send it.
+    async fn a_list_that_is_just_being_taken_up_is_not_dropped_under_its_server(db: Db) {
+        let ours = org(&db).await;
+        let later = at(0) + KEPT_AT_LEAST + KEPT_AT_LEAST;
+        for round in 1..=10_u32 {
+            let list = packages(round);
+            let before = server(ours, round);
+            enroll(&db, &[before.clone()]).await;
+            let mut tx = db.begin().await.unwrap();
+            listings::store(&mut tx, ours, Kind::Packages, &list, at(0)).await.unwrap();
+            tx.commit().await.unwrap();
+            let (mine, yours) = (db.clone(), db.clone());
+            let digest = list.digest();
+            let takes = tokio::spawn(async move {
+                let after = Server { package_set: Some(digest), ..before.clone() };
+                let mut tx = mine.begin().await.unwrap();
+                let taken = servers::save(&mut tx, &before, &after, later).await;
+                if taken.is_ok() {
+                    tx.commit().await.unwrap();
+                }
+                taken.is_ok()
+            });
+            let drops = tokio::spawn(async move {
+                let mut tx = yours.begin().await.unwrap();
+                listings::drop_unused(&mut tx, later, later, 10).await.unwrap();
+                tx.commit().await.unwrap();
+            });
+            let (taken, ()) = (takes.await.unwrap(), drops.await.unwrap());
+            let mut reader = db.read().await.unwrap();
+            let here = listings::missing(&mut reader, ours, Kind::Packages, &[digest])
+                .await
+                .unwrap()
+                .is_empty();
+            assert_eq!(taken, here, "round {round}");
+        }
+    }
+}
