@@ -58,8 +58,10 @@ fn whole_rollout(bencher: Bencher, size: u32) {
         max_failures: Some(Portion::percent(5).expect("a percentage")),
         ..Pace::default()
     };
-    bencher.counter(ItemsCount::new(size)).with_inputs(|| rollout(size, pace.clone())).bench_values(
-        |mut rollout| {
+    bencher
+        .counter(ItemsCount::new(size))
+        .with_inputs(|| rollout(size, pace.clone()))
+        .bench_values(|mut rollout| {
             settle(&mut rollout);
             for number in 0..size {
                 let server = ServerId::new(now(), u128::from(number));
@@ -70,8 +72,7 @@ fn whole_rollout(bencher: Bencher, size: u32) {
             }
             assert!(rollout.head().phase.is_ended(), "the work was really done");
             rollout
-        },
-    );
+        });
 }
 
 /// One report, and the start of the next server.

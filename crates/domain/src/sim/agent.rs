@@ -72,10 +72,15 @@ impl Agent {
         self.steps_planned = false;
     }
 
-    /// A message from the control plane. A repeated order is known by its id and taken once.
+    /// A message from the control plane. A repeated order is known by its id, taken once, and
+    /// answered with its result: who repeats it has not got that.
     pub(super) fn hears(&mut self, orders: &[Order], acks: &[BatchId], withdrawn: &[BatchId]) {
         for order in orders {
-            self.journal.entry(order.of).or_insert(Entry::Taken { expires: order.expires });
+            let taken = Entry::Taken { expires: order.expires };
+            if let Entry::Ended { acknowledged, .. } = self.journal.entry(order.of).or_insert(taken)
+            {
+                *acknowledged = false;
+            }
         }
         for of in withdrawn {
             // Also one that never arrived: should it still be on its way, it is void.
@@ -163,6 +168,15 @@ impl Agent {
             self.journal.iter().find(|(_, entry)| wanted(entry)).map(|(of, entry)| (*of, *entry))
         };
         find(&in_work).or_else(|| find(&taken))
+    }
+
+    /// The control plane has lost its memory: nothing that it acknowledged counts.
+    pub(super) fn says_all_again(&mut self) {
+        for entry in self.journal.values_mut() {
+            if let Entry::Ended { acknowledged, .. } = entry {
+                *acknowledged = false;
+            }
+        }
     }
 
     /// Nothing in work, nothing to say.

@@ -3,44 +3,49 @@
 //! What the real one has in its database is here in `saved` and outlives a crash; `live` is what the
 //! real one has in memory and is made anew from it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use vocab::{BatchId, FailureCode, ServerId, Stage};
 
 use super::agent::Order;
+use super::judge::{Judge, Moment};
+use super::reach::{Reached, Trial};
 use crate::rollout::lint::{lint, lint_settled};
 use crate::rollout::{
     Change, Condition, Event, Head, Outcome, Phase, Plan, Rollout, Target, Verdict, plan,
 };
 use crate::server::Presence;
 
-/// A start, for the checks that need history.
-#[derive(Debug, Clone, Copy)]
-struct Start {
-    really_at: Timestamp,
-    clock_jumps: u32,
-}
-
 /// A rollout as it is stored.
+#[derive(Clone)]
 struct Saved {
     head: Head,
     targets: Vec<(ServerId, Target)>,
 }
 
+/// A copy of the database, and of the judge's book to go with it.
+struct Backup {
+    saved: BTreeMap<BatchId, Saved>,
+    judge: Judge,
+}
+
 pub(super) struct Control {
     saved: BTreeMap<BatchId, Saved>,
+    backup: Option<Backup>,
     live: BTreeMap<BatchId, Rollout>,
     presence: BTreeMap<ServerId, Presence>,
     sync_seconds: u32,
-    last_start: BTreeMap<BatchId, Start>,
+    judge: Judge,
+    pub(super) reached: Reached,
+    /// Rollouts of which something moved since the last look.
+    touched: BTreeSet<BatchId>,
+    /// Who waited for a server that another rollout had in work.
+    pub(super) contested: BTreeSet<(BatchId, ServerId)>,
     /// When it really was that a rollout last gave a server up for lost.
     pub(super) last_guess: BTreeMap<BatchId, Timestamp>,
-    /// How often the clock was set forward so far; then a stagger may seem over too soon.
-    pub(super) clock_jumps: u32,
     pub(super) broken: Vec<String>,
     pub(super) starts: u64,
-    pub(super) corrected: u64,
     /// Every line that a failing seed prints. Written only when such a seed is run once more.
     pub(super) trace: Option<Vec<String>>,
 }
@@ -49,21 +54,24 @@ impl Control {
     pub(super) fn new(sync_seconds: u32, traced: bool) -> Control {
         Control {
             saved: BTreeMap::new(),
+            backup: None,
             live: BTreeMap::new(),
             presence: BTreeMap::new(),
             sync_seconds,
-            last_start: BTreeMap::new(),
+            judge: Judge::default(),
+            reached: Reached::default(),
+            touched: BTreeSet::new(),
+            contested: BTreeSet::new(),
             last_guess: BTreeMap::new(),
-            clock_jumps: 0,
             broken: Vec::new(),
             starts: 0,
-            corrected: 0,
             trace: traced.then(Vec::new),
         }
     }
 
-    pub(super) fn create(&mut self, rollout: Rollout) {
+    pub(super) fn create(&mut self, rollout: Rollout, starts_in: SignedDuration, at: Moment) {
         let id = rollout.head().id;
+        self.judge.ordered(&rollout, starts_in, at);
         let saved = Saved { head: rollout.head().clone(), targets: rollout.targets().collect() };
         self.saved.insert(id, saved);
         self.live.insert(id, rollout);
@@ -71,6 +79,25 @@ impl Control {
 
     /// Everything that was only in memory is gone.
     pub(super) fn crash(&mut self) {
+        self.reached.count(Trial::ControlCrashed);
+        self.load();
+    }
+
+    pub(super) fn back_up(&mut self) {
+        self.backup = Some(Backup { saved: self.saved.clone(), judge: self.judge.clone() });
+    }
+
+    /// Everything since the backup is gone. Answers whether there was one.
+    pub(super) fn restore(&mut self) -> bool {
+        let Some(backup) = self.backup.take() else { return false };
+        self.reached.count(Trial::Restored);
+        self.trace(|| "restored from a backup".into());
+        (self.saved, self.judge) = (backup.saved, backup.judge);
+        self.load();
+        true
+    }
+
+    fn load(&mut self) {
         self.live = self
             .saved
             .iter()
@@ -84,13 +111,30 @@ impl Control {
         self.live.values()
     }
 
-    pub(super) fn change(&mut self, of: BatchId, change: Change, wall: Timestamp) {
-        if let Some(rollout) = self.live.get_mut(&of)
-            && rollout.change(change, wall).is_ok()
-        {
-            self.trace(|| format!("{wall} {of} {change:?}"));
-            self.save_head(of);
+    /// A rollout with an order that no agent is known to have begun.
+    pub(super) fn just_ordered(&self) -> Option<BatchId> {
+        let ordered = |(_, target): (ServerId, Target)| matches!(target, Target::Busy(busy) if busy.stage == Stage::Dispatched);
+        let found = self.live.iter().find(|(_, rollout)| rollout.targets().any(ordered));
+        found.map(|(of, _)| *of)
+    }
+
+    pub(super) fn change(&mut self, of: BatchId, change: Change, at: Moment) -> bool {
+        let Some(rollout) = self.live.get_mut(&of) else { return false };
+        let before = rollout.head().phase;
+        if rollout.change(change, at.wall).is_err() {
+            return false;
         }
+        match (before, change) {
+            (Phase::Halted(_), Change::Resume) => self.reached.count(Trial::Resumed),
+            (_, Change::Pause) => self.reached.count(Trial::Paused),
+            (_, Change::Cancel) => self.reached.count(Trial::Canceled),
+            (_, Change::Halt(_)) => self.reached.count(Trial::Halted),
+            _ => {}
+        }
+        self.judge.changed(of, change, rollout.head().phase, at);
+        self.trace(|| format!("{} {of} {change:?}", at.wall));
+        self.save_all(of);
+        true
     }
 
     /// A message from an agent. Answers with the results that are now safe here.
@@ -98,13 +142,13 @@ impl Control {
         &mut self,
         server: ServerId,
         words: &[(BatchId, Event)],
-        wall: Timestamp,
+        at: Moment,
     ) -> Vec<BatchId> {
-        self.presence
-            .insert(server, Presence { last_seen: Some(wall), sync_seconds: self.sync_seconds });
+        let heard = Presence { last_seen: Some(at.wall), sync_seconds: self.sync_seconds };
+        self.presence.insert(server, heard);
         let mut acks = Vec::new();
         for (of, event) in words {
-            self.happens(*of, server, *event, wall, wall);
+            self.happens(*of, server, *event, at);
             if matches!(event, Event::Reported(_)) {
                 acks.push(*of);
             }
@@ -112,10 +156,10 @@ impl Control {
         acks
     }
 
-    pub(super) fn remove(&mut self, server: ServerId, wall: Timestamp) {
+    pub(super) fn remove(&mut self, server: ServerId, at: Moment) {
         for of in self.live.keys().copied().collect::<Vec<_>>() {
             if self.live[&of].target(server).is_some() {
-                self.happens(of, server, Event::ServerRemoved, wall, wall);
+                self.happens(of, server, Event::ServerRemoved, at);
             }
         }
     }
@@ -138,119 +182,111 @@ impl Control {
 
     /// Carries out every plan until there is nothing to do. Answers with the servers that have new
     /// orders and the earliest time at which to look again.
-    pub(super) fn settle(
-        &mut self,
-        wall: Timestamp,
-        really: Timestamp,
-    ) -> (Vec<ServerId>, Option<Timestamp>) {
+    pub(super) fn settle(&mut self, at: Moment) -> (Vec<ServerId>, Option<Timestamp>) {
         let mut offered = Vec::new();
-        let mut wake_at: Option<Timestamp> = None;
-        for of in self.live.keys().copied().collect::<Vec<_>>() {
-            let mut rounds = 0;
-            let last = loop {
-                self.notice(of, wall);
-                let next = plan(&self.live[&of], wall);
-                if next.is_idle() {
-                    break next;
+        let ids: Vec<_> = self.live.keys().copied().collect();
+        let mut wakes = BTreeMap::new();
+        // A server that one rollout is done with may be what another waits for.
+        loop {
+            let mut quiet = true;
+            for of in &ids {
+                let ended = self.live[of].head().phase.is_ended();
+                let (wake_at, acted) = self.settle_one(*of, at, &mut offered);
+                // One that had ended and of which nothing was heard since was judged before.
+                if acted || !ended || self.touched.remove(of) {
+                    wakes.insert(*of, wake_at);
                 }
-                rounds += 1;
-                if rounds > 1_000 {
-                    self.broken.push(format!("{of} never settles: {next:?}"));
-                    break Plan::default();
-                }
-                self.carry_out(of, &next, wall, really, &mut offered);
-            };
-            self.broken.extend(lint_settled(&self.live[&of], wall));
-            wake_at = wake_at.into_iter().chain(last.wake_at).min();
+                quiet &= !acted;
+            }
+            if quiet || !self.broken.is_empty() {
+                break;
+            }
         }
-        (offered, wake_at)
+        for (of, wake_at) in &wakes {
+            let online = |server| online(self.presence.get(&server), at.wall);
+            self.judge.settled(&self.live[of], *wake_at, at, &online);
+            if self.reached.times(Trial::Restored) == 0 {
+                self.broken.extend(lint_settled(&self.live[of], at.wall));
+            }
+        }
+        self.broken.append(&mut self.judge.broken);
+        (offered, wakes.into_values().flatten().min())
     }
 
-    fn carry_out(
+    fn settle_one(
         &mut self,
         of: BatchId,
-        next: &Plan,
-        wall: Timestamp,
-        really: Timestamp,
+        at: Moment,
         offered: &mut Vec<ServerId>,
-    ) {
-        if let Some(change) = next.change {
-            self.trace(|| format!("{wall} {of} {change:?}"));
-            if let Err(refused) = self.live.get_mut(&of).expect("planned").change(change, wall) {
-                self.broken.push(format!("the planner planned what is refused: {refused}"));
+    ) -> (Option<Timestamp>, bool) {
+        for round in 0..1_000 {
+            if self.live[&of].targets().any(|(_, target)| target == Target::Waiting) {
+                self.notice(of, at.wall);
             }
-            self.save_all(of);
+            let next = plan(&self.live[&of], at.wall);
+            if next.is_idle() {
+                return (next.wake_at, round > 0);
+            }
+            self.carry_out(of, &next, at, offered);
+        }
+        self.broken.push(format!("{of} never settles: {:?}", plan(&self.live[&of], at.wall)));
+        (None, false)
+    }
+
+    fn carry_out(&mut self, of: BatchId, next: &Plan, at: Moment, offered: &mut Vec<ServerId>) {
+        if let Some(change) = next.change
+            && !self.change(of, change, at)
+        {
+            self.broken.push(format!("the planner planned what is refused: {change:?}"));
         }
         for (server, event) in &next.moves {
             if *event == Event::Offered {
-                self.check_start(of, *server, wall, really);
+                self.starts += 1;
                 offered.push(*server);
             }
-            self.happens(of, *server, *event, wall, really);
+            self.happens(of, *server, *event, at);
         }
-        self.broken.extend(lint(&self.live[&of]));
+        // With a gap in the memory a server that was forgotten may count as a canary beyond those
+        // that were sent out for it: the judge, who sees each start, goes on alone.
+        if self.reached.times(Trial::Restored) == 0 {
+            self.broken.extend(lint(&self.live[&of]));
+        }
     }
 
-    fn happens(
-        &mut self,
-        of: BatchId,
-        server: ServerId,
-        event: Event,
-        wall: Timestamp,
-        really: Timestamp,
-    ) {
+    fn happens(&mut self, of: BatchId, server: ServerId, event: Event, at: Moment) {
         let Some(rollout) = self.live.get_mut(&of) else { return };
         let before = rollout.target(server);
-        match rollout.happens(server, event, wall) {
+        match rollout.happens(server, event, at.wall) {
             Err(refused) => self.broken.push(format!("{refused}")),
             Ok(after) => {
+                let online = |server| online(self.presence.get(&server), at.wall);
+                self.judge.happened(of, server, event, at, &online);
                 if before != Some(after) {
-                    self.trace(|| format!("{wall} {of} {server} {event:?}"));
+                    self.moved(of, before, event, at);
+                    self.trace(|| format!("{} {of} {server} {event:?}", at.wall));
                 }
                 self.broken.extend(changed_an_end(before, after));
-                self.corrected += u64::from(before.is_some_and(is_a_guess) && !is_a_guess(after));
-                if event == Event::DeadlinePassed {
-                    self.last_guess.insert(of, really);
-                }
                 self.save_target(of, server, after);
                 self.save_head(of);
             }
         }
     }
 
-    /// What must hold when a server starts, told from history and not from the planner's own counts.
-    fn check_start(&mut self, of: BatchId, server: ServerId, wall: Timestamp, really: Timestamp) {
-        self.starts += 1;
-        let rollout = &self.live[&of];
-        let head = rollout.head();
-        let mut must = |holds: bool, what: &str| {
-            if !holds {
-                self.broken.push(format!("{server} of {of} started {what}"));
+    fn moved(&mut self, of: BatchId, before: Option<Target>, event: Event, at: Moment) {
+        self.touched.insert(of);
+        match event {
+            Event::DeadlinePassed => {
+                self.last_guess.insert(of, at.really);
+                self.reached.count(Trial::GivenUp);
             }
-        };
-        must(head.phase == Phase::Running, "while the rollout was not running");
-        must(wall < head.start_by, "after the window had closed");
-        must(head.starts_at <= wall, "before the start");
-        let elsewhere = self
-            .live
-            .iter()
-            .filter(|(other, _)| **other != of)
-            .any(|(_, other)| matches!(other.target(server), Some(Target::Busy(_))));
-        must(!elsewhere, "while another rollout had it in work");
-        must(online(self.presence.get(&server), wall), "while it was offline");
-        if let Some(portion) = head.pace.max_failures {
-            let failures = rollout.tally().failures().saturating_sub(head.forgiven);
-            let allowed = portion.of(rollout.targets().len() as u32).max(1);
-            must(failures < allowed, "after too many failures");
+            Event::WindowClosed => self.reached.count(Trial::Expired),
+            Event::ServerRemoved => self.reached.count(Trial::Removed),
+            Event::Reported(Verdict::Withdrawn) => self.reached.count(Trial::Withdrawn),
+            Event::Reported(_) if before.is_some_and(is_a_guess) => {
+                self.reached.count(Trial::Corrected);
+            }
+            _ => {}
         }
-        let stagger = SignedDuration::from_mins(i64::from(head.pace.stagger_minutes));
-        if let Some(last) = self.last_start.get(&of)
-            && last.clock_jumps == self.clock_jumps
-        {
-            must(really.duration_since(last.really_at) >= stagger, "too soon after the last one");
-        }
-        let start = Start { really_at: really, clock_jumps: self.clock_jumps };
-        self.last_start.insert(of, start);
     }
 
     fn notice(&mut self, of: BatchId, wall: Timestamp) {
@@ -268,6 +304,10 @@ impl Control {
                 online: online(self.presence.get(&server), wall),
                 busy_in: busy.get(&server).copied(),
             };
+            let waits = rollout.target(server) == Some(Target::Waiting);
+            if waits && condition.online && condition.busy_in.is_some() {
+                self.contested.insert((of, server));
+            }
             rollout.notice(server, condition);
         }
     }

@@ -3,13 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use vocab::{BatchId, Portion, ServerId};
+use vocab::{BatchId, ServerId};
 
 use super::agent::{Agent, Health, Order};
 use super::chance::Chance;
 use super::control::{Control, contradicts};
+use super::faults::pace;
+use super::judge::Moment;
+use super::reach::Trial;
 use super::{Failure, Mode, Report};
-use crate::rollout::{Change, Event, Pace, Phase, Rollout, Target, limit_in_all};
+use crate::rollout::{Event, Outcome, Pace, Phase, Rollout, Target, limit_in_all};
 
 /// How much later than its deadline a thing may end.
 const GRACE: SignedDuration = SignedDuration::from_secs(30);
@@ -17,7 +20,7 @@ const GRACE: SignedDuration = SignedDuration::from_secs(30);
 const STEPS_MAX: u64 = 400_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Happening {
+pub(super) enum Happening {
     /// A message to the control plane arrives.
     Up { agent: usize, words: Vec<(BatchId, Event)> },
     /// A message to an agent arrives.
@@ -42,26 +45,38 @@ enum Happening {
     Second,
 }
 
+impl Happening {
+    pub(super) fn is_message(&self) -> bool {
+        matches!(self, Happening::Up { .. } | Happening::Down { .. })
+    }
+}
+
 pub(super) struct World {
     seed: u64,
     mode: Mode,
-    chance: Chance,
+    pub(super) chance: Chance,
     /// What time it really is; the control plane's clock shows `skew` more.
-    now: Timestamp,
-    skew: SignedDuration,
-    began: Timestamp,
+    pub(super) now: Timestamp,
+    pub(super) skew: SignedDuration,
+    /// How often that clock was set forward, and how often it was set at all.
+    pub(super) forward: u32,
+    pub(super) jumps: u32,
+    pub(super) began: Timestamp,
     /// How long faults go on.
-    faulty: SignedDuration,
-    queue: BTreeMap<(Timestamp, u64), Happening>,
-    queued: u64,
-    control: Control,
-    control_is_up: bool,
+    pub(super) faulty: SignedDuration,
+    pub(super) queue: BTreeMap<(Timestamp, u64), Happening>,
+    pub(super) queued: u64,
+    pub(super) control: Control,
+    pub(super) control_is_up: bool,
     /// When the control plane looks at its plans if nothing makes it look earlier.
     look_at: Option<Timestamp>,
-    agents: Vec<Agent>,
-    removed: BTreeSet<ServerId>,
+    pub(super) agents: Vec<Agent>,
+    pub(super) removed: BTreeSet<ServerId>,
+    /// Rollouts whose failed servers someone had tried again.
+    pub(super) retried: BTreeSet<BatchId>,
+    pub(super) was_restored: bool,
     sync: SignedDuration,
-    loss: u32,
+    pub(super) loss: u32,
     /// The pace of the rollout that comes second.
     second: Pace,
     report: Report,
@@ -84,6 +99,8 @@ impl World {
             mode,
             now,
             skew: SignedDuration::ZERO,
+            forward: 0,
+            jumps: 0,
             began: now,
             faulty: SignedDuration::from_mins(chance.between(20, 300)),
             queue: BTreeMap::new(),
@@ -92,6 +109,8 @@ impl World {
             control_is_up: true,
             look_at: None,
             removed: BTreeSet::new(),
+            retried: BTreeSet::new(),
+            was_restored: false,
             sync: SignedDuration::from_secs(i64::from(sync_seconds)),
             loss: chance.pick(&[0, 5, 30]),
             report: Report::default(),
@@ -106,7 +125,7 @@ impl World {
     }
 
     fn order(&mut self, number: u128, pace: Pace, starts_in: SignedDuration) {
-        let wall = self.wall();
+        let at = self.moment();
         let id = BatchId::new(self.began, number);
         let mut servers: Vec<_> = self.agents.iter().map(|agent| agent.server).collect();
         if number > 1 {
@@ -115,7 +134,8 @@ impl World {
             servers.truncate(keep as usize);
         }
         servers.retain(|server| !self.removed.contains(server));
-        self.control.create(Rollout::new(id, pace, wall + starts_in, servers, wall));
+        let rollout = Rollout::new(id, pace, at.wall + starts_in, servers, at.wall);
+        self.control.create(rollout, starts_in, at);
     }
 
     fn set_going(&mut self) {
@@ -147,7 +167,10 @@ impl World {
         self.report.starts = self.control.starts;
         self.report.ended =
             self.control.rollouts().filter(|r| r.head().phase.is_ended()).count() as u64;
-        self.report.corrected = self.control.corrected;
+        self.report.reached = self.control.reached;
+        for _ in &self.control.contested {
+            self.report.reached.count(Trial::Contested);
+        }
         if self.control.broken.is_empty() {
             return Ok(self.report);
         }
@@ -208,7 +231,9 @@ impl World {
             }
             Happening::Person if self.is_faulty() => {
                 self.person();
-                let next = SignedDuration::from_mins(self.chance.between(2, 90));
+                let soon = SignedDuration::from_secs(self.chance.between(5, 120));
+                let later = SignedDuration::from_mins(self.chance.between(2, 90));
+                let next = if self.chance.percent(40) { soon } else { later };
                 self.after(next, Happening::Person);
             }
             Happening::Fault => self.faults_end(),
@@ -234,8 +259,8 @@ impl World {
         if !self.control_is_up || self.removed.contains(&server) {
             return;
         }
-        let wall = self.wall();
-        let acks = self.control.hears(server, words, wall);
+        let at = self.moment();
+        let acks = self.control.hears(server, words, at);
         self.look();
         self.answer(agent, acks);
     }
@@ -247,13 +272,18 @@ impl World {
 
     fn send(&mut self, message: Happening) {
         if self.chance.percent(self.loss) {
+            self.control.reached.count(Trial::Lost);
             return;
         }
         if self.chance.percent(self.loss / 3) {
+            self.control.reached.count(Trial::Repeated);
             let later = SignedDuration::from_mins(self.chance.between(1, 90));
             self.after(later, message.clone());
         }
         let late = self.chance.percent(self.loss / 3);
+        if late {
+            self.control.reached.count(Trial::Late);
+        }
         let seconds = if late { self.chance.between(60, 3_600) } else { self.chance.between(0, 3) };
         self.after(SignedDuration::from_secs(seconds), message);
     }
@@ -267,11 +297,11 @@ impl World {
 
     // --- the control plane -----------------------------------------------------------------
 
-    fn look(&mut self) {
+    pub(super) fn look(&mut self) {
         if !self.control_is_up {
             return;
         }
-        let (offered, wake_at) = self.control.settle(self.wall(), self.now);
+        let (offered, wake_at) = self.control.settle(self.moment());
         for server in offered {
             if let Some(agent) = self.agents.iter().position(|agent| agent.server == server) {
                 self.answer(agent, Vec::new());
@@ -285,104 +315,19 @@ impl World {
         self.look_at = look_at;
     }
 
-    fn wall(&self) -> Timestamp {
+    pub(super) fn wall(&self) -> Timestamp {
         self.now + self.skew
     }
 
-    fn after(&mut self, wait: SignedDuration, happening: Happening) {
+    pub(super) fn moment(&self) -> Moment {
+        let (forward, jumps) = (self.forward, self.jumps);
+        Moment { really: self.now, wall: self.wall(), forward, jumps }
+    }
+
+    pub(super) fn after(&mut self, wait: SignedDuration, happening: Happening) {
         let at = self.now + wait.max(SignedDuration::ZERO);
         self.queued += 1;
         self.queue.insert((at, self.queued), happening);
-    }
-
-    // --- what goes wrong -------------------------------------------------------------------
-
-    fn is_faulty(&self) -> bool {
-        self.now.duration_since(self.began) < self.faulty
-    }
-
-    fn fault(&mut self) {
-        let agent = self.chance.between(0, self.agents.len() as i64 - 1) as usize;
-        let back = SignedDuration::from_secs(self.chance.between(1, 3_600));
-        match self.chance.between(0, 9) {
-            0..=2 => {
-                self.agents[agent].connected = false;
-                self.after(back, Happening::Reconnect { agent });
-            }
-            3..=5 if self.agents[agent].health == Health::Up => {
-                self.agents[agent].crash(Health::Crashed);
-                self.after(back, Happening::Restart { agent });
-            }
-            6 if self.agents[agent].is_rebooting() || self.chance.percent(20) => {
-                self.agents[agent].crash(Health::Dead);
-            }
-            7 | 8 => {
-                self.control_is_up = false;
-                let back = SignedDuration::from_secs(self.chance.between(0, 1_200));
-                self.after(back, Happening::ControlBack);
-            }
-            9 if self.chance.percent(20) => self.clock_jumps(),
-            _ => {}
-        }
-    }
-
-    fn clock_jumps(&mut self) {
-        let hours = self.chance.pick(&[1, 24, 24 * 365, 24 * 3_650]);
-        let jump = SignedDuration::from_hours(hours);
-        let set_right = self.skew != SignedDuration::ZERO && self.chance.percent(60);
-        let next = match (set_right, self.chance.percent(50)) {
-            (true, _) => SignedDuration::ZERO,
-            (false, true) => self.skew + jump,
-            (false, false) => self.skew - jump,
-        };
-        if next > self.skew {
-            self.control.clock_jumps += 1;
-        }
-        self.skew = next;
-        let wall = self.wall();
-        self.control.trace(|| format!("the clock shows {wall}"));
-        self.look();
-    }
-
-    /// Networks heal and crashed agents are started again; the dead stay dead.
-    fn faults_end(&mut self) {
-        self.loss = 0;
-        for agent in 0..self.agents.len() {
-            self.agents[agent].connected = true;
-            if self.agents[agent].health == Health::Crashed {
-                self.after(SignedDuration::ZERO, Happening::Restart { agent });
-            }
-        }
-    }
-
-    fn person(&mut self) {
-        let of = BatchId::new(self.began, self.chance.pick(&[1, 2]));
-        let wall = self.wall();
-        match self.chance.between(0, 19) {
-            0..=3 => self.control.change(of, Change::Pause, wall),
-            4..=11 => self.control.change(of, Change::Resume, wall),
-            12 => self.control.change(of, Change::Cancel, wall),
-            13 => {
-                let agent = self.chance.between(0, self.agents.len() as i64 - 1) as usize;
-                let server = self.agents[agent].server;
-                self.removed.insert(server);
-                self.control.remove(server, wall);
-            }
-            14..=16 => self.retry(of, wall),
-            _ => {}
-        }
-        self.look();
-    }
-
-    fn retry(&mut self, of: BatchId, wall: Timestamp) {
-        let id = BatchId::new(self.began, of.bits() & 0xff | 0x100);
-        let known = self.control.rollouts().any(|rollout| rollout.head().id == id);
-        let Some(ended) = self.control.rollouts().find(|rollout| rollout.head().id == of) else {
-            return;
-        };
-        if let (false, Ok(again)) = (known, ended.retry(id, wall)) {
-            self.control.create(again);
-        }
     }
 
     // --- the end ---------------------------------------------------------------------------
@@ -442,6 +387,12 @@ impl World {
             if agent.health == Health::Dead || self.removed.contains(&server) {
                 return None;
             }
+            // A service restored from a backup may have passed over a server before it was told
+            // what it had forgotten; an end is an end.
+            let passed_over = matches!(done.outcome, Outcome::Skipped(_) | Outcome::Canceled(_));
+            if self.was_restored && passed_over {
+                return None;
+            }
             contradicts(done.outcome, agent.verdict(of), agent.has_acted_on(of)).then(|| {
                 format!(
                     "{of} says {:?} of {server}, which says {:?}",
@@ -450,16 +401,5 @@ impl World {
                 )
             })
         })
-    }
-}
-
-fn pace(chance: &mut Chance) -> Pace {
-    let percent = |share| Portion::percent(share).expect("between 1 and 100");
-    Pace {
-        stagger_minutes: chance.pick(&[0, 0, 1, 5, 20]),
-        max_parallel: chance.pick(&[None, None, Some(1), Some(3)]),
-        canary: chance.pick(&[None, None, Some(Portion::Count(1)), Some(percent(20))]),
-        max_failures: chance.pick(&[None, Some(Portion::Count(1)), Some(percent(25))]),
-        window_minutes: chance.pick(&[Some(15), Some(60), Some(240), None]),
     }
 }

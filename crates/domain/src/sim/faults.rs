@@ -1,0 +1,160 @@
+//! What goes wrong in the simulation, and what people do to it.
+
+use jiff::SignedDuration;
+use vocab::{BatchId, Portion};
+
+use super::agent::Health;
+use super::chance::Chance;
+use super::reach::Trial;
+use super::world::{Happening, World};
+use crate::rollout::{Change, Pace};
+
+impl World {
+    pub(super) fn is_faulty(&self) -> bool {
+        self.now.duration_since(self.began) < self.faulty
+    }
+
+    pub(super) fn fault(&mut self) {
+        let agent = self.some_agent();
+        let back = SignedDuration::from_secs(self.chance.between(1, 3_600));
+        match self.chance.between(0, 11) {
+            0..=2 => {
+                self.control.reached.count(Trial::Vanished);
+                self.agents[agent].connected = false;
+                self.after(back, Happening::Reconnect { agent });
+            }
+            3..=5 if self.agents[agent].health == Health::Up => {
+                self.control.reached.count(Trial::Crashed);
+                self.agents[agent].crash(Health::Crashed);
+                self.after(back, Happening::Restart { agent });
+            }
+            6 => self.someone_dies(agent),
+            7 | 8 => {
+                self.control_is_up = false;
+                let back = SignedDuration::from_secs(self.chance.between(0, 1_200));
+                self.after(back, Happening::ControlBack);
+            }
+            9 | 10 if self.chance.percent(25) => self.clock_jumps(),
+            11 if self.chance.percent(20) => self.restored(),
+            11 => self.control.back_up(),
+            _ => {}
+        }
+    }
+
+    fn some_agent(&mut self) -> usize {
+        self.chance.between(0, self.agents.len() as i64 - 1) as usize
+    }
+
+    /// A host that is in its reboot does not come back from it; if none is, any may die.
+    fn someone_dies(&mut self, any: usize) {
+        let rebooting = self.agents.iter().position(super::agent::Agent::is_rebooting);
+        if rebooting.is_some() {
+            self.control.reached.count(Trial::RebootHung);
+        }
+        if rebooting.is_some() || self.chance.percent(20) {
+            self.agents[rebooting.unwrap_or(any)].crash(Health::Dead);
+        }
+    }
+
+    fn clock_jumps(&mut self) {
+        let minute = 60;
+        let jump = SignedDuration::from_secs(self.chance.pick(&[
+            minute / 2,
+            minute * 2,
+            minute * 60,
+            minute * 60 * 24,
+            minute * 60 * 24 * 3_650,
+        ]));
+        let set_right = self.skew != SignedDuration::ZERO && self.chance.percent(60);
+        let next = match (set_right, self.chance.percent(50)) {
+            (true, _) => SignedDuration::ZERO,
+            (false, true) => self.skew + jump,
+            (false, false) => self.skew - jump,
+        };
+        if next > self.skew {
+            self.forward += 1;
+            self.control.reached.count(Trial::ClockForward);
+        } else {
+            self.control.reached.count(Trial::ClockBack);
+        }
+        self.jumps += 1;
+        self.skew = next;
+        let wall = self.wall();
+        self.control.trace(|| format!("the clock shows {wall}"));
+        self.look();
+    }
+
+    /// What was under way breaks off, and agents notice that their counter is ahead.
+    fn restored(&mut self) {
+        if self.control.restore() {
+            self.was_restored = true;
+            self.queue.retain(|_, happening| !happening.is_message());
+            for agent in &mut self.agents {
+                agent.says_all_again();
+            }
+            self.look();
+        }
+    }
+
+    /// Networks heal and crashed agents are started again; the dead stay dead.
+    pub(super) fn faults_end(&mut self) {
+        self.loss = 0;
+        for agent in 0..self.agents.len() {
+            self.agents[agent].connected = true;
+            if self.agents[agent].health == Health::Crashed {
+                self.after(SignedDuration::ZERO, Happening::Restart { agent });
+            }
+        }
+    }
+
+    pub(super) fn person(&mut self) {
+        if !self.control_is_up {
+            return;
+        }
+        let of = BatchId::new(self.began, self.chance.pick(&[1, 2]));
+        let at = self.moment();
+        match self.chance.between(0, 19) {
+            0..=3 => _ = self.control.change(of, Change::Pause, at),
+            4..=11 => _ = self.control.change(of, Change::Resume, at),
+            // Most often someone calls off what has only just begun.
+            12 | 13 => {
+                let of = self.control.just_ordered().unwrap_or(of);
+                self.control.change(of, Change::Cancel, at);
+            }
+            14 => {
+                let agent = self.some_agent();
+                let server = self.agents[agent].server;
+                self.removed.insert(server);
+                self.control.remove(server, at);
+            }
+            15..=18 => self.retry(of),
+            _ => {}
+        }
+        self.look();
+    }
+
+    /// Once for each rollout.
+    fn retry(&mut self, of: BatchId) {
+        let at = self.moment();
+        let Some(ended) = self.control.rollouts().find(|rollout| rollout.head().id == of) else {
+            return;
+        };
+        let id = BatchId::new(self.began, u128::from(self.queued) << 8);
+        if let (false, Ok(again)) = (self.retried.contains(&of), ended.retry(id, at.wall)) {
+            self.retried.insert(of);
+            self.control.reached.count(Trial::Retried);
+            self.control.create(again, SignedDuration::ZERO, at);
+        }
+    }
+}
+
+pub(super) fn pace(chance: &mut Chance) -> Pace {
+    let percent = |share| Portion::percent(share).expect("between 1 and 100");
+    Pace {
+        stagger_minutes: chance.pick(&[0, 0, 1, 5, 20]),
+        max_parallel: chance.pick(&[None, None, Some(1), Some(3)]),
+        canary: chance.pick(&[None, None, Some(Portion::Count(1)), Some(percent(20))]),
+        max_failures: chance.pick(&[None, Some(Portion::Count(1)), Some(percent(25))]),
+        window_minutes: chance.pick(&[Some(15), Some(60), Some(240), Some(240), None]),
+    }
+}

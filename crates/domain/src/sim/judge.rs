@@ -1,0 +1,459 @@
+//! What must hold of rollouts, told from what was seen to happen.
+//!
+//! The judge keeps a book of its own: every event and every change is written down once more, by
+//! other code than the planner's, and counted anew at every question. It never looks at a
+//! rollout's tally, limits, queues or head. It knows the real time; where the control plane's
+//! clock jumped in between, nothing can be said about time, and it says nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use vocab::{BatchId, ServerId, Stage};
+
+use crate::rollout::{
+    Cancel, Change, End, Event, Halt, Outcome, PATIENCE, Pace, Phase, Rollout, Skip, Target,
+    Verdict, limit,
+};
+
+/// By how much a clock may be set back before anyone takes notice.
+const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_mins(1);
+
+/// A point in time as the world knows it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moment {
+    pub(super) really: Timestamp,
+    /// What the control plane's clock shows.
+    pub(super) wall: Timestamp,
+    /// How often that clock was set forward so far.
+    pub(super) forward: u32,
+    /// How often it was set at all.
+    pub(super) jumps: u32,
+}
+
+impl Moment {
+    /// Time may seem to have passed that did not.
+    fn leapt_since(self, earlier: Moment) -> bool {
+        self.forward != earlier.forward
+    }
+
+    fn jumped_since(self, earlier: Moment) -> bool {
+        self.jumps != earlier.jumps
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Seen {
+    Waiting,
+    InWork { stage: Stage, since: Moment },
+    Ended(Outcome),
+}
+
+/// One rollout in the judge's book.
+#[derive(Clone)]
+struct Case {
+    pace: Pace,
+    /// In the order of their turns.
+    order: Vec<ServerId>,
+    seen: BTreeMap<ServerId, Seen>,
+    phase: Phase,
+    ordered: Moment,
+    opens: Timestamp,
+    /// When the control plane first looked at the clock as it was last set.
+    noticed: Moment,
+    last_start: Option<Moment>,
+    forgiven: BTreeSet<ServerId>,
+    /// How many guesses proved wrong since then.
+    corrected: usize,
+    canary_waived: bool,
+}
+
+/// The book, and what was found wrong.
+#[derive(Clone, Default)]
+pub(super) struct Judge {
+    cases: BTreeMap<BatchId, Case>,
+    pub(super) broken: Vec<String>,
+}
+
+impl Judge {
+    pub(super) fn ordered(&mut self, rollout: &Rollout, starts_in: SignedDuration, at: Moment) {
+        let order: Vec<_> = rollout.targets().map(|(server, _)| server).collect();
+        let case = Case {
+            pace: rollout.head().pace.clone(),
+            seen: order.iter().map(|server| (*server, Seen::Waiting)).collect(),
+            order,
+            phase: Phase::Scheduled,
+            ordered: at,
+            noticed: at,
+            opens: at.really + starts_in,
+            last_start: None,
+            forgiven: BTreeSet::new(),
+            corrected: 0,
+            canary_waived: false,
+        };
+        self.cases.insert(rollout.head().id, case);
+    }
+
+    /// A server is about to be told something, or was. `online`: who is, as the control plane knows.
+    pub(super) fn happened(
+        &mut self,
+        of: BatchId,
+        server: ServerId,
+        event: Event,
+        at: Moment,
+        online: &dyn Fn(ServerId) -> bool,
+    ) {
+        let free = |server| online(server) && !self.in_work_elsewhere(of, server);
+        let case = &self.cases[&of];
+        let wrong = match event {
+            Event::Offered => case.wrong_to_start(server, at, &free),
+            Event::DeadlinePassed => case.wrong_to_give_up(server, at),
+            Event::WindowClosed => case.wrong_to_close(at),
+            Event::Canceled => not(case.phase == Phase::Canceling, "called off by nobody"),
+            Event::ServerRemoved | Event::Reached(_) | Event::Reported(_) => None,
+        };
+        self.broken.extend(wrong.map(|wrong| format!("{server} of {of}: {wrong}")));
+        let case = self.cases.get_mut(&of).expect("ordered");
+        if event == Event::Offered {
+            case.last_start = Some(at);
+        }
+        if let Some(seen) = case.seen.get_mut(&server) {
+            let before = std::mem::replace(seen, seen.after(event, at));
+            case.corrected += usize::from(before.is_failure() && !seen.is_failure());
+        }
+    }
+
+    /// A rollout has been told something, and went into this phase.
+    pub(super) fn changed(&mut self, of: BatchId, change: Change, into: Phase, at: Moment) {
+        let case = self.cases.get_mut(&of).expect("ordered");
+        self.broken.extend(case.wrong_to_change(change, at).map(|wrong| format!("{of}: {wrong}")));
+        case.changed(change, into, at);
+    }
+
+    /// Everything that a rollout had to do was done; it will look again at `wake_at`.
+    pub(super) fn settled(
+        &mut self,
+        rollout: &Rollout,
+        wake_at: Option<Timestamp>,
+        at: Moment,
+        online: &dyn Fn(ServerId) -> bool,
+    ) {
+        let of = rollout.head().id;
+        let case = self.cases.get_mut(&of).expect("ordered");
+        if at.jumped_since(case.noticed) {
+            case.noticed = at;
+        }
+        let free = |server| online(server) && !self.in_work_elsewhere(of, server);
+        let case = &self.cases[&of];
+        let undone = case.undone(at, &free);
+        let wakes = wake_at.map(|wake_at| at.really + wake_at.duration_since(at.wall));
+        let due = case.due(at, &free);
+        let late = match (due, wakes) {
+            (Some(due), Some(wakes)) => wakes > due,
+            (due, None) => due.is_some(),
+            (None, Some(_)) => false,
+        };
+        let overslept = late.then(|| format!("wakes at {wakes:?}, is needed at {due:?}"));
+        let differs = case.differs(rollout);
+        let wrong = [undone, overslept, differs].into_iter().flatten();
+        self.broken.extend(wrong.map(|wrong| format!("{of}: {wrong}")));
+    }
+
+    fn in_work_elsewhere(&self, of: BatchId, server: ServerId) -> bool {
+        self.cases
+            .iter()
+            .filter(|(other, _)| **other != of)
+            .any(|(_, case)| matches!(case.seen.get(&server), Some(Seen::InWork { .. })))
+    }
+}
+
+impl Seen {
+    fn is_failure(self) -> bool {
+        matches!(self, Seen::Ended(Outcome::Failed(_) | Outcome::TimedOut(_)))
+    }
+
+    /// When it has taken too long, as far as the clock can be trusted.
+    fn until(self, at: Moment) -> Option<Timestamp> {
+        match self {
+            Seen::InWork { stage, since } if !at.jumped_since(since) => {
+                Some(since.really + limit(stage))
+            }
+            _ => None,
+        }
+    }
+
+    fn after(self, event: Event, at: Moment) -> Seen {
+        use Seen::{Ended, InWork, Waiting};
+        match (self, event) {
+            (Waiting, Event::Offered) => InWork { stage: Stage::Dispatched, since: at },
+            (Waiting, Event::WindowClosed) => Ended(Outcome::Skipped(Skip::WindowClosed)),
+            (Waiting, Event::Canceled) => Ended(Outcome::Canceled(Cancel::Person)),
+            (InWork { stage, .. }, Event::DeadlinePassed) => Ended(Outcome::TimedOut(stage)),
+            (InWork { stage, .. }, Event::Reached(further)) if further > stage => {
+                InWork { stage: further, since: at }
+            }
+            (InWork { .. } | Ended(Outcome::TimedOut(_)), Event::Reported(verdict)) => {
+                Ended(meaning(verdict))
+            }
+            (Waiting, Event::Reported(verdict)) => match meaning(verdict) {
+                Outcome::Skipped(_) | Outcome::Canceled(_) => Waiting,
+                done => Ended(done),
+            },
+            (Waiting | InWork { .. }, Event::ServerRemoved) => {
+                Ended(Outcome::Canceled(Cancel::ServerRemoved))
+            }
+            (same, _) => same,
+        }
+    }
+}
+
+fn meaning(verdict: Verdict) -> Outcome {
+    match verdict {
+        Verdict::Succeeded => Outcome::Succeeded,
+        Verdict::NoChange => Outcome::NoChange,
+        Verdict::Failed(code) => Outcome::Failed(code),
+        Verdict::NotApplicable => Outcome::Skipped(Skip::NotApplicable),
+        Verdict::Withdrawn => Outcome::Canceled(Cancel::Person),
+    }
+}
+
+impl Case {
+    fn count(&self, which: impl Fn(Outcome) -> bool) -> usize {
+        self.seen.values().filter(|seen| matches!(seen, Seen::Ended(end) if which(*end))).count()
+    }
+
+    fn good(&self) -> usize {
+        self.count(|end| matches!(end, Outcome::Succeeded | Outcome::NoChange))
+    }
+
+    fn failures(&self) -> usize {
+        self.seen.values().filter(|seen| seen.is_failure()).count()
+    }
+
+    fn in_work(&self) -> usize {
+        self.seen.values().filter(|seen| matches!(seen, Seen::InWork { .. })).count()
+    }
+
+    fn next_in_turn(&self, free: &dyn Fn(ServerId) -> bool) -> Option<ServerId> {
+        let waits = |server: &ServerId| matches!(self.seen[server], Seen::Waiting);
+        self.order.iter().copied().find(|server| waits(server) && free(*server))
+    }
+
+    fn someone_waits(&self) -> bool {
+        self.seen.values().any(|seen| matches!(seen, Seen::Waiting))
+    }
+
+    fn total(&self) -> u32 {
+        self.order.len() as u32
+    }
+
+    fn canary_is_out(&self) -> bool {
+        let canary = self.pace.canary.map_or(0, |portion| portion.of(self.total()));
+        !self.canary_waived && self.good() < canary.min(self.total()) as usize
+    }
+
+    /// How many more may be in work, stagger aside.
+    fn room(&self) -> usize {
+        let parallel = self.pace.max_parallel.map_or(usize::MAX, |at_once| at_once as usize);
+        let canary = self.pace.canary.map_or(0, |portion| portion.of(self.total())) as usize;
+        let first = if self.canary_is_out() { canary - self.good() } else { usize::MAX };
+        parallel.min(first).saturating_sub(self.in_work())
+    }
+
+    /// Why it must stop, going by `failures` that nobody has forgiven.
+    fn halt(&self, failures: usize) -> Option<Halt> {
+        let allowed =
+            self.pace.max_failures.map_or(usize::MAX, |share| share.of(self.total()) as usize);
+        let failed_first = failures > 0 && self.canary_is_out();
+        let too_many = failures > 0 && failures >= allowed;
+        failed_first
+            .then_some(Halt::CanaryFailed)
+            .or_else(|| too_many.then_some(Halt::TooManyFailures))
+    }
+
+    fn fresh_failures(&self) -> usize {
+        self.failures().saturating_sub(self.forgiven.len())
+    }
+
+    fn stagger(&self) -> SignedDuration {
+        SignedDuration::from_mins(i64::from(self.pace.stagger_minutes))
+    }
+
+    fn closes(&self) -> Timestamp {
+        let total = i64::from(self.total());
+        let in_turn = SignedDuration::from_mins(i64::from(self.pace.stagger_minutes) * (total - 1));
+        let rounds = self.pace.max_parallel.map_or(1, |at_once| self.total().div_ceil(at_once));
+        let in_rounds = SignedDuration::from_hours(i64::from(rounds) - 1);
+        self.opens
+            + match self.pace.window_minutes {
+                Some(minutes) => SignedDuration::from_mins(i64::from(minutes)),
+                None => in_turn.max(in_rounds).max(SignedDuration::ZERO) + PATIENCE,
+            }
+    }
+
+    fn wrong_to_start(
+        &self,
+        server: ServerId,
+        at: Moment,
+        free: &dyn Fn(ServerId) -> bool,
+    ) -> Option<String> {
+        let too_soon = self.last_start.is_some_and(|last| {
+            !at.leapt_since(last) && at.really.duration_since(last.really) < self.stagger()
+        });
+        let jumped = at.jumped_since(self.ordered);
+        let overdue = self.seen.values().filter_map(|seen| seen.until(at));
+        not(matches!(self.seen[&server], Seen::Waiting), "started twice")
+            .or(not(self.phase == Phase::Running, "started while it was not running"))
+            .or(not(free(server), "started while offline or in work elsewhere"))
+            .or(not(self.next_in_turn(free) == Some(server), "started out of turn"))
+            .or(not(self.room() > 0, "started beyond the canary or max_parallel"))
+            .or(not(self.halt(self.fresh_failures()).is_none(), "started after too many failures"))
+            .or(not(overdue.min().is_none_or(|by| by > at.really), "started past a silent server"))
+            .or(not(!too_soon, "started too soon after the last one"))
+            .or(not(jumped || at.really >= self.opens, "started before the hour"))
+            .or(not(jumped || at.really < self.closes(), "started after the window"))
+    }
+
+    fn wrong_to_give_up(&self, server: ServerId, at: Moment) -> Option<String> {
+        let Seen::InWork { stage, since } = self.seen[&server] else {
+            return Some("given up while not in work".into());
+        };
+        let had = at.really.duration_since(since.really);
+        not(at.leapt_since(since) || had >= limit(stage), "given up too soon")
+    }
+
+    fn wrong_to_close(&self, at: Moment) -> Option<String> {
+        not(at.jumped_since(self.ordered) || at.really >= self.closes(), "closed too soon")
+    }
+
+    fn wrong_to_change(&self, change: Change, at: Moment) -> Option<String> {
+        match change {
+            Change::Start => {
+                let due = at.jumped_since(self.ordered) || at.really >= self.opens;
+                not(due && self.phase == Phase::Scheduled, "began before the hour")
+            }
+            // Which of the forgiven were put right since is left open here: to halt once too
+            // often is on the safe side.
+            Change::Halt(_) => {
+                let forgiven = self.forgiven.len().saturating_sub(self.corrected);
+                let fresh = self.failures().saturating_sub(forgiven);
+                not(self.halt(fresh).is_some(), "halted for no reason")
+            }
+            Change::End(end) => not(
+                self.end() == Some(end),
+                &format!("ended as {end:?}, should as {:?}", self.end()),
+            ),
+            Change::Pause | Change::Resume | Change::Cancel | Change::ClockWentBack { .. } => None,
+        }
+    }
+
+    fn changed(&mut self, change: Change, into: Phase, at: Moment) {
+        if let (Phase::Halted(why), Change::Resume) = (self.phase, change) {
+            let failed = self.seen.iter().filter(|(_, seen)| seen.is_failure());
+            self.forgiven = failed.map(|(server, _)| *server).collect();
+            self.corrected = 0;
+            self.canary_waived |= why == Halt::CanaryFailed;
+        }
+        self.phase = match (self.phase, change) {
+            (_, Change::Start) => Phase::Running,
+            (_, Change::Pause) => Phase::Paused,
+            (Phase::Scheduled, Change::Resume) => Phase::Scheduled,
+            // Whether the hour has come is a matter of the clock, and after a jump of opinion.
+            (Phase::Paused, Change::Resume) if at.jumped_since(self.ordered) => into,
+            (Phase::Paused, Change::Resume) if at.really < self.opens => Phase::Scheduled,
+            (_, Change::Resume) => Phase::Running,
+            (_, Change::Cancel) => Phase::Canceling,
+            (_, Change::Halt(why)) => Phase::Halted(why),
+            (_, Change::End(end)) => Phase::Ended(end),
+            (same, Change::ClockWentBack { .. }) => same,
+        };
+    }
+
+    /// What it comes to, once every server is at an end.
+    fn end(&self) -> Option<End> {
+        if !self.seen.values().all(|seen| matches!(seen, Seen::Ended(_))) {
+            return None;
+        }
+        let any = |which: &dyn Fn(Outcome) -> bool| self.count(which) > 0;
+        let skipped = |why| any(&|end| end == Outcome::Skipped(why));
+        let canceled = |who| any(&|end| end == Outcome::Canceled(who));
+        let (good, short) = (self.good() > 0, self.failures() > 0 || skipped(Skip::NotApplicable));
+        Some(match (good, short) {
+            _ if canceled(Cancel::Person) => End::Canceled,
+            _ if skipped(Skip::WindowClosed) => End::Expired,
+            (true, true) => End::CompletedWithErrors,
+            (false, true) => End::Failed,
+            (false, false) if canceled(Cancel::ServerRemoved) => End::Canceled,
+            (_, false) => End::Succeeded,
+        })
+    }
+
+    /// Something that should have been done by now.
+    fn undone(&self, at: Moment, free: &dyn Fn(ServerId) -> bool) -> Option<String> {
+        // After a jump nobody knows how much of a stagger is over: no more than all of it may come.
+        let staggered = self.last_start.is_some_and(|last| match at.jumped_since(last) {
+            true => {
+                let since = last.really.max(self.noticed.really);
+                at.really.duration_since(since) < self.stagger() + CLOCK_TOLERANCE
+            }
+            false => at.really.duration_since(last.really) < self.stagger(),
+        });
+        let startable = self.phase == Phase::Running
+            && (self.stagger().is_zero() || !staggered)
+            && self.room() > 0
+            && self.next_in_turn(free).is_some();
+        let halts = self.phase == Phase::Running
+            && self.end().is_none()
+            && self.halt(self.fresh_failures()).is_some();
+        let overdue = self.due(at, free).is_some_and(|due| due <= at.really);
+        let canceling = self.phase == Phase::Canceling && self.someone_waits();
+        not(!startable, "someone could start and does not")
+            .or(not(!halts, "it should have halted"))
+            .or(not(!overdue, "something is overdue"))
+            .or(not(!canceling, "someone waits in a canceled rollout"))
+            .or(not(
+                self.end().is_none_or(|end| self.phase == Phase::Ended(end)),
+                "it is at an end",
+            ))
+    }
+
+    /// When the next thing has to be done, as far as the clock can be trusted.
+    fn due(&self, at: Moment, free: &dyn Fn(ServerId) -> bool) -> Option<Timestamp> {
+        let late = self.seen.values().filter_map(|seen| seen.until(at));
+        let trusted = !at.jumped_since(self.ordered);
+        let opens = (trusted && self.phase == Phase::Scheduled).then_some(self.opens);
+        let closes = (trusted && self.someone_waits()).then(|| self.closes());
+        let in_turn = self.phase == Phase::Running
+            && self.room() > 0
+            && !self.stagger().is_zero()
+            && self.next_in_turn(free).is_some();
+        let next_start = self
+            .last_start
+            .filter(|last| in_turn && !at.jumped_since(*last))
+            .map(|last| last.really + self.stagger());
+        if self.end().is_some() {
+            return None;
+        }
+        late.chain(opens).chain(closes).chain(next_start).min()
+    }
+
+    fn differs(&self, rollout: &Rollout) -> Option<String> {
+        let same = |seen: Seen, target: Target| match (seen, target) {
+            (Seen::Waiting, Target::Waiting) => true,
+            (Seen::InWork { stage, .. }, Target::Busy(busy)) => stage == busy.stage,
+            (Seen::Ended(outcome), Target::Done(done)) => outcome == done.outcome,
+            _ => false,
+        };
+        if self.phase != rollout.head().phase {
+            return Some(format!("is {:?}, should be {:?}", rollout.head().phase, self.phase));
+        }
+        rollout
+            .targets()
+            .find(|(server, target)| !same(self.seen[server], *target))
+            .map(|(server, target)| format!("{server} is {target:?}, not {:?}", self.seen[&server]))
+    }
+}
+
+/// `what`, unless it holds.
+fn not(holds: bool, what: &str) -> Option<String> {
+    (!holds).then(|| what.to_owned())
+}
