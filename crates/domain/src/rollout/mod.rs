@@ -30,6 +30,7 @@ pub use tally::Tally;
 pub use target::{
     Busy, Cancel, Done, Event, IllegalMove, Outcome, Skip, Target, Verdict, limit, limit_in_all,
 };
+use target::{later, limit_of_any};
 
 /// A clock that is set back by less than this is corrected, not jumping: waiting a minute longer
 /// is better than moving every deadline for nothing.
@@ -219,11 +220,13 @@ impl Rollout {
         let before = self.head.phase;
         self.head.phase = before.apply(change, self.head.starts_at <= now)?;
         if let (Phase::Halted(_), Change::Resume) = (before, change) {
+            // If late reports have put every failure right, nothing is waived.
+            let failed = self.tally.failures() > self.head.forgiven;
             self.head.forgiven = self.tally.failures();
-            self.head.canary_waived |= before == Phase::Halted(Halt::CanaryFailed);
+            self.head.canary_waived |= failed && before == Phase::Halted(Halt::CanaryFailed);
         }
-        if let Change::ClockWentBack { by } = change {
-            self.move_back(by);
+        if let Change::ClockWentBack { .. } = change {
+            self.bring_near(now);
         }
         self.head.clock = match change {
             Change::ClockWentBack { .. } => now,
@@ -242,18 +245,28 @@ impl Rollout {
 
     /// By how much the clock was set back, if it was.
     fn clock_went_back(&self, now: Timestamp) -> Option<SignedDuration> {
-        let back = self.head.clock.duration_since(now);
+        // Also told from the deadlines: none is further off than the longest limit.
+        let furthest = self.deadlines.last().map_or(Timestamp::MIN, |(by, _)| *by);
+        let latest = self.head.clock.max(earlier(furthest, limit_of_any()));
+        let back = latest.duration_since(now);
         (back > CLOCK_TOLERANCE).then_some(back)
     }
 
-    fn move_back(&mut self, back: SignedDuration) {
-        let earlier = |at: Timestamp| at.saturating_sub(back).unwrap_or(Timestamp::MIN);
-        self.head.starts_at = earlier(self.head.starts_at);
-        self.head.start_by = earlier(self.head.start_by);
-        self.head.last_start = self.head.last_start.map(earlier);
+    /// Shortens what would last too long by the clock as it is now. A wait that was right stays
+    /// right, however often two clocks take turns; to move every time back by the difference
+    /// would bring each nearer with every turn. An hour that has not come is the calendar's and
+    /// stays.
+    fn bring_near(&mut self, now: Timestamp) {
+        let head = &mut self.head;
+        if head.starts_at <= head.clock {
+            let window = head.start_by.duration_since(head.starts_at);
+            head.starts_at = head.starts_at.min(now);
+            head.start_by = head.start_by.min(later(now, window));
+        }
+        head.last_start = head.last_start.map(|last| last.min(now));
         for (_, place) in self.deadlines.clone() {
-            let moved = self.slots[place as usize].target.moved_back(back);
-            self.put(place, moved);
+            let near = self.slots[place as usize].target.brought_near(now);
+            self.put(place, near);
         }
     }
 
@@ -262,6 +275,11 @@ impl Rollout {
         let slot = &mut self.slots[place as usize];
         let before = std::mem::replace(&mut slot.target, next);
         self.tally.moved(&before, &next);
+        // A guess that proved wrong leaves nothing to forgive. Which failures were forgiven is not
+        // kept: taking one off for each errs towards halting.
+        if before.is_failure() && !next.is_failure() {
+            self.head.forgiven = self.head.forgiven.saturating_sub(1);
+        }
         if let Some(by) = before.deadline() {
             self.deadlines.remove(&(by, place));
         }
@@ -306,12 +324,20 @@ impl Rollout {
 }
 
 impl Target {
+    fn is_failure(self) -> bool {
+        matches!(self, Target::Done(done) if done.outcome.is_failure())
+    }
+
     fn deadline(self) -> Option<Timestamp> {
         match self {
             Target::Busy(busy) => Some(busy.by),
             Target::Waiting | Target::Done(_) => None,
         }
     }
+}
+
+fn earlier(at: Timestamp, by: SignedDuration) -> Timestamp {
+    at.saturating_sub(by).unwrap_or(Timestamp::MIN)
 }
 
 fn keep(set: &mut BTreeSet<u32>, place: u32, member: bool) {

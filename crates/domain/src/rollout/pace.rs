@@ -60,7 +60,9 @@ impl Pace {
     /// window must be wider than.
     pub fn span(&self, total: u32) -> SignedDuration {
         let gaps = i64::from(total.saturating_sub(1));
-        let staggered = SignedDuration::from_mins(i64::from(self.stagger_minutes) * gaps);
+        let stagger = SignedDuration::from_mins(i64::from(self.stagger_minutes));
+        let gaps = i32::try_from(gaps).unwrap_or(i32::MAX);
+        let staggered = stagger.checked_mul(gaps).unwrap_or(SignedDuration::MAX);
         let rounds =
             self.max_parallel.map_or(0, |at_once| total.div_ceil(at_once.max(1)).saturating_sub(1));
         staggered.max(ROUND * i32::try_from(rounds).unwrap_or(i32::MAX))

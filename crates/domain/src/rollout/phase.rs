@@ -67,7 +67,7 @@ pub enum Change {
     /// The planner: every server is at an end, and this is what it comes to.
     End(End),
     /// The planner: this machine's clock shows an earlier time than the rollout has already seen.
-    /// All that is still to come is moved back with it, or it would come that much too late.
+    /// No wait is then longer than it can have been at its beginning; what was shorter stays.
     ClockWentBack {
         /// By how much.
         by: SignedDuration,

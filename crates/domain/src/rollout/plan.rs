@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use vocab::{BatchId, ServerId};
 
 use super::phase::{Change, End, Halt, Phase};
-use super::target::{Event, Target};
+use super::target::{Event, Target, later};
 use super::{Rollout, Tally};
 
 /// How many targets one plan moves at the most. It bounds a transaction, not the rollout: the rest
@@ -96,8 +96,8 @@ pub fn plan(rollout: &Rollout, now: Timestamp) -> Plan {
         Phase::Scheduled if head.starts_at <= now => change(Change::Start, now),
         Phase::Running => run(rollout, now),
         Phase::Scheduled | Phase::Paused | Phase::Halted(_) | Phase::Canceling => idle(rollout),
-        // Not reached: an ended rollout has no unfinished target.
-        Phase::Ended(_) => Plan::default(),
+        // A head that was saved without its targets: they still come to their ends.
+        Phase::Ended(_) => idle(rollout),
     }
 }
 
@@ -155,7 +155,7 @@ fn room(rollout: &Rollout, now: Timestamp) -> Result<usize, Held> {
     }
     if !limits.stagger.is_zero() {
         room = 1;
-        let until = rollout.head.last_start.map(|last| last + limits.stagger);
+        let until = rollout.head.last_start.map(|last| later(last, limits.stagger));
         if let Some(until) = until.filter(|until| *until > now) {
             return Err(Held::Stagger { until });
         }

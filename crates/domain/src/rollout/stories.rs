@@ -6,6 +6,7 @@ use super::*;
 use vocab::{FailureCode, Portion, Stage};
 
 mod ends;
+mod hard;
 mod pace;
 mod time;
 

@@ -188,10 +188,13 @@ impl Target {
         })
     }
 
-    /// The same, as if the clock had always shown `back` less: see `Change::ClockWentBack`.
-    pub(super) fn moved_back(self, back: SignedDuration) -> Target {
+    /// The same, with no longer to go than its stage may take from `now` on: see
+    /// `Change::ClockWentBack`.
+    pub(super) fn brought_near(self, now: Timestamp) -> Target {
         match self {
-            Target::Busy(busy) => Target::Busy(Busy { by: busy.by - back, ..busy }),
+            Target::Busy(busy) => {
+                Target::Busy(Busy { by: busy.by.min(later(now, limit(busy.stage))), ..busy })
+            }
             Target::Waiting | Target::Done(_) => self,
         }
     }
@@ -199,7 +202,7 @@ impl Target {
 
 impl Busy {
     fn new(stage: Stage, started_at: Timestamp, now: Timestamp) -> Busy {
-        Busy { stage, started_at, by: now + limit(stage) }
+        Busy { stage, started_at, by: later(now, limit(stage)) }
     }
 }
 
@@ -254,6 +257,16 @@ pub const fn limit(stage: Stage) -> SignedDuration {
         Stage::Rebooting => 30,
         Stage::Verifying => 20,
     })
+}
+
+/// The longest limit of any stage: no deadline is further off.
+pub(super) fn limit_of_any() -> SignedDuration {
+    Stage::ALL.iter().map(|stage| limit(*stage)).max().unwrap_or(SignedDuration::ZERO)
+}
+
+/// `at` and `wait`, or the end of time.
+pub(super) fn later(at: Timestamp, wait: SignedDuration) -> Timestamp {
+    at.saturating_add(wait).unwrap_or(Timestamp::MAX)
 }
 
 /// The longest that a target can be in work, however slow it is.

@@ -81,7 +81,6 @@ impl World {
         self.skew = next;
         let wall = self.wall();
         self.control.trace(|| format!("the clock shows {wall}"));
-        self.look();
     }
 
     /// What was under way breaks off, and agents notice that their counter is ahead.
@@ -96,9 +95,17 @@ impl World {
         }
     }
 
-    /// Networks heal and crashed agents are started again; the dead stay dead.
+    /// Networks heal and crashed agents are started again; the dead stay dead. A clock may stay
+    /// wrong, but where a rollout waits for its hour someone sets it right.
     pub(super) fn faults_end(&mut self) {
         self.loss = 0;
+        let wall = self.wall();
+        if self.control.rollouts().any(|rollout| rollout.head().starts_at > wall) {
+            self.forward += 1;
+            self.jumps += 1;
+            self.skew = SignedDuration::ZERO;
+            self.look();
+        }
         for agent in 0..self.agents.len() {
             self.agents[agent].connected = true;
             if self.agents[agent].health == Health::Crashed {

@@ -271,7 +271,8 @@ impl Case {
     }
 
     fn fresh_failures(&self) -> usize {
-        self.failures().saturating_sub(self.forgiven.len())
+        let fresh = |server: &ServerId| !self.forgiven.contains(server);
+        self.seen.iter().filter(|(server, seen)| seen.is_failure() && fresh(server)).count()
     }
 
     fn stagger(&self) -> SignedDuration {
@@ -348,10 +349,11 @@ impl Case {
 
     fn changed(&mut self, change: Change, into: Phase, at: Moment) {
         if let (Phase::Halted(why), Change::Resume) = (self.phase, change) {
+            let failed_anew = self.fresh_failures() > 0;
             let failed = self.seen.iter().filter(|(_, seen)| seen.is_failure());
             self.forgiven = failed.map(|(server, _)| *server).collect();
             self.corrected = 0;
-            self.canary_waived |= why == Halt::CanaryFailed;
+            self.canary_waived |= failed_anew && why == Halt::CanaryFailed;
         }
         self.phase = match (self.phase, change) {
             (_, Change::Start) => Phase::Running,

@@ -7,11 +7,11 @@ fn a_clock_that_is_set_back_takes_what_is_to_come_along() {
     let mut story = Story::of(["a", "b"], Pace { stagger_minutes: 10, ..pace() });
     story.happens("a", Event::Reached(Stage::Preflight)).minutes(5);
     story.happens("a", Event::Reached(Stage::Downloading));
-    // A day back: the stagger has five minutes to go, and the download its two hours.
+    // A day back: the stagger begins anew, and the download has its two hours.
     story.minutes(-24 * 60);
-    story.shows(["a downloading", "b waits: stagger until 00:10"]);
-    story.minutes(5).shows(["a downloading", "b dispatched"]);
-    story.happens("b", SUCCEEDED).minutes(115);
+    story.shows(["a downloading", "b waits: stagger until 00:15"]);
+    story.minutes(10).shows(["a downloading", "b dispatched"]);
+    story.happens("b", SUCCEEDED).minutes(110);
     story.shows(["a timed out while downloading", "b succeeded"]);
 }
 
