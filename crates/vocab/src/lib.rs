@@ -13,6 +13,8 @@ mod nearest;
 mod os;
 mod package;
 mod portion;
+#[cfg(feature = "openapi")]
+mod schema;
 mod selector;
 mod task;
 mod text;

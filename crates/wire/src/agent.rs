@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use vocab::{
-    Digest, FailureCode, Hostname, Line, Os, PackageManager, PackageName, PackagePattern,
-    RebootPolicy, ServerId, Stage, TaskId,
+    Digest, Environment, FailureCode, Hostname, Line, Os, PackageManager, PackageName,
+    PackagePattern, RebootPolicy, ServerId, Stage, Tag, TaskId,
 };
 
 use crate::v1::Activity;
@@ -21,6 +21,13 @@ pub struct SyncRequest {
     pub boot_id: Line,
     /// Rolls with each sync. Behind the server's it gives away a clone or a restored copy.
     pub counter: u64,
+    /// Drawn anew whenever an answer arrives, so that a sync which is repeated because its answer
+    /// was lost can be told from one of a copy.
+    #[serde(default)]
+    pub nonce: u64,
+    /// How long the server may hold the sync open while it has nothing to say; 0: not at all.
+    #[serde(default)]
+    pub hold_seconds: u32,
     /// What the host is, when it changed or the server asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<Facts>,
@@ -87,6 +94,44 @@ pub struct SyncResponse {
     /// The orders whose results are safe with the server and need not be sent again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub acknowledged: Vec<TaskId>,
+    /// Orders to be dropped, if nothing was done for them yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub withdrawn: Vec<TaskId>,
+    /// How often to sync, in seconds, if there is nothing to say.
+    pub sync_seconds: u32,
+    /// What time it is there; 1970 if the server does not say.
+    #[serde(default)]
+    pub server_time: Timestamp,
+}
+
+/// How a host joins: `POST /agent/v1/enroll`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnrollRequest {
+    /// What lets it in.
+    pub token: String,
+    /// The Ed25519 key with which it will sign, in base 64. The other half never leaves the host.
+    pub public_key: String,
+    /// What the host is.
+    pub facts: Facts,
+    /// The environment that it says it is in; the token's own comes first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<Environment>,
+    /// The tags that it says it has; the token's own come first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<Tag>,
+}
+
+/// Who a host is from now on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnrollResponse {
+    /// Its id.
+    pub server_id: ServerId,
+    /// Shows with each request that this server gave the id to this key. In base 64.
+    pub tag: String,
+    /// The Ed25519 key with which orders are signed, in base 64.
+    pub orders_key: String,
+    /// The counter to send with the first sync.
+    pub counter: u64,
     /// How often to sync, in seconds, if there is nothing to say.
     pub sync_seconds: u32,
 }
@@ -256,6 +301,8 @@ pub enum Outcome {
     Skipped,
     /// It was not done.
     Failed,
+    /// It was withdrawn before anything was done for it.
+    Withdrawn,
 }
 
 /// A package that changed or would.

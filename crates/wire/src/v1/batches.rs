@@ -24,6 +24,7 @@ takes_options!(PatchServer);
 
 /// A batch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Batch {
     /// Which one.
     pub id: BatchId,
@@ -49,8 +50,9 @@ pub struct Batch {
     pub started_at: Option<Timestamp>,
     /// When it ended.
     pub finished_at: Option<Timestamp>,
-    /// One task a server.
-    pub results: Vec<Task>,
+    /// One task a server, up to 500; the rest is at `/v1/batches/{batch_id}/tasks`. Left out of lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub results: Option<Vec<Task>>,
     /// What its author may not have meant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
@@ -58,6 +60,7 @@ pub struct Batch {
 
 /// Where a batch stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum BatchState {
     /// It has not started.
@@ -84,6 +87,7 @@ pub enum BatchState {
 
 /// By which door a batch came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
     /// The API or the command line.
@@ -96,6 +100,7 @@ pub enum Origin {
 
 /// How far a batch is: how many tasks are in each state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[expect(missing_docs, reason = "the words of `TaskState`, which has them")]
 pub struct Progress {
     /// How many tasks there are.
@@ -121,6 +126,7 @@ pub struct Progress {
 
 /// The part of a batch that concerns one server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Task {
     /// Which one.
     pub id: TaskId,
@@ -144,6 +150,7 @@ pub struct Task {
 
 /// Where a task stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TaskState {
     /// Its batch has not started.
@@ -180,6 +187,7 @@ pub enum TaskState {
 
 /// What a task waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum WaitingFor {
     /// Its turn, so many minutes after the server before it.
@@ -196,6 +204,7 @@ pub enum WaitingFor {
 
 /// What came of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TaskResult {
     /// What changed.
     pub packages: Vec<PackageChange>,
@@ -215,6 +224,7 @@ pub struct TaskResult {
 
 /// A package that changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PackageChange {
     /// Its name, as the host says it.
     pub name: String,
@@ -226,6 +236,7 @@ pub struct PackageChange {
 
 /// Whether a server was rebooted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Reboot {
     /// Whether it needed to be.
     pub needed: bool,

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// A page of a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct List<T> {
     /// The rows of this page.
     pub data: Vec<T>,
@@ -15,6 +16,7 @@ pub struct List<T> {
 
 /// Where in a list a page is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Meta {
     /// How many rows the list has.
     pub total: u64,
@@ -26,6 +28,7 @@ pub struct Meta {
 
 /// Where the pages of a list are, relative to the base URL.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Links {
     /// This page.
     #[serde(rename = "self")]

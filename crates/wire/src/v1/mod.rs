@@ -6,26 +6,35 @@
 //! over fields that it does not know, because `/v1` only grows.
 
 mod batches;
+mod credentials;
 mod list;
 mod options;
 mod patches;
+mod preview;
 mod problem;
 mod schedules;
 mod servers;
+mod summary;
 
 pub use batches::{
     Batch, BatchState, CreateBatch, Origin, PackageChange, PatchServer, Progress, Reboot, Task,
     TaskResult, TaskState, WaitingFor,
 };
+pub use credentials::{
+    ApiKey, CreateApiKey, CreateEnrollmentToken, CreatedApiKey, CreatedEnrollmentToken,
+    EnrollmentToken,
+};
 pub use list::{Links, List, Meta};
 pub use options::{Options, OptionsRequest};
 pub use patches::{AffectedServer, Patch, PatchCve, PatchDetail, PatchVersion};
+pub use preview::{Preview, PreviewRequest, PreviewServer, PreviewUpdate, RebootOutlook};
 pub use problem::{FieldError, Problem};
 pub use schedules::{LastRun, Run, RunState, Schedule, ScheduleRequest, Trigger};
 pub use servers::{
     Activity, Cve, CveState, Package, Refresh, RefreshState, Server, ServerDetail, SeverityCounts,
     Summary,
 };
+pub use summary::{BatchCounts, FleetSummary, PatchCounts, ScheduleCounts, ServerCounts};
 
 #[cfg(test)]
 mod tests;

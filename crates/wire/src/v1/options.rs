@@ -13,26 +13,32 @@ macro_rules! with_options {
     ) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
         #[serde(deny_unknown_fields)]
         pub struct $name {
             $($(#[$field_doc])* pub $field: $type,)*
             /// Exact names; none means every available update.
             #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<vocab::PackageName>>))]
             pub packages: Option<Vec<String>>,
             /// Names or globs never to touch.
             #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<vocab::PackagePattern>>))]
             pub exclude: Option<Vec<String>>,
             /// Only updates that fix security flaws.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub security_only: Option<bool>,
             /// A reboot policy.
             #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[cfg_attr(feature = "openapi", schema(value_type = Option<vocab::RebootPolicy>))]
             pub reboot: Option<String>,
             /// The least time between two servers' starts.
             #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1_440))]
             pub stagger_minutes: Option<i64>,
             /// How many servers may be in work at once.
             #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[cfg_attr(feature = "openapi", schema(minimum = 1))]
             pub max_parallel: Option<i64>,
             /// How many servers go first and must succeed.
             #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -42,6 +48,7 @@ macro_rules! with_options {
             pub max_failures: Option<vocab::Portion>,
             /// How long after the start servers may still start.
             #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[cfg_attr(feature = "openapi", schema(minimum = 1))]
             pub window_minutes: Option<i64>,
             /// Report the transaction and change nothing.
             #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -81,6 +88,7 @@ pub(super) use takes_options;
 
 /// How an order is carried out, complete.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Options {
     /// Exact names; none means every available update.
     pub packages: Vec<PackageName>,

@@ -6,6 +6,7 @@ use vocab::{BlockedBy, Environment, Hostname, ServerId, Severity, Status, Update
 
 /// A package with an update pending somewhere in the organization.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Patch {
     /// The package, as hosts name it.
     pub package_name: String,
@@ -30,6 +31,7 @@ pub struct Patch {
 
 /// An update on one kind of system.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PatchVersion {
     /// The system: `debian 12`.
     pub os: String,
@@ -41,6 +43,7 @@ pub struct PatchVersion {
 
 /// An update with all that it concerns: `GET /v1/patches/{package_name}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PatchDetail {
     /// What a list shows of it.
     #[serde(flatten)]
@@ -53,6 +56,7 @@ pub struct PatchDetail {
 
 /// A server that waits for an update.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AffectedServer {
     /// Which one.
     pub server_id: ServerId,
@@ -72,6 +76,7 @@ pub struct AffectedServer {
 
 /// A CVE that an update fixes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PatchCve {
     /// Its number.
     pub id: String,

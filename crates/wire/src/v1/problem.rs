@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Why a request was not carried out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Problem {
     /// A URI that names the kind of problem.
     #[serde(rename = "type")]
@@ -25,6 +26,7 @@ pub struct Problem {
 
 /// One thing that is wrong with a body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FieldError {
     /// Where, as a JSON pointer.
     pub pointer: String,

@@ -8,22 +8,28 @@ use super::{Options, OptionsRequest, Progress};
 
 /// The body of `POST /v1/schedules` and `PUT /v1/schedules/{schedule_id}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleRequest {
     /// What people call it.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 200))]
     pub name: String,
     /// What it is for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_length = 2_000))]
     pub description: Option<String>,
     /// Whether it runs; yes if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
     /// When it runs.
+    #[cfg_attr(feature = "openapi", schema(value_type = Cron))]
     pub cron: String,
     /// Whose clock `cron` speaks of; UTC if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Zone>))]
     pub timezone: Option<String>,
-    /// Which servers: the object that [`Selector::read`] reads.
+    /// Which servers.
+    #[cfg_attr(feature = "openapi", schema(value_type = Selector))]
     pub targets: serde_json::Value,
     /// How it is carried out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -32,6 +38,7 @@ pub struct ScheduleRequest {
 
 /// A schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Schedule {
     /// Which one.
     pub id: ScheduleId,
@@ -64,6 +71,7 @@ pub struct Schedule {
 
 /// The newest run of a schedule, in short.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LastRun {
     /// Which one.
     pub id: RunId,
@@ -77,6 +85,7 @@ pub struct LastRun {
 
 /// One execution of a schedule, or the record that there was none.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Run {
     /// Which one.
     pub id: RunId,
@@ -106,6 +115,7 @@ pub struct Run {
 
 /// What started a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Trigger {
     /// Its schedule.
@@ -116,6 +126,7 @@ pub enum Trigger {
 
 /// Where a run stands: as its batch does, or skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "these are the words of `BatchState`, which has them")]
 pub enum RunState {

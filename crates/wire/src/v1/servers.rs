@@ -4,10 +4,12 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use vocab::{
     BlockedBy, Environment, Hostname, Line, Os, PackageManager, ServerId, Severity, Status, Tag,
+    TaskId,
 };
 
 /// A server, as a list shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Server {
     /// Which one.
     pub id: ServerId,
@@ -41,12 +43,15 @@ pub struct Server {
     pub reboot_reasons: Vec<Line>,
     /// What it is doing.
     pub activity: Activity,
+    /// Why it gets no orders until an administrator decides; nothing if it gets them.
+    pub quarantine: Option<Line>,
     /// What there is of it, in numbers.
     pub summary: Summary,
 }
 
 /// What a server is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Activity {
     /// Nothing.
@@ -61,6 +66,7 @@ pub enum Activity {
 
 /// A server in numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Summary {
     /// How many packages are installed.
     pub packages: u32,
@@ -74,6 +80,7 @@ pub struct Summary {
 
 /// So many of each severity.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[expect(missing_docs, reason = "the words of `Severity`, which has them")]
 pub struct SeverityCounts {
     pub critical: u32,
@@ -85,6 +92,7 @@ pub struct SeverityCounts {
 
 /// A server with all that is known of it: `GET /v1/servers/{server_id}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ServerDetail {
     /// What a list shows of it.
     #[serde(flatten)]
@@ -97,6 +105,7 @@ pub struct ServerDetail {
 
 /// A package of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Package {
     /// Its name, as the host says it.
     pub name: String,
@@ -118,6 +127,7 @@ pub struct Package {
 
 /// A CVE that concerns a server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Cve {
     /// Its number: `CVE-2026-1234`.
     pub id: String,
@@ -143,6 +153,7 @@ pub struct Cve {
 
 /// Whether a CVE can still be exploited on a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CveState {
     /// The flaw is installed.
@@ -152,24 +163,38 @@ pub enum CveState {
 }
 
 /// A refresh that was asked for: `POST /v1/servers/{server_id}/refresh` and its `Location`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Refresh {
+    /// Which one.
+    pub id: TaskId,
     /// Of which server.
     pub server_id: ServerId,
     /// Whether it is done.
     pub state: RefreshState,
     /// When it was asked for.
     pub requested_at: Timestamp,
-    /// When the scan had arrived.
+    /// When it ends in any case.
+    pub deadline_at: Timestamp,
+    /// When the scan had arrived, or it ended otherwise.
     pub completed_at: Option<Timestamp>,
+    /// Why it ended so, for people.
+    pub message: Option<Line>,
 }
 
 /// Whether a refresh is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RefreshState {
     /// The scan has not arrived.
     Pending,
     /// The scan has arrived.
     Completed,
+    /// The agent could not scan.
+    Failed,
+    /// The agent did not answer in time.
+    TimedOut,
+    /// The server was removed.
+    Canceled,
 }

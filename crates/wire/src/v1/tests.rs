@@ -121,7 +121,7 @@ fn a_server_has_the_names_of_the_contract() {
         "os": {"id": "debian", "version": "12", "name": "Debian GNU/Linux 12 (bookworm)"},
         "kernel": "6.1.0-18-amd64", "arch": "x86_64", "package_manager": "apt", "agent_version": "0.1.0",
         "last_seen_at": "2026-11-15T04:00:00Z", "enrolled_at": "2026-11-15T04:00:00Z", "last_scan_at": null,
-        "reboot_required": true, "reboot_reasons": ["linux-image-amd64"], "activity": "idle",
+        "reboot_required": true, "reboot_reasons": ["linux-image-amd64"], "activity": "idle", "quarantine": null,
         "summary": {"packages": 600, "updates": 3, "security_updates": 1,
             "cves": {"critical": 0, "high": 1, "medium": 0, "low": 0, "unknown": 0}}});
     same::<Server>(row.clone());

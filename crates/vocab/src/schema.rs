@@ -1,0 +1,118 @@
+//! The words as OpenAPI describes them. Only for whoever makes the document: the feature `openapi`.
+
+use std::borrow::Cow;
+
+use serde_json::{Value, json};
+use utoipa::openapi::schema::{
+    AdditionalProperties, ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema, Type,
+};
+use utoipa::openapi::{Ref, RefOr};
+use utoipa::{PartialSchema, ToSchema};
+
+fn text(description: &str, example: Value) -> ObjectBuilder {
+    ObjectBuilder::new()
+        .schema_type(Type::String)
+        .description(Some(description))
+        .examples([example])
+}
+
+macro_rules! named {
+    ($($word:ident => $schema:expr;)*) => {$(
+        impl PartialSchema for crate::$word {
+            fn schema() -> RefOr<Schema> {
+                $schema.into()
+            }
+        }
+
+        impl ToSchema for crate::$word {
+            fn name() -> Cow<'static, str> {
+                Cow::Borrowed(stringify!($word))
+            }
+        }
+    )*};
+}
+
+macro_rules! id_schemas {
+    ($($id:ident $noun:literal;)*) => {
+        named! {$(
+            $id => text(
+                concat!("The id of ", $noun, "."),
+                json!(format!("{}_01jcqk3m8ye0fr5cq0k6s8v2xw", crate::$id::PREFIX)),
+            )
+            .pattern(Some(format!("^{}_[0-7][0-9a-hjkmnp-tv-z]{{25}}$", crate::$id::PREFIX)));
+        )*}
+    };
+}
+
+macro_rules! word_schemas {
+    ($($word:ident $description:literal;)*) => {
+        named! {$(
+            $word => ObjectBuilder::new()
+                .schema_type(Type::String)
+                .description(Some($description))
+                .enum_values(Some(crate::$word::ALL.iter().map(|word| word.as_str())));
+        )*}
+    };
+}
+
+id_schemas! {
+    ServerId "a server";
+    ScheduleId "a schedule";
+    RunId "a run of a schedule";
+    BatchId "a batch";
+    TaskId "a task: the part of a batch that concerns one server";
+    OrgId "an organization";
+    KeyId "an API key";
+    TokenId "an enrolment token";
+    WebhookId "a webhook";
+    EventId "an event";
+    UserId "a person who signs in";
+}
+
+word_schemas! {
+    Severity "How bad a flaw is, by the distribution's word.";
+    UpdateType "What an update is for.";
+    RebootPolicy "Whether a server may be rebooted after its updates: `never`; `if_required`: if the system says that it needs one, also if it did so before; `always`; `services_only`: restart the services that run old code, never the machine.";
+    Role "What a caller may do: `viewer` reads; `operator` also patches, refreshes, runs and writes schedules; `admin` also removes servers and manages keys and tokens.";
+    Status "Whether a server is heard from.";
+    BlockedBy "Why a pending update would not be installed.";
+    SkipReason "Why an instant of a schedule did not start a run: the run before it was not finished (`overlap`), or the service was down and came back too late (`missed`).";
+    PackageManager "The program that installs packages.";
+    FailureCode "Why a task did not succeed. The list is closed.";
+    Stage "How far a task is.";
+}
+
+named! {
+    Environment => text("Where a server belongs. Letters, digits and `- _ .`", json!("production"))
+        .min_length(Some(1)).max_length(Some(crate::Environment::CHARS_MAX));
+    Tag => text("A word hung on a server. Letters, digits and `- _ . : / = @ +`", json!("team:shop"))
+        .min_length(Some(1)).max_length(Some(crate::Tag::CHARS_MAX));
+    Hostname => text("What a server calls itself.", json!("web-1.example.org"))
+        .min_length(Some(1)).max_length(Some(crate::Hostname::CHARS_MAX));
+    Line => text("One line of text, as a server's agent tells it.", json!("6.1.0-18-amd64"));
+    PackageName => text("The exact name of a package.", json!("openssl"));
+    PackagePattern => text("A package's name, or a pattern in which `*` stands for anything.", json!("linux-image-*"));
+    Cron => text("Five fields (minute, hour, day of month, month, day of week) with names, ranges, lists, steps, `L`, `W` and `#`; or `@hourly`, `@daily`, `@weekly`, `@monthly`.", json!("0 3 * * SUN"));
+    Zone => text("The IANA name of a time zone.", json!("Europe/Berlin"));
+    OsFilter => text("An operating system: its id, or its id and version.", json!("debian 12"));
+    Portion => OneOfBuilder::new()
+        .description(Some("So many servers, or a percentage of them, rounded up."))
+        .item(ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0)).maximum(Some(u32::MAX)))
+        .item(ObjectBuilder::new().schema_type(Type::String).pattern(Some("^(100|[1-9][0-9]?)%$")))
+        .examples([json!(1), json!("10%")]);
+    Os => ObjectBuilder::new()
+        .description(Some("An operating system, as `/etc/os-release` names it."))
+        .property("id", text("", json!("debian")).description(None::<String>))
+        .property("version", text("", json!("12")).description(None::<String>))
+        .property("name", text("", json!("Debian GNU/Linux 12 (bookworm)")).description(None::<String>))
+        .required("id").required("version").required("name");
+    Selector => ObjectBuilder::new()
+        .description(Some("Which servers: those that match all of what is given, at least one selector; or every server with `{\"all\": true}`, which stands alone."))
+        .property("environment", Ref::from_schema_name("Environment"))
+        .property("os", Ref::from_schema_name("OsFilter"))
+        .property("tags", ArrayBuilder::new().items(Ref::from_schema_name("Tag")).min_items(Some(1)))
+        .property("server_ids", ArrayBuilder::new().items(Ref::from_schema_name("ServerId")).min_items(Some(1)))
+        .property("all", ObjectBuilder::new().schema_type(Type::Boolean).enum_values(Some([true])))
+        .additional_properties(Some(AdditionalProperties::FreeForm(false)))
+        .examples([json!({"environment": "production"}), json!({"all": true})]);
+}

@@ -1,0 +1,80 @@
+//! The organization in numbers: `GET /v1/summary`.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::SeverityCounts;
+
+/// The organization in numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FleetSummary {
+    /// Its servers.
+    pub servers: ServerCounts,
+    /// What is pending on them.
+    pub patches: PatchCounts,
+    /// Its batches.
+    pub batches: BatchCounts,
+    /// Its schedules.
+    pub schedules: ScheduleCounts,
+    /// As of when the counts of patches are; they follow the scans by about a second.
+    pub counted_at: Option<Timestamp>,
+}
+
+/// Servers in numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ServerCounts {
+    /// How many there are.
+    pub total: u64,
+    /// How many are heard from.
+    pub online: u64,
+    /// How many are not.
+    pub offline: u64,
+    /// How many should be rebooted.
+    pub reboot_required: u64,
+    /// How many get no orders until an administrator decides.
+    pub quarantined: u64,
+    /// How many have updates pending.
+    pub with_updates: u64,
+    /// How many have security updates pending.
+    pub with_security_updates: u64,
+}
+
+/// Pending updates in numbers, one a package name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PatchCounts {
+    /// How many packages have an update pending somewhere.
+    pub total: u64,
+    /// How many of them fix security flaws.
+    pub security: u64,
+    /// How many of each severity.
+    pub severity: SeverityCounts,
+}
+
+/// Batches in numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct BatchCounts {
+    /// How many have not ended.
+    pub open: u64,
+    /// How many are under way.
+    pub running: u64,
+    /// How many a person stopped for now.
+    pub paused: u64,
+    /// How many stopped themselves and wait for a person.
+    pub halted: u64,
+}
+
+/// Schedules in numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ScheduleCounts {
+    /// How many there are.
+    pub total: u64,
+    /// How many of them run.
+    pub enabled: u64,
+    /// When the next of them runs.
+    pub next_run_at: Option<Timestamp>,
+}
