@@ -243,6 +243,19 @@ impl Rollout {
         }
     }
 
+    /// What was stored of a target without us, or by us: it stands there now. Of a server that is
+    /// not part of it: no matter.
+    pub fn learn(&mut self, server: ServerId, target: Target) {
+        if let Some(place) = self.place(server) {
+            self.put(place, target);
+        }
+    }
+
+    /// What was stored of the whole without us, or by us.
+    pub fn learn_head(&mut self, head: Head) {
+        self.head = head;
+    }
+
     /// By how much the clock was set back, if it was.
     fn clock_went_back(&self, now: Timestamp) -> Option<SignedDuration> {
         // Also told from the deadlines: none is further off than the longest limit.

@@ -307,3 +307,17 @@ fn what_is_stored_comes_back_the_same() {
     let targets: Vec<(ServerId, Target)> = serde_json::from_str(&targets).unwrap();
     assert_eq!(Rollout::restore(head, targets), story.rollout);
 }
+
+/// Whoever reads what others stored must come to where they are.
+#[test]
+fn a_rollout_that_was_told_what_is_stored_equals_one_that_was_restored_from_it() {
+    let mut story = Story::of(["a", "b", "c"], Pace { max_parallel: Some(2), ..pace() });
+    let mut reader = story.rollout.clone();
+    story.happens("a", SUCCEEDED).happens("b", FAILED).minutes(1);
+    for (server, target) in story.rollout.targets() {
+        reader.learn(server, target);
+    }
+    reader.learn_head(story.rollout.head().clone());
+    assert_eq!(reader, story.rollout);
+    assert_eq!(reader, Rollout::restore(reader.head().clone(), reader.targets()));
+}
