@@ -43,6 +43,10 @@ topics! {
     Events = "events",
     /// Keys, tokens, organizations: what a cache of credentials must forget.
     Credentials = "credentials",
+    /// Someone who was away is heard from, or went away.
+    Presence = "presence",
+    /// Somebody wants to know now what lies on a server.
+    Refreshes = "refreshes",
 }
 
 /// One listener's end. Rings that come while nobody waits are one ring.

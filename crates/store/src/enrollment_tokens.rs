@@ -179,3 +179,18 @@ pub async fn revoke(tx: &mut Tx, org: OrgId, id: TokenId, now: Timestamp) -> Res
     })?;
     if saved == 1 { Ok(()) } else { Err(StoreError::not_found("enrolment token", id)) }
 }
+
+/// Whose token this is, used up or not.
+pub async fn org_of(conn: &mut Conn, hash: &[u8]) -> Result<Option<OrgId>> {
+    let found: Option<Token> = on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Token::COLUMNS,
+            " from enrollment_tokens where hash = $1 and revoked_at is null",
+        ]))
+        .bind(hash)
+        .fetch_optional(c)
+        .await
+    })?;
+    Ok(found.map(|token| token.org_id))
+}

@@ -1,14 +1,15 @@
 //! Idempotency keys: the same request sent again gets the first answer again.
 //!
-//! [`claim`], the effect and [`finish`] belong into one transaction: then a repetition waits for
-//! the first to commit and sees its answer, and a crash leaves nothing behind. Work that cannot
-//! wait inside a transaction commits the claim first; until it finishes, or its lock runs out, a
-//! repetition is told that it is under way.
+//! [`claim`], the effect and [`finish`] belong into one transaction: then a repetition waits for the first to commit
+//! and sees its answer, and a crash leaves nothing behind. Work that cannot wait inside a transaction commits the claim
+//! first; until it finishes, or its lock runs out, a repetition is told that it is under way. Such work is done
+//! [`during`] its ticket: then every commit that changes anything notes so beside the key. After a crash a repetition
+//! learns that the work was done, and a worker whose lock ran out cannot commit what somebody else does.
 
 use jiff::Timestamp;
 use vocab::OrgId;
 
-use crate::db::on;
+use crate::db::{Conn, on};
 use crate::error::{Result, guarded};
 use crate::row::{put, row};
 use crate::sql::join;
@@ -47,6 +48,11 @@ pub enum Claim {
     Replay(Response),
     /// It was used for another request.
     Mismatch,
+    /// The work was done, and its answer was lost.
+    Unanswered {
+        /// What was done, as the audit log names it.
+        subject: String,
+    },
 }
 
 /// The right to answer a key. Void once the lock ran out and somebody else claimed the key.
@@ -64,11 +70,41 @@ row! {
         headers: Option<String>,
         body: Option<Vec<u8>>,
         idempotency_key: String,
+        locked_until: Timestamp,
+        subject: Option<String>,
     }
 }
 
-/// Claims the key at `now`. It is remembered until `expires_at`; a request that neither finished
-/// nor gave the key back counts as dead from `locked_until` on.
+tokio::task_local! {
+    static TICKET: Ticket;
+}
+
+/// Does `work` under a ticket: what it commits is noted beside the key.
+pub async fn during<T>(ticket: Ticket, work: impl Future<Output = T>) -> T {
+    TICKET.scope(ticket, work).await
+}
+
+/// Notes, in the transaction that does it, what the current request has done. `Stale`: the lock ran out.
+pub(crate) async fn note_effect(conn: &mut Conn, subject: &str) -> Result<()> {
+    let Ok(ticket) = TICKET.try_with(Clone::clone) else { return Ok(()) };
+    let noted = on!(conn, |c| {
+        sqlx::query(
+            "update idempotency_keys set subject = coalesce(subject, $1)
+              where org_id = $2 and idempotency_key = $3 and locked_until = $4 and status is null",
+        )
+        .bind(subject)
+        .bind(put(&ticket.org))
+        .bind(&ticket.key)
+        .bind(put(&ticket.locked_until))
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected())
+    })?;
+    guarded(noted)
+}
+
+/// Claims the key at `now`. It is remembered until `expires_at`; a request that neither finished nor gave the key back
+/// counts as dead from `locked_until` on.
 pub async fn claim(
     tx: &mut Tx,
     request: &Request<'_>,
@@ -85,9 +121,11 @@ pub async fn claim(
              values ($1, $2, $3, $4, $5)
              on conflict (org_id, idempotency_key) do update
                 set fingerprint = excluded.fingerprint, locked_until = excluded.locked_until,
-                    expires_at = excluded.expires_at, status = null, headers = null, body = null
+                    expires_at = excluded.expires_at, status = null, headers = null, body = null,
+                    subject = null
               where idempotency_keys.expires_at <= $6
                  or (idempotency_keys.status is null and idempotency_keys.locked_until <= $6
+                     and idempotency_keys.subject is null
                      and idempotency_keys.fingerprint = excluded.fingerprint)",
         )
         .bind(put(&request.org))
@@ -120,7 +158,10 @@ pub async fn claim(
     })?;
     Ok(match stored.status {
         _ if stored.fingerprint != request.fingerprint => Claim::Mismatch,
-        None => Claim::InProgress,
+        None => match stored.subject {
+            Some(subject) if stored.locked_until <= now => Claim::Unanswered { subject },
+            _ => Claim::InProgress,
+        },
         Some(status) => Claim::Replay(Response {
             status,
             headers: stored.headers.unwrap_or_default(),

@@ -25,21 +25,26 @@ mod row;
 mod sql;
 mod tx;
 
+pub mod absences;
 pub mod api_keys;
 pub mod audit;
+pub mod batches;
 pub mod enrollment_tokens;
 pub mod events;
 pub mod idempotency;
 pub mod leases;
 pub mod listings;
 pub mod organizations;
+pub mod patches;
 pub mod presence;
+pub mod refreshes;
 pub mod rollout_targets;
 pub mod rollouts;
 pub mod runs;
 pub mod schedules;
 pub mod server_list;
 pub mod servers;
+pub mod task_logs;
 
 #[cfg(test)]
 extern crate self as store;

@@ -39,7 +39,7 @@ impl Kind {
 /// one row, so it is written once in this time.
 const FRESH: SignedDuration = SignedDuration::from_hours(1);
 
-/// The least that an unused list is kept: far more than [`FRESH`], so that a list which [`keep`]
+/// The least that an unused list is kept: far more than `FRESH`, so that a list which [`keep`]
 /// found fresh enough is never old enough to be dropped.
 pub const KEPT_AT_LEAST: SignedDuration = SignedDuration::from_hours(24);
 

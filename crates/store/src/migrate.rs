@@ -30,6 +30,9 @@ const SERIES: &[Migration] = series! {
     1 "0001_foundation",
     2 "0002_fleet",
     3 "0003_work",
+    4 "0004_agents",
+    5 "0005_patches",
+    6 "0006_effects",
 };
 
 /// The newest schema that this binary knows.

@@ -172,6 +172,20 @@ pub async fn changed_since(
     })?)
 }
 
+/// The targets whose orders no agent has begun: what the agents' door hands out.
+pub async fn dispatched(conn: &mut Conn, rollout: BatchId) -> Result<Vec<TargetRow>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            TargetRow::COLUMNS,
+            " from rollout_targets where rollout_id = $1 and state = 'dispatched' order by position",
+        ]))
+        .bind(put(&rollout))
+        .fetch_all(c)
+        .await
+    })?)
+}
+
 /// Some targets of a rollout with their results, in the order of their turns; no states: all.
 pub async fn list(
     conn: &mut Conn,

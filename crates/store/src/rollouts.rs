@@ -189,6 +189,21 @@ pub async fn save_head(
     load(tx, seen.id).await
 }
 
+/// Forgets up to `limit` rollouts that ended before `cutoff`, and says how many it were.
+pub async fn purge(tx: &mut Tx, cutoff: Timestamp, limit: u32) -> Result<u64> {
+    Ok(on!(tx, |c| {
+        sqlx::query(
+            "delete from rollouts where id in
+                (select id from rollouts where ended_at < $1 order by ended_at limit $2)",
+        )
+        .bind(put(&cutoff))
+        .bind(i64::from(limit))
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected())
+    })?)
+}
+
 /// Takes the rollout's next revision. Whoever has it keeps every other writer of this rollout
 /// waiting until his commit, so a reader that has seen one revision never finds an earlier one
 /// afterwards.

@@ -228,6 +228,21 @@ pub async fn finish(tx: &mut Tx, seen: &Run, end: End, now: Timestamp) -> Result
     guarded(saved)
 }
 
+/// Forgets up to `limit` runs that ended before `cutoff`, and says how many it were.
+pub async fn purge(tx: &mut Tx, cutoff: Timestamp, limit: u32) -> Result<u64> {
+    Ok(on!(tx, |c| {
+        sqlx::query(
+            "delete from runs where id in
+                (select id from runs where finished_at < $1 order by finished_at limit $2)",
+        )
+        .bind(put(&cutoff))
+        .bind(i64::from(limit))
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected())
+    })?)
+}
+
 /// The history of a schedule, newest first.
 pub async fn list(
     conn: &mut Conn,

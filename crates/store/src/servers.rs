@@ -240,6 +240,21 @@ pub async fn identity(conn: &mut Conn, id: ServerId) -> Result<Option<Identity>>
     })?)
 }
 
+/// Who has this key, removed servers included: an agent that did not hear that it was let in asks again.
+pub async fn of_key(conn: &mut Conn, public_key: &[u8]) -> Result<Option<Identity>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Identity::COLUMNS,
+            " from servers left join presence on org = org_id and server_id = id
+              where public_key = $1",
+        ]))
+        .bind(public_key)
+        .fetch_optional(c)
+        .await
+    })?)
+}
+
 /// Removes it from every list. Its id and its key are never used again.
 pub async fn remove(tx: &mut Tx, seen: &Server, now: Timestamp) -> Result<()> {
     let saved = on!(tx, |c| {

@@ -13,6 +13,7 @@ use crate::bell::{NOTIFY, Topic};
 use crate::db::{Conn, Db, Wire, on};
 use crate::error::Result;
 use crate::events::{self, NewEvent};
+use crate::idempotency;
 
 /// A transaction that writes. Dropped without [`Tx::commit`], it never was.
 #[must_use = "a transaction that is not committed never was"]
@@ -54,6 +55,10 @@ impl Tx {
     pub async fn commit(mut self) -> Result<()> {
         let Gathered { entries, events, topics } = std::mem::take(&mut self.gathered);
         let seal = self.db.seal().clone();
+        // Whatever changes anything writes an audit entry; its subject is what was done.
+        if let Some(entry) = entries.first() {
+            idempotency::note_effect(&mut self.conn, &entry.subject).await?;
+        }
         audit::append(&mut self.conn, &seal, entries).await?;
         events::append(&mut self.conn, events).await?;
         if let Wire::Pg(c) = self.conn.wire() {

@@ -9,10 +9,13 @@
 
 mod support;
 
+mod agents;
 mod credentials;
 mod database;
+mod effects;
 mod leases;
 mod logs;
+mod patches;
 mod rollouts;
 mod schedules;
 mod servers;

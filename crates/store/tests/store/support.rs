@@ -174,6 +174,9 @@ async fn template(admin: &mut PgConnection, cluster: &str) -> String {
         include_str!("../../migrations/0001_foundation.sql"),
         include_str!("../../migrations/0002_fleet.sql"),
         include_str!("../../migrations/0003_work.sql"),
+        include_str!("../../migrations/0004_agents.sql"),
+        include_str!("../../migrations/0005_patches.sql"),
+        include_str!("../../migrations/0006_effects.sql"),
     );
     let name =
         format!("fleetmend_template_{}", &vocab::Digest::of(texts.as_bytes()).to_string()[..16]);

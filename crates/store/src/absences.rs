@@ -1,0 +1,119 @@
+//! Who is away, and of whom that was said; who may not have orders at all.
+
+use jiff::Timestamp;
+use vocab::{OrgId, ServerId};
+
+use crate::Topic;
+use crate::db::{Conn, on};
+use crate::error::Result;
+use crate::row::{put, row};
+use crate::sql::{ROWS_MAX, Text, join};
+use crate::tx::Tx;
+
+row! {
+    /// A server that was not heard from.
+    pub struct Silent in "presence" by "server_id" {
+        /// Whose it is.
+        pub org: OrgId,
+        /// Which one.
+        pub server_id: ServerId,
+        /// When it was last heard from.
+        pub last_seen_at: Timestamp,
+    }
+}
+
+row! {
+    /// A server of which it was said that it went away.
+    pub struct Absence in "absences" by "server_id" {
+        /// Whose it is.
+        pub org_id: OrgId,
+        /// Which one.
+        pub server_id: ServerId,
+        /// When it was last heard from.
+        pub since: Timestamp,
+    }
+}
+
+row! {
+    /// A server that gets no orders.
+    pub struct Barred in "servers" by "id" {
+        /// Which one.
+        pub id: ServerId,
+        /// When it was removed, if it was.
+        pub removed_at: Option<Timestamp>,
+        /// Why it gets none until a person decides.
+        pub quarantine: Option<String>,
+    }
+}
+
+/// Those not heard from since `since`, and those whose last contact lies at `until` or later, where
+/// no contact can lie. Walks the narrow table: few of many are away, and no index is worth its cost there.
+pub async fn silent(conn: &mut Conn, since: Timestamp, until: Timestamp) -> Result<Vec<Silent>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Silent::COLUMNS,
+            " from presence where last_seen_at <= $1 or last_seen_at >= $2 order by server_id",
+        ]))
+        .bind(put(&since))
+        .bind(put(&until))
+        .fetch_all(c)
+        .await
+    })?)
+}
+
+/// Those of whom it was said.
+pub async fn known(conn: &mut Conn) -> Result<Vec<Absence>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&["select ", Absence::COLUMNS, " from absences order by server_id"]))
+            .fetch_all(c)
+            .await
+    })?)
+}
+
+/// Notes that these went away.
+pub async fn note(tx: &mut Tx, absences: &[Absence]) -> Result<()> {
+    for chunk in absences.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            Text::new("insert into absences (org_id, server_id, since) ")
+                .rows(chunk, |row, absence| {
+                    row.bind(put(&absence.org_id)).bind(put(&absence.server_id));
+                    row.bind(put(&absence.since));
+                })
+                .add(" on conflict do nothing")
+                .build()
+                .execute(c)
+                .await
+                .map(drop)
+        })?;
+    }
+    tx.ring(Topic::Presence);
+    Ok(())
+}
+
+/// Notes that these are back, or were removed.
+pub async fn end(tx: &mut Tx, servers: &[ServerId]) -> Result<()> {
+    for chunk in servers.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            let mut text = Text::new("delete from absences where server_id in ");
+            text.list(chunk.iter().map(put));
+            text.build().execute(c).await.map(drop)
+        })?;
+    }
+    tx.ring(Topic::Presence);
+    Ok(())
+}
+
+/// Every server that gets no orders: removed, or in quarantine. What the agents' door checks its
+/// memory against.
+pub async fn barred(conn: &mut Conn) -> Result<Vec<Barred>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Barred::COLUMNS,
+            " from servers where removed_at is not null or quarantine is not null order by id",
+        ]))
+        .fetch_all(c)
+        .await
+    })?)
+}

@@ -1,0 +1,114 @@
+//! Rollouts as a reader of `/v1/batches` sees them: those that lie within the environments of his key, and
+//! what their servers are called, removed ones included.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use vocab::{BatchId, Environment, Hostname, OrgId, ServerId};
+
+use crate::db::{Conn, on};
+use crate::error::Result;
+use crate::rollouts::{self, Rollout};
+use crate::row::{put, row};
+use crate::sql::{ROWS_MAX, Text};
+use crate::{Page, Paged};
+
+row! {
+    /// What a server is called, and when it was last heard from if it is still there.
+    pub struct Named in "servers" by "id" {
+        /// Which one.
+        pub id: ServerId,
+        /// What it calls itself, or did.
+        pub hostname: Hostname,
+        /// When it was last heard from; `None` once it was removed.
+        pub last_seen_at: Option<Timestamp>,
+    }
+}
+
+/// The names of these servers.
+pub async fn names(
+    conn: &mut Conn,
+    org: OrgId,
+    servers: &[ServerId],
+) -> Result<BTreeMap<ServerId, Named>> {
+    let mut found = BTreeMap::new();
+    for chunk in servers.chunks(ROWS_MAX) {
+        let named: Vec<Named> = on!(conn, |c| {
+            let mut text = Text::new("select ");
+            text.add(Named::COLUMNS);
+            text.add(" from servers left join presence on org = org_id and server_id = id");
+            text.add(" where org_id = ").bind(put(&org));
+            text.add(" and id in ").list(chunk.iter().map(put));
+            text.build_as().fetch_all(c).await
+        })?;
+        found.extend(named.into_iter().map(|named| (named.id, named)));
+    }
+    Ok(found)
+}
+
+/// Whether every server of a rollout is, or was, in one of these environments.
+pub async fn is_within(
+    conn: &mut Conn,
+    rollout: BatchId,
+    environments: &[Environment],
+) -> Result<bool> {
+    let outside: Option<(String,)> = on!(conn, |c| {
+        let mut text = Text::new(
+            "select t.server_id from rollout_targets t join servers s on s.id = t.server_id
+              where t.rollout_id = ",
+        );
+        text.bind(put(&rollout));
+        if !environments.is_empty() {
+            text.add(" and (s.environment is null or s.environment not in ");
+            text.list(environments.iter().map(put)).add(")");
+        }
+        text.add(" limit 1");
+        text.build_as().fetch_optional(c).await
+    })?;
+    Ok(outside.is_none())
+}
+
+/// Those of this organization in any of these phases, newest first; no phases: all. With environments: only those
+/// whose servers are all in them.
+pub async fn list(
+    conn: &mut Conn,
+    org: OrgId,
+    phases: &[&str],
+    environments: Option<&[Environment]>,
+    page: Page,
+) -> Result<Paged<Rollout>> {
+    let Some(environments) = environments else {
+        return rollouts::list(conn, org, phases, page).await;
+    };
+    macro_rules! matching {
+        ($text:ident) => {
+            $text.add(" from rollouts where org_id = ").bind(put(&org));
+            if !phases.is_empty() {
+                $text.add(" and phase in ").list(phases.iter().map(ToString::to_string));
+            }
+            $text.add(
+                " and not exists (select 1 from rollout_targets t join servers s on s.id = t.server_id
+                    where t.rollout_id = rollouts.id",
+            );
+            if !environments.is_empty() {
+                $text.add(" and (s.environment is null or s.environment not in ");
+                $text.list(environments.iter().map(put)).add(")");
+            }
+            $text.add(")");
+        };
+    }
+    let items = on!(conn, |c| {
+        let mut text = Text::new("select ");
+        text.add(Rollout::COLUMNS);
+        matching!(text);
+        text.add(" order by created_at desc, id desc limit ").bind(i64::from(page.limit));
+        text.add(" offset ").bind(put(&page.offset));
+        text.build_as().fetch_all(c).await
+    })?;
+    let (total,): (i64,) = on!(conn, |c| {
+        let mut text = Text::new("select count(*)");
+        matching!(text);
+        text.build_as().fetch_one(c).await
+    })?;
+    Ok(Paged { items, total: total.unsigned_abs() })
+}

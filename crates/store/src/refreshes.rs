@@ -1,0 +1,235 @@
+//! Refreshes: somebody wants to know now what lies on a server.
+
+use std::fmt;
+use std::str::FromStr;
+
+use jiff::Timestamp;
+use vocab::{OrgId, ServerId, TaskId};
+
+use crate::Topic;
+use crate::db::{Conn, on};
+use crate::error::{Result, StoreError};
+use crate::row::{put, row, via};
+use crate::sql::join;
+use crate::tx::Tx;
+
+/// Where a refresh stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// The agent has not answered yet.
+    Requested,
+    /// The agent looked.
+    Succeeded,
+    /// The agent could not look.
+    Failed,
+    /// The agent did not answer in time.
+    TimedOut,
+    /// The server was removed.
+    Canceled,
+}
+
+const STATES: [(State, &str); 5] = [
+    (State::Requested, "requested"),
+    (State::Succeeded, "succeeded"),
+    (State::Failed, "failed"),
+    (State::TimedOut, "timed_out"),
+    (State::Canceled, "canceled"),
+];
+
+/// A word in a column that nobody writes there.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a state of a refresh")]
+pub struct UnknownState(String);
+
+impl State {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        STATES.iter().find(|(known, _)| *known == self).map_or("?", |(_, word)| word)
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for State {
+    type Err = UnknownState;
+    fn from_str(text: &str) -> std::result::Result<Self, UnknownState> {
+        let known = STATES.iter().find(|(_, word)| *word == text);
+        known.map(|(known, _)| *known).ok_or_else(|| UnknownState(text.to_owned()))
+    }
+}
+via!(State);
+
+row! {
+    /// A refresh.
+    pub struct Refresh in "refreshes" by "id" {
+        /// Its id, and that of the order which the agent gets.
+        pub id: TaskId,
+        /// Whose it is.
+        pub org_id: OrgId,
+        /// Of which server.
+        pub server_id: ServerId,
+        /// Where it stands.
+        pub state: State,
+        /// Who asked for it.
+        pub requested_by: String,
+        /// When.
+        pub requested_at: Timestamp,
+        /// When it ends in any case.
+        pub deadline: Timestamp,
+        /// When it ended.
+        pub ended_at: Option<Timestamp>,
+        /// Why it ended so, for people.
+        pub message: Option<String>,
+    }
+}
+
+/// Writes one down, unless one of the same server is under way: then answers with that one.
+pub async fn request(tx: &mut Tx, refresh: &Refresh) -> Result<Refresh> {
+    let new = on!(tx, |c| {
+        sqlx::query(join(&[
+            "insert into refreshes (",
+            Refresh::COLUMNS,
+            ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9) on conflict do nothing",
+        ]))
+        .bind(put(&refresh.id))
+        .bind(put(&refresh.org_id))
+        .bind(put(&refresh.server_id))
+        .bind(put(&refresh.state))
+        .bind(put(&refresh.requested_by))
+        .bind(put(&refresh.requested_at))
+        .bind(put(&refresh.deadline))
+        .bind(put(&refresh.ended_at))
+        .bind(put(&refresh.message))
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected() == 1)
+    })?;
+    tx.ring(Topic::Refreshes);
+    if new {
+        return Ok(refresh.clone());
+    }
+    let under_way = on!(tx, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Refresh::COLUMNS,
+            " from refreshes where server_id = $1 and ended_at is null",
+        ]))
+        .bind(put(&refresh.server_id))
+        .fetch_optional(c)
+        .await
+    })?;
+    // It ended between the two statements: decide again.
+    under_way.ok_or(StoreError::Stale)
+}
+
+/// One of this organization.
+pub async fn get(conn: &mut Conn, org: OrgId, id: TaskId) -> Result<Refresh> {
+    let found = on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Refresh::COLUMNS,
+            " from refreshes where id = $1 and org_id = $2",
+        ]))
+        .bind(put(&id))
+        .bind(put(&org))
+        .fetch_optional(c)
+        .await
+    })?;
+    found.ok_or_else(|| StoreError::not_found("refresh", id))
+}
+
+/// Those that are under way, of all organizations.
+pub async fn open(conn: &mut Conn) -> Result<Vec<Refresh>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Refresh::COLUMNS,
+            " from refreshes where ended_at is null order by deadline",
+        ]))
+        .fetch_all(c)
+        .await
+    })?)
+}
+
+/// Ends one that is under way, or that we gave up: a fact replaces a guess. Says whether it did.
+pub async fn finish(
+    tx: &mut Tx,
+    id: TaskId,
+    server: ServerId,
+    state: State,
+    message: Option<&str>,
+    now: Timestamp,
+) -> Result<bool> {
+    let done = on!(tx, |c| {
+        sqlx::query(
+            "update refreshes set state = $1, message = $2, ended_at = $3
+              where id = $4 and server_id = $5 and (ended_at is null or state = 'timed_out')",
+        )
+        .bind(put(&state))
+        .bind(message)
+        .bind(put(&now))
+        .bind(put(&id))
+        .bind(put(&server))
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected() == 1)
+    })?;
+    if done {
+        tx.ring(Topic::Refreshes);
+    }
+    Ok(done)
+}
+
+/// Ends those whose time is over at `now`, and says how many it were.
+pub async fn expire(tx: &mut Tx, now: Timestamp) -> Result<u64> {
+    let ended = on!(tx, |c| {
+        sqlx::query(
+            "update refreshes set state = 'timed_out', ended_at = $1
+              where ended_at is null and deadline <= $1",
+        )
+        .bind(put(&now))
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected())
+    })?;
+    if ended > 0 {
+        tx.ring(Topic::Refreshes);
+    }
+    Ok(ended)
+}
+
+/// Ends that of a server which was removed.
+pub async fn cancel_of(tx: &mut Tx, server: ServerId, now: Timestamp) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query(
+            "update refreshes set state = 'canceled', ended_at = $1
+              where ended_at is null and server_id = $2",
+        )
+        .bind(put(&now))
+        .bind(put(&server))
+        .execute(c)
+        .await
+        .map(drop)
+    })?;
+    tx.ring(Topic::Refreshes);
+    Ok(())
+}
+
+/// Forgets up to `limit` that were asked for before `cutoff`, and says how many it were.
+pub async fn purge(tx: &mut Tx, cutoff: Timestamp, limit: u32) -> Result<u64> {
+    Ok(on!(tx, |c| {
+        sqlx::query(
+            "delete from refreshes where ended_at is not null and id in
+                (select id from refreshes where requested_at < $1 order by requested_at limit $2)",
+        )
+        .bind(put(&cutoff))
+        .bind(i64::from(limit))
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected())
+    })?)
+}

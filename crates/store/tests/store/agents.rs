@@ -1,0 +1,141 @@
+//! What the agents' door keeps: refreshes, logs of tasks, who is away, who is barred.
+
+use store::absences::{self, Absence};
+use store::refreshes::{self, Refresh, State};
+use store::task_logs::{self, Append};
+use store::{Db, StoreError, enrollment_tokens, presence, rollouts, runs, servers};
+use vocab::OrgId;
+
+use crate::servers::server;
+use crate::support::{at, both, nth, org, other_org};
+
+fn refresh(org_id: OrgId, n: u32, seconds: i64) -> Refresh {
+    Refresh {
+        id: nth!(TaskId, n),
+        org_id,
+        server_id: nth!(ServerId, 1_u32),
+        state: State::Requested,
+        requested_by: "key".into(),
+        requested_at: at(seconds),
+        deadline: at(seconds + 300),
+        ended_at: None,
+        message: None,
+    }
+}
+
+async fn one_server(db: &Db) -> OrgId {
+    let ours = org(db).await;
+    let mut tx = db.begin().await.unwrap();
+    servers::enroll(&mut tx, &server(ours, 1)).await.unwrap();
+    tx.commit().await.unwrap();
+    ours
+}
+
+both! {
+    async fn one_refresh_is_under_way_at_a_time(db: Db) {
+        let ours = one_server(&db).await;
+        let theirs = other_org(&db).await;
+        let mut tx = db.begin().await.unwrap();
+        let first = refresh(ours, 1, 0);
+        assert_eq!(refreshes::request(&mut tx, &first).await.unwrap(), first);
+        assert_eq!(refreshes::request(&mut tx, &refresh(ours, 2, 9)).await.unwrap(), first);
+        assert_eq!(refreshes::open(&mut tx).await.unwrap(), [first.clone()]);
+        assert!(matches!(
+            refreshes::get(&mut tx, theirs, first.id).await,
+            Err(StoreError::NotFound { kind: "refresh", .. })
+        ));
+        // Another server's word does not end it.
+        let stranger = nth!(ServerId, 2_u32);
+        assert!(!refreshes::finish(&mut tx, first.id, stranger, State::Failed, None, at(1)).await.unwrap());
+        assert!(refreshes::finish(&mut tx, first.id, first.server_id, State::Failed, Some("no"), at(1)).await.unwrap());
+        assert!(!refreshes::finish(&mut tx, first.id, first.server_id, State::Succeeded, None, at(2)).await.unwrap());
+        let ended = refreshes::get(&mut tx, ours, first.id).await.unwrap();
+        assert_eq!((ended.state, ended.message.as_deref(), ended.ended_at), (State::Failed, Some("no"), Some(at(1))));
+        assert_eq!(refreshes::request(&mut tx, &refresh(ours, 3, 9)).await.unwrap().id, nth!(TaskId, 3_u32));
+        tx.commit().await.unwrap();
+    }
+
+    async fn a_refresh_ends_by_its_deadline_and_a_fact_replaces_that_guess(db: Db) {
+        let ours = one_server(&db).await;
+        let mut tx = db.begin().await.unwrap();
+        let asked = refresh(ours, 1, 0);
+        refreshes::request(&mut tx, &asked).await.unwrap();
+        assert_eq!(refreshes::expire(&mut tx, at(299)).await.unwrap(), 0);
+        assert_eq!(refreshes::expire(&mut tx, at(300)).await.unwrap(), 1);
+        assert_eq!(refreshes::get(&mut tx, ours, asked.id).await.unwrap().state, State::TimedOut);
+        assert!(refreshes::finish(&mut tx, asked.id, asked.server_id, State::Succeeded, None, at(400)).await.unwrap());
+        assert_eq!(refreshes::get(&mut tx, ours, asked.id).await.unwrap().state, State::Succeeded);
+
+        let next = refresh(ours, 2, 500);
+        refreshes::request(&mut tx, &next).await.unwrap();
+        refreshes::cancel_of(&mut tx, next.server_id, at(501)).await.unwrap();
+        assert_eq!(refreshes::get(&mut tx, ours, next.id).await.unwrap().state, State::Canceled);
+        assert_eq!(refreshes::purge(&mut tx, at(500), 10).await.unwrap(), 1);
+        assert!(refreshes::get(&mut tx, ours, asked.id).await.is_err());
+        tx.commit().await.unwrap();
+    }
+
+    async fn a_log_grows_at_its_end_and_nowhere_else(db: Db) {
+        let mut tx = db.begin().await.unwrap();
+        let task = nth!(TaskId, 1_u32);
+        assert_eq!(task_logs::append(&mut tx, task, 0, b"one ", at(0)).await.unwrap(), Append::Kept(4));
+        assert_eq!(task_logs::append(&mut tx, task, 5, b"x", at(0)).await.unwrap(), Append::Gap(4));
+        assert_eq!(task_logs::append(&mut tx, task, 0, b"one ", at(0)).await.unwrap(), Append::Kept(4));
+        assert_eq!(task_logs::append(&mut tx, task, 2, b"e two ", at(1)).await.unwrap(), Append::Kept(8));
+        assert_eq!(task_logs::append(&mut tx, task, 8, b"three", at(2)).await.unwrap(), Append::Kept(13));
+        let text = |chunks: Vec<task_logs::Chunk>| {
+            String::from_utf8(chunks.into_iter().flat_map(|chunk| chunk.body).collect()).unwrap()
+        };
+        assert_eq!(text(task_logs::read(&mut tx, task, 0, 10).await.unwrap()), "one two three");
+        assert_eq!(text(task_logs::read(&mut tx, task, 8, 10).await.unwrap()), "three");
+        assert_eq!(text(task_logs::read(&mut tx, nth!(TaskId, 2_u32), 0, 10).await.unwrap()), "");
+        assert_eq!(task_logs::purge(&mut tx, at(2), 10).await.unwrap(), 2);
+        assert_eq!(task_logs::length(&mut tx, task).await.unwrap(), 13);
+        tx.commit().await.unwrap();
+    }
+
+    async fn who_is_silent_is_found_and_who_is_back_is_not(db: Db) {
+        let ours = one_server(&db).await;
+        let mut tx = db.begin().await.unwrap();
+        let id = nth!(ServerId, 1_u32);
+        let silent = absences::silent(&mut tx, at(0), at(999)).await.unwrap();
+        assert_eq!((silent.len(), silent[0].server_id, silent[0].last_seen_at), (1, id, at(0)));
+        assert_eq!(absences::silent(&mut tx, at(-1), at(999)).await.unwrap(), []);
+        // Heard in a future that cannot be.
+        assert_eq!(absences::silent(&mut tx, at(-9), at(0)).await.unwrap().len(), 1);
+        let away = Absence { org_id: ours, server_id: id, since: at(0) };
+        absences::note(&mut tx, std::slice::from_ref(&away)).await.unwrap();
+        absences::note(&mut tx, std::slice::from_ref(&away)).await.unwrap();
+        assert_eq!(absences::known(&mut tx).await.unwrap(), [away]);
+        let beat = presence::Beat { org: ours, server_id: id, seen_at: at(50), counter: 2 };
+        presence::beat(&mut tx, &[beat]).await.unwrap();
+        assert_eq!(absences::silent(&mut tx, at(0), at(999)).await.unwrap(), []);
+        absences::end(&mut tx, &[id]).await.unwrap();
+        assert_eq!(absences::known(&mut tx).await.unwrap(), []);
+        tx.commit().await.unwrap();
+    }
+
+    async fn the_removed_and_those_in_quarantine_are_barred(db: Db) {
+        let ours = one_server(&db).await;
+        let mut tx = db.begin().await.unwrap();
+        servers::enroll(&mut tx, &server(ours, 2)).await.unwrap();
+        servers::enroll(&mut tx, &server(ours, 3)).await.unwrap();
+        assert_eq!(absences::barred(&mut tx).await.unwrap(), []);
+        let before = servers::get(&mut tx, ours, nth!(ServerId, 2_u32)).await.unwrap();
+        let after = servers::Server { quarantine: Some("a clone".into()), ..before.clone() };
+        servers::save(&mut tx, &before, &after, at(1)).await.unwrap();
+        let third = servers::get(&mut tx, ours, nth!(ServerId, 3_u32)).await.unwrap();
+        servers::remove(&mut tx, &third, at(2)).await.unwrap();
+        let barred = absences::barred(&mut tx).await.unwrap();
+        let told: Vec<_> =
+            barred.iter().map(|b| (b.id, b.removed_at, b.quarantine.as_deref())).collect();
+        assert_eq!(told, [(before.id, None, Some("a clone")), (third.id, Some(at(2)), None)]);
+        let found = servers::of_key(&mut tx, &third.public_key).await.unwrap().unwrap();
+        assert_eq!((found.id, found.removed_at), (third.id, Some(at(2))));
+        assert_eq!(servers::of_key(&mut tx, b"nobody's").await.unwrap(), None);
+        assert_eq!(enrollment_tokens::org_of(&mut tx, b"no such token").await.unwrap(), None);
+        assert_eq!(rollouts::purge(&mut tx, at(9), 9).await.unwrap(), 0);
+        assert_eq!(runs::purge(&mut tx, at(9), 9).await.unwrap(), 0);
+        tx.commit().await.unwrap();
+    }
+}

@@ -1,0 +1,82 @@
+//! Stories of pending updates by package, and of batches as the key of some environments sees them.
+
+use serde_json::json;
+use store::patches::{self, Changes, Patch, Summary};
+use store::{Page, StoreError};
+use vocab::{Digest, UpdateType};
+
+use crate::support::{Place, at, both, org};
+
+const ALL: Page = Page { limit: 100, offset: 0 };
+
+fn patch(name: &str, severity_order: i64, servers: i64) -> Patch {
+    Patch {
+        package_name: name.into(),
+        severity_order,
+        kev_order: 1,
+        servers_order: -servers,
+        update_type: UpdateType::Security,
+        severity_source: None,
+        versions: json!([]),
+        cves: vec!["CVE-2026-1".into()],
+        first_seen_at: at(1),
+    }
+}
+
+fn names(rows: &[Patch]) -> Vec<&str> {
+    rows.iter().map(|row| row.package_name.as_str()).collect()
+}
+
+both! {
+    async fn the_list_is_sorted_by_severity_servers_and_name(place: Place) {
+        let db = place.open().await;
+        let ours = org(&db).await;
+        let rows = [patch("b", 1, 5), patch("a", 1, 5), patch("most", 1, 9), patch("worst", 0, 1), patch("least", 4, 99)];
+        let mut tx = db.begin().await.unwrap();
+        let changes = Changes { put: rows.to_vec(), ..Changes::default() };
+        patches::change(&mut tx, ours, &changes).await.unwrap();
+        let page = patches::list(&mut tx, ours, &[], ALL).await.unwrap();
+        assert_eq!((names(&page.items), page.total), (vec!["worst", "most", "a", "b", "least"], 5));
+        let page = patches::list(&mut tx, ours, &[0, 4], Page { limit: 1, offset: 1 }).await.unwrap();
+        assert_eq!((names(&page.items), page.total), (vec!["least"], 2));
+    }
+
+    async fn changes_put_replace_and_take_away_and_the_first_day_stays(place: Place) {
+        let db = place.open().await;
+        let ours = org(&db).await;
+        let (one, two) = (Digest::of(b"one"), Digest::of(b"two"));
+        let mut tx = db.begin().await.unwrap();
+        let first = Changes {
+            put: vec![patch("bash", 1, 1), patch("gone", 1, 1)],
+            ..Changes::default()
+        };
+        patches::change(&mut tx, ours, &first).await.unwrap();
+        let sets = [(one, vec!["bash".into(), "gone".into()]), (two, vec!["bash".into()])];
+        patches::add_sets(&mut tx, ours, &sets).await.unwrap();
+        let again = Changes {
+            put: vec![Patch { first_seen_at: at(99), ..patch("bash", 0, 7) }],
+            gone: vec!["gone".into()],
+            sets_gone: vec![one],
+        };
+        patches::change(&mut tx, ours, &again).await.unwrap();
+        let rows = patches::all(&mut tx, ours).await.unwrap();
+        assert_eq!(rows, [Patch { severity_order: 0, servers_order: -7, ..patch("bash", 1, 1) }]);
+        assert_eq!(patches::sets(&mut tx, ours).await.unwrap(), [two]);
+        let missing = patches::get(&mut tx, ours, "gone").await.unwrap_err();
+        assert!(matches!(missing, StoreError::NotFound { kind: "patch", .. }), "{missing:?}");
+    }
+
+    async fn of_two_who_count_at_once_the_second_is_stale(place: Place) {
+        let db = place.open().await;
+        let ours = org(&db).await;
+        let next = Summary { org_id: ours, basis: Digest::of(b"x"), counts: json!({}), made_at: at(1), generation: 0 };
+        let mut tx = db.begin().await.unwrap();
+        patches::begin(&mut tx, &next).await.unwrap();
+        tx.commit().await.unwrap();
+        let mut tx = db.begin().await.unwrap();
+        assert!(matches!(patches::begin(&mut tx, &next).await, Err(StoreError::Stale)));
+        let seen = patches::summary(&mut tx, ours).await.unwrap().unwrap();
+        assert_eq!(seen.generation, 1);
+        patches::begin(&mut tx, &seen).await.unwrap();
+    }
+}
