@@ -1,0 +1,114 @@
+//! Who an agent is, as far as it can be said without the database: shape, tag, signature, in this
+//! order, the cheapest first.
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, Request, StatusCode, header};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ring::signature::{ED25519, UnparsedPublicKey};
+use vocab::{Digest, ServerId};
+
+use super::Refusal;
+use crate::app::App;
+use crate::secrets::Secrets;
+
+const AGENT: &str = "fleetmend agent v1";
+
+/// Who an agent claims to be, with the tag that shows that we said so once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Credential {
+    /// The server.
+    pub server: ServerId,
+    /// The key with which it signs.
+    pub key: [u8; 32],
+}
+
+impl Credential {
+    /// The tag that this installation gives to this server and this key.
+    pub fn tag(&self, secrets: &Secrets) -> [u8; 32] {
+        secrets.tag(AGENT, &[self.server.to_string().as_bytes(), &self.key])
+    }
+}
+
+/// What an agent signs: the method, path and query, and the digest of the body.
+pub fn signed_text(method: &str, path_and_query: &str, body: &[u8]) -> String {
+    format!("fleetmend-agent-v1\n{method}\n{path_and_query}\n{}", Digest::of(body))
+}
+
+/// Who sent this request, and its body. Nothing but memory is touched.
+pub(super) async fn verified(
+    app: &App,
+    request: Request<Body>,
+    body_bytes_max: usize,
+) -> Result<(Credential, HeaderMap, Bytes), Refusal> {
+    let (parts, body) = request.into_parts();
+    let claim = Claim::read(&parts.headers).ok_or_else(malformed)?;
+    if !same(&claim.tag, &claim.who.tag(&app.secrets)) {
+        return Err(forged("this identity was not given out here"));
+    }
+    let body = read(body, body_bytes_max).await?;
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    let text = signed_text(parts.method.as_str(), path, &body);
+    UnparsedPublicKey::new(&ED25519, claim.who.key)
+        .verify(text.as_bytes(), &claim.signature)
+        .map_err(|_| forged("the signature is not that of this key over this request"))?;
+    Ok((claim.who, parts.headers, body))
+}
+
+/// The body, unless it is too long.
+pub(super) async fn read(body: Body, bytes_max: usize) -> Result<Bytes, Refusal> {
+    axum::body::to_bytes(body, bytes_max).await.map_err(|error| {
+        let cause = std::error::Error::source(&error);
+        if cause.is_some_and(<dyn std::error::Error>::is::<http_body_util::LengthLimitError>) {
+            let detail = format!("at most {bytes_max} bytes are taken here");
+            Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", detail)
+        } else {
+            Refusal::bad_request("the body did not arrive whole")
+        }
+    })
+}
+
+struct Claim {
+    who: Credential,
+    tag: Vec<u8>,
+    signature: Vec<u8>,
+}
+
+impl Claim {
+    /// `Agent id=…,key=…,tag=…,sig=…`, each once, in any order.
+    fn read(headers: &HeaderMap) -> Option<Claim> {
+        let text = headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Agent ")?;
+        let (mut id, mut key, mut tag, mut sig) = (None, None, None, None);
+        for part in text.split(',') {
+            let (name, value) = part.trim().split_once('=')?;
+            let place = match name {
+                "id" => &mut id,
+                "key" => &mut key,
+                "tag" => &mut tag,
+                "sig" => &mut sig,
+                // A newer agent may say more.
+                _ => continue,
+            };
+            if place.replace(value).is_some() {
+                return None;
+            }
+        }
+        let bytes = |text: Option<&str>| STANDARD.decode(text?).ok();
+        let who = Credential { server: id?.parse().ok()?, key: bytes(key)?.try_into().ok()? };
+        Some(Claim { who, tag: bytes(tag)?, signature: bytes(sig)? })
+    }
+}
+
+fn malformed() -> Refusal {
+    let detail = "an agent says `Authorization: Agent id=…,key=…,tag=…,sig=…`";
+    Refusal::new(StatusCode::UNAUTHORIZED, "malformed_credential", detail)
+}
+
+fn forged(detail: &str) -> Refusal {
+    Refusal::new(StatusCode::UNAUTHORIZED, "bad_credential", detail)
+}
+
+/// Compared without telling by its time where the first difference is.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |seen, (a, b)| seen | (a ^ b)) == 0
+}

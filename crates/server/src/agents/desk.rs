@@ -1,0 +1,98 @@
+//! What is to be said to whom: orders that no agent has begun, and those to be dropped.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use vocab::{Line, ServerId, TaskId};
+use wire::agent::{Envelope, Install, Order, Work};
+
+use super::links::lock;
+use crate::secrets::Secrets;
+use crate::service;
+
+/// An order for one server, not yet signed.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Assignment {
+    pub(super) task: TaskId,
+    /// What is to be done; none: look at the packages.
+    pub(super) order: Option<Arc<service::Order>>,
+    pub(super) issued_at: Timestamp,
+    pub(super) expires_at: Timestamp,
+    /// The rollout was called off: it is to be dropped.
+    pub(super) withdrawn: bool,
+}
+
+/// All assignments, by server.
+#[derive(Default)]
+pub(super) struct Desk(Mutex<BTreeMap<ServerId, Vec<Assignment>>>);
+
+impl Desk {
+    /// What is to be said to this server.
+    pub(super) fn of(&self, server: ServerId) -> Vec<Assignment> {
+        lock(&self.0).get(&server).cloned().unwrap_or_default()
+    }
+
+    /// Puts an assignment in the place of the one with its task. Whether anything changed.
+    pub(super) fn put(&self, server: ServerId, assignment: Assignment) -> bool {
+        let mut desk = lock(&self.0);
+        let pile = desk.entry(server).or_default();
+        match pile.iter_mut().find(|known| known.task == assignment.task) {
+            Some(known) if *known == assignment => false,
+            Some(known) => {
+                *known = assignment;
+                true
+            }
+            None => {
+                pile.push(assignment);
+                true
+            }
+        }
+    }
+
+    /// Somebody began with it, or it is over.
+    pub(super) fn clear(&self, server: ServerId, task: TaskId) {
+        let mut desk = lock(&self.0);
+        if let Some(pile) = desk.get_mut(&server) {
+            pile.retain(|known| known.task != task);
+            if pile.is_empty() {
+                desk.remove(&server);
+            }
+        }
+    }
+}
+
+impl Assignment {
+    /// The order, signed for this server in the boot that it is in.
+    pub(super) fn envelope(&self, secrets: &Secrets, server: ServerId, boot_id: &Line) -> Envelope {
+        let order = Order {
+            id: self.task,
+            server_id: server,
+            issued_at: self.issued_at,
+            expires_at: self.expires_at,
+            work: self.work(boot_id),
+        };
+        let text = serde_json::to_string(&order).expect("an order is plain data");
+        let signature = STANDARD.encode(secrets.sign_order(text.as_bytes()));
+        Envelope { order: text, key: key_name(secrets), signature }
+    }
+
+    fn work(&self, boot_id: &Line) -> Work {
+        let Some(order) = &self.order else { return Work::Scan };
+        let install = Install {
+            packages: order.packages.clone(),
+            exclude: order.exclude.clone(),
+            security_only: order.security_only,
+            reboot: order.reboot,
+            boot_id: boot_id.clone(),
+        };
+        if order.dry_run { Work::Plan(install) } else { Work::Install(install) }
+    }
+}
+
+/// By what an agent knows which key signed.
+fn key_name(secrets: &Secrets) -> String {
+    blake3::hash(secrets.orders_public_key()).to_hex()[..16].to_owned()
+}

@@ -1,0 +1,187 @@
+//! Keeps this process's memory true: every replica follows open rollouts and refreshes, whichever
+//! of them leads, and wakes the agents that are connected to it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::rollout::{Phase, Target};
+use store::rollout_targets::{self, TargetRow};
+use store::{StoreError, Topic, absences, refreshes, rollouts};
+use vocab::{BatchId, ServerId, Stage, TaskId};
+
+use super::desk::Assignment;
+use crate::app::App;
+use crate::service::{Order, PatchOptions};
+
+/// An open rollout, as far as this process has read it.
+struct Followed {
+    revision: i64,
+    withdrawn: bool,
+    /// Nothing if what is stored does not parse: then nothing is handed out, and tasks end by their
+    /// deadlines.
+    order: Option<Arc<Order>>,
+    out: BTreeMap<ServerId, (TaskId, Assignment)>,
+}
+
+/// Follows rollouts and refreshes until it is aborted. `look`: how often without a bell.
+pub(crate) async fn follow(app: App, look: Duration) {
+    let mut rollouts = app.db.bell(Topic::Rollouts);
+    let mut refreshes = app.db.bell(Topic::Refreshes);
+    let mut follower = Follower { app, followed: BTreeMap::new(), scans: BTreeMap::new() };
+    loop {
+        let looked = async {
+            follower.rollouts().await?;
+            follower.refreshes().await
+        };
+        if let Err(error) = looked.await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "orders may be late");
+        }
+        tokio::select! {
+            () = rollouts.rung() => {}
+            () = refreshes.rung() => {}
+            () = tokio::time::sleep(look) => {}
+        }
+    }
+}
+
+/// Learns who was removed or put into quarantine, until it is aborted.
+pub(crate) async fn watch_barred(app: App, look: Duration) {
+    let mut servers = app.db.bell(Topic::Servers);
+    loop {
+        let barred = async { absences::barred(&mut *app.db.read().await?).await };
+        match barred.await {
+            Ok(barred) => app.door().set_barred(&barred),
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "removals may be late");
+            }
+        }
+        tokio::select! {
+            () = servers.rung() => {}
+            () = tokio::time::sleep(look) => {}
+        }
+    }
+}
+
+struct Follower {
+    app: App,
+    followed: BTreeMap<BatchId, Followed>,
+    scans: BTreeMap<TaskId, ServerId>,
+}
+
+impl Follower {
+    async fn rollouts(&mut self) -> store::Result<()> {
+        let mut reader = self.app.db.read().await?;
+        let open: BTreeMap<_, _> = rollouts::open(&mut reader).await?.into_iter().collect();
+        let ended: Vec<_> =
+            self.followed.keys().filter(|id| !open.contains_key(id)).copied().collect();
+        for id in ended {
+            self.forget(id);
+        }
+        for (id, revision) in open {
+            if self.followed.get(&id).is_some_and(|known| known.revision == revision) {
+                continue;
+            }
+            // The head first: what changes after it is read again with the next bell.
+            let row = match rollouts::load(&mut reader, id).await {
+                Err(StoreError::NotFound { .. }) => continue,
+                row => row?,
+            };
+            let rows = match self.followed.get(&id) {
+                None => rollout_targets::dispatched(&mut reader, id).await?,
+                Some(known) => {
+                    rollout_targets::changed_since(&mut reader, id, known.revision).await?
+                }
+            };
+            self.learn(&row, rows);
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, id: BatchId) {
+        let Some(gone) = self.followed.remove(&id) else { return };
+        for (server, (task, _)) in gone.out {
+            self.app.door().desk.clear(server, task);
+        }
+    }
+
+    fn learn(&mut self, row: &rollouts::Rollout, rows: Vec<TargetRow>) {
+        let door = self.app.door();
+        let followed = self.followed.entry(row.id).or_insert_with(|| {
+            let order = match PatchOptions::from_json(&row.options) {
+                Ok(options) => Some(Arc::new(options.order)),
+                Err(error) => {
+                    tracing::error!(batch = %row.id, %error, "options do not parse");
+                    None
+                }
+            };
+            Followed { revision: 0, withdrawn: false, order, out: BTreeMap::new() }
+        });
+        followed.revision = row.revision;
+        let mut wake = BTreeSet::new();
+        for target in rows {
+            let (server, task) = (target.server_id, target.task_id);
+            match (target.target, &followed.order) {
+                (Target::Busy(busy), Some(order)) if busy.stage == Stage::Dispatched => {
+                    let assignment = Assignment {
+                        task,
+                        order: Some(order.clone()),
+                        issued_at: busy.started_at,
+                        // Late is late for an agent too: what arrives after the window is not begun.
+                        expires_at: busy.by.min(row.head.start_by),
+                        withdrawn: followed.withdrawn,
+                    };
+                    followed.out.insert(server, (task, assignment.clone()));
+                    if door.desk.put(server, assignment) {
+                        wake.insert(server);
+                    }
+                }
+                _ => {
+                    followed.out.remove(&server);
+                    door.desk.clear(server, task);
+                }
+            }
+        }
+        let withdrawn = row.head.phase == Phase::Canceling;
+        if followed.withdrawn != withdrawn {
+            followed.withdrawn = withdrawn;
+            for (server, (_, assignment)) in &mut followed.out {
+                assignment.withdrawn = withdrawn;
+                door.desk.put(*server, assignment.clone());
+                wake.insert(*server);
+            }
+        }
+        wake.into_iter()
+            .filter_map(|server| door.known_link(server))
+            .for_each(|link| link.wake.notify_waiters());
+    }
+
+    async fn refreshes(&mut self) -> store::Result<()> {
+        let mut reader = self.app.db.read().await?;
+        let open = refreshes::open(&mut reader).await?;
+        let door = self.app.door();
+        let mut scans = BTreeMap::new();
+        for refresh in open {
+            scans.insert(refresh.id, refresh.server_id);
+            let assignment = Assignment {
+                task: refresh.id,
+                order: None,
+                issued_at: refresh.requested_at,
+                expires_at: refresh.deadline,
+                withdrawn: false,
+            };
+            if door.desk.put(refresh.server_id, assignment)
+                && let Some(link) = door.known_link(refresh.server_id)
+            {
+                link.wake.notify_waiters();
+            }
+        }
+        let before = std::mem::replace(&mut self.scans, scans);
+        for (task, server) in before {
+            if !self.scans.contains_key(&task) {
+                door.desk.clear(server, task);
+            }
+        }
+        Ok(())
+    }
+}

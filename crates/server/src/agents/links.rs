@@ -1,0 +1,399 @@
+//! Who talks to this process, and what was last said.
+//!
+//! A link is made at a server's first contact and stays in memory; [`super::follow`] tells it when
+//! its server was removed or put into quarantine. So a sync with nothing new needs no database.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use domain::server::Presence;
+use jiff::Timestamp;
+use store::absences::Barred;
+use store::listings::Kind;
+use store::presence::{self, Beat};
+use store::{Topic, servers};
+use tokio::sync::{Notify, watch};
+use vocab::{Digest, OrgId, ServerId, TaskId};
+use wire::agent::SyncRequest;
+use wire::v1::Activity;
+
+use super::Refusal;
+use super::credentials::Credential;
+use super::desk::Desk;
+use super::news::{Counted, Press};
+use crate::app::App;
+
+/// How many lists are remembered: more kinds of servers than a large fleet has.
+const COUNTS_MAX: usize = 20_000;
+
+/// What this process knows of the agents that talk to it.
+pub struct Door {
+    links: RwLock<BTreeMap<ServerId, Arc<Link>>>,
+    beats: Mutex<Vec<Beat>>,
+    /// Someone is back who was away: worth writing down at once.
+    pub(crate) returned: Notify,
+    drain: watch::Sender<bool>,
+    /// The numbers of lists that this process has looked at: thousands of servers carry the same.
+    counts: Mutex<BTreeMap<(OrgId, Kind, Digest), Counted>>,
+    pub(super) desk: Desk,
+    pub(super) press: Press,
+}
+
+/// One server's link to this process.
+pub(super) struct Link {
+    pub(super) server: ServerId,
+    pub(super) org: OrgId,
+    /// Rings when there may be something to say.
+    pub(super) wake: Notify,
+    standing: Mutex<Standing>,
+}
+
+struct Standing {
+    bar: Bar,
+    /// The counter that the next sync should carry.
+    expected: u64,
+    /// The nonce of the last sync, if this process heard it.
+    nonce: Option<u64>,
+    last_seen: Option<Timestamp>,
+    known: Known,
+    /// Orders and withdrawals that went out with an answer.
+    handed: Vec<Word>,
+    /// Which sync is the latest; an older one that is still held open need not be any longer.
+    turn: u64,
+}
+
+/// Something that an agent is told: this order, or drop it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Word {
+    Do(TaskId),
+    Drop(TaskId),
+}
+
+/// Whether a server gets orders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bar {
+    /// It does.
+    None,
+    /// Not until a person decides.
+    Quarantine,
+    /// Never again.
+    Removed,
+}
+
+/// What is written down of a server that a sync may change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Known {
+    pub(super) package_set: Option<Digest>,
+    pub(super) update_set: Option<Digest>,
+    pub(super) scanned_at: Option<Timestamp>,
+    pub(super) activity: String,
+}
+
+impl Known {
+    /// Whether the sync says anything that is not written down.
+    pub(super) fn is_old_news(&self, sync: &SyncRequest) -> bool {
+        let told = |word: Option<Digest>, known: Option<Digest>| word.is_none() || word == known;
+        told(sync.installed, self.package_set)
+            && told(sync.pending, self.update_set)
+            && (sync.scanned_at.is_none() || sync.scanned_at == self.scanned_at)
+            && activity_word(sync.activity) == self.activity
+            && sync.facts.is_none()
+            && sync.results.is_empty()
+            && sync.progress.is_empty()
+    }
+}
+
+pub(super) fn activity_word(activity: Activity) -> &'static str {
+    match activity {
+        Activity::Idle => "idle",
+        Activity::Scanning => "scanning",
+        Activity::Patching => "patching",
+        Activity::Rebooting => "rebooting",
+    }
+}
+
+/// What a sync's counter tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Count {
+    /// The next one, as expected.
+    Next,
+    /// The same once more: its answer was lost.
+    Again,
+    /// We have forgotten some: the control plane was restored, or another replica heard them.
+    Ahead,
+    /// Someone else used this identity.
+    Behind,
+}
+
+/// A sync's place among those of its server.
+pub(super) struct Turn {
+    pub(super) count: Count,
+    pub(super) next_counter: u64,
+    pub(super) number: u64,
+}
+
+impl Link {
+    fn new(server: &servers::Server, bar: Bar) -> Link {
+        let known = Known {
+            package_set: server.package_set,
+            update_set: server.update_set,
+            scanned_at: server.last_scan_at,
+            activity: server.activity.clone(),
+        };
+        Link {
+            server: server.id,
+            org: server.org_id,
+            wake: Notify::new(),
+            standing: Mutex::new(Standing {
+                bar,
+                expected: server.counter.unsigned_abs(),
+                nonce: None,
+                last_seen: None,
+                known,
+                handed: Vec::new(),
+                turn: 0,
+            }),
+        }
+    }
+
+    fn removed(server: ServerId, org: OrgId) -> Link {
+        let known = Known {
+            package_set: None,
+            update_set: None,
+            scanned_at: None,
+            activity: String::new(),
+        };
+        let standing = Standing {
+            bar: Bar::Removed,
+            expected: 0,
+            nonce: None,
+            last_seen: None,
+            known,
+            handed: Vec::new(),
+            turn: 0,
+        };
+        Link { server, org, wake: Notify::new(), standing: Mutex::new(standing) }
+    }
+
+    /// Takes the sync's counter. In quarantine both copies go on counting, each for itself.
+    pub(super) fn turn(&self, counter: u64, nonce: u64) -> Turn {
+        let mut standing = self.standing();
+        standing.turn += 1;
+        let number = standing.turn;
+        if standing.bar == Bar::Quarantine {
+            return Turn { count: Count::Next, next_counter: counter.saturating_add(1), number };
+        }
+        let expected = standing.expected;
+        let same_nonce = standing.nonce.is_none_or(|last| last == nonce);
+        let count = match counter {
+            _ if counter == expected => Count::Next,
+            _ if counter > expected => Count::Ahead,
+            _ if counter.checked_add(1) == Some(expected) && same_nonce => Count::Again,
+            _ => Count::Behind,
+        };
+        match count {
+            Count::Next | Count::Ahead => {
+                standing.expected = counter.saturating_add(1);
+                standing.nonce = Some(nonce);
+            }
+            Count::Again => standing.handed.clear(),
+            Count::Behind => {}
+        }
+        Turn { count, next_counter: standing.expected, number }
+    }
+
+    pub(super) fn bar(&self) -> Bar {
+        self.standing().bar
+    }
+
+    /// Another standing, and whoever is held open hears of it.
+    pub(super) fn set_bar(&self, bar: Bar) {
+        let mut standing = self.standing();
+        if standing.bar == bar {
+            return;
+        }
+        if standing.bar == Bar::Quarantine && bar == Bar::None {
+            // Whoever comes first now is the real one.
+            (standing.expected, standing.nonce) = (0, None);
+        }
+        standing.bar = bar;
+        drop(standing);
+        self.wake.notify_waiters();
+    }
+
+    pub(super) fn known(&self) -> Known {
+        self.standing().known.clone()
+    }
+
+    pub(super) fn learns(&self, known: Known) {
+        self.standing().known = known;
+    }
+
+    pub(super) fn is_old_news(&self, sync: &SyncRequest) -> bool {
+        self.standing().known.is_old_news(sync)
+    }
+
+    /// Whether no later sync came. Two copies in quarantine do not push each other out: they
+    /// would never rest.
+    pub(super) fn is_latest(&self, turn: u64) -> bool {
+        let standing = self.standing();
+        standing.turn == turn || standing.bar == Bar::Quarantine
+    }
+
+    /// Notes what goes out with an answer.
+    pub(super) fn hands_out(&self, words: Vec<Word>) {
+        self.standing().handed = words;
+    }
+
+    /// Whether this went out with an answer, as far as we know. It goes out with every answer, but
+    /// only what is new is a reason to answer at once.
+    pub(super) fn was_handed(&self, word: Word) -> bool {
+        self.standing().handed.contains(&word)
+    }
+
+    fn standing(&self) -> MutexGuard<'_, Standing> {
+        lock(&self.standing)
+    }
+}
+
+impl Door {
+    pub(crate) fn new() -> Door {
+        Door {
+            links: RwLock::default(),
+            beats: Mutex::default(),
+            returned: Notify::new(),
+            drain: watch::Sender::new(false),
+            counts: Mutex::default(),
+            desk: Desk::default(),
+            press: Press::default(),
+        }
+    }
+
+    /// Answers every sync that is held open: this process is about to end.
+    pub fn drain(&self) {
+        self.drain.send_replace(true);
+    }
+
+    pub(super) fn draining(&self) -> watch::Receiver<bool> {
+        self.drain.subscribe()
+    }
+
+    /// When this process last heard from a server.
+    pub fn last_seen(&self, server: ServerId) -> Option<Timestamp> {
+        let link = self.known_link(server)?;
+        link.standing().last_seen
+    }
+
+    pub(super) fn known_link(&self, server: ServerId) -> Option<Arc<Link>> {
+        self.links.read().unwrap_or_else(PoisonError::into_inner).get(&server).cloned()
+    }
+
+    /// The link of whoever showed this credential. Asks the database at the first contact only.
+    pub(super) async fn link(&self, app: &App, who: &Credential) -> Result<Arc<Link>, Refusal> {
+        let link = match self.known_link(who.server) {
+            Some(link) => link,
+            None => self.first_contact(app, who).await?,
+        };
+        match link.bar() {
+            Bar::Removed => Err(Refusal::removed()),
+            Bar::None | Bar::Quarantine => Ok(link),
+        }
+    }
+
+    async fn first_contact(&self, app: &App, who: &Credential) -> Result<Arc<Link>, Refusal> {
+        let mut reader = app.db.read().await?;
+        let identity = servers::identity(&mut reader, who.server).await?;
+        // The tag is ours, so it was let in once; the database was restored from before that.
+        let Some(identity) = identity.filter(|known| known.public_key == who.key) else {
+            let detail = "this server is not known here any more; enrol again to join";
+            return Err(Refusal::new(
+                axum::http::StatusCode::UNAUTHORIZED,
+                "unknown_server",
+                detail,
+            ));
+        };
+        let link = if identity.removed_at.is_some() {
+            Link::removed(identity.id, identity.org_id)
+        } else {
+            let row = servers::get(&mut reader, identity.org_id, identity.id).await?;
+            let bar = if row.quarantine.is_some() { Bar::Quarantine } else { Bar::None };
+            Link::new(&row, bar)
+        };
+        let mut links = self.links.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(links.entry(who.server).or_insert_with(|| Arc::new(link)).clone())
+    }
+
+    /// A sign of life. It is written down with others, a little later.
+    pub(super) fn beat(&self, app: &App, link: &Link, counter: u64, now: Timestamp) {
+        let beat = Beat {
+            org: link.org,
+            server_id: link.server,
+            seen_at: now,
+            counter: i64::try_from(counter).unwrap_or(i64::MAX),
+        };
+        let last_seen = link.standing().last_seen.replace(now);
+        lock(&self.beats).push(beat);
+        let sync_seconds = app.settings.sync_seconds;
+        if !(Presence { last_seen, sync_seconds }.is_online(now)) {
+            self.returned.notify_one();
+        }
+    }
+
+    /// Writes down who was heard from since the last time.
+    pub(crate) async fn write_beats(&self, app: &App, someone_returned: bool) -> store::Result<()> {
+        let beats = std::mem::take(&mut *lock(&self.beats));
+        if beats.is_empty() {
+            return Ok(());
+        }
+        let written = async {
+            let mut tx = app.db.begin().await?;
+            presence::beat(&mut tx, &beats).await?;
+            if someone_returned {
+                tx.ring(Topic::Presence);
+            }
+            tx.commit().await
+        };
+        match written.await {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                lock(&self.beats).extend(beats);
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn counted(&self, org: OrgId, kind: Kind, digest: Digest) -> Option<Counted> {
+        lock(&self.counts).get(&(org, kind, digest)).copied()
+    }
+
+    pub(super) fn count(&self, org: OrgId, kind: Kind, counted: Counted) {
+        let mut counts = lock(&self.counts);
+        if counts.len() >= COUNTS_MAX {
+            counts.clear();
+        }
+        counts.insert((org, kind, counted.digest), counted);
+    }
+
+    pub(super) fn forget_counts(&self) {
+        lock(&self.counts).clear();
+    }
+
+    /// Every server that gets no orders, as the database has it now.
+    pub(super) fn set_barred(&self, barred: &[Barred]) {
+        let bars: BTreeMap<_, _> = barred
+            .iter()
+            .map(|server| match server.removed_at {
+                Some(_) => (server.id, Bar::Removed),
+                None => (server.id, Bar::Quarantine),
+            })
+            .collect();
+        let links = self.links.read().unwrap_or_else(PoisonError::into_inner);
+        for (server, link) in links.iter() {
+            link.set_bar(bars.get(server).copied().unwrap_or(Bar::None));
+        }
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,256 @@
+//! What agents tell that must be written down, many of them in one transaction.
+//!
+//! Whoever brings something puts it on the pile and waits; one task at a time takes what lies there
+//! and commits it together, so that a thousand reports cost some ten commits. A part that fails is
+//! undone alone. An answer means: it is committed.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use jiff::Timestamp;
+use store::listings::{self, Kind, Packed};
+use store::task_logs::{self, Append};
+use store::{StoreError, Topic, Tx, servers};
+use tokio::sync::oneshot;
+use vocab::{Digest, OrgId, ServerId, TaskId};
+use wire::agent::{Facts, OrderProgress, OrderResult};
+
+use super::Refusal;
+use super::links::{Known, lock};
+use crate::app::App;
+use crate::service::reports::{self, Reporter};
+
+/// How many parts share a commit at the most.
+const TOGETHER_MAX: usize = 200;
+/// How often a part is tried that others keep overtaking.
+const TRIES: u32 = 20;
+
+/// Something to be written down.
+pub(super) enum Part {
+    /// What a sync tells.
+    News(Box<News>),
+    /// A list of packages.
+    Listing {
+        /// Whose.
+        org: OrgId,
+        /// Of what.
+        kind: Kind,
+        /// The list.
+        packed: Packed,
+        /// When it came.
+        now: Timestamp,
+    },
+    /// A piece of a log.
+    Log {
+        /// Of which task.
+        task: TaskId,
+        /// Where it begins.
+        offset: u64,
+        /// The piece.
+        body: axum::body::Bytes,
+        /// When it came.
+        now: Timestamp,
+    },
+}
+
+/// What a sync tells.
+pub(super) struct News {
+    pub(super) org: OrgId,
+    pub(super) server: ServerId,
+    pub(super) facts: Option<Facts>,
+    pub(super) packages: Option<Counted>,
+    pub(super) updates: Option<Counted>,
+    pub(super) scanned_at: Option<Timestamp>,
+    pub(super) activity: &'static str,
+    pub(super) progress: Vec<OrderProgress>,
+    pub(super) results: Vec<OrderResult>,
+    pub(super) now: Timestamp,
+}
+
+/// A list that is in the store, in numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Counted {
+    pub(super) digest: Digest,
+    pub(super) entries: u32,
+    pub(super) security: u32,
+}
+
+/// What came of a part.
+pub(super) enum Written {
+    /// It stands so.
+    Server(Known),
+    /// It is stored.
+    Listing,
+    /// The log is this long, or has a gap.
+    Log(Append),
+}
+
+struct Waiting {
+    part: Part,
+    tries: u32,
+    reply: oneshot::Sender<Result<Written, Refusal>>,
+}
+
+/// The pile.
+#[derive(Default)]
+pub(super) struct Press {
+    pile: Mutex<Vec<Waiting>>,
+    at_work: AtomicBool,
+}
+
+/// Writes a part down. Answers once it is committed.
+pub(super) async fn write(app: &App, part: Part) -> Result<Written, Refusal> {
+    let (reply, answer) = oneshot::channel();
+    let press = &app.door().press;
+    lock(&press.pile).push(Waiting { part, tries: 0, reply });
+    if !press.at_work.swap(true, Ordering::AcqRel) {
+        // A task of its own: the request that began it may be cut while others wait for it.
+        tokio::spawn(work(app.clone()));
+    }
+    answer.await.unwrap_or_else(|_| Err(Refusal::unavailable()))
+}
+
+async fn work(app: App) {
+    let press = &app.door().press;
+    loop {
+        let mut parts = {
+            let mut pile = lock(&press.pile);
+            let first = pile.len().min(TOGETHER_MAX);
+            pile.drain(..first).collect::<Vec<_>>()
+        };
+        if parts.is_empty() {
+            press.at_work.store(false, Ordering::Release);
+            // Someone may have come between the look and the store.
+            if lock(&press.pile).is_empty() || press.at_work.swap(true, Ordering::AcqRel) {
+                return;
+            }
+            continue;
+        }
+        // Tasks of one rollout have ids of one time, so this is the order in which everyone locks.
+        parts.sort_by_key(|waiting| waiting.part.first_task());
+        let done = together(&app, &parts).await;
+        answer(&app, parts, done);
+    }
+}
+
+/// All parts in one transaction, each with what came of it.
+async fn together(app: &App, parts: &[Waiting]) -> store::Result<Vec<store::Result<Written>>> {
+    let mut tx = app.db.begin().await?;
+    let mut reported = Vec::with_capacity(parts.len());
+    // Rollouts before servers, as the engine does when it claims servers: who locks in one order
+    // never waits crosswise.
+    for waiting in parts {
+        reported.push(tx.attempt(async |tx| waiting.part.report(tx).await).await?);
+    }
+    let mut done = Vec::with_capacity(parts.len());
+    for (waiting, reported) in parts.iter().zip(reported) {
+        done.push(match reported {
+            Ok(()) => tx.attempt(async |tx| waiting.part.rest(tx).await).await?,
+            Err(error) => Err(error),
+        });
+    }
+    tx.commit().await?;
+    Ok(done)
+}
+
+fn answer(app: &App, parts: Vec<Waiting>, done: store::Result<Vec<store::Result<Written>>>) {
+    let pile = &app.door().press.pile;
+    let again = |mut waiting: Waiting| {
+        waiting.tries += 1;
+        lock(pile).push(waiting);
+    };
+    match done {
+        Ok(done) => {
+            for (waiting, done) in parts.into_iter().zip(done) {
+                match done {
+                    Err(StoreError::Stale) if waiting.tries < TRIES => again(waiting),
+                    done => drop(waiting.reply.send(done.map_err(Refusal::from))),
+                }
+            }
+        }
+        Err(error) => {
+            tracing::warn!(error = &error as &dyn std::error::Error, "nothing was written");
+            for waiting in parts {
+                match error {
+                    StoreError::Busy(_) if waiting.tries < TRIES => again(waiting),
+                    _ => drop(waiting.reply.send(Err(Refusal::unavailable()))),
+                }
+            }
+        }
+    }
+}
+
+impl Part {
+    fn first_task(&self) -> Option<TaskId> {
+        match self {
+            Part::News(news) => {
+                let results = news.results.iter().map(|result| result.order_id);
+                results.chain(news.progress.iter().map(|progress| progress.order_id)).min()
+            }
+            Part::Listing { .. } | Part::Log { .. } => None,
+        }
+    }
+
+    async fn report(&self, tx: &mut Tx) -> store::Result<()> {
+        let Part::News(news) = self else { return Ok(()) };
+        let who = Reporter { org: news.org, server: news.server };
+        for progress in &news.progress {
+            reports::progress(tx, who, progress, news.now).await?;
+        }
+        for result in &news.results {
+            reports::result(tx, who, result, news.now).await?;
+        }
+        Ok(())
+    }
+
+    async fn rest(&self, tx: &mut Tx) -> store::Result<Written> {
+        match self {
+            Part::News(news) => news.save_server(tx).await.map(Written::Server),
+            Part::Listing { org, kind, packed, now } => {
+                listings::store(tx, *org, *kind, packed, *now).await?;
+                Ok(Written::Listing)
+            }
+            Part::Log { task, offset, body, now } => {
+                task_logs::append(tx, *task, *offset, body, *now).await.map(Written::Log)
+            }
+        }
+    }
+}
+
+impl News {
+    async fn save_server(&self, tx: &mut Tx) -> store::Result<Known> {
+        let before = servers::get(tx, self.org, self.server).await?;
+        let mut after = before.clone();
+        if let Some(facts) = &self.facts {
+            after.hostname = facts.hostname.clone();
+            after.os = facts.os.clone();
+            after.kernel = facts.kernel.to_string();
+            after.arch = facts.arch.to_string();
+            after.package_manager = Some(facts.package_manager);
+            after.agent_version = facts.agent_version.to_string();
+            after.reboot_required = facts.reboot_required;
+            after.reboot_reasons = facts.reboot_reasons.iter().map(ToString::to_string).collect();
+        }
+        if let Some(packages) = self.packages {
+            after.package_set = Some(packages.digest);
+            after.packages = packages.entries;
+        }
+        if let Some(updates) = self.updates {
+            after.update_set = Some(updates.digest);
+            (after.updates, after.security_updates) = (updates.entries, updates.security);
+        }
+        // A host's clock may be ahead; nobody has looked at packages tomorrow.
+        after.last_scan_at = self.scanned_at.map(|at| at.min(self.now)).or(before.last_scan_at);
+        after.activity = self.activity.to_owned();
+        if after != before {
+            servers::save(tx, &before, &after, self.now).await?;
+            tx.ring(Topic::Servers);
+        }
+        Ok(Known {
+            package_set: after.package_set,
+            update_set: after.update_set,
+            scanned_at: self.scanned_at.or(after.last_scan_at),
+            activity: after.activity,
+        })
+    }
+}

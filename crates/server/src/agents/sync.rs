@@ -1,0 +1,243 @@
+//! `POST /agent/v1/sync`: the one verb. Held open while there is nothing to say.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::Request;
+use serde_json::json;
+use store::listings::{self, Kind};
+use store::{StoreError, Topic, servers};
+use vocab::{Digest, TaskId};
+use wire::agent::{Envelope, SyncRequest, SyncResponse};
+
+use super::Refusal;
+use super::credentials::verified;
+use super::desk::Assignment;
+use super::links::{Bar, Count, Link, Turn, Word, activity_word};
+use super::news::{Counted, News, Part, Written, write};
+use super::uploads;
+use crate::app::App;
+use crate::service::{TRIES, emit, record};
+
+const BODY_BYTES_MAX: usize = 1024 * 1024;
+/// A proxy that cuts idle requests does so after a minute at the earliest.
+const HOLD_SECONDS_MAX: u32 = 50;
+
+pub(super) async fn sync(
+    State(app): State<App>,
+    request: Request<Body>,
+) -> Result<Json<SyncResponse>, Refusal> {
+    let (who, _, body) = verified(&app, request, BODY_BYTES_MAX).await?;
+    let mut sync: SyncRequest = serde_json::from_slice(&body)
+        .map_err(|error| Refusal::bad_request(format!("this is not a sync: {error}")))?;
+    drop(body);
+    let door = app.door();
+    let link = door.link(&app, &who).await?;
+    let turn = link.turn(sync.counter, sync.nonce);
+    // One that was held open until now is not waited for any more.
+    link.wake.notify_waiters();
+    if turn.count == Count::Behind {
+        quarantine(&app, &link, sync.counter, turn.next_counter).await?;
+    }
+    door.beat(&app, &link, turn.next_counter, app.clock.now());
+    let (wanted, acknowledged) = match link.is_old_news(&sync) {
+        true => (Vec::new(), Vec::new()),
+        false => told(&app, &link, &mut sync).await?,
+    };
+    let answer = Answer { wanted, acknowledged, wants_facts: turn.count == Count::Ahead };
+    hold(&app, &link, &sync, &turn, answer).await
+}
+
+/// What is to be said besides orders.
+struct Answer {
+    wanted: Vec<Digest>,
+    acknowledged: Vec<TaskId>,
+    wants_facts: bool,
+}
+
+impl Answer {
+    fn is_empty(&self) -> bool {
+        self.wanted.is_empty() && self.acknowledged.is_empty() && !self.wants_facts
+    }
+}
+
+/// Writes down what is new. Answers with the lists that are wanted and the results that are safe.
+async fn told(
+    app: &App,
+    link: &Link,
+    sync: &mut SyncRequest,
+) -> Result<(Vec<Digest>, Vec<TaskId>), Refusal> {
+    let known = link.known();
+    let mut wanted = Vec::new();
+    let packages = sync.installed.filter(|digest| known.package_set != Some(*digest));
+    let packages = counted(app, link, Kind::Packages, packages, &mut wanted).await?;
+    let updates = sync.pending.filter(|digest| known.update_set != Some(*digest));
+    let updates = counted(app, link, Kind::Updates, updates, &mut wanted).await?;
+    let results = std::mem::take(&mut sync.results);
+    let acknowledged = results.iter().map(|result| result.order_id).collect();
+    let news = News {
+        org: link.org,
+        server: link.server,
+        facts: sync.facts.take(),
+        packages,
+        updates,
+        // A look whose lists are not here yet is no look.
+        scanned_at: sync.scanned_at.filter(|_| wanted.is_empty()),
+        activity: activity_word(sync.activity),
+        progress: std::mem::take(&mut sync.progress),
+        results,
+        now: app.clock.now(),
+    };
+    match write(app, Part::News(Box::new(news))).await {
+        Ok(Written::Server(known)) => link.learns(known),
+        Ok(Written::Listing | Written::Log(_)) => {}
+        // A list that nobody carried was dropped since we counted it: it will be wanted again.
+        Err(refusal) if refusal.code == "not_found" => {
+            app.door().forget_counts();
+            return Err(Refusal::unavailable());
+        }
+        Err(refusal) => return Err(refusal),
+    }
+    Ok((wanted, acknowledged))
+}
+
+/// The numbers of a list that is in the store; one that is not is wanted.
+async fn counted(
+    app: &App,
+    link: &Link,
+    kind: Kind,
+    digest: Option<Digest>,
+    wanted: &mut Vec<Digest>,
+) -> Result<Option<Counted>, Refusal> {
+    let Some(digest) = digest else { return Ok(None) };
+    if let Some(counted) = app.door().counted(link.org, kind, digest) {
+        return Ok(Some(counted));
+    }
+    let mut reader = app.db.read().await?;
+    match listings::get(&mut reader, link.org, kind, digest).await {
+        Ok(bytes) => {
+            let counted = uploads::count(kind, digest, &bytes)?;
+            app.door().count(link.org, kind, counted);
+            Ok(Some(counted))
+        }
+        Err(StoreError::NotFound { .. }) => {
+            wanted.push(digest);
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Waits until there is something to say, or as long as the agent and we are willing to.
+async fn hold(
+    app: &App,
+    link: &Arc<Link>,
+    sync: &SyncRequest,
+    turn: &Turn,
+    answer: Answer,
+) -> Result<Json<SyncResponse>, Refusal> {
+    let seconds = sync.hold_seconds.min(HOLD_SECONDS_MAX);
+    let mut patient = seconds > 0 && answer.is_empty();
+    let over = tokio::time::sleep(Duration::from_secs(u64::from(seconds)));
+    tokio::pin!(over);
+    let mut draining = app.door().draining();
+    loop {
+        let woken = link.wake.notified();
+        tokio::pin!(woken);
+        // From here on a ring is not lost.
+        woken.as_mut().enable();
+        if link.bar() == Bar::Removed {
+            return Err(Refusal::removed());
+        }
+        // Whoever sent this has gone on to another sync, which gets what there is to say.
+        let latest = link.is_latest(turn.number);
+        let said = if latest { Said::to(app, link) } else { Said::default() };
+        let wait = latest && patient && !said.is_fresh(link) && !*draining.borrow();
+        if !wait {
+            return Ok(Json(SyncResponse {
+                counter: turn.next_counter,
+                orders: if latest { said.hand_out(app, link, sync) } else { Vec::new() },
+                wanted: answer.wanted,
+                wants_facts: answer.wants_facts,
+                acknowledged: answer.acknowledged,
+                withdrawn: said.withdrawn,
+                sync_seconds: app.settings.sync_seconds,
+                server_time: app.clock.now(),
+            }));
+        }
+        tokio::select! {
+            () = &mut woken => {}
+            () = &mut over => patient = false,
+            _ = draining.changed() => {}
+        }
+    }
+}
+
+/// What the desk has for a server. In quarantine it has nothing.
+#[derive(Default)]
+struct Said {
+    orders: Vec<Assignment>,
+    withdrawn: Vec<TaskId>,
+}
+
+impl Said {
+    fn to(app: &App, link: &Link) -> Said {
+        let now = app.clock.now();
+        let mut said = Said::default();
+        if link.bar() == Bar::None {
+            for assignment in app.door().desk.of(link.server) {
+                match assignment.withdrawn {
+                    true => said.withdrawn.push(assignment.task),
+                    false if now < assignment.expires_at => said.orders.push(assignment),
+                    false => {}
+                }
+            }
+        }
+        said
+    }
+
+    fn words(&self) -> impl Iterator<Item = Word> {
+        let withdrawn = self.withdrawn.iter().map(|task| Word::Drop(*task));
+        self.orders.iter().map(|order| Word::Do(order.task)).chain(withdrawn)
+    }
+
+    /// Whether some of it never went out to this agent.
+    fn is_fresh(&self, link: &Link) -> bool {
+        self.words().any(|word| !link.was_handed(word))
+    }
+
+    fn hand_out(&self, app: &App, link: &Link, sync: &SyncRequest) -> Vec<Envelope> {
+        link.hands_out(self.words().collect());
+        let sign = |order: &Assignment| order.envelope(&app.secrets, link.server, &sync.boot_id);
+        self.orders.iter().map(sign).collect()
+    }
+}
+
+/// Two use one identity: neither gets orders until a person decides.
+async fn quarantine(app: &App, link: &Link, got: u64, expected: u64) -> Result<(), Refusal> {
+    let reason = format!(
+        "two copies of this server are talking: one sent counter {got}, {expected} was due; \
+         a clone, or a restored snapshot"
+    );
+    for _ in 0..TRIES {
+        let now = app.clock.now();
+        let mut tx = app.db.begin().await?;
+        let before = servers::get(&mut tx, link.org, link.server).await?;
+        let after = servers::Server { quarantine: Some(reason.clone()), ..before.clone() };
+        match servers::save(&mut tx, &before, &after, now).await {
+            Err(StoreError::Stale) => continue,
+            saved => saved?,
+        }
+        let told = json!({"server_id": link.server, "reason": reason});
+        record(&mut tx, link.org, now, "engine", "server.quarantine", link.server, &told);
+        emit(&mut tx, link.org, "server.quarantined", now, told);
+        tx.ring(Topic::Servers);
+        tx.commit().await?;
+        link.set_bar(Bar::Quarantine);
+        return Ok(());
+    }
+    Err(Refusal::unavailable())
+}

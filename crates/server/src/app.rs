@@ -1,0 +1,110 @@
+//! What every part of the service holds: the database, the clock, the secrets, the settings.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::agents::Door;
+use crate::clock::Clock;
+use crate::http::limit::Limits;
+use crate::secrets::Secrets;
+use crate::service::keys::KeyRing;
+
+/// The service's parts. Cheap to clone.
+#[derive(Clone)]
+pub struct App(Arc<Inner>);
+
+struct Inner {
+    parts: Parts,
+    door: Door,
+    keys: KeyRing,
+    limits: Limits,
+    draining: watch::Sender<bool>,
+}
+
+/// What an [`App`] is made of.
+pub struct Parts {
+    /// Where everything is.
+    pub db: store::Db,
+    /// What time it is.
+    pub clock: Clock,
+    /// What is not in the database.
+    pub secrets: Secrets,
+    /// What an operator may set.
+    pub settings: Settings,
+}
+
+/// What an operator may set, with its defaults.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// How often an agent syncs if there is nothing to say.
+    pub sync_seconds: u32,
+    /// Who this process is among replicas.
+    pub replica: String,
+    /// How many requests a key may send in a second, for long.
+    pub requests_per_second: u32,
+    /// How many requests a key may send at once.
+    pub requests_burst: u32,
+    /// The SHA-256 of the certificate that agents will see; `None` without TLS.
+    pub certificate_sha256: Option<[u8; 32]>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            sync_seconds: 60,
+            replica: "main".into(),
+            requests_per_second: 200,
+            requests_burst: 2_000,
+            certificate_sha256: None,
+        }
+    }
+}
+
+impl App {
+    /// Puts the parts together.
+    pub fn new(parts: Parts) -> App {
+        let keys = KeyRing::new(&parts.db);
+        let limits = Limits::new(&parts.settings);
+        let draining = watch::Sender::new(false);
+        App(Arc::new(Inner { parts, door: Door::new(), keys, limits, draining }))
+    }
+
+    /// What this process knows of the agents that talk to it.
+    pub fn door(&self) -> &Door {
+        &self.0.door
+    }
+
+    /// Who may come in.
+    pub fn keys(&self) -> &KeyRing {
+        &self.0.keys
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.0.limits
+    }
+
+    /// Tells everyone who holds a request open to answer it now: the service is about to end.
+    pub fn start_drain(&self) {
+        self.0.draining.send_replace(true);
+    }
+
+    /// Whether the service is about to end.
+    pub fn is_draining(&self) -> bool {
+        *self.0.draining.borrow()
+    }
+
+    /// Returns when the service is about to end.
+    pub async fn until_drain(&self) {
+        let mut draining = self.0.draining.subscribe();
+        // The sender lives as long as `self`.
+        let _ = draining.wait_for(|draining| *draining).await;
+    }
+}
+
+impl std::ops::Deref for App {
+    type Target = Parts;
+    fn deref(&self) -> &Parts {
+        &self.0.parts
+    }
+}

@@ -1,0 +1,147 @@
+//! The engine: it carries out what was ordered.
+//!
+//! It takes no input. Its tasks are woken by a bell or a timer and look for themselves, so that the
+//! path after a crash is the path of every day. Of several replicas one leads (`leader`), and only
+//! that one plans and starts things; every transaction in which it does so is fenced by its lease.
+//! What concerns the agents that are connected to this process runs in every replica.
+
+mod leader;
+mod presence;
+mod refresh;
+mod retention;
+mod rollouts;
+mod schedules;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use store::leases::Lease;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use vocab::ServerId;
+
+use crate::agents;
+use crate::app::App;
+
+/// How often the engine does what no bell tells it to.
+#[derive(Debug, Clone, Copy)]
+pub struct Pulse {
+    /// How often the lead is renewed, or asked for.
+    pub lead: Duration,
+    /// How often a task looks without having been woken.
+    pub look: Duration,
+    /// How often signs of life are written down.
+    pub beats: Duration,
+    /// How often what is old is forgotten.
+    pub sweep: Duration,
+}
+
+impl Default for Pulse {
+    fn default() -> Self {
+        Pulse {
+            lead: Duration::from_secs(2),
+            look: Duration::from_secs(5),
+            beats: Duration::from_secs(2),
+            sweep: Duration::from_secs(600),
+        }
+    }
+}
+
+/// A running engine. Dropped without [`Engine::stop`], it dies where it stands, as in a crash.
+#[must_use = "an engine that is dropped dies at once"]
+pub struct Engine {
+    app: App,
+    lead: watch::Receiver<Lead>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+/// The lease, while this process leads.
+pub(crate) type Lead = Option<Arc<Lease>>;
+
+/// Those who cannot take an order now. Nothing until somebody has looked.
+type Away = Option<Arc<BTreeSet<ServerId>>>;
+
+/// Starts the engine.
+pub fn spawn(app: App) -> Engine {
+    spawn_with(app, Pulse::default())
+}
+
+/// Starts the engine with another pulse: for tests, which are in a hurry.
+pub fn spawn_with(app: App, pulse: Pulse) -> Engine {
+    let (lead_in, lead) = watch::channel(None);
+    let (away_in, away) = watch::channel(None);
+    let tasks = vec![
+        tokio::spawn(leader::lead(app.clone(), pulse.lead, lead_in)),
+        tokio::spawn(presence::watch(app.clone(), pulse.look, lead.clone(), away_in)),
+        tokio::spawn(rollouts::drive(app.clone(), pulse.look, lead.clone(), away)),
+        tokio::spawn(schedules::fire(app.clone(), pulse.look, lead.clone())),
+        tokio::spawn(refresh::expire(app.clone(), pulse.look, lead.clone())),
+        tokio::spawn(retention::sweep(app.clone(), pulse.sweep, lead.clone())),
+        tokio::spawn(presence::write_beats(app.clone(), pulse.beats)),
+        tokio::spawn(agents::follow(app.clone(), pulse.look)),
+        tokio::spawn(agents::watch_barred(app.clone(), pulse.look)),
+    ];
+    Engine { app, lead, tasks }
+}
+
+impl Engine {
+    /// Whether this process leads.
+    pub fn leads(&self) -> bool {
+        self.lead.borrow().is_some()
+    }
+
+    /// Ends in order: agents are answered, signs of life written down, the lead given back.
+    pub async fn stop(mut self) {
+        self.app.door().drain();
+        for task in std::mem::take(&mut self.tasks) {
+            task.abort();
+            // An aborted task ends at its next pause; what it had not committed never was.
+            let _ = task.await;
+        }
+        let lease = self.lead.borrow().clone();
+        let ended = async {
+            self.app.door().write_beats(&self.app, false).await?;
+            match lease {
+                Some(lease) => leader::give_back(&self.app, &lease).await,
+                None => Ok(()),
+            }
+        };
+        if let Err(error) = ended.await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "the engine ended untidily");
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Waits until this process leads.
+async fn until_leading(lead: &mut watch::Receiver<Lead>) -> Arc<Lease> {
+    loop {
+        if let Some(lease) = lead.borrow_and_update().clone() {
+            return lease;
+        }
+        if lead.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// How long to sleep until `at`, and no longer than `look`: the clock may be set.
+fn until(at: Option<Timestamp>, now: Timestamp, look: Duration) -> Duration {
+    let left = at.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO));
+    left.map_or(look, |left| left.min(look))
+}
+
+/// Says once what went wrong. A lost lease is not an error: another replica goes on.
+fn complain(what: &str, error: &store::StoreError) {
+    match error {
+        store::StoreError::LeaseLost { .. } => tracing::info!(what, "another replica leads now"),
+        error => tracing::warn!(what, error = error as &dyn std::error::Error, "tried again later"),
+    }
+}

@@ -1,0 +1,149 @@
+//! Who is there and who is not: told to the planner, and to those who listen.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::server::Presence;
+use jiff::Timestamp;
+use serde_json::json;
+use store::absences::{self, Absence, Silent};
+use store::leases::{self, Lease};
+use store::{Topic, servers};
+use tokio::sync::watch;
+use vocab::ServerId;
+
+use super::{Away, Lead, complain, until_leading};
+use crate::app::App;
+use crate::service::emit;
+
+/// Writes down who was heard from, at once when someone is back. Until it is aborted.
+pub(super) async fn write_beats(app: App, every: Duration) {
+    let mut tick = tokio::time::interval(every);
+    loop {
+        let someone_returned = tokio::select! {
+            () = app.door().returned.notified() => true,
+            _ = tick.tick() => false,
+        };
+        if let Err(error) = app.door().write_beats(&app, someone_returned).await {
+            complain("signs of life", &error);
+            if someone_returned {
+                app.door().returned.notify_one();
+                tokio::time::sleep(every).await;
+            }
+        }
+    }
+}
+
+/// Watches who comes and goes, while this process leads. Until it is aborted.
+pub(super) async fn watch(
+    app: App,
+    look: Duration,
+    mut lead: watch::Receiver<Lead>,
+    away: watch::Sender<Away>,
+) {
+    let mut came = app.db.bell(Topic::Presence);
+    let mut barred = app.db.bell(Topic::Servers);
+    let mut leading: Option<(i64, Timestamp)> = None;
+    loop {
+        let lease = until_leading(&mut lead).await;
+        let now = app.clock.now();
+        let since = match leading {
+            Some((token, since)) if token == lease.token => since,
+            _ => {
+                // What another time of leading saw is old.
+                away.send_replace(None);
+                now
+            }
+        };
+        leading = Some((lease.token, since));
+        if let Err(error) = look_around(&app, &lease, since, now, &away).await {
+            complain("presence", &error);
+        }
+        tokio::select! {
+            () = came.rung() => {}
+            () = barred.rung() => {}
+            () = tokio::time::sleep(look) => {}
+            _ = lead.changed() => { lead.mark_changed(); }
+        }
+    }
+}
+
+async fn look_around(
+    app: &App,
+    lease: &Lease,
+    leading_since: Timestamp,
+    now: Timestamp,
+    away: &watch::Sender<Away>,
+) -> store::Result<()> {
+    let sync_seconds = app.settings.sync_seconds;
+    let patience = Presence { last_seen: None, sync_seconds }.patience();
+    let limit = |at: Result<Timestamp, jiff::Error>, end| at.unwrap_or(end);
+    let since = limit(now.checked_sub(patience), Timestamp::MIN);
+    let until = limit(now.checked_add(patience), Timestamp::MAX);
+    let mut reader = app.db.read().await?;
+    let silent = absences::silent(&mut reader, since, until).await?;
+    let barred = absences::barred(&mut reader).await?;
+    let known = absences::known(&mut reader).await?;
+    drop(reader);
+    let unable: BTreeSet<ServerId> = silent
+        .iter()
+        .map(|server| server.server_id)
+        .chain(barred.iter().map(|server| server.id))
+        .collect();
+    away.send_if_modified(|known| {
+        let new = known.as_deref() != Some(&unable);
+        if new {
+            *known = Some(Arc::new(unable));
+        }
+        new
+    });
+    // A service that was away itself has heard from nobody; that is no news of the servers.
+    let settled = now.duration_since(leading_since) >= patience;
+    announce(app, lease, &silent, &known, settled, now).await
+}
+
+/// Tells who went away and who is back, each once, whoever leads.
+async fn announce(
+    app: &App,
+    lease: &Lease,
+    silent: &[Silent],
+    known: &[Absence],
+    settled: bool,
+    now: Timestamp,
+) -> store::Result<()> {
+    let silent: BTreeMap<_, _> = silent.iter().map(|server| (server.server_id, server)).collect();
+    let said: BTreeSet<_> = known.iter().map(|absence| absence.server_id).collect();
+    let gone: Vec<Absence> = silent
+        .values()
+        .filter(|server| settled && !said.contains(&server.server_id))
+        .map(|server| Absence {
+            org_id: server.org,
+            server_id: server.server_id,
+            since: server.last_seen_at,
+        })
+        .collect();
+    let back: Vec<_> =
+        known.iter().filter(|absence| !silent.contains_key(&absence.server_id)).collect();
+    if gone.is_empty() && back.is_empty() {
+        return Ok(());
+    }
+    let mut tx = app.db.begin().await?;
+    leases::fence(&mut tx, lease).await?;
+    absences::note(&mut tx, &gone).await?;
+    absences::end(&mut tx, &back.iter().map(|absence| absence.server_id).collect::<Vec<_>>())
+        .await?;
+    for absence in &gone {
+        let told = json!({"server_id": absence.server_id, "last_seen_at": absence.since});
+        emit(&mut tx, absence.org_id, "server.offline", now, told);
+    }
+    for absence in back {
+        // One that was removed in the meantime is not back.
+        let found = servers::identity(&mut tx, absence.server_id).await?;
+        if found.is_some_and(|server| server.removed_at.is_none()) {
+            let told = json!({"server_id": absence.server_id, "away_since": absence.since});
+            emit(&mut tx, absence.org_id, "server.online", now, told);
+        }
+    }
+    tx.commit().await
+}

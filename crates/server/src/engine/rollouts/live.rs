@@ -1,0 +1,253 @@
+//! All open rollouts in memory, and what they must know of each other: which servers are away, and
+//! which are in work where.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use domain::rollout::{Condition, Rollout, Target};
+use jiff::Timestamp;
+use store::rollout_targets::{self, Move, TargetRow};
+use store::{Conn, StoreError, rollouts};
+use vocab::{BatchId, ServerId, TaskId};
+
+use crate::service::rollouts::restored;
+
+/// An open rollout.
+pub(super) struct Live {
+    /// As it was stored; its generation guards the next step.
+    pub(super) row: rollouts::Rollout,
+    /// As the planner wants it.
+    pub(super) rollout: Rollout,
+    tasks: BTreeMap<ServerId, Task>,
+    /// Up to which revision it was read.
+    revision: i64,
+    wake_at: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy)]
+struct Task {
+    id: TaskId,
+    position: u32,
+    generation: i64,
+}
+
+impl Live {
+    /// The move of a server to `next`, from where it stands.
+    pub(super) fn to(&self, server: ServerId, next: Target) -> Move {
+        let seen = self.tasks.get(&server).map_or(0, |task| task.generation);
+        Move { server_id: server, seen, next, result: None }
+    }
+
+    /// A target as it is stored, as far as we know.
+    pub(super) fn row_of(&self, server: ServerId) -> Option<TargetRow> {
+        let task = self.tasks.get(&server)?;
+        Some(TargetRow {
+            rollout_id: self.row.id,
+            task_id: task.id,
+            server_id: server,
+            position: task.position,
+            target: self.rollout.target(server)?,
+            generation: task.generation,
+            revision: self.revision,
+        })
+    }
+}
+
+/// All open rollouts.
+#[derive(Default)]
+pub(super) struct Fleet {
+    live: BTreeMap<BatchId, Live>,
+    /// Which rollouts a server is part of.
+    members: BTreeMap<ServerId, BTreeSet<BatchId>>,
+    in_work: BTreeMap<ServerId, BatchId>,
+    away: Arc<BTreeSet<ServerId>>,
+    dirty: BTreeSet<BatchId>,
+}
+
+impl Fleet {
+    pub(super) fn get(&self, id: BatchId) -> Option<&Live> {
+        self.live.get(&id)
+    }
+
+    pub(super) fn revision(&self, id: BatchId) -> Option<i64> {
+        self.live.get(&id).map(|live| live.revision)
+    }
+
+    /// Those that must be planned now.
+    pub(super) fn to_be_planned(&self, now: Timestamp) -> Vec<BatchId> {
+        let due = |live: &Live| live.wake_at.is_some_and(|at| at <= now);
+        let ids = self.live.iter().filter(|(id, live)| self.dirty.contains(id) || due(live));
+        ids.map(|(id, _)| *id).collect()
+    }
+
+    /// When the next of them wants to be planned. At once, if one was stirred by another's step.
+    pub(super) fn wake_at(&self) -> Option<Timestamp> {
+        if !self.dirty.is_empty() {
+            return Some(Timestamp::MIN);
+        }
+        self.live.values().filter_map(|live| live.wake_at).min()
+    }
+
+    /// There is nothing to do before `wake_at`.
+    pub(super) fn planned(&mut self, id: BatchId, wake_at: Option<Timestamp>) {
+        self.dirty.remove(&id);
+        if let Some(live) = self.live.get_mut(&id) {
+            live.wake_at = wake_at;
+        }
+    }
+
+    /// Forgets those that are not open any more.
+    pub(super) fn keep(&mut self, open: &[(BatchId, i64)]) {
+        let open: BTreeSet<_> = open.iter().map(|(id, _)| *id).collect();
+        let over: Vec<_> = self.live.keys().filter(|id| !open.contains(id)).copied().collect();
+        over.into_iter().for_each(|id| self.forget(id));
+    }
+
+    pub(super) fn forget(&mut self, id: BatchId) {
+        self.dirty.remove(&id);
+        let Some(gone) = self.live.remove(&id) else { return };
+        for server in gone.tasks.into_keys() {
+            if let Some(members) = self.members.get_mut(&server) {
+                members.remove(&id);
+                if members.is_empty() {
+                    self.members.remove(&server);
+                }
+            }
+            self.occupy(id, server, false);
+        }
+    }
+
+    /// Reads what changed of a rollout since it was last read, or all of it.
+    pub(super) async fn follow(&mut self, conn: &mut Conn, id: BatchId) -> store::Result<()> {
+        // The head first: what changes after it is read once more with the next bell.
+        let row = match rollouts::load(conn, id).await {
+            Err(StoreError::NotFound { .. }) => {
+                self.forget(id);
+                return Ok(());
+            }
+            row => row?,
+        };
+        if row.ended_at.is_some() {
+            self.forget(id);
+            return Ok(());
+        }
+        self.dirty.insert(id);
+        let Some(live) = self.live.get_mut(&id) else {
+            let rows = rollout_targets::all(conn, id).await?;
+            self.take_up(row, &rows);
+            return Ok(());
+        };
+        let rows = rollout_targets::changed_since(conn, id, live.revision).await?;
+        live.revision = row.revision;
+        live.rollout.learn_head(row.head.clone());
+        live.row = row;
+        for target in &rows {
+            live.rollout.learn(target.server_id, target.target);
+            if let Some(task) = live.tasks.get_mut(&target.server_id) {
+                task.generation = target.generation;
+            }
+        }
+        for target in rows {
+            self.occupy(id, target.server_id, is_busy(target.target));
+        }
+        Ok(())
+    }
+
+    fn take_up(&mut self, row: rollouts::Rollout, rows: &[TargetRow]) {
+        let id = row.id;
+        let task = |row: &TargetRow| Task {
+            id: row.task_id,
+            position: row.position,
+            generation: row.generation,
+        };
+        let live = Live {
+            rollout: restored(&row, rows),
+            tasks: rows.iter().map(|row| (row.server_id, task(row))).collect(),
+            revision: row.revision,
+            wake_at: None,
+            row,
+        };
+        self.live.insert(id, live);
+        for target in rows {
+            self.members.entry(target.server_id).or_default().insert(id);
+            self.occupy(id, target.server_id, is_busy(target.target));
+            self.notice(id, target.server_id);
+        }
+    }
+
+    /// What we committed ourselves. `alone`: nobody else wrote since we last read.
+    pub(super) fn saved(
+        &mut self,
+        id: BatchId,
+        row: rollouts::Rollout,
+        moved: &[Move],
+        alone: bool,
+    ) {
+        let Some(live) = self.live.get_mut(&id) else { return };
+        if alone {
+            live.revision = row.revision;
+        }
+        live.rollout.learn_head(row.head.clone());
+        live.row = row;
+        for to in moved {
+            live.rollout.learn(to.server_id, to.next);
+            if let Some(task) = live.tasks.get_mut(&to.server_id) {
+                task.generation = to.seen + 1;
+            }
+        }
+        for to in moved {
+            self.occupy(id, to.server_id, is_busy(to.next));
+        }
+    }
+
+    /// Another set of servers that cannot take orders.
+    pub(super) fn set_away(&mut self, away: Arc<BTreeSet<ServerId>>) {
+        let before = std::mem::replace(&mut self.away, away);
+        if Arc::ptr_eq(&before, &self.away) {
+            return;
+        }
+        let changed: Vec<_> = before.symmetric_difference(&self.away).copied().collect();
+        for server in changed {
+            self.tell_all(server, None);
+        }
+    }
+
+    /// Another rollout has this server in work, as the database says.
+    pub(super) fn is_busy_in(&mut self, server: ServerId, id: BatchId) {
+        self.occupy(id, server, true);
+    }
+
+    fn occupy(&mut self, id: BatchId, server: ServerId, busy: bool) {
+        let holder = self.in_work.get(&server).copied();
+        match (busy, holder) {
+            (true, Some(holder)) if holder == id => return,
+            (true, _) => drop(self.in_work.insert(server, id)),
+            (false, Some(holder)) if holder == id => drop(self.in_work.remove(&server)),
+            (false, _) => return,
+        }
+        self.tell_all(server, Some(id));
+    }
+
+    /// Tells every rollout of a server, but for `except`, how it is with it.
+    fn tell_all(&mut self, server: ServerId, except: Option<BatchId>) {
+        let members = self.members.get(&server).cloned().unwrap_or_default();
+        for id in members.into_iter().filter(|id| Some(*id) != except) {
+            self.notice(id, server);
+            self.dirty.insert(id);
+        }
+    }
+
+    fn notice(&mut self, id: BatchId, server: ServerId) {
+        let condition = Condition {
+            online: !self.away.contains(&server),
+            busy_in: self.in_work.get(&server).copied().filter(|holder| *holder != id),
+        };
+        if let Some(live) = self.live.get_mut(&id) {
+            live.rollout.notice(server, condition);
+        }
+    }
+}
+
+fn is_busy(target: Target) -> bool {
+    matches!(target, Target::Busy(_))
+}

@@ -1,0 +1,266 @@
+//! Rollouts: the planner says what happens next, and here it happens.
+//!
+//! Every open rollout is kept in memory as the planner wants it (`live`), follows what others write
+//! (reports of agents, a person's pause), and is planned again whenever something changed or its
+//! time came. A step is one transaction, fenced by the lease and guarded by generations; what
+//! somebody else did in between makes it stale, and then it is read again and planned again.
+
+mod live;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::rollout::{Change, Event, Phase, Plan, plan};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+use store::leases::{self, Lease};
+use store::rollout_targets::{self, Move, TargetRow};
+use store::rollouts::{self, phase_word};
+use store::{StoreError, Topic};
+use tokio::sync::watch;
+use vocab::{BatchId, ServerId};
+
+use self::live::Fleet;
+use super::{Away, Lead, complain, until, until_leading};
+use crate::app::App;
+use crate::service::rollouts::{ended, task_moved};
+use crate::service::{emit, record};
+
+/// After so many attempts in a row that others overtook, a rollout pauses.
+const FRUITLESS_MAX: u32 = 100;
+const PAUSE: SignedDuration = SignedDuration::from_secs(1);
+
+/// Carries rollouts out, while this process leads. Until it is aborted.
+pub(super) async fn drive(
+    app: App,
+    look: Duration,
+    mut lead: watch::Receiver<Lead>,
+    mut away: watch::Receiver<Away>,
+) {
+    let mut changed = app.db.bell(Topic::Rollouts);
+    loop {
+        let lease = until_leading(&mut lead).await;
+        let mut driver = Driver { app: app.clone(), lease, fleet: Fleet::default() };
+        loop {
+            let unable = away.borrow_and_update().clone();
+            let sleep = match unable {
+                // Nobody has looked yet who is there.
+                None => look,
+                Some(unable) => {
+                    driver.fleet.set_away(unable);
+                    match driver.step().await {
+                        Ok(next) => until(next, app.clock.now(), look),
+                        Err(error) => {
+                            complain("rollouts", &error);
+                            driver.fleet = Fleet::default();
+                            look
+                        }
+                    }
+                }
+            };
+            tokio::select! {
+                () = changed.rung() => {}
+                _ = away.changed() => {}
+                () = tokio::time::sleep(sleep) => {}
+                _ = lead.changed() => break,
+            }
+        }
+        lead.mark_changed();
+    }
+}
+
+struct Driver {
+    app: App,
+    lease: Arc<Lease>,
+    fleet: Fleet,
+}
+
+/// What came of a step.
+enum Step {
+    /// It is done.
+    Done,
+    /// The rollout is over.
+    Over,
+    /// Others were faster, or hold the servers.
+    Overtaken,
+}
+
+impl Driver {
+    /// Does everything that can be done now. Answers with when to look again.
+    async fn step(&mut self) -> store::Result<Option<Timestamp>> {
+        let mut reader = self.app.db.read().await?;
+        let open = rollouts::open(&mut reader).await?;
+        self.fleet.keep(&open);
+        for (id, revision) in open {
+            if self.fleet.revision(id) != Some(revision) {
+                self.fleet.follow(&mut reader, id).await?;
+            }
+        }
+        drop(reader);
+        for id in self.fleet.to_be_planned(self.app.clock.now()) {
+            self.settle(id).await?;
+        }
+        Ok(self.fleet.wake_at())
+    }
+
+    async fn settle(&mut self, id: BatchId) -> store::Result<()> {
+        let mut fruitless = 0;
+        loop {
+            let now = self.app.clock.now();
+            let Some(live) = self.fleet.get(id) else { return Ok(()) };
+            let next = plan(&live.rollout, now);
+            if next.is_idle() {
+                self.fleet.planned(id, next.wake_at);
+                return Ok(());
+            }
+            if fruitless > FRUITLESS_MAX {
+                tracing::warn!(batch = %id, "others keep overtaking; waiting a little");
+                self.fleet.planned(id, now.checked_add(PAUSE).ok());
+                return Ok(());
+            }
+            match self.carry_out(id, next, now).await {
+                Ok(Step::Done) => fruitless = 0,
+                Ok(Step::Over) => {
+                    self.fleet.forget(id);
+                    return Ok(());
+                }
+                Ok(Step::Overtaken) | Err(StoreError::Stale | StoreError::Busy(_)) => {
+                    fruitless += 1;
+                    self.fleet.follow(&mut *self.app.db.read().await?, id).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn carry_out(&mut self, id: BatchId, next: Plan, now: Timestamp) -> store::Result<Step> {
+        match next.change {
+            Some(change) => self.change(id, change, now).await,
+            None => self.moves(id, &next.moves, now).await,
+        }
+    }
+
+    /// Something happens to the whole.
+    async fn change(&mut self, id: BatchId, change: Change, now: Timestamp) -> store::Result<Step> {
+        let Some(live) = self.fleet.get(id) else { return Ok(Step::Over) };
+        let mut after = live.rollout.clone();
+        if let Err(refused) = after.change(change, now) {
+            tracing::error!(batch = %id, %refused, "the planner planned what is refused");
+            return Ok(Step::Overtaken);
+        }
+        // Only a clock that went back moves targets along with the whole.
+        let moved: Vec<Move> = live
+            .rollout
+            .targets()
+            .zip(after.targets())
+            .filter(|(before, after)| before != after)
+            .map(|(_, (server, next))| live.to(server, next))
+            .collect();
+        let over = match after.head().phase {
+            Phase::Ended(end) => Some(end),
+            _ => None,
+        };
+        let mut tx = self.app.db.begin().await?;
+        leases::fence(&mut tx, &self.lease).await?;
+        if !moved.is_empty() {
+            rollout_targets::save(&mut tx, id, &moved).await?;
+        }
+        let row = rollouts::save_head(&mut tx, &live.row, after.head(), over.map(|_| now)).await?;
+        match over {
+            Some(end) => ended(&mut tx, &row, end, now, now).await?,
+            None => {
+                let told = json!({"batch_id": id, "state": phase_word(row.head.phase)});
+                record(&mut tx, row.org_id, now, "engine", "batch.change", id, &told);
+                emit(&mut tx, row.org_id, "batch.changed", now, told);
+            }
+        }
+        tx.commit().await?;
+        if over.is_some() {
+            return Ok(Step::Over);
+        }
+        let revisions = 1 + i64::from(!moved.is_empty());
+        self.saved(id, row, &moved, revisions).await?;
+        Ok(Step::Done)
+    }
+
+    /// Something happens to some targets; all of it is of one kind.
+    async fn moves(
+        &mut self,
+        id: BatchId,
+        moves: &[(ServerId, Event)],
+        now: Timestamp,
+    ) -> store::Result<Step> {
+        let Some(live) = self.fleet.get(id) else { return Ok(Step::Over) };
+        let starts = moves.iter().any(|(_, event)| *event == Event::Offered);
+        let mut planned: Vec<(Move, TargetRow)> = Vec::with_capacity(moves.len());
+        for (server, event) in moves {
+            let Some(row) = live.row_of(*server) else { continue };
+            match row.target.apply(*event, now) {
+                Ok(next) => planned.push((live.to(*server, next), row)),
+                Err(refused) => {
+                    tracing::error!(batch = %id, %server, %refused, "planned what is refused");
+                    return Ok(Step::Overtaken);
+                }
+            }
+        }
+        let to: Vec<Move> = planned.iter().map(|(to, _)| to.clone()).collect();
+        let mut head = live.rollout.head().clone();
+        head.clock = head.clock.max(now);
+        if starts {
+            head.last_start = Some(now);
+        }
+        let mut tx = self.app.db.begin().await?;
+        leases::fence(&mut tx, &self.lease).await?;
+        let done: Vec<Move> = if starts {
+            let claimed = rollout_targets::claim(&mut tx, id, &to).await?;
+            let claimed: std::collections::BTreeSet<_> = claimed.into_iter().collect();
+            to.iter().filter(|to| claimed.contains(&to.server_id)).cloned().collect()
+        } else {
+            rollout_targets::save(&mut tx, id, &to).await?;
+            to.clone()
+        };
+        if done.is_empty() {
+            drop(tx);
+            self.contested(id, &to).await?;
+            return Ok(Step::Overtaken);
+        }
+        let row = rollouts::save_head(&mut tx, &live.row, &head, None).await?;
+        let moved: std::collections::BTreeSet<_> = done.iter().map(|to| to.server_id).collect();
+        for (to, seen) in planned.iter().filter(|(to, _)| moved.contains(&to.server_id)) {
+            task_moved(&mut tx, row.org_id, seen, to.next, now);
+        }
+        tx.commit().await?;
+        self.saved(id, row, &done, 2).await?;
+        if done.len() < to.len() {
+            self.contested(id, &to).await?;
+        }
+        Ok(Step::Done)
+    }
+
+    /// What was committed stands in memory too. If others wrote in between, that is read as well.
+    async fn saved(
+        &mut self,
+        id: BatchId,
+        row: rollouts::Rollout,
+        moved: &[Move],
+        revisions: i64,
+    ) -> store::Result<()> {
+        let alone = self.fleet.revision(id) == Some(row.revision - revisions);
+        self.fleet.saved(id, row, moved, alone);
+        if alone {
+            return Ok(());
+        }
+        self.fleet.follow(&mut *self.app.db.read().await?, id).await
+    }
+
+    /// Somebody else has servers that we wanted: who?
+    async fn contested(&mut self, id: BatchId, wanted: &[Move]) -> store::Result<()> {
+        let servers: Vec<_> = wanted.iter().map(|to| to.server_id).collect();
+        let mut reader = self.app.db.read().await?;
+        let found = rollout_targets::in_work(&mut reader, &servers).await?;
+        for busy in found.into_iter().filter(|busy| busy.rollout_id != id) {
+            self.fleet.is_busy_in(busy.server_id, busy.rollout_id);
+        }
+        Ok(())
+    }
+}

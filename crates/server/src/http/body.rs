@@ -1,0 +1,375 @@
+//! The body of a request: JSON of one shape, or a refusal that names everything wrong with it.
+//!
+//! Only the shape is read here: what the words mean is for the handler. A field that is not known is refused with the
+//! nearest one that is, because a typo in a patch order must never be ignored.
+
+use axum::body::{Bytes, to_bytes};
+use axum::extract::{FromRequest, Request};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::http::problem::{ApiError, Code};
+use crate::service::FieldError;
+
+/// The largest body that `/v1` takes.
+pub const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// How many errors one answer names. A body of a megabyte could hold a hundred thousand.
+const ERRORS_MAX: usize = 50;
+
+/// A JSON body of the shape `T`.
+#[derive(Debug)]
+pub struct Body<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
+        let kind = request.headers().get(CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or(""));
+        check_media_type(kind)?;
+        let bytes = read(request, BODY_BYTES_MAX).await?;
+        parse(&bytes).map(Body)
+    }
+}
+
+/// No body, or the empty object that some clients cannot help sending.
+#[derive(Debug)]
+pub struct NoBody;
+
+impl<S: Send + Sync> FromRequest<S> for NoBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        #[derive(serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Nothing {}
+        let kind = request.headers().get(CONTENT_TYPE).is_some();
+        if kind && request.headers().get(CONTENT_LENGTH).is_none_or(|length| length != "0") {
+            let (parts, body) = request.into_parts();
+            let bytes = read(Request::from_parts(parts.clone(), body), BODY_BYTES_MAX).await?;
+            if bytes.is_empty() {
+                return Ok(NoBody);
+            }
+            let again = Request::from_parts(parts, axum::body::Body::from(bytes));
+            let Body(Nothing {}) = Body::from_request(again, state).await?;
+            return Ok(NoBody);
+        }
+        let bytes = read(request, BODY_BYTES_MAX).await?;
+        if bytes.is_empty() { Ok(NoBody) } else { check_media_type(None).map(|()| NoBody) }
+    }
+}
+
+fn check_media_type(found: Option<&str>) -> Result<(), ApiError> {
+    let refuse = |found: &str| {
+        Err(ApiError::new(
+            Code::UnsupportedMediaType,
+            format!("The body must be `application/json`, not {found}."),
+        ))
+    };
+    let Some(found) = found else { return refuse("of no stated type") };
+    let mut parts = found.split(';').map(str::trim);
+    let essence = parts.next().unwrap_or("");
+    let utf8 = parts.filter_map(|parameter| parameter.split_once('=')).all(|(name, value)| {
+        !name.eq_ignore_ascii_case("charset")
+            || value.trim_matches('"').eq_ignore_ascii_case("utf-8")
+    });
+    if essence.eq_ignore_ascii_case("application/json") && utf8 {
+        return Ok(());
+    }
+    let shown: String = found.chars().take(80).flat_map(char::escape_debug).collect();
+    refuse(&format!("`{shown}`"))
+}
+
+/// The bytes of a body, at most so many.
+pub(crate) async fn read(request: Request, bytes_max: usize) -> Result<Bytes, ApiError> {
+    let too_large =
+        || ApiError::new(Code::BodyTooLarge, format!("A body has at most {bytes_max} bytes here."));
+    let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    if announced.and_then(|length| length.parse::<u64>().ok()).unwrap_or(0) > bytes_max as u64 {
+        return Err(too_large());
+    }
+    to_bytes(request.into_body(), bytes_max).await.map_err(|error| {
+        let cause = std::error::Error::source(&error);
+        match cause.and_then(|cause| cause.downcast_ref::<http_body_util::LengthLimitError>()) {
+            Some(_) => too_large(),
+            None => ApiError::new(Code::BadRequest, "The body broke off."),
+        }
+    })
+}
+
+/// A body of the shape `T`, or everything that is wrong with it.
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    let error = match serde_json::from_slice(bytes) {
+        Ok(body) => return Ok(body),
+        Err(error) => error,
+    };
+    // Every error after the first is found by looking again, with the first one mended.
+    let Ok(value) = serde_json::from_slice::<Value>(bytes) else {
+        let detail = match bytes.is_empty() {
+            true => "The body is empty; a JSON object is expected.".into(),
+            false => format!("The body is not JSON: {error}."),
+        };
+        return Err(ApiError::new(Code::InvalidJson, detail));
+    };
+    let mut errors = all_errors::<T>(value);
+    if errors.is_empty() {
+        // A field that is given twice is lost in a `Value`, so only the first reading saw it.
+        let detail = error.to_string();
+        let detail = detail.rsplit_once(" at line ").map_or(detail.as_str(), |(start, _)| start);
+        errors.push(FieldError::new("", "invalid", detail));
+    }
+    Err(ApiError::invalid(errors))
+}
+
+fn all_errors<T: DeserializeOwned>(mut value: Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    while errors.len() < ERRORS_MAX {
+        let Some(found) = first_error::<T>(&value) else { break };
+        if !mend::<T>(&mut value, &found) {
+            errors.push(found.error);
+            break;
+        }
+        errors.push(found.error);
+    }
+    errors
+}
+
+/// An error, and where in the body it is.
+#[derive(PartialEq)]
+struct Found {
+    place: Vec<Step>,
+    what: What,
+    error: FieldError,
+}
+
+#[derive(Clone, PartialEq)]
+enum Step {
+    Key(String),
+    Index(usize),
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum What {
+    Unknown,
+    Missing,
+    Wrong,
+}
+
+fn first_error<T: DeserializeOwned>(value: &Value) -> Option<Found> {
+    let error = serde_path_to_error::deserialize::<_, T>(value).err()?;
+    let mut place: Vec<Step> = error
+        .path()
+        .iter()
+        .filter_map(|segment| match segment {
+            serde_path_to_error::Segment::Map { key } => Some(Step::Key(key.clone())),
+            serde_path_to_error::Segment::Seq { index } => Some(Step::Index(*index)),
+            _ => None,
+        })
+        .collect();
+    let message = error.inner().to_string();
+    let (what, code, detail) = if let Some((name, known)) = unknown_field(&message) {
+        if place.last() != Some(&Step::Key(name.to_owned())) {
+            place.push(Step::Key(name.to_owned()));
+        }
+        (What::Unknown, "unknown_field", unknown_sentence("field", name, &known))
+    } else if let Some(name) = between(&message, "missing field `") {
+        place.push(Step::Key(name.to_owned()));
+        (What::Missing, "required", "it is required".to_owned())
+    } else if let Some((found, expected)) =
+        message.strip_prefix("invalid type: ").and_then(|text| text.split_once(", expected "))
+    {
+        let expected = plainly(expected);
+        (What::Wrong, "invalid_type", format!("expected {expected}, found {}", shortened(found)))
+    } else {
+        (What::Wrong, "invalid", shortened(&message))
+    };
+    Some(Found { error: FieldError::new(pointer(&place), code, detail), place, what })
+}
+
+/// What serde expects, as someone says it who has never seen Rust.
+fn plainly(expected: &str) -> &str {
+    match expected {
+        "u8" | "u16" | "u32" | "u64" | "usize" | "i8" | "i16" | "i32" | "i64" => "a whole number",
+        "f32" | "f64" => "a number",
+        _ if expected.starts_with("struct ") || expected.starts_with("a map") => "an object",
+        _ if expected.starts_with("a sequence") => "an array",
+        _ => expected,
+    }
+}
+
+/// What serde says of a field that it does not know, taken apart: the field, and those it knows.
+pub(crate) fn unknown_field(message: &str) -> Option<(&str, Vec<&str>)> {
+    let name = between(message, "unknown field `")?;
+    let known = message[message.find(name)? + name.len()..].split('`').skip(2).step_by(2);
+    Some((name, known.collect()))
+}
+
+/// A sentence about a name that is not known, with the one that was probably meant.
+pub(crate) fn unknown_sentence(what: &str, name: &str, known: &[&str]) -> String {
+    let name_shown = shortened(name);
+    match vocab::nearest(name, known.iter().copied()) {
+        Some(meant) => format!("there is no {what} `{name_shown}`; did you mean `{meant}`?"),
+        None if known.is_empty() => format!("there is no {what} `{name_shown}`"),
+        None => {
+            format!("there is no {what} `{name_shown}`; there are {}", known.join(", "))
+        }
+    }
+}
+
+fn between<'a>(message: &'a str, start: &str) -> Option<&'a str> {
+    message.strip_prefix(start).and_then(|rest| rest.split('`').next())
+}
+
+pub(crate) fn shortened(text: &str) -> String {
+    let mut short: String = text.chars().take(200).filter(|c| !c.is_control()).collect();
+    if text.chars().nth(200).is_some() {
+        short.push('…');
+    }
+    short
+}
+
+fn pointer(place: &[Step]) -> String {
+    let mut text = String::new();
+    for step in place {
+        text.push('/');
+        match step {
+            Step::Key(key) => text.push_str(&key.replace('~', "~0").replace('/', "~1")),
+            Step::Index(index) => text.push_str(&index.to_string()),
+        }
+    }
+    text
+}
+
+/// Changes the value so that the next look gets past this error; whether that worked.
+fn mend<T: DeserializeOwned>(value: &mut Value, found: &Found) -> bool {
+    let Some((last, way)) = found.place.split_last() else { return false };
+    let mut parent = &mut *value;
+    for step in way {
+        let next = match step {
+            Step::Key(key) => parent.get_mut(key.as_str()),
+            Step::Index(index) => parent.get_mut(*index),
+        };
+        let Some(next) = next else { return false };
+        parent = next;
+    }
+    if found.what == What::Unknown {
+        return match (parent, last) {
+            (Value::Object(fields), Step::Key(key)) => fields.remove(key).is_some(),
+            _ => false,
+        };
+    }
+    let stand_ins = [
+        Value::String(String::new()),
+        Value::from(0),
+        Value::Bool(false),
+        Value::Array(Vec::new()),
+        Value::Object(serde_json::Map::new()),
+    ];
+    let at = pointer(&found.place);
+    for stand_in in stand_ins {
+        match (value.pointer_mut(&pointer(way)), last) {
+            (Some(Value::Object(fields)), Step::Key(key)) => {
+                fields.insert(key.clone(), stand_in);
+            }
+            (Some(Value::Array(items)), Step::Index(index)) if *index < items.len() => {
+                items[*index] = stand_in;
+            }
+            _ => return false,
+        }
+        // Past this place if the next error is somewhere else, and not inside of the stand-in.
+        match first_error::<T>(value) {
+            Some(next) if pointer(&next.place).starts_with(&at) => {}
+            _ => return true,
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Deserialize;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[expect(dead_code, reason = "only its shape matters")]
+    struct Order {
+        name: String,
+        count: u32,
+        options: Option<Options>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[expect(dead_code, reason = "only its shape matters")]
+    struct Options {
+        security_only: bool,
+        packages: Option<Vec<String>>,
+    }
+
+    fn told(body: &str) -> Vec<String> {
+        let error = parse::<Order>(body.as_bytes()).unwrap_err();
+        let answer = axum::response::IntoResponse::into_response(error);
+        let error = answer.extensions().get::<ApiError>().unwrap().clone();
+        let errors = error.errors().iter();
+        errors.map(|e| format!("{} {}: {}", e.pointer, e.code, e.detail)).collect()
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_told_at_once() {
+        let told = told(
+            r#"{"nmae": 1, "count": "three",
+                "options": {"security_only": "yes", "packages": ["a", 7], "reboot~": 1}}"#,
+        );
+        assert_eq!(
+            told,
+            [
+                "/count invalid_type: expected a whole number, found string \"three\"",
+                "/nmae unknown_field: there is no field `nmae`; did you mean `name`?",
+                "/options/packages/1 invalid_type: expected a string, found integer `7`",
+                "/options/reboot~0 unknown_field: there is no field `reboot~`; there are security_only, packages",
+                "/options/security_only invalid_type: expected a boolean, found string \"yes\"",
+                "/name required: it is required",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_body_of_another_kind_altogether_is_refused_as_a_whole() {
+        assert_eq!(told("[]").len(), 1);
+        assert_eq!(told("7"), [" invalid_type: expected an object, found integer `7`"]);
+    }
+
+    #[test]
+    fn a_field_given_twice_is_refused() {
+        assert_eq!(
+            told(r#"{"name": "a", "name": "b", "count": 1}"#),
+            [" invalid: duplicate field `name`"]
+        );
+    }
+
+    #[test]
+    fn what_is_not_json_is_a_bad_request_and_not_an_invalid_one() {
+        for body in ["", "{", "{'name': 1}", "\u{feff}{}"] {
+            assert_eq!(parse::<Order>(body.as_bytes()).unwrap_err().code(), Code::InvalidJson);
+        }
+    }
+
+    #[test]
+    fn a_body_full_of_errors_is_answered_with_a_bounded_list() {
+        let fields: Vec<String> = (0..2000).map(|n| format!("\"x{n}\": 1")).collect();
+        assert_eq!(told(&format!("{{{}}}", fields.join(","))).len(), ERRORS_MAX);
+    }
+
+    #[test]
+    fn only_json_in_utf_8_is_read() {
+        for good in ["application/json", "Application/JSON; charset=UTF-8"] {
+            assert!(check_media_type(Some(good)).is_ok(), "{good}");
+        }
+        for bad in ["text/plain", "application/json; charset=latin1", "application/jsonp", ""] {
+            assert!(check_media_type(Some(bad)).is_err(), "{bad}");
+        }
+        assert!(check_media_type(None).is_err());
+    }
+}

@@ -1,0 +1,146 @@
+//! `/v1/enrollment-tokens`.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::LOCATION;
+use axum::response::IntoResponse;
+use store::enrollment_tokens::{self, Token};
+use utoipa_axum::routes as handlers;
+use vocab::{Role, TokenId};
+use wire::v1::{CreateEnrollmentToken, CreatedEnrollmentToken, EnrollmentToken, List};
+
+use crate::app::App;
+use crate::http::credentials::{Errors, Listing};
+use crate::http::{
+    ApiError, Body, Caller, Code, ETag, Here, Id, IfMatch, NoQuery, Query, Routes, page,
+};
+use crate::service::tokens::{self, NewToken};
+
+const USES_MAX: i64 = 1_000_000;
+const TAGS_MAX: usize = 50;
+
+pub(crate) fn routes() -> Routes {
+    Routes::new().add(Role::Admin, handlers!(list, create)).add(Role::Admin, handlers!(get, revoke))
+}
+
+/// List enrolment tokens
+///
+/// Newest first. Tokens that were revoked, used up or have expired stay in the list.
+#[utoipa::path(get, path = "/v1/enrollment-tokens", tag = "Enrolment tokens",
+    operation_id = "list_enrollment_tokens", params(Listing),
+    responses((status = 200, description = "A page of enrolment tokens.", body = List<EnrollmentToken>)))]
+async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    here: Here,
+    Query(listing): Query<Listing>,
+) -> Result<Json<List<EnrollmentToken>>, ApiError> {
+    let page = page::page(listing.limit, listing.offset);
+    let paged = enrollment_tokens::list(&mut *app.db.snapshot().await?, caller.org, page).await?;
+    Ok(page::list(&here, page, paged, show))
+}
+
+/// Create an enrolment token
+///
+/// The token is in this answer as `token`, and is never shown again. It carries the hash of the service's certificate, so that
+/// an agent knows whom to trust. Environment and tags of the token win over those that an agent states.
+#[utoipa::path(post, path = "/v1/enrollment-tokens", tag = "Enrolment tokens",
+    operation_id = "create_enrollment_token", request_body = CreateEnrollmentToken,
+    responses((status = 201, description = "The enrolment token was made.", body = CreatedEnrollmentToken)))]
+async fn create(
+    State(app): State<App>,
+    caller: Caller,
+    Query(NoQuery {}): Query<NoQuery>,
+    Body(body): Body<CreateEnrollmentToken>,
+) -> Result<impl IntoResponse, ApiError> {
+    let new = read(body)?;
+    if !caller.may_touch(new.environment.as_ref()) {
+        let detail = "This key is limited to environments: name one of them in `environment`.";
+        return Err(ApiError::new(Code::Forbidden, detail));
+    }
+    let (token, text) = tokens::create(&app, &caller.actor(), new).await?;
+    let location = format!("/v1/enrollment-tokens/{}", token.id);
+    let etag = version(&token);
+    let body = CreatedEnrollmentToken { enrollment_token: show(token), token: text };
+    Ok((StatusCode::CREATED, [(LOCATION, location)], etag, Json(body)))
+}
+
+/// Get an enrolment token
+#[utoipa::path(get, path = "/v1/enrollment-tokens/{token_id}", tag = "Enrolment tokens",
+    operation_id = "get_enrollment_token",
+    params(("token_id" = TokenId, Path, description = "Which enrolment token.")),
+    responses((status = 200, description = "The enrolment token, without the token.", body = EnrollmentToken)))]
+async fn get(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<TokenId>,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Result<impl IntoResponse, ApiError> {
+    let token = enrollment_tokens::get(&mut *app.db.read().await?, caller.org, id).await?;
+    Ok((version(&token), Json(show(token))))
+}
+
+/// Revoke an enrolment token
+///
+/// No server can join with it any more; those that did stay. Revoking a token twice is no error.
+#[utoipa::path(delete, path = "/v1/enrollment-tokens/{token_id}", tag = "Enrolment tokens",
+    operation_id = "revoke_enrollment_token",
+    params(("token_id" = TokenId, Path, description = "Which enrolment token.")),
+    responses((status = 204, description = "The enrolment token was revoked.")))]
+async fn revoke(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<TokenId>,
+    Query(NoQuery {}): Query<NoQuery>,
+    if_match: IfMatch,
+) -> Result<StatusCode, ApiError> {
+    let token = enrollment_tokens::get(&mut *app.db.read().await?, caller.org, id).await?;
+    if_match.check(version(&token).0)?;
+    if !caller.may_touch(token.environment.as_ref()) {
+        let detail = "This key is limited to environments, and this token is for others.";
+        return Err(ApiError::new(Code::Forbidden, detail));
+    }
+    tokens::revoke(&app, &caller.actor(), &token).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// A token's row has no generation: it changes by being used and by being revoked, and both only once forward.
+fn version(token: &Token) -> ETag {
+    ETag(2 * i64::from(token.uses) + i64::from(token.revoked_at.is_some()))
+}
+
+fn read(body: CreateEnrollmentToken) -> Result<NewToken, ApiError> {
+    let mut errors = Errors::default();
+    let name = body.name.map(|name| errors.name("/name", name)).unwrap_or_default();
+    let environment = body
+        .environment
+        .and_then(|text| errors.parse("/environment", "invalid_environment", &text));
+    let tags = body.tags.unwrap_or_default();
+    if tags.len() > TAGS_MAX {
+        errors.note("/tags", "too_many", format!("there are at most {TAGS_MAX}"));
+    }
+    let tags = errors.parse_all("/tags", "invalid_tag", &tags);
+    if body.max_uses.is_some_and(|uses| !(1..=USES_MAX).contains(&uses)) {
+        errors.note("/max_uses", "out_of_range", format!("it is from 1 to {USES_MAX}"));
+    }
+    let uses_max = body.max_uses.and_then(|uses| u32::try_from(uses).ok());
+    let expires_at = errors.time("/expires_at", body.expires_at.as_deref());
+    errors.done()?;
+    Ok(NewToken { name, environment, tags, uses_max, expires_at })
+}
+
+fn show(token: Token) -> EnrollmentToken {
+    EnrollmentToken {
+        id: token.id,
+        name: token.name,
+        environment: token.environment,
+        tags: token.tags,
+        uses: token.uses,
+        max_uses: token.uses_max,
+        created_at: token.created_at,
+        created_by: token.created_by,
+        expires_at: token.expires_at,
+        revoked_at: token.revoked_at,
+    }
+}

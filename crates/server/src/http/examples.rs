@@ -1,0 +1,142 @@
+//! Examples for the document, made from the schemas: every body that is described is also shown.
+
+use serde_json::{Map, Value, json};
+
+/// How deep an example goes before it stops; no body of ours is deeper.
+const DEPTH_MAX: usize = 12;
+
+/// Puts an example into each JSON body of an operation that has none.
+pub(crate) fn fill(operation: &mut Value, schemas: &Value) {
+    if let Some(body) = operation.get_mut("requestBody") {
+        fill_content(body, schemas, true);
+    }
+    for (status, response) in operation["responses"].as_object_mut().into_iter().flatten() {
+        if status.starts_with('2') {
+            fill_content(response, schemas, false);
+        }
+    }
+}
+
+fn fill_content(holder: &mut Value, schemas: &Value, request: bool) {
+    let Some(content) = holder.pointer_mut("/content/application~1json") else { return };
+    if content.get("example").is_none() && content.get("examples").is_none() {
+        let example = of(&content["schema"], "", schemas, request, 0);
+        content["example"] = example;
+    }
+}
+
+/// A value that fits a schema, as a person would write it.
+fn of(schema: &Value, name: &str, schemas: &Value, request: bool, depth: usize) -> Value {
+    if depth > DEPTH_MAX {
+        return Value::Null;
+    }
+    if let Some(said) = said(schema, name, request) {
+        return said;
+    }
+    let deeper = |schema: &Value| of(schema, name, schemas, request, depth + 1);
+    if let Some(reference) = schema["$ref"].as_str() {
+        let target = reference.trim_start_matches("#/components/schemas/");
+        return deeper(&schemas[target]);
+    }
+    if let Some(parts) = schema["allOf"].as_array() {
+        let mut whole = Map::new();
+        for part in parts.iter().map(deeper) {
+            whole.extend(part.as_object().cloned().unwrap_or_default());
+        }
+        return Value::Object(whole);
+    }
+    let choices = schema["oneOf"].as_array().or(schema["anyOf"].as_array());
+    if let Some(choices) = choices {
+        let is_null = |choice: &&Value| choice["type"] == "null";
+        return choices.iter().find(|choice| !is_null(choice)).map_or(Value::Null, deeper);
+    }
+    of_type(schema, name, schemas, request, depth)
+}
+
+fn of_type(schema: &Value, name: &str, schemas: &Value, request: bool, depth: usize) -> Value {
+    let kinds = match &schema["type"] {
+        Value::Array(kinds) => kinds.clone(),
+        kind => vec![kind.clone()],
+    };
+    let kind = kinds.iter().filter_map(Value::as_str).find(|kind| *kind != "null").unwrap_or("");
+    match kind {
+        "object" => {
+            let properties = schema["properties"].as_object().into_iter().flatten();
+            let fields = properties.map(|(field, schema)| {
+                (field.clone(), of(schema, field, schemas, request, depth + 1))
+            });
+            Value::Object(fields.collect())
+        }
+        "array" => json!([of(&schema["items"], name, schemas, request, depth + 1)]),
+        "boolean" => json!(true),
+        "integer" => schema.get("minimum").cloned().unwrap_or(json!(1)),
+        "number" => json!(7.5),
+        "string" if schema["format"] == "date-time" => json!("2026-11-15T04:00:00Z"),
+        "string" => json!("text"),
+        _ => json!({}),
+    }
+}
+
+/// What the schema itself says, or what a field of this name usually holds.
+fn said(schema: &Value, name: &str, request: bool) -> Option<Value> {
+    if let Some(example) = schema.get("example") {
+        return Some(example.clone());
+    }
+    if let Some(first) = schema["examples"].get(0).or_else(|| schema["enum"].get(0)) {
+        let fits = |value: &Value| match schema["enum"].as_array() {
+            Some(values) => values.contains(value),
+            None => schema["type"] == "string" && (value.is_string() || value.is_null()),
+        };
+        return Some(by_name(name, request).filter(fits).unwrap_or_else(|| first.clone()));
+    }
+    // A field of this name may be an object elsewhere, or a list of them.
+    let made_of_others = ["properties", "$ref", "oneOf", "anyOf", "allOf"];
+    let plain = |schema: &Value| made_of_others.iter().all(|part| schema.get(part).is_none());
+    let plain = plain(schema) && plain(&schema["items"]);
+    if plain { by_name(name, request) } else { None }
+}
+
+fn by_name(name: &str, request: bool) -> Option<Value> {
+    Some(match name {
+        "name" => json!("Weekly security updates"),
+        "description" => json!("Sundays at three, one server after the other"),
+        "cron" => json!("0 3 * * SUN"),
+        "timezone" => json!("Europe/Berlin"),
+        "hostname" => json!("web-1.example.org"),
+        "packages" if request => json!(["openssl"]),
+        "exclude" if request => json!(["linux-image-*"]),
+        "server_ids" if request => json!(["srv_01jcqk3m8ye0fr5cq0k6s8v2xw"]),
+        "security_only" => json!(true),
+        "reboot" if request => json!("if_required"),
+        "stagger_minutes" => json!(10),
+        "max_parallel" => json!(5),
+        "window_minutes" => json!(240),
+        "dry_run" | "held" | "kev" => json!(false),
+        "package_name" | "package" | "source" => json!("openssl"),
+        "version" | "installed_version" | "from" => json!("3.0.11-1~deb12u2"),
+        "available_version" | "fixed_version" | "to" => json!("3.0.13-1~deb12u1"),
+        "arch" => json!("amd64"),
+        "kernel" => json!("6.1.0-18-amd64"),
+        "agent_version" => json!("0.1.0"),
+        "reboot_reasons" => json!("linux-image-amd64"),
+        "os" => json!("debian 12"),
+        "severity" => json!("critical"),
+        "severity_source" => json!("debian"),
+        "cves" => json!(["CVE-2026-1234"]),
+        "started_by" | "created_by" => json!("key_01jcqk3m8ye0fr5cq0k6s8v2xw"),
+        "self" => json!("/v1/servers"),
+        "next" => json!("/v1/servers?limit=50&offset=50"),
+        "prev" | "halt_reason" | "waiting_for" | "failure_code" | "message" | "skip_reason"
+        | "blocked_by" | "revoked_at" | "quarantine" => Value::Null,
+        "warnings" => json!([]),
+        "log" => json!(
+            "/v1/batches/bat_01jcqk3m8ye0fr5cq0k6s8v2xw/tasks/tsk_01jcqk3m8ye0fr5cq0k6s8v2xw/log"
+        ),
+        "epss" => json!(0.12),
+        "percent" => json!(100),
+        "total" | "uses" | "succeeded" => json!(1),
+        "limit" => json!(50),
+        "offset" => json!(0),
+        _ => return None,
+    })
+}

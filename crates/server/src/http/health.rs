@@ -1,0 +1,31 @@
+//! `GET /healthz` and `GET /readyz`: for whoever restarts processes and spreads requests.
+
+use axum::Json;
+use axum::extract::State;
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::http::problem::{ApiError, Code, unavailable};
+
+/// Alive
+///
+/// The process answers. It says nothing of the database, so that a database that is away does not make anyone
+/// restart a process that is well.
+#[utoipa::path(get, path = "/healthz", tag = "Service", operation_id = "healthz",
+    responses((status = 200, description = "It is alive.", body = Object, example = json!({"status": "ok"}))))]
+pub(crate) async fn healthz() -> Json<Value> {
+    Json(json!({"status": "ok"}))
+}
+
+/// Ready
+///
+/// The database answers and the service is not about to end.
+#[utoipa::path(get, path = "/readyz", tag = "Service", operation_id = "readyz",
+    responses((status = 200, description = "It takes requests.", body = Object, example = json!({"status": "ok"}))))]
+pub(crate) async fn readyz(State(app): State<App>) -> Result<Json<Value>, ApiError> {
+    if app.is_draining() {
+        return Err(ApiError::new(Code::Unavailable, "The service is about to end."));
+    }
+    app.db.ping().await.map_err(|_| unavailable())?;
+    Ok(Json(json!({"status": "ok", "database": app.db.engine()})))
+}

@@ -1,0 +1,170 @@
+//! Lists: which part of one is asked for, and how a part is answered.
+
+use std::convert::Infallible;
+use std::fmt;
+
+use axum::Json;
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use serde::de::{self, Deserializer, Visitor};
+use store::{Page, Paged};
+use wire::v1::{Links, List, Meta};
+
+/// The longest page.
+pub const LIMIT_MAX: u32 = 500;
+/// The page that is answered when nobody says how long it should be.
+pub const LIMIT_DEFAULT: u32 = 50;
+
+/// How many rows at the most: 1 to 500, 50 if left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit(pub u32);
+
+/// How many rows to pass over, 0 if left out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Offset(pub u64);
+
+impl Default for Limit {
+    fn default() -> Self {
+        Limit(LIMIT_DEFAULT)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Limit {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let expected = "a whole number from 1 to 500";
+        let value = from.deserialize_str(Number { expected, max: u64::from(LIMIT_MAX), min: 1 })?;
+        Ok(Limit(u32::try_from(value).unwrap_or(LIMIT_MAX)))
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Offset {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let expected = "a whole number from 0";
+        // What a column of the database can count.
+        let max = i64::MAX.unsigned_abs();
+        from.deserialize_str(Number { expected, max, min: 0 }).map(Offset)
+    }
+}
+
+struct Number {
+    expected: &'static str,
+    min: u64,
+    max: u64,
+}
+
+impl Visitor<'_> for Number {
+    type Value = u64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<u64, E> {
+        // `u64::from_str` takes a plus sign; nobody who writes one means a plain number.
+        let plain = text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = text.parse().ok().filter(|_| plain);
+        number
+            .filter(|number| (self.min..=self.max).contains(number))
+            .ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+    }
+}
+
+/// The part that the store is asked for.
+pub fn page(limit: Limit, offset: Offset) -> Page {
+    Page { limit: limit.0, offset: offset.0 }
+}
+
+/// Where a request went: what the links of its answer start from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Here {
+    path: String,
+    query: String,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Here {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Here {
+            path: parts.uri.path().to_owned(),
+            query: parts.uri.query().unwrap_or("").to_owned(),
+        })
+    }
+}
+
+impl Here {
+    fn this(&self) -> String {
+        match self.query.is_empty() {
+            true => self.path.clone(),
+            false => format!("{}?{}", self.path, self.query),
+        }
+    }
+
+    /// The same list from another offset, with the same filters.
+    fn from(&self, limit: u32, offset: u64) -> String {
+        let kept = self.query.split('&').filter(|pair| {
+            let name = pair.split('=').next().unwrap_or("");
+            !matches!(name, "limit" | "offset" | "")
+        });
+        let mut pairs: Vec<String> = kept.map(str::to_owned).collect();
+        pairs.push(format!("limit={limit}"));
+        pairs.push(format!("offset={offset}"));
+        format!("{}?{}", self.path, pairs.join("&"))
+    }
+}
+
+/// A part of a list as it is answered: each row shown by `show`, and links to the parts around it.
+pub fn list<T, U>(
+    here: &Here,
+    page: Page,
+    paged: Paged<T>,
+    show: impl FnMut(T) -> U,
+) -> Json<List<U>> {
+    let Page { limit, offset } = page;
+    let shown = paged.items.len() as u64;
+    let total = paged.total;
+    let after = offset.saturating_add(shown);
+    let next = (shown > 0 && after < total).then(|| here.from(limit, after));
+    // From beyond the end the page before is the last one, not another empty one.
+    let before = offset.min(total).saturating_sub(u64::from(limit));
+    let prev = (offset > 0 && total > 0).then(|| here.from(limit, before));
+    Json(List {
+        data: paged.items.into_iter().map(show).collect(),
+        meta: Meta { total, limit, offset },
+        links: Links { this: here.this(), next, prev },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn links(query: &str, page: Page, total: u64) -> Links {
+        let here = Here { path: "/v1/servers".into(), query: query.into() };
+        let rows = total.saturating_sub(page.offset).min(u64::from(page.limit));
+        let paged = Paged { items: (0..rows).collect(), total };
+        list(&here, page, paged, |row| row).0.links
+    }
+
+    #[test]
+    fn links_lead_through_the_whole_list_and_keep_the_filters() {
+        let first = links("status=online&limit=20", Page { limit: 20, offset: 0 }, 45);
+        assert_eq!(first.this, "/v1/servers?status=online&limit=20");
+        assert_eq!(first.next.unwrap(), "/v1/servers?status=online&limit=20&offset=20");
+        assert_eq!(first.prev, None);
+        let last = links("offset=40&limit=20", Page { limit: 20, offset: 40 }, 45);
+        assert_eq!(last.next, None);
+        assert_eq!(last.prev.unwrap(), "/v1/servers?limit=20&offset=20");
+    }
+
+    #[test]
+    fn from_beyond_the_end_one_finds_back() {
+        let beyond = links("offset=900", Page { limit: 50, offset: 900 }, 45);
+        assert_eq!(
+            (beyond.next, beyond.prev.unwrap()),
+            (None, "/v1/servers?limit=50&offset=0".into())
+        );
+        let empty = links("", Page { limit: 50, offset: 0 }, 0);
+        assert_eq!((empty.this.as_str(), empty.next, empty.prev), ("/v1/servers", None, None));
+    }
+}

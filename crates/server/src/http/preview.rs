@@ -1,0 +1,106 @@
+//! `/v1/preview`: what an order would do.
+
+use axum::Json;
+use axum::extract::State;
+use store::server_list;
+use utoipa_axum::routes as handlers;
+use vocab::{Environment, Pending, Role, Status};
+use wire::v1::{Preview, PreviewRequest, PreviewServer, PreviewUpdate, RebootOutlook, WaitingFor};
+
+use crate::app::App;
+use crate::http::credentials::Errors;
+use crate::http::{ApiError, Body, Caller, NoQuery, Query, Routes, batches, read, servers, show};
+use crate::service::preview::{ServerOutlook, outlook};
+
+pub(crate) fn routes() -> Routes {
+    Routes::new().add(Role::Viewer, handlers!(preview))
+}
+
+/// Preview an order
+///
+/// What it would do: on which servers, in which order and when by the pace alone, which updates, which reboots. Nothing is changed.
+/// Give `server_ids` for an order like `POST /v1/batches`, or `targets` for one like a schedule's.
+#[utoipa::path(post, path = "/v1/preview", tag = "Preview", operation_id = "preview_order",
+    request_body = PreviewRequest,
+    responses((status = 200, description = "What the order would do.", body = Preview)))]
+async fn preview(
+    State(app): State<App>,
+    caller: Caller,
+    Query(NoQuery {}): Query<NoQuery>,
+    Body(body): Body<PreviewRequest>,
+) -> Result<Json<Preview>, ApiError> {
+    let mut errors = Errors::default();
+    let options = match body.targets.is_some() {
+        true => read::options(&mut errors, "", body.options()),
+        false => read::order(&mut errors, body.options()),
+    };
+    let mut meant = Vec::new();
+    match (&body.server_ids, &body.targets) {
+        (Some(ids), None) => meant = batches::existing(&app, &caller, &mut errors, ids).await?,
+        (None, Some(targets)) => {
+            if let Some(selector) = read::targets(&mut errors, targets) {
+                let filter = server_list::Filter {
+                    environments: caller.environments.as_deref().map(<[Environment]>::to_vec),
+                    ..server_list::Filter::from(&selector)
+                };
+                meant = server_list::ids(&mut *app.db.read().await?, caller.org, &filter).await?;
+            }
+        }
+        (Some(_), Some(_)) | (None, None) => {
+            errors.note(
+                "",
+                "one_of",
+                "say which servers: `server_ids` or `targets`, one of the two",
+            );
+        }
+    }
+    errors.done()?;
+    let (now, since) = (app.clock.now(), servers::online_since(&app));
+    let mut reader = app.db.snapshot().await?;
+    let seen = outlook(&mut reader, caller.org, &options, &meant, since, now).await?;
+    drop(reader);
+    Ok(Json(Preview {
+        options: show::options(&options),
+        total: seen.total,
+        offline: seen.offline,
+        first_start_at: (seen.total > 0).then_some(now),
+        last_start_at: seen.last_start_at,
+        beyond_window: seen.beyond_window,
+        warnings: show::warnings(&options, u64::from(seen.total)),
+        servers: seen.servers.into_iter().map(|one| of_server(&app, one)).collect(),
+    }))
+}
+
+fn of_server(app: &App, seen: ServerOutlook) -> PreviewServer {
+    let status = show::status(app, Some(seen.server.last_seen_at));
+    let waits = [
+        (seen.waits_for_canary, WaitingFor::Canary),
+        (seen.waits_for_parallel, WaitingFor::Parallel),
+        (status == Status::Offline, WaitingFor::Offline),
+        (seen.starts_at.is_none(), WaitingFor::Window),
+    ];
+    let update = |pending: Pending| PreviewUpdate {
+        name: pending.name,
+        from: pending.installed,
+        to: pending.candidate,
+        security: pending.security,
+        blocked_by: pending.blocked_by,
+    };
+    PreviewServer {
+        server_id: seen.server.id,
+        hostname: seen.server.hostname,
+        status,
+        environment: seen.server.environment,
+        canary: seen.canary,
+        starts_at: seen.starts_at,
+        waits_for: waits.into_iter().filter(|(does, _)| *does).map(|(_, what)| what).collect(),
+        updates: seen.updates.into_iter().map(update).collect(),
+        blocked: seen.blocked.into_iter().map(update).collect(),
+        nothing_pending: seen.nothing_pending,
+        reboot: match seen.reboots {
+            Some(false) => RebootOutlook::No,
+            None => RebootOutlook::Possible,
+            Some(true) => RebootOutlook::Certain,
+        },
+    }
+}

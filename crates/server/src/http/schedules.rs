@@ -1,0 +1,325 @@
+//! `/v1/schedules` and their runs.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::LOCATION;
+use axum::response::IntoResponse;
+use domain::schedule::next_runs;
+use store::schedules::{self, Schedule};
+use store::server_list::{self, Filter};
+use store::{Conn, Page, Paged, StoreError, rollout_targets, rollouts, runs};
+use utoipa_axum::routes as handlers;
+use vocab::{Role, RunId, ScheduleId, Selector};
+use wire::v1::{LastRun, List, Run, ScheduleRequest};
+
+use crate::app::App;
+use crate::http::credentials::Listing;
+use crate::http::{
+    ApiError, Body, Caller, Code, ETag, Here, Id, Ids, IfMatch, Limit, NoBody, NoQuery, Offset,
+    Query, Routes, page, read, show,
+};
+use crate::service;
+use crate::service::summary::reaches;
+
+/// How many of the next instants are shown.
+const NEXT_RUNS: usize = 5;
+
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .add(Role::Viewer, handlers!(list))
+        .add(Role::Operator, handlers!(create))
+        .add(Role::Viewer, handlers!(get))
+        .add(Role::Operator, handlers!(replace, delete))
+        .add(Role::Operator, handlers!(run))
+        .add(Role::Viewer, handlers!(history))
+        .add(Role::Viewer, handlers!(get_run))
+}
+
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Part {
+    /// How many at the most; all if left out.
+    #[serde(default)]
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 500, required = false)]
+    limit: Option<Limit>,
+    /// How many to pass over.
+    #[serde(default)]
+    #[param(value_type = u64, minimum = 0, default = 0, required = false)]
+    offset: Offset,
+}
+
+/// A schedule that this caller can see: a key that is limited to environments sees those that target one of them.
+async fn find(conn: &mut Conn, caller: &Caller, id: ScheduleId) -> Result<Schedule, ApiError> {
+    let found = schedules::get(conn, caller.org, id).await?;
+    match reaches(caller.environments.as_deref(), &found.targets) {
+        true => Ok(found),
+        false => Err(ApiError::not_found("schedule", &id.to_string())),
+    }
+}
+
+/// Refuses targets beyond the environments of the caller.
+fn within(caller: &Caller, targets: &Selector) -> Result<(), ApiError> {
+    if reaches(caller.environments.as_deref(), targets) {
+        return Ok(());
+    }
+    let detail =
+        "This key is limited to environments: name one of them in `targets` as `environment`.";
+    Err(ApiError::new(Code::Forbidden, detail))
+}
+
+async fn shown(app: &App, conn: &mut Conn, row: Schedule) -> Result<wire::v1::Schedule, ApiError> {
+    let (options, shown_options) = show::stored_options("schedules", row.id, &row.options)?;
+    let paced = options.pace.stagger_minutes > 0 || options.pace.max_parallel.is_some();
+    let warnings = match options.pace.window_minutes {
+        Some(_) if paced => {
+            let servers = server_list::count(conn, row.org_id, &Filter::from(&row.targets)).await?;
+            show::warnings(&options, servers)
+        }
+        _ => Vec::new(),
+    };
+    let newest = runs::list(conn, row.org_id, row.id, Page { limit: 1, offset: 0 }).await?;
+    let last_run = match newest.items.into_iter().next() {
+        Some(run) => {
+            let phase = phase_of(conn, &run).await?;
+            Some(LastRun {
+                id: run.id,
+                state: show::run_state(run.state, phase),
+                scheduled_for: run.scheduled_for.unwrap_or(run.started_at),
+                finished_at: run.finished_at,
+            })
+        }
+        None => None,
+    };
+    let next_runs = match row.enabled {
+        true => next_runs(&row.cron, &row.timezone, app.clock.now(), NEXT_RUNS),
+        false => Vec::new(),
+    };
+    Ok(wire::v1::Schedule {
+        id: row.id,
+        name: row.name,
+        description: row.description,
+        enabled: row.enabled,
+        cron: row.cron,
+        timezone: row.timezone,
+        targets: row.targets,
+        options: shown_options,
+        next_runs,
+        last_run,
+        created_at: row.created_at,
+        updated_at: row.updated_at,
+        warnings,
+    })
+}
+
+/// Where the batch of a run stands, if the run's own word does not say.
+async fn phase_of(
+    conn: &mut Conn,
+    run: &runs::Run,
+) -> Result<Option<domain::rollout::Phase>, ApiError> {
+    match (run.state, run.batch_id) {
+        (runs::State::Running, Some(batch)) => match rollouts::get(conn, run.org_id, batch).await {
+            Err(StoreError::NotFound { .. }) => Ok(None),
+            found => Ok(Some(found?.head.phase)),
+        },
+        _ => Ok(None),
+    }
+}
+
+async fn shown_run(conn: &mut Conn, run: runs::Run) -> Result<Run, ApiError> {
+    let phase = phase_of(conn, &run).await?;
+    let progress = match run.batch_id {
+        Some(batch) => {
+            let counts = rollout_targets::counts(conn, batch).await?;
+            Some(show::progress(&counts, phase.unwrap_or(domain::rollout::Phase::Running)))
+        }
+        None => None,
+    };
+    let skipped = run.state == runs::State::Skipped;
+    let (_, options) = show::stored_options("runs", run.id, &run.options)?;
+    Ok(Run {
+        id: run.id,
+        schedule_id: run.schedule_id,
+        trigger: show::trigger(run.trigger_kind),
+        state: show::run_state(run.state, phase),
+        skip_reason: run.skip_reason,
+        scheduled_for: run.scheduled_for.unwrap_or(run.started_at),
+        started_at: (!skipped).then_some(run.started_at),
+        finished_at: run.finished_at,
+        batch_id: run.batch_id,
+        progress,
+        options,
+        targets: run.targets,
+    })
+}
+
+/// List schedules
+///
+/// All schedules of the organization, by name; a part of them if `limit` is given.
+#[utoipa::path(get, path = "/v1/schedules", tag = "Schedules", operation_id = "list_schedules", params(Part),
+    responses((status = 200, description = "The schedules.", body = List<wire::v1::Schedule>)))]
+async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    here: Here,
+    Query(part): Query<Part>,
+) -> Result<Json<List<wire::v1::Schedule>>, ApiError> {
+    let mut reader = app.db.snapshot().await?;
+    let mut all = schedules::list(&mut reader, caller.org).await?;
+    all.retain(|one| reaches(caller.environments.as_deref(), &one.targets));
+    let total = all.len() as u64;
+    let everything = u32::try_from(total).unwrap_or(u32::MAX).max(1);
+    let page =
+        Page { limit: part.limit.map_or(everything, |limit| limit.0), offset: part.offset.0 };
+    let skip = usize::try_from(page.offset).unwrap_or(usize::MAX);
+    let mut items = Vec::new();
+    for row in all.into_iter().skip(skip).take(page.limit as usize) {
+        items.push(shown(&app, &mut reader, row).await?);
+    }
+    Ok(page::list(&here, page, Paged { items, total }, |schedule| schedule))
+}
+
+/// Create a schedule
+///
+/// `cron` has five fields, in the time of `timezone`. `targets` says which servers, at least one selector, and is resolved when a run starts.
+#[utoipa::path(post, path = "/v1/schedules", tag = "Schedules", operation_id = "create_schedule",
+    request_body = ScheduleRequest,
+    responses((status = 201, description = "The schedule was made.", body = wire::v1::Schedule)))]
+async fn create(
+    State(app): State<App>,
+    caller: Caller,
+    Query(NoQuery {}): Query<NoQuery>,
+    Body(body): Body<ScheduleRequest>,
+) -> Result<impl IntoResponse, ApiError> {
+    let wanted = read::schedule(body)?;
+    within(&caller, &wanted.targets)?;
+    let made = service::schedules::create(&app, &caller.actor(), wanted).await?;
+    let location = format!("/v1/schedules/{}", made.id);
+    let etag = ETag(made.generation);
+    let body = shown(&app, &mut *app.db.read().await?, made).await?;
+    Ok((StatusCode::CREATED, [(LOCATION, location)], etag, Json(body)))
+}
+
+/// Get a schedule
+#[utoipa::path(get, path = "/v1/schedules/{schedule_id}", tag = "Schedules", operation_id = "get_schedule",
+    params(("schedule_id" = ScheduleId, Path, description = "Which schedule.")),
+    responses((status = 200, description = "The schedule.", body = wire::v1::Schedule)))]
+async fn get(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<ScheduleId>,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Result<impl IntoResponse, ApiError> {
+    let mut reader = app.db.snapshot().await?;
+    let row = find(&mut reader, &caller, id).await?;
+    let etag = ETag(row.generation);
+    Ok((etag, Json(shown(&app, &mut reader, row).await?)))
+}
+
+/// Update a schedule
+///
+/// Replaces the whole: a field that is left out gets its default. Runs that are under way go on as they were ordered.
+#[utoipa::path(put, path = "/v1/schedules/{schedule_id}", tag = "Schedules", operation_id = "update_schedule",
+    params(("schedule_id" = ScheduleId, Path, description = "Which schedule.")),
+    request_body = ScheduleRequest,
+    responses((status = 200, description = "The schedule as it is now.", body = wire::v1::Schedule)))]
+async fn replace(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<ScheduleId>,
+    Query(NoQuery {}): Query<NoQuery>,
+    if_match: IfMatch,
+    Body(body): Body<ScheduleRequest>,
+) -> Result<impl IntoResponse, ApiError> {
+    let seen = find(&mut *app.db.read().await?, &caller, id).await?;
+    if_match.check(seen.generation)?;
+    let wanted = read::schedule(body)?;
+    within(&caller, &wanted.targets)?;
+    let after = service::schedules::replace(&app, &caller.actor(), &seen, wanted).await?;
+    let etag = ETag(after.generation);
+    Ok((etag, Json(shown(&app, &mut *app.db.read().await?, after).await?)))
+}
+
+/// Delete a schedule
+///
+/// With its history. A batch that it started goes on.
+#[utoipa::path(delete, path = "/v1/schedules/{schedule_id}", tag = "Schedules", operation_id = "delete_schedule",
+    params(("schedule_id" = ScheduleId, Path, description = "Which schedule.")),
+    responses((status = 204, description = "The schedule was deleted.")))]
+async fn delete(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<ScheduleId>,
+    Query(NoQuery {}): Query<NoQuery>,
+    if_match: IfMatch,
+) -> Result<StatusCode, ApiError> {
+    let seen = find(&mut *app.db.read().await?, &caller, id).await?;
+    if_match.check(seen.generation)?;
+    service::schedules::delete(&app, &caller.actor(), &seen).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Run a schedule now
+///
+/// Also one that is not enabled. 409 `run_in_progress` while a run of it has not ended.
+#[utoipa::path(post, path = "/v1/schedules/{schedule_id}/run", tag = "Schedules", operation_id = "run_schedule",
+    params(("schedule_id" = ScheduleId, Path, description = "Which schedule.")),
+    responses((status = 202, description = "The run was started.", body = Run)))]
+async fn run(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<ScheduleId>,
+    Query(NoQuery {}): Query<NoQuery>,
+    NoBody: NoBody,
+) -> Result<impl IntoResponse, ApiError> {
+    let schedule = find(&mut *app.db.read().await?, &caller, id).await?;
+    let run = service::schedules::run(&app, &caller.actor(), &schedule).await?;
+    let location = format!("/v1/schedules/{id}/runs/{}", run.id);
+    let body = shown_run(&mut *app.db.snapshot().await?, run).await?;
+    Ok((StatusCode::ACCEPTED, [(LOCATION, location)], Json(body)))
+}
+
+/// Get the history of a schedule
+///
+/// Its runs with their results, newest first; also those that were skipped, with the reason.
+#[utoipa::path(get, path = "/v1/schedules/{schedule_id}/runs", tag = "Schedules", operation_id = "list_runs",
+    params(("schedule_id" = ScheduleId, Path, description = "Which schedule."), Listing),
+    responses((status = 200, description = "A page of runs.", body = List<Run>)))]
+async fn history(
+    State(app): State<App>,
+    caller: Caller,
+    here: Here,
+    Id(id): Id<ScheduleId>,
+    Query(listing): Query<Listing>,
+) -> Result<Json<List<Run>>, ApiError> {
+    let page = page::page(listing.limit, listing.offset);
+    let mut reader = app.db.snapshot().await?;
+    find(&mut reader, &caller, id).await?;
+    let found = runs::list(&mut reader, caller.org, id, page).await?;
+    let mut items = Vec::with_capacity(found.items.len());
+    for run in found.items {
+        items.push(shown_run(&mut reader, run).await?);
+    }
+    Ok(page::list(&here, page, Paged { items, total: found.total }, |run| run))
+}
+
+/// Get a run of a schedule
+#[utoipa::path(get, path = "/v1/schedules/{schedule_id}/runs/{run_id}", tag = "Schedules", operation_id = "get_run",
+    params(("schedule_id" = ScheduleId, Path, description = "Which schedule."),
+        ("run_id" = RunId, Path, description = "Which run.")),
+    responses((status = 200, description = "The run.", body = Run)))]
+async fn get_run(
+    State(app): State<App>,
+    caller: Caller,
+    Ids(schedule, id): Ids<ScheduleId, RunId>,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Result<Json<Run>, ApiError> {
+    let mut reader = app.db.snapshot().await?;
+    find(&mut reader, &caller, schedule).await?;
+    let run = runs::get(&mut reader, caller.org, id).await?;
+    if run.schedule_id != schedule {
+        return Err(ApiError::not_found("run", &id.to_string()));
+    }
+    Ok(Json(shown_run(&mut reader, run).await?))
+}

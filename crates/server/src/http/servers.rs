@@ -1,0 +1,336 @@
+//! `/v1/servers`.
+
+use std::collections::BTreeSet;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::LOCATION;
+use axum::response::IntoResponse;
+use domain::server::Presence;
+use jiff::{SignedDuration, Timestamp};
+use store::server_list::{self, Sort};
+use store::servers::{self, Server};
+use store::{Conn, refreshes};
+use utoipa_axum::routes as handlers;
+use vocab::{Environment, OsFilter, Role, ServerId, Status, Tag, TaskId};
+use wire::v1::{Batch, Cve, CveState, List, Package, PatchServer, Refresh, ServerDetail};
+
+use crate::app::App;
+use crate::http::credentials::Errors;
+use crate::http::read::{self, Commas};
+use crate::http::{
+    ApiError, Body, Caller, ETag, Here, Id, Ids, IfMatch, Limit, NoBody, NoQuery, Offset, Query,
+    Routes, batches, page, show,
+};
+use crate::service::rollouts::{NewRollout, Origin};
+use crate::service::servers::{inventory, joined, severity};
+use crate::service::{self, ServiceError, TRIES};
+
+const Q_CHARS_MAX: usize = 253;
+
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .add(Role::Viewer, handlers!(list))
+        .add(Role::Viewer, handlers!(get))
+        .add(Role::Admin, handlers!(remove))
+        .add(Role::Operator, handlers!(refresh))
+        .add(Role::Viewer, handlers!(get_refresh))
+        .add(Role::Operator, handlers!(patch))
+        .add(Role::Admin, handlers!(release))
+}
+
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Filter {
+    /// Whether they are heard from.
+    status: Option<Status>,
+    /// The environment that they are in.
+    #[param(value_type = Option<Environment>)]
+    environment: Option<Environment>,
+    /// The system that they run, by id or by id and version: `debian`, `Debian 12`.
+    #[param(value_type = Option<String>)]
+    os: Option<OsFilter>,
+    /// What their name holds, in upper or lower case.
+    #[param(max_length = 253)]
+    q: Option<String>,
+    /// The tags that they carry, all of them, with commas between them.
+    #[serde(default)]
+    #[param(value_type = Option<String>, required = false)]
+    tag: Commas<Tag>,
+    /// Whether they should be rebooted.
+    reboot_required: Option<bool>,
+    /// In which order; by name if left out.
+    #[param(inline)]
+    sort: Option<SortBy>,
+    /// How many at the most.
+    #[serde(default)]
+    #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
+    limit: Limit,
+    /// How many to pass over.
+    #[serde(default)]
+    #[param(value_type = u64, minimum = 0, default = 0, required = false)]
+    offset: Offset,
+}
+
+/// In which order servers are listed. Every order ends with the id.
+#[derive(Debug, Clone, Copy, Default, serde::Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum SortBy {
+    /// By name.
+    #[default]
+    Hostname,
+    /// Those longest not heard from first.
+    LastSeen,
+    /// Those with the most pending security updates first.
+    SecurityUpdates,
+    /// Those that joined last first.
+    Newest,
+}
+
+/// The first instant of a contact that still makes a server online.
+pub(crate) fn online_since(app: &App) -> Timestamp {
+    let presence = Presence { last_seen: None, sync_seconds: app.settings.sync_seconds };
+    // Not including the instant at which the patience has run out; times are kept to the microsecond.
+    let patience = presence.patience() - SignedDuration::from_micros(1);
+    app.clock.now().saturating_sub(patience).unwrap_or(Timestamp::MIN)
+}
+
+/// A server that this caller can see.
+pub(crate) async fn find(
+    conn: &mut Conn,
+    caller: &Caller,
+    id: ServerId,
+) -> Result<Server, ApiError> {
+    let server = servers::get(conn, caller.org, id).await?;
+    match caller.may_touch(server.environment.as_ref()) {
+        true => Ok(server),
+        false => Err(ApiError::not_found("server", &id.to_string())),
+    }
+}
+
+/// List servers
+///
+/// By name, unless `sort` says otherwise; then by id. A key that is limited to environments sees the servers in them.
+#[utoipa::path(get, path = "/v1/servers", tag = "Servers", operation_id = "list_servers", params(Filter),
+    responses((status = 200, description = "A page of servers.", body = List<wire::v1::Server>)))]
+async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    here: Here,
+    Query(filter): Query<Filter>,
+) -> Result<Json<List<wire::v1::Server>>, ApiError> {
+    let page = page::page(filter.limit, filter.offset);
+    let sort = match filter.sort.unwrap_or_default() {
+        SortBy::Hostname => Sort::Hostname,
+        SortBy::LastSeen => Sort::LastSeen,
+        SortBy::SecurityUpdates => Sort::SecurityUpdates,
+        SortBy::Newest => Sort::Newest,
+    };
+    let wanted = server_list::Filter {
+        status: filter.status.map(|status| (status, online_since(&app))),
+        environment: filter.environment,
+        environments: caller.environments.as_deref().map(<[Environment]>::to_vec),
+        os: filter.os,
+        tags: filter.tag.0,
+        ids: Vec::new(),
+        // Nothing has a longer name; a longer search finds nothing.
+        q: filter.q.map(|q| q.chars().take(Q_CHARS_MAX + 1).collect()),
+        reboot_required: filter.reboot_required,
+    };
+    let mut reader = app.db.snapshot().await?;
+    let paged = server_list::list(&mut reader, caller.org, &wanted, sort, page).await?;
+    Ok(page::list(&here, page, paged, |row| show::server(&app, row)))
+}
+
+/// Get a server
+///
+/// With its packages, what is pending for each, and the CVEs that its pending updates fix.
+#[utoipa::path(get, path = "/v1/servers/{server_id}", tag = "Servers", operation_id = "get_server",
+    params(("server_id" = ServerId, Path, description = "Which server.")),
+    responses((status = 200, description = "The server with all that is known of it.", body = ServerDetail)))]
+async fn get(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<ServerId>,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Result<impl IntoResponse, ApiError> {
+    let mut reader = app.db.snapshot().await?;
+    let row = find(&mut reader, &caller, id).await?;
+    let (installed, pending) = inventory(&mut reader, &row).await?;
+    drop(reader);
+    let updates = joined(&installed, &pending);
+    let packages = installed.iter().enumerate().map(|(place, package)| {
+        let update = updates.get(&place);
+        Package {
+            name: package.name.clone(),
+            version: package.version.clone(),
+            arch: package.arch.clone(),
+            source: package.source().to_owned(),
+            available_version: update.map(|update| update.candidate.clone()),
+            security: update.is_some_and(|update| update.security),
+            held: package.held,
+            blocked_by: update.and_then(|update| update.blocked_by),
+        }
+    });
+    let packages = packages.collect();
+    let etag = ETag(row.generation);
+    let server = show::server(&app, row);
+    Ok((etag, Json(ServerDetail { server, packages, cves: cves(&pending) })))
+}
+
+/// The flaws that pending updates fix, the worst first.
+fn cves(pending: &[vocab::Pending]) -> Vec<Cve> {
+    let mut known = BTreeSet::new();
+    let mut cves: Vec<Cve> = Vec::new();
+    for update in pending {
+        for id in &update.cves {
+            if known.insert((id, &update.name)) {
+                cves.push(Cve {
+                    id: id.clone(),
+                    severity: severity(update),
+                    cvss: None,
+                    package: update.name.clone(),
+                    installed_version: update.installed.clone(),
+                    fixed_version: Some(update.candidate.clone()),
+                    state: CveState::Open,
+                    kev: false,
+                    epss: None,
+                    published: None,
+                });
+            }
+        }
+    }
+    cves.sort_by(|a, b| {
+        b.severity.cmp(&a.severity).then_with(|| (&a.id, &a.package).cmp(&(&b.id, &b.package)))
+    });
+    cves
+}
+
+/// Remove a server
+///
+/// It leaves every list, and its unfinished tasks end as `canceled`. Its agent stays installed, is told so at its next
+/// contact, and executes nothing any more. Enrolling again makes a new server.
+#[utoipa::path(delete, path = "/v1/servers/{server_id}", tag = "Servers", operation_id = "remove_server",
+    params(("server_id" = ServerId, Path, description = "Which server.")),
+    responses((status = 204, description = "The server was removed.")))]
+async fn remove(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<ServerId>,
+    Query(NoQuery {}): Query<NoQuery>,
+    if_match: IfMatch,
+) -> Result<StatusCode, ApiError> {
+    // A scan that arrives at this moment changes the server, and is no reason to refuse.
+    for _ in 0..TRIES {
+        let seen = find(&mut *app.db.read().await?, &caller, id).await?;
+        if_match.check(seen.generation)?;
+        match service::servers::remove(&app, &caller.actor(), &seen).await {
+            Err(ServiceError::Stale) => {}
+            done => return Ok(done.map(|()| StatusCode::NO_CONTENT)?),
+        }
+    }
+    Err(ServiceError::Stale.into())
+}
+
+/// Refresh a server
+///
+/// Its agent makes contact and looks at its packages at once. `Location` shows when that is done. While one refresh is
+/// under way, another is answered with the same one. 409 `server_offline` if the agent is not heard from.
+#[utoipa::path(post, path = "/v1/servers/{server_id}/refresh", tag = "Servers", operation_id = "refresh_server",
+    params(("server_id" = ServerId, Path, description = "Which server.")),
+    responses((status = 202, description = "The agent was asked.", body = Refresh)))]
+async fn refresh(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<ServerId>,
+    Query(NoQuery {}): Query<NoQuery>,
+    NoBody: NoBody,
+) -> Result<impl IntoResponse, ApiError> {
+    find(&mut *app.db.read().await?, &caller, id).await?;
+    let asked = service::refresh::request(&app, &caller.actor(), caller.org, id).await?;
+    let location = format!("/v1/servers/{id}/refreshes/{}", asked.id);
+    Ok((StatusCode::ACCEPTED, [(LOCATION, location)], Json(show::refresh(asked))))
+}
+
+/// Get a refresh
+#[utoipa::path(get, path = "/v1/servers/{server_id}/refreshes/{refresh_id}", tag = "Servers",
+    operation_id = "get_refresh",
+    params(("server_id" = ServerId, Path, description = "Which server."),
+        ("refresh_id" = TaskId, Path, description = "Which refresh.")),
+    responses((status = 200, description = "Where it stands.", body = Refresh)))]
+async fn get_refresh(
+    State(app): State<App>,
+    caller: Caller,
+    Ids(server, id): Ids<ServerId, TaskId>,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Result<Json<Refresh>, ApiError> {
+    let mut reader = app.db.read().await?;
+    let found = refreshes::get(&mut reader, caller.org, id).await?;
+    if found.server_id != server {
+        return Err(ApiError::not_found("refresh", &id.to_string()));
+    }
+    // What was asked of a server that is gone since can still be seen by those who saw the server.
+    if caller.environments.is_some() {
+        find(&mut reader, &caller, server).await?;
+    }
+    Ok(Json(show::refresh(found)))
+}
+
+/// Install updates on a server
+///
+/// A batch of this one server. Give `packages`, or `security_only`, or both: nothing is patched by omission.
+#[utoipa::path(post, path = "/v1/servers/{server_id}/patch", tag = "Servers", operation_id = "patch_server",
+    params(("server_id" = ServerId, Path, description = "Which server.")), request_body = PatchServer,
+    responses((status = 202, description = "The batch was accepted.", body = Batch)))]
+async fn patch(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<ServerId>,
+    Query(NoQuery {}): Query<NoQuery>,
+    Body(body): Body<PatchServer>,
+) -> Result<impl IntoResponse, ApiError> {
+    find(&mut *app.db.read().await?, &caller, id).await?;
+    let mut errors = Errors::default();
+    let options = read::order(&mut errors, body.options());
+    errors.done()?;
+    let new = NewRollout {
+        org: caller.org,
+        options,
+        servers: vec![id],
+        starts_at: app.clock.now(),
+        origin: Origin::Api,
+        started_by: caller.key.to_string(),
+        run_id: None,
+    };
+    let made = service::rollouts::create(&app, new).await?;
+    batches::accepted(&app, made).await
+}
+
+/// Release a server from quarantine
+///
+/// A server whose identity was used by two hosts gets no orders until somebody decides. After this, of the two the one that makes
+/// contact first is the server; if the other one does too, both are in quarantine again.
+#[utoipa::path(post, path = "/v1/servers/{server_id}/release", tag = "Servers", operation_id = "release_server",
+    params(("server_id" = ServerId, Path, description = "Which server.")),
+    responses((status = 200, description = "The server gets orders again.", body = wire::v1::Server)))]
+async fn release(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<ServerId>,
+    Query(NoQuery {}): Query<NoQuery>,
+    NoBody: NoBody,
+) -> Result<impl IntoResponse, ApiError> {
+    for _ in 0..TRIES {
+        let seen = find(&mut *app.db.read().await?, &caller, id).await?;
+        match service::servers::release(&app, &caller.actor(), &seen).await {
+            Err(ServiceError::Stale) => {}
+            done => {
+                let row = done?;
+                return Ok((ETag(row.generation), Json(show::server(&app, row))));
+            }
+        }
+    }
+    Err(ServiceError::Stale.into())
+}

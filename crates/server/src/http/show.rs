@@ -1,0 +1,394 @@
+//! Meaning to words: how servers, schedules, runs, batches and patches are answered.
+//!
+//! Matches here are exhaustive, so that a new state stops the build where someone must choose what the outside sees.
+
+use std::collections::BTreeMap;
+
+use domain::rollout::{End, Halt, Held, Outcome, Phase, Skip, Target};
+use domain::server::Presence;
+use jiff::Timestamp;
+use serde_json::Value;
+use store::StoreError;
+use store::batches::Named;
+use store::patches::Patch;
+use store::rollout_targets::TargetResult;
+use store::runs;
+use vocab::{FailureCode, Hostname, Line, Severity, Stage, Status};
+use wire::v1::{
+    Activity, BatchState, Options, Origin, PackageChange, PatchVersion, Progress, Reboot, RunState,
+    SeverityCounts, Summary, Task, TaskResult, TaskState, Trigger, WaitingFor,
+};
+
+use crate::app::App;
+use crate::http::ApiError;
+use crate::service::PatchOptions;
+
+/// Whether a server that was last heard from then is online.
+pub(crate) fn status(app: &App, last_seen: Option<Timestamp>) -> Status {
+    Presence { last_seen, sync_seconds: app.settings.sync_seconds }.status(app.clock.now())
+}
+
+/// A server, as a list shows it.
+pub(crate) fn server(app: &App, row: store::servers::Server) -> wire::v1::Server {
+    let line = |text: &str| (!text.is_empty()).then(|| Line::made_of(text));
+    wire::v1::Server {
+        id: row.id,
+        status: status(app, Some(row.last_seen_at)),
+        hostname: row.hostname,
+        environment: row.environment,
+        tags: row.tags,
+        os: Some(row.os),
+        kernel: line(&row.kernel),
+        arch: line(&row.arch),
+        package_manager: row.package_manager,
+        agent_version: line(&row.agent_version),
+        last_seen_at: Some(row.last_seen_at),
+        enrolled_at: row.enrolled_at,
+        last_scan_at: row.last_scan_at,
+        reboot_required: row.reboot_required,
+        reboot_reasons: row.reboot_reasons.iter().map(|reason| Line::made_of(reason)).collect(),
+        activity: activity(&row.activity),
+        quarantine: row.quarantine.as_deref().map(Line::made_of),
+        summary: Summary {
+            packages: row.packages,
+            updates: row.updates,
+            security_updates: row.security_updates,
+            cves: severities(&row.cves),
+        },
+    }
+}
+
+fn activity(word: &str) -> Activity {
+    match word {
+        "scanning" => Activity::Scanning,
+        "patching" => Activity::Patching,
+        "rebooting" => Activity::Rebooting,
+        _ => Activity::Idle,
+    }
+}
+
+/// So many of each severity.
+pub(crate) fn severities(counts: &BTreeMap<Severity, u32>) -> SeverityCounts {
+    let count = |severity| counts.get(&severity).copied().unwrap_or(0);
+    SeverityCounts {
+        critical: count(Severity::Critical),
+        high: count(Severity::High),
+        medium: count(Severity::Medium),
+        low: count(Severity::Low),
+        unknown: count(Severity::Unknown),
+    }
+}
+
+/// A refresh.
+pub(crate) fn refresh(row: store::refreshes::Refresh) -> wire::v1::Refresh {
+    use store::refreshes::State;
+    use wire::v1::RefreshState;
+    wire::v1::Refresh {
+        id: row.id,
+        server_id: row.server_id,
+        state: match row.state {
+            State::Requested => RefreshState::Pending,
+            State::Succeeded => RefreshState::Completed,
+            State::Failed => RefreshState::Failed,
+            State::TimedOut => RefreshState::TimedOut,
+            State::Canceled => RefreshState::Canceled,
+        },
+        requested_at: row.requested_at,
+        deadline_at: row.deadline,
+        completed_at: row.ended_at,
+        message: row.message.as_deref().map(Line::made_of),
+    }
+}
+
+/// Stored options, as the API shows them.
+pub(crate) fn stored_options(
+    table: &'static str,
+    id: impl ToString,
+    stored: &Value,
+) -> Result<(PatchOptions, Options), ApiError> {
+    let options = PatchOptions::from_json(stored).map_err(|source| StoreError::Corrupt {
+        table,
+        id: id.to_string(),
+        source: source.into(),
+    })?;
+    let shown = self::options(&options);
+    Ok((options, shown))
+}
+
+/// Options, as the API shows them.
+pub(crate) fn options(options: &PatchOptions) -> Options {
+    let PatchOptions { order, pace } = options.clone();
+    Options {
+        packages: order.packages,
+        exclude: order.exclude,
+        security_only: order.security_only,
+        reboot: order.reboot,
+        stagger_minutes: pace.stagger_minutes,
+        max_parallel: pace.max_parallel,
+        canary: pace.canary.unwrap_or(vocab::Portion::Count(0)),
+        max_failures: pace.max_failures,
+        window_minutes: pace.window_minutes,
+        dry_run: order.dry_run,
+    }
+}
+
+/// What the author of a pace may not have meant, for so many servers.
+pub(crate) fn warnings(options: &PatchOptions, servers: u64) -> Vec<String> {
+    let total = u32::try_from(servers).unwrap_or(u32::MAX);
+    let (span, Some(window)) = (options.pace.span(total), options.pace.window_minutes) else {
+        return Vec::new();
+    };
+    let minutes = span.as_mins();
+    if minutes <= i64::from(window) {
+        return Vec::new();
+    }
+    vec![format!(
+        "the starts of {total} servers take {minutes} minutes at this pace and the window closes after {window}: \
+         servers whose turn comes later are skipped"
+    )]
+}
+
+/// Where a batch stands.
+pub(crate) fn batch_state(phase: Phase) -> BatchState {
+    match phase {
+        Phase::Scheduled => BatchState::Scheduled,
+        Phase::Running => BatchState::Running,
+        Phase::Paused => BatchState::Paused,
+        Phase::Halted(_) => BatchState::Halted,
+        Phase::Canceling => BatchState::Canceling,
+        Phase::Ended(End::Succeeded) => BatchState::Succeeded,
+        Phase::Ended(End::CompletedWithErrors) => BatchState::CompletedWithErrors,
+        Phase::Ended(End::Failed) => BatchState::Failed,
+        Phase::Ended(End::Canceled) => BatchState::Canceled,
+        Phase::Ended(End::Expired) => BatchState::Expired,
+    }
+}
+
+/// Why a batch halted.
+pub(crate) fn halt_reason(phase: Phase) -> Option<String> {
+    match phase {
+        Phase::Halted(Halt::CanaryFailed) => Some("a server that went first failed".into()),
+        Phase::Halted(Halt::TooManyFailures) => {
+            Some("as many servers failed as `max_failures` names".into())
+        }
+        Phase::Scheduled | Phase::Running | Phase::Paused | Phase::Canceling | Phase::Ended(_) => {
+            None
+        }
+    }
+}
+
+/// By which door a batch came.
+pub(crate) fn origin(word: &str) -> Origin {
+    match word {
+        "schedule" => Origin::Schedule,
+        "dashboard" => Origin::Dashboard,
+        _ => Origin::Api,
+    }
+}
+
+/// How far a batch is.
+pub(crate) fn progress(counts: &BTreeMap<String, u64>, phase: Phase) -> Progress {
+    let count = |word: &str| counts.get(word).map_or(0, |n| u32::try_from(*n).unwrap_or(u32::MAX));
+    let not_started = count("waiting");
+    let (pending, waiting) =
+        if phase == Phase::Scheduled { (not_started, 0) } else { (0, not_started) };
+    let total: u64 = counts.values().sum();
+    let ended = ["succeeded", "no_change", "failed", "timed_out", "skipped", "canceled"];
+    let ended: u64 = ended.iter().filter_map(|word| counts.get(*word)).sum();
+    let percent = (ended * 100).checked_div(total).unwrap_or(100);
+    Progress {
+        total: u32::try_from(total).unwrap_or(u32::MAX),
+        pending,
+        waiting,
+        dispatched: count(Stage::Dispatched.as_str()),
+        preflight: count(Stage::Preflight.as_str()),
+        downloading: count(Stage::Downloading.as_str()),
+        installing: count(Stage::Installing.as_str()),
+        restarting_services: count(Stage::RestartingServices.as_str()),
+        rebooting: count(Stage::Rebooting.as_str()),
+        verifying: count(Stage::Verifying.as_str()),
+        succeeded: count("succeeded"),
+        no_change: count("no_change"),
+        failed: count("failed"),
+        timed_out: count("timed_out"),
+        skipped: count("skipped"),
+        canceled: count("canceled"),
+        percent: u8::try_from(percent).unwrap_or(100),
+    }
+}
+
+/// One server's part of a batch.
+pub(crate) fn task(
+    row: TargetResult,
+    named: Option<&Named>,
+    phase: Phase,
+    held: Option<Held>,
+) -> Task {
+    let (started_at, finished_at, deadline_at) = match row.target {
+        Target::Waiting => (None, None, None),
+        Target::Busy(busy) => (Some(busy.started_at), None, Some(busy.by)),
+        Target::Done(done) => (done.started_at, Some(done.at), None),
+    };
+    let unnamed = || Hostname::made_of(&row.server_id.to_string());
+    Task {
+        id: row.task_id,
+        server_id: row.server_id,
+        hostname: named.map_or_else(unnamed, |named| named.hostname.clone()),
+        state: task_state(row.target, phase),
+        waiting_for: (row.target == Target::Waiting)
+            .then_some(held)
+            .flatten()
+            .and_then(waiting_for),
+        deadline_at,
+        started_at,
+        finished_at,
+        result: task_result(&row),
+    }
+}
+
+fn task_state(target: Target, phase: Phase) -> TaskState {
+    match target {
+        Target::Waiting if phase == Phase::Scheduled => TaskState::Pending,
+        Target::Waiting => TaskState::Waiting,
+        Target::Busy(busy) => match busy.stage {
+            Stage::Dispatched => TaskState::Dispatched,
+            Stage::Preflight => TaskState::Preflight,
+            Stage::Downloading => TaskState::Downloading,
+            Stage::Installing => TaskState::Installing,
+            Stage::RestartingServices => TaskState::RestartingServices,
+            Stage::Rebooting => TaskState::Rebooting,
+            Stage::Verifying => TaskState::Verifying,
+        },
+        Target::Done(done) => match done.outcome {
+            Outcome::Succeeded => TaskState::Succeeded,
+            Outcome::NoChange => TaskState::NoChange,
+            Outcome::Failed(_) => TaskState::Failed,
+            Outcome::TimedOut(_) => TaskState::TimedOut,
+            Outcome::Skipped(_) => TaskState::Skipped,
+            Outcome::Canceled(_) => TaskState::Canceled,
+        },
+    }
+}
+
+/// What keeps a task waiting. That its batch is paused or halted is the batch's to say.
+fn waiting_for(held: Held) -> Option<WaitingFor> {
+    match held {
+        Held::Scheduled { .. } => Some(WaitingFor::Window),
+        Held::Paused | Held::Halted(_) => None,
+        Held::Offline => Some(WaitingFor::Offline),
+        Held::Elsewhere(_) | Held::Parallel => Some(WaitingFor::Parallel),
+        Held::Canary => Some(WaitingFor::Canary),
+        Held::Stagger { .. } => Some(WaitingFor::Stagger),
+    }
+}
+
+fn task_result(row: &TargetResult) -> Option<TaskResult> {
+    let Target::Done(done) = row.target else { return None };
+    let report: Option<wire::agent::OrderResult> =
+        row.result.clone().and_then(|report| serde_json::from_value(report).ok());
+    let log = format!("/v1/batches/{}/tasks/{}/log", row.rollout_id, row.task_id);
+    let seconds = |from: Timestamp, to: Timestamp| {
+        u64::try_from(to.duration_since(from).as_secs()).unwrap_or(0)
+    };
+    let took = done.started_at.map_or(0, |started| seconds(started, done.at));
+    let failure_code = failure_code(done.outcome);
+    let Some(report) = report else {
+        let unsaid = matches!(done.outcome, Outcome::Canceled(_));
+        return (!unsaid).then(|| TaskResult {
+            packages: Vec::new(),
+            reboot: Reboot::default(),
+            duration: took,
+            exit: None,
+            failure_code,
+            message: None,
+            log,
+        });
+    };
+    let text = |line: &Line| line.as_str().to_owned();
+    let packages = report.packages.iter().map(|change| PackageChange {
+        name: text(&change.name),
+        from: change.from.as_ref().map(text),
+        to: change.to.as_ref().map(text),
+    });
+    Some(TaskResult {
+        packages: packages.collect(),
+        reboot: Reboot {
+            needed: report.reboot_needed,
+            done: report.reboot_seconds.is_some(),
+            seconds: report.reboot_seconds,
+        },
+        duration: seconds(report.started_at, report.finished_at),
+        exit: report.exit,
+        failure_code,
+        message: report.message,
+        log,
+    })
+}
+
+fn failure_code(outcome: Outcome) -> Option<FailureCode> {
+    match outcome {
+        Outcome::Failed(code) => Some(code),
+        Outcome::TimedOut(Stage::Rebooting) => Some(FailureCode::RebootTimeout),
+        Outcome::TimedOut(
+            Stage::Dispatched
+            | Stage::Preflight
+            | Stage::Downloading
+            | Stage::Installing
+            | Stage::RestartingServices
+            | Stage::Verifying,
+        ) => Some(FailureCode::AgentLost),
+        Outcome::Skipped(Skip::WindowClosed) => Some(FailureCode::WindowClosed),
+        Outcome::Succeeded
+        | Outcome::NoChange
+        | Outcome::Skipped(Skip::NotApplicable)
+        | Outcome::Canceled(_) => None,
+    }
+}
+
+/// Where a run stands: as its batch does, or as was written down when that ended.
+pub(crate) fn run_state(state: runs::State, batch: Option<Phase>) -> RunState {
+    match (state, batch) {
+        (runs::State::Skipped, _) => RunState::Skipped,
+        (runs::State::Ended(end), _) => of_phase(Phase::Ended(end)),
+        (runs::State::Running, phase) => of_phase(phase.unwrap_or(Phase::Running)),
+    }
+}
+
+fn of_phase(phase: Phase) -> RunState {
+    match batch_state(phase) {
+        BatchState::Scheduled => RunState::Scheduled,
+        BatchState::Running => RunState::Running,
+        BatchState::Paused => RunState::Paused,
+        BatchState::Halted => RunState::Halted,
+        BatchState::Canceling => RunState::Canceling,
+        BatchState::Succeeded => RunState::Succeeded,
+        BatchState::CompletedWithErrors => RunState::CompletedWithErrors,
+        BatchState::Failed => RunState::Failed,
+        BatchState::Canceled => RunState::Canceled,
+        BatchState::Expired => RunState::Expired,
+    }
+}
+
+/// What started a run.
+pub(crate) fn trigger(trigger: runs::Trigger) -> Trigger {
+    match trigger {
+        runs::Trigger::Cron => Trigger::Cron,
+        runs::Trigger::Manual => Trigger::Manual,
+    }
+}
+
+/// A patch, as a list shows it.
+pub(crate) fn patch(row: Patch) -> wire::v1::Patch {
+    let versions: Vec<PatchVersion> = serde_json::from_value(row.versions).unwrap_or_default();
+    wire::v1::Patch {
+        package_name: row.package_name,
+        severity: crate::service::patches::severity(row.severity_order),
+        severity_source: row.severity_source,
+        update_type: row.update_type,
+        versions,
+        affected_servers: row.servers_order.unsigned_abs(),
+        cves: row.cves,
+        kev: row.kev_order == 0,
+        first_seen_at: row.first_seen_at,
+    }
+}

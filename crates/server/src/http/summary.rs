@@ -1,0 +1,58 @@
+//! `/v1/summary`: the organization in numbers.
+
+use axum::Json;
+use axum::extract::State;
+use utoipa_axum::routes as handlers;
+use vocab::Role;
+use wire::v1::{
+    BatchCounts, FleetSummary, PatchCounts, ScheduleCounts, ServerCounts, SeverityCounts,
+};
+
+use crate::app::App;
+use crate::http::{ApiError, Caller, NoQuery, Query, Routes, servers};
+use crate::service::summary::numbers;
+
+pub(crate) fn routes() -> Routes {
+    Routes::new().add(Role::Viewer, handlers!(summary))
+}
+
+/// Get the summary
+///
+/// Counts for an overview. Those of patches and reboots follow the scans by about a second: `counted_at` says as of when they are.
+#[utoipa::path(get, path = "/v1/summary", tag = "Summary", operation_id = "get_summary",
+    responses((status = 200, description = "The organization in numbers.", body = FleetSummary)))]
+async fn summary(
+    State(app): State<App>,
+    caller: Caller,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Result<Json<FleetSummary>, ApiError> {
+    let mut reader = app.db.snapshot().await?;
+    let since = servers::online_since(&app);
+    let within = caller.environments.as_deref();
+    let seen = numbers(&app, &mut reader, caller.org, within, since).await?;
+    let [critical, high, medium, low, unknown] = seen.counts.severities;
+    let [_, running, paused, halted, _] = seen.batches;
+    Ok(Json(FleetSummary {
+        servers: ServerCounts {
+            total: seen.servers,
+            online: seen.online,
+            offline: seen.servers.saturating_sub(seen.online),
+            reboot_required: seen.counts.reboot_required,
+            quarantined: seen.counts.quarantined,
+            with_updates: seen.counts.with_updates,
+            with_security_updates: seen.counts.with_security_updates,
+        },
+        patches: PatchCounts {
+            total: seen.counts.patches,
+            security: seen.counts.security_patches,
+            severity: SeverityCounts { critical, high, medium, low, unknown },
+        },
+        batches: BatchCounts { open: seen.batches.iter().sum(), running, paused, halted },
+        schedules: ScheduleCounts {
+            total: seen.schedules,
+            enabled: seen.enabled,
+            next_run_at: seen.next_run_at,
+        },
+        counted_at: seen.counted_at,
+    }))
+}

@@ -1,0 +1,16 @@
+//! The control plane.
+//!
+//! `http` turns words into meaning and back, `service` is the only way in which it writes, and `engine` carries
+//! out what was ordered: it takes no input, is woken by a bell or a timer, and looks for itself, so
+//! that the path after a crash is the path of every day.
+
+pub mod agents;
+pub mod app;
+pub mod clock;
+pub mod engine;
+pub mod http;
+mod run;
+pub mod secrets;
+pub mod service;
+
+pub use run::run;

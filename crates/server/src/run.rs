@@ -1,0 +1,52 @@
+//! The whole service from start to end: what `fleetmend server` runs, and what a test may run beside itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+
+use crate::app::App;
+use crate::{engine, http, service};
+
+/// How often what was gathered in memory is written down.
+const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(5);
+
+/// Serves until `stop` returns, then ends cleanly: nothing that was answered is lost.
+pub async fn run(
+    app: App,
+    listener: TcpListener,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    stop: impl Future<Output = ()>,
+) {
+    let router = http::router(app.clone());
+    let engine = engine::spawn(app.clone());
+    let patches = service::patches::spawn(app.clone());
+    let housekeeping = tokio::spawn(keep_house(app.clone()));
+    // Agents' requests are held open for as long as there is nothing to say: they are answered first.
+    let stop = async {
+        stop.await;
+        app.door().drain();
+    };
+    http::serve::serve(app.clone(), router, listener, tls, stop).await;
+    housekeeping.abort();
+    patches.abort();
+    engine.stop().await;
+    note_uses(&app).await;
+    app.db.close().await;
+    tracing::info!("ended");
+}
+
+async fn keep_house(app: App) {
+    let mut every = tokio::time::interval(HOUSEKEEPING_EVERY);
+    loop {
+        every.tick().await;
+        http::metrics::handle().run_upkeep();
+        note_uses(&app).await;
+    }
+}
+
+async fn note_uses(app: &App) {
+    if let Err(error) = app.keys().note_uses(&app.db).await {
+        tracing::warn!(%error, "when keys were last used could not be written down");
+    }
+}

@@ -1,0 +1,182 @@
+//! What an order would do, as far as it is known before it is given. Changes nothing.
+//!
+//! Times are those of the pace alone: how long a server takes is not known before.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use jiff::{SignedDuration, Timestamp};
+use store::listings::Kind;
+use store::server_list::{self, Filter, Sort};
+use store::servers::Server;
+use store::{Conn, Page};
+use vocab::{Digest, OrgId, Pending, RebootPolicy, ServerId, Status};
+
+use super::servers::entries;
+use super::{PatchOptions, Result};
+
+/// How many servers are shown one by one.
+pub const SHOWN_MAX: usize = 500;
+
+/// What an order would do.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outlook {
+    /// How many servers are meant.
+    pub total: u32,
+    /// How many of them are offline.
+    pub offline: u32,
+    /// How many the window leaves out.
+    pub beyond_window: u32,
+    /// When the last one could start.
+    pub last_start_at: Option<Timestamp>,
+    /// The first servers, in the order of their turns.
+    pub servers: Vec<ServerOutlook>,
+}
+
+/// What an order would do to one server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServerOutlook {
+    /// The server.
+    pub server: Server,
+    /// When it starts at the earliest; `None`: the window has closed by then.
+    pub starts_at: Option<Timestamp>,
+    /// Whether it goes first.
+    pub canary: bool,
+    /// Whether it must wait for those that go first.
+    pub waits_for_canary: bool,
+    /// Whether it must wait for one in work to end.
+    pub waits_for_parallel: bool,
+    /// What would be installed.
+    pub updates: Vec<Pending>,
+    /// What is meant and would not be installed.
+    pub blocked: Vec<Pending>,
+    /// What is named and of which nothing is pending.
+    pub nothing_pending: Vec<String>,
+    /// Whether it would be rebooted; `None`: that is seen afterwards.
+    pub reboots: Option<bool>,
+}
+
+/// What this order would do to these servers, in the order of their turns.
+pub async fn outlook(
+    conn: &mut Conn,
+    org: OrgId,
+    options: &PatchOptions,
+    servers: &[ServerId],
+    online_since: Timestamp,
+    now: Timestamp,
+) -> Result<Outlook> {
+    let total = u32::try_from(servers.len()).unwrap_or(u32::MAX);
+    let shown = &servers[..servers.len().min(SHOWN_MAX)];
+    let mut rows = by_id(conn, org, shown).await?;
+    let mut lists: BTreeMap<Digest, Vec<Pending>> = BTreeMap::new();
+    let mut outlooks = Vec::with_capacity(shown.len());
+    for (turn, id) in (0_u32..).zip(shown) {
+        let Some(server) = rows.remove(id) else { continue };
+        if let Some(set) = server.update_set
+            && let Entry::Vacant(new) = lists.entry(set)
+        {
+            new.insert(entries(conn, org, Kind::Updates, set).await?);
+        }
+        let pending =
+            server.update_set.and_then(|set| lists.get(&set)).map_or(&[][..], Vec::as_slice);
+        outlooks.push(of_server(options, server, pending, turn, total, now));
+    }
+    Ok(Outlook {
+        total,
+        offline: offline(conn, org, servers, online_since).await?,
+        beyond_window: (0..total)
+            .rev()
+            .take_while(|turn| start(options, *turn, now).is_none())
+            .count() as u32,
+        last_start_at: (0..total).rev().find_map(|turn| start(options, turn, now)),
+        servers: outlooks,
+    })
+}
+
+async fn by_id(
+    conn: &mut Conn,
+    org: OrgId,
+    ids: &[ServerId],
+) -> Result<BTreeMap<ServerId, Server>> {
+    if ids.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let filter = Filter { ids: ids.to_vec(), ..Filter::default() };
+    let page = Page { limit: SHOWN_MAX as u32, offset: 0 };
+    let rows = server_list::items(conn, org, &filter, Sort::Hostname, page).await?;
+    Ok(rows.into_iter().map(|row| (row.id, row)).collect())
+}
+
+async fn offline(
+    conn: &mut Conn,
+    org: OrgId,
+    servers: &[ServerId],
+    online_since: Timestamp,
+) -> Result<u32> {
+    let mut offline = 0;
+    for chunk in servers.chunks(SHOWN_MAX) {
+        let status = Some((Status::Offline, online_since));
+        let filter = Filter { ids: chunk.to_vec(), status, ..Filter::default() };
+        offline += server_list::count(conn, org, &filter).await?;
+    }
+    Ok(u32::try_from(offline).unwrap_or(u32::MAX))
+}
+
+/// When the server whose turn this is starts at the earliest.
+fn start(options: &PatchOptions, turn: u32, now: Timestamp) -> Option<Timestamp> {
+    let minutes = i64::from(options.pace.stagger_minutes) * i64::from(turn);
+    let inside = options.pace.window_minutes.is_none_or(|window| minutes < i64::from(window));
+    inside.then(|| now.saturating_add(SignedDuration::from_mins(minutes)).unwrap_or(Timestamp::MAX))
+}
+
+fn of_server(
+    options: &PatchOptions,
+    server: Server,
+    pending: &[Pending],
+    turn: u32,
+    total: u32,
+    now: Timestamp,
+) -> ServerOutlook {
+    let order = &options.order;
+    let asked = |update: &&Pending| {
+        let named = order.packages.is_empty()
+            || order.packages.iter().any(|name| name.as_str() == update.name);
+        named && (update.security || !order.security_only)
+    };
+    let excluded = |update: &Pending| order.exclude.iter().any(|out| out.matches(&update.name));
+    let (blocked, updates): (Vec<Pending>, Vec<Pending>) = pending
+        .iter()
+        .filter(asked)
+        .map(|update| match excluded(update) {
+            true => Pending { blocked_by: Some(vocab::BlockedBy::Excluded), ..update.clone() },
+            false => update.clone(),
+        })
+        .partition(|update| update.blocked_by.is_some());
+    let pends = |name: &str| pending.iter().any(|update| update.name == name);
+    let named = order.packages.iter().map(vocab::PackageName::as_str);
+    let canaries = options.pace.limits(total).canary();
+    ServerOutlook {
+        starts_at: start(options, turn, now),
+        canary: turn < canaries,
+        waits_for_canary: canaries > 0 && turn >= canaries,
+        waits_for_parallel: options.pace.max_parallel.is_some_and(|at_once| turn >= at_once),
+        nothing_pending: named.filter(|name| !pends(name)).map(str::to_owned).collect(),
+        reboots: reboots(options, &server, !updates.is_empty()),
+        updates,
+        blocked,
+        server,
+    }
+}
+
+fn reboots(options: &PatchOptions, server: &Server, installs: bool) -> Option<bool> {
+    if options.order.dry_run {
+        return Some(false);
+    }
+    match options.order.reboot {
+        RebootPolicy::Never | RebootPolicy::ServicesOnly => Some(false),
+        RebootPolicy::Always => Some(true),
+        RebootPolicy::IfRequired if server.reboot_required => Some(true),
+        RebootPolicy::IfRequired if !installs => Some(false),
+        RebootPolicy::IfRequired => None,
+    }
+}

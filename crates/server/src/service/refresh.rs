@@ -1,0 +1,59 @@
+//! Refreshes: an agent is asked to look at its packages at once.
+
+use domain::server::Presence;
+use jiff::SignedDuration;
+use serde_json::json;
+use store::refreshes::{self, Refresh, State};
+use store::servers;
+use vocab::{OrgId, ServerId, TaskId};
+
+use super::{Actor, Result, ServiceError, emit, record};
+use crate::app::App;
+use crate::clock::dice;
+
+/// How long an agent may take.
+pub const LIMIT: SignedDuration = SignedDuration::from_mins(5);
+
+/// Asks for a look at a server's packages. While one is under way, answers with that one.
+pub async fn request(app: &App, actor: &Actor, org: OrgId, server: ServerId) -> Result<Refresh> {
+    let now = app.clock.now();
+    let mut tx = app.db.begin().await?;
+    let row = servers::get(&mut tx, org, server).await?;
+    // What is written down may be two seconds old.
+    let heard =
+        app.door().last_seen(server).map_or(row.last_seen_at, |at| at.max(row.last_seen_at));
+    let sync_seconds = app.settings.sync_seconds;
+    if !(Presence { last_seen: Some(heard), sync_seconds }.is_online(now)) {
+        let detail = format!("{} has not been heard from since {heard}", row.hostname);
+        return Err(ServiceError::conflict("server_offline", detail));
+    }
+    let wanted = Refresh {
+        id: TaskId::new(now, dice()),
+        org_id: org,
+        server_id: server,
+        state: State::Requested,
+        requested_by: actor.who.clone(),
+        requested_at: now,
+        deadline: now + LIMIT,
+        ended_at: None,
+        message: None,
+    };
+    let made = refreshes::request(&mut tx, &wanted).await?;
+    if made.id == wanted.id {
+        let told = json!({"refresh_id": made.id, "server_id": server});
+        record(&mut tx, org, now, &actor.who, "server.refresh", server, &told);
+        emit(&mut tx, org, "server.refresh_requested", now, told);
+    }
+    tx.commit().await?;
+    Ok(made)
+}
+
+/// Where a refresh of this server stands.
+pub async fn get(app: &App, org: OrgId, server: ServerId, id: TaskId) -> Result<Refresh> {
+    let mut reader = app.db.read().await?;
+    let found = refreshes::get(&mut reader, org, id).await?;
+    if found.server_id != server {
+        return Err(ServiceError::NotFound { kind: "refresh", id: id.to_string() });
+    }
+    Ok(found)
+}

@@ -1,0 +1,234 @@
+//! A small agent: it joins, signs, syncs and does as it is told, one call at a time.
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
+use serde_json::{Value, json};
+use server::agents::{self, signed_text};
+use server::app::App;
+use server::clock::chance;
+use tower::ServiceExt as _;
+use vocab::{ServerId, Stage, TaskId};
+use wire::agent::{
+    EnrollResponse, Order, OrderProgress, OrderResult, Outcome, SyncRequest, SyncResponse,
+};
+use wire::v1::Activity;
+
+/// Why a request was refused: status and code.
+pub(crate) type Refused = (u16, String);
+
+/// An agent. A clone of it is a clone of its host.
+#[derive(Clone)]
+pub(crate) struct Agent {
+    pub(crate) door: Router,
+    seed: [u8; 32],
+    pub(crate) id: ServerId,
+    pub(crate) tag: String,
+    orders_key: Vec<u8>,
+    pub(crate) counter: u64,
+    pub(crate) nonce: u64,
+    /// What the next sync says besides.
+    pub(crate) says: SyncRequest,
+}
+
+pub(crate) fn facts(hostname: &str) -> Value {
+    json!({"hostname": hostname, "os": {"id": "debian", "version": "12", "name": "Debian 12"},
+        "kernel": "6.1.0", "arch": "x86_64", "package_manager": "apt", "agent_version": "0.1.0",
+        "from_a_newer_agent": [1, 2]})
+}
+
+/// What an agent that has nothing to say says.
+fn nothing() -> SyncRequest {
+    SyncRequest {
+        boot_id: "boot-1".into(),
+        counter: 0,
+        nonce: 0,
+        hold_seconds: 0,
+        facts: None,
+        installed: None,
+        pending: None,
+        scanned_at: None,
+        activity: Activity::Idle,
+        results: Vec::new(),
+        progress: Vec::new(),
+    }
+}
+
+pub(crate) async fn send(door: &Router, request: Request<Body>) -> Result<Vec<u8>, Refused> {
+    let answer = door.clone().oneshot(request).await.unwrap();
+    let (status, headers) = (answer.status(), answer.headers().clone());
+    let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+    if status.is_success() {
+        return Ok(body.to_vec());
+    }
+    assert_eq!(headers["content-type"], "application/problem+json");
+    let problem: Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(problem["status"], status.as_u16());
+    Err((status.as_u16(), problem["code"].as_str().unwrap().to_owned()))
+}
+
+pub(crate) async fn enroll(
+    app: &App,
+    token: &str,
+    key: &[u8],
+    hostname: &str,
+) -> Result<EnrollResponse, Refused> {
+    let body = json!({"token": token, "public_key": STANDARD.encode(key), "facts": facts(hostname),
+        "environment": "staging", "tags": ["role=web"], "mood": "calm"});
+    let request = Request::post("/agent/v1/enroll").body(Body::from(body.to_string())).unwrap();
+    let answer = send(&agents::router(app.clone()), request).await?;
+    Ok(serde_json::from_slice(&answer).unwrap())
+}
+
+impl Agent {
+    pub(crate) async fn join(app: &App, token: &str, hostname: &str) -> Agent {
+        let seed = chance();
+        let answer = enroll(app, token, &public(&seed), hostname).await.unwrap();
+        Agent {
+            door: agents::router(app.clone()),
+            seed,
+            id: answer.server_id,
+            tag: answer.tag,
+            orders_key: STANDARD.decode(answer.orders_key).unwrap(),
+            counter: answer.counter,
+            nonce: 1,
+            says: nothing(),
+        }
+    }
+
+    pub(crate) fn moves_to(&mut self, app: &App) {
+        self.door = agents::router(app.clone());
+    }
+
+    pub(crate) fn key(&self) -> Vec<u8> {
+        public(&self.seed)
+    }
+
+    /// Signs a request as an agent does.
+    pub(crate) fn signed(&self, method: &str, path: &str, body: Vec<u8>) -> Request<Body> {
+        let pair = Ed25519KeyPair::from_seed_unchecked(&self.seed).unwrap();
+        let signature = pair.sign(signed_text(method, path, &body).as_bytes());
+        let credential = format!(
+            "Agent id={},key={},tag={},sig={}",
+            self.id,
+            STANDARD.encode(self.key()),
+            self.tag,
+            STANDARD.encode(signature)
+        );
+        let request = Request::builder().method(method).uri(path);
+        request.header("authorization", credential).body(Body::from(body)).unwrap()
+    }
+
+    pub(crate) fn sync_body(&self, hold_seconds: u32) -> Vec<u8> {
+        let sync = SyncRequest {
+            counter: self.counter,
+            nonce: self.nonce,
+            hold_seconds,
+            ..self.says.clone()
+        };
+        let mut body = serde_json::to_value(&sync).unwrap();
+        body["from_a_newer_agent"] = json!({"mood": "calm"});
+        body.to_string().into_bytes()
+    }
+
+    /// Syncs, and takes the answer in: its counter, and what need not be said again.
+    pub(crate) async fn sync(&mut self, hold_seconds: u32) -> Result<SyncResponse, Refused> {
+        let request = self.signed("POST", "/agent/v1/sync", self.sync_body(hold_seconds));
+        let answer = send(&self.door, request).await?;
+        let answer: SyncResponse = serde_json::from_slice(&answer).unwrap();
+        self.counter = answer.counter;
+        self.nonce = u64::from_be_bytes(chance());
+        self.says.results.retain(|result| !answer.acknowledged.contains(&result.order_id));
+        self.says.progress.clear();
+        self.says.facts = None;
+        Ok(answer)
+    }
+
+    /// Syncs, held open, until an order comes. It is the one we want, signed, for us.
+    pub(crate) async fn awaits_order(&mut self) -> Order {
+        for _ in 0..20 {
+            if let Some(order) = self.orders(10).await.pop() {
+                return order;
+            }
+        }
+        panic!("no order came");
+    }
+
+    /// Syncs. Answers with the orders, each verified.
+    pub(crate) async fn orders(&mut self, hold_seconds: u32) -> Vec<Order> {
+        let answer = self.sync(hold_seconds).await.unwrap();
+        let read = |envelope: &wire::agent::Envelope| {
+            UnparsedPublicKey::new(&ED25519, &self.orders_key)
+                .verify(envelope.order.as_bytes(), &STANDARD.decode(&envelope.signature).unwrap())
+                .expect("orders are signed with the key that was given at enrolment");
+            let order: Order = serde_json::from_str(&envelope.order).unwrap();
+            assert_eq!(order.server_id, self.id);
+            order
+        };
+        answer.orders.iter().map(read).collect()
+    }
+
+    pub(crate) fn reaches(&mut self, order: TaskId, stage: Stage, at: Timestamp) {
+        let progress = OrderProgress { order_id: order, stage: Some(stage), at, message: None };
+        self.says.progress.push(progress);
+    }
+
+    pub(crate) fn ends(&mut self, order: TaskId, outcome: Outcome, at: Timestamp) {
+        self.says.results.push(OrderResult {
+            order_id: order,
+            outcome,
+            failure_code: None,
+            message: Some("as it went".into()),
+            packages: Vec::new(),
+            reboot_needed: false,
+            reboot_seconds: None,
+            exit: Some(0),
+            started_at: at,
+            finished_at: at,
+        });
+    }
+
+    /// Ends an order and says so until it is acknowledged.
+    pub(crate) async fn reports(&mut self, order: TaskId, outcome: Outcome, at: Timestamp) {
+        self.ends(order, outcome, at);
+        let answer = self.sync(0).await.unwrap();
+        assert!(answer.acknowledged.contains(&order));
+    }
+
+    pub(crate) async fn uploads(
+        &self,
+        kind: &str,
+        digest: vocab::Digest,
+        body: Vec<u8>,
+        encoding: Option<&'static str>,
+    ) -> Result<(), Refused> {
+        let path = format!("/agent/v1/listings/{kind}/{digest}");
+        let mut request = self.signed("PUT", &path, body);
+        if let Some(encoding) = encoding {
+            request.headers_mut().insert("content-encoding", encoding.parse().unwrap());
+        }
+        send(&self.door, request).await.map(drop)
+    }
+
+    pub(crate) async fn logs(
+        &self,
+        task: TaskId,
+        offset: usize,
+        body: &[u8],
+    ) -> Result<(), Refused> {
+        let path = format!("/agent/v1/orders/{task}/log?offset={offset}");
+        send(&self.door, self.signed("POST", &path, body.to_vec())).await.map(drop)
+    }
+}
+
+fn public(seed: &[u8; 32]) -> Vec<u8> {
+    Ed25519KeyPair::from_seed_unchecked(seed).unwrap().public_key().as_ref().to_vec()
+}
+
+pub(crate) fn refused(status: StatusCode, code: &str) -> Refused {
+    (status.as_u16(), code.to_owned())
+}

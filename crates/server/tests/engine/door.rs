@@ -1,0 +1,316 @@
+//! Who may come in by the side door, and what is believed of what they say.
+
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use jiff::SignedDuration;
+use serde_json::json;
+use server::agents;
+use server::app::App;
+use server::service;
+use server::service::tokens;
+use store::enrollment_tokens::Token;
+use store::{Topic, servers, task_logs};
+use vocab::{Installed, Pending, listing};
+
+use crate::agent::{Agent, enroll, refused, send};
+use crate::rollouts::tasks;
+use crate::support::{World, at, both, eventually};
+
+async fn server(app: &App, world: &World, agent: &Agent) -> servers::Server {
+    servers::get(&mut app.db.read().await.unwrap(), world.org, agent.id).await.unwrap()
+}
+
+fn unauthorized(code: &str) -> (u16, String) {
+    refused(StatusCode::UNAUTHORIZED, code)
+}
+
+both! {
+    async fn a_host_joins_and_the_token_has_the_first_word(world: World) {
+        let app = world.app("a").await;
+        let token = world.token_with(&app, |token| Token {
+            environment: Some("production".parse().unwrap()),
+            ..token
+        }).await;
+        let agent = Agent::join(&app, &token, "web-1").await;
+        let row = server(&app, world, &agent).await;
+        assert_eq!(row.hostname.as_str(), "web-1");
+        assert_eq!(row.environment, Some("production".parse().unwrap()));
+        assert_eq!(row.tags, ["role=web".parse().unwrap()]);
+        assert_eq!((row.public_key.clone(), row.counter), (agent.key(), 1));
+    }
+
+    /// The answer was lost on its way; the host must neither become two servers nor be locked out.
+    async fn a_host_that_asks_again_gets_the_same_answer_and_takes_no_second_use(world: World) {
+        let app = world.app("a").await;
+        let token = world.token_with(&app, |token| Token { uses_max: Some(1), ..token }).await;
+        let agent = Agent::join(&app, &token, "web-1").await;
+        let again = enroll(&app, &token, &agent.key(), "web-1").await.unwrap();
+        assert_eq!((again.server_id, again.tag), (agent.id, agent.tag.clone()));
+        // Another host does not get in so.
+        assert_eq!(enroll(&app, &token, &[7; 32], "web-2").await.unwrap_err(), unauthorized("token_used_up"));
+    }
+
+    async fn each_reason_not_to_let_a_host_in_has_its_name(world: World) {
+        let app = world.app("a").await;
+        let revoked = world.token_with(&app, |t| Token { revoked_at: Some(at(0)), ..t }).await;
+        let expired = world.token_with(&app, |t| Token { expires_at: Some(at(0)), ..t }).await;
+        let (unknown, _) = tokens::mint(&app.secrets, None);
+        for (token, code) in [
+            (revoked.as_str(), "token_revoked"),
+            (&expired, "token_expired"),
+            (&unknown, "bad_token"),
+            ("fme_AAAA.plain", "bad_token"),
+            ("", "bad_token"),
+        ] {
+            assert_eq!(enroll(&app, token, &[7; 32], "web-1").await.unwrap_err(), unauthorized(code));
+        }
+        let good = world.token(&app).await;
+        let short = enroll(&app, &good, &[7; 31], "web-1").await.unwrap_err();
+        assert_eq!(short, refused(StatusCode::BAD_REQUEST, "malformed_request"));
+    }
+
+    /// With the database gone, whatever still answers did not need it.
+    async fn what_is_forged_is_refused_and_what_is_old_news_answered_without_the_database(world: World) {
+        let app = world.app("a").await;
+        let token = world.token(&app).await;
+        let mut agent = Agent::join(&app, &token, "web-1").await;
+        let newcomer = Agent::join(&app, &token, "web-2").await;
+        agent.sync(0).await.unwrap();
+        app.db.close().await;
+
+        agent.sync(0).await.expect("a sync with nothing new needs no database");
+        let mut forged = agent.clone();
+        forged.tag = newcomer.tag.clone();
+        assert_eq!(forged.sync(0).await.unwrap_err(), unauthorized("bad_credential"));
+        let mut request = agent.signed("POST", "/agent/v1/sync", agent.sync_body(0));
+        *request.uri_mut() = "/agent/v1/sync?more=1".parse().unwrap();
+        assert_eq!(send(&agent.door, request).await.unwrap_err(), unauthorized("bad_credential"));
+        let mut request = agent.signed("POST", "/agent/v1/sync", agent.sync_body(0));
+        *request.body_mut() = Body::from(agent.sync_body(1));
+        assert_eq!(send(&agent.door, request).await.unwrap_err(), unauthorized("bad_credential"));
+        for credential in ["", "Bearer fmk_x", "Agent id=x", "Agent id=,key=,tag=,sig="] {
+            let request = Request::post("/agent/v1/sync").header("authorization", credential);
+            let answer = send(&agent.door, request.body(Body::empty()).unwrap()).await;
+            assert_eq!(answer.unwrap_err(), unauthorized("malformed_credential"), "{credential}");
+        }
+        let answer = enroll(&app, "fme_AAAA.plain", &[7; 32], "web-3").await;
+        assert_eq!(answer.unwrap_err(), unauthorized("bad_token"));
+        // Whoever is known only there must wait.
+        let unavailable = refused(StatusCode::SERVICE_UNAVAILABLE, "unavailable");
+        assert_eq!(newcomer.clone().sync(0).await.unwrap_err(), unavailable);
+        assert_eq!(enroll(&app, &token, &[7; 32], "web-3").await.unwrap_err(), unavailable);
+    }
+
+    async fn a_list_is_sent_once_and_then_known_by_its_digest(world: World) {
+        let app = world.app("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let mut twin = Agent::join(&app, &token, "web-2").await;
+        let installed = listing::encode(&[Installed::new("bash", "5.1", "amd64"), Installed::new("curl", "7", "amd64")]);
+        let mut fix = Pending::new("bash", "amd64", "5.1", "5.2");
+        fix.security = true;
+        let pending = listing::encode(&[fix, Pending::new("curl", "amd64", "7", "8")]);
+        let (one, two) = (vocab::Digest::of(&installed), vocab::Digest::of(&pending));
+        for agent in [&mut web, &mut twin] {
+            agent.says.installed = Some(one);
+            agent.says.pending = Some(two);
+            agent.says.scanned_at = Some(at(-60));
+        }
+        // Wanted at once, however long the agent is willing to wait.
+        assert_eq!(web.sync(50).await.unwrap().wanted, [one, two]);
+        assert_eq!(server(&app, world, &web).await.last_scan_at, None);
+        web.uploads("packages", one, installed.clone(), None).await.unwrap();
+        let packed = zstd::bulk::compress(&pending, 3).unwrap();
+        web.uploads("updates", two, packed, Some("zstd")).await.unwrap();
+        for agent in [&mut web, &mut twin] {
+            assert_eq!(agent.sync(0).await.unwrap().wanted, []);
+            let row = server(&app, world, agent).await;
+            assert_eq!((row.package_set, row.update_set), (Some(one), Some(two)));
+            assert_eq!((row.packages, row.updates, row.security_updates), (2, 2, 1));
+            assert_eq!(row.last_scan_at, Some(at(-60)));
+        }
+
+        let wrong = web.uploads("packages", two, installed.clone(), None).await.unwrap_err();
+        assert_eq!(wrong, refused(StatusCode::UNPROCESSABLE_ENTITY, "digest_mismatch"));
+        let junk = b"no json\n".to_vec();
+        let malformed = web.uploads("packages", vocab::Digest::of(&junk), junk, None).await.unwrap_err();
+        assert_eq!(malformed, refused(StatusCode::UNPROCESSABLE_ENTITY, "malformed_listing"));
+        let odd = web.uploads("packages", one, installed.clone(), Some("gzip")).await.unwrap_err();
+        assert_eq!(odd, refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding"));
+        let unknown = web.uploads("secrets", one, installed, None).await.unwrap_err();
+        assert_eq!(unknown, refused(StatusCode::NOT_FOUND, "not_found"));
+        let large = vec![b' '; listing::BYTES_MAX + 1];
+        let large_one = web.uploads("packages", one, large.clone(), None).await.unwrap_err();
+        assert_eq!(large_one, refused(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"));
+        // However small it is on the way.
+        let bomb = zstd::bulk::compress(&large, 3).unwrap();
+        assert!(bomb.len() < 10_000);
+        let bomb = web.uploads("packages", one, bomb, Some("zstd")).await.unwrap_err();
+        assert_eq!(bomb, refused(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"));
+    }
+
+    async fn facts_and_activity_are_written_down_when_they_change(world: World) {
+        let app = world.app("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let before = server(&app, world, &web).await;
+        web.sync(0).await.unwrap();
+        assert_eq!(server(&app, world, &web).await.generation, before.generation);
+        let mut facts: wire::agent::Facts = serde_json::from_value(crate::agent::facts("web-one")).unwrap();
+        facts.reboot_required = true;
+        web.says.facts = Some(facts);
+        web.says.activity = wire::v1::Activity::Patching;
+        web.sync(0).await.unwrap();
+        let after = server(&app, world, &web).await;
+        assert_eq!((after.hostname.as_str(), after.activity.as_str()), ("web-one", "patching"));
+        assert!(after.reboot_required);
+    }
+
+    async fn a_clone_is_noticed_and_neither_copy_gets_orders_until_someone_decides(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        web.sync(0).await.unwrap();
+        let mut copy = web.clone();
+        // The first contact of the copy may be a repetition; the second is not.
+        web.sync(0).await.unwrap();
+        copy.sync(0).await.unwrap();
+        assert_eq!(server(&app, world, &web).await.quarantine, None);
+        web.sync(0).await.unwrap();
+        copy.sync(0).await.unwrap();
+        let row = server(&app, world, &web).await;
+        assert!(row.quarantine.as_ref().unwrap().contains("copies"), "{row:?}");
+
+        let made = service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        crate::rollouts::shows(&app, world, made.id, "running: waiting").await;
+        assert!(web.orders(0).await.is_empty() && copy.orders(0).await.is_empty());
+
+        // A person decides; whoever comes first now is the real one.
+        let mut tx = app.db.begin().await.unwrap();
+        let row = server(&app, world, &web).await;
+        let released = servers::Server { quarantine: None, ..row.clone() };
+        servers::save(&mut tx, &row, &released, world.now()).await.unwrap();
+        tx.ring(Topic::Servers);
+        tx.commit().await.unwrap();
+        assert_eq!(tasks(&app, made.id).await[0].task_id, web.awaits_order().await.id);
+        copy.counter = 1;
+        assert!(copy.orders(0).await.is_empty());
+        assert!(server(&app, world, &web).await.quarantine.is_some());
+        engine.stop().await;
+    }
+
+    async fn a_sync_whose_answer_was_lost_is_repeated_and_is_no_clone(world: World) {
+        let app = world.app("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        for _ in 0..3 {
+            let lost = web.signed("POST", "/agent/v1/sync", web.sync_body(0));
+            send(&web.door, lost).await.unwrap();
+            web.sync(0).await.unwrap();
+        }
+        // The control plane was restored from a backup and has forgotten some syncs.
+        web.counter += 100;
+        assert!(web.sync(0).await.unwrap().wants_facts);
+        assert!(!web.sync(0).await.unwrap().wants_facts);
+        assert_eq!(server(&app, world, &web).await.quarantine, None);
+    }
+
+    async fn signs_of_life_and_the_counter_are_written_down_together_a_little_later(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        world.turn(SignedDuration::from_secs(90));
+        web.sync(0).await.unwrap();
+        eventually("it is written down", async || {
+            let row = server(&app, world, &web).await;
+            row.last_seen_at == at(90) && row.counter == 2
+        }).await;
+        // What nobody has written down yet is written at the end.
+        world.turn(SignedDuration::from_secs(90));
+        web.sync(0).await.unwrap();
+        engine.stop().await;
+        assert_eq!(server(&app, world, &web).await.last_seen_at, at(180));
+    }
+
+    /// A connection was cut and the service has not noticed: the order must go to the new one.
+    async fn a_sync_that_is_repeated_takes_the_place_of_the_one_that_is_held(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        web.sync(0).await.unwrap();
+        let lost = web.signed("POST", "/agent/v1/sync", web.sync_body(50));
+        let door = web.door.clone();
+        let lost = tokio::spawn(async move { send(&door, lost).await.unwrap() });
+        eventually("it is held", async || {
+            app.db.ping().await.unwrap();
+            app.door().last_seen(web.id).is_some()
+        }).await;
+        let again = web.orders(0).await;
+        let lost: wire::agent::SyncResponse = serde_json::from_slice(&lost.await.unwrap()).unwrap();
+        assert!(again.is_empty() && lost.orders.is_empty());
+        service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        web.awaits_order().await;
+        engine.stop().await;
+    }
+
+    async fn a_service_that_ends_answers_those_it_holds(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        web.sync(0).await.unwrap();
+        let held = tokio::spawn(async move { web.sync(50).await });
+        engine.stop().await;
+        assert!(held.await.unwrap().unwrap().orders.is_empty());
+    }
+
+    async fn a_log_arrives_in_pieces_and_none_counts_twice(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let other = Agent::join(&app, &token, "web-2").await;
+        service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        let task = web.awaits_order().await.id;
+        web.logs(task, 0, b"reading lists\n").await.unwrap();
+        web.logs(task, 0, b"reading lists\n").await.unwrap();
+        web.logs(task, 8, b"lists\nunpacking\n").await.unwrap();
+        assert_eq!(web.logs(task, 99, b"x").await.unwrap_err(), refused(StatusCode::CONFLICT, "log_gap"));
+        assert_eq!(read(&app, task).await, b"reading lists\nunpacking\n");
+        assert_eq!(other.logs(task, 24, b"x").await.unwrap_err(), refused(StatusCode::NOT_FOUND, "not_found"));
+        let large = vec![b'x'; 256 * 1024 + 1];
+        let refusal = web.logs(task, 24, &large).await.unwrap_err();
+        assert_eq!(refusal, refused(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"));
+        // Four megabytes, then a line that says so, then silence.
+        let mut end = 24;
+        for _ in 0..20 {
+            web.logs(task, end, &large[1..]).await.unwrap();
+            end += large.len() - 1;
+        }
+        let log = read(&app, task).await;
+        assert!(log.ends_with(b"x\n[the log was longer and is cut here]\n"));
+        assert_eq!(log.len(), 4 * 1024 * 1024 + 38);
+        engine.stop().await;
+    }
+
+    async fn what_is_no_sync_is_refused_and_too_much_is_too_much(world: World) {
+        let app = world.app("a").await;
+        let token = world.token(&app).await;
+        let web = Agent::join(&app, &token, "web-1").await;
+        let malformed = refused(StatusCode::BAD_REQUEST, "malformed_request");
+        for body in ["", "{}", "[]", "{\"boot_id\":1}", "\u{0}"] {
+            let request = web.signed("POST", "/agent/v1/sync", body.into());
+            assert_eq!(send(&web.door, request).await.unwrap_err(), malformed);
+        }
+        let request = web.signed("POST", "/agent/v1/sync", vec![b' '; 1024 * 1024 + 1]);
+        let large = refused(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large");
+        assert_eq!(send(&web.door, request).await.unwrap_err(), large);
+        let request = Request::get("/agent/v1/sync").body(Body::empty()).unwrap();
+        let method = refused(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed");
+        assert_eq!(send(&agents::router(app.clone()), request).await.unwrap_err(), method);
+    }
+}
+
+async fn read(app: &App, task: vocab::TaskId) -> Vec<u8> {
+    let mut reader = app.db.read().await.unwrap();
+    let chunks = task_logs::read(&mut reader, task, 0, 1_000).await.unwrap();
+    chunks.into_iter().flat_map(|chunk| chunk.body).collect()
+}

@@ -1,0 +1,14 @@
+//! The engine and the agents' side door, told as stories on both databases: a real router, a real
+//! engine, agents that sign with real keys, and a clock that is turned by hand.
+
+#![expect(clippy::unwrap_used, reason = "a story stops at the first surprise")]
+#![expect(clippy::print_stdout, reason = "a story that is left out says so")]
+
+mod agent;
+mod support;
+
+mod door;
+mod refreshes;
+mod replicas;
+mod rollouts;
+mod schedules;

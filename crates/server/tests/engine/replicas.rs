@@ -1,0 +1,156 @@
+//! Several replicas over one database, and deaths in the middle.
+
+use jiff::SignedDuration;
+use serde_json::json;
+use server::app::App;
+use server::engine::{self, Engine};
+use server::service;
+use store::runs::State;
+use wire::agent::{Outcome, SyncResponse};
+
+use crate::agent::Agent;
+use crate::rollouts::{shows, tasks};
+use crate::schedules::{history, hourly};
+use crate::support::{PULSE, World, both, eventually};
+
+async fn follower(world: &World) -> (App, Engine) {
+    let app = world.app("b").await;
+    let engine = engine::spawn_with(app.clone(), PULSE);
+    (app, engine)
+}
+
+both! {
+    async fn an_order_reaches_an_agent_that_is_connected_to_the_other_replica(world: World) {
+        let (a, leader) = world.leading("a").await;
+        let (b, other) = follower(world).await;
+        let token = world.token(&a).await;
+        let mut web = Agent::join(&a, &token, "web-1").await;
+        web.moves_to(&b);
+        let (made, order) = tokio::join!(
+            service::rollouts::create(&a, world.order(vec![web.id], json!({}))),
+            web.awaits_order(),
+        );
+        let made = made.unwrap();
+        assert!(leader.leads() && !other.leads());
+        // And the result goes back the same way.
+        web.reports(order.id, Outcome::Succeeded, world.now()).await;
+        shows(&a, world, made.id, "succeeded: succeeded").await;
+        // An agent that wanders is no clone.
+        web.moves_to(&a);
+        web.sync(0).await.unwrap();
+        web.moves_to(&b);
+        web.sync(0).await.unwrap();
+        let row = store::servers::get(&mut a.db.read().await.unwrap(), world.org, web.id).await;
+        assert_eq!(row.unwrap().quarantine, None);
+        leader.stop().await;
+        other.stop().await;
+    }
+
+    async fn an_instant_starts_once_however_many_replicas_there_are(world: World) {
+        let (a, leader) = world.leading("a").await;
+        let (_b, other) = follower(world).await;
+        let id = hourly(&a, world).await;
+        for hour in 1..=5 {
+            world.set(crate::support::at(hour * 3_600));
+            eventually("it ran", async || {
+                let runs = history(&a, world, id).await;
+                runs.len() as i64 == hour && runs.iter().all(|run| matches!(run.state, State::Ended(_)))
+            }).await;
+        }
+        leader.stop().await;
+        // The lead was given back, so the other goes on at once.
+        eventually("the other leads", async || other.leads()).await;
+        world.set(crate::support::at(6 * 3_600));
+        eventually("it ran", async || history(&a, world, id).await.len() == 6).await;
+        other.stop().await;
+    }
+
+    async fn when_the_leader_dies_the_other_takes_over_once_its_lease_is_out(world: World) {
+        let (a, leader) = world.leading("a").await;
+        let (b, other) = follower(world).await;
+        let token = world.token(&a).await;
+        let mut web = Agent::join(&a, &token, "web-1").await;
+        let mut db = Agent::join(&a, &token, "db-1").await;
+        let order = world.order(vec![web.id, db.id], json!({"max_parallel": 1}));
+        let made = service::rollouts::create(&a, order).await.unwrap();
+        let order = web.awaits_order().await;
+        drop(leader);
+        drop(a);
+        for agent in [&mut web, &mut db] {
+            agent.moves_to(&b);
+        }
+        web.reports(order.id, Outcome::Succeeded, world.now()).await;
+        assert!(!other.leads());
+        world.turn(SignedDuration::from_secs(7));
+        let order = db.awaits_order().await;
+        assert!(other.leads());
+        db.reports(order.id, Outcome::Succeeded, world.now()).await;
+        shows(&b, world, made.id, "succeeded: succeeded succeeded").await;
+        other.stop().await;
+    }
+
+    /// A death at any instant: nothing is lost, nothing happens twice.
+    async fn an_engine_that_dies_again_and_again_comes_to_the_same_end(world: World) {
+        let app = world.app("a").await;
+        let token = world.token(&app).await;
+        let mut agents = Vec::new();
+        for n in 0..12 {
+            agents.push(Agent::join(&app, &token, &format!("web-{n}")).await);
+        }
+        let servers = agents.iter().map(|agent| agent.id).collect();
+        let order = world.order(servers, json!({"max_parallel": 3}));
+        let made = service::rollouts::create(&app, order).await.unwrap();
+        drop(app);
+        let mut done = std::collections::BTreeSet::new();
+        let (mut lives, mut turn) = (0_u64, 0);
+        while done.len() < agents.len() {
+            lives += 1;
+            assert!(lives < 80, "it never ends: {done:?}");
+            // Another process: nothing of the last one's memory is left.
+            let app = world.app(&format!("life-{lives}")).await;
+            let engine = engine::spawn_with(app.clone(), PULSE);
+            // Each a little longer than the last, so that many instants have their turn.
+            for _ in 0..2 * lives {
+                turn += 1;
+                let agent = &mut agents[turn % 12];
+                agent.moves_to(&app);
+                if let Ok(answer) = agent.sync(0).await {
+                    obey(agent, &answer, world, &mut done);
+                }
+            }
+            // The last words of a life are not answered.
+            tokio::select! {
+                biased;
+                _ = agents[turn % 12].sync(0) => {}
+                () = tokio::task::yield_now() => {}
+            }
+            drop(engine);
+            world.turn(SignedDuration::from_secs(7));
+        }
+        let (app, engine) = world.leading("last").await;
+        for agent in &mut agents {
+            agent.moves_to(&app);
+            agent.sync(0).await.unwrap();
+        }
+        shows(&app, world, made.id, &format!("succeeded:{}", " succeeded".repeat(12))).await;
+        for task in tasks(&app, made.id).await {
+            assert_eq!(task.result.unwrap()["message"], "as it went");
+        }
+        engine.stop().await;
+    }
+}
+
+/// Does what it is told, each order once, and says so until it is acknowledged.
+fn obey(
+    agent: &mut Agent,
+    answer: &SyncResponse,
+    world: &World,
+    done: &mut std::collections::BTreeSet<vocab::TaskId>,
+) {
+    for envelope in &answer.orders {
+        let order: wire::agent::Order = serde_json::from_str(&envelope.order).unwrap();
+        if done.insert(order.id) {
+            agent.ends(order.id, Outcome::Succeeded, world.now());
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! Orders on their way to agents, and reports on their way back.
+
+use axum::http::StatusCode;
+use jiff::SignedDuration;
+use serde_json::json;
+use server::app::App;
+use server::service::{self, ServiceError};
+use store::rollout_targets::{self, TargetResult, state_word};
+use store::rollouts::{self, phase_word};
+use store::{Page, events};
+use vocab::{BatchId, FailureCode, ServerId, Stage};
+use wire::agent::{Outcome, Work};
+
+use crate::agent::{Agent, refused};
+use crate::support::{World, both, eventually};
+
+const PAGE: Page = Page { limit: 500, offset: 0 };
+
+/// The state of the batch, then those of its tasks in the order of their turns.
+pub(crate) async fn shown(app: &App, world: &World, id: BatchId) -> String {
+    let mut reader = app.db.read().await.unwrap();
+    let row = rollouts::get(&mut reader, world.org, id).await.unwrap();
+    let tasks = tasks(app, id).await;
+    let states: Vec<_> = tasks.iter().map(|task| state_word(task.target)).collect();
+    format!("{}: {}", phase_word(row.head.phase), states.join(" "))
+}
+
+pub(crate) async fn tasks(app: &App, id: BatchId) -> Vec<TargetResult> {
+    let mut reader = app.db.read().await.unwrap();
+    rollout_targets::list(&mut reader, id, &[], PAGE).await.unwrap().items
+}
+
+pub(crate) async fn shows(app: &App, world: &World, id: BatchId, wanted: &str) {
+    let mut last = String::new();
+    for _ in 0..2_000 {
+        last = shown(app, world, id).await;
+        if last == wanted {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    assert_eq!(last, wanted);
+}
+
+async fn kinds_of_events(app: &App, world: &World) -> Vec<String> {
+    let mut reader = app.db.read().await.unwrap();
+    let all = events::after(&mut reader, world.org, 0, 500).await.unwrap();
+    all.into_iter().map(|event| event.kind).collect()
+}
+
+both! {
+    async fn an_order_reaches_its_agent_and_the_batch_ends_with_its_result(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let options = json!({"packages": ["bash"], "exclude": ["linux-*"], "security_only": true,
+            "reboot": "if_required"});
+        // The agent waits already when the order is given.
+        let (made, order) = tokio::join!(
+            service::rollouts::create(&app, world.order(vec![web.id], options)),
+            web.awaits_order(),
+        );
+        let made = made.unwrap();
+        let task = tasks(&app, made.id).await.remove(0);
+        assert_eq!(order.id, task.task_id);
+        assert_eq!(order.expires_at, world.now() + domain::rollout::limit(Stage::Dispatched));
+        let Work::Install(install) = &order.work else { panic!("{:?}", order.work) };
+        assert_eq!(install.packages, ["bash".parse().unwrap()]);
+        assert!(install.security_only && install.boot_id.as_str() == "boot-1");
+
+        // It comes again until it is begun.
+        assert_eq!(web.orders(0).await, std::slice::from_ref(&order));
+        web.reaches(order.id, Stage::Installing, world.now());
+        web.sync(0).await.unwrap();
+        shows(&app, world, made.id, "running: installing").await;
+        eventually("the order is not handed out any more", async || web.orders(0).await.is_empty()).await;
+
+        web.reports(order.id, Outcome::Succeeded, world.now()).await;
+        shows(&app, world, made.id, "succeeded: succeeded").await;
+        let task = tasks(&app, made.id).await.remove(0);
+        assert_eq!(task.result.unwrap()["message"], "as it went");
+
+        // Told again it is acknowledged again and changes nothing.
+        web.reports(order.id, Outcome::Failed, world.now()).await;
+        assert_eq!(tasks(&app, made.id).await[0].generation, task.generation);
+        let kinds = kinds_of_events(&app, world).await;
+        for kind in ["server.enrolled", "batch.created", "batch.changed", "task.finished", "batch.finished"] {
+            assert_eq!(kinds.iter().filter(|known| *known == kind).count(), 1, "{kind}: {kinds:?}");
+        }
+        engine.stop().await;
+    }
+
+    async fn a_dry_run_is_a_plan_and_never_an_installation(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let order = world.order(vec![web.id], json!({"dry_run": true}));
+        service::rollouts::create(&app, order).await.unwrap();
+        assert!(matches!(web.awaits_order().await.work, Work::Plan(_)));
+        engine.stop().await;
+    }
+
+    /// "Timed out" is our guess, the report is a fact.
+    async fn a_late_result_corrects_a_guess_and_the_end_of_the_batch(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let made = service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        let order = web.awaits_order().await;
+        world.minutes(11);
+        shows(&app, world, made.id, "failed: timed_out").await;
+        web.reports(order.id, Outcome::Succeeded, world.now()).await;
+        assert_eq!(shown(&app, world, made.id).await, "succeeded: succeeded");
+        // And that is final.
+        web.reports(order.id, Outcome::Failed, world.now()).await;
+        assert_eq!(shown(&app, world, made.id).await, "succeeded: succeeded");
+        engine.stop().await;
+    }
+
+    async fn what_is_called_off_is_withdrawn_from_agents_that_have_not_begun(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let made = service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        let order = web.awaits_order().await;
+        let admin = world.admin();
+        let (canceled, answer) = tokio::join!(
+            service::rollouts::cancel(&app, &admin, world.org, made.id),
+            web.sync(10),
+        );
+        canceled.unwrap();
+        let mut answer = answer.unwrap();
+        while answer.withdrawn.is_empty() {
+            answer = web.sync(10).await.unwrap();
+        }
+        assert_eq!((answer.withdrawn, answer.orders.len()), (vec![order.id], 0));
+        web.reports(order.id, Outcome::Withdrawn, world.now()).await;
+        shows(&app, world, made.id, "canceled: canceled").await;
+        let again = service::rollouts::cancel(&app, &world.admin(), world.org, made.id).await;
+        assert!(matches!(again, Err(ServiceError::Conflict { code: "batch_state", .. })));
+        engine.stop().await;
+    }
+
+    async fn a_paused_batch_starts_nobody_until_it_is_resumed(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let mut db = Agent::join(&app, &token, "db-1").await;
+        let order = world.order(vec![web.id, db.id], json!({"max_parallel": 1}));
+        let made = service::rollouts::create(&app, order).await.unwrap();
+        let order = web.awaits_order().await;
+        service::rollouts::pause(&app, &world.admin(), world.org, made.id).await.unwrap();
+        web.reports(order.id, Outcome::NoChange, world.now()).await;
+        shows(&app, world, made.id, "paused: no_change waiting").await;
+        service::rollouts::resume(&app, &world.admin(), world.org, made.id).await.unwrap();
+        let order = db.awaits_order().await;
+        db.reports(order.id, Outcome::Succeeded, world.now()).await;
+        shows(&app, world, made.id, "succeeded: no_change succeeded").await;
+        engine.stop().await;
+    }
+
+    async fn a_failed_canary_halts_the_rest_and_the_failed_are_tried_again(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let mut db = Agent::join(&app, &token, "db-1").await;
+        let order = world.order(vec![web.id, db.id], json!({"canary": 1}));
+        let made = service::rollouts::create(&app, order).await.unwrap();
+        let order = web.awaits_order().await;
+        web.ends(order.id, Outcome::Failed, world.now());
+        web.says.results[0].failure_code = Some(FailureCode::DiskFull);
+        web.sync(0).await.unwrap();
+        shows(&app, world, made.id, "halted: failed waiting").await;
+        let refused = service::rollouts::retry(&app, &world.admin(), world.org, made.id).await;
+        assert!(matches!(refused, Err(ServiceError::Conflict { code: "batch_not_ended", .. })));
+        service::rollouts::resume(&app, &world.admin(), world.org, made.id).await.unwrap();
+        let order = db.awaits_order().await;
+        db.reports(order.id, Outcome::Succeeded, world.now()).await;
+        shows(&app, world, made.id, "completed_with_errors: failed succeeded").await;
+        let again = service::rollouts::retry(&app, &world.admin(), world.org, made.id).await.unwrap();
+        let order = web.awaits_order().await;
+        web.reports(order.id, Outcome::Succeeded, world.now()).await;
+        shows(&app, world, again.id, "succeeded: succeeded").await;
+        engine.stop().await;
+    }
+
+    async fn servers_that_are_not_there_are_named_and_nothing_starts(world: World) {
+        let app = world.app("a").await;
+        let token = world.token(&app).await;
+        let web = Agent::join(&app, &token, "web-1").await;
+        let stranger = vocab::ServerId::new(world.now(), 7);
+        let order = world.order(vec![web.id, stranger, web.id], json!({}));
+        let Err(ServiceError::Invalid(errors)) = service::rollouts::create(&app, order).await else {
+            panic!("it started");
+        };
+        assert_eq!(errors.len(), 1);
+        assert_eq!((errors[0].pointer.as_str(), errors[0].code), ("/server_ids/1", "not_found"));
+        assert!(errors[0].detail.contains(&stranger.to_string()));
+        let open = rollouts::open(&mut app.db.read().await.unwrap()).await.unwrap();
+        assert_eq!(open, []);
+        // Named twice it counts once.
+        let made = service::rollouts::create(&app, world.order(vec![web.id, web.id], json!({}))).await;
+        assert_eq!(made.unwrap().total, 1);
+    }
+
+    /// Nobody is given an order while nobody knows whether he is there.
+    async fn who_is_away_is_waited_for_and_gets_his_order_when_he_is_back(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        web.sync(0).await.unwrap();
+        world.minutes(10);
+        eventually("it is said that it went away", async || {
+            kinds_of_events(&app, world).await.contains(&"server.offline".to_owned())
+        }).await;
+        let made = service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        shows(&app, world, made.id, "running: waiting").await;
+        let order = web.awaits_order().await;
+        web.reports(order.id, Outcome::Succeeded, world.now()).await;
+        shows(&app, world, made.id, "succeeded: succeeded").await;
+        let kinds = kinds_of_events(&app, world).await;
+        assert_eq!(kinds.iter().filter(|kind| *kind == "server.online").count(), 1);
+        engine.stop().await;
+    }
+
+    async fn two_batches_never_work_on_one_server_at_once(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let first = service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        shows(&app, world, first.id, "running: dispatched").await;
+        let second = service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        shows(&app, world, second.id, "running: waiting").await;
+        let order = web.awaits_order().await;
+        web.reports(order.id, Outcome::Succeeded, world.now()).await;
+        let next = web.awaits_order().await;
+        assert_ne!(order.id, next.id);
+        web.reports(next.id, Outcome::NoChange, world.now()).await;
+        shows(&app, world, first.id, "succeeded: succeeded").await;
+        shows(&app, world, second.id, "succeeded: no_change").await;
+        engine.stop().await;
+    }
+
+    async fn a_server_that_is_removed_ends_its_tasks_and_its_agent_hears_so_at_once(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let mut db = Agent::join(&app, &token, "db-1").await;
+        let made = service::rollouts::create(&app, world.order(vec![web.id, db.id], json!({}))).await.unwrap();
+        let order = web.awaits_order().await;
+        db.awaits_order().await;
+        web.reaches(order.id, Stage::Installing, world.now());
+        web.sync(0).await.unwrap();
+        // Held open while it happens.
+        let (removed, answer) = tokio::join!(remove(&app, world, web.id), async {
+            loop {
+                if let Err(refusal) = web.sync(10).await {
+                    break refusal;
+                }
+            }
+        });
+        removed.unwrap();
+        assert_eq!(answer, refused(StatusCode::GONE, "server_removed"));
+        shows(&app, world, made.id, "running: canceled dispatched").await;
+        engine.stop().await;
+    }
+
+    /// A year later nobody asks any more; the audit log is kept.
+    async fn what_is_old_is_forgotten(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let mut ids = Vec::new();
+        for _ in 0..3 {
+            let made = service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+            let order = web.awaits_order().await;
+            web.logs(order.id, 0, b"log").await.unwrap();
+            web.reports(order.id, Outcome::Succeeded, world.now()).await;
+            shows(&app, world, made.id, "succeeded: succeeded").await;
+            ids.push((made.id, order.id));
+        }
+        world.turn(SignedDuration::from_hours(365 * 24 + 1));
+        let mut reader = app.db.read().await.unwrap();
+        for (batch, task) in ids {
+            eventually("batch and log are forgotten", async || {
+                rollouts::load(&mut reader, batch).await.is_err()
+                    && store::task_logs::length(&mut reader, task).await.unwrap() == 0
+            }).await;
+        }
+        eventually("events are forgotten", async || {
+            !kinds_of_events(&app, world).await.contains(&"batch.created".to_owned())
+        }).await;
+        let entries = store::audit::after(&mut reader, world.org, 0, 500).await.unwrap();
+        assert_eq!(entries.iter().filter(|entry| entry.action == "batch.create").count(), 3);
+        drop(reader);
+        engine.stop().await;
+    }
+
+    async fn a_stagger_is_kept_by_the_clock(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut agents = Vec::new();
+        for name in ["a", "b", "c"] {
+            agents.push(Agent::join(&app, &token, name).await);
+        }
+        let servers = agents.iter().map(|agent| agent.id).collect();
+        let order = world.order(servers, json!({"stagger_minutes": 2}));
+        let made = service::rollouts::create(&app, order).await.unwrap();
+        shows(&app, world, made.id, "running: dispatched waiting waiting").await;
+        world.turn(SignedDuration::from_secs(119));
+        for agent in &mut agents {
+            agent.sync(0).await.unwrap();
+        }
+        assert_eq!(shown(&app, world, made.id).await, "running: dispatched waiting waiting");
+        world.turn(SignedDuration::from_secs(1));
+        shows(&app, world, made.id, "running: dispatched dispatched waiting").await;
+        engine.stop().await;
+    }
+}
+
+async fn remove(app: &App, world: &World, server: ServerId) -> store::Result<()> {
+    loop {
+        let mut tx = app.db.begin().await?;
+        match service::rollouts::server_removed(&mut tx, world.org, server, world.now()).await {
+            Err(store::StoreError::Stale) => continue,
+            done => done?,
+        }
+        let server = store::servers::get(&mut tx, world.org, server).await?;
+        store::servers::remove(&mut tx, &server, world.now()).await?;
+        tx.ring(store::Topic::Servers);
+        return tx.commit().await;
+    }
+}

@@ -1,0 +1,126 @@
+//! Schedules that fire: once, at their instants, or not at all with a reason.
+
+use jiff::Timestamp;
+use serde_json::json;
+use server::app::App;
+use server::clock::dice;
+use store::runs::{self, Run, State};
+use store::schedules::{self, Schedule};
+use store::{Page, Topic};
+use vocab::{ScheduleId, SkipReason};
+use wire::agent::Outcome;
+
+use crate::agent::Agent;
+use crate::support::{World, at, both, eventually};
+
+/// A schedule over staging, every hour, first at five.
+pub(crate) async fn hourly(app: &App, world: &World) -> ScheduleId {
+    let schedule = Schedule {
+        id: ScheduleId::new(world.now(), dice()),
+        org_id: world.org,
+        name: "hourly".into(),
+        description: String::new(),
+        enabled: true,
+        cron: "0 * * * *".parse().unwrap(),
+        timezone: "UTC".parse().unwrap(),
+        targets: serde_json::from_value(json!({"environment": "staging"})).unwrap(),
+        options: json!({"security_only": true}),
+        next_run_at: Some(at(3_600)),
+        created_at: world.now(),
+        updated_at: world.now(),
+        generation: 1,
+    };
+    let mut tx = app.db.begin().await.unwrap();
+    schedules::create(&mut tx, &schedule).await.unwrap();
+    tx.ring(Topic::Schedules);
+    tx.commit().await.unwrap();
+    schedule.id
+}
+
+/// The history, oldest first.
+pub(crate) async fn history(app: &App, world: &World, id: ScheduleId) -> Vec<Run> {
+    let mut reader = app.db.read().await.unwrap();
+    let page = Page { limit: 100, offset: 0 };
+    let mut runs = runs::list(&mut reader, world.org, id, page).await.unwrap().items;
+    runs.sort_by_key(|run| run.scheduled_for);
+    runs
+}
+
+fn told(runs: &[Run]) -> Vec<(State, Option<SkipReason>, Option<Timestamp>)> {
+    runs.iter().map(|run| (run.state, run.skip_reason, run.scheduled_for)).collect()
+}
+
+const SUCCEEDED: State = State::Ended(domain::rollout::End::Succeeded);
+const FAILED: State = State::Ended(domain::rollout::End::Failed);
+
+both! {
+    async fn an_instant_starts_a_run_that_ends_with_its_batch(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let id = hourly(&app, world).await;
+        world.set(at(3_599));
+        web.sync(0).await.unwrap();
+        assert_eq!(history(&app, world, id).await, []);
+        world.set(at(3_600));
+        let order = web.awaits_order().await;
+        let running = history(&app, world, id).await;
+        assert_eq!(told(&running), [(State::Running, None, Some(at(3_600)))]);
+        web.reports(order.id, Outcome::Succeeded, world.now()).await;
+        eventually("the run ends", async || {
+            told(&history(&app, world, id).await) == [(SUCCEEDED, None, Some(at(3_600)))]
+        }).await;
+        let next = schedules::get(&mut app.db.read().await.unwrap(), world.org, id).await.unwrap();
+        assert_eq!(next.next_run_at, Some(at(7_200)));
+        engine.stop().await;
+    }
+
+    async fn a_late_result_corrects_the_run_as_well(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let id = hourly(&app, world).await;
+        world.set(at(3_600));
+        let order = web.awaits_order().await;
+        world.minutes(11);
+        eventually("the run fails", async || history(&app, world, id).await[0].state == FAILED).await;
+        web.reports(order.id, Outcome::Succeeded, world.now()).await;
+        assert_eq!(history(&app, world, id).await[0].state, SUCCEEDED);
+        engine.stop().await;
+    }
+
+    async fn an_instant_that_meets_an_unfinished_run_is_skipped_as_overlap(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let id = hourly(&app, world).await;
+        world.set(at(3_600));
+        let order = web.awaits_order().await;
+        web.reaches(order.id, vocab::Stage::Installing, world.now());
+        web.sync(0).await.unwrap();
+        world.set(at(7_200));
+        eventually("it is recorded", async || {
+            told(&history(&app, world, id).await) == [
+                (State::Running, None, Some(at(3_600))),
+                (State::Skipped, Some(SkipReason::Overlap), Some(at(7_200))),
+            ]
+        }).await;
+        engine.stop().await;
+    }
+
+    /// Three days down: one run at the end, and one record of what was missed.
+    async fn what_was_missed_is_recorded_once_and_only_the_newest_starts_late(world: World) {
+        let app = world.app("a").await;
+        let id = hourly(&app, world).await;
+        world.set(at(72 * 3_600 + 600));
+        let engine = server::engine::spawn_with(app.clone(), crate::support::PULSE);
+        // Nobody is in staging: a run over nobody ends at once.
+        eventually("both are recorded", async || {
+            told(&history(&app, world, id).await) == [
+                (State::Skipped, Some(SkipReason::Missed), Some(at(71 * 3_600))),
+                (SUCCEEDED, None, Some(at(72 * 3_600))),
+            ]
+        }).await;
+        engine.stop().await;
+    }
+}

@@ -1,0 +1,240 @@
+//! A fresh installation on either database for each story.
+
+use std::path::PathBuf;
+use std::str::FromStr as _;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use server::app::{App, Parts, Settings};
+use server::clock::{Clock, dice};
+use server::engine::{self, Engine, Pulse};
+use server::secrets::Secrets;
+use server::service::rollouts::{NewRollout, Origin};
+use server::service::tokens;
+use server::service::{Actor, PatchOptions};
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
+use store::audit::Seal;
+use store::enrollment_tokens::Token;
+use store::{Db, Options};
+use vocab::{OrgId, Role, ServerId, TokenId};
+
+/// A story's installation: a data directory, a database, a clock.
+pub(crate) struct World {
+    folder: PathBuf,
+    url: String,
+    now: Arc<Mutex<Timestamp>>,
+    pub(crate) org: OrgId,
+}
+
+/// In a hurry, so that no story waits for a timer.
+pub(crate) const PULSE: Pulse = Pulse {
+    lead: Duration::from_millis(20),
+    look: Duration::from_millis(20),
+    beats: Duration::from_millis(20),
+    sweep: Duration::from_millis(50),
+};
+
+/// A Sunday in November, and some seconds.
+pub(crate) fn at(seconds: i64) -> Timestamp {
+    let start: Timestamp = "2026-11-15T04:00:00Z".parse().unwrap();
+    start + SignedDuration::from_secs(seconds)
+}
+
+impl World {
+    async fn new(url: Option<String>) -> World {
+        let folder = std::env::temp_dir().join(name());
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let url =
+            url.unwrap_or_else(|| format!("sqlite:{}", folder.join("fleetmend.db").display()));
+        let now = Arc::new(Mutex::new(at(0)));
+        let world = World { folder, url, now, org: OrgId::new(at(0), 1) };
+        let db = world.open().await;
+        let mut tx = db.begin().await.unwrap();
+        store::organizations::create(&mut tx, world.org, "Acme", at(0)).await.unwrap();
+        tx.commit().await.unwrap();
+        db.close().await;
+        world
+    }
+
+    async fn open(&self) -> Db {
+        let seal = Seal::new(|previous, seq, entry| {
+            let mut bytes = previous.to_vec();
+            bytes.extend(format!("{seq}{entry:?}").bytes());
+            vocab::Digest::of(&bytes).as_bytes().to_vec()
+        });
+        let mut options = Options::new(&self.url, seal);
+        options.patience = Duration::from_secs(30);
+        Db::open(&options).await.unwrap()
+    }
+
+    /// A replica of the service.
+    pub(crate) async fn app(&self, replica: &str) -> App {
+        let now = self.now.clone();
+        App::new(Parts {
+            db: self.open().await,
+            clock: Clock::turned_by(move || *now.lock().unwrap()),
+            secrets: Secrets::create(&self.folder).unwrap(),
+            settings: Settings { replica: replica.into(), ..Settings::default() },
+        })
+    }
+
+    /// A replica with its engine, leading.
+    pub(crate) async fn leading(&self, replica: &str) -> (App, Engine) {
+        let app = self.app(replica).await;
+        let engine = engine::spawn_with(app.clone(), PULSE);
+        eventually("it leads", async || engine.leads()).await;
+        (app, engine)
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        *self.now.lock().unwrap()
+    }
+
+    pub(crate) fn set(&self, to: Timestamp) {
+        *self.now.lock().unwrap() = to;
+    }
+
+    pub(crate) fn turn(&self, by: SignedDuration) {
+        *self.now.lock().unwrap() += by;
+    }
+
+    pub(crate) fn minutes(&self, minutes: i64) {
+        self.turn(SignedDuration::from_mins(minutes));
+    }
+
+    pub(crate) fn admin(&self) -> Actor {
+        Actor { org: self.org, who: "key_test".into(), role: Role::Admin }
+    }
+
+    /// A token that lets servers in.
+    pub(crate) async fn token(&self, app: &App) -> String {
+        self.token_with(app, |token| token).await
+    }
+
+    pub(crate) async fn token_with(
+        &self,
+        app: &App,
+        change: impl FnOnce(Token) -> Token,
+    ) -> String {
+        let (text, hash) = tokens::mint(&app.secrets, None);
+        let token = Token {
+            id: TokenId::new(self.now(), dice()),
+            org_id: self.org,
+            name: "stories".into(),
+            hash,
+            environment: None,
+            tags: Vec::new(),
+            uses: 0,
+            uses_max: None,
+            created_at: self.now(),
+            created_by: "key_test".into(),
+            expires_at: None,
+            revoked_at: None,
+        };
+        let mut tx = app.db.begin().await.unwrap();
+        store::enrollment_tokens::create(&mut tx, &change(token)).await.unwrap();
+        tx.commit().await.unwrap();
+        text
+    }
+
+    /// An order over these servers, to start now.
+    pub(crate) fn order(&self, servers: Vec<ServerId>, options: serde_json::Value) -> NewRollout {
+        NewRollout {
+            org: self.org,
+            options: PatchOptions::from_json(&options).unwrap(),
+            servers,
+            starts_at: self.now(),
+            origin: Origin::Api,
+            started_by: "key_test".into(),
+            run_id: None,
+        }
+    }
+}
+
+/// Waits for something that must come about.
+pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    for _ in 0..2_000 {
+        if holds().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("in ten seconds it never came about that {what}");
+}
+
+/// One story, told on both databases: tests `…::sqlite` and `…::postgres`.
+macro_rules! both {
+    ($($(#[$meta:meta])* async fn $name:ident($world:ident: World) $body:block)*) => {$(
+        mod $name {
+            use super::*;
+
+            $(#[$meta])*
+            async fn story($world: &crate::support::World) $body
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn sqlite() {
+                let world = crate::support::sqlite().await;
+                story(&world).await;
+                crate::support::tidy(world).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn postgres() {
+                let Some(world) = crate::support::postgres().await else { return };
+                story(&world).await;
+                crate::support::tidy(world).await;
+            }
+        }
+    )*};
+}
+pub(crate) use both;
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+fn name() -> String {
+    format!("fleetmend_engine_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+pub(crate) async fn sqlite() -> World {
+    World::new(None).await
+}
+
+/// A database of its own on the server that `FLEETMEND_TEST_POSTGRES` names.
+pub(crate) async fn postgres() -> Option<World> {
+    let cluster = cluster()?;
+    let name = name();
+    let mut admin = PgConnection::connect(&cluster).await.unwrap();
+    run(&mut admin, format!("drop database if exists {name}")).await;
+    run(&mut admin, format!("create database {name}")).await;
+    let options = PgConnectOptions::from_str(&cluster).unwrap().database(&name);
+    Some(World::new(Some(sqlx::ConnectOptions::to_url_lossy(&options).to_string())).await)
+}
+
+fn cluster() -> Option<String> {
+    if let Ok(url) = std::env::var("FLEETMEND_TEST_POSTGRES") {
+        return Some(url);
+    }
+    let required = std::env::var("FLEETMEND_TEST_REQUIRE_TOOLS").is_ok_and(|value| value == "1");
+    assert!(!required, "FLEETMEND_TEST_POSTGRES is not set, and FLEETMEND_TEST_REQUIRE_TOOLS=1 is");
+    println!("skipped: FLEETMEND_TEST_POSTGRES is not set (cargo xtask test starts a PostgreSQL)");
+    None
+}
+
+/// A story that went well leaves nothing behind; one that did not is there to be looked at.
+pub(crate) async fn tidy(world: World) {
+    if let (true, Some(cluster)) = (world.url.starts_with("postgres"), cluster()) {
+        let options = PgConnectOptions::from_str(&world.url).unwrap();
+        let mut admin = PgConnection::connect(&cluster).await.unwrap();
+        let name = options.get_database().unwrap();
+        run(&mut admin, format!("drop database {name} with (force)")).await;
+    }
+    let _ = std::fs::remove_dir_all(&world.folder);
+}
+
+async fn run(admin: &mut PgConnection, sql: String) {
+    admin.execute(AssertSqlSafe(sql)).await.unwrap();
+}

@@ -1,0 +1,232 @@
+//! Each rule of the contract's table "Everywhere", on routes that stand for all of them.
+
+use axum::http::Method;
+use jiff::SignedDuration;
+use serde_json::{Value, json};
+use server::app::Settings;
+use server::http::routes::Access;
+use vocab::Role;
+
+use crate::support::{Ask, Service, both};
+
+/// A path of the table with its ids filled in: well formed, and of nothing that there is.
+fn concrete(path: &str) -> String {
+    let id = |prefix: &str| format!("{prefix}_01jcqk3m8ye0fr5cq0k6s8v2xw");
+    path.replace("{server_id}", &id("srv"))
+        .replace("{schedule_id}", &id("sch"))
+        .replace("{run_id}", &id("run"))
+        .replace("{batch_id}", &id("bat"))
+        .replace("{task_id}", &id("tsk"))
+        .replace("{refresh_id}", &id("tsk"))
+        .replace("{api_key_id}", &id("key"))
+        .replace("{token_id}", &id("enr"))
+        .replace("{package_name}", "openssl")
+}
+
+fn guarded() -> Vec<(Method, String, Role)> {
+    let operations = server::http::routes().operations().into_iter();
+    operations
+        .filter_map(|(method, path, access)| match access {
+            Access::Key(role) => Some((method, concrete(&path), role)),
+            Access::Open => None,
+        })
+        .collect()
+}
+
+async fn ask(service: &Service, method: &Method, path: &str, key: &str) -> u16 {
+    let ask = Ask::new(method.clone(), path).with_key(key);
+    let ask = if method == Method::GET { ask } else { ask.with_json(json!({})) };
+    ask.send(&service.router).await.status.as_u16()
+}
+
+both! {
+    /// The whole table: without a key, with a bad one, with too little, with enough.
+    async fn every_route_requires_its_role(service: Service) {
+        let expired = json!({"name": "x", "role": "admin", "expires_at": "2026-11-15T04:00:01Z"});
+        let expired = service.post("/v1/api-keys", expired).await.is(201).json();
+        let expired = expired["api_key"].as_str().unwrap().to_owned();
+        service.hands.turn(SignedDuration::from_secs(2));
+        let mut bad = service.admin.clone();
+        bad.replace_range(10..11, if &bad[10..11] == "A" { "B" } else { "A" });
+        let keys = [
+            (Role::Viewer, &service.viewer),
+            (Role::Operator, &service.operator),
+            (Role::Admin, &service.admin),
+        ];
+        // From an address of its own each, because bad keys from one address are held up before long.
+        for (host, (method, path, needed)) in (0..).zip(guarded()) {
+            let open = Ask::new(method.clone(), &path).send(&service.router).await;
+            let open = open.is_problem(401, "unauthenticated");
+            assert!(open.header("www-authenticate").starts_with("Bearer"), "{method} {path}");
+            for key in [&bad, &expired, "", "fmk_"] {
+                let ask = Ask::new(method.clone(), &path).with_key(key).from(host);
+                ask.send(&service.router).await.is_problem(401, "unauthenticated");
+            }
+            for (role, key) in keys {
+                let status = ask(service, &method, &path, key).await;
+                assert_eq!(status == 403, !role.may(needed), "{method} {path} as {role}: {status}");
+                assert!(status != 401 && status < 500, "{method} {path} as {role}: {status}");
+            }
+        }
+    }
+
+    async fn only_what_is_meant_to_be_open_is_open(service: Service) {
+        let open: Vec<String> = server::http::routes().operations().into_iter()
+            .filter(|(_, _, access)| *access == Access::Open)
+            .map(|(method, path, _)| format!("{method} {path}"))
+            .collect();
+        assert_eq!(open, ["GET /healthz", "GET /readyz", "GET /metrics", "GET /openapi.json", "GET /docs"]);
+        for path in ["/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"] {
+            Ask::get(path).send(&service.router).await.is(200);
+        }
+    }
+
+    async fn a_path_that_is_not_there_is_a_problem_and_so_is_a_method(service: Service) {
+        for path in ["/", "/v1", "/v1/nothing", "/v1/api-keys/", "/v1/%61pi-keys", "/v2/api-keys", "//v1/api-keys"] {
+            service.get(path).await.is_problem(404, "not_found");
+        }
+        let refusal = Ask::new(Method::PUT, "/v1/api-keys").send(&service.router).await;
+        let refusal = refusal.is_problem(405, "method_not_allowed");
+        let allowed = refusal.header("allow").to_owned();
+        assert!(allowed.contains("GET") && allowed.contains("POST"), "{allowed}");
+        for method in [Method::TRACE, Method::OPTIONS, Method::from_bytes(b"BREW").unwrap()] {
+            Ask::new(method, "/v1/api-keys").send(&service.router).await.is_problem(405, "method_not_allowed");
+        }
+    }
+
+    async fn a_malformed_id_is_answered_like_one_that_never_was(service: Service) {
+        for id in ["key_01jcqk3m8ye0fr5cq0k6s8v2xw", "enr_01jcqk3m8ye0fr5cq0k6s8v2xw", "1", "key_", "..%2f..", "%00", "%ff", "key_%F0%9F%92%A5"] {
+            service.get(&format!("/v1/api-keys/{id}")).await.is_problem(404, "not_found");
+        }
+    }
+
+    async fn a_body_is_json_and_at_most_a_megabyte(service: Service) {
+        let post = |kind: &str, body: &str| {
+            let ask = Ask::new(Method::POST, "/v1/api-keys").with_key(&service.admin);
+            let ask = if kind.is_empty() { ask } else { ask.with("content-type", kind) };
+            ask.with_body(body).send(&service.router)
+        };
+        let good = json!({"name": "x", "role": "viewer"}).to_string();
+        post("application/json; charset=utf-8", &good).await.is(201);
+        for kind in ["", "text/plain", "application/x-www-form-urlencoded", "application/json; charset=utf-16"] {
+            post(kind, &good).await.is_problem(415, "unsupported_media_type");
+        }
+        for text in ["", "{", "nonsense", "{\"name\": \"\u{1}\"}", "[1,]"] {
+            post("application/json", text).await.is_problem(400, "invalid_json");
+        }
+        for text in ["[]", "7", "null", "\"x\"", "{}"] {
+            post("application/json", text).await.is_problem(422, "invalid_body");
+        }
+        let large = json!({"name": "x".repeat(1 << 20), "role": "viewer"}).to_string();
+        post("application/json", &large).await.is_problem(413, "body_too_large");
+        let deep = "[".repeat(100_000);
+        post("application/json", &deep).await.is_problem(400, "invalid_json");
+    }
+
+    async fn an_unknown_field_is_refused_with_the_one_that_was_meant(service: Service) {
+        let body = json!({"name": "x", "role": "viewer", "expire_at": null, "colour": "red"});
+        let refusal = service.post("/v1/api-keys", body).await.is_problem(422, "invalid_body").json();
+        let errors = refusal["errors"].as_array().unwrap();
+        assert_eq!(errors[0]["pointer"], "/colour");
+        assert_eq!(errors[1]["pointer"], "/expire_at");
+        assert_eq!(errors[1]["code"], "unknown_field");
+        assert!(errors[1]["detail"].as_str().unwrap().contains("did you mean `expires_at`?"));
+    }
+
+    async fn an_unknown_or_bad_parameter_is_refused_by_name(service: Service) {
+        let refusal = service.get("/v1/api-keys?limt=3").await.is_problem(400, "unknown_parameter").json();
+        assert!(refusal["detail"].as_str().unwrap().contains("did you mean `limit`?"), "{refusal}");
+        for bad in ["limit=0", "limit=501", "limit=x", "limit=", "offset=-1", "limit=%31%30%30%30"] {
+            let refusal = service.get(&format!("/v1/api-keys?{bad}")).await;
+            let refusal = refusal.is_problem(400, "invalid_parameter").json();
+            let name = bad.split('=').next().unwrap();
+            assert!(refusal["detail"].as_str().unwrap().contains(name), "{refusal}");
+        }
+        service.get("/v1/api-keys?limit=1&limit=2").await.is_problem(400, "repeated_parameter");
+        service.get("/v1/api-keys/key_01jcqk3m8ye0fr5cq0k6s8v2xw?x=1").await
+            .is_problem(400, "unknown_parameter");
+        let body = json!({"name": "x", "role": "viewer"});
+        service.post("/v1/api-keys?dry_run=true", body).await.is_problem(400, "unknown_parameter");
+    }
+
+    async fn a_list_is_walked_by_its_links(service: Service) {
+        for n in 0..7 {
+            service.post("/v1/enrollment-tokens", json!({"name": format!("t{n}")})).await.is(201);
+            service.hands.turn(SignedDuration::from_secs(1));
+        }
+        let mut names = Vec::new();
+        let mut next = Value::from("/v1/enrollment-tokens?limit=3");
+        let mut last = Value::Null;
+        while let Some(path) = next.as_str() {
+            let page = service.get(path).await.is(200).json();
+            assert_eq!(page["links"]["self"], path);
+            assert_eq!((&page["meta"]["total"], &page["meta"]["limit"]), (&json!(7), &json!(3)));
+            names.extend(page["data"].as_array().unwrap().iter().map(|t| t["name"].clone()));
+            next = page["links"]["next"].clone();
+            last = page["links"]["prev"].clone();
+        }
+        assert_eq!(names, ["t6", "t5", "t4", "t3", "t2", "t1", "t0"]);
+        assert_eq!(last, "/v1/enrollment-tokens?limit=3&offset=3");
+        let whole = service.get("/v1/enrollment-tokens").await.is(200).json();
+        assert_eq!((&whole["meta"]["limit"], &whole["meta"]["offset"]), (&json!(50), &json!(0)));
+        assert_eq!(whole["links"], json!({"self": "/v1/enrollment-tokens", "next": null, "prev": null}));
+    }
+
+    async fn a_change_that_names_an_old_version_is_refused(service: Service) {
+        let made = service.post("/v1/api-keys", json!({"name": "x", "role": "viewer"})).await.is(201);
+        let path = made.header("location");
+        let delete = |tag: &str| {
+            Ask::new(Method::DELETE, path).with_key(&service.admin).with("if-match", tag).send(&service.router)
+        };
+        delete("\"77\"").await.is_problem(412, "precondition_failed");
+        delete("77").await.is_problem(400, "invalid_header");
+        delete(made.header("etag")).await.is(204);
+    }
+
+    async fn a_key_that_asks_too_often_is_told_when_to_go_on(service: Service) {
+        let settings = Settings { requests_per_second: 1, requests_burst: 3, ..Settings::default() };
+        let (_, router) = service.again(settings).await;
+        let ask = Ask::get("/v1/api-keys").with_key(&service.admin);
+        for left in [2, 1, 0] {
+            let answer = ask.clone().send(&router).await.is(200);
+            assert_eq!(answer.header("ratelimit-policy"), "\"key\";q=3;w=3");
+            assert!(answer.header("ratelimit").starts_with(&format!("\"key\";r={left};")));
+        }
+        let refusal = ask.send(&router).await.is_problem(429, "rate_limited");
+        assert_eq!(refusal.header("retry-after"), "1");
+        assert!(refusal.header("ratelimit").starts_with("\"key\";r=0;"));
+        // Another key has a bucket of its own.
+        Ask::get("/v1/api-keys").with_key(&service.key(Role::Admin, None).await).send(&router).await.is(200);
+    }
+
+    async fn an_address_that_tries_keys_out_is_slowed_down_and_good_keys_are_not(service: Service) {
+        let mut refusals = Vec::new();
+        for _ in 0..80 {
+            let answer = Ask::get("/v1/api-keys").with_key("fmk_guess").send(&service.router).await;
+            refusals.push(answer.status.as_u16());
+        }
+        assert!(refusals.starts_with(&[401; 50]) && refusals.ends_with(&[429]), "{refusals:?}");
+        service.get("/v1/api-keys").await.is(200);
+    }
+
+    async fn a_database_that_is_away_is_a_503_and_the_process_is_still_alive(service: Service) {
+        service.get("/v1/api-keys").await.is(200);
+        let (app, router) = service.again(Settings::default()).await;
+        app.db.close().await;
+        let ask = Ask::get("/v1/api-keys").with_key(&service.admin);
+        let refusal = ask.send(&router).await.is_problem(503, "unavailable");
+        assert_eq!(refusal.header("retry-after"), "2");
+        Ask::get("/readyz").send(&router).await.is_problem(503, "unavailable");
+        Ask::get("/healthz").send(&router).await.is(200);
+    }
+
+    async fn metrics_count_by_route_and_never_by_what_was_asked_for(service: Service) {
+        service.get("/v1/api-keys/key_01jcqk3m8ye0fr5cq0k6s8v2xw").await.is_problem(404, "not_found");
+        service.get("/v1/made-up-by-someone").await.is_problem(404, "not_found");
+        let text = Ask::get("/metrics").send(&service.router).await.is(200).bytes;
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("path=\"/v1/api-keys/{api_key_id}\""), "{text}");
+        assert!(text.contains("fleetmend_http_request_duration_seconds_bucket"), "{text}");
+        assert!(!text.contains("made-up-by-someone") && !text.contains("key_01"), "{text}");
+    }
+}

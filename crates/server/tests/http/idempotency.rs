@@ -1,0 +1,119 @@
+//! The same POST with the same `Idempotency-Key`: one effect, one answer.
+
+use std::collections::BTreeSet;
+
+use jiff::SignedDuration;
+use serde_json::json;
+use server::app::Settings;
+
+use crate::support::{Ask, Service, both};
+
+fn create(service: &Service, key: &str, name: &str) -> Ask {
+    let body = json!({"name": name, "role": "viewer"});
+    Ask::post("/v1/api-keys", body).with_key(&service.admin).with("idempotency-key", key)
+}
+
+async fn keys(service: &Service) -> u64 {
+    service.get("/v1/api-keys").await.is(200).json()["meta"]["total"].as_u64().unwrap()
+}
+
+both! {
+    async fn the_same_request_again_gets_the_first_answer_again(service: Service) {
+        let first = create(service, "a", "ci").send(&service.router).await.is(201);
+        let again = create(service, "a", "ci").send(&service.router).await.is(201);
+        assert_eq!(first.bytes, again.bytes);
+        for header in ["location", "etag", "content-type"] {
+            assert_eq!(first.header(header), again.header(header), "{header}");
+        }
+        assert_ne!(first.header("x-request-id"), again.header("x-request-id"));
+        assert_eq!(again.header("idempotent-replayed"), "true");
+        assert_eq!(keys(service).await, 4);
+        create(service, "b", "ci").send(&service.router).await.is(201);
+        assert_eq!(keys(service).await, 5);
+    }
+
+    async fn another_replica_gives_the_first_answer_too(service: Service) {
+        let first = create(service, "a", "ci").send(&service.router).await.is(201);
+        let (_, elsewhere) = service.again(Settings::default()).await;
+        assert_eq!(create(service, "a", "ci").send(&elsewhere).await.is(201).bytes, first.bytes);
+    }
+
+    async fn the_same_key_for_another_request_is_refused(service: Service) {
+        create(service, "a", "ci").send(&service.router).await.is(201);
+        create(service, "a", "other").send(&service.router).await.is_problem(409, "idempotency_key_reused");
+        let elsewhere = Ask::post("/v1/enrollment-tokens", json!({"name": "ci", "role": "viewer"}));
+        let elsewhere = elsewhere.with_key(&service.admin).with("idempotency-key", "a");
+        elsewhere.send(&service.router).await.is_problem(409, "idempotency_key_reused");
+        assert_eq!(keys(service).await, 4);
+    }
+
+    async fn a_key_is_forgotten_after_a_day(service: Service) {
+        create(service, "a", "ci").send(&service.router).await.is(201);
+        service.hands.turn(SignedDuration::from_hours(23));
+        create(service, "a", "ci").send(&service.router).await.is(201);
+        assert_eq!(keys(service).await, 4);
+        service.hands.turn(SignedDuration::from_hours(1));
+        create(service, "a", "ci").send(&service.router).await.is(201);
+        assert_eq!(keys(service).await, 5);
+    }
+
+    async fn a_request_that_was_not_understood_does_not_use_the_key_up(service: Service) {
+        create(service, "a", "").send(&service.router).await.is_problem(422, "invalid_body");
+        create(service, "a", "ci").send(&service.router).await.is(201);
+        assert_eq!(keys(service).await, 4);
+    }
+
+    async fn a_key_is_one_text_of_some_length(service: Service) {
+        for bad in ["", "ü", &"x".repeat(256)] {
+            create(service, bad, "ci").send(&service.router).await.is_problem(400, "invalid_header");
+        }
+        let twice = create(service, "a", "ci").with("idempotency-key", "b");
+        twice.send(&service.router).await.is_problem(400, "invalid_header");
+        create(service, &"x".repeat(255), "ci").send(&service.router).await.is(201);
+    }
+
+    async fn organizations_do_not_share_keys(service: Service) {
+        let ours = create(service, "a", "ci").send(&service.router).await.is(201);
+        let body = json!({"name": "ci", "role": "viewer"});
+        let theirs = Ask::post("/v1/api-keys", body).with_key(&service.stranger().await);
+        let theirs = theirs.with("idempotency-key", "a").send(&service.router).await.is(201);
+        assert_ne!(ours.bytes, theirs.bytes);
+    }
+
+    /// Fifty at once: one of them does it, the others get its answer or are told to wait for it.
+    async fn of_fifty_at_once_one_has_an_effect(service: Service) {
+        let asks = (0..50).map(|_| create(service, "a", "ci").send(&service.router));
+        let answers = futures_util::future::join_all(asks).await;
+        let mut made = BTreeSet::new();
+        for answer in answers {
+            match answer.status.as_u16() {
+                201 => made.insert(answer.header("location").to_owned()),
+                _ => {
+                    answer.is_problem(409, "idempotency_key_in_progress");
+                    false
+                }
+            };
+        }
+        assert_eq!(made.len(), 1, "{made:?}");
+        assert_eq!(keys(service).await, 4);
+    }
+}
+
+/// What a crash leaves behind between the commit of the work and the answer.
+async fn forget_the_answer(service: &Service) {
+    let sql = "update idempotency_keys set status = null, headers = null, body = null";
+    service.by_hand(sql).await;
+}
+
+both! {
+    async fn a_crash_after_the_work_and_before_the_answer_costs_no_second_effect(service: Service) {
+        let first = create(service, "a", "ci").send(&service.router).await.is(201);
+        forget_the_answer(service).await;
+        create(service, "a", "ci").send(&service.router).await.is_problem(409, "idempotency_key_in_progress");
+        service.hands.turn(SignedDuration::from_secs(35));
+        let again = create(service, "a", "ci").send(&service.router).await.is(303);
+        assert_eq!(again.header("location"), first.header("location"));
+        assert_eq!(again.header("idempotent-replayed"), "true");
+        assert_eq!(keys(service).await, 4);
+    }
+}

@@ -1,0 +1,337 @@
+//! A service with a fresh database of either engine for each story, and someone who calls it.
+//!
+//! PostgreSQL: the server named by `FLEETMEND_TEST_POSTGRES`, a superuser's address; without it those stories
+//! are skipped and say so. The clock stands still until a story turns it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr as _;
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderMap, Method, Request, StatusCode};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+use server::app::{App, Parts, Settings};
+use server::clock::{Clock, dice};
+use server::http::auth::Peer;
+use server::secrets::Secrets;
+use server::service::keys::{self, NewKey};
+use server::service::{Actor, setup};
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
+use tower::ServiceExt as _;
+use vocab::{Environment, OrgId, Role};
+
+/// One story, told on both engines: tests `…::sqlite` and `…::postgres`.
+macro_rules! both {
+    ($($(#[$meta:meta])* async fn $name:ident($given:ident: Service) $body:block)*) => {$(
+        mod $name {
+            #[allow(unused_imports, reason = "a story may need none of them")]
+            use super::*;
+
+            $(#[$meta])*
+            async fn story($given: &crate::support::Service) $body
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn sqlite() {
+                let service = crate::support::Service::on(crate::support::Place::sqlite()).await;
+                story(&service).await;
+                service.remove().await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn postgres() {
+                let Some(place) = crate::support::Place::postgres().await else { return };
+                let service = crate::support::Service::on(place).await;
+                story(&service).await;
+                service.remove().await;
+            }
+        }
+    )*};
+}
+pub(crate) use both;
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// Where a story's database and secrets are.
+pub(crate) struct Place {
+    pub(crate) url: String,
+    pub(crate) dir: PathBuf,
+}
+
+impl Place {
+    fn new(url: impl FnOnce(&str, &PathBuf) -> String) -> Place {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("fleetmend_http_{}_{number}", std::process::id());
+        let dir = std::env::temp_dir().join(&name);
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        Place { url: url(&name, &dir), dir }
+    }
+
+    pub(crate) fn sqlite() -> Place {
+        Place::new(|_, dir| format!("sqlite:{}", dir.join("fleetmend.db").display()))
+    }
+
+    pub(crate) async fn postgres() -> Option<Place> {
+        let cluster = cluster()?;
+        let mut admin = PgConnection::connect(&cluster).await.unwrap();
+        let mut database = String::new();
+        let place = Place::new(|name, _| {
+            database = name.to_owned();
+            let options = PgConnectOptions::from_str(&cluster).unwrap().database(name);
+            sqlx::ConnectOptions::to_url_lossy(&options).to_string()
+        });
+        let make = AssertSqlSafe(format!("create database {database}"));
+        admin.execute(make).await.unwrap();
+        Some(place)
+    }
+}
+
+fn cluster() -> Option<String> {
+    if let Ok(url) = std::env::var("FLEETMEND_TEST_POSTGRES") {
+        return Some(url);
+    }
+    let required = std::env::var("FLEETMEND_TEST_REQUIRE_TOOLS").is_ok_and(|value| value == "1");
+    assert!(!required, "FLEETMEND_TEST_POSTGRES is not set, and FLEETMEND_TEST_REQUIRE_TOOLS=1 is");
+    println!("skipped: FLEETMEND_TEST_POSTGRES is not set (cargo xtask test starts a PostgreSQL)");
+    None
+}
+
+/// A clock that a story turns.
+#[derive(Clone)]
+pub(crate) struct Hands(Arc<AtomicI64>);
+
+impl Hands {
+    fn new() -> Hands {
+        let start: Timestamp = "2026-11-15T04:00:00Z".parse().unwrap();
+        Hands(Arc::new(AtomicI64::new(start.as_microsecond())))
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        let hands = self.clone();
+        Clock::turned_by(move || hands.now())
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        Timestamp::from_microsecond(self.0.load(Ordering::SeqCst)).unwrap()
+    }
+
+    pub(crate) fn turn(&self, by: SignedDuration) {
+        self.0.fetch_add(i64::try_from(by.as_micros()).unwrap(), Ordering::SeqCst);
+    }
+}
+
+/// A service with one organization, and a key of each role.
+pub(crate) struct Service {
+    pub(crate) app: App,
+    pub(crate) router: Router,
+    pub(crate) hands: Hands,
+    pub(crate) org: OrgId,
+    pub(crate) admin: String,
+    pub(crate) operator: String,
+    pub(crate) viewer: String,
+    pub(crate) place: Place,
+    others: Mutex<Vec<App>>,
+}
+
+impl Service {
+    pub(crate) async fn on(place: Place) -> Service {
+        let hands = Hands::new();
+        let app = open(&place, &hands, Settings::default()).await;
+        let (org, admin) = organization(&app, "Acme").await;
+        let operator = key(&app, org, Role::Operator, None).await;
+        let viewer = key(&app, org, Role::Viewer, None).await;
+        let router = server::http::router(app.clone());
+        let others = Mutex::new(Vec::new());
+        Service { app, router, hands, org, admin, operator, viewer, place, others }
+    }
+
+    /// The same installation, opened once more: another replica, or other settings.
+    pub(crate) async fn again(&self, settings: Settings) -> (App, Router) {
+        let app = open(&self.place, &self.hands, settings).await;
+        self.others.lock().unwrap().push(app.clone());
+        (app.clone(), server::http::router(app))
+    }
+
+    /// Only after a story that ended well: a failed one leaves its database to be looked at.
+    pub(crate) async fn remove(self) {
+        let others = self.others.into_inner().unwrap();
+        for app in others.iter().chain([&self.app]) {
+            app.db.close().await;
+        }
+        if let (true, Some(cluster)) = (self.place.url.starts_with("postgres"), cluster()) {
+            let options = PgConnectOptions::from_str(&self.place.url).unwrap();
+            let name = options.get_database().unwrap();
+            let mut admin = PgConnection::connect(&cluster).await.unwrap();
+            let drop = AssertSqlSafe(format!("drop database {name} with (force)"));
+            admin.execute(drop).await.unwrap();
+        }
+        std::fs::remove_dir_all(&self.place.dir).unwrap();
+    }
+
+    /// Past the service: what a hand in the database would do.
+    pub(crate) async fn by_hand(&self, sql: &str) {
+        let sql = AssertSqlSafe(sql.to_owned());
+        if self.place.url.starts_with("postgres") {
+            let mut hand = PgConnection::connect(&self.place.url).await.unwrap();
+            hand.execute(sql).await.unwrap();
+        } else {
+            let mut hand = sqlx::SqliteConnection::connect(&self.place.url).await.unwrap();
+            hand.execute(sql).await.unwrap();
+        }
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        Ask::get(path).with_key(&self.admin).send(&self.router).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {
+        Ask::post(path, body).with_key(&self.admin).send(&self.router).await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> Answer {
+        Ask::new(Method::DELETE, path).with_key(&self.admin).send(&self.router).await
+    }
+
+    /// A key with a role, limited to environments or not.
+    pub(crate) async fn key(&self, role: Role, environments: Option<&[&str]>) -> String {
+        key(&self.app, self.org, role, environments).await
+    }
+
+    /// Another organization's admin key.
+    pub(crate) async fn stranger(&self) -> String {
+        organization(&self.app, "Umbrella").await.1
+    }
+}
+
+async fn open(place: &Place, hands: &Hands, settings: Settings) -> App {
+    let secrets = Secrets::create(&place.dir).unwrap();
+    let mut options = store::Options::new(&place.url, setup::seal(&secrets));
+    // The machine may be busy; patience is tested where it matters.
+    options.patience = std::time::Duration::from_secs(30);
+    let db = store::Db::open(&options).await.unwrap();
+    App::new(Parts { db, clock: hands.clock(), secrets, settings })
+}
+
+async fn organization(app: &App, name: &str) -> (OrgId, String) {
+    let (organization, key) = setup::organization(app, name).await.unwrap();
+    (organization.id, key)
+}
+
+async fn key(app: &App, org: OrgId, role: Role, environments: Option<&[&str]>) -> String {
+    let environments = environments
+        .map(|names| names.iter().map(|name| name.parse::<Environment>().unwrap()).collect());
+    let actor = Actor { org, who: "test".into(), role: Role::Admin };
+    let name = format!("{role} {}", dice());
+    let new = NewKey { name, role, environments, expires_at: None };
+    keys::create(app, &actor, new).await.unwrap().1
+}
+
+/// A request in the making.
+#[derive(Clone)]
+pub(crate) struct Ask {
+    method: Method,
+    path: String,
+    headers: Vec<(String, String)>,
+    body: Vec<u8>,
+    peer: Option<SocketAddr>,
+}
+
+impl Ask {
+    pub(crate) fn new(method: Method, path: &str) -> Ask {
+        Ask { method, path: path.into(), headers: Vec::new(), body: Vec::new(), peer: None }
+    }
+
+    pub(crate) fn get(path: &str) -> Ask {
+        Ask::new(Method::GET, path)
+    }
+
+    pub(crate) fn post(path: &str, body: Value) -> Ask {
+        Ask::new(Method::POST, path).with_json(body)
+    }
+
+    pub(crate) fn with_json(self, body: Value) -> Ask {
+        self.with("content-type", "application/json").with_body(body.to_string())
+    }
+
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Ask {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    pub(crate) fn with_key(self, key: &str) -> Ask {
+        self.with("authorization", &format!("Bearer {key}"))
+    }
+
+    /// Sent from this port of an address of its own.
+    pub(crate) fn from(mut self, host: u8) -> Ask {
+        self.peer = Some(SocketAddr::from(([127, 0, 1, host], 4_000)));
+        self
+    }
+
+    pub(crate) fn with_body(mut self, body: impl Into<Vec<u8>>) -> Ask {
+        self.body = body.into();
+        self
+    }
+
+    pub(crate) async fn send(self, router: &Router) -> Answer {
+        let mut request = Request::builder().method(self.method).uri(self.path);
+        for (name, value) in self.headers {
+            request = request.header(name, value);
+        }
+        let mut request = request.body(Body::from(self.body)).unwrap();
+        if let Some(peer) = self.peer {
+            request.extensions_mut().insert(Peer(peer));
+        }
+        let answer = router.clone().oneshot(request).await.unwrap();
+        let (parts, body) = answer.into_parts();
+        let bytes = axum::body::to_bytes(body, 64 << 20).await.unwrap();
+        Answer { status: parts.status, headers: parts.headers, bytes: bytes.to_vec() }
+    }
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Answer {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.bytes).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+
+    /// It went well, with this status.
+    #[track_caller]
+    pub(crate) fn is(self, status: u16) -> Answer {
+        assert_eq!(self.status.as_u16(), status, "{}", String::from_utf8_lossy(&self.bytes));
+        self
+    }
+
+    /// It is a well-formed problem with this status and code.
+    #[track_caller]
+    #[expect(clippy::wrong_self_convention, reason = "it hands the answer on to be looked at")]
+    pub(crate) fn is_problem(self, status: u16, code: &str) -> Answer {
+        let text = String::from_utf8_lossy(&self.bytes).into_owned();
+        assert_eq!(self.status.as_u16(), status, "{text}");
+        assert_eq!(self.header("content-type"), "application/problem+json", "{text}");
+        let problem = self.json();
+        assert_eq!(problem["code"], code, "{text}");
+        assert_eq!(problem["status"], status, "{text}");
+        assert_eq!(problem["request_id"], self.header("x-request-id"), "{text}");
+        for field in ["type", "title", "detail"] {
+            assert!(!problem[field].as_str().unwrap().is_empty(), "{text}");
+        }
+        self
+    }
+}

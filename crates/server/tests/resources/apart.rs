@@ -1,0 +1,100 @@
+//! Organizations never see each other: the whole table of routes, with ids that exist and are somebody else's.
+
+use axum::http::Method;
+use serde_json::{Value, json};
+use server::http::routes::Access;
+use vocab::Severity;
+
+use crate::fleet::{Host, join, security};
+use crate::support::{Ask, Service, both};
+
+/// One of everything, as the path parameters of the table are called.
+async fn everything(service: &Service) -> Vec<(&'static str, String)> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let updates = vec![security("openssl", Severity::High, &[])];
+    let host = Host { quarantine: Some("a copy"), ..Host::new("web-1").with_updates(updates) };
+    let server = join(service, host).await;
+    server::service::patches::rebuild(&service.app, service.org).await.unwrap();
+    let body = json!({"name": "s", "cron": "@daily", "targets": {"all": true}});
+    let schedule = text(&service.post("/v1/schedules", body).await.is(201).json()["id"]);
+    let run =
+        service.post(&format!("/v1/schedules/{schedule}/run"), json!({})).await.is(202).json();
+    let batch = text(&run["batch_id"]);
+    let seen = service.get(&format!("/v1/batches/{batch}")).await.is(200).json();
+    let refresh =
+        service.post(&format!("/v1/servers/{server}/refresh"), json!({})).await.is(202).json();
+    let key =
+        service.post("/v1/api-keys", json!({"name": "k", "role": "viewer"})).await.is(201).json();
+    let token = service.post("/v1/enrollment-tokens", json!({})).await.is(201).json();
+    vec![
+        ("{server_id}", server.to_string()),
+        ("{schedule_id}", schedule),
+        ("{run_id}", text(&run["id"])),
+        ("{batch_id}", batch),
+        ("{task_id}", text(&seen["results"][0]["id"])),
+        ("{refresh_id}", text(&refresh["id"])),
+        ("{api_key_id}", text(&key["id"])),
+        ("{token_id}", text(&token["id"])),
+        ("{package_name}", "openssl".to_owned()),
+    ]
+}
+
+/// A body that the operation would take from its own organization.
+fn body(path: &str) -> Value {
+    match path {
+        "/v1/schedules/{schedule_id}" => {
+            json!({"name": "x", "cron": "@daily", "targets": {"all": true}})
+        }
+        "/v1/servers/{server_id}/patch" => json!({"security_only": true}),
+        _ => json!({}),
+    }
+}
+
+both! {
+    async fn an_id_of_another_organization_is_one_that_never_was(service: Service) {
+        let ids = everything(service).await;
+        let stranger = service.stranger().await;
+        let mut asked = 0;
+        for (method, path, access) in server::http::routes().operations() {
+            if access == Access::Open || !path.contains('{') {
+                continue;
+            }
+            let concrete = ids.iter().fold(path.clone(), |path, (name, id)| path.replace(name, id));
+            assert!(!concrete.contains('{'), "an id is missing for {path}");
+            let ask = Ask::new(method.clone(), &concrete).with_key(&stranger);
+            let ask = if method == Method::GET { ask } else { ask.with_json(body(&path)) };
+            let answer = ask.send(&service.router).await;
+            assert_eq!(answer.status.as_u16(), 404, "{method} {path}: {}", String::from_utf8_lossy(&answer.bytes));
+            answer.is_problem(404, "not_found");
+            // And for its own organization it is there.
+            if method == Method::GET {
+                service.get(&concrete).await.is(200);
+            }
+            asked += 1;
+        }
+        assert!(asked >= 25, "only {asked} operations were asked");
+    }
+
+    async fn lists_and_counts_of_one_organization_hold_nothing_of_another(service: Service) {
+        everything(service).await;
+        let stranger = service.stranger().await;
+        let ask = async |path: &str| Ask::get(path).with_key(&stranger).send(&service.router).await;
+        for path in ["/v1/servers", "/v1/schedules", "/v1/patches", "/v1/batches"] {
+            let list = ask(path).await.is(200).json();
+            assert_eq!((&list["data"], &list["meta"]["total"]), (&json!([]), &json!(0)), "{path}");
+        }
+        let summary = ask("/v1/summary").await.is(200).json();
+        assert_eq!((&summary["servers"]["total"], &summary["schedules"]["total"]), (&json!(0), &json!(0)));
+        let server = service.get("/v1/servers").await.json()["data"][0]["id"].clone();
+        ask(&format!("/v1/patches?server_id={}", server.as_str().unwrap())).await.is_problem(404, "not_found");
+        for path in ["/v1/batches", "/v1/preview"] {
+            let body = json!({"server_ids": [server], "security_only": true});
+            let refusal = Ask::post(path, body).with_key(&stranger).send(&service.router).await;
+            let refusal = refusal.is_problem(422, "invalid_body").json();
+            assert_eq!(refusal["errors"][0]["code"], "not_found");
+        }
+        let body = json!({"targets": {"all": true}});
+        let seen = Ask::post("/v1/preview", body).with_key(&stranger).send(&service.router).await.is(200).json();
+        assert_eq!(seen["total"], 0);
+    }
+}

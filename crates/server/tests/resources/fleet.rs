@@ -1,0 +1,165 @@
+//! Servers for the stories: put there as the agents' door would, without an agent.
+
+use std::collections::BTreeMap;
+
+use domain::rollout::{Change, End, Event, Rollout, Target, Verdict};
+use serde_json::json;
+use server::clock::dice;
+use store::listings::{self, Kind, Packed};
+use store::rollout_targets::{self, Move};
+use store::servers::{self, Server};
+use store::{Topic, rollouts};
+use vocab::listing::encode;
+use vocab::{
+    BatchId, FailureCode, Installed, OrgId, Os, Pending, ServerId, Severity, Stage, UpdateType,
+};
+
+use crate::support::Service;
+
+/// A server to be.
+#[derive(Clone)]
+pub(crate) struct Host {
+    pub(crate) name: &'static str,
+    pub(crate) environment: Option<&'static str>,
+    pub(crate) tags: &'static [&'static str],
+    pub(crate) os: (&'static str, &'static str),
+    pub(crate) reboot_required: bool,
+    pub(crate) quarantine: Option<&'static str>,
+    pub(crate) installed: Vec<Installed>,
+    pub(crate) pending: Vec<Pending>,
+}
+
+impl Host {
+    pub(crate) fn new(name: &'static str) -> Host {
+        Host {
+            name,
+            environment: Some("production"),
+            tags: &[],
+            os: ("debian", "12"),
+            reboot_required: false,
+            quarantine: None,
+            installed: Vec::new(),
+            pending: Vec::new(),
+        }
+    }
+
+    pub(crate) fn in_environment(self, environment: &'static str) -> Host {
+        Host { environment: Some(environment), ..self }
+    }
+
+    pub(crate) fn with_updates(self, pending: Vec<Pending>) -> Host {
+        Host { pending, ..self }
+    }
+}
+
+/// An update that fixes flaws.
+pub(crate) fn security(name: &str, severity: Severity, cves: &[&str]) -> Pending {
+    let mut update = Pending::new(name, "amd64", "1.0", "1.1");
+    update.security = true;
+    update.update_type = UpdateType::Security;
+    update.severity = Some(severity);
+    update.cves = cves.iter().map(|&cve| cve.to_owned()).collect();
+    update
+}
+
+/// Lets a host join.
+pub(crate) async fn join(service: &Service, host: Host) -> ServerId {
+    join_org(service, service.org, host).await
+}
+
+pub(crate) async fn join_org(service: &Service, org_id: OrgId, host: Host) -> ServerId {
+    let now = service.hands.now();
+    let id = ServerId::new(now, dice());
+    let mut tx = service.app.db.begin().await.unwrap();
+    let packages = Packed::new(host.installed.len() as u32, &encode(&host.installed));
+    let updates = Packed::new(host.pending.len() as u32, &encode(&host.pending));
+    listings::store(&mut tx, org_id, Kind::Packages, &packages, now).await.unwrap();
+    listings::store(&mut tx, org_id, Kind::Updates, &updates, now).await.unwrap();
+    let server = Server {
+        id,
+        org_id,
+        hostname: host.name.parse().unwrap(),
+        environment: host.environment.map(|name| name.parse().unwrap()),
+        tags: host.tags.iter().map(|tag| tag.parse().unwrap()).collect(),
+        os: Os::new(host.os.0, host.os.1, "").unwrap(),
+        kernel: "6.1.0".into(),
+        arch: "x86_64".into(),
+        package_manager: None,
+        agent_version: "0.1.0".into(),
+        public_key: dice().to_be_bytes().to_vec(),
+        enrolled_at: now,
+        last_scan_at: Some(now),
+        reboot_required: host.reboot_required,
+        reboot_reasons: Vec::new(),
+        activity: "idle".into(),
+        package_set: Some(packages.digest()),
+        update_set: Some(updates.digest()),
+        packages: host.installed.len() as u32,
+        updates: host.pending.len() as u32,
+        security_updates: host.pending.iter().filter(|update| update.security).count() as u32,
+        cves: BTreeMap::new(),
+        facts: json!({}),
+        quarantine: host.quarantine.map(str::to_owned),
+        generation: 1,
+        last_seen_at: now,
+        counter: 7,
+    };
+    servers::enroll(&mut tx, &server).await.unwrap();
+    tx.ring(Topic::Servers);
+    tx.commit().await.unwrap();
+    id
+}
+
+/// Plays engine and agent for one server: an order goes out and ends so.
+pub(crate) async fn finish(service: &Service, batch: &str, server: ServerId, verdict: Verdict) {
+    let id: BatchId = batch.parse().unwrap();
+    let now = service.hands.now();
+    let mut tx = service.app.db.begin().await.unwrap();
+    let rows = rollout_targets::all(&mut tx, id).await.unwrap();
+    let row = rows.iter().find(|row| row.server_id == server).unwrap();
+    let busy = row.target.apply(Event::Offered, now).unwrap();
+    let busy = busy.apply(Event::Reached(Stage::Installing), now).unwrap();
+    let started = Move { server_id: server, seen: row.generation, next: busy, result: None };
+    assert_eq!(rollout_targets::claim(&mut tx, id, &[started]).await.unwrap(), [server]);
+    let next = busy.apply(Event::Reported(verdict), now).unwrap();
+    let report = json!({"order_id": row.task_id, "outcome": "succeeded", "message": "as asked",
+        "packages": [{"name": "openssl", "from": "1.0", "to": "1.1"}], "reboot_needed": true,
+        "reboot_seconds": 40, "exit": 0, "started_at": now, "finished_at": now});
+    let done = Move { server_id: server, seen: row.generation + 1, next, result: Some(report) };
+    rollout_targets::save(&mut tx, id, &[done]).await.unwrap();
+    tx.commit().await.unwrap();
+}
+
+pub(crate) const FAILED: Verdict = Verdict::Failed(FailureCode::PkgLockTimeout);
+
+/// Changes a batch as the engine would.
+pub(crate) async fn change(service: &Service, batch: &str, change: Change) {
+    let id: BatchId = batch.parse().unwrap();
+    let now = service.hands.now();
+    let mut tx = service.app.db.begin().await.unwrap();
+    let seen = rollouts::load(&mut tx, id).await.unwrap();
+    let rows = rollout_targets::all(&mut tx, id).await.unwrap();
+    let targets = rows.iter().map(|row| (row.server_id, row.target));
+    let mut rollout = Rollout::restore(seen.head.clone(), targets);
+    rollout.change(change, now).unwrap();
+    let ended = matches!(change, Change::End(_)).then_some(now);
+    rollouts::save_head(&mut tx, &seen, rollout.head(), ended).await.unwrap();
+    tx.commit().await.unwrap();
+}
+
+/// Ends a batch and the run that it carries out.
+pub(crate) async fn end(service: &Service, batch: &str, end: End) {
+    change(service, batch, Change::End(end)).await;
+    let mut tx = service.app.db.begin().await.unwrap();
+    if let Some(run) = store::runs::of_batch(&mut tx, batch.parse().unwrap()).await.unwrap() {
+        store::runs::finish(&mut tx, &run, end, service.hands.now()).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+}
+
+/// Where a server stands in a batch.
+pub(crate) async fn stands(service: &Service, batch: &str, server: ServerId) -> Target {
+    let mut reader = service.app.db.read().await.unwrap();
+    let rows = rollout_targets::all(&mut reader, batch.parse().unwrap()).await.unwrap();
+    rows.iter().find(|row| row.server_id == server).unwrap().target
+}

@@ -1,0 +1,72 @@
+//! `/v1/preview`.
+
+use serde_json::{Value, json};
+use vocab::{BlockedBy, Pending, Severity};
+
+use crate::fleet::{Host, join, security};
+use crate::support::{Ask, Service, both};
+
+async fn preview(service: &Service, body: Value) -> Value {
+    let ask = Ask::post("/v1/preview", body).with_key(&service.viewer);
+    ask.send(&service.router).await.is(200).json()
+}
+
+fn updates(server: &Value, field: &str) -> Vec<String> {
+    server[field]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["name"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+both! {
+    async fn a_preview_says_what_when_and_which_reboots_and_changes_nothing(service: Service) {
+        let mut held = security("curl", Severity::High, &[]);
+        held.blocked_by = Some(BlockedBy::Held);
+        let pending = vec![security("openssl", Severity::High, &[]), held, Pending::new("vim", "amd64", "1", "2")];
+        let one = join(service, Host::new("web-1").with_updates(pending)).await;
+        let two = join(service, Host { reboot_required: true, ..Host::new("web-2") }).await;
+        let body = json!({"server_ids": [one, two], "packages": [], "exclude": ["vi*"], "reboot": "if_required",
+            "stagger_minutes": 30, "canary": 1});
+        let seen = preview(service, body).await;
+        assert_eq!((&seen["total"], &seen["offline"], &seen["beyond_window"]), (&json!(2), &json!(0), &json!(0)));
+        assert_eq!((&seen["first_start_at"], &seen["last_start_at"]), (&json!("2026-11-15T04:00:00Z"), &json!("2026-11-15T04:30:00Z")));
+        let [first, second] = [&seen["servers"][0], &seen["servers"][1]];
+        assert_eq!(updates(first, "updates"), ["openssl"]);
+        assert_eq!(updates(first, "blocked"), ["curl", "vim"]);
+        assert_eq!(first["blocked"][1]["blocked_by"], "excluded");
+        assert_eq!((&first["canary"], &first["reboot"]), (&json!(true), &json!("possible")));
+        assert_eq!((&second["waits_for"], &second["reboot"]), (&json!(["canary"]), &json!("certain")));
+        assert_eq!(second["starts_at"], "2026-11-15T04:30:00Z");
+        assert_eq!(service.get("/v1/batches").await.json()["meta"]["total"], 0);
+    }
+
+    async fn a_preview_of_targets_counts_what_the_window_leaves_out(service: Service) {
+        for name in ["web-1", "web-2", "web-3"] {
+            join(service, Host::new(name)).await;
+        }
+        join(service, Host::new("db-1").in_environment("staging")).await;
+        let body = json!({"targets": {"environment": "production"}, "packages": ["bash"], "stagger_minutes": 60, "window_minutes": 90});
+        let seen = preview(service, body).await;
+        assert_eq!((&seen["total"], &seen["beyond_window"]), (&json!(3), &json!(1)));
+        assert_eq!(seen["servers"][2]["waits_for"], json!(["window"]));
+        assert_eq!(seen["servers"][2]["starts_at"], Value::Null);
+        assert_eq!(seen["servers"][0]["nothing_pending"], json!(["bash"]));
+        assert_eq!(seen["warnings"].as_array().unwrap().len(), 1);
+    }
+
+    async fn what_would_be_refused_as_an_order_is_refused_as_a_preview(service: Service) {
+        let refused = async |body: Value| {
+            let refusal = service.post("/v1/preview", body).await.is_problem(422, "invalid_body").json();
+            let errors = refusal["errors"].as_array().unwrap().iter();
+            errors.map(|error| error["code"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        let absent = "srv_01jcqk3m8ye0fr5cq0k6s8v2xw";
+        assert_eq!(refused(json!({"security_only": true})).await, ["one_of"]);
+        assert_eq!(refused(json!({"server_ids": [absent], "targets": {"all": true}})).await, ["one_of"]);
+        assert_eq!(refused(json!({"server_ids": [absent]})).await, ["nothing_selected", "not_found"]);
+        assert_eq!(refused(json!({"targets": {}})).await, ["empty_targets"]);
+        assert_eq!(refused(json!({"targets": {"all": true}, "reboots": "never"})).await, ["unknown_field"]);
+    }
+}

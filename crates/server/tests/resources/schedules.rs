@@ -1,0 +1,186 @@
+//! `/v1/schedules` and their runs.
+
+use axum::http::Method;
+use domain::rollout::End;
+use serde_json::{Value, json};
+use vocab::Role;
+
+use crate::fleet::{Host, end, join};
+use crate::support::{Ask, Service, both};
+
+const ABSENT: &str = "/v1/schedules/sch_01jcqk3m8ye0fr5cq0k6s8v2xw";
+
+fn nightly() -> Value {
+    json!({"name": "Nightly", "description": "Security at night", "cron": "0 3 * * *",
+        "timezone": "Europe/Berlin", "targets": {"environment": "production"},
+        "options": {"security_only": true, "reboot": "if_required", "stagger_minutes": 5}})
+}
+
+async fn put(
+    service: &Service,
+    path: &str,
+    body: Value,
+    etag: Option<&str>,
+) -> crate::support::Answer {
+    let ask = Ask::new(Method::PUT, path).with_key(&service.operator).with_json(body);
+    let ask = match etag {
+        Some(etag) => ask.with("if-match", etag),
+        None => ask,
+    };
+    ask.send(&service.router).await
+}
+
+async fn made(service: &Service, body: Value) -> String {
+    let made = service.post("/v1/schedules", body).await.is(201);
+    made.header("location").to_owned()
+}
+
+both! {
+    async fn a_schedule_is_made_read_replaced_and_deleted(service: Service) {
+        let made = service.post("/v1/schedules", nightly()).await.is(201);
+        let (path, etag) = (made.header("location").to_owned(), made.header("etag").to_owned());
+        let schedule = made.json();
+        assert_eq!(path, format!("/v1/schedules/{}", schedule["id"].as_str().unwrap()));
+        assert_eq!(schedule["enabled"], true);
+        // 03:00 in Berlin is 02:00 UTC in November; it is 04:00 UTC now.
+        assert_eq!(schedule["next_runs"][0], "2026-11-16T02:00:00Z");
+        assert_eq!(schedule["next_runs"].as_array().unwrap().len(), 5);
+        assert_eq!(schedule["last_run"], Value::Null);
+        assert_eq!(schedule["options"], json!({"packages": [], "exclude": [], "security_only": true,
+            "reboot": "if_required", "stagger_minutes": 5, "max_parallel": null, "canary": 0,
+            "max_failures": null, "window_minutes": null, "dry_run": false}));
+        let read = service.get(&path).await.is(200);
+        assert_eq!((read.json(), read.header("etag")), (schedule, etag.as_str()));
+
+        // What is left out of a PUT gets its default.
+        let bare = json!({"name": "Nightly", "cron": "@weekly", "targets": {"all": true}, "enabled": false});
+        let after = put(service, &path, bare.clone(), Some(&etag)).await.is(200);
+        assert_ne!(after.header("etag"), etag);
+        let after = after.json();
+        assert_eq!((&after["description"], &after["timezone"]), (&json!(""), &json!("UTC")));
+        assert_eq!(after["options"]["security_only"], false);
+        assert_eq!(after["next_runs"], json!([]));
+        put(service, &path, bare, Some(&etag)).await.is_problem(412, "precondition_failed");
+        let stale = Ask::new(Method::DELETE, &path).with_key(&service.operator).with("if-match", &etag);
+        stale.send(&service.router).await.is_problem(412, "precondition_failed");
+        service.delete(&path).await.is(204);
+        service.get(&path).await.is_problem(404, "not_found");
+        service.delete(&path).await.is_problem(404, "not_found");
+    }
+
+    async fn all_schedules_are_listed_unless_a_part_is_asked_for(service: Service) {
+        for n in 0..60 {
+            let body = json!({"name": format!("s{n:02}"), "cron": "@daily", "targets": {"all": true}});
+            made(service, body).await;
+        }
+        let all = service.get("/v1/schedules").await.is(200).json();
+        assert_eq!((all["data"].as_array().unwrap().len(), &all["links"]["next"]), (60, &Value::Null));
+        let part = service.get("/v1/schedules?limit=25&offset=50").await.is(200).json();
+        assert_eq!(part["data"].as_array().unwrap().len(), 10);
+        assert_eq!(part["data"][0]["name"], "s50");
+        assert_eq!(part["meta"], json!({"total": 60, "limit": 25, "offset": 50}));
+        service.get("/v1/schedules?limit=0").await.is_problem(400, "invalid_parameter");
+    }
+
+    async fn a_schedule_that_cannot_be_meant_is_refused_with_every_reason(service: Service) {
+        let refused = async |body: Value| {
+            let refusal = service.post("/v1/schedules", body).await.is_problem(422, "invalid_body").json();
+            let errors = refusal["errors"].as_array().unwrap().iter();
+            errors.map(|error| format!("{} {}", error["pointer"].as_str().unwrap(), error["code"].as_str().unwrap()))
+                .collect::<Vec<_>>()
+        };
+        let mut bad = nightly();
+        bad["cron"] = json!("0 0 3 * * *");
+        bad["timezone"] = json!("Berlin");
+        bad["targets"] = json!({});
+        bad["options"]["reboot"] = json!("if-required");
+        assert_eq!(refused(bad).await, ["/cron invalid_cron", "/timezone invalid_timezone",
+            "/targets empty_targets", "/options/reboot invalid_reboot_policy"]);
+        let mut never = nightly();
+        never["cron"] = json!("0 0 30 2 *");
+        assert_eq!(refused(never).await, ["/cron invalid_cron"]);
+        let mut typo = nightly();
+        typo["options"]["securty_only"] = json!(true);
+        typo["target"] = json!({});
+        assert_eq!(refused(typo).await, ["/options/securty_only unknown_field", "/target unknown_field"]);
+        assert_eq!(refused(json!({})).await, ["/name required", "/cron required", "/targets required"]);
+        let mut all = nightly();
+        all["targets"] = json!({"all": true, "environment": "production", "colour": "red"});
+        assert_eq!(refused(all).await, ["/targets/colour unknown_field", "/targets/all all_and_more"]);
+        made(service, nightly()).await;
+        service.post("/v1/schedules", nightly()).await.is_problem(409, "already_exists");
+    }
+
+    async fn a_stagger_that_does_not_fit_its_window_is_said_and_not_cut(service: Service) {
+        for name in ["web-1", "web-2", "web-3", "web-4"] {
+            join(service, Host::new(name)).await;
+        }
+        let mut body = nightly();
+        body["options"]["stagger_minutes"] = json!(30);
+        body["options"]["window_minutes"] = json!(60);
+        let path = made(service, body.clone()).await;
+        let warned = service.get(&path).await.is(200).json();
+        assert!(warned["warnings"][0].as_str().unwrap().contains("90 minutes"), "{warned}");
+        body["options"]["window_minutes"] = json!(90);
+        let fits = put(service, &path, body, None).await.is(200).json();
+        assert_eq!(fits.get("warnings"), None);
+    }
+
+    async fn a_schedule_runs_by_hand_one_run_at_a_time(service: Service) {
+        let server = join(service, Host::new("web-1")).await;
+        join(service, Host::new("elsewhere").in_environment("staging")).await;
+        let path = made(service, nightly()).await;
+        let answer = service.post(&format!("{path}/run"), json!({})).await.is(202);
+        let (run, location) = (answer.json(), answer.header("location").to_owned());
+        assert_eq!((&run["trigger"], &run["state"]), (&json!("manual"), &json!("scheduled")));
+        assert_eq!(run["progress"]["total"], 1);
+        assert_eq!(run["targets"], json!({"environment": "production"}));
+        assert_eq!(service.get(&location).await.is(200).json(), run);
+        service.post(&format!("{path}/run"), json!({})).await.is_problem(409, "run_in_progress");
+
+        let batch = run["batch_id"].as_str().unwrap();
+        let shown = service.get(&format!("/v1/batches/{batch}")).await.is(200).json();
+        assert_eq!((&shown["origin"], &shown["run_id"]), (&json!("schedule"), &run["id"]));
+        assert_eq!(shown["schedule_id"], run["schedule_id"]);
+        assert_eq!(shown["results"][0]["server_id"], json!(server));
+        end(service, batch, End::Expired).await;
+        assert_eq!(service.get(&location).await.json()["state"], "expired");
+        service.hands.turn(jiff::SignedDuration::from_secs(1));
+        let second = service.post(&format!("{path}/run"), json!({})).await.is(202).json();
+        let history = service.get(&format!("{path}/runs")).await.is(200).json();
+        let ids: Vec<_> = history["data"].as_array().unwrap().iter().map(|run| run["id"].clone()).collect();
+        assert_eq!(ids, [second["id"].clone(), run["id"].clone()]);
+        assert_eq!(service.get(&path).await.json()["last_run"]["id"], second["id"]);
+        let page = service.get(&format!("{path}/runs?limit=1&offset=1")).await.is(200).json();
+        assert_eq!(page["data"][0]["id"], run["id"]);
+        // A run is one of its own schedule.
+        let other = made(service, json!({"name": "o", "cron": "@daily", "targets": {"all": true}})).await;
+        let crossed = format!("{other}/runs/{}", run["id"].as_str().unwrap());
+        service.get(&crossed).await.is_problem(404, "not_found");
+        service.delete(&path).await.is(204);
+        service.get(&format!("/v1/batches/{batch}")).await.is(200);
+    }
+
+    async fn what_is_not_there_is_not_found(service: Service) {
+        service.get(ABSENT).await.is_problem(404, "not_found");
+        service.get(&format!("{ABSENT}/runs")).await.is_problem(404, "not_found");
+        service.post(&format!("{ABSENT}/run"), json!({})).await.is_problem(404, "not_found");
+        put(service, ABSENT, nightly(), None).await.is_problem(404, "not_found");
+        service.get("/v1/schedules/nonsense").await.is_problem(404, "not_found");
+    }
+
+    async fn a_key_of_some_environments_writes_schedules_for_those_alone(service: Service) {
+        let theirs = made(service, nightly()).await;
+        let key = service.key(Role::Operator, Some(&["staging"])).await;
+        let ask = |method: Method, path: &str| Ask::new(method, path).with_key(&key);
+        ask(Method::GET, &theirs).send(&service.router).await.is_problem(404, "not_found");
+        let mut body = nightly();
+        body["name"] = json!("Ours");
+        let beyond = ask(Method::POST, "/v1/schedules").with_json(body.clone()).send(&service.router).await;
+        beyond.is_problem(403, "forbidden");
+        body["targets"] = json!({"environment": "staging"});
+        ask(Method::POST, "/v1/schedules").with_json(body).send(&service.router).await.is(201);
+        let list = ask(Method::GET, "/v1/schedules").send(&service.router).await.is(200).json();
+        assert_eq!((&list["meta"]["total"], &list["data"][0]["name"]), (&json!(1), &json!("Ours")));
+    }
+}
