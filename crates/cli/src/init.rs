@@ -1,0 +1,93 @@
+//! `fleetmend init`: an installation's first minute.
+
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail, ensure};
+use clap::Args;
+use serde_json::json;
+use server::app::{App, Parts, Settings};
+use server::clock::Clock;
+use server::secrets::Secrets;
+use server::service::setup;
+
+use crate::settings::{self, Durability};
+
+/// Make the database, the secrets, an organization and its first admin key.
+///
+/// The key is printed once and kept nowhere. The directory holds the secrets of the
+/// installation: keep a copy of it apart from the database's.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  fleetmend init --data-dir /var/lib/fleetmend --org Acme
+  fleetmend init --data-dir D --org Acme --json | jq -r .api_key
+  fleetmend init --data-dir D --org Acme --database postgres://fleetmend@db/fleetmend")]
+pub(crate) struct Init {
+    /// Where the secrets are kept, and the database unless another one is named
+    #[arg(long, value_name = "D", env = "FLEETMEND_DATA_DIR")]
+    data_dir: PathBuf,
+    /// What the first organization is called
+    #[arg(long, value_name = "NAME")]
+    org: String,
+    /// postgres://…, or the path of a SQLite file [default: fleetmend.db in the data directory]
+    #[arg(long, value_name = "URL", env = "FLEETMEND_DATABASE", hide_env_values = true)]
+    database: Option<String>,
+    /// Print JSON: {"organization": {…}, "api_key": "fmk_…"}
+    #[arg(long)]
+    json: bool,
+}
+
+impl Init {
+    pub(crate) async fn run(self) -> anyhow::Result<()> {
+        let name = self.org.trim();
+        let plain =
+            !name.is_empty() && name.chars().count() <= 200 && !name.chars().any(char::is_control);
+        ensure!(plain, "an organization's name has 1 to 200 characters on one line");
+        let dir = self.data_dir.display();
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.data_dir)
+            .with_context(|| format!("cannot make {dir}"))?;
+        let had_secrets = self.data_dir.join("root.key").exists();
+        let url = self.database.clone().unwrap_or_else(|| settings::database_in(&self.data_dir));
+        let secrets = Secrets::create(&self.data_dir)?;
+        let db = settings::open(&url, Durability::Full, &secrets).await?;
+        let there = store::organizations::list(&mut *db.read().await?).await?;
+        if let Some(first) = there.first() {
+            db.close().await;
+            let first = &first.name;
+            match had_secrets {
+                true => bail!(
+                    "{dir} is set up already, for the organization `{first}`, and was left as it is; \
+                     start it with `fleetmend server --data-dir {dir}`"
+                ),
+                false => {
+                    // Ours, made a moment ago and of no use to anyone.
+                    for secret in ["root.key", "orders.key"] {
+                        let _ = std::fs::remove_file(self.data_dir.join(secret));
+                    }
+                    bail!(
+                        "this database belongs to another installation, of the organization `{first}`, and was left as it is; \
+                     bring that installation's data directory, or name an empty database"
+                    )
+                }
+            }
+        }
+        let settings = Settings::default();
+        let app = App::new(Parts { db, clock: Clock::system(), secrets, settings });
+        let (organization, api_key) = setup::organization(&app, name).await?;
+        app.db.close().await;
+        let id = organization.id.to_string();
+        if self.json {
+            let made = json!({"id": id, "name": organization.name, "created_at": organization.created_at.to_string()});
+            return crate::say(&json!({"organization": made, "api_key": api_key}).to_string());
+        }
+        crate::say(&format!(
+            "The organization `{name}` ({id}) is set up in {dir}.\n\n\
+             Its first admin key, shown this once:\n\n  {api_key}\n\n\
+             Start the service:\n\n  fleetmend server --data-dir {dir}"
+        ))
+    }
+}

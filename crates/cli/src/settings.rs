@@ -1,0 +1,101 @@
+//! Where settings come from: flags, then `FLEETMEND_*`, then a TOML file, then defaults.
+//!
+//! clap reads the first two. The file is `fleetmend.toml` in the data directory, or the one that `--config` names; a key in
+//! it that is not known is refused, because a typo must not leave a default in force.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use clap::ValueEnum;
+use serde::Deserialize;
+use server::secrets::Secrets;
+use store::{Db, Options};
+
+/// What survives which accident.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Durability {
+    /// An acknowledged write survives the death of the process
+    #[default]
+    Process,
+    /// An acknowledged write survives a power cut
+    Full,
+}
+
+/// The file.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct File {
+    pub(crate) database: Option<String>,
+    pub(crate) listen: Option<String>,
+    pub(crate) tls_cert: Option<PathBuf>,
+    pub(crate) tls_key: Option<PathBuf>,
+    pub(crate) durability: Option<Durability>,
+    pub(crate) requests_per_second: Option<u32>,
+    pub(crate) requests_burst: Option<u32>,
+}
+
+impl File {
+    /// The file that was named, which must be there; or the one in the data directory, which need not.
+    pub(crate) fn load(named: Option<&Path>, data_dir: &Path) -> anyhow::Result<File> {
+        let usual = data_dir.join("fleetmend.toml");
+        let path = named.unwrap_or(&usual);
+        if named.is_none() && !path.exists() {
+            return Ok(File::default());
+        }
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the settings in {}", path.display()))?;
+        toml::from_str(&text)
+            .with_context(|| format!("cannot use the settings in {}", path.display()))
+    }
+}
+
+/// The usual database of a data directory.
+pub(crate) fn database_in(data_dir: &Path) -> String {
+    format!("sqlite:{}", data_dir.join("fleetmend.db").display())
+}
+
+/// Opens the database. Its address is never repeated in an error: it may hold a password.
+pub(crate) async fn open(
+    url: &str,
+    durability: Durability,
+    secrets: &Secrets,
+) -> anyhow::Result<Db> {
+    let mut options = Options::new(url, server::service::setup::seal(secrets));
+    options.durability = match durability {
+        Durability::Process => store::Durability::Process,
+        Durability::Full => store::Durability::Full,
+    };
+    Db::open(&options).await.context("cannot open the database")
+}
+
+/// The data directory of an installation that `init` has made.
+pub(crate) fn existing(data_dir: &Path) -> anyhow::Result<Secrets> {
+    if !data_dir.join("root.key").exists() {
+        let dir = data_dir.display();
+        bail!(
+            "there is nothing in {dir} yet: run `fleetmend init --data-dir {dir} --org NAME` first"
+        );
+    }
+    Ok(Secrets::load(data_dir)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_typo_in_the_file_is_refused_by_name() {
+        let error = toml::from_str::<File>("listne = \"127.0.0.1:1\"").unwrap_err().to_string();
+        assert!(error.contains("listne") && error.contains("listen"), "{error}");
+    }
+
+    #[test]
+    fn every_setting_may_stand_in_the_file() {
+        let text = "database = \"sqlite:x\"\nlisten = \"[::1]:1\"\ntls_cert = \"c\"\ntls_key = \"k\"\n\
+                    durability = \"full\"\nrequests_per_second = 1\nrequests_burst = 2\n";
+        let file: File = toml::from_str(text).unwrap();
+        assert_eq!(file.durability, Some(Durability::Full));
+        assert_eq!(file.requests_burst, Some(2));
+    }
+}

@@ -1,0 +1,281 @@
+//! The binary as its users run it: a first minute, a service that is asked to end, a service with a certificate.
+
+#![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// A directory that is gone when the test is over.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new() -> Dir {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("fleetmend_cli_{}_{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Dir(path)
+    }
+
+    fn data(&self) -> PathBuf {
+        self.0.join("data")
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn fleetmend(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fleetmend"));
+    // Nothing from the tester's own environment.
+    command.args(args).env_clear().stdin(Stdio::null());
+    command
+}
+
+fn init(data: &Path, org: &str) -> Output {
+    let data = data.to_str().unwrap();
+    fleetmend(&["init", "--data-dir", data, "--org", org, "--json"]).output().unwrap()
+}
+
+fn first_key(data: &Path) -> String {
+    let made = init(data, "Acme");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let made: Value = serde_json::from_slice(&made.stdout).unwrap();
+    assert_eq!(made["organization"]["name"], "Acme");
+    made["api_key"].as_str().unwrap().to_owned()
+}
+
+/// A service that runs, and is killed if the test fails.
+struct Running {
+    child: Child,
+    address: String,
+}
+
+impl Running {
+    fn start(data: &Path, more: &[&str]) -> Running {
+        let mut args =
+            vec!["server", "--data-dir", data.to_str().unwrap(), "--listen", "127.0.0.1:0"];
+        args.extend(more);
+        let mut child =
+            fleetmend(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("fleetmend serves on ").unwrap().to_owned();
+        Running { child, address }
+    }
+
+    fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address.strip_prefix("http://").unwrap()).unwrap()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+    }
+
+    fn ended_well(&mut self) -> bool {
+        self.child.wait().unwrap().success()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn ask(stream: &mut TcpStream, key: &str, request: &str) {
+    let request = request.replace("KEY", &format!("Authorization: Bearer {key}"));
+    stream.write_all(request.as_bytes()).unwrap();
+}
+
+#[test]
+fn init_prints_a_key_that_works_and_refuses_to_run_twice() {
+    let dir = Dir::new();
+    let key = first_key(&dir.data());
+    let before = std::fs::read(dir.data().join("root.key")).unwrap();
+    let again = init(&dir.data(), "Other");
+    assert_eq!(again.status.code(), Some(1));
+    let said = String::from_utf8(again.stderr).unwrap();
+    assert!(said.contains("is set up already, for the organization `Acme`"), "{said}");
+    assert!(again.stdout.is_empty());
+    assert_eq!(std::fs::read(dir.data().join("root.key")).unwrap(), before);
+
+    let service = Running::start(&dir.data(), &[]);
+    let mut stream = service.connect();
+    ask(
+        &mut stream,
+        &key,
+        "GET /v1/api-keys HTTP/1.1\r\nHost: x\r\nKEY\r\nConnection: close\r\n\r\n",
+    );
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[test]
+fn secrets_are_for_their_owner_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = Dir::new();
+    first_key(&dir.data());
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&dir.data()), 0o700);
+    for secret in ["root.key", "orders.key"] {
+        assert_eq!(mode(&dir.data().join(secret)), 0o600, "{secret}");
+    }
+}
+
+#[test]
+fn wrong_usage_ends_with_2_and_what_cannot_be_done_with_1() {
+    let dir = Dir::new();
+    let data = dir.data();
+    let data = data.to_str().unwrap();
+    for wrong in
+        [&["server"][..], &["nothing"], &["server", "--data-dir", data, "--durability", "half"]]
+    {
+        assert_eq!(fleetmend(wrong).output().unwrap().status.code(), Some(2), "{wrong:?}");
+    }
+    let absent = fleetmend(&["server", "--data-dir", data]).output().unwrap();
+    assert_eq!(absent.status.code(), Some(1));
+    assert!(String::from_utf8(absent.stderr).unwrap().contains("run `fleetmend init"));
+    first_key(&dir.data());
+    let half = fleetmend(&["server", "--data-dir", data, "--tls-cert", "x"]).output().unwrap();
+    assert_eq!(half.status.code(), Some(1));
+    assert!(
+        String::from_utf8(half.stderr)
+            .unwrap()
+            .contains("--tls-cert and --tls-key belong together")
+    );
+    for help in
+        [&["--help"][..], &["init", "--help"], &["server", "--help"], &["openapi", "--help"]]
+    {
+        let shown = fleetmend(help).output().unwrap();
+        assert!(
+            shown.status.success() && String::from_utf8(shown.stdout).unwrap().contains("Example"),
+            "{help:?}"
+        );
+    }
+}
+
+/// A flag wins over the environment, the environment over the file.
+#[test]
+fn settings_come_from_flags_then_the_environment_then_the_file() {
+    let dir = Dir::new();
+    first_key(&dir.data());
+    let listens = |command: &mut Command| {
+        let output = command.output().unwrap();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let data = dir.data();
+    let data = data.to_str().unwrap();
+    std::fs::write(dir.data().join("fleetmend.toml"), "listen = \"from-file.invalid\"\n").unwrap();
+    let said = listens(&mut fleetmend(&["server", "--data-dir", data]));
+    assert!(said.contains("cannot listen on from-file.invalid"), "{said}");
+    let said = listens(
+        fleetmend(&["server", "--data-dir", data]).env("FLEETMEND_LISTEN", "from-env.invalid"),
+    );
+    assert!(said.contains("cannot listen on from-env.invalid"), "{said}");
+    let said = listens(
+        fleetmend(&["server", "--data-dir", data, "--listen", "from-flag.invalid"])
+            .env("FLEETMEND_LISTEN", "from-env.invalid"),
+    );
+    assert!(said.contains("cannot listen on from-flag.invalid"), "{said}");
+}
+
+/// The request is half sent when the service is asked to end; it is answered, and then the service ends.
+#[test]
+fn a_request_under_way_is_finished_before_the_service_ends() {
+    let dir = Dir::new();
+    let key = first_key(&dir.data());
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut service = Running::start(&dir.data(), &[]);
+        let mut idle = service.connect();
+        let mut stream = service.connect();
+        let body = r#"{"name": "made while ending", "role": "viewer"}"#;
+        let (start, rest) = body.split_at(10);
+        let head = format!(
+            "POST /v1/api-keys HTTP/1.1\r\nHost: x\r\nKEY\r\nContent-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        ask(&mut stream, &key, &head);
+        // The service asks for the body only once a handler waits for it: now the request is under way.
+        let mut asked_for = [0; 25];
+        stream.read_exact(&mut asked_for).unwrap();
+        assert_eq!(&asked_for, b"HTTP/1.1 100 Continue\r\n\r\n");
+        stream.write_all(start.as_bytes()).unwrap();
+        service.signal(signal);
+        // An idle connection is closed: this is when the end has begun.
+        assert_eq!(idle.read(&mut [0; 1]).unwrap(), 0);
+        stream.write_all(rest.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+        assert!(service.ended_well());
+    }
+}
+
+#[tokio::test]
+async fn with_a_certificate_it_speaks_tls_and_tokens_carry_the_certificates_hash() {
+    let dir = Dir::new();
+    let key = first_key(&dir.data());
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let (cert, private) = (dir.0.join("cert.pem"), dir.0.join("key.pem"));
+    std::fs::write(&cert, made.cert.pem()).unwrap();
+    std::fs::write(&private, made.signing_key.serialize_pem()).unwrap();
+    let more = ["--tls-cert", cert.to_str().unwrap(), "--tls-key", private.to_str().unwrap()];
+    let service = Running::start(&dir.data(), &more);
+    assert!(service.address.starts_with("https://"), "{}", service.address);
+
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let client = reqwest::Client::builder()
+        .tls_certs_only([reqwest::Certificate::from_der(made.cert.der()).unwrap()])
+        .no_proxy()
+        .build()
+        .unwrap();
+    let answer = client
+        .post(format!("{}/v1/enrollment-tokens", service.address))
+        .bearer_auth(&key)
+        .json(&serde_json::json!({}))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(answer.status(), 201);
+    let token = answer.json::<Value>().await.unwrap()["token"].as_str().unwrap().to_owned();
+    let hash = ring::digest::digest(&ring::digest::SHA256, made.cert.der());
+    let carried = token.rsplit('.').next().unwrap();
+    assert_eq!(carried, url_safe(hash.as_ref()));
+}
+
+/// Base64 for URLs, the slow way: so as not to check an encoding with itself.
+fn url_safe(bytes: &[u8]) -> String {
+    let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let bits: Vec<u8> =
+        bytes.iter().flat_map(|byte| (0..8).rev().map(move |n| byte >> n & 1)).collect();
+    let digit = |six: &[u8]| {
+        let mut six = six.to_vec();
+        six.resize(6, 0);
+        char::from(alphabet[six.iter().fold(0, |value, bit| value << 1 | usize::from(*bit))])
+    };
+    bits.chunks(6).map(digit).collect()
+}
+
+#[test]
+fn the_description_is_printed_as_it_is_served() {
+    let printed = fleetmend(&["openapi"]).output().unwrap();
+    let document: Value = serde_json::from_slice(&printed.stdout).unwrap();
+    assert_eq!(document["openapi"], "3.1.0");
+    assert!(document["paths"]["/v1/api-keys"]["post"].is_object());
+}
