@@ -1,0 +1,498 @@
+//! One agent's life: it enrols, syncs, uploads what is wanted, and tells what came of its orders.
+//!
+//! The shell around [`Worker`]: it has the clock and the network and decides nothing about orders.
+//! `swarm` starts one task for each agent.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+use vocab::listing::encode;
+use vocab::{Digest, FailureCode, TaskId};
+use wire::agent::{SyncRequest, SyncResponse};
+
+use crate::Chance;
+use crate::behave::{Happening, Script, Taken, Worker};
+use crate::fleet::{Digests, Host};
+use crate::outage::Outage;
+use crate::protocol::{
+    HostKey, Identity, Joining, Link, LinkError, ListingKind, OrderRefusal, Turn, jittered, nonce,
+    verify,
+};
+use crate::saved::SavedAgent;
+use crate::swarm::{Handle, Pace, Shared, count};
+
+/// The longest that an agent lets its sync be held.
+const HOLD_SECONDS_MAX: u32 = 50;
+/// How many syncs may follow each other at once, each with news, before one is put off.
+const RUSH_MAX: u32 = 16;
+/// What an agent begins with.
+pub(crate) struct Start {
+    pub(crate) host: Host,
+    pub(crate) link: Link,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) handle: Arc<Handle>,
+    pub(crate) stop: watch::Receiver<bool>,
+    pub(crate) saved: Option<SavedAgent>,
+    /// Up to how long to wait before the first word.
+    pub(crate) delay: Duration,
+}
+
+pub(crate) struct Agent {
+    link: Link,
+    shared: Arc<Shared>,
+    handle: Arc<Handle>,
+    worker: Worker,
+    digests: Digests,
+    chance: Chance,
+    /// Made before the first word, and the same in every try to enrol.
+    key: Option<HostKey>,
+    life: Option<Life>,
+    script: Script,
+    /// Parts of logs that wait to be sent; on a real host they are in a file.
+    log: VecDeque<(TaskId, String)>,
+    memory: Memory,
+    outage: Outage,
+}
+
+/// What enrolling gave the host.
+struct Life {
+    identity: Identity,
+    turn: Turn,
+    sync_seconds: u32,
+}
+
+/// What a crash forgets.
+#[derive(Default)]
+struct Memory {
+    /// Whether the server has not heard yet of something.
+    news: bool,
+    facts_wanted: bool,
+    wanted: Vec<Digest>,
+    failures: u32,
+    /// Until when the server is left alone, whatever happens on the host meanwhile.
+    patience: Option<Instant>,
+    /// Answers in a row that came early and said nothing.
+    quiet: u32,
+    /// Syncs in a row without a pause.
+    rush: u32,
+}
+
+/// What an agent does next.
+enum Next {
+    Go,
+    Wait(Duration),
+    End,
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the agents' clock")]
+fn now() -> Timestamp {
+    // To the microsecond, as the server keeps it: a time that comes back is the time that went.
+    let now = Timestamp::now();
+    Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now)
+}
+
+fn until(due: Timestamp, now: Timestamp) -> Duration {
+    due.duration_since(now).try_into().unwrap_or(Duration::ZERO)
+}
+
+impl Agent {
+    /// Lives until the swarm stops or the server removes the host. Returns who it was.
+    pub(crate) async fn run(start: Start) -> Option<SavedAgent> {
+        let (delay, mut stop) = (start.delay, start.stop.clone());
+        let mut agent = Agent::new(start);
+        let mut next = Next::Wait(delay.mul_f64(agent.chance.share()));
+        while !*stop.borrow() {
+            next = match next {
+                Next::End => return None,
+                // Whatever is under way may be cut off: a sync is repeated with its turn, an upload
+                // is wanted again.
+                Next::Go => tokio::select! {
+                    next = agent.once() => next,
+                    _ = stop.changed() => break,
+                },
+                Next::Wait(time) => {
+                    let due = agent.worker.due().map_or(time, |due| until(due, now()));
+                    tokio::select! {
+                        () = sleep(time.min(due)) => Next::Go,
+                        () = agent.handle.bell.notified() => Next::Go,
+                        _ = stop.changed() => break,
+                    }
+                }
+            };
+        }
+        let durable = agent.worker.durable();
+        let Life { identity, turn, sync_seconds } = agent.life?;
+        let index = agent.worker.host().index;
+        Some(SavedAgent::new(index, &identity, turn, sync_seconds, durable))
+    }
+
+    fn new(start: Start) -> Agent {
+        let Start { host, link, shared, handle, saved, .. } = start;
+        let mut chance = Chance::about(shared.nature.seed, "agent", host.index);
+        let identity = saved.as_ref().and_then(SavedAgent::identity);
+        let (worker, life) = match (saved, identity) {
+            (Some(saved), Some(identity)) => {
+                let SavedAgent { turn, sync_seconds, durable, .. } = saved;
+                let worker = Worker::resumed(host, shared.nature, durable);
+                (worker, Some(Life { identity, turn, sync_seconds }))
+            }
+            _ => (Worker::new(host, shared.nature, now()), None),
+        };
+        if let Some(life) = &life {
+            joined(&shared, &handle, &life.identity);
+        }
+        for order in worker.remembered() {
+            shared.ledger.remembered(worker.host().index, order);
+        }
+        let host = worker.host();
+        let digests = host.kind().digests(host.state.packages);
+        let outage = Outage::of(&shared.nature, &mut chance);
+        let memory = Memory { news: true, ..Memory::default() };
+        let script = Script::Usual;
+        let (log, key) = (VecDeque::new(), None);
+        Agent {
+            link,
+            shared,
+            handle,
+            worker,
+            digests,
+            chance,
+            key,
+            life,
+            script,
+            log,
+            memory,
+            outage,
+        }
+    }
+
+    /// One round: let time pass on the host, then tell the server if it can be told.
+    async fn once(&mut self) -> Next {
+        let now = now();
+        let script = *self.handle.script.lock().unwrap_or_else(PoisonError::into_inner);
+        if script != self.script {
+            self.script = script;
+            self.worker.follow(script, now);
+        }
+        self.pass(now);
+        let due = self.worker.due().map(|due| until(due, now));
+        if self.worker.is_down() {
+            return Next::Wait(due.unwrap_or(Duration::from_secs(3_600)));
+        }
+        if let Some(time) = self.cut_off() {
+            return Next::Wait(due.map_or(time, |due| due.min(time)));
+        }
+        if let Some(time) =
+            self.memory.patience.and_then(|end| end.checked_duration_since(Instant::now()))
+            && !time.is_zero()
+        {
+            return Next::Wait(time);
+        }
+        // Both are rare and large: boxed, they cost an agent that waits nothing.
+        if self.life.is_none() {
+            return Box::pin(self.enroll()).await;
+        }
+        // Whatever else waits to be sent can wait until the host is back.
+        let leaving = self.worker.is_leaving();
+        if !leaving && (!self.memory.wanted.is_empty() || !self.log.is_empty()) {
+            return match Box::pin(self.upload()).await {
+                Ok(()) => Next::Go,
+                Err(error) => self.failed(error),
+            };
+        }
+        self.sync(now, due).await
+    }
+
+    /// Lets time pass on the host and writes down what happened there.
+    fn pass(&mut self, now: Timestamp) {
+        let agent = self.worker.host().index;
+        for happening in self.worker.turn(now) {
+            self.memory.news = true;
+            let Shared { ledger, counters, .. } = &*self.shared;
+            match happening {
+                Happening::Began { order, plan } => ledger.began(agent, order, plan),
+                Happening::Changed { order, before, after } => {
+                    let kind = self.worker.host().kind();
+                    ledger.changed(agent, order, &kind.installed(before), &kind.installed(after));
+                    if self.shared.logs {
+                        self.log.push_back((order, self.worker.log_of(before, after)));
+                    }
+                    self.digests = kind.digests(after);
+                    self.memory.facts_wanted = true;
+                }
+                Happening::Booted { order } => {
+                    ledger.booted(agent, order);
+                    count(&counters.boots);
+                    self.memory.facts_wanted = true;
+                }
+                Happening::Crashed => {
+                    count(&counters.crashes);
+                    self.memory = Memory { news: true, ..Memory::default() };
+                }
+                Happening::Reached { .. } | Happening::Ended { .. } => {}
+            }
+        }
+    }
+
+    /// For how long the host cannot be heard, if it cannot.
+    fn cut_off(&mut self) -> Option<Duration> {
+        if self.script == Script::CutOff {
+            return Some(Duration::from_secs(3_600));
+        }
+        self.outage.holds_for(&mut self.chance)
+    }
+
+    async fn enroll(&mut self) -> Next {
+        let host = self.worker.host();
+        let joining =
+            Joining { facts: host.facts(), environment: host.environment(), tags: host.tags() };
+        let shared = self.shared.clone();
+        let Ok(_permit) = shared.short_requests.acquire().await else { return Next::End };
+        let key = self.key.get_or_insert_with(HostKey::generate);
+        match self.link.enroll(&shared.token, key, joining).await {
+            Ok(answer) => {
+                self.memory.failures = 0;
+                let turn = Turn::after(answer.counter, nonce());
+                let sync_seconds = answer.sync_seconds;
+                let Some(key) = self.key.take() else { return Next::Go };
+                match Identity::new(key, answer) {
+                    Ok(identity) => {
+                        joined(&shared, &self.handle, &identity);
+                        self.life = Some(Life { identity, turn, sync_seconds });
+                        Next::Go
+                    }
+                    Err(error) => {
+                        shared.refused(error.to_string());
+                        Next::End
+                    }
+                }
+            }
+            // A token that is not taken will not be taken later.
+            Err(error @ (LinkError::Refused { .. } | LinkError::Answer(_))) => {
+                shared.refused(error.to_string());
+                Next::End
+            }
+            Err(error) => self.failed(error),
+        }
+    }
+
+    /// Sends what the server wants and what the package manager wrote.
+    async fn upload(&mut self) -> Result<(), LinkError> {
+        let Some(life) = &self.life else { return Ok(()) };
+        let Ok(_permit) = self.shared.short_requests.acquire().await else { return Ok(()) };
+        let host = self.worker.host();
+        while let Some(digest) = self.memory.wanted.last().copied() {
+            let (kind, bytes) = if digest == self.digests.installed {
+                (ListingKind::Packages, encode(&host.kind().installed(host.state.packages)))
+            } else {
+                (ListingKind::Updates, encode(&host.kind().pending(host.state.packages)))
+            };
+            if Digest::of(&bytes) == digest {
+                self.link.put_listing(&life.identity, kind, digest, &bytes).await?;
+                count(&self.shared.counters.listings);
+            }
+            self.memory.wanted.pop();
+            // The server knows the list now; whose it is, the next sync says.
+            self.memory.news = true;
+        }
+        while let Some((order, text)) = self.log.front() {
+            self.link.send_log(&life.identity, *order, 0, text.clone().into_bytes()).await?;
+            count(&self.shared.counters.logs);
+            self.log.pop_front();
+        }
+        Ok(())
+    }
+
+    async fn sync(&mut self, now: Timestamp, due: Option<Duration>) -> Next {
+        let Some(life) = &self.life else { return Next::Go };
+        let most = HOLD_SECONDS_MAX.min(life.sync_seconds.max(1));
+        let hold = match (self.shared.pace, due) {
+            (Pace::Every(_), _) => 0,
+            (Pace::Held, None) => most,
+            // What happens next is told when it happens, without cutting a sync off.
+            (Pace::Held, Some(due)) => most.min(u32::try_from(due.as_secs()).unwrap_or(most)),
+        };
+        if let (Pace::Held, 0, false, Some(due)) = (self.shared.pace, hold, self.memory.news, due) {
+            return Next::Wait(due);
+        }
+        let request = self.request(life, hold, now);
+        for result in &request.results {
+            self.shared.ledger.told(self.worker.host().index, result);
+        }
+        let began = Instant::now();
+        let outage = self.outage.begins();
+        let answer = tokio::select! {
+            answer = self.link.sync(&life.identity, &request) => answer,
+            // All of these cut the sync off; the next one repeats its turn.
+            () = outage => return Next::Go,
+            () = self.handle.bell.notified() => return Next::Go,
+        };
+        match answer {
+            Ok(answer) => self.heard(answer, hold, began.elapsed()),
+            Err(error) => self.failed(error),
+        }
+    }
+
+    fn request(&self, life: &Life, hold_seconds: u32, now: Timestamp) -> SyncRequest {
+        let host = self.worker.host();
+        SyncRequest {
+            boot_id: host.boot_id(),
+            counter: life.turn.counter,
+            nonce: life.turn.nonce,
+            hold_seconds,
+            facts: self.memory.facts_wanted.then(|| host.facts()),
+            installed: Some(self.digests.installed),
+            pending: Some(self.digests.pending),
+            scanned_at: self.worker.scanned_at(),
+            activity: self.worker.activity(),
+            results: self.worker.results(),
+            progress: self.worker.progress(now),
+        }
+    }
+
+    /// Takes an answer in, and decides when to sync again.
+    fn heard(&mut self, answer: SyncResponse, hold: u32, took: Duration) -> Next {
+        let Some(life) = &mut self.life else { return Next::Go };
+        count(&self.shared.counters.syncs);
+        life.turn = Turn::after(answer.counter, nonce());
+        life.sync_seconds = answer.sync_seconds.clamp(1, 3_600);
+        self.memory.failures = 0;
+        self.memory.facts_wanted = answer.wants_facts;
+        self.memory.news = self.obey(&answer) || answer.wants_facts;
+        let held = hold > 0 && took.as_secs_f64() > f64::from(hold) / 2.0;
+        let sync_seconds = self.life.as_ref().map_or(60, |life| life.sync_seconds);
+        let Memory { quiet, rush, news, .. } = &mut self.memory;
+        *rush = if took > Duration::from_secs(1) { 0 } else { *rush + 1 };
+        match (self.shared.pace, *news) {
+            (_, true) if *rush <= RUSH_MAX => Next::Go,
+            (_, true) => {
+                let most = Duration::from_secs(sync_seconds.into());
+                Next::Wait(jittered(*rush - RUSH_MAX, most, self.chance.share()))
+            }
+            (Pace::Every(Duration::ZERO), false) => Next::Go,
+            (Pace::Every(time), false) => Next::Wait(time),
+            (Pace::Held, false) if held => {
+                (*quiet, *rush) = (0, 0);
+                Next::Go
+            }
+            // The server did not hold it: it drains, or does not want to. Errors and silence must
+            // never make an agent ask more often.
+            (Pace::Held, false) => {
+                *quiet += 1;
+                let most = Duration::from_secs(sync_seconds.into());
+                Next::Wait(jittered(*quiet, most, self.chance.share()))
+            }
+        }
+    }
+
+    /// Does what an answer asks for. True if the server should hear of it at once.
+    fn obey(&mut self, answer: &SyncResponse) -> bool {
+        let Some(life) = &self.life else { return false };
+        let (worker, counters, now) = (&mut self.worker, &self.shared.counters, now());
+        let mut news = false;
+        let open = worker.results().len();
+        for order in &answer.acknowledged {
+            worker.acknowledged(*order);
+        }
+        let settled = open - worker.results().len();
+        counters.results.fetch_add(settled as u64, std::sync::atomic::Ordering::Relaxed);
+        for envelope in &answer.orders {
+            match verify(envelope, &life.identity, answer.server_time) {
+                Ok(order) => match worker.take(order, now) {
+                    Taken::New | Taken::Refused => {
+                        count(&counters.orders);
+                        news = true;
+                    }
+                    Taken::Answered => news = true,
+                    Taken::Known | Taken::Ignored => {}
+                },
+                Err(OrderRefusal::Expired(order)) if self.script != Script::NeverAnswer => {
+                    let message = "it came too late to be started";
+                    worker.refuse(order.id, FailureCode::OrderExpired, message, now);
+                    news = true;
+                }
+                Err(OrderRefusal::Expired(_)) => {}
+                Err(_) => count(&counters.forged),
+            }
+        }
+        for order in &answer.withdrawn {
+            news |= worker.withdraw(*order, now);
+        }
+        let ours = |digest: &&Digest| {
+            **digest == self.digests.installed || **digest == self.digests.pending
+        };
+        self.memory.wanted = answer.wanted.iter().filter(ours).copied().collect();
+        news || !self.memory.wanted.is_empty()
+    }
+
+    fn failed(&mut self, error: LinkError) -> Next {
+        let memory = &mut self.memory;
+        memory.failures = memory.failures.saturating_add(1);
+        memory.news = true;
+        let most = self.shared.reconnect_max;
+        let wait = match &error {
+            LinkError::Busy { retry_after: Some(least), .. } => {
+                *least + jittered(memory.failures, most, self.chance.share())
+            }
+            // What was refused would be refused again.
+            LinkError::Refused { .. } | LinkError::Answer(_) => {
+                jittered(u32::MAX, most, self.chance.share())
+            }
+            _ => jittered(memory.failures, most, self.chance.share()),
+        };
+        memory.patience = Some(Instant::now() + wait);
+        match error {
+            LinkError::Removed => {
+                count(&self.shared.counters.removed);
+                Next::End
+            }
+            LinkError::Unreachable(_) | LinkError::Busy { .. } => {
+                count(&self.shared.counters.failed);
+                Next::Wait(wait)
+            }
+            LinkError::Refused { .. } | LinkError::Answer(_) => {
+                self.shared.refused(error.to_string());
+                // A listing is let go until it is wanted once more, a log is given up.
+                (self.memory.wanted, self.log) = (Vec::new(), VecDeque::new());
+                Next::Wait(wait)
+            }
+        }
+    }
+}
+
+fn joined(shared: &Shared, handle: &Handle, identity: &Identity) {
+    let _ = handle.server_id.set(identity.server_id);
+    count(&shared.counters.enrolled);
+    shared.bell.notify_waiters();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::behave::Nature;
+    use crate::fleet::Fleet;
+    use crate::protocol::{Connect, Pin};
+
+    /// Fifty thousand of them must fit beside a server, with their connections.
+    #[test]
+    fn an_agent_that_waits_is_small() {
+        let token = format!("fme_{}.plain", "A".repeat(43)).parse().unwrap();
+        let url = "http://127.0.0.1:9";
+        let (_, stop) = watch::channel(false);
+        let start = Start {
+            host: Fleet::new(1, 1).host(0),
+            link: Link::new(Connect { url, pin: Pin::Plain, from: None }).unwrap(),
+            shared: Arc::new(Shared::new(token, Nature::default())),
+            handle: Arc::default(),
+            stop,
+            saved: None,
+            delay: Duration::ZERO,
+        };
+        let bytes = std::mem::size_of_val(&Agent::run(start));
+        assert!(bytes < 8 * 1024, "{bytes} bytes");
+    }
+}

@@ -1,0 +1,267 @@
+//! How an order will go on a host, decided when it begins and kept in the journal: after a crash the
+//! same order goes on in the same way.
+
+use serde::{Deserialize, Serialize};
+use vocab::{FailureCode, RebootPolicy, Stage};
+use wire::agent::{Install, Outcome, Work};
+
+use super::{Nature, Script};
+use crate::Chance;
+use crate::fleet::Host;
+
+/// The steps of an order and what is said at the end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Course {
+    pub(super) steps: Vec<Step>,
+    pub(super) outcome: Outcome,
+    pub(super) failure_code: Option<FailureCode>,
+    pub(super) message: Option<String>,
+    /// What a plan found that an installation would do.
+    pub(super) would: Vec<usize>,
+    pub(super) exit: Option<i32>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Step {
+    pub(super) stage: Stage,
+    /// Nothing if it never ends.
+    pub(super) lasts_ms: Option<u64>,
+    /// What it has done when it is over.
+    pub(super) effect: Effect,
+    /// Whether the agent can be heard meanwhile.
+    pub(super) up: bool,
+    /// Whether it begins with the death of the agent.
+    pub(super) crash: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Effect {
+    None,
+    /// These updates of the kind are installed.
+    Install(Vec<usize>),
+    /// The host has booted.
+    Boot,
+    /// The packages were looked at.
+    Scan,
+}
+
+/// How `work` will go on `host`.
+pub(super) fn draw(
+    work: &Work,
+    host: &Host,
+    nature: &Nature,
+    script: Script,
+    chance: &mut Chance,
+) -> Course {
+    let mut drawing = Drawing { nature, chance, steps: Vec::new() };
+    let (outcome, message, would) = match work {
+        Work::Install(order) => drawing.install(order, host),
+        Work::Plan(order) => {
+            drawing.step(Stage::Preflight, 2..=8);
+            let selection = host.kind().select(host.state.packages, order);
+            let outcome =
+                if selection.updates.is_empty() { Outcome::NoChange } else { Outcome::Succeeded };
+            (outcome, None, selection.updates)
+        }
+        Work::Scan => {
+            drawing.step(Stage::Preflight, 1..=5).effect = Effect::Scan;
+            (Outcome::Succeeded, None, Vec::new())
+        }
+        Work::RestartServices => {
+            drawing.step(Stage::RestartingServices, 1..=6);
+            (Outcome::Succeeded, None, Vec::new())
+        }
+        Work::Reboot(order) if order.boot_id == host.boot_id() => {
+            drawing.reboot();
+            (Outcome::Succeeded, None, Vec::new())
+        }
+        Work::Reboot(_) => {
+            drawing.step(Stage::Preflight, 0..=1);
+            (Outcome::NoChange, Some("that boot is over already".to_owned()), Vec::new())
+        }
+        Work::Unknown { .. } | Work::Malformed { .. } => {
+            (Outcome::Failed, Some("not an order that can be begun".to_owned()), Vec::new())
+        }
+    };
+    let steps = drawing.steps;
+    let exit = matches!(work, Work::Install(_)).then_some(0);
+    let mut course = Course { steps, outcome, failure_code: None, message, would, exit };
+    if let Some(code) = failure(work, nature, script, chance) {
+        course.fail(code);
+    }
+    match (script, crash(&course, nature, script, chance)) {
+        (Script::HangInReboot, _) => course.hang(),
+        (_, Some(stage)) => course.crash_in(stage, milliseconds(nature, chance, 1..=10)),
+        (_, None) => {}
+    }
+    course
+}
+
+fn failure(
+    work: &Work,
+    nature: &Nature,
+    script: Script,
+    chance: &mut Chance,
+) -> Option<FailureCode> {
+    const LIKELY: [FailureCode; 8] = [
+        FailureCode::PkgLockTimeout,
+        FailureCode::RepoUnreachable,
+        FailureCode::RepoUnreachable,
+        FailureCode::DependencyConflict,
+        FailureCode::DiskFull,
+        FailureCode::InstallFailed,
+        FailureCode::InstallFailed,
+        FailureCode::VerifyFailed,
+    ];
+    // Drawn in any case, so that a script changes one agent's fate and not the dice after it.
+    let (unlucky, code) = (chance.happens(nature.fail), *chance.one_of(&LIKELY));
+    match script {
+        Script::FailWith(code) => Some(code),
+        Script::Usual | Script::CutOff => {
+            (unlucky && matches!(work, Work::Install(_))).then_some(code)
+        }
+        _ => None,
+    }
+}
+
+fn crash(course: &Course, nature: &Nature, script: Script, chance: &mut Chance) -> Option<Stage> {
+    let crashes = chance.happens(nature.crash);
+    let place = chance.below(course.steps.len() as u64) as usize;
+    match script {
+        Script::CrashIn(stage) => Some(stage),
+        Script::Usual | Script::CutOff if crashes => course.steps.get(place).map(|step| step.stage),
+        _ => None,
+    }
+}
+
+struct Drawing<'a> {
+    nature: &'a Nature,
+    chance: &'a mut Chance,
+    steps: Vec<Step>,
+}
+
+fn milliseconds(
+    nature: &Nature,
+    chance: &mut Chance,
+    seconds: std::ops::RangeInclusive<u64>,
+) -> u64 {
+    let real = chance.between(seconds.start() * 1_000, seconds.end() * 1_000);
+    (real as f64 / nature.speed.max(0.001)) as u64
+}
+
+impl Drawing<'_> {
+    fn step(&mut self, stage: Stage, seconds: std::ops::RangeInclusive<u64>) -> &mut Step {
+        let lasts_ms = Some(milliseconds(self.nature, self.chance, seconds));
+        self.steps.push(Step { stage, lasts_ms, effect: Effect::None, up: true, crash: false });
+        let last = self.steps.len() - 1;
+        &mut self.steps[last]
+    }
+
+    fn reboot(&mut self) {
+        self.step(Stage::Rebooting, 1..=2);
+        let down = self.step(Stage::Rebooting, 20..=80);
+        (down.up, down.effect) = (false, Effect::Boot);
+        self.step(Stage::Verifying, 1..=3);
+    }
+
+    fn install(&mut self, order: &Install, host: &Host) -> (Outcome, Option<String>, Vec<usize>) {
+        let kind = host.kind();
+        let selection = kind.select(host.state.packages, order);
+        self.step(Stage::Preflight, 1..=4);
+        let nothing = selection.updates.is_empty();
+        if nothing && !selection.blocked.is_empty() {
+            return (Outcome::Skipped, Some(selection.blocked.join(", ")), Vec::new());
+        }
+        let mut after = host.clone();
+        for update in &selection.updates {
+            after.state.packages = after.state.packages.with(*update);
+        }
+        // An order that was given for another boot has had its reboot, or was overtaken by one.
+        let reboots = order.boot_id == host.boot_id()
+            && match order.reboot {
+                RebootPolicy::Never | RebootPolicy::ServicesOnly => false,
+                RebootPolicy::IfRequired => !after.reboot_reasons().is_empty(),
+                RebootPolicy::Always => true,
+            };
+        if !nothing {
+            self.step(Stage::Downloading, 2..=15);
+            self.step(Stage::Installing, 4..=40).effect = Effect::Install(selection.updates);
+            if order.reboot == RebootPolicy::ServicesOnly {
+                self.step(Stage::RestartingServices, 1..=6);
+            }
+        }
+        match (reboots, nothing) {
+            (true, _) => self.reboot(),
+            (false, false) => drop(self.step(Stage::Verifying, 1..=3)),
+            (false, true) => {}
+        }
+        let message = (!selection.missing.is_empty())
+            .then(|| format!("not installed: {}", selection.missing.join(", ")));
+        let outcome = if nothing && !reboots { Outcome::NoChange } else { Outcome::Succeeded };
+        (outcome, message, Vec::new())
+    }
+}
+
+impl Course {
+    /// Cuts the course off where this failure shows itself. What was done until then stays done.
+    fn fail(&mut self, code: FailureCode) {
+        let shows_in = match code {
+            FailureCode::RepoUnreachable => Stage::Downloading,
+            FailureCode::InstallFailed => Stage::Installing,
+            FailureCode::ServiceRestartFailed => Stage::RestartingServices,
+            FailureCode::VerifyFailed => Stage::Verifying,
+            _ => Stage::Preflight,
+        };
+        let place = self.steps.iter().position(|step| step.stage >= shows_in);
+        let place = place.unwrap_or(self.steps.len().saturating_sub(1));
+        self.steps.truncate(place + 1);
+        if let Some(step) = self.steps.last_mut() {
+            step.effect = match std::mem::replace(&mut step.effect, Effect::None) {
+                // A maintainer script failed half-way: what came before it is installed.
+                Effect::Install(mut updates) if code == FailureCode::InstallFailed => {
+                    updates.truncate(updates.len() / 2);
+                    Effect::Install(updates)
+                }
+                Effect::Boot => Effect::Boot,
+                Effect::Install(_) | Effect::Scan | Effect::None => Effect::None,
+            };
+        }
+        self.outcome = Outcome::Failed;
+        self.failure_code = Some(code);
+        self.message = Some(sentence(code).to_owned());
+        self.would.clear();
+        self.exit = self.exit.map(|_| if code == FailureCode::InstallFailed { 100 } else { 0 });
+    }
+
+    fn hang(&mut self) {
+        for step in self.steps.iter_mut().filter(|step| step.effect == Effect::Boot) {
+            step.lasts_ms = None;
+        }
+    }
+
+    /// Lets the agent die in the middle of a stage. The package manager has a session of its own and
+    /// goes on; the agent comes back after `away_ms` and finds out how far it is.
+    fn crash_in(&mut self, stage: Stage, away_ms: u64) {
+        let Some(place) = self.steps.iter().position(|step| step.stage == stage && step.up) else {
+            return;
+        };
+        let whole = self.steps[place].clone();
+        let half = whole.lasts_ms.map(|lasts| lasts / 2);
+        let before = Step { lasts_ms: half, effect: Effect::None, ..whole.clone() };
+        let away = Step { lasts_ms: Some(away_ms), up: false, crash: true, ..before.clone() };
+        let after = Step { lasts_ms: half, ..whole };
+        self.steps.splice(place..=place, [before, away, after]);
+    }
+}
+
+fn sentence(code: FailureCode) -> &'static str {
+    match code {
+        FailureCode::PkgLockTimeout => "another program held the package manager's lock",
+        FailureCode::RepoUnreachable => "a repository did not answer",
+        FailureCode::DependencyConflict => "the updates cannot be installed without a removal",
+        FailureCode::DiskFull => "not enough room in /var",
+        FailureCode::InstallFailed => "a package's own script failed",
+        FailureCode::VerifyFailed => "the versions are not as asked",
+        _ => "it was not done",
+    }
+}

@@ -1,0 +1,339 @@
+//! What happens to orders, told with a hand-turned clock.
+
+use jiff::{SignedDuration, Timestamp};
+use vocab::{FailureCode, RebootPolicy, Stage, TaskId};
+use wire::agent::{Install, Order, OrderResult, Outcome, Reboot, Work};
+use wire::v1::Activity;
+
+use super::{Happening, Nature, Script, Taken, Worker};
+use crate::fleet::{Fleet, Host};
+use crate::ledger::Ledger;
+
+const CALM: Nature = Nature { seed: 1, fail: 0.0, crash: 0.0, offline: 0.0, speed: 1.0 };
+
+/// One agent, its clock, and a ledger of what happened to it.
+struct Story {
+    worker: Worker,
+    now: Timestamp,
+    ledger: Ledger,
+    happened: Vec<Happening>,
+}
+
+fn id(number: u128) -> TaskId {
+    TaskId::new(Timestamp::UNIX_EPOCH, number)
+}
+
+fn everything(reboot: RebootPolicy, host: &Host) -> Work {
+    let boot_id = host.boot_id();
+    let (packages, exclude) = (Vec::new(), Vec::new());
+    Work::Install(Install { packages, exclude, security_only: false, reboot, boot_id })
+}
+
+impl Story {
+    fn of(host: Host, nature: Nature) -> Story {
+        let now = "2026-11-15T04:00:00Z".parse().unwrap();
+        let worker = Worker::new(host, nature, now);
+        Story { worker, now, ledger: Ledger::default(), happened: Vec::new() }
+    }
+
+    /// A host whose kernel wants an update, so that it wants a reboot afterwards.
+    fn calm() -> Story {
+        let fleet = Fleet::new(1, 400);
+        let wants = |host: &Host| {
+            let installs = everything(RebootPolicy::Never, host);
+            let Work::Install(order) = installs else { return false };
+            let kernel = host.kind().kernel_update();
+            let chosen = host.kind().select(host.state.packages, &order).updates;
+            kernel.is_some_and(|kernel| chosen.contains(&kernel)) && chosen.len() > 4
+        };
+        Story::of((0..400).map(|index| fleet.host(index)).find(wants).unwrap(), CALM)
+    }
+
+    fn ordered(&mut self, number: u128, work: Work) -> Taken {
+        let order = Order {
+            id: id(number),
+            server_id: "srv_01jcqk3m8ye0fr5cq0k6s8v2xw".parse().unwrap(),
+            issued_at: self.now,
+            expires_at: self.now + SignedDuration::from_mins(10),
+            work,
+        };
+        let taken = self.worker.take(order, self.now);
+        self.seconds(0);
+        taken
+    }
+
+    fn installs(&mut self, number: u128, reboot: RebootPolicy) -> Taken {
+        let work = everything(reboot, self.worker.host());
+        self.ordered(number, work)
+    }
+
+    /// Lets time pass, in so many parts that nothing happens all at once.
+    fn seconds(&mut self, seconds: i64) -> &mut Story {
+        let parts = seconds.clamp(1, 100);
+        for _ in 0..parts {
+            self.passes(SignedDuration::from_millis(seconds * 1_000 / parts));
+        }
+        for result in self.worker.results() {
+            self.ledger.told(0, &result);
+        }
+        assert_eq!(self.ledger.violations(), []);
+        self
+    }
+
+    fn passes(&mut self, time: SignedDuration) {
+        self.now += time;
+        let kind = |worker: &Worker, packages| worker.host().kind().installed(packages);
+        for happening in self.worker.turn(self.now) {
+            match &happening {
+                Happening::Began { order, plan } => self.ledger.began(0, *order, *plan),
+                Happening::Changed { order, before, after } => self.ledger.changed(
+                    0,
+                    *order,
+                    &kind(&self.worker, *before),
+                    &kind(&self.worker, *after),
+                ),
+                Happening::Booted { order } => self.ledger.booted(0, *order),
+                Happening::Reached { .. } | Happening::Crashed | Happening::Ended { .. } => {}
+            }
+            self.happened.push(happening);
+        }
+    }
+
+    fn result(&self) -> OrderResult {
+        let mut results = self.worker.results();
+        assert_eq!(results.len(), 1, "{results:?}");
+        results.remove(0)
+    }
+
+    /// Turns the clock until the worker is in this stage.
+    fn reaches(&mut self, stage: Stage) {
+        for _ in 0..600 {
+            if self.worker.progress(self.now).first().is_some_and(|said| said.stage == Some(stage))
+            {
+                return;
+            }
+            self.seconds(1);
+        }
+        panic!("never reached {stage}: {:?}", self.worker.progress(self.now));
+    }
+}
+
+#[test]
+fn an_installation_goes_through_its_stages_and_leaves_nothing_pending_that_it_could_install() {
+    let mut story = Story::calm();
+    let before = story.worker.host().clone();
+    assert_eq!(story.installs(1, RebootPolicy::Never), Taken::New);
+    for stage in [Stage::Preflight, Stage::Downloading, Stage::Installing, Stage::Verifying] {
+        story.reaches(stage);
+        assert_eq!(story.worker.activity(), Activity::Patching);
+    }
+    let result = story.seconds(600).result();
+    assert_eq!((result.outcome, result.exit), (Outcome::Succeeded, Some(0)));
+    assert!(result.packages.len() > 4 && result.reboot_needed && result.reboot_seconds.is_none());
+    let after = story.worker.host();
+    let pending = after.kind().pending(after.state.packages);
+    assert!(pending.iter().all(|update| update.blocked_by.is_some()), "{pending:?}");
+    let digests = |host: &Host| host.kind().digests(host.state.packages);
+    assert_ne!(digests(after).installed, digests(&before).installed);
+    assert_ne!(digests(after).pending, digests(&before).pending);
+    assert_eq!(story.worker.activity(), Activity::Idle);
+}
+
+#[test]
+fn an_order_that_comes_again_is_answered_with_the_result_that_it_had() {
+    let mut story = Story::calm();
+    story.installs(1, RebootPolicy::Never);
+    story.seconds(5);
+    assert_eq!(story.installs(1, RebootPolicy::Never), Taken::Known);
+    let first = story.seconds(600).result();
+    story.worker.acknowledged(id(1));
+    assert_eq!(story.worker.results(), []);
+    assert_eq!(story.installs(1, RebootPolicy::Never), Taken::Answered);
+    assert_eq!(story.seconds(600).result(), first);
+    let effects = |what: &&Happening| matches!(what, Happening::Changed { .. });
+    assert_eq!(story.happened.iter().filter(effects).count(), 1);
+}
+
+#[test]
+fn a_reboot_takes_the_host_away_and_brings_it_back_as_another_boot() {
+    let mut story = Story::calm();
+    let boot = story.worker.host().boot_id();
+    story.installs(1, RebootPolicy::IfRequired);
+    story.reaches(Stage::Rebooting);
+    assert!(!story.worker.is_down(), "it says so first");
+    story.seconds(3);
+    assert!(story.worker.is_down());
+    assert_eq!(story.worker.activity(), Activity::Rebooting);
+    let result = story.seconds(600).result();
+    assert!((20..=80).contains(&result.reboot_seconds.unwrap()) && !result.reboot_needed);
+    assert_ne!(story.worker.host().boot_id(), boot);
+}
+
+#[test]
+fn an_order_for_another_boot_reboots_nothing() {
+    let mut story = Story::calm();
+    let other = "another boot".into();
+    let Work::Install(order) = everything(RebootPolicy::Always, story.worker.host()) else {
+        unreachable!()
+    };
+    story.ordered(1, Work::Install(Install { boot_id: other, ..order }));
+    assert_eq!(story.seconds(600).result().reboot_seconds, None);
+    story.worker.acknowledged(id(1));
+    story.ordered(2, Work::Reboot(Reboot { boot_id: "another boot".into() }));
+    assert_eq!(story.seconds(600).result().outcome, Outcome::NoChange);
+    assert_eq!(story.worker.host().state.boots, 1);
+}
+
+#[test]
+fn a_crash_at_any_stage_changes_nothing_in_the_outcome() {
+    for stage in [Stage::Preflight, Stage::Downloading, Stage::Installing, Stage::Verifying] {
+        let mut calm = Story::calm();
+        let mut crashing = Story::calm();
+        crashing.worker.follow(Script::CrashIn(stage), crashing.now);
+        calm.worker.follow(Script::Succeed, calm.now);
+        for story in [&mut calm, &mut crashing] {
+            story.installs(1, RebootPolicy::IfRequired);
+            story.seconds(900);
+        }
+        assert!(crashing.happened.contains(&Happening::Crashed), "{stage}");
+        let (calm, crashing) = (calm.result(), crashing.result());
+        assert_eq!(crashing.packages, calm.packages);
+        assert_eq!(crashing.outcome, calm.outcome);
+    }
+}
+
+#[test]
+fn a_failure_says_its_code_and_what_had_changed_by_then() {
+    for (code, changes) in [
+        (FailureCode::PkgLockTimeout, false),
+        (FailureCode::DiskFull, false),
+        (FailureCode::RepoUnreachable, false),
+        (FailureCode::InstallFailed, true),
+        (FailureCode::VerifyFailed, true),
+    ] {
+        let mut story = Story::calm();
+        story.worker.follow(Script::FailWith(code), story.now);
+        story.installs(1, RebootPolicy::Always);
+        let result = story.seconds(900).result();
+        assert_eq!((result.outcome, result.failure_code), (Outcome::Failed, Some(code)));
+        assert_eq!(!result.packages.is_empty(), changes, "{code}");
+    }
+}
+
+#[test]
+fn a_host_that_hangs_in_its_reboot_comes_back_when_it_may() {
+    let mut story = Story::calm();
+    story.worker.follow(Script::HangInReboot, story.now);
+    story.installs(1, RebootPolicy::IfRequired);
+    story.seconds(100_000);
+    assert!(story.worker.is_down() && story.worker.due().is_none());
+    assert_eq!(story.worker.results(), []);
+    story.worker.follow(Script::Usual, story.now);
+    let result = story.seconds(600).result();
+    assert_eq!(result.outcome, Outcome::Succeeded);
+    assert!(result.reboot_seconds.unwrap() > 90_000);
+}
+
+#[test]
+fn what_was_not_begun_can_be_withdrawn_and_what_was_is_told_in_truth() {
+    let mut story = Story::calm();
+    story.installs(1, RebootPolicy::Never);
+    story.reaches(Stage::Downloading);
+    story.worker.withdraw(id(1), story.now);
+    assert_eq!(story.seconds(0).result().outcome, Outcome::Withdrawn);
+    story.worker.acknowledged(id(1));
+    // One that was never seen is answered, and not begun when it comes after all.
+    story.worker.withdraw(id(2), story.now);
+    assert_eq!(story.installs(2, RebootPolicy::Never), Taken::Answered);
+    assert_eq!(story.seconds(600).result().outcome, Outcome::Withdrawn);
+    story.worker.acknowledged(id(2));
+    story.installs(3, RebootPolicy::Never);
+    story.reaches(Stage::Installing);
+    assert!(!story.worker.withdraw(id(3), story.now));
+    assert_eq!(story.seconds(600).result().outcome, Outcome::Succeeded);
+}
+
+#[test]
+fn a_selection_means_what_it_says() {
+    let mut story = Story::calm();
+    let host = story.worker.host().clone();
+    let pending = host.kind().pending(host.state.packages);
+    let free = pending.iter().find(|update| update.blocked_by.is_none()).unwrap();
+    let blank = |packages: &[&str], exclude: &[&str]| Install {
+        packages: packages.iter().map(|name| name.parse().unwrap()).collect(),
+        exclude: exclude.iter().map(|pattern| pattern.parse().unwrap()).collect(),
+        security_only: false,
+        reboot: RebootPolicy::Never,
+        boot_id: host.boot_id(),
+    };
+    story.ordered(1, Work::Plan(blank(&[&free.name], &[])));
+    let plan = story.seconds(60).result();
+    assert_eq!((plan.outcome, plan.packages.len()), (Outcome::Succeeded, 1));
+    assert_eq!(story.worker.host().state, host.state, "a plan changes nothing");
+    story.worker.acknowledged(id(1));
+    story.ordered(2, Work::Install(blank(&["no-such-package"], &[])));
+    let absent = story.seconds(60).result();
+    assert_eq!(absent.outcome, Outcome::NoChange);
+    assert_eq!(absent.message, Some("not installed: no-such-package".into()));
+    story.worker.acknowledged(id(2));
+    story.ordered(3, Work::Install(blank(&[], &["*"])));
+    assert_eq!(story.seconds(60).result().outcome, Outcome::Skipped);
+    story.worker.acknowledged(id(3));
+    story.ordered(4, Work::Install(blank(&[&free.name], &[])));
+    let one = story.seconds(600).result();
+    assert_eq!(one.packages[0].name.as_str(), free.name);
+    assert_eq!(one.packages[0].to, Some(free.candidate.as_str().into()));
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused_by_name_and_what_is_ignored_is_not_known() {
+    let mut story = Story::calm();
+    let unknown = Work::Unknown { name: "run_script".into() };
+    assert_eq!(story.ordered(1, unknown), Taken::Refused);
+    let refused = story.seconds(0).result();
+    assert_eq!(refused.failure_code, Some(FailureCode::UnsupportedOrder));
+    assert!(refused.message.unwrap().as_str().contains("run_script"));
+    story.worker.acknowledged(id(1));
+    story.worker.follow(Script::NeverAnswer, story.now);
+    assert_eq!(story.installs(2, RebootPolicy::Never), Taken::Ignored);
+    story.seconds(600);
+    assert!(story.worker.progress(story.now).is_empty());
+    assert_eq!(story.worker.results(), []);
+}
+
+/// Many agents, many orders, every fault: the ledger has nothing to say, and the share that fails is
+/// about what was asked for.
+#[test]
+fn a_rough_fleet_tells_the_truth_and_fails_as_often_as_asked() {
+    let fleet = Fleet::new(5, 100);
+    let rough = Nature { seed: 5, fail: 0.2, crash: 0.3, ..CALM };
+    let (mut failed, mut crashed) = (0, 0);
+    for index in 0..100 {
+        let mut story = Story::of(fleet.host(index), rough);
+        for number in 1..=3 {
+            story.installs(number, RebootPolicy::IfRequired);
+            story.seconds(40);
+            story.installs(number, RebootPolicy::IfRequired);
+            story.seconds(900);
+        }
+        let results = story.worker.results();
+        assert_eq!(results.len(), 3);
+        failed += results.iter().filter(|result| result.outcome == Outcome::Failed).count();
+        crashed += story.happened.iter().filter(|what| **what == Happening::Crashed).count();
+    }
+    assert!((35..85).contains(&failed), "{failed} of 300 failed");
+    assert!(crashed > 45, "{crashed} crashes");
+}
+
+#[test]
+fn who_resumes_has_what_was_left() {
+    let mut story = Story::calm();
+    story.installs(1, RebootPolicy::Never);
+    story.reaches(Stage::Installing);
+    let written = serde_json::to_string(&story.worker.durable()).unwrap();
+    let fleet = Fleet::new(1, 400);
+    let host = fleet.host(story.worker.host().index);
+    story.worker = Worker::resumed(host, CALM, serde_json::from_str(&written).unwrap());
+    assert_eq!(story.installs(1, RebootPolicy::Never), Taken::Known);
+    assert_eq!(story.seconds(600).result().outcome, Outcome::Succeeded);
+}

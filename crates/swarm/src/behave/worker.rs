@@ -1,0 +1,467 @@
+//! One agent's work: its orders, its journal, its host.
+
+use std::collections::VecDeque;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use vocab::{FailureCode, Stage, TaskId};
+use wire::agent::{Order, OrderProgress, OrderResult, Outcome, Work};
+use wire::v1::Activity;
+
+use super::course::{Course, Effect, draw};
+use super::{Nature, Script};
+use crate::Chance;
+use crate::fleet::{Host, HostState, Packages};
+
+/// The most orders that wait for their turn; more come again when there is room.
+const QUEUE_MAX: usize = 16;
+/// How many results are remembered that the server has.
+const REMEMBERED_MAX: usize = 64;
+
+/// One agent at work.
+pub struct Worker {
+    host: Host,
+    nature: Nature,
+    script: Script,
+    kept: Kept,
+}
+
+/// What outlives an agent: its journal, and its host.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Durable {
+    host: HostState,
+    kept: Kept,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Kept {
+    current: Option<Current>,
+    queue: VecDeque<Order>,
+    done: VecDeque<Done>,
+    /// How many orders were begun: each has its own chance.
+    begun: u64,
+    scanned_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Current {
+    order: Order,
+    course: Course,
+    step: usize,
+    since: Timestamp,
+    started_at: Timestamp,
+    moved: Vec<usize>,
+    reboot_seconds: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Done {
+    result: OrderResult,
+    acknowledged: bool,
+}
+
+/// What became of an order that was handed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// It is new and will be done.
+    New,
+    /// It is known and being done.
+    Known,
+    /// It is known, and its result will be sent again.
+    Answered,
+    /// It is new and will not be done; the result says why.
+    Refused,
+    /// It was passed over in silence.
+    Ignored,
+}
+
+/// What happened on a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Happening {
+    /// An order was begun.
+    Began {
+        /// Which.
+        order: TaskId,
+        /// Whether it only asks what would happen.
+        plan: bool,
+    },
+    /// An order came to its next stage, or to the next part of it.
+    Reached {
+        /// Which.
+        order: TaskId,
+        /// How far.
+        stage: Stage,
+    },
+    /// The packages changed.
+    Changed {
+        /// For which order.
+        order: TaskId,
+        /// As they were.
+        before: Packages,
+        /// As they are.
+        after: Packages,
+    },
+    /// The host booted.
+    Booted {
+        /// For which order.
+        order: TaskId,
+    },
+    /// The agent died; what was only in its memory is gone.
+    Crashed,
+    /// An order came to its end.
+    Ended {
+        /// Which.
+        order: TaskId,
+    },
+}
+
+impl Worker {
+    /// The agent of a host that was never ordered to do anything.
+    pub fn new(host: Host, nature: Nature, now: Timestamp) -> Worker {
+        let kept = Kept { scanned_at: Some(now), ..Kept::default() };
+        Worker { host, nature, script: Script::Usual, kept }
+    }
+
+    /// The agent that left this behind; `host` is the same host as it was set up.
+    pub fn resumed(mut host: Host, nature: Nature, durable: Durable) -> Worker {
+        host.state = durable.host;
+        Worker { host, nature, script: Script::Usual, kept: durable.kept }
+    }
+
+    /// What the agent would leave behind if it died now.
+    pub fn durable(&self) -> Durable {
+        Durable { host: self.host.state, kept: self.kept.clone() }
+    }
+
+    /// The host.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// When the packages were looked at last.
+    pub fn scanned_at(&self) -> Option<Timestamp> {
+        self.kept.scanned_at
+    }
+
+    /// Tells the agent how to behave from now on. A host that hangs comes back if it may.
+    pub fn follow(&mut self, script: Script, now: Timestamp) {
+        self.script = script;
+        if script == Script::HangInReboot {
+            return;
+        }
+        if let Some(current) = &mut self.kept.current {
+            let waited = now.duration_since(current.since).as_millis();
+            if let Some(step) = current.course.steps.get_mut(current.step) {
+                step.lasts_ms.get_or_insert(u64::try_from(waited).unwrap_or(0));
+            }
+        }
+    }
+
+    /// Takes an order that was verified.
+    pub fn take(&mut self, order: Order, now: Timestamp) -> Taken {
+        if self.knows(order.id) {
+            let open = |done: &Done| !done.acknowledged && done.result.order_id == order.id;
+            return if self.kept.done.iter().any(open) { Taken::Answered } else { Taken::Known };
+        }
+        if self.script == Script::NeverAnswer || self.kept.queue.len() >= QUEUE_MAX {
+            return Taken::Ignored;
+        }
+        let refusal = match &order.work {
+            Work::Unknown { name } => Some((
+                FailureCode::UnsupportedOrder,
+                format!("this agent does not know the order `{name}`"),
+            )),
+            Work::Malformed { name, reason } => {
+                Some((FailureCode::RejectedByAgent, format!("the order `{name}`: {reason}")))
+            }
+            _ => None,
+        };
+        match refusal {
+            Some((code, message)) => {
+                self.refuse(order.id, code, &message, now);
+                Taken::Refused
+            }
+            None => {
+                self.kept.queue.push_back(order);
+                Taken::New
+            }
+        }
+    }
+
+    /// Answers an order that must not be begun, unless it was before.
+    pub fn refuse(&mut self, order: TaskId, code: FailureCode, message: &str, now: Timestamp) {
+        if !self.knows(order) {
+            self.end(nothing_done(order, Outcome::Failed, Some(code), message, now));
+        }
+    }
+
+    /// Drops an order for which nothing was done yet, and says so. Of one that has had an effect, or
+    /// may have, the true result is told in time. True if there is a result to be told now.
+    pub fn withdraw(&mut self, order: TaskId, now: Timestamp) -> bool {
+        if self.kept.current.as_ref().is_some_and(|current| current.order.id == order) {
+            if !self.kept.current.as_ref().is_some_and(Current::is_harmless) {
+                return false;
+            }
+            self.kept.current = None;
+        } else if let Some(place) = self.kept.queue.iter().position(|queued| queued.id == order) {
+            self.kept.queue.remove(place);
+        } else if self.knows(order) {
+            return true;
+        }
+        // One that never arrived is answered as well: it may still be on its way.
+        self.end(nothing_done(order, Outcome::Withdrawn, None, "withdrawn before it began", now));
+        true
+    }
+
+    /// The server has this result for good.
+    pub fn acknowledged(&mut self, order: TaskId) {
+        for done in &mut self.kept.done {
+            done.acknowledged |= done.result.order_id == order;
+        }
+        let safe = self.kept.done.iter().filter(|done| done.acknowledged).count();
+        if safe > REMEMBERED_MAX
+            && let Some(oldest) = self.kept.done.iter().position(|done| done.acknowledged)
+        {
+            self.kept.done.remove(oldest);
+        }
+    }
+
+    /// Whether this order is known; if it has ended, its result is sent again.
+    fn knows(&mut self, order: TaskId) -> bool {
+        if let Some(done) = self.kept.done.iter_mut().find(|done| done.result.order_id == order) {
+            done.acknowledged = false;
+            return true;
+        }
+        self.kept.current.as_ref().is_some_and(|current| current.order.id == order)
+            || self.kept.queue.iter().any(|queued| queued.id == order)
+    }
+
+    /// When something happens next by itself.
+    pub fn due(&self) -> Option<Timestamp> {
+        match &self.kept.current {
+            Some(current) => current.due(),
+            None => self.kept.queue.front().map(|_| Timestamp::MIN),
+        }
+    }
+
+    /// Whether the agent cannot be heard: its host reboots, or it has crashed.
+    pub fn is_down(&self) -> bool {
+        self.kept.current.as_ref().is_some_and(|current| !current.is_up())
+    }
+
+    /// Whether the host is about to reboot, and this is the moment to say so.
+    pub fn is_leaving(&self) -> bool {
+        self.kept.current.as_ref().is_some_and(Current::is_about_to_reboot)
+    }
+
+    /// Lets time pass until `now`, or until the host is about to reboot.
+    pub fn turn(&mut self, now: Timestamp) -> Vec<Happening> {
+        let mut happened = Vec::new();
+        loop {
+            let Some(current) = &self.kept.current else {
+                let Some(order) = self.kept.queue.pop_front() else { break };
+                let plan = matches!(order.work, Work::Plan(_));
+                happened.push(Happening::Began { order: order.id, plan });
+                self.begin(order, now);
+                continue;
+            };
+            match current.due() {
+                Some(due) if due <= now => self.step(due, &mut happened),
+                _ => break,
+            }
+            // An agent says that its host is about to reboot before it does, however late it is.
+            if let Some(current) = &mut self.kept.current
+                && current.is_about_to_reboot()
+            {
+                current.since = now;
+                break;
+            }
+        }
+        happened
+    }
+
+    fn begin(&mut self, order: Order, now: Timestamp) {
+        let which = self.host.index << 24 | self.kept.begun;
+        let mut chance = Chance::about(self.nature.seed, "order", which);
+        self.kept.begun += 1;
+        let course = draw(&order.work, &self.host, &self.nature, self.script, &mut chance);
+        self.kept.current = Some(Current {
+            order,
+            course,
+            step: 0,
+            since: now,
+            started_at: now,
+            moved: Vec::new(),
+            reboot_seconds: None,
+        });
+    }
+
+    /// Ends the step that was due at `at`.
+    fn step(&mut self, at: Timestamp, happened: &mut Vec<Happening>) {
+        let Some(mut current) = self.kept.current.take() else { return };
+        let order = current.order.id;
+        let effect = current.course.steps.get(current.step).map(|step| step.effect.clone());
+        match effect.unwrap_or(Effect::None) {
+            Effect::None => {}
+            Effect::Scan => self.kept.scanned_at = Some(at),
+            Effect::Boot => {
+                self.host.boot();
+                let seconds = at.duration_since(current.since).as_secs();
+                current.reboot_seconds = Some(u64::try_from(seconds).unwrap_or(0));
+                happened.push(Happening::Booted { order });
+            }
+            Effect::Install(updates) => {
+                let before = self.host.state.packages;
+                let after = updates.iter().fold(before, |packages, update| packages.with(*update));
+                self.host.state.packages = after;
+                self.kept.scanned_at = Some(at);
+                current.moved.extend(updates);
+                if before != after {
+                    happened.push(Happening::Changed { order, before, after });
+                }
+            }
+        }
+        current.step += 1;
+        current.since = at;
+        match current.course.steps.get(current.step) {
+            Some(next) => {
+                let crashes = next.crash;
+                happened.push(Happening::Reached { order, stage: next.stage });
+                self.kept.current = Some(current);
+                if crashes {
+                    self.crash();
+                    happened.push(Happening::Crashed);
+                }
+            }
+            None => {
+                let result = current.result(&self.host, at);
+                self.end(result);
+                happened.push(Happening::Ended { order });
+            }
+        }
+    }
+
+    /// What is left is what was written down; that it can be read again is part of the simulation.
+    fn crash(&mut self) {
+        let written = serde_json::to_vec(&self.durable());
+        if let Some(durable) =
+            written.ok().and_then(|bytes| serde_json::from_slice::<Durable>(&bytes).ok())
+        {
+            (self.host.state, self.kept) = (durable.host, durable.kept);
+        }
+    }
+
+    fn end(&mut self, result: OrderResult) {
+        self.kept.done.push_back(Done { result, acknowledged: false });
+    }
+
+    /// Results that the server has not acknowledged.
+    pub fn results(&self) -> Vec<OrderResult> {
+        let open = self.kept.done.iter().filter(|done| !done.acknowledged);
+        open.map(|done| done.result.clone()).collect()
+    }
+
+    /// Every order of which something is remembered.
+    pub fn remembered(&self) -> impl Iterator<Item = TaskId> {
+        let current = self.kept.current.iter().map(|current| current.order.id);
+        current.chain(self.kept.done.iter().map(|done| done.result.order_id))
+    }
+
+    /// How far unfinished orders are.
+    pub fn progress(&self, now: Timestamp) -> Vec<OrderProgress> {
+        let said =
+            |order_id, stage, at| OrderProgress { order_id, stage: Some(stage), at, message: None };
+        let current =
+            self.kept.current.iter().map(|now| said(now.order.id, now.stage(), now.since));
+        let queued = self.kept.queue.iter().map(|order| said(order.id, Stage::Dispatched, now));
+        current.chain(queued).collect()
+    }
+
+    /// What the agent is doing.
+    pub fn activity(&self) -> Activity {
+        let Some(current) = &self.kept.current else { return Activity::Idle };
+        match (&current.order.work, current.stage()) {
+            (Work::Scan | Work::Plan(_), _) => Activity::Scanning,
+            (_, Stage::Rebooting) => Activity::Rebooting,
+            _ => Activity::Patching,
+        }
+    }
+
+    /// What the package manager wrote for the order that changed something.
+    pub fn log_of(&self, before: Packages, after: Packages) -> String {
+        let kind = self.host.kind();
+        let changed = crate::ledger::difference(&kind.installed(before), &kind.installed(after));
+        let line = |moved: &wire::agent::PackageMove| {
+            let version = moved.to.as_ref().map_or("", |line| line.as_str());
+            kind.system().log_line(moved.name.as_str(), version)
+        };
+        changed.iter().map(line).collect()
+    }
+}
+
+impl Current {
+    fn due(&self) -> Option<Timestamp> {
+        let Some(step) = self.course.steps.get(self.step) else { return Some(self.since) };
+        let lasts = SignedDuration::from_millis(i64::try_from(step.lasts_ms?).unwrap_or(i64::MAX));
+        Some(self.since.saturating_add(lasts).unwrap_or(Timestamp::MAX))
+    }
+
+    fn is_up(&self) -> bool {
+        self.course.steps.get(self.step).is_none_or(|step| step.up)
+    }
+
+    fn stage(&self) -> Stage {
+        self.course.steps.get(self.step).map_or(Stage::Verifying, |step| step.stage)
+    }
+
+    /// Whether this is the step before the host goes away.
+    fn is_about_to_reboot(&self) -> bool {
+        let next = self.course.steps.get(self.step + 1);
+        next.is_some_and(|next| next.effect == Effect::Boot)
+    }
+
+    /// Whether nothing was done yet that could not be left at that.
+    fn is_harmless(&self) -> bool {
+        let mut until_now = self.course.steps.iter().take(self.step + 1);
+        until_now.all(|step| matches!(step.stage, Stage::Preflight | Stage::Downloading))
+    }
+
+    fn result(self, host: &Host, at: Timestamp) -> OrderResult {
+        let course = self.course;
+        let places =
+            if matches!(self.order.work, Work::Plan(_)) { course.would } else { self.moved };
+        OrderResult {
+            order_id: self.order.id,
+            outcome: course.outcome,
+            failure_code: course.failure_code,
+            message: course.message.map(Into::into),
+            packages: places.into_iter().map(|place| host.kind().move_of(place)).collect(),
+            reboot_needed: !host.reboot_reasons().is_empty(),
+            reboot_seconds: self.reboot_seconds,
+            exit: course.exit,
+            started_at: self.started_at,
+            finished_at: at,
+        }
+    }
+}
+
+fn nothing_done(
+    order_id: TaskId,
+    outcome: Outcome,
+    failure_code: Option<FailureCode>,
+    message: &str,
+    now: Timestamp,
+) -> OrderResult {
+    OrderResult {
+        order_id,
+        outcome,
+        failure_code,
+        message: Some(message.into()),
+        packages: Vec::new(),
+        reboot_needed: false,
+        reboot_seconds: None,
+        exit: None,
+        started_at: now,
+        finished_at: now,
+    }
+}

@@ -1,0 +1,248 @@
+//! What a distribution has to offer: its packages, and every version that each has had.
+//!
+//! One for each system, shared by all its hosts. A package's versions are its levels: level 0 is what
+//! the system was released with, each release of an update is one more.
+
+use std::collections::BTreeSet;
+
+use vocab::{PackageManager, Severity, UpdateType};
+
+use super::names::{EXTRAS, LIBRARIES, PERL, PROGRAMS, PYTHON, ROLES};
+use super::system::{System, Upstream};
+use crate::Chance;
+
+/// Everything that one system offers.
+#[derive(Debug)]
+pub(super) struct Catalogue {
+    pub(super) system: System,
+    pub(super) packages: Vec<Package>,
+}
+
+/// One package of a distribution.
+#[derive(Debug)]
+pub(super) struct Package {
+    pub(super) name: Box<str>,
+    pub(super) source: Box<str>,
+    pub(super) any_arch: bool,
+    pub(super) belongs: Belongs,
+    /// Whether a host wants a reboot after an update of it.
+    pub(super) reboot: bool,
+    upstream: Upstream,
+    /// The updates, oldest first: the version of level `n` came with release `n - 1`.
+    pub(super) releases: Vec<Release>,
+}
+
+/// Who has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Belongs {
+    /// Every host.
+    Base,
+    /// Some kinds of host.
+    Common,
+    /// The hosts of a role, by its place in the list.
+    Role(usize),
+    /// A host here and there.
+    Extra,
+}
+
+/// One update.
+#[derive(Debug)]
+pub(super) struct Release {
+    pub(super) update_type: UpdateType,
+    pub(super) severity: Option<Severity>,
+    pub(super) advisory: Option<String>,
+    pub(super) cves: Vec<String>,
+}
+
+impl Catalogue {
+    /// What `system` offers in the world of `seed`.
+    pub(super) fn new(seed: u64, system: System) -> Catalogue {
+        let mut maker = Maker { seed, system, names: BTreeSet::new(), packages: Vec::new() };
+        let kernel = system.kernel_packages();
+        for name in kernel {
+            maker.add(name, kernel[0], Belongs::Base);
+        }
+        maker.add(system.libc(), libc_source(system), Belongs::Base);
+        // Half of the programs are everywhere, as in any minimal installation.
+        for (place, name) in PROGRAMS.split_whitespace().enumerate() {
+            maker.add(name, name, if place % 2 == 0 { Belongs::Base } else { Belongs::Common });
+        }
+        for (stem, number) in LIBRARIES.split_whitespace().filter_map(|word| word.split_once(':')) {
+            let number = number.parse().unwrap_or(0);
+            for name in system.library(stem, number) {
+                maker.add(&name, stem, Belongs::Common);
+            }
+        }
+        for module in PYTHON.split_whitespace() {
+            maker.add(&system.python(module), &format!("python-{module}"), Belongs::Common);
+        }
+        for module in PERL.split_whitespace() {
+            maker.add(&system.perl(module), &format!("perl-{module}"), Belongs::Common);
+        }
+        for (role, (_, names)) in ROLES.iter().enumerate() {
+            for name in names.split_whitespace() {
+                let source = name.split('-').next().unwrap_or(name);
+                maker.add(name, source, Belongs::Role(role));
+            }
+        }
+        for name in EXTRAS.split_whitespace() {
+            maker.add(name, name, Belongs::Extra);
+        }
+        Catalogue { system, packages: maker.packages }
+    }
+
+    /// The version of a package at a level.
+    pub(super) fn version(&self, package: &Package, level: usize) -> String {
+        self.system.version(package.upstream, level as u64)
+    }
+
+    /// What its packages say of the machine.
+    pub(super) fn arch(&self, package: &Package) -> &'static str {
+        if package.any_arch { self.system.any_arch() } else { self.system.arch() }
+    }
+}
+
+struct Maker {
+    seed: u64,
+    system: System,
+    names: BTreeSet<String>,
+    packages: Vec<Package>,
+}
+
+impl Maker {
+    fn add(&mut self, name: &str, source: &str, belongs: Belongs) {
+        if !self.names.insert(name.to_owned()) {
+            return;
+        }
+        let mut chance = Chance::about(self.seed, source, self.system as u64);
+        let epochs = !matches!(self.system.manager(), PackageManager::Zypper | PackageManager::Apk);
+        let upstream = Upstream {
+            epoch: if epochs && chance.happens(0.06) { chance.between(1, 3) } else { 0 },
+            major: if chance.happens(0.35) { 0 } else { chance.between(1, 12) },
+            minor: chance.between(0, 34),
+            patch: chance.between(0, 15),
+            revision: chance.between(1, 9),
+        };
+        let reboot =
+            source == self.system.kernel_packages()[0] || source == libc_source(self.system);
+        self.packages.push(Package {
+            name: name.into(),
+            source: source.into(),
+            any_arch: name.contains("python")
+                || name.ends_with("-common")
+                || name.ends_with("-doc"),
+            belongs,
+            reboot,
+            upstream,
+            // Packages of one source are released together, so the same stream decides.
+            releases: releases(self.seed, self.system, source, reboot, &mut chance),
+        });
+    }
+}
+
+fn libc_source(system: System) -> &'static str {
+    if system.manager() == PackageManager::Apk { "musl" } else { "glibc" }
+}
+
+/// The updates that a source package has had since the system came out.
+fn releases(
+    seed: u64,
+    system: System,
+    source: &str,
+    always: bool,
+    chance: &mut Chance,
+) -> Vec<Release> {
+    let count = match chance.below(100) {
+        0..=77 if !always => 0,
+        0..=91 => 1,
+        92..=97 => 2,
+        _ => 3,
+    };
+    // A flaw is in the software, not in a distribution: all that carry it fix the same CVEs.
+    let mut flaws = Chance::about(seed, source, u64::MAX);
+    (0..count).map(|_| release(system, &mut flaws, chance)).collect()
+}
+
+fn release(system: System, flaws: &mut Chance, chance: &mut Chance) -> Release {
+    let security = flaws.happens(0.45);
+    let severity = match flaws.below(100) {
+        0..=5 => Severity::Critical,
+        6..=30 => Severity::High,
+        31..=75 => Severity::Medium,
+        _ => Severity::Low,
+    };
+    let cves = (0..flaws.between(1, 4))
+        .map(|_| format!("CVE-{}-{}", flaws.between(2024, 2026), flaws.between(1_000, 59_999)));
+    let cves: Vec<String> = cves.collect();
+    // apk and pacman do not say what an update is for, and neither can an agent that asks them.
+    let silent = matches!(system.manager(), PackageManager::Apk | PackageManager::Pacman);
+    match (security && !silent, system.manager()) {
+        (true, _) => Release {
+            update_type: UpdateType::Security,
+            severity: Some(severity),
+            advisory: system.advisory(chance),
+            cves,
+        },
+        (false, manager) => Release {
+            update_type: match manager {
+                PackageManager::Dnf | PackageManager::Zypper if chance.happens(0.7) => {
+                    UpdateType::Bugfix
+                }
+                PackageManager::Dnf | PackageManager::Zypper => UpdateType::Enhancement,
+                _ => UpdateType::Other,
+            },
+            severity: None,
+            advisory: None,
+            cves: Vec::new(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vocab::PackageName;
+
+    #[test]
+    fn every_name_is_one_that_the_systems_manager_would_take() {
+        for system in System::ALL {
+            let catalogue = Catalogue::new(1, system);
+            assert!(catalogue.packages.len() > 700, "{system:?} {}", catalogue.packages.len());
+            for package in &catalogue.packages {
+                let name = PackageName::parse(system.manager(), &package.name);
+                assert!(name.is_ok(), "{system:?}: {name:?}");
+            }
+        }
+    }
+
+    /// Versions grow in the order of the package manager itself, or an update would be a downgrade.
+    #[test]
+    fn every_release_is_greater_than_the_one_before() {
+        for system in System::ALL {
+            let catalogue = Catalogue::new(1, system);
+            let mut updates = 0;
+            for package in &catalogue.packages {
+                for level in 0..package.releases.len() {
+                    let older = catalogue.version(package, level);
+                    let newer = catalogue.version(package, level + 1);
+                    let order = system.manager().scheme().compare(&older, &newer);
+                    assert_eq!(order, std::cmp::Ordering::Less, "{system:?} {older} {newer}");
+                    updates += 1;
+                }
+            }
+            assert!(updates > 100, "{system:?} has {updates} updates");
+        }
+    }
+
+    #[test]
+    fn a_flaw_has_the_same_number_wherever_it_is_fixed() {
+        let fixed = |system| -> BTreeSet<String> {
+            let catalogue = Catalogue::new(1, system);
+            let releases = catalogue.packages.into_iter().flat_map(|package| package.releases);
+            releases.flat_map(|release| release.cves).collect()
+        };
+        let (debian, rocky) = (fixed(System::Debian12), fixed(System::Rocky9));
+        assert!(debian.intersection(&rocky).count() > 20);
+        assert!(fixed(System::Alpine322).is_empty(), "apk does not say");
+    }
+}

@@ -1,0 +1,180 @@
+//! The operating systems of the fleet, and how each spells versions, advisories and kernels.
+
+use vocab::{Os, PackageManager};
+
+use crate::Chance;
+
+/// An operating system that hosts of the fleet run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum System {
+    /// Debian 12.
+    Debian12,
+    /// Ubuntu 22.04.
+    Ubuntu2204,
+    /// Ubuntu 24.04.
+    Ubuntu2404,
+    /// Rocky Linux 9.
+    Rocky9,
+    /// AlmaLinux 9.
+    Alma9,
+    /// openSUSE Leap 15.6.
+    Leap156,
+    /// Alpine 3.22.
+    Alpine322,
+    /// Arch, which has no versions.
+    Arch,
+}
+
+/// A version that grows: what upstream calls it, and how often the distribution touched it since.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Upstream {
+    pub(super) epoch: u64,
+    pub(super) major: u64,
+    pub(super) minor: u64,
+    pub(super) patch: u64,
+    /// What the distribution started with.
+    pub(super) revision: u64,
+}
+
+impl System {
+    /// All of them.
+    pub const ALL: [System; 8] = [
+        System::Debian12,
+        System::Ubuntu2204,
+        System::Ubuntu2404,
+        System::Rocky9,
+        System::Alma9,
+        System::Leap156,
+        System::Alpine322,
+        System::Arch,
+    ];
+
+    /// Of a hundred kinds of host, how many run it: two thirds apt, a quarter rpm, the rest others.
+    pub(super) fn share(self) -> u64 {
+        match self {
+            System::Debian12 => 26,
+            System::Ubuntu2204 => 16,
+            System::Ubuntu2404 => 20,
+            System::Rocky9 => 13,
+            System::Alma9 => 8,
+            System::Leap156 => 6,
+            System::Alpine322 => 8,
+            System::Arch => 3,
+        }
+    }
+
+    /// As `/etc/os-release` names it.
+    ///
+    /// # Panics
+    /// Never: the names below are well-formed.
+    pub fn os(self) -> Os {
+        let (id, version, name) = match self {
+            System::Debian12 => ("debian", "12", "Debian GNU/Linux 12 (bookworm)"),
+            System::Ubuntu2204 => ("ubuntu", "22.04", "Ubuntu 22.04.5 LTS"),
+            System::Ubuntu2404 => ("ubuntu", "24.04", "Ubuntu 24.04.3 LTS"),
+            System::Rocky9 => ("rocky", "9.6", "Rocky Linux 9.6 (Blue Onyx)"),
+            System::Alma9 => ("almalinux", "9.6", "AlmaLinux 9.6 (Sage Margay)"),
+            System::Leap156 => ("opensuse-leap", "15.6", "openSUSE Leap 15.6"),
+            System::Alpine322 => ("alpine", "3.22.2", "Alpine Linux v3.22"),
+            System::Arch => ("arch", "", "Arch Linux"),
+        };
+        Os::new(id, version, name).expect("the names above are well-formed")
+    }
+
+    /// The program that installs its packages.
+    pub fn manager(self) -> PackageManager {
+        match self {
+            System::Debian12 | System::Ubuntu2204 | System::Ubuntu2404 => PackageManager::Apt,
+            System::Rocky9 | System::Alma9 => PackageManager::Dnf,
+            System::Leap156 => PackageManager::Zypper,
+            System::Alpine322 => PackageManager::Apk,
+            System::Arch => PackageManager::Pacman,
+        }
+    }
+
+    /// What its packages say of a 64-bit machine.
+    pub(super) fn arch(self) -> &'static str {
+        match self.manager() {
+            PackageManager::Apt => "amd64",
+            _ => "x86_64",
+        }
+    }
+
+    /// What its packages say that run on any machine.
+    pub(super) fn any_arch(self) -> &'static str {
+        match self.manager() {
+            PackageManager::Apt => "all",
+            PackageManager::Dnf | PackageManager::Zypper | PackageManager::Apk => "noarch",
+            PackageManager::Pacman => "any",
+        }
+    }
+
+    /// The version after `updates` updates of the same upstream release. Later ones are greater in
+    /// the order of the system's own package manager.
+    pub(super) fn version(self, of: Upstream, updates: u64) -> String {
+        let Upstream { epoch, major, minor, patch, revision } = of;
+        let upstream = format!("{major}.{minor}.{patch}");
+        let epoch = if epoch == 0 { String::new() } else { format!("{epoch}:") };
+        match self {
+            System::Debian12 if updates == 0 => format!("{epoch}{upstream}-{revision}"),
+            System::Debian12 => format!("{epoch}{upstream}-{revision}+deb12u{updates}"),
+            System::Ubuntu2204 | System::Ubuntu2404 => {
+                format!("{epoch}{upstream}-{revision}ubuntu0.{}", updates + 1)
+            }
+            System::Rocky9 | System::Alma9 if updates == 0 => {
+                format!("{epoch}{upstream}-{revision}.el9")
+            }
+            System::Rocky9 | System::Alma9 => {
+                format!("{epoch}{upstream}-{revision}.el9_6.{updates}")
+            }
+            System::Leap156 => format!("{upstream}-150600.{revision}.{}.1", 3 + 3 * updates),
+            System::Alpine322 => format!("{upstream}-r{}", revision - 1 + updates),
+            System::Arch => {
+                format!("{epoch}{major}.{minor}.{}-1", patch + updates)
+            }
+        }
+    }
+
+    /// The kernel that runs after `updates` updates of it.
+    pub(super) fn kernel(self, updates: u64) -> String {
+        match self {
+            System::Debian12 => format!("6.1.0-{}-amd64", 37 + updates),
+            System::Ubuntu2204 => format!("5.15.0-{}-generic", 151 + updates),
+            System::Ubuntu2404 => format!("6.8.0-{}-generic", 79 + updates),
+            System::Rocky9 | System::Alma9 => {
+                format!("5.14.0-570.{}.1.el9_6.x86_64", 32 + updates)
+            }
+            System::Leap156 => format!("6.4.0-150600.23.{}-default", 60 + updates),
+            System::Alpine322 => format!("6.12.{}-0-lts", 50 + updates),
+            System::Arch => format!("6.17.{}-arch1-1", 1 + updates),
+        }
+    }
+
+    /// The name that its security team would give to an advisory; none where there is none.
+    pub(super) fn advisory(self, chance: &mut Chance) -> Option<String> {
+        Some(match self {
+            System::Debian12 => format!("DSA-{}-1", chance.between(5700, 6050)),
+            System::Ubuntu2204 | System::Ubuntu2404 => {
+                format!("USN-{}-1", chance.between(7000, 7850))
+            }
+            System::Rocky9 => format!("RLSA-2026:{}", chance.between(1000, 19000)),
+            System::Alma9 => format!("ALSA-2026:{}", chance.between(1000, 19000)),
+            System::Leap156 => format!("openSUSE-SLE-15.6-2026-{}", chance.between(100, 3900)),
+            System::Arch => {
+                format!("ASA-2026{:02}-{}", chance.between(1, 11), chance.between(1, 9))
+            }
+            System::Alpine322 => return None,
+        })
+    }
+
+    /// What its package manager writes into its log when a package comes.
+    pub fn log_line(self, name: &str, version: &str) -> String {
+        match self.manager() {
+            PackageManager::Apt => format!("Setting up {name} ({version}) ...\n"),
+            PackageManager::Dnf => format!("  Upgrading        : {name}-{version}\n"),
+            PackageManager::Zypper => format!("Installing: {name}-{version} [done]\n"),
+            PackageManager::Apk => format!("Upgrading {name} (-> {version})\n"),
+            PackageManager::Pacman => format!("upgrading {name}...\n"),
+        }
+    }
+}

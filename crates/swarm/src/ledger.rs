@@ -1,0 +1,277 @@
+//! What really happened on the hosts, against which everything that they tell is held.
+//!
+//! An order takes effect at most once, whatever is repeated, retried or restored; and a result says what
+//! happened. Neither is taken on trust from the code that simulates: the ledger compares the lists
+//! of packages before and after by itself.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use vocab::listing::Installed;
+use vocab::{Digest, TaskId};
+use wire::agent::{OrderResult, Outcome, PackageMove};
+
+/// The most violations that are kept; the first ones tell the story.
+const VIOLATIONS_MAX: usize = 1_000;
+
+/// What happened, by order.
+#[derive(Debug, Default)]
+pub struct Ledger(Mutex<Book>);
+
+#[derive(Debug, Default)]
+struct Book {
+    accounts: HashMap<TaskId, Account>,
+    violations: Vec<Violation>,
+}
+
+#[derive(Debug, Default)]
+struct Account {
+    agent: u64,
+    plan: bool,
+    begun: bool,
+    /// Part of it happened before this ledger was opened.
+    older: bool,
+    moves: Vec<PackageMove>,
+    changes: u32,
+    boots: u32,
+    told: Option<Digest>,
+}
+
+/// Something that must never happen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// To which agent, by its place in the fleet.
+    pub agent: u64,
+    /// With which order.
+    pub order: TaskId,
+    /// What.
+    pub what: &'static str,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "agent {}, order {}: {}", self.agent, self.order, self.what)
+    }
+}
+
+impl Ledger {
+    /// An order was begun.
+    pub fn began(&self, agent: u64, order: TaskId, plan: bool) {
+        self.with(agent, order, |account| {
+            let again = std::mem::replace(&mut account.begun, true);
+            account.plan = plan;
+            again.then_some("it was begun twice")
+        });
+    }
+
+    /// An agent came back that may have told or done something for this order before.
+    pub fn remembered(&self, agent: u64, order: TaskId) {
+        self.with(agent, order, |account| {
+            (account.older, account.begun) = (true, true);
+            None
+        });
+    }
+
+    /// The packages of a host changed for an order.
+    pub fn changed(&self, agent: u64, order: TaskId, before: &[Installed], after: &[Installed]) {
+        let moves = difference(before, after);
+        self.with(agent, order, |account| {
+            account.changes += 1;
+            account.moves.extend(moves);
+            match account {
+                Account { changes: 2.., .. } => Some("it changed packages twice"),
+                Account { told: Some(_), .. } => Some("it changed packages after its result"),
+                Account { plan: true, .. } => Some("a plan changed packages"),
+                _ => None,
+            }
+        });
+    }
+
+    /// A host booted for an order.
+    pub fn booted(&self, agent: u64, order: TaskId) {
+        self.with(agent, order, |account| {
+            account.boots += 1;
+            match account {
+                Account { boots: 2.., .. } => Some("it booted the host twice"),
+                Account { told: Some(_), .. } => Some("it booted the host after its result"),
+                _ => None,
+            }
+        });
+    }
+
+    /// A result is about to be sent.
+    pub fn told(&self, agent: u64, result: &OrderResult) {
+        // Withdrawn or refused before it began: it needs no beginning to be told.
+        let bytes = serde_json::to_vec(result).unwrap_or_default();
+        let digest = Digest::of(&bytes);
+        self.with(agent, result.order_id, |account| match account.told.replace(digest) {
+            Some(before) if before != digest => Some("its result changed"),
+            Some(_) => None,
+            None if account.older => None,
+            None => account.contradiction(result),
+        });
+    }
+
+    /// Everything that must not have happened; nothing, if all is well.
+    pub fn violations(&self) -> Vec<Violation> {
+        self.lock().violations.clone()
+    }
+
+    /// How many orders had an effect.
+    pub fn effects(&self) -> usize {
+        let book = self.lock();
+        book.accounts.values().filter(|account| account.changes + account.boots > 0).count()
+    }
+
+    fn with(
+        &self,
+        agent: u64,
+        order: TaskId,
+        enter: impl FnOnce(&mut Account) -> Option<&'static str>,
+    ) {
+        let mut book = self.lock();
+        let account =
+            book.accounts.entry(order).or_insert_with(|| Account { agent, ..Account::default() });
+        let foreign = (account.agent != agent).then_some("two agents had it");
+        if let Some(what) = enter(account).or(foreign)
+            && book.violations.len() < VIOLATIONS_MAX
+        {
+            book.violations.push(Violation { agent, order, what });
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Book> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Account {
+    fn contradiction(&self, result: &OrderResult) -> Option<&'static str> {
+        let mut told = result.packages.clone();
+        told.sort_by(|a, b| (&a.name, &a.arch).cmp(&(&b.name, &b.arch)));
+        if !self.plan && told != self.moves {
+            return Some("its result does not say what changed");
+        }
+        if result.reboot_seconds.is_some() != (self.boots > 0) {
+            return Some("its result does not say whether the host booted");
+        }
+        let nothing = self.changes == 0 && self.boots == 0;
+        match result.outcome {
+            Outcome::NoChange | Outcome::Skipped | Outcome::Withdrawn if !nothing => {
+                Some("its result says that nothing was done")
+            }
+            Outcome::Failed if result.failure_code.is_none() => Some("it failed without a reason"),
+            Outcome::Succeeded if !self.begun => Some("it succeeded without having begun"),
+            _ => None,
+        }
+    }
+}
+
+/// What changed from one list to the next, by name. Both are sorted, as listings are.
+pub(crate) fn difference(before: &[Installed], after: &[Installed]) -> Vec<PackageMove> {
+    let key = |package: &Installed| (package.name.clone(), package.arch.clone());
+    let old: HashMap<_, _> = before.iter().map(|package| (key(package), package)).collect();
+    let new: HashMap<_, _> = after.iter().map(|package| (key(package), package)).collect();
+    let moved = |of: &Installed, from: Option<&str>, to: Option<&str>| PackageMove {
+        name: of.name.as_str().into(),
+        arch: of.arch.as_str().into(),
+        from: from.map(Into::into),
+        to: to.map(Into::into),
+    };
+    let gone = before.iter().filter(|package| !new.contains_key(&key(package)));
+    let mut moves: Vec<_> =
+        gone.map(|package| moved(package, Some(&package.version), None)).collect();
+    moves.extend(after.iter().filter_map(|package| {
+        let from = old.get(&key(package)).map(|package| package.version.as_str());
+        (from != Some(&package.version)).then(|| moved(package, from, Some(&package.version)))
+    }));
+    moves.sort_by(|a, b| (&a.name, &a.arch).cmp(&(&b.name, &b.arch)));
+    moves
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ORDER: &str = "tsk_01jcqk3m8ye0fr5cq0k6s8v2xw";
+
+    fn list(bash: &str) -> Vec<Installed> {
+        vec![Installed::new("bash", bash, "amd64"), Installed::new("zsh", "5", "amd64")]
+    }
+
+    fn result(outcome: Outcome, packages: Vec<PackageMove>) -> OrderResult {
+        let at = "2026-11-15T04:00:00Z".parse().unwrap();
+        OrderResult {
+            order_id: ORDER.parse().unwrap(),
+            outcome,
+            failure_code: None,
+            message: None,
+            packages,
+            reboot_needed: false,
+            reboot_seconds: None,
+            exit: None,
+            started_at: at,
+            finished_at: at,
+        }
+    }
+
+    fn whats(ledger: &Ledger) -> Vec<&'static str> {
+        ledger.violations().into_iter().map(|violation| violation.what).collect()
+    }
+
+    fn patched() -> Ledger {
+        let ledger = Ledger::default();
+        ledger.began(1, ORDER.parse().unwrap(), false);
+        ledger.changed(1, ORDER.parse().unwrap(), &list("1"), &list("2"));
+        ledger
+    }
+
+    #[test]
+    fn a_true_result_may_be_told_as_often_as_it_takes() {
+        let ledger = patched();
+        let truth = result(Outcome::Succeeded, difference(&list("1"), &list("2")));
+        ledger.told(1, &truth);
+        ledger.told(1, &truth);
+        assert_eq!(whats(&ledger), Vec::<&str>::new());
+        assert_eq!(ledger.effects(), 1);
+    }
+
+    #[test]
+    fn what_happens_twice_or_after_the_result_is_noticed() {
+        let order = ORDER.parse().unwrap();
+        let ledger = patched();
+        ledger.changed(1, order, &list("2"), &list("3"));
+        assert_eq!(whats(&ledger), ["it changed packages twice"]);
+        let ledger = patched();
+        ledger.began(1, order, false);
+        ledger.booted(1, order);
+        ledger.booted(1, order);
+        assert_eq!(whats(&ledger), ["it was begun twice", "it booted the host twice"]);
+        let ledger = patched();
+        ledger.told(1, &result(Outcome::Succeeded, difference(&list("1"), &list("2"))));
+        ledger.booted(1, order);
+        ledger.began(2, order, false);
+        assert_eq!(whats(&ledger), ["it booted the host after its result", "it was begun twice"]);
+    }
+
+    #[test]
+    fn a_result_that_tells_something_else_is_noticed() {
+        let truth = difference(&list("1"), &list("2"));
+        let told = |outcome, packages| {
+            let ledger = patched();
+            ledger.told(1, &result(outcome, packages));
+            whats(&ledger)
+        };
+        assert_eq!(told(Outcome::Succeeded, vec![]), ["its result does not say what changed"]);
+        assert_eq!(
+            told(Outcome::NoChange, truth.clone()),
+            ["its result says that nothing was done"]
+        );
+        assert_eq!(told(Outcome::Failed, truth.clone()), ["it failed without a reason"]);
+        let ledger = patched();
+        ledger.told(1, &result(Outcome::Succeeded, truth.clone()));
+        ledger.told(1, &OrderResult { exit: Some(1), ..result(Outcome::Succeeded, truth) });
+        assert_eq!(whats(&ledger), ["its result changed"]);
+    }
+}

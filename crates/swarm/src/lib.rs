@@ -1,0 +1,21 @@
+//! Thousands of simulated agents in one process, over the real protocol with real signatures.
+//!
+//! [`protocol`] is the client's side of `/agent/v1` and knows nothing of simulation. [`fleet`] makes
+//! up the hosts, [`behave`] decides what an agent does with an order, [`Swarm`] runs one task
+//! for each agent and keeps a [`Ledger`] of what really happened, against which every result is held.
+//! Load tests, benchmarks, stories and the demo call [`Swarm::start`].
+
+mod agent;
+pub mod behave;
+mod chance;
+pub mod fleet;
+mod ledger;
+mod outage;
+pub mod protocol;
+mod saved;
+mod swarm;
+
+pub use chance::Chance;
+pub use ledger::{Ledger, Violation};
+pub use saved::{Saved, SavedError};
+pub use swarm::{Config, Counts, EnrollmentRefused, Pace, StartError, Swarm};

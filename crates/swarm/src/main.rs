@@ -1,0 +1,180 @@
+//! The binary `swarm`: as many agents as one machine can play, until Ctrl-C.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Parser;
+use swarm::behave::Nature;
+use swarm::protocol::Token;
+use swarm::{Config, Counts, Pace, Saved, Swarm};
+
+/// Simulated agents over the real protocol with real signatures
+#[derive(Parser)]
+#[command(
+    version,
+    after_help = "Example: swarm --servers 250 --url http://127.0.0.1:7600 --token fme_… --speed 10"
+)]
+struct Args {
+    /// How many servers to play
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    servers: u64,
+    /// The address of the control plane
+    #[arg(long, env = "FLEETMEND_URL")]
+    url: String,
+    /// The enrolment token
+    #[arg(long, env = "FLEETMEND_ENROLLMENT_TOKEN", hide_env_values = true)]
+    token: Token,
+    /// What decides the hosts and their fates
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many times faster than real hosts they work
+    #[arg(long, default_value_t = 1.0, value_parser = speed)]
+    speed: f64,
+    /// The share of installations that fail
+    #[arg(long, default_value = "2%", value_parser = share)]
+    fail: f64,
+    /// The share of time that a host is cut off
+    #[arg(long, default_value = "1%", value_parser = share)]
+    offline: f64,
+    /// The share of orders during which the agent crashes and comes back
+    #[arg(long, default_value = "0.5%", value_parser = share)]
+    crash: f64,
+    /// Sync every so many milliseconds instead of being held open; 0 as fast as possible
+    #[arg(long, value_name = "MS")]
+    every_ms: Option<u64>,
+    /// Where identities are kept from one run to the next
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').ok_or("write a share like 2%")?;
+    let percent: f64 = number.parse().map_err(|_| format!("`{number}` is not a number"))?;
+    if (0.0..=100.0).contains(&percent) {
+        Ok(percent / 100.0)
+    } else {
+        Err("a share is between 0% and 100%".to_owned())
+    }
+}
+
+fn speed(text: &str) -> Result<f64, String> {
+    let speed: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
+    if (0.001..=1_000_000.0).contains(&speed) {
+        Ok(speed)
+    } else {
+        Err("a speed is between 0.001 and 1000000".to_owned())
+    }
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let ended = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("no threads can be had")
+        .and_then(|runtime| runtime.block_on(run(args)));
+    match ended {
+        Ok(code) => code,
+        Err(error) => {
+            say(&format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    allow_files(args.servers)?;
+    let mut config = Config::new(&args.url, args.token, args.servers);
+    let Args { seed, fail, crash, offline, speed, .. } = args;
+    config.nature = Nature { seed, fail, crash, offline, speed };
+    if let Some(every) = args.every_ms {
+        config.pace = Pace::Every(Duration::from_millis(every));
+    }
+    if let Some(path) = &args.state {
+        config.saved = Saved::read(path)?;
+    }
+    let swarm = Swarm::start(config)?;
+    if let Some(path) = &args.state {
+        Saved::taken(path)?;
+    }
+    watch(&swarm).await?;
+    let violations = swarm.ledger().violations();
+    let refusal = swarm.refusal();
+    let saved = swarm.stop().await;
+    if let Some(path) = &args.state {
+        saved.write(path)?;
+    }
+    if let Some(refusal) = refusal {
+        say(&format!("a request was refused: {refusal}"));
+    }
+    for violation in &violations {
+        say(&format!("must not happen: {violation}"));
+    }
+    Ok(if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Shows how it goes until Ctrl-C or SIGTERM: one line that changes on a terminal, else one every
+/// ten seconds.
+async fn watch(swarm: &Swarm) -> anyhow::Result<()> {
+    let live = std::io::stderr().is_terminal();
+    let mut tick =
+        tokio::time::interval(if live { Duration::from_secs(1) } else { Duration::from_secs(10) });
+    let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let seconds = tick.period().as_secs();
+    let mut before = Counts::default();
+    loop {
+        tokio::select! {
+            interrupted = tokio::signal::ctrl_c() => {
+                interrupted?;
+                break;
+            }
+            _ = terminated.recv() => break,
+            _ = tick.tick() => {
+                let now = swarm.counts();
+                let line = status(swarm.len(), &before, &now, seconds);
+                let mut err = std::io::stderr().lock();
+                let _ = match live {
+                    true => write!(err, "\r\x1b[K{line}").and_then(|()| err.flush()),
+                    false => writeln!(err, "{line}"),
+                };
+                before = now;
+            }
+        }
+    }
+    if live {
+        say("");
+    }
+    Ok(())
+}
+
+fn status(servers: usize, before: &Counts, now: &Counts, seconds: u64) -> String {
+    let Counts { enrolled, orders, results, removed, refused, failed, .. } = now;
+    let pace = (now.syncs - before.syncs) / seconds.max(1);
+    format!(
+        "{enrolled}/{servers} enrolled, {pace} syncs/s, {orders} orders, {results} results, \
+         {failed} retries, {refused} refused, {removed} removed"
+    )
+}
+
+/// Every agent has a connection, and a connection is a file.
+fn allow_files(servers: u64) -> anyhow::Result<()> {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let wanted = servers + 1_000;
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= wanted) {
+        return Ok(());
+    }
+    if limit.maximum.is_some_and(|most| most < wanted) {
+        limit.maximum = Some(wanted);
+    }
+    limit.current = Some(wanted);
+    setrlimit(Resource::Nofile, limit)
+        .with_context(|| format!("{servers} agents need {wanted} open files; raise `ulimit -n`"))
+}
+
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}

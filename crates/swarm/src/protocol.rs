@@ -1,0 +1,34 @@
+//! The client's side of `/agent/v1`: how a host joins, signs, syncs, uploads, and checks its orders.
+//!
+//! Nothing here simulates anything or decides what is done with an order; whoever calls it brings the
+//! requests and obeys or refuses what was verified. It asks the operating system for chance where a
+//! key or a nonce is made, and never for the time: an order's age is judged by the server's clock.
+
+mod identity;
+mod link;
+mod order;
+mod token;
+mod trust;
+
+pub use identity::{HostKey, Identity, IdentityError, Turn, nonce, signed_text};
+pub use link::{Connect, ConnectError, Joining, Link, LinkError, ListingKind, jittered};
+pub use order::{OrderRefusal, verify};
+pub use token::{Pin, Token, TokenError};
+pub use trust::PinnedServer;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+
+/// Base 64 as headers and bodies have it.
+fn base64(bytes: &[u8]) -> String {
+    STANDARD.encode(bytes)
+}
+
+fn from_base64(text: &str) -> Option<Vec<u8>> {
+    STANDARD.decode(text).ok()
+}
+
+/// Base 64 as tokens have it, fit for a command line.
+fn from_base64_url(text: &str) -> Option<Vec<u8>> {
+    URL_SAFE_NO_PAD.decode(text).ok()
+}

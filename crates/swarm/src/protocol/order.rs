@@ -1,0 +1,137 @@
+//! Whether an order is one: signed by the server's key, meant for this host, and in time.
+
+use jiff::Timestamp;
+use ring::signature::{ED25519, UnparsedPublicKey};
+use vocab::ServerId;
+use wire::agent::{Envelope, Order};
+
+use super::{Identity, from_base64};
+
+/// Why an envelope holds nothing to be done.
+#[derive(Debug, thiserror::Error)]
+pub enum OrderRefusal {
+    /// The signature is not one, or not of the server's key. Nothing in the envelope can be believed,
+    /// its id included, so there is nobody to answer.
+    #[error("the order is not signed with the server's key")]
+    Signature,
+    /// What was signed does not read as an order.
+    #[error("what was signed is not an order")]
+    NotAnOrder(#[source] serde_json::Error),
+    /// It is meant for another host: someone carried it here.
+    #[error("the order is meant for {0}")]
+    OtherServer(ServerId),
+    /// It came too late to be started. An agent that has begun it goes on; one that has not
+    /// says so under its id.
+    #[error("the order expired at {}", .0.expires_at)]
+    Expired(Box<Order>),
+}
+
+/// The order in an envelope, if this host may believe it. `server_time` is what the server that
+/// sent it says that the time is: the host's own clock may be years off.
+pub fn verify(
+    envelope: &Envelope,
+    host: &Identity,
+    server_time: Timestamp,
+) -> Result<Order, OrderRefusal> {
+    let signature = from_base64(&envelope.signature).ok_or(OrderRefusal::Signature)?;
+    // The envelope says which key signed it; the one that was pinned at enrolment decides.
+    UnparsedPublicKey::new(&ED25519, &host.orders_key)
+        .verify(envelope.order.as_bytes(), &signature)
+        .map_err(|_| OrderRefusal::Signature)?;
+    let order: Order = serde_json::from_str(&envelope.order).map_err(OrderRefusal::NotAnOrder)?;
+    if order.server_id != host.server_id {
+        return Err(OrderRefusal::OtherServer(order.server_id));
+    }
+    if order.expires_at <= server_time {
+        return Err(OrderRefusal::Expired(Box::new(order)));
+    }
+    Ok(order)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{HostKey, base64};
+    use super::*;
+    use ring::signature::{Ed25519KeyPair, KeyPair as _};
+    use wire::agent::{EnrollResponse, Work};
+
+    const SERVER: &str = "srv_01jcqk3m8ye0fr5cq0k6s8v2xw";
+
+    fn key(byte: u8) -> Ed25519KeyPair {
+        Ed25519KeyPair::from_seed_unchecked(&[byte; 32]).unwrap()
+    }
+
+    fn host() -> Identity {
+        let answer = EnrollResponse {
+            server_id: SERVER.parse().unwrap(),
+            tag: base64(&[1]),
+            orders_key: base64(key(1).public_key().as_ref()),
+            counter: 0,
+            sync_seconds: 60,
+        };
+        Identity::new(HostKey::generate(), answer).unwrap()
+    }
+
+    fn at(minute: u8) -> Timestamp {
+        format!("2026-11-15T04:{minute:02}:00Z").parse().unwrap()
+    }
+
+    fn signed(text: &str, by: u8) -> Envelope {
+        Envelope {
+            order: text.to_owned(),
+            key: "any".to_owned(),
+            signature: base64(key(by).sign(text.as_bytes()).as_ref()),
+        }
+    }
+
+    fn scan(server: &str) -> String {
+        let order = Order {
+            id: "tsk_01jcqk3m8ye0fr5cq0k6s8v2xw".parse().unwrap(),
+            server_id: server.parse().unwrap(),
+            issued_at: at(0),
+            expires_at: at(10),
+            work: Work::Scan,
+        };
+        serde_json::to_string(&order).unwrap()
+    }
+
+    #[test]
+    fn an_order_for_this_host_signed_by_the_server_and_in_time_is_believed() {
+        let order = verify(&signed(&scan(SERVER), 1), &host(), at(9)).unwrap();
+        assert_eq!(order.work, Work::Scan);
+    }
+
+    #[test]
+    fn a_changed_letter_or_another_key_is_refused() {
+        let mut changed = signed(&scan(SERVER), 1);
+        changed.order = changed.order.replace("scan", "reboot");
+        let torn = Envelope { signature: "!".to_owned(), ..signed(&scan(SERVER), 1) };
+        for envelope in [changed, torn, signed(&scan(SERVER), 2)] {
+            let refused = verify(&envelope, &host(), at(0));
+            assert!(matches!(refused, Err(OrderRefusal::Signature)), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn an_order_for_another_host_is_refused_however_well_it_is_signed() {
+        let other = "srv_01jcqk3m8ye0fr5cq0k6s8v2xx";
+        let refused = verify(&signed(&scan(other), 1), &host(), at(0));
+        assert!(matches!(refused, Err(OrderRefusal::OtherServer(id)) if id.to_string() == other));
+    }
+
+    #[test]
+    fn an_order_that_comes_too_late_is_refused_under_its_id() {
+        for late in [at(10), at(11)] {
+            let refused = verify(&signed(&scan(SERVER), 1), &host(), late);
+            assert!(
+                matches!(refused, Err(OrderRefusal::Expired(order)) if order.work == Work::Scan)
+            );
+        }
+    }
+
+    #[test]
+    fn a_signed_text_that_is_no_order_is_refused() {
+        let refused = verify(&signed("{}", 1), &host(), at(0));
+        assert!(matches!(refused, Err(OrderRefusal::NotAnOrder(_))));
+    }
+}

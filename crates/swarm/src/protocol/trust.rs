@@ -1,0 +1,206 @@
+//! Whom a host talks to: the server whose certificate, or whose authority, the token names by hash.
+//!
+//! No list of public authorities is asked: a self-signed server is verified all the same and never blindly
+//! trusted, and a certificate that some public authority issued to someone else is refused.
+
+use std::sync::Arc;
+
+use ring::digest::{SHA256, digest};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+};
+
+/// Accepts the certificate with this SHA-256, or one that the authority with this SHA-256 issued.
+#[derive(Debug)]
+pub struct PinnedServer {
+    sha256: [u8; 32],
+    provider: Arc<CryptoProvider>,
+}
+
+impl PinnedServer {
+    /// What a client needs to talk to that server and to no other.
+    ///
+    /// # Panics
+    /// Never: the provider knows the protocol versions that it is asked for.
+    pub fn client_config(sha256: [u8; 32]) -> ClientConfig {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = Arc::new(PinnedServer { sha256, provider: provider.clone() });
+        ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("ring knows the default protocol versions")
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_no_client_auth()
+    }
+
+    fn is_pinned(&self, certificate: &CertificateDer<'_>) -> bool {
+        digest(&SHA256, certificate).as_ref() == self.sha256
+    }
+}
+
+impl ServerCertVerifier for PinnedServer {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        // The very certificate: its name and dates add nothing to a hash, and a host whose clock is
+        // wrong must still find its server. The handshake proves that the server has its key.
+        if self.is_pinned(end_entity) {
+            return Ok(ServerCertVerified::assertion());
+        }
+        let authority = intermediates
+            .iter()
+            .find(|certificate| self.is_pinned(certificate))
+            .ok_or(Error::InvalidCertificate(CertificateError::UnknownIssuer))?;
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.clone())?;
+        let certificate = ParsedCertificate::try_from(end_entity)?;
+        verify_server_cert_signed_by_trust_anchor(
+            &certificate,
+            &roots,
+            intermediates,
+            now,
+            self.provider.signature_verification_algorithms.all,
+        )?;
+        verify_server_name(&certificate, server_name)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let known = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, known)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let known = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, known)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, Issuer, KeyPair};
+    use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+    use rustls::sign::{CertifiedKey, SingleCertAndKey};
+    use rustls::{ClientConnection, ServerConfig, ServerConnection};
+
+    struct Shown {
+        chain: Vec<CertificateDer<'static>>,
+        key: KeyPair,
+    }
+
+    fn self_signed(name: &str) -> Shown {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        Shown { chain: vec![certificate.der().clone()], key }
+    }
+
+    fn authority() -> CertifiedIssuer<'static, KeyPair> {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+    }
+
+    fn issued(name: &str, by: &Issuer<'_, KeyPair>, authority: &CertificateDer<'static>) -> Shown {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, by).unwrap();
+        Shown { chain: vec![certificate.der().clone(), authority.clone()], key }
+    }
+
+    fn sha256(certificate: &CertificateDer<'_>) -> [u8; 32] {
+        digest(&SHA256, certificate).as_ref().try_into().unwrap()
+    }
+
+    /// A whole handshake in memory: what the client says of a server that shows this chain.
+    fn handshake(pin: [u8; 32], shown: Shown) -> Result<(), Error> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(shown.key.serialize_der()));
+        // `CertifiedKey::new` does not ask whether the key fits the certificate: a thief's does not.
+        let shown = CertifiedKey::new(shown.chain, provider.key_provider.load_private_key(key)?);
+        let server = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(SingleCertAndKey::from(shown)));
+        let mut server = ServerConnection::new(Arc::new(server))?;
+        let client = Arc::new(PinnedServer::client_config(pin));
+        let mut client = ClientConnection::new(client, "fleet.test".try_into().unwrap())?;
+        while client.is_handshaking() || server.is_handshaking() {
+            let mut wire = Vec::new();
+            client.write_tls(&mut wire).unwrap();
+            server.read_tls(&mut wire.as_slice()).unwrap();
+            server.process_new_packets()?;
+            let mut wire = Vec::new();
+            server.write_tls(&mut wire).unwrap();
+            client.read_tls(&mut wire.as_slice()).unwrap();
+            client.process_new_packets()?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn the_very_certificate_is_accepted_and_no_other() {
+        let shown = self_signed("some-other-name");
+        handshake(sha256(&shown.chain[0]), shown).unwrap();
+        let pin = sha256(&self_signed("fleet.test").chain[0]);
+        let refused = handshake(pin, self_signed("fleet.test")).unwrap_err();
+        assert_eq!(refused, Error::InvalidCertificate(CertificateError::UnknownIssuer));
+    }
+
+    #[test]
+    fn a_certificate_that_the_authority_issued_for_this_name_is_accepted() {
+        let authority = authority();
+        let pin = sha256(authority.der());
+        handshake(pin, issued("fleet.test", &authority, authority.der())).unwrap();
+        let refused = handshake(pin, issued("evil.test", &authority, authority.der()));
+        assert!(matches!(
+            refused,
+            Err(Error::InvalidCertificate(CertificateError::NotValidForNameContext { .. }))
+        ));
+    }
+
+    /// Anyone can show a public certificate; only its owner can have issued another with it.
+    #[test]
+    fn showing_the_authority_without_having_been_issued_by_it_is_refused() {
+        let authority = authority();
+        let mut shown = self_signed("fleet.test");
+        shown.chain.push(authority.der().clone());
+        let refused = handshake(sha256(authority.der()), shown);
+        assert!(matches!(refused, Err(Error::InvalidCertificate(_))), "{refused:?}");
+    }
+
+    /// Who has the certificate and not its key cannot finish a handshake with it.
+    #[test]
+    fn a_certificate_without_its_key_is_refused() {
+        let real = self_signed("fleet.test");
+        let pin = sha256(&real.chain[0]);
+        let thief = Shown { key: KeyPair::generate().unwrap(), ..real };
+        let refused = handshake(pin, thief).unwrap_err();
+        assert_eq!(refused, Error::InvalidCertificate(CertificateError::BadSignature));
+    }
+}

@@ -1,0 +1,186 @@
+//! Identities that outlive the process, so that a swarm can come back as the same hosts.
+//!
+//! The file is written at a clean end and renamed at the next start. A copy of it that is older than
+//! the last sync would make every host look like a clone of itself, so there is never one to
+//! start from by accident: after an unclean end the file is still called `….taken`.
+
+use std::fs;
+use std::io::{self, BufRead as _, BufReader, BufWriter, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+use vocab::ServerId;
+
+use crate::behave::Durable;
+use crate::protocol::{HostKey, Identity, Turn};
+
+/// The agents of a swarm that came to a clean end.
+#[derive(Debug, Default)]
+pub struct Saved {
+    pub(crate) seed: u64,
+    pub(crate) agents: Vec<SavedAgent>,
+}
+
+/// The first line of the file.
+#[derive(Serialize, Deserialize)]
+struct Head {
+    fleetmend_swarm: u32,
+    seed: u64,
+}
+
+/// One agent: who it is, whose turn it is, and what it wrote down.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct SavedAgent {
+    pub(crate) index: u64,
+    server_id: ServerId,
+    tag: String,
+    orders_key: String,
+    key: String,
+    pub(crate) turn: Turn,
+    pub(crate) sync_seconds: u32,
+    pub(crate) durable: Durable,
+}
+
+/// Why there are no identities to be had.
+#[derive(Debug, thiserror::Error)]
+pub enum SavedError {
+    /// The file cannot be read or written.
+    #[error("cannot use {}", path.display())]
+    File {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The last swarm that took the file did not bring it back.
+    #[error(
+        "{} is left from a swarm that did not end cleanly; its hosts would look like clones: \
+         remove it and enrol anew", path.display()
+    )]
+    Unclean {
+        /// What it left.
+        path: PathBuf,
+    },
+    /// The file holds something else.
+    #[error("line {line} of {} is not an agent of a swarm", path.display())]
+    Malformed {
+        /// Which file.
+        path: PathBuf,
+        /// Which line, from 1.
+        line: usize,
+    },
+}
+
+impl SavedAgent {
+    pub(crate) fn new(
+        index: u64,
+        identity: &Identity,
+        turn: Turn,
+        sync_seconds: u32,
+        durable: Durable,
+    ) -> SavedAgent {
+        SavedAgent {
+            index,
+            server_id: identity.server_id,
+            tag: identity.tag.clone(),
+            orders_key: STANDARD.encode(identity.orders_key),
+            key: STANDARD.encode(identity.key.seed()),
+            turn,
+            sync_seconds,
+            durable,
+        }
+    }
+
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        let bytes = |text: &str| STANDARD.decode(text).ok()?.try_into().ok();
+        Some(Identity {
+            server_id: self.server_id,
+            tag: self.tag.clone(),
+            orders_key: bytes(&self.orders_key)?,
+            key: HostKey::from_seed(bytes(&self.key)?),
+        })
+    }
+}
+
+fn taken(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".taken");
+    name.into()
+}
+
+impl Saved {
+    /// The agents in a file; nothing if there is none yet. Whoever starts them calls
+    /// [`Saved::taken`].
+    pub fn read(path: &Path) -> Result<Option<Saved>, SavedError> {
+        let failed = |source| SavedError::File { path: path.to_owned(), source };
+        if taken(path).exists() {
+            return Err(SavedError::Unclean { path: taken(path) });
+        }
+        let file = match fs::File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened.map_err(failed)?,
+        };
+        let mut saved = Saved::default();
+        for (place, text) in BufReader::new(file).lines().enumerate() {
+            let text = text.map_err(failed)?;
+            let malformed = |_| SavedError::Malformed { path: path.to_owned(), line: place + 1 };
+            if place == 0 {
+                saved.seed = serde_json::from_str::<Head>(&text).map_err(malformed)?.seed;
+            } else {
+                saved.agents.push(serde_json::from_str(&text).map_err(malformed)?);
+            }
+        }
+        Ok(Some(saved))
+    }
+
+    /// Marks a file whose agents were started: from now on it is old.
+    pub fn taken(path: &Path) -> Result<(), SavedError> {
+        match fs::rename(path, taken(path)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            renamed => renamed.map_err(|source| SavedError::File { path: path.to_owned(), source }),
+        }
+    }
+
+    /// Writes the agents down, for their keys' sake where only the owner can read.
+    pub fn write(&self, path: &Path) -> Result<(), SavedError> {
+        let write = || -> io::Result<()> {
+            let file = fs::OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(path)?;
+            let mut out = BufWriter::new(file);
+            serde_json::to_writer(&mut out, &Head { fleetmend_swarm: 1, seed: self.seed })?;
+            out.write_all(b"\n")?;
+            for agent in &self.agents {
+                serde_json::to_writer(&mut out, agent)?;
+                out.write_all(b"\n")?;
+            }
+            out.into_inner()?.sync_all()?;
+            match fs::remove_file(taken(path)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            }
+        };
+        write().map_err(|source| SavedError::File { path: path.to_owned(), source })
+    }
+
+    /// How many agents there are.
+    pub fn len(&self) -> usize {
+        self.agents.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.agents.is_empty()
+    }
+
+    /// The seed of their fleet: with another one they would be other hosts.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+}

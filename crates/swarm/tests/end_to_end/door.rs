@@ -1,0 +1,392 @@
+//! A side door with nothing behind it: it checks every word of the protocol for itself and protests.
+//!
+//! It shares no code with `swarm::protocol`, so that both sides of a mistake must be made twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{post, put};
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use jiff::Timestamp;
+use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
+use serde_json::json;
+use tokio::sync::Notify;
+use vocab::listing::{Installed, Pending, decode};
+use vocab::{Digest, Line, ServerId, Stage, TaskId};
+use wire::agent::{
+    EnrollRequest, EnrollResponse, Envelope, Facts, Order, OrderResult, SyncRequest, SyncResponse,
+    Work,
+};
+
+/// When everything takes place.
+pub(crate) const NOW: &str = "2026-11-15T04:00:00Z";
+const SYNC_SECONDS: u32 = 3;
+
+#[derive(Clone)]
+pub(crate) struct Door(Arc<Inner>);
+
+struct Inner {
+    orders: Ed25519KeyPair,
+    secret: String,
+    book: Mutex<Book>,
+    /// Of a hundred answers to syncs, how many are lost after they had their effect.
+    lost_percent: AtomicU64,
+    syncs: AtomicU64,
+}
+
+#[derive(Default)]
+pub(crate) struct Book {
+    pub(crate) servers: BTreeMap<ServerId, Row>,
+    /// How often each listing was uploaded.
+    pub(crate) listings: BTreeMap<Digest, u32>,
+    pub(crate) logs: BTreeMap<TaskId, Vec<u8>>,
+    /// Everything that an agent must not do.
+    pub(crate) protests: Vec<String>,
+    pub(crate) enrolments: u64,
+}
+
+pub(crate) struct Row {
+    key: Vec<u8>,
+    expected: u64,
+    nonce: Option<u64>,
+    pub(crate) removed: bool,
+    bell: Arc<Notify>,
+    orders: BTreeMap<TaskId, Work>,
+    expires_at: Timestamp,
+    pub(crate) withdrawn: BTreeSet<TaskId>,
+    pub(crate) stages: BTreeMap<TaskId, BTreeSet<Stage>>,
+    pub(crate) results: BTreeMap<TaskId, OrderResult>,
+    pub(crate) installed: Option<Digest>,
+    pub(crate) pending: Option<Digest>,
+    pub(crate) boots: BTreeSet<Line>,
+    pub(crate) facts: Facts,
+    pub(crate) syncs: u64,
+}
+
+impl Door {
+    pub(crate) fn new() -> Door {
+        let orders = Ed25519KeyPair::from_seed_unchecked(&[5; 32]).unwrap();
+        let secret = format!("fme_{}", URL_SAFE_NO_PAD.encode([6; 32]));
+        Door(Arc::new(Inner {
+            orders,
+            secret,
+            book: Mutex::default(),
+            lost_percent: AtomicU64::new(0),
+            syncs: AtomicU64::new(0),
+        }))
+    }
+
+    pub(crate) fn router(&self) -> Router {
+        Router::new()
+            .route("/agent/v1/enroll", post(enroll))
+            .route("/agent/v1/sync", post(sync))
+            .route("/agent/v1/listings/{kind}/{digest}", put(listing))
+            .route("/agent/v1/orders/{task}/log", post(log))
+            .with_state(self.clone())
+    }
+
+    /// Opens it on this machine, without TLS: its address and a token.
+    pub(crate) async fn open(&self) -> (String, String) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = self.router();
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        (format!("http://{address}"), self.token("plain"))
+    }
+
+    pub(crate) fn token(&self, pin: &str) -> String {
+        format!("{}.{pin}", self.0.secret)
+    }
+
+    pub(crate) fn book(&self) -> MutexGuard<'_, Book> {
+        self.0.book.lock().unwrap()
+    }
+
+    pub(crate) fn lose_answers(&self, percent: u64) {
+        self.0.lost_percent.store(percent, Ordering::Relaxed);
+    }
+
+    /// Gives a server something to do. The boot that the order is for is the one it is in.
+    pub(crate) fn order(&self, server: ServerId, task: TaskId, work: Work) {
+        let mut book = self.book();
+        let row = book.servers.get_mut(&server).unwrap();
+        row.orders.insert(task, work);
+        row.bell.notify_one();
+    }
+
+    pub(crate) fn withdraw(&self, server: ServerId, task: TaskId) {
+        let mut book = self.book();
+        let row = book.servers.get_mut(&server).unwrap();
+        row.withdrawn.insert(task);
+        row.bell.notify_one();
+    }
+
+    pub(crate) fn remove(&self, server: ServerId) {
+        let mut book = self.book();
+        let row = book.servers.get_mut(&server).unwrap();
+        row.removed = true;
+        row.bell.notify_one();
+    }
+
+    /// From now on this server's orders are too late.
+    pub(crate) fn let_orders_expire(&self, server: ServerId) {
+        self.book().servers.get_mut(&server).unwrap().expires_at = NOW.parse().unwrap();
+    }
+
+    fn envelope(
+        &self,
+        server: ServerId,
+        task: TaskId,
+        work: &Work,
+        expires_at: Timestamp,
+    ) -> Envelope {
+        let issued_at = "2026-11-15T03:00:00Z".parse().unwrap();
+        let work = work.clone();
+        let order = Order { id: task, server_id: server, issued_at, expires_at, work };
+        let order = serde_json::to_string(&order).unwrap();
+        let signature = STANDARD.encode(self.0.orders.sign(order.as_bytes()));
+        Envelope { order, key: "k1".to_owned(), signature }
+    }
+
+    /// Who sent a request, or what to answer instead.
+    fn caller(
+        &self,
+        method: &Method,
+        uri: &Uri,
+        headers: &HeaderMap,
+        body: &[u8],
+    ) -> Result<ServerId, Box<Response>> {
+        let refused = |why: &str| {
+            self.book().protests.push(format!("{method} {uri}: {why}"));
+            Box::new((StatusCode::UNAUTHORIZED, why.to_owned()).into_response())
+        };
+        let header = headers.get("authorization").and_then(|value| value.to_str().ok());
+        let parts: BTreeMap<&str, &str> = header
+            .and_then(|header| header.strip_prefix("Agent "))
+            .into_iter()
+            .flat_map(|header| header.split(','))
+            .filter_map(|part| part.split_once('='))
+            .collect();
+        let part = |name: &str| STANDARD.decode(parts.get(name).copied().unwrap_or("")).unwrap();
+        let Some(id) = parts.get("id").and_then(|id| id.parse::<ServerId>().ok()) else {
+            return Err(refused("no id"));
+        };
+        let hash = blake3::hash(body).to_hex();
+        let text = format!("fleetmend-agent-v1\n{method}\n{uri}\n{hash}");
+        let genuine = UnparsedPublicKey::new(&ED25519, part("key"))
+            .verify(text.as_bytes(), &part("sig"))
+            .is_ok();
+        if !genuine || part("tag") != tag(id, &part("key")) {
+            return Err(refused("the signature or the tag is wrong"));
+        }
+        match self.book().servers.get(&id) {
+            Some(row) if row.key == part("key") && !row.removed => Ok(id),
+            _ => Err(Box::new(StatusCode::GONE.into_response())),
+        }
+    }
+}
+
+fn tag(id: ServerId, key: &[u8]) -> Vec<u8> {
+    blake3::hash(&[id.to_string().as_bytes(), key].concat()).as_bytes().to_vec()
+}
+
+async fn enroll(State(door): State<Door>, body: Bytes) -> Response {
+    let asked: EnrollRequest = serde_json::from_slice(&body).unwrap();
+    if !asked.token.starts_with(&door.0.secret) {
+        let problem = json!({"code": "bad_token", "detail": "there is no such token"});
+        return (StatusCode::UNAUTHORIZED, problem.to_string()).into_response();
+    }
+    let key = STANDARD.decode(&asked.public_key).unwrap();
+    let mut book = door.book();
+    book.enrolments += 1;
+    let id = ServerId::new(NOW.parse().unwrap(), u128::from(book.enrolments));
+    let answer = EnrollResponse {
+        server_id: id,
+        tag: STANDARD.encode(tag(id, &key)),
+        orders_key: STANDARD.encode(door.0.orders.public_key()),
+        counter: 1,
+        sync_seconds: SYNC_SECONDS,
+    };
+    let row = Row {
+        key,
+        expected: 1,
+        nonce: None,
+        removed: false,
+        bell: Arc::default(),
+        orders: BTreeMap::new(),
+        expires_at: "2026-11-15T05:00:00Z".parse().unwrap(),
+        withdrawn: BTreeSet::new(),
+        stages: BTreeMap::new(),
+        results: BTreeMap::new(),
+        installed: None,
+        pending: None,
+        boots: BTreeSet::new(),
+        facts: asked.facts,
+        syncs: 0,
+    };
+    book.servers.insert(id, row);
+    (StatusCode::CREATED, serde_json::to_string(&answer).unwrap()).into_response()
+}
+
+async fn sync(
+    State(door): State<Door>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let id = match door.caller(&method, &uri, &headers, &body) {
+        Ok(id) => id,
+        Err(refusal) => return *refusal,
+    };
+    let sync: SyncRequest = serde_json::from_slice(&body).unwrap();
+    let hold = Duration::from_secs(sync.hold_seconds.into());
+    let bell = door.book().servers[&id].bell.clone();
+    let heard = door.hear(id, sync);
+    if heard.is_quiet() && !door.has_something_for(id) && !hold.is_zero() {
+        let _ = tokio::time::timeout(hold, bell.notified()).await;
+    }
+    let number = door.0.syncs.fetch_add(1, Ordering::Relaxed);
+    if number * 37 % 100 < door.0.lost_percent.load(Ordering::Relaxed) {
+        return StatusCode::BAD_GATEWAY.into_response();
+    }
+    door.answer(id, heard)
+}
+
+struct Heard {
+    counter: u64,
+    acknowledged: Vec<TaskId>,
+    wanted: Vec<Digest>,
+}
+
+impl Heard {
+    fn is_quiet(&self) -> bool {
+        self.acknowledged.is_empty() && self.wanted.is_empty()
+    }
+}
+
+impl Door {
+    fn hear(&self, id: ServerId, sync: SyncRequest) -> Heard {
+        let mut book = self.book();
+        let Book { servers, listings, protests, .. } = &mut *book;
+        let row = servers.get_mut(&id).unwrap();
+        row.syncs += 1;
+        let again = sync.counter + 1 == row.expected && row.nonce == Some(sync.nonce);
+        if sync.counter == row.expected && row.nonce != Some(sync.nonce) {
+            (row.expected, row.nonce) = (sync.counter + 1, Some(sync.nonce));
+        } else if !again {
+            let (got, due) = (sync.counter, row.expected);
+            protests.push(format!(
+                "{id} sent counter {got} and a nonce that does not fit, {due} was due"
+            ));
+        }
+        row.boots.insert(sync.boot_id);
+        (row.installed, row.pending) = (sync.installed, sync.pending);
+        row.facts = sync.facts.unwrap_or(row.facts.clone());
+        for progress in sync.progress {
+            row.stages.entry(progress.order_id).or_default().extend(progress.stage);
+            row.orders.remove(&progress.order_id);
+        }
+        let mut acknowledged = Vec::new();
+        for result in sync.results {
+            row.orders.remove(&result.order_id);
+            row.withdrawn.remove(&result.order_id);
+            acknowledged.push(result.order_id);
+            let known = row.results.entry(result.order_id).or_insert_with(|| result.clone());
+            if *known != result {
+                protests.push(format!("{id} has two results for {}", result.order_id));
+            }
+        }
+        let digests = [sync.installed, sync.pending];
+        let wanted = digests.into_iter().flatten().filter(|digest| !listings.contains_key(digest));
+        Heard { counter: row.expected, acknowledged, wanted: wanted.collect() }
+    }
+
+    fn has_something_for(&self, id: ServerId) -> bool {
+        let row = &self.book().servers[&id];
+        !row.orders.is_empty() || !row.withdrawn.is_empty() || row.removed
+    }
+
+    fn answer(&self, id: ServerId, heard: Heard) -> Response {
+        let book = self.book();
+        let row = &book.servers[&id];
+        if row.removed {
+            return StatusCode::GONE.into_response();
+        }
+        let orders = row.orders.iter();
+        let answer = SyncResponse {
+            counter: heard.counter,
+            orders: orders
+                .map(|(task, work)| self.envelope(id, *task, work, row.expires_at))
+                .collect(),
+            wanted: heard.wanted,
+            wants_facts: false,
+            acknowledged: heard.acknowledged,
+            withdrawn: row.withdrawn.iter().copied().collect(),
+            sync_seconds: SYNC_SECONDS,
+            server_time: NOW.parse().unwrap(),
+        };
+        serde_json::to_string(&answer).unwrap().into_response()
+    }
+}
+
+async fn listing(
+    State(door): State<Door>,
+    Path((kind, digest)): Path<(String, String)>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    if let Err(refusal) = door.caller(&method, &uri, &headers, &body) {
+        return *refusal;
+    }
+    let bytes = zstd::decode_all(&*body).unwrap();
+    let digest: Digest = digest.parse().unwrap();
+    let lines = match kind.as_str() {
+        "packages" => decode::<Installed>(&bytes).map(|list| list.len()),
+        _ => decode::<Pending>(&bytes).map(|list| list.len()),
+    };
+    let mut book = door.book();
+    if Digest::of(&bytes) != digest || lines.is_err() {
+        book.protests.push(format!("{kind} {digest}: not that list ({lines:?})"));
+        return StatusCode::UNPROCESSABLE_ENTITY.into_response();
+    }
+    *book.listings.entry(digest).or_default() += 1;
+    StatusCode::NO_CONTENT.into_response()
+}
+
+#[derive(serde::Deserialize)]
+struct Offset {
+    offset: usize,
+}
+
+async fn log(
+    State(door): State<Door>,
+    Path(task): Path<TaskId>,
+    Query(Offset { offset }): Query<Offset>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    if let Err(refusal) = door.caller(&method, &uri, &headers, &body) {
+        return *refusal;
+    }
+    let mut book = door.book();
+    let log = book.logs.entry(task).or_default();
+    if offset > log.len() {
+        return StatusCode::CONFLICT.into_response();
+    }
+    log.truncate(offset);
+    log.extend_from_slice(&body);
+    StatusCode::NO_CONTENT.into_response()
+}
