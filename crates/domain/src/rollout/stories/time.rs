@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_clock_that_is_set_back_takes_what_is_to_come_along() {
+fn a_clock_that_is_set_back_leaves_no_wait_longer_than_it_can_have_been() {
     let mut story = Story::of(["a", "b"], Pace { stagger_minutes: 10, ..pace() });
     story.happens("a", Event::Reached(Stage::Preflight)).minutes(5);
     story.happens("a", Event::Reached(Stage::Downloading));
