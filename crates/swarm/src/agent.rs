@@ -18,12 +18,12 @@ use crate::Chance;
 use crate::behave::{Happening, Script, Taken, Worker};
 use crate::fleet::{Digests, Host};
 use crate::outage::Outage;
-use crate::protocol::{
+use crate::saved::SavedAgent;
+use crate::swarm::{Handle, Pace, Shared, count};
+use link::{
     HostKey, Identity, Joining, Link, LinkError, ListingKind, OrderRefusal, Turn, jittered, nonce,
     verify,
 };
-use crate::saved::SavedAgent;
-use crate::swarm::{Handle, Pace, Shared, count};
 
 /// The longest that an agent lets its sync be held.
 const HOLD_SECONDS_MAX: u32 = 50;
@@ -475,7 +475,7 @@ mod tests {
     use super::*;
     use crate::behave::Nature;
     use crate::fleet::Fleet;
-    use crate::protocol::{Connect, Pin};
+    use link::{Connect, Pin};
 
     /// Fifty thousand of them must fit beside a server, with their connections.
     #[test]

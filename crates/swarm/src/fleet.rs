@@ -172,6 +172,8 @@ impl Host {
             agent_version: concat!(env!("CARGO_PKG_VERSION"), "-swarm").into(),
             reboot_required: !reasons.is_empty(),
             reboot_reasons: reasons,
+            old_code: Vec::new(),
+            other_updaters: Vec::new(),
         }
     }
 

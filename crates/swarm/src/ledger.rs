@@ -211,6 +211,9 @@ mod tests {
             reboot_needed: false,
             reboot_seconds: None,
             exit: None,
+            set_aside: Vec::new(),
+            restarted: Vec::new(),
+            notes: Vec::new(),
             started_at: at,
             finished_at: at,
         }

@@ -1,6 +1,6 @@
 //! Thousands of simulated agents in one process, over the real protocol with real signatures.
 //!
-//! [`protocol`] is the client's side of `/agent/v1` and knows nothing of simulation. [`fleet`] makes
+//! The protocol itself is `link`'s, which knows nothing of simulation. [`fleet`] makes
 //! up the hosts, [`behave`] decides what an agent does with an order, [`Swarm`] runs one task
 //! for each agent and keeps a [`Ledger`] of what really happened, against which every result is held.
 //! Load tests, benchmarks, stories and the demo call [`Swarm::start`].
@@ -11,7 +11,6 @@ mod chance;
 pub mod fleet;
 mod ledger;
 mod outage;
-pub mod protocol;
 mod saved;
 mod swarm;
 

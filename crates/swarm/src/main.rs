@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser;
+use link::Token;
 use swarm::behave::Nature;
-use swarm::protocol::Token;
 use swarm::{Config, Counts, Pace, Saved, Swarm};
 
 /// Simulated agents over the real protocol with real signatures

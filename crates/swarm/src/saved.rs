@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use vocab::ServerId;
 
 use crate::behave::Durable;
-use crate::protocol::{HostKey, Identity, Turn};
+use link::{HostKey, Identity, Turn};
 
 /// The agents of a swarm that came to a clean end.
 #[derive(Debug, Default)]

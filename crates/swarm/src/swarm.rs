@@ -13,8 +13,8 @@ use crate::agent::{self, Agent};
 use crate::behave::{Nature, Script};
 use crate::fleet::Fleet;
 use crate::ledger::Ledger;
-use crate::protocol::{Connect, ConnectError, Link, Token};
 use crate::saved::{Saved, SavedAgent};
+use link::{Connect, ConnectError, Link, Token};
 
 /// How many agents connect from one address: there are some 28,000 ports for each.
 const AGENTS_PER_ADDRESS: u64 = 20_000;

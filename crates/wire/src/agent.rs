@@ -75,6 +75,28 @@ pub struct Facts {
     /// Why it should.
     #[serde(default)]
     pub reboot_reasons: Vec<Line>,
+    /// What runs code that is no longer on the disk, by package; at most [`OLD_CODE_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub old_code: Vec<OldCode>,
+    /// Other programs that install updates by themselves, and so behind a rollout's back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_updaters: Vec<Line>,
+}
+
+/// The most lines of [`Facts::old_code`].
+pub const OLD_CODE_MAX: usize = 500;
+
+/// A process that runs code which an update has replaced.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct OldCode {
+    /// The package whose old files it runs; nothing if that could not be found out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub package: Option<Line>,
+    /// The service to restart: `ssh.service`; nothing if it belongs to none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<Line>,
+    /// What the process is called.
+    pub process: Line,
 }
 
 /// What the server answers.
@@ -283,6 +305,16 @@ pub struct OrderResult {
     /// With what the package manager ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<i32>,
+    /// Configuration that packages brought and that was put beside an edited file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub set_aside: Vec<Line>,
+    /// The services that were restarted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub restarted: Vec<Line>,
+    /// What else a person should know: what was repaired, what was passed over and why, why there was
+    /// no reboot.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<Line>,
     /// When the agent began.
     pub started_at: Timestamp,
     /// When it ended.

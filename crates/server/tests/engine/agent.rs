@@ -187,6 +187,9 @@ impl Agent {
             reboot_needed: false,
             reboot_seconds: None,
             exit: Some(0),
+            set_aside: Vec::new(),
+            restarted: Vec::new(),
+            notes: Vec::new(),
             started_at: at,
             finished_at: at,
         });

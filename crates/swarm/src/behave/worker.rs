@@ -439,6 +439,9 @@ impl Current {
             reboot_needed: !host.reboot_reasons().is_empty(),
             reboot_seconds: self.reboot_seconds,
             exit: course.exit,
+            set_aside: Vec::new(),
+            restarted: Vec::new(),
+            notes: Vec::new(),
             started_at: self.started_at,
             finished_at: at,
         }
@@ -461,6 +464,9 @@ fn nothing_done(
         reboot_needed: false,
         reboot_seconds: None,
         exit: None,
+        set_aside: Vec::new(),
+        restarted: Vec::new(),
+        notes: Vec::new(),
         started_at: now,
         finished_at: now,
     }

@@ -4,14 +4,14 @@
 //! requests and obeys or refuses what was verified. It asks the operating system for chance where a
 //! key or a nonce is made, and never for the time: an order's age is judged by the server's clock.
 
+mod door;
 mod identity;
-mod link;
 mod order;
 mod token;
 mod trust;
 
+pub use door::{Connect, ConnectError, Joining, Link, LinkError, ListingKind, jittered};
 pub use identity::{HostKey, Identity, IdentityError, Turn, nonce, signed_text};
-pub use link::{Connect, ConnectError, Joining, Link, LinkError, ListingKind, jittered};
 pub use order::{OrderRefusal, verify};
 pub use token::{Pin, Token, TokenError};
 pub use trust::PinnedServer;
