@@ -1,0 +1,190 @@
+//! What is run: a program, its arguments and an environment made from nothing. Never a shell.
+//!
+//! [`Command::ask`] is for quick questions that change nothing. What changes a system is only described
+//! by a back end; `perform` runs it in a session of its own and writes it down first.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use serde::{Deserialize, Serialize};
+
+/// The most bytes of an answer; a longer one is an error, never cut in silence.
+const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// A command, as it is run and as it is written into the journal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Command {
+    /// The program, looked for in the usual directories.
+    pub program: String,
+    /// Its arguments, each as it is passed.
+    pub args: Vec<String>,
+    /// What is added to the environment.
+    #[serde(default)]
+    pub env: Vec<(String, String)>,
+}
+
+/// What a quick question was answered with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// The exit code; nothing if a signal ended it.
+    pub exit: Option<i32>,
+    /// What it printed. Bytes that are no text are replaced.
+    pub stdout: String,
+    /// What it complained about.
+    pub stderr: String,
+}
+
+/// Why a question has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// The program could not be started.
+    #[error("`{program}` could not be started")]
+    Start {
+        /// Which program.
+        program: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It took too long, and was ended.
+    #[error("`{program}` did not answer within {seconds} s")]
+    TimedOut {
+        /// Which program.
+        program: String,
+        /// How long it had.
+        seconds: u64,
+    },
+    /// It said more than anyone should.
+    #[error("`{program}` said more than 64 MiB")]
+    TooMuch {
+        /// Which program.
+        program: String,
+    },
+}
+
+impl Command {
+    /// A program without arguments.
+    pub fn new(program: &str) -> Command {
+        Command { program: program.to_owned(), args: Vec::new(), env: Vec::new() }
+    }
+
+    /// With one more argument.
+    #[must_use]
+    pub fn arg(mut self, arg: &str) -> Command {
+        self.args.push(arg.to_owned());
+        self
+    }
+
+    /// With more arguments.
+    #[must_use]
+    pub fn args<I: IntoIterator<Item = S>, S: Into<String>>(mut self, args: I) -> Command {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// With a variable in its environment.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Command {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The same for the standard library, with an environment made from nothing and no input.
+    pub fn prepare(&self) -> std::process::Command {
+        let mut command = std::process::Command::new(&self.program);
+        command.args(&self.args).env_clear().stdin(Stdio::null()).current_dir("/");
+        command.env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+        command.env("LC_ALL", "C").env("LANG", "C").env("HOME", "/root").env("TERM", "dumb");
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    /// Runs it and waits for its END, not for the end of its output: a child that it leaves behind
+    /// may keep the output open for ever.
+    pub fn ask(&self, patience: Duration) -> Result<Answer, AskError> {
+        let start =
+            |source: std::io::Error| AskError::Start { program: self.program.clone(), source };
+        let paper = || memfd_create("answer", MemfdFlags::CLOEXEC).map(File::from);
+        let mut stdout = paper().map_err(|error| start(error.into()))?;
+        let mut stderr = paper().map_err(|error| start(error.into()))?;
+        let mut child = self
+            .prepare()
+            .stdout(stdout.try_clone().map_err(start)?)
+            .stderr(stderr.try_clone().map_err(start)?)
+            .spawn()
+            .map_err(start)?;
+        let Some(status) = wait(&mut child, patience).map_err(start)? else {
+            // A question changes nothing, so it may be killed; a package manager at work never is.
+            let _ = child.kill();
+            let _ = child.wait();
+            let seconds = patience.as_secs();
+            return Err(AskError::TimedOut { program: self.program.clone(), seconds });
+        };
+        let text = |file: &mut File| -> Result<String, AskError> {
+            let mut bytes = Vec::new();
+            file.seek(SeekFrom::Start(0)).map_err(start)?;
+            file.take(ANSWER_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(start)?;
+            if bytes.len() as u64 > ANSWER_BYTES_MAX {
+                return Err(AskError::TooMuch { program: self.program.clone() });
+            }
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        Ok(Answer { exit: status.code(), stdout: text(&mut stdout)?, stderr: text(&mut stderr)? })
+    }
+}
+
+/// Waits for a child, at most so long. It looks rarely at first and never often: questions take from
+/// some milliseconds to some seconds.
+fn wait(
+    child: &mut std::process::Child,
+    patience: Duration,
+) -> std::io::Result<Option<std::process::ExitStatus>> {
+    let mut waited = Duration::ZERO;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if waited >= patience {
+            return Ok(None);
+        }
+        #[expect(clippy::disallowed_methods, reason = "the shell that waits for a process")]
+        std::thread::sleep(pause);
+        waited += pause;
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_complete_when_the_program_ends_even_if_a_child_keeps_its_output_open() {
+        let left_behind = Command::new("sh").args(["-c", "sleep 600 & echo $!"]);
+        let answer = left_behind.ask(Duration::from_secs(60)).unwrap();
+        assert_eq!(answer.exit, Some(0));
+        let child: i32 = answer.stdout.trim().parse().unwrap();
+        let child = rustix::process::Pid::from_raw(child).unwrap();
+        rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
+    }
+
+    #[test]
+    fn the_environment_is_made_from_nothing() {
+        let answer = Command::new("env").env("A", "1").ask(Duration::from_secs(60)).unwrap();
+        let mut names: Vec<_> =
+            answer.stdout.lines().filter_map(|line| line.split('=').next()).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["A", "HOME", "LANG", "LC_ALL", "PATH", "TERM"]);
+    }
+
+    #[test]
+    fn a_question_that_takes_too_long_is_given_up() {
+        let error = Command::new("sleep").arg("600").ask(Duration::from_millis(20)).unwrap_err();
+        assert!(matches!(error, AskError::TimedOut { .. }), "{error}");
+        let error = Command::new("no-such-program").ask(Duration::from_secs(1)).unwrap_err();
+        assert_eq!(error.to_string(), "`no-such-program` could not be started");
+    }
+}
