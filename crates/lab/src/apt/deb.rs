@@ -1,0 +1,233 @@
+//! One package: what it is made of, and what its maintainer's script does.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use super::native_arch;
+use crate::root::{must, new_dir};
+
+/// A package to be built. It holds one file, `/usr/share/NAME/version`, and those that it is given.
+#[derive(Debug, Clone)]
+pub struct Deb {
+    name: String,
+    version: String,
+    arch: String,
+    fields: Vec<(String, String)>,
+    conffiles: Vec<(String, String)>,
+    files: Vec<(String, Vec<u8>)>,
+    postinst: Vec<String>,
+    preinst: Vec<String>,
+}
+
+impl Deb {
+    /// A plain one of the machine's own architecture.
+    pub fn new(name: &str, version: &str) -> Deb {
+        Deb {
+            name: name.to_owned(),
+            version: version.to_owned(),
+            arch: native_arch().to_owned(),
+            fields: Vec::new(),
+            conffiles: Vec::new(),
+            files: Vec::new(),
+            postinst: Vec::new(),
+            preinst: Vec::new(),
+        }
+    }
+
+    /// Of another architecture: `all`.
+    #[must_use]
+    pub fn arch(mut self, arch: &str) -> Deb {
+        arch.clone_into(&mut self.arch);
+        self
+    }
+
+    /// With any field of its control file.
+    #[must_use]
+    pub fn field(mut self, name: &str, value: &str) -> Deb {
+        self.fields.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Built from a source of another name, or version: `foo (3.0-1)`.
+    #[must_use]
+    pub fn source(self, source: &str) -> Deb {
+        self.field("Source", source)
+    }
+
+    /// Needs others: `libnew (>= 2)`.
+    #[must_use]
+    pub fn depends(self, others: &str) -> Deb {
+        self.field("Depends", others)
+    }
+
+    /// Cannot be installed beside others: its update needs their removal.
+    #[must_use]
+    pub fn conflicts(self, others: &str) -> Deb {
+        self.field("Conflicts", others)
+    }
+
+    /// Cannot work beside others, or older ones.
+    #[must_use]
+    pub fn breaks(self, others: &str) -> Deb {
+        self.field("Breaks", others)
+    }
+
+    /// Says to take so many kilobytes.
+    #[must_use]
+    pub fn installed_kilobytes(self, kilobytes: u64) -> Deb {
+        self.field("Installed-Size", &kilobytes.to_string())
+    }
+
+    /// A meta package, as distributions have them for kernels.
+    #[must_use]
+    pub fn meta(self, needs: &str) -> Deb {
+        self.depends(needs).field("Section", "metapackages")
+    }
+
+    /// With one more file, such as a library.
+    #[must_use]
+    pub fn file(mut self, path: &str, bytes: &[u8]) -> Deb {
+        self.files.push((path.to_owned(), bytes.to_owned()));
+        self
+    }
+
+    /// With a file that the administrator may edit.
+    #[must_use]
+    pub fn conffile(mut self, path: &str, text: &str) -> Deb {
+        self.conffiles.push((path.to_owned(), text.to_owned()));
+        self
+    }
+
+    /// Its script does this when it is configured. Shell; `$1` is `configure`.
+    #[must_use]
+    pub fn script(mut self, text: &str) -> Deb {
+        self.postinst.push(text.to_owned());
+        self
+    }
+
+    /// It does this before it is unpacked. Shell.
+    #[must_use]
+    pub fn before_unpack(mut self, text: &str) -> Deb {
+        self.preinst.push(text.to_owned());
+        self
+    }
+
+    /// Asks a question and waits for an answer for as long as its input is open. At the end of its
+    /// input it goes on without; the answer is in `/var/lib/NAME.answer`.
+    #[must_use]
+    pub fn asks(self) -> Deb {
+        let name = self.name.clone();
+        self.script(&format!(
+            "printf 'Shall {name} go on? '; read answer || answer=none\n\
+             echo \"$answer\" > /var/lib/{name}.answer"
+        ))
+    }
+
+    /// Fails.
+    #[must_use]
+    pub fn fails(self) -> Deb {
+        let words = format!("echo 'the script of {} fails' >&2; exit 3", self.name);
+        self.script(&words)
+    }
+
+    /// Fails for as long as this file exists.
+    #[must_use]
+    pub fn fails_while_there_is(self, file: &str) -> Deb {
+        let words = format!("if [ -e {file} ]; then echo '{file} is in the way' >&2; exit 3; fi");
+        self.script(&words)
+    }
+
+    /// Leaves a child behind that keeps its output open for so long.
+    #[must_use]
+    pub fn leaves_a_child(self, seconds: u32) -> Deb {
+        self.script(&format!("sleep {seconds} &"))
+    }
+
+    /// Takes so long.
+    #[must_use]
+    pub fn takes(self, seconds: &str) -> Deb {
+        self.script(&format!("sleep {seconds}"))
+    }
+
+    /// Makes the file `started`, and waits until there is a file `go_on`: a test decides when. A test
+    /// that is killed cannot, so it fails after some minutes.
+    #[must_use]
+    pub fn waits(self, started: &str, go_on: &str) -> Deb {
+        self.script(&format!("touch {started}\n{}", wait_for(go_on)))
+    }
+
+    /// Writes a line into `/var/log/NAME.runs` each time: its version.
+    #[must_use]
+    pub fn counts_runs(self) -> Deb {
+        let words = format!("echo {} >> /var/log/{}.runs", self.version, self.name);
+        self.script(&words)
+    }
+
+    /// Says that the system wants a reboot, as kernels and libraries do on Ubuntu.
+    #[must_use]
+    pub fn wants_a_reboot(self) -> Deb {
+        let words = format!(
+            "echo '*** System restart required ***' > /run/reboot-required\n\
+             echo {} >> /run/reboot-required.pkgs",
+            self.name
+        );
+        self.script(&words)
+    }
+
+    /// Builds it into a directory.
+    pub(super) fn build(&self, into: &Path) {
+        let tree = new_dir("deb");
+        let put_bytes = |path: &str, text: &[u8], mode: u32| {
+            let path = tree.join(path.trim_start_matches('/'));
+            fs::create_dir_all(path.parent().expect("a file is in a directory"))
+                .and_then(|()| fs::write(&path, text))
+                .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(mode)))
+                .expect("a tmpfs can be written");
+        };
+        let put = |path: &str, text: &str, mode: u32| put_bytes(path, text.as_bytes(), mode);
+        put("DEBIAN/control", &self.control(), 0o644);
+        put(&format!("usr/share/{}/version", self.name), &format!("{}\n", self.version), 0o644);
+        for (path, text) in &self.conffiles {
+            put(path, text, 0o644);
+        }
+        for (path, bytes) in &self.files {
+            put_bytes(path, bytes, 0o644);
+        }
+        if !self.conffiles.is_empty() {
+            let list: String = self.conffiles.iter().map(|(path, _)| format!("{path}\n")).collect();
+            put("DEBIAN/conffiles", &list, 0o644);
+        }
+        let script =
+            |parts: &[String]| format!("#!/bin/sh\nset -e\n{}\nexit 0\n", parts.join("\n"));
+        if !self.postinst.is_empty() {
+            let mut parts = vec!["[ \"$1\" = configure ] || exit 0".to_owned()];
+            parts.extend(self.postinst.iter().cloned());
+            put("DEBIAN/postinst", &script(&parts), 0o755);
+        }
+        if !self.preinst.is_empty() {
+            put("DEBIAN/preinst", &script(&self.preinst), 0o755);
+        }
+        let mut build = Command::new("dpkg-deb");
+        must(build.args(["--root-owner-group", "-Znone", "--build"]).arg(&tree).arg(into));
+        let _ = fs::remove_dir_all(&tree);
+    }
+
+    fn control(&self) -> String {
+        let Deb { name, version, arch, .. } = self;
+        let mut text = format!(
+            "Package: {name}\nVersion: {version}\nArchitecture: {arch}\n\
+             Maintainer: Lab <lab@example.invalid>\nDescription: {name} of the lab\n"
+        );
+        for (field, value) in &self.fields {
+            text.push_str(&format!("{field}: {value}\n"));
+        }
+        text
+    }
+}
+
+/// Shell that waits for a file, and gives up after some minutes.
+pub(super) fn wait_for(file: &str) -> String {
+    format!("n=0; until [ -e {file} ]; do n=$((n+1)); [ $n -lt 9000 ] || exit 9; sleep 0.02; done")
+}

@@ -1,0 +1,174 @@
+//! Debian packages, repositories of them, and servers that have them installed.
+//!
+//! ```no_run
+//! use lab::apt::{Deb, Pocket, Repo, Server};
+//! let Some(repo) = Repo::with(&[
+//!     (Pocket::Stable, Deb::new("hello", "1.0-1")),
+//!     (Pocket::Security, Deb::new("hello", "1.0-1+deb12u1")),
+//! ]) else { return };
+//! let server = Server::having(&repo, &["hello"]); // 1.0-1 is installed, and all pockets are known
+//! ```
+
+mod deb;
+mod server;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+pub use deb::Deb;
+pub use server::Server;
+
+use crate::root::{new_dir, ready};
+
+/// A part of the archive, as Debian has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pocket {
+    /// The release itself.
+    Stable,
+    /// What is mended between releases.
+    Updates,
+    /// What mends flaws: label `Debian-Security`, suite `stable-security`.
+    Security,
+}
+
+impl Pocket {
+    /// All of them.
+    pub const ALL: [Pocket; 3] = [Pocket::Stable, Pocket::Updates, Pocket::Security];
+
+    /// Its suite, by which sources name it.
+    pub fn suite(self) -> &'static str {
+        match self {
+            Pocket::Stable => "stable",
+            Pocket::Updates => "stable-updates",
+            Pocket::Security => "stable-security",
+        }
+    }
+
+    fn label(self) -> &'static str {
+        match self {
+            Pocket::Stable | Pocket::Updates => "Debian",
+            Pocket::Security => "Debian-Security",
+        }
+    }
+}
+
+/// An archive with three pockets, in this thread's workshop.
+#[derive(Debug)]
+pub struct Repo {
+    dir: PathBuf,
+}
+
+impl Repo {
+    /// An empty one, published.
+    pub fn new() -> Option<Repo> {
+        let tools = [("dpkg-deb", "dpkg"), ("apt-ftparchive", "apt-utils")];
+        if !ready() || !crate::has_programs(&tools) {
+            return None;
+        }
+        let repo = Repo { dir: new_dir("repo") };
+        Pocket::ALL.iter().for_each(|pocket| repo.publish(*pocket));
+        Some(repo)
+    }
+
+    /// One with these packages, published.
+    pub fn with(debs: &[(Pocket, Deb)]) -> Option<Repo> {
+        let repo = Repo::new()?;
+        repo.add(debs);
+        Some(repo)
+    }
+
+    /// Adds packages and publishes them. Servers see them after their next update.
+    pub fn add(&self, debs: &[(Pocket, Deb)]) {
+        for (pocket, deb) in debs {
+            deb.build(&self.pool(*pocket));
+        }
+        for pocket in Pocket::ALL {
+            if debs.iter().any(|(of, _)| *of == pocket) {
+                self.publish(pocket);
+            }
+        }
+    }
+
+    /// Takes the file of a package away and leaves the index as it is, as a mirror in mid-update does.
+    pub fn lose(&self, pocket: Pocket, name: &str, version: &str) {
+        let start = format!("{name}_{}_", version.replace(':', "%3a"));
+        let files = fs::read_dir(self.pool(pocket)).expect("a pocket has a pool");
+        let lost = files.flatten().find(|f| f.file_name().to_string_lossy().starts_with(&start));
+        fs::remove_file(lost.expect("it was added").path()).expect("a tmpfs can be written");
+    }
+
+    /// Its directory, for [`crate::root::Root::bind`].
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Writes `Packages` and `Release` of a pocket.
+    pub fn publish(&self, pocket: Pocket) {
+        self.publish_until(pocket, None);
+    }
+
+    /// The same, valid only until a date: `Thu, 01 Jan 2015 00:00:00 UTC`.
+    pub fn publish_until(&self, pocket: Pocket, date: Option<&str>) {
+        let suite = pocket.suite();
+        let pool = self.pool(pocket);
+        fs::create_dir_all(&pool).expect("a tmpfs can be written");
+        let files = fs::read_dir(&pool).expect("it was just made").flatten();
+        let foreign = files.map(|f| f.file_name()).any(|f| f.to_string_lossy().contains("_i386."));
+        let archs = if foreign { vec![native_arch(), "i386"] } else { vec![native_arch()] };
+        for arch in &archs {
+            let index = self.dir.join("dists").join(suite).join(format!("main/binary-{arch}"));
+            fs::create_dir_all(&index).expect("a tmpfs can be written");
+            let mut packages = self.ftparchive();
+            let packages = packages.args(["--arch", arch, "packages", &format!("pool/{suite}")]);
+            fs::write(index.join("Packages"), printed(packages)).expect("a tmpfs can be written");
+        }
+        let mut release = self.ftparchive();
+        let architectures = format!("all {}", archs.join(" "));
+        let fields = [
+            ("Origin", "Debian"),
+            ("Label", pocket.label()),
+            ("Suite", suite),
+            ("Codename", suite),
+            ("Components", "main"),
+            ("Architectures", &architectures),
+        ];
+        for (name, value) in fields {
+            release.arg("-o").arg(format!("APT::FTPArchive::Release::{name}={value}"));
+        }
+        let mut text = printed(release.args(["release", &format!("dists/{suite}")]));
+        if let Some(date) = date {
+            text = format!("Valid-Until: {date}\n{text}");
+        }
+        fs::write(self.dir.join("dists").join(suite).join("Release"), text)
+            .expect("a tmpfs can be written");
+    }
+
+    fn pool(&self, pocket: Pocket) -> PathBuf {
+        self.dir.join("pool").join(pocket.suite())
+    }
+
+    /// It reads nothing of the host's settings.
+    fn ftparchive(&self) -> Command {
+        let mut command = Command::new("apt-ftparchive");
+        command.args(["-q=2", "-o", "Dir::Etc=/nonexistent"]).current_dir(&self.dir);
+        command.env("LC_ALL", "C").env("APT_CONFIG", "/dev/null");
+        command
+    }
+}
+
+/// What a command printed that must end with 0, without its complaints.
+fn printed(command: &mut Command) -> String {
+    let output = command.output().expect("it was found before");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("an index is text")
+}
+
+/// The architecture of this machine, as dpkg calls it.
+pub fn native_arch() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}

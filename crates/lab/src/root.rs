@@ -1,0 +1,401 @@
+//! Whole systems for tests: overlay mounts of a base that is made once.
+//!
+//! **What is left behind: nothing.** A thread that asks for a root first gets a mount namespace of its
+//! own (`unshare` works on one thread), and in it a tmpfs that holds everything that its roots write.
+//! Threads and processes that it starts afterwards are in the same namespace. When the last of them has
+//! ended, however it ended, the kernel takes mounts and files away; nothing outside ever saw them.
+//! So a root is visible only to the thread that made it and to what that thread starts later.
+//!
+//! Bases are directories under `target/lab` (or under `FLEETMEND_LAB_DIR`), made by mmdebstrap from the
+//! host's own package sources and then cut off from the network: they have no sources at all. They hold
+//! nothing of the host's settings of apt and dpkg.
+
+use std::fs;
+use std::io::{Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+
+use crate::{has_programs, skip};
+
+/// The release of Debian that bases are made of.
+const SUITE: &str = "bookworm";
+/// How long a base may take to be made; some 40 seconds are usual.
+const BASE_SECONDS_MAX: &str = "900";
+
+/// What a root is an overlay of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Base {
+    /// Debian with apt, and nothing that apt does not need.
+    Apt,
+    /// The same with systemd and dbus, to be booted in a container.
+    Systemd,
+}
+
+impl Base {
+    fn name(self) -> &'static str {
+        match self {
+            Base::Apt => "apt",
+            Base::Systemd => "systemd",
+        }
+    }
+
+    fn packages(self) -> &'static str {
+        match self {
+            Base::Apt => "",
+            Base::Systemd => "systemd,systemd-sysv,dbus",
+        }
+    }
+
+    /// The directory of this base, which is made if it is not there yet.
+    pub fn dir(self) -> Option<PathBuf> {
+        if !ready() {
+            return None;
+        }
+        let name = format!("base-{SUITE}-{}-1", self.name());
+        if !lab_dir().join(&name).is_dir() && !has_programs(&[("mmdebstrap", "mmdebstrap")]) {
+            return None;
+        }
+        Some(made_once(&name, |dir| self.make(dir)))
+    }
+
+    fn make(self, dir: &Path) {
+        let mut make = Command::new("timeout");
+        make.args(["--kill-after=10", BASE_SECONDS_MAX, "mmdebstrap", "--mode=root"]);
+        make.args(["--variant=apt", "--quiet"]);
+        make.args(host_acquire().iter().map(|option| format!("--aptopt={option}")));
+        if !self.packages().is_empty() {
+            make.arg(format!("--include={}", self.packages()));
+        }
+        let sources = host_sources(dir);
+        must(make.arg(SUITE).arg(dir).args(&sources));
+        for file in sources {
+            let _ = fs::remove_file(file);
+        }
+        // From here on it is on its own.
+        let inside = |path: &str| dir.join(path);
+        let _ = fs::remove_dir_all(inside("etc/apt/sources.list.d"));
+        let _ = fs::remove_file(inside("etc/apt/apt.conf.d/99mmdebstrap"));
+        fs::create_dir_all(inside("etc/apt/sources.list.d")).expect("a base can be written");
+        fs::write(inside("etc/apt/sources.list"), "").expect("a base can be written");
+        fs::write(inside("etc/resolv.conf"), "").expect("a base can be written");
+    }
+}
+
+/// Makes a directory under the lab's own once, whoever asks first and however many ask at the same
+/// time: `make` fills it. One that was left unfinished is made again.
+pub fn made_once(name: &str, make: impl FnOnce(&Path)) -> PathBuf {
+    let finished = lab_dir().join(name);
+    // Whoever makes it is bounded in time, and the lock ends with its process: so is our waiting.
+    let lock = fs::File::create(lab_dir().join(format!("{name}.lock"))).expect("a lock file");
+    lock.lock().expect("a lock");
+    if !finished.is_dir() {
+        let unfinished = lab_dir().join(format!("{name}.unfinished"));
+        let _ = fs::remove_dir_all(&unfinished);
+        fs::create_dir_all(&unfinished).expect("the build directory can be written");
+        make(&unfinished);
+        fs::rename(&unfinished, &finished).expect("one directory, one file system");
+    }
+    finished
+}
+
+/// Whether roots can be made here, after this thread has its own mounts. Says why not.
+pub fn ready() -> bool {
+    if !nix::unistd::geteuid().is_root() {
+        skip("a system of its own needs root");
+        return false;
+    }
+    workshop();
+    true
+}
+
+/// Where this thread's mounts are: a tmpfs in a mount namespace of its own.
+pub fn workshop() -> PathBuf {
+    let dir = lab_dir().join("mounts");
+    let sign = dir.join("ours");
+    // It is there if this thread, or the one that started it, has been here before.
+    if !sign.exists() {
+        fs::create_dir_all(&dir).expect("the build directory can be written");
+        unshare(CloneFlags::CLONE_NEWNS).expect("root may have mounts of its own");
+        let nothing = None::<&str>;
+        mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)
+            .expect("mounts become private");
+        mount(Some("lab"), &dir, Some("tmpfs"), MsFlags::empty(), Some("mode=755"))
+            .expect("a tmpfs can be mounted");
+        fs::write(sign, "").expect("a tmpfs can be written");
+    }
+    dir
+}
+
+/// A new, empty directory in this thread's workshop.
+pub fn new_dir(kind: &str) -> PathBuf {
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    let number = MADE.fetch_add(1, Ordering::Relaxed);
+    let dir = workshop().join(format!("{kind}-{}-{number}", std::process::id()));
+    fs::create_dir_all(&dir).expect("a tmpfs can be written");
+    dir
+}
+
+/// A system of its own, until it is dropped.
+#[derive(Debug)]
+pub struct Root {
+    home: PathBuf,
+    dir: PathBuf,
+    mounts: Vec<PathBuf>,
+}
+
+/// How a program inside a root ended, and all that it said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said {
+    /// Its exit code; nothing if a signal ended it.
+    pub exit: Option<i32>,
+    /// What it said, on both channels.
+    pub text: String,
+}
+
+impl Root {
+    /// A fresh one of a base.
+    pub fn of(base: Base) -> Option<Root> {
+        Some(Root::over(&base.dir()?))
+    }
+
+    /// A fresh one of any directory that holds a system. [`ready`] must have said yes.
+    pub fn over(base: &Path) -> Root {
+        let home = new_dir("root");
+        let dir = home.join("root");
+        for part in ["upper", "work", "root"] {
+            fs::create_dir(home.join(part)).expect("a tmpfs can be written");
+        }
+        let options = format!(
+            "lowerdir={},upperdir={},workdir={},volatile",
+            base.display(),
+            home.join("upper").display(),
+            home.join("work").display()
+        );
+        let mut root = Root { home, dir: dir.clone(), mounts: Vec::new() };
+        mount(Some("lab"), &dir, Some("overlay"), MsFlags::empty(), Some(options.as_str()))
+            .expect("an overlay can be mounted");
+        root.mounts.push(dir.clone());
+        let proc = dir.join("proc");
+        mount(Some("proc"), &proc, Some("proc"), MsFlags::empty(), None::<&str>)
+            .expect("proc can be mounted");
+        root.mounts.push(proc);
+        root
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The directory beside it, for whatever belongs to it and is not in it.
+    pub fn home(&self) -> &Path {
+        &self.home
+    }
+
+    /// Where a file of it lies.
+    pub fn path(&self, inside: &str) -> PathBuf {
+        self.dir.join(inside.trim_start_matches('/'))
+    }
+
+    /// What a file of it holds.
+    pub fn read(&self, inside: &str) -> String {
+        fs::read_to_string(self.path(inside)).unwrap_or_else(|e| panic!("{inside}: {e}"))
+    }
+
+    /// Writes a file of it, and the directories above.
+    pub fn write(&self, inside: &str, text: &str) {
+        let path = self.path(inside);
+        fs::create_dir_all(path.parent().expect("a file is in a directory")).expect("directories");
+        fs::write(path, text).unwrap_or_else(|e| panic!("{inside}: {e}"));
+    }
+
+    /// Lets it see a directory of ours, read-only.
+    pub fn bind(&mut self, ours: &Path, inside: &str) {
+        let place = self.path(inside);
+        fs::create_dir_all(&place).expect("a root can be written");
+        let nothing = None::<&str>;
+        let bind = MsFlags::MS_BIND;
+        mount(Some(ours), &place, nothing, bind, nothing).expect("a directory can be bound");
+        let read_only = bind | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+        mount(nothing, &place, nothing, read_only, nothing).expect("and be made read-only");
+        self.mounts.push(place);
+    }
+
+    /// Mounts a tmpfs of so many bytes in it: a file system that can be full.
+    pub fn small_disk(&mut self, inside: &str, bytes: u64) {
+        let place = self.path(inside);
+        fs::create_dir_all(&place).expect("a root can be written");
+        let options = format!("size={bytes},mode=755");
+        mount(Some("lab"), &place, Some("tmpfs"), MsFlags::empty(), Some(options.as_str()))
+            .expect("a tmpfs can be mounted");
+        self.mounts.push(place);
+    }
+
+    /// A program inside it, with an environment made from nothing and no input, ready to be started.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("chroot");
+        command.arg(&self.dir).arg(program).env_clear().stdin(Stdio::null()).current_dir("/");
+        command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("LC_ALL", "C");
+        command.env("DEBIAN_FRONTEND", "noninteractive");
+        command
+    }
+
+    /// Runs a program inside it to its end.
+    pub fn run(&self, program: &str, args: &[&str]) -> Said {
+        said(self.command(program).args(args))
+    }
+
+    /// Runs a program inside it that must end with 0, and answers what it said.
+    #[track_caller]
+    pub fn must(&self, program: &str, args: &[&str]) -> String {
+        must(self.command(program).args(args))
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        // Whatever still runs in it keeps what it has open. A directory is only deleted once nothing
+        // of ours is mounted below it.
+        let gone = |place: &PathBuf| umount2(place, MntFlags::MNT_DETACH).is_ok();
+        if self.mounts.iter().rev().all(gone) {
+            let _ = fs::remove_dir_all(&self.home);
+        }
+    }
+}
+
+/// Runs a command to its end. Its words go through a file: a child that it leaves behind may keep its
+/// output open for ever.
+pub fn said(command: &mut Command) -> Said {
+    static ASKED: AtomicU64 = AtomicU64::new(0);
+    let number = ASKED.fetch_add(1, Ordering::Relaxed);
+    let path = workshop().join(format!("said-{}-{number}", std::process::id()));
+    let mut options = fs::OpenOptions::new();
+    let options = options.create_new(true).read(true).append(true);
+    let mut file = options.open(&path).expect("a tmpfs can be written");
+    let _ = fs::remove_file(&path);
+    let copy = || file.try_clone().expect("a file can be opened twice");
+    let status = command.stdin(Stdio::null()).stdout(copy()).stderr(copy()).status();
+    let status = status.unwrap_or_else(|e| panic!("{}: {e}", shown(command)));
+    file.seek(SeekFrom::Start(0)).expect("a file has a beginning");
+    let text = std::io::read_to_string(file).unwrap_or_else(|e| panic!("{}: {e}", shown(command)));
+    Said { exit: status.code(), text }
+}
+
+/// Runs a command that must end with 0, and answers what it said.
+#[track_caller]
+pub fn must(command: &mut Command) -> String {
+    let Said { exit, text } = said(command);
+    assert_eq!(exit, Some(0), "{}:\n{text}", shown(command));
+    text
+}
+
+fn shown(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+/// Where bases and mount points are: beside what cargo builds.
+fn lab_dir() -> PathBuf {
+    let ours = || {
+        let program = std::env::current_exe().expect("a test is a program");
+        let target = program.ancestors().find(|dir| dir.join("CACHEDIR.TAG").is_file());
+        target.expect("tests are built by cargo").join("lab")
+    };
+    let dir = std::env::var_os("FLEETMEND_LAB_DIR").map_or_else(ours, PathBuf::from);
+    fs::create_dir_all(&dir).expect("the build directory can be written");
+    dir.canonicalize().expect("it was just made")
+}
+
+/// The settings without which the host's sources cannot be reached.
+fn host_acquire() -> Vec<String> {
+    const NEEDED: [&str; 3] =
+        ["Acquire::http::Proxy ", "Acquire::https::Proxy ", "Acquire::Check-Valid-Until "];
+    let dump = said(Command::new("apt-config").arg("dump"));
+    let needed = |line: &&str| NEEDED.iter().any(|name| line.starts_with(name));
+    dump.text.lines().filter(needed).map(str::to_owned).collect()
+}
+
+/// The host's own sources of this release, as files for mmdebstrap. Others are left out; without any,
+/// mmdebstrap knows Debian's.
+fn host_sources(beside: &Path) -> Vec<PathBuf> {
+    let etc = Path::new("/etc/apt");
+    let mut files: Vec<PathBuf> = vec![etc.join("sources.list")];
+    let parts = fs::read_dir(etc.join("sources.list.d")).into_iter().flatten().flatten();
+    files.extend(parts.map(|part| part.path()));
+    let (mut lines, mut stanzas) = (String::new(), String::new());
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        if file.extension().is_some_and(|is| is == "sources") {
+            for stanza in text.split("\n\n").filter(|stanza| is_of_suite(stanza)) {
+                stanzas.push_str(&format!("{}\n\n", stanza.trim()));
+            }
+        } else {
+            let debs = text.lines().filter(|line| line.starts_with("deb "));
+            lines.extend(debs.filter(|line| is_of_suite(line)).map(|line| format!("{line}\n")));
+        }
+    }
+    let mut written = Vec::new();
+    for (text, kind) in [(lines, "list"), (stanzas, "sources")] {
+        if !text.is_empty() {
+            let file = beside.with_extension(kind);
+            fs::write(&file, text).expect("the build directory can be written");
+            written.push(file);
+        }
+    }
+    written
+}
+
+/// Whether a source, in either way of writing, names a suite of our release.
+fn is_of_suite(source: &str) -> bool {
+    let active = source.lines().filter(|line| !line.starts_with('#'));
+    active.flat_map(str::split_whitespace).any(|word| {
+        word.strip_prefix(SUITE).is_some_and(|rest| ["", "-updates", "-security"].contains(&rest))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sources_of_the_release_itself_are_taken_from_the_host() {
+        assert!(is_of_suite("deb http://archive.example/debian bookworm main"));
+        assert!(is_of_suite("Types: deb\nSuites: bookworm-security\nComponents: main"));
+        assert!(!is_of_suite("deb https://packages.example/apt cloud-sdk-bookworm main"));
+        assert!(!is_of_suite("Types: deb\n# bookworm\nSuites: nodistro"));
+    }
+
+    #[test]
+    fn two_roots_of_one_base_do_not_see_each_other_and_nothing_of_them_is_left() {
+        let Some(one) = Root::of(Base::Apt) else { return };
+        let Some(two) = Root::of(Base::Apt) else { return };
+        one.write("/etc/hostname", "one\n");
+        two.write("/etc/hostname", "two\n");
+        assert_eq!(one.must("cat", &["/etc/hostname"]), "one\n");
+        assert_eq!(two.must("cat", &["/etc/hostname"]), "two\n");
+        assert_eq!(one.run("false", &[]).exit, Some(1));
+        let homes = [one.home.clone(), two.home.clone()];
+        drop((one, two));
+        assert_eq!(homes.map(|home| home.exists()), [false, false]);
+        let mounts = fs::read_to_string("/proc/thread-self/mounts").unwrap();
+        assert_eq!(mounts.lines().filter(|line| line.starts_with("lab ")).count(), 1, "{mounts}");
+    }
+
+    #[test]
+    fn what_one_thread_mounts_the_rest_of_the_machine_never_sees() {
+        let Some(root) = Root::of(Base::Apt) else { return };
+        let seen = |mounts: &str| {
+            let mounts = fs::read_to_string(mounts).unwrap();
+            mounts.contains(&*root.dir().to_string_lossy())
+        };
+        assert!(seen("/proc/thread-self/mounts"));
+        // Our own process's first thread runs no test that mounts, unless it runs them all.
+        if std::thread::current().name() != Some("main") {
+            assert!(!seen("/proc/self/mounts"));
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Packages of rpm, repositories of them with advisories, and servers of dnf and zypper.
+//!
+//! A server here is a directory with packages in it and no program of its own but a shell: the host's dnf
+//! or zypper manages it from outside, which is what an agent with `--root DIR` does as well.
+//!
+//! ```no_run
+//! use lab::rpm::{Advisory, Manager, Package, Repo, Server};
+//! let (old, new) = (Package::new("hello", "1.0-1"), Package::new("hello", "1.1-1"));
+//! let fix = Advisory::security("LSA-2024:1", "Important", &["CVE-2024-1"], &[&new]);
+//! let Some(repo) = Repo::with(&[old.clone(), new], &[fix]) else { return };
+//! let Some(server) = Server::having(Manager::Dnf, &repo, &[old]) else { return };
+//! assert_eq!(server.database(), ["hello 1.0-1 noarch", "shell 1-1 noarch"]);
+//! ```
+
+mod package;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+pub use package::Package;
+
+use crate::has_programs;
+use crate::root::{must, new_dir, ready, said};
+
+/// What a vendor says of some packages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Advisory {
+    id: String,
+    kind: String,
+    severity: String,
+    cves: Vec<String>,
+    listed: String,
+}
+
+impl Advisory {
+    /// A flaw is fixed in these versions.
+    pub fn security(id: &str, severity: &str, cves: &[&str], fixed: &[&Package]) -> Advisory {
+        let cves = cves.iter().map(|cve| (*cve).to_owned()).collect();
+        Advisory { severity: severity.to_owned(), cves, ..Advisory::other(id, "security", fixed) }
+    }
+
+    /// Something else is better: `bugfix` or `enhancement`.
+    pub fn other(id: &str, kind: &str, fixed: &[&Package]) -> Advisory {
+        Advisory {
+            id: id.to_owned(),
+            kind: kind.to_owned(),
+            severity: "None".to_owned(),
+            cves: Vec::new(),
+            listed: fixed.iter().map(|package| package.listed()).collect(),
+        }
+    }
+
+    fn xml(&self) -> String {
+        let Advisory { id, kind, severity, cves, listed } = self;
+        let reference = |cve: &String| {
+            format!(
+                "<reference href=\"https://example.invalid\" id=\"{cve}\" type=\"cve\" title=\"{cve}\"/>"
+            )
+        };
+        let references: String = cves.iter().map(reference).collect();
+        format!(
+            "<update from=\"lab\" status=\"final\" type=\"{kind}\" version=\"1\"><id>{id}</id>\
+             <title>{id}</title><issued date=\"2024-01-02 00:00:00\"/><severity>{severity}</severity>\
+             <summary>s</summary><description>d</description><references>{references}</references>\
+             <pkglist><collection short=\"c\"><name>c</name>{listed}</collection></pkglist></update>"
+        )
+    }
+}
+
+/// A repository in this thread's workshop.
+#[derive(Debug)]
+pub struct Repo {
+    dir: PathBuf,
+}
+
+impl Repo {
+    /// One with these packages and advisories, and with [`Package`] `shell`, which brings `/bin/sh`.
+    pub fn with(packages: &[Package], advisories: &[Advisory]) -> Option<Repo> {
+        let tools =
+            [("rpmbuild", "rpm"), ("createrepo_c", "createrepo-c"), ("busybox", "busybox-static")];
+        if !ready() || !has_programs(&tools) {
+            return None;
+        }
+        let repo = Repo { dir: new_dir("rpms") };
+        repo.add(&[shell()]);
+        repo.publish(packages, advisories);
+        Some(repo)
+    }
+
+    /// Adds packages, and publishes them with these advisories in the place of those before.
+    pub fn publish(&self, packages: &[Package], advisories: &[Advisory]) {
+        self.add(packages);
+        must(Command::new("createrepo_c").arg("--quiet").arg(&self.dir));
+        let updates: String = advisories.iter().map(Advisory::xml).collect();
+        let file = self.dir.join("updateinfo.xml");
+        fs::write(&file, format!("<updates>{updates}</updates>")).expect("a tmpfs can be written");
+        let mut modify = Command::new("modifyrepo_c");
+        must(modify.arg("--mdtype=updateinfo").arg(&file).arg(self.dir.join("repodata")));
+    }
+
+    /// Takes a package's file away, while the lists still name it.
+    pub fn lose(&self, package: &Package) {
+        let built = package.built();
+        let name = built.file_name().expect("a file has a name");
+        fs::remove_file(self.dir.join(name)).expect("it was added before");
+    }
+
+    /// Where it is.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn add(&self, packages: &[Package]) {
+        for package in packages {
+            let built = package.built();
+            let name = built.file_name().expect("a file has a name");
+            fs::copy(&built, self.dir.join(name)).expect("a tmpfs can be written");
+        }
+    }
+}
+
+/// What scripts run in.
+fn shell() -> Package {
+    Package::new("shell", "1-1").line("Provides: /bin/sh")
+}
+
+/// Who manages a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Manager {
+    /// dnf, of whichever generation the host has.
+    Dnf,
+    /// zypper.
+    Zypper,
+}
+
+/// A system of its own, until it is dropped.
+#[derive(Debug)]
+pub struct Server {
+    dir: PathBuf,
+}
+
+impl Server {
+    /// One that has these packages installed and knows the repository. Its lists are fresh.
+    pub fn having(manager: Manager, repo: &Repo, packages: &[Package]) -> Option<Server> {
+        let (program, package) = match manager {
+            Manager::Dnf => ("dnf", "dnf"),
+            Manager::Zypper => ("zypper", "zypper"),
+        };
+        if !has_programs(&[(program, package)]) {
+            return None;
+        }
+        let server = Server { dir: new_dir("server") };
+        let settings = format!(
+            "[lab]\nname=lab\nbaseurl=file://{}\nenabled=1\ngpgcheck=0\nautorefresh=0\n",
+            repo.dir.display()
+        );
+        match manager {
+            Manager::Dnf => {
+                server.write("/etc/dnf/dnf.conf", "[main]\ngpgcheck=0\n");
+                server.write("/etc/yum.repos.d/lab.repo", &settings);
+            }
+            Manager::Zypper => server.write("/etc/zypp/repos.d/lab.repo", &settings),
+        }
+        if !server.bring_shell() {
+            crate::skip("busybox needs libraries (Debian package busybox-static)");
+            return None;
+        }
+        let mut rpm = server.rpm();
+        rpm.args(["-i", "--force-debian"]).arg(shell().built());
+        must(rpm.args(packages.iter().map(Package::built)));
+        match manager {
+            Manager::Dnf => must(
+                server
+                    .program("dnf")
+                    .arg("--installroot")
+                    .arg(&server.dir)
+                    .args(["-q", "makecache"]),
+            ),
+            Manager::Zypper => must(
+                server.program("zypper").arg("--root").arg(&server.dir).args(["-n", "refresh"]),
+            ),
+        };
+        Some(server)
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Where a file of it lies.
+    pub fn path(&self, inside: &str) -> PathBuf {
+        self.dir.join(inside.trim_start_matches('/'))
+    }
+
+    /// What a file of it holds.
+    pub fn read(&self, inside: &str) -> String {
+        fs::read_to_string(self.path(inside)).unwrap_or_else(|e| panic!("{inside}: {e}"))
+    }
+
+    /// Writes a file of it, and the directories above.
+    pub fn write(&self, inside: &str, text: &str) {
+        let path = self.path(inside);
+        fs::create_dir_all(path.parent().expect("a file is in a directory")).expect("directories");
+        fs::write(path, text).unwrap_or_else(|e| panic!("{inside}: {e}"));
+    }
+
+    /// Its package database as rpm itself tells it: `openssl-libs 1:3.0.1-43.el9_0 noarch`, in order.
+    pub fn database(&self) -> Vec<String> {
+        let said = must(self.rpm().args(["-qa", "--qf", "%{NAME} %{EVR} %{ARCH}\\n"]));
+        // rpm writes an epoch that the package names, also 0.
+        let mut list: Vec<String> = said.lines().map(|line| line.replace(" 0:", " ")).collect();
+        list.sort();
+        list
+    }
+
+    /// Installs a package beside what is there, as an upgrade does that is cut off half way.
+    pub fn add_beside(&self, package: &Package) {
+        must(
+            self.rpm()
+                .args(["-i", "--oldpackage", "--replacefiles", "--nodeps", "--force-debian"])
+                .arg(package.built()),
+        );
+    }
+
+    /// rpm on it.
+    pub fn rpm(&self) -> Command {
+        let mut rpm = self.program("rpm");
+        rpm.arg("--root").arg(&self.dir);
+        rpm
+    }
+
+    /// A program of the host, in the environment that the agent gives to programs.
+    fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(name);
+        command.env_clear().env("LC_ALL", "C").env("HOME", "/root").current_dir("/");
+        command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        command
+    }
+
+    /// Whether scripts can run in it now. It has no library, so the shell must be one without.
+    fn bring_shell(&self) -> bool {
+        let busybox = self.path("/bin/busybox");
+        for dir in ["/bin", "/run", "/tmp", "/dev"] {
+            fs::create_dir_all(self.path(dir)).expect("a tmpfs can be written");
+        }
+        let of_host =
+            ["/usr/bin/busybox", "/bin/busybox"].iter().find(|path| Path::new(path).is_file());
+        fs::copy(of_host.expect("there is a busybox"), &busybox).expect("a tmpfs can be written");
+        for name in ["sh", "sleep", "echo", "cat", "timeout"] {
+            std::os::unix::fs::symlink("busybox", self.path("/bin").join(name)).expect("a link");
+        }
+        // Without it the shell starts nothing in the background.
+        must(self.program("mknod").arg(self.path("/dev/null")).args(["c", "1", "3"]));
+        let mut trial = self.program("chroot");
+        said(trial.arg(&self.dir).args(["/bin/sh", "-c", "true"])).exit == Some(0)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
