@@ -4,11 +4,15 @@
 //! by a back end; `perform` runs it in a session of its own and writes it down first.
 
 use std::fs::File;
-use std::io::{Read as _, Seek as _, SeekFrom};
-use std::process::Stdio;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::fd::OwnedFd;
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 /// The most bytes of an answer; a longer one is an error, never cut in silence.
@@ -24,6 +28,9 @@ pub struct Command {
     /// What is added to the environment.
     #[serde(default)]
     pub env: Vec<(String, String)>,
+    /// Exit codes besides 0 with which it has done its work: zypper ends so if a restart is due.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also_well: Vec<i32>,
 }
 
 /// What a quick question was answered with.
@@ -67,7 +74,12 @@ pub enum AskError {
 impl Command {
     /// A program without arguments.
     pub fn new(program: &str) -> Command {
-        Command { program: program.to_owned(), args: Vec::new(), env: Vec::new() }
+        Command {
+            program: program.to_owned(),
+            args: Vec::new(),
+            env: Vec::new(),
+            also_well: Vec::new(),
+        }
     }
 
     /// With one more argument.
@@ -89,6 +101,18 @@ impl Command {
     pub fn env(mut self, name: &str, value: &str) -> Command {
         self.env.push((name.to_owned(), value.to_owned()));
         self
+    }
+
+    /// With more exit codes that mean success.
+    #[must_use]
+    pub fn also_well(mut self, exits: &[i32]) -> Command {
+        self.also_well.extend(exits);
+        self
+    }
+
+    /// Whether it has done its work, if it ended so.
+    pub fn ended_well(&self, exit: Option<i32>) -> bool {
+        exit.is_some_and(|exit| exit == 0 || self.also_well.contains(&exit))
     }
 
     /// The same for the standard library, with an environment made from nothing and no input.
@@ -135,12 +159,39 @@ impl Command {
     }
 }
 
-/// Waits for a child, at most so long. It looks rarely at first and never often: questions take from
-/// some milliseconds to some seconds.
-fn wait(
-    child: &mut std::process::Child,
+/// Waits for a child, at most so long.
+pub(crate) fn wait(child: &mut Child, patience: Duration) -> io::Result<Option<ExitStatus>> {
+    match pidfd_open(Pid::from_child(child), PidfdFlags::empty()) {
+        Ok(end) => wait_for(&end, child, patience),
+        // A kernel before 5.3.
+        Err(_) => look_for_the_end(child, patience),
+    }
+}
+
+/// The kernel says when it ends: whoever looks now and then is late each time.
+fn wait_for(
+    end: &OwnedFd,
+    child: &mut Child,
     patience: Duration,
-) -> std::io::Result<Option<std::process::ExitStatus>> {
+) -> io::Result<Option<ExitStatus>> {
+    let slice = Timespec { tv_sec: 1, tv_nsec: 0 };
+    let mut left = patience;
+    loop {
+        let second = Duration::from_secs(1).min(left);
+        let most = Timespec::try_from(second).unwrap_or(slice);
+        match poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&most)) {
+            Ok(0) if left.is_zero() => return child.try_wait(),
+            Ok(0) => left -= second,
+            Ok(_) => return child.wait().map(Some),
+            // A signal for the agent.
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// It looks rarely at first and never often: questions take from some milliseconds to some seconds.
+fn look_for_the_end(child: &mut Child, patience: Duration) -> io::Result<Option<ExitStatus>> {
     let mut waited = Duration::ZERO;
     let mut pause = Duration::from_millis(1);
     loop {
@@ -172,12 +223,37 @@ mod tests {
     }
 
     #[test]
+    fn some_programs_end_well_with_more_than_0() {
+        let plain = Command::new("apt-get");
+        assert!(
+            plain.ended_well(Some(0)) && !plain.ended_well(Some(102)) && !plain.ended_well(None)
+        );
+        let zypper = Command::new("zypper").also_well(&[102, 103]);
+        assert!(zypper.ended_well(Some(0)) && zypper.ended_well(Some(102)));
+        assert!(!zypper.ended_well(Some(104)) && !zypper.ended_well(None));
+    }
+
+    #[test]
     fn the_environment_is_made_from_nothing() {
         let answer = Command::new("env").env("A", "1").ask(Duration::from_secs(60)).unwrap();
         let mut names: Vec<_> =
             answer.stdout.lines().filter_map(|line| line.split('=').next()).collect();
         names.sort_unstable();
         assert_eq!(names, ["A", "HOME", "LANG", "LC_ALL", "PATH", "TERM"]);
+    }
+
+    #[test]
+    fn an_end_is_seen_with_the_kernels_help_and_without() {
+        for wait in [wait, look_for_the_end] {
+            let start = |seconds: &str| Command::new("sleep").arg(seconds).prepare().spawn();
+            let mut quick = start("0.01").unwrap();
+            let status = wait(&mut quick, Duration::from_secs(60)).unwrap();
+            assert_eq!(status.and_then(|status| status.code()), Some(0));
+            let mut long = start("600").unwrap();
+            assert_eq!(wait(&mut long, Duration::from_millis(20)).unwrap(), None);
+            long.kill().unwrap();
+            assert!(wait(&mut long, Duration::from_secs(60)).unwrap().is_some());
+        }
     }
 
     #[test]

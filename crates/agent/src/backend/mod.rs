@@ -5,6 +5,17 @@
 //! session of their own, written down first, and judges what came of it by comparing inventories.
 //! No back end decides what is to be installed: it is handed exact names and versions of what it said.
 
+pub mod apk;
+pub mod apt;
+mod detect;
+pub mod dnf;
+mod kernel;
+pub mod pacman;
+mod rpm;
+pub mod zypper;
+
+pub use detect::{NoManager, detect};
+
 use std::path::PathBuf;
 
 use vocab::listing::{Installed, Pending};
@@ -20,6 +31,11 @@ pub trait Backend: Send + Sync {
     /// Every package that is installed: with source, origin where it is known, and what is held.
     /// What is half installed is here too; [`Backend::damage`] tells of it.
     fn installed(&self) -> Result<Vec<Installed>, BackendError>;
+
+    /// The same, for whoever compares versions: where a package came from may be missing.
+    fn versions(&self) -> Result<Vec<Installed>, BackendError> {
+        self.installed()
+    }
 
     /// What brings the lists of available packages up to date. Run before [`Backend::pending`] by
     /// scans and by orders; each of them must end with 0.
@@ -54,7 +70,8 @@ pub trait Backend: Send + Sync {
     fn set_aside(&self) -> Result<Vec<PathBuf>, BackendError>;
 
     /// Why the system should be rebooted, as far as this manager knows. A check that cannot be read is
-    /// an error, and an error never reboots anything.
+    /// an error, and an error never reboots anything. An empty kernel: what runs is not the system's
+    /// own, as in a container, and no kernel of its packages is a reason.
     fn reboot_reasons(&self, running_kernel: &str) -> Result<Vec<Line>, BackendError>;
 
     /// What an ended command means that did not do its work: its exit code, and the end of what it said.

@@ -1,0 +1,126 @@
+//! apk's list of what is installed, and the wishes in `/etc/apk/world`.
+
+use pkgver::Scheme;
+
+/// What is installed, and how it is pinned.
+#[derive(Debug, Default)]
+pub(super) struct Database {
+    pub(super) packages: Vec<Package>,
+    /// Files below `etc`, which apk keeps if they were edited, without the first `/`.
+    pub(super) configuration: Vec<String>,
+    pins: Vec<Pin>,
+}
+
+/// One installed package.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Package {
+    pub(super) name: String,
+    pub(super) version: String,
+    pub(super) arch: String,
+    /// What it was built from, together with others.
+    pub(super) origin: String,
+    pub(super) maintainer: Option<String>,
+    /// What is wrong with it, if its installation was cut off or its script failed.
+    pub(super) broken: Option<&'static str>,
+}
+
+/// A wish for certain versions: `name=1.2-r0`, `name<2`, `name~1.2`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Pin {
+    name: String,
+    operator: String,
+    version: String,
+}
+
+impl Database {
+    /// Of the texts of `installed` and `world`: a block a package, a letter and a value a line.
+    pub(super) fn read(installed: &str, world: &str) -> Database {
+        let mut database = Database { pins: pins(world), ..Database::default() };
+        for block in installed.split("\n\n") {
+            let mut package = Package::default();
+            let mut folder = "";
+            for (key, value) in block.lines().filter_map(|line| line.split_once(':')) {
+                match key {
+                    "P" => value.clone_into(&mut package.name),
+                    "V" => value.clone_into(&mut package.version),
+                    "A" => value.clone_into(&mut package.arch),
+                    "o" => value.clone_into(&mut package.origin),
+                    "m" => package.maintainer = Some(value.to_owned()),
+                    "f" => package.broken = broken(value),
+                    "F" => folder = value,
+                    "R" if folder == "etc" || folder.starts_with("etc/") => {
+                        database.configuration.push(format!("{folder}/{value}"));
+                    }
+                    _ => (),
+                }
+            }
+            if package.origin.is_empty() {
+                package.name.clone_into(&mut package.origin);
+            }
+            // A group of packages that an administrator named has a name, but is none.
+            if !package.name.is_empty() && !package.name.starts_with('.') {
+                database.packages.push(package);
+            }
+        }
+        database
+    }
+
+    /// How the world wants this package, if it wants a certain version.
+    pub(super) fn pin(&self, name: &str) -> Option<&Pin> {
+        self.pins.iter().find(|pin| pin.name == name)
+    }
+}
+
+/// The letters of `f:`.
+fn broken(letters: &str) -> Option<&'static str> {
+    let has = |letter| letters.contains(letter);
+    match (has('f'), has('s')) {
+        (true, _) => Some("its files were not all installed"),
+        (false, true) => Some("its script failed"),
+        (false, false) => None,
+    }
+}
+
+/// Words of the world with a version: `name@tag>=version`. Conflicts, `!name`, pin nothing.
+fn pins(world: &str) -> Vec<Pin> {
+    let pin = |word: &str| {
+        let at = word.find(['=', '<', '>', '~'])?;
+        let (name, rest) = word.split_at(at);
+        let version = rest.trim_start_matches(['=', '<', '>', '~']);
+        let operator = &rest[..rest.len() - version.len()];
+        // `foo><Q1…`: exactly this file, by its checksum.
+        let name = name.split('@').next().unwrap_or(name);
+        let ours = !name.is_empty() && !name.starts_with('!');
+        ours.then(|| Pin {
+            name: name.to_owned(),
+            operator: operator.to_owned(),
+            version: version.split('@').next().unwrap_or(version).to_owned(),
+        })
+    };
+    world.split_whitespace().filter_map(pin).collect()
+}
+
+impl Pin {
+    /// Whether one version alone is wanted, which is how an administrator holds a package.
+    pub(super) fn is_exact(&self) -> bool {
+        matches!(self.operator.as_str(), "=" | "==" | "><")
+    }
+
+    /// Whether this version is wanted.
+    pub(super) fn allows(&self, version: &str) -> bool {
+        let order = Scheme::Apk.compare(version, &self.version);
+        match self.operator.as_str() {
+            "=" | "==" => order.is_eq(),
+            "<" => order.is_lt(),
+            ">" => order.is_gt(),
+            "<=" | "=<" => order.is_le(),
+            ">=" | "=>" => order.is_ge(),
+            // Of what is wanted, every part: `~1.2` is 1.2.7 and 1.2-r3, not 1.20.
+            "~" | "=~" | "~=" => version.strip_prefix(&self.version).is_some_and(|rest| {
+                rest.is_empty() || rest.starts_with(|c: char| !c.is_ascii_digit())
+            }),
+            // Not known, a checksum included: what it wants is not this.
+            _ => false,
+        }
+    }
+}

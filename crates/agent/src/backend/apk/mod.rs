@@ -1,0 +1,220 @@
+//! apk, of Alpine and its kin.
+//!
+//! Individual packages are upgraded by `apk fix --upgrade`: unlike `apk add` it does not write into
+//! `/etc/apk/world`, so that what came as a dependency stays one, and unlike `apk upgrade` it does not
+//! upgrade apk itself first. Nothing can be asked for by its version so; what apk would do is looked at
+//! before, and if that is not exactly what was chosen, it is refused.
+//!
+//! apk knows nothing of security: no update is called one here. There is no apk in Debian, so the
+//! tests read texts that were written in its forms, after its manual and its source, and no real apk was
+//! watched at work.
+
+mod database;
+mod said;
+
+#[cfg(test)]
+mod tests;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use vocab::listing::{Installed, Pending};
+use vocab::{BlockedBy, Line, PackageManager};
+
+use super::{Backend, BackendError, Choice, Diagnosis, LockHolder, Transaction, kernel};
+use crate::command::{Answer, Command};
+use crate::root::Root;
+use database::Database;
+
+/// Where apk keeps its list of what is installed; the later one since Alpine merged `/usr`.
+const PLACES: [&str; 2] = ["/lib/apk/db", "/usr/lib/apk/db"];
+/// How long a question may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long apk itself waits for its lock.
+const WAIT_SECONDS: &str = "600";
+
+/// apk on the system under one root.
+#[derive(Debug, Clone)]
+pub struct Apk {
+    root: Root,
+    proc: PathBuf,
+}
+
+impl Apk {
+    /// apk of the system under this root.
+    pub fn new(root: Root) -> Apk {
+        Apk { root, proc: PathBuf::from("/proc") }
+    }
+
+    /// Whether the system under this root is managed by apk.
+    pub fn manages(root: &Root) -> bool {
+        root.has_program("apk") && PLACES.iter().any(|place| root.path(place).is_dir())
+    }
+
+    fn place(&self) -> PathBuf {
+        let places = PLACES.map(|place| self.root.path(place));
+        places.iter().find(|place| place.join("installed").is_file()).unwrap_or(&places[0]).clone()
+    }
+
+    fn database(&self) -> Result<Database, BackendError> {
+        let world = fs::read_to_string(self.root.path("/etc/apk/world")).unwrap_or_default();
+        let path = self.place().join("installed");
+        let bytes = fs::read(&path).map_err(|error| BackendError::Unreadable {
+            what: path.display().to_string(),
+            why: error.to_string(),
+        })?;
+        Ok(Database::read(&String::from_utf8_lossy(&bytes), &world))
+    }
+
+    fn apk(&self, action: &str) -> Command {
+        self.root.inside("apk").args([action, "--no-progress"])
+    }
+
+    fn ask(&self, what: &'static str, command: &Command) -> Result<Answer, BackendError> {
+        let answer = command.ask(PATIENCE)?;
+        if answer.exit == Some(0) {
+            return Ok(answer);
+        }
+        let diagnosis = self.diagnose(answer.exit, &format!("{}{}", answer.stderr, answer.stdout));
+        Err(BackendError::Failed { what, diagnosis })
+    }
+
+    /// What `apk fix --upgrade` of these would do.
+    fn simulate(&self, names: &[&str]) -> Result<Answer, BackendError> {
+        let question = self.apk("fix").args(["--simulate", "--upgrade", "--"]);
+        Ok(question.args(names.iter().copied()).ask(PATIENCE)?)
+    }
+}
+
+impl Backend for Apk {
+    fn manager(&self) -> PackageManager {
+        PackageManager::Apk
+    }
+
+    fn installed(&self) -> Result<Vec<Installed>, BackendError> {
+        let database = self.database()?;
+        let listed = |package: &database::Package| {
+            let mut installed = Installed::new(&package.name, &package.version, &package.arch)
+                .with_source(&package.origin, &package.version);
+            installed.origin = package.maintainer.clone();
+            installed.held = database.pin(&package.name).is_some_and(database::Pin::is_exact);
+            installed
+        };
+        Ok(database.packages.iter().map(listed).collect())
+    }
+
+    fn refresh(&self) -> Vec<Command> {
+        vec![self.apk("update").args(["--wait", WAIT_SECONDS])]
+    }
+
+    fn pending(&self, installed: &[Installed]) -> Result<Vec<Pending>, BackendError> {
+        let listed = self.ask("apk list", &self.apk("list").arg("--upgradable"))?;
+        let mut pending = said::upgradable(&listed.stdout, installed);
+        if pending.is_empty() {
+            return Ok(pending);
+        }
+        let names: Vec<&str> = pending.iter().map(|update| update.name.as_str()).collect();
+        // Together they may be impossible; then nobody is told to be kept back who may not be.
+        let answer = self.simulate(&names)?;
+        let would = (answer.exit == Some(0))
+            .then(|| said::transaction(&answer.stdout, installed))
+            .transpose()?;
+        let database = self.database()?;
+        for update in &mut pending {
+            let comes = would.as_ref().is_none_or(|would| {
+                would.changes.iter().any(|change| {
+                    change.name == update.name && change.to.as_ref() == Some(&update.candidate)
+                })
+            });
+            let pin = database.pin(&update.name);
+            update.blocked_by = match pin.filter(|pin| !pin.allows(&update.candidate)) {
+                Some(pin) if pin.is_exact() => Some(BlockedBy::Held),
+                Some(_) => Some(BlockedBy::Pinned),
+                None => (!comes).then_some(BlockedBy::KeptBack),
+            };
+        }
+        Ok(pending)
+    }
+
+    fn resolve(&self, chosen: &[Choice]) -> Result<Transaction, BackendError> {
+        let names: Vec<&str> = chosen.iter().map(|choice| choice.name.as_str()).collect();
+        let answer = self.simulate(&names)?;
+        if answer.exit != Some(0) {
+            let words = format!("{}{}", answer.stderr, answer.stdout);
+            return Err(BackendError::Conflict(self.diagnose(answer.exit, &words).message));
+        }
+        let transaction = said::transaction(&answer.stdout, &self.installed()?)?;
+        for choice in chosen {
+            let comes = transaction.changes.iter().find(|change| change.name == choice.name);
+            let comes = comes.and_then(|change| change.to.as_ref());
+            if comes != Some(&choice.to) {
+                let instead =
+                    comes.map_or("leave it as it is".to_owned(), |to| format!("install {to}"));
+                let why = format!(
+                    "apk would not upgrade {} to {}, but {instead}",
+                    choice.name, choice.to
+                );
+                return Err(BackendError::Conflict(Line::made_of(&why)));
+            }
+        }
+        Ok(transaction)
+    }
+
+    fn download(&self, _chosen: &[Choice]) -> Vec<Command> {
+        // Without a cache, which few servers have set up, apk fetches while it installs.
+        Vec::new()
+    }
+
+    fn install(&self, chosen: &[Choice]) -> Vec<Command> {
+        let names = chosen.iter().map(|choice| choice.name.clone());
+        vec![self.apk("fix").args(["--wait", WAIT_SECONDS, "--upgrade", "--"]).args(names)]
+    }
+
+    fn lock_holder(&self) -> Result<Option<LockHolder>, BackendError> {
+        let Ok(lock) = fs::metadata(self.place().join("lock")) else { return Ok(None) };
+        let path = self.proc.join("locks");
+        let locks = fs::read_to_string(&path).map_err(|error| BackendError::Unreadable {
+            what: path.display().to_string(),
+            why: error.to_string(),
+        })?;
+        let Some(pid) = said::lock_owner(&locks, lock.ino()) else { return Ok(None) };
+        let comm = fs::read_to_string(self.proc.join(pid.to_string()).join("comm"));
+        let name = format!("{} (pid {pid})", comm.unwrap_or_default().trim());
+        Ok(Some(LockHolder { pid: Some(pid), name: Line::made_of(&name) }))
+    }
+
+    fn damage(&self) -> Result<Vec<Line>, BackendError> {
+        let database = self.database()?;
+        let broken = database.packages.iter().filter_map(|package| {
+            let what = package.broken.as_ref()?;
+            Some(Line::made_of(&format!("{} {}: {what}", package.name, package.version)))
+        });
+        Ok(broken.collect())
+    }
+
+    fn repair(&self) -> Vec<Command> {
+        // Without names it reinstalls, in the version that they have, those that are marked as broken.
+        vec![self.apk("fix").args(["--wait", WAIT_SECONDS])]
+    }
+
+    fn set_aside(&self) -> Result<Vec<PathBuf>, BackendError> {
+        let beside = self.database()?.configuration;
+        let beside = beside.into_iter().map(|path| format!("/{path}.apk-new"));
+        let mut found: Vec<PathBuf> = beside
+            .filter(|path| self.root.path(path).symlink_metadata().is_ok())
+            .map(PathBuf::from)
+            .collect();
+        found.sort();
+        Ok(found)
+    }
+
+    fn reboot_reasons(&self, running_kernel: &str) -> Result<Vec<Line>, BackendError> {
+        Ok(kernel::replaced(&self.root, running_kernel)?.into_iter().collect())
+    }
+
+    fn diagnose(&self, _exit: Option<i32>, said: &str) -> Diagnosis {
+        said::diagnose(said)
+    }
+}

@@ -1,0 +1,220 @@
+//! What apk says and writes down. There is no apk here: texts in its own forms stand for it.
+
+use std::fs;
+
+use vocab::FailureCode;
+use vocab::listing::Installed;
+
+use super::database::Database;
+use super::{Apk, said};
+use crate::backend::{Backend as _, BackendError, Choice};
+use crate::root::Root;
+
+const INSTALLED: &str = "\
+C:Q1abcdefghijklmnopqrstuvwxyz0=
+P:musl
+V:1.2.4-r2
+A:x86_64
+S:383152
+I:622592
+T:the musl c library (libc) implementation
+U:https://musl.libc.org/
+L:MIT
+o:musl
+m:Someone <someone@example.invalid>
+t:1700000000
+c:0000000000000000000000000000000000000000
+p:so:libc.musl-x86_64.so.1=1
+F:lib
+R:ld-musl-x86_64.so.1
+a:0:0:755
+Z:Q1abcdefghijklmnopqrstuvwxyz0=
+
+C:Q1abcdefghijklmnopqrstuvwxyz1=
+P:musl-utils
+V:1.2.4-r2
+A:x86_64
+o:musl
+F:etc
+F:etc/ld
+R:musl.conf
+F:usr/bin
+R:ldd
+f:fs
+
+P:lib-2-compat
+V:2-r0
+A:x86_64
+
+P:.build
+V:0
+A:noarch
+D:musl
+";
+
+fn installed() -> Vec<Installed> {
+    vec![
+        Installed::new("musl", "1.2.4-r2", "x86_64"),
+        Installed::new("musl-utils", "1.2.4-r2", "x86_64"),
+        Installed::new("lib-2-compat", "2-r0", "x86_64"),
+    ]
+}
+
+#[test]
+fn the_list_of_packages_is_read_with_what_they_were_built_from() {
+    let database = Database::read(INSTALLED, "");
+    let seen: Vec<_> = database
+        .packages
+        .iter()
+        .map(|package| (package.name.as_str(), package.version.as_str(), package.origin.as_str()))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            ("musl", "1.2.4-r2", "musl"),
+            ("musl-utils", "1.2.4-r2", "musl"),
+            ("lib-2-compat", "2-r0", "lib-2-compat"),
+        ]
+    );
+    assert_eq!(database.packages[1].broken, Some("its files were not all installed"));
+    assert_eq!(database.packages[0].broken, None);
+    assert_eq!(database.configuration, ["etc/ld/musl.conf"]);
+}
+
+#[test]
+fn the_world_pins_versions() {
+    let world = "alpine-base\nmusl=1.2.4-r2 musl-utils<1.2.5\nlib~1.2\ntool@edge>=3\n!bad=1\n";
+    let database = Database::read("", world);
+    let allows = |name: &str, version: &str| database.pin(name).map(|pin| pin.allows(version));
+    assert_eq!(allows("musl", "1.2.4-r2"), Some(true));
+    assert_eq!(allows("musl", "1.2.4-r3"), Some(false));
+    assert_eq!(allows("musl-utils", "1.2.4-r9"), Some(true));
+    assert_eq!(allows("musl-utils", "1.2.5-r0"), Some(false));
+    assert_eq!(allows("lib", "1.2.9-r1"), Some(true));
+    assert_eq!(allows("lib", "1.20-r0"), Some(false));
+    assert_eq!(allows("tool", "2-r0"), Some(false));
+    assert_eq!((allows("alpine-base", "1"), allows("bad", "1")), (None, None));
+    assert!(database.pin("musl").is_some_and(super::database::Pin::is_exact));
+    assert!(!database.pin("lib").is_some_and(super::database::Pin::is_exact));
+}
+
+#[test]
+fn updates_are_the_newest_of_each_and_names_end_where_the_installed_list_says() {
+    let text = "\
+WARNING: opening from cache https://example.invalid/APKINDEX.tar.gz: No such file
+musl-1.2.4-r3 x86_64 {musl} (MIT) [upgradable from: musl-1.2.4-r2]
+musl-1.2.5-r0 x86_64 {musl} (MIT) [upgradable from: musl-1.2.4-r2]
+lib-2-compat-3-r0 x86_64 {lib} (MIT AND BSD) [upgradable from: lib-2-compat-2-r0]
+other-1-r0 x86_64 {other} (MIT)
+";
+    let updates = said::upgradable(text, &installed());
+    let seen: Vec<_> = updates
+        .iter()
+        .map(|update| (update.name.as_str(), update.installed.as_str(), update.candidate.as_str()))
+        .collect();
+    assert_eq!(seen, [("lib-2-compat", "2-r0", "3-r0"), ("musl", "1.2.4-r2", "1.2.5-r0")]);
+    assert!(updates.iter().all(|update| !update.security));
+}
+
+#[test]
+fn what_apk_would_do_is_read_and_what_it_would_purge_is_a_removal() {
+    let text = "\
+(1/4) Upgrading musl (1.2.4-r2 -> 1.2.5-r0)
+(2/4) Installing extra@edge (1-r0)
+(3/4) Purging lib-2-compat (2-r0)
+(4/4) Reinstalling musl-utils (1.2.4-r2)
+Executing busybox-1.36.1-r15.trigger
+OK: 8 MiB in 15 packages
+";
+    let transaction = said::transaction(text, &installed()).unwrap();
+    let seen: Vec<_> = transaction
+        .changes
+        .iter()
+        .map(|change| (change.name.as_str(), change.from.as_deref(), change.to.as_deref()))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            ("extra", None, Some("1-r0")),
+            ("lib-2-compat", Some("2-r0"), None),
+            ("musl", Some("1.2.4-r2"), Some("1.2.5-r0")),
+        ]
+    );
+    let error = said::transaction("(1/1) Transmuting musl (1)\n", &installed()).unwrap_err();
+    assert!(
+        matches!(error, BackendError::Unreadable { .. }),
+        "what is not known is not passed over"
+    );
+    assert!(said::transaction("OK: 8 MiB in 15 packages\n", &[]).unwrap().changes.is_empty());
+}
+
+#[test]
+fn a_failure_is_told_in_apks_own_words() {
+    let told = |text: &str| {
+        let diagnosis = said::diagnose(text);
+        (diagnosis.code, diagnosis.message.to_string())
+    };
+    let (code, message) = told(
+        "ERROR: unable to select packages:\n  musl-1.2.5-r0:\n    breaks: world[musl=1.2.4-r2]\n",
+    );
+    assert_eq!(code, FailureCode::DependencyConflict);
+    assert_eq!(
+        message,
+        "apk: unable to select packages: musl-1.2.5-r0: breaks: world[musl=1.2.4-r2]"
+    );
+    let lock = "ERROR: Unable to lock database: Resource temporarily unavailable\n";
+    assert_eq!(told(lock).0, FailureCode::PkgLockTimeout);
+    let gone = "ERROR: musl-1.2.5-r0: package mentioned in index not found (try 'apk update')\n";
+    assert_eq!(told(gone).0, FailureCode::RepoUnreachable);
+    let net = "WARNING: fetching https://example.invalid/main: temporary error (try again later)\n";
+    assert_eq!(told(net).0, FailureCode::RepoUnreachable);
+    let script = "ERROR: musl-1.2.5-r0.post-upgrade: script exited with error 1\n";
+    assert_eq!(told(script).0, FailureCode::InstallFailed);
+}
+
+#[test]
+fn the_holder_of_the_lock_is_found_among_the_kernels_locks() {
+    let locks = "\
+1: POSIX  ADVISORY  READ  700 08:01:131 0 EOF
+2: FLOCK  ADVISORY  WRITE 812 08:01:131 0 EOF
+2: -> FLOCK  ADVISORY  WRITE 813 08:01:131 0 EOF
+3: FLOCK  ADVISORY  WRITE 900 08:01:132 0 EOF
+";
+    assert_eq!(said::lock_owner(locks, 131), Some(812));
+    assert_eq!(said::lock_owner(locks, 133), None);
+}
+
+/// The files of a system without its apk.
+#[test]
+fn a_system_is_read_from_its_files() {
+    let dir = std::env::temp_dir().join(format!("fleetmend-apk-{}", std::process::id()));
+    let write = |path: &str, text: &str| {
+        let path = dir.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    let root = Root::under(&dir);
+    let apk = Apk::new(root.clone());
+    assert!(apk.installed().is_err(), "no list is not an empty list");
+    write("usr/lib/apk/db/installed", INSTALLED);
+    write("etc/apk/world", "musl=1.2.4-r2\nmusl-utils<2\n");
+    write("sbin/apk", "");
+    write("etc/ld/musl.conf.apk-new", "");
+    let held: Vec<bool> = apk.installed().unwrap().iter().map(|package| package.held).collect();
+    assert_eq!(held, [true, false, false]);
+    assert_eq!(
+        apk.damage().unwrap()[0].as_str(),
+        "musl-utils 1.2.4-r2: its files were not all installed"
+    );
+    assert_eq!(apk.set_aside().unwrap(), [std::path::Path::new("/etc/ld/musl.conf.apk-new")]);
+    assert!(Apk::manages(&root) && apk.lock_holder().unwrap().is_none());
+    let choice = Choice {
+        name: "musl".to_owned(),
+        arch: String::new(),
+        from: "1.2.4-r2".to_owned(),
+        to: "1.2.5-r0".to_owned(),
+    };
+    let install = apk.install(&[choice]);
+    assert_eq!(install[0].args[install[0].args.len() - 3..], ["--upgrade", "--", "musl"]);
+    fs::remove_dir_all(&dir).unwrap();
+}

@@ -1,0 +1,255 @@
+//! What it means when apt-get or dpkg failed: the code for programs, apt's own words for people.
+
+use vocab::{FailureCode, Line};
+
+use crate::backend::Diagnosis;
+
+/// Words by which a failure is known, the surest first: a script that failed for want of room is a full
+/// disk, and a lock that was not given explains everything after it.
+const SIGNS: [(FailureCode, &[&str]); 5] = [
+    (
+        FailureCode::PkgLockTimeout,
+        &[
+            "Could not get lock",
+            "Unable to acquire the dpkg frontend lock",
+            "Unable to lock ",
+            "dpkg frontend lock was locked by",
+            "dpkg database lock was locked by",
+            "status database is locked by another process",
+        ],
+    ),
+    (
+        FailureCode::DiskFull,
+        &["No space left on device", "You don't have enough free space in", "Disk quota exceeded"],
+    ),
+    (
+        FailureCode::PackageDbBroken,
+        &[
+            "dpkg was interrupted",
+            "parsing file '/var/lib/dpkg/",
+            "The package lists or status file could not be parsed",
+            "unrecoverable fatal error",
+        ],
+    ),
+    (
+        FailureCode::DependencyConflict,
+        &[
+            "unmet dependencies",
+            "Unmet dependencies",
+            "you have held broken packages",
+            "remove is disabled",
+            "Packages were downgraded and -y",
+            "Held packages were changed and -y",
+            "Essential packages were removed",
+            "' was not found",
+        ],
+    ),
+    (
+        FailureCode::RepoUnreachable,
+        &[
+            "Failed to fetch",
+            "Unable to fetch some archives",
+            "Some index files failed to download",
+            "Temporary failure resolving",
+            "Could not resolve",
+            "Could not connect",
+            " is expired ",
+            " is not valid yet",
+            "Hash Sum mismatch",
+            "NO_PUBKEY",
+            " is not signed",
+            "does not have a Release file",
+            "no longer has a Release file",
+            "changed its 'Suite' value",
+        ],
+    ),
+];
+
+/// What an ended command means, by its exit code and the end of what it said.
+pub(super) fn diagnose(exit: Option<i32>, said: &str) -> Diagnosis {
+    for (code, signs) in SIGNS {
+        let is_sign =
+            |line: &&str| is_of_the_manager(line) && signs.iter().any(|sign| line.contains(sign));
+        if let Some(line) = said.lines().find(is_sign) {
+            return Diagnosis { code, message: told(code, line, said) };
+        }
+    }
+    let message = failed_script(said).or_else(|| complaint(said)).unwrap_or_else(|| match exit {
+        Some(exit) => format!("apt-get ended with exit code {exit} and said nothing").into(),
+        None => "apt-get was ended by a signal".into(),
+    });
+    Diagnosis { code: FailureCode::InstallFailed, message }
+}
+
+/// Whether apt-get or dpkg wrote this line, as far as one can tell: a maintainer's script may print
+/// anything, and that its own server "could not connect" says nothing of our repositories.
+fn is_of_the_manager(line: &str) -> bool {
+    ["E: ", "W: ", "dpkg: ", " ", "The following "].iter().any(|start| line.starts_with(start))
+}
+
+fn told(code: FailureCode, line: &str, said: &str) -> Line {
+    match code {
+        FailureCode::DependencyConflict => conflict(said),
+        // Who has it is said while apt-get waits, not when it gives up. That it waited alone means
+        // nothing: it may have been given the lock and failed of something else.
+        FailureCode::PkgLockTimeout => {
+            let waited = said.lines().rev().find(|line| line.contains("It is held by process"));
+            let words = waited.unwrap_or(line).trim_start_matches("Waiting for cache lock: ");
+            Line::made_of(words.trim_start_matches("E: ").trim_end_matches("..."))
+        }
+        _ => Line::made_of(line.trim_start_matches("E: ").trim_start_matches("W: ")),
+    }
+}
+
+/// A conflict in the resolver's own words: what would have to go, or what is unmet.
+pub(super) fn conflict(said: &str) -> Line {
+    let listed = |heading: &str| {
+        let after = said.lines().skip_while(|line| !line.starts_with(heading)).skip(1);
+        let items: Vec<&str> =
+            after.take_while(|line| line.starts_with(' ')).map(str::trim).collect();
+        (!items.is_empty()).then(|| items.join(" "))
+    };
+    let unmet = listed("The following packages have unmet dependencies");
+    let removed = listed("The following packages will be REMOVED");
+    let downgraded = listed("The following packages will be DOWNGRADED");
+    let held = listed("The following held packages will be changed");
+    let words = match (unmet, removed, downgraded, held) {
+        (Some(unmet), ..) => Some(format!("unmet dependencies: {unmet}")),
+        (_, Some(removed), ..) => Some(format!("it would remove {removed}")),
+        (_, _, Some(down), _) => Some(format!("it would downgrade {down}")),
+        (.., Some(held)) => Some(format!("it would change {held}, which is held")),
+        _ => None,
+    };
+    words.map(Line::from).or_else(|| complaint(said)).unwrap_or_else(|| "no reason given".into())
+}
+
+/// `dpkg: error processing package NAME (--configure):` and the line after it, which says why.
+fn failed_script(said: &str) -> Option<Line> {
+    let mut lines = said.lines();
+    let start = "dpkg: error processing ";
+    let package = lines.find_map(|line| line.strip_prefix(start))?;
+    let package = package.trim_start_matches("package ").trim_start_matches("archive ");
+    let name = package.split(' ').next().unwrap_or(package);
+    let why = lines.next().unwrap_or_default().trim();
+    Some(Line::made_of(&format!("{name}: {why}")))
+}
+
+/// The first line that apt-get marks as an error, or the last that was said at all.
+fn complaint(said: &str) -> Option<Line> {
+    let error = said.lines().find_map(|line| line.strip_prefix("E: "));
+    let last = || said.lines().rev().find(|line| !line.trim().is_empty());
+    error.or_else(last).map(Line::made_of)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn means(said: &str, code: FailureCode, message: &str) {
+        let diagnosis = diagnose(Some(100), said);
+        assert_eq!((diagnosis.code, diagnosis.message.as_str()), (code, message));
+    }
+
+    #[test]
+    fn a_lock_that_was_not_given_names_its_holder() {
+        means(
+            "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 812 (unattended-upgr)\n\
+             E: Unable to acquire the dpkg frontend lock (/var/lib/dpkg/lock-frontend), is another process using it?\n",
+            FailureCode::PkgLockTimeout,
+            "Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 812 (unattended-upgr)",
+        );
+    }
+
+    #[test]
+    fn a_lock_that_was_given_after_a_while_is_not_blamed() {
+        let waited = "Waiting for cache lock: Could not get lock /var/lib/dpkg/lock-frontend. \
+                      It is held by process 812 (unattended-upgr)...\n";
+        means(
+            &format!(
+                "{waited}E: Unable to acquire the dpkg frontend lock (/var/lib/dpkg/lock-frontend), is another process using it?\n"
+            ),
+            FailureCode::PkgLockTimeout,
+            "Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 812 (unattended-upgr)",
+        );
+        means(
+            &format!("{waited}E: Sub-process /usr/bin/dpkg returned an error code (1)\n"),
+            FailureCode::InstallFailed,
+            "Sub-process /usr/bin/dpkg returned an error code (1)",
+        );
+    }
+
+    #[test]
+    fn a_mirror_in_mid_update_and_a_stale_index_are_unreachable_repositories() {
+        means(
+            "Err:1 http://deb.example/debian bookworm/main amd64 curl amd64 7.88\n  404  Not Found [IP: 192.0.2.1 80]\n\
+             E: Failed to fetch http://deb.example/curl_7.88_amd64.deb  404  Not Found [IP: 192.0.2.1 80]\n\
+             E: Unable to fetch some archives, maybe run apt-get update or try with --fix-missing?\n",
+            FailureCode::RepoUnreachable,
+            "Failed to fetch http://deb.example/curl_7.88_amd64.deb  404  Not Found [IP: 192.0.2.1 80]",
+        );
+        means(
+            "Reading package lists...\nE: Release file for copy:/repo/dists/stable-security/Release is expired (invalid since 4336d).\n",
+            FailureCode::RepoUnreachable,
+            "Release file for copy:/repo/dists/stable-security/Release is expired (invalid since 4336d).",
+        );
+    }
+
+    #[test]
+    fn a_conflict_is_told_in_the_resolvers_words() {
+        means(
+            "The following packages have unmet dependencies:\n \
+             broken : Depends: nosuch (>= 4) but it is not installable\n\
+             E: Unable to correct problems, you have held broken packages.\n",
+            FailureCode::DependencyConflict,
+            "unmet dependencies: broken : Depends: nosuch (>= 4) but it is not installable",
+        );
+        means(
+            "The following packages will be REMOVED:\n  victim other\n\
+             The following packages will be upgraded:\n  eater\n\
+             E: Packages need to be removed but remove is disabled.\n",
+            FailureCode::DependencyConflict,
+            "it would remove victim other",
+        );
+    }
+
+    #[test]
+    fn a_failed_script_names_its_package_and_a_full_disk_is_not_blamed_on_it() {
+        means(
+            "Setting up moody (2) ...\nthe script of moody fails\n\
+             dpkg: error processing package moody (--configure):\n \
+             installed moody package post-installation script subprocess returned error exit status 3\n\
+             Errors were encountered while processing:\n moody\n\
+             E: Sub-process /usr/bin/dpkg returned an error code (1)\n",
+            FailureCode::InstallFailed,
+            "moody: installed moody package post-installation script subprocess returned error exit status 3",
+        );
+        means(
+            "dpkg: error processing archive /var/cache/apt/archives/big_2_amd64.deb (--unpack):\n \
+             cannot copy extracted data for './usr/big' to '/usr/big.dpkg-new': failed to write (No space left on device)\n",
+            FailureCode::DiskFull,
+            "cannot copy extracted data for './usr/big' to '/usr/big.dpkg-new': failed to write (No space left on device)",
+        );
+        means(
+            "E: You don't have enough free space in /var/cache/apt/archives/.\n",
+            FailureCode::DiskFull,
+            "You don't have enough free space in /var/cache/apt/archives/.",
+        );
+    }
+
+    #[test]
+    fn what_a_script_says_of_its_own_troubles_is_not_taken_for_apts() {
+        means(
+            "E: dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct the problem.\n",
+            FailureCode::PackageDbBroken,
+            "dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct the problem.",
+        );
+        means(
+            "Could not connect to the database\nE: Sub-process /usr/bin/dpkg returned an error code (1)\n",
+            FailureCode::InstallFailed,
+            "Sub-process /usr/bin/dpkg returned an error code (1)",
+        );
+        means("", FailureCode::InstallFailed, "apt-get ended with exit code 100 and said nothing");
+        assert_eq!(diagnose(None, "").message.as_str(), "apt-get was ended by a signal");
+    }
+}

@@ -1,0 +1,253 @@
+//! What dpkg and apt-get say, read. Nothing here runs anything.
+
+use vocab::Line;
+use vocab::listing::Installed;
+
+use crate::backend::Change;
+
+/// The format that [`installed`] reads, for `dpkg-query -W`.
+pub(super) const FORMAT: &str = "-f=${Package}\\t${Architecture}\\t${Version}\\t${source:Package}\\t\
+                                 ${source:Version}\\t${db:Status-Abbrev}\\n";
+
+/// The packages that are there, whole or half. What is only remembered (`rc`, `un`) is not: of it at
+/// most configuration is left.
+pub(super) fn installed(said: &str) -> Result<Vec<Installed>, String> {
+    let mut packages = Vec::new();
+    for line in said.lines() {
+        let parts: Vec<&str> = line.split('\t').collect();
+        let [name, arch, version, source, source_version, status] = parts[..] else {
+            return Err(format!("the line {line:?}"));
+        };
+        if version.is_empty() || matches!(status.as_bytes().get(1), None | Some(b'n' | b'c')) {
+            continue;
+        }
+        let mut package = Installed::new(name, version, arch).with_source(source, source_version);
+        package.held = status.starts_with('h');
+        packages.push(package);
+    }
+    Ok(packages)
+}
+
+/// What `apt-get -s` would do: its `Inst`, `Remv` and `Purg` lines. `native` is the architecture that
+/// apt-get leaves unsaid.
+///
+/// `Inst NAME [OLD] (NEW ORIGIN:SUITE, … [ARCH]) …`, `Remv NAME [OLD] …`; names of another
+/// architecture end in `:ARCH`.
+pub(super) fn simulation(said: &str, native: &str) -> Result<Vec<Change>, String> {
+    let mut changes: Vec<Change> = Vec::new();
+    for line in said.lines() {
+        let Some((verb, rest)) = line.split_once(' ') else { continue };
+        if !matches!(verb, "Inst" | "Remv" | "Purg") {
+            continue;
+        }
+        let change = if verb == "Inst" { inst(rest) } else { remv(rest, native) };
+        let change = change.ok_or_else(|| format!("the line {line:?}"))?;
+        // A removal may be told twice, as `Remv` and as `Purg`.
+        if !changes.contains(&change) {
+            changes.push(change);
+        }
+    }
+    Ok(changes)
+}
+
+fn inst(rest: &str) -> Option<Change> {
+    let (name, rest) = rest.split_once(' ')?;
+    let (from, rest) = match rest.strip_prefix('[') {
+        Some(rest) => {
+            let (from, rest) = rest.split_once("] ")?;
+            (Some(from.to_owned()), rest)
+        }
+        None => (None, rest),
+    };
+    let (to, rest) = rest.strip_prefix('(')?.split_once(' ')?;
+    // The label of an archive may hold parentheses; its architecture comes last.
+    let inside = rest.rsplit_once("])").map_or(rest, |(inside, _)| inside);
+    let (_, arch) = inside.rsplit_once('[')?;
+    let (name, _) = name.split_once(':').unwrap_or((name, ""));
+    Some(Change { name: name.to_owned(), arch: arch.to_owned(), from, to: Some(to.to_owned()) })
+}
+
+fn remv(rest: &str, native: &str) -> Option<Change> {
+    let (name, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+    let from = rest.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+    let (name, arch) = name.split_once(':').unwrap_or((name, native));
+    Some(Change {
+        name: name.to_owned(),
+        arch: arch.to_owned(),
+        from: Some(from.map_or("", |(from, _)| from).to_owned()),
+        to: None,
+    })
+}
+
+/// How many bytes `apt-get --print-uris` would fetch: `'URI' FILE BYTES HASH` a line.
+pub(super) fn bytes_to_fetch(said: &str) -> u64 {
+    let bytes = |line: &str| {
+        let (_, rest) = line.strip_prefix('\'')?.split_once("' ")?;
+        rest.split(' ').nth(1)?.parse::<u64>().ok()
+    };
+    said.lines().filter_map(bytes).sum()
+}
+
+/// `After this operation, 12.3 MB of additional disk space will be used.` or `… will be freed.`, as
+/// bytes. apt-get rounds to three digits.
+pub(super) fn disk_bytes(said: &str) -> Option<i64> {
+    let line = said.lines().find_map(|line| line.strip_prefix("After this operation, "))?;
+    let mut words = line.split(' ');
+    let number: f64 = words.next()?.replace(',', "").parse().ok()?;
+    let unit = match words.next()? {
+        "B" => 1.0,
+        "kB" => 1e3,
+        "MB" => 1e6,
+        "GB" => 1e9,
+        "TB" => 1e12,
+        _ => return None,
+    };
+    let bytes = (number * unit) as i64;
+    Some(if line.contains("will be freed") { -bytes } else { bytes })
+}
+
+/// What `dpkg --audit` found half done, a line a package. Each part of the audit is a few lines of prose
+/// that end in a colon, and then the packages, indented. Files that dpkg misses in its own records, and
+/// odd architectures, are passed over: nothing is half done there, and no repair would change them.
+pub(super) fn audit(said: &str) -> Vec<Line> {
+    let mut found = Vec::new();
+    let mut prose = String::new();
+    for line in said.lines() {
+        if let Some(package) = line.strip_prefix(' ') {
+            if ["missing", "architecture"].iter().any(|word| prose.contains(word)) {
+                continue;
+            }
+            let name = package.split_whitespace().next().unwrap_or(package);
+            found.push(Line::made_of(&format!("{name}: {}", kind_of_damage(&prose))));
+        } else if line.is_empty() {
+            prose.clear();
+        } else {
+            prose.push_str(line);
+            prose.push(' ');
+        }
+    }
+    found
+}
+
+fn kind_of_damage(prose: &str) -> &str {
+    const KINDS: [(&str, &str); 6] = [
+        ("in a mess", "must be installed again"),
+        ("unpacked but not yet configured", "unpacked, not configured"),
+        ("half configured", "half configured"),
+        ("half installed", "half installed"),
+        ("awaiting processing of triggers", "waits for triggers of others"),
+        ("been triggered", "its triggers have not run"),
+    ];
+    let known = KINDS.iter().find(|(words, _)| prose.contains(words));
+    known.map_or(prose.trim().trim_end_matches(':'), |(_, kind)| kind)
+}
+
+/// The packages that apt believes to be there only because others need them, as `name:arch`, from its
+/// file `extended_states`.
+pub(super) fn auto_marked(text: &str) -> Vec<String> {
+    let field = |stanza: &str, name: &str| {
+        let line = stanza.lines().find_map(|line| line.strip_prefix(name))?;
+        Some(line.trim().to_owned())
+    };
+    let marked = |stanza: &str| {
+        (field(stanza, "Auto-Installed:")? == "1").then_some(())?;
+        Some(format!("{}:{}", field(stanza, "Package:")?, field(stanza, "Architecture:")?))
+    };
+    text.split("\n\n").filter_map(marked).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_half_installed_is_listed_and_what_is_only_remembered_is_not() {
+        let said = "ep\tamd64\t1:1.0-1\tepsrc\t3.0-1\tiHR\n\
+                    held\tamd64\t1.0\theld\t1.0\thi \n\
+                    gone\tall\t2\tgone\t2\trc \n\
+                    never\t\t\tnever\t\tun \n";
+        let packages = installed(said).unwrap();
+        let names: Vec<_> = packages.iter().map(|package| package.name.as_str()).collect();
+        assert_eq!(names, ["ep", "held"]);
+        assert_eq!((packages[0].source(), packages[0].source_version()), ("epsrc", "3.0-1"));
+        assert_eq!(packages.iter().map(|package| package.held).collect::<Vec<_>>(), [false, true]);
+        assert_eq!(installed("bash 5.2\n").unwrap_err(), "the line \"bash 5.2\"");
+    }
+
+    #[test]
+    fn a_simulation_names_what_comes_what_goes_and_of_which_architecture() {
+        let said = "Reading package lists...\n\
+            3 upgraded, 1 newly installed, 1 to remove and 2 not upgraded.\n\
+            Remv victim [1.0] [other:amd64 ]\n\
+            Inst allarch [1.0] (1.1 Debian:stable-updates [all])\n\
+            Inst libc6:i386 [2.36-9] (2.36-10 Debian:12.7/stable, Debian-Security:12/stable-security [i386]) []\n\
+            Inst newdep (1 Odd (label):stable-updates [amd64]) [x:amd64 on y:amd64]\n\
+            Conf allarch (1.1 Debian:stable-updates [all])\n\
+            Purg victim [1.0]\n";
+        let shown: Vec<String> = simulation(said, "amd64")
+            .unwrap()
+            .iter()
+            .map(|c| {
+                let version = |v: &Option<String>| v.clone().unwrap_or_else(|| "-".to_owned());
+                format!("{}:{} {} > {}", c.name, c.arch, version(&c.from), version(&c.to))
+            })
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                "victim:amd64 1.0 > -",
+                "allarch:all 1.0 > 1.1",
+                "libc6:i386 2.36-9 > 2.36-10",
+                "newdep:amd64 - > 1",
+            ]
+        );
+        assert_eq!(simulation("Inst odd\n", "amd64").unwrap_err(), "the line \"Inst odd\"");
+    }
+
+    #[test]
+    fn bytes_are_summed_from_the_uris_and_the_room_is_read_with_its_unit() {
+        let said = "Need to get 41.3 kB of archives.\n\
+            After this operation, 1234 kB of additional disk space will be used.\n\
+            'copy:/repo/a_1.deb' a_1.deb 20672 MD5Sum:091f\n\
+            'http://x/b%20c_1.deb' b_1.deb 20628 SHA256:00\n";
+        assert_eq!(bytes_to_fetch(said), 41_300);
+        assert_eq!(disk_bytes(said), Some(1_234_000));
+        assert_eq!(
+            disk_bytes("After this operation, 12.5 MB disk space will be freed.\n"),
+            Some(-12_500_000)
+        );
+        assert_eq!(disk_bytes("0 upgraded\n"), None);
+    }
+
+    #[test]
+    fn an_audit_becomes_a_line_a_package() {
+        let said = "The following packages are in a mess due to serious problems during\n\
+            installation.  They must be reinstalled for them (and any packages\n\
+            that depend on them) to function properly:\n \
+            ep                   d\n\
+            \n\
+            The following packages are only half configured, probably due to problems\n\
+            configuring them the first time.  The configuration should be retried using\n\
+            dpkg --configure <package> or the configure menu option in dselect:\n \
+            plain                d\n \
+            sec                  d\n\
+            \n\
+            The following packages are missing the md5sums control file in the\n\
+            database, they need to be reinstalled:\n \
+            old                  d\n\n";
+        let lines: Vec<String> = audit(said).iter().map(ToString::to_string).collect();
+        assert_eq!(
+            lines,
+            ["ep: must be installed again", "plain: half configured", "sec: half configured"]
+        );
+        assert_eq!(audit(""), []);
+    }
+
+    #[test]
+    fn only_what_is_marked_is_auto() {
+        let text = "Package: a\nArchitecture: amd64\nAuto-Installed: 1\n\n\
+                    Package: b\nArchitecture: amd64\nAuto-Installed: 0\n\n\
+                    Package: c\nArchitecture: i386\nAuto-Installed: 1\n";
+        assert_eq!(auto_marked(text), ["a:amd64", "c:i386"]);
+    }
+}

@@ -1,0 +1,182 @@
+//! What can be seen of the system without asking dpkg or apt: locks, files put aside, reboots.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Flock, FlockType, fcntl_getlk};
+use vocab::Line;
+use vocab::listing::Installed;
+
+use crate::backend::{BackendError, LockHolder};
+use crate::root::Root;
+
+/// Whoever holds one of these is at work: the whole, the database, the lists, the downloads.
+const LOCKS: [&str; 4] = [
+    "/var/lib/dpkg/lock-frontend",
+    "/var/lib/dpkg/lock",
+    "/var/lib/apt/lists/lock",
+    "/var/cache/apt/archives/lock",
+];
+
+/// Who holds one of the locks. The kernel is asked about the lock itself: a lock file that merely
+/// exists means nothing.
+pub(super) fn lock_holder(root: &Root) -> Result<Option<LockHolder>, BackendError> {
+    for lock in LOCKS {
+        let path = root.path(lock);
+        let file = match fs::File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(unreadable(&path, &error)),
+        };
+        let asked = fcntl_getlk(&file, &Flock::from(FlockType::WriteLock));
+        let Some(held) = asked.map_err(|error| unreadable(&path, &error.into()))? else { continue };
+        let pid = held.pid.map(rustix::process::Pid::as_raw_pid).filter(|pid| *pid > 0);
+        return Ok(Some(LockHolder { pid, name: name_of(pid) }));
+    }
+    Ok(None)
+}
+
+fn name_of(pid: Option<i32>) -> Line {
+    let Some(pid) = pid else { return "a process that cannot be seen from here".into() };
+    let called = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let called = if called.trim().is_empty() { "a process" } else { called.trim() };
+    Line::made_of(&format!("{called} (pid {pid})"))
+}
+
+/// Whether dpkg left changes behind that are not in its database yet: files with numbers for names.
+pub(super) fn is_interrupted(root: &Root) -> Result<bool, BackendError> {
+    let updates = root.path("/var/lib/dpkg/updates");
+    let entries = fs::read_dir(&updates).map_err(|error| unreadable(&updates, &error))?;
+    let is_number = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+    Ok(entries.flatten().any(|entry| is_number(&entry.file_name().to_string_lossy())))
+}
+
+/// Files that dpkg, or a script by `ucf`, put beside an edited one.
+pub(super) fn set_aside(root: &Root) -> Result<Vec<PathBuf>, BackendError> {
+    const ENDS: [&str; 2] = [".dpkg-dist", ".ucf-dist"];
+    let mut found = Vec::new();
+    let mut open = vec![PathBuf::from("/etc")];
+    while let Some(inside) = open.pop() {
+        let dir = root.path(&inside.to_string_lossy());
+        let entries = match fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            // Something else may be tidying up at the same time.
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(unreadable(&dir, &error)),
+        };
+        for entry in entries {
+            let entry = entry.map_err(|error| unreadable(&dir, &error))?;
+            let kind = entry.file_type().map_err(|error| unreadable(&entry.path(), &error))?;
+            let name = entry.file_name();
+            if kind.is_dir() {
+                open.push(inside.join(name));
+            } else if ENDS.iter().any(|end| name.to_string_lossy().ends_with(end)) {
+                found.push(inside.join(name));
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Why the system should be rebooted: what packages asked for, and a kernel that is not running yet.
+pub(super) fn reboot_reasons(
+    root: &Root,
+    running_kernel: &str,
+    installed: &[Installed],
+) -> Result<Vec<Line>, BackendError> {
+    let mut reasons = Vec::new();
+    if read(root, "/run/reboot-required")?.is_some() {
+        let packages = read(root, "/run/reboot-required.pkgs")?.unwrap_or_default();
+        let mut names: Vec<&str> = packages.lines().map(str::trim).collect();
+        names.retain(|name| !name.is_empty());
+        names.sort_unstable();
+        names.dedup();
+        let asked = |name: &&str| Line::made_of(&format!("{name} asks for a reboot"));
+        reasons.extend(names.iter().map(asked));
+        if reasons.is_empty() {
+            reasons.push("the system asks for a reboot".into());
+        }
+    }
+    reasons.extend(newer_kernel(running_kernel, installed));
+    Ok(reasons)
+}
+
+/// A newer kernel of the running one's flavour. Where the running kernel is no package of this system,
+/// in a container or on a host that boots from elsewhere, its kernels say nothing.
+fn newer_kernel(running: &str, installed: &[Installed]) -> Option<Line> {
+    let release = |package: &Installed| -> Option<String> {
+        let name = package.name.strip_prefix("linux-image-")?;
+        let name = name.strip_prefix("unsigned-").unwrap_or(name);
+        name.starts_with(|first: char| first.is_ascii_digit()).then(|| name.to_owned())
+    };
+    let releases: Vec<String> = installed.iter().filter_map(release).collect();
+    if !releases.iter().any(|release| release == running) {
+        return None;
+    }
+    let (_, flavour) = parts(running);
+    let newest = releases
+        .iter()
+        .filter(|release| parts(release).1 == flavour)
+        .max_by(|a, b| pkgver::deb::compare(parts(a).0, parts(b).0))?;
+    (newest != running)
+        .then(|| Line::made_of(&format!("kernel {newest} is installed, {running} is running")))
+}
+
+/// `6.1.0-21-cloud-amd64` as `6.1.0-21` and `cloud-amd64`.
+fn parts(release: &str) -> (&str, &str) {
+    let is_flavour = |(at, _): &(usize, &str)| {
+        release[at + 1..].starts_with(|first: char| first.is_ascii_alphabetic())
+    };
+    match release.match_indices('-').find(is_flavour) {
+        Some((at, _)) => (&release[..at], &release[at + 1..]),
+        None => (release, ""),
+    }
+}
+
+/// What a file of the system holds; nothing if there is none.
+pub(super) fn read(root: &Root, inside: &str) -> Result<Option<String>, BackendError> {
+    let path = root.path(inside);
+    match fs::read(&path) {
+        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(unreadable(&path, &error)),
+    }
+}
+
+pub(super) fn unreadable(path: &Path, error: &std::io::Error) -> BackendError {
+    BackendError::Unreadable { what: path.display().to_string(), why: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernels(running: &str, names: &[&str]) -> Option<String> {
+        let package = |name: &&str| Installed::new(&format!("linux-image-{name}"), "1", "amd64");
+        let installed: Vec<_> = names.iter().map(package).collect();
+        newer_kernel(running, &installed).map(|line| line.to_string())
+    }
+
+    #[test]
+    fn a_newer_kernel_of_the_same_flavour_is_a_reason_to_reboot() {
+        assert_eq!(
+            kernels("6.1.0-9-amd64", &["6.1.0-9-amd64", "6.1.0-21-amd64", "amd64"]).as_deref(),
+            Some("kernel 6.1.0-21-amd64 is installed, 6.1.0-9-amd64 is running")
+        );
+        assert_eq!(kernels("6.1.0-21-amd64", &["6.1.0-9-amd64", "6.1.0-21-amd64"]), None);
+        assert_eq!(kernels("6.1.0-9-amd64", &["6.1.0-9-amd64", "6.1.0-21-cloud-amd64"]), None);
+        assert_eq!(
+            kernels("5.15.0-91-generic", &["5.15.0-91-generic", "unsigned-5.15.0-101-generic"])
+                .as_deref(),
+            Some("kernel 5.15.0-101-generic is installed, 5.15.0-91-generic is running")
+        );
+    }
+
+    #[test]
+    fn a_container_does_not_ask_for_a_reboot_because_of_kernels_that_lie_in_it() {
+        assert_eq!(kernels("6.8.0-host", &["6.1.0-9-amd64", "6.1.0-21-amd64"]), None);
+        assert_eq!(kernels("6.1.0-9-amd64", &[]), None);
+    }
+}

@@ -1,0 +1,178 @@
+//! What dnf 4 and dnf 5 say alike.
+
+use std::collections::BTreeMap;
+
+use vocab::Line;
+
+use crate::backend::BackendError;
+use crate::backend::rpm::nevra::{Nevra, evr};
+
+/// The format of `repoquery`. dnf 4 ends each line by itself and dnf 5 does not; neither has a `|` in
+/// any of these, and dnf 5 does not expand a tab.
+pub(super) const FORMAT: &str = "%{name}|%{epoch}|%{version}|%{release}|%{arch}\\n";
+
+/// Reads `repoquery --upgrades`: of each name and architecture the newest version.
+pub(super) fn candidates(answer: &str) -> Result<Vec<Nevra>, BackendError> {
+    let mut newest: BTreeMap<(String, String), String> = BTreeMap::new();
+    // A plugin may talk in between, even if it was told to be quiet.
+    for line in answer.lines().map(str::trim).filter(|line| line.contains('|')) {
+        let fields: Vec<&str> = line.split('|').collect();
+        let [name, epoch, version, release, arch] = fields[..] else {
+            return Err(BackendError::Unreadable {
+                what: "the list of updates".to_owned(),
+                why: format!("`{line}` is no package"),
+            });
+        };
+        let evr = evr(epoch, version, release);
+        let known = newest.entry((name.to_owned(), arch.to_owned())).or_insert_with(|| evr.clone());
+        if pkgver::rpm::compare(known, &evr).is_lt() {
+            *known = evr;
+        }
+    }
+    Ok(newest.into_iter().map(|((name, arch), evr)| Nevra { name, evr, arch }).collect())
+}
+
+/// The packages whose update would take another package away: the names below which the table says
+/// `replacing` with a name of its own.
+pub(super) fn replacers(said: &str) -> Vec<String> {
+    let mut owner = "";
+    let mut found = Vec::new();
+    for line in said.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            // dnf 4 writes `name.arch version`, dnf 5 `name arch version …`.
+            ["replacing", replaced, ..] if line.starts_with("  ") => {
+                let name = match replaced.rsplit_once('.') {
+                    Some((name, _)) if words.len() == 3 => name,
+                    _ => replaced,
+                };
+                if name != owner && !found.iter().any(|known| known == owner) {
+                    found.push(owner.to_owned());
+                }
+            }
+            // A row stands one space from the left; what was too wide for it, further in.
+            [name, ..] if line.starts_with(' ') && !line.starts_with("  ") => owner = name,
+            _ => {}
+        }
+    }
+    found
+}
+
+/// How many bytes would be fetched: `Total download size: 1.3 M`, `Need to download 19 KiB.`
+pub(super) fn download_bytes(said: &str) -> Option<u64> {
+    let after = |sign: &str| said.lines().find_map(|line| Some(line.split_once(sign)?.1));
+    let text = after("Total download size:").or_else(|| after("Need to download"))?;
+    bytes(text)
+}
+
+/// How much more room it takes: `After this operation, 22 B extra will be used (…)`.
+pub(super) fn disk_bytes(said: &str) -> Option<i64> {
+    let line = said.lines().find_map(|line| line.strip_prefix("After this operation, "))?;
+    let size = i64::try_from(bytes(line)?).ok()?;
+    Some(if line.contains("will be freed") { -size } else { size })
+}
+
+/// `1.3 M`, `19 KiB.`, `812`.
+fn bytes(text: &str) -> Option<u64> {
+    let mut words = text.split_whitespace();
+    let number: f64 = words.next()?.parse().ok()?;
+    let factor = match words.next().and_then(|unit| unit.chars().next()) {
+        Some('k' | 'K') => 1024.0,
+        Some('M') => 1024.0 * 1024.0,
+        Some('G') => 1024.0 * 1024.0 * 1024.0,
+        Some('T') => 1024.0 * 1024.0 * 1024.0 * 1024.0,
+        _ => 1.0,
+    };
+    // Estimates of some gigabytes: nothing is lost that anyone would miss.
+    let bytes = (number * factor).max(0.0);
+    (bytes < 1e18).then_some(bytes as u64)
+}
+
+/// Why a system should be rebooted, from `needs-restarting -r`. Its exit code 1 says yes, and also that
+/// there is no such command: only the words count.
+pub(super) fn reboot(said: &str) -> Option<Vec<Line>> {
+    if said.contains("Reboot should not be necessary")
+        || said.contains("No core libraries or services have been updated")
+    {
+        return Some(Vec::new());
+    }
+    if !said.contains("Reboot is required") {
+        return None;
+    }
+    let names = said.lines().filter_map(|line| line.trim().strip_prefix("* "));
+    let mut reasons: Vec<Line> = names
+        .map(|name| Line::from(format!("{} was updated since the last boot", name.trim())))
+        .collect();
+    if reasons.is_empty() {
+        reasons.push("dnf says that a reboot is required".into());
+    }
+    Some(reasons)
+}
+
+/// Whether dnf does not know the command: it is a plugin's, and the plugin is not installed.
+pub(super) fn is_unknown_command(said: &str) -> bool {
+    ["No such command", "Unknown argument", "Unknown command"]
+        .iter()
+        .any(|sign| said.contains(sign))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_of_several_versions_is_the_candidate() {
+        let answer = "bash|0|5.1.8|6.el9|noarch\n\nopenssl-libs|1|3.0.1|44.el9_0|noarch\n\n\
+                      openssl-libs|1|3.0.1|43.el9_0|noarch\n";
+        let list = candidates(answer).unwrap();
+        let texts: Vec<String> = list.iter().map(|p| format!("{} {}", p.name, p.evr)).collect();
+        assert_eq!(texts, ["bash 5.1.8-6.el9", "openssl-libs 1:3.0.1-44.el9_0"]);
+        let noise = "Updating Subscription Management repositories.\n";
+        assert_eq!(candidates(&format!("{noise}{answer}")).unwrap(), list);
+        assert!(candidates("bash|0|5.1.8|6.el9\n").is_err());
+    }
+
+    #[test]
+    fn an_update_that_takes_another_package_away_is_known_by_what_it_replaces() {
+        let four = " eater                noarch         2-1          t         6.2 k\n     \
+                    replacing  victim.noarch 1-1\n openssl-libs noarch 1 t 6.2 k\n";
+        assert_eq!(replacers(four), ["eater"]);
+        let five = " bash              noarch 0:5.1.8-6.el9 t           24.0   B\n   \
+                    replacing bash  noarch 0:5.1.8-4.el9 t           24.0   B\n eater noarch 0:2-1 t 8 B\n   \
+                    replacing eater noarch 0:1-1 t 8 B\n   replacing victim noarch 0:1-1 t 8 B\n";
+        assert_eq!(replacers(five), ["eater"]);
+    }
+
+    #[test]
+    fn sizes_are_read_in_both_spellings() {
+        assert_eq!(download_bytes("Total download size: 1.5 M\n"), Some(1_572_864));
+        assert_eq!(
+            download_bytes("Total size of inbound is 50 KiB. Need to download 19 KiB.\n"),
+            Some(19_456)
+        );
+        assert_eq!(download_bytes("Total size: 44 k\n"), None, "nothing is fetched");
+        assert_eq!(
+            disk_bytes("After this operation, 88 B extra will be used (install …).\n"),
+            Some(88)
+        );
+        assert_eq!(
+            disk_bytes("After this operation, 2 KiB will be freed (install …).\n"),
+            Some(-2048)
+        );
+        assert_eq!(disk_bytes("Installed size: 3 k\n"), None);
+    }
+
+    #[test]
+    fn only_words_say_that_a_reboot_is_needed() {
+        let yes = "Core libraries or services have been updated since boot-up:\n  * kernel-core\n  \
+                   * systemd\n\nReboot is required to fully utilize these updates.\n";
+        let reasons = reboot(yes).unwrap();
+        assert_eq!(reasons[1].as_str(), "systemd was updated since the last boot");
+        assert_eq!(reasons.len(), 2);
+        let no = "No core libraries or services have been updated since boot-up.\nReboot should not be necessary.\n";
+        assert_eq!(reboot(no), Some(Vec::new()));
+        let unknown = "No such command: needs-restarting. Please use /usr/bin/dnf --help\n";
+        assert_eq!(reboot(unknown), None);
+        assert!(is_unknown_command(unknown) && !is_unknown_command(yes));
+    }
+}

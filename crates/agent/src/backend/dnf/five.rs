@@ -1,0 +1,184 @@
+//! What dnf 5 says: JSON of advisories, and a table of what it would do.
+
+use serde_json::Value;
+
+use crate::backend::BackendError;
+use crate::backend::rpm::advisory::{Fix, severity, update_type};
+use crate::backend::rpm::nevra::{Nevra, plain};
+use crate::backend::rpm::transaction::Moves;
+
+/// Reads `advisory info --json`.
+pub(super) fn fixes(answer: &str) -> Result<Vec<Fix>, BackendError> {
+    let unreadable =
+        |why: String| BackendError::Unreadable { what: "the advisories".to_owned(), why };
+    // Nothing at all is said where there is no advisory, and a plugin may talk before anything is.
+    let Some(start) = answer.find('[') else {
+        return match answer.contains('{') {
+            true => Err(unreadable("it is no list".to_owned())),
+            false => Ok(Vec::new()),
+        };
+    };
+    let answer = &answer[start..];
+    let list: Value =
+        serde_json::from_str(answer).map_err(|error| unreadable(error.to_string()))?;
+    let list = list.as_array().ok_or_else(|| unreadable("it is no list".to_owned()))?;
+    Ok(list.iter().flat_map(fixes_of).collect())
+}
+
+fn fixes_of(advisory: &Value) -> Vec<Fix> {
+    let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
+    let references = advisory["references"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let cves: Vec<String> = references
+        .iter()
+        .filter(|reference| text(reference, "Type").eq_ignore_ascii_case("cve"))
+        .map(|reference| text(reference, "Id"))
+        .collect();
+    packages(&advisory["collections"])
+        .into_iter()
+        .map(|package| Fix {
+            advisory: text(advisory, "Name"),
+            update_type: update_type(&text(advisory, "Type")),
+            severity: severity(&text(advisory, "Severity")),
+            cves: cves.clone(),
+            name: package.name,
+            arch: package.arch,
+            evr: package.evr,
+        })
+        .collect()
+}
+
+/// The packages of one collection, or of a list of them.
+fn packages(collections: &Value) -> Vec<Nevra> {
+    match collections {
+        Value::Array(list) => list.iter().flat_map(packages).collect(),
+        one => {
+            let list = one["packages"].as_array().map(Vec::as_slice).unwrap_or_default();
+            list.iter().filter_map(|package| Nevra::parse(package.as_str()?)).collect()
+        }
+    }
+}
+
+/// Reads the table of what would be done: sections of rows, and below a row what it replaces.
+pub(super) fn moves(said: &str) -> Moves {
+    let mut moves = Moves::default();
+    let mut goes = None;
+    for line in said.lines() {
+        if !line.starts_with(' ') {
+            let opens = |words: &[&str]| words.iter().any(|word| line.starts_with(word));
+            goes = if opens(&["Removing"]) {
+                Some(true)
+            } else {
+                opens(&["Upgrading", "Installing", "Downgrading", "Reinstalling"]).then_some(false)
+            };
+            continue;
+        }
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match (goes, words.as_slice()) {
+            (Some(_), ["replacing", name, arch, evr, ..]) => {
+                moves.goes.push(nevra(name, arch, evr));
+            }
+            (Some(true), [name, arch, evr, _, ..]) => moves.goes.push(nevra(name, arch, evr)),
+            (Some(false), [name, arch, evr, _, ..]) => moves.comes.push(nevra(name, arch, evr)),
+            _ => {}
+        }
+    }
+    moves
+}
+
+fn nevra(name: &str, arch: &str, evr: &str) -> Nevra {
+    Nevra { name: name.to_owned(), evr: plain(evr).to_owned(), arch: arch.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vocab::{Severity, UpdateType};
+
+    /// dnf 5.4, `advisory info --json`, shortened.
+    const ADVISORIES: &str = r#"[
+  {
+    "Name":"TSA-2024:0001",
+    "Severity":"Important",
+    "Type":"security",
+    "references":[
+      {"Title":"CVE-2022-3602","Id":"CVE-2022-3602","Type":"cve","Url":"https:\/\/example.invalid"},
+      {"Title":"bz","Id":"123","Type":"bugzilla","Url":"https:\/\/b"}
+    ],
+    "collections":{"packages":["openssl-libs-1:3.0.1-43.el9_0.noarch"]}
+  },
+  {
+    "Name":"TBA-2024:0003","Severity":"None","Type":"bugfix","references":[],
+    "collections":{"packages":["bash-5.1.8-6.el9.noarch","bash-doc-5.1.8-6.el9.noarch"]}
+  }
+]"#;
+
+    #[test]
+    fn advisories_come_with_their_cves_and_packages() {
+        let fixes = fixes(ADVISORIES).unwrap();
+        let names: Vec<&str> = fixes.iter().map(|fix| fix.name.as_str()).collect();
+        assert_eq!(names, ["openssl-libs", "bash", "bash-doc"]);
+        assert_eq!(fixes[0].evr, "1:3.0.1-43.el9_0");
+        assert_eq!(fixes[0].cves, ["CVE-2022-3602"]);
+        assert_eq!(fixes[0].severity, Some(Severity::High));
+        assert_eq!((fixes[1].update_type, fixes[1].severity), (UpdateType::Bugfix, None));
+    }
+
+    #[test]
+    fn silence_is_no_advisory_and_noise_is_an_error() {
+        assert_eq!(super::fixes("").unwrap(), []);
+        assert_eq!(super::fixes("[]\n").unwrap(), []);
+        assert!(super::fixes("{}").is_err());
+        assert_eq!(super::fixes("Updating and loading\n[]\n").unwrap(), []);
+        assert!(super::fixes("[ {\"Name\":").is_err());
+    }
+
+    /// dnf 5.4, `--assumeno upgrade`.
+    const TABLE: &str = "\
+Updating and loading repositories:
+Repositories loaded.
+Problem 1: cannot install the best update candidate for package broken-1-1.noarch
+  - nothing provides nowhere needed by broken-2-1.noarch from t
+
+Package                   Arch   Version          Repository      Size
+Upgrading:
+ eater                    noarch 0:2-1            t            8.0   B
+   replacing eater        noarch 0:1-1            t            8.0   B
+   replacing victim       noarch 0:1-1            t            8.0   B
+ openssl-libs             noarch 1:3.0.1-43.el9_0 t           30.0   B
+   replacing openssl-libs noarch 1:3.0.1-41.el9_0 t           30.0   B
+Installing:
+ kernel-core              noarch 0:5.14.0-162.el9 t           30.0   B
+Installing dependencies:
+ extra                    noarch 0:1-1            t            8.0   B
+Removing:
+ kernel-core              noarch 0:5.14.0-60.el9  t           30.0   B
+Skipping packages with broken dependencies:
+ broken                   noarch 2-1              t            8.0   B
+
+Transaction Summary:
+ Installing:         1 package
+ Upgrading:          2 packages
+ Replacing:          3 packages
+
+Total size of inbound packages is 19 KiB. Need to download 19 KiB.
+After this operation, 22 B extra will be used (install 68 B, remove 46 B).
+Operation aborted by the user.
+";
+
+    #[test]
+    fn the_table_tells_what_comes_and_what_goes() {
+        let moves = moves(TABLE);
+        let text = |list: &[Nevra]| {
+            let names: Vec<String> = list.iter().map(|p| format!("{}={}", p.name, p.evr)).collect();
+            names.join(" ")
+        };
+        assert_eq!(
+            text(&moves.comes),
+            "eater=2-1 openssl-libs=1:3.0.1-43.el9_0 kernel-core=5.14.0-162.el9 extra=1-1"
+        );
+        assert_eq!(
+            text(&moves.goes),
+            "eater=1-1 victim=1-1 openssl-libs=1:3.0.1-41.el9_0 kernel-core=5.14.0-60.el9"
+        );
+    }
+}

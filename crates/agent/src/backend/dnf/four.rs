@@ -1,0 +1,151 @@
+//! What dnf 4 says. It knows no format for programs but the one of `repoquery`; the rest is text, in
+//! English because the locale is C.
+
+use crate::backend::rpm::advisory::{Fix, severity, update_type};
+use crate::backend::rpm::nevra::{Nevra, plain};
+use crate::backend::rpm::transaction::Moves;
+use vocab::{Severity, UpdateType};
+
+/// Reads `updateinfo list`, and `updateinfo list --with-cve`: the one has the advisory of each package
+/// version in its first column, the other one each CVE. What they say of the same version is joined.
+pub(super) fn fixes(advisories: &str, with_cves: &str) -> Vec<Fix> {
+    let cves: Vec<(String, Nevra)> = with_cves
+        .lines()
+        .filter_map(row)
+        .map(|(cve, _, package)| (cve.to_owned(), package))
+        .collect();
+    advisories
+        .lines()
+        .filter_map(row)
+        .map(|(advisory, label, package)| {
+            let (update_type, severity) = kind(label);
+            let same = cves.iter().filter(|(_, of)| *of == package);
+            Fix {
+                advisory: advisory.to_owned(),
+                update_type,
+                severity,
+                // Two advisories for one version are told apart by nothing; a bug fix is for no CVE.
+                cves: match update_type {
+                    UpdateType::Security => same.map(|(cve, _)| cve.clone()).collect(),
+                    _ => Vec::new(),
+                },
+                name: package.name,
+                arch: package.arch,
+                evr: package.evr,
+            }
+        })
+        .collect()
+}
+
+/// `TSA-2024:0001 Important/Sec. openssl-libs-1:3.0.1-43.el9_0.noarch`.
+fn row(line: &str) -> Option<(&str, &str, Nevra)> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    match words.as_slice() {
+        [first, label, package] => Some((first, label, Nevra::parse(package)?)),
+        _ => None,
+    }
+}
+
+/// `Important/Sec.` is security, `bugfix` is a bug fix.
+fn kind(label: &str) -> (UpdateType, Option<Severity>) {
+    match label.strip_suffix("/Sec.") {
+        Some(word) => (UpdateType::Security, severity(word)),
+        None => (update_type(label), None),
+    }
+}
+
+/// Reads what `dnf -v` tells while it resolves: a line a package, which no width of a terminal breaks.
+/// The second list holds what would be downgraded; what goes for it, dnf does not tell.
+pub(super) fn moves(said: &str) -> (Moves, Vec<Nevra>) {
+    let mut moves = Moves::default();
+    let mut downgrades = Vec::new();
+    for line in said.lines() {
+        let Some(rest) = line.trim().strip_prefix("---> Package ") else { continue };
+        let Some((package, what)) = rest.split_once(" will be ") else { continue };
+        let Some(package) = name_arch_evr(package) else { continue };
+        match what.trim() {
+            "installed" | "an upgrade" | "reinstalled" | "obsoleting" => moves.comes.push(package),
+            "a downgrade" => downgrades.push(package),
+            "upgraded" | "erased" | "obsoleted" => moves.goes.push(package),
+            _ => {}
+        }
+    }
+    (moves, downgrades)
+}
+
+/// `openssl-libs.noarch 1:3.0.1-43.el9_0`.
+fn name_arch_evr(text: &str) -> Option<Nevra> {
+    let (name_arch, evr) = text.split_once(' ')?;
+    let (name, arch) = name_arch.rsplit_once('.')?;
+    Some(Nevra { name: name.to_owned(), evr: plain(evr).to_owned(), arch: arch.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::rpm::nevra::Nevra;
+
+    /// dnf 4.14: the advisory names -43, while the repository offers -44.
+    const LIST: &str = "\
+TBA-2024:0003 bugfix         bash-5.1.8-6.el9.noarch
+TSA-2024:0002 Moderate/Sec.  kernel-core-5.14.0-162.el9.noarch
+TSA-2024:0001 Important/Sec. openssl-libs-1:3.0.1-43.el9_0.noarch
+";
+    const WITH_CVES: &str = "\
+CVE-2024-0001 Moderate/Sec.  kernel-core-5.14.0-162.el9.noarch
+CVE-2022-3602 Important/Sec. openssl-libs-1:3.0.1-43.el9_0.noarch
+CVE-2022-3786 Important/Sec. openssl-libs-1:3.0.1-43.el9_0.noarch
+";
+
+    #[test]
+    fn advisories_and_cves_are_joined_by_the_version_that_both_name() {
+        let fixes = fixes(LIST, WITH_CVES);
+        let lines: Vec<String> = fixes
+            .iter()
+            .map(|fix| format!("{} {} {} {}", fix.advisory, fix.name, fix.evr, fix.cves.join(",")))
+            .collect();
+        assert_eq!(
+            lines,
+            [
+                "TBA-2024:0003 bash 5.1.8-6.el9 ",
+                "TSA-2024:0002 kernel-core 5.14.0-162.el9 CVE-2024-0001",
+                "TSA-2024:0001 openssl-libs 1:3.0.1-43.el9_0 CVE-2022-3602,CVE-2022-3786",
+            ]
+        );
+        assert_eq!(fixes[2].severity, Some(Severity::High));
+        assert_eq!((fixes[0].update_type, fixes[0].severity), (UpdateType::Bugfix, None));
+    }
+
+    #[test]
+    fn a_security_advisory_without_a_severity_is_still_one() {
+        let fixes = fixes("RLSA-1 Unknown/Sec. a-1-1.noarch\nLast metadata expiration check\n", "");
+        assert_eq!((fixes.len(), fixes[0].update_type), (1, UpdateType::Security));
+        assert_eq!(fixes[0].severity, None);
+    }
+
+    /// dnf 4.14, `-v --assumeno upgrade`.
+    const RESOLVING: &str = "\
+DNF version: 4.14.0
+--> Starting dependency resolution
+---> Package extra.noarch 1-1 will be installed
+---> Package victim.noarch 1-1 will be obsoleted
+---> Package eater.noarch 1-1 will be upgraded
+---> Package eater.noarch 2-1 will be an upgrade
+---> Package openssl-libs.noarch 1:3.0.1-41.el9_0 will be upgraded
+---> Package openssl-libs.noarch 1:3.0.1-44.el9_0 will be an upgrade
+---> Package older.noarch 1-1 will be a downgrade
+--> Finished dependency resolution
+";
+
+    #[test]
+    fn every_package_that_comes_or_goes_is_told_on_a_line_of_its_own() {
+        let (moves, downgrades) = moves(RESOLVING);
+        let text = |list: &[Nevra]| {
+            let names: Vec<String> = list.iter().map(|p| format!("{}={}", p.name, p.evr)).collect();
+            names.join(" ")
+        };
+        assert_eq!(text(&moves.comes), "extra=1-1 eater=2-1 openssl-libs=1:3.0.1-44.el9_0");
+        assert_eq!(text(&moves.goes), "victim=1-1 eater=1-1 openssl-libs=1:3.0.1-41.el9_0");
+        assert_eq!(text(&downgrades), "older=1-1");
+    }
+}

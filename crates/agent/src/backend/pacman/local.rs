@@ -1,0 +1,169 @@
+//! pacman's list of what is installed: a folder a package, in it `desc` and `files`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use crate::backend::BackendError;
+
+/// What is installed, and what is wrong with the list.
+#[derive(Debug, Default)]
+pub(super) struct Local {
+    pub(super) packages: Vec<Package>,
+    /// One line a package that was left half done.
+    pub(super) damage: Vec<String>,
+}
+
+/// One installed package.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Package {
+    pub(super) name: String,
+    pub(super) version: String,
+    pub(super) arch: String,
+    /// What it was built from, together with others.
+    pub(super) base: String,
+    pub(super) packager: String,
+    pub(super) groups: Vec<String>,
+    /// What it stands for besides itself: `name`, `name=version`.
+    pub(super) provides: Vec<String>,
+    /// What it cannot live with: `name`, `name<2`.
+    pub(super) conflicts: Vec<String>,
+    pub(super) bytes: i64,
+    /// Configuration that is kept when it was edited, without the first `/`.
+    pub(super) backups: Vec<String>,
+}
+
+impl Local {
+    /// Reads the folder `local`.
+    pub(super) fn read(folder: &Path) -> Result<Local, BackendError> {
+        let unreadable = |error: std::io::Error| BackendError::Unreadable {
+            what: folder.display().to_string(),
+            why: error.to_string(),
+        };
+        let mut local = Local::default();
+        let mut entries = fs::read_dir(folder)
+            .map_err(unreadable)?
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(unreadable)?;
+        entries.sort_by_key(fs::DirEntry::file_name);
+        for entry in entries.iter().filter(|entry| entry.path().is_dir()) {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            // A package without files has an empty list of them, but it has one.
+            let text = |file: &str| fs::read_to_string(entry.path().join(file));
+            let (desc, files) = (text("desc").unwrap_or_default(), text("files"));
+            let package = Package::read(&desc, files.as_deref().unwrap_or_default());
+            if package.name.is_empty() || package.version.is_empty() {
+                local.damage.push(format!("{name}: its description is missing or cut off"));
+                continue;
+            }
+            if files.is_err() {
+                local.damage.push(format!("{name}: its list of files is missing"));
+            }
+            local.packages.push(package);
+        }
+        local.note_duplicates();
+        Ok(local)
+    }
+
+    /// An upgrade that is cut off between the new entry and the old one's end leaves both.
+    fn note_duplicates(&mut self) {
+        let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for package in &self.packages {
+            versions.entry(&package.name).or_default().push(&package.version);
+        }
+        let twice = versions.iter().filter(|(_, versions)| versions.len() > 1);
+        let lines: Vec<String> = twice
+            .map(|(name, versions)| {
+                format!("{name}: listed more than once: {}", versions.join(", "))
+            })
+            .collect();
+        self.damage.extend(lines);
+    }
+}
+
+impl Package {
+    fn read(desc: &str, files: &str) -> Package {
+        let desc = sections(desc);
+        let one = |key: &str| {
+            let values = desc.get(key).map_or(&[][..], Vec::as_slice);
+            values.first().copied().unwrap_or_default().to_owned()
+        };
+        let name = one("NAME");
+        let base = Some(one("BASE")).filter(|base| !base.is_empty());
+        let all = |key: &str| {
+            let values = desc.get(key).into_iter().flatten();
+            values.map(|value| (*value).to_owned()).collect::<Vec<String>>()
+        };
+        // The path, a tab, and the sum of what was delivered.
+        let backups = sections(files).remove("BACKUP").unwrap_or_default().into_iter();
+        let backups = backups.map(|line| line.split('\t').next().unwrap_or(line).to_owned());
+        Package {
+            version: one("VERSION"),
+            arch: one("ARCH"),
+            base: base.unwrap_or_else(|| name.clone()),
+            packager: one("PACKAGER"),
+            groups: all("GROUPS"),
+            provides: all("PROVIDES"),
+            conflicts: all("CONFLICTS"),
+            bytes: one("SIZE").parse().unwrap_or(0),
+            backups: backups.collect(),
+            name,
+        }
+    }
+}
+
+/// `%KEY%`, then its values, a line each, until an empty line.
+fn sections(text: &str) -> BTreeMap<&str, Vec<&str>> {
+    let mut sections: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut key = None;
+    for line in text.lines() {
+        let heading = line.strip_prefix('%').and_then(|rest| rest.strip_suffix('%'));
+        match (heading, key) {
+            (Some(heading), None) => key = Some(heading),
+            (_, Some(_)) if line.is_empty() => key = None,
+            (_, Some(key)) => sections.entry(key).or_default().push(line),
+            (None, None) => (),
+        }
+    }
+    sections
+}
+
+/// Whether a pattern of `IgnorePkg` means this name: `*` is anything, `?` one character, `[…]` one of
+/// those.
+pub(super) fn matches(pattern: &str, name: &str) -> bool {
+    let Some(first) = pattern.chars().next() else { return name.is_empty() };
+    let rest = &pattern[first.len_utf8()..];
+    let mut chars = name.chars();
+    match first {
+        '*' => name
+            .char_indices()
+            .map(|(at, _)| at)
+            .chain([name.len()])
+            .any(|at| matches(rest, &name[at..])),
+        '?' => chars.next().is_some() && matches(rest, chars.as_str()),
+        '[' if rest[1.min(rest.len())..].contains(']') => {
+            let end = 1 + rest[1..].find(']').unwrap_or(0);
+            let (set, rest) = (&rest[..end], &rest[end + 1..]);
+            chars.next().is_some_and(|c| in_set(set, c)) && matches(rest, chars.as_str())
+        }
+        literal => chars.next() == Some(literal) && matches(rest, chars.as_str()),
+    }
+}
+
+/// `abc`, `a-z`, `!abc`.
+fn in_set(set: &str, c: char) -> bool {
+    let negated = set.strip_prefix(['!', '^']);
+    let members: Vec<char> = negated.unwrap_or(set).chars().collect();
+    let mut at = 0;
+    let mut found = false;
+    while at < members.len() {
+        if at + 2 < members.len() && members[at + 1] == '-' {
+            found |= (members[at]..=members[at + 2]).contains(&c);
+            at += 3;
+        } else {
+            found |= members[at] == c;
+            at += 1;
+        }
+    }
+    found != negated.is_some()
+}

@@ -1,0 +1,319 @@
+//! pacman, of Arch and its kin.
+//!
+//! **Looking changes nothing.** Fresh lists are fetched into a folder of our own, beside which the real
+//! list of installed packages is linked in. Lists fetched into pacman's own place would turn the next
+//! `pacman -S something` of an administrator into a partial upgrade.
+//!
+//! **Partial upgrades.** Arch supports upgrading everything or nothing: its packages rarely say which
+//! version of a library they need. An order for some packages is carried out all the same, exactly these
+//! and what pacman knows that they need, because that is what was ordered; an order for everything is
+//! the supported way. Installing brings pacman's own lists up to date in the same transaction
+//! (`-Sy NAME=VERSION`), as it must to find the new versions; if the mirrors have moved on since they
+//! were resolved, pacman does not find them and nothing is installed.
+//!
+//! pacman knows nothing of security: no update is called one here.
+
+mod conflicts;
+mod local;
+mod said;
+
+#[cfg(test)]
+mod tests;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use vocab::listing::{Installed, Pending};
+use vocab::{BlockedBy, Line, PackageManager};
+
+use super::{Backend, BackendError, Change, Choice, Diagnosis, LockHolder, Transaction, kernel};
+use crate::command::{Answer, Command};
+use crate::root::Root;
+use conflicts::Party;
+use local::Local;
+
+/// Our own folder of lists, inside the root.
+const LISTS: &str = "/var/cache/fleetmend/pacman";
+/// How long a question may take; resolving reads some ten megabytes of lists.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// pacman on the system under one root.
+#[derive(Debug, Clone)]
+pub struct Pacman {
+    root: Root,
+    proc: PathBuf,
+}
+
+impl Pacman {
+    /// pacman of the system under this root.
+    pub fn new(root: Root) -> Pacman {
+        Pacman { root, proc: PathBuf::from("/proc") }
+    }
+
+    /// Whether the system under this root is managed by pacman.
+    pub fn manages(root: &Root) -> bool {
+        root.has_program("pacman") && root.path("/var/lib/pacman/local").is_dir()
+    }
+
+    /// A command of pacman's that never prompts.
+    fn pacman(&self, action: &str) -> Command {
+        self.root.inside("pacman").args([action, "--noconfirm", "--color", "never"])
+    }
+
+    /// One that uses our own lists and leaves pacman's alone.
+    fn looking(&self, action: &str) -> Command {
+        self.pacman(action).args(["--dbpath", LISTS, "--logfile", "/dev/null"])
+    }
+
+    fn ask(&self, what: &'static str, command: &Command) -> Result<Answer, BackendError> {
+        let answer = command.ask(PATIENCE)?;
+        if answer.exit == Some(0) {
+            return Ok(answer);
+        }
+        let diagnosis = self.diagnose(answer.exit, &format!("{}{}", answer.stdout, answer.stderr));
+        Err(BackendError::Failed { what, diagnosis })
+    }
+
+    /// What a setting of pacman's says, a value a line.
+    fn setting(&self, name: &str) -> Result<Vec<String>, BackendError> {
+        let answer = self.ask("pacman-conf", &self.root.inside("pacman-conf").arg(name))?;
+        Ok(answer.stdout.lines().map(str::to_owned).collect())
+    }
+
+    /// Where pacman keeps its list of what is installed, inside the root.
+    fn database(&self) -> Result<String, BackendError> {
+        let place = self.setting("DBPath")?.pop();
+        Ok(place.unwrap_or_else(|| "/var/lib/pacman".to_owned()).trim_end_matches('/').to_owned())
+    }
+
+    fn local(&self) -> Result<Local, BackendError> {
+        Local::read(&self.root.path(&self.database()?).join("local"))
+    }
+
+    fn lock(&self) -> Result<PathBuf, BackendError> {
+        Ok(self.root.path(&self.database()?).join("db.lck"))
+    }
+}
+
+/// `NAME=VERSION`, which pacman takes for exactly that.
+fn exactly(chosen: &[Choice]) -> impl Iterator<Item = String> + '_ {
+    chosen.iter().map(|choice| format!("{}={}", choice.name, choice.to))
+}
+
+impl Backend for Pacman {
+    fn manager(&self) -> PackageManager {
+        PackageManager::Pacman
+    }
+
+    fn installed(&self) -> Result<Vec<Installed>, BackendError> {
+        let ignored = (self.setting("IgnorePkg")?, self.setting("IgnoreGroup")?);
+        let held = |package: &local::Package| {
+            ignored.0.iter().any(|pattern| local::matches(pattern, &package.name))
+                || package
+                    .groups
+                    .iter()
+                    .any(|group| ignored.1.iter().any(|pattern| local::matches(pattern, group)))
+        };
+        let listed = |package: &local::Package| {
+            let mut installed = Installed::new(&package.name, &package.version, &package.arch)
+                .with_source(&package.base, &package.version);
+            installed.origin = Some(package.packager.clone()).filter(|name| !name.is_empty());
+            installed.held = held(package);
+            installed
+        };
+        Ok(self.local()?.packages.iter().map(listed).collect())
+    }
+
+    fn refresh(&self) -> Vec<Command> {
+        let database = self.database().unwrap_or_else(|_| "/var/lib/pacman".to_owned());
+        let inside = |program: &str| self.root.inside(program);
+        vec![
+            inside("mkdir").args(["-p", LISTS]),
+            inside("ln").args(["-sfn", &format!("{database}/local"), &format!("{LISTS}/local")]),
+            // Nobody but the agent, which does one thing at a time, works in this folder: a lock in it
+            // was left behind by a question that was cut off. pacman's own lock is never touched.
+            inside("rm").args(["-f", &format!("{LISTS}/db.lck")]),
+            self.looking("-Sy"),
+        ]
+    }
+
+    fn pending(&self, installed: &[Installed]) -> Result<Vec<Pending>, BackendError> {
+        let command = self.looking("-Qu");
+        let answer = command.ask(PATIENCE)?;
+        // 1 is "none", and also "I could not": the words tell them apart.
+        let none = answer.exit == Some(1) && !said::has_error(&answer.stderr);
+        if answer.exit != Some(0) && !none {
+            let diagnosis = self.diagnose(answer.exit, &answer.stderr);
+            return Err(BackendError::Failed { what: "pacman -Qu", diagnosis });
+        }
+        let arch = |name: &str| {
+            let found = installed.iter().find(|package| package.name == name);
+            found.map_or("", |package| package.arch.as_str())
+        };
+        let updates = said::updates(&answer.stdout)?;
+        Ok(updates
+            .iter()
+            .map(|update| {
+                let mut pending =
+                    Pending::new(&update.name, arch(&update.name), &update.from, &update.to);
+                pending.blocked_by = update.ignored.then_some(BlockedBy::Held);
+                pending
+            })
+            .collect())
+    }
+
+    fn resolve(&self, chosen: &[Choice]) -> Result<Transaction, BackendError> {
+        let question = self.looking("-S").args(["--needed", "--print", "--print-format"]);
+        let question = question.args(["%n\t%v\t%r\t%s", "--"]).args(exactly(chosen));
+        let answer = question.ask(PATIENCE)?;
+        let words = format!("{}{}", answer.stdout, answer.stderr);
+        if answer.exit != Some(0) {
+            return Err(BackendError::Conflict(self.diagnose(answer.exit, &words).message));
+        }
+        let targets = said::targets(&answer.stdout)?;
+        if targets.is_empty() {
+            return Ok(Transaction::default());
+        }
+        let names = targets.iter().map(|target| format!("{}/{}", target.repository, target.name));
+        let about = self.looking("-Si").arg("--").args(names);
+        let about = said::about(&self.ask("pacman -Si", &about)?.stdout);
+        let local = self.local()?;
+        refuse_conflicts(&targets, &about, &local)?;
+        let mut transaction = Transaction {
+            download_bytes: Some(targets.iter().map(|target| target.bytes).sum()),
+            disk_bytes: Some(0),
+            ..Transaction::default()
+        };
+        for target in targets {
+            let old = local.packages.iter().find(|package| package.name == target.name);
+            let known = about.iter().find(|package| package.name == target.name);
+            let more = known.map(|package| {
+                package.installed_bytes.saturating_sub(old.map_or(0, |package| package.bytes))
+            });
+            let sum = transaction.disk_bytes.zip(more);
+            transaction.disk_bytes = sum.map(|(sum, more)| sum.saturating_add(more));
+            transaction.changes.push(Change {
+                arch: known.map(|package| package.arch.clone()).unwrap_or_default(),
+                from: old.map(|package| package.version.clone()),
+                to: Some(target.version),
+                name: target.name,
+            });
+        }
+        transaction.changes.sort();
+        Ok(transaction)
+    }
+
+    fn download(&self, chosen: &[Choice]) -> Vec<Command> {
+        vec![
+            self.looking("-S")
+                .args(["--downloadonly", "--needed", "--noprogressbar", "--"])
+                .args(exactly(chosen)),
+        ]
+    }
+
+    fn install(&self, chosen: &[Choice]) -> Vec<Command> {
+        // Not `-Su`: that would also replace packages by others, which is a removal.
+        vec![self.pacman("-Sy").args(["--needed", "--noprogressbar", "--"]).args(exactly(chosen))]
+    }
+
+    fn lock_holder(&self) -> Result<Option<LockHolder>, BackendError> {
+        let path = self.lock()?;
+        let Ok(lock) = fs::symlink_metadata(&path) else { return Ok(None) };
+        // The lock is that the file exists; whoever made it keeps it open.
+        if let Some(pid) = holder_of(&self.proc, (lock.dev(), lock.ino())) {
+            let comm = fs::read_to_string(self.proc.join(pid.to_string()).join("comm"));
+            let name = comm.unwrap_or_default();
+            let name = Line::made_of(&format!("{} (pid {pid})", name.trim()));
+            return Ok(Some(LockHolder { pid: Some(pid), name }));
+        }
+        // It may have been let go while we looked.
+        if !path.exists() {
+            return Ok(None);
+        }
+        let inside = path.strip_prefix(self.root.dir()).unwrap_or(&path).display();
+        let why = format!(
+            "nobody: /{inside} was left behind by a pacman that was cut off. Once it is certain that \
+             no pacman runs, remove the file"
+        );
+        Ok(Some(LockHolder { pid: None, name: Line::made_of(&why) }))
+    }
+
+    fn damage(&self) -> Result<Vec<Line>, BackendError> {
+        Ok(self.local()?.damage.iter().map(|line| Line::made_of(line)).collect())
+    }
+
+    fn repair(&self) -> Vec<Command> {
+        // pacman has no way to finish what was cut off; a person reinstalls the package.
+        Vec::new()
+    }
+
+    fn set_aside(&self) -> Result<Vec<PathBuf>, BackendError> {
+        let backups = self.local()?.packages.into_iter().flat_map(|package| package.backups);
+        let beside = backups.map(|path| format!("/{path}.pacnew"));
+        let mut found: Vec<PathBuf> = beside
+            .filter(|path| self.root.path(path).symlink_metadata().is_ok())
+            .map(PathBuf::from)
+            .collect();
+        found.sort();
+        Ok(found)
+    }
+
+    fn reboot_reasons(&self, running_kernel: &str) -> Result<Vec<Line>, BackendError> {
+        Ok(kernel::replaced(&self.root, running_kernel)?.into_iter().collect())
+    }
+
+    fn diagnose(&self, _exit: Option<i32>, said: &str) -> Diagnosis {
+        said::diagnose(said)
+    }
+}
+
+/// Refuses what could only be installed by removing something.
+fn refuse_conflicts(
+    targets: &[said::Target],
+    about: &[said::About],
+    local: &Local,
+) -> Result<(), BackendError> {
+    let known = |target: &said::Target| about.iter().find(|about| about.name == target.name);
+    let coming: Vec<Party<'_>> = targets
+        .iter()
+        .filter_map(|target| {
+            let about = known(target)?;
+            Some(Party {
+                name: &target.name,
+                version: &target.version,
+                provides: &about.provides,
+                conflicts: &about.conflicts,
+            })
+        })
+        .collect();
+    let replaced = |name: &str| targets.iter().any(|target| target.name == name);
+    let staying = local.packages.iter().filter(|package| !replaced(&package.name));
+    let staying: Vec<Party<'_>> = staying
+        .map(|package| Party {
+            name: &package.name,
+            version: &package.version,
+            provides: &package.provides,
+            conflicts: &package.conflicts,
+        })
+        .collect();
+    let Some((one, other)) = conflicts::first(&coming, &staying) else { return Ok(()) };
+    let why = format!(
+        "pacman: {} {} and {} {} are in conflict",
+        one.name, one.version, other.name, other.version
+    );
+    Err(BackendError::Conflict(Line::made_of(&why)))
+}
+
+/// The process that has this file open.
+fn holder_of(proc: &Path, file: (u64, u64)) -> Option<i32> {
+    let processes = fs::read_dir(proc).into_iter().flatten().filter_map(Result::ok);
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    numbers.into_iter().find(|pid| {
+        let open = fs::read_dir(proc.join(pid.to_string()).join("fd"));
+        open.into_iter().flatten().filter_map(Result::ok).any(|entry| {
+            fs::metadata(entry.path()).is_ok_and(|open| (open.dev(), open.ino()) == file)
+        })
+    })
+}

@@ -1,0 +1,166 @@
+//! What pacman says.
+
+use vocab::{FailureCode, Line};
+
+use crate::backend::{BackendError, Diagnosis};
+
+/// A line of `-Qu`: `name old -> new`, and ` [ignored]` if the administrator wants it left.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Update {
+    pub(super) name: String,
+    pub(super) from: String,
+    pub(super) to: String,
+    pub(super) ignored: bool,
+}
+
+/// A line of `--print-format '%n\t%v\t%r\t%s'`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) name: String,
+    pub(super) version: String,
+    pub(super) repository: String,
+    /// What is still to be fetched.
+    pub(super) bytes: u64,
+}
+
+/// What `-Si` tells of a package.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct About {
+    pub(super) name: String,
+    pub(super) arch: String,
+    pub(super) installed_bytes: i64,
+    /// What it stands for besides itself: `name`, `name=version`.
+    pub(super) provides: Vec<String>,
+    /// What it cannot live with: `name`, `name<2`.
+    pub(super) conflicts: Vec<String>,
+}
+
+fn unreadable(what: &str, line: &str) -> BackendError {
+    BackendError::Unreadable { what: format!("the answer of {what}"), why: format!("`{line}`") }
+}
+
+/// The updates of `-Qu`.
+pub(super) fn updates(text: &str) -> Result<Vec<Update>, BackendError> {
+    let read = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (name, from, to, mark) = match words.as_slice() {
+            [name, from, "->", to] => (name, from, to, None),
+            [name, from, "->", to, mark] => (name, from, to, Some(*mark)),
+            _ => return Err(unreadable("pacman -Qu", line)),
+        };
+        let ignored = mark == Some("[ignored]");
+        Ok(Update {
+            name: (*name).to_owned(),
+            from: (*from).to_owned(),
+            to: (*to).to_owned(),
+            ignored,
+        })
+    };
+    text.lines().filter(|line| !line.trim().is_empty()).map(read).collect()
+}
+
+/// Whether pacman complains, and does not only warn.
+pub(super) fn has_error(stderr: &str) -> bool {
+    stderr.lines().any(|line| line.starts_with("error:"))
+}
+
+/// What would be installed.
+pub(super) fn targets(text: &str) -> Result<Vec<Target>, BackendError> {
+    let read = |line: &str| {
+        let [name, version, repository, bytes] = line.split('\t').collect::<Vec<_>>()[..] else {
+            return Err(unreadable("pacman --print", line));
+        };
+        Ok(Target {
+            name: name.to_owned(),
+            version: version.to_owned(),
+            repository: repository.to_owned(),
+            bytes: bytes.parse().map_err(|_| unreadable("pacman --print", line))?,
+        })
+    };
+    // What is up to date already is remarked upon, without tabs.
+    text.lines().filter(|line| line.contains('\t')).map(read).collect()
+}
+
+/// What `-Si` tells, package by package.
+pub(super) fn about(text: &str) -> Vec<About> {
+    text.split("\n\n")
+        .map(|block| {
+            let value = |key: &str| {
+                block.lines().find_map(|line| {
+                    let (name, value) = line.split_once(" : ")?;
+                    (name.trim_end() == key).then(|| value.trim().to_owned())
+                })
+            };
+            let values = |key: &str| {
+                let text = value(key).filter(|text| text != "None").unwrap_or_default();
+                text.split_whitespace().map(str::to_owned).collect()
+            };
+            About {
+                provides: values("Provides"),
+                conflicts: values("Conflicts With"),
+                name: value("Name").unwrap_or_default(),
+                arch: value("Architecture").unwrap_or_default(),
+                installed_bytes: value("Installed Size").map_or(0, |text| bytes(&text)),
+            }
+        })
+        .filter(|about| !about.name.is_empty())
+        .collect()
+}
+
+/// `5.87 MiB` as bytes, rounded up.
+fn bytes(text: &str) -> i64 {
+    let (number, unit) = text.split_once(' ').unwrap_or((text, "B"));
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let power = units.iter().position(|known| *known == unit).unwrap_or(0);
+    let number: f64 = number.parse().unwrap_or(0.0);
+    let factor = 1_u64 << (10 * power);
+    // Sizes of packages are far from where a float loses bytes that matter.
+    (number * factor as f64).ceil() as i64
+}
+
+/// Signs of a failure, in the order in which they are looked for, the most telling first.
+const SIGNS: [(&str, FailureCode); 16] = [
+    ("unable to lock database", FailureCode::PkgLockTimeout),
+    ("not enough free disk space", FailureCode::DiskFull),
+    ("No space left on device", FailureCode::DiskFull),
+    ("could not satisfy dependencies", FailureCode::DependencyConflict),
+    ("conflicting dependencies", FailureCode::DependencyConflict),
+    ("unresolvable package conflicts", FailureCode::DependencyConflict),
+    ("breaks dependency", FailureCode::DependencyConflict),
+    ("target not found", FailureCode::RepoUnreachable),
+    ("failed retrieving file", FailureCode::RepoUnreachable),
+    ("failed to synchronize", FailureCode::RepoUnreachable),
+    ("failed to update", FailureCode::RepoUnreachable),
+    ("download library error", FailureCode::RepoUnreachable),
+    // What the mirror holds is not what its index promises, or nobody whom the host trusts signed it.
+    ("invalid or corrupted package", FailureCode::RepoUnreachable),
+    ("invalid or corrupted database", FailureCode::RepoUnreachable),
+    ("could not find or read package", FailureCode::RepoUnreachable),
+    ("failed to initialize alpm library", FailureCode::PackageDbBroken),
+];
+
+/// What an error is about: said on the other channel, and so before or after it.
+const ABOUT: [&str; 4] =
+    [" breaks dependency ", " requires ", " are in conflict", " exists in filesystem"];
+
+/// What a failure means: by its sign, in pacman's own words.
+pub(super) fn diagnose(said: &str) -> Diagnosis {
+    let code = SIGNS.iter().find(|(sign, _)| said.contains(sign)).map(|(_, code)| *code);
+    let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
+    let errors = lines().filter_map(|line| line.strip_prefix("error: "));
+    let about = lines().filter(|line| ABOUT.iter().any(|sign| line.contains(sign)));
+    let about = about.map(|line| line.trim_start_matches("error: ").trim_start_matches(":: "));
+    let mut told: Vec<&str> = Vec::new();
+    for line in errors.chain(about) {
+        if !told.contains(&line) {
+            told.push(line);
+        }
+    }
+    if told.is_empty() {
+        told.push(lines().next_back().unwrap_or("no word"));
+    }
+    Diagnosis {
+        code: code.unwrap_or(FailureCode::InstallFailed),
+        message: Line::made_of(&format!("pacman: {}", told.join("; "))),
+    }
+}

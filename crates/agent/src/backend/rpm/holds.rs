@@ -1,0 +1,324 @@
+//! What the administrator keeps back: version locks and excludes of dnf.
+
+use vocab::BlockedBy;
+
+use super::nevra::split_epoch;
+
+/// A pattern as dnf reads it: `bash`, `kernel*`, `bash-0:5.1.8-4.el9.*`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Pattern(pub(crate) String);
+
+impl Pattern {
+    /// Whether it means this package, in any of the forms in which a package can be named.
+    pub(crate) fn matches(&self, name: &str, evr: &str, arch: &str) -> bool {
+        let (epoch, version_release) = split_epoch(evr);
+        let version = version_release.split('-').next().unwrap_or_default();
+        [
+            name.to_owned(),
+            format!("{name}.{arch}"),
+            format!("{name}-{version}"),
+            format!("{name}-{version_release}"),
+            format!("{name}-{version_release}.{arch}"),
+            format!("{name}-{epoch}:{version_release}"),
+            format!("{name}-{epoch}:{version_release}.{arch}"),
+            format!("{epoch}:{name}-{version_release}.{arch}"),
+        ]
+        .iter()
+        .any(|form| glob(&self.0, form))
+    }
+}
+
+/// A lock: the package stays at a version that fulfils every condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Lock {
+    /// dnf 4: a pattern of what is allowed.
+    Only(Pattern),
+    /// dnf 4, with a `!` before it: a pattern of what is not.
+    Not(Pattern),
+    /// dnf 5: a name, and whether its version is allowed.
+    Conditions { name: String, conditions: Vec<Condition> },
+}
+
+/// A condition of dnf 5: `evr < 5.2`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Condition {
+    pub(crate) key: String,
+    pub(crate) comparator: String,
+    pub(crate) value: String,
+}
+
+/// Everything that is kept back.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Holds {
+    pub(crate) locks: Vec<Lock>,
+    /// Excluded whatever repository it comes from.
+    pub(crate) excludes: Vec<Pattern>,
+    /// Excluded from some repository. Another one may still bring updates, so these hold nothing.
+    pub(crate) repository_excludes: Vec<Pattern>,
+}
+
+impl Holds {
+    /// Whether the administrator holds this installed package at its version.
+    pub(crate) fn hold(&self, name: &str, evr: &str, arch: &str) -> bool {
+        self.is_excluded(name, evr, arch)
+            || self.locks.iter().any(|lock| match lock {
+                Lock::Only(pattern) => pattern.matches(name, evr, arch),
+                Lock::Not(_) => false,
+                Lock::Conditions { name: locked, conditions } => {
+                    glob(locked, name) && fulfils(conditions, evr, arch)
+                }
+            })
+    }
+
+    /// Why this update is kept from a package that is installed in the version `from`, if it is.
+    pub(crate) fn reason(&self, name: &str, from: &str, to: &str, arch: &str) -> Option<BlockedBy> {
+        let elsewhere = self.repository_excludes.iter().any(|p| p.matches(name, to, arch));
+        if elsewhere || self.is_excluded(name, to, arch) {
+            return Some(BlockedBy::Excluded);
+        }
+        let forbidden = self.locks.iter().any(|lock| match lock {
+            Lock::Not(pattern) => pattern.matches(name, to, arch),
+            Lock::Only(_) => false,
+            Lock::Conditions { name: locked, conditions } => {
+                glob(locked, name) && !fulfils(conditions, to, arch)
+            }
+        });
+        // A list of what is allowed forbids everything else of the same name. Which name a pattern
+        // means is only plain where it matches something: here, what is installed.
+        if self.hold(name, from, arch) {
+            return Some(BlockedBy::Held);
+        }
+        forbidden.then_some(BlockedBy::Pinned)
+    }
+
+    fn is_excluded(&self, name: &str, evr: &str, arch: &str) -> bool {
+        self.excludes.iter().any(|pattern| pattern.matches(name, evr, arch))
+    }
+}
+
+fn fulfils(conditions: &[Condition], evr: &str, arch: &str) -> bool {
+    conditions.iter().all(|condition| {
+        let order = match condition.key.as_str() {
+            "arch" => return (condition.comparator == "=") == (condition.value == arch),
+            "evr" => pkgver::rpm::compare(evr, &condition.value),
+            "epoch" => pkgver::rpm::compare(split_epoch(evr).0, &condition.value),
+            // What is not known is not judged.
+            _ => return true,
+        };
+        match condition.comparator.as_str() {
+            "=" => order.is_eq(),
+            "!=" => order.is_ne(),
+            "<" => order.is_lt(),
+            "<=" => order.is_le(),
+            ">" => order.is_gt(),
+            ">=" => order.is_ge(),
+            _ => true,
+        }
+    })
+}
+
+/// Reads the list of dnf 4's plugin: a pattern a line, `!` before one that is forbidden.
+pub(crate) fn read_list(text: &str) -> Vec<Lock> {
+    text.lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(|line| match line.strip_prefix('!') {
+            Some(rest) => Lock::Not(Pattern(rest.trim().to_owned())),
+            None => Lock::Only(Pattern(line.to_owned())),
+        })
+        .collect()
+}
+
+/// Reads dnf 5's `versionlock.toml`: tables `[[packages]]` with `name`, and in each of them
+/// `[[packages.conditions]]` with `key`, `comparator` and `value`. dnf writes the file itself, one
+/// value a line; this reads that and passes over the rest.
+pub(crate) fn read_toml(text: &str) -> Vec<Lock> {
+    let mut locks: Vec<(String, Vec<Condition>)> = Vec::new();
+    for line in text.lines().map(str::trim) {
+        let last = locks.last_mut();
+        match (line, last) {
+            ("[[packages]]", _) => locks.push((String::new(), Vec::new())),
+            ("[[packages.conditions]]", Some((_, conditions))) => conditions.push(Condition {
+                key: String::new(),
+                comparator: String::new(),
+                value: String::new(),
+            }),
+            (line, Some((name, conditions))) => {
+                let Some((key, value)) = line.split_once('=') else { continue };
+                let value = value.trim().trim_matches(['"', '\'']).to_owned();
+                match (key.trim(), conditions.last_mut()) {
+                    ("name", None) => *name = value,
+                    ("key", Some(condition)) => condition.key = value,
+                    ("comparator", Some(condition)) => condition.comparator = value,
+                    ("value", Some(condition)) => condition.value = value,
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+    }
+    locks
+        .into_iter()
+        .filter(|(name, _)| !name.is_empty())
+        .map(|(name, conditions)| Lock::Conditions { name, conditions })
+        .collect()
+}
+
+/// The values of `keys` in an ini file, from every section that `wanted` says yes to. A value goes on
+/// in the lines below it that are indented.
+pub(crate) fn ini_values(text: &str, wanted: impl Fn(&str) -> bool, keys: &[&str]) -> Vec<String> {
+    let mut values = Vec::new();
+    let (mut in_section, mut in_value) = (false, false);
+    for line in text.lines() {
+        let goes_on = line.starts_with([' ', '\t']);
+        let line = line.trim();
+        if line.is_empty() || line.starts_with(['#', ';']) {
+            continue;
+        }
+        if let Some(section) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            (in_section, in_value) = (wanted(section), false);
+            continue;
+        }
+        let value = match line.split_once('=') {
+            _ if goes_on && in_value => line,
+            Some((key, value)) => {
+                in_value = in_section && keys.contains(&key.trim());
+                value
+            }
+            None => continue,
+        };
+        if in_value {
+            let words = value.split([',', ' ', '\t']).filter(|word| !word.is_empty());
+            values.extend(words.map(str::to_owned));
+        }
+    }
+    values
+}
+
+/// Whether a pattern with `*`, `?` and `[…]` means this text.
+pub(crate) fn glob(pattern: &str, text: &str) -> bool {
+    let mut rest = pattern.chars();
+    match rest.next() {
+        None => text.is_empty(),
+        Some('*') => {
+            // Stars in a row are one: nobody's pattern takes long.
+            let rest = rest.as_str().trim_start_matches('*');
+            let ends = text.char_indices().map(|(at, _)| at).chain([text.len()]);
+            rest.is_empty() || ends.into_iter().any(|at| glob(rest, &text[at..]))
+        }
+        Some('[') if rest.as_str().contains(']') => {
+            let (set, rest) = rest.as_str().split_once(']').unwrap_or_default();
+            let mut text = text.chars();
+            text.next().is_some_and(|c| in_set(set, c)) && glob(rest, text.as_str())
+        }
+        Some(wanted) => {
+            let mut text = text.chars();
+            text.next().is_some_and(|c| wanted == '?' || wanted == c)
+                && glob(rest.as_str(), text.as_str())
+        }
+    }
+}
+
+fn in_set(set: &str, c: char) -> bool {
+    let (negated, set) = match set.strip_prefix(['!', '^']) {
+        Some(rest) => (true, rest),
+        None => (false, set),
+    };
+    let signs: Vec<char> = set.chars().collect();
+    let mut at = 0;
+    let mut found = false;
+    while at < signs.len() {
+        match signs.get(at + 1..at + 3) {
+            Some(['-', last]) => {
+                found |= (signs[at]..=*last).contains(&c);
+                at += 3;
+            }
+            _ => {
+                found |= signs[at] == c;
+                at += 1;
+            }
+        }
+    }
+    found != negated
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_means_a_package_in_any_of_its_forms() {
+        let bash =
+            |pattern: &str| Pattern(pattern.to_owned()).matches("bash", "5.1.8-4.el9", "x86_64");
+        for yes in [
+            "bash",
+            "ba*",
+            "b?sh",
+            "[a-c]ash",
+            "bash.x86_64",
+            "bash-5.1.8",
+            "bash-5.1.8-4.el9",
+            "bash-0:5.1.8-4.el9.*",
+            "bash-0:5.1.8-4.el9",
+            "0:bash-5.1.8-4.el9.x86_64",
+            "*",
+        ] {
+            assert!(bash(yes), "{yes}");
+        }
+        for no in ["bas", "bash-5.1.9*", "bash-1:5.1.8-4.el9", "bash.i686", "[!b]ash", "[bash", ""]
+        {
+            assert!(!bash(no), "{no}");
+        }
+    }
+
+    #[test]
+    fn a_lock_of_dnf_4_holds_what_it_names_and_pins_what_it_forbids() {
+        let list = "# added\nbash-0:5.1.8-4.el9.*\n\n!zlib-0:1.3-1.*\n";
+        let holds = Holds { locks: read_list(list), ..Holds::default() };
+        assert!(holds.hold("bash", "5.1.8-4.el9", "x86_64"));
+        assert!(!holds.hold("bash", "5.1.8-3.el9", "x86_64"));
+        assert_eq!(
+            holds.reason("bash", "5.1.8-4.el9", "5.1.8-6.el9", "x86_64"),
+            Some(BlockedBy::Held)
+        );
+        assert_eq!(holds.reason("zlib", "1.2-1", "1.3-1", "x86_64"), Some(BlockedBy::Pinned));
+        assert_eq!(holds.reason("zlib", "1.2-1", "1.4-1", "x86_64"), None);
+    }
+
+    /// As dnf5 5.4 writes it.
+    #[test]
+    fn a_lock_of_dnf_5_holds_by_its_conditions() {
+        let toml = "version = \"1.0\"\n\n[[packages]]\nname = \"bash\"\n\
+                    comment = \"Added by 'versionlock add' command on 2026-11-15 07:37:34\"\n\n\
+                    [[packages.conditions]]\nkey = \"evr\"\ncomparator = \"=\"\nvalue = \"5.1.8-4.el9\"\n\
+                    \n[[packages]]\nname = \"zlib\"\n[[packages.conditions]]\nkey = \"evr\"\n\
+                    comparator = \"<\"\nvalue = \"1.3\"\n";
+        let holds = Holds { locks: read_toml(toml), ..Holds::default() };
+        assert_eq!(holds.locks.len(), 2);
+        assert!(holds.hold("bash", "5.1.8-4.el9", "noarch"));
+        assert_eq!(
+            holds.reason("bash", "5.1.8-3.el9", "5.1.8-6.el9", "noarch"),
+            Some(BlockedBy::Pinned)
+        );
+        assert_eq!(holds.reason("bash", "5.1.8-3.el9", "5.1.8-4.el9", "noarch"), None);
+        assert!(holds.hold("zlib", "1.2-9", "noarch"));
+        assert!(!holds.hold("other", "5.1.8-4.el9", "noarch"));
+    }
+
+    #[test]
+    fn excludes_are_read_from_their_sections_over_several_lines() {
+        let conf =
+            "[main]\ngpgcheck=1\nexclude = kernel*, bash\n  zlib\nbest=True\n[other]\nexclude=no\n";
+        let of_main = ini_values(conf, |section| section == "main", &["exclude", "excludepkgs"]);
+        assert_eq!(of_main, ["kernel*", "bash", "zlib"]);
+        let excludes = of_main.into_iter().map(Pattern).collect();
+        let holds = Holds { excludes, ..Holds::default() };
+        assert!(holds.hold("kernel-core", "5-1", "x86_64"));
+        assert_eq!(holds.reason("bash", "1-1", "2-1", "x86_64"), Some(BlockedBy::Excluded));
+        let elsewhere = vec![Pattern("postgresql*".to_owned())];
+        let holds = Holds { repository_excludes: elsewhere, ..Holds::default() };
+        assert!(!holds.hold("postgresql-server", "13-1", "x86_64"));
+        let reason = holds.reason("postgresql-server", "13-1", "14-1", "x86_64");
+        assert_eq!(reason, Some(BlockedBy::Excluded));
+    }
+}

@@ -1,0 +1,66 @@
+//! Who holds a lock: from files that name a process, and from locks that the kernel knows of.
+
+use std::fs::{self, OpenOptions};
+use std::path::Path;
+
+use rustix::process::{Flock, FlockType, fcntl_getlk};
+
+use crate::backend::LockHolder;
+
+/// The process that a pid file names, if it is alive. One that has ended has left its file behind, and
+/// the managers themselves pass over that.
+pub(crate) fn of_pid_file(path: &Path) -> Option<LockHolder> {
+    let pid: i32 = fs::read_to_string(path).ok()?.trim().parse().ok()?;
+    (pid > 0 && Path::new(&format!("/proc/{pid}")).exists()).then(|| holder(pid))
+}
+
+/// The same for a file that is always left behind: the number may long be another program's, so it must
+/// be one that has loaded `library`.
+pub(crate) fn of_pid_file_with(path: &Path, library: &str) -> Option<LockHolder> {
+    let found = of_pid_file(path)?;
+    let loaded = fs::read_to_string(format!("/proc/{}/maps", found.pid?)).unwrap_or_default();
+    loaded.contains(library).then_some(found)
+}
+
+/// The process that has locked a file, or a part of it.
+pub(crate) fn of_record(path: &Path) -> Option<LockHolder> {
+    // The question needs a file that could be written; nothing is.
+    let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
+    let found = fcntl_getlk(&file, &Flock::from(FlockType::WriteLock)).ok()??;
+    match found.pid {
+        Some(pid) => Some(holder(pid.as_raw_nonzero().get())),
+        // A process of another namespace: it has no number here.
+        None => Some(LockHolder { pid: None, name: "a process that cannot be seen".into() }),
+    }
+}
+
+fn holder(pid: i32) -> LockHolder {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = if name.trim().is_empty() { "a process" } else { name.trim() };
+    LockHolder { pid: Some(pid), name: format!("{name} (pid {pid})").into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pid_file_counts_only_while_its_process_lives() {
+        let path = std::env::temp_dir().join(format!("lock-{}.pid", std::process::id()));
+        fs::write(&path, std::process::id().to_string()).unwrap();
+        let ours = of_pid_file(&path).unwrap();
+        assert_eq!(ours.pid, i32::try_from(std::process::id()).ok());
+        assert!(ours.name.as_str().ends_with(&format!("(pid {})", std::process::id())));
+        assert_eq!(of_pid_file_with(&path, "libzypp"), None, "we are no zypper");
+        assert!(of_pid_file_with(&path, "libc").is_some());
+        // The largest number that the kernel ever gives is far below this one.
+        for stale in ["2147483647", "", "zypper", "-1"] {
+            fs::write(&path, stale).unwrap();
+            assert_eq!(of_pid_file(&path), None, "{stale}");
+        }
+        assert_eq!(of_record(&path), None, "nobody has locked it");
+        fs::remove_file(&path).unwrap();
+        assert_eq!(of_pid_file(&path), None);
+        assert_eq!(of_record(&path), None);
+    }
+}

@@ -1,0 +1,237 @@
+//! What dnf and zypper have in common: the database of rpm beneath them.
+//!
+//! [`Rpm`] asks; the modules beside it read answers and touch nothing.
+
+pub(crate) mod advisory;
+pub(crate) mod holds;
+mod installed;
+pub(crate) mod kernel;
+pub(crate) mod lock;
+pub(crate) mod nevra;
+pub(crate) mod said;
+pub(crate) mod transaction;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use vocab::listing::Installed;
+use vocab::{FailureCode, Line};
+
+use super::{BackendError, Choice, Diagnosis};
+use crate::command::{Answer, Command};
+use crate::root::Root;
+
+/// How long rpm may think. Two thousand packages take half a second; a disk that is busy, much longer.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// The package database of one system.
+#[derive(Debug, Clone)]
+pub(crate) struct Rpm {
+    pub(crate) root: Root,
+    /// Whether the system has the manager's program itself, which then sees the system as `/`.
+    pub(crate) inside: bool,
+}
+
+impl Rpm {
+    /// The database of the system in which `program` manages packages.
+    pub(crate) fn of(root: Root, program: &str) -> Rpm {
+        let inside = root.is_running_system() || root.has_program(program);
+        Rpm { root, inside }
+    }
+
+    /// A program that acts on the system: the system's own, or the agent's host's with `option` telling
+    /// it where the system is. An option that ends with `=` takes the directory in the same argument.
+    pub(crate) fn program(&self, name: &str, option: &str) -> Command {
+        let dir = self.root.dir().to_string_lossy();
+        match (self.inside, option.ends_with('=')) {
+            (true, _) => self.root.inside(name),
+            (false, true) => Command::new(name).arg(&format!("{option}{dir}")),
+            (false, false) => Command::new(name).args([option, &dir]),
+        }
+    }
+
+    fn rpm(&self) -> Command {
+        self.program("rpm", "--root")
+    }
+
+    /// Everything that is installed; nothing is held here, because rpm knows of no holding.
+    pub(crate) fn installed(&self) -> Result<Vec<Installed>, BackendError> {
+        let answer = self.rpm().args(["-qa", "--qf", installed::FORMAT]).ask(PATIENCE)?;
+        if answer.exit != Some(0) {
+            return Err(database_broken(&answer));
+        }
+        installed::read(&answer.stdout)
+    }
+
+    /// Who writes to the database right now.
+    pub(crate) fn writer(&self) -> Result<Option<super::LockHolder>, BackendError> {
+        let answer = self.rpm().args(["--eval", "%{_dbpath}"]).ask(PATIENCE)?;
+        let home = PathBuf::from(answer.stdout.trim()).join(".rpm.lock");
+        Ok(lock::of_record(&self.root.path(&home.to_string_lossy())))
+    }
+
+    /// What an interrupted transaction left: packages in two versions that can only be there in one. The
+    /// newer one was added and the older one not yet taken away. Newest last.
+    ///
+    /// rpm knows no other half-done state. Its `--verifydb` reads the whole database, and a damage that
+    /// it would find shows in the question for all packages as well.
+    pub(crate) fn doubled(&self) -> Result<Vec<Vec<Installed>>, BackendError> {
+        let mut by_name: BTreeMap<(String, String), Vec<Installed>> = BTreeMap::new();
+        for package in self.installed()? {
+            by_name.entry((package.name.clone(), package.arch.clone())).or_default().push(package);
+        }
+        let mut doubled = Vec::new();
+        for ((name, _), mut versions) in by_name {
+            if versions.len() > 1 && !self.comes_beside(&name)? {
+                versions.sort_by(|a, b| pkgver::rpm::compare(&a.version, &b.version));
+                doubled.push(versions);
+            }
+        }
+        Ok(doubled)
+    }
+
+    /// Whether a package is installed beside its older versions, as kernels are.
+    fn comes_beside(&self, name: &str) -> Result<bool, BackendError> {
+        let format = "[%{PROVIDENAME}\\n]";
+        let answer = self.rpm().args(["-q", "--qf", format, name]).ask(PATIENCE)?;
+        Ok(kernel::is_kernel_package(name)
+            || answer.stdout.lines().any(|provided| {
+                provided.starts_with("installonlypkg(") || provided.starts_with("multiversion(")
+            }))
+    }
+
+    /// One line for each thing that is half done.
+    pub(crate) fn damage(&self) -> Result<Vec<Line>, BackendError> {
+        let doubled = match self.doubled() {
+            Ok(doubled) => doubled,
+            Err(BackendError::Failed { diagnosis, .. }) => return Ok(vec![diagnosis.message]),
+            Err(other) => return Err(other),
+        };
+        let line = |versions: &Vec<Installed>| {
+            let texts: Vec<&str> = versions.iter().map(|p| p.version.as_str()).collect();
+            let Installed { name, arch, .. } = &versions[0];
+            Line::from(format!("{name}.{arch} is installed more than once: {}", texts.join(", ")))
+        };
+        Ok(doubled.iter().map(line).collect())
+    }
+
+    /// What mends it: the newest version of what is there twice is installed once more, which runs its
+    /// scripts and takes the older one away, or a database that does not open is built anew from itself.
+    pub(crate) fn repair(&self, reinstall: impl Fn(&[Choice]) -> Command) -> Vec<Command> {
+        match self.doubled() {
+            Err(_) => vec![self.rpm().arg("--rebuilddb")],
+            Ok(doubled) if doubled.is_empty() => Vec::new(),
+            Ok(doubled) => {
+                let newest = doubled.iter().filter_map(|versions| versions.last());
+                let again: Vec<Choice> = newest
+                    .map(|p| Choice {
+                        name: p.name.clone(),
+                        arch: p.arch.clone(),
+                        from: p.version.clone(),
+                        to: p.version.clone(),
+                    })
+                    .collect();
+                vec![reinstall(&again)]
+            }
+        }
+    }
+
+    /// Configuration beside an edited file, as paths inside the root.
+    pub(crate) fn set_aside(&self) -> Result<Vec<PathBuf>, BackendError> {
+        let mut found = Vec::new();
+        let mut open = vec![PathBuf::from("etc")];
+        while let Some(dir) = open.pop() {
+            // What goes away while one looks was not set aside.
+            let Ok(entries) = std::fs::read_dir(self.root.dir().join(&dir)) else { continue };
+            for entry in entries.flatten() {
+                let path = dir.join(entry.file_name());
+                let name = entry.file_name();
+                let name = name.to_string_lossy();
+                match entry.file_type() {
+                    Ok(kind) if kind.is_dir() => open.push(path),
+                    Ok(_) if SET_ASIDE.iter().any(|end| name.ends_with(end)) => {
+                        found.push(PathBuf::from("/").join(path));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    /// A text file of the system, empty if it is not there.
+    pub(crate) fn text(&self, inside: &str) -> Result<String, BackendError> {
+        match std::fs::read(self.root.path(inside)) {
+            Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+            Err(error) => {
+                Err(BackendError::Unreadable { what: inside.to_owned(), why: error.to_string() })
+            }
+        }
+    }
+}
+
+const SET_ASIDE: [&str; 3] = [".rpmnew", ".rpmsave", ".rpmorig"];
+
+/// The newest installed version of a package that an update is for. One that changes its architecture is
+/// found by its name.
+pub(crate) fn installed_version<'a>(
+    installed: &'a [Installed],
+    name: &str,
+    arch: &str,
+) -> Option<&'a Installed> {
+    let newest = |same: &mut dyn Iterator<Item = &'a Installed>| {
+        same.max_by(|a, b| pkgver::rpm::compare(&a.version, &b.version))
+    };
+    let named = || installed.iter().filter(|package| package.name == name);
+    newest(&mut named().filter(|package| package.arch == arch)).or_else(|| newest(&mut named()))
+}
+
+/// Refuses what a manager would not read as a plain name or version.
+pub(crate) fn only_plain_words(chosen: &[Choice]) -> Result<(), BackendError> {
+    let odd = chosen.iter().find(|choice| {
+        ![&choice.name, &choice.arch, &choice.to].iter().all(|word| nevra::is_plain_word(word))
+    });
+    match odd {
+        None => Ok(()),
+        Some(Choice { name, to, arch, .. }) => {
+            let text = format!("`{name}-{to}.{arch}` is no name of a package");
+            Err(BackendError::Conflict(text.into()))
+        }
+    }
+}
+
+fn database_broken(answer: &Answer) -> BackendError {
+    let said = said::last_complaint(&answer.stderr);
+    BackendError::Failed {
+        what: "rpm -qa",
+        diagnosis: Diagnosis {
+            code: FailureCode::PackageDbBroken,
+            message: format!("the package database does not open: {said}").into(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_version_of_the_same_architecture_is_the_one_that_is_updated() {
+        let list = [
+            Installed::new("kernel-core", "5.14.0-70.el9", "x86_64"),
+            Installed::new("kernel-core", "5.14.0-162.el9", "x86_64"),
+            Installed::new("zlib", "9-1", "i686"),
+            Installed::new("zlib", "1-1", "x86_64"),
+        ];
+        let version = |name: &str, arch: &str| {
+            installed_version(&list, name, arch).map(|package| package.version.as_str())
+        };
+        assert_eq!(version("kernel-core", "x86_64"), Some("5.14.0-162.el9"));
+        assert_eq!(version("zlib", "x86_64"), Some("1-1"));
+        assert_eq!(version("kernel-core", "noarch"), Some("5.14.0-162.el9"));
+        assert_eq!(version("bash", "noarch"), None);
+    }
+}

@@ -1,0 +1,151 @@
+//! What a manager's last words mean.
+
+use vocab::{FailureCode, Line};
+
+use crate::backend::Diagnosis;
+
+/// Words by which a kind of failure is known, in the order in which they are looked for: a full disk
+/// breaks downloads, and a repository that does not answer breaks dependencies.
+pub(crate) const SIGNS: &[(FailureCode, &[&str])] = &[
+    (
+        FailureCode::PkgLockTimeout,
+        &[
+            "already locked by",
+            "Failed to obtain",
+            "can't create transaction lock",
+            "System management is locked",
+        ],
+    ),
+    (
+        FailureCode::DiskFull,
+        &["No space left on device", "more space needed on", "not enough free", "Not enough space"],
+    ),
+    (
+        FailureCode::PackageDbBroken,
+        &[
+            "cannot open Packages",
+            "rpmdb open failed",
+            "database disk image is malformed",
+            "Failed to open the RPM database",
+            "The RPM database",
+        ],
+    ),
+    (
+        FailureCode::RepoUnreachable,
+        &[
+            "Failed to download",
+            "Cannot download",
+            "Error downloading packages",
+            "Could not resolve host",
+            "Curl error",
+            "No more mirrors to try",
+            "Status code: 40",
+            "Status code: 50",
+            "Cache-only enabled but no cache",
+            "Download (curl) error",
+            "Valid metadata not found",
+            "Failed to retrieve new repository metadata",
+            "not found on medium",
+            "incorrect checksum",
+            "Problem retrieving files",
+            "Could not refresh the repositories",
+        ],
+    ),
+    (
+        FailureCode::DependencyConflict,
+        &[
+            "Problem: ",
+            "Problem 1: ",
+            "nothing provides",
+            "conflicts with",
+            "No match for argument",
+            "available, but not installed",
+            "matches only",
+            "No packages marked for",
+            "not found in package names",
+            "No provider of",
+        ],
+    ),
+    // What failed is said before that something did.
+    (
+        FailureCode::InstallFailed,
+        &["scriptlet failed", "Error in ", "GPG check FAILED", "Signature verification failed"],
+    ),
+    (FailureCode::InstallFailed, &["Transaction failed", "Error: "]),
+];
+
+/// What an ended command means by the words in it: the first sign that is found, and the line it is in.
+pub(crate) fn by_words(said: &str) -> Option<Diagnosis> {
+    SIGNS.iter().find_map(|(code, signs)| {
+        let mut lines = said.lines();
+        let line = lines.find(|line| signs.iter().any(|sign| line.contains(sign)))?;
+        // A resolver tells its reasons in the lines below.
+        let reasons = lines.map(str::trim).take_while(|line| line.starts_with("- "));
+        let mut message = line.trim().to_owned();
+        if *code == FailureCode::DependencyConflict {
+            for reason in reasons {
+                message.push_str("; ");
+                message.push_str(reason.trim_start_matches("- "));
+            }
+        }
+        Some(Diagnosis { code: *code, message: Line::from(message) })
+    })
+}
+
+/// The last line in which it complains, else the last line at all.
+pub(crate) fn last_complaint(said: &str) -> Line {
+    let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
+    let complains = |line: &&str| {
+        let line = line.to_ascii_lowercase();
+        line.starts_with("error") || line.contains("failed")
+    };
+    lines().rfind(complains).or_else(|| lines().next_back()).unwrap_or("it said nothing").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meant(said: &str) -> (FailureCode, String) {
+        let diagnosis = by_words(said).unwrap();
+        (diagnosis.code, diagnosis.message.to_string())
+    }
+
+    #[test]
+    fn a_conflict_is_told_in_the_resolvers_own_words() {
+        let said = "Error: \n Problem: problem with installed package plain-1.0-1.noarch\n  \
+                    - package fighter-2-1.noarch conflicts with plain provided by plain-1.0-1.noarch\n\
+                    (try to add '--allowerasing')\n";
+        assert_eq!(
+            meant(said),
+            (
+                FailureCode::DependencyConflict,
+                "Problem: problem with installed package plain-1.0-1.noarch; package \
+                 fighter-2-1.noarch conflicts with plain provided by plain-1.0-1.noarch"
+                    .to_owned()
+            )
+        );
+    }
+
+    #[test]
+    fn the_cause_is_found_before_what_came_of_it() {
+        let said = "Curl error (23): No space left on device\nError: Failed to download metadata\n";
+        assert_eq!(meant(said).0, FailureCode::DiskFull);
+        let said =
+            "Error: Failed to download metadata for repo 'base': Cannot download repomd.xml\n";
+        assert_eq!(meant(said).0, FailureCode::RepoUnreachable);
+        assert_eq!(meant("Error: metadata already locked by 812\n").0, FailureCode::PkgLockTimeout);
+        let said = "error: cannot open Packages database in /var/lib/rpm\n";
+        assert_eq!(meant(said).0, FailureCode::PackageDbBroken);
+        let said = "warning: %post(failing-2-1.noarch) scriptlet failed, exit status 3\n";
+        assert_eq!(meant(said).0, FailureCode::InstallFailed);
+        assert_eq!(by_words("Complete!\n"), None);
+    }
+
+    #[test]
+    fn the_last_complaint_is_what_a_person_wants_to_read() {
+        assert_eq!(last_complaint("a\nerror: b\nc\n").as_str(), "error: b");
+        assert_eq!(last_complaint("a\nb\n\n").as_str(), "b");
+        assert_eq!(last_complaint("").as_str(), "it said nothing");
+    }
+}

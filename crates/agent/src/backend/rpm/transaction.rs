@@ -1,0 +1,132 @@
+//! What a manager would do, put together from what it says comes and goes.
+
+use super::nevra::Nevra;
+use crate::backend::{BackendError, Change, Choice, Transaction};
+
+/// What comes and what goes, each once, in whatever order the manager said it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Moves {
+    pub(crate) comes: Vec<Nevra>,
+    pub(crate) goes: Vec<Nevra>,
+}
+
+impl Moves {
+    /// One change a package. What goes while another version of the same name and architecture comes is
+    /// one change: an upgrade, or the oldest of the kernels that makes room for a new one, as the host's
+    /// own settings want it. What goes with nothing in its place is a removal, also if another package
+    /// says that it replaces it: under that name nothing is left.
+    pub(crate) fn changes(mut self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for new in &self.comes {
+            let old = self
+                .goes
+                .iter()
+                .position(|old| old.name == new.name && old.arch == new.arch)
+                .or_else(|| self.lone(&new.name))
+                .map(|at| self.goes.swap_remove(at));
+            changes.push(Change {
+                name: new.name.clone(),
+                arch: new.arch.clone(),
+                from: old.map(|old| old.evr),
+                to: Some(new.evr.clone()),
+            });
+        }
+        changes.extend(self.goes.into_iter().map(|old| Change {
+            name: old.name,
+            arch: old.arch,
+            from: Some(old.evr),
+            to: None,
+        }));
+        changes.sort_unstable();
+        changes.dedup();
+        changes
+    }
+
+    /// A package may change its architecture, to `noarch` or from it.
+    fn lone(&self, name: &str) -> Option<usize> {
+        let comes = self.comes.iter().filter(|new| new.name == name).count();
+        let mut goes = self.goes.iter().enumerate().filter(|(_, old)| old.name == name);
+        match (comes, goes.next(), goes.next()) {
+            (1, Some((at, _)), None) => Some(at),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a transaction does what was chosen. A manager may pass over what it does not find, and end
+/// well.
+pub(crate) fn complete(
+    transaction: Transaction,
+    chosen: &[Choice],
+) -> Result<Transaction, BackendError> {
+    let comes = |choice: &Choice| {
+        transaction.changes.iter().any(|change| {
+            change.name == choice.name
+                && change.arch == choice.arch
+                && change.to.as_deref() == Some(&choice.to)
+        })
+    };
+    match chosen.iter().find(|choice| !comes(choice)) {
+        None => Ok(transaction),
+        Some(Choice { name, arch, to, .. }) => {
+            let text = format!("{name}-{to}.{arch} is not offered, or not for what is installed");
+            Err(BackendError::Conflict(text.into()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moves(comes: &[&str], goes: &[&str]) -> Vec<String> {
+        let read = |list: &[&str]| list.iter().map(|text| Nevra::parse(text).unwrap()).collect();
+        let text = |side: Option<String>| side.unwrap_or_else(|| "nothing".to_owned());
+        Moves { comes: read(comes), goes: read(goes) }
+            .changes()
+            .into_iter()
+            .map(|c| format!("{}.{} {} to {}", c.name, c.arch, text(c.from), text(c.to)))
+            .collect()
+    }
+
+    #[test]
+    fn an_upgrade_is_one_change_and_what_is_replaced_by_another_name_is_a_removal() {
+        assert_eq!(
+            moves(
+                &["eater-2-1.noarch", "extra-1-1.noarch", "zlib-2-1.x86_64", "zlib-2-1.i686"],
+                &["victim-1-1.noarch", "zlib-1-1.i686", "eater-1-1.noarch", "zlib-1-1.x86_64"],
+            ),
+            [
+                "eater.noarch 1-1 to 2-1",
+                "extra.noarch nothing to 1-1",
+                "victim.noarch 1-1 to nothing",
+                "zlib.i686 1-1 to 2-1",
+                "zlib.x86_64 1-1 to 2-1",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_oldest_kernel_makes_room_and_an_architecture_may_change() {
+        assert_eq!(
+            moves(
+                &["kernel-core-9-1.x86_64", "a-2-1.x86_64"],
+                &["kernel-core-6-1.x86_64", "a-1-1.noarch"]
+            ),
+            ["a.x86_64 1-1 to 2-1", "kernel-core.x86_64 6-1 to 9-1"]
+        );
+    }
+
+    #[test]
+    fn a_transaction_that_leaves_a_choice_out_is_no_answer() {
+        let choice = Choice {
+            name: "bash".to_owned(),
+            arch: "noarch".to_owned(),
+            from: "1-1".to_owned(),
+            to: "2-1".to_owned(),
+        };
+        let error = complete(Transaction::default(), &[choice]).unwrap_err().to_string();
+        assert!(error.starts_with("bash-2-1.noarch is not offered"), "{error}");
+        assert!(complete(Transaction::default(), &[]).is_ok());
+    }
+}

@@ -1,0 +1,126 @@
+//! zypper's locks: `/etc/zypp/locks`, stanzas of `key: value`.
+
+use crate::backend::rpm::holds::glob;
+
+/// One lock.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Lock {
+    names: Vec<String>,
+    matching: String,
+    ignores_case: bool,
+    /// How a version must stand to this one, if only some are locked.
+    version: Option<(String, String)>,
+}
+
+impl Lock {
+    /// Whether it means this version of a package.
+    pub(super) fn means(&self, name: &str, evr: &str) -> bool {
+        let named = self.names.iter().any(|pattern| self.is_named(pattern, name));
+        named
+            && self.version.as_ref().is_none_or(|(sign, version)| {
+                let order = pkgver::rpm::compare(evr, version);
+                match sign.as_str() {
+                    "<" => order.is_lt(),
+                    "<=" => order.is_le(),
+                    ">" => order.is_gt(),
+                    ">=" => order.is_ge(),
+                    "!=" => order.is_ne(),
+                    _ => order.is_eq(),
+                }
+            })
+    }
+
+    fn is_named(&self, pattern: &str, name: &str) -> bool {
+        let (pattern, name) = match self.ignores_case {
+            true => (pattern.to_lowercase(), name.to_lowercase()),
+            false => (pattern.to_owned(), name.to_owned()),
+        };
+        match self.matching.as_str() {
+            "substring" => name.contains(&pattern),
+            "exact" | "word" => name == pattern,
+            // Nobody needs an engine of expressions for a lock that is nearly always a plain name: what
+            // such a lock keeps back is still seen, as kept back.
+            "regex" => name == pattern.trim_start_matches('^').trim_end_matches('$'),
+            _ => glob(&pattern, &name),
+        }
+    }
+}
+
+/// Reads the file. Locks of patterns, patches and products are no locks of packages.
+pub(super) fn read(text: &str) -> Vec<Lock> {
+    let mut locks = Vec::new();
+    let mut lines = text.lines().peekable();
+    while lines.peek().is_some() {
+        let stanza: Vec<&str> = lines.by_ref().take_while(|line| !line.trim().is_empty()).collect();
+        let mut lock = Lock::default();
+        let mut of_packages = true;
+        for (key, value) in stanza.iter().filter_map(|line| line.split_once(':')) {
+            let value = value.trim();
+            match key.trim() {
+                "type" => of_packages = value == "package",
+                "match_type" => lock.matching = value.to_owned(),
+                "case_sensitive" => lock.ignores_case = value == "off",
+                "solvable_name" | "query_string" => lock.names.push(value.to_owned()),
+                "version" => {
+                    let sign: String = value.chars().take_while(|c| "<>=!".contains(*c)).collect();
+                    let version = value[sign.len()..].trim().to_owned();
+                    lock.version = Some((sign, version));
+                }
+                _ => {}
+            }
+        }
+        if of_packages && !lock.names.is_empty() {
+            locks.push(lock);
+        }
+    }
+    locks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As zypper 1.14.42 writes it.
+    const FILE: &str = "
+type: package
+match_type: glob
+case_sensitive: on
+solvable_name: plain
+
+type: package
+match_type: glob
+case_sensitive: off
+solvable_name: Kernel*
+
+type: patch
+match_type: glob
+solvable_name: bash
+
+type: package
+match_type: glob
+case_sensitive: on
+solvable_name: zlib
+version: >= 2
+";
+
+    #[test]
+    fn a_lock_means_what_it_names_and_no_patch() {
+        let locks = read(FILE);
+        let locked = |name: &str, evr: &str| locks.iter().any(|lock| lock.means(name, evr));
+        assert_eq!(locks.len(), 3);
+        assert!(locked("plain", "1-1") && locked("kernel-default", "1-1"));
+        assert!(!locked("plain-extra", "1-1") && !locked("bash", "1-1"));
+        assert!(!locked("zlib", "1-1") && locked("zlib", "2-1"));
+        assert_eq!(read(""), []);
+    }
+
+    #[test]
+    fn other_ways_to_match_are_known() {
+        let of = |kind: &str, name: &str| {
+            let text = format!("type: package\nmatch_type: {kind}\nsolvable_name: {name}\n");
+            read(&text).iter().any(|lock| lock.means("bash-doc", "1-1"))
+        };
+        assert!(of("substring", "doc") && of("exact", "bash-doc") && of("regex", "^bash-doc$"));
+        assert!(!of("exact", "bash") && !of("glob", "doc") && !of("regex", "^bash$"));
+    }
+}

@@ -1,0 +1,329 @@
+//! zypper: SUSE Linux Enterprise and openSUSE.
+//!
+//! It goes by packages and never by patches: `zypper patch` passes over a patch that wants a reboot, and
+//! ends with 0. What is installed is named in full and always by `update`, which never brings what is not
+//! there. Only `refresh` and what fetches packages go to the network.
+
+mod answers;
+mod locks;
+mod xml;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use vocab::listing::{Installed, Pending};
+use vocab::{BlockedBy, FailureCode, Line, PackageManager};
+
+use super::rpm::advisory::{self, Fix};
+use super::rpm::nevra::is_plain_word;
+use super::rpm::transaction::complete;
+use super::rpm::{Rpm, installed_version, kernel, lock, only_plain_words, said};
+use super::{Backend, BackendError, Choice, Diagnosis, LockHolder, Transaction};
+use crate::command::{Answer, Command};
+use crate::root::Root;
+use answers::{Summary, Update};
+
+/// How long a question may take.
+const PATIENCE: Duration = Duration::from_secs(900);
+
+/// Where zypper keeps which packages came as dependencies.
+const MARKS: &str = "/var/lib/zypp/AutoInstalled";
+/// The same as it was before an order.
+const MARKS_BEFORE: &str = "/var/lib/zypp/AutoInstalled.before";
+
+/// How an update is resolved: nothing that is only recommended, and never by giving something up.
+const RESOLVING: [&str; 2] = ["--no-recommends", "--no-force-resolution"];
+
+/// zypper on one system.
+#[derive(Debug, Clone)]
+pub struct Zypper {
+    rpm: Rpm,
+}
+
+impl Zypper {
+    /// Whether this system is managed with zypper: it has the program, or was made by one from outside.
+    pub fn is_here(root: &Root) -> bool {
+        root.has_program("zypper") || root.path("/etc/zypp").is_dir()
+    }
+
+    /// zypper on the system under `root`: the system's own, else the host's with `--root`.
+    pub fn of(root: Root) -> Zypper {
+        Zypper { rpm: Rpm::of(root, "zypper") }
+    }
+
+    fn zypper(&self) -> Command {
+        self.rpm.program("zypper", "--root").arg("--non-interactive")
+    }
+
+    /// A question that is answered from what was fetched last.
+    fn ask(&self, args: &[&str], what: &'static str) -> Result<String, BackendError> {
+        let question = self.zypper().args(["--no-refresh", "--xmlout"]).args(args.iter().copied());
+        let answer = question.ask(PATIENCE)?;
+        match answer.exit {
+            // 100 and 101: there is something to update; 102 and 103: something wants a restart.
+            Some(0 | 100..=103) => Ok(answer.stdout),
+            _ => Err(self.failed(&answer, what)),
+        }
+    }
+
+    fn failed(&self, answer: &Answer, what: &'static str) -> BackendError {
+        let said = format!("{}\n{}", answers::words(&answer.stdout), answer.stderr);
+        BackendError::Failed { what, diagnosis: self.diagnose(answer.exit, &said) }
+    }
+
+    fn would(&self, specs: &[String]) -> Result<Summary, BackendError> {
+        let specs: Vec<&str> = specs.iter().map(String::as_str).collect();
+        let question = [&["update", "--dry-run"], &RESOLVING[..], &specs].concat();
+        answers::summary(&self.ask(&question, "zypper update --dry-run")?)
+    }
+
+    fn fixes(&self) -> Result<Vec<Fix>, BackendError> {
+        let patches = answers::patches(&self.ask(&["list-patches"], "zypper list-patches")?)?;
+        // zypper reads globs here; a vendor's names are plain.
+        let names: Vec<&str> = patches
+            .iter()
+            .map(|patch| patch.name.as_str())
+            .filter(|name| is_plain_word(name))
+            .collect();
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let question = self.zypper().args(["--no-refresh", "info", "-t", "patch"]).args(names);
+        let answer = question.ask(PATIENCE)?;
+        match answer.exit {
+            Some(0) => Ok(answers::fixes(&patches, &answer.stdout)),
+            _ => Err(self.failed(&answer, "zypper info -t patch")),
+        }
+    }
+
+    /// The names of updates that would take another package away. A dry run of them all says what goes,
+    /// and a search for who obsoletes it says for whom.
+    fn replacers(&self) -> Result<Vec<String>, BackendError> {
+        let everything = match self.would(&[]) {
+            Ok(summary) => summary,
+            // Then each is judged when it is chosen.
+            Err(BackendError::Failed { .. }) => return Ok(Vec::new()),
+            Err(other) => return Err(other),
+        };
+        let mut names = Vec::new();
+        for gone in everything.moves.changes().iter().filter(|change| change.to.is_none()) {
+            let question = ["search", "--obsoletes", "--match-exact", &gone.name];
+            if let Ok(answer) = self.ask(&question, "zypper search --obsoletes") {
+                names.extend(answers::found(&answer)?);
+            }
+        }
+        Ok(names)
+    }
+
+    fn locks(&self) -> Result<Vec<locks::Lock>, BackendError> {
+        Ok(locks::read(&self.rpm.text("/etc/zypp/locks")?))
+    }
+
+    fn update(&self, options: &[&str], chosen: &[Choice]) -> Command {
+        let order = self.zypper().args(["--no-refresh", "update", "--auto-agree-with-licenses"]);
+        let order = order.args(RESOLVING).args(options.iter().copied());
+        order.args(chosen.iter().map(spec)).also_well(&RESTART_DUE)
+    }
+}
+
+/// It has done its work, and the machine or zypper itself wants a restart.
+const RESTART_DUE: [i32; 2] = [102, 103];
+
+/// `openssl-libs.noarch=1:3.0.1-43.el9_0`.
+fn spec(choice: &Choice) -> String {
+    format!("{}.{}={}", choice.name, choice.arch, choice.to)
+}
+
+impl Backend for Zypper {
+    fn manager(&self) -> PackageManager {
+        PackageManager::Zypper
+    }
+
+    fn installed(&self) -> Result<Vec<Installed>, BackendError> {
+        let locks = self.locks()?;
+        let mut list = self.rpm.installed()?;
+        for package in &mut list {
+            package.held = locks.iter().any(|lock| lock.means(&package.name, &package.version));
+        }
+        Ok(list)
+    }
+
+    fn refresh(&self) -> Vec<Command> {
+        vec![self.zypper().arg("refresh")]
+    }
+
+    fn pending(&self, installed: &[Installed]) -> Result<Vec<Pending>, BackendError> {
+        let everything = self.ask(&["list-updates", "--all"], "zypper list-updates")?;
+        let everything = answers::updates(&everything)?;
+        if everything.is_empty() {
+            return Ok(Vec::new());
+        }
+        let possible = answers::updates(&self.ask(&["list-updates"], "zypper list-updates")?)?;
+        let (locks, replacers) = (self.locks()?, self.replacers()?);
+        let mut updates = Vec::new();
+        for Update { name, arch, candidate } in &everything {
+            let Some(now) = installed_version(installed, name, arch) else { continue };
+            let comes = possible.iter().find(|update| update.name == *name && update.arch == *arch);
+            let candidate = comes.map_or(candidate, |update| &update.candidate);
+            let mut update = Pending::new(name, arch, &now.version, candidate);
+            let locked = |evr: &str| locks.iter().any(|lock| lock.means(name, evr));
+            update.blocked_by = match comes {
+                Some(_) => replacers.contains(name).then_some(BlockedBy::KeptBack),
+                None if locked(&now.version) => Some(BlockedBy::Held),
+                None if locked(candidate) => Some(BlockedBy::Pinned),
+                None => Some(BlockedBy::KeptBack),
+            };
+            updates.push(update);
+        }
+        advisory::join(&mut updates, &self.fixes()?);
+        Ok(updates)
+    }
+
+    fn resolve(&self, chosen: &[Choice]) -> Result<Transaction, BackendError> {
+        only_plain_words(chosen)?;
+        if chosen.is_empty() {
+            return Ok(Transaction::default());
+        }
+        let specs: Vec<String> = chosen.iter().map(spec).collect();
+        let summary = self.would(&specs).map_err(|error| match error {
+            BackendError::Failed { diagnosis, .. }
+                if diagnosis.code == FailureCode::DependencyConflict =>
+            {
+                BackendError::Conflict(diagnosis.message)
+            }
+            other => other,
+        })?;
+        let Summary { moves, download_bytes, disk_bytes } = summary;
+        let transaction = Transaction { changes: moves.changes(), download_bytes, disk_bytes };
+        complete(transaction, chosen)
+    }
+
+    fn download(&self, chosen: &[Choice]) -> Vec<Command> {
+        vec![self.update(&["--download-only"], chosen)]
+    }
+
+    /// zypper takes what it was asked for by name as wanted by hand. So what came as a dependency before
+    /// is written down first, and added to the marks again afterwards.
+    fn install(&self, chosen: &[Choice]) -> Vec<Command> {
+        let update = self.update(&[], chosen);
+        let path = |inside: &str| self.rpm.root.path(inside).to_string_lossy().into_owned();
+        if !self.rpm.root.path(MARKS).is_file() {
+            return vec![update];
+        }
+        let keep = Command::new("cp").args([path(MARKS), path(MARKS_BEFORE)]);
+        let add = Command::new("sort").args([
+            "-u",
+            "-o",
+            &path(MARKS),
+            &path(MARKS),
+            &path(MARKS_BEFORE),
+        ]);
+        vec![keep, update, add]
+    }
+
+    fn lock_holder(&self) -> Result<Option<LockHolder>, BackendError> {
+        let file = self.rpm.root.path("/run/zypp.pid");
+        match lock::of_pid_file_with(&file, "libzypp") {
+            Some(holder) => Ok(Some(holder)),
+            None => self.rpm.writer(),
+        }
+    }
+
+    fn damage(&self) -> Result<Vec<Line>, BackendError> {
+        self.rpm.damage()
+    }
+
+    fn repair(&self) -> Vec<Command> {
+        self.rpm.repair(|again| {
+            let order = self.zypper().args(["--no-refresh", "install", "--force"]);
+            order.args(RESOLVING).args(again.iter().map(spec)).also_well(&RESTART_DUE)
+        })
+    }
+
+    fn set_aside(&self) -> Result<Vec<PathBuf>, BackendError> {
+        self.rpm.set_aside()
+    }
+
+    fn reboot_reasons(&self, running_kernel: &str) -> Result<Vec<Line>, BackendError> {
+        let installed = self.rpm.installed()?;
+        let mut reasons: Vec<Line> =
+            kernel::newer_than_running(&installed, running_kernel).into_iter().collect();
+        if self.rpm.root.path("/run/reboot-needed").exists() {
+            reasons.push("an update left /run/reboot-needed".into());
+        } else if self.rpm.root.is_running_system() {
+            // It compares times of installation with the time of the boot. Older ones do not know it.
+            let answer = self.zypper().args(["--no-refresh", "needs-rebooting"]).ask(PATIENCE)?;
+            match answer.exit {
+                Some(102) => reasons.push("zypper says that a reboot is needed".into()),
+                // 1 is for what it does not know.
+                Some(0 | 1) => {}
+                _ => return Err(self.failed(&answer, "zypper needs-rebooting")),
+            }
+        }
+        Ok(reasons)
+    }
+
+    fn diagnose(&self, exit: Option<i32>, said: &str) -> Diagnosis {
+        let by_exit = match exit {
+            Some(7) => Some(FailureCode::PkgLockTimeout),
+            Some(6 | 106) => Some(FailureCode::RepoUnreachable),
+            Some(104) => Some(FailureCode::DependencyConflict),
+            Some(107) => Some(FailureCode::InstallFailed),
+            _ => None,
+        };
+        match (by_exit, said::by_words(said)) {
+            (Some(code), Some(by_words)) if by_words.code == code => by_words,
+            (Some(code), _) => Diagnosis { code, message: said::last_complaint(said) },
+            (None, Some(by_words)) => by_words,
+            (None, None) => {
+                Diagnosis { code: FailureCode::InstallFailed, message: said::last_complaint(said) }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_a_missing_package_and_a_failed_script_are_known_by_their_exit_codes() {
+        let zypper = Zypper::of(Root::running());
+        let code = |exit, said: &str| zypper.diagnose(Some(exit), said).code;
+        assert_eq!(
+            code(7, "System management is locked by 812 (zypper).\n"),
+            FailureCode::PkgLockTimeout
+        );
+        assert_eq!(code(104, "No provider of 'bash=9' found.\n"), FailureCode::DependencyConflict);
+        assert_eq!(code(107, ""), FailureCode::InstallFailed);
+        assert_eq!(
+            code(106, "Some of the repositories have not been refreshed because of an error.\n"),
+            FailureCode::RepoUnreachable
+        );
+        let said =
+            "Problem: nothing provides nowhere needed by broken-2-1.noarch\n Solution 1: no\n";
+        let conflict = zypper.diagnose(Some(4), said);
+        assert_eq!(conflict.code, FailureCode::DependencyConflict);
+        assert_eq!(
+            conflict.message.as_str(),
+            "Problem: nothing provides nowhere needed by broken-2-1.noarch"
+        );
+    }
+
+    #[test]
+    fn what_is_installed_is_named_in_full_and_never_by_install() {
+        let zypper = Zypper::of(Root::under("/srv/no-such-root".as_ref()));
+        let choice = Choice {
+            name: "openssl-libs".to_owned(),
+            arch: "noarch".to_owned(),
+            from: "1:3-1".to_owned(),
+            to: "1:3-4".to_owned(),
+        };
+        let [command] = &zypper.install(&[choice])[..] else { panic!("no marks, one command") };
+        assert_eq!(
+            command.args.join(" "),
+            "--root /srv/no-such-root --non-interactive --no-refresh update --auto-agree-with-licenses \
+             --no-recommends --no-force-resolution openssl-libs.noarch=1:3-4"
+        );
+    }
+}

@@ -1,0 +1,77 @@
+//! apt and dpkg themselves, on systems of their own: what the back end says of them, and what comes of
+//! the commands that it describes.
+
+mod apt {
+    mod changes;
+    mod looks;
+}
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use agent::backend::apt::Apt;
+use agent::backend::{Backend as _, Choice};
+use agent::command::{Answer, Command};
+use agent::root::Root;
+use lab::apt::Server;
+use vocab::listing::{Installed, Pending};
+
+/// The back end of a server.
+fn apt_of(server: &Server) -> Apt {
+    Apt::new(Root::under(server.root.dir()))
+}
+
+/// One package of what is installed.
+#[track_caller]
+fn one<'a>(installed: &'a [Installed], name: &str) -> &'a Installed {
+    let found = installed.iter().find(|package| package.name == name);
+    found.unwrap_or_else(|| panic!("{name} is not listed"))
+}
+
+/// What is pending, in short: `sec 1.0 > 1.1 security held`.
+fn shown(pending: &[Pending]) -> Vec<String> {
+    let line = |update: &Pending| {
+        let security = if update.security { " security" } else { "" };
+        let blocked = update.blocked_by.map(|by| format!(" {by}")).unwrap_or_default();
+        format!("{} {} > {}{security}{blocked}", update.name, update.installed, update.candidate)
+    };
+    pending.iter().map(line).collect()
+}
+
+/// Updates of these packages, as the server itself offers them.
+fn choices(server: &Server, names: &[&str]) -> Vec<Choice> {
+    let apt = apt_of(server);
+    let installed = apt.installed().expect("dpkg answers");
+    let pending = apt.pending(&installed).expect("apt answers");
+    let by_name: BTreeMap<&str, &Pending> =
+        pending.iter().map(|update| (update.name.as_str(), update)).collect();
+    let choice = |name: &&str| {
+        let update = by_name.get(name).unwrap_or_else(|| panic!("{name} is not pending"));
+        Choice {
+            name: update.name.clone(),
+            arch: update.arch.clone(),
+            from: update.installed.clone(),
+            to: update.candidate.clone(),
+        }
+    };
+    names.iter().map(choice).collect()
+}
+
+/// Runs what the back end described, up to the first that fails, and answers how the last one ended.
+fn run(commands: &[Command]) -> Answer {
+    let mut last = None;
+    for command in commands {
+        let answer = command.ask(Duration::from_secs(60)).expect("it ends in time");
+        let failed = answer.exit != Some(0);
+        last = Some(answer);
+        if failed {
+            break;
+        }
+    }
+    last.expect("there is something to run")
+}
+
+/// All that was said.
+fn words(answer: &Answer) -> String {
+    format!("{}{}", answer.stdout, answer.stderr)
+}

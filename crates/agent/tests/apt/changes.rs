@@ -1,0 +1,254 @@
+//! What comes of the commands that the back end describes.
+
+use std::process::Stdio;
+
+use agent::backend::Backend as _;
+use lab::apt::{Deb, Pocket, Repo, Server};
+use vocab::{FailureCode, Line};
+
+use crate::{apt_of, choices, run, words};
+
+use Pocket::{Stable, Updates};
+
+fn lines(lines: &[Line]) -> Vec<&str> {
+    lines.iter().map(Line::as_str).collect()
+}
+
+#[test]
+fn exactly_what_was_chosen_is_installed_and_auto_marks_stay() {
+    let repo = Repo::with(&[
+        (Stable, Deb::new("chosen", "1")),
+        (Updates, Deb::new("chosen", "2").counts_runs()),
+        (Stable, Deb::new("library", "1").arch("all")),
+        (Updates, Deb::new("library", "2").arch("all").depends("newdep")),
+        (Updates, Deb::new("newdep", "1").field("Recommends", "extra")),
+        (Updates, Deb::new("extra", "1")),
+        (Stable, Deb::new("other", "1")),
+        (Updates, Deb::new("other", "2")),
+    ]);
+    let Some(repo) = repo else { return };
+    let Some(server) = Server::having(&repo, &["chosen", "library", "other"]) else { return };
+    server.root.must("apt-mark", &["auto", "library"]);
+    let apt = apt_of(&server);
+    let chosen = choices(&server, &["chosen", "library"]);
+
+    let answer = run(&apt.download(&chosen));
+    assert_eq!(answer.exit, Some(0), "{}", words(&answer));
+    let fetched = server.root.path("/var/cache/apt/archives/library_2_all.deb");
+    assert!(fetched.is_file() && server.version("chosen").as_deref() == Some("1"));
+
+    let answer = run(&apt.install(&chosen));
+    assert_eq!(answer.exit, Some(0), "{}", words(&answer));
+    let version = |name: &str| server.version(name);
+    assert_eq!(version("chosen").as_deref(), Some("2"));
+    assert_eq!(version("library").as_deref(), Some("2"));
+    assert_eq!(version("newdep").as_deref(), Some("1"));
+    assert_eq!((version("other").as_deref(), version("extra")), (Some("1"), None));
+    assert_eq!(server.runs("chosen"), ["2"]);
+    let mut auto: Vec<String> =
+        server.root.must("apt-mark", &["showauto"]).lines().map(str::to_owned).collect();
+    auto.retain(|name| ["chosen", "library", "newdep", "other"].contains(&name.as_str()));
+    assert_eq!(auto, ["library", "newdep"]);
+}
+
+#[test]
+fn auto_marks_stay_even_if_a_script_fails() {
+    let repo = Repo::with(&[
+        (Stable, Deb::new("library", "1")),
+        (Updates, Deb::new("library", "2").fails()),
+    ]);
+    let Some(repo) = repo else { return };
+    let Some(server) = Server::having(&repo, &["library"]) else { return };
+    server.root.must("apt-mark", &["auto", "library"]);
+    let answer = run(&apt_of(&server).install(&choices(&server, &["library"])));
+    assert_eq!(answer.exit, Some(100), "{}", words(&answer));
+    assert_eq!(server.version("library").as_deref(), Some("2 (iF)"));
+    assert!(server.root.must("apt-mark", &["showauto"]).contains("library"));
+}
+
+#[test]
+fn nobody_is_asked_and_edited_configuration_is_kept_and_reported() {
+    let repo = Repo::with(&[
+        (Stable, Deb::new("service", "1").conffile("/etc/service/main.conf", "workers=1\n")),
+        (
+            Updates,
+            Deb::new("service", "2").conffile("/etc/service/main.conf", "workers=2\n").asks(),
+        ),
+    ]);
+    let Some(repo) = repo else { return };
+    let Some(server) = Server::having(&repo, &["service"]) else { return };
+    server.root.write("/etc/service/main.conf", "workers=64\n");
+    let apt = apt_of(&server);
+    assert_eq!(apt.set_aside().unwrap(), Vec::<std::path::PathBuf>::new());
+    let answer = run(&apt.install(&choices(&server, &["service"])));
+    assert_eq!(answer.exit, Some(0), "{}", words(&answer));
+    assert_eq!(server.version("service").as_deref(), Some("2"));
+    assert_eq!(server.root.read("/etc/service/main.conf"), "workers=64\n");
+    assert_eq!(server.root.read("/var/lib/service.answer"), "none\n");
+    let aside = std::path::PathBuf::from("/etc/service/main.conf.dpkg-dist");
+    assert_eq!(apt.set_aside().unwrap(), [aside]);
+}
+
+#[test]
+fn a_failed_script_is_named_and_what_it_left_is_damage_until_it_is_repaired() {
+    let conf = "/etc/moody.conf";
+    let repo = Repo::with(&[
+        (Stable, Deb::new("moody", "1").conffile(conf, "a\n")),
+        (Updates, Deb::new("moody", "2").conffile(conf, "b\n").fails_while_there_is("/etc/wall")),
+    ]);
+    let Some(repo) = repo else { return };
+    let Some(server) = Server::having(&repo, &["moody"]) else { return };
+    server.root.write(conf, "edited\n");
+    server.root.write("/etc/wall", "");
+    let apt = apt_of(&server);
+    assert_eq!(lines(&apt.damage().unwrap()), [""; 0]);
+    let answer = run(&apt.install(&choices(&server, &["moody"])));
+    let diagnosis = apt.diagnose(answer.exit, &words(&answer));
+    assert_eq!(diagnosis.code, FailureCode::InstallFailed);
+    assert_eq!(
+        diagnosis.message.as_str(),
+        "moody: installed moody package post-installation script subprocess returned error exit status 3"
+    );
+    assert_eq!(lines(&apt.damage().unwrap()), ["moody: half configured"]);
+    assert!(apt.installed().unwrap().iter().any(|p| p.name == "moody" && p.version == "2"));
+
+    server.root.must("rm", &["/etc/wall"]);
+    let answer = run(&apt.repair());
+    assert_eq!(answer.exit, Some(0), "{}", words(&answer));
+    assert_eq!(lines(&apt.damage().unwrap()), [""; 0]);
+    assert_eq!(server.root.read(conf), "edited\n");
+}
+
+#[test]
+fn what_was_unpacked_over_edited_configuration_is_repaired_without_a_question() {
+    let conf = "/etc/service.conf";
+    let repo = Repo::with(&[
+        (Stable, Deb::new("service", "1").conffile(conf, "a\n")),
+        (Updates, Deb::new("service", "2").conffile(conf, "b\n")),
+    ]);
+    let Some(repo) = repo else { return };
+    let Some(server) = Server::having(&repo, &["service"]) else { return };
+    server.root.write(conf, "edited\n");
+    let arch = lab::apt::native_arch();
+    let file = format!("/repo/pool/stable-updates/service_2_{arch}.deb");
+    server.root.must("dpkg", &["--unpack", &file]);
+    let apt = apt_of(&server);
+    assert_eq!(lines(&apt.damage().unwrap()), ["service: unpacked, not configured"]);
+    let answer = run(&apt.repair());
+    assert_eq!(answer.exit, Some(0), "{}", words(&answer));
+    assert_eq!(server.version("service").as_deref(), Some("2"));
+    assert_eq!(server.root.read(conf), "edited\n");
+}
+
+#[test]
+fn a_repair_removes_nothing() {
+    let repo = Repo::with(&[(Stable, Deb::new("orphan", "1").depends("nosuch"))]);
+    let Some(repo) = repo else { return };
+    let Some(server) = Server::new(&repo) else { return };
+    let file = format!("/repo/pool/stable/orphan_1_{}.deb", lab::apt::native_arch());
+    server.root.must("dpkg", &["--unpack", &file]);
+    let apt = apt_of(&server);
+    let [configure, fix] = &apt.repair()[..] else { panic!("two steps") };
+    assert_eq!(run(std::slice::from_ref(configure)).exit, Some(1));
+    assert_eq!(run(std::slice::from_ref(fix)).exit, Some(100));
+    assert_eq!(server.version("orphan").as_deref(), Some("1 (iU)"));
+    assert_eq!(lines(&apt.damage().unwrap()), ["orphan: unpacked, not configured"]);
+}
+
+#[test]
+fn a_child_that_a_script_leaves_behind_keeps_nobody_waiting() {
+    let repo = Repo::with(&[
+        (Stable, Deb::new("daemon", "1")),
+        (Updates, Deb::new("daemon", "2").script("sleep 600 & echo $! > /run/daemon.pid")),
+    ]);
+    let Some(repo) = repo else { return };
+    let Some(server) = Server::having(&repo, &["daemon"]) else { return };
+    let answer = run(&apt_of(&server).install(&choices(&server, &["daemon"])));
+    assert_eq!(answer.exit, Some(0), "{}", words(&answer));
+    assert_eq!(server.version("daemon").as_deref(), Some("2"));
+    let child = server.root.read("/run/daemon.pid");
+    server.root.must("sh", &["-c", &format!("kill {}", child.trim())]);
+}
+
+#[test]
+fn a_file_that_the_index_promises_and_the_archive_has_lost_is_an_unreachable_repository() {
+    let repo = Repo::with(&[(Stable, Deb::new("lost", "1")), (Updates, Deb::new("lost", "1:2"))]);
+    let Some(repo) = repo else { return };
+    let Some(server) = Server::having(&repo, &["lost"]) else { return };
+    repo.lose(Updates, "lost", "2");
+    let apt = apt_of(&server);
+    let answer = run(&apt.download(&choices(&server, &["lost"])));
+    let diagnosis = apt.diagnose(answer.exit, &words(&answer));
+    assert_eq!((answer.exit, diagnosis.code), (Some(100), FailureCode::RepoUnreachable));
+    assert_eq!(server.version("lost").as_deref(), Some("1"));
+}
+
+#[test]
+fn without_room_for_the_download_nothing_is_begun() {
+    let repo = Repo::with(&[(Stable, Deb::new("big", "1")), (Updates, Deb::new("big", "2"))]);
+    let Some(repo) = repo else { return };
+    let Some(mut server) = Server::having(&repo, &["big"]) else { return };
+    let chosen = choices(&server, &["big"]);
+    server.root.small_disk("/var/cache/apt/archives", 8 * 1024);
+    let apt = apt_of(&server);
+    let answer = run(&apt.install(&chosen));
+    let diagnosis = apt.diagnose(answer.exit, &words(&answer));
+    assert_eq!(diagnosis.code, FailureCode::DiskFull, "{}", words(&answer));
+    assert_eq!(server.version("big").as_deref(), Some("1"));
+}
+
+#[test]
+fn what_is_held_or_would_remove_something_is_not_installed() {
+    let repo = Repo::with(&[
+        (Stable, Deb::new("held", "1")),
+        (Updates, Deb::new("held", "2")),
+        (Stable, Deb::new("eater", "1")),
+        (Stable, Deb::new("victim", "1")),
+        (Updates, Deb::new("eater", "2").breaks("victim")),
+    ]);
+    let Some(repo) = repo else { return };
+    let Some(server) = Server::having(&repo, &["held", "eater", "victim"]) else { return };
+    server.hold("held");
+    let apt = apt_of(&server);
+    let before = server.packages();
+    for (name, words_of_it) in
+        [("held", "it would change held, which is held"), ("eater", "it would remove victim")]
+    {
+        let answer = run(&apt.install(&choices(&server, &[name])));
+        let diagnosis = apt.diagnose(answer.exit, &words(&answer));
+        assert_eq!(diagnosis.code, FailureCode::DependencyConflict);
+        assert_eq!(diagnosis.message.as_str(), words_of_it);
+    }
+    assert_eq!(server.packages(), before);
+}
+
+#[test]
+fn whoever_works_on_the_database_is_named() {
+    let repo = Repo::with(&[
+        (Stable, Deb::new("busy", "1")),
+        (Updates, Deb::new("busy", "2").waits("/run/busy.started", "/run/busy.go")),
+    ]);
+    let Some(repo) = repo else { return };
+    let Some(server) = Server::having(&repo, &["busy"]) else { return };
+    let apt = apt_of(&server);
+    assert_eq!(apt.lock_holder().unwrap(), None);
+    let mut at_work = server.command("apt-get");
+    at_work.args(["-qq", "--yes", "-o", "Dpkg::Use-Pty=0", "upgrade"]);
+    let mut at_work = at_work.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    server.wait_for("/run/busy.started");
+    let holder = apt.lock_holder().unwrap().expect("someone is at work");
+    let pid = i32::try_from(at_work.id()).unwrap();
+    assert_eq!((holder.pid, holder.name.as_str()), (Some(pid), &*format!("apt-get (pid {pid})")));
+
+    // Another installation waits for the lock, and then says who has it.
+    let said = server.root.run("apt-get", &["-y", "-o", "DPkg::Lock::Timeout=1", "-f", "install"]);
+    let diagnosis = apt.diagnose(said.exit, &said.text);
+    assert_eq!(diagnosis.code, FailureCode::PkgLockTimeout);
+    let named = format!("process {pid} (apt-get)");
+    assert!(diagnosis.message.as_str().contains(&named), "{}", said.text);
+
+    server.root.write("/run/busy.go", "");
+    assert!(at_work.wait().unwrap().success());
+    assert_eq!(apt.lock_holder().unwrap(), None);
+    assert_eq!(server.version("busy").as_deref(), Some("2"));
+}

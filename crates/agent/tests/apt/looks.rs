@@ -1,0 +1,272 @@
+//! What the back end sees and does not change.
+
+use agent::backend::Backend as _;
+use agent::backend::BackendError;
+use lab::apt::{Deb, Pocket, Repo, Server};
+use vocab::FailureCode;
+
+use crate::{apt_of, choices, one, run, shown, words};
+
+use Pocket::{Security, Stable, Updates};
+
+#[test]
+fn what_is_installed_is_listed_with_source_origin_and_hold() {
+    let repo = Repo::with(&[
+        (Stable, Deb::new("tool", "1:1.0-1").source("toolkit (3.0-1)")),
+        (Stable, Deb::new("held", "1.0").arch("all")),
+        (Stable, Deb::new("removed", "1.0").conffile("/etc/removed.conf", "a\n")),
+    ]);
+    let Some(repo) = repo else { return };
+    let Some(server) = Server::having(&repo, &["tool", "held", "removed"]) else { return };
+    server.hold("held");
+    server.root.must("dpkg", &["--remove", "removed"]);
+    let installed = apt_of(&server).installed().unwrap();
+    let tool = one(&installed, "tool");
+    assert_eq!((tool.version.as_str(), tool.arch.as_str()), ("1:1.0-1", lab::apt::native_arch()));
+    assert_eq!((tool.source(), tool.source_version()), ("toolkit", "3.0-1"));
+    assert_eq!(tool.origin.as_deref(), Some("Debian"));
+    assert!(!tool.held && one(&installed, "held").held);
+    assert_eq!(one(&installed, "held").arch, "all");
+    assert!(!installed.iter().any(|package| package.name == "removed"));
+    // The base has no source any more from which it came.
+    assert_eq!(one(&installed, "dpkg").origin, None);
+}
+
+#[test]
+fn every_pending_update_says_whether_it_mends_a_flaw_and_why_it_would_not_be_installed() {
+    let repo = Repo::with(&[
+        (Stable, Deb::new("plain", "1.0-1")),
+        (Updates, Deb::new("plain", "1.0-2")),
+        (Stable, Deb::new("security-tool", "1").arch("all")),
+        (Updates, Deb::new("security-tool", "2").arch("all")),
+        (Stable, Deb::new("overtaken", "1.0")),
+        (Security, Deb::new("overtaken", "1.1")),
+        (Updates, Deb::new("overtaken", "1.2")),
+        (Stable, Deb::new("held", "1.0")),
+        (Security, Deb::new("held", "1.1")),
+        (Stable, Deb::new("pinned", "1.0")),
+        (Security, Deb::new("pinned", "2.0")),
+        (Stable, Deb::new("eater", "1.0")),
+        (Stable, Deb::new("victim", "1.0")),
+        (Updates, Deb::new("eater", "2.0").conflicts("victim")),
+        (Stable, Deb::new("linux-image-lab", "6.1.1").meta("linux-image-6.1.1-lab")),
+        (Stable, Deb::new("linux-image-6.1.1-lab", "6.1.1-1")),
+        (Security, Deb::new("linux-image-lab", "6.1.2").meta("linux-image-6.1.2-lab")),
+        (Security, Deb::new("linux-image-6.1.2-lab", "6.1.2-1")),
+        (Stable, Deb::new("current", "1")),
+    ]);
+    let Some(repo) = repo else { return };
+    let names = ["plain", "security-tool", "overtaken", "held", "pinned", "eater", "victim"];
+    let names = [&names[..], &["linux-image-lab", "current"]].concat();
+    let Some(server) = Server::having(&repo, &names) else { return };
+    server.hold("held");
+    let pin = "Package: pinned\nPin: version 1.0\nPin-Priority: 1001\n";
+    server.root.write("/etc/apt/preferences.d/pinned", pin);
+    let apt = apt_of(&server);
+    let pending = apt.pending(&apt.installed().unwrap()).unwrap();
+    assert_eq!(
+        shown(&pending),
+        [
+            "eater 1.0 > 2.0 kept_back",
+            "held 1.0 > 1.1 security held",
+            "linux-image-lab 6.1.1 > 6.1.2 security",
+            "overtaken 1.0 > 1.2 security",
+            "pinned 1.0 > 2.0 security pinned",
+            "plain 1.0-1 > 1.0-2",
+            "security-tool 1 > 2",
+        ]
+    );
+}
+
+#[test]
+fn packages_of_a_second_architecture_and_those_that_change_theirs_are_told_apart() {
+    let both = |pocket, version: &str| {
+        let deb = Deb::new("lib", version).field("Multi-Arch", "same");
+        [(pocket, deb.clone()), (pocket, deb.arch("i386"))]
+    };
+    let moves = [
+        (Stable, Deb::new("moves", "1").arch("all")),
+        (Updates, Deb::new("moves", "2")),
+        (Stable, Deb::new("empties", "1")),
+        (Updates, Deb::new("empties", "2").arch("all")),
+    ];
+    let all = [&both(Stable, "1")[..], &both(Security, "2"), &moves].concat();
+    let Some(repo) = Repo::with(&all) else { return };
+    let Some(server) = Server::new(&repo) else { return };
+    server.root.must("dpkg", &["--add-architecture", "i386"]);
+    server.sources(&[Stable]);
+    server.update();
+    server.install(&["lib", "lib:i386", "moves", "empties"]);
+    server.sources(&Pocket::ALL);
+    server.update();
+    let apt = apt_of(&server);
+    let pending = apt.pending(&apt.installed().unwrap()).unwrap();
+    let native = lab::apt::native_arch();
+    let archs: Vec<_> = pending.iter().map(|update| (&*update.name, &*update.arch)).collect();
+    assert_eq!(archs, [("empties", native), ("lib", native), ("lib", "i386"), ("moves", "all")]);
+    assert_eq!(
+        shown(&pending),
+        ["empties 1 > 2", "lib 1 > 2 security", "lib 1 > 2 security", "moves 1 > 2"]
+    );
+    // By name alone there would be one `lib`; the second architecture is the last of the two.
+    let chosen = choices(&server, &["lib", "moves", "empties"]);
+    assert_eq!(chosen[0].arch, "i386");
+    let answer = run(&apt.install(&chosen));
+    assert_eq!(answer.exit, Some(0), "{}", words(&answer));
+    let pending = apt.pending(&apt.installed().unwrap()).unwrap();
+    assert_eq!(shown(&pending), [""; 0], "one architecture of a library takes the other along");
+}
+
+#[test]
+fn a_name_that_is_also_a_pattern_means_itself_alone() {
+    let names = ["ba.h", "ba-h", "ba.h+"];
+    let debs = names.iter().flat_map(|name| {
+        [(Stable, Deb::new(name, "1").arch("all")), (Updates, Deb::new(name, "2").arch("all"))]
+    });
+    let Some(repo) = Repo::with(&debs.collect::<Vec<_>>()) else { return };
+    let Some(server) = Server::having(&repo, &names) else { return };
+    let apt = apt_of(&server);
+    for (place, name) in names.iter().enumerate() {
+        let answer = run(&apt.install(&choices(&server, &[name])));
+        assert_eq!(answer.exit, Some(0), "{}", words(&answer));
+        for (other, versions) in names.iter().enumerate() {
+            let expected = if other <= place { "2" } else { "1" };
+            assert_eq!(server.version(versions).as_deref(), Some(expected));
+        }
+    }
+}
+
+#[test]
+fn an_update_whose_phase_has_not_come_is_shown_as_phased() {
+    let repo = Repo::with(&[
+        (Stable, Deb::new("slow", "1")),
+        (Updates, Deb::new("slow", "2").field("Phased-Update-Percentage", "0")),
+    ]);
+    let Some(repo) = repo else { return };
+    let Some(server) = Server::having(&repo, &["slow"]) else { return };
+    // In a chroot apt takes every phase unless it is told otherwise.
+    let never = "APT::Get::Never-Include-Phased-Updates \"true\";\n";
+    server.root.write("/etc/apt/apt.conf.d/phases", never);
+    let apt = apt_of(&server);
+    let pending = apt.pending(&apt.installed().unwrap()).unwrap();
+    assert_eq!(shown(&pending), ["slow 1 > 2 phased"]);
+}
+
+#[test]
+fn an_order_resolves_to_what_would_really_happen_and_to_how_many_bytes() {
+    let repo = Repo::with(&[
+        (Stable, Deb::new("grows", "1").installed_kilobytes(100)),
+        (Updates, Deb::new("grows", "2").depends("newdep").installed_kilobytes(2100)),
+        (Updates, Deb::new("newdep", "7").installed_kilobytes(1000)),
+    ]);
+    let Some(repo) = repo else { return };
+    let Some(server) = Server::having(&repo, &["grows"]) else { return };
+    let apt = apt_of(&server);
+    let transaction = apt.resolve(&choices(&server, &["grows"])).unwrap();
+    let mut changes: Vec<_> = transaction
+        .changes
+        .iter()
+        .map(|change| (change.name.as_str(), change.from.as_deref(), change.to.as_deref()))
+        .collect();
+    changes.sort_unstable();
+    assert_eq!(changes, [("grows", Some("1"), Some("2")), ("newdep", None, Some("7"))]);
+    let files = ["grows_2", "newdep_7"].map(|file| {
+        let name = format!("{file}_{}.deb", lab::apt::native_arch());
+        std::fs::metadata(repo.dir().join("pool/stable-updates").join(name)).unwrap().len()
+    });
+    assert_eq!(transaction.download_bytes, Some(files.iter().sum()));
+    let disk = transaction.disk_bytes.unwrap();
+    assert!((3_060_000..3_090_000).contains(&disk), "{disk}");
+    assert_eq!(server.version("grows").as_deref(), Some("1"));
+}
+
+#[test]
+fn what_cannot_be_resolved_is_a_conflict_in_the_resolvers_words() {
+    let repo = Repo::with(&[
+        (Stable, Deb::new("eater", "1.0")),
+        (Stable, Deb::new("victim", "1.0")),
+        (Updates, Deb::new("eater", "2.0").conflicts("victim")),
+        (Stable, Deb::new("broken", "1.0")),
+        (Updates, Deb::new("broken", "2.0").depends("nosuch (>= 4)")),
+    ]);
+    let Some(repo) = repo else { return };
+    let Some(server) = Server::having(&repo, &["eater", "victim", "broken"]) else { return };
+    let apt = apt_of(&server);
+    let conflict = |name: &str| match apt.resolve(&choices(&server, &[name])) {
+        Err(BackendError::Conflict(words)) => words.to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(conflict("eater"), "it would remove victim");
+    assert_eq!(
+        conflict("broken"),
+        "unmet dependencies: broken : Depends: nosuch (>= 4) but it is not installable"
+    );
+    let mut absent = choices(&server, &["eater"]);
+    "newcomer".clone_into(&mut absent[0].name);
+    let error = apt.resolve(&absent).unwrap_err();
+    assert_eq!(error.to_string(), "newcomer is not installed at version 1.0");
+}
+
+#[test]
+fn a_refresh_brings_news_and_an_archive_that_is_gone_or_stale_is_unreachable() {
+    let Some(repo) = Repo::with(&[(Stable, Deb::new("plain", "1"))]) else { return };
+    let Some(server) = Server::having(&repo, &["plain"]) else { return };
+    let apt = apt_of(&server);
+    repo.add(&[(Security, Deb::new("plain", "2"))]);
+    assert_eq!(apt.pending(&apt.installed().unwrap()).unwrap(), []);
+    let answer = run(&apt.refresh());
+    assert_eq!(answer.exit, Some(0), "{}", words(&answer));
+    let pending = apt.pending(&apt.installed().unwrap()).unwrap();
+    assert_eq!(shown(&pending), ["plain 1 > 2 security"]);
+
+    repo.publish_until(Security, Some("Thu, 01 Jan 2015 00:00:00 UTC"));
+    let answer = run(&apt.refresh());
+    let diagnosis = apt.diagnose(answer.exit, &words(&answer));
+    assert_eq!((answer.exit, diagnosis.code), (Some(100), FailureCode::RepoUnreachable));
+    assert!(diagnosis.message.as_str().contains("is expired"), "{}", diagnosis.message);
+
+    repo.publish(Security);
+    std::fs::remove_dir_all(repo.dir().join("dists/stable-updates")).unwrap();
+    let answer = run(&apt.refresh());
+    let diagnosis = apt.diagnose(answer.exit, &words(&answer));
+    assert_eq!((answer.exit, diagnosis.code), (Some(100), FailureCode::RepoUnreachable));
+}
+
+#[test]
+fn packages_that_ask_for_a_reboot_are_the_reasons_for_it() {
+    let repo = Repo::with(&[(Stable, Deb::new("libc-lab", "1").wants_a_reboot())]);
+    let Some(repo) = repo else { return };
+    let Some(server) = Server::new(&repo) else { return };
+    let apt = apt_of(&server);
+    assert_eq!(apt.reboot_reasons("6.1.0-lab").unwrap(), []);
+    server.sources(&[Stable]);
+    server.update();
+    server.install(&["libc-lab"]);
+    let reasons = apt.reboot_reasons("6.1.0-lab").unwrap();
+    assert_eq!(reasons, ["libc-lab asks for a reboot".into()]);
+    // What cannot be read is an error, and never a reason.
+    std::fs::remove_file(server.root.path("/run/reboot-required.pkgs")).unwrap();
+    std::fs::create_dir(server.root.path("/run/reboot-required.pkgs")).unwrap();
+    assert!(matches!(apt.reboot_reasons("6.1.0-lab"), Err(BackendError::Unreadable { .. })));
+}
+
+/// `eater` cannot come, so it is no reason for `victim` not to; `apt-get upgrade` keeps both back.
+#[test]
+fn an_update_is_not_kept_back_for_the_sake_of_one_that_cannot_come_anyway() {
+    let repo = Repo::with(&[
+        (Stable, Deb::new("eater", "1.0")),
+        (Updates, Deb::new("eater", "2.0").conflicts("victim")),
+        (Stable, Deb::new("plain", "1.0")),
+        (Updates, Deb::new("plain", "1.1")),
+        (Stable, Deb::new("victim", "1.0")),
+        (Security, Deb::new("victim", "1.1")),
+    ]);
+    let Some(repo) = repo else { return };
+    let Some(server) = Server::having(&repo, &["eater", "plain", "victim"]) else { return };
+    let apt = apt_of(&server);
+    let pending = apt.pending(&apt.installed().unwrap()).unwrap();
+    let blocked =
+        |name: &str| pending.iter().find(|update| update.name == name).unwrap().blocked_by;
+    assert_eq!(blocked("eater"), Some(vocab::BlockedBy::KeptBack));
+    assert_eq!((blocked("plain"), blocked("victim")), (None, None));
+}

@@ -1,0 +1,273 @@
+//! The real pacman, on systems of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use agent::backend::pacman::Pacman;
+use agent::backend::{Backend as _, BackendError, Choice};
+use agent::command::{Answer, Command};
+use agent::root::Root;
+use lab::pacman::{Package, Repository, Server};
+use vocab::listing::Pending;
+use vocab::{BlockedBy, FailureCode};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn backend(server: &Server) -> Pacman {
+    Pacman::new(Root::under(server.root().dir()))
+}
+
+/// Runs commands as `perform` would, until one fails.
+fn run(commands: &[Command]) -> Answer {
+    let mut last = None;
+    for command in commands {
+        let answer = command.ask(PATIENCE).expect("a program of the lab");
+        let failed = answer.exit != Some(0);
+        last = Some(answer);
+        if failed {
+            break;
+        }
+    }
+    last.expect("there was something to run")
+}
+
+#[track_caller]
+fn must(commands: &[Command]) {
+    let answer = run(commands);
+    assert_eq!(answer.exit, Some(0), "{}{}", answer.stdout, answer.stderr);
+}
+
+#[track_caller]
+fn look(pacman: &Pacman) -> Vec<Pending> {
+    must(&pacman.refresh());
+    let installed = pacman.installed().expect("a list of packages");
+    pacman.pending(&installed).expect("a list of updates")
+}
+
+fn choose(pending: &[Pending], names: &[&str]) -> Vec<Choice> {
+    let chosen = pending.iter().filter(|update| names.contains(&update.name.as_str()));
+    let choice = |update: &Pending| Choice {
+        name: update.name.clone(),
+        arch: update.arch.clone(),
+        from: update.installed.clone(),
+        to: update.candidate.clone(),
+    };
+    chosen.map(choice).collect()
+}
+
+fn shown(pending: &[Pending]) -> Vec<String> {
+    let blocked = |update: &Pending| update.blocked_by.map(|by| format!(" ({by})"));
+    pending
+        .iter()
+        .map(|update| {
+            let blocked = blocked(update).unwrap_or_default();
+            format!("{} {} -> {}{blocked}", update.name, update.installed, update.candidate)
+        })
+        .collect()
+}
+
+/// From the look to the new versions, and what pacman's own lists show meanwhile.
+#[test]
+fn exactly_what_was_chosen_is_upgraded_and_looking_changes_nothing() {
+    let first = [
+        Package::new("app", "1.0-1").saying("depend", "lib"),
+        Package::new("lib", "1:1.0-1"),
+        Package::new("other", "1.0rc1-1"),
+    ];
+    let Some(repository) = Repository::with(&first) else { return };
+    let server = Server::having(&repository, &["app", "other"]);
+    let pacman = backend(&server);
+    assert!(Pacman::manages(&Root::under(server.root().dir())));
+    let unasked = pacman.pending(&pacman.installed().unwrap()).unwrap_err();
+    assert!(
+        matches!(unasked, BackendError::Failed { .. }),
+        "not knowing is not having none: {unasked}"
+    );
+    assert!(look(&pacman).is_empty(), "a fresh server has no updates");
+    server.configure("NoSuchSetting = 1");
+    assert!(look(&pacman).is_empty(), "a warning is no failure");
+    server.configure("");
+
+    repository.add(&[
+        Package::new("app", "1.1-1").saying("depend", "lib>=1:1.1").saying("depend", "extra"),
+        Package::new("lib", "1:1.1-1"),
+        Package::new("other", "1.0-1"),
+        Package::new("extra", "3-1"),
+    ]);
+    let pending = look(&pacman);
+    assert_eq!(
+        shown(&pending),
+        ["app 1.0-1 -> 1.1-1", "lib 1:1.0-1 -> 1:1.1-1", "other 1.0rc1-1 -> 1.0-1"]
+    );
+    assert!(pending.iter().all(|update| !update.security && update.arch == "any"));
+    assert_eq!(
+        server.root().run("pacman", &["-Qu"]).text,
+        "",
+        "pacman's own lists are as they were"
+    );
+
+    let chosen = choose(&pending, &["app"]);
+    let transaction = pacman.resolve(&chosen).unwrap();
+    let changes: Vec<_> = transaction
+        .changes
+        .iter()
+        .map(|change| (change.name.as_str(), change.from.as_deref(), change.to.as_deref()))
+        .collect();
+    assert_eq!(
+        changes,
+        [
+            ("app", Some("1.0-1"), Some("1.1-1")),
+            ("extra", None, Some("3-1")),
+            ("lib", Some("1:1.0-1"), Some("1:1.1-1")),
+        ]
+    );
+    assert_eq!(transaction.disk_bytes, Some(1000), "one package more, of 1000 bytes");
+    assert!(transaction.download_bytes.is_some_and(|bytes| bytes > 0));
+
+    must(&pacman.download(&chosen));
+    assert_eq!(pacman.resolve(&chosen).unwrap().download_bytes, Some(0), "everything is here now");
+    must(&pacman.install(&chosen));
+    assert_eq!(server.installed(), ["app 1.1-1", "extra 3-1", "lib 1:1.1-1", "other 1.0rc1-1"]);
+    // What came as a dependency is still one.
+    assert_eq!(server.root().must("pacman", &["-Qqd"]), "extra\nlib\n");
+    let installed = pacman.installed().unwrap();
+    assert_eq!((installed[0].source(), installed[0].version.as_str()), ("app-base", "1.1-1"));
+    assert_eq!(installed[0].origin.as_deref(), Some("Someone <someone@example.invalid>"));
+    assert!(pacman.damage().unwrap().is_empty());
+}
+
+#[test]
+fn an_ignored_package_is_held() {
+    let Some(repository) = Repository::with(&[
+        Package::new("app", "1-1"),
+        Package::new("kernel-a", "1-1").saying("group", "kernels"),
+        Package::new("kernel-b", "1-1"),
+    ]) else {
+        return;
+    };
+    let server = Server::having(&repository, &["app", "kernel-a", "kernel-b"]);
+    server.configure("IgnorePkg = *-b\nIgnoreGroup = kernels");
+    repository.add(&[
+        Package::new("app", "2-1"),
+        Package::new("kernel-a", "2-1").saying("group", "kernels"),
+        Package::new("kernel-b", "2-1"),
+    ]);
+    let pacman = backend(&server);
+    let pending = look(&pacman);
+    let held: Vec<_> =
+        pending.iter().filter(|update| update.blocked_by == Some(BlockedBy::Held)).collect();
+    assert_eq!(
+        held.iter().map(|update| &update.name).collect::<Vec<_>>(),
+        ["kernel-a", "kernel-b"]
+    );
+    let installed = pacman.installed().unwrap();
+    let held: Vec<bool> = installed.iter().map(|package| package.held).collect();
+    assert_eq!(held, [false, true, true]);
+}
+
+#[test]
+fn what_would_break_or_remove_another_package_is_refused() {
+    let Some(repository) = Repository::with(&[
+        Package::new("app", "1-1").saying("depend", "lib=1"),
+        Package::new("lib", "1-1"),
+        Package::new("tool", "1-1"),
+    ]) else {
+        return;
+    };
+    let server = Server::having(&repository, &["app", "tool"]);
+    repository
+        .add(&[Package::new("lib", "2-1"), Package::new("tool", "2-1").saying("conflict", "app")]);
+    let pacman = backend(&server);
+    let pending = look(&pacman);
+    for (name, why) in [("lib", "breaks dependency 'lib=1' required by app"), ("tool", "conflict")]
+    {
+        let chosen = choose(&pending, &[name]);
+        let error = pacman.resolve(&chosen).unwrap_err();
+        let BackendError::Conflict(message) = &error else { panic!("{name}: {error}") };
+        assert!(message.as_str().contains(why), "{name}: {message}");
+        let answer = run(&pacman.install(&chosen));
+        let diagnosis =
+            pacman.diagnose(answer.exit, &format!("{}{}", answer.stdout, answer.stderr));
+        assert_eq!(diagnosis.code, FailureCode::DependencyConflict, "{}", diagnosis.message);
+    }
+    assert_eq!(server.installed(), ["app 1-1", "lib 1-1", "tool 1-1"], "nothing was touched");
+}
+
+#[test]
+fn edited_configuration_is_kept_and_what_was_set_aside_is_told() {
+    let with = |version: &str| {
+        Package::new("app", version).configuration("etc/app.conf", &format!("from {version}\n"))
+    };
+    let Some(repository) = Repository::with(&[with("1-1")]) else { return };
+    let server = Server::having(&repository, &["app"]);
+    server.root().write("/etc/app.conf", "edited\n");
+    repository.add(&[with("2-1").after_upgrade("exit 1")]);
+    let pacman = backend(&server);
+    let pending = look(&pacman);
+    assert!(pacman.set_aside().unwrap().is_empty());
+    run(&pacman.install(&choose(&pending, &["app"])));
+    assert_eq!(server.installed(), ["app 2-1"], "a script's failure does not undo it");
+    assert_eq!(server.root().read("/etc/app.conf"), "edited\n");
+    assert_eq!(pacman.set_aside().unwrap(), [PathBuf::from("/etc/app.conf.pacnew")]);
+}
+
+#[test]
+fn a_mirror_that_moved_on_or_lost_a_file_installs_nothing() {
+    let Some(repository) = Repository::with(&[Package::new("app", "1-1")]) else { return };
+    let server = Server::having(&repository, &["app"]);
+    let pacman = backend(&server);
+    repository.add(&[Package::new("app", "2-1")]);
+    let chosen = choose(&look(&pacman), &["app"]);
+    repository.add(&[Package::new("app", "3-1")]);
+    let fails = |commands: &[Command]| {
+        let answer = run(commands);
+        assert_ne!(answer.exit, Some(0), "{}{}", answer.stdout, answer.stderr);
+        pacman.diagnose(answer.exit, &format!("{}{}", answer.stdout, answer.stderr))
+    };
+    let moved = fails(&pacman.install(&chosen));
+    assert_eq!(moved.code, FailureCode::RepoUnreachable);
+    assert_eq!(moved.message.as_str(), "pacman: target not found: app=2-1");
+    let chosen = choose(&look(&pacman), &["app"]);
+    repository.lose("app", "3-1");
+    assert_eq!(fails(&pacman.download(&chosen)).code, FailureCode::RepoUnreachable);
+    assert_eq!(fails(&pacman.install(&chosen)).code, FailureCode::RepoUnreachable);
+    assert_eq!(server.installed(), ["app 1-1"]);
+    assert!(pacman.lock_holder().unwrap().is_none(), "a failure leaves no lock");
+}
+
+/// The lock is a file that pacman does not take away when it is killed.
+#[test]
+fn a_lock_is_told_with_its_holder_or_as_left_behind_and_is_never_removed() {
+    let Some(repository) = Repository::with(&[Package::new("app", "1-1")]) else { return };
+    let server = Server::having(&repository, &["app"]);
+    let pacman = backend(&server);
+    // A script that waits for someone to write into a pipe: pacman is in the middle until then.
+    server.root().must("mkfifo", &["/run/gate"]);
+    repository.add(&[Package::new("app", "2-1").after_upgrade("read line < /run/gate")]);
+    let chosen = choose(&look(&pacman), &["app"]);
+    let mut install = pacman.install(&chosen)[0].prepare();
+    let mut child = install.stdout(Stdio::null()).spawn().unwrap();
+    // Opening it waits until the script has.
+    let gate =
+        std::fs::OpenOptions::new().write(true).open(server.root().path("/run/gate")).unwrap();
+    let holder = pacman.lock_holder().unwrap().unwrap();
+    assert_eq!(holder.pid, i32::try_from(child.id()).ok(), "chroot becomes pacman");
+    assert_eq!(holder.name.as_str(), format!("pacman (pid {})", child.id()));
+    assert_eq!(look(&pacman).len(), 0, "looking is not held up by it");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(gate);
+
+    let holder = pacman.lock_holder().unwrap().unwrap();
+    assert_eq!(holder.pid, None);
+    assert!(
+        holder.name.as_str().starts_with("nobody: /var/lib/pacman/db.lck was left"),
+        "{}",
+        holder.name
+    );
+    let answer = run(&pacman.install(&chosen));
+    let diagnosis = pacman.diagnose(answer.exit, &answer.stderr);
+    assert_eq!(diagnosis.code, FailureCode::PkgLockTimeout);
+    assert!(Path::new(&server.root().path("/var/lib/pacman/db.lck")).exists());
+}

@@ -1,0 +1,397 @@
+//! A server with something of everything, for dnf and for zypper: what they have in common is told here
+//! once, with the real manager and a real repository.
+
+#![expect(clippy::unwrap_used, reason = "a story ends where something is not as it is told")]
+
+use agent::backend::{Backend, BackendError, Change, Choice};
+use agent::command::Command;
+use lab::root::{Said, said};
+use lab::rpm::{Advisory, Manager, Package, Repo, Server};
+use vocab::FailureCode;
+use vocab::listing::{Installed, Pending};
+
+pub(crate) struct World {
+    pub(crate) repo: Repo,
+    pub(crate) server: Server,
+    pub(crate) backend: Box<dyn Backend>,
+}
+
+/// Old and new of the packages that every story may use. The advisory for openssl names -43, and the
+/// repository offers -44 as well.
+fn packages() -> (Vec<Package>, Vec<Package>) {
+    let one = |name: &str| Package::new(name, "1-1");
+    let two = |name: &str| Package::new(name, "2-1");
+    let openssl = |release: &str| {
+        Package::new("openssl-libs", &format!("1:3.0.1-{release}.el9_0")).source("openssl")
+    };
+    let bash = |release: &str| {
+        Package::new("bash", &format!("5.1.8-{release}.el9"))
+            .config("/etc/bash.conf", &format!("setting of {release}"))
+    };
+    let old = vec![
+        bash("4"),
+        one("broken"),
+        one("eater"),
+        one("failing-post"),
+        one("failing-pre"),
+        one("fighter"),
+        kernel("70"),
+        one("leaving"),
+        one("needy"),
+        openssl("41"),
+        Package::new("plain", "1.0-1"),
+        one("victim"),
+        one("waiting"),
+    ];
+    let new = vec![
+        bash("6"),
+        two("broken").line("Requires: nowhere"),
+        two("eater").line("Obsoletes: victim < 9"),
+        Package::new("extra", "1-1"),
+        two("failing-post").script("post", "echo the post script fails; exit 3"),
+        two("failing-pre").script("pre", "echo the pre script fails; exit 3"),
+        two("fighter").line("Conflicts: plain"),
+        kernel("162"),
+        two("leaving").script("post", "sleep 600 & echo $! > /run/left"),
+        two("needy").line("Requires: extra"),
+        openssl("43"),
+        openssl("44"),
+        Package::new("plain", "1.1-1"),
+        two("waiting").script("post", "timeout 120 cat /run/gate"),
+    ];
+    (old, new)
+}
+
+/// A kernel, which comes beside its older versions.
+pub(crate) fn kernel(release: &str) -> Package {
+    Package::new("kernel-core", &format!("5.14.0-{release}.el9"))
+        .line("Provides: installonlypkg(kernel)")
+        .line("Provides: multiversion(kernel)")
+}
+
+impl World {
+    pub(crate) fn of(
+        manager: Manager,
+        backend: fn(agent::root::Root) -> Box<dyn Backend>,
+    ) -> Option<World> {
+        let (old, new) = packages();
+        let named =
+            |name: &str| new.iter().find(|package| package.nevra().starts_with(name)).unwrap();
+        let advisories = [
+            Advisory::other("LBA-2024:0003", "bugfix", &[named("bash-")]),
+            Advisory::security(
+                "LSA-2024:0002",
+                "Moderate",
+                &["CVE-2024-0001"],
+                &[named("kernel-core-")],
+            ),
+            Advisory::security(
+                "LSA-2024:0001",
+                "Important",
+                &["CVE-2022-3602", "CVE-2022-3786"],
+                &[named("openssl-libs-1:3.0.1-43")],
+            ),
+        ];
+        let all: Vec<Package> = old.iter().chain(&new).cloned().collect();
+        let repo = Repo::with(&all, &advisories)?;
+        let server = Server::having(manager, &repo, &old)?;
+        let backend = backend(agent::root::Root::under(server.dir()));
+        Some(World { repo, server, backend })
+    }
+
+    pub(crate) fn installed(&self) -> Vec<Installed> {
+        self.backend.installed().unwrap()
+    }
+
+    /// What is pending, one line each: name, versions, what for, and why not.
+    pub(crate) fn pending(&self) -> Vec<String> {
+        let shown = |update: &Pending| {
+            let mut line = format!("{} {} -> {}", update.name, update.installed, update.candidate);
+            assert_eq!(update.arch, "noarch", "{line}");
+            if update.update_type != vocab::UpdateType::Other {
+                assert_eq!(update.security, update.update_type == vocab::UpdateType::Security);
+                line.push_str(&format!(" {}", update.update_type.as_str()));
+            }
+            for word in update.severity.iter().copied().map(vocab::Severity::as_str) {
+                line.push_str(&format!(" {word}"));
+            }
+            for word in update.advisories.iter().chain(&update.cves) {
+                line.push_str(&format!(" {word}"));
+            }
+            if let Some(reason) = update.blocked_by {
+                line.push_str(&format!(" ({})", reason.as_str()));
+            }
+            line
+        };
+        let mut lines: Vec<String> =
+            self.backend.pending(&self.installed()).unwrap().iter().map(shown).collect();
+        lines.sort();
+        lines
+    }
+
+    pub(crate) fn choose(&self, name: &str, to: &str) -> Choice {
+        let now = self.installed().into_iter().find(|package| package.name == name).unwrap();
+        Choice { name: now.name, arch: now.arch, from: now.version, to: to.to_owned() }
+    }
+
+    /// What resolving says, or why it cannot be.
+    pub(crate) fn would(&self, chosen: &[Choice]) -> Vec<String> {
+        self.backend.resolve(chosen).unwrap().changes.iter().map(shown).collect()
+    }
+
+    /// Runs what the back end wants to be run, as far as it goes well.
+    pub(crate) fn run(&self, commands: &[Command]) -> Said {
+        let mut last = Said { exit: Some(0), text: String::new() };
+        for command in commands {
+            last = said(&mut command.prepare());
+            if !command.ended_well(last.exit) {
+                break;
+            }
+        }
+        last
+    }
+
+    /// How the database differs from what it was.
+    pub(crate) fn changed_since(&self, before: &[String]) -> Vec<String> {
+        let after = self.server.database();
+        let gone =
+            before.iter().filter(|line| !after.contains(line)).map(|line| format!("-{line}"));
+        let come =
+            after.iter().filter(|line| !before.contains(line)).map(|line| format!("+{line}"));
+        gone.chain(come).collect()
+    }
+}
+
+fn shown(change: &Change) -> String {
+    let side = |evr: &Option<String>| evr.clone().unwrap_or_else(|| "nothing".to_owned());
+    format!("{}.{} {} -> {}", change.name, change.arch, side(&change.from), side(&change.to))
+}
+
+/// The list is rpm's own, with source, origin, and what is held.
+pub(crate) fn installed_is_what_rpm_says(world: &World, held: &[&str]) {
+    let list = world.installed();
+    let mut lines: Vec<String> =
+        list.iter().map(|p| format!("{} {} {}", p.name, p.version, p.arch)).collect();
+    lines.sort();
+    assert_eq!(lines, world.server.database());
+    let of = |name: &str| list.iter().find(|package| package.name == name).unwrap();
+    let openssl = of("openssl-libs");
+    assert_eq!((openssl.source(), openssl.source_version()), ("openssl", "1:3.0.1-41.el9_0"));
+    assert_eq!(
+        (of("bash").source(), of("bash").origin.as_deref()),
+        ("bash", Some("Fleetmend Lab"))
+    );
+    let kept: Vec<&str> =
+        list.iter().filter(|package| package.held).map(|package| package.name.as_str()).collect();
+    assert_eq!(kept, held);
+}
+
+/// Exactly what was chosen comes, in the versions that were chosen, with what it needs and no more; an
+/// edited file stays, and the new one is beside it. Then it is no longer pending.
+pub(crate) fn an_order_does_what_was_resolved(world: &World) {
+    world.server.write("/etc/bash.conf", "edited by hand\n");
+    let before = world.server.database();
+    // -43 was chosen, though -44 is there as well.
+    let chosen = [
+        world.choose("openssl-libs", "1:3.0.1-43.el9_0"),
+        world.choose("bash", "5.1.8-6.el9"),
+        world.choose("needy", "2-1"),
+    ];
+    let resolved = [
+        "bash.noarch 5.1.8-4.el9 -> 5.1.8-6.el9",
+        "extra.noarch nothing -> 1-1",
+        "needy.noarch 1-1 -> 2-1",
+        "openssl-libs.noarch 1:3.0.1-41.el9_0 -> 1:3.0.1-43.el9_0",
+    ];
+    assert_eq!(world.would(&chosen), resolved);
+    let fetched = world.run(&world.backend.download(&chosen));
+    assert_eq!(fetched.exit, Some(0), "{}", fetched.text);
+    assert_eq!(world.server.database(), before, "fetching changes nothing");
+    let done = world.run(&world.backend.install(&chosen));
+    assert_eq!(done.exit, Some(0), "{}", done.text);
+    assert_eq!(
+        world.changed_since(&before),
+        [
+            "-bash 5.1.8-4.el9 noarch",
+            "-needy 1-1 noarch",
+            "-openssl-libs 1:3.0.1-41.el9_0 noarch",
+            "+bash 5.1.8-6.el9 noarch",
+            "+extra 1-1 noarch",
+            "+needy 2-1 noarch",
+            "+openssl-libs 1:3.0.1-43.el9_0 noarch",
+        ]
+    );
+    assert_eq!(world.server.read("/etc/bash.conf"), "edited by hand\n");
+    let aside = world.backend.set_aside().unwrap();
+    assert_eq!(aside, [std::path::PathBuf::from("/etc/bash.conf.rpmnew")]);
+    let left = world.pending();
+    assert!(
+        left.contains(&"openssl-libs 1:3.0.1-43.el9_0 -> 1:3.0.1-44.el9_0".to_owned()),
+        "{left:?}"
+    );
+    assert!(!left.iter().any(|line| line.starts_with("bash ")), "{left:?}");
+    assert_eq!(world.backend.damage().unwrap(), Vec::<vocab::Line>::new());
+}
+
+/// What cannot be resolved is told in the resolver's words, what would take something away shows it, and
+/// nothing of it changes anything.
+pub(crate) fn a_conflict_and_a_removal_are_seen_before_anything_happens(world: &World) {
+    let before = world.server.database();
+    let refused = |name: &str, to: &str| match world.backend.resolve(&[world.choose(name, to)]) {
+        Err(BackendError::Conflict(words)) => words.to_string(),
+        other => panic!("{name}: {other:?}"),
+    };
+    let words = refused("fighter", "2-1");
+    assert!(words.contains("conflicts with plain provided by plain"), "{words}");
+    let words = refused("broken", "2-1");
+    assert!(words.contains("nothing provides nowhere needed by broken-2-1.noarch"), "{words}");
+    let words = refused("bash", "9-9");
+    assert!(words.contains("bash"), "{words}");
+    assert_eq!(
+        world.would(&[world.choose("eater", "2-1")]),
+        ["eater.noarch 1-1 -> 2-1", "victim.noarch 1-1 -> nothing"]
+    );
+    // What is not installed is not brought, even if the repository has it.
+    let stranger = Choice { name: "extra".to_owned(), ..world.choose("needy", "1-1") };
+    assert!(matches!(world.backend.resolve(&[stranger]), Err(BackendError::Conflict(_))));
+    assert_eq!(world.server.database(), before);
+}
+
+/// Two at once: the holder is named while it works, and whoever comes second is told why it may not.
+pub(crate) fn who_holds_the_lock_is_named(world: &World) {
+    assert_eq!(world.backend.lock_holder().unwrap(), None);
+    let gate = world.server.path("/run/gate");
+    must_make_fifo(&gate);
+    let [.., command] = &world.backend.install(&[world.choose("waiting", "2-1")])[..] else {
+        panic!("there is something to run")
+    };
+    let mut first = command.prepare();
+    first.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let mut first = first.spawn().unwrap();
+    let gate = Gate::reached(&gate);
+    let holder = world.backend.lock_holder().unwrap().expect("someone works");
+    assert!(holder.pid.is_some(), "{holder:?}");
+    let second = world.run(&world.backend.install(&[world.choose("plain", "1.1-1")]));
+    assert_ne!(second.exit, Some(0), "{}", second.text);
+    let diagnosis = world.backend.diagnose(second.exit, &second.text);
+    assert_eq!(diagnosis.code, FailureCode::PkgLockTimeout, "{}", second.text);
+    gate.open();
+    assert!(first.wait().unwrap().success());
+    assert_eq!(world.backend.lock_holder().unwrap(), None);
+}
+
+fn must_make_fifo(path: &std::path::Path) {
+    assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+/// A script that waits at a fifo, and neither it nor the test for ever: a program opens the fifo, which
+/// waits until the script reads from it, and is ended if that never happens.
+struct Gate {
+    keeper: std::process::Child,
+}
+
+impl Gate {
+    fn reached(fifo: &std::path::Path) -> Gate {
+        use std::io::{BufRead as _, Write as _};
+        let mut keeper = std::process::Command::new("timeout")
+            .args(["120", "tee"])
+            .arg(fifo)
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        keeper.stdin.as_mut().unwrap().write_all(b"reached\n").unwrap();
+        let mut line = String::new();
+        std::io::BufReader::new(keeper.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "reached\n", "no script came to read");
+        Gate { keeper }
+    }
+
+    fn open(mut self) {
+        drop(self.keeper.stdin.take());
+        self.keeper.wait().unwrap();
+    }
+}
+
+/// A manager ends when it ends, whatever a script left behind.
+pub(crate) fn a_child_that_a_script_leaves_behind_keeps_nobody_waiting(world: &World) {
+    let before = world.server.database();
+    let done = world.run(&world.backend.install(&[world.choose("leaving", "2-1")]));
+    let child: i32 = world.server.read("/run/left").trim().parse().unwrap();
+    let alive = std::path::Path::new(&format!("/proc/{child}")).exists();
+    let child = rustix::process::Pid::from_raw(child).unwrap();
+    rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
+    assert!(alive, "it was still there when the manager had ended");
+    assert_eq!(done.exit, Some(0), "{}", done.text);
+    assert_eq!(world.changed_since(&before), ["-leaving 1-1 noarch", "+leaving 2-1 noarch"]);
+}
+
+/// What was cut off half way is seen, and mended without anything being lost.
+pub(crate) fn what_is_there_twice_is_damage_and_is_mended(world: &World) {
+    let (_, new) = packages();
+    let named = |name: &str| new.iter().find(|package| package.nevra().starts_with(name)).unwrap();
+    world.server.add_beside(named("plain-"));
+    // A kernel comes beside the older one in any case.
+    world.server.add_beside(named("kernel-core-"));
+    let damage = world.backend.damage().unwrap();
+    assert_eq!(damage.len(), 1, "{damage:?}");
+    assert_eq!(damage[0].as_str(), "plain.noarch is installed more than once: 1.0-1, 1.1-1");
+    let before = world.server.database();
+    let done = world.run(&world.backend.repair());
+    assert_eq!(done.exit, Some(0), "{}", done.text);
+    assert_eq!(world.changed_since(&before), ["-plain 1.0-1 noarch"]);
+    assert_eq!(world.backend.damage().unwrap(), Vec::<vocab::Line>::new());
+    assert_eq!(world.backend.repair(), [], "there is nothing to mend");
+    let reasons = world.backend.reboot_reasons("5.14.0-70.el9.noarch").unwrap();
+    let words: Vec<&str> = reasons.iter().map(vocab::Line::as_str).collect();
+    assert_eq!(words, ["kernel-core 5.14.0-162.el9 is installed, and 5.14.0-70.el9 is running"]);
+}
+
+/// Everything is killed in the middle of a script: what is half done is seen and mended, and the script
+/// runs to its end.
+pub(crate) fn what_was_killed_half_way_is_mended(world: &World) {
+    use std::os::unix::process::CommandExt as _;
+    let gate = world.server.path("/run/gate");
+    must_make_fifo(&gate);
+    let before = world.server.database();
+    let order = world.backend.install(&[world.choose("waiting", "2-1")]);
+    let mut manager = order.last().unwrap().prepare();
+    manager
+        .process_group(0)
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null());
+    let mut manager = manager.spawn().unwrap();
+    let reached = Gate::reached(&gate);
+    let group = rustix::process::Pid::from_raw(i32::try_from(manager.id()).unwrap()).unwrap();
+    rustix::process::kill_process_group(group, rustix::process::Signal::KILL).unwrap();
+    assert!(!manager.wait().unwrap().success());
+    reached.open();
+    assert_eq!(world.changed_since(&before), ["+waiting 2-1 noarch"], "both are there");
+    let damage = world.backend.damage().unwrap();
+    assert_eq!(damage[0].as_str(), "waiting.noarch is installed more than once: 1-1, 2-1");
+    std::fs::remove_file(&gate).unwrap();
+    world.server.write("/run/gate", "the script has run\n");
+    let done = world.run(&world.backend.repair());
+    assert_eq!(done.exit, Some(0), "{}", done.text);
+    assert!(done.text.contains("the script has run"), "{}", done.text);
+    assert_eq!(world.changed_since(&before), ["-waiting 1-1 noarch", "+waiting 2-1 noarch"]);
+    assert_eq!(world.backend.damage().unwrap(), Vec::<vocab::Line>::new());
+}
+
+/// A repository whose lists name what it no longer has, and one that is gone.
+pub(crate) fn a_repository_that_fails_is_told_from_a_package_that_does(world: &World) {
+    let (_, new) = packages();
+    let plain = new.iter().find(|package| package.nevra().starts_with("plain-")).unwrap();
+    world.repo.lose(plain);
+    let before = world.server.database();
+    let fetched = world.run(&world.backend.download(&[world.choose("plain", "1.1-1")]));
+    assert_ne!(fetched.exit, Some(0), "{}", fetched.text);
+    let diagnosis = world.backend.diagnose(fetched.exit, &fetched.text);
+    assert_eq!(diagnosis.code, FailureCode::RepoUnreachable, "{}", fetched.text);
+    std::fs::remove_dir_all(world.repo.dir()).unwrap();
+    let refreshed = world.run(&world.backend.refresh());
+    assert_ne!(refreshed.exit, Some(0), "{}", refreshed.text);
+    let diagnosis = world.backend.diagnose(refreshed.exit, &refreshed.text);
+    assert_eq!(diagnosis.code, FailureCode::RepoUnreachable, "{}", refreshed.text);
+    assert_eq!(world.server.database(), before);
+}
