@@ -1,0 +1,91 @@
+//! What system this is, as `os-release` says it.
+
+use std::fs;
+
+use vocab::Os;
+
+use crate::root::Root;
+
+/// The system under a root. One that does not say what it is, is `linux`.
+pub(super) fn of(root: &Root) -> Os {
+    ["/etc/os-release", "/usr/lib/os-release"]
+        .iter()
+        .find_map(|path| fs::read_to_string(root.path(path)).ok())
+        .map_or_else(unknown, |text| read(&text))
+}
+
+/// The system that this text describes. Whatever it says that no system can be called is bent until it
+/// can: a host with an odd file must still be able to join.
+pub(super) fn read(text: &str) -> Os {
+    let value = |key: &str| {
+        let lines = text.lines().map(str::trim_start).filter(|line| !line.starts_with('#'));
+        let mut values = lines.filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        // As in a shell, the last one counts.
+        values.next_back().map(unquoted).unwrap_or_default()
+    };
+    let plain = |c: &char| c.is_ascii_alphanumeric() || "._-".contains(*c);
+    let id = value("ID").to_ascii_lowercase();
+    let id: String = id.chars().filter(plain).take(64).collect();
+    let version = value("VERSION_ID");
+    let version = version.chars().filter(|c| plain(c) || "+~".contains(*c)).take(64);
+    let name = Some(value("PRETTY_NAME")).filter(|name| !name.is_empty());
+    let name = name.unwrap_or_else(|| value("NAME"));
+    let name = name.chars().filter(|c| !c.is_control()).take(200);
+    let id = if id.is_empty() { "linux" } else { &id };
+    Os::new(id, &version.collect::<String>(), &name.collect::<String>())
+        .unwrap_or_else(|_| unknown())
+}
+
+fn unknown() -> Os {
+    Os::new("linux", "", "").expect("`linux` is the id of a system")
+}
+
+/// A value without its quotes, and without the backslashes that protect `"`, `$`, `` ` `` and `\`.
+fn unquoted(value: &str) -> String {
+    let value = value.trim();
+    let inner = ['"', '\'']
+        .iter()
+        .find_map(|quote| value.strip_prefix(*quote).and_then(|rest| rest.strip_suffix(*quote)));
+    let literal = value.starts_with('\'');
+    let mut text = String::new();
+    let mut chars = inner.unwrap_or(value).chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' if !literal => text.extend(chars.next()),
+            c => text.push(c),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn systems_are_called_what_their_files_say() {
+        let debian = read(
+            "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nNAME=\"Debian GNU/Linux\"\n\
+             VERSION_ID=\"12\"\nID=debian\nHOME_URL=\"https://www.debian.org/\"\n",
+        );
+        assert_eq!((debian.id(), debian.version()), ("debian", "12"));
+        assert_eq!(debian.name(), "Debian GNU/Linux 12 (bookworm)");
+        let arch = read("NAME='Arch Linux'\nID=arch\nID_LIKE=x\nBUILD_ID=rolling\n");
+        assert_eq!((arch.id(), arch.version(), arch.name()), ("arch", "", "Arch Linux"));
+        let alpine = read("ID=alpine\nVERSION_ID=3.20.0_rc1\n#ID=other\n");
+        assert_eq!((alpine.id(), alpine.version()), ("alpine", "3.20.0_rc1"));
+    }
+
+    #[test]
+    fn an_odd_file_is_bent_until_it_names_a_system() {
+        assert_eq!(read(""), unknown());
+        let odd =
+            read("ID=\"Red Hat!\"\nVERSION_ID=\"9 beta\"\nPRETTY_NAME=\"a\\\"b\\$\u{1b}[31m\"");
+        assert_eq!((odd.id(), odd.version(), odd.name()), ("redhat", "9beta", "a\"b$[31m"));
+        let long = format!("ID={}\nPRETTY_NAME={}", "x".repeat(100), "y".repeat(300));
+        assert_eq!(read(&long).id().len(), 64);
+        assert_eq!(read(&long).name().len(), 200);
+        assert_eq!(read("ID='de\\bian'").id(), "debian");
+        assert_eq!(read("ID=\"").id(), "linux");
+    }
+}

@@ -1,0 +1,83 @@
+//! Where the agent runs: on a machine of its own, in a container, in a changed root.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use vocab::Line;
+
+use crate::root::Root;
+
+/// What kind of container this is, by the signs that containers leave.
+pub(super) fn container(root: &Root, proc: &Path) -> Option<Line> {
+    let text = |path: &str| fs::read_to_string(root.path(path)).ok();
+    // systemd as PID 1 writes down what it was told.
+    if let Some(kind) = text("/run/systemd/container").filter(|kind| !kind.trim().is_empty()) {
+        return Some(Line::made_of(&kind));
+    }
+    let environment = fs::read(proc.join("1/environ")).unwrap_or_default();
+    let told = environment.split(|byte| *byte == 0).find_map(|one| one.strip_prefix(b"container="));
+    if let Some(kind) = told.filter(|kind| !kind.is_empty()) {
+        return Some(Line::made_of(&String::from_utf8_lossy(kind)));
+    }
+    if root.path("/.dockerenv").exists() {
+        return Some(Line::from("docker"));
+    }
+    if root.path("/run/.containerenv").exists() {
+        return Some(Line::from("podman"));
+    }
+    let group = fs::read_to_string(proc.join("1/cgroup")).unwrap_or_default();
+    let named = ["lxc", "docker", "kubepods", "machine.slice"];
+    if let Some(kind) = named.iter().find(|kind| group.contains(&format!("/{kind}"))) {
+        return Some(Line::from(*kind));
+    }
+    // On a machine of its own, process 2 is the kernel's. A namespace of processes hides it.
+    let second = fs::read_to_string(proc.join("2/comm")).unwrap_or_default();
+    (proc.join("1").exists() && second.trim() != "kthreadd")
+        .then(|| Line::from("a namespace of processes"))
+}
+
+/// Whether systemd runs the managed system.
+pub(super) fn has_systemd(root: &Root) -> bool {
+    root.path("/run/systemd/system").is_dir()
+}
+
+/// What PID 1 is called where something else than systemd starts and ends the machine.
+const OTHER_INITS: [&str; 5] = ["init", "openrc-init", "runit", "s6-svscan", "dinit"];
+
+/// Whether the system that runs can be rebooted from here, or why not. What cannot be found out is a reason, too.
+pub(super) fn may_reboot(root: &Root, proc: &Path, in_container: bool) -> Result<(), Line> {
+    if let Some(kind) = container(root, proc) {
+        if !in_container {
+            let why = format!(
+                "this is a container ({kind}), and the host's limits do not allow `reboot_in_container`"
+            );
+            return Err(Line::made_of(&why));
+        }
+        if !has_systemd(root) {
+            return Err(Line::made_of(&format!("this is a container ({kind}) without systemd")));
+        }
+    }
+    is_own_root(root.dir(), proc)?;
+    let first = fs::read_to_string(proc.join("1/comm")).unwrap_or_default();
+    if has_systemd(root) || OTHER_INITS.contains(&first.trim()) {
+        return Ok(());
+    }
+    Err(Line::made_of(&format!("process 1 (`{}`) is no init that could reboot", first.trim())))
+}
+
+/// In a chroot, process 1 has another root than the agent. What is written there may be a machine's,
+/// but the machine is not that.
+fn is_own_root(dir: &Path, proc: &Path) -> Result<(), Line> {
+    let unknown = |error: std::io::Error| {
+        Line::made_of(&format!(
+            "whether the agent runs in a chroot could not be found out: {error}"
+        ))
+    };
+    let first = fs::metadata(proc.join("1/root")).map_err(unknown)?;
+    let own = fs::metadata(dir).map_err(unknown)?;
+    match (first.dev(), first.ino()) == (own.dev(), own.ino()) {
+        true => Ok(()),
+        false => Err(Line::from("the agent runs in a chroot")),
+    }
+}

@@ -1,0 +1,345 @@
+//! Stories on planted trees: a folder as `/proc`, and one as the managed system.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use vocab::listing::{Installed, Pending};
+use vocab::{FailureCode, Line, PackageManager};
+
+use super::Host;
+use crate::backend::{Backend, BackendError, Choice, Diagnosis, LockHolder, Transaction};
+use crate::command::Command;
+use crate::root::Root;
+
+/// A machine made of files, gone when dropped.
+struct Planted {
+    dir: PathBuf,
+}
+
+impl Planted {
+    fn new() -> Planted {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("fleetmend-host-{}-{number}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
+        fs::create_dir_all(dir.join("root")).unwrap();
+        fs::create_dir_all(dir.join("proc")).unwrap();
+        let planted = Planted { dir };
+        planted.proc("sys/kernel/osrelease", "6.1.0-37-amd64\n");
+        planted.proc("sys/kernel/hostname", "web-1\n");
+        planted.proc("sys/kernel/random/boot_id", "5b0e0a1c-0000-4000-8000-000000000001\n");
+        planted.proc("2/comm", "kthreadd\n");
+        planted
+    }
+
+    fn write(&self, part: &str, path: &str, text: &str) {
+        let path = self.dir.join(part).join(path.trim_start_matches('/'));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn root(&self, path: &str, text: &str) {
+        self.write("root", path, text);
+    }
+
+    fn proc(&self, path: &str, text: &str) {
+        self.write("proc", path, text);
+    }
+
+    fn link(&self, path: &str, target: &Path) {
+        let path = self.dir.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        symlink(target, path).unwrap();
+    }
+
+    /// A process whose root is the planted one, or another folder.
+    fn process(&self, pid: u32, name: &str, root: &Path, group: &str, maps: &str) {
+        self.proc(&format!("{pid}/comm"), &format!("{name}\n"));
+        self.proc(&format!("{pid}/cgroup"), &format!("0::{group}\n"));
+        self.proc(&format!("{pid}/maps"), maps);
+        self.link(&format!("proc/{pid}/exe"), Path::new("/usr/sbin/some"));
+        self.link(&format!("proc/{pid}/root"), root);
+    }
+
+    fn own_root(&self) -> PathBuf {
+        self.dir.join("root")
+    }
+
+    /// The machine whose managed system lies under a directory.
+    fn host(&self) -> Host {
+        let root = Root::under(&self.own_root());
+        Host { root, proc: self.dir.join("proc"), runs: false }
+    }
+
+    /// The same as if it ran.
+    fn running(&self) -> Host {
+        Host { runs: true, ..self.host() }
+    }
+}
+
+impl Drop for Planted {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A package manager that knows nothing but which one it is, and why to reboot.
+struct Knows {
+    manager: PackageManager,
+    reasons: Result<&'static str, &'static str>,
+}
+
+impl Backend for Knows {
+    fn manager(&self) -> PackageManager {
+        self.manager
+    }
+    fn installed(&self) -> Result<Vec<Installed>, BackendError> {
+        Ok(Vec::new())
+    }
+    fn refresh(&self) -> Vec<Command> {
+        Vec::new()
+    }
+    fn pending(&self, _: &[Installed]) -> Result<Vec<Pending>, BackendError> {
+        Ok(Vec::new())
+    }
+    fn resolve(&self, _: &[Choice]) -> Result<Transaction, BackendError> {
+        Ok(Transaction::default())
+    }
+    fn download(&self, _: &[Choice]) -> Vec<Command> {
+        Vec::new()
+    }
+    fn install(&self, _: &[Choice]) -> Vec<Command> {
+        Vec::new()
+    }
+    fn lock_holder(&self) -> Result<Option<LockHolder>, BackendError> {
+        Ok(None)
+    }
+    fn damage(&self) -> Result<Vec<Line>, BackendError> {
+        Ok(Vec::new())
+    }
+    fn repair(&self) -> Vec<Command> {
+        Vec::new()
+    }
+    fn set_aside(&self) -> Result<Vec<PathBuf>, BackendError> {
+        Ok(Vec::new())
+    }
+    fn reboot_reasons(&self, kernel: &str) -> Result<Vec<Line>, BackendError> {
+        match self.reasons {
+            Ok(reason) => Ok(vec![Line::made_of(&format!("{reason} over `{kernel}`"))]),
+            Err(why) => {
+                Err(BackendError::Unreadable { what: "/boot".to_owned(), why: why.to_owned() })
+            }
+        }
+    }
+    fn diagnose(&self, _: Option<i32>, said: &str) -> Diagnosis {
+        Diagnosis { code: FailureCode::InstallFailed, message: Line::made_of(said) }
+    }
+}
+
+const APT: Knows = Knows { manager: PackageManager::Apt, reasons: Ok("linux-image") };
+
+const SSHD: &str = "\
+55d0c0a2f000-55d0c0ab4000 r-xp 0002f000 08:01 131 /usr/sbin/sshd (deleted)
+7f1b5d000000-7f1b5d155000 r-xp 00026000 08:01 901 /usr/lib/x86_64-linux-gnu/libssl.so.3.0.11 (deleted)
+";
+
+#[test]
+fn a_host_says_what_it_is() {
+    let planted = Planted::new();
+    planted.root("/etc/os-release", "ID=debian\nVERSION_ID=\"12\"\nPRETTY_NAME=\"Debian 12\"\n");
+    planted.root("/etc/hostname", "image-7\n");
+    let host = planted.host();
+    let facts = host.facts(&APT);
+    assert_eq!((facts.hostname.as_str(), facts.os.to_string().as_str()), ("image-7", "debian 12"));
+    assert_eq!(facts.kernel.as_str(), "6.1.0-37-amd64");
+    assert_eq!(facts.agent_version.as_str(), env!("CARGO_PKG_VERSION"));
+    assert_eq!(host.boot_id().as_str(), "5b0e0a1c-0000-4000-8000-000000000001");
+    assert!(!facts.arch.as_str().is_empty() && facts.package_manager == PackageManager::Apt);
+    planted.root("/etc/hostname", "\n");
+    assert_eq!(host.facts(&APT).hostname.as_str(), "web-1");
+}
+
+/// A system under a directory, or in a container, does not run on the kernel of its packages.
+#[test]
+fn the_kernel_of_another_system_is_no_reason_to_reboot() {
+    let planted = Planted::new();
+    let facts = planted.host().facts(&APT);
+    assert_eq!(facts.reboot_reasons, [Line::from("linux-image over ``")]);
+    let own = planted.running().facts(&APT);
+    assert_eq!(own.reboot_reasons, [Line::from("linux-image over `6.1.0-37-amd64`")]);
+    assert!(own.reboot_required);
+    planted.root("/run/systemd/container", "lxc\n");
+    let contained = planted.running().facts(&APT);
+    assert_eq!(contained.reboot_reasons, facts.reboot_reasons);
+    let unreadable = Knows { manager: PackageManager::Apt, reasons: Err("denied") };
+    let facts = planted.host().facts(&unreadable);
+    assert!(!facts.reboot_required, "a check that cannot be read reboots nothing");
+    assert_eq!(
+        facts.reboot_reasons,
+        [Line::from(
+            "whether a reboot is needed could not be found out: /boot cannot be read: denied"
+        )]
+    );
+}
+
+#[test]
+fn old_code_is_told_by_package_and_service_and_only_of_the_managed_system() {
+    let planted = Planted::new();
+    let own = planted.own_root();
+    planted.root("/var/lib/dpkg/info/openssh-server.list", "/.\n/usr/sbin/sshd\n");
+    planted
+        .root("/var/lib/dpkg/info/libssl3:amd64.list", "/usr/lib/x86_64-linux-gnu/libssl.so.3\n");
+    planted.process(700, "sshd", &own, "/system.slice/ssh.service", SSHD);
+    planted.process(701, "sshd", &own, "/system.slice/ssh.service", SSHD);
+    planted.process(702, "bash", &own, "/user.slice/session-1.scope", &own_path(&own, SSHD));
+    planted.process(703, "sound", &own, "/system.slice/sound.service", "");
+    let elsewhere = planted.dir.join("container");
+    fs::create_dir_all(&elsewhere).unwrap();
+    planted.process(704, "sshd", &elsewhere, "/system.slice/ssh.service", SSHD);
+    planted.proc("705/comm", "kworker\n");
+    let seen: Vec<String> = planted
+        .host()
+        .old_code(&APT)
+        .iter()
+        .map(|old| {
+            let text =
+                |line: &Option<Line>| line.as_ref().map_or("-", |line| line.as_str()).to_owned();
+            format!("{} {} {}", text(&old.package), text(&old.unit), old.process)
+        })
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            "libssl3 - bash",
+            "libssl3 ssh.service sshd",
+            "openssh-server - bash",
+            "openssh-server ssh.service sshd",
+        ]
+    );
+}
+
+/// The same mappings as one sees them from outside of a changed root.
+fn own_path(root: &Path, maps: &str) -> String {
+    maps.replace(" /usr/", &format!(" {}/usr/", root.display()))
+}
+
+#[test]
+fn every_manager_names_the_package_of_a_file() {
+    let planted = Planted::new();
+    planted.process(700, "sshd", &planted.own_root(), "/system.slice/sshd.service", SSHD);
+    planted.root("/var/lib/pacman/local/openssh-9.6p1-1/files", "%FILES%\nusr/\nusr/sbin/sshd\n");
+    planted.root("/lib/apk/db/installed", "P:openssh-server\nV:9.6\nF:usr/sbin\nR:sshd\nZ:Q1\n\n");
+    for (manager, package) in
+        [(PackageManager::Pacman, "openssh"), (PackageManager::Apk, "openssh-server")]
+    {
+        let old = planted.host().old_code(&Knows { manager, reasons: Ok("") });
+        assert_eq!(old.len(), 1, "{manager}: the unknown library adds nothing");
+        assert_eq!(old[0].package, Some(Line::from(package)), "{manager}");
+    }
+    let old = planted.host().old_code(&Knows { manager: PackageManager::Apt, reasons: Ok("") });
+    assert_eq!(
+        (old.len(), &old[0].package),
+        (1, &None),
+        "what no package knows is told all the same"
+    );
+}
+
+#[test]
+fn containers_are_known_by_their_marks() {
+    let mark = |plant: &dyn Fn(&Planted)| {
+        let planted = Planted::new();
+        planted.proc("1/environ", "HOME=/\0");
+        planted.proc("1/cgroup", "0::/init.scope\n");
+        plant(&planted);
+        planted.host().container().map(|kind| kind.to_string())
+    };
+    assert_eq!(mark(&|_| ()), None);
+    let some = |kind: &str| Some(kind.to_owned());
+    assert_eq!(mark(&|on| on.root("/run/systemd/container", "lxc\n")), some("lxc"));
+    assert_eq!(mark(&|on| on.proc("1/environ", "A=1\0container=lxc\0")), some("lxc"));
+    assert_eq!(mark(&|on| on.root("/.dockerenv", "")), some("docker"));
+    assert_eq!(mark(&|on| on.root("/run/.containerenv", "")), some("podman"));
+    assert_eq!(mark(&|on| on.proc("1/cgroup", "1:cpu:/docker/0ab1\n")), some("docker"));
+    assert_eq!(mark(&|on| on.proc("2/comm", "sh\n")), some("a namespace of processes"));
+}
+
+#[test]
+fn only_a_machine_of_its_own_may_reboot_unless_the_administrator_of_a_container_allows_it() {
+    let planted = Planted::new();
+    let asked = |allowed| planted.running().may_reboot(allowed).map_err(|why| why.to_string());
+
+    let under = planted.host().may_reboot(true).unwrap_err();
+    assert!(under.as_str().ends_with("is managed, not the one that runs"), "{under}");
+    assert!(asked(true).unwrap_err().contains("could not be found out"));
+    planted.link("proc/1/root", Path::new("/"));
+    assert_eq!(asked(true).unwrap_err(), "the agent runs in a chroot");
+    fs::remove_file(planted.dir.join("proc/1/root")).unwrap();
+    planted.link("proc/1/root", &planted.own_root());
+
+    planted.proc("1/comm", "nginx\n");
+    assert_eq!(asked(true).unwrap_err(), "process 1 (`nginx`) is no init that could reboot");
+    planted.proc("1/comm", "init\n");
+    assert_eq!(asked(false), Ok(()), "sysvinit, OpenRC");
+
+    planted.proc("1/environ", "container=lxc\0");
+    assert!(asked(false).unwrap_err().contains("`reboot_in_container`"));
+    assert!(asked(true).unwrap_err().ends_with("without systemd"));
+    fs::create_dir_all(planted.own_root().join("run/systemd/system")).unwrap();
+    assert!(asked(false).is_err(), "systemd in it does not make it a machine");
+    assert_eq!(asked(true), Ok(()), "a system container whose administrator allows it");
+}
+
+#[test]
+fn room_is_that_of_the_file_system_that_will_hold_the_path() {
+    let planted = Planted::new();
+    let host = planted.host();
+    assert!(host.free_bytes("/var/cache/not/there/yet").is_some());
+    assert_eq!(Host::new(Root::under(Path::new("/no/such/root"))).free_bytes("/var"), None);
+}
+
+#[test]
+fn updaters_are_named_only_if_they_install_by_themselves() {
+    let planted = Planted::new();
+    let wants = "root/etc/systemd/system/timers.target.wants";
+    let enable = |unit: &str| planted.link(&format!("{wants}/{unit}"), Path::new("/lib/x"));
+    let named = || {
+        let facts = planted.host().facts(&APT);
+        facts.other_updaters.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    planted.root("/usr/bin/unattended-upgrade", "");
+    planted.root("/lib/systemd/system/x.service", "");
+    enable("apt-daily-upgrade.timer");
+    assert!(named().is_empty(), "installed, but never asked for");
+    planted.root("/etc/apt/apt.conf.d/20auto-upgrades", "APT::Periodic::Unattended-Upgrade \"1\";");
+    assert_eq!(named(), ["unattended-upgrades"]);
+    planted.root("/etc/apt/apt.conf.d/99off", "APT::Periodic::Enable \"0\";");
+    assert!(named().is_empty());
+
+    enable("dnf-automatic.timer");
+    planted
+        .root("/etc/dnf/automatic.conf", "[commands]\n#apply_updates = yes\napply_updates = no\n");
+    assert!(named().is_empty(), "it only looks");
+    planted.root("/etc/dnf/automatic.conf", "[commands]\napply_updates = yes\n");
+    enable("transactional-update.timer");
+    assert_eq!(named(), ["dnf-automatic", "transactional-update"]);
+    planted.link("root/etc/systemd/system/transactional-update.timer", Path::new("/dev/null"));
+    assert_eq!(named(), ["dnf-automatic"], "what is masked never starts");
+    planted.link("root/system-update", Path::new("/var/lib/PackageKit"));
+    assert_eq!(named(), ["dnf-automatic", "an offline update prepared for the next boot"]);
+}
+
+#[test]
+fn commands_are_those_of_the_machine() {
+    let planted = Planted::new();
+    let host = planted.host();
+    assert_eq!(host.reboot(), Command::new("reboot"));
+    planted.root("/usr/sbin/shutdown", "");
+    assert_eq!(host.reboot(), Command::new("shutdown").args(["-r", "now"]));
+    fs::create_dir_all(planted.own_root().join("run/systemd/system")).unwrap();
+    assert_eq!(host.reboot(), Command::new("systemctl").arg("reboot"));
+    let restart = host.restart("ssh.service");
+    assert_eq!(restart.args[2..], ["try-restart", "--", "ssh.service"]);
+    assert_eq!(host.wall("now"), None, "nobody is logged in to a folder");
+}

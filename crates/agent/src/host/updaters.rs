@@ -1,0 +1,130 @@
+//! Other programs that install updates by themselves.
+//!
+//! With one of them a staged rollout is a fiction: the update that a rollout holds back comes in the
+//! night. Only what really installs is named; what looks, downloads or reminds is not. Read from files
+//! and from the links by which systemd enables a unit; nothing is asked.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use vocab::Line;
+
+use super::apt_conf;
+use crate::root::Root;
+
+/// What installs updates by itself on the managed system.
+pub(super) fn of(root: &Root) -> Vec<Line> {
+    let system = System { root };
+    let found = [
+        ("unattended-upgrades", system.unattended_upgrades()),
+        ("dnf-automatic", system.dnf_automatic()),
+        ("yum-cron", system.is_enabled("yum-cron.service") && system.applies(YUM_CRON)),
+        ("snap refresh", system.snap()),
+        ("an offline update prepared for the next boot", system.offline_update()),
+        ("os-update", system.is_enabled("os-update.timer")),
+        ("transactional-update", system.is_enabled("transactional-update.timer")),
+        ("automatic online update of YaST", system.yast()),
+        ("bootc", system.is_enabled("bootc-fetch-apply-updates.timer")),
+    ];
+    found.iter().filter(|(_, there)| *there).map(|(name, _)| Line::from(*name)).collect()
+}
+
+const DNF_AUTOMATIC: &[&str] = &["/etc/dnf/automatic.conf", "/etc/dnf/dnf5-plugins/automatic.conf"];
+const YUM_CRON: &[&str] = &["/etc/yum/yum-cron.conf"];
+
+struct System<'a> {
+    root: &'a Root,
+}
+
+impl System<'_> {
+    /// It is installed, apt's settings ask for it, and something starts it every day.
+    fn unattended_upgrades(&self) -> bool {
+        if !self.root.has_program("unattended-upgrade") {
+            return false;
+        }
+        let settings = self.apt_settings();
+        let on = |name: &str, otherwise: bool| {
+            apt_conf::value(&settings, name).map_or(otherwise, |value| value != "0")
+        };
+        let asked =
+            on("APT::Periodic::Enable", true) && on("APT::Periodic::Unattended-Upgrade", false);
+        let cron = !self.root.path("/lib/systemd/system").is_dir()
+            && self.root.path("/etc/cron.daily/apt-compat").exists();
+        asked && (cron || self.is_enabled("apt-daily-upgrade.timer"))
+    }
+
+    /// Every file of apt's configuration, in the order in which apt reads them.
+    fn apt_settings(&self) -> String {
+        let ours = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            !name.contains('.') || name.ends_with(".conf")
+        };
+        let mut files = entries(&self.root.path("/etc/apt/apt.conf.d"));
+        files.retain(ours);
+        files.sort();
+        files.push(self.root.path("/etc/apt/apt.conf"));
+        files.iter().filter_map(|file| fs::read_to_string(file).ok()).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Its timers come in kinds; the plain one does what its settings say.
+    fn dnf_automatic(&self) -> bool {
+        let by_settings = ["dnf-automatic.timer", "dnf5-automatic.timer"];
+        self.is_enabled("dnf-automatic-install.timer")
+            || by_settings.iter().any(|timer| self.is_enabled(timer)) && self.applies(DNF_AUTOMATIC)
+    }
+
+    /// Whether one of these files says `apply_updates = yes`.
+    fn applies(&self, files: &[&str]) -> bool {
+        let yes = |line: &str| {
+            line.split_once('=').is_some_and(|(key, value)| {
+                let value = value.trim().to_ascii_lowercase();
+                key.trim() == "apply_updates"
+                    && ["yes", "true", "1", "on"].contains(&value.as_str())
+            })
+        };
+        let texts = files.iter().filter_map(|file| fs::read_to_string(self.root.path(file)).ok());
+        texts.into_iter().any(|text| text.lines().any(yes))
+    }
+
+    /// snapd refreshes what it has; without any snap there is nothing that it would change.
+    fn snap(&self) -> bool {
+        let snaps = entries(&self.root.path("/var/lib/snapd/snaps"));
+        let snaps = snaps.iter().any(|path| path.extension().is_some_and(|kind| kind == "snap"));
+        let units = ["snapd.service", "snapd.socket"];
+        snaps && units.iter().any(|unit| self.is_enabled(unit))
+    }
+
+    /// The link that makes systemd boot into an update instead of the system.
+    fn offline_update(&self) -> bool {
+        ["/system-update", "/etc/system-update"]
+            .iter()
+            .any(|link| self.root.path(link).symlink_metadata().is_ok())
+    }
+
+    fn yast(&self) -> bool {
+        let path = self.root.path("/etc/sysconfig/automatic_online_update");
+        let text = fs::read_to_string(path).unwrap_or_default();
+        text.lines().any(|line| line.trim().replace('"', "") == "AOU_ENABLE_CRONJOB=true")
+    }
+
+    /// Whether systemd starts this unit: something wants it, and it is not masked.
+    fn is_enabled(&self, unit: &str) -> bool {
+        let own = self.root.path("/etc/systemd/system").join(unit);
+        if fs::read_link(own).is_ok_and(|target| target == Path::new("/dev/null")) {
+            return false;
+        }
+        ["/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"]
+            .iter()
+            .flat_map(|folder| entries(&self.root.path(folder)))
+            .filter(|folder| folder.extension().is_some_and(|kind| kind == "wants"))
+            .any(|folder| folder.join(unit).symlink_metadata().is_ok())
+    }
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .collect()
+}

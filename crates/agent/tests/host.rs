@@ -1,0 +1,48 @@
+//! What the host knows of processes that really run, on a system of their own.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+
+use agent::backend::apt::Apt;
+use agent::host::Host;
+use agent::root::Root;
+use lab::root::Base;
+
+/// Replaces a file as package managers do: a new one takes its name.
+fn replace(root: &lab::root::Root, path: &str) {
+    root.must("cp", &["--preserve=mode", path, "/new"]);
+    root.must("mv", &["/new", path]);
+}
+
+#[test]
+fn a_process_that_runs_replaced_files_is_told_with_their_packages() {
+    let Some(lab) = lab::root::Root::of(Base::Apt) else { return };
+    let root = Root::under(lab.dir());
+    let host = Host::new(root.clone());
+    let apt = Apt::new(root);
+    let mut shell = lab.command("sh");
+    shell.args(["-c", "echo ready; read end"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut shell = shell.spawn().unwrap();
+    let mut ready = String::new();
+    BufReader::new(shell.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    assert_eq!(ready, "ready\n");
+    assert_eq!(host.old_code(&apt), [], "everything that runs is what is on the disk");
+
+    replace(&lab, "/usr/bin/dash");
+    let libraries = lab.must("sh", &["-c", "ls /usr/lib/*/libc.so.6"]);
+    replace(&lab, libraries.trim());
+    let told: Vec<(String, String)> = host
+        .old_code(&apt)
+        .iter()
+        .map(|old| {
+            let package = old.package.as_ref().map_or("?", |package| package.as_str());
+            (package.to_owned(), old.process.to_string())
+        })
+        .collect();
+    let expected = ["dash", "libc6"].map(|package| (package.to_owned(), "sh".to_owned()));
+    assert_eq!(told, expected, "and nothing of the machine around it");
+
+    drop(shell.stdin.take());
+    shell.wait().unwrap();
+    assert_eq!(host.old_code(&apt), [], "who has ended runs nothing");
+}
