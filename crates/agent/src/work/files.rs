@@ -1,0 +1,71 @@
+//! Files that are there in full or not at all.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::Path;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Writes a file so that whoever reads it, also after a power cut, finds the old content or the new.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let beside = Path::new(&beside);
+    let mut file = File::create(beside)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(beside, path)?;
+    sync_directory_of(path)
+}
+
+/// The same with something that becomes JSON.
+pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
+    write(path, &serde_json::to_vec(value)?)
+}
+
+/// Reads JSON; nothing if there is no such file.
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes a directory that is still there after a power cut.
+pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path)?;
+    sync_directory_of(path)
+}
+
+/// Makes sure that the directory's entry for `path` is on disk.
+pub(crate) fn sync_directory_of(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(directory) => File::open(directory)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+/// The length of a file; 0 if there is none.
+pub(crate) fn length(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |found| found.len())
+}
+
+/// At most `most` bytes of a file from `offset`; what cannot be read is empty.
+pub(crate) fn part(path: &Path, offset: u64, most: u64) -> Vec<u8> {
+    let read = || -> io::Result<Vec<u8>> {
+        let mut file = File::open(path)?;
+        file.seek(SeekFrom::Start(offset))?;
+        let mut bytes = Vec::new();
+        file.take(most).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    read().unwrap_or_default()
+}
+
+/// The end of a file, at most so many bytes, as text.
+pub(crate) fn tail(path: &Path, most: u64) -> String {
+    let from = length(path).saturating_sub(most);
+    String::from_utf8_lossy(&part(path, from, most)).into_owned()
+}

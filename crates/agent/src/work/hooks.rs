@@ -1,0 +1,70 @@
+//! The programs of the host's own administrator, in `/etc/fleetmend/hooks/{pre-install,post-install,pre-reboot}.d/`.
+//!
+//! They run in the order of their names, each for at most [`SECONDS_MAX`]. A hook before something that
+//! fails stops the order as `hook_failed`. Hooks after an installation run whenever those before it
+//! did, whatever came in between; one that fails makes the order fail too, and then nothing reboots.
+//! A hook that others than its owner could have written is not run and stops the order: passing over it in
+//! silence could patch a host that was meant to be spared.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use vocab::FailureCode;
+
+use super::journal::{Act, Failure};
+use super::limits::unsafe_owner;
+use crate::command::Command;
+
+/// How long a hook may take.
+pub(super) const SECONDS_MAX: u64 = 600;
+
+/// The hooks of an act, ready to be run with this environment.
+pub(super) fn commands(
+    hooks: &Path,
+    act: Act,
+    environment: &[(&str, String)],
+) -> Result<Vec<Command>, Failure> {
+    let dir = hooks.join(format!("{}.d", act.name()));
+    let refuse = |path: &Path, why: String| {
+        Failure::new(FailureCode::HookFailed, format!("{}: {why}", path.display()))
+    };
+    let entries = match fs::read_dir(&dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(refuse(&dir, format!("it cannot be read: {error}"))),
+    };
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|error| refuse(&dir, error.to_string()))?;
+        if is_hook(&entry.path()) {
+            paths.push(entry.path());
+        }
+    }
+    paths.sort();
+    if let (false, Some(why)) = (paths.is_empty(), unsafe_owner(&dir)) {
+        return Err(refuse(&dir, why));
+    }
+    let mut commands = Vec::new();
+    for path in paths {
+        if let Some(why) = unsafe_owner(&path) {
+            return Err(refuse(&path, why));
+        }
+        let mut command = Command::new(&path.to_string_lossy());
+        for (name, value) in environment {
+            command = command.env(name, value);
+        }
+        commands.push(command);
+    }
+    Ok(commands)
+}
+
+/// Whether a file is meant to be run: executable, and none that an editor or a package left there.
+fn is_hook(path: &Path) -> bool {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let left = name.starts_with('.')
+        || name.ends_with('~')
+        || [".dpkg-", ".rpm", ".pac", ".bak"].iter().any(|part| name.contains(part));
+    let found = fs::metadata(path);
+    !left && found.is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}

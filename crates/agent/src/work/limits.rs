@@ -1,0 +1,225 @@
+//! What the host's own administrator allows: `/etc/fleetmend/limits.toml`, which has the last word.
+//!
+//! ```toml
+//! frozen = false            # nothing is installed, restarted or rebooted
+//! never_reboot = true       # nothing reboots this host
+//! reboot_in_container = true # a system container may be rebooted like a machine
+//! security_only = true      # updates that fix no security flaw are passed over
+//! exclude = ["linux-*"]     # never touched
+//! max_packages = 200        # an order that would change more is refused
+//! allowed_hours = [{ days = ["sat", "sun"], from = "22:00", to = "05:00" }]
+//! ```
+//!
+//! Hours are in the host's local time, which is its `/etc/localtime`, or UTC if that cannot be read. A span that
+//! ends before it starts goes over midnight and belongs to the day on which it starts; without `days` it
+//! holds for every day. A file that cannot be understood allows nothing but scans: an administrator's
+//! typo must not open what was meant to be shut. A file that is not there allows everything.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use jiff::Timestamp;
+use jiff::civil::{Time, Weekday};
+use jiff::tz::TimeZone;
+use serde::Deserialize;
+use vocab::{Line, PackagePattern};
+
+use crate::root::Root;
+
+/// The content of the file.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Nothing is installed, restarted or rebooted.
+    pub frozen: bool,
+    /// Nothing reboots this host.
+    pub never_reboot: bool,
+    /// Whether a container may be rebooted: right for one with an init of its own, and the end of one
+    /// around a single program.
+    pub reboot_in_container: bool,
+    /// Only updates that fix security flaws.
+    pub security_only: bool,
+    /// What is never touched.
+    pub exclude: Vec<PackagePattern>,
+    /// The most packages that one order may change.
+    pub max_packages: Option<usize>,
+    /// When something may be installed, restarted or rebooted; always if there is none.
+    pub allowed_hours: Option<Vec<Span>>,
+}
+
+/// Some hours of some days.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Span {
+    /// On which days it starts; every day if none is named.
+    #[serde(default)]
+    pub days: Vec<Day>,
+    /// From when, `22:00`.
+    pub from: Clock,
+    /// Until when, `05:00`; not included. `24:00` is the end of the day.
+    pub to: Clock,
+}
+
+/// A day of the week.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "the days are called as they are called")]
+pub enum Day {
+    Mon,
+    Tue,
+    Wed,
+    Thu,
+    Fri,
+    Sat,
+    Sun,
+}
+
+/// A time of the day, in minutes from its start; at most 24 hours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Clock(u32);
+
+/// What the limits mean at this moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Why the file cannot be understood; then everything but a scan is forbidden.
+    pub unreadable: Option<Line>,
+    /// Why nothing may be changed.
+    pub shut: Option<Line>,
+    /// Why nothing may reboot.
+    pub no_reboot: Option<Line>,
+}
+
+impl Rules {
+    /// Why nothing may be installed or restarted.
+    pub fn forbids_change(&self) -> Option<Line> {
+        self.unreadable.clone().or_else(|| self.shut.clone())
+    }
+
+    /// Why the host may not be rebooted.
+    pub fn forbids_reboot(&self) -> Option<Line> {
+        self.forbids_change().or_else(|| self.no_reboot.clone())
+    }
+}
+
+impl Limits {
+    /// Reads the file. None is no limit; one that cannot be understood is an error with its reason.
+    pub fn read(path: &Path) -> Result<Limits, Line> {
+        let wrong = |why: String| Line::from(format!("{}: {why}", path.display()));
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Limits::default());
+            }
+            Err(error) => return Err(wrong(format!("it cannot be read: {error}"))),
+        };
+        if let Some(why) = unsafe_owner(path) {
+            return Err(wrong(why));
+        }
+        toml::from_str(&text).map_err(|error| {
+            let line = error.span().map_or(0, |span| text[..span.start].matches('\n').count() + 1);
+            wrong(format!("line {line}: {}", error.message()))
+        })
+    }
+
+    /// What they mean now.
+    pub fn rules(&self, path: &Path, zone: &TimeZone, now: Timestamp) -> Rules {
+        let says = |words: &str| Some(Line::from(format!("{}: {words}", path.display())));
+        let mut rules = Rules::default();
+        if self.frozen {
+            rules.shut = says("`frozen` is set");
+        } else if !self.is_open(zone, now) {
+            let local = now.to_zoned(zone.clone()).strftime("%a %H:%M").to_string();
+            rules.shut = says(&format!("`allowed_hours` does not hold {local}"));
+        }
+        if self.never_reboot {
+            rules.no_reboot = says("`never_reboot` is set");
+        }
+        rules
+    }
+
+    fn is_open(&self, zone: &TimeZone, now: Timestamp) -> bool {
+        let Some(spans) = &self.allowed_hours else { return true };
+        let local = now.to_zoned(zone.clone());
+        let minute = minutes(local.time());
+        let today = Day::of(local.weekday());
+        let yesterday = Day::of(local.weekday().previous());
+        spans.iter().any(|span| span.holds(today, yesterday, minute))
+    }
+}
+
+impl Span {
+    fn holds(&self, today: Day, yesterday: Day, minute: u32) -> bool {
+        let on = |day: Day| self.days.is_empty() || self.days.contains(&day);
+        let (from, to) = (self.from.0, self.to.0);
+        match from < to {
+            true => on(today) && from <= minute && minute < to,
+            false => (on(today) && from <= minute) || (on(yesterday) && minute < to),
+        }
+    }
+}
+
+impl Day {
+    fn of(day: Weekday) -> Day {
+        match day {
+            Weekday::Monday => Day::Mon,
+            Weekday::Tuesday => Day::Tue,
+            Weekday::Wednesday => Day::Wed,
+            Weekday::Thursday => Day::Thu,
+            Weekday::Friday => Day::Fri,
+            Weekday::Saturday => Day::Sat,
+            Weekday::Sunday => Day::Sun,
+        }
+    }
+}
+
+fn minutes(time: Time) -> u32 {
+    let (hour, minute) = (time.hour().unsigned_abs(), time.minute().unsigned_abs());
+    u32::from(hour) * 60 + u32::from(minute)
+}
+
+impl TryFrom<String> for Clock {
+    type Error = String;
+    fn try_from(text: String) -> Result<Clock, String> {
+        let wrong = || format!("`{text}` is not a time of the day such as `22:00`");
+        let (hour, minute) = text.split_once(':').ok_or_else(wrong)?;
+        let number = |part: &str| match part.len() == 2 {
+            true => part.parse::<u32>().map_err(|_| wrong()),
+            false => Err(wrong()),
+        };
+        let (hour, minute) = (number(hour)?, number(minute)?);
+        let clock = Clock(hour * 60 + minute);
+        if minute < 60 && clock <= Clock(24 * 60) { Ok(clock) } else { Err(wrong()) }
+    }
+}
+
+/// Why a file of the administrator's cannot be trusted: others could have written it.
+pub(super) fn unsafe_owner(path: &Path) -> Option<String> {
+    let found = match fs::metadata(path) {
+        Ok(found) => found,
+        Err(error) => return Some(format!("it cannot be read: {error}")),
+    };
+    let owner = found.uid();
+    if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+        return Some(format!("it belongs to the user {owner} and not to root"));
+    }
+    (found.mode() & 0o022 != 0).then(|| "others than its owner may write to it".to_owned())
+}
+
+/// The local time zone of the managed system.
+pub fn zone(root: &Root) -> TimeZone {
+    let path = root.path("/etc/localtime");
+    // The link's own text is read, since it points into the managed system and not into this one.
+    if let Ok(target) = fs::read_link(&path) {
+        let target = target.to_string_lossy();
+        let name = target.split_once("zoneinfo/").map(|(_, name)| name).unwrap_or_default();
+        return TimeZone::get(name).unwrap_or(TimeZone::UTC);
+    }
+    let read = fs::read(&path).ok().and_then(|bytes| TimeZone::tzif("localtime", &bytes).ok());
+    read.unwrap_or(TimeZone::UTC)
+}
+
+#[cfg(test)]
+#[path = "limits/tests.rs"]
+mod tests;

@@ -1,0 +1,184 @@
+//! Carries orders out, one at a time, and never loses the truth.
+//!
+//! [`step::next`] decides, `perform` does, the [`journal`] remembers, and [`select`] and [`outcome`] say what was meant
+//! and what came of it. All but `perform`, `job` and `supervise` are pure. The lead of the agent talks
+//! to a [`Worker`], which has a thread of its own.
+
+mod desk;
+mod files;
+mod hooks;
+mod job;
+pub mod journal;
+pub mod limits;
+mod log;
+pub mod outcome;
+mod perform;
+pub mod select;
+pub mod space;
+pub mod step;
+pub mod supervise;
+#[cfg(test)]
+mod tests;
+mod thread;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use vocab::{Digest, FailureCode, Line, TaskId};
+use wire::agent::{Facts, Order, OrderProgress, OrderResult};
+use wire::v1::Activity;
+
+use crate::backend::Backend;
+use crate::host::Host;
+use crate::root::Root;
+use journal::Failure;
+use thread::Shared;
+
+/// What a worker works with.
+pub struct Setup {
+    /// The agent's state directory, which is there and is the agent's alone.
+    pub state_dir: PathBuf,
+    /// The managed system.
+    pub root: Root,
+    /// Its package manager.
+    pub backend: Arc<dyn Backend>,
+    /// The machine.
+    pub host: Arc<Host>,
+    /// `/etc/fleetmend/limits.toml`.
+    pub limits: PathBuf,
+    /// `/etc/fleetmend/hooks`.
+    pub hooks: PathBuf,
+    /// The agent's own program, which is started anew as `supervise JOBDIR`: `/proc/self/exe` stays the
+    /// right one even while a package brings a newer agent.
+    pub program: PathBuf,
+    /// Rung whenever [`Worker::report`] would say something new.
+    pub bell: Box<dyn Fn() + Send + Sync>,
+    /// What time it is.
+    pub clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
+}
+
+/// Why a worker cannot work.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkError {
+    /// The state directory cannot be read or written.
+    #[error("the state directory {dir} cannot be used")]
+    State {
+        /// Which directory.
+        dir: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// What the next sync should say.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report {
+    /// What the agent is doing.
+    pub activity: Activity,
+    /// The results that the server has not acknowledged, the oldest first; not all at once if they are many.
+    pub results: Vec<OrderResult>,
+    /// How far the unfinished orders are.
+    pub progress: Vec<OrderProgress>,
+    /// The last look at the packages.
+    pub scan: Option<ScanReport>,
+}
+
+/// The last look at the packages; the encoded listings are kept on disk for upload.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ScanReport {
+    /// The digest of what is installed.
+    pub installed: Digest,
+    /// The digest of what is pending.
+    pub pending: Digest,
+    /// When both were looked at.
+    pub at: Timestamp,
+    /// What the host is.
+    pub facts: Facts,
+}
+
+/// Carries orders out, one at a time, on a thread of its own; everything it knows is on disk. When it is dropped the
+/// thread ends soon, and a package manager at work goes on.
+pub struct Worker {
+    shared: Arc<Shared>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Worker {
+    /// Starts the thread, which resumes what the journal holds.
+    pub fn start(setup: Setup) -> Result<Worker, WorkError> {
+        let dir = setup.state_dir.clone();
+        let shared = Shared::open(setup).map_err(|source| WorkError::State { dir, source })?;
+        let shared = Arc::new(shared);
+        let thread = std::thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || shared.work()
+        });
+        Ok(Worker { shared, thread: Some(thread) })
+    }
+
+    /// Takes an order that [`link::verify`] has verified. The same id is the same order however often it comes; one
+    /// that has ended gets its stored result reported again. An order that cannot be written down is not
+    /// taken: it will come again.
+    pub fn take(&self, order: Order) {
+        self.shared.take(&order);
+    }
+
+    /// Answers an order that cannot be carried out, such as one that came too late, with a failure under its id. One
+    /// that was taken before goes on.
+    pub fn refuse(&self, order: &Order, code: FailureCode, why: Line) {
+        self.shared.refuse(order, Failure::new(code, why));
+    }
+
+    /// Drops an order if nothing was done for it yet.
+    pub fn withdraw(&self, id: TaskId) {
+        self.shared.withdraw(id);
+    }
+
+    /// The server has these results: they are not reported again, and forgotten after a while.
+    pub fn acknowledge(&self, ids: &[TaskId]) {
+        self.shared.acknowledge(ids);
+    }
+
+    /// What the next sync should say.
+    pub fn report(&self) -> Report {
+        self.shared.report()
+    }
+
+    /// Asks for a scan, soon, but never beside an order.
+    pub fn scan(&self) {
+        self.shared.wish_scan();
+    }
+
+    /// A part of an order's log, for upload in chunks.
+    pub fn log_after(&self, id: TaskId, offset: u64, most: usize) -> Vec<u8> {
+        self.shared.log_after(id, offset, most)
+    }
+
+    /// The logs that are there, with their lengths, and whether they are complete. Those of ended orders stay for a
+    /// while after the result was acknowledged, so that an upload can catch up.
+    pub fn open_logs(&self) -> Vec<(TaskId, u64, bool)> {
+        self.shared.open_logs()
+    }
+
+    /// The encoded listing with this digest, if it is that of the last scan.
+    pub fn listing(&self, digest: Digest) -> Option<Vec<u8>> {
+        std::fs::read(listing_path(&self.shared.setup.state_dir, digest)).ok()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.shared.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Where a listing lies.
+fn listing_path(state_dir: &Path, digest: Digest) -> PathBuf {
+    state_dir.join("scan").join(format!("{digest}.jsonl"))
+}

@@ -1,0 +1,282 @@
+//! What is said of an order in the end. Pure.
+//!
+//! The packages of a result are the difference of two inventories, never what a package manager said of
+//! itself, and an order has succeeded only if the versions are as it asked for.
+
+use jiff::Timestamp;
+use vocab::{BlockedBy, FailureCode, Line, RebootPolicy};
+use wire::agent::{OrderResult, Outcome};
+
+use super::journal::{Act, Ended, Failure, Journal, Task};
+use super::select::{Passed, Why};
+use super::step::Facts;
+
+/// How an order comes to its end.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ending {
+    /// Everything was done that there was to do.
+    Done,
+    /// It was withdrawn before anything was done.
+    Withdrawn,
+    /// It failed.
+    Failed(Failure),
+}
+
+/// Why there is no reboot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NoReboot {
+    /// The order was given for another boot, which has ended.
+    OtherBoot,
+    /// The order does not say for which boot it was given.
+    NoBoot,
+    /// The host's administrator forbids it.
+    Limits(Line),
+    /// The host cannot be rebooted.
+    Host(Line),
+}
+
+impl NoReboot {
+    /// Whether there is nothing left to be done.
+    pub fn is_done_already(&self) -> bool {
+        *self == NoReboot::OtherBoot
+    }
+
+    /// For people.
+    pub fn as_line(&self) -> Line {
+        match self {
+            NoReboot::OtherBoot => "no reboot: it was ordered for a boot that has ended".into(),
+            NoReboot::NoBoot => "no reboot: the order does not say for which boot".into(),
+            NoReboot::Limits(why) | NoReboot::Host(why) => format!("no reboot: {why}").into(),
+        }
+    }
+}
+
+/// Why the host is not rebooted, whatever the order wants.
+pub fn why_no_reboot(journal: &Journal, facts: &Facts) -> Option<NoReboot> {
+    let boot_id = match &journal.task {
+        Task::Install(install) => &install.boot_id,
+        Task::Reboot(reboot) => &reboot.boot_id,
+        _ => return Some(NoReboot::NoBoot),
+    };
+    if boot_id.as_str().is_empty() {
+        return Some(NoReboot::NoBoot);
+    }
+    if *boot_id != facts.boot_id {
+        return Some(NoReboot::OtherBoot);
+    }
+    if let Some(why) = facts.rules.forbids_reboot() {
+        return Some(NoReboot::Limits(why));
+    }
+    facts.may_reboot.clone().err().map(NoReboot::Host)
+}
+
+/// A package database that could not be mended.
+pub fn broken(damage: &[Line]) -> Failure {
+    let first: Vec<&str> = damage.iter().take(3).map(Line::as_str).collect();
+    let more = damage.len().saturating_sub(3);
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    Failure::new(
+        FailureCode::PackageDbBroken,
+        format!("the package database is damaged: {}{rest}", first.join("; ")),
+    )
+}
+
+/// An act that was killed.
+pub fn vanished(act: Act) -> Failure {
+    let code = match act {
+        Act::PreInstall | Act::PostInstall | Act::PreReboot => FailureCode::HookFailed,
+        Act::Restart => FailureCode::ServiceRestartFailed,
+        _ => FailureCode::InstallFailed,
+    };
+    Failure::new(code, format!("{} was ended from outside before it was done", act.name()))
+}
+
+/// Why an installation that ran has failed; nothing if everything is as it was asked for.
+pub fn verdict(journal: &Journal) -> Option<Failure> {
+    let known = &journal.known;
+    let verified = known.verified.as_ref()?;
+    let installed = known.acts.get(&Act::Install)?;
+    let diagnosed = match installed {
+        Ended::Well => None,
+        Ended::Badly { failure, .. } => Some(failure.clone()),
+        Ended::Vanished => Some(vanished(Act::Install)),
+    };
+    let damage = known.damage.as_deref().unwrap_or_default();
+    if let Some(failure) = &known.failure {
+        return Some(failure.clone());
+    }
+    if !damage.is_empty() {
+        return Some(match installed {
+            Ended::Badly { failure, .. } => failure.clone(),
+            _ => broken(damage),
+        });
+    }
+    if let Some(unmet) = verified.unmet.first() {
+        return Some(
+            diagnosed.unwrap_or_else(|| Failure::new(FailureCode::VerifyFailed, unmet.as_str())),
+        );
+    }
+    // Everything is as asked, also if the manager stumbled on the way and was mended. Only the
+    // administrator's own hooks can still say no.
+    match known.acts.get(&Act::PostInstall) {
+        Some(Ended::Badly { failure, .. }) => Some(failure.clone()),
+        Some(Ended::Vanished) => Some(vanished(Act::PostInstall)),
+        _ => None,
+    }
+}
+
+/// What is sent to the server, and kept.
+pub fn result(journal: &Journal, facts: &Facts, ending: Ending, now: Timestamp) -> OrderResult {
+    let known = &journal.known;
+    let (outcome, failure, message) = match ending {
+        Ending::Withdrawn => (Outcome::Withdrawn, None, None),
+        Ending::Failed(failure) => {
+            (Outcome::Failed, Some(failure.code), Some(failure.message.clone()))
+        }
+        Ending::Done => {
+            let (outcome, message) = done(journal);
+            (outcome, None, message)
+        }
+    };
+    let verified = known.verified.as_ref();
+    let planned = matches!(journal.task, Task::Plan(_)) && outcome != Outcome::Failed;
+    let exit = match known.acts.get(&Act::Install) {
+        Some(Ended::Well) => Some(0),
+        Some(Ended::Badly { exit, .. }) => *exit,
+        Some(Ended::Vanished) | None => None,
+    };
+    OrderResult {
+        order_id: journal.id,
+        outcome,
+        failure_code: failure,
+        message,
+        packages: match (verified, &known.resolved) {
+            (Some(verified), _) => verified.moves.clone(),
+            (None, Some(moves)) if planned => moves.clone(),
+            _ => Vec::new(),
+        },
+        reboot_needed: matches!(&known.reboot_reasons, Some(Ok(reasons)) if !reasons.is_empty()),
+        reboot_seconds: known.rebooting.as_ref().and_then(|rebooting| rebooting.seconds),
+        exit,
+        set_aside: verified.map(|verified| verified.set_aside.clone()).unwrap_or_default(),
+        restarted: known.restarted.clone(),
+        notes: notes(journal, facts),
+        started_at: journal.started_at.unwrap_or(now),
+        finished_at: now,
+    }
+}
+
+/// How an order ended in which nothing went wrong.
+fn done(journal: &Journal) -> (Outcome, Option<Line>) {
+    let known = &journal.known;
+    match &journal.task {
+        Task::Scan | Task::Refused(_) => (Outcome::Succeeded, None),
+        Task::Reboot(_) if known.rebooting.is_none() => {
+            (Outcome::NoChange, Some(NoReboot::OtherBoot.as_line()))
+        }
+        Task::Reboot(_) => (Outcome::Succeeded, None),
+        Task::RestartServices if known.restarting.is_empty() => (Outcome::NoChange, None),
+        Task::RestartServices => (Outcome::Succeeded, None),
+        Task::Plan(install) | Task::Install(install) => {
+            let chosen = known.chosen.as_ref();
+            if chosen.is_some_and(|chosen| !chosen.choices.is_empty()) {
+                return (Outcome::Succeeded, None);
+            }
+            let passed = chosen.map(|chosen| chosen.passed.as_slice()).unwrap_or_default();
+            let named = |name: &str| install.packages.iter().any(|asked| asked.as_str() == name);
+            let blocked = passed.iter().find(|passed| {
+                matches!(passed.why, Why::Blocked(_) | Why::Limits(_)) && named(&passed.name)
+            });
+            match blocked {
+                Some(passed) => (Outcome::Skipped, Some(passed.as_line())),
+                None => {
+                    (Outcome::NoChange, passed.iter().find(|p| named(&p.name)).map(Passed::as_line))
+                }
+            }
+        }
+    }
+}
+
+/// The most notes of a result.
+const NOTES_MAX: usize = 100;
+
+/// Notes, each once, and not without end.
+#[derive(Default)]
+struct Notes(Vec<Line>);
+
+impl Notes {
+    fn add(&mut self, note: impl Into<Line>) {
+        let note = note.into();
+        if self.0.len() < NOTES_MAX && !self.0.contains(&note) {
+            self.0.push(note);
+        }
+    }
+}
+
+/// What else a person should know, in the order in which it happened.
+fn notes(journal: &Journal, facts: &Facts) -> Vec<Line> {
+    let known = &journal.known;
+    let mut notes = Notes::default();
+    if let Some(first) = known.damage_before.first() {
+        let mended = known.acts.contains_key(&Act::RepairBefore);
+        let done = if mended { "repaired before" } else { "found" };
+        notes.add(format!("{done}: {} half done: {first}", known.damage_before.len()));
+    }
+    match known.acts.get(&Act::Install) {
+        Some(Ended::Vanished) => notes.add(vanished(Act::Install).message),
+        Some(Ended::Badly { failure, .. }) => notes.add(failure.message.clone()),
+        Some(Ended::Well) | None => {}
+    }
+    if known.acts.contains_key(&Act::RepairAfter) {
+        notes.add("repaired after: the installation left something half done");
+    }
+    for line in known.verified.iter().flat_map(|verified| &verified.unmet) {
+        notes.add(line.clone());
+    }
+    for line in known.damage.iter().flatten() {
+        notes.add(format!("still half done: {line}"));
+    }
+    if let Some(Ended::Badly { failure, .. }) = known.acts.get(&Act::PostInstall) {
+        notes.add(failure.message.clone());
+    }
+    for passed in known.chosen.iter().flat_map(|chosen| &chosen.passed) {
+        notes.add(passed.as_line());
+    }
+    if let Some(old) = &known.old_code {
+        let units = old.units.iter().map(String::as_str);
+        for name in units.chain(old.others.iter().map(Line::as_str)) {
+            notes.add(format!("still runs old code: {name}"));
+        }
+    }
+    if let Some(Err(why)) = &known.reboot_reasons {
+        notes.add(format!("whether a reboot is needed could not be found out: {why}"));
+    }
+    if let Task::Install(install) = &journal.task
+        && known.rebooting.is_none()
+        && wants_reboot(install.reboot, journal)
+        && let Some(why) = why_no_reboot(journal, facts)
+    {
+        notes.add(why.as_line());
+    }
+    notes.0
+}
+
+fn wants_reboot(policy: RebootPolicy, journal: &Journal) -> bool {
+    let needed = matches!(&journal.known.reboot_reasons, Some(Ok(reasons)) if !reasons.is_empty());
+    match policy {
+        RebootPolicy::Always => true,
+        RebootPolicy::IfRequired => needed,
+        RebootPolicy::Never | RebootPolicy::ServicesOnly => false,
+    }
+}
+
+/// The words of a reason that a package manager or an order has to hold an update back.
+pub(super) fn blocked_words(by: BlockedBy) -> &'static str {
+    match by {
+        BlockedBy::Held => "held by the administrator",
+        BlockedBy::Phased => "the distribution's phase for this host has not come",
+        BlockedBy::KeptBack => "kept back: it would need a package to be installed or removed",
+        BlockedBy::Excluded => "excluded by the order",
+        BlockedBy::Pinned => "a pin prefers another version",
+    }
+}

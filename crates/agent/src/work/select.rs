@@ -1,0 +1,290 @@
+//! Which updates an order means, and what was passed over. Pure.
+//!
+//! Nothing that an order says reaches a package manager: its words are only compared with the names in the
+//! host's own list, and what is handed on is the host's own name, architecture and version. That is the
+//! fence: `ba.h` is a legal name and a regular expression to apt, but no package is called so.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use vocab::listing::{Installed, Pending};
+use vocab::{BlockedBy, FailureCode, Line, PackageManager, PackageName, PackagePattern};
+use wire::agent::{Install, PackageMove};
+
+use super::journal::Failure;
+use super::limits::Limits;
+use super::outcome::blocked_words;
+use crate::backend::{Choice, Transaction};
+
+/// A package that is not updated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Passed {
+    /// Which.
+    pub name: String,
+    /// Why.
+    pub why: Why,
+}
+
+/// Why a package is not updated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    /// The manager or the order holds it back.
+    Blocked(BlockedBy),
+    /// The host's limits do, by this key.
+    Limits(String),
+    /// It is not installed here.
+    NotInstalled,
+    /// There is no update for it.
+    NoUpdate,
+    /// Its update fixes no security flaw, and only such were asked for.
+    NotSecurity,
+    /// Its name or version is none that could be handed to the manager.
+    Odd,
+}
+
+impl Passed {
+    /// For people.
+    pub fn as_line(&self) -> Line {
+        let why = match &self.why {
+            Why::Blocked(by) => blocked_words(*by).to_owned(),
+            Why::Limits(key) => format!("the host's limits.toml forbids it (`{key}`)"),
+            Why::NotInstalled => "it is not installed".to_owned(),
+            Why::NoUpdate => "there is no update for it".to_owned(),
+            Why::NotSecurity => "its update fixes no security flaw".to_owned(),
+            Why::Odd => "its name or version cannot be handed to the package manager".to_owned(),
+        };
+        format!("{} was passed over: {why}", self.name).into()
+    }
+}
+
+/// What is updated, and what is not.
+pub fn choose(
+    order: &Install,
+    limits: &Limits,
+    manager: PackageManager,
+    installed: &[Installed],
+    pending: &[Pending],
+) -> (Vec<Choice>, Vec<Passed>) {
+    let here: BTreeMap<(&str, &str), &Installed> =
+        installed.iter().map(|i| ((i.name.as_str(), i.arch.as_str()), i)).collect();
+    let asked: BTreeSet<&str> = order.packages.iter().map(PackageName::as_str).collect();
+    let (mut choices, mut passed) = (Vec::new(), Vec::new());
+    for update in pending {
+        let named = asked.contains(update.name.as_str());
+        if !(asked.is_empty() || named) {
+            continue;
+        }
+        let Some(package) = here.get(&(update.name.as_str(), update.arch.as_str())) else {
+            continue;
+        };
+        match why_not(order, limits, manager, package, update) {
+            None => choices.push(Choice {
+                name: update.name.clone(),
+                arch: update.arch.clone(),
+                from: from(package, update).to_owned(),
+                to: update.candidate.clone(),
+            }),
+            // Of an order for every update nobody wants to hear what it did not mean.
+            Some(Why::NotSecurity) if !named => {}
+            Some(why) => passed.push(Passed { name: update.name.clone(), why }),
+        }
+    }
+    let met: BTreeSet<&str> = choices.iter().map(|choice| choice.name.as_str()).collect();
+    let told: BTreeSet<String> = passed.iter().map(|passed| passed.name.clone()).collect();
+    let names: BTreeSet<&str> = installed.iter().map(|package| package.name.as_str()).collect();
+    for name in asked {
+        if !met.contains(name) && !told.contains(name) {
+            let why = if names.contains(name) { Why::NoUpdate } else { Why::NotInstalled };
+            passed.push(Passed { name: name.to_owned(), why });
+        }
+    }
+    choices.sort();
+    choices.dedup_by(|b, a| a.name == b.name && a.arch == b.arch);
+    passed.dedup();
+    (choices, passed)
+}
+
+fn from<'a>(package: &'a Installed, update: &'a Pending) -> &'a str {
+    if update.installed.is_empty() { &package.version } else { &update.installed }
+}
+
+fn why_not(
+    order: &Install,
+    limits: &Limits,
+    manager: PackageManager,
+    package: &Installed,
+    update: &Pending,
+) -> Option<Why> {
+    let name = update.name.as_str();
+    let plain = |text: &str| {
+        text.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && text.chars().all(|c| c.is_ascii_alphanumeric() || ".+~:-^_".contains(c))
+    };
+    let newer = manager.scheme().compare(from(package, update), &update.candidate);
+    if matches(&order.exclude, name) {
+        Some(Why::Blocked(BlockedBy::Excluded))
+    } else if matches(&limits.exclude, name) {
+        Some(Why::Limits("exclude".to_owned()))
+    } else if package.held {
+        Some(Why::Blocked(BlockedBy::Held))
+    } else if let Some(by) = update.blocked_by {
+        Some(Why::Blocked(by))
+    } else if order.security_only && !update.security {
+        Some(Why::NotSecurity)
+    } else if limits.security_only && !update.security {
+        Some(Why::Limits("security_only".to_owned()))
+    } else if newer != Ordering::Less {
+        Some(Why::NoUpdate)
+    } else if PackageName::parse(manager, name).is_err() || !plain(&update.candidate) {
+        Some(Why::Odd)
+    } else {
+        None
+    }
+}
+
+fn matches(patterns: &[PackagePattern], name: &str) -> bool {
+    patterns.iter().any(|pattern| pattern.matches(name))
+}
+
+/// Whether what the manager would do is what may be done: every choice as chosen, nothing removed,
+/// nothing downgraded, nothing that is excluded or held.
+pub fn judge(
+    order: &Install,
+    limits: &Limits,
+    manager: PackageManager,
+    installed: &[Installed],
+    choices: &[Choice],
+    transaction: &Transaction,
+) -> Result<Vec<PackageMove>, Failure> {
+    let conflict = |words: String| Err(Failure::new(FailureCode::DependencyConflict, words));
+    let held: BTreeSet<&str> =
+        installed.iter().filter(|i| i.held).map(|i| i.name.as_str()).collect();
+    for change in &transaction.changes {
+        let name = change.name.as_str();
+        let (from, to) = (change.from.as_deref(), change.to.as_deref());
+        let Some(to) = to else {
+            return conflict(format!("it would remove {name}"));
+        };
+        if let Some(from) = from
+            && manager.scheme().compare(from, to) == Ordering::Greater
+        {
+            return conflict(format!("it would downgrade {name} from {from} to {to}"));
+        }
+        if matches(&order.exclude, name) {
+            return conflict(format!("it would need {name} {to}, which the order excludes"));
+        }
+        if matches(&limits.exclude, name) {
+            return conflict(format!("it would need {name} {to}, which limits.toml excludes"));
+        }
+        if from.is_some() && held.contains(name) {
+            return conflict(format!("it would need {name} {to}, which is held"));
+        }
+    }
+    for choice in choices {
+        let change = transaction
+            .changes
+            .iter()
+            .find(|change| change.name == choice.name && change.arch == choice.arch);
+        let to = change.and_then(|change| change.to.as_deref());
+        if to != Some(choice.to.as_str()) {
+            let instead = to.unwrap_or("nothing");
+            return conflict(format!(
+                "{} {} was chosen, and the resolver would install {instead}",
+                choice.name, choice.to
+            ));
+        }
+    }
+    let count = transaction.changes.len();
+    if let Some(most) = limits.max_packages.filter(|most| count > *most) {
+        let words = format!(
+            "it would change {count} packages, and limits.toml allows {most} (`max_packages`)"
+        );
+        return Err(Failure::new(FailureCode::RejectedByAgent, words));
+    }
+    Ok(transaction
+        .changes
+        .iter()
+        .map(|c| mv(&c.name, &c.arch, c.from.as_deref(), c.to.as_deref()))
+        .collect())
+}
+
+fn mv(name: &str, arch: &str, from: Option<&str>, to: Option<&str>) -> PackageMove {
+    PackageMove {
+        name: name.into(),
+        arch: arch.into(),
+        from: from.map(Into::into),
+        to: to.map(Into::into),
+    }
+}
+
+/// The versions by name and architecture: some packages, such as kernels, have several at once.
+type Versions<'a> = BTreeMap<(&'a str, &'a str), BTreeSet<&'a str>>;
+
+fn versions(list: &[Installed]) -> Versions<'_> {
+    let mut versions = Versions::new();
+    for package in list {
+        versions.entry((&package.name, &package.arch)).or_default().insert(&package.version);
+    }
+    versions
+}
+
+/// What changed between two inventories.
+pub fn difference(before: &[Installed], after: &[Installed]) -> Vec<PackageMove> {
+    let (before, after) = (versions(before), versions(after));
+    let keys: BTreeSet<_> = before.keys().chain(after.keys()).copied().collect();
+    let none = BTreeSet::new();
+    let mut moves = Vec::new();
+    for key in keys {
+        let (old, new) = (before.get(&key).unwrap_or(&none), after.get(&key).unwrap_or(&none));
+        let mut gone = old.difference(new).copied();
+        let mut come = new.difference(old).copied();
+        loop {
+            let (from, to) = (gone.next(), come.next());
+            if from.is_none() && to.is_none() {
+                break;
+            }
+            moves.push(mv(key.0, key.1, from, to));
+        }
+    }
+    moves
+}
+
+/// What is not as it was asked for, and what should never happen at all.
+pub fn unmet(
+    choices: &[Choice],
+    manager: PackageManager,
+    before: &[Installed],
+    after: &[Installed],
+) -> Vec<Line> {
+    let (old, new) = (versions(before), versions(after));
+    let mut lines: Vec<Line> = Vec::new();
+    for choice in choices {
+        let found = new.get(&(choice.name.as_str(), choice.arch.as_str()));
+        if found.is_some_and(|found| found.contains(choice.to.as_str())) {
+            continue;
+        }
+        let found = found.and_then(|found| found.last()).copied().unwrap_or("not installed");
+        lines.push(format!("{} is {found} and should be {}", choice.name, choice.to).into());
+    }
+    for (key, versions) in &old {
+        let Some(now) = new.get(key) else {
+            lines.push(format!("{} was removed", key.0).into());
+            continue;
+        };
+        let newest = |of: &BTreeSet<&str>| {
+            of.iter().copied().max_by(|a, b| manager.scheme().compare(a, b)).map(str::to_owned)
+        };
+        if let (Some(was), Some(is)) = (newest(versions), newest(now))
+            && manager.scheme().compare(&was, &is) == Ordering::Greater
+        {
+            lines.push(format!("{} was downgraded from {was} to {is}", key.0).into());
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+#[path = "select/tests.rs"]
+mod tests;

@@ -1,0 +1,118 @@
+//! Whether there is room, before anything is started. Pure.
+
+use std::collections::BTreeMap;
+
+use vocab::FailureCode;
+use wire::agent::PackageMove;
+
+use super::journal::Failure;
+
+/// What every file system should have left over.
+const MARGIN_BYTES: u64 = 32 * 1024 * 1024;
+/// What a kernel takes in /boot while it is installed: itself, its initial file system, and that once more
+/// while it is written anew. Managers' estimates do not know of what is generated.
+const KERNEL_BYTES: u64 = 160 * 1024 * 1024;
+
+/// A place that is written to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Its path inside the root.
+    pub path: &'static str,
+    /// Which file system it lies on.
+    pub device: u64,
+    /// How many bytes are free there.
+    pub free_bytes: u64,
+}
+
+/// Whether these places have room for what would be fetched and unpacked. Places on one file system share it.
+pub fn room(
+    places: &[Place],
+    download_bytes: Option<u64>,
+    disk_bytes: Option<i64>,
+    moves: &[PackageMove],
+) -> Result<(), Failure> {
+    let kernel = moves.iter().any(|package| is_kernel(package.name.as_str()));
+    let mut needs: BTreeMap<u64, u64> = BTreeMap::new();
+    for place in places {
+        let bytes = match place.path {
+            "/" => u64::try_from(disk_bytes.unwrap_or(0)).unwrap_or(0),
+            "/var" => download_bytes.unwrap_or(0),
+            "/boot" if kernel => KERNEL_BYTES,
+            _ => 0,
+        };
+        *needs.entry(place.device).or_default() += bytes;
+    }
+    for place in places {
+        // /boot is often small and nearly full; what is not written there does not ask for a margin.
+        if place.path == "/boot" && !kernel {
+            continue;
+        }
+        let need = needs.get(&place.device).copied().unwrap_or(0).saturating_add(MARGIN_BYTES);
+        if place.free_bytes < need {
+            let message = format!(
+                "{} has {} MiB free, and the update needs {} MiB",
+                place.path,
+                place.free_bytes >> 20,
+                need >> 20
+            );
+            return Err(Failure::new(FailureCode::DiskFull, message));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a package puts a kernel into /boot, by the names that distributions give them.
+fn is_kernel(name: &str) -> bool {
+    let starts = ["linux-image-", "kernel-core", "kernel-default", "kernel-uek", "kernel-rt"];
+    let names = ["kernel", "linux", "linux-lts", "linux-zen", "linux-hardened", "linux-virt"];
+    names.contains(&name) || starts.iter().any(|start| name.starts_with(start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn place(path: &'static str, device: u64, free_mib: u64) -> Place {
+        Place { path, device, free_bytes: free_mib * MIB }
+    }
+
+    fn package(name: &str) -> PackageMove {
+        PackageMove { name: name.into(), arch: "".into(), from: None, to: Some("2".into()) }
+    }
+
+    fn refusal(places: &[Place], fetch_mib: u64, unpack_mib: i64, name: &str) -> Option<String> {
+        let unpack = unpack_mib * MIB as i64;
+        let full = room(places, Some(fetch_mib * MIB), Some(unpack), &[package(name)]).err()?;
+        assert_eq!(full.code, FailureCode::DiskFull);
+        Some(full.message.to_string())
+    }
+
+    #[test]
+    fn each_file_system_must_hold_what_is_written_to_it() {
+        let roomy = [place("/", 1, 1000), place("/var", 2, 1000), place("/boot", 3, 40)];
+        assert_eq!(refusal(&roomy, 500, 500, "bash"), None);
+        assert_eq!(
+            refusal(&roomy, 990, 500, "bash").unwrap(),
+            "/var has 1000 MiB free, and the update needs 1022 MiB"
+        );
+        assert!(refusal(&roomy, 500, 990, "bash").unwrap().starts_with("/ has"));
+    }
+
+    #[test]
+    fn places_on_one_file_system_share_its_room() {
+        let one = [place("/", 1, 1000), place("/var", 1, 1000), place("/boot", 1, 1000)];
+        assert!(refusal(&one, 600, 600, "bash").unwrap().contains("1232 MiB"));
+        assert_eq!(refusal(&one, 600, -600, "bash"), None);
+    }
+
+    #[test]
+    fn a_kernel_needs_room_in_boot_and_nothing_else_does() {
+        let full = [place("/", 1, 1000), place("/var", 1, 1000), place("/boot", 3, 20)];
+        assert_eq!(refusal(&full, 1, 1, "bash"), None);
+        for kernel in ["linux-image-6.1.0-18-amd64", "kernel-core", "linux"] {
+            assert!(refusal(&full, 1, 1, kernel).unwrap().starts_with("/boot has 20 MiB"));
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! What the tests of this module share.
+
+mod nature;
+mod sim;
+mod world;
+
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+
+/// A directory that ends with its test.
+pub(super) struct Directory(PathBuf);
+
+/// An empty directory for one test.
+pub(super) fn directory(name: &str) -> Directory {
+    let dir = std::env::temp_dir().join(format!("fleetmend-work-{}-{name}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
+    Directory(dir)
+}
+
+impl Deref for Directory {
+    type Target = Path;
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

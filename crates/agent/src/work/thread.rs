@@ -1,0 +1,314 @@
+//! The worker's thread, and what it shares with whoever asks: load, decide, write down, do.
+
+use std::fs;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use vocab::{FailureCode, Line, Stage, TaskId};
+use wire::agent::Order;
+use wire::v1::Activity;
+
+use super::desk::Desk;
+use super::journal::{Ended, Failure, Journal, Lesson, Task};
+use super::log::Log;
+use super::perform::{self, Hands};
+use super::step::{self, PAUSE_SECONDS, Step};
+use super::supervise::Job;
+use super::{Report, ScanReport, Setup, files, job, listing_path};
+
+/// What the thread and its callers share.
+pub(super) struct Shared {
+    pub(super) setup: Setup,
+    state: Mutex<State>,
+    /// Rung for the thread: there is something to do, or an end.
+    woken: Condvar,
+}
+
+struct State {
+    desk: Desk,
+    scan: Option<ScanReport>,
+    wish: Wish,
+    /// Whether a scan without an order is at work.
+    scanning: bool,
+    /// What is said of the order at hand.
+    words: Option<(TaskId, Line)>,
+    /// An order was withdrawn: no use in waiting for it any longer.
+    nudged: bool,
+    stopping: bool,
+}
+
+/// Which scan is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Wish {
+    Nothing,
+    /// Only to look: the lists are fresh.
+    Look,
+    /// With fresh lists.
+    Scan,
+}
+
+impl Shared {
+    pub(super) fn open(setup: Setup) -> io::Result<Shared> {
+        files::make_directory(&setup.state_dir.join("scan"))?;
+        let desk = Desk::open(&setup.state_dir, (setup.clock)())?;
+        // A report that cannot be read is only a scan that is missing.
+        let scan = files::read_json(&setup.state_dir.join("scan/report.json")).unwrap_or(None);
+        let wish = Wish::Nothing;
+        let state = State {
+            desk,
+            scan,
+            wish,
+            scanning: false,
+            words: None,
+            nudged: false,
+            stopping: false,
+        };
+        Ok(Shared { setup, state: Mutex::new(state), woken: Condvar::new() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // What is shared is replaced as a whole, so it is sound even after a panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn take(&self, order: &Order) {
+        let now = (self.setup.clock)();
+        let _ = self.state().desk.take(order, now);
+        self.woken.notify_all();
+        (self.setup.bell)();
+    }
+
+    pub(super) fn refuse(&self, order: &Order, failure: Failure) {
+        let now = (self.setup.clock)();
+        let _ = self.state().desk.refuse(order, failure, now);
+        self.woken.notify_all();
+        (self.setup.bell)();
+    }
+
+    pub(super) fn withdraw(&self, id: TaskId) {
+        let mut state = self.state();
+        let _ = state.desk.withdraw(id);
+        state.nudged = true;
+        drop(state);
+        self.woken.notify_all();
+    }
+
+    pub(super) fn acknowledge(&self, ids: &[TaskId]) {
+        let _ = self.state().desk.acknowledge(ids);
+    }
+
+    pub(super) fn wish_scan(&self) {
+        self.state().wish = Wish::Scan;
+        self.woken.notify_all();
+    }
+
+    pub(super) fn stop(&self) {
+        self.state().stopping = true;
+        self.woken.notify_all();
+    }
+
+    pub(super) fn log_after(&self, id: TaskId, offset: u64, most: usize) -> Vec<u8> {
+        let dir = self.state().desk.directory(id);
+        Log::in_directory(&dir).after(offset, most)
+    }
+
+    pub(super) fn open_logs(&self) -> Vec<(TaskId, u64, bool)> {
+        self.state().desk.logs()
+    }
+
+    pub(super) fn report(&self) -> Report {
+        let state = self.state();
+        let mut progress = state.desk.progress();
+        for entry in &mut progress {
+            if let Some((id, words)) = &state.words
+                && *id == entry.order_id
+            {
+                entry.message = Some(words.clone());
+            }
+        }
+        let activity = match state.desk.at_hand() {
+            Some(journal) => activity(&journal),
+            None if state.scanning => Activity::Scanning,
+            None => Activity::Idle,
+        };
+        Report { activity, results: state.desk.results(), progress, scan: state.scan.clone() }
+    }
+
+    /// The thread: one order after another, and scans in between.
+    pub(super) fn work(&self) {
+        loop {
+            let (order, wish) = {
+                let mut state = self.state();
+                loop {
+                    if state.stopping {
+                        return;
+                    }
+                    let order = state.desk.at_hand();
+                    if order.is_some() || state.wish != Wish::Nothing {
+                        break (order, state.wish);
+                    }
+                    state = self.woken.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+            };
+            match order {
+                Some(journal) => self.carry_out(journal),
+                None => self.scan(wish),
+            }
+        }
+    }
+
+    /// Takes the steps of an order until it has a result or the agent is to stop.
+    fn carry_out(&self, mut journal: Journal) {
+        let id = journal.id;
+        let look_around = |words: Option<Line>, grew: bool| {
+            let mut state = self.state();
+            let words = words.map(|words| (id, words));
+            let new = grew || state.words != words;
+            state.words = words;
+            let stopping = state.stopping;
+            drop(state);
+            if new {
+                (self.setup.bell)();
+            }
+            !stopping
+        };
+        let publish = |scan: ScanReport| self.publish(scan);
+        let dir = self.state().desk.directory(id);
+        let hands = Hands { setup: &self.setup, dir, look_around: &look_around, publish: &publish };
+        while journal.result.is_none() && !self.state().stopping {
+            let facts = hands.facts(&journal);
+            let now = (self.setup.clock)();
+            let step = step::next(&journal, &facts, now);
+            let stage = journal.stage;
+            match &step {
+                Step::End(result) => journal.result = Some((**result).clone()),
+                step => journal.begin(step, &facts, now),
+            }
+            if !self.save(&journal) {
+                continue;
+            }
+            if journal.stage != stage || journal.result.is_some() {
+                (self.setup.bell)();
+            }
+            match &step {
+                Step::End(_) => {}
+                Step::Pause => {
+                    (self.setup.bell)();
+                    self.pause(PAUSE_SECONDS);
+                    journal.learn(Lesson::Paused);
+                }
+                step => match take(&hands, &journal, step) {
+                    Some(lesson) => journal.learn(lesson),
+                    None => return,
+                },
+            }
+        }
+        self.look_again(&journal);
+    }
+
+    /// Writes the journal down. Without that nothing is done: it is tried again until it works.
+    fn save(&self, journal: &Journal) -> bool {
+        let saved = self.state().desk.save(journal);
+        if saved.is_err() {
+            self.pause(PAUSE_SECONDS);
+        }
+        saved.is_ok()
+    }
+
+    /// After an order that may have changed something the server wants to see what is there now.
+    fn look_again(&self, journal: &Journal) {
+        let mut state = self.state();
+        state.words = None;
+        let changed =
+            matches!(journal.task, Task::Install(_) | Task::RestartServices | Task::Reboot(_))
+                && journal.started_at.is_some();
+        if changed && journal.result.is_some() {
+            state.wish = state.wish.max(Wish::Look);
+        }
+    }
+
+    /// Waits for some seconds, unless there is no use in waiting.
+    fn pause(&self, seconds: u64) {
+        let idle = |state: &mut State| !state.stopping && !std::mem::take(&mut state.nudged);
+        drop(self.woken.wait_timeout_while(self.state(), Duration::from_secs(seconds), idle));
+    }
+
+    /// A scan that no order asked for.
+    fn scan(&self, wish: Wish) {
+        {
+            let mut state = self.state();
+            (state.scanning, state.wish) = (true, Wish::Nothing);
+        }
+        (self.setup.bell)();
+        if wish == Wish::Scan && !self.refresh() {
+            return;
+        }
+        // What could not be looked at now is looked at the next time; the last scan stays.
+        let scan = catch_unwind(AssertUnwindSafe(|| perform::scan(&self.setup)));
+        self.state().scanning = false;
+        if let Ok(Ok(scan)) = scan {
+            self.publish(scan);
+        }
+        (self.setup.bell)();
+    }
+
+    /// Brings the lists up to date; false if the agent is to stop. Old lists are better than none, so a refresh
+    /// that fails does not stop the scan.
+    fn refresh(&self) -> bool {
+        let dir = self.setup.state_dir.join("scan/refresh");
+        match job::state(&dir) {
+            Ok(job::State::Running | job::State::Orphaned) => {}
+            _ => drop(fs::remove_dir_all(&dir)),
+        }
+        let commands = self.setup.backend.refresh();
+        if commands.is_empty() {
+            return true;
+        }
+        let job = || Job {
+            commands: commands.clone(),
+            keep_going: false,
+            seconds_max: None,
+            log_from: 0,
+        };
+        let end = job::run(&self.setup.program, &dir, job, || !self.state().stopping);
+        !matches!(end, Ok(job::End::Stopped))
+    }
+
+    /// The scan is the last one from now on; listings of older ones are removed.
+    fn publish(&self, scan: ScanReport) {
+        let dir = self.setup.state_dir.join("scan");
+        let _ = files::write_json(&dir.join("report.json"), &scan);
+        let keep = [scan.installed, scan.pending].map(|d| listing_path(&self.setup.state_dir, d));
+        for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.extension().is_some_and(|end| end == "jsonl") && !keep.contains(&path) {
+                let _ = fs::remove_file(path);
+            }
+        }
+        self.state().scan = Some(scan);
+    }
+}
+
+/// Takes a step. A panic, a bug that some answer of a package manager brought to light, must cost the
+/// order and not the agent; what ran is still judged by looking.
+fn take(hands: &Hands<'_>, journal: &Journal, step: &Step) -> Option<Lesson> {
+    catch_unwind(AssertUnwindSafe(|| hands.take(journal, step))).unwrap_or_else(|_| {
+        let failure =
+            Failure::new(FailureCode::AgentError, format!("the agent has a fault: {step:?}"));
+        Some(match step {
+            Step::Run(_) => Lesson::Ended(Ended::Badly { exit: None, failure }, Vec::new()),
+            _ => Lesson::NoAnswer(failure),
+        })
+    })
+}
+
+fn activity(journal: &Journal) -> Activity {
+    match (&journal.task, journal.stage) {
+        (Task::Scan, _) => Activity::Scanning,
+        (Task::Reboot(_), Stage::Rebooting) | (_, Stage::Rebooting) => Activity::Rebooting,
+        (_, Stage::Dispatched) => Activity::Idle,
+        _ => Activity::Patching,
+    }
+}

@@ -1,0 +1,325 @@
+//! Orders on real Debian systems with real apt, and an agent that is killed over them.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use agent::backend::apt::Apt;
+use agent::host::Host;
+use agent::root::Root;
+use agent::work::{Report, Setup, Worker};
+use lab::apt::{Deb, Pocket, Repo, Server};
+use vocab::{FailureCode, Stage};
+use wire::agent::{Order, OrderResult, Outcome, Work};
+
+use crate::toy::{install, now, order};
+
+/// A worker for the system in a directory, and its bell.
+fn worker(root: &std::path::Path) -> (Worker, Receiver<()>) {
+    let (ring, bell) = channel();
+    let ring = std::sync::Mutex::new(ring);
+    let state_dir = root.join("var/lib/fleetmend");
+    fs::create_dir_all(&state_dir).unwrap();
+    let root = Root::under(root);
+    let worker = Worker::start(Setup {
+        state_dir,
+        backend: Arc::new(Apt::new(root.clone())),
+        host: Arc::new(Host::new(root.clone())),
+        limits: root.path("/etc/fleetmend/limits.toml"),
+        hooks: root.path("/etc/fleetmend/hooks"),
+        root,
+        program: env!("CARGO_BIN_EXE_fleetmend-agent").into(),
+        bell: Box::new(move || {
+            let _ = ring.lock().unwrap().send(());
+        }),
+        clock: Box::new(now),
+    });
+    (worker.unwrap(), bell)
+}
+
+fn until<T>(
+    (worker, bell): &(Worker, Receiver<()>),
+    mut sight: impl FnMut(&Report) -> Option<T>,
+) -> T {
+    loop {
+        if let Some(seen) = sight(&worker.report()) {
+            return seen;
+        }
+        bell.recv_timeout(Duration::from_secs(120)).expect("the bell rings when there is news");
+    }
+}
+
+fn the_result(worker: &(Worker, Receiver<()>)) -> OrderResult {
+    until(worker, |report| report.results.first().cloned())
+}
+
+fn carry_out(server: &Server, work: Work) -> OrderResult {
+    let worker = worker(server.root.dir());
+    worker.0.take(order(1, work));
+    the_result(&worker)
+}
+
+fn moves(result: &OrderResult) -> Vec<String> {
+    let text = |version: &Option<vocab::Line>| {
+        version.as_ref().map_or("-".to_owned(), ToString::to_string)
+    };
+    let line =
+        |m: &wire::agent::PackageMove| format!("{} {} > {}", m.name, text(&m.from), text(&m.to));
+    result.packages.iter().map(line).collect()
+}
+
+fn repo() -> Option<Repo> {
+    Repo::with(&[
+        (Pocket::Stable, Deb::new("hello", "1.0")),
+        (Pocket::Security, Deb::new("hello", "1.1").counts_runs()),
+        (Pocket::Stable, Deb::new("other", "1.0")),
+        (Pocket::Updates, Deb::new("other", "1.1").counts_runs()),
+        (Pocket::Stable, Deb::new("broken", "1.0")),
+        (Pocket::Updates, Deb::new("broken", "1.1").fails()),
+        (Pocket::Stable, Deb::new("pushy", "1.0")),
+        (Pocket::Updates, Deb::new("pushy", "1.1").conflicts("other")),
+        (Pocket::Stable, Deb::new("edited", "1.0").conffile("/etc/edited.conf", "a\n")),
+        (Pocket::Updates, Deb::new("edited", "1.1").conffile("/etc/edited.conf", "b\n")),
+    ])
+}
+
+#[test]
+fn a_security_order_updates_what_is_insecure_and_nothing_else() {
+    let Some(repo) = repo() else { return };
+    let Some(server) = Server::having(&repo, &["hello", "other"]) else { return };
+    let wish = wire::agent::Install { security_only: true, ..install(&[]) };
+    let result = carry_out(&server, Work::Install(wish));
+    assert_eq!(result.outcome, Outcome::Succeeded, "{result:?}");
+    assert_eq!(moves(&result), ["hello 1.0 > 1.1"]);
+    assert_eq!(server.version("other").unwrap(), "1.0");
+    assert_eq!(server.runs("hello"), ["1.1"]);
+}
+
+#[test]
+fn a_plan_tells_what_would_happen_and_changes_nothing() {
+    let Some(repo) = repo() else { return };
+    let Some(server) = Server::having(&repo, &["hello", "other"]) else { return };
+    let before = server.packages();
+    let result = carry_out(&server, Work::Plan(install(&[])));
+    assert_eq!(result.outcome, Outcome::Succeeded, "{result:?}");
+    assert_eq!(moves(&result), ["hello 1.0 > 1.1", "other 1.0 > 1.1"]);
+    assert_eq!(server.packages(), before);
+}
+
+#[test]
+fn what_is_held_is_passed_over_and_what_needs_a_removal_is_not_done() {
+    let Some(repo) = repo() else { return };
+    let Some(server) = Server::having(&repo, &["hello", "other", "pushy"]) else { return };
+    server.hold("hello");
+    let before = server.packages();
+    let held = carry_out(&server, Work::Install(install(&["hello"])));
+    assert_eq!(held.outcome, Outcome::Skipped, "{held:?}");
+    assert!(held.message.unwrap().as_str().contains("held"), "{:?}", held.notes);
+    assert_eq!(server.packages(), before);
+    let worker = worker(server.root.dir());
+    worker.0.acknowledge(&[order(1, Work::Scan).id]);
+    worker.0.take(order(2, Work::Install(install(&["pushy"]))));
+    let pushy = the_result(&worker);
+    assert_eq!(pushy.outcome, Outcome::Skipped, "{pushy:?}");
+    assert!(pushy.message.unwrap().as_str().contains("kept back"), "{:?}", pushy.notes);
+    assert_eq!(server.packages(), before);
+}
+
+#[test]
+fn an_edited_file_is_kept_and_a_script_that_fails_is_told_with_its_words() {
+    let Some(repo) = repo() else { return };
+    let Some(server) = Server::having(&repo, &["edited", "broken"]) else { return };
+    server.root.write("/etc/edited.conf", "mine\n");
+    let result = carry_out(&server, Work::Install(install(&[])));
+    assert_eq!(result.failure_code, Some(FailureCode::InstallFailed), "{result:?}");
+    assert_eq!(moves(&result), ["broken 1.0 > 1.1", "edited 1.0 > 1.1"]);
+    assert_eq!(server.root.read("/etc/edited.conf"), "mine\n");
+    assert_eq!(result.set_aside, ["/etc/edited.conf.dpkg-dist".into()]);
+    assert!(
+        result.notes.iter().any(|note| note.as_str().contains("still half done")),
+        "{result:?}"
+    );
+}
+
+/// An agent as a process of its own, to be killed.
+struct Agent {
+    process: Child,
+    said: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+const ROOT: &str = "FLEETMEND_TEST_AGENT_ROOT";
+
+impl Agent {
+    fn start(server: &Server, order: &Order) -> Agent {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "apt::the_agent_that_other_tests_kill", "--nocapture"])
+            .env(ROOT, server.root.dir())
+            .env("FLEETMEND_TEST_AGENT_ORDER", serde_json::to_string(order).unwrap())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = BufReader::new(process.stdout.take().unwrap()).lines();
+        Agent { process, said }
+    }
+
+    /// Lets it live until it is so far, or further, and kills it.
+    fn kill_at(mut self, stage: Stage) {
+        let is = |said: &str| said.rsplit_once("is ")?.1.parse::<Stage>().ok();
+        let reached = self.said.any(|said| is(&said.unwrap()).is_some_and(|seen| seen >= stage));
+        assert!(reached, "it never is {stage}");
+        self.kill();
+    }
+
+    fn kill(mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+#[test]
+#[ignore = "a process that other tests start, and kill"]
+fn the_agent_that_other_tests_kill() {
+    let Some(root) = std::env::var_os(ROOT) else { return };
+    let order = std::env::var("FLEETMEND_TEST_AGENT_ORDER").unwrap();
+    let agent = worker(root.as_ref());
+    agent.0.take(serde_json::from_str(&order).unwrap());
+    let mut last = None;
+    until(&agent, |report| {
+        let stage = report.progress.first().and_then(|progress| progress.stage);
+        if stage != last {
+            println!("is {}", stage.map_or("done", Stage::as_str));
+            last = stage;
+        }
+        report.results.first().cloned()
+    });
+}
+
+/// The script of the package says that it runs, and waits for a word: two pipes with names.
+fn patient(server: &Server) {
+    for pipe in ["started", "go"] {
+        server.root.must("mkfifo", &[&format!("/run/{pipe}")]);
+    }
+}
+
+/// It gives up by itself, in case its test has.
+const PATIENT: &str = "if [ -p /run/started ]; then
+    timeout 60 sh -c 'echo runs > /run/started; read word < /run/go'
+fi";
+
+fn patient_repo() -> Option<Repo> {
+    Repo::with(&[
+        (Pocket::Stable, Deb::new("hello", "1.0")),
+        (Pocket::Security, Deb::new("hello", "1.1").counts_runs().script(PATIENT)),
+    ])
+}
+
+fn wait_for_script(server: &Server) {
+    assert_eq!(fs::read_to_string(server.root.path("/run/started")).unwrap(), "runs\n");
+}
+
+fn let_script_go(server: &Server) {
+    let pipe = fs::OpenOptions::new().write(true).open(server.root.path("/run/go"));
+    pipe.unwrap().write_all(b"go\n").unwrap();
+}
+
+#[test]
+fn an_agent_that_is_killed_over_a_running_script_reports_its_success_and_the_script_ran_once() {
+    let Some(repo) = patient_repo() else { return };
+    let Some(server) = Server::having(&repo, &["hello"]) else { return };
+    patient(&server);
+    let agent = Agent::start(&server, &order(1, Work::Install(install(&["hello"]))));
+    wait_for_script(&server);
+    agent.kill();
+    // The next one finds it still at work, and waits.
+    let next = worker(server.root.dir());
+    assert!(next.0.report().results.is_empty());
+    let_script_go(&server);
+    let result = the_result(&next);
+    assert_eq!(result.outcome, Outcome::Succeeded, "{result:?}");
+    assert_eq!((moves(&result), result.exit), (vec!["hello 1.0 > 1.1".to_owned()], Some(0)));
+    assert_eq!(server.runs("hello"), ["1.1"]);
+}
+
+/// The supervisor is gone, so nobody will ever know the exit code. The package manager is let finish.
+#[test]
+fn a_package_manager_that_lost_its_supervisor_is_waited_for_and_judged_by_what_it_did() {
+    let Some(repo) = patient_repo() else { return };
+    let Some(server) = Server::having(&repo, &["hello"]) else { return };
+    patient(&server);
+    let order = order(1, Work::Install(install(&["hello"])));
+    let agent = Agent::start(&server, &order);
+    wait_for_script(&server);
+    let supervisor = supervisor(&server, &order);
+    agent.kill();
+    kill(supervisor);
+    let next = worker(server.root.dir());
+    let_script_go(&server);
+    let result = the_result(&next);
+    assert_eq!(result.outcome, Outcome::Succeeded, "{result:?}");
+    assert_eq!((moves(&result), result.exit), (vec!["hello 1.0 > 1.1".to_owned()], None));
+    assert!(result.notes.iter().any(|note| note.as_str().contains("ended from outside")));
+    assert_eq!(server.runs("hello"), ["1.1"]);
+}
+
+/// Everything is cut off in the middle of a script, as by a power cut: apt, dpkg, the script.
+#[test]
+fn an_installation_that_is_cut_off_is_repaired_and_that_is_told() {
+    let Some(repo) = patient_repo() else { return };
+    let Some(server) = Server::having(&repo, &["hello"]) else { return };
+    patient(&server);
+    let order = order(1, Work::Install(install(&["hello"])));
+    let agent = Agent::start(&server, &order);
+    wait_for_script(&server);
+    let supervisor = supervisor(&server, &order);
+    let processes = descendants(supervisor);
+    assert!(processes.len() >= 3, "apt, dpkg and the script: {processes:?}");
+    agent.kill();
+    kill(supervisor);
+    processes.into_iter().for_each(kill);
+    assert_eq!(server.version("hello").unwrap(), "1.1 (iF)");
+    fs::remove_file(server.root.path("/run/started")).unwrap();
+    let result = the_result(&worker(server.root.dir()));
+    assert_eq!(result.outcome, Outcome::Succeeded, "{result:?}");
+    assert_eq!(moves(&result), ["hello 1.0 > 1.1"]);
+    let told = |words: &str| result.notes.iter().any(|note| note.as_str().contains(words));
+    assert!(told("ended from outside") && told("repaired after"), "{:?}", result.notes);
+    assert_eq!(server.version("hello").unwrap(), "1.1");
+}
+
+fn supervisor(server: &Server, order: &Order) -> u32 {
+    let started = format!("/var/lib/fleetmend/orders/{}/install.0/started", order.id);
+    let process: serde_json::Value = serde_json::from_str(&server.root.read(&started)).unwrap();
+    u32::try_from(process["pid"].as_u64().unwrap()).unwrap()
+}
+
+fn kill(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    // One that has ended in the meantime needs no more.
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+}
+
+/// Whoever was started by a process, or by those.
+fn descendants(of: u32) -> Vec<u32> {
+    let children = fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap_or_default();
+    let children = children.split_whitespace().map(|pid| pid.parse::<u32>().unwrap());
+    children.flat_map(|child| [vec![child], descendants(child)].concat()).collect()
+}
+
+#[test]
+fn an_agent_that_is_killed_early_carries_on_and_installs_once() {
+    let Some(repo) = repo() else { return };
+    for stage in [Stage::Preflight, Stage::Downloading, Stage::Installing] {
+        let Some(server) = Server::having(&repo, &["hello"]) else { return };
+        let order = order(1, Work::Install(install(&[])));
+        Agent::start(&server, &order).kill_at(stage);
+        let next = worker(server.root.dir());
+        next.0.take(order);
+        let result = the_result(&next);
+        assert_eq!(result.outcome, Outcome::Succeeded, "{stage}: {result:?}");
+        assert_eq!(moves(&result), ["hello 1.0 > 1.1"]);
+        assert_eq!(server.runs("hello"), ["1.1"], "{stage}");
+    }
+}

@@ -1,0 +1,252 @@
+//! What becomes of orders on a host whose package manager is a toy.
+
+use std::fs;
+
+use vocab::listing::{Installed, decode};
+use vocab::{FailureCode, Line};
+use wire::agent::{OrderResult, Outcome, Work};
+
+use crate::toy::{Toy, install, now, order};
+
+fn why(result: &OrderResult) -> String {
+    let code = result.failure_code.map(|code| code.to_string()).unwrap_or_default();
+    format!("{code}: {}", result.message.as_ref().map(Line::as_str).unwrap_or_default())
+}
+
+#[test]
+fn an_update_is_installed_and_the_result_is_the_difference() {
+    let toy = Toy::new("installs", &[("bash", "1"), ("zsh", "1")], &[("bash", "2"), ("zsh", "2")]);
+    let worker = toy.worker();
+    let order = order(1, Work::Install(install(&["bash"])));
+    worker.take(order.clone());
+    let result = toy.result(&worker, order.id);
+    assert_eq!(result.outcome, Outcome::Succeeded, "{result:?}");
+    assert_eq!(result.exit, Some(0));
+    let moves: Vec<_> =
+        result.packages.iter().map(|p| (p.name.as_str(), p.from.clone(), p.to.clone())).collect();
+    assert_eq!(moves, [("bash", Some("1".into()), Some("2".into()))]);
+    assert_eq!(toy.text("db/zsh"), "1");
+    assert_eq!(toy.text("ran"), "refresh\ndownload\ninstall");
+    let log = String::from_utf8(worker.log_after(order.id, 0, 1 << 20)).unwrap();
+    assert!(log.contains("setting up bash\n"), "{log}");
+    assert_eq!(worker.open_logs(), [(order.id, log.len() as u64, true)]);
+}
+
+#[test]
+fn an_order_that_comes_again_gets_its_stored_result_and_has_no_second_effect() {
+    let toy = Toy::new("again", &[("bash", "1")], &[("bash", "2")]);
+    let order = order(1, Work::Install(install(&[])));
+    let first = toy.carry_out(&order);
+    let worker = toy.worker();
+    worker.take(order.clone());
+    assert_eq!(toy.result(&worker, order.id), first);
+    worker.acknowledge(&[order.id]);
+    assert!(worker.report().results.is_empty());
+    worker.take(order.clone());
+    assert_eq!(toy.result(&worker, order.id), first);
+    assert_eq!(toy.text("ran").matches("install").count(), 1);
+}
+
+#[test]
+fn what_the_agent_does_not_know_or_cannot_be_meant_is_refused_by_name() {
+    let toy = Toy::new("refused", &[], &[]);
+    let unknown = toy.carry_out(&order(1, Work::Unknown { name: "run_script".into() }));
+    assert_eq!(unknown.failure_code, Some(FailureCode::UnsupportedOrder));
+    assert!(unknown.message.unwrap().as_str().contains("run_script"));
+    let reason = "bash-".into();
+    let malformed = toy.carry_out(&order(2, Work::Malformed { name: "install".into(), reason }));
+    assert_eq!(malformed.failure_code, Some(FailureCode::RejectedByAgent));
+    assert_eq!(toy.text("ran"), "");
+}
+
+/// A host out of its balancer must come back into it, whatever happened in between.
+#[test]
+fn a_hook_that_says_no_stops_the_order_and_the_hooks_after_it_still_run() {
+    let toy = Toy::new("hooks", &[("bash", "1")], &[("bash", "2")]);
+    toy.script("hooks/pre-install.d/10-drain", "echo \"drains for $FLEETMEND_PACKAGES\"");
+    toy.script("hooks/pre-install.d/20-asks", "echo 'not during the sale'; exit 1");
+    let dir = toy.dir.display();
+    toy.script("hooks/post-install.d/10-back", &format!("echo $FLEETMEND_OUTCOME > {dir}/back"));
+    let result = toy.carry_out(&order(1, Work::Install(install(&[]))));
+    assert_eq!(result.failure_code, Some(FailureCode::HookFailed));
+    let message = result.message.unwrap().to_string();
+    assert!(message.ends_with("pre-install.d/20-asks: not during the sale"), "{message}");
+    assert_eq!((toy.text("back"), toy.text("db/bash")), ("not_installed".into(), "1".into()));
+}
+
+#[test]
+fn the_hosts_limits_have_the_last_word_and_are_named() {
+    let toy = Toy::new("limits", &[("bash", "1")], &[("bash", "2")]);
+    let limits = toy.dir.join("limits.toml");
+    fs::write(&limits, "frozen = true").unwrap();
+    let frozen = toy.carry_out(&order(1, Work::Install(install(&[]))));
+    assert_eq!(why(&frozen), format!("rejected_by_agent: {}: `frozen` is set", limits.display()));
+    // A typo shuts everything but scans.
+    fs::write(&limits, "frosen = true").unwrap();
+    for (number, work) in [(2, Work::Install(install(&[]))), (3, Work::Plan(install(&[])))] {
+        let refused = toy.carry_out(&order(number, work));
+        assert!(why(&refused).contains("unknown field `frosen`"), "{refused:?}");
+    }
+    assert_eq!(toy.text("ran"), "");
+    assert_eq!(toy.carry_out(&order(4, Work::Scan)).outcome, Outcome::Succeeded);
+}
+
+#[test]
+fn an_order_that_is_withdrawn_while_it_waits_for_a_lock_does_nothing() {
+    let toy = Toy::new("withdrawn", &[("bash", "1")], &[("bash", "2")]);
+    fs::write(toy.dir.join("locked-by"), "unattended-upgr (pid 812)").unwrap();
+    let worker = toy.worker();
+    let order = order(1, Work::Install(install(&[])));
+    worker.take(order.clone());
+    let waits = toy.until(&worker, |report| report.progress.first()?.message.clone());
+    assert_eq!(waits.as_str(), "waiting for unattended-upgr (pid 812)");
+    worker.withdraw(order.id);
+    assert_eq!(toy.result(&worker, order.id).outcome, Outcome::Withdrawn);
+    assert_eq!(toy.text("ran"), "");
+}
+
+#[test]
+fn an_order_that_came_too_late_is_answered_and_not_begun() {
+    let toy = Toy::new("late", &[("bash", "1")], &[("bash", "2")]);
+    let worker = toy.worker();
+    let late = order(1, Work::Install(install(&[])));
+    worker.refuse(&late, FailureCode::OrderExpired, "it expired an hour ago".into());
+    let result = toy.result(&worker, late.id);
+    assert_eq!(why(&result), "order_expired: it expired an hour ago");
+    assert_eq!(toy.text("ran"), "");
+}
+
+#[test]
+fn what_was_half_done_is_repaired_first_and_told_and_what_cannot_be_repaired_stops_the_order() {
+    let toy = Toy::new("damage", &[("bash", "1")], &[("bash", "2")]);
+    fs::write(toy.dir.join("damage"), "tzdata is half configured").unwrap();
+    let result = toy.carry_out(&order(1, Work::Install(install(&[]))));
+    assert_eq!(result.outcome, Outcome::Succeeded, "{result:?}");
+    assert_eq!(result.notes, ["repaired before: 1 half done: tzdata is half configured".into()]);
+    assert_eq!(toy.text("ran"), "repair\nrefresh\ndownload\ninstall");
+    fs::write(toy.dir.join("damage"), "tzdata is half configured").unwrap();
+    fs::write(toy.dir.join("hopeless"), "").unwrap();
+    fs::write(toy.dir.join("offer/bash"), "3").unwrap();
+    let result = toy.carry_out(&order(2, Work::Install(install(&[]))));
+    assert!(why(&result).starts_with("package_db_broken: "), "{result:?}");
+    assert_eq!(toy.text("db/bash"), "2");
+}
+
+#[test]
+fn success_is_what_the_inventory_says_and_not_what_the_manager_says() {
+    let toy = Toy::new("lies", &[("bash", "1")], &[("bash", "2")]);
+    fs::write(toy.dir.join("lies"), "").unwrap();
+    let lied = toy.carry_out(&order(1, Work::Install(install(&[]))));
+    assert_eq!(why(&lied), "verify_failed: bash is 1 and should be 2");
+    assert_eq!(lied.exit, Some(0));
+    fs::write(toy.dir.join("fails"), "").unwrap();
+    let failed = toy.carry_out(&order(2, Work::Install(install(&[]))));
+    assert_eq!(why(&failed), "install_failed: ended with Some(100): E: the script failed");
+    assert_eq!((failed.exit, failed.packages.len()), (Some(100), 0));
+}
+
+#[test]
+fn what_is_not_installed_or_held_is_no_success() {
+    let toy = Toy::new("passed", &[("bash", "1"), ("zsh", "1")], &[("bash", "2")]);
+    fs::write(toy.dir.join("held/bash"), "").unwrap();
+    for (number, name, outcome, words) in [
+        (1, "bash", Outcome::Skipped, "bash was passed over: held by the administrator"),
+        (2, "zsh", Outcome::NoChange, "zsh was passed over: there is no update for it"),
+        (3, "ba.h", Outcome::NoChange, "ba.h was passed over: it is not installed"),
+    ] {
+        let result = toy.carry_out(&order(number, Work::Install(install(&[name]))));
+        assert_eq!((result.outcome, why(&result)), (outcome, format!(": {words}")));
+    }
+    assert_eq!(toy.text("ran"), "refresh\nrefresh\nrefresh");
+}
+
+#[test]
+fn a_removal_is_never_made() {
+    let toy = Toy::new("removal", &[("bash", "1"), ("zsh", "1")], &[("bash", "2")]);
+    fs::create_dir_all(toy.dir.join("removes")).unwrap();
+    fs::write(toy.dir.join("removes/zsh"), "").unwrap();
+    let result = toy.carry_out(&order(1, Work::Install(install(&["bash"]))));
+    assert_eq!(why(&result), "dependency_conflict: it would remove zsh");
+    assert_eq!(toy.text("ran"), "refresh");
+}
+
+/// The agent is stopped, not the package manager.
+#[test]
+fn a_worker_that_is_dropped_over_an_installation_finds_its_end_when_it_is_back() {
+    let toy = Toy::new("dropped", &[("bash", "1")], &[("bash", "2")]);
+    fs::write(toy.dir.join("gate"), "").unwrap();
+    let order = order(1, Work::Install(install(&[])));
+    let worker = toy.worker();
+    worker.take(order.clone());
+    toy.until(&worker, |_| {
+        (!worker.log_after(order.id, 0, 1 << 16).is_empty() && !toy.text("installing").is_empty())
+            .then_some(())
+    });
+    drop(worker);
+    fs::remove_file(toy.dir.join("gate")).unwrap();
+    let worker = toy.worker();
+    let result = toy.result(&worker, order.id);
+    assert_eq!((result.outcome, result.exit), (Outcome::Succeeded, Some(0)));
+    assert_eq!(toy.text("ran").matches("install").count(), 1);
+    let log = String::from_utf8(worker.log_after(order.id, 0, 1 << 16)).unwrap();
+    assert_eq!(log.matches("setting up bash").count(), 1, "{log}");
+}
+
+#[test]
+fn a_scan_is_published_with_its_listings_and_outlives_the_agent() {
+    let toy = Toy::new("scan", &[("bash", "1")], &[("bash", "2")]);
+    let worker = toy.worker();
+    worker.scan();
+    let scan = toy.until(&worker, |report| report.scan.clone());
+    let listing = worker.listing(scan.installed).unwrap();
+    assert_eq!(decode::<Installed>(&listing).unwrap(), [Installed::new("bash", "1", "all")]);
+    assert!(scan.at <= now());
+    drop(worker);
+    let worker = toy.worker();
+    assert_eq!(worker.report().scan, Some(scan.clone()));
+    // After an installation the packages are looked at again without being asked.
+    worker.take(order(1, Work::Install(install(&[]))));
+    let next = toy.until(&worker, |report| {
+        report.scan.clone().filter(|next| next.installed != scan.installed)
+    });
+    let listing = worker.listing(next.installed).unwrap();
+    assert_eq!(decode::<Installed>(&listing).unwrap(), [Installed::new("bash", "2", "all")]);
+    assert_eq!(worker.listing(scan.installed), None);
+}
+
+#[test]
+fn a_repository_that_does_not_answer_fails_the_scan_and_what_is_there_is_still_told() {
+    let toy = Toy::new("offline", &[("bash", "1")], &[("bash", "2")]);
+    fs::write(toy.dir.join("no-network"), "").unwrap();
+    let worker = toy.worker();
+    let order = order(1, Work::Scan);
+    worker.take(order.clone());
+    assert_eq!(toy.result(&worker, order.id).outcome, Outcome::Failed);
+    assert!(worker.report().scan.is_some());
+}
+
+#[test]
+fn orders_are_carried_out_one_at_a_time_in_the_order_of_their_arrival() {
+    let toy = Toy::new("queue", &[("bash", "1"), ("zsh", "1")], &[("bash", "2"), ("zsh", "2")]);
+    let worker = toy.worker();
+    let orders =
+        [order(9, Work::Install(install(&["zsh"]))), order(1, Work::Install(install(&["bash"])))];
+    orders.iter().for_each(|order| worker.take(order.clone()));
+    let results = toy.until(&worker, |r| (r.results.len() == 2).then(|| r.results.clone()));
+    let ids: Vec<_> = results.iter().map(|result| result.order_id).collect();
+    assert_eq!(ids, orders.map(|order| order.id));
+    assert!(results[0].finished_at <= results[1].started_at);
+}
+
+/// A journal that the disk lost must not become silence.
+#[test]
+fn an_order_whose_journal_cannot_be_read_is_answered_with_that() {
+    let toy = Toy::new("torn", &[("bash", "1")], &[("bash", "2")]);
+    let order = order(1, Work::Install(install(&[])));
+    toy.carry_out(&order);
+    let journal = toy.dir.join(format!("state/orders/{}/journal.json", order.id));
+    fs::write(&journal, b"{\"id\":").unwrap();
+    let worker = toy.worker();
+    let result = toy.result(&worker, order.id);
+    assert!(why(&result).starts_with("agent_error: the journal of this order cannot be read"));
+}
