@@ -1,0 +1,104 @@
+//! `fleetmend-agent run`: the agent itself, until it is told to end.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use link::{Connect, Link};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+
+use super::clock::now;
+use super::enroll::enrolled;
+use super::state::State;
+use super::talk::{Memory, Talk, say};
+use super::{HOOKS, LIMITS, root_of, state_dir_of};
+use crate::backend;
+use crate::host::Host;
+use crate::work::{Setup, Worker};
+
+/// How often the packages are looked at without anyone asking.
+const SCAN_EVERY: Duration = Duration::from_secs(4 * 3_600);
+
+/// Report packages and carry out orders, until it is told to end
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+SIGUSR1 makes it look at the packages at once. A package manager that is at work goes on when the agent
+ends, and the agent takes its result in when it is started again.
+
+Example:
+  fleetmend-agent run --state-dir /var/lib/fleetmend-agent")]
+pub struct Run {
+    /// Where the agent keeps its state [default: /var/lib/fleetmend-agent of the managed system]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// The managed system, if it is not the one that was given when the host was enrolled
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+    /// The host's limits [default: /etc/fleetmend/limits.toml of the managed system]
+    #[arg(long, value_name = "FILE")]
+    limits: Option<PathBuf>,
+}
+
+impl Run {
+    /// Runs until a signal, or until the server removes this host. Says why it ended.
+    pub async fn run(self) -> anyhow::Result<String> {
+        let named = root_of(self.root.as_deref())?;
+        let state = State::open(&state_dir_of(self.state_dir, &named))?;
+        let _lock = state.lock()?;
+        let enrolled = enrolled(&state)?;
+        if let Some(at) = state.removed()? {
+            return Ok(format!(
+                "{} removed this host at {at}: nothing is done any more. To join again, run \
+                 `fleetmend-agent enroll`",
+                enrolled.url
+            ));
+        }
+        let root = root_of(self.root.as_deref().or(enrolled.root.as_deref()))?;
+        let backend = backend::detect(&root)?;
+        let host = Arc::new(Host::new(root.clone()));
+        let found = (now(), host.facts(backend.as_ref()));
+        let bell = Arc::new(Notify::new());
+        let ring = bell.clone();
+        let worker = Worker::start(Setup {
+            state_dir: state.dir().to_owned(),
+            limits: self.limits.unwrap_or_else(|| root.path(LIMITS)),
+            hooks: root.path(HOOKS),
+            root,
+            backend,
+            host: host.clone(),
+            program: "/proc/self/exe".into(),
+            bell: Box::new(move || ring.notify_one()),
+            clock: Box::new(now),
+        })
+        .context("the agent cannot go on from its journal")?;
+        let worker = Arc::new(worker);
+        let link = Link::new(Connect { url: &enrolled.url, pin: enrolled.pin()?, from: None })?;
+        let memory = Memory::new(state.turn()?, state.contact()?);
+        let identity = Arc::new(enrolled.identity()?);
+        let mut talk =
+            Talk { link, identity, state, worker: worker.clone(), host, bell, found, memory };
+        say(&format!("{} keeps in touch with {}", enrolled.server_id, enrolled.url));
+        let (mut term, mut int) =
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        tokio::select! {
+            talked = talk.go_on() => {
+                talked?;
+                Ok(format!("{} removed this host: nothing is done any more", enrolled.url))
+            }
+            _ = term.recv() => Ok("ended".to_owned()),
+            _ = int.recv() => Ok("ended".to_owned()),
+            never = look_now_and_then(&worker) => never,
+        }
+    }
+}
+
+/// Has the packages looked at: at once, every few hours, and whenever someone asks by signal.
+async fn look_now_and_then(worker: &Worker) -> anyhow::Result<String> {
+    let mut asked = signal(SignalKind::user_defined1())?;
+    loop {
+        worker.scan();
+        tokio::select! { () = tokio::time::sleep(SCAN_EVERY) => {} _ = asked.recv() => {} }
+    }
+}

@@ -1,0 +1,120 @@
+//! `fleetmend-agent scan`: what the agent sees on this host, without a server.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde_json::json;
+use vocab::listing::{Installed, Pending};
+
+use super::root_of;
+use crate::backend;
+
+/// How long the lists of packages may take to be fetched.
+const REFRESH_PATIENCE: Duration = Duration::from_secs(600);
+
+/// Look at the packages of this host and print what is pending; nothing is changed or reported
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  fleetmend-agent scan\n  fleetmend-agent scan --json --no-refresh"
+)]
+pub struct Scan {
+    /// Look at the system that is installed under this directory instead of the running one
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+    /// The state directory; a scan leaves it alone, so this is only here for uniformity
+    #[arg(long, value_name = "DIR", hide = true)]
+    state_dir: Option<PathBuf>,
+    /// Do not fetch the lists of available packages first
+    #[arg(long)]
+    no_refresh: bool,
+    /// As JSON, for programs
+    #[arg(long)]
+    json: bool,
+}
+
+impl Scan {
+    /// What is to be printed.
+    pub fn run(self) -> anyhow::Result<String> {
+        let root = root_of(self.root.as_deref())?;
+        let backend = backend::detect(&root)?;
+        if !self.no_refresh {
+            for command in backend.refresh() {
+                let answer = command.ask(REFRESH_PATIENCE)?;
+                if answer.exit != Some(0) {
+                    let said = format!("{}\n{}", answer.stdout, answer.stderr);
+                    let diagnosis = backend.diagnose(answer.exit, &said);
+                    anyhow::bail!(
+                        "the lists of packages were not fetched: {} (`--no-refresh` does without)",
+                        diagnosis.message
+                    );
+                }
+            }
+        }
+        let installed = backend.installed().context("what is installed")?;
+        let pending = backend.pending(&installed).context("what is pending")?;
+        if self.json {
+            let value = json!({"package_manager": backend.manager(),
+                "installed": installed.iter().map(package).collect::<Vec<_>>(),
+                "pending": pending.iter().map(update).collect::<Vec<_>>()});
+            return Ok(serde_json::to_string_pretty(&value)?);
+        }
+        Ok(in_words(&installed, &pending))
+    }
+}
+
+fn package(package: &Installed) -> serde_json::Value {
+    json!({"name": package.name, "version": package.version, "arch": package.arch,
+        "source": package.source(), "source_version": package.source_version(),
+        "origin": package.origin, "held": package.held, "module": package.module})
+}
+
+fn update(update: &Pending) -> serde_json::Value {
+    json!({"name": update.name, "arch": update.arch, "installed": update.installed,
+        "candidate": update.candidate, "security": update.security, "type": update.update_type,
+        "severity": update.severity, "advisories": update.advisories, "cves": update.cves,
+        "blocked_by": update.blocked_by})
+}
+
+fn in_words(installed: &[Installed], pending: &[Pending]) -> String {
+    let security = pending.iter().filter(|update| update.security).count();
+    let mut text = format!(
+        "{} packages, {} updates pending, {security} of them for security",
+        installed.len(),
+        pending.len()
+    );
+    let width = |of: fn(&Pending) -> usize| pending.iter().map(of).max().unwrap_or(0).min(50);
+    let (name, from) = (width(|update| update.name.len()), width(|update| update.installed.len()));
+    for update in pending {
+        let mark = if update.security { "security" } else { "" };
+        let blocked = update.blocked_by.map(|why| format!("  ({why})")).unwrap_or_default();
+        let line = format!(
+            "  {:<name$}  {:<from$}  →  {}  {mark}{blocked}",
+            update.name, update.installed, update.candidate
+        );
+        let _ = write!(text, "\n{}", line.trim_end());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vocab::BlockedBy;
+
+    #[test]
+    fn what_is_pending_is_printed_with_what_it_is_for_and_what_keeps_it_back() {
+        let installed = [Installed::new("bash", "5.2-1", "amd64")];
+        let mut security = Pending::new("bash", "amd64", "5.2-1", "5.2-2");
+        security.security = true;
+        let mut held = Pending::new("nginx", "amd64", "1.22-1", "1.24-1");
+        held.blocked_by = Some(BlockedBy::Held);
+        assert_eq!(
+            in_words(&installed, &[security, held]),
+            "1 packages, 2 updates pending, 1 of them for security\n  \
+             bash   5.2-1   →  5.2-2  security\n  \
+             nginx  1.22-1  →  1.24-1    (held)"
+        );
+    }
+}

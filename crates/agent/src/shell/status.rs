@@ -1,0 +1,168 @@
+//! `fleetmend-agent status`: who this host is, and whether its server hears it.
+
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use vocab::ServerId;
+
+use super::clock::now;
+use super::enroll::enrolled;
+use super::state::{Contact, State};
+use super::{root_of, state_dir_of};
+
+/// Show who this host is and how it fares with its server
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  fleetmend-agent status --json")]
+pub struct Status {
+    /// Where the agent keeps its state [default: /var/lib/fleetmend-agent of the managed system]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// The managed system, to find its state directory
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+    /// As JSON, for programs
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    server_id: ServerId,
+    server: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    root: Option<&'a std::path::Path>,
+    enrolled_at: Timestamp,
+    running: bool,
+    removed_at: Option<Timestamp>,
+    agent_version: &'static str,
+    #[serde(flatten)]
+    contact: &'a Contact,
+}
+
+impl Status {
+    /// What is to be printed.
+    pub fn run(self) -> anyhow::Result<String> {
+        let root = root_of(self.root.as_deref())?;
+        let dir = state_dir_of(self.state_dir, &root);
+        anyhow::ensure!(
+            dir.is_dir(),
+            "this host is not enrolled ({} is not there): run `fleetmend-agent enroll --server URL \
+             --token TOKEN` first",
+            dir.display()
+        );
+        let state = State::open(&dir)?;
+        let enrolled = enrolled(&state)?;
+        let contact = state.contact()?;
+        let shown = Shown {
+            server_id: enrolled.server_id,
+            server: &enrolled.url,
+            root: enrolled.root.as_deref(),
+            enrolled_at: enrolled.enrolled_at,
+            running: state.is_locked(),
+            removed_at: state.removed()?,
+            agent_version: env!("CARGO_PKG_VERSION"),
+            contact: &contact,
+        };
+        if self.json {
+            return Ok(serde_json::to_string_pretty(&shown)?);
+        }
+        Ok(in_words(&shown, now()))
+    }
+}
+
+fn in_words(shown: &Shown<'_>, now: Timestamp) -> String {
+    let ago = |at: Timestamp| format!("{} ({at:.0})", ago(at, now));
+    let mut lines = vec![
+        ("server", shown.server.to_owned()),
+        ("id", shown.server_id.to_string()),
+        ("enrolled", ago(shown.enrolled_at)),
+    ];
+    if let Some(root) = shown.root {
+        lines.push(("manages", root.display().to_string()));
+    }
+    let agent = match (shown.removed_at, shown.running) {
+        (Some(at), _) => format!("removed by its server {}; does nothing any more", ago(at)),
+        (None, true) => format!("running, {}", shown.contact.activity),
+        (None, false) => "not running: `systemctl start fleetmend-agent`".to_owned(),
+    };
+    lines.push(("agent", agent));
+    lines.push(("version", shown.agent_version.to_owned()));
+    let contact = shown.contact;
+    lines.push(("last contact", contact.last_sync_at.map_or("never".to_owned(), ago)));
+    if let (Some(trouble), Some(since)) = (&contact.trouble, contact.trouble_since) {
+        lines.push(("trouble", format!("{trouble}, since {}", ago(since))));
+    }
+    let scan = contact.last_scan_at.map_or("never".to_owned(), |at| {
+        let count = |count: Option<usize>| count.map_or("?".to_owned(), |count| count.to_string());
+        format!(
+            "{}: {} packages, {} updates",
+            ago(at),
+            count(contact.packages),
+            count(contact.updates)
+        )
+    });
+    lines.push(("last scan", scan));
+    lines.iter().map(|(name, text)| format!("{name:<13} {text}")).collect::<Vec<_>>().join("\n")
+}
+
+/// How long ago, roughly, as people say it.
+fn ago(at: Timestamp, now: Timestamp) -> String {
+    let seconds = now.duration_since(at).as_secs();
+    match seconds {
+        ..0 => "in the future".to_owned(),
+        0..60 => format!("{seconds} s ago"),
+        60..3_600 => format!("{} min ago", seconds / 60),
+        3_600..172_800 => format!("{} h ago", seconds / 3_600),
+        _ => format!("{} days ago", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_is_heard_and_one_that_is_not_are_told_apart_at_a_glance() {
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let contact = Contact {
+            last_sync_at: Some(at("2026-11-15T04:59:48Z")),
+            last_scan_at: Some(at("2026-11-15T03:00:00Z")),
+            packages: Some(612),
+            updates: Some(14),
+            activity: "idle".to_owned(),
+            ..Contact::default()
+        };
+        let shown = Shown {
+            server_id: "srv_01jcqk3m8ye0fr5cq0k6s8v2xw".parse().unwrap(),
+            server: "https://fleet.example:7600",
+            root: None,
+            enrolled_at: at("2026-11-01T00:00:00Z"),
+            running: true,
+            removed_at: None,
+            agent_version: "0.1.0",
+            contact: &contact,
+        };
+        let now = at("2026-11-15T05:00:00Z");
+        assert_eq!(
+            in_words(&shown, now),
+            "server        https://fleet.example:7600\n\
+             id            srv_01jcqk3m8ye0fr5cq0k6s8v2xw\n\
+             enrolled      14 days ago (2026-11-01T00:00:00Z)\n\
+             agent         running, idle\n\
+             version       0.1.0\n\
+             last contact  12 s ago (2026-11-15T04:59:48Z)\n\
+             last scan     2 h ago (2026-11-15T03:00:00Z): 612 packages, 14 updates"
+        );
+        let contact = Contact {
+            trouble: Some("the server did not answer: connection refused".into()),
+            trouble_since: Some(at("2026-11-15T04:30:00Z")),
+            ..contact.clone()
+        };
+        let text = in_words(&Shown { running: false, contact: &contact, ..shown }, now);
+        assert!(text.contains("agent         not running: `systemctl start fleetmend-agent`"));
+        assert!(text.contains(
+            "trouble       the server did not answer: connection refused, since 30 min ago"
+        ));
+    }
+}
