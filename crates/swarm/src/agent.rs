@@ -32,7 +32,8 @@ const RUSH_MAX: u32 = 16;
 /// What an agent begins with.
 pub(crate) struct Start {
     pub(crate) host: Host,
-    pub(crate) link: Link,
+    /// The ways to the server; there is at least one.
+    pub(crate) ways: Arc<[Link]>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) handle: Arc<Handle>,
     pub(crate) stop: watch::Receiver<bool>,
@@ -42,7 +43,9 @@ pub(crate) struct Start {
 }
 
 pub(crate) struct Agent {
-    link: Link,
+    ways: Arc<[Link]>,
+    /// Which of them is taken now.
+    way: usize,
     shared: Arc<Shared>,
     handle: Arc<Handle>,
     worker: Worker,
@@ -131,7 +134,7 @@ impl Agent {
     }
 
     fn new(start: Start) -> Agent {
-        let Start { host, link, shared, handle, saved, .. } = start;
+        let Start { host, ways, shared, handle, saved, .. } = start;
         let mut chance = Chance::about(shared.nature.seed, "agent", host.index);
         let identity = saved.as_ref().and_then(SavedAgent::identity);
         let (worker, life) = match (saved, identity) {
@@ -154,8 +157,10 @@ impl Agent {
         let memory = Memory { news: true, ..Memory::default() };
         let script = Script::Usual;
         let (log, key) = (VecDeque::new(), None);
+        let way = (host.index % ways.len() as u64) as usize;
         Agent {
-            link,
+            ways,
+            way,
             shared,
             handle,
             worker,
@@ -214,7 +219,7 @@ impl Agent {
             self.memory.news = true;
             let Shared { ledger, counters, .. } = &*self.shared;
             match happening {
-                Happening::Began { order, plan } => ledger.began(agent, order, plan),
+                Happening::Began { order, plan } => ledger.began(agent, order, plan, now),
                 Happening::Changed { order, before, after } => {
                     let kind = self.worker.host().kind();
                     ledger.changed(agent, order, &kind.installed(before), &kind.installed(after));
@@ -253,7 +258,7 @@ impl Agent {
         let shared = self.shared.clone();
         let Ok(_permit) = shared.short_requests.acquire().await else { return Next::End };
         let key = self.key.get_or_insert_with(HostKey::generate);
-        match self.link.enroll(&shared.token, key, joining).await {
+        match self.ways[self.way].enroll(&shared.token, key, joining).await {
             Ok(answer) => {
                 self.memory.failures = 0;
                 let turn = Turn::after(answer.counter, nonce());
@@ -292,7 +297,7 @@ impl Agent {
                 (ListingKind::Updates, encode(&host.kind().pending(host.state.packages)))
             };
             if Digest::of(&bytes) == digest {
-                self.link.put_listing(&life.identity, kind, digest, &bytes).await?;
+                self.ways[self.way].put_listing(&life.identity, kind, digest, &bytes).await?;
                 count(&self.shared.counters.listings);
             }
             self.memory.wanted.pop();
@@ -300,7 +305,9 @@ impl Agent {
             self.memory.news = true;
         }
         while let Some((order, text)) = self.log.front() {
-            self.link.send_log(&life.identity, *order, 0, text.clone().into_bytes()).await?;
+            self.ways[self.way]
+                .send_log(&life.identity, *order, 0, text.clone().into_bytes())
+                .await?;
             count(&self.shared.counters.logs);
             self.log.pop_front();
         }
@@ -326,7 +333,7 @@ impl Agent {
         let began = Instant::now();
         let outage = self.outage.begins();
         let answer = tokio::select! {
-            answer = self.link.sync(&life.identity, &request) => answer,
+            answer = self.ways[self.way].sync(&life.identity, &request) => answer,
             // All of these cut the sync off; the next one repeats its turn.
             () = outage => return Next::Go,
             () = self.handle.bell.notified() => return Next::Go,
@@ -452,6 +459,7 @@ impl Agent {
             }
             LinkError::Unreachable(_) | LinkError::Busy { .. } => {
                 count(&self.shared.counters.failed);
+                self.way = (self.way + 1) % self.ways.len();
                 Next::Wait(wait)
             }
             LinkError::Refused { .. } | LinkError::Answer(_) => {
@@ -471,28 +479,4 @@ fn joined(shared: &Shared, handle: &Handle, identity: &Identity) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::behave::Nature;
-    use crate::fleet::Fleet;
-    use link::{Connect, Pin};
-
-    /// Fifty thousand of them must fit beside a server, with their connections.
-    #[test]
-    fn an_agent_that_waits_is_small() {
-        let token = format!("fme_{}.plain", "A".repeat(43)).parse().unwrap();
-        let url = "http://127.0.0.1:9";
-        let (_, stop) = watch::channel(false);
-        let start = Start {
-            host: Fleet::new(1, 1).host(0),
-            link: Link::new(Connect { url, pin: Pin::Plain, from: None }).unwrap(),
-            shared: Arc::new(Shared::new(token, Nature::default())),
-            handle: Arc::default(),
-            stop,
-            saved: None,
-            delay: Duration::ZERO,
-        };
-        let bytes = std::mem::size_of_val(&Agent::run(start));
-        assert!(bytes < 8 * 1024, "{bytes} bytes");
-    }
-}
+mod tests;

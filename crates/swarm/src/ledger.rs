@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
+use jiff::Timestamp;
 use vocab::listing::Installed;
 use vocab::{Digest, TaskId};
 use wire::agent::{OrderResult, Outcome, PackageMove};
@@ -30,12 +31,26 @@ struct Account {
     agent: u64,
     plan: bool,
     begun: bool,
+    span: Option<(Timestamp, Option<Timestamp>)>,
     /// Part of it happened before this ledger was opened.
     older: bool,
     moves: Vec<PackageMove>,
     changes: u32,
     boots: u32,
     told: Option<Digest>,
+}
+
+/// From when to when a host was at work on an order, by its own clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// Which agent, by its place in the fleet.
+    pub agent: u64,
+    /// On which order.
+    pub order: TaskId,
+    /// When it began.
+    pub began: Timestamp,
+    /// When it was through with it, or let it go.
+    pub ended: Option<Timestamp>,
 }
 
 /// Something that must never happen.
@@ -57,10 +72,11 @@ impl fmt::Display for Violation {
 
 impl Ledger {
     /// An order was begun.
-    pub fn began(&self, agent: u64, order: TaskId, plan: bool) {
+    pub fn began(&self, agent: u64, order: TaskId, plan: bool, at: Timestamp) {
         self.with(agent, order, |account| {
             let again = std::mem::replace(&mut account.begun, true);
             account.plan = plan;
+            account.span.get_or_insert((at, None));
             again.then_some("it was begun twice")
         });
     }
@@ -105,12 +121,29 @@ impl Ledger {
         // Withdrawn or refused before it began: it needs no beginning to be told.
         let bytes = serde_json::to_vec(result).unwrap_or_default();
         let digest = Digest::of(&bytes);
-        self.with(agent, result.order_id, |account| match account.told.replace(digest) {
-            Some(before) if before != digest => Some("its result changed"),
-            Some(_) => None,
-            None if account.older => None,
-            None => account.contradiction(result),
+        self.with(agent, result.order_id, |account| {
+            if let Some((_, ended)) = &mut account.span {
+                ended.get_or_insert(result.finished_at);
+            }
+            match account.told.replace(digest) {
+                Some(before) if before != digest => Some("its result changed"),
+                Some(_) => None,
+                None if account.older => None,
+                None => account.contradiction(result),
+            }
         });
+    }
+
+    /// Everything that hosts were at work on since this ledger was opened, the earliest first.
+    pub fn spans(&self) -> Vec<Span> {
+        let book = self.lock();
+        let spans = book.accounts.iter().filter_map(|(order, account)| {
+            let (began, ended) = account.span?;
+            Some(Span { agent: account.agent, order: *order, began, ended })
+        });
+        let mut spans: Vec<_> = spans.collect();
+        spans.sort_unstable_by_key(|span| (span.began, span.order));
+        spans
     }
 
     /// Everything that must not have happened; nothing, if all is well.
@@ -200,8 +233,12 @@ mod tests {
         vec![Installed::new("bash", bash, "amd64"), Installed::new("zsh", "5", "amd64")]
     }
 
+    fn at() -> Timestamp {
+        "2026-11-15T04:00:00Z".parse().unwrap()
+    }
+
     fn result(outcome: Outcome, packages: Vec<PackageMove>) -> OrderResult {
-        let at = "2026-11-15T04:00:00Z".parse().unwrap();
+        let at = at();
         OrderResult {
             order_id: ORDER.parse().unwrap(),
             outcome,
@@ -225,7 +262,7 @@ mod tests {
 
     fn patched() -> Ledger {
         let ledger = Ledger::default();
-        ledger.began(1, ORDER.parse().unwrap(), false);
+        ledger.began(1, ORDER.parse().unwrap(), false, at());
         ledger.changed(1, ORDER.parse().unwrap(), &list("1"), &list("2"));
         ledger
     }
@@ -247,14 +284,14 @@ mod tests {
         ledger.changed(1, order, &list("2"), &list("3"));
         assert_eq!(whats(&ledger), ["it changed packages twice"]);
         let ledger = patched();
-        ledger.began(1, order, false);
+        ledger.began(1, order, false, at());
         ledger.booted(1, order);
         ledger.booted(1, order);
         assert_eq!(whats(&ledger), ["it was begun twice", "it booted the host twice"]);
         let ledger = patched();
         ledger.told(1, &result(Outcome::Succeeded, difference(&list("1"), &list("2"))));
         ledger.booted(1, order);
-        ledger.began(2, order, false);
+        ledger.began(2, order, false, at());
         assert_eq!(whats(&ledger), ["it booted the host after its result", "it was begun twice"]);
     }
 

@@ -15,6 +15,6 @@ mod saved;
 mod swarm;
 
 pub use chance::Chance;
-pub use ledger::{Ledger, Violation};
+pub use ledger::{Ledger, Span, Violation};
 pub use saved::{Saved, SavedError};
 pub use swarm::{Config, Counts, EnrollmentRefused, Pace, StartError, Swarm};

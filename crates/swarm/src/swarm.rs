@@ -31,6 +31,9 @@ const RECONNECT_MAX: Duration = Duration::from_secs(8);
 pub struct Config {
     /// The address of the server.
     pub url: String,
+    /// Where else it can be reached. Agents are spread over all addresses, and one that is not
+    /// answered goes over to the next.
+    pub other_urls: Vec<String>,
     /// What lets the hosts in, and by what they know the server.
     pub token: Token,
     /// How many.
@@ -61,6 +64,7 @@ impl Config {
     pub fn new(url: &str, token: Token, servers: u64) -> Config {
         Config {
             url: url.to_owned(),
+            other_urls: Vec::new(),
             token,
             servers,
             nature: Nature::default(),
@@ -201,8 +205,10 @@ pub struct Swarm {
 impl Swarm {
     /// Starts the agents. Call it inside a tokio runtime.
     pub fn start(config: Config) -> Result<Swarm, StartError> {
-        let Config { url, token, servers, nature, pace, reconnect_max, logs, saved } = config;
-        let links = links(&url, &token, servers)?;
+        let Config { url, other_urls, token, servers, .. } = config;
+        let Config { nature, pace, reconnect_max, logs, saved, .. } = config;
+        let urls: Vec<_> = std::iter::once(url).chain(other_urls).collect();
+        let ways = ways(&urls, &token, servers)?;
         let mut saved = match saved {
             Some(saved) if saved.seed != nature.seed => {
                 return Err(StartError::Seed { saved: saved.seed, asked: nature.seed });
@@ -220,7 +226,7 @@ impl Swarm {
             let handle = Arc::new(Handle::default());
             let start = agent::Start {
                 host: fleet.host(index),
-                link: links[(index / AGENTS_PER_ADDRESS) as usize].clone(),
+                ways: ways[(index / AGENTS_PER_ADDRESS) as usize].clone(),
                 shared: shared.clone(),
                 handle: handle.clone(),
                 stop: stopped.clone(),
@@ -301,16 +307,16 @@ impl Swarm {
     }
 }
 
-/// One way to the server for every so many agents, from addresses of their own if it is on this machine.
-fn links(url: &str, token: &Token, servers: u64) -> Result<Vec<Link>, ConnectError> {
+/// The ways to the server, one for each of its addresses, for every so many agents; from addresses of
+/// their own if it is on this machine.
+fn ways(urls: &[String], token: &Token, servers: u64) -> Result<Vec<Arc<[Link]>>, ConnectError> {
     let addresses = servers.div_ceil(AGENTS_PER_ADDRESS).max(1);
-    let local = ["//127.", "//localhost"].iter().any(|start| url.contains(start));
-    (0..addresses)
-        .map(|number| {
-            let spread = addresses > 1 && local;
-            let last = u8::try_from(2 + number).unwrap_or(u8::MAX);
-            let from = spread.then(|| IpAddr::V4(Ipv4Addr::new(127, 0, 0, last)));
-            Link::new(Connect { url, pin: token.pin(), from })
-        })
-        .collect()
+    let way = |url: &String, number: u64| {
+        let local = ["//127.", "//localhost"].iter().any(|start| url.contains(start));
+        let spread = addresses > 1 && local;
+        let last = u8::try_from(2 + number).unwrap_or(u8::MAX);
+        let from = spread.then(|| IpAddr::V4(Ipv4Addr::new(127, 0, 0, last)));
+        Link::new(Connect { url, pin: token.pin(), from })
+    };
+    (0..addresses).map(|number| urls.iter().map(|url| way(url, number)).collect()).collect()
 }

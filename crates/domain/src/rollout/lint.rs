@@ -67,6 +67,7 @@ pub fn lint_settled(rollout: &Rollout, now: Timestamp) -> Vec<String> {
 
 fn rebuilt(rollout: &Rollout) -> Rollout {
     let mut anew = Rollout::restore(rollout.head().clone(), rollout.targets());
+    anew.deaf = rollout.deaf;
     for slot in &rollout.slots {
         anew.notice(slot.server, slot.condition);
     }

@@ -24,13 +24,13 @@ mod tally;
 mod target;
 
 pub use pace::{Limits, PATIENCE, Pace};
-pub use phase::{Change, End, Halt, Phase, Refused};
+pub use phase::{Change, ClockSet, End, Halt, Phase, Refused};
 pub use plan::{Held, MOVES_MAX, Plan, held, plan};
 pub use tally::Tally;
 pub use target::{
     Busy, Cancel, Done, Event, IllegalMove, Outcome, Skip, Target, Verdict, limit, limit_in_all,
 };
-use target::{later, limit_of_any};
+use target::{earlier, later, limit_of_any};
 
 /// A clock that is set back by less than this is corrected, not jumping: waiting a minute longer
 /// is better than moving every deadline for nothing.
@@ -66,14 +66,16 @@ pub struct Condition {
     pub online: bool,
     /// Another rollout has it in work.
     pub busy_in: Option<BatchId>,
+    /// Its agent says that it is at work. One that was given up for lost may well be.
+    pub at_work: bool,
 }
 
 impl Condition {
     /// Online, and nobody else's.
-    pub const FREE: Condition = Condition { online: true, busy_in: None };
+    pub const FREE: Condition = Condition { online: true, busy_in: None, at_work: false };
 
     fn is_free(self) -> bool {
-        self.online && self.busy_in.is_none()
+        self.online && self.busy_in.is_none() && !self.at_work
     }
 }
 
@@ -101,6 +103,22 @@ pub struct Rollout {
     /// Those in work, the next to be late first.
     deadlines: BTreeSet<(Timestamp, u32)>,
     tally: Tally,
+    deaf: Option<Deaf>,
+}
+
+/// A time during which nobody could have been heard, and what it takes to make up for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Deaf {
+    /// When it was over.
+    until: Timestamp,
+    /// How long it then takes until everyone who has something to say has said it.
+    patience: SignedDuration,
+}
+
+impl Deaf {
+    fn is_made_up_for_at(self) -> Timestamp {
+        later(self.until, self.patience)
+    }
 }
 
 /// Nothing to try again.
@@ -175,6 +193,7 @@ impl Rollout {
             limits: head.pace.limits(slots.len() as u32),
             tally: Tally::of(slots.iter().map(|slot| &slot.target)),
             away: BTreeSet::new(),
+            deaf: None,
             head,
             places,
             ready,
@@ -206,6 +225,7 @@ impl Rollout {
         now: Timestamp,
     ) -> Result<Target, NotTaken> {
         let place = self.place(server).ok_or(NotTaken::Stranger(server))?;
+        let event = event.in_phase(self.head.phase);
         let next = self.slots[place as usize].target.apply(event, now)?;
         if event == Event::Offered {
             self.head.last_start = Some(now);
@@ -225,11 +245,13 @@ impl Rollout {
             self.head.forgiven = self.tally.failures();
             self.head.canary_waived |= failed && before == Phase::Halted(Halt::CanaryFailed);
         }
-        if let Change::ClockWentBack { .. } = change {
-            self.bring_near(now);
+        match change {
+            Change::ClockWentBack { .. } => self.bring_near(now),
+            Change::ClockSet(set) => self.set_clock(set),
+            _ => {}
         }
         self.head.clock = match change {
-            Change::ClockWentBack { .. } => now,
+            Change::ClockWentBack { .. } | Change::ClockSet(_) => now,
             _ => self.head.clock.max(now),
         };
         Ok(())
@@ -241,6 +263,25 @@ impl Rollout {
             self.slots[place as usize].condition = condition;
             self.put(place, self.slots[place as usize].target);
         }
+    }
+
+    /// Whoever leads has listened to agents only since `since`: the service was down, or its database
+    /// was. A deadline that passed meanwhile is no agent's fault, so none counts before they had
+    /// `patience` to report. Windows are the calendar's and close as they would have.
+    pub fn was_deaf(&mut self, since: Timestamp, patience: SignedDuration) {
+        self.deaf = Some(Deaf { until: since, patience });
+    }
+
+    /// Those whose silence has lasted too long, and when the next one's will have.
+    fn overdue(&self, now: Timestamp) -> impl Iterator<Item = &u32> {
+        let heard = self.deaf.is_none_or(|deaf| deaf.is_made_up_for_at() <= now);
+        let late = self.deadlines.iter().take_while(move |(by, _)| heard && *by <= now);
+        late.map(|(_, place)| place)
+    }
+
+    fn next_deadline(&self) -> Option<Timestamp> {
+        let (by, _) = self.deadlines.first()?;
+        Some(self.deaf.map_or(*by, |deaf| deaf.is_made_up_for_at().max(*by)))
     }
 
     /// What was stored of a target without us, or by us: it stands there now. Of a server that is
@@ -277,9 +318,26 @@ impl Rollout {
             head.start_by = head.start_by.min(later(now, window));
         }
         head.last_start = head.last_start.map(|last| last.min(now));
+        self.deaf = self.deaf.map(|deaf| Deaf { until: deaf.until.min(now), ..deaf });
         for (_, place) in self.deadlines.clone() {
             let near = self.slots[place as usize].target.brought_near(now);
             self.put(place, near);
+        }
+    }
+
+    /// Moves every time that was taken from the clock before it was set.
+    fn set_clock(&mut self, set: ClockSet) {
+        let head = &mut self.head;
+        if head.starts_at <= head.clock {
+            let window = head.start_by.duration_since(head.starts_at);
+            head.starts_at = set.moved(head.starts_at);
+            head.start_by = later(head.starts_at, window);
+        }
+        head.last_start = head.last_start.map(|last| set.moved(last));
+        self.deaf = self.deaf.map(|deaf| Deaf { until: set.moved(deaf.until), ..deaf });
+        for (_, place) in self.deadlines.clone() {
+            let moved = self.slots[place as usize].target.by_clock(set);
+            self.put(place, moved);
         }
     }
 
@@ -347,10 +405,6 @@ impl Target {
             Target::Waiting | Target::Done(_) => None,
         }
     }
-}
-
-fn earlier(at: Timestamp, by: SignedDuration) -> Timestamp {
-    at.saturating_sub(by).unwrap_or(Timestamp::MIN)
 }
 
 fn keep(set: &mut BTreeSet<u32>, place: u32, member: bool) {

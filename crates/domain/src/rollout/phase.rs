@@ -3,7 +3,7 @@
 //! People pause, resume and cancel; the planner starts, halts and ends. [`Phase::apply`] is the only
 //! way from one phase to another.
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// Where a rollout stands.
@@ -72,6 +72,32 @@ pub enum Change {
         /// By how much.
         by: SignedDuration,
     },
+    /// Whoever carries the rollout out: this machine's clock was set, as a clock shows that cannot
+    /// be. Every wait goes on for as long as it would have; an hour that has not come is the
+    /// calendar's and stays.
+    ClockSet(ClockSet),
+}
+
+/// How a clock was set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockSet {
+    /// By how much; less than nothing: back.
+    pub by: SignedDuration,
+    /// The earliest that it can have shown since, and
+    pub since: Timestamp,
+    /// what it shows now. A time between the two was taken from the clock as it is now.
+    pub now: Timestamp,
+}
+
+impl ClockSet {
+    /// A time that was taken from the clock, as it would be by the clock as it is now.
+    pub(super) fn moved(self, taken: Timestamp) -> Timestamp {
+        if (self.since..=self.now).contains(&taken) {
+            return taken;
+        }
+        let end = if self.by.is_negative() { Timestamp::MIN } else { Timestamp::MAX };
+        taken.saturating_add(self.by).unwrap_or(end)
+    }
 }
 
 /// A change that the phase does not allow; the API answers a person's with 409.
@@ -93,7 +119,7 @@ impl Phase {
             (Running, Change::Halt(why)) => Halted(why),
             // Also from one end to another: a late report turns "failed" into "succeeded".
             (_, Change::End(end)) => Ended(end),
-            (same, Change::ClockWentBack { .. }) => same,
+            (same, Change::ClockWentBack { .. } | Change::ClockSet(_)) => same,
 
             (Scheduled | Running | Paused, Change::Pause) => Paused,
             (Paused, Change::Resume) if !due => Scheduled,

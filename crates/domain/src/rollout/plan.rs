@@ -47,6 +47,8 @@ pub enum Held {
     Offline,
     /// Another rollout has the server in work.
     Elsewhere(BatchId),
+    /// The agent is at work on something that was given up for lost.
+    AtWork,
     /// Those that go first have not all succeeded.
     Canary,
     /// As many are in work as may be.
@@ -78,9 +80,7 @@ pub fn plan(rollout: &Rollout, now: Timestamp) -> Plan {
             _ => change(Change::End(end), now),
         };
     }
-    let overdue = rollout.deadlines.iter().take_while(|(by, _)| *by <= now);
-    if let Some(plan) = moves(rollout, overdue.map(|(_, place)| place), Event::DeadlinePassed, now)
-    {
+    if let Some(plan) = moves(rollout, rollout.overdue(now), Event::DeadlinePassed, now) {
         return plan;
     }
     let waiting = rollout.ready.iter().chain(&rollout.away);
@@ -110,6 +110,7 @@ pub fn held(rollout: &Rollout, server: ServerId, now: Timestamp) -> Option<Held>
     by_phase(rollout)
         .or_else(|| (!slot.condition.online).then_some(Held::Offline))
         .or_else(|| slot.condition.busy_in.map(Held::Elsewhere))
+        .or_else(|| slot.condition.at_work.then_some(Held::AtWork))
         .or_else(|| room(rollout, now).err())
 }
 
@@ -204,7 +205,7 @@ fn moves<'a>(
 
 fn idle(rollout: &Rollout) -> Plan {
     let head = &rollout.head;
-    let late = rollout.deadlines.first().map(|(by, _)| *by);
+    let late = rollout.next_deadline();
     let closes = (rollout.tally.waiting > 0).then_some(head.start_by);
     let starts = (head.phase == Phase::Scheduled).then_some(head.starts_at);
     Plan {

@@ -7,6 +7,7 @@ use vocab::{FailureCode, Portion, Stage};
 
 mod ends;
 mod hard;
+mod outside;
 mod pace;
 mod time;
 
@@ -134,6 +135,7 @@ fn why(held: Held) -> String {
         Held::Halted(halt) => format!("halted, {halt:?}"),
         Held::Offline => "offline".into(),
         Held::Elsewhere(_) => "in work elsewhere".into(),
+        Held::AtWork => "its agent is at work".into(),
         Held::Canary => "canary".into(),
         Held::Parallel => "parallel".into(),
         Held::Stagger { until } => format!("stagger until {}", clock(until)),
@@ -144,7 +146,7 @@ fn pace() -> Pace {
     Pace::default()
 }
 
-const OFFLINE: Condition = Condition { online: false, busy_in: None };
+const OFFLINE: Condition = Condition { online: false, ..Condition::FREE };
 
 #[test]
 fn without_a_pace_everyone_starts_at_once() {
@@ -159,7 +161,7 @@ fn without_a_pace_everyone_starts_at_once() {
 #[test]
 fn a_server_that_another_rollout_works_on_waits_for_its_end() {
     let later = "2026-11-15T00:05:00Z".parse().unwrap();
-    let elsewhere = Condition { online: true, busy_in: Some(batch(2)) };
+    let elsewhere = Condition { busy_in: Some(batch(2)), ..Condition::FREE };
     Story::starting_at(later, ["a", "b"], pace())
         .notices("a", elsewhere)
         .minutes(5)
@@ -277,6 +279,7 @@ fn the_way_of_a_target() {
         FAILED,
         Event::Reported(Verdict::NotApplicable),
         Event::Reported(Verdict::Withdrawn),
+        Event::GivenBack,
     ];
     let word = |target: Target| match target {
         Target::Waiting => "Waiting".to_owned(),

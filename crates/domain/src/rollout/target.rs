@@ -9,6 +9,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use vocab::{FailureCode, Stage};
 
+use super::phase::{ClockSet, End, Phase};
+
 /// Where one server stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -99,6 +101,31 @@ pub enum Event {
     Reached(Stage),
     /// The agent: this is how it ended.
     Reported(Verdict),
+    /// The agent dropped an unbegun order of a rollout that was stopped and not called off: see
+    /// [`Event::in_phase`].
+    GivenBack,
+}
+
+impl Event {
+    /// What an event means to a target of a rollout in this phase. An order that was dropped before
+    /// it was begun is canceled where the rollout is being called off. Where it was paused or
+    /// halted, or goes on again meanwhile, the server waits for its turn once more. The agent keeps
+    /// the order it dropped in mind for ever, so the next one must be another order.
+    pub fn in_phase(self, phase: Phase) -> Event {
+        match (self, phase) {
+            (
+                Event::Reported(Verdict::Withdrawn),
+                Phase::Scheduled
+                | Phase::Running
+                | Phase::Paused
+                | Phase::Halted(_)
+                | Phase::Ended(
+                    End::Succeeded | End::CompletedWithErrors | End::Failed | End::Expired,
+                ),
+            ) => Event::GivenBack,
+            (same, _) => same,
+        }
+    }
 }
 
 /// An agent's final word on an order.
@@ -164,6 +191,13 @@ impl Target {
             (Waiting, Event::Reported(Verdict::NotApplicable | Verdict::Withdrawn)) => Waiting,
             (same @ D(_), Event::Reported(_)) => same,
 
+            (Waiting | B(_), Event::GivenBack) => Waiting,
+            // Given up for lost, and yet never begun: it will not be, and an end is an end.
+            (D(Done { outcome: Outcome::TimedOut(_), started_at, .. }), Event::GivenBack) => {
+                end(Outcome::Failed(FailureCode::OrderExpired), started_at)
+            }
+            (same @ D(_), Event::GivenBack) => same,
+
             (Waiting, Event::ServerRemoved) => end(Outcome::Canceled(Cancel::ServerRemoved), None),
             (B(busy), Event::ServerRemoved) => {
                 end(Outcome::Canceled(Cancel::ServerRemoved), Some(busy.started_at))
@@ -186,6 +220,18 @@ impl Target {
                 | Event::Canceled),
             ) => return Err(IllegalMove { state, event }),
         })
+    }
+
+    /// The same by a clock that was set: see `Change::ClockSet`.
+    pub(super) fn by_clock(self, set: ClockSet) -> Target {
+        match self {
+            Target::Busy(busy) => {
+                let wait = limit(busy.stage);
+                let by = later(set.moved(earlier(busy.by, wait)), wait);
+                Target::Busy(Busy { by, ..busy })
+            }
+            Target::Waiting | Target::Done(_) => self,
+        }
     }
 
     /// The same, with no longer to go than its stage may take from `now` on: see
@@ -267,6 +313,10 @@ pub(super) fn limit_of_any() -> SignedDuration {
 /// `at` and `wait`, or the end of time.
 pub(super) fn later(at: Timestamp, wait: SignedDuration) -> Timestamp {
     at.saturating_add(wait).unwrap_or(Timestamp::MAX)
+}
+
+pub(super) fn earlier(at: Timestamp, by: SignedDuration) -> Timestamp {
+    at.saturating_sub(by).unwrap_or(Timestamp::MIN)
 }
 
 /// The longest that a target can be in work, however slow it is.

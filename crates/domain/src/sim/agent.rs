@@ -12,10 +12,17 @@ use vocab::{BatchId, FailureCode, ServerId, Stage};
 use super::chance::Chance;
 use crate::rollout::{Event, Verdict};
 
-/// An order as it travels: which rollout's, and until when it may be started.
+/// Which order: an agent knows it by this for ever. A server that gave one back gets another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct OrderId {
+    pub(super) of: BatchId,
+    pub(super) number: u64,
+}
+
+/// An order as it travels: which one, and until when it may be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Order {
-    pub(super) of: BatchId,
+    pub(super) id: OrderId,
     pub(super) expires: Timestamp,
 }
 
@@ -43,9 +50,9 @@ pub(super) struct Agent {
     pub(super) connected: bool,
     /// How many times it was started: work planned by an earlier life is void.
     pub(super) life: u32,
-    journal: BTreeMap<BatchId, Entry>,
+    journal: BTreeMap<OrderId, Entry>,
     /// How often packages were really changed, by order.
-    pub(super) effects: BTreeMap<BatchId, u32>,
+    pub(super) effects: BTreeMap<OrderId, u32>,
     steps_planned: bool,
 }
 
@@ -74,10 +81,10 @@ impl Agent {
 
     /// A message from the control plane. A repeated order is known by its id, taken once, and
     /// answered with its result: who repeats it has not got that.
-    pub(super) fn hears(&mut self, orders: &[Order], acks: &[BatchId], withdrawn: &[BatchId]) {
+    pub(super) fn hears(&mut self, orders: &[Order], acks: &[OrderId], withdrawn: &[OrderId]) {
         for order in orders {
             let taken = Entry::Taken { expires: order.expires };
-            if let Entry::Ended { acknowledged, .. } = self.journal.entry(order.of).or_insert(taken)
+            if let Entry::Ended { acknowledged, .. } = self.journal.entry(order.id).or_insert(taken)
             {
                 *acknowledged = false;
             }
@@ -100,7 +107,7 @@ impl Agent {
     }
 
     /// Everything it has to say that was not acknowledged.
-    pub(super) fn says(&self) -> Vec<(BatchId, Event)> {
+    pub(super) fn says(&self) -> Vec<(OrderId, Event)> {
         self.journal
             .iter()
             .filter_map(|(of, entry)| match entry {
@@ -139,7 +146,7 @@ impl Agent {
         true
     }
 
-    fn after(&mut self, of: BatchId, stage: Stage, chance: &mut Chance) -> Entry {
+    fn after(&mut self, of: OrderId, stage: Stage, chance: &mut Chance) -> Entry {
         if chance.percent(4) {
             return ended(Verdict::Failed(FailureCode::RepoUnreachable));
         }
@@ -161,7 +168,12 @@ impl Agent {
         }
     }
 
-    fn current(&self) -> Option<(BatchId, Entry)> {
+    /// It has begun on something that is not over.
+    pub(super) fn is_at_work(&self) -> bool {
+        self.journal.values().any(|entry| matches!(entry, Entry::At(_)))
+    }
+
+    fn current(&self) -> Option<(OrderId, Entry)> {
         let in_work = |entry: &Entry| matches!(entry, Entry::At(_));
         let taken = |entry: &Entry| matches!(entry, Entry::Taken { .. });
         let find = |wanted: &dyn Fn(&Entry) -> bool| {
@@ -190,16 +202,16 @@ impl Agent {
     }
 
     /// What became of an order, if it came to an end.
-    pub(super) fn verdict(&self, of: BatchId) -> Option<Verdict> {
+    pub(super) fn verdict(&self, of: OrderId) -> Option<Verdict> {
         match self.journal.get(&of) {
             Some(Entry::Ended { verdict, .. }) => Some(*verdict),
             _ => None,
         }
     }
 
-    /// It has begun on an order and changed something, or may have.
+    /// It has begun on an order of this rollout and changed something, or may have.
     pub(super) fn has_acted_on(&self, of: BatchId) -> bool {
-        self.effects.contains_key(&of)
+        self.effects.keys().any(|id| id.of == of)
     }
 }
 

@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use vocab::{BatchId, FailureCode, ServerId, Stage};
 
-use super::agent::Order;
+use super::agent::{Order, OrderId};
 use super::judge::{Judge, Moment};
 use super::reach::{Reached, Trial};
 use crate::rollout::lint::{lint, lint_settled};
 use crate::rollout::{
-    Change, Condition, Event, Head, Outcome, Phase, Plan, Rollout, Target, Verdict, plan,
+    Change, ClockSet, Condition, Event, Head, Outcome, Phase, Plan, Rollout, Target, Verdict, plan,
 };
 use crate::server::Presence;
 
@@ -27,6 +27,7 @@ struct Saved {
 /// A copy of the database, and of the judge's book to go with it.
 struct Backup {
     saved: BTreeMap<BatchId, Saved>,
+    orders: BTreeMap<(BatchId, ServerId), u64>,
     judge: Judge,
 }
 
@@ -34,7 +35,13 @@ pub(super) struct Control {
     saved: BTreeMap<BatchId, Saved>,
     backup: Option<Backup>,
     live: BTreeMap<BatchId, Rollout>,
+    /// The order that a server has, if it is not its first: it gave that back.
+    orders: BTreeMap<(BatchId, ServerId), u64>,
+    /// How many were given back, whatever was restored since.
+    given_back: u64,
     presence: BTreeMap<ServerId, Presence>,
+    /// Those whose agents said at last that they were at work.
+    at_work: BTreeSet<ServerId>,
     sync_seconds: u32,
     judge: Judge,
     pub(super) reached: Reached,
@@ -56,7 +63,10 @@ impl Control {
             saved: BTreeMap::new(),
             backup: None,
             live: BTreeMap::new(),
+            orders: BTreeMap::new(),
+            given_back: 0,
             presence: BTreeMap::new(),
+            at_work: BTreeSet::new(),
             sync_seconds,
             judge: Judge::default(),
             reached: Reached::default(),
@@ -78,31 +88,43 @@ impl Control {
     }
 
     /// Everything that was only in memory is gone.
-    pub(super) fn crash(&mut self) {
+    pub(super) fn crash(&mut self, at: Moment) {
         self.reached.count(Trial::ControlCrashed);
-        self.load();
+        self.load(at);
     }
 
     pub(super) fn back_up(&mut self) {
-        self.backup = Some(Backup { saved: self.saved.clone(), judge: self.judge.clone() });
+        let (saved, orders) = (self.saved.clone(), self.orders.clone());
+        self.backup = Some(Backup { saved, orders, judge: self.judge.clone() });
     }
 
     /// Everything since the backup is gone. Answers whether there was one.
-    pub(super) fn restore(&mut self) -> bool {
+    pub(super) fn restore(&mut self, at: Moment) -> bool {
         let Some(backup) = self.backup.take() else { return false };
         self.reached.count(Trial::Restored);
         self.trace(|| "restored from a backup".into());
-        (self.saved, self.judge) = (backup.saved, backup.judge);
-        self.load();
+        (self.saved, self.orders, self.judge) = (backup.saved, backup.orders, backup.judge);
+        self.load(at);
         true
     }
 
-    fn load(&mut self) {
+    /// How long it takes until everyone who is there has been heard.
+    pub(super) fn patience(&self) -> SignedDuration {
+        Presence { last_seen: None, sync_seconds: self.sync_seconds }.patience()
+    }
+
+    /// A new life begins, which has heard nobody yet.
+    fn load(&mut self, at: Moment) {
+        let patience = self.patience();
+        self.judge.deaf(at, patience);
         self.live = self
             .saved
             .iter()
             .map(|(id, saved)| {
-                (*id, Rollout::restore(saved.head.clone(), saved.targets.iter().copied()))
+                let targets = saved.targets.iter().copied();
+                let mut rollout = Rollout::restore(saved.head.clone(), targets);
+                rollout.was_deaf(at.wall, patience);
+                (*id, rollout)
             })
             .collect();
     }
@@ -116,6 +138,14 @@ impl Control {
         let ordered = |(_, target): (ServerId, Target)| matches!(target, Target::Busy(busy) if busy.stage == Stage::Dispatched);
         let found = self.live.iter().find(|(_, rollout)| rollout.targets().any(ordered));
         found.map(|(of, _)| *of)
+    }
+
+    /// The clock was set just now: nothing happened since.
+    pub(super) fn clock_was_set(&mut self, by: SignedDuration, at: Moment) {
+        let since = at.wall + SignedDuration::from_nanos(1);
+        for of in self.live.keys().copied().collect::<Vec<_>>() {
+            self.change(of, Change::ClockSet(ClockSet { by, since, now: at.wall }), at);
+        }
     }
 
     pub(super) fn change(&mut self, of: BatchId, change: Change, at: Moment) -> bool {
@@ -141,19 +171,33 @@ impl Control {
     pub(super) fn hears(
         &mut self,
         server: ServerId,
-        words: &[(BatchId, Event)],
+        words: &[(OrderId, Event)],
+        at_work: bool,
         at: Moment,
-    ) -> Vec<BatchId> {
+    ) -> Vec<OrderId> {
         let heard = Presence { last_seen: Some(at.wall), sync_seconds: self.sync_seconds };
         self.presence.insert(server, heard);
+        if at_work {
+            self.at_work.insert(server);
+        } else {
+            self.at_work.remove(&server);
+        }
         let mut acks = Vec::new();
-        for (of, event) in words {
-            self.happens(*of, server, *event, at);
+        for (id, event) in words {
+            // Of an order that was given back nothing more can come.
+            if self.order_of(id.of, server) == *id {
+                self.happens(id.of, server, *event, at);
+            }
             if matches!(event, Event::Reported(_)) {
-                acks.push(*of);
+                acks.push(*id);
             }
         }
         acks
+    }
+
+    /// The order that a server has, or will have.
+    pub(super) fn order_of(&self, of: BatchId, server: ServerId) -> OrderId {
+        OrderId { of, number: self.orders.get(&(of, server)).copied().unwrap_or(0) }
     }
 
     pub(super) fn remove(&mut self, server: ServerId, at: Moment) {
@@ -165,15 +209,16 @@ impl Control {
     }
 
     /// What an agent must be told: orders that it has not begun, and those that it should drop.
-    pub(super) fn says(&self, server: ServerId) -> (Vec<Order>, Vec<BatchId>) {
+    pub(super) fn says(&self, server: ServerId) -> (Vec<Order>, Vec<OrderId>) {
         let (mut orders, mut withdrawn) = (Vec::new(), Vec::new());
         for (of, rollout) in &self.live {
             if let Some(Target::Busy(busy)) = rollout.target(server)
                 && busy.stage == Stage::Dispatched
             {
+                let id = self.order_of(*of, server);
                 match rollout.head().phase {
-                    Phase::Canceling => withdrawn.push(*of),
-                    _ => orders.push(Order { of: *of, expires: busy.by }),
+                    Phase::Canceling | Phase::Paused | Phase::Halted(_) => withdrawn.push(id),
+                    _ => orders.push(Order { id, expires: busy.by }),
                 }
             }
         }
@@ -203,8 +248,8 @@ impl Control {
             }
         }
         for (of, wake_at) in &wakes {
-            let online = |server| online(self.presence.get(&server), at.wall);
-            self.judge.settled(&self.live[of], *wake_at, at, &online);
+            let able = |server| able(&self.presence, &self.at_work, server, at.wall);
+            self.judge.settled(&self.live[of], *wake_at, at, &able);
             if self.reached.times(Trial::Restored) == 0 {
                 self.broken.extend(lint_settled(&self.live[of], at.wall));
             }
@@ -259,8 +304,14 @@ impl Control {
         match rollout.happens(server, event, at.wall) {
             Err(refused) => self.broken.push(format!("{refused}")),
             Ok(after) => {
-                let online = |server| online(self.presence.get(&server), at.wall);
-                self.judge.happened(of, server, event, at, &online);
+                let able = |server| able(&self.presence, &self.at_work, server, at.wall);
+                self.judge.happened(of, server, event, at, &able);
+                let given_back = matches!(before, Some(Target::Busy(_)));
+                if given_back && after == Target::Waiting {
+                    self.given_back += 1;
+                    self.orders.insert((of, server), self.given_back);
+                    self.reached.count(Trial::GivenBack);
+                }
                 if before != Some(after) {
                     self.moved(of, before, event, at);
                     self.trace(|| format!("{} {of} {server} {event:?}", at.wall));
@@ -303,10 +354,13 @@ impl Control {
             let condition = Condition {
                 online: online(self.presence.get(&server), wall),
                 busy_in: busy.get(&server).copied(),
+                at_work: self.at_work.contains(&server),
             };
             let waits = rollout.target(server) == Some(Target::Waiting);
             if waits && condition.online && condition.busy_in.is_some() {
                 self.contested.insert((of, server));
+            } else if waits && condition.online && condition.at_work {
+                self.reached.count(Trial::LeftToWork);
             }
             rollout.notice(server, condition);
         }
@@ -335,6 +389,16 @@ impl Control {
         let targets = self.live[&of].targets().collect();
         self.saved.get_mut(&of).expect("created").targets = targets;
     }
+}
+
+/// Online, and not at work, as far as anyone knows.
+fn able(
+    presence: &BTreeMap<ServerId, Presence>,
+    at_work: &BTreeSet<ServerId>,
+    server: ServerId,
+    wall: Timestamp,
+) -> bool {
+    online(presence.get(&server), wall) && !at_work.contains(&server)
 }
 
 fn online(presence: Option<&Presence>, wall: Timestamp) -> bool {

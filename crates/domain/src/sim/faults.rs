@@ -36,7 +36,10 @@ impl World {
             }
             9 | 10 if self.chance.percent(25) => self.clock_jumps(),
             11 if self.chance.percent(20) => self.restored(),
-            11 => self.control.back_up(),
+            11 => {
+                self.control.back_up();
+                self.settings_backed_up = self.settings;
+            }
             _ => {}
         }
     }
@@ -71,21 +74,34 @@ impl World {
             (false, true) => self.skew + jump,
             (false, false) => self.skew - jump,
         };
-        if next > self.skew {
-            self.forward += 1;
-            self.control.reached.count(Trial::ClockForward);
-        } else {
-            self.control.reached.count(Trial::ClockBack);
-        }
-        self.jumps += 1;
+        self.control.reached.count(match next > self.skew {
+            true => Trial::ClockForward,
+            false => Trial::ClockBack,
+        });
+        let by = next - self.skew;
         self.skew = next;
         let wall = self.wall();
         self.control.trace(|| format!("the clock shows {wall}"));
+        self.settings += 1;
+        // One that is up sees that it was set, one that is down does not.
+        if self.control_is_up {
+            self.control.clock_was_set(by, self.moment());
+            self.look();
+        } else {
+            self.jumps += 1;
+            self.forward += u32::from(by.is_positive());
+        }
     }
 
     /// What was under way breaks off, and agents notice that their counter is ahead.
     fn restored(&mut self) {
-        if self.control.restore() {
+        let at = self.moment();
+        if self.control.restore(at) {
+            // What noticed that the clock was set is forgotten.
+            if self.settings != self.settings_backed_up {
+                self.jumps += 1;
+                self.forward += 1;
+            }
             self.was_restored = true;
             self.queue.retain(|_, happening| !happening.is_message());
             for agent in &mut self.agents {
@@ -103,6 +119,7 @@ impl World {
         if self.control.rollouts().any(|rollout| rollout.head().starts_at > wall) {
             self.forward += 1;
             self.jumps += 1;
+            self.settings += 1;
             self.skew = SignedDuration::ZERO;
             self.look();
         }

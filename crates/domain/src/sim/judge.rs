@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use vocab::{BatchId, ServerId, Stage};
+use vocab::{BatchId, FailureCode, ServerId, Stage};
 
 use crate::rollout::{
     Cancel, Change, End, Event, Halt, Outcome, PATIENCE, Pace, Phase, Rollout, Skip, Target,
@@ -24,10 +24,12 @@ pub(super) struct Moment {
     pub(super) really: Timestamp,
     /// What the control plane's clock shows.
     pub(super) wall: Timestamp,
-    /// How often that clock was set forward so far.
+    /// How often that clock was set forward so far while nobody looked.
     pub(super) forward: u32,
-    /// How often it was set at all.
+    /// How often it was set at all while nobody looked.
     pub(super) jumps: u32,
+    /// How often it was set.
+    pub(super) settings: u32,
 }
 
 impl Moment {
@@ -39,6 +41,13 @@ impl Moment {
     fn jumped_since(self, earlier: Moment) -> bool {
         self.jumps != earlier.jumps
     }
+}
+
+/// The control plane heard nobody for some time, and then had this to make up for it.
+#[derive(Debug, Clone, Copy)]
+struct Deaf {
+    until: Moment,
+    patience: SignedDuration,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -58,6 +67,9 @@ struct Case {
     phase: Phase,
     ordered: Moment,
     opens: Timestamp,
+    /// It starts by the calendar and not at once.
+    by_calendar: bool,
+    deaf: Option<Deaf>,
     /// When the control plane first looked at the clock as it was last set.
     noticed: Moment,
     last_start: Option<Moment>,
@@ -85,6 +97,8 @@ impl Judge {
             ordered: at,
             noticed: at,
             opens: at.really + starts_in,
+            by_calendar: !starts_in.is_zero(),
+            deaf: None,
             last_start: None,
             forgiven: BTreeSet::new(),
             corrected: 0,
@@ -93,7 +107,15 @@ impl Judge {
         self.cases.insert(rollout.head().id, case);
     }
 
-    /// A server is about to be told something, or was. `online`: who is, as the control plane knows.
+    /// The control plane has only now begun to listen.
+    pub(super) fn deaf(&mut self, until: Moment, patience: SignedDuration) {
+        for case in self.cases.values_mut() {
+            case.deaf = Some(Deaf { until, patience });
+        }
+    }
+
+    /// A server is about to be told something, or was. `online`: who is and is not at work, as the
+    /// control plane knows.
     pub(super) fn happened(
         &mut self,
         of: BatchId,
@@ -110,6 +132,7 @@ impl Judge {
             Event::WindowClosed => case.wrong_to_close(at),
             Event::Canceled => not(case.phase == Phase::Canceling, "called off by nobody"),
             Event::ServerRemoved | Event::Reached(_) | Event::Reported(_) => None,
+            Event::GivenBack => Some("an agent does not say so".into()),
         };
         self.broken.extend(wrong.map(|wrong| format!("{server} of {of}: {wrong}")));
         let case = self.cases.get_mut(&of).expect("ordered");
@@ -117,7 +140,7 @@ impl Judge {
             case.last_start = Some(at);
         }
         if let Some(seen) = case.seen.get_mut(&server) {
-            let before = std::mem::replace(seen, seen.after(event, at));
+            let before = std::mem::replace(seen, seen.after(event, case.phase, at));
             case.corrected += usize::from(before.is_failure() && !seen.is_failure());
         }
     }
@@ -171,19 +194,14 @@ impl Seen {
         matches!(self, Seen::Ended(Outcome::Failed(_) | Outcome::TimedOut(_)))
     }
 
-    /// When it has taken too long, as far as the clock can be trusted.
-    fn until(self, at: Moment) -> Option<Timestamp> {
-        match self {
-            Seen::InWork { stage, since } if !at.jumped_since(since) => {
-                Some(since.really + limit(stage))
-            }
-            _ => None,
-        }
-    }
-
-    fn after(self, event: Event, at: Moment) -> Seen {
+    fn after(self, event: Event, phase: Phase, at: Moment) -> Seen {
         use Seen::{Ended, InWork, Waiting};
+        let called_off = matches!(phase, Phase::Canceling | Phase::Ended(End::Canceled));
         match (self, event) {
+            (InWork { .. }, Event::Reported(Verdict::Withdrawn)) if !called_off => Waiting,
+            (Ended(Outcome::TimedOut(_)), Event::Reported(Verdict::Withdrawn)) if !called_off => {
+                Ended(Outcome::Failed(FailureCode::OrderExpired))
+            }
             (Waiting, Event::Offered) => InWork { stage: Stage::Dispatched, since: at },
             (Waiting, Event::WindowClosed) => Ended(Outcome::Skipped(Skip::WindowClosed)),
             (Waiting, Event::Canceled) => Ended(Outcome::Canceled(Cancel::Person)),
@@ -236,6 +254,27 @@ impl Case {
     fn next_in_turn(&self, free: &dyn Fn(ServerId) -> bool) -> Option<ServerId> {
         let waits = |server: &ServerId| matches!(self.seen[server], Seen::Waiting);
         self.order.iter().copied().find(|server| waits(server) && free(*server))
+    }
+
+    /// When a server has taken too long, as far as the clock can be trusted.
+    fn until(&self, seen: Seen, at: Moment) -> Option<Timestamp> {
+        let heard = match self.deaf {
+            Some(deaf) if at.jumped_since(deaf.until) => return None,
+            Some(deaf) => deaf.until.really + deaf.patience,
+            None => Timestamp::MIN,
+        };
+        match seen {
+            Seen::InWork { stage, since } if !at.jumped_since(since) => {
+                Some(heard.max(since.really + limit(stage)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Nothing can be said about its hours: the clock was set. One that began at once is carried
+    /// over whatever is noticed.
+    fn has_lost_the_hour(&self, at: Moment) -> bool {
+        at.jumped_since(self.ordered) || self.by_calendar && at.settings != self.ordered.settings
     }
 
     fn someone_waits(&self) -> bool {
@@ -300,8 +339,8 @@ impl Case {
         let too_soon = self.last_start.is_some_and(|last| {
             !at.leapt_since(last) && at.really.duration_since(last.really) < self.stagger()
         });
-        let jumped = at.jumped_since(self.ordered);
-        let overdue = self.seen.values().filter_map(|seen| seen.until(at));
+        let jumped = self.has_lost_the_hour(at);
+        let overdue = self.seen.values().filter_map(|seen| self.until(*seen, at));
         not(matches!(self.seen[&server], Seen::Waiting), "started twice")
             .or(not(self.phase == Phase::Running, "started while it was not running"))
             .or(not(free(server), "started while offline or in work elsewhere"))
@@ -319,17 +358,21 @@ impl Case {
             return Some("given up while not in work".into());
         };
         let had = at.really.duration_since(since.really);
+        let unheard = self.deaf.is_some_and(|deaf| {
+            !at.leapt_since(deaf.until) && at.really < deaf.until.really + deaf.patience
+        });
         not(at.leapt_since(since) || had >= limit(stage), "given up too soon")
+            .or(not(!unheard, "given up before it could be heard again"))
     }
 
     fn wrong_to_close(&self, at: Moment) -> Option<String> {
-        not(at.jumped_since(self.ordered) || at.really >= self.closes(), "closed too soon")
+        not(self.has_lost_the_hour(at) || at.really >= self.closes(), "closed too soon")
     }
 
     fn wrong_to_change(&self, change: Change, at: Moment) -> Option<String> {
         match change {
             Change::Start => {
-                let due = at.jumped_since(self.ordered) || at.really >= self.opens;
+                let due = self.has_lost_the_hour(at) || at.really >= self.opens;
                 not(due && self.phase == Phase::Scheduled, "began before the hour")
             }
             // Which of the forgiven were put right since is left open here: to halt once too
@@ -343,7 +386,11 @@ impl Case {
                 self.end() == Some(end),
                 &format!("ended as {end:?}, should as {:?}", self.end()),
             ),
-            Change::Pause | Change::Resume | Change::Cancel | Change::ClockWentBack { .. } => None,
+            Change::Pause
+            | Change::Resume
+            | Change::Cancel
+            | Change::ClockWentBack { .. }
+            | Change::ClockSet(_) => None,
         }
     }
 
@@ -360,13 +407,13 @@ impl Case {
             (_, Change::Pause) => Phase::Paused,
             (Phase::Scheduled, Change::Resume) => Phase::Scheduled,
             // Whether the hour has come is a matter of the clock, and after a jump of opinion.
-            (Phase::Paused, Change::Resume) if at.jumped_since(self.ordered) => into,
+            (Phase::Paused, Change::Resume) if self.has_lost_the_hour(at) => into,
             (Phase::Paused, Change::Resume) if at.really < self.opens => Phase::Scheduled,
             (_, Change::Resume) => Phase::Running,
             (_, Change::Cancel) => Phase::Canceling,
             (_, Change::Halt(why)) => Phase::Halted(why),
             (_, Change::End(end)) => Phase::Ended(end),
-            (same, Change::ClockWentBack { .. }) => same,
+            (same, Change::ClockWentBack { .. } | Change::ClockSet(_)) => same,
         };
     }
 
@@ -420,8 +467,8 @@ impl Case {
 
     /// When the next thing has to be done, as far as the clock can be trusted.
     fn due(&self, at: Moment, free: &dyn Fn(ServerId) -> bool) -> Option<Timestamp> {
-        let late = self.seen.values().filter_map(|seen| seen.until(at));
-        let trusted = !at.jumped_since(self.ordered);
+        let late = self.seen.values().filter_map(|seen| self.until(*seen, at));
+        let trusted = !self.has_lost_the_hour(at);
         let opens = (trusted && self.phase == Phase::Scheduled).then_some(self.opens);
         let closes = (trusted && self.someone_waits()).then(|| self.closes());
         let in_turn = self.phase == Phase::Running

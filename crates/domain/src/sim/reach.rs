@@ -31,6 +31,10 @@ pub enum Trial {
     Canceled,
     /// An agent dropped an order that it was told to drop.
     Withdrawn,
+    /// It did so in a rollout that was stopped and not called off: its turn comes again.
+    GivenBack,
+    /// A rollout waited for a server whose agent was at work on something given up for lost.
+    LeftToWork,
     /// A person had the failed ones tried again.
     Retried,
     /// A person removed a server that was waiting or in work.
@@ -49,7 +53,7 @@ pub enum Trial {
 
 impl Trial {
     /// All of them.
-    pub const ALL: [Trial; 21] = [
+    pub const ALL: [Trial; 23] = [
         Trial::Lost,
         Trial::Repeated,
         Trial::Late,
@@ -64,6 +68,8 @@ impl Trial {
         Trial::Resumed,
         Trial::Canceled,
         Trial::Withdrawn,
+        Trial::GivenBack,
+        Trial::LeftToWork,
         Trial::Retried,
         Trial::Removed,
         Trial::Contested,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use vocab::{BatchId, ServerId};
 
-use super::agent::{Agent, Health, Order};
+use super::agent::{Agent, Health, Order, OrderId};
 use super::chance::Chance;
 use super::control::{Control, contradicts};
 use super::faults::pace;
@@ -22,9 +22,9 @@ const STEPS_MAX: u64 = 400_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Happening {
     /// A message to the control plane arrives.
-    Up { agent: usize, words: Vec<(BatchId, Event)> },
+    Up { agent: usize, words: Vec<(OrderId, Event)>, at_work: bool },
     /// A message to an agent arrives.
-    Down { agent: usize, orders: Vec<Order>, acks: Vec<BatchId>, withdrawn: Vec<BatchId> },
+    Down { agent: usize, orders: Vec<Order>, acks: Vec<OrderId>, withdrawn: Vec<OrderId> },
     /// An agent's regular sync is due.
     Sync { agent: usize },
     /// The order in work goes on.
@@ -58,9 +58,13 @@ pub(super) struct World {
     /// What time it really is; the control plane's clock shows `skew` more.
     pub(super) now: Timestamp,
     pub(super) skew: SignedDuration,
-    /// How often that clock was set forward, and how often it was set at all.
+    /// How often that clock was set forward with nobody there to notice, how often it was set so at
+    /// all, and how often it was set, noticed or not.
     pub(super) forward: u32,
     pub(super) jumps: u32,
+    pub(super) settings: u32,
+    /// How often it had been when the backup was made.
+    pub(super) settings_backed_up: u32,
     pub(super) began: Timestamp,
     /// How long faults go on.
     pub(super) faulty: SignedDuration,
@@ -101,6 +105,8 @@ impl World {
             skew: SignedDuration::ZERO,
             forward: 0,
             jumps: 0,
+            settings: 0,
+            settings_backed_up: 0,
             began: now,
             faulty: SignedDuration::from_mins(chance.between(20, 300)),
             queue: BTreeMap::new(),
@@ -184,7 +190,7 @@ impl World {
 
     fn take(&mut self, happening: Happening) {
         match happening {
-            Happening::Up { agent, words } => self.up(agent, &words),
+            Happening::Up { agent, words, at_work } => self.up(agent, &words, at_work),
             Happening::Down { agent, orders, acks, withdrawn } => {
                 if self.agents[agent].is_reachable() {
                     self.agents[agent].hears(&orders, &acks, &withdrawn);
@@ -220,7 +226,7 @@ impl World {
             Happening::Look if self.look_at == Some(self.now) => self.look(),
             Happening::Look => {}
             Happening::ControlBack => {
-                self.control.crash();
+                self.control.crash(self.moment());
                 self.control_is_up = true;
                 self.look();
             }
@@ -250,22 +256,23 @@ impl World {
     fn speak(&mut self, agent: usize) {
         if self.agents[agent].is_reachable() && !self.removed.contains(&self.agents[agent].server) {
             let words = self.agents[agent].says();
-            self.send(Happening::Up { agent, words });
+            let at_work = self.agents[agent].is_at_work();
+            self.send(Happening::Up { agent, words, at_work });
         }
     }
 
-    fn up(&mut self, agent: usize, words: &[(BatchId, Event)]) {
+    fn up(&mut self, agent: usize, words: &[(OrderId, Event)], at_work: bool) {
         let server = self.agents[agent].server;
         if !self.control_is_up || self.removed.contains(&server) {
             return;
         }
         let at = self.moment();
-        let acks = self.control.hears(server, words, at);
+        let acks = self.control.hears(server, words, at_work, at);
         self.look();
         self.answer(agent, acks);
     }
 
-    fn answer(&mut self, agent: usize, acks: Vec<BatchId>) {
+    fn answer(&mut self, agent: usize, acks: Vec<OrderId>) {
         let (orders, withdrawn) = self.control.says(self.agents[agent].server);
         self.send(Happening::Down { agent, orders, acks, withdrawn });
     }
@@ -320,8 +327,8 @@ impl World {
     }
 
     pub(super) fn moment(&self) -> Moment {
-        let (forward, jumps) = (self.forward, self.jumps);
-        Moment { really: self.now, wall: self.wall(), forward, jumps }
+        let (forward, jumps, settings) = (self.forward, self.jumps, self.settings);
+        Moment { really: self.now, wall: self.wall(), forward, jumps, settings }
     }
 
     pub(super) fn after(&mut self, wait: SignedDuration, happening: Happening) {
@@ -356,8 +363,14 @@ impl World {
     fn judge(&mut self) {
         let mut broken = Vec::new();
         for agent in &self.agents {
-            for (of, times) in agent.effects.iter().filter(|(_, times)| **times > 1) {
-                broken.push(format!("{} carried out {of} {times} times", agent.server));
+            let mut before = None;
+            for (id, times) in &agent.effects {
+                // Of what was given back nothing was done, so one order a rollout has an effect.
+                // Restored, the service may have forgotten that it gave another one since.
+                let twice = before.replace(id.of) == Some(id.of) && !self.was_restored;
+                if *times > 1 || twice {
+                    broken.push(format!("{} carried out {id:?} more than once", agent.server));
+                }
             }
         }
         if self.mode == Mode::Liveness && self.control.broken.is_empty() {
@@ -373,7 +386,8 @@ impl World {
             return Some(format!("{} has not ended: {:?}", head.id, head.phase));
         }
         let window = head.start_by - self.skew;
-        let limit = window.max(self.began + self.faulty) + limit_in_all() + GRACE;
+        let limit =
+            window.max(self.began + self.faulty) + limit_in_all() + self.control.patience() + GRACE;
         let last = *self.control.last_guess.get(&head.id)?;
         (last > limit).then(|| format!("{} gave up at {last}, after {limit}", head.id))
     }
@@ -393,12 +407,9 @@ impl World {
             if self.was_restored && passed_over {
                 return None;
             }
-            contradicts(done.outcome, agent.verdict(of), agent.has_acted_on(of)).then(|| {
-                format!(
-                    "{of} says {:?} of {server}, which says {:?}",
-                    done.outcome,
-                    agent.verdict(of)
-                )
+            let verdict = agent.verdict(self.control.order_of(of, server));
+            contradicts(done.outcome, verdict, agent.has_acted_on(of)).then(|| {
+                format!("{of} says {:?} of {server}, which says {verdict:?}", done.outcome)
             })
         })
     }

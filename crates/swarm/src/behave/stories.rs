@@ -85,7 +85,9 @@ impl Story {
         let kind = |worker: &Worker, packages| worker.host().kind().installed(packages);
         for happening in self.worker.turn(self.now) {
             match &happening {
-                Happening::Began { order, plan } => self.ledger.began(0, *order, *plan),
+                Happening::Began { order, plan } => {
+                    self.ledger.began(0, *order, *plan, self.now);
+                }
                 Happening::Changed { order, before, after } => self.ledger.changed(
                     0,
                     *order,

@@ -1,6 +1,6 @@
 //! A side door with nothing behind it: it checks every word of the protocol for itself and protests.
 //!
-//! It shares no code with `swarm::protocol`, so that both sides of a mistake must be made twice.
+//! It shares no code with `link`, so that both sides of a mistake must be made twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -43,6 +43,50 @@ fn an_order_that_was_not_begun_can_be_withdrawn() {
         .is(Phase::Ended(End::Canceled));
 }
 
+/// A pause is no end: whoever gives his order back unbegun waits for his turn as before.
+#[test]
+fn an_order_that_was_not_begun_when_a_pause_came_is_given_back() {
+    let withdrawn = Event::Reported(Verdict::Withdrawn);
+    Story::of(["a", "b", "c"], Pace { max_parallel: Some(2), ..pace() })
+        .happens("a", Event::Reached(Stage::Installing))
+        .does(Change::Pause)
+        .happens("b", withdrawn)
+        .shows(["a installing", "b waits: paused", "c waits: paused"])
+        .does(Change::Resume)
+        .shows(["a installing", "b dispatched", "c waits: parallel"])
+        // Its answer may also be slower than whoever presses "resume".
+        .happens("b", withdrawn)
+        .shows(["a installing", "b dispatched", "c waits: parallel"]);
+}
+
+#[test]
+fn a_halt_takes_back_what_was_not_begun() {
+    let canary = Some(Portion::Count(2));
+    Story::of(["a", "b", "c"], Pace { canary, ..pace() })
+        .happens("a", FAILED)
+        .happens("b", Event::Reported(Verdict::Withdrawn))
+        .shows([
+            "a failed: install_failed",
+            "b waits: halted, CanaryFailed",
+            "c waits: halted, CanaryFailed",
+        ])
+        .does(Change::Resume)
+        .shows(["a failed: install_failed", "b dispatched", "c dispatched"]);
+}
+
+/// Nobody called it off, and it was not done either.
+#[test]
+fn what_was_given_up_and_then_given_back_has_failed() {
+    Story::of(["a", "b"], pace())
+        .happens("b", SUCCEEDED)
+        .does(Change::Pause)
+        .minutes(10)
+        .shows(["a timed out while dispatched", "b succeeded"])
+        .happens("a", Event::Reported(Verdict::Withdrawn))
+        .shows(["a failed: order_expired", "b succeeded"])
+        .is(Phase::Ended(End::CompletedWithErrors));
+}
+
 #[test]
 fn canceling_after_the_last_start_cancels_nothing() {
     Story::of(["a"], pace())
