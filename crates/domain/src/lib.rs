@@ -3,6 +3,8 @@
 //! No async, no I/O, no clock, no chance: time comes in as an argument, and the same arguments give the
 //! same answer. Shells (the server's engine, the store, the tests) load, ask, save and do.
 
+pub mod advisory;
+pub mod finding;
 pub mod inventory;
 pub mod rollout;
 pub mod schedule;

@@ -5,6 +5,7 @@
 
 mod cron;
 mod digest;
+mod finding;
 pub mod id;
 mod label;
 mod line;
@@ -23,6 +24,7 @@ mod zone;
 
 pub use cron::{Cron, CronError, CronField, FieldProblem};
 pub use digest::{Digest, DigestError};
+pub use finding::{Exposure, FixState};
 pub use id::{
     BatchId, EventId, IdError, KeyId, OrgId, RunId, ScheduleId, ServerId, TaskId, TokenId, UserId,
     WebhookId,

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 use utoipa::openapi::schema::{
-    AdditionalProperties, ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema, Type,
+    AdditionalProperties, ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema, SchemaFormat, Type,
 };
 use utoipa::openapi::{Ref, RefOr};
 use utoipa::{PartialSchema, ToSchema};
@@ -14,6 +14,11 @@ fn text(description: &str, example: Value) -> ObjectBuilder {
         .schema_type(Type::String)
         .description(Some(description))
         .examples([example])
+}
+
+/// What kind of text, where a pattern cannot say it.
+fn format(name: &str) -> SchemaFormat {
+    SchemaFormat::Custom(name.to_owned())
 }
 
 macro_rules! named {
@@ -84,17 +89,26 @@ word_schemas! {
 
 named! {
     Environment => text("Where a server belongs. Letters, digits and `- _ .`", json!("production"))
-        .min_length(Some(1)).max_length(Some(crate::Environment::CHARS_MAX));
+        .min_length(Some(1)).max_length(Some(crate::Environment::CHARS_MAX))
+        .pattern(Some("^[A-Za-z0-9][A-Za-z0-9._-]*$"));
     Tag => text("A word hung on a server. Letters, digits and `- _ . : / = @ +`", json!("team:shop"))
-        .min_length(Some(1)).max_length(Some(crate::Tag::CHARS_MAX));
+        .min_length(Some(1)).max_length(Some(crate::Tag::CHARS_MAX))
+        .pattern(Some("^[A-Za-z0-9][A-Za-z0-9._:/=@+-]*$"));
     Hostname => text("What a server calls itself.", json!("web-1.example.org"))
         .min_length(Some(1)).max_length(Some(crate::Hostname::CHARS_MAX));
     Line => text("One line of text, as a server's agent tells it.", json!("6.1.0-18-amd64"));
-    PackageName => text("The exact name of a package.", json!("openssl"));
-    PackagePattern => text("A package's name, or a pattern in which `*` stands for anything.", json!("linux-image-*"));
-    Cron => text("Five fields (minute, hour, day of month, month, day of week) with names, ranges, lists, steps, `L`, `W` and `#`; or `@hourly`, `@daily`, `@weekly`, `@monthly`.", json!("0 3 * * SUN"));
-    Zone => text("The IANA name of a time zone.", json!("Europe/Berlin"));
-    OsFilter => text("An operating system: its id, or its id and version.", json!("debian 12"));
+    PackageName => text("The exact name of a package, without version and architecture.", json!("openssl"))
+        .min_length(Some(1)).max_length(Some(128))
+        .pattern(Some("^[A-Za-z0-9_]([A-Za-z0-9@+._-]*[A-Za-z0-9@+._])?$"));
+    PackagePattern => text("A package's name, or a pattern in which `*` stands for anything, up to eight times, and `?` for one character.", json!("linux-image-*"))
+        .min_length(Some(1)).max_length(Some(128))
+        .pattern(Some(r"^[A-Za-z0-9@+._?-]*(\*[A-Za-z0-9@+._?-]*){0,8}$"));
+    Cron => text("Five fields (minute, hour, day of month, month, day of week) with names, ranges, lists, steps, `L`, `W` and `#`; or `@hourly`, `@daily`, `@weekly`, `@monthly`.", json!("0 3 * * SUN"))
+        .format(Some(format("cron")));
+    Zone => text("The IANA name of a time zone.", json!("Europe/Berlin")).format(Some(format("iana-time-zone")));
+    OsFilter => text("An operating system: its id, or its id and version.", json!("debian 12"))
+        .min_length(Some(1)).max_length(Some(129))
+        .pattern(Some(r"^[ \t\n\f\r]*[A-Za-z0-9._+~-]+([ \t\n\f\r]+[A-Za-z0-9._+~-]+)?[ \t\n\f\r]*$"));
     Portion => OneOfBuilder::new()
         .description(Some("So many servers, or a percentage of them, rounded up."))
         .item(ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0)).maximum(Some(u32::MAX)))
@@ -110,8 +124,10 @@ named! {
         .description(Some("Which servers: those that match all of what is given, at least one selector; or every server with `{\"all\": true}`, which stands alone."))
         .property("environment", Ref::from_schema_name("Environment"))
         .property("os", Ref::from_schema_name("OsFilter"))
-        .property("tags", ArrayBuilder::new().items(Ref::from_schema_name("Tag")).min_items(Some(1)))
-        .property("server_ids", ArrayBuilder::new().items(Ref::from_schema_name("ServerId")).min_items(Some(1)))
+        .property("tags", ArrayBuilder::new().items(Ref::from_schema_name("Tag"))
+            .min_items(Some(1)).max_items(Some(crate::Selector::TAGS_MAX)))
+        .property("server_ids", ArrayBuilder::new().items(Ref::from_schema_name("ServerId"))
+            .min_items(Some(1)).max_items(Some(crate::Selector::SERVER_IDS_MAX)))
         .property("all", ObjectBuilder::new().schema_type(Type::Boolean).enum_values(Some([true])))
         .additional_properties(Some(AdditionalProperties::FreeForm(false)))
         .examples([json!({"environment": "production"}), json!({"all": true})]);

@@ -1,0 +1,144 @@
+//! What matching costs: `cargo xtask bench matching`.
+//!
+//! The advisories are made up, in the proportions of a real release: some 3,500 named sources, most
+//! with few flaws, and a kernel with thousands that are fixed in batches.
+
+use divan::Bencher;
+use divan::counter::ItemsCount;
+use domain::advisory::{Advisory, Affected, Ecosystem, Rated, Rating, Span};
+use domain::finding::{Index, Report, touch};
+use vocab::{Installed, Severity};
+
+const BASE: &str = "Debian:12";
+/// The packages of one server.
+const PACKAGES: u32 = 600;
+/// The distinct sets of a fleet of 100,000 servers.
+const SETS: u32 = 2_000;
+const SOURCES: u32 = 3_500;
+const KERNEL_FLAWS: u32 = 5_000;
+const KERNEL_FIXES: u32 = 300;
+
+fn main() {
+    divan::main();
+}
+
+fn advisory(id: u32, package: &str, fixed: &str) -> Advisory {
+    let mut affected = Affected::new(BASE, package);
+    affected.spans.push(Span::until(fixed));
+    Advisory {
+        id: format!("DSA-{id}-1"),
+        flaws: vec![format!("CVE-2026-{id}")],
+        summary: String::new(),
+        published: None,
+        modified: None,
+        withdrawn: None,
+        ratings: vec![Rated { flaw: None, rating: Rating::Word(Severity::High) }],
+        affected: vec![affected],
+    }
+}
+
+/// Ten flaws a source, each fixed by another update; the kernel's in batches.
+fn advisories() -> Vec<Advisory> {
+    let sources = (0..SOURCES).flat_map(|source| {
+        (0..10).map(move |fix| {
+            let fixed = format!("1.{source}-2+deb12u{}", fix + 1);
+            advisory(source * 10 + fix, &format!("source{source}"), &fixed)
+        })
+    });
+    let kernel = (0..KERNEL_FLAWS)
+        .map(|flaw| advisory(1_000_000 + flaw, "linux", &format!("6.1.{}-1", flaw % KERNEL_FIXES)));
+    sources.chain(kernel).collect()
+}
+
+fn index() -> Index {
+    Index::new(&Ecosystem::new(BASE), advisories())
+}
+
+/// A server's packages. Most are up to date, one in twenty lags behind, and no two sets agree in
+/// which; its kernel lacks the last tenth of the fixes.
+fn set(number: u32) -> Vec<Installed> {
+    let mut packages: Vec<Installed> = (0..PACKAGES - 1)
+        .map(|package| {
+            // Every fourth package is of a source that has advisories.
+            let source = (package * 7 + number * 3) % (SOURCES * 2);
+            let behind = (package + number).is_multiple_of(20);
+            let version = format!("1.{source}-2+deb12u{}", if behind { 5 } else { 10 });
+            Installed::new(&format!("package{package}"), &version, "amd64")
+                .with_source(&format!("source{source}"), &version)
+        })
+        .collect();
+    let kernel = format!("6.1.{}-1", KERNEL_FIXES * 9 / 10 + number % 20);
+    packages.push(
+        Installed::new("linux-image-6.1.0-18-amd64", &kernel, "amd64")
+            .with_source("linux-signed-amd64", "6.1+1"),
+    );
+    packages
+}
+
+/// Row 7: the floor of a rematch is this, once for each distinct set.
+#[divan::bench]
+fn one_set_of_600_packages(bencher: Bencher<'_, '_>) {
+    let (index, set) = (index(), set(1));
+    let report = index.judge(&set);
+    assert!(report.findings.len() > 500, "{} findings", report.findings.len());
+    bencher.bench_local(|| index.judge(divan::black_box(&set)));
+}
+
+#[divan::bench(sample_count = 5)]
+fn two_thousand_distinct_sets(bencher: Bencher<'_, '_>) {
+    let index = index();
+    let sets: Vec<Vec<Installed>> = (0..SETS).map(set).collect();
+    bencher
+        .counter(ItemsCount::new(SETS))
+        .bench_local(|| sets.iter().map(|set| index.judge(set).findings.len()).sum::<usize>());
+}
+
+/// A feed update that changes fifty packages: first which sets it touches, then those.
+#[divan::bench(sample_count = 5)]
+fn an_update_that_touches_fifty_names(bencher: Bencher<'_, '_>) {
+    let index = index();
+    let sets: Vec<Vec<Installed>> = (0..SETS).map(set).collect();
+    let mut touched = touch::Touched::default();
+    for name in 0..50 {
+        touched.note(None, Some(&advisory(name, &format!("source{}", name * 70), "2-1")));
+    }
+    bencher.counter(ItemsCount::new(SETS)).bench_local(|| {
+        let touches = |set: &&Vec<Installed>| touched.touches(index.base(), set);
+        sets.iter().filter(touches).map(|set| index.judge(set).findings.len()).sum::<usize>()
+    });
+}
+
+/// One new CVE in a package that every set carries: an index of that name alone, and of every set
+/// only that package.
+#[divan::bench(sample_count = 5)]
+fn one_new_cve_in_every_set(bencher: Bencher<'_, '_>) {
+    let index = index();
+    let base = Ecosystem::new(BASE);
+    let mut sets: Vec<Vec<Installed>> = (0..SETS).map(set).collect();
+    for set in &mut sets {
+        set.push(Installed::new("openssl", "3.0.11-1", "amd64"));
+    }
+    let before: Vec<Report> = sets.iter().map(|set| index.judge(set)).collect();
+    let new = advisory(9_999_999, "openssl", "3.0.11-2");
+    bencher.counter(ItemsCount::new(SETS)).with_inputs(|| before.clone()).bench_local_values(
+        |mut reports| {
+            let mut touched = touch::Touched::default();
+            touched.note(None, Some(&new));
+            let index = Index::new(&base, [&new]);
+            for (set, report) in sets.iter().zip(&mut reports) {
+                let part = touched.part(&base, set);
+                report.renew(&part, index.judge(&part.of(&base, set)));
+            }
+            reports
+        },
+    );
+}
+
+#[divan::bench(sample_count = 5)]
+fn building_the_index(bencher: Bencher<'_, '_>) {
+    let advisories = advisories();
+    let base = Ecosystem::new(BASE);
+    bencher
+        .counter(ItemsCount::new(advisories.len()))
+        .bench_local(|| Index::new(&base, &advisories));
+}

@@ -1,0 +1,171 @@
+//! What several statements on one flaw in one package come to.
+//!
+//! 1. `not affected` is final: the distribution says it of this very release.
+//! 2. A fix for everyone decides. Of several the highest, since an earlier one was not enough; if
+//!    the highest is installed, the flaw is gone, and another advisory that still calls it
+//!    deferred or unfixed is stale.
+//! 3. A fix for subscribers counts only where there is none for everyone.
+//! 4. Else what the distribution says of an unfixed flaw: deferred, will not be fixed, and so on.
+//! 5. What cannot be read is `unknown`, not silence, unless something readable decided.
+
+use std::cmp::Ordering;
+
+use vocab::FixState;
+
+use crate::advisory::{Channel, End, Span};
+
+use super::index::{Claim, Flaw, Known};
+use super::subject::Subject;
+use super::version::{Rule, module_token, readable, stream};
+
+/// Where a version lies, seen from a span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hit {
+    Before,
+    Inside,
+    After,
+    /// The span cannot be read.
+    Unreadable,
+}
+
+pub(super) fn place(rule: Rule, version: &str, span: &Span) -> Hit {
+    let compare = |bound: &str| match readable(rule.scheme, bound) {
+        true => Some(rule.compare(version, bound)),
+        false => None,
+    };
+    if let Some(from) = &span.from {
+        match compare(from) {
+            None => return Hit::Unreadable,
+            Some(order) if order.is_lt() => return Hit::Before,
+            Some(_) => {}
+        }
+    }
+    let inside = match &span.end {
+        End::Open => Some(true),
+        End::Fixed(fixed) | End::FixedElsewhere(fixed) => compare(fixed).map(Ordering::is_lt),
+        End::Last(last) => compare(last).map(Ordering::is_le),
+    };
+    match inside {
+        None => Hit::Unreadable,
+        Some(true) => Hit::Inside,
+        Some(false) => Hit::After,
+    }
+}
+
+/// What was decided, and by whom.
+pub(super) struct Decision<'a> {
+    pub(super) state: FixState,
+    /// Whether the end of the statement's span is a fix that this release has.
+    pub(super) has_fix: bool,
+    pub(super) claim: &'a Claim,
+}
+
+/// One subject before one name's statements.
+pub(super) struct Scene<'a> {
+    rule: Rule,
+    subject: &'a Subject<'a>,
+    modular: bool,
+    spans: &'a [Known],
+    hits: &'a [Hit],
+    /// Whether a statement had to be passed over, because its stream is not known.
+    pub(super) module_unknown: bool,
+}
+
+impl<'a> Scene<'a> {
+    pub(super) fn new(
+        rule: Rule,
+        subject: &'a Subject<'a>,
+        spans: &'a [Known],
+        hits: &'a [Hit],
+    ) -> Self {
+        let modular = subject.is_modular();
+        Scene { rule, subject, modular, spans, hits, module_unknown: false }
+    }
+
+    pub(super) fn decide(&mut self, flaw: &'a Flaw) -> Option<Decision<'a>> {
+        let outside = |claim: &Claim| matches!(self.hits[claim.span], Hit::Before | Hit::After);
+        if !self.modular && flaw.claims.iter().all(outside) {
+            return None;
+        }
+        let mut open: Option<(&str, &Claim)> = None;
+        let mut subscription: Option<(&str, &Claim)> = None;
+        let mut unfixed: Option<&Claim> = None;
+        let mut unreadable: Option<&Claim> = None;
+        for claim in &flaw.claims {
+            if !self.applies(claim) {
+                continue;
+            }
+            if claim.stance == Some(FixState::NotAffected) {
+                return None;
+            }
+            match (self.hits[claim.span], &self.spans[claim.span].span.end) {
+                (Hit::Before | Hit::After, _) => {}
+                (Hit::Unreadable, _) => unreadable = unreadable.or(Some(claim)),
+                (Hit::Inside, End::Fixed(fixed)) => {
+                    let best = match claim.channel {
+                        Channel::Open => &mut open,
+                        Channel::Subscription => &mut subscription,
+                    };
+                    if best.is_none_or(|(known, _)| self.rule.compare(known, fixed).is_lt()) {
+                        *best = Some((fixed, claim));
+                    }
+                }
+                (Hit::Inside, _) => {
+                    // A statement that says more than "affected" is the better one.
+                    if unfixed.is_none_or(|known| known.stance.is_none()) {
+                        unfixed = Some(claim);
+                    }
+                }
+            }
+        }
+        if let Some((_, claim)) = open {
+            let state = claim.stance.unwrap_or(FixState::Fixed);
+            return Some(Decision { state, has_fix: true, claim });
+        }
+        if let Some(claim) = unreadable {
+            return Some(Decision { state: FixState::Unknown, has_fix: false, claim });
+        }
+        let settled = |by: &Claim| self.settled_by_another(flaw, by);
+        if let Some((_, claim)) = subscription.filter(|(_, claim)| !settled(claim)) {
+            return Some(Decision { state: FixState::Subscription, has_fix: true, claim });
+        }
+        let claim = unfixed.filter(|claim| !settled(claim))?;
+        let state = claim.stance.unwrap_or(FixState::Affected);
+        Some(Decision { state, has_fix: false, claim })
+    }
+
+    /// Whether another statement has a fix that is already installed. Within one advisory several
+    /// spans stand side by side, and being past one says nothing of the next; but what it says for
+    /// everyone and for subscribers is about the same span.
+    fn settled_by_another(&self, flaw: &Flaw, claim: &Claim) -> bool {
+        flaw.claims.iter().any(|other| {
+            (other.advisory != claim.advisory || other.channel != claim.channel)
+                && self.hits[other.span] == Hit::After
+                && matches!(self.spans[other.span].span.end, End::Fixed(_))
+        })
+    }
+
+    /// Whether a statement is about the same stream of the same module, or neither side has one.
+    /// Streams live side by side and their versions cannot be compared with each other.
+    fn applies(&mut self, claim: &Claim) -> bool {
+        match (self.modular, claim.modular) {
+            (false, false) => true,
+            (true, true) => match (self.subject.module(), claim.module.as_deref()) {
+                (Some(ours), Some(theirs)) => stream(ours) == stream(theirs),
+                _ => {
+                    let fixed = match &self.spans[claim.span].span.end {
+                        End::Fixed(version) | End::FixedElsewhere(version) | End::Last(version) => {
+                            version
+                        }
+                        End::Open => "",
+                    };
+                    let tokens = module_token(self.subject.version).zip(module_token(fixed));
+                    let same = tokens.is_some_and(|(ours, theirs)| ours == theirs);
+                    self.module_unknown |= !same;
+                    same
+                }
+            },
+            _ => false,
+        }
+    }
+}

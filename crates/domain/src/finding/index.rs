@@ -1,0 +1,399 @@
+//! The advisories of one release, laid out so that a set of packages is judged in one walk.
+//!
+//! A name may have thousands of flaws and few distinct spans of versions: the kernel's flaws are
+//! fixed in batches. So a version is compared with each distinct span once, and the flaws only
+//! look up what came of it.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use vocab::{FixState, Installed, Severity};
+
+use crate::advisory::{
+    Advisory, Affected, Channel, CvssScore, Ecosystem, End, Family, Rating, Span, Verdict,
+};
+
+use super::decide::{Hit, Scene, place};
+use super::subject::{Map, Subject, subjects};
+use super::version::{Rule, is_modular, readable};
+use super::{Finding, Found, Report, Unjudged, Why};
+
+/// The advisories that concern one [base](Ecosystem::base), by the names that they name.
+#[derive(Debug)]
+pub struct Index {
+    base: Ecosystem,
+    family: Family,
+    names: Map<Arc<str>, Named>,
+}
+
+/// What is known of one name.
+#[derive(Debug, Default)]
+pub(super) struct Named {
+    /// Each once. First those that begin with the first version and end with a fix, by their fix: most
+    /// do, and where a version stands among them takes few comparisons.
+    pub(super) spans: Vec<Known>,
+    /// How many those are.
+    ordered: usize,
+    /// By CVE.
+    flaws: Vec<Flaw>,
+}
+
+/// A span, and the version that ends it for everyone of this release.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) span: Arc<Span>,
+    fixed: Option<Arc<str>>,
+}
+
+/// What is known of one flaw in one name.
+#[derive(Debug)]
+pub(super) struct Flaw {
+    cve: Arc<str>,
+    pub(super) claims: Vec<Claim>,
+    severity: Severity,
+    severity_source: Option<Arc<str>>,
+    cvss: Option<Arc<CvssScore>>,
+    published: Option<Timestamp>,
+}
+
+/// What one advisory says of it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Claim {
+    pub(super) advisory: Arc<str>,
+    pub(super) ecosystem: Arc<str>,
+    pub(super) channel: Channel,
+    /// Which of the name's spans.
+    pub(super) span: usize,
+    pub(super) stance: Option<FixState>,
+    pub(super) module: Option<Arc<str>>,
+    /// Whether it is about a package of a module, also where it does not say of which.
+    pub(super) modular: bool,
+}
+
+impl Known {
+    fn new(span: Span) -> Self {
+        let fixed = match &span.end {
+            End::Fixed(fixed) => Some(Arc::from(fixed.as_str())),
+            _ => None,
+        };
+        Known { span: Arc::new(span), fixed }
+    }
+}
+
+impl Index {
+    /// The index of all `advisories` that concern `base`. They may come from a stream: nothing of
+    /// them is kept but what matching needs.
+    pub fn new<A: AsRef<Advisory>>(
+        base: &Ecosystem,
+        advisories: impl IntoIterator<Item = A>,
+    ) -> Index {
+        let mut building = Building::default();
+        for advisory in advisories {
+            building.take(base, advisory.as_ref());
+        }
+        building.finish(base)
+    }
+
+    /// What it is for.
+    pub fn base(&self) -> &Ecosystem {
+        &self.base
+    }
+
+    /// How many names there are advisories for.
+    pub fn names(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Which of the flaws a set of packages has, and what of it cannot be judged.
+    pub fn judge(&self, packages: &[Installed]) -> Report {
+        let mut report = Report::default();
+        let Some(scheme) = self.family.scheme() else { return report };
+        let mut hits = Vec::new();
+        for subject in subjects(self.family, packages, |name| self.names.contains_key(name)) {
+            let epochs = self.family.writes_epochs() && !subject.epoch_unknown();
+            let rule = Rule { scheme, epochs };
+            match readable(scheme, subject.version) {
+                true => self.judge_one(&subject, rule, &mut hits, &mut report),
+                false => report.unjudged.push(unjudged(&subject, Why::UnreadableVersion)),
+            }
+        }
+        report.sort();
+        report
+    }
+
+    /// Where `version` lies, seen from each of a name's spans.
+    fn place_all(&self, rule: Rule, version: &str, named: &Named, hits: &mut Vec<Hit>) {
+        hits.clear();
+        // Their order is that of versions with epochs, if the family writes any.
+        let ordered = if rule.epochs == self.family.writes_epochs() { named.ordered } else { 0 };
+        let (ordered, others) = named.spans.split_at(ordered);
+        let is_past = |known: &Known| {
+            known.fixed.as_ref().is_some_and(|fixed| rule.compare(version, fixed).is_ge())
+        };
+        // Most packages are past the last of them, and then one comparison is enough.
+        let past = match ordered.last() {
+            Some(last) if is_past(last) => ordered.len(),
+            _ => ordered.partition_point(is_past),
+        };
+        hits.resize(past, Hit::After);
+        hits.resize(ordered.len(), Hit::Inside);
+        hits.extend(others.iter().map(|known| place(rule, version, &known.span)));
+    }
+
+    fn judge_one(
+        &self,
+        subject: &Subject<'_>,
+        rule: Rule,
+        hits: &mut Vec<Hit>,
+        report: &mut Report,
+    ) {
+        let elsewhere = subject.elsewhere(self.family);
+        let from_elsewhere = elsewhere.is_some();
+        if let Some(origin) = &elsewhere {
+            report.unjudged.push(unjudged(subject, Why::Elsewhere(origin.clone())));
+        }
+        let mut module_unknown = false;
+        let mut package = None;
+        let start = report.findings.len();
+        for name in &subject.names {
+            let Some((name, named)) = self.names.get_key_value(name.as_ref()) else { continue };
+            self.place_all(rule, subject.version, named, hits);
+            // Past every fix there is, and nothing else is said: so most packages are.
+            let past_all = hits.iter().all(|hit| *hit == Hit::After);
+            if past_all && !subject.is_modular() {
+                continue;
+            }
+            let mut scene = Scene::new(rule, subject, &named.spans, hits);
+            for flaw in &named.flaws {
+                let Some(decision) = scene.decide(flaw) else { continue };
+                let package = package
+                    .get_or_insert_with(|| Arc::new(subject.package(elsewhere.clone())))
+                    .clone();
+                let known = &named.spans[decision.claim.span];
+                report.findings.push(Finding {
+                    cve: flaw.cve.clone(),
+                    package,
+                    state: if from_elsewhere { FixState::Unknown } else { decision.state },
+                    fixed_version: known.fixed.clone().filter(|_| decision.has_fix),
+                    severity: flaw.severity,
+                    severity_source: flaw.severity_source.clone(),
+                    cvss: flaw.cvss.clone(),
+                    published: flaw.published,
+                    found: Found {
+                        advisory: decision.claim.advisory.clone(),
+                        ecosystem: decision.claim.ecosystem.clone(),
+                        name: name.clone(),
+                        names: self.family.names(),
+                        span: known.span.clone(),
+                    },
+                });
+            }
+            module_unknown |= scene.module_unknown;
+        }
+        if module_unknown {
+            report.unjudged.push(unjudged(subject, Why::ModuleUnknown));
+        }
+        if subject.names.len() > 1 {
+            merge(&mut report.findings, start, rule);
+        }
+    }
+}
+
+/// Several packages of one source may be named for one flaw: that is one finding, and of two
+/// fixes the later one.
+fn merge(findings: &mut Vec<Finding>, start: usize, rule: Rule) {
+    findings[start..].sort_by(|a, b| a.cve.cmp(&b.cve));
+    let mut several = findings.split_off(start).into_iter();
+    let Some(mut kept) = several.next() else { return };
+    for finding in several {
+        if finding.cve != kept.cve {
+            findings.push(std::mem::replace(&mut kept, finding));
+            continue;
+        }
+        let later = match (&kept.fixed_version, &finding.fixed_version) {
+            (Some(kept), Some(other)) => rule.compare(kept, other).is_lt(),
+            (kept, other) => kept.is_none() && other.is_some(),
+        };
+        let (one, other) = if later { (finding, kept) } else { (kept, finding) };
+        kept = one;
+        if other.severity > kept.severity {
+            kept.severity = other.severity;
+            kept.severity_source = other.severity_source;
+        }
+    }
+    findings.push(kept);
+}
+
+fn unjudged(subject: &Subject<'_>, why: Why) -> Unjudged {
+    Unjudged { source: subject.source().to_owned(), version: subject.version.to_owned(), why }
+}
+
+/// An index that is being built.
+#[derive(Default)]
+struct Building {
+    names: Map<Arc<str>, BuildingName>,
+    /// Each text once.
+    texts: Map<Arc<str>, ()>,
+}
+
+#[derive(Default)]
+struct BuildingName {
+    spans: Map<Span, usize>,
+    flaws: BTreeMap<Arc<str>, BuildingFlaw>,
+}
+
+#[derive(Default)]
+struct BuildingFlaw {
+    claims: Vec<Claim>,
+    verdict: Verdict,
+    published: Option<Timestamp>,
+}
+
+impl Building {
+    fn text(&mut self, text: &str) -> Arc<str> {
+        match self.texts.get_key_value(text) {
+            Some((known, ())) => known.clone(),
+            None => {
+                let new: Arc<str> = Arc::from(text);
+                self.texts.insert(new.clone(), ());
+                new
+            }
+        }
+    }
+
+    fn take(&mut self, base: &Ecosystem, advisory: &Advisory) {
+        if advisory.withdrawn.is_some() {
+            return;
+        }
+        for affected in &advisory.affected {
+            let (its_base, channel) = affected.ecosystem.base();
+            if its_base == *base {
+                self.take_affected(advisory, affected, channel);
+            }
+        }
+    }
+
+    fn take_affected(&mut self, advisory: &Advisory, affected: &Affected, channel: Channel) {
+        let id = self.text(&advisory.id);
+        let ecosystem = self.text(affected.ecosystem.as_str());
+        let module = affected.module.as_deref().map(|module| self.text(module));
+        let name = self.text(&affected.package);
+        let cves: Vec<Arc<str>> = advisory.flaws.iter().map(|cve| self.text(cve)).collect();
+        let named = self.names.entry(name).or_default();
+        let claims: Vec<Claim> = spans(affected)
+            .map(|(span, stance)| {
+                let next = named.spans.len();
+                let modular = module.is_some() || ends_in_a_module(&span);
+                Claim {
+                    modular,
+                    advisory: id.clone(),
+                    ecosystem: ecosystem.clone(),
+                    channel,
+                    span: *named.spans.entry(span).or_insert(next),
+                    stance,
+                    module: module.clone(),
+                }
+            })
+            .collect();
+        if claims.is_empty() {
+            return;
+        }
+        let alone = advisory.flaws.len() == 1;
+        for cve in cves {
+            let flaw = named.flaws.entry(cve.clone()).or_default();
+            flaw.claims.extend(claims.iter().cloned());
+            flaw.published = match (flaw.published, advisory.published) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+            if let Some(word) = affected.severity {
+                flaw.verdict.hear(&Rating::Word(word), alone);
+            }
+            for rated in &advisory.ratings {
+                match &rated.flaw {
+                    Some(of) if **of == *cve => flaw.verdict.hear(&rated.rating, true),
+                    Some(_) => {}
+                    None => flaw.verdict.hear(&rated.rating, alone),
+                }
+            }
+        }
+    }
+
+    fn finish(self, base: &Ecosystem) -> Index {
+        let family = base.family();
+        let mut sources: Map<String, Arc<str>> = Map::default();
+        let mut finish = |building: BuildingName| {
+            let (spans, places, ordered) = in_order(building.spans, family);
+            let flaws = building.flaws.into_iter().map(|(cve, mut flaw)| {
+                flaw.claims.iter_mut().for_each(|claim| claim.span = places[claim.span]);
+                flaw.claims.sort();
+                flaw.claims.dedup();
+                let (severity, source) = flaw.verdict.severity(family.signature());
+                let severity_source = source.map(|source| {
+                    sources.entry(source.to_owned()).or_insert_with(|| Arc::from(source)).clone()
+                });
+                let cvss = flaw.verdict.cvss().cloned().map(Arc::new);
+                let BuildingFlaw { claims, published, .. } = flaw;
+                Flaw { cve, claims, severity, severity_source, cvss, published }
+            });
+            Named {
+                flaws: flaws.collect(),
+                spans: spans.into_iter().map(Known::new).collect(),
+                ordered,
+            }
+        };
+        let names =
+            self.names.into_iter().map(|(name, building)| (name, finish(building))).collect();
+        Index { base: base.clone(), family, names }
+    }
+}
+
+/// The spans in the order that [`Named`] wants, the new place of each, and how many are ordered.
+fn in_order(spans: Map<Span, usize>, family: Family) -> (Vec<Span>, Vec<usize>, usize) {
+    let rule = family.scheme().map(|scheme| Rule { scheme, epochs: family.writes_epochs() });
+    let (mut ordered, mut others) = (Vec::new(), Vec::new());
+    for (span, place) in spans {
+        match (&span.end, rule) {
+            (End::Fixed(fixed), Some(rule))
+                if span.from.is_none() && readable(rule.scheme, fixed) =>
+            {
+                ordered.push((fixed.clone(), span, place));
+            }
+            _ => others.push((span, place)),
+        }
+    }
+    // By text where versions are equal, so that the order of advisories says nothing.
+    ordered.sort_by(|(a, ..), (b, ..)| {
+        rule.map_or(Ordering::Equal, |rule| rule.compare(a, b)).then_with(|| a.cmp(b))
+    });
+    others.sort();
+    let count = ordered.len();
+    let all = ordered.into_iter().map(|(_, span, place)| (span, place)).chain(others);
+    let (spans, old_places): (Vec<Span>, Vec<usize>) = all.unzip();
+    let mut places = vec![0; spans.len()];
+    for (new, old) in old_places.into_iter().enumerate() {
+        places[old] = new;
+    }
+    (spans, places, count)
+}
+
+fn ends_in_a_module(span: &Span) -> bool {
+    match &span.end {
+        End::Fixed(version) | End::FixedElsewhere(version) | End::Last(version) => {
+            is_modular(version)
+        }
+        End::Open => false,
+    }
+}
+
+/// The spans that say something, and what is said of each. A fix in version `0` says that there was
+/// never anything to fix; a package without any span is affected in a way that nobody can check.
+fn spans(affected: &Affected) -> impl Iterator<Item = (Span, Option<FixState>)> + '_ {
+    let never = |span: &&Span| !matches!(&span.end, End::Fixed(fixed) if fixed == "0");
+    let stance = affected.stance;
+    let unsaid =
+        affected.spans.is_empty().then(|| (Span::ALL, Some(stance.unwrap_or(FixState::Unknown))));
+    affected.spans.iter().filter(never).map(move |span| (span.clone(), stance)).chain(unsaid)
+}

@@ -1,0 +1,170 @@
+//! Kernels: which packages are one, and which of them runs.
+//!
+//! Several kernels may be installed at once, and only the one that was booted matters. What is
+//! built beside a kernel, its headers, modules and tools, would report every flaw of the kernel
+//! again on machines that do not run it; it does not count.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use vocab::Installed;
+
+use crate::advisory::Family;
+
+use super::version::without_epoch;
+
+/// What a kernel calls itself when it runs: what `uname -r` prints.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Boots(String);
+
+impl Boots {
+    /// Whether this is the kernel that runs.
+    pub fn is(&self, uname: &str) -> bool {
+        self.0 == uname
+    }
+}
+
+impl fmt::Display for Boots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// What a package has to do with a kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Nothing.
+    None,
+    /// It is one.
+    Image(Boots),
+    /// It was built with one, or merely depends on one.
+    Beside,
+}
+
+pub(super) fn role(family: Family, package: &Installed) -> Role {
+    match family {
+        Family::Debian | Family::Ubuntu => deb(family, package),
+        Family::AlmaLinux | Family::Rocky | Family::RedHat | Family::OpenEuler => rpm(package),
+        Family::Suse | Family::OpenSuse => suse(package),
+        Family::Alpine => apk(package),
+        Family::Other => Role::None,
+    }
+}
+
+/// The source that advisories name. Signed kernels are built from a source of their own.
+pub(super) fn source(family: Family, package: &Installed) -> Cow<'_, str> {
+    let said = package.source();
+    let Some(signed) = said.strip_prefix("linux-signed") else { return Cow::Borrowed(said) };
+    let rest = signed.strip_prefix('-').unwrap_or(signed);
+    let flavour = match family {
+        // `linux-signed-amd64`, `linux-signed-6.1-amd64`: the architecture is no part of it.
+        Family::Debian => rest.rsplit_once('-').map_or("", |(flavour, _)| flavour),
+        Family::Ubuntu => rest,
+        _ => return Cow::Borrowed(said),
+    };
+    match flavour {
+        "" => Cow::Borrowed("linux"),
+        flavour => Cow::Owned(format!("linux-{flavour}")),
+    }
+}
+
+fn digit(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_digit())
+}
+
+fn deb(family: Family, package: &Installed) -> Role {
+    let (name, source) = (package.name.as_str(), package.source());
+    let kernels = match source.strip_prefix("linux") {
+        Some("") => true,
+        Some(rest) if family == Family::Debian => {
+            rest.starts_with("-signed-") || rest.strip_prefix('-').is_some_and(digit)
+        }
+        // Dozens of flavours, each with sources of its own, and few other sources of such a name.
+        Some(rest) => {
+            rest.starts_with('-')
+                && name.starts_with("linux-")
+                && !["-base", "-firmware", "-sound-base", "-atm"]
+                    .iter()
+                    .any(|other| rest.starts_with(other))
+        }
+        None => false,
+    };
+    if !kernels {
+        return Role::None;
+    }
+    let Some(image) = name.strip_prefix("linux-image-") else { return Role::Beside };
+    let image = image.strip_prefix("unsigned-").unwrap_or(image);
+    let image = image.strip_suffix("-unsigned").unwrap_or(image);
+    // `linux-image-amd64` only depends on one, and `-dbg` cannot be booted.
+    match digit(image) && !image.ends_with("-dbg") {
+        true => Role::Image(Boots(image.to_owned())),
+        false => Role::Beside,
+    }
+}
+
+fn rpm(package: &Installed) -> Role {
+    let (name, source) = (package.name.as_str(), package.source());
+    let kernels = source == "kernel"
+        || (source.starts_with("kernel-") && source != "kernel-srpm-macros")
+        || (name.starts_with("kernel-") && name.ends_with("-core"));
+    if !kernels {
+        return Role::None;
+    }
+    let flavour = match name {
+        "kernel" | "kernel-core" => "",
+        _ => match name.strip_prefix("kernel-").and_then(|rest| rest.strip_suffix("-core")) {
+            // No hyphen: `kernel-modules-core` is no image.
+            Some(flavour) if !flavour.starts_with("modules") && !flavour.contains("-modules") => {
+                flavour
+            }
+            _ => return Role::Beside,
+        },
+    };
+    let base = format!("{}.{}", without_epoch(&package.version), package.arch);
+    let boots = match flavour {
+        "" | "uek" => base,
+        // Since release 9 the flavour is a suffix, before it was part of the release.
+        "rt" if base.contains(".rt") => base,
+        flavour => format!("{base}+{}", flavour.replace('-', "_")),
+    };
+    Role::Image(Boots(boots))
+}
+
+fn suse(package: &Installed) -> Role {
+    let name = package.name.as_str();
+    let source = package.source();
+    let kernels = name.starts_with("kernel-")
+        && source.starts_with("kernel-")
+        && !source.starts_with("kernel-firmware");
+    if !kernels {
+        return Role::None;
+    }
+    let flavour = name.trim_start_matches("kernel-").trim_end_matches("-base");
+    let version = without_epoch(&package.version);
+    // The last number counts rebuilds and is not part of what the kernel says of itself.
+    match (
+        ["default", "azure", "rt", "preempt", "64kb"].contains(&flavour),
+        version.rsplit_once('.'),
+    ) {
+        (true, Some((build, _))) => Role::Image(Boots(format!("{build}-{flavour}"))),
+        _ => Role::Beside,
+    }
+}
+
+fn apk(package: &Installed) -> Role {
+    const FLAVOURS: [&str; 9] =
+        ["lts", "virt", "rpi", "rpi2", "rpi4", "edge", "stable", "hardened", "openpax"];
+    let flavour = |name: &str| {
+        let rest = name.strip_prefix("linux-")?;
+        FLAVOURS.into_iter().find(|flavour| *flavour == rest)
+    };
+    match (flavour(package.source()), flavour(&package.name), package.version.rsplit_once("-r")) {
+        (None, None, _) => Role::None,
+        (_, Some(flavour), Some((version, build))) => {
+            Role::Image(Boots(format!("{version}-{build}-{flavour}")))
+        }
+        _ => Role::Beside,
+    }
+}

@@ -1,0 +1,221 @@
+//! Kernels, and old code that still runs: what is installed is not what runs.
+
+use std::collections::BTreeSet;
+
+use vocab::Installed;
+
+use super::fixtures::{fixed, on, packages, report, show, unfixed};
+use super::{Kernel, Running, Settled, awaits_boot, settle};
+use crate::advisory::{Advisory, Family};
+
+const NOTHING: [&str; 0] = [];
+
+fn settled(
+    family: (Family, &str),
+    before: &[Settled],
+    advisories: &[Advisory],
+    host: &[Installed],
+    kernel: Kernel<'_>,
+    old_code: &[&str],
+) -> Vec<Settled> {
+    let old_code: BTreeSet<String> = old_code.iter().map(|name| (*name).to_owned()).collect();
+    let findings = report(family.1, advisories, host).findings;
+    settle(family.0, before, &findings, host, &Running { kernel, old_code: &old_code })
+}
+
+fn told(settled: &[Settled]) -> Vec<String> {
+    settled.iter().map(|one| format!("{}: {}", show(&one.finding), one.exposure)).collect()
+}
+
+const DEBIAN: (Family, &str) = (Family::Debian, "Debian:12");
+
+fn debian_kernels() -> Vec<Installed> {
+    packages(&[
+        "linux-image-6.1.0-17-amd64 6.1.69-1 linux-signed-amd64 6.1.69+1",
+        "linux-image-6.1.0-18-amd64 6.1.76-1 linux-signed-amd64 6.1.76+1",
+        "linux-image-amd64 6.1.76-1 linux-signed-amd64 6.1.76+1",
+        "linux-headers-6.1.0-17-amd64 6.1.69-1 linux 6.1.69-1",
+        "linux-libc-dev 6.1.69-1 linux 6.1.69-1",
+    ])
+}
+
+#[test]
+fn the_running_kernel_counts_by_its_own_version_and_what_is_built_beside_it_does_not() {
+    let advisories = [on("DSA-1-1", &[fixed("Debian:12", "linux", "6.1.82-1")])];
+    let told = |kernel| told(&settled(DEBIAN, &[], &advisories, &debian_kernels(), kernel, &[]));
+    assert_eq!(
+        told(Kernel::Release("6.1.0-18-amd64")),
+        ["CVE-2026-0001 linux 6.1.76-1 fixed 6.1.82-1: open"]
+    );
+    assert_eq!(
+        told(Kernel::Release("6.1.0-17-amd64")),
+        ["CVE-2026-0001 linux 6.1.69-1 fixed 6.1.82-1: open"]
+    );
+    let report = report("Debian:12", &advisories, &debian_kernels());
+    assert_eq!(
+        report.findings.len(),
+        2,
+        "one for each image, none for headers or the meta package"
+    );
+    assert!(report.findings[0].explanation().ends_with("; this is the kernel 6.1.0-17-amd64"));
+}
+
+#[test]
+fn a_kernel_that_is_installed_and_not_booted_is_fixed_on_disk() {
+    let advisories = [on("DSA-1-1", &[fixed("Debian:12", "linux", "6.1.76-1")])];
+    let told = |kernel| told(&settled(DEBIAN, &[], &advisories, &debian_kernels(), kernel, &[]));
+    assert_eq!(
+        told(Kernel::Release("6.1.0-17-amd64")),
+        ["CVE-2026-0001 linux 6.1.69-1 fixed 6.1.76-1: fixed_on_disk"]
+    );
+    assert_eq!(told(Kernel::Release("6.1.0-18-amd64")), NOTHING, "closed by the restart");
+    let waits = |uname| {
+        awaits_boot(Family::Debian, &debian_kernels(), uname).map(|boots| boots.to_string())
+    };
+    assert_eq!(waits("6.1.0-17-amd64").as_deref(), Some("6.1.0-18-amd64"));
+    assert_eq!(waits("6.1.0-18-amd64"), None);
+}
+
+#[test]
+fn a_container_has_no_kernel_of_its_own() {
+    let advisories = [on("DSA-1-1", &[unfixed("Debian:12", "linux")])];
+    assert_eq!(
+        told(&settled(DEBIAN, &[], &advisories, &debian_kernels(), Kernel::Foreign, &[])),
+        NOTHING
+    );
+    assert_eq!(awaits_boot(Family::Debian, &debian_kernels(), "6.8.12-4-pve"), None);
+}
+
+#[test]
+fn where_nobody_knows_what_runs_the_newest_kernel_counts() {
+    let advisories = [on("DSA-1-1", &[unfixed("Debian:12", "linux")])];
+    for kernel in [Kernel::Unknown, Kernel::Release("6.99-custom")] {
+        assert_eq!(
+            told(&settled(DEBIAN, &[], &advisories, &debian_kernels(), kernel, &[])),
+            ["CVE-2026-0001 linux 6.1.76-1 affected: open"]
+        );
+    }
+}
+
+#[test]
+fn a_kernel_that_was_removed_while_it_runs_stays_until_the_restart() {
+    let advisories = [on("DSA-1-1", &[fixed("Debian:12", "linux", "6.1.76-1")])];
+    let mut host = debian_kernels();
+    let runs = Kernel::Release("6.1.0-17-amd64");
+    let before = settled(DEBIAN, &[], &advisories, &host, runs, &[]);
+    host.retain(|package| !package.name.contains("6.1.0-17"));
+    let after = settled(DEBIAN, &before, &advisories, &host, runs, &[]);
+    assert_eq!(told(&after), ["CVE-2026-0001 linux 6.1.69-1 fixed 6.1.76-1: fixed_on_disk"]);
+    let restarted = Kernel::Release("6.1.0-18-amd64");
+    assert_eq!(told(&settled(DEBIAN, &after, &advisories, &host, restarted, &[])), NOTHING);
+}
+
+#[test]
+fn each_distribution_names_its_kernels_in_its_own_way() {
+    let arch = |texts: &[&str], arch: &str| {
+        let mut packages = packages(texts);
+        packages.iter_mut().for_each(|package| package.arch = arch.to_owned());
+        packages
+    };
+    let ubuntu = packages(&[
+        "linux-image-5.15.0-91-generic 5.15.0-91.101 linux-signed 5.15.0-91.101",
+        "linux-modules-5.15.0-91-generic 5.15.0-91.101 linux 5.15.0-91.101",
+        "linux-image-unsigned-5.15.0-1050-aws 5.15.0-1050.55 linux-aws 5.15.0-1050.55",
+        "linux-generic 5.15.0.91.88 linux-meta 5.15.0.91.88",
+        "linux-firmware 20220329-1 linux-firmware 20220329-1",
+    ]);
+    let el9 = arch(
+        &[
+            "kernel 5.14.0-427.el9 kernel 5.14.0-427.el9",
+            "kernel-core 5.14.0-427.el9 kernel 5.14.0-427.el9",
+            "kernel-modules-core 5.14.0-427.el9 kernel 5.14.0-427.el9",
+            "kernel-tools 5.14.0-427.el9 kernel 5.14.0-427.el9",
+            "kernel-rt-core 5.14.0-427.el9 kernel 5.14.0-427.el9",
+            "bpftool 7.3.0-427.el9 kernel 5.14.0-427.el9",
+        ],
+        "x86_64",
+    );
+    let leap = packages(&[
+        "kernel-default 5.14.21-150500.55.44.1 kernel-default 5.14.21-150500.55.44.1",
+        "kernel-firmware-all 2023-1 kernel-firmware 2023-1",
+    ]);
+    let alpine =
+        packages(&["linux-lts 6.12.38-r0", "linux-lts-dev 6.12.38-r0 linux-lts 6.12.38-r0"]);
+    for (family, base, source, host, uname) in [
+        (Family::Ubuntu, "Ubuntu:22.04:LTS", "linux", &ubuntu, "5.15.0-91-generic"),
+        (Family::Ubuntu, "Ubuntu:22.04:LTS", "linux-aws", &ubuntu, "5.15.0-1050-aws"),
+        (Family::Rocky, "Rocky Linux:9", "kernel", &el9, "5.14.0-427.el9.x86_64"),
+        (Family::Rocky, "Rocky Linux:9", "kernel", &el9, "5.14.0-427.el9.x86_64+rt"),
+        (Family::AlmaLinux, "AlmaLinux:9", "kernel-core", &el9, "5.14.0-427.el9.x86_64"),
+        (
+            Family::OpenSuse,
+            "openSUSE:Leap 15.5",
+            "kernel-default",
+            &leap,
+            "5.14.21-150500.55.44-default",
+        ),
+        (Family::Alpine, "Alpine:v3.22", "linux-lts", &alpine, "6.12.38-0-lts"),
+    ] {
+        let advisories = [on("A-1", &[unfixed(base, source)])];
+        let settled = settled((family, base), &[], &advisories, host, Kernel::Release(uname), &[]);
+        assert_eq!(settled.len(), 1, "{base} {uname}: {:?}", told(&settled));
+        let boots = settled[0].finding.package.kernel.as_ref().unwrap();
+        assert!(boots.is(uname), "{boots} {uname}");
+    }
+    let firmware = [on("A-1", &[unfixed("Ubuntu:22.04:LTS", "linux-firmware")])];
+    assert_eq!(report("Ubuntu:22.04:LTS", &firmware, &ubuntu).findings.len(), 1, "no kernel");
+    let older = arch(&["kernel 3.10.0-1160.el7 kernel 3.10.0-1160.el7"], "x86_64");
+    let advisories = [on("A-1", &[unfixed("AlmaLinux:9", "kernel")])];
+    assert_eq!(report("AlmaLinux:9", &advisories, &older).findings.len(), 1, "no image beside it");
+    assert_eq!(
+        report("AlmaLinux:9", &advisories, &el9).findings.len(),
+        0,
+        "the image is beside it"
+    );
+}
+
+#[test]
+fn a_backported_kernel_is_marked() {
+    let advisories = [on("DSA-1-1", &[fixed("Debian:12", "linux", "6.1.82-1")])];
+    let host = packages(&[
+        "linux-image-6.6.13+bpo-amd64 6.6.13-1~bpo12+1 linux-signed-amd64 6.6.13+1~bpo12+1",
+    ]);
+    let report = report("Debian:12", &advisories, &host);
+    assert_eq!((report.findings.len(), report.unjudged.len()), (0, 1));
+}
+
+// Old code of other packages.
+
+#[test]
+fn a_library_is_fixed_on_disk_until_whoever_runs_it_is_restarted() {
+    let advisories = [on("DSA-1-1", &[fixed("Debian:12", "openssl", "3.0.11-1~deb12u2")])];
+    let old = packages(&["libssl3 3.0.11-1~deb12u1 openssl 3.0.11-1~deb12u1"]);
+    let new = packages(&["libssl3 3.0.11-1~deb12u2 openssl 3.0.11-1~deb12u2"]);
+    let at = |before: &[Settled], host: &[Installed], old_code: &[&str]| {
+        settled(DEBIAN, before, &advisories, host, Kernel::Unknown, old_code)
+    };
+    let open = at(&[], &old, &[]);
+    assert_eq!(
+        told(&open),
+        ["CVE-2026-0001 openssl 3.0.11-1~deb12u1 fixed 3.0.11-1~deb12u2: open"]
+    );
+    let on_disk = at(&open, &new, &["libssl3"]);
+    assert_eq!(
+        told(&on_disk),
+        ["CVE-2026-0001 openssl 3.0.11-1~deb12u1 fixed 3.0.11-1~deb12u2: fixed_on_disk"]
+    );
+    assert_eq!(at(&on_disk, &new, &["libssl3"]), on_disk, "and stays so");
+    assert_eq!(told(&at(&on_disk, &new, &[])), NOTHING);
+    assert_eq!(told(&at(&open, &new, &["other"])), NOTHING, "nobody ran it");
+    assert_eq!(told(&at(&on_disk, &old, &["libssl3"])), told(&open), "a downgrade opens it again");
+}
+
+#[test]
+fn a_flaw_that_was_never_there_does_not_linger() {
+    let advisories = [on("DSA-1-1", &[unfixed("Debian:12", "openssl")])];
+    let host = packages(&["openssl 3.0.11-1"]);
+    let open = settled(DEBIAN, &[], &advisories, &host, Kernel::Unknown, &[]);
+    assert_eq!(open.len(), 1);
+    // The advisory is taken back, nothing is installed, and old code of another update runs.
+    assert_eq!(told(&settled(DEBIAN, &open, &[], &host, Kernel::Unknown, &["openssl"])), NOTHING);
+}

@@ -1,0 +1,175 @@
+//! What holds for any advisories and any packages.
+
+use proptest::prelude::*;
+use vocab::{FixState, Installed};
+
+use super::fixtures::advisory;
+use super::touch::Touched;
+use super::{Index, Report};
+use crate::advisory::{Advisory, Affected, Ecosystem, End, Span};
+
+const BASE: &str = "Ubuntu:22.04:LTS";
+
+fn index(advisories: &[Advisory]) -> Index {
+    Index::new(&Ecosystem::new(BASE), advisories)
+}
+
+fn span() -> impl Strategy<Value = Span> {
+    let end = prop_oneof![
+        4 => "[1-5]".prop_map(End::Fixed),
+        1 => "[1-5]".prop_map(End::FixedElsewhere),
+        1 => "[1-5]".prop_map(End::Last),
+        2 => Just(End::Open),
+        1 => Just(End::Fixed("?".to_owned())),
+        1 => Just(End::Fixed("0".to_owned())),
+    ];
+    (proptest::option::of("[1-4]"), end).prop_map(|(from, end)| Span { from, end })
+}
+
+fn affected() -> impl Strategy<Value = Affected> {
+    let ecosystem = prop_oneof![
+        4 => Just(BASE),
+        2 => Just("Ubuntu:Pro:22.04:LTS"),
+        1 => Just("Ubuntu:24.04:LTS"),
+    ];
+    let stance = prop_oneof![
+        6 => Just(None),
+        1 => Just(Some(FixState::Deferred)),
+        1 => Just(Some(FixState::NotAffected)),
+    ];
+    let spans = proptest::collection::vec(span(), 0..3);
+    (ecosystem, "[abc]", spans, stance).prop_map(|(ecosystem, name, spans, stance)| {
+        let mut affected = Affected::new(ecosystem, &name);
+        affected.spans = spans;
+        affected.stance = stance;
+        affected
+    })
+}
+
+fn one(id: u32) -> impl Strategy<Value = Advisory> {
+    let cves = proptest::sample::subsequence(vec!["CVE-1", "CVE-2", "CVE-3"], 1..3);
+    (cves, proptest::collection::vec(affected(), 1..4))
+        .prop_map(move |(cves, affected)| advisory(&format!("USN-{id}-1"), &cves, &affected))
+}
+
+fn several() -> impl Strategy<Value = Vec<Advisory>> {
+    (0..5_u32).prop_flat_map(|count| (0..count).map(one).collect::<Vec<_>>())
+}
+
+fn packages() -> impl Strategy<Value = Vec<Installed>> {
+    let package = ("[xyz]", "[1-5]", "[abcd]").prop_map(|(name, version, source)| {
+        Installed::new(&name, &version, "amd64").with_source(&source, &version)
+    });
+    proptest::collection::vec(package, 0..5)
+}
+
+proptest! {
+    #[test]
+    fn the_order_of_advisories_says_nothing(
+        mut advisories in several(),
+        packages in packages(),
+    ) {
+        let report = index(&advisories).judge(&packages);
+        advisories.reverse();
+        prop_assert_eq!(index(&advisories).judge(&packages), report);
+    }
+
+    /// Why it is enough to judge again the part of a set that a change touches, with no more than
+    /// the advisories that name something of it.
+    #[test]
+    fn a_part_that_is_judged_again_makes_the_whole_right(
+        advisories in several(),
+        packages in packages(),
+        changed in proptest::option::of(one(0)),
+        base in proptest::sample::select(vec![BASE, "AlmaLinux:9"]),
+    ) {
+        let moved = |advisory: &Advisory| {
+            let mut advisory = advisory.clone();
+            for affected in &mut advisory.affected {
+                if affected.ecosystem.as_str() == BASE {
+                    affected.ecosystem = Ecosystem::new(base);
+                    // Packages have the names here that sources have elsewhere.
+                    if base != BASE {
+                        affected.package = affected.package.replace('a', "x").replace('b', "y");
+                    }
+                }
+            }
+            advisory
+        };
+        let base = Ecosystem::new(base);
+        let before: Vec<Advisory> = advisories.iter().map(moved).collect();
+        let changed = changed.as_ref().map(moved);
+        let rest = before.iter().filter(|advisory| advisory.id != "USN-0-1");
+        let after: Vec<Advisory> = rest.cloned().chain(changed.clone()).collect();
+
+        let mut touched = Touched::default();
+        touched.note(before.iter().find(|advisory| advisory.id == "USN-0-1"), changed.as_ref());
+        let part = touched.part(&base, &packages);
+        let names_some = |advisory: &&Advisory| {
+            advisory.affected.iter().any(|affected| part.names.contains(&affected.package))
+        };
+        let few: Vec<&Advisory> = after.iter().filter(names_some).collect();
+        let mut report = Index::new(&base, &before).judge(&packages);
+        report.renew(&part, Index::new(&base, few).judge(&part.of(&base, &packages)));
+        prop_assert_eq!(report, Index::new(&base, &after).judge(&packages));
+    }
+
+    /// Why it is enough to judge again what a change touches.
+    #[test]
+    fn a_change_that_does_not_touch_a_set_leaves_its_findings_as_they_are(
+        advisories in several(),
+        packages in packages(),
+        changed in proptest::option::of(one(0)),
+    ) {
+        let before = advisories.iter().find(|advisory| advisory.id == "USN-0-1");
+        let mut touched = Touched::default();
+        touched.note(before, changed.as_ref());
+        if !touched.touches(&Ecosystem::new(BASE), &packages) {
+            let rest = advisories.iter().filter(|advisory| advisory.id != "USN-0-1");
+            let after: Vec<Advisory> = rest.cloned().chain(changed.clone()).collect();
+            prop_assert_eq!(index(&after).judge(&packages), index(&advisories).judge(&packages));
+        }
+    }
+
+    #[test]
+    fn whoever_installs_the_fix_is_rid_of_the_flaw(
+        advisories in several(),
+        packages in packages(),
+    ) {
+        let index = index(&advisories);
+        for finding in index.judge(&packages).findings {
+            let Some(fixed) = finding.fixed_version.filter(|_| finding.state == FixState::Fixed)
+            else { continue };
+            let mended = [Installed::new(&finding.package.source, &fixed, "amd64")];
+            let still = index.judge(&mended).findings.into_iter().find(|other| {
+                other.cve == finding.cve && other.state == FixState::Fixed
+            });
+            // Only a later span of the same kind may bring it back.
+            if let Some(still) = still {
+                let later = still.fixed_version.expect("it is fixed");
+                prop_assert!(pkgver::deb::compare(&later, &fixed).is_gt());
+                prop_assert!(still.found.span.from.is_some());
+            }
+        }
+    }
+
+    #[test]
+    fn packages_are_judged_each_by_itself(advisories in several(), packages in packages()) {
+        let index = index(&advisories);
+        let mut singly: Vec<_> = packages
+            .iter()
+            .flat_map(|package| index.judge(std::slice::from_ref(package)).findings)
+            .map(|finding| (finding.cve, finding.package.source.clone(), finding.state))
+            .collect();
+        singly.sort();
+        singly.dedup();
+        let Report { findings, .. } = index.judge(&packages);
+        let mut together: Vec<_> = findings
+            .into_iter()
+            .map(|finding| (finding.cve, finding.package.source.clone(), finding.state))
+            .collect();
+        together.sort();
+        together.dedup();
+        prop_assert_eq!(together, singly);
+    }
+}

@@ -1,0 +1,489 @@
+//! What other matchers have stumbled over, one story each.
+
+use jiff::Timestamp;
+use vocab::{FixState, Severity};
+
+use super::fixtures::{
+    CVE, advisory, fixed, judged, on, package, packages, report, show, shown, spanning, stance,
+    unfixed,
+};
+use super::touch::{Touched, names};
+use super::{Suppression, Why, closes};
+use crate::advisory::{CvssScore, Ecosystem, End, Family, Names, Rated, Rating, Span};
+
+const NOTHING: [&str; 0] = [];
+
+// Which name.
+
+#[test]
+fn debian_names_sources_and_everything_built_from_one_is_found() {
+    let advisories = [on("DSA-1-1", &[fixed("Debian:12", "openssl", "3.0.11-1~deb12u2")])];
+    let host = packages(&[
+        "libssl3 3.0.11-1~deb12u1 openssl 3.0.11-1~deb12u1",
+        "openssl 3.0.11-1~deb12u1",
+        "libssl-doc 1 other 1",
+    ]);
+    let report = report("Debian:12", &advisories, &host);
+    assert_eq!(shown(&report), ["CVE-2026-0001 openssl 3.0.11-1~deb12u1 fixed 3.0.11-1~deb12u2"]);
+    let binaries: Vec<&str> =
+        report.findings[0].package.binaries.iter().map(|binary| binary.name.as_str()).collect();
+    assert_eq!(binaries, ["libssl3", "openssl"]);
+}
+
+#[test]
+fn alpine_names_the_origin() {
+    let advisories = [on("ALPINE-1", &[fixed("Alpine:v3.22", "openssl", "3.5.1-r0")])];
+    assert_eq!(
+        judged("Alpine:v3.22", &advisories, &["libssl3 3.5.0-r0 openssl 3.5.0-r0"]),
+        ["CVE-2026-0001 openssl 3.5.0-r0 fixed 3.5.1-r0"]
+    );
+}
+
+#[test]
+fn rocky_names_the_source_of_a_package_and_almalinux_the_package() {
+    let host = ["glibc-common 2.34-83.el9 glibc 2.34-83.el9"];
+    let rocky = [on("RLSA-1", &[fixed("Rocky Linux:9", "glibc", "0:2.34-100.el9")])];
+    let found = ["CVE-2026-0001 glibc 2.34-83.el9 fixed 0:2.34-100.el9"];
+    assert_eq!(judged("Rocky Linux:9", &rocky, &host), found);
+    let named = |name| [on("ALSA-1", &[fixed("AlmaLinux:9", name, "2.34-100.el9")])];
+    assert_eq!(judged("AlmaLinux:9", &named("glibc"), &host), NOTHING);
+    let found = ["CVE-2026-0001 glibc 2.34-83.el9 fixed 2.34-100.el9"];
+    assert_eq!(judged("AlmaLinux:9", &named("glibc-common"), &host), found);
+}
+
+#[test]
+fn packages_of_one_source_that_are_named_one_by_one_are_one_finding() {
+    let affected = ["openssl", "openssl-libs", "openssl-devel"]
+        .map(|name| fixed("AlmaLinux:9", name, "1:3.0.7-25.el9"));
+    let host = [
+        "openssl 1:3.0.7-24.el9 openssl 3.0.7-24.el9",
+        "openssl-libs 1:3.0.7-24.el9 openssl 3.0.7-24.el9",
+    ];
+    let report = report("AlmaLinux:9", &[on("ALSA-1", &affected)], &packages(&host));
+    assert_eq!(shown(&report), ["CVE-2026-0001 openssl 1:3.0.7-24.el9 fixed 1:3.0.7-25.el9"]);
+    assert_eq!(report.findings[0].package.binaries.len(), 2);
+    assert_eq!(report.findings[0].found.names, Names::Binary);
+}
+
+// Which version.
+
+#[test]
+fn the_sources_version_counts_and_not_that_of_a_rebuild() {
+    let advisories = [on("DSA-1-1", &[fixed("Debian:12", "zsh", "5.9-4+b2")])];
+    // By its own version the rebuild would seem fixed.
+    assert_eq!(
+        judged("Debian:12", &advisories, &["zsh 5.9-4+b3 zsh 5.9-4"]),
+        ["CVE-2026-0001 zsh 5.9-4 fixed 5.9-4+b2"]
+    );
+}
+
+#[test]
+fn a_package_may_have_another_epoch_than_its_source() {
+    let advisories = [on("DSA-1-1", &[fixed("Debian:12", "lvm2", "2.03.16-3")])];
+    let host = ["libdevmapper1.02.1 2:1.02.185-2 lvm2 2.03.16-2"];
+    assert_eq!(
+        judged("Debian:12", &advisories, &host),
+        ["CVE-2026-0001 lvm2 2.03.16-2 fixed 2.03.16-3"]
+    );
+}
+
+// Epochs.
+
+#[test]
+fn a_missing_epoch_is_zero_on_both_sides() {
+    let alma = [on("ALSA-1", &[fixed("AlmaLinux:9", "bash", "5.1.8-9.el9")])];
+    for installed in ["5.1.8-9.el9", "0:5.1.8-9.el9", "(none):5.1.8-9.el9"] {
+        let host = format!("bash {installed}");
+        assert_eq!(judged("AlmaLinux:9", &alma, &[&host]), NOTHING, "{installed}");
+    }
+    let rocky = [on("RLSA-1", &[fixed("Rocky Linux:9", "bash", "0:5.1.8-9.el9")])];
+    assert_eq!(judged("Rocky Linux:9", &rocky, &["bash 5.1.8-9.el9"]), NOTHING);
+    assert_eq!(judged("Rocky Linux:9", &rocky, &["bash (none):5.1.8-8.el9"]).len(), 1);
+}
+
+#[test]
+fn an_rpms_source_has_the_epoch_of_what_was_built_from_it_under_its_own_version() {
+    let advisories = [on("RLSA-1", &[fixed("Rocky Linux:9", "perl", "4:5.32.1-481.el9")])];
+    let host = [
+        "perl-Errno 1.30-481.el9 perl 5.32.1-481.el9",
+        "perl-interpreter 4:5.32.1-481.el9 perl 5.32.1-481.el9",
+    ];
+    assert_eq!(judged("Rocky Linux:9", &advisories, &host), NOTHING);
+    // Nothing tells the epoch: it is left out, and the finding says so.
+    let old = packages(&["perl-Errno 1.30-480.el9 perl 5.32.1-480.el9"]);
+    let report = report("Rocky Linux:9", &advisories, &old);
+    assert_eq!(shown(&report), ["CVE-2026-0001 perl 5.32.1-480.el9 fixed 4:5.32.1-481.el9"]);
+    assert!(report.findings[0].explanation().contains("epochs were left out"));
+    let alone = ["perl-Errno 1.30-481.el9 perl 5.32.1-481.el9"];
+    assert_eq!(judged("Rocky Linux:9", &advisories, &alone), NOTHING);
+}
+
+#[test]
+fn where_a_feed_writes_no_epochs_they_are_left_out() {
+    let advisories = [on("OESA-1", &[fixed("openEuler:24.03-LTS", "openssl", "3.0.12-2.oe2403")])];
+    let judged = |version| {
+        judged("openEuler:24.03-LTS", &advisories, &[&format!("openssl {version}")]).len()
+    };
+    assert_eq!((judged("1:3.0.12-1.oe2403"), judged("1:3.0.12-2.oe2403")), (1, 0));
+}
+
+// Several advisories for one CVE.
+
+#[test]
+fn of_several_fixes_the_highest_wins_in_whatever_order_they_come() {
+    let first = on("DSA-1-1", &[fixed("Debian:12", "curl", "7.88.1-10+deb12u4")]);
+    let second = on("DSA-2-1", &[fixed("Debian:12", "curl", "7.88.1-10+deb12u5")]);
+    for advisories in [[first.clone(), second.clone()], [second, first]] {
+        for installed in ["7.88.1-10", "7.88.1-10+deb12u4"] {
+            assert_eq!(
+                judged("Debian:12", &advisories, &[&format!("curl {installed}")]),
+                [format!("CVE-2026-0001 curl {installed} fixed 7.88.1-10+deb12u5")]
+            );
+        }
+        assert_eq!(judged("Debian:12", &advisories, &["curl 7.88.1-10+deb12u5"]), NOTHING);
+    }
+}
+
+#[test]
+fn spans_of_one_advisory_stand_side_by_side() {
+    let mut affected = fixed("Debian:12", "x", "1.5-1");
+    affected.spans.push(Span { from: Some("2.0-1".to_owned()), end: End::Open });
+    affected
+        .spans
+        .push(Span { from: Some("1.8-1".to_owned()), end: End::Last("1.9-1".to_owned()) });
+    let advisories = [on("DEBIAN-1", &[affected])];
+    let judged = |version: &str| judged("Debian:12", &advisories, &[&format!("x {version}")]);
+    assert_eq!(judged("1.4-1"), ["CVE-2026-0001 x 1.4-1 fixed 1.5-1"]);
+    assert_eq!(judged("1.6-1"), NOTHING);
+    assert_eq!(judged("1.9-1"), ["CVE-2026-0001 x 1.9-1 affected"]);
+    assert_eq!(judged("1.9-2"), NOTHING);
+    assert_eq!(judged("2.1-1"), ["CVE-2026-0001 x 2.1-1 affected"]);
+}
+
+// The distribution's states.
+
+#[test]
+fn each_state_of_a_flaw_is_told_apart() {
+    for (said, shown) in [
+        (FixState::Affected, "affected"),
+        (FixState::Deferred, "deferred"),
+        (FixState::WontFix, "wont_fix"),
+        (FixState::Unimportant, "unimportant"),
+        (FixState::EndOfLife, "end_of_life"),
+        (FixState::Unknown, "unknown"),
+    ] {
+        let advisories = [on("DEBIAN-1", &[stance(unfixed("Debian:12", "tar"), said)])];
+        assert_eq!(
+            judged("Debian:12", &advisories, &["tar 1.34-1"]),
+            [format!("CVE-2026-0001 tar 1.34-1 {shown}")]
+        );
+    }
+}
+
+#[test]
+fn not_affected_is_never_a_finding_whatever_else_is_said() {
+    let advisories = [
+        on("DEBIAN-1", &[stance(unfixed("Debian:12", "xz-utils"), FixState::NotAffected)]),
+        on("DSA-1-1", &[fixed("Debian:12", "xz-utils", "5.6.1-1")]),
+    ];
+    assert_eq!(judged("Debian:12", &advisories, &["xz-utils 5.4.1-0.2"]), NOTHING);
+}
+
+#[test]
+fn a_deferral_is_stale_once_the_release_has_the_fix() {
+    let advisories = [
+        on("DEBIAN-1", &[stance(unfixed("Debian:12", "perl"), FixState::Deferred)]),
+        on("DSA-1-1", &[fixed("Debian:12", "perl", "5.36.0-7+deb12u3")]),
+    ];
+    assert_eq!(
+        judged("Debian:12", &advisories, &["perl 5.36.0-7"]),
+        ["CVE-2026-0001 perl 5.36.0-7 fixed 5.36.0-7+deb12u3"]
+    );
+    assert_eq!(judged("Debian:12", &advisories, &["perl 5.36.0-7+deb12u3"]), NOTHING);
+}
+
+#[test]
+fn a_fix_in_another_release_ends_the_flaw_but_is_not_offered() {
+    let span = Span { from: None, end: End::FixedElsewhere("1:1.3-2".to_owned()) };
+    let advisories = [on("DEBIAN-1", &[spanning("Debian:12", "zlib", span)])];
+    let host = packages(&["zlib1g 1:1.2.13-1 zlib 1:1.2.13-1"]);
+    let report = report("Debian:12", &advisories, &host);
+    assert_eq!(shown(&report), ["CVE-2026-0001 zlib 1:1.2.13-1 affected"]);
+    assert_eq!(
+        report.findings[0].explanation(),
+        "DEBIAN-1 for Debian:12 names the source package `zlib`: 1:1.2.13-1 is older than 1:1.3-2, \
+         which fixes it in another release only"
+    );
+    assert_eq!(judged("Debian:12", &advisories, &["zlib 1:1.3-2"]), NOTHING);
+}
+
+#[test]
+fn a_fix_in_version_zero_says_never_affected() {
+    let mut advisories = vec![on("ALPINE-1", &[fixed("Alpine:v3.22", "lua", "0")])];
+    assert_eq!(judged("Alpine:v3.22", &advisories, &["lua 5.4.7-r0"]), NOTHING);
+    // It takes nothing back that another statement says.
+    advisories.push(on("ALPINE-2", &[fixed("Alpine:v3.22", "lua", "5.4.8-r0")]));
+    assert_eq!(judged("Alpine:v3.22", &advisories, &["lua 5.4.7-r0"]).len(), 1);
+}
+
+#[test]
+fn code_that_is_not_built_can_be_set_aside_with_a_reason_for_a_time() {
+    let advisories = [on("DEBIAN-1", &[unfixed("Debian:12", "zlib")])];
+    let report = report("Debian:12", &advisories, &packages(&["zlib 1:1.2.13-1"]));
+    let time = |text: &str| text.parse::<Timestamp>().unwrap();
+    let suppression = Suppression {
+        cve: CVE.to_owned(),
+        source: Some("zlib".to_owned()),
+        reason: "MiniZip is not built".to_owned(),
+        until: Some(time("2027-01-01T00:00:00Z")),
+    };
+    let covers =
+        |suppression: &Suppression, now| suppression.covers(&report.findings[0], time(now));
+    assert!(covers(&suppression, "2026-12-31T23:59:59Z"));
+    assert!(!covers(&suppression, "2027-01-01T00:00:00Z"));
+    let other = Suppression { source: Some("minizip".to_owned()), ..suppression };
+    assert!(!covers(&other, "2026-12-31T00:00:00Z"));
+}
+
+// Modules.
+
+#[test]
+fn streams_of_a_module_are_never_compared_with_each_other() {
+    let with_module = |stream: Option<&str>| {
+        let version = "1:18.14.2-3.module_el9.2.0+30+e3312493";
+        let mut affected = fixed("AlmaLinux:9", "nodejs", version);
+        affected.module = stream.map(str::to_owned);
+        [on("ALSA-1", &[affected])]
+    };
+    let installed = |version: &str, module: Option<&str>| {
+        let mut package = package(&format!("nodejs {version}"));
+        package.module = module.map(str::to_owned);
+        vec![package]
+    };
+    let count = |advisories: &[_], host: &[_]| {
+        let report = report("AlmaLinux:9", advisories, host);
+        (report.findings.len(), report.unjudged.len())
+    };
+    let eighteen = with_module(Some("nodejs:18"));
+    let old = "1:18.12.1-1.module_el9.1.0+16+91bc168f";
+    assert_eq!(count(&eighteen, &installed(old, Some("nodejs:18"))), (1, 0));
+    assert_eq!(count(&eighteen, &installed(old, Some("nodejs:18:9020:rhel9"))), (1, 0));
+    // Another stream, and no stream at all: neither is older or newer than this one.
+    let sixteen = "1:16.20.2-1.module_el9.2.0+40+aaaa";
+    assert_eq!(count(&eighteen, &installed(sixteen, Some("nodejs:16"))), (0, 0));
+    assert_eq!(count(&eighteen, &installed("1:16.20.2-1.el9", None)), (0, 0));
+    let plain = [on("ALSA-2", &[fixed("AlmaLinux:9", "nodejs", "1:16.20.2-8.el9")])];
+    assert_eq!(count(&plain, &installed(sixteen, Some("nodejs:16"))), (0, 0));
+    // Without a stream the same build of the modules decides, and otherwise nobody can.
+    let unnamed = with_module(None);
+    let same = "1:18.14.2-2.module_el9.2.0+29+de583a0b";
+    assert_eq!(count(&unnamed, &installed(same, Some("nodejs:18"))), (1, 0));
+    assert_eq!(count(&unnamed, &installed(old, Some("nodejs:18"))), (0, 1));
+}
+
+// Subscriptions.
+
+#[test]
+fn a_fix_for_subscribers_only_is_a_state_of_its_own() {
+    let pro = |version| fixed("Ubuntu:Pro:22.04:LTS", "redis", version);
+    let esm =
+        [on("UBUNTU-1", &[unfixed("Ubuntu:22.04:LTS", "redis"), pro("5:6.0.16-1ubuntu1+esm1")])];
+    let base = "Ubuntu:22.04:LTS";
+    assert_eq!(
+        judged(base, &esm, &["redis 5:6.0.16-1ubuntu1"]),
+        ["CVE-2026-0001 redis 5:6.0.16-1ubuntu1 subscription 5:6.0.16-1ubuntu1+esm1"]
+    );
+    assert_eq!(judged(base, &esm, &["redis 5:6.0.16-1ubuntu1+esm1"]), NOTHING);
+    // Where everyone gets a fix, that of the subscribers says nothing more.
+    let both = [on(
+        "UBUNTU-1",
+        &[fixed(base, "redis", "5:6.0.16-1ubuntu1.1"), pro("5:6.0.16-1ubuntu1.1+esm1")],
+    )];
+    assert_eq!(judged(base, &both, &["redis 5:6.0.16-1ubuntu1.1"]), NOTHING);
+    assert_eq!(
+        judged(base, &both, &["redis 5:6.0.16-1ubuntu1"]),
+        ["CVE-2026-0001 redis 5:6.0.16-1ubuntu1 fixed 5:6.0.16-1ubuntu1.1"]
+    );
+    let only = [on("USN-1-1", &[pro("5:6.0.16-1ubuntu1+esm1")])];
+    assert!(judged(base, &only, &["redis 5:6.0.16-1ubuntu1"])[0].contains("subscription"));
+}
+
+// Packages from elsewhere.
+
+#[test]
+fn a_package_from_elsewhere_is_marked_instead_of_matched_blindly() {
+    let advisories = [on("DSA-1-1", &[fixed("Debian:12", "php8.2", "8.2.20-1~deb12u1")])];
+    let from = |version: &str, origin: Option<&str>| {
+        let mut package = package(&format!("php8.2 {version}"));
+        package.origin = origin.map(str::to_owned);
+        report("Debian:12", &advisories, &[package])
+    };
+    let own = from("8.2.18-1~deb12u1", Some("Debian"));
+    assert_eq!((own.findings[0].state, own.unjudged.len()), (FixState::Fixed, 0));
+    let unknown_origin = from("8.2.18-1~deb12u1", None);
+    assert_eq!(unknown_origin.findings[0].state, FixState::Fixed);
+    let sury = from("8.2.18-1+0~20240101.1+debian12~1.gbp", Some("deb.sury.org"));
+    assert_eq!(sury.findings[0].state, FixState::Unknown);
+    assert!(sury.findings[0].explanation().ends_with(
+        "; but it is from deb.sury.org and not from the distribution, so this is not certain"
+    ));
+    // It seems fixed, and only looks so: not clean, but not judged.
+    for (version, origin, shown) in [
+        ("8.4.1-1+0~2024+debian12~1.gbp", Some("deb.sury.org"), "deb.sury.org"),
+        ("8.4.1-1~bpo12+1", None, "backports"),
+        ("8.4.1-1~bpo12+1", Some("Debian Backports"), "Debian Backports"),
+        ("9:8.4.1-1+rpt1", None, "Raspberry Pi"),
+    ] {
+        let report = from(version, origin);
+        assert_eq!(report.findings, [], "{version}");
+        assert_eq!(report.unjudged[0].why, Why::Elsewhere(shown.to_owned()), "{version}");
+    }
+}
+
+// The ecosystem of each entry.
+
+#[test]
+fn only_entries_of_the_same_release_count() {
+    let advisories = [on(
+        "ALSA-1",
+        &[fixed("AlmaLinux:8", "bash", "4.4-9.el8"), fixed("AlmaLinux:9", "bash", "5.1-9.el9")],
+    )];
+    assert_eq!(
+        judged("AlmaLinux:9", &advisories, &["bash 5.1-8.el9"]),
+        ["CVE-2026-0001 bash 5.1-8.el9 fixed 5.1-9.el9"]
+    );
+    let flood = [on("DEBIAN-1", &[unfixed("Debian", "bash"), unfixed("Debian:13", "bash")])];
+    assert_eq!(judged("Debian:12", &flood, &["bash 5.1-8"]), NOTHING);
+    let fips = [on("USN-1-1", &[fixed("Ubuntu:Pro:FIPS:22.04:LTS", "openssl", "9")])];
+    assert_eq!(judged("Ubuntu:22.04:LTS", &fips, &["openssl 3.0.2-0ubuntu1"]), NOTHING);
+}
+
+#[test]
+fn what_was_taken_back_matches_nothing() {
+    let mut advisory = on("DSA-1-1", &[unfixed("Debian:12", "bash")]);
+    advisory.withdrawn = Some(Timestamp::UNIX_EPOCH);
+    assert_eq!(judged("Debian:12", &[advisory], &["bash 5.1-8"]), NOTHING);
+}
+
+// Severity.
+
+#[test]
+fn the_distributions_word_counts_then_cvss_then_unknown() {
+    let vector = "CVSS:3.1/AV:N/AC:L/PR:N/UI:N/S:U/C:H/I:H/A:H";
+    let score = Rating::Cvss(CvssScore::of(vector).unwrap());
+    let word = |severity| Rating::Word(severity);
+    let severity = |ratings: &[(Option<&str>, Rating)], urgency: Option<Severity>| {
+        let mut affected = unfixed("Ubuntu:22.04:LTS", "curl");
+        affected.severity = urgency;
+        let mut said = advisory("USN-1-1", &[CVE, "CVE-2026-0002"], &[affected]);
+        said.ratings = ratings
+            .iter()
+            .map(|(flaw, rating)| Rated { flaw: flaw.map(str::to_owned), rating: rating.clone() })
+            .collect();
+        let report = report("Ubuntu:22.04:LTS", &[said], &packages(&["curl 7.81.0-1"]));
+        let source = report.findings[0].severity_source.as_deref().unwrap_or("nobody").to_owned();
+        format!("{} by {source}", report.findings[0].severity)
+    };
+    assert_eq!(severity(&[], None), "unknown by nobody");
+    assert_eq!(severity(&[(None, score.clone())], None), "critical by cvss:3.1");
+    let both = [(None, score.clone()), (None, word(Severity::Medium))];
+    assert_eq!(severity(&both, None), "medium by ubuntu");
+    let each = [(Some(CVE), word(Severity::Low)), (Some("CVE-2026-0002"), word(Severity::High))];
+    assert_eq!(severity(&each, None), "low by ubuntu");
+    assert_eq!(severity(&[(None, score)], Some(Severity::High)), "high by ubuntu");
+}
+
+// What cannot be read.
+
+#[test]
+fn a_version_that_cannot_be_read_is_unknown_and_not_silence() {
+    let advisories = [on("DSA-1-1", &[fixed("Debian:12", "bash", "see notes")])];
+    let found = report("Debian:12", &advisories, &packages(&["bash 5.2-1"]));
+    assert_eq!(shown(&found), ["CVE-2026-0001 bash 5.2-1 unknown"]);
+    assert_eq!(
+        found.findings[0].explanation(),
+        "DSA-1-1 for Debian:12 names the source package `bash`, but does not say in a way that can \
+         be read whether 5.2-1 is affected"
+    );
+    let nothing_said = [on("DSA-1-1", &[crate::advisory::Affected::new("Debian:12", "bash")])];
+    assert_eq!(
+        judged("Debian:12", &nothing_said, &["bash 5.2-1"]),
+        ["CVE-2026-0001 bash 5.2-1 unknown"]
+    );
+    let advisories = [on("DSA-1-1", &[fixed("Debian:12", "bash", "5.2-2")])];
+    let odd = report("Debian:12", &advisories, &packages(&["bash <none>"]));
+    assert_eq!((odd.findings.len(), &odd.unjudged[0].why), (0, &Why::UnreadableVersion));
+}
+
+#[test]
+fn a_feed_of_fixes_only_says_so() {
+    assert!(!Family::Alpine.lists_unfixed() && Family::Debian.lists_unfixed());
+}
+
+// How it was found, what closes it, what touches it.
+
+#[test]
+fn a_finding_says_how_it_was_found() {
+    let advisories = [on("DSA-1-1", &[fixed("Debian:12", "curl", "7.88.1-10+deb12u5")])];
+    let report = report("Debian:12", &advisories, &packages(&["curl 7.88.1-10"]));
+    assert_eq!(
+        report.findings[0].explanation(),
+        "DSA-1-1 for Debian:12 names the source package `curl`: 7.88.1-10 is older than \
+         7.88.1-10+deb12u5, which fixes it"
+    );
+    let text = serde_json::to_string(&report).unwrap();
+    assert_eq!(serde_json::from_str::<super::Report>(&text).unwrap(), report);
+}
+
+#[test]
+fn an_update_closes_what_it_brings_the_fix_for_wherever_it_comes_from() {
+    let advisories = [on("DSA-1-1", &[fixed("Debian:12", "lvm2", "2.03.16-3")])];
+    let closing = |host: &str, name: &str, candidate: &str| {
+        let report = report("Debian:12", &advisories, &packages(&[host]));
+        assert_eq!(report.findings.len(), 1, "{}", show(&report.findings[0]));
+        closes(&report.findings[0], Family::Debian, name, candidate)
+    };
+    let host = "lvm2 2.03.16-2+b1 lvm2 2.03.16-2";
+    assert_eq!(closing(host, "lvm2", "2.03.16-2+b9"), Some(false));
+    assert_eq!(closing(host, "lvm2", "2.03.16-3"), Some(true));
+    assert_eq!(closing(host, "lvm2", "2.03.22-1"), Some(true));
+    assert_eq!(closing(host, "other", "2.03.22-1"), None);
+    let other_epoch = "liblvm 2:2.03.16-2 lvm2 2.03.16-2";
+    assert_eq!(closing(other_epoch, "liblvm", "2:2.03.16-2+b1"), Some(false));
+    assert_eq!(closing(other_epoch, "liblvm", "2:2.03.16-3"), Some(true));
+    let unlike = "libdevmapper1.02.1 2:1.02.185-2 lvm2 2.03.16-2";
+    assert_eq!(closing(unlike, "libdevmapper1.02.1", "2:1.02.185-3"), None);
+}
+
+#[test]
+fn a_change_touches_only_the_sets_that_carry_a_name_of_it() {
+    let base = Ecosystem::new("Ubuntu:22.04:LTS");
+    let before = on(
+        "USN-1-1",
+        &[fixed("Ubuntu:22.04:LTS", "curl", "1"), fixed("Ubuntu:24.04:LTS", "x", "1")],
+    );
+    let mut after = before.clone();
+    after.affected.push(fixed("Ubuntu:Pro:22.04:LTS", "linux-aws", "2"));
+    let touched = |before, after| {
+        let mut touched = Touched::default();
+        touched.note(before, after);
+        touched
+    };
+    assert_eq!(touched(Some(&before), Some(&before)), Touched::default());
+    let one = touched(Some(&before), Some(&after));
+    assert_eq!(one.names(&base).collect::<Vec<_>>(), ["linux-aws"]);
+    let all = touched(None, Some(&after));
+    assert_eq!(all.names(&base).collect::<Vec<_>>(), ["curl", "linux-aws"]);
+    assert_eq!(touched(Some(&after), None), all);
+    let mut worse = after.clone();
+    worse.ratings.push(Rated { flaw: None, rating: Rating::Word(Severity::High) });
+    assert_eq!(touched(Some(&after), Some(&worse)), all);
+
+    let aws = packages(&[
+        "linux-image-5.15.0-1-aws 5.15.0-1.1 linux-signed-aws 5.15.0-1.1",
+        "libcurl4 1-1 curl 1-1",
+    ]);
+    assert!(names(&base, &aws).iter().eq(["curl", "linux-aws"]), "what a set is asked for by");
+    assert!(one.touches(&base, &aws) && !one.touches(&base, &packages(&["curl 1-1"])));
+    assert!(!one.touches(&Ecosystem::new("Ubuntu:24.04:LTS"), &aws));
+}

@@ -1,0 +1,126 @@
+//! Versions as feeds and hosts write them: which can be read, and how they are compared.
+
+use std::cmp::Ordering;
+
+use pkgver::Scheme;
+
+/// How the versions of one ecosystem are compared.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rule {
+    pub(super) scheme: Scheme,
+    /// Whether epochs count.
+    pub(super) epochs: bool,
+}
+
+impl Rule {
+    pub(super) fn compare(self, a: &str, b: &str) -> Ordering {
+        let (a, b) = (without_none(a), without_none(b));
+        match self.epochs {
+            true => self.scheme.compare(a, b),
+            false => self.scheme.compare(without_epoch(a), without_epoch(b)),
+        }
+    }
+}
+
+/// A query prints `(none)` for an epoch that is not there.
+fn without_none(version: &str) -> &str {
+    version.strip_prefix("(none):").unwrap_or(version)
+}
+
+/// `1.2-3` of `4:1.2-3`.
+pub(super) fn without_epoch(version: &str) -> &str {
+    let version = without_none(version);
+    match version.split_once(':') {
+        Some((epoch, rest)) if epoch.bytes().all(|byte| byte.is_ascii_digit()) => rest,
+        _ => version,
+    }
+}
+
+/// Whether a text can be a version at all. Any two texts have an order; this keeps us from
+/// believing in it where one of them is `<unfixed>` or a remark.
+pub(super) fn readable(scheme: Scheme, version: &str) -> bool {
+    let rest = without_epoch(version);
+    let extra = match scheme {
+        Scheme::Deb => ".+~-:",
+        Scheme::Rpm | Scheme::Pacman => "._+~^-:@",
+        Scheme::Apk => "._~-",
+    };
+    let legal = |byte: u8| {
+        extra.as_bytes().contains(&byte)
+            || byte.is_ascii_digit()
+            || byte.is_ascii_lowercase()
+            || (byte.is_ascii_uppercase() && scheme != Scheme::Apk)
+    };
+    let starts = match scheme {
+        Scheme::Deb | Scheme::Apk => rest.starts_with(|c: char| c.is_ascii_digit()),
+        Scheme::Rpm | Scheme::Pacman => rest.starts_with(|c: char| c.is_ascii_alphanumeric()),
+    };
+    starts && rest.bytes().all(legal)
+}
+
+/// Whether a version belongs to a module: `1.module_el9.1.0+16+91bc168f`, `module+el8.9.0+…`.
+pub(super) fn is_modular(version: &str) -> bool {
+    module_token(version).is_some()
+}
+
+/// The build of the modules that a version was made for: `module_el9.1.0`.
+pub(super) fn module_token(version: &str) -> Option<&str> {
+    let start = version.find("module_el").or_else(|| version.find("module+el"))?;
+    let token = &version[start..];
+    // The first plus sign of `module+el` is part of it.
+    let end = token[7..].find('+').map_or(token.len(), |end| end + 7);
+    Some(&token[..end])
+}
+
+/// `nodejs:18` of `nodejs:18:9020020230327120022:rhel9`.
+pub(super) fn stream(label: &str) -> &str {
+    match label.match_indices(':').nth(1) {
+        Some((end, _)) => &label[..end],
+        None => label,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_version_is_not_taken_for_one() {
+        for (scheme, good) in [
+            (Scheme::Deb, "1:9.2p1-2+deb12u3"),
+            (Scheme::Deb, "2.36-9+deb12u4~bpo11+1"),
+            (Scheme::Rpm, "0:4.18.0-553.30.1.el8_10"),
+            (Scheme::Rpm, "(none):1.0-1"),
+            (Scheme::Rpm, "1:18.12.1-1.module_el9.1.0+16+91bc168f"),
+            (Scheme::Apk, "2.4.68_git20240101-r0"),
+        ] {
+            assert!(readable(scheme, good), "{good}");
+        }
+        for scheme in [Scheme::Deb, Scheme::Rpm, Scheme::Apk] {
+            for bad in ["", "<unfixed>", "see notes", "1.0 (maybe)", "ü1", "-", "?"] {
+                assert!(!readable(scheme, bad), "{scheme} {bad:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_missing_epoch_is_zero_however_it_is_spelled() {
+        let rule = Rule { scheme: Scheme::Rpm, epochs: true };
+        for (a, b) in [("(none):1.0-1", "0:1.0-1"), ("1.0-1", "0:1.0-1"), ("1.0-1", "(none):1.0-1")]
+        {
+            assert_eq!(rule.compare(a, b), Ordering::Equal, "{a} {b}");
+        }
+        assert_eq!(rule.compare("9-1", "1:1-1"), Ordering::Less);
+        let without = Rule { epochs: false, ..rule };
+        assert_eq!(without.compare("9-1", "1:1-1"), Ordering::Greater);
+    }
+
+    #[test]
+    fn a_modules_build_is_found_in_a_release() {
+        assert_eq!(module_token("1-1.module_el9.1.0+16+91bc168f"), Some("module_el9.1.0"));
+        assert_eq!(module_token("1-1.module+el8.9.0+1607+4ba12bea"), Some("module+el8.9.0"));
+        assert_eq!(module_token("1-1.el9"), None);
+        assert_eq!(stream("nodejs:18:9020020230327120022:rhel9"), "nodejs:18");
+        assert_eq!(stream("nodejs:18"), "nodejs:18");
+    }
+}

@@ -1,0 +1,84 @@
+//! How much memory a large feed takes: `cargo xtask bench memory`.
+//!
+//! A feed of 300,000 records is written to the disk and read, and the most memory that was in use
+//! while it was read must not grow with its size.
+
+#![expect(clippy::print_stdout, reason = "the figure is what it is for")]
+#![expect(clippy::disallowed_methods, reason = "it says how long the reading took")]
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::time::Instant;
+
+use feed::{Feed, Kind};
+
+const RECORDS: u32 = 300_000;
+/// The most that reading may add. A table of contents has to be kept for an archive.
+const MIB_MAX: u64 = 24;
+const MIB_MAX_ARCHIVE: u64 = 256;
+
+fn main() -> io::Result<()> {
+    // `cargo test --benches` only wants to know that it starts.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        return Ok(());
+    }
+    let folder =
+        std::env::temp_dir().join(format!("fleetmend-bench-memory-{}", std::process::id()));
+    fs::create_dir_all(&folder)?;
+    let outcome = measure(&folder);
+    fs::remove_dir_all(&folder)?;
+    outcome
+}
+
+fn measure(folder: &Path) -> io::Result<()> {
+    let lines = folder.join("feed.jsonl");
+    let mut file = BufWriter::new(File::create(&lines)?);
+    (0..RECORDS).try_for_each(|number| writeln!(file, "{}", record(number)))?;
+    file.flush()?;
+    let archive = folder.join("feed.zip");
+    let mut writer = zip::ZipWriter::new(File::create(&archive)?);
+    for number in 0..RECORDS {
+        let options = zip::write::SimpleFileOptions::default();
+        writer.start_file(format!("DEBIAN-CVE-2026-{number}.json"), options)?;
+        writer.write_all(record(number).as_bytes())?;
+    }
+    writer.finish()?;
+    report("lines", &lines, MIB_MAX)?;
+    report("archive", &archive, MIB_MAX_ARCHIVE)
+}
+
+fn record(number: u32) -> String {
+    format!(
+        r#"{{"id":"DEBIAN-CVE-2026-{number}","details":"{}","modified":"2026-11-01T00:00:00Z","upstream":["CVE-2026-{number}"],"affected":[{{"package":{{"name":"source{}","ecosystem":"Debian:12"}},"ranges":[{{"type":"ECOSYSTEM","events":[{{"introduced":"0"}},{{"fixed":"1.{number}-1"}}]}}]}}]}}"#,
+        "A flaw was found in a component. ".repeat(12),
+        number % 3_500
+    )
+}
+
+fn report(what: &str, path: &Path, mib_max: u64) -> io::Result<()> {
+    // Forgets the peak so far.
+    fs::write("/proc/self/clear_refs", "5")?;
+    let before = peak_kib()?;
+    let start = Instant::now();
+    let checked = Feed::new(path, Kind::Osv).check(&mut |_| {}).map_err(io::Error::other)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let grown = peak_kib()?.saturating_sub(before) / 1024;
+    let size = fs::metadata(path)?.len() >> 20;
+    println!(
+        "{what}: {} records, {size} MiB on the disk: {seconds:.1} s a pass, {:.0} records a second, {grown} MiB more memory",
+        checked.summary().records,
+        f64::from(RECORDS) / seconds,
+    );
+    match grown <= mib_max {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("{grown} MiB are more than {mib_max}"))),
+    }
+}
+
+fn peak_kib() -> io::Result<u64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let figure = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
+    figure.ok_or_else(|| io::Error::other("the system does not say how much memory was used"))
+}

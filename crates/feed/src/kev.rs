@@ -1,0 +1,58 @@
+//! CISA's list of known exploited vulnerabilities.
+
+use std::io::BufRead;
+
+use domain::advisory::Exploited;
+use jiff::civil::Date;
+use serde::Deserialize;
+
+use crate::Record;
+use crate::error::{Halt, Place};
+use crate::text;
+
+#[derive(Deserialize)]
+struct Catalog {
+    count: u64,
+    vulnerabilities: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry {
+    #[serde(rename = "cveID")]
+    cve: String,
+    date_added: Date,
+    #[serde(default)]
+    due_date: Option<String>,
+    #[serde(default)]
+    known_ransomware_campaign_use: String,
+}
+
+pub(crate) fn read(
+    input: &mut dyn BufRead,
+    place: &Place,
+    each: &mut dyn FnMut(Record) -> Result<(), Halt>,
+) -> Result<(), Halt> {
+    let mut document = Vec::new();
+    text::rest(input, place, &mut document)?;
+    let catalog: Catalog =
+        serde_json::from_slice(&document).map_err(|source| place.broken(1, source))?;
+    let found = catalog.vulnerabilities.len() as u64;
+    if catalog.count != found {
+        let why = format!("the catalog says that it has {} entries and has {found}", catalog.count);
+        return Err(place.nonsense(found, why).into());
+    }
+    for (entry, number) in catalog.vulnerabilities.into_iter().zip(1..) {
+        if !entry.cve.starts_with("CVE-") {
+            let why = format!("`{}` is not a CVE", text::shown(&entry.cve));
+            return Err(place.nonsense(number, why).into());
+        }
+        each(Record::Exploited(Exploited {
+            cve: entry.cve,
+            added: entry.date_added,
+            due: entry.due_date.and_then(|date| date.parse().ok()),
+            ransomware: entry.known_ransomware_campaign_use.eq_ignore_ascii_case("known"),
+        }))?;
+    }
+    Ok(())
+}

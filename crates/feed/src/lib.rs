@@ -1,0 +1,203 @@
+//! Reads what is published about flaws, in the forms in which it is published.
+//!
+//! A feed is a file or a directory. It is read twice: [`Feed::check`] reads all of it and keeps
+//! nothing, and only what it returns can hand out records. So a feed that is broken, cut off or
+//! empty is refused before anyone could have applied a part of it, and neither pass needs more
+//! memory than one record, a file of the small kinds, or the table of contents of an archive.
+//!
+//! | [`Kind`] | what | as |
+//! |---|---|---|
+//! | `Osv` | advisories in OSV's form | `.json`, an array, `.jsonl`, each also `.gz`; `.zip`; a directory of them |
+//! | `Secdb` | Alpine's fixes | `.json`, also `.gz` |
+//! | `DebianTracker` | Debian's word on each CVE | its own list, also `.gz` |
+//! | `Kev` | known exploited vulnerabilities | `.json`, also `.gz` |
+//! | `Epss` | how likely exploitation is | `.csv`, also `.gz` |
+//!
+//! What is packed is told by its first bytes, not by its name. Nothing here knows a database or a
+//! network: whoever downloads puts a file on the disk first.
+
+mod epss;
+mod error;
+mod kev;
+mod osv;
+mod secdb;
+mod source;
+mod text;
+mod tracker;
+
+pub use error::{FeedError, Place};
+
+use std::path::{Path, PathBuf};
+
+use domain::advisory::{Advisory, Epss, Exploited};
+use jiff::Timestamp;
+
+use error::Halt;
+
+/// The most bytes of one record, or of one document of the small kinds.
+pub const RECORD_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// What a feed holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    /// Advisories in OSV's form.
+    Osv,
+    /// Alpine's database of fixes.
+    Secdb,
+    /// The list of Debian's security tracker, read for one release.
+    DebianTracker {
+        /// What the list calls the release: `bookworm`.
+        codename: String,
+        /// Its number: `12`.
+        version: String,
+    },
+    /// CISA's list of known exploited vulnerabilities.
+    Kev,
+    /// FIRST's estimates of exploitation.
+    Epss,
+}
+
+/// One thing that a feed says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Record {
+    /// On flaws in packages.
+    Advisory(Box<Advisory>),
+    /// On a flaw that is exploited.
+    Exploited(Exploited),
+    /// On how likely a flaw is to be exploited.
+    Epss(Epss),
+}
+
+/// How far the reading is, in bytes as they are on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Read so far.
+    pub bytes: u64,
+    /// Of so many.
+    pub total: u64,
+}
+
+/// What a feed holds, counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    /// How many records.
+    pub records: u64,
+    /// In how many files, those of archives counted one by one.
+    pub files: u64,
+    /// Of how many bytes on the disk.
+    pub bytes: u64,
+    /// What was read, in short. A second reading that comes to another is refused.
+    fingerprint: u64,
+}
+
+/// A feed that nobody has looked into.
+#[derive(Debug, Clone)]
+pub struct Feed {
+    path: PathBuf,
+    kind: Kind,
+    as_of: Option<Timestamp>,
+}
+
+impl Feed {
+    /// The feed at `path`.
+    pub fn new(path: impl Into<PathBuf>, kind: Kind) -> Self {
+        Self { path: path.into(), kind, as_of: None }
+    }
+
+    /// Says when it was published, for kinds that do not say so themselves. Without it an older
+    /// copy cannot be told from a newer one.
+    #[must_use]
+    pub fn as_of(mut self, time: Timestamp) -> Self {
+        self.as_of = Some(time);
+        self
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads all of it and keeps nothing.
+    pub fn check(self, progress: &mut dyn FnMut(Progress)) -> Result<Checked, FeedError> {
+        let summary = match self.pass(progress, &mut |_| Ok(())) {
+            Ok(summary) => summary,
+            Err(Halt::Feed(error)) => return Err(*error),
+            Err(Halt::Stopped) => unreachable!("nobody stops a check"),
+        };
+        match summary.records {
+            0 => Err(FeedError::Empty { path: self.path }),
+            _ => Ok(Checked { feed: self, summary }),
+        }
+    }
+
+    fn pass(
+        &self,
+        progress: &mut dyn FnMut(Progress),
+        each: &mut dyn FnMut(Record) -> Result<(), Halt>,
+    ) -> Result<Summary, Halt> {
+        let mut records = 0;
+        let mut count = |record| {
+            records += 1;
+            each(record)
+        };
+        let walked = source::walk(&self.path, progress, &mut |input, place| match &self.kind {
+            Kind::Osv => osv::read(input, place, &mut count),
+            Kind::Secdb => secdb::read(input, place, self.as_of, &mut count),
+            Kind::DebianTracker { codename, version } => {
+                tracker::Tracker { codename, version, as_of: self.as_of }
+                    .read(input, place, &mut count)
+            }
+            Kind::Kev => kev::read(input, place, &mut count),
+            Kind::Epss => epss::read(input, place, &mut count),
+        })?;
+        let source::Walked { files, bytes, fingerprint } = walked;
+        Ok(Summary { records, files, bytes, fingerprint })
+    }
+}
+
+/// A feed that can be read to its end.
+#[derive(Debug, Clone)]
+pub struct Checked {
+    feed: Feed,
+    summary: Summary,
+}
+
+/// Why reading a checked feed ended early.
+#[derive(Debug)]
+pub enum Stopped<E> {
+    /// It is no longer the feed that was checked. Whatever was applied of it must be taken back.
+    Feed(FeedError),
+    /// Whoever took the records did not want more.
+    Taker(E),
+}
+
+impl Checked {
+    /// What it holds.
+    pub fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// Hands out each record, in the order of the feed.
+    ///
+    /// Apply them in one transaction: should someone change the file between the check and now, the
+    /// end of this says so, and not the beginning.
+    pub fn read<E>(
+        &self,
+        progress: &mut dyn FnMut(Progress),
+        mut each: impl FnMut(Record) -> Result<(), E>,
+    ) -> Result<(), Stopped<E>> {
+        let mut refusal = None;
+        let passed = self.feed.pass(progress, &mut |record| {
+            each(record).map_err(|error| {
+                refusal = Some(error);
+                Halt::Stopped
+            })
+        });
+        match (passed, refusal) {
+            (_, Some(refusal)) => Err(Stopped::Taker(refusal)),
+            (Err(Halt::Feed(error)), None) => Err(Stopped::Feed(*error)),
+            (Ok(summary), None) if summary == self.summary => Ok(()),
+            (_, None) => Err(Stopped::Feed(FeedError::Changed { path: self.feed.path.clone() })),
+        }
+    }
+}

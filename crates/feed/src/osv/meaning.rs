@@ -1,0 +1,177 @@
+//! What an OSV record means.
+
+use domain::advisory::{
+    Advisory, Affected, CvssScore, Ecosystem, End, Family, Rated, Rating, Span, severity_word,
+};
+use vocab::FixState;
+
+use super::shape;
+use crate::tracker;
+
+pub(super) fn advisory(osv: shape::Osv<'_>) -> Advisory {
+    let flaws = flaws(&osv);
+    let shape::Osv { id, summary, published, modified, withdrawn, severity, affected, .. } = osv;
+    let summary = summary.unwrap_or_default();
+    let mut ratings: Vec<Rated> = Vec::new();
+    let mut rate = |flaw: Option<&str>, rating: Rating| {
+        let rated = Rated { flaw: flaw.map(str::to_owned), rating };
+        if !ratings.contains(&rated) {
+            ratings.push(rated);
+        }
+    };
+    for said in severity.iter().flatten().filter_map(rating) {
+        rate(None, said);
+    }
+    if let Some(word) = severity_word(&osv.database_specific.severity) {
+        rate(None, Rating::Word(word));
+    }
+    let mut all = Vec::new();
+    for entry in affected.into_iter().flatten() {
+        for said in entry.severity.iter().flatten().filter_map(rating) {
+            rate(None, said);
+        }
+        for cve in &entry.database_specific.cves_map.cves {
+            for said in cve.severity.iter().filter_map(rating) {
+                rate(Some(&cve.id), said);
+            }
+        }
+        all.extend(self::affected(entry, &summary));
+    }
+    let rebuild = |entry: &Affected| {
+        matches!(entry.ecosystem.family(), Family::AlmaLinux | Family::Rocky | Family::RedHat)
+    };
+    // `Important: nodejs:18 security update` is all that they say of it.
+    if all.iter().any(rebuild)
+        && let Some(word) = summary.split_once(':').and_then(|(word, _)| severity_word(word))
+    {
+        rate(None, Rating::Word(word));
+    }
+    Advisory { id, flaws, summary, published, modified, withdrawn, ratings, affected: all }
+}
+
+/// The CVEs that a record is about. Publishers put them into `upstream`, `aliases`, or `related`, or
+/// only into the id. A security advisory without one is about itself; a bug fix is about none.
+fn flaws(osv: &shape::Osv<'_>) -> Vec<String> {
+    let cves = |list: &Option<Vec<shape::Word<'_>>>| -> Vec<String> {
+        let words = list.iter().flatten().map(|word| word.0.as_ref());
+        words.filter(|word| word.starts_with("CVE-")).map(str::to_owned).collect()
+    };
+    let mut flaws = cves(&osv.upstream);
+    flaws.extend(cves(&osv.aliases));
+    if let Some(at) = osv.id.find("CVE-") {
+        flaws.push(osv.id[at..].to_owned());
+    }
+    if flaws.is_empty() {
+        flaws = cves(&osv.related);
+    }
+    let bug_fix = ["ALBA-", "ALEA-", "RLBA-", "RLEA-", "RHBA-", "RHEA-"]
+        .iter()
+        .any(|start| osv.id.starts_with(start));
+    if flaws.is_empty() && !bug_fix {
+        flaws.push(osv.id.clone());
+    }
+    flaws.sort();
+    flaws.dedup();
+    flaws
+}
+
+/// What cannot be read as a rating says nothing, and then the severity is unknown.
+fn rating(said: &shape::Severity) -> Option<Rating> {
+    match said.kind.starts_with("CVSS") {
+        true => CvssScore::of(&said.score).ok().map(Rating::Cvss),
+        false => severity_word(&said.score).map(Rating::Word),
+    }
+}
+
+fn affected(entry: shape::Affected<'_>, summary: &str) -> Option<Affected> {
+    let package = entry.package.filter(|package| !package.name.is_empty())?;
+    let own = &entry.ecosystem_specific;
+    if !own.module_name_regex.is_empty() {
+        return None;
+    }
+    let mut affected = Affected::new(&package.ecosystem, &package.name);
+    let family = affected.ecosystem.family();
+    for range in entry.ranges.iter().flatten().filter(|range| range.kind != "GIT") {
+        affected.spans.extend(spans(&affected.ecosystem, &range.events));
+    }
+    if affected.spans.is_empty() {
+        let versions = entry.versions.iter().flatten();
+        affected.spans.extend(versions.map(|shape::Word(version)| Span {
+            from: Some(version.clone().into_owned()),
+            end: End::Last(version.clone().into_owned()),
+        }));
+    }
+    if family == Family::Debian {
+        debian(&mut affected, own, &entry.database_specific);
+    }
+    let modular = |span: &Span| matches!(&span.end, End::Fixed(fixed) if fixed.contains("module"));
+    if affected.spans.iter().any(modular) {
+        let stream = summary.split_whitespace().skip(1).find(|word| {
+            word.split_once(':')
+                .is_some_and(|(name, stream)| !name.is_empty() && !stream.is_empty())
+        });
+        affected.module = stream.map(str::to_owned);
+    }
+    Some(affected)
+}
+
+fn debian(affected: &mut Affected, own: &shape::Own, database: &shape::Own) {
+    affected.severity = severity_word(&own.urgency);
+    affected.stance = match own.urgency.as_str() {
+        "unimportant" => Some(FixState::Unimportant),
+        "end-of-life" => Some(FixState::EndOfLife),
+        _ => tracker::stance(&database.debian_state),
+    };
+    if database.debian_state == "fixed_in_unstable" {
+        for span in &mut affected.spans {
+            if let End::Fixed(fixed) = &mut span.end {
+                span.end = End::FixedElsewhere(std::mem::take(fixed));
+            }
+        }
+    }
+}
+
+/// The spans that a range's events make. They are in any order; by version they alternate.
+fn spans(ecosystem: &Ecosystem, events: &[shape::Event]) -> Vec<Span> {
+    enum Turn<'a> {
+        In(&'a str),
+        Out(End),
+    }
+    let mut turns: Vec<(&str, Turn<'_>)> = Vec::new();
+    for event in events {
+        if let Some(version) = &event.introduced {
+            turns.push((version, Turn::In(version)));
+        }
+        if let Some(version) = &event.fixed {
+            turns.push((version, Turn::Out(End::Fixed(version.clone()))));
+        }
+        if let Some(version) = &event.last_affected {
+            turns.push((version, Turn::Out(End::Last(version.clone()))));
+        }
+        if let Some(version) = &event.limit
+            && version != "*"
+        {
+            turns.push((version, Turn::Out(End::FixedElsewhere(version.clone()))));
+        }
+    }
+    // Two are in order as they are written in nearly every record; `0` stands before everything.
+    if turns.len() > 2
+        && let Some(scheme) = ecosystem.family().scheme()
+    {
+        turns.sort_by(|(a, _), (b, _)| {
+            (*a != "0").cmp(&(*b != "0")).then_with(|| scheme.compare(a, b))
+        });
+    }
+    let mut spans = Vec::new();
+    let mut open: Option<Option<String>> = None;
+    for (_, turn) in turns {
+        match turn {
+            Turn::In(version) => {
+                open.get_or_insert_with(|| (version != "0").then(|| version.to_owned()));
+            }
+            Turn::Out(end) => spans.push(Span { from: open.take().flatten(), end }),
+        }
+    }
+    spans.extend(open.map(|from| Span { from, end: End::Open }));
+    spans
+}

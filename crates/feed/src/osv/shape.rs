@@ -1,0 +1,124 @@
+//! OSV's form, as far as we read it. What is not here is passed over.
+
+use std::borrow::Cow;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+
+use super::{map_or_default, text_or_empty};
+
+#[derive(Deserialize)]
+pub(super) struct Osv<'a> {
+    pub(super) id: String,
+    #[serde(default)]
+    pub(super) summary: Option<String>,
+    #[serde(default)]
+    pub(super) published: Option<Timestamp>,
+    #[serde(default)]
+    pub(super) modified: Option<Timestamp>,
+    #[serde(default)]
+    pub(super) withdrawn: Option<Timestamp>,
+    #[serde(borrow, default)]
+    pub(super) aliases: Option<Vec<Word<'a>>>,
+    #[serde(borrow, default)]
+    pub(super) upstream: Option<Vec<Word<'a>>>,
+    #[serde(borrow, default)]
+    pub(super) related: Option<Vec<Word<'a>>>,
+    #[serde(default)]
+    pub(super) severity: Option<Vec<Severity>>,
+    #[serde(borrow, default)]
+    pub(super) affected: Option<Vec<Affected<'a>>>,
+    #[serde(default, deserialize_with = "map_or_default")]
+    pub(super) database_specific: Own,
+}
+
+/// A text that is borrowed where it can be.
+#[derive(Deserialize)]
+pub(super) struct Word<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
+
+#[derive(Deserialize)]
+pub(super) struct Severity {
+    #[serde(rename = "type", default)]
+    pub(super) kind: String,
+    #[serde(default)]
+    pub(super) score: String,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Affected<'a> {
+    #[serde(default)]
+    pub(super) package: Option<Package>,
+    #[serde(default)]
+    pub(super) severity: Option<Vec<Severity>>,
+    #[serde(default)]
+    pub(super) ranges: Option<Vec<Range>>,
+    /// Long lists that ranges say as well, and better.
+    #[serde(borrow, default)]
+    pub(super) versions: Option<Vec<Word<'a>>>,
+    #[serde(default, deserialize_with = "map_or_default")]
+    pub(super) ecosystem_specific: Own,
+    #[serde(default, deserialize_with = "map_or_default")]
+    pub(super) database_specific: Own,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Package {
+    #[serde(default)]
+    pub(super) ecosystem: String,
+    #[serde(default)]
+    pub(super) name: String,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Range {
+    #[serde(rename = "type", default)]
+    pub(super) kind: String,
+    #[serde(default)]
+    pub(super) events: Vec<Event>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Event {
+    #[serde(default)]
+    pub(super) introduced: Option<String>,
+    #[serde(default)]
+    pub(super) fixed: Option<String>,
+    #[serde(default)]
+    pub(super) last_affected: Option<String>,
+    #[serde(default)]
+    pub(super) limit: Option<String>,
+}
+
+/// What publishers say in words of their own.
+#[derive(Deserialize, Default)]
+pub(super) struct Own {
+    /// Debian: `unimportant`, `end-of-life`, `low`, `not yet assigned`.
+    #[serde(default, deserialize_with = "text_or_empty")]
+    pub(super) urgency: String,
+    /// Debian's tracker: `no-dsa`, `ignored`, `fixed_in_unstable`.
+    #[serde(default, deserialize_with = "text_or_empty")]
+    pub(super) debian_state: String,
+    /// openEuler and others: `High`.
+    #[serde(default, deserialize_with = "text_or_empty")]
+    pub(super) severity: String,
+    /// Ubuntu: there if the fix is a patch to the running kernel, and no package.
+    #[serde(default, deserialize_with = "text_or_empty")]
+    pub(super) module_name_regex: String,
+    /// Ubuntu: how bad each of several CVEs is.
+    #[serde(default, deserialize_with = "map_or_default")]
+    pub(super) cves_map: CvesMap,
+}
+
+#[derive(Deserialize, Default)]
+pub(super) struct CvesMap {
+    #[serde(default)]
+    pub(super) cves: Vec<RatedCve>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct RatedCve {
+    #[serde(default)]
+    pub(super) id: String,
+    #[serde(default)]
+    pub(super) severity: Vec<Severity>,
+}

@@ -1,0 +1,207 @@
+//! Where the bytes come from: files, directories, archives, packed or not.
+
+use std::cell::RefCell;
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hasher};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use flate2::bufread::MultiGzDecoder;
+
+use crate::Progress;
+use crate::error::{FeedError, Halt, Place};
+
+/// How many bytes are read before someone is told.
+const TOLD_EVERY: u64 = 256 * 1024;
+const BUFFER_BYTES: usize = 64 * 1024;
+/// How deep directories are followed.
+const DEPTH_MAX: usize = 8;
+
+/// Reads one document: what it says goes to whoever made it.
+pub(crate) type Reading<'a> = dyn FnMut(&mut dyn BufRead, &Place) -> Result<(), Halt> + 'a;
+
+/// What was walked over.
+pub(crate) struct Walked {
+    pub(crate) files: u64,
+    pub(crate) bytes: u64,
+    pub(crate) fingerprint: u64,
+}
+
+/// Hands every document under `path` to `reading`.
+pub(crate) fn walk(
+    path: &Path,
+    progress: &mut dyn FnMut(Progress),
+    reading: &mut Reading<'_>,
+) -> Result<Walked, Halt> {
+    let files = files(path, 0)?;
+    let total = files.iter().map(|(_, bytes)| bytes).sum();
+    let meter = Rc::new(RefCell::new(Meter {
+        progress,
+        now: Progress { bytes: 0, total },
+        told: 0,
+        fingerprint: DefaultHasher::new(),
+    }));
+    let mut count = 0;
+    for (file, _) in &files {
+        count += document(file, &meter, reading)?;
+    }
+    let mut meter = meter.borrow_mut();
+    let now = Progress { bytes: total, total };
+    (meter.progress)(now);
+    Ok(Walked { files: count, bytes: total, fingerprint: meter.fingerprint.finish() })
+}
+
+/// The files to read, sorted, with their sizes. In a directory only those whose name says that they
+/// are part of a feed; a file that is named outright is read whatever it is called.
+fn files(path: &Path, depth: usize) -> Result<Vec<(PathBuf, u64)>, FeedError> {
+    let failed = |source| FeedError::Open { path: path.to_owned(), source };
+    let about = fs::metadata(path).map_err(failed)?;
+    if !about.is_dir() {
+        return Ok(vec![(path.to_owned(), about.len())]);
+    }
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(path).map_err(failed)? {
+        entries.push(entry.map_err(failed)?.path());
+    }
+    entries.sort();
+    let mut found = Vec::new();
+    for entry in entries {
+        let wanted = match entry.is_dir() {
+            true => depth < DEPTH_MAX,
+            false => is_feed(&entry.to_string_lossy()),
+        };
+        if wanted {
+            found.extend(files(&entry, depth + 1)?);
+        }
+    }
+    Ok(found)
+}
+
+fn is_feed(name: &str) -> bool {
+    let name = name.strip_suffix(".gz").unwrap_or(name);
+    [".json", ".jsonl", ".zip"].iter().any(|end| name.ends_with(end))
+}
+
+/// Reads one file, or each one in an archive. Returns how many there were.
+fn document(
+    path: &Path,
+    meter: &Rc<RefCell<Meter<'_>>>,
+    reading: &mut Reading<'_>,
+) -> Result<u64, Halt> {
+    let place = Place { file: path.to_owned(), entry: None };
+    let failed = |source| FeedError::Open { path: path.to_owned(), source };
+    let file = File::open(path).map_err(failed)?;
+    let mut input =
+        BufReader::with_capacity(BUFFER_BYTES, Metered { inner: file, meter: meter.clone() });
+    let start = input.fill_buf().map_err(|source| place.failed(source))?;
+    if start.starts_with(b"PK\x03\x04") || start.starts_with(b"PK\x05\x06") {
+        return archive(Near { input, at: 0 }, &place, reading);
+    }
+    if start.starts_with(&[0x1f, 0x8b]) {
+        let mut unpacked = BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(input));
+        reading(&mut unpacked, &place)?;
+    } else {
+        reading(&mut input, &place)?;
+    }
+    Ok(1)
+}
+
+/// An archive's table of contents is at its end, so one that is cut off is refused at once.
+fn archive<R: Read + Seek>(
+    input: Near<R>,
+    place: &Place,
+    reading: &mut Reading<'_>,
+) -> Result<u64, Halt> {
+    let broken = |source| match source {
+        zip::result::ZipError::Io(source) => place.failed(source),
+        source => FeedError::Archive { place: place.clone(), source },
+    };
+    let mut archive = zip::ZipArchive::new(input).map_err(broken)?;
+    let mut count = 0;
+    for number in 0..archive.len() {
+        let entry = archive.by_index(number).map_err(broken)?;
+        let name = entry.name().map_err(broken)?.into_owned();
+        if !entry.is_file() || !is_feed(&name) {
+            continue;
+        }
+        let place = Place { file: place.file.clone(), entry: Some(name) };
+        // Most are far smaller than the buffer, and there are many of them.
+        let bytes = usize::try_from(entry.size()).unwrap_or(BUFFER_BYTES).clamp(512, BUFFER_BYTES);
+        reading(&mut BufReader::with_capacity(bytes, entry), &place)?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// Counts what is read and tells about it.
+struct Meter<'a> {
+    progress: &'a mut dyn FnMut(Progress),
+    now: Progress,
+    told: u64,
+    fingerprint: DefaultHasher,
+}
+
+impl Meter<'_> {
+    fn read(&mut self, bytes: &[u8]) {
+        self.fingerprint.write(bytes);
+        // An archive's table of contents is read twice.
+        self.now.bytes = (self.now.bytes + bytes.len() as u64).min(self.now.total);
+        if self.now.bytes >= self.told + TOLD_EVERY {
+            self.told = self.now.bytes;
+            (self.progress)(self.now);
+        }
+    }
+}
+
+struct Metered<'m, R> {
+    inner: R,
+    meter: Rc<RefCell<Meter<'m>>>,
+}
+
+impl<R: Read> Read for Metered<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.meter.borrow_mut().read(&buffer[..read]);
+        Ok(read)
+    }
+}
+
+impl<R: Seek> Seek for Metered<'_, R> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.inner.seek(to)
+    }
+}
+
+/// Keeps what is buffered when a seek stays within it. An archive of small files is read by a seek
+/// to each of them, and a plain buffer would be filled anew for every one.
+struct Near<R> {
+    input: BufReader<R>,
+    at: u64,
+}
+
+impl<R: Read> Read for Near<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.input.read(buffer)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+impl<R: Seek> Seek for Near<R> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        match to {
+            SeekFrom::Start(to) if i64::try_from(to.abs_diff(self.at)).is_ok() => {
+                let by = to.wrapping_sub(self.at).cast_signed();
+                self.input.seek_relative(by)?;
+                self.at = to;
+            }
+            to => self.at = self.input.seek(to)?,
+        }
+        Ok(self.at)
+    }
+
+    fn stream_position(&mut self) -> io::Result<u64> {
+        Ok(self.at)
+    }
+}

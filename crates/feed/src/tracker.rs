@@ -1,0 +1,194 @@
+//! The list of Debian's security tracker, read for one release.
+//!
+//! ```text
+//! CVE-2023-39804 [one line about it]
+//!     {DSA-5678-1}
+//!     - tar 1.34+dfsg-1.3 (bug #1058079)
+//!     [bookworm] - tar <no-dsa> (Minor issue)
+//! ```
+//!
+//! A line without a release is about unstable. The release's own line beats it; where there is none,
+//! whoever has unstable's version is safe, and the release itself has no fix. Fixes that came as
+//! advisories (`{DSA-…}`) are not in the list: import those as well.
+
+use std::collections::BTreeMap;
+use std::io::BufRead;
+
+use domain::advisory::{Advisory, Affected, End, Span, severity_word};
+use jiff::Timestamp;
+use vocab::FixState;
+
+use crate::Record;
+use crate::error::{FeedError, Halt, Place};
+use crate::text;
+
+type Each<'a> = dyn FnMut(Record) -> Result<(), Halt> + 'a;
+
+pub(crate) struct Tracker<'a> {
+    pub(crate) codename: &'a str,
+    pub(crate) version: &'a str,
+    pub(crate) as_of: Option<Timestamp>,
+}
+
+/// What the list says of one CVE.
+struct Entry {
+    cve: String,
+    summary: String,
+    /// By package: of unstable, and of the release.
+    lines: BTreeMap<String, (Option<Line>, Option<Line>)>,
+}
+
+/// What one line says of one package.
+#[derive(Clone)]
+struct Line {
+    /// `5.36.0-7+deb12u3`, or `<no-dsa>` without its signs.
+    said: String,
+    is_version: bool,
+    /// What stands in parentheses.
+    notes: String,
+}
+
+impl Tracker<'_> {
+    pub(crate) fn read(
+        &self,
+        input: &mut dyn BufRead,
+        place: &Place,
+        each: &mut Each<'_>,
+    ) -> Result<(), Halt> {
+        let mut entry: Option<Entry> = None;
+        text::lines(input, place, |line, number| {
+            if line.trim().is_empty() || line.starts_with('#') {
+                return Ok(());
+            }
+            match line.strip_prefix(['\t', ' ']) {
+                None => {
+                    if let Some(done) = entry.replace(begin(line, number, place)?) {
+                        self.hand_out(done, each)?;
+                    }
+                    Ok(())
+                }
+                Some(line) => match &mut entry {
+                    Some(entry) => Ok(self.take(entry, line.trim(), number, place)?),
+                    None => Err(place.nonsense(number, "a line that belongs to no CVE").into()),
+                },
+            }
+        })?;
+        match entry {
+            Some(last) => self.hand_out(last, each),
+            None => Ok(()),
+        }
+    }
+
+    /// Remarks (`NOTE:`, `RESERVED`, `{DSA-…}`) say nothing of a package and are passed over.
+    fn take(
+        &self,
+        entry: &mut Entry,
+        line: &str,
+        number: u64,
+        place: &Place,
+    ) -> Result<(), FeedError> {
+        let (release, line) = match line.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((release, rest)) => (Some(release), rest.trim_start()),
+            None => (None, line),
+        };
+        let Some(line) = line.strip_prefix("- ") else { return Ok(()) };
+        let mut words = line.splitn(3, ' ');
+        let (Some(package), Some(said)) = (words.next(), words.next()) else {
+            let why = format!("`{}` names a package and no state", text::shown(line));
+            return Err(place.nonsense(number, why));
+        };
+        let notes = words.next().unwrap_or_default();
+        let notes = notes.trim().trim_start_matches('(').trim_end_matches(')').to_owned();
+        let state = said.strip_prefix('<').and_then(|said| said.strip_suffix('>'));
+        let line =
+            Line { said: state.unwrap_or(said).to_owned(), is_version: state.is_none(), notes };
+        let lines = entry.lines.entry(package.to_owned()).or_default();
+        match release {
+            None => lines.0 = Some(line),
+            Some(release) if release == self.codename => lines.1 = Some(line),
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
+    fn hand_out(&self, entry: Entry, each: &mut Each<'_>) -> Result<(), Halt> {
+        let Entry { cve, summary, lines } = entry;
+        let affected: Vec<Affected> = lines
+            .into_iter()
+            .filter_map(|(package, (unstable, release))| {
+                self.affected(&package, unstable.as_ref(), release.as_ref())
+            })
+            .collect();
+        if affected.is_empty() {
+            return Ok(());
+        }
+        each(Record::Advisory(Box::new(Advisory {
+            id: format!("debian-tracker:{}/{cve}", self.codename),
+            flaws: vec![cve],
+            summary,
+            published: None,
+            modified: self.as_of,
+            withdrawn: None,
+            ratings: Vec::new(),
+            affected,
+        })))
+    }
+
+    fn affected(
+        &self,
+        package: &str,
+        unstable: Option<&Line>,
+        release: Option<&Line>,
+    ) -> Option<Affected> {
+        let decisive = release.or(unstable)?;
+        // Not in Debian yet, if ever.
+        if decisive.said == "itp" {
+            return None;
+        }
+        let mut affected = Affected::new(&format!("Debian:{}", self.version), package);
+        let elsewhere = unstable.filter(|line| line.is_version).map(|line| line.said.clone());
+        let end = match (release, elsewhere) {
+            (Some(line), _) if line.is_version => End::Fixed(line.said.clone()),
+            (_, Some(version)) => End::FixedElsewhere(version),
+            (_, None) => End::Open,
+        };
+        affected.spans.push(Span { from: None, end });
+        affected.stance = if decisive.is_version { None } else { stance(&decisive.said) };
+        let urgency = [Some(decisive), unstable]
+            .into_iter()
+            .flatten()
+            .find_map(|line| line.notes.split(';').find_map(|note| severity_word(note.trim())));
+        affected.severity = urgency;
+        let unimportant =
+            |line: &Line| line.notes.split(';').any(|note| note.trim() == "unimportant");
+        if affected.stance != Some(FixState::NotAffected)
+            && [Some(decisive), unstable].into_iter().flatten().any(unimportant)
+        {
+            affected.stance = Some(FixState::Unimportant);
+        }
+        Some(affected)
+    }
+}
+
+fn begin(line: &str, number: u64, place: &Place) -> Result<Entry, FeedError> {
+    let (cve, summary) = line.split_once(' ').unwrap_or((line, ""));
+    if !["CVE-", "TEMP-"].iter().any(|start| cve.starts_with(start)) {
+        let why = format!("`{}` is not the beginning of an entry", text::shown(line));
+        return Err(place.nonsense(number, why));
+    }
+    let summary = summary.trim().trim_start_matches(['(', '[']).trim_end_matches([')', ']']);
+    Ok(Entry { cve: cve.to_owned(), summary: summary.to_owned(), lines: BTreeMap::new() })
+}
+
+/// What the tracker's word for a state means.
+pub(crate) fn stance(word: &str) -> Option<FixState> {
+    match word {
+        "unfixed" | "removed" => Some(FixState::Affected),
+        "no-dsa" | "postponed" => Some(FixState::Deferred),
+        "ignored" => Some(FixState::WontFix),
+        "not-affected" | "not_affected" => Some(FixState::NotAffected),
+        "end-of-life" => Some(FixState::EndOfLife),
+        "undetermined" | "unknown" => Some(FixState::Unknown),
+        _ => None,
+    }
+}

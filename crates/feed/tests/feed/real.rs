@@ -1,0 +1,194 @@
+//! Real feeds at their full size, where `FLEETMEND_TEST_ADVISORIES` names a folder of them. They are
+//! no part of this project; each file is told by its name.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use domain::advisory::{Advisory, Ecosystem};
+use domain::finding::Index;
+use domain::finding::touch::Touched;
+use feed::{Kind, Record};
+use vocab::FixState;
+
+use crate::debsecan::{installed, status};
+use crate::support::{advisories, all, check, records};
+
+/// The folder, or a word about there being none.
+pub(crate) fn folder() -> Option<PathBuf> {
+    let folder = std::env::var_os("FLEETMEND_TEST_ADVISORIES").map(PathBuf::from);
+    if folder.is_none() {
+        println!("skipped: FLEETMEND_TEST_ADVISORIES names no folder of real feeds");
+    }
+    folder
+}
+
+fn tracker() -> Kind {
+    Kind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() }
+}
+
+fn kind(name: &str) -> Option<Kind> {
+    let plain = name.strip_suffix(".gz").unwrap_or(name);
+    if plain.ends_with(".osv.jsonl") {
+        Some(Kind::Osv)
+    } else if plain.ends_with(".secdb.json") {
+        Some(Kind::Secdb)
+    } else if plain.starts_with("kev-") {
+        Some(Kind::Kev)
+    } else if plain.starts_with("epss-") {
+        Some(Kind::Epss)
+    } else if plain.ends_with("-tracker-sample.list") {
+        Some(tracker())
+    } else {
+        None
+    }
+}
+
+fn feeds(folder: &Path) -> Vec<(PathBuf, Kind)> {
+    let mut found: Vec<(PathBuf, Kind)> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter_map(|path| {
+            let kind = kind(path.file_name()?.to_str()?)?;
+            Some((path, kind))
+        })
+        .collect();
+    found.sort_by(|(a, _), (b, _)| a.cmp(b));
+    assert!(!found.is_empty(), "{} holds no feed", folder.display());
+    found
+}
+
+/// As many records as lines, for what is one record a line.
+fn lines(path: &Path) -> usize {
+    let file = std::fs::File::open(path).unwrap();
+    let unpacked = flate2::read::MultiGzDecoder::new(file);
+    std::io::read_to_string(unpacked).unwrap().lines().count()
+}
+
+#[test]
+fn every_record_of_every_feed_is_read() {
+    let Some(folder) = folder() else { return };
+    for (path, kind) in feeds(&folder) {
+        let checked = check(&path, kind.clone()).unwrap_or_else(|error| panic!("{error}"));
+        let count = all(&checked).len();
+        println!("{}: {count} records", path.file_name().unwrap().display());
+        if kind == Kind::Osv {
+            assert_eq!(count, lines(&path), "{}", path.display());
+        }
+    }
+}
+
+/// What a store would do with a feed: keep by id what is not older.
+fn import(store: &mut BTreeMap<String, Advisory>, feed: &[Advisory]) -> Touched {
+    let mut touched = Touched::default();
+    for advisory in feed {
+        let known = store.get(&advisory.id);
+        if known.is_none_or(|known| advisory.supersedes(known)) {
+            touched.note(known, Some(advisory));
+            store.insert(advisory.id.clone(), advisory.clone());
+        }
+    }
+    touched
+}
+
+#[test]
+fn importing_a_feed_again_changes_nothing() {
+    let Some(folder) = folder() else { return };
+    for (path, kind) in feeds(&folder) {
+        if !matches!(kind, Kind::Osv | Kind::Secdb | Kind::DebianTracker { .. }) {
+            continue;
+        }
+        let feed = advisories(&path, kind);
+        let mut store = BTreeMap::new();
+        assert_ne!(import(&mut store, &feed), Touched::default(), "{}", path.display());
+        let before = store.clone();
+        assert_eq!(import(&mut store, &feed), Touched::default(), "{}", path.display());
+        assert!(store == before, "{}", path.display());
+    }
+}
+
+/// The older catalog is a part of the newer one's past: it takes nothing away from it.
+#[test]
+fn the_catalogs_of_exploited_flaws_agree_on_what_both_hold() {
+    let Some(folder) = folder() else { return };
+    let exploited = |path: &Path| -> BTreeMap<String, _> {
+        let entry = |record| match record {
+            Record::Exploited(entry) => (entry.cve.clone(), entry.added),
+            other => panic!("{other:?}"),
+        };
+        records(path, Kind::Kev).into_iter().map(entry).collect()
+    };
+    let catalogs: Vec<_> = feeds(&folder)
+        .into_iter()
+        .filter(|(_, kind)| *kind == Kind::Kev)
+        .map(|(path, _)| exploited(&path))
+        .collect();
+    let [older, newer] = &catalogs[..] else { panic!("two catalogs, not {}", catalogs.len()) };
+    assert!(older.len() < newer.len());
+    let differ = older.iter().filter(|(cve, added)| newer.get(*cve) != Some(added)).count();
+    assert!(differ * 100 < older.len(), "{differ} of {}", older.len());
+}
+
+/// The tracker's native list and the table of states that was made from it by other means.
+#[test]
+fn the_trackers_list_has_the_states_of_its_table() {
+    let Some(folder) = folder() else { return };
+    let table = std::fs::read_to_string(folder.join("debian12-tracker-sample.states.tsv")).unwrap();
+    let list = advisories(&folder.join("debian12-tracker-sample.list"), tracker());
+    let mut compared = 0;
+    for line in table.lines().skip(1) {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let [cve, source, state, fixed, urgency, ..] = fields[..] else { panic!("{line}") };
+        let affected = list
+            .iter()
+            .filter(|advisory| advisory.flaws == [cve])
+            .flat_map(|advisory| &advisory.affected)
+            .find(|affected| affected.package == source);
+        // The table lists a package of which only another release's line speaks.
+        let Some(affected) = affected else {
+            assert_eq!(state, "unknown", "{line}");
+            continue;
+        };
+        let expected = match (urgency, state) {
+            (_, "not_affected") => Some(FixState::NotAffected),
+            ("unimportant", _) => Some(FixState::Unimportant),
+            (_, "unfixed" | "removed") => Some(FixState::Affected),
+            (_, "no-dsa" | "postponed") => Some(FixState::Deferred),
+            (_, "ignored") => Some(FixState::WontFix),
+            (_, "fixed" | "fixed_in_unstable") => None,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(affected.stance, expected, "{line}");
+        if !fixed.is_empty() {
+            let text = format!("{:?}", affected.spans);
+            assert!(text.contains(fixed), "{line}: {text}");
+            assert_eq!(text.contains("Elsewhere"), state == "fixed_in_unstable", "{line}: {text}");
+        }
+        compared += 1;
+    }
+    assert!(compared > 40, "{compared}");
+}
+
+/// Every feed has an index, and a server of this release is judged by it without a surprise.
+#[test]
+fn this_machines_packages_are_judged_by_debians_advisories() {
+    let Some(folder) = folder() else { return };
+    let Some(packages) = status().map(|text| installed(&text)) else { return };
+    let feed = advisories(&folder.join("debian12-advisories.osv.jsonl.gz"), Kind::Osv);
+    let index = Index::new(&Ecosystem::new("Debian:12"), &feed);
+    let report = index.judge(&packages);
+    println!(
+        "{} packages, {} names with advisories: {} findings, {} not judged",
+        packages.len(),
+        index.names(),
+        report.findings.len(),
+        report.unjudged.len()
+    );
+    for finding in report.findings.iter().take(3) {
+        println!("{}: {}", finding.cve, finding.explanation());
+    }
+    let all_older = report.findings.iter().all(|finding| {
+        let fixed = finding.fixed_version.as_deref().expect("advisories have fixes");
+        pkgver::deb::compare(&finding.package.version, fixed).is_lt()
+    });
+    assert!(all_older);
+}
