@@ -39,6 +39,12 @@ fn main() {
     if !arguments.iter().any(|argument| argument == "--bench") {
         return;
     }
+    // A filter that means another benchmark.
+    let words = arguments.iter().skip(1).filter(|word| !word.starts_with("--"));
+    let mut words = words.filter(|word| word.parse::<u32>().is_err());
+    if words.any(|word| !"store".contains(word.as_str())) {
+        return;
+    }
     let after = |flag: &str| arguments.iter().skip_while(|argument| *argument != flag).nth(1);
     let fleet = after("--servers").map_or(10_000, |count| count.parse().unwrap());
     println!("{:<10} {:<46} {:>10} {:>14}", "engine", "what", "median", "per second");

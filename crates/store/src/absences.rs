@@ -6,7 +6,7 @@ use vocab::{OrgId, ServerId};
 use crate::Topic;
 use crate::db::{Conn, on};
 use crate::error::Result;
-use crate::row::{put, row};
+use crate::row::{parse, put, row};
 use crate::sql::{ROWS_MAX, Text, join};
 use crate::tx::Tx;
 
@@ -47,19 +47,37 @@ row! {
 }
 
 /// Those not heard from since `since`, and those whose last contact lies at `until` or later, where
-/// no contact can lie. Walks the narrow table: few of many are away, and no index is worth its cost there.
+/// no contact can lie. By the index of each organization: few of many are away, and this is asked whenever a server changed.
 pub async fn silent(conn: &mut Conn, since: Timestamp, until: Timestamp) -> Result<Vec<Silent>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
             "select ",
             Silent::COLUMNS,
-            " from presence where last_seen_at <= $1 or last_seen_at >= $2 order by server_id",
+            " from organizations cross join presence where org = id and last_seen_at <= $1
+             union all
+             select ",
+            Silent::COLUMNS,
+            " from organizations cross join presence where org = id and last_seen_at >= $2
+              order by server_id",
         ]))
         .bind(put(&since))
         .bind(put(&until))
         .fetch_all(c)
         .await
     })?)
+}
+
+/// Those whose agents say that they are at work on an order.
+pub async fn at_work(conn: &mut Conn) -> Result<Vec<ServerId>> {
+    let found: Vec<(String,)> = on!(conn, |c| {
+        sqlx::query_as(
+            "select id from servers
+              where activity in ('patching', 'rebooting') and removed_at is null order by id",
+        )
+        .fetch_all(c)
+        .await
+    })?;
+    found.into_iter().map(|(id,)| parse("servers", id)).collect()
 }
 
 /// Those of whom it was said.

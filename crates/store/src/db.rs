@@ -289,7 +289,9 @@ async fn pg_pool(address: &PgConnectOptions, options: &Options) -> Result<Pools>
     let mut address =
         address.clone().application_name("fleetmend").statement_cache_capacity(256).options([
             ("statement_timeout", patience_millis.as_str()),
-            ("idle_in_transaction_session_timeout", "60000"),
+            // A replica that is stopped in the middle of a transaction keeps its locks, and every
+            // other one waiting, for so long. It has lost the lead by then.
+            ("idle_in_transaction_session_timeout", "10000"),
         ]);
     // For `Process` the cluster's own setting holds: whoever runs it may have chosen with care.
     if options.durability == Durability::Full {

@@ -84,7 +84,8 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    pub(crate) fn not_found(kind: &'static str, id: impl ToString) -> Self {
+    /// There is no such thing here.
+    pub fn not_found(kind: &'static str, id: impl ToString) -> Self {
         Self::NotFound { kind, id: id.to_string() }
     }
 }

@@ -18,6 +18,7 @@
 //! that never was.
 
 mod bell;
+mod counts;
 mod db;
 mod error;
 mod migrate;

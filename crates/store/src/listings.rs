@@ -8,6 +8,8 @@
 //! that is just being taken up from being dropped at that moment is `last_used_at`: [`keep`] writes
 //! it, unless it is fresh, and so makes the deleting statement look at the row again.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use jiff::{SignedDuration, Timestamp};
 use vocab::{Digest, OrgId};
 
@@ -63,6 +65,12 @@ impl Packed {
         Self { digest: Digest::of(bytes), entries, size_bytes: bytes.len() as u64, compressed }
     }
 
+    /// The same from bytes that somebody has packed already: `compressed` must be a zstd frame of
+    /// exactly these bytes.
+    pub fn of(entries: u32, bytes: &[u8], compressed: Vec<u8>) -> Self {
+        Self { digest: Digest::of(bytes), entries, size_bytes: bytes.len() as u64, compressed }
+    }
+
     /// What it will be known by.
     pub fn digest(&self) -> Digest {
         self.digest
@@ -85,23 +93,39 @@ pub async fn store(
     list: &Packed,
     now: Timestamp,
 ) -> Result<bool> {
-    Ok(on!(tx, |c| {
-        sqlx::query(
-            "insert into listings (org_id, kind, digest, entries, size_bytes, compressed,
-                created_at, last_used_at)
-             values ($1, $2, $3, $4, $5, $6, $7, $7) on conflict do nothing",
-        )
-        .bind(put(&org))
-        .bind(kind.word())
-        .bind(put(&list.digest))
-        .bind(put(&list.entries))
-        .bind(put(&list.size_bytes))
-        .bind(&list.compressed)
-        .bind(put(&now))
-        .execute(c)
-        .await
-        .map(|done| done.rows_affected() == 1)
-    })?)
+    Ok(store_all(tx, &[(org, kind, list)], now).await? == 1)
+}
+
+/// Stores many lists. Says how many were new.
+pub async fn store_all(
+    tx: &mut Tx,
+    lists: &[(OrgId, Kind, &Packed)],
+    now: Timestamp,
+) -> Result<u64> {
+    // Sorted, so that replicas which store the same lists do so in one order; and each once.
+    let lists: BTreeMap<_, _> =
+        lists.iter().map(|(org, kind, list)| ((*org, *kind, list.digest), *list)).collect();
+    let lists: Vec<_> = lists.into_iter().collect();
+    let mut new = 0;
+    for chunk in lists.chunks(ROWS_MAX) {
+        new += on!(tx, |c| {
+            Text::new(
+                "insert into listings (org_id, kind, digest, entries, size_bytes, compressed,
+                    created_at, last_used_at) ",
+            )
+            .rows(chunk, |row, ((org, kind, digest), list)| {
+                row.bind(put(org)).bind(kind.word()).bind(put(digest)).bind(put(&list.entries));
+                row.bind(put(&list.size_bytes)).bind(list.compressed.clone());
+                row.bind(put(&now)).bind(put(&now));
+            })
+            .add(" on conflict do nothing")
+            .build()
+            .execute(c)
+            .await
+            .map(|done| done.rows_affected())
+        })?;
+    }
+    Ok(new)
 }
 
 /// Those of `digests` that this organization does not have: what agents must send.
@@ -111,12 +135,12 @@ pub async fn missing(
     kind: Kind,
     digests: &[Digest],
 ) -> Result<Vec<Digest>> {
-    let mut known = std::collections::BTreeSet::new();
+    let mut known = BTreeSet::new();
     for chunk in digests.chunks(ROWS_MAX) {
         let found: Vec<(Vec<u8>,)> = on!(conn, |c| {
             let mut text = Text::new("select digest from listings where org_id = ");
             text.bind(put(&org)).add(" and kind = ").bind(kind.word());
-            text.add(" and digest in ").list(chunk.iter().map(put));
+            text.add(" and digest in ").among(chunk.iter().map(put));
             text.build_as().fetch_all(c).await
         })?;
         known.extend(found.into_iter().map(|(digest,)| digest));
@@ -167,22 +191,32 @@ pub async fn keep(
     digest: Digest,
     now: Timestamp,
 ) -> Result<()> {
-    on!(tx, |c| {
-        sqlx::query(
-            "update listings set last_used_at = $1
-              where org_id = $2 and kind = $3 and digest = $4 and last_used_at < $5",
-        )
-        .bind(put(&now))
-        .bind(put(&org))
-        .bind(kind.word())
-        .bind(put(&digest))
-        .bind(put(&now.saturating_sub(FRESH).unwrap_or(Timestamp::MIN)))
-        .execute(c)
-        .await
-        .map(drop)
-    })?;
-    let known = missing(tx, org, kind, &[digest]).await?.is_empty();
-    if known { Ok(()) } else { Err(StoreError::not_found("package list", digest)) }
+    let unknown = keep_all(tx, org, kind, &[digest], now).await?;
+    if unknown.is_empty() { Ok(()) } else { Err(StoreError::not_found("package list", digest)) }
+}
+
+/// Says that servers take these lists up, and answers with those that are not here.
+pub async fn keep_all(
+    tx: &mut Tx,
+    org: OrgId,
+    kind: Kind,
+    digests: &[Digest],
+    now: Timestamp,
+) -> Result<Vec<Digest>> {
+    // Sorted, so that two transactions lock rows in one order.
+    let digests: BTreeSet<Digest> = digests.iter().copied().collect();
+    let digests: Vec<Digest> = digests.into_iter().collect();
+    let fresh = now.saturating_sub(FRESH).unwrap_or(Timestamp::MIN);
+    for chunk in digests.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            let mut text = Text::new("update listings set last_used_at = ");
+            text.bind(put(&now)).add(" where org_id = ").bind(put(&org));
+            text.add(" and kind = ").bind(kind.word()).add(" and last_used_at < ");
+            text.bind(put(&fresh)).add(" and digest in ").among(chunk.iter().map(put));
+            text.build().execute(c).await.map(drop)
+        })?;
+    }
+    missing(tx, org, kind, &digests).await
 }
 
 /// Drops up to `limit` lists that nobody carries and nobody took up since `cutoff`, and says how

@@ -33,6 +33,8 @@ const SERIES: &[Migration] = series! {
     4 "0004_agents",
     5 "0005_patches",
     6 "0006_effects",
+    7 "0007_at_work",
+    8 "0008_counts",
 };
 
 /// The newest schema that this binary knows.

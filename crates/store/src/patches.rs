@@ -308,24 +308,33 @@ pub async fn get(conn: &mut Conn, org: OrgId, name: &str) -> Result<Patch> {
     found.ok_or_else(|| StoreError::not_found("patch", name))
 }
 
-/// The servers that wait for an update of this package, by name, as far as their lists are written down.
+/// The servers that wait for an update of this package, by name, as far as their lists are written down. `patch` is the
+/// package's row and `all` how many servers there are: whether few wait or many decides how they are found.
 pub async fn servers(
     conn: &mut Conn,
     org: OrgId,
-    name: &str,
+    patch: &Patch,
+    all: u64,
     environments: Option<&[Environment]>,
     page: Page,
 ) -> Result<Vec<Server>> {
     if environments.is_some_and(<[Environment]>::is_empty) {
         return Ok(Vec::new());
     }
+    // Few are found by their lists and sorted; if many wait, walking all servers by name fills the page after
+    // some `page * all / waiting`.
+    let waiting = patch.servers_order.unsigned_abs();
+    let page_end = page.offset.saturating_add(page.limit.into());
+    let walk_all = waiting.saturating_mul(waiting) > page_end.saturating_mul(all);
     Ok(on!(conn, |c| {
         let mut text = Text::new("select ");
         text.add(Server::COLUMNS);
         text.add(" from servers join presence on org = org_id and server_id = id where org_id = ");
-        text.bind(put(&org)).add(" and removed_at is null and update_set in ");
+        text.bind(put(&org)).add(" and removed_at is null and ");
+        // SQLite looks for an expression in no index.
+        text.add(if walk_all { "coalesce(update_set, null) in " } else { "update_set in " });
         text.add("(select p.update_set from patch_sets p where p.org_id = ").bind(put(&org));
-        text.add(" and p.package_name = ").bind(name.to_owned()).add(")");
+        text.add(" and p.package_name = ").bind(patch.package_name.clone()).add(")");
         if let Some(environments) = environments {
             text.add(" and environment in ").list(environments.iter().map(put));
         }

@@ -13,7 +13,7 @@ use vocab::{BatchId, OrgId, ServerId, TaskId};
 
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, taken};
-use crate::rollouts::next_revision;
+use crate::rollouts::{Rollout, next_revision};
 use crate::row::{parse, put, row};
 use crate::sql::{ROWS_MAX, Text, join};
 use crate::tx::Tx;
@@ -111,20 +111,22 @@ fn deadline(target: Target) -> Option<Timestamp> {
 
 pub(crate) async fn insert(
     tx: &mut Tx,
-    rollout: BatchId,
-    targets: &[(TaskId, ServerId)],
+    rollouts: &[(&Rollout, &[(TaskId, ServerId)])],
 ) -> Result<()> {
-    let (id, waiting) = (put(&rollout), put(&Target::Waiting));
-    let mut position = 0_i64;
-    for chunk in targets.chunks(ROWS_MAX) {
+    let waiting = put(&Target::Waiting);
+    let places = rollouts.iter().flat_map(|(rollout, targets)| {
+        (0_i64..).zip(*targets).map(|(position, target)| (rollout.id, position, target))
+    });
+    let places: Vec<_> = places.collect();
+    for chunk in places.chunks(ROWS_MAX) {
         on!(tx, |c| {
             Text::new(
                 "insert into rollout_targets
                     (rollout_id, task_id, server_id, position, state, target,
                      generation, revision) ",
             )
-            .rows((position..).zip(chunk), |row, (position, (task, server))| {
-                row.bind(id.clone()).bind(put(task)).bind(put(server)).bind(position);
+            .rows(chunk, |row, (rollout, position, (task, server))| {
+                row.bind(put(rollout)).bind(put(task)).bind(put(server)).bind(*position);
                 row.bind("waiting").bind(waiting.clone()).bind(1_i64).bind(1_i64);
             })
             .build()
@@ -133,7 +135,6 @@ pub(crate) async fn insert(
             .map(drop)
         })
         .map_err(taken("a server of this batch"))?;
-        position += chunk.len() as i64;
     }
     Ok(())
 }
@@ -240,6 +241,22 @@ pub async fn of_task(conn: &mut Conn, org: OrgId, task: TaskId) -> Result<Target
     found.ok_or_else(|| StoreError::not_found("task", task))
 }
 
+/// Those of these tasks that are this organization's.
+pub async fn of_tasks(conn: &mut Conn, org: OrgId, tasks: &[TaskId]) -> Result<Vec<TargetResult>> {
+    let mut found = Vec::with_capacity(tasks.len());
+    for chunk in tasks.chunks(ROWS_MAX) {
+        found.extend(on!(conn, |c| {
+            let mut text = Text::new("select ");
+            text.add(TargetResult::COLUMNS).add(" from rollout_targets where task_id in ");
+            text.among(chunk.iter().map(put));
+            text.add(" and exists (select 1 from rollouts where id = rollout_id and org_id = ");
+            text.bind(put(&org)).add(")");
+            text.build_as::<TargetResult>().fetch_all(c).await
+        })?);
+    }
+    Ok(found)
+}
+
 /// The targets of one server that are not at an end, in any rollout.
 pub async fn unfinished_of(conn: &mut Conn, server: ServerId) -> Result<Vec<TargetRow>> {
     Ok(on!(conn, |c| {
@@ -297,6 +314,23 @@ pub async fn save(tx: &mut Tx, rollout: BatchId, moves: &[Move]) -> Result<i64> 
         saved += write(tx, rollout, revision, chunk, "").await?.len();
     }
     if saved == moves.len() { Ok(revision) } else { Err(StoreError::Stale) }
+}
+
+/// The next order for this server is another one, under the task's new id: its agent keeps the one
+/// that it gave back in mind for ever, and would answer for that.
+pub async fn renew(tx: &mut Tx, rollout: BatchId, server: ServerId, task: TaskId) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query(
+            "update rollout_targets set task_id = $1 where rollout_id = $2 and server_id = $3",
+        )
+        .bind(put(&task))
+        .bind(put(&rollout))
+        .bind(put(&server))
+        .execute(c)
+        .await
+        .map(drop)
+    })?;
+    Ok(())
 }
 
 /// Puts waiting servers to work, and answers with those that were. The others are in work in

@@ -5,6 +5,8 @@
 //! transaction that changes anything of the rollout: a planner that keeps one in memory asks for
 //! what changed since the revision that it knows.
 
+use std::collections::BTreeMap;
+
 use domain::rollout::{End, Head, Phase};
 use jiff::Timestamp;
 use serde_json::Value;
@@ -13,7 +15,7 @@ use vocab::{BatchId, OrgId, RunId, ServerId, TaskId};
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, guarded, taken};
 use crate::row::{parse, put, row};
-use crate::sql::{Text, join};
+use crate::sql::{ROWS_MAX, Text, join};
 use crate::tx::Tx;
 use crate::{Page, Paged, Topic, rollout_targets};
 
@@ -67,29 +69,33 @@ pub fn phase_word(phase: Phase) -> &'static str {
 /// 100,000 of them are some hundred statements in one transaction. `total`, `generation` and
 /// `revision` are set here.
 pub async fn create(tx: &mut Tx, rollout: &Rollout, targets: &[(TaskId, ServerId)]) -> Result<()> {
-    on!(tx, |c| {
-        sqlx::query(
-            "insert into rollouts (id, org_id, head, phase, options, origin, started_by, run_id,
-                total, created_at, ended_at, generation, revision)
-             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, 1, 1)",
-        )
-        .bind(put(&rollout.id))
-        .bind(put(&rollout.org_id))
-        .bind(put(&rollout.head))
-        .bind(phase_word(rollout.head.phase))
-        .bind(put(&rollout.options))
-        .bind(put(&rollout.origin))
-        .bind(put(&rollout.started_by))
-        .bind(put(&rollout.run_id))
-        .bind(targets.len() as i64)
-        .bind(put(&rollout.created_at))
-        .bind(put(&rollout.ended_at))
-        .execute(c)
-        .await
-        .map(drop)
-    })
-    .map_err(taken("this batch"))?;
-    rollout_targets::insert(tx, rollout.id, targets).await?;
+    create_all(tx, &[(rollout, targets)]).await
+}
+
+/// Adds many rollouts, each over its servers: ten thousand schedules may be due in one second.
+pub async fn create_all(tx: &mut Tx, rollouts: &[(&Rollout, &[(TaskId, ServerId)])]) -> Result<()> {
+    for chunk in rollouts.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            Text::new(
+                "insert into rollouts (id, org_id, head, phase, options, origin, started_by, run_id,
+                    total, created_at, ended_at, generation, revision) ",
+            )
+            .rows(chunk, |row, (rollout, targets)| {
+                row.bind(put(&rollout.id)).bind(put(&rollout.org_id)).bind(put(&rollout.head));
+                row.bind(phase_word(rollout.head.phase)).bind(put(&rollout.options));
+                row.bind(put(&rollout.origin)).bind(put(&rollout.started_by));
+                row.bind(put(&rollout.run_id)).bind(targets.len() as i64);
+                row.bind(put(&rollout.created_at)).bind(put(&rollout.ended_at));
+                row.bind(1_i64).bind(1_i64);
+            })
+            .build()
+            .execute(c)
+            .await
+            .map(drop)
+        })
+        .map_err(taken("this batch"))?;
+    }
+    rollout_targets::insert(tx, rollouts).await?;
     tx.ring(Topic::Rollouts);
     Ok(())
 }
@@ -130,6 +136,20 @@ pub async fn open(conn: &mut Conn) -> Result<Vec<(BatchId, i64)>> {
             .await
     })?;
     found.into_iter().map(|(id, revision)| Ok((parse("rollouts", id)?, revision))).collect()
+}
+
+/// How many of this organization's that have not ended are in which phase, by [`phase_word`].
+pub async fn open_counts(conn: &mut Conn, org: OrgId) -> Result<BTreeMap<String, u64>> {
+    let found: Vec<(String, i64)> = on!(conn, |c| {
+        sqlx::query_as(
+            "select phase, count(*) from rollouts where ended_at is null and org_id = $1
+              group by phase",
+        )
+        .bind(put(&org))
+        .fetch_all(c)
+        .await
+    })?;
+    Ok(found.into_iter().map(|(phase, count)| (phase, count.unsigned_abs())).collect())
 }
 
 /// Those of this organization in any of these phases, newest first; no phases: all.

@@ -4,6 +4,7 @@
 //! schedule has at most one unfinished run, however many replicas try and however a person's run
 //! and the calendar's meet.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -14,8 +15,8 @@ use vocab::{BatchId, OrgId, RunId, ScheduleId, Selector, SkipReason};
 
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, guarded};
-use crate::row::{put, row, via};
-use crate::sql::join;
+use crate::row::{parse, put, row, via};
+use crate::sql::{ROWS_MAX, Text, join};
 use crate::tx::Tx;
 use crate::{Page, Paged};
 
@@ -122,32 +123,7 @@ pub enum Start {
 /// Writes a run down: one that starts, or one that is skipped (its `finished_at` is given, so it
 /// overlaps nothing).
 pub async fn start(tx: &mut Tx, run: &Run) -> Result<Start> {
-    // `do nothing` waits for whoever is just inserting the same, and leaves the transaction usable.
-    let started = on!(tx, |c| {
-        sqlx::query(join(&[
-            "insert into runs (",
-            Run::COLUMNS,
-            ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
-             on conflict do nothing",
-        ]))
-        .bind(put(&run.id))
-        .bind(put(&run.org_id))
-        .bind(put(&run.schedule_id))
-        .bind(put(&run.trigger_kind))
-        .bind(put(&run.state))
-        .bind(put(&run.skip_reason))
-        .bind(put(&run.scheduled_for))
-        .bind(put(&run.started_at))
-        .bind(put(&run.finished_at))
-        .bind(put(&run.batch_id))
-        .bind(put(&run.targets))
-        .bind(put(&run.options))
-        .bind(run.generation)
-        .execute(c)
-        .await
-        .map(|done| done.rows_affected() == 1)
-    })?;
-    if started {
+    if !start_all(tx, std::slice::from_ref(run)).await?.is_empty() {
         return Ok(Start::Started);
     }
     if let Some(other) = of_instant(tx, run).await? {
@@ -158,6 +134,32 @@ pub async fn start(tx: &mut Tx, run: &Run) -> Result<Start> {
         // The other one finished between the two statements: decide again.
         None => Err(StoreError::Stale),
     }
+}
+
+/// Writes many runs down, and answers with those that are ours; what stands in the way of another,
+/// [`start`] says.
+pub async fn start_all(tx: &mut Tx, runs: &[Run]) -> Result<BTreeSet<RunId>> {
+    let mut started = BTreeSet::new();
+    for chunk in runs.chunks(ROWS_MAX) {
+        // `do nothing` waits for whoever is just inserting the same, and leaves the transaction usable.
+        let found: Vec<(String,)> = on!(tx, |c| {
+            let mut text = Text::new("insert into runs (");
+            text.add(Run::COLUMNS).add(") ");
+            text.rows(chunk, |row, run| {
+                row.bind(put(&run.id)).bind(put(&run.org_id)).bind(put(&run.schedule_id));
+                row.bind(put(&run.trigger_kind)).bind(put(&run.state));
+                row.bind(put(&run.skip_reason)).bind(put(&run.scheduled_for));
+                row.bind(put(&run.started_at)).bind(put(&run.finished_at));
+                row.bind(put(&run.batch_id)).bind(put(&run.targets));
+                row.bind(put(&run.options)).bind(run.generation);
+            });
+            text.add(" on conflict do nothing returning id").build_as().fetch_all(c).await
+        })?;
+        for (id,) in found {
+            started.insert(parse("runs", id)?);
+        }
+    }
+    Ok(started)
 }
 
 async fn of_instant(conn: &mut Conn, run: &Run) -> Result<Option<Run>> {
@@ -186,6 +188,25 @@ pub async fn unfinished(conn: &mut Conn, schedule: ScheduleId) -> Result<Option<
         .fetch_optional(c)
         .await
     })?)
+}
+
+/// Which of these schedules have a run that is not finished.
+pub async fn unfinished_among(
+    conn: &mut Conn,
+    schedules: &[ScheduleId],
+) -> Result<BTreeSet<ScheduleId>> {
+    let mut unfinished = BTreeSet::new();
+    for chunk in schedules.chunks(ROWS_MAX) {
+        let found: Vec<(String,)> = on!(conn, |c| {
+            let mut text = Text::new("select schedule_id from runs where finished_at is null");
+            text.add(" and schedule_id in ").among(chunk.iter().map(put));
+            text.build_as().fetch_all(c).await
+        })?;
+        for (id,) in found {
+            unfinished.insert(parse("runs", id)?);
+        }
+    }
+    Ok(unfinished)
 }
 
 /// The run that started this rollout.

@@ -1,5 +1,7 @@
 //! Schedules: recurring patch runs, and when each is due next.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use serde_json::Value;
 use vocab::{Cron, OrgId, ScheduleId, Selector, Zone};
@@ -188,9 +190,9 @@ pub async fn next_due(conn: &mut Conn) -> Result<Option<Timestamp>> {
 /// schedule holds, and his edit must not fail because the clock struck.
 pub async fn advance(
     tx: &mut Tx,
-    moves: &[(Schedule, Option<Timestamp>)],
-) -> Result<Vec<ScheduleId>> {
-    let mut moved = Vec::with_capacity(moves.len());
+    moves: &[(&Schedule, Option<Timestamp>)],
+) -> Result<BTreeSet<ScheduleId>> {
+    let mut moved = BTreeSet::new();
     for chunk in moves.chunks(ROWS_MAX) {
         let found: Vec<(String,)> = on!(tx, |c| {
             Text::new("with v (schedule, seen, was_due, next) as (")
@@ -208,7 +210,7 @@ pub async fn advance(
                 .await
         })?;
         for (id,) in found {
-            moved.push(parse("schedules", id)?);
+            moved.insert(parse("schedules", id)?);
         }
     }
     Ok(moved)

@@ -1,5 +1,7 @@
 //! Finding servers: filters, pages, and whom a selector means.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use vocab::{Criteria, Environment, OrgId, OsFilter, Selector, ServerId, Status, Tag};
 
@@ -7,7 +9,7 @@ use crate::db::{Conn, on};
 use crate::error::Result;
 use crate::row::{parse, put};
 use crate::servers::Server;
-use crate::sql::Text;
+use crate::sql::{ROWS_MAX, Text};
 use crate::{Page, Paged};
 
 /// What servers must match; the default is every server.
@@ -78,15 +80,58 @@ impl From<&Criteria> for Filter {
 }
 
 /// Which table to walk and which to look up in. SQLite takes a `cross join` at its word; for
-/// PostgreSQL it is a join like any other. Those who are offline are few and lie in the narrow
-/// table, so that one is walked for them: 100,000 look-ups to fill one page is what this avoids.
-fn joined(filter: &Filter) -> &'static str {
-    match filter.status {
-        Some((Status::Offline, _)) => {
-            " from presence cross join servers where server_id = id and org = org_id"
+/// PostgreSQL it is a join like any other.
+#[derive(Clone, Copy)]
+enum Walk {
+    /// The servers by name, each looked up in `presence`.
+    Servers,
+    /// Those of the wanted status, each looked up in `servers`.
+    Presence,
+}
+
+impl Walk {
+    fn joined(self) -> &'static str {
+        match self {
+            Walk::Servers => {
+                " from servers cross join presence where server_id = id and org = org_id"
+            }
+            Walk::Presence => {
+                " from presence cross join servers where server_id = id and org = org_id"
+            }
         }
-        _ => " from servers cross join presence where server_id = id and org = org_id",
     }
+}
+
+/// The walk that ends sooner. Few of a status are read and sorted, `some` of them; if they are many, walking
+/// all servers by name fills the page after some `page * all / some`.
+async fn walk(conn: &mut Conn, org: OrgId, filter: &Filter, page: Page) -> Result<Walk> {
+    let Some(status) = filter.status else { return Ok(Walk::Servers) };
+    let all = sum(conn, org, &Filter::default()).await?;
+    let page = page.offset.saturating_add(page.limit.into());
+    let worth = all.saturating_mul(page).isqrt();
+    let some = of_status(conn, org, status, worth.saturating_add(1)).await?;
+    Ok(if some <= worth { Walk::Presence } else { Walk::Servers })
+}
+
+/// How many servers have this status, counted no further than `most`.
+async fn of_status(
+    conn: &mut Conn,
+    org: OrgId,
+    (status, since): (Status, Timestamp),
+    most: u64,
+) -> Result<u64> {
+    let (some,): (i64,) = on!(conn, |c| {
+        let mut text =
+            Text::new("select count(*) from (select 1 as one from presence where org = ");
+        text.bind(put(&org));
+        match status {
+            Status::Online => text.add(" and last_seen_at >= "),
+            Status::Offline => text.add(" and last_seen_at < "),
+        };
+        text.bind(put(&since)).add(" limit ").bind(put(&most)).add(") counted");
+        text.build_as().fetch_one(c).await
+    })?;
+    Ok(some.unsigned_abs())
 }
 
 macro_rules! matching {
@@ -180,9 +225,10 @@ pub async fn items(
     sort: Sort,
     page: Page,
 ) -> Result<Vec<Server>> {
+    let walk = walk(conn, org, filter, page).await?;
     Ok(on!(conn, |c| {
         let mut text = Text::new("select ");
-        text.add(Server::COLUMNS).add(joined(filter));
+        text.add(Server::COLUMNS).add(walk.joined());
         matching!(text, org, filter);
         text.add(sort.clause()).add(" limit ").bind(i64::from(page.limit));
         text.add(" offset ").bind(put(&page.offset));
@@ -190,21 +236,55 @@ pub async fn items(
     })?)
 }
 
-/// How many servers match.
+/// How many servers match. Without a walk over the fleet, unless the filter speaks of names, tags or
+/// reboots: there are counts by environment and system, and those who are offline are counted one by
+/// one, whoever else there is being online.
 pub async fn count(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> {
-    // The two tables hold the same servers, and `presence` is the narrow one: what does not speak
-    // of the other is counted there.
-    let only_presence = Filter { status: filter.status, ..Filter::default() } == *filter;
+    let by_kind = Filter {
+        status: None,
+        environment: filter.environment.clone(),
+        environments: filter.environments.clone(),
+        os: filter.os.clone(),
+        ..Filter::default()
+    };
+    if (Filter { status: filter.status, ..by_kind.clone() }) != *filter {
+        return walked(conn, org, filter, Walk::Servers).await;
+    }
+    let Some((status, since)) = filter.status else { return sum(conn, org, filter).await };
+    let offline = (Status::Offline, since);
+    let offline = if by_kind == Filter::default() {
+        of_status(conn, org, offline, u64::MAX).await?
+    } else {
+        let filter = Filter { status: Some(offline), ..by_kind.clone() };
+        walked(conn, org, &filter, Walk::Presence).await?
+    };
+    match status {
+        Status::Offline => Ok(offline),
+        Status::Online => Ok(sum(conn, org, &by_kind).await?.saturating_sub(offline)),
+    }
+}
+
+/// From what is counted by environment and system.
+async fn sum(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> {
+    let (total,): (i64,) = on!(conn, |c| {
+        let mut text = Text::new(
+            "select cast(coalesce(sum(servers), 0) as bigint) from server_counts where org_id = ",
+        );
+        text.bind(put(&org));
+        conditions!(text, org, filter);
+        text.build_as().fetch_one(c).await
+    })?;
+    Ok(total.unsigned_abs())
+}
+
+async fn walked(conn: &mut Conn, org: OrgId, filter: &Filter, walk: Walk) -> Result<u64> {
     let (total,): (i64,) = on!(conn, |c| {
         let mut text = Text::new("select count(*)");
-        if only_presence {
-            text.add(" from presence where org = ").bind(put(&org));
-            conditions!(text, org, filter);
-        } else if filter.status.is_none() {
+        if filter.status.is_none() {
             text.add(" from servers where removed_at is null and org_id = ").bind(put(&org));
             conditions!(text, org, filter);
         } else {
-            text.add(joined(filter));
+            text.add(walk.joined());
             matching!(text, org, filter);
         }
         text.build_as().fetch_one(c).await
@@ -217,7 +297,7 @@ pub async fn ids(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<Vec<Ser
     let found: Vec<(String,)> = on!(conn, |c| {
         let mut text = Text::new("select id");
         if filter.status.is_some() {
-            text.add(joined(filter));
+            text.add(Walk::Servers.joined());
             matching!(text, org, filter);
         } else {
             text.add(" from servers where removed_at is null and org_id = ").bind(put(&org));
@@ -227,4 +307,26 @@ pub async fn ids(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<Vec<Ser
         text.build_as().fetch_all(c).await
     })?;
     found.into_iter().map(|(id,)| parse("servers", id)).collect()
+}
+
+/// Those of these servers that are there, and the name that each is sorted by: for who asks on behalf of many.
+pub async fn names(
+    conn: &mut Conn,
+    org: OrgId,
+    ids: &[ServerId],
+) -> Result<BTreeMap<ServerId, String>> {
+    let mut names = BTreeMap::new();
+    for chunk in ids.chunks(ROWS_MAX) {
+        let found: Vec<(String, String)> = on!(conn, |c| {
+            let mut text = Text::new(
+                "select id, sort_name from servers where removed_at is null and org_id = ",
+            );
+            text.bind(put(&org)).add(" and id in ").among(chunk.iter().map(put));
+            text.build_as().fetch_all(c).await
+        })?;
+        for (id, name) in found {
+            names.insert(parse("servers", id)?, name);
+        }
+    }
+    Ok(names)
 }

@@ -4,17 +4,18 @@
 //! A removed server keeps its row, because its agent must be told so and its id must not come
 //! again; no list and no [`get`] shows it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde_json::Value;
 use vocab::{Digest, Environment, Hostname, OrgId, Os, PackageManager, ServerId, Severity, Tag};
 
+use crate::counts::Kind as Counted;
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, guarded, taken};
 use crate::listings::{self, Kind};
-use crate::row::{put, row};
-use crate::sql::{Text, join};
+use crate::row::{parse, put, row};
+use crate::sql::{ROWS_MAX, Text, join};
 use crate::tx::Tx;
 
 row! {
@@ -97,34 +98,42 @@ row! {
 
 /// Adds a server; its `generation` becomes 1.
 pub async fn enroll(tx: &mut Tx, server: &Server) -> Result<()> {
-    on!(tx, |c| {
-        let mut text = Text::new(
-            "insert into servers (generation, id, org_id, public_key, enrolled_at, hostname,
-                sort_name, environment, tags, os, os_id, os_release, kernel, arch, package_manager,
-                agent_version, last_scan_at, reboot_required, reboot_reasons, activity, package_set,
-                update_set, packages, updates, security_updates, cves, facts, quarantine) ",
-        );
-        text.rows([server], |row, server| {
-            row.bind(1_i64).bind(put(&server.id)).bind(put(&server.org_id));
-            row.bind(put(&server.public_key)).bind(put(&server.enrolled_at));
-            changeable!(row, server);
-        });
-        text.build().execute(c).await.map(drop)
-    })
-    .map_err(taken("this agent's key"))?;
-    on!(tx, |c| {
-        sqlx::query(
-            "insert into presence (org, server_id, last_seen_at, counter) values ($1, $2, $3, $4)",
-        )
-        .bind(put(&server.org_id))
-        .bind(put(&server.id))
-        .bind(put(&server.last_seen_at))
-        .bind(server.counter)
-        .execute(c)
-        .await
-        .map(drop)
-    })?;
-    write_tags(tx, server).await
+    enroll_all(tx, std::slice::from_ref(server)).await
+}
+
+/// Adds many servers. All or nothing.
+pub async fn enroll_all(tx: &mut Tx, servers: &[Server]) -> Result<()> {
+    for chunk in servers.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            let mut text = Text::new(
+                "insert into servers (generation, id, org_id, public_key, enrolled_at, hostname,
+                    sort_name, environment, tags, os, os_id, os_release, kernel, arch, package_manager,
+                    agent_version, last_scan_at, reboot_required, reboot_reasons, activity, package_set,
+                    update_set, packages, updates, security_updates, cves, facts, quarantine) ",
+            );
+            text.rows(chunk, |row, server| {
+                row.bind(1_i64).bind(put(&server.id)).bind(put(&server.org_id));
+                row.bind(put(&server.public_key)).bind(put(&server.enrolled_at));
+                changeable!(row, server);
+            });
+            text.build().execute(c).await.map(drop)
+        })
+        .map_err(taken("this agent's key"))?;
+        on!(tx, |c| {
+            Text::new("insert into presence (org, server_id, last_seen_at, counter) ")
+                .rows(chunk, |row, server| {
+                    row.bind(put(&server.org_id)).bind(put(&server.id));
+                    row.bind(put(&server.last_seen_at)).bind(server.counter);
+                })
+                .build()
+                .execute(c)
+                .await
+                .map(drop)
+        })?;
+        chunk.iter().for_each(|server| tx.count(Counted::of(server), 1));
+        write_tags(tx, chunk).await?;
+    }
+    Ok(())
 }
 
 /// The columns that change, in the order of `enroll` and `save`.
@@ -173,28 +182,98 @@ pub async fn save(tx: &mut Tx, before: &Server, after: &Server, now: Timestamp) 
         text.build().execute(c).await.map(|done| done.rows_affected())
     })?;
     guarded(saved)?;
+    let (was, is) = (Counted::of(before), Counted::of(after));
+    if was != is {
+        tx.count(was, -1);
+        tx.count(is, 1);
+    }
     if before.tags != after.tags {
         delete_tags(tx, after.id).await?;
-        write_tags(tx, after).await?;
+        write_tags(tx, std::slice::from_ref(after)).await?;
     }
     Ok(())
 }
 
-async fn write_tags(tx: &mut Tx, server: &Server) -> Result<()> {
-    if server.tags.is_empty() {
-        return Ok(());
-    }
-    on!(tx, |c| {
-        Text::new("insert into server_tags (org_id, tag, server_id) ")
-            .rows(&server.tags, |row, tag| {
-                row.bind(put(&server.org_id)).bind(tag.as_str().to_owned()).bind(put(&server.id));
+/// What an agent tells with most of its news: what lies on its server and what it does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scan {
+    /// Which server.
+    pub id: ServerId,
+    /// The generation of the server that this was decided on.
+    pub seen: i64,
+    /// When its packages were last looked at.
+    pub last_scan_at: Option<Timestamp>,
+    /// What its agent is doing.
+    pub activity: String,
+    /// The list of its packages.
+    pub package_set: Option<Digest>,
+    /// The list of its pending updates.
+    pub update_set: Option<Digest>,
+    /// How many packages it has.
+    pub packages: u32,
+    /// How many updates are pending.
+    pub updates: u32,
+    /// How many of those fix security flaws.
+    pub security_updates: u32,
+}
+
+/// Saves scans of many servers in one statement, which touches only the columns and indexes that a scan
+/// changes. Answers with those that were saved: the others were removed, or saved by someone since.
+/// Their lists of packages must be in the store ([`listings::keep_all`]).
+pub async fn save_scans(tx: &mut Tx, scans: &[Scan]) -> Result<BTreeSet<ServerId>> {
+    // Sorted, so that replicas lock rows in one order.
+    let mut sorted: Vec<&Scan> = scans.iter().collect();
+    sorted.sort_unstable_by_key(|scan| scan.id);
+    let mut saved = BTreeSet::new();
+    for chunk in sorted.chunks(ROWS_MAX) {
+        let found: Vec<(String,)> = on!(tx, |c| {
+            Text::new(
+                "with v (server, seen, scanned, doing, has, wants, had, wanted, insecure) as (",
+            )
+            .rows(chunk, |row, scan| {
+                row.bind(put(&scan.id)).bind(scan.seen).bind(put(&scan.last_scan_at));
+                row.bind(put(&scan.activity)).bind(put(&scan.package_set));
+                row.bind(put(&scan.update_set)).bind(put(&scan.packages));
+                row.bind(put(&scan.updates)).bind(put(&scan.security_updates));
             })
-            .add(" on conflict do nothing")
-            .build()
-            .execute(c)
+            .add(
+                ") update servers
+                      set last_scan_at = v.scanned, activity = v.doing, package_set = v.has,
+                          update_set = v.wants, packages = v.had, updates = v.wanted,
+                          security_updates = v.insecure, generation = generation + 1
+                     from v
+                    where id = v.server and generation = v.seen and removed_at is null
+                   returning id",
+            )
+            .build_as()
+            .fetch_all(c)
             .await
-            .map(drop)
-    })?;
+        })?;
+        for (id,) in found {
+            saved.insert(parse("servers", id)?);
+        }
+    }
+    Ok(saved)
+}
+
+async fn write_tags(tx: &mut Tx, servers: &[Server]) -> Result<()> {
+    let of = |server: &'_ Server| (server.org_id, server.id);
+    let tags =
+        servers.iter().flat_map(|server| server.tags.iter().map(move |tag| (of(server), tag)));
+    let tags: Vec<_> = tags.collect();
+    for chunk in tags.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            Text::new("insert into server_tags (org_id, tag, server_id) ")
+                .rows(chunk, |row, ((org, id), tag)| {
+                    row.bind(put(org)).bind(tag.as_str().to_owned()).bind(put(id));
+                })
+                .add(" on conflict do nothing")
+                .build()
+                .execute(c)
+                .await
+                .map(drop)
+        })?;
+    }
     Ok(())
 }
 
@@ -224,6 +303,21 @@ pub async fn get(conn: &mut Conn, org: OrgId, id: ServerId) -> Result<Server> {
         .await
     })?;
     found.ok_or_else(|| StoreError::not_found("server", id))
+}
+
+/// Those of these that are there, of whatever organization: for who knows whose they are.
+pub async fn get_all(conn: &mut Conn, ids: &[ServerId]) -> Result<Vec<Server>> {
+    let mut found = Vec::with_capacity(ids.len());
+    for chunk in ids.chunks(ROWS_MAX) {
+        found.extend(on!(conn, |c| {
+            let mut text = Text::new("select ");
+            text.add(Server::COLUMNS);
+            text.add(" from servers join presence on org = org_id and server_id = id");
+            text.add(" where removed_at is null and id in ").among(chunk.iter().map(put));
+            text.build_as::<Server>().fetch_all(c).await
+        })?);
+    }
+    Ok(found)
 }
 
 /// Whose key this is, removed servers included.
@@ -270,6 +364,7 @@ pub async fn remove(tx: &mut Tx, seen: &Server, now: Timestamp) -> Result<()> {
         .map(|done| done.rows_affected())
     })?;
     guarded(saved)?;
+    tx.count(Counted::of(seen), -1);
     delete_tags(tx, seen.id).await?;
     on!(tx, |c| {
         sqlx::query("delete from presence where org = $1 and server_id = $2")

@@ -5,7 +5,11 @@
 //! bound. A test keeps both of `sqlx`'s doors out of every other module.
 
 use sqlx::database::HasStatementCache;
-use sqlx::{AssertSqlSafe, Database, Encode, QueryBuilder, Type};
+use sqlx::encode::IsNull;
+use sqlx::error::BoxDynError;
+use sqlx::postgres::types::Oid;
+use sqlx::postgres::{PgArgumentBuffer, PgTypeInfo};
+use sqlx::{AssertSqlSafe, Database, Encode, Postgres, QueryBuilder, Sqlite, Type};
 
 /// How many rows go into one statement. SQLite takes 32,766 values in one statement and PostgreSQL
 /// 65,535; 500 rows of our widest table (26 columns) are 13,000. Larger chunks measured no faster.
@@ -66,15 +70,127 @@ impl Dialect {
     }
 }
 
+/// How an engine takes many rows. SQLite takes `values (…), (…)`. PostgreSQL would spend more time on reading and planning
+/// such a text than on writing the rows, so it gets an array for each column: one short text for any number of rows,
+/// which is planned once.
+pub(crate) trait Rows: Database {
+    /// What is gathered until the last row is known.
+    type Columns: Default;
+
+    /// Adds one value of one row.
+    fn cell<'v, T: Encode<'v, Self> + Type<Self>>(
+        builder: &mut QueryBuilder<Self>,
+        columns: &mut Self::Columns,
+        row_and_column: (usize, usize),
+        value: T,
+    );
+
+    /// `(…)` for `in`, of ids by the hundred.
+    fn among<'v, T: Encode<'v, Self> + Type<Self>>(
+        builder: &mut QueryBuilder<Self>,
+        items: impl Iterator<Item = T>,
+    ) -> usize;
+
+    /// There are no more rows.
+    fn end(builder: &mut QueryBuilder<Self>, columns: Self::Columns);
+
+    /// Whether a text with so many rows comes again often enough that its plan should be kept.
+    fn worth_keeping(rows: usize, listed: usize) -> bool;
+}
+
+impl Rows for Sqlite {
+    type Columns = ();
+
+    fn cell<'v, T: Encode<'v, Self> + Type<Self>>(
+        builder: &mut QueryBuilder<Self>,
+        (): &mut (),
+        (row, column): (usize, usize),
+        value: T,
+    ) {
+        builder.push(match (row, column) {
+            (0, 0) => "values (",
+            (_, 0) => "), (",
+            _ => ", ",
+        });
+        builder.push_bind(value);
+    }
+
+    fn among<'v, T: Encode<'v, Self> + Type<Self>>(
+        builder: &mut QueryBuilder<Self>,
+        items: impl Iterator<Item = T>,
+    ) -> usize {
+        let mut listed = 0;
+        for item in items {
+            builder.push(if listed == 0 { "(" } else { ", " }).push_bind(item);
+            listed += 1;
+        }
+        builder.push(")");
+        listed
+    }
+
+    fn end(builder: &mut QueryBuilder<Self>, (): ()) {
+        builder.push(")");
+    }
+
+    /// The odd last chunk of a long list comes in 500 sizes and would push useful statements out of the cache. One or
+    /// two are the everyday case.
+    fn worth_keeping(rows: usize, listed: usize) -> bool {
+        let items = rows + listed;
+        items <= 2 || items == ROWS_MAX
+    }
+}
+
+impl Rows for Postgres {
+    type Columns = Vec<Array>;
+
+    fn cell<'v, T: Encode<'v, Self> + Type<Self>>(
+        _: &mut QueryBuilder<Self>,
+        columns: &mut Vec<Array>,
+        (_, column): (usize, usize),
+        value: T,
+    ) {
+        if columns.len() == column {
+            columns.push(Array::default());
+        }
+        columns[column].push(value);
+    }
+
+    fn among<'v, T: Encode<'v, Self> + Type<Self>>(
+        builder: &mut QueryBuilder<Self>,
+        items: impl Iterator<Item = T>,
+    ) -> usize {
+        let mut array = Array::default();
+        items.for_each(|item| array.push(item));
+        builder.push("(select unnest(").push_bind(array).push("))");
+        0
+    }
+
+    fn end(builder: &mut QueryBuilder<Self>, columns: Vec<Array>) {
+        builder.push("select * from unnest(");
+        for (place, column) in columns.into_iter().enumerate() {
+            if place > 0 {
+                builder.push(", ");
+            }
+            builder.push_bind(column);
+        }
+        builder.push(")");
+    }
+
+    fn worth_keeping(_: usize, listed: usize) -> bool {
+        listed <= 2 || listed == ROWS_MAX
+    }
+}
+
 /// A statement whose shape depends on what was asked: optional filters, many rows.
 pub(crate) struct Text<DB: Database> {
     builder: QueryBuilder<DB>,
     rows: usize,
+    listed: usize,
 }
 
-impl<DB: Database> Text<DB> {
+impl<DB: Rows> Text<DB> {
     pub(crate) fn new(sql: &'static str) -> Self {
-        Self { builder: QueryBuilder::new(sql), rows: 0 }
+        Self { builder: QueryBuilder::new(sql), rows: 0, listed: 0 }
     }
 
     pub(crate) fn add(&mut self, sql: &'static str) -> &mut Self {
@@ -87,27 +203,36 @@ impl<DB: Database> Text<DB> {
         self
     }
 
-    /// `values (…), (…)`, one pair of parentheses an item.
+    /// A table with one row an item, of at least one: `values (…), (…)`, or what the engine likes better.
     pub(crate) fn rows<I: IntoIterator>(
         &mut self,
         items: I,
         each: impl Fn(&mut Tuple<'_, DB>, I::Item),
     ) -> &mut Self {
-        self.builder.push("values ");
-        for (place, item) in items.into_iter().enumerate() {
-            self.builder.push(if place == 0 { "(" } else { ", (" });
-            each(&mut Tuple { builder: &mut self.builder, first: true }, item);
-            self.builder.push(")");
+        let mut columns = DB::Columns::default();
+        for (row, item) in items.into_iter().enumerate() {
+            let place = Place::Row(row, &mut columns);
+            each(&mut Tuple { builder: &mut self.builder, place, column: 0 }, item);
             self.rows += 1;
         }
+        DB::end(&mut self.builder, columns);
         self
     }
 
     /// `(…, …)`, for the right side of `set (…) =`.
     pub(crate) fn tuple(&mut self, each: impl Fn(&mut Tuple<'_, DB>)) -> &mut Self {
         self.builder.push("(");
-        each(&mut Tuple { builder: &mut self.builder, first: true });
+        each(&mut Tuple { builder: &mut self.builder, place: Place::Alone, column: 0 });
         self.builder.push(")");
+        self
+    }
+
+    /// The same as [`Text::list`] for ids by the hundred, at least one, in a text that PostgreSQL plans once.
+    pub(crate) fn among<'v, T: Encode<'v, DB> + Type<DB>>(
+        &mut self,
+        items: impl IntoIterator<Item = T>,
+    ) -> &mut Self {
+        self.listed += DB::among(&mut self.builder, items.into_iter());
         self
     }
 
@@ -117,10 +242,10 @@ impl<DB: Database> Text<DB> {
         items: impl IntoIterator<Item = T>,
     ) -> &mut Self {
         self.builder.push("(");
-        let mut tuple = Tuple { builder: &mut self.builder, first: true };
+        let mut tuple = Tuple { builder: &mut self.builder, place: Place::Alone, column: 0 };
         for item in items {
             tuple.bind(item);
-            self.rows += 1;
+            self.listed += 1;
         }
         self.builder.push(")");
         self
@@ -132,7 +257,7 @@ impl<DB: Database> Text<DB> {
     {
         #[cfg(test)]
         spy::note(self.builder.sql().as_str());
-        let worth_keeping = self.worth_keeping();
+        let worth_keeping = DB::worth_keeping(self.rows, self.listed);
         self.builder.build().persistent(worth_keeping)
     }
 
@@ -144,30 +269,95 @@ impl<DB: Database> Text<DB> {
     {
         #[cfg(test)]
         spy::note(self.builder.sql().as_str());
-        let worth_keeping = self.worth_keeping();
+        let worth_keeping = DB::worth_keeping(self.rows, self.listed);
         self.builder.build_query_as().persistent(worth_keeping)
     }
+}
 
-    /// Whether the connection should keep the prepared statement: the odd last chunk of a long list
-    /// comes in 500 sizes and would push useful statements out of the cache.
-    fn worth_keeping(&self) -> bool {
-        self.rows == 0 || self.rows == ROWS_MAX
+/// One row of a table, or the one tuple there is.
+pub(crate) struct Tuple<'b, DB: Rows> {
+    builder: &'b mut QueryBuilder<DB>,
+    place: Place<'b, DB>,
+    column: usize,
+}
+
+enum Place<'b, DB: Rows> {
+    Alone,
+    Row(usize, &'b mut DB::Columns),
+}
+
+impl<DB: Rows> Tuple<'_, DB> {
+    pub(crate) fn bind<'v, T: Encode<'v, DB> + Type<DB>>(&mut self, value: T) -> &mut Self {
+        match &mut self.place {
+            Place::Row(row, columns) => {
+                DB::cell(self.builder, columns, (*row, self.column), value);
+            }
+            Place::Alone => {
+                if self.column > 0 {
+                    self.builder.push(", ");
+                }
+                self.builder.push_bind(value);
+            }
+        }
+        self.column += 1;
+        self
     }
 }
 
-/// One row of a `values` clause.
-pub(crate) struct Tuple<'b, DB: Database> {
-    builder: &'b mut QueryBuilder<DB>,
-    first: bool,
+/// A column of many rows, as PostgreSQL reads an array.
+#[derive(Default)]
+pub(crate) struct Array {
+    element: Oid,
+    length: i32,
+    cells: PgArgumentBuffer,
 }
 
-impl<DB: Database> Tuple<'_, DB> {
-    pub(crate) fn bind<'v, T: Encode<'v, DB> + Type<DB>>(&mut self, value: T) -> &mut Self {
-        if !std::mem::take(&mut self.first) {
-            self.builder.push(", ");
+/// How PostgreSQL marks a value that is null where its length would stand.
+const NULL: i32 = -1;
+
+impl Array {
+    fn push<'v, T: Encode<'v, Postgres> + Type<Postgres>>(&mut self, value: T) {
+        self.element = T::type_info().oid().unwrap_or_default();
+        self.length += 1;
+        let start = self.cells.len();
+        self.cells.extend_from_slice(&NULL.to_be_bytes());
+        let encoded = value.encode(&mut self.cells).expect("a value of ours can be encoded");
+        if matches!(encoded, IsNull::No) {
+            let bytes = self.cells.len() - start - NULL.to_be_bytes().len();
+            let length = i32::try_from(bytes).expect("no value of ours has two gigabytes");
+            self.cells[start..start + NULL.to_be_bytes().len()]
+                .copy_from_slice(&length.to_be_bytes());
         }
-        self.builder.push_bind(value);
-        self
+    }
+}
+
+impl Type<Postgres> for Array {
+    fn type_info() -> PgTypeInfo {
+        <Vec<String> as Type<Postgres>>::type_info()
+    }
+}
+
+impl Encode<'_, Postgres> for Array {
+    fn produces(&self) -> Option<PgTypeInfo> {
+        // The types of our columns, as `{{…}}` in a migration names them.
+        Some(match self.element.0 {
+            16 => <Vec<bool> as Type<Postgres>>::type_info(),
+            17 => <Vec<Vec<u8>> as Type<Postgres>>::type_info(),
+            20 => <Vec<i64> as Type<Postgres>>::type_info(),
+            1184 => PgTypeInfo::with_oid(Oid(1185)),
+            _ => <Self as Type<Postgres>>::type_info(),
+        })
+    }
+
+    fn encode_by_ref(&self, buffer: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
+        let (dimensions, flags, first) = (1_i32, 0_i32, 1_i32);
+        buffer.extend_from_slice(&dimensions.to_be_bytes());
+        buffer.extend_from_slice(&flags.to_be_bytes());
+        buffer.extend_from_slice(&self.element.0.to_be_bytes());
+        buffer.extend_from_slice(&self.length.to_be_bytes());
+        buffer.extend_from_slice(&first.to_be_bytes());
+        buffer.extend_from_slice(&self.cells);
+        Ok(IsNull::No)
     }
 }
 

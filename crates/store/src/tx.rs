@@ -3,13 +3,15 @@
 //! Audit entries and events are gathered and written at the very end: both are numbered under a
 //! lock that every writer needs, so the lock is held for two statements and not for the whole
 //! transaction, and because it is always taken last no two transactions can wait for each other
-//! over it.
+//! over it. So are the counts of servers, whose rows many writers share: a count that is read inside
+//! the transaction is the one before it.
 
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 
 use crate::audit::{self, NewEntry};
 use crate::bell::{NOTIFY, Topic};
+use crate::counts::{self, Kind};
 use crate::db::{Conn, Db, Wire, on};
 use crate::error::Result;
 use crate::events::{self, NewEvent};
@@ -27,6 +29,7 @@ pub struct Tx {
 struct Gathered {
     entries: Vec<NewEntry>,
     events: Vec<NewEvent>,
+    counts: Vec<(Kind, i64)>,
     topics: BTreeSet<Topic>,
 }
 
@@ -46,6 +49,11 @@ impl Tx {
         self.gathered.entries.push(entry);
     }
 
+    /// Counts so many servers of this kind more, or fewer, with the commit.
+    pub(crate) fn count(&mut self, kind: Kind, more: i64) {
+        self.gathered.counts.push((kind, more));
+    }
+
     /// Rings this bell once the commit stands, in every replica.
     pub fn ring(&mut self, topic: Topic) {
         self.gathered.topics.insert(topic);
@@ -53,12 +61,13 @@ impl Tx {
 
     /// Makes everything that was done durable and visible, all of it or nothing.
     pub async fn commit(mut self) -> Result<()> {
-        let Gathered { entries, events, topics } = std::mem::take(&mut self.gathered);
+        let Gathered { entries, events, counts, topics } = std::mem::take(&mut self.gathered);
         let seal = self.db.seal().clone();
         // Whatever changes anything writes an audit entry; its subject is what was done.
         if let Some(entry) = entries.first() {
             idempotency::note_effect(&mut self.conn, &entry.subject).await?;
         }
+        counts::write(&mut self.conn, counts).await?;
         audit::append(&mut self.conn, &seal, entries).await?;
         events::append(&mut self.conn, events).await?;
         if let Wire::Pg(c) = self.conn.wire() {
@@ -91,13 +100,15 @@ impl Tx {
         &mut self,
         part: impl AsyncFnOnce(&mut Tx) -> Result<T>,
     ) -> Result<Result<T>> {
-        let kept = (self.gathered.entries.len(), self.gathered.events.len());
+        let Gathered { entries, events, counts, .. } = &self.gathered;
+        let kept = (entries.len(), events.len(), counts.len());
         on!(self, |c| sqlx::query("savepoint part").execute(c).await.map(drop))?;
         let done = part(self).await;
         if done.is_err() {
             on!(self, |c| sqlx::query("rollback to savepoint part").execute(c).await.map(drop))?;
             self.gathered.entries.truncate(kept.0);
             self.gathered.events.truncate(kept.1);
+            self.gathered.counts.truncate(kept.2);
         }
         on!(self, |c| sqlx::query("release savepoint part").execute(c).await.map(drop))?;
         Ok(done)

@@ -14,6 +14,7 @@ mod credentials;
 mod database;
 mod effects;
 mod leases;
+mod lists;
 mod logs;
 mod patches;
 mod rollouts;

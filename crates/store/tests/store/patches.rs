@@ -79,4 +79,32 @@ both! {
         assert_eq!(seen.generation, 1);
         patches::begin(&mut tx, &seen).await.unwrap();
     }
+
+    async fn who_waits_is_found_by_name_whether_few_wait_or_many(place: Place) {
+        let db = place.open().await;
+        let ours = org(&db).await;
+        let wants = Digest::of(b"one");
+        let all: Vec<_> = (0..9)
+            .map(|n| store::servers::Server {
+                update_set: (n % 3 > 0).then_some(wants),
+                ..crate::servers::server(ours, n)
+            })
+            .collect();
+        let mut tx = db.begin().await.unwrap();
+        store::servers::enroll_all(&mut tx, &all).await.unwrap();
+        patches::add_sets(&mut tx, ours, &[(wants, vec!["bash".to_owned()])]).await.unwrap();
+        tx.commit().await.unwrap();
+        let page = Page { limit: 3, offset: 1 };
+        let mut reader = db.read().await.unwrap();
+        for waiting in [1, 6, 1_000] {
+            let patch = patch("bash", 0, waiting);
+            let found = patches::servers(&mut reader, ours, &patch, 9, None, page).await.unwrap();
+            let found: Vec<_> = found.iter().map(|server| server.hostname.as_str()).collect();
+            assert_eq!(found, ["web-2", "web-4", "web-5"], "{waiting} wait");
+        }
+        let within = ["staging".parse().unwrap()];
+        let patch = patch("bash", 0, 6);
+        let none = patches::servers(&mut reader, ours, &patch, 9, Some(&within), page).await;
+        assert!(none.unwrap().is_empty());
+    }
 }

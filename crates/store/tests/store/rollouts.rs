@@ -88,6 +88,41 @@ both! {
         assert!(rollout_targets::of_task(&mut reader, theirs, targets[1].task_id).await.is_err());
     }
 
+    async fn many_rollouts_are_made_at_once_each_over_its_own_servers(db: Db) {
+        let (ours, theirs) = (org(&db).await, other_org(&db).await);
+        let tasks = |n: u32, count: u32| -> Vec<_> {
+            let task = |server| (nth!(TaskId, n * 10 + server), nth!(ServerId, server));
+            (0..count).map(task).collect()
+        };
+        let (one, two, ended) = (rollout(ours, 1), rollout(ours, 2), rollout(ours, 3));
+        let (few, none, some) = (tasks(1, 2), tasks(2, 0), tasks(3, 3));
+        let mut tx = db.begin().await.unwrap();
+        let all = [(&one, few.as_slice()), (&two, none.as_slice()), (&ended, some.as_slice())];
+        rollouts::create_all(&mut tx, &all).await.unwrap();
+        let seen = rollouts::load(&mut tx, ended.id).await.unwrap();
+        let head = Head { phase: Phase::Ended(End::Failed), ..seen.head.clone() };
+        rollouts::save_head(&mut tx, &seen, &head, Some(at(9))).await.unwrap();
+        let paused = rollouts::load(&mut tx, two.id).await.unwrap();
+        let head = Head { phase: Phase::Paused, ..paused.head.clone() };
+        rollouts::save_head(&mut tx, &paused, &head, None).await.unwrap();
+        tx.commit().await.unwrap();
+        let mut reader = db.read().await.unwrap();
+        let stored = rollouts::get(&mut reader, ours, one.id).await.unwrap();
+        assert_eq!(stored, Rollout { total: 2, ..one.clone() });
+        let targets = rollout_targets::all(&mut reader, ended.id).await.unwrap();
+        let places: Vec<_> = targets.iter().map(|row| (row.position, row.task_id)).collect();
+        assert_eq!(places, [(0, some[0].0), (1, some[1].0), (2, some[2].0)]);
+        let counts = rollouts::open_counts(&mut reader, ours).await.unwrap();
+        assert_eq!(counts, BTreeMap::from([("paused".to_owned(), 1), ("running".to_owned(), 1)]));
+        assert!(rollouts::open_counts(&mut reader, theirs).await.unwrap().is_empty());
+        let asked = [some[2].0, nth!(TaskId, 99_u32), few[0].0];
+        let mut found = rollout_targets::of_tasks(&mut reader, ours, &asked).await.unwrap();
+        found.sort_by_key(|row| row.task_id);
+        let found: Vec<_> = found.iter().map(|row| (row.rollout_id, row.server_id)).collect();
+        assert_eq!(found, [(one.id, few[0].1), (ended.id, some[2].1)]);
+        assert!(rollout_targets::of_tasks(&mut reader, theirs, &asked).await.unwrap().is_empty());
+    }
+
     /// What is stored and what the planner works with are one and the same.
     async fn a_stored_rollout_goes_on_where_it_stopped(db: Db) {
         let ours = org(&db).await;

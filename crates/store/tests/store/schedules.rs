@@ -142,7 +142,7 @@ both! {
         let mut tx = db.begin().await.unwrap();
         let edited = Schedule { description: "edited".into(), ..fleet[0].clone() };
         schedules::save(&mut tx, &edited).await.unwrap();
-        let moves: Vec<_> = fleet.iter().map(|seen| (seen.clone(), Some(at(3610)))).collect();
+        let moves: Vec<_> = fleet.iter().map(|seen| (seen, Some(at(3610)))).collect();
         assert_eq!(schedules::advance(&mut tx, &moves).await.unwrap().len(), 599);
         assert_eq!(schedules::advance(&mut tx, &moves).await.unwrap().len(), 0);
         let mut by_hand = schedules::get(&mut tx, ours, fleet[1].id).await.unwrap();
@@ -238,6 +238,27 @@ both! {
         runs::start(&mut tx, &running).await.unwrap();
         assert_eq!(runs::of_batch(&mut tx, nth!(BatchId, 9_u32)).await.unwrap(), Some(running));
         assert_eq!(runs::of_batch(&mut tx, nth!(BatchId, 1_u32)).await.unwrap(), None);
+        tx.commit().await.unwrap();
+    }
+
+    async fn of_many_runs_those_start_that_nothing_stands_in_the_way_of(db: Db) {
+        let ours = org(&db).await;
+        let all: Vec<Schedule> = (0..4).map(|n| schedule(ours, n, None)).collect();
+        add(&db, &all).await;
+        let mut tx = db.begin().await.unwrap();
+        assert_eq!(runs::start(&mut tx, &run(&all[1], 1, Some(at(60)))).await.unwrap(), Start::Started);
+        let old = skipped(&all[2], 2, at(60));
+        assert_eq!(runs::start(&mut tx, &old).await.unwrap(), Start::Started);
+        tx.commit().await.unwrap();
+        let many: Vec<Run> =
+            (0_u32..4).map(|n| run(&all[n as usize], 10 + n, Some(at(60)))).collect();
+        let mut tx = db.begin().await.unwrap();
+        let started = runs::start_all(&mut tx, &many).await.unwrap();
+        assert_eq!(started.into_iter().collect::<Vec<_>>(), [many[0].id, many[3].id]);
+        let ids: Vec<_> = all.iter().map(|schedule| schedule.id).collect();
+        let unfinished = runs::unfinished_among(&mut tx, &ids).await.unwrap();
+        assert_eq!(unfinished.into_iter().collect::<Vec<_>>(), [ids[0], ids[1], ids[3]]);
+        assert!(runs::start_all(&mut tx, &[]).await.unwrap().is_empty());
         tx.commit().await.unwrap();
     }
 }

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use serde_json::json;
-use store::listings::{self, KEPT_AT_LEAST, Kind, Packed};
+use store::listings::{self, Kind, Packed};
 use store::presence::{self, Beat};
 use store::server_list::{self, Filter, Sort};
 use store::servers::{self, Server};
 use store::{Db, Page, StoreError};
 use vocab::{Digest, Installed, OrgId, Os, Selector, ServerId, Severity, Status};
 
-use crate::support::{Place, at, both, nth, org, other_org};
+use crate::support::{at, both, nth, org, other_org};
 
 const PAGE: Page = Page { limit: 50, offset: 0 };
 
@@ -46,7 +46,7 @@ pub(crate) fn server(org_id: OrgId, n: u32) -> Server {
     }
 }
 
-async fn enroll(db: &Db, servers: &[Server]) {
+pub(crate) async fn enroll(db: &Db, servers: &[Server]) {
     let mut tx = db.begin().await.unwrap();
     for server in servers {
         servers::enroll(&mut tx, server).await.unwrap();
@@ -58,7 +58,7 @@ fn beat(server: &Server, seconds: i64, counter: i64) -> Beat {
     Beat { org: server.org_id, server_id: server.id, seen_at: at(seconds), counter }
 }
 
-fn packages(n: u32) -> Packed {
+pub(crate) fn packages(n: u32) -> Packed {
     let list: Vec<_> =
         (0..n).map(|n| Installed::new(&format!("package-{n}"), "1.0", "amd64")).collect();
     Packed::new(n, &vocab::listing::encode(&list))
@@ -335,145 +335,95 @@ both! {
         }
     }
 
-    async fn a_list_is_stored_once_and_read_as_it_came(db: Db) {
+    async fn totals_follow_every_server_that_comes_moves_and_goes(db: Db) {
         let (ours, theirs) = (org(&db).await, other_org(&db).await);
-        let list = packages(100);
-        let mut tx = db.begin().await.unwrap();
-        let absent = Digest::of(b"absent");
-        let asked = [list.digest(), absent];
-        assert_eq!(listings::missing(&mut tx, ours, Kind::Packages, &asked).await.unwrap(), asked);
-        assert!(listings::store(&mut tx, ours, Kind::Packages, &list, at(0)).await.unwrap());
-        assert!(!listings::store(&mut tx, ours, Kind::Packages, &list, at(1)).await.unwrap());
-        assert_eq!(
-            listings::missing(&mut tx, ours, Kind::Packages, &asked).await.unwrap(),
-            [absent]
-        );
-        // Whether another organization has a list is nobody's business.
-        assert_eq!(
-            listings::missing(&mut tx, theirs, Kind::Packages, &asked).await.unwrap(),
-            asked
-        );
-        assert_eq!(listings::missing(&mut tx, ours, Kind::Updates, &asked).await.unwrap(), asked);
-        let bytes = listings::get(&mut tx, ours, Kind::Packages, list.digest()).await.unwrap();
-        assert_eq!(vocab::listing::decode::<Installed>(&bytes).unwrap().len(), 100);
-        assert!(matches!(
-            listings::get(&mut tx, theirs, Kind::Packages, list.digest()).await,
-            Err(StoreError::NotFound { .. })
-        ));
-        tx.commit().await.unwrap();
-    }
-
-    async fn a_list_with_other_bytes_than_its_name_says_is_corrupt(place: Place) {
-        let db = place.open().await;
-        let ours = org(&db).await;
-        let (list, other) = (packages(10), packages(11));
-        let mut tx = db.begin().await.unwrap();
-        for one in [&list, &other] {
-            listings::store(&mut tx, ours, Kind::Packages, one, at(0)).await.unwrap();
-        }
-        tx.commit().await.unwrap();
-        place.by_hand(
-            "update listings set compressed = (select compressed from listings where entries = 11),
-                    size_bytes = (select size_bytes from listings where entries = 11) where entries = 10",
-        ).await;
-        let mut reader = db.read().await.unwrap();
-        let read = listings::get(&mut reader, ours, Kind::Packages, list.digest()).await;
-        assert!(matches!(read, Err(StoreError::Corrupt { table: "listings", .. })), "{read:?}");
-        listings::get(&mut reader, ours, Kind::Packages, other.digest()).await.unwrap();
-    }
-
-    async fn a_server_cannot_take_up_a_list_that_is_not_there(db: Db) {
-        let ours = org(&db).await;
-        let before = server(ours, 1);
-        enroll(&db, &[before.clone()]).await;
-        let list = packages(10);
-        let after = Server { package_set: Some(list.digest()), packages: 10, ..before.clone() };
-        let mut tx = db.begin().await.unwrap();
-        let refused = servers::save(&mut tx, &before, &after, at(1)).await;
-        assert!(matches!(refused, Err(StoreError::NotFound { kind: "package list", .. })));
-        listings::store(&mut tx, ours, Kind::Packages, &list, at(1)).await.unwrap();
-        servers::save(&mut tx, &before, &after, at(1)).await.unwrap();
-        tx.commit().await.unwrap();
-    }
-
-    async fn flaws_are_counted_for_all_servers_with_one_list(db: Db) {
-        let ours = org(&db).await;
-        let list = packages(3);
-        enroll(&db, &[server(ours, 1), server(ours, 2), server(ours, 3)]).await;
-        let mut tx = db.begin().await.unwrap();
-        listings::store(&mut tx, ours, Kind::Packages, &list, at(1)).await.unwrap();
-        for n in 1..=2 {
-            let before = server(ours, n);
-            let after = Server { package_set: Some(list.digest()), ..before.clone() };
-            servers::save(&mut tx, &before, &after, at(1)).await.unwrap();
-        }
-        let cves = BTreeMap::from([(Severity::Critical, 1), (Severity::Low, 7)]);
-        assert_eq!(servers::recount(&mut tx, ours, list.digest(), &cves).await.unwrap(), 2);
-        assert_eq!(servers::recount(&mut tx, ours, list.digest(), &cves).await.unwrap(), 0);
-        assert_eq!(servers::get(&mut tx, ours, nth!(ServerId, 2_u32)).await.unwrap().cves, cves);
-        assert!(servers::get(&mut tx, ours, nth!(ServerId, 3_u32)).await.unwrap().cves.is_empty());
-        tx.commit().await.unwrap();
-    }
-
-    async fn a_list_is_dropped_when_nobody_carries_it_and_not_before(db: Db) {
-        let ours = org(&db).await;
-        let (carried, idle, fresh) = (packages(1), packages(2), packages(3));
-        let before = server(ours, 1);
-        enroll(&db, &[before.clone()]).await;
-        let later = at(0) + KEPT_AT_LEAST + KEPT_AT_LEAST;
-        let mut tx = db.begin().await.unwrap();
-        for (list, when) in [(&carried, at(0)), (&idle, at(0)), (&fresh, later)] {
-            listings::store(&mut tx, ours, Kind::Packages, list, when).await.unwrap();
-        }
-        listings::store(&mut tx, ours, Kind::Updates, &carried, at(0)).await.unwrap();
-        let after = Server { package_set: Some(carried.digest()), ..before.clone() };
-        servers::save(&mut tx, &before, &after, at(0)).await.unwrap();
-        // The caller's cutoff is later than it may be, and is moved: the fresh one stays.
-        assert_eq!(listings::drop_unused(&mut tx, later, later, 10).await.unwrap(), 2);
-        let asked = [carried.digest(), idle.digest(), fresh.digest()];
-        assert_eq!(
-            listings::missing(&mut tx, ours, Kind::Packages, &asked).await.unwrap(),
-            [idle.digest()]
-        );
-        assert_eq!(listings::missing(&mut tx, ours, Kind::Updates, &asked).await.unwrap().len(), 3);
-        tx.commit().await.unwrap();
-    }
-
-    /// A server takes up an old list at the very moment in which it is dropped: either the server
-    /// comes first and the list stays, or it comes second and is told to send it.
-    async fn a_list_that_is_just_being_taken_up_is_not_dropped_under_its_server(db: Db) {
-        let ours = org(&db).await;
-        let later = at(0) + KEPT_AT_LEAST + KEPT_AT_LEAST;
-        for round in 1..=10_u32 {
-            let list = packages(round);
-            let before = server(ours, round);
-            enroll(&db, &[before.clone()]).await;
-            let mut tx = db.begin().await.unwrap();
-            listings::store(&mut tx, ours, Kind::Packages, &list, at(0)).await.unwrap();
-            tx.commit().await.unwrap();
-            let (mine, yours) = (db.clone(), db.clone());
-            let digest = list.digest();
-            let takes = tokio::spawn(async move {
-                let after = Server { package_set: Some(digest), ..before.clone() };
-                let mut tx = mine.begin().await.unwrap();
-                let taken = servers::save(&mut tx, &before, &after, later).await;
-                if taken.is_ok() {
-                    tx.commit().await.unwrap();
-                }
-                taken.is_ok()
-            });
-            let drops = tokio::spawn(async move {
-                let mut tx = yours.begin().await.unwrap();
-                listings::drop_unused(&mut tx, later, later, 10).await.unwrap();
-                tx.commit().await.unwrap();
-            });
-            let (taken, ()) = (takes.await.unwrap(), drops.await.unwrap());
+        let all: Vec<Server> = (0..6).map(|n| server(ours, n)).collect();
+        enroll(&db, &all).await;
+        enroll(&db, &[server(theirs, 6)]).await;
+        let total = async |filter: Filter| {
             let mut reader = db.read().await.unwrap();
-            let here = listings::missing(&mut reader, ours, Kind::Packages, &[digest])
-                .await
-                .unwrap()
-                .is_empty();
-            assert_eq!(taken, here, "round {round}");
+            let total = server_list::count(&mut reader, ours, &filter).await.unwrap();
+            let ids = server_list::ids(&mut reader, ours, &filter).await.unwrap();
+            assert_eq!(total, ids.len() as u64, "{filter:?}");
+            total
+        };
+        let staging = || Filter { environment: "staging".parse().ok(), ..Filter::default() };
+        let named = |os: &str| Filter { os: os.parse().ok(), ..Filter::default() };
+        assert_eq!(total(Filter::default()).await, 6);
+        assert_eq!(total(staging()).await, 0);
+        let moved = Server {
+            environment: "staging".parse().ok(),
+            os: Os::new("ubuntu", "24.04", "").unwrap(),
+            ..all[0].clone()
+        };
+        let mut tx = db.begin().await.unwrap();
+        servers::save(&mut tx, &all[0], &moved, at(1)).await.unwrap();
+        // What is undone alone is not counted either.
+        let undone = tx.attempt(async |tx| {
+            servers::enroll(tx, &server(ours, 7)).await?;
+            servers::enroll(tx, &server(ours, 0)).await
+        });
+        assert!(matches!(undone.await.unwrap(), Err(StoreError::AlreadyExists { .. })));
+        servers::remove(&mut tx, &all[1], at(1)).await.unwrap();
+        tx.commit().await.unwrap();
+        assert_eq!(total(Filter::default()).await, 5);
+        assert_eq!(total(staging()).await, 1);
+        assert_eq!(total(named("debian")).await, 4);
+        assert_eq!(total(named("debian 12")).await, 4);
+        assert_eq!(total(named("ubuntu")).await, 1);
+        assert_eq!(total(Filter { os: "ubuntu".parse().ok(), ..staging() }).await, 1);
+        let limited = Filter { environments: Some(Vec::new()), ..Filter::default() };
+        assert_eq!(total(limited).await, 0);
+        let mut tx = db.begin().await.unwrap();
+        presence::beat(&mut tx, &[beat(&all[0], 100, 2), beat(&all[2], 100, 2)]).await.unwrap();
+        tx.commit().await.unwrap();
+        for (status, of_all, of_staging) in [(Status::Online, 2, 1), (Status::Offline, 3, 0)] {
+            let status = Some((status, at(50)));
+            assert_eq!(total(Filter { status, ..Filter::default() }).await, of_all);
+            assert_eq!(total(Filter { status, ..staging() }).await, of_staging);
         }
+    }
+
+    async fn scans_of_many_are_saved_together_and_a_stale_one_is_left_out(db: Db) {
+        let ours = org(&db).await;
+        let all: Vec<Server> = (0..3).map(|n| server(ours, n)).collect();
+        enroll(&db, &all).await;
+        let list = packages(3);
+        let mut tx = db.begin().await.unwrap();
+        let lists = [(ours, Kind::Packages, &list), (ours, Kind::Packages, &list)];
+        assert_eq!(listings::store_all(&mut tx, &lists, at(0)).await.unwrap(), 1);
+        assert_eq!(listings::store_all(&mut tx, &lists, at(0)).await.unwrap(), 0);
+        let unknown = Digest::of(b"unknown");
+        let wanted = [unknown, list.digest()];
+        let missing = listings::keep_all(&mut tx, ours, Kind::Packages, &wanted, at(0)).await;
+        assert_eq!(missing.unwrap(), [unknown]);
+        let scan = |n: usize, seen| servers::Scan {
+            id: all[n].id,
+            seen,
+            last_scan_at: Some(at(9)),
+            activity: "scanning".into(),
+            package_set: Some(list.digest()),
+            update_set: None,
+            packages: 3,
+            updates: 0,
+            security_updates: 0,
+        };
+        servers::remove(&mut tx, &all[2], at(1)).await.unwrap();
+        let scans = [scan(2, 1), scan(1, 7), scan(0, 1)];
+        let saved = servers::save_scans(&mut tx, &scans).await.unwrap();
+        assert_eq!(saved.into_iter().collect::<Vec<_>>(), [all[0].id]);
+        tx.commit().await.unwrap();
+        let ids: Vec<ServerId> = all.iter().map(|server| server.id).collect();
+        let mut found = servers::get_all(&mut db.read().await.unwrap(), &ids).await.unwrap();
+        found.sort_by_key(|server| server.id);
+        let after = Server {
+            last_scan_at: Some(at(9)),
+            activity: "scanning".into(),
+            package_set: Some(list.digest()),
+            packages: 3,
+            generation: 2,
+            ..all[0].clone()
+        };
+        assert_eq!(found, [after, all[1].clone()]);
     }
 }

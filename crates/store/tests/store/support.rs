@@ -177,6 +177,8 @@ async fn template(admin: &mut PgConnection, cluster: &str) -> String {
         include_str!("../../migrations/0004_agents.sql"),
         include_str!("../../migrations/0005_patches.sql"),
         include_str!("../../migrations/0006_effects.sql"),
+        include_str!("../../migrations/0007_at_work.sql"),
+        include_str!("../../migrations/0008_counts.sql"),
     );
     let name =
         format!("fleetmend_template_{}", &vocab::Digest::of(texts.as_bytes()).to_string()[..16]);

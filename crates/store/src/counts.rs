@@ -1,0 +1,62 @@
+//! How many servers there are of each kind, kept up with every commit: what a total is read from.
+
+use std::collections::BTreeMap;
+
+use vocab::OrgId;
+
+use crate::db::{Conn, on};
+use crate::error::Result;
+use crate::row::put;
+use crate::servers::Server;
+use crate::sql::{ROWS_MAX, Text};
+
+/// What servers are counted by.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Kind {
+    org: OrgId,
+    /// Empty: none.
+    environment: String,
+    os_id: String,
+    os_release: String,
+}
+
+impl Kind {
+    pub(crate) fn of(server: &Server) -> Kind {
+        Kind {
+            org: server.org_id,
+            environment: server.environment.as_ref().map(ToString::to_string).unwrap_or_default(),
+            os_id: server.os.id().to_ascii_lowercase(),
+            os_release: server.os.to_string().to_ascii_lowercase(),
+        }
+    }
+}
+
+/// Writes down how many more there are. In the order of the kinds, so that two transactions that
+/// count the same kinds never wait for each other crosswise.
+pub(crate) async fn write(conn: &mut Conn, counts: Vec<(Kind, i64)>) -> Result<()> {
+    let mut sums = BTreeMap::new();
+    for (kind, more) in counts {
+        *sums.entry(kind).or_insert(0) += more;
+    }
+    let sums: Vec<(Kind, i64)> = sums.into_iter().filter(|(_, more)| *more != 0).collect();
+    for chunk in sums.chunks(ROWS_MAX) {
+        on!(conn, |c| {
+            Text::new(
+                "insert into server_counts (org_id, environment, os_id, os_release, servers) ",
+            )
+            .rows(chunk, |row, (kind, more)| {
+                row.bind(put(&kind.org)).bind(kind.environment.clone());
+                row.bind(kind.os_id.clone()).bind(kind.os_release.clone()).bind(*more);
+            })
+            .add(
+                " on conflict (org_id, environment, os_id, os_release) do update
+                     set servers = server_counts.servers + excluded.servers",
+            )
+            .build()
+            .execute(c)
+            .await
+            .map(drop)
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! Lists of packages, stored once however many servers carry them.
+
+use std::collections::BTreeMap;
+
+use store::listings::{self, KEPT_AT_LEAST, Kind, Packed};
+use store::servers::{self, Server};
+use store::{Db, StoreError};
+use vocab::{Digest, Installed, Severity};
+
+use crate::servers::{enroll, packages, server};
+use crate::support::{Place, at, both, nth, org, other_org};
+
+both! {
+    async fn a_list_is_stored_once_and_read_as_it_came(db: Db) {
+        let (ours, theirs) = (org(&db).await, other_org(&db).await);
+        let list = packages(100);
+        let mut tx = db.begin().await.unwrap();
+        let absent = Digest::of(b"absent");
+        let asked = [list.digest(), absent];
+        assert_eq!(listings::missing(&mut tx, ours, Kind::Packages, &asked).await.unwrap(), asked);
+        assert!(listings::store(&mut tx, ours, Kind::Packages, &list, at(0)).await.unwrap());
+        assert!(!listings::store(&mut tx, ours, Kind::Packages, &list, at(1)).await.unwrap());
+        assert_eq!(
+            listings::missing(&mut tx, ours, Kind::Packages, &asked).await.unwrap(),
+            [absent]
+        );
+        // Whether another organization has a list is nobody's business.
+        assert_eq!(
+            listings::missing(&mut tx, theirs, Kind::Packages, &asked).await.unwrap(),
+            asked
+        );
+        assert_eq!(listings::missing(&mut tx, ours, Kind::Updates, &asked).await.unwrap(), asked);
+        let bytes = listings::get(&mut tx, ours, Kind::Packages, list.digest()).await.unwrap();
+        assert_eq!(vocab::listing::decode::<Installed>(&bytes).unwrap().len(), 100);
+        assert!(matches!(
+            listings::get(&mut tx, theirs, Kind::Packages, list.digest()).await,
+            Err(StoreError::NotFound { .. })
+        ));
+        tx.commit().await.unwrap();
+    }
+
+    async fn a_list_with_other_bytes_than_its_name_says_is_corrupt(place: Place) {
+        let db = place.open().await;
+        let ours = org(&db).await;
+        let (list, other) = (packages(10), packages(11));
+        let mut tx = db.begin().await.unwrap();
+        for one in [&list, &other] {
+            listings::store(&mut tx, ours, Kind::Packages, one, at(0)).await.unwrap();
+        }
+        tx.commit().await.unwrap();
+        place.by_hand(
+            "update listings set compressed = (select compressed from listings where entries = 11),
+                    size_bytes = (select size_bytes from listings where entries = 11) where entries = 10",
+        ).await;
+        let mut reader = db.read().await.unwrap();
+        let read = listings::get(&mut reader, ours, Kind::Packages, list.digest()).await;
+        assert!(matches!(read, Err(StoreError::Corrupt { table: "listings", .. })), "{read:?}");
+        listings::get(&mut reader, ours, Kind::Packages, other.digest()).await.unwrap();
+    }
+
+    async fn a_server_cannot_take_up_a_list_that_is_not_there(db: Db) {
+        let ours = org(&db).await;
+        let before = server(ours, 1);
+        enroll(&db, &[before.clone()]).await;
+        let list = packages(10);
+        let after = Server { package_set: Some(list.digest()), packages: 10, ..before.clone() };
+        let mut tx = db.begin().await.unwrap();
+        let refused = servers::save(&mut tx, &before, &after, at(1)).await;
+        assert!(matches!(refused, Err(StoreError::NotFound { kind: "package list", .. })));
+        listings::store(&mut tx, ours, Kind::Packages, &list, at(1)).await.unwrap();
+        servers::save(&mut tx, &before, &after, at(1)).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+
+    async fn flaws_are_counted_for_all_servers_with_one_list(db: Db) {
+        let ours = org(&db).await;
+        let list = packages(3);
+        enroll(&db, &[server(ours, 1), server(ours, 2), server(ours, 3)]).await;
+        let mut tx = db.begin().await.unwrap();
+        listings::store(&mut tx, ours, Kind::Packages, &list, at(1)).await.unwrap();
+        for n in 1..=2 {
+            let before = server(ours, n);
+            let after = Server { package_set: Some(list.digest()), ..before.clone() };
+            servers::save(&mut tx, &before, &after, at(1)).await.unwrap();
+        }
+        let cves = BTreeMap::from([(Severity::Critical, 1), (Severity::Low, 7)]);
+        assert_eq!(servers::recount(&mut tx, ours, list.digest(), &cves).await.unwrap(), 2);
+        assert_eq!(servers::recount(&mut tx, ours, list.digest(), &cves).await.unwrap(), 0);
+        assert_eq!(servers::get(&mut tx, ours, nth!(ServerId, 2_u32)).await.unwrap().cves, cves);
+        assert!(servers::get(&mut tx, ours, nth!(ServerId, 3_u32)).await.unwrap().cves.is_empty());
+        tx.commit().await.unwrap();
+    }
+
+    async fn a_list_is_dropped_when_nobody_carries_it_and_not_before(db: Db) {
+        let ours = org(&db).await;
+        let (carried, idle, fresh) = (packages(1), packages(2), packages(3));
+        let before = server(ours, 1);
+        enroll(&db, &[before.clone()]).await;
+        let later = at(0) + KEPT_AT_LEAST + KEPT_AT_LEAST;
+        let mut tx = db.begin().await.unwrap();
+        for (list, when) in [(&carried, at(0)), (&idle, at(0)), (&fresh, later)] {
+            listings::store(&mut tx, ours, Kind::Packages, list, when).await.unwrap();
+        }
+        listings::store(&mut tx, ours, Kind::Updates, &carried, at(0)).await.unwrap();
+        let after = Server { package_set: Some(carried.digest()), ..before.clone() };
+        servers::save(&mut tx, &before, &after, at(0)).await.unwrap();
+        // The caller's cutoff is later than it may be, and is moved: the fresh one stays.
+        assert_eq!(listings::drop_unused(&mut tx, later, later, 10).await.unwrap(), 2);
+        let asked = [carried.digest(), idle.digest(), fresh.digest()];
+        assert_eq!(
+            listings::missing(&mut tx, ours, Kind::Packages, &asked).await.unwrap(),
+            [idle.digest()]
+        );
+        assert_eq!(listings::missing(&mut tx, ours, Kind::Updates, &asked).await.unwrap().len(), 3);
+        tx.commit().await.unwrap();
+    }
+
+    /// A server takes up an old list at the very moment in which it is dropped: either the server
+    /// comes first and the list stays, or it comes second and is told to send it.
+    async fn a_list_that_is_just_being_taken_up_is_not_dropped_under_its_server(db: Db) {
+        let ours = org(&db).await;
+        let later = at(0) + KEPT_AT_LEAST + KEPT_AT_LEAST;
+        for round in 1..=10_u32 {
+            let list = packages(round);
+            let before = server(ours, round);
+            enroll(&db, &[before.clone()]).await;
+            let mut tx = db.begin().await.unwrap();
+            listings::store(&mut tx, ours, Kind::Packages, &list, at(0)).await.unwrap();
+            tx.commit().await.unwrap();
+            let (mine, yours) = (db.clone(), db.clone());
+            let digest = list.digest();
+            let takes = tokio::spawn(async move {
+                let after = Server { package_set: Some(digest), ..before.clone() };
+                let mut tx = mine.begin().await.unwrap();
+                let taken = servers::save(&mut tx, &before, &after, later).await;
+                if taken.is_ok() {
+                    tx.commit().await.unwrap();
+                }
+                taken.is_ok()
+            });
+            let drops = tokio::spawn(async move {
+                let mut tx = yours.begin().await.unwrap();
+                listings::drop_unused(&mut tx, later, later, 10).await.unwrap();
+                tx.commit().await.unwrap();
+            });
+            let (taken, ()) = (takes.await.unwrap(), drops.await.unwrap());
+            let mut reader = db.read().await.unwrap();
+            let here = listings::missing(&mut reader, ours, Kind::Packages, &[digest])
+                .await
+                .unwrap()
+                .is_empty();
+            assert_eq!(taken, here, "round {round}");
+        }
+    }
+
+    async fn a_list_that_came_packed_is_unpacked_like_one_that_was_packed_here(db: Db) {
+        let ours = org(&db).await;
+        let bytes = vocab::listing::encode(&[Installed::new("bash", "5.2", "amd64")]);
+        let packed = Packed::of(1, &bytes, zstd::bulk::compress(&bytes, 19).unwrap());
+        let mut tx = db.begin().await.unwrap();
+        assert!(listings::store(&mut tx, ours, Kind::Packages, &packed, at(0)).await.unwrap());
+        tx.commit().await.unwrap();
+        let digest = Digest::of(&bytes);
+        let mut reader = db.read().await.unwrap();
+        assert_eq!(listings::get(&mut reader, ours, Kind::Packages, digest).await.unwrap(), bytes);
+    }
+}
