@@ -29,6 +29,11 @@ const SYNCS_EACH: u64 = 40;
 type Agent = (Credential, Ed25519KeyPair);
 
 fn main() {
+    // A filter that means another benchmark.
+    let mut words = std::env::args().skip(1).filter(|word| !word.starts_with("--"));
+    if words.any(|word| !"row3 sync".contains(word.as_str())) {
+        return;
+    }
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
     let folder = std::env::temp_dir().join(format!("fleetmend_bench_sync_{}", std::process::id()));

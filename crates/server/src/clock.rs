@@ -2,29 +2,83 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use domain::rollout::ClockSet;
+use jiff::{SignedDuration, Timestamp};
 use ring::rand::{SecureRandom as _, SystemRandom};
+
+/// By less than this a clock is corrected, not set.
+const CORRECTION_MAX: SignedDuration = SignedDuration::from_secs(5);
 
 /// What time it is, and numbers nobody can guess. Cheap to clone.
 #[derive(Clone)]
-pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
+pub struct Clock(Arc<dyn Fn() -> Reading + Send + Sync>);
+
+/// What two clocks show at the same moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reading {
+    /// The clock on the wall, which people set.
+    pub wall: Timestamp,
+    /// One that nobody can set: how long it has been running.
+    pub steady: SignedDuration,
+}
 
 impl Clock {
     /// This machine's clock.
     #[expect(clippy::disallowed_methods, reason = "this is the shell's clock")]
     pub fn system() -> Clock {
-        Clock(Arc::new(Timestamp::now))
+        let start = std::time::Instant::now();
+        Clock::read_by(move || Reading {
+            wall: Timestamp::now(),
+            steady: SignedDuration::try_from(start.elapsed()).unwrap_or(SignedDuration::MAX),
+        })
     }
 
-    /// A clock that someone else turns.
+    /// A clock that someone else turns, as time passes.
     pub fn turned_by(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Clock {
-        Clock(Arc::new(now))
+        Clock::read_by(move || {
+            let wall = now();
+            Reading { wall, steady: wall.duration_since(Timestamp::UNIX_EPOCH) }
+        })
+    }
+
+    /// Clocks that someone else turns, each for itself.
+    pub fn read_by(read: impl Fn() -> Reading + Send + Sync + 'static) -> Clock {
+        Clock(Arc::new(read))
     }
 
     /// What time it is, to the microsecond: finer times would not survive the database.
     pub fn now(&self) -> Timestamp {
-        let now = (self.0)();
-        Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now)
+        self.read().wall
+    }
+
+    /// Notices from now on whenever the clock is set.
+    pub fn hands(&self) -> Hands {
+        Hands { clock: self.clone(), last: self.read() }
+    }
+
+    fn read(&self) -> Reading {
+        let Reading { wall, steady } = (self.0)();
+        Reading { wall: Timestamp::from_microsecond(wall.as_microsecond()).unwrap_or(wall), steady }
+    }
+}
+
+/// Notices when the clock on the wall is set. What waits for an hour of the calendar goes by that clock
+/// as it is; what waits for time to pass must be told, or a clock set forward by a day would
+/// end every wait that is shorter.
+pub struct Hands {
+    clock: Clock,
+    last: Reading,
+}
+
+impl Hands {
+    /// How the clock was set since the last look, if it was.
+    pub fn look(&mut self) -> Option<ClockSet> {
+        let now = self.clock.read();
+        let last = std::mem::replace(&mut self.last, now);
+        let passed = now.steady - last.steady;
+        let by = now.wall.duration_since(last.wall) - passed;
+        let since = now.wall.saturating_sub(passed).unwrap_or(Timestamp::MIN);
+        (by.abs() > CORRECTION_MAX).then_some(ClockSet { by, since, now: now.wall })
     }
 }
 
@@ -43,7 +97,7 @@ pub fn dice() -> u128 {
     u128::from_be_bytes(chance())
 }
 
-/// How long something takes. For the log and the metrics; nothing is decided by it.
+/// How long something takes.
 pub struct Stopwatch(std::time::Instant);
 
 impl Stopwatch {
@@ -56,5 +110,33 @@ impl Stopwatch {
     /// How many seconds have passed.
     pub fn seconds(&self) -> f64 {
         self.0.elapsed().as_secs_f64()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_set_is_noticed_once_and_one_that_runs_is_not() {
+        let shows = Arc::new(Mutex::new((0_i64, 0_i64)));
+        let read = shows.clone();
+        let clock = Clock::read_by(move || {
+            let (wall, steady) = *read.lock().unwrap();
+            let wall = Timestamp::from_second(wall).unwrap();
+            Reading { wall, steady: SignedDuration::from_secs(steady) }
+        });
+        let mut hands = clock.hands();
+        let mut after = |wall, steady| {
+            *shows.lock().unwrap() = (wall, steady);
+            hands.look().map(|set| (set.by.as_secs(), set.since.as_second(), set.now.as_second()))
+        };
+        assert_eq!(after(1_000, 1_000), None);
+        assert_eq!(after(1_013, 1_010), None, "a correction");
+        assert_eq!(after(4_620, 1_017), Some((3_600, 4_613, 4_620)));
+        assert_eq!(after(4_630, 1_027), None);
+        assert_eq!(after(-81_768, 1_029), Some((-86_400, -81_770, -81_768)));
     }
 }

@@ -21,7 +21,7 @@ pub(super) struct Assignment {
     pub(super) order: Option<Arc<service::Order>>,
     pub(super) issued_at: Timestamp,
     pub(super) expires_at: Timestamp,
-    /// The rollout was called off: it is to be dropped.
+    /// The rollout was called off or stopped: it is to be dropped.
     pub(super) withdrawn: bool,
 }
 

@@ -117,6 +117,7 @@ async fn again(
 
 fn new_server(token: &Token, asked: EnrollRequest, key: [u8; 32], now: Timestamp) -> Server {
     let facts = asked.facts;
+    let told = crate::service::facts::keep(&facts);
     Server {
         id: ServerId::new(now, dice()),
         org_id: token.org_id,
@@ -140,7 +141,7 @@ fn new_server(token: &Token, asked: EnrollRequest, key: [u8; 32], now: Timestamp
         updates: 0,
         security_updates: 0,
         cves: std::collections::BTreeMap::new(),
-        facts: json!({}),
+        facts: told,
         quarantine: None,
         generation: 1,
         last_seen_at: now,

@@ -48,17 +48,25 @@ pub(crate) async fn follow(app: App, look: Duration) {
 /// Learns who was removed or put into quarantine, until it is aborted.
 pub(crate) async fn watch_barred(app: App, look: Duration) {
     let mut servers = app.db.bell(Topic::Servers);
+    let mut known = None;
+    let mut all_again = tokio::time::interval(look);
     loop {
         let barred = async { absences::barred(&mut *app.db.read().await?).await };
         match barred.await {
-            Ok(barred) => app.door().set_barred(&barred),
+            // The bell rings with every inventory, and hardly ever for one of these.
+            Ok(barred) if known.as_ref() == Some(&barred) => {}
+            Ok(barred) => {
+                app.door().set_barred(&barred);
+                known = Some(barred);
+            }
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "removals may be late");
             }
         }
         tokio::select! {
             () = servers.rung() => {}
-            () = tokio::time::sleep(look) => {}
+            // A link may have been made from what was read before it was barred: now and then all are told.
+            _ = all_again.tick() => known = None,
         }
     }
 }
@@ -137,12 +145,15 @@ impl Follower {
                     }
                 }
                 _ => {
-                    followed.out.remove(&server);
-                    door.desk.clear(server, task);
+                    // What was given back went out under another id.
+                    let out = followed.out.remove(&server).map_or(task, |(task, _)| task);
+                    door.desk.clear(server, out);
                 }
             }
         }
-        let withdrawn = row.head.phase == Phase::Canceling;
+        // Nobody starts any more, or not now: who has not begun is told to drop his order.
+        let withdrawn =
+            matches!(row.head.phase, Phase::Canceling | Phase::Paused | Phase::Halted(_));
         if followed.withdrawn != withdrawn {
             followed.withdrawn = withdrawn;
             for (server, (_, assignment)) in &mut followed.out {

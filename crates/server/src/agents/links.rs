@@ -341,7 +341,8 @@ impl Door {
 
     /// Writes down who was heard from since the last time.
     pub(crate) async fn write_beats(&self, app: &App, someone_returned: bool) -> store::Result<()> {
-        let beats = std::mem::take(&mut *lock(&self.beats));
+        // They stay until they are committed: whoever is cut off in the middle has lost none.
+        let beats = lock(&self.beats).clone();
         if beats.is_empty() {
             return Ok(());
         }
@@ -353,13 +354,9 @@ impl Door {
             }
             tx.commit().await
         };
-        match written.await {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                lock(&self.beats).extend(beats);
-                Err(error)
-            }
-        }
+        written.await?;
+        lock(&self.beats).drain(..beats.len());
+        Ok(())
     }
 
     pub(super) fn counted(&self, org: OrgId, kind: Kind, digest: Digest) -> Option<Counted> {

@@ -4,13 +4,16 @@
 //! and commits it together, so that a thousand reports cost some ten commits. A part that fails is
 //! undone alone. An answer means: it is committed.
 
+mod scans;
+
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use jiff::Timestamp;
 use store::listings::{self, Kind, Packed};
+use store::servers::Server;
 use store::task_logs::{self, Append};
-use store::{StoreError, Topic, Tx, servers};
+use store::{StoreError, Tx};
 use tokio::sync::oneshot;
 use vocab::{Digest, OrgId, ServerId, TaskId};
 use wire::agent::{Facts, OrderProgress, OrderResult};
@@ -18,7 +21,7 @@ use wire::agent::{Facts, OrderProgress, OrderResult};
 use super::Refusal;
 use super::links::{Known, lock};
 use crate::app::App;
-use crate::service::reports::{self, Reporter};
+use crate::service::reports::{self, Reporter, Told};
 
 /// How many parts share a commit at the most.
 const TOGETHER_MAX: usize = 200;
@@ -136,21 +139,57 @@ async fn work(app: App) {
 /// All parts in one transaction, each with what came of it.
 async fn together(app: &App, parts: &[Waiting]) -> store::Result<Vec<store::Result<Written>>> {
     let mut tx = app.db.begin().await?;
-    let mut reported = Vec::with_capacity(parts.len());
+    let mut done: Vec<Option<store::Result<Written>>> = Vec::with_capacity(parts.len());
     // Rollouts before servers, as the engine does when it claims servers: who locks in one order
     // never waits crosswise.
+    let all_reported = report_together(&mut tx, parts).await?;
     for waiting in parts {
-        reported.push(tx.attempt(async |tx| waiting.part.report(tx).await).await?);
-    }
-    let mut done = Vec::with_capacity(parts.len());
-    for (waiting, reported) in parts.iter().zip(reported) {
-        done.push(match reported {
-            Ok(()) => tx.attempt(async |tx| waiting.part.rest(tx).await).await?,
-            Err(error) => Err(error),
+        done.push(match &waiting.part {
+            Part::News(news) if news.reports() && !all_reported => {
+                tx.attempt(async |tx| news.report(tx).await).await?.err().map(Err)
+            }
+            Part::Log { task, offset, body, now } => {
+                let append =
+                    async |tx: &mut Tx| task_logs::append(tx, *task, *offset, body, *now).await;
+                Some(tx.attempt(append).await?.map(Written::Log))
+            }
+            Part::News(_) | Part::Listing { .. } => None,
         });
     }
+    store_listings(&mut tx, parts).await?;
+    scans::save(&mut tx, parts, &mut done).await?;
     tx.commit().await?;
-    Ok(done)
+    Ok(done.into_iter().map(|done| done.unwrap_or(Ok(Written::Listing))).collect())
+}
+
+/// All reports at once. Whether that went well: if not, nothing of it stands, and each is taken by itself.
+async fn report_together(tx: &mut Tx, parts: &[Waiting]) -> store::Result<bool> {
+    let told = parts.iter().filter_map(|waiting| match &waiting.part {
+        Part::News(news) if news.reports() => Some(Told {
+            who: Reporter { org: news.org, server: news.server },
+            progress: &news.progress,
+            results: &news.results,
+            now: news.now,
+        }),
+        _ => None,
+    });
+    let told: Vec<Told<'_>> = told.collect();
+    if told.len() < 2 {
+        return Ok(false);
+    }
+    Ok(tx.attempt(async |tx| reports::together(tx, &told).await).await?.is_ok())
+}
+
+async fn store_listings(tx: &mut Tx, parts: &[Waiting]) -> store::Result<()> {
+    let mut lists = Vec::new();
+    let mut latest = Timestamp::MIN;
+    for waiting in parts {
+        if let Part::Listing { org, kind, packed, now } = &waiting.part {
+            lists.push((*org, *kind, packed));
+            latest = latest.max(*now);
+        }
+    }
+    listings::store_all(tx, &lists, latest).await.map(drop)
 }
 
 fn answer(app: &App, parts: Vec<Waiting>, done: store::Result<Vec<store::Result<Written>>>) {
@@ -190,36 +229,26 @@ impl Part {
             Part::Listing { .. } | Part::Log { .. } => None,
         }
     }
+}
+
+impl News {
+    fn reports(&self) -> bool {
+        !(self.progress.is_empty() && self.results.is_empty())
+    }
 
     async fn report(&self, tx: &mut Tx) -> store::Result<()> {
-        let Part::News(news) = self else { return Ok(()) };
-        let who = Reporter { org: news.org, server: news.server };
-        for progress in &news.progress {
-            reports::progress(tx, who, progress, news.now).await?;
+        let who = Reporter { org: self.org, server: self.server };
+        for progress in &self.progress {
+            reports::progress(tx, who, progress, self.now).await?;
         }
-        for result in &news.results {
-            reports::result(tx, who, result, news.now).await?;
+        for result in &self.results {
+            reports::result(tx, who, result, self.now).await?;
         }
         Ok(())
     }
 
-    async fn rest(&self, tx: &mut Tx) -> store::Result<Written> {
-        match self {
-            Part::News(news) => news.save_server(tx).await.map(Written::Server),
-            Part::Listing { org, kind, packed, now } => {
-                listings::store(tx, *org, *kind, packed, *now).await?;
-                Ok(Written::Listing)
-            }
-            Part::Log { task, offset, body, now } => {
-                task_logs::append(tx, *task, *offset, body, *now).await.map(Written::Log)
-            }
-        }
-    }
-}
-
-impl News {
-    async fn save_server(&self, tx: &mut Tx) -> store::Result<Known> {
-        let before = servers::get(tx, self.org, self.server).await?;
+    /// The server once it knows this.
+    fn applied(&self, before: &Server) -> Server {
         let mut after = before.clone();
         if let Some(facts) = &self.facts {
             after.hostname = facts.hostname.clone();
@@ -230,6 +259,7 @@ impl News {
             after.agent_version = facts.agent_version.to_string();
             after.reboot_required = facts.reboot_required;
             after.reboot_reasons = facts.reboot_reasons.iter().map(ToString::to_string).collect();
+            after.facts = crate::service::facts::keep(facts);
         }
         if let Some(packages) = self.packages {
             after.package_set = Some(packages.digest);
@@ -242,15 +272,16 @@ impl News {
         // A host's clock may be ahead; nobody has looked at packages tomorrow.
         after.last_scan_at = self.scanned_at.map(|at| at.min(self.now)).or(before.last_scan_at);
         after.activity = self.activity.to_owned();
-        if after != before {
-            servers::save(tx, &before, &after, self.now).await?;
-            tx.ring(Topic::Servers);
-        }
-        Ok(Known {
+        after
+    }
+
+    /// What is written down then.
+    fn known(&self, after: Server) -> Known {
+        Known {
             package_set: after.package_set,
             update_set: after.update_set,
             scanned_at: self.scanned_at.or(after.last_scan_at),
             activity: after.activity,
-        })
+        }
     }
 }

@@ -20,6 +20,8 @@ use crate::app::App;
 const CHUNK_BYTES_MAX: usize = 256 * 1024;
 /// The most bytes of a task's log.
 const LOG_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// How many times smaller a list is that was packed well.
+const PACKED_WELL: usize = 3;
 const CUT: &[u8] = b"\n[the log was longer and is cut here]\n";
 
 /// `PUT /agent/v1/listings/{kind}/{digest}`.
@@ -44,12 +46,19 @@ pub(super) async fn listing(
             let detail = "the bytes have another digest than the path says";
             return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "digest_mismatch", detail));
         }
-        let entries = count(kind, digest, &bytes)?.entries;
-        Ok(Packed::new(entries, &bytes))
+        let counted = count(kind, digest, &bytes)?;
+        // Packing costs more than all the rest: what came packed, and well enough, is kept as it is.
+        let packed = match compressed && body.len() * PACKED_WELL <= bytes.len() {
+            true => Packed::of(counted.entries, &bytes, body.to_vec()),
+            false => Packed::new(counted.entries, &bytes),
+        };
+        Ok((counted, packed))
     });
-    let packed = unpacked.await.map_err(|_| Refusal::unavailable())??;
+    let (counted, packed) = unpacked.await.map_err(|_| Refusal::unavailable())??;
     let now = app.clock.now();
     write(&app, Part::Listing { org: link.org, kind, packed, now }).await?;
+    // The sync that takes it up is on its way.
+    app.door().count(link.org, kind, counted);
     Ok(StatusCode::NO_CONTENT)
 }
 

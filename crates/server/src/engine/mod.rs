@@ -61,7 +61,16 @@ pub struct Engine {
 pub(crate) type Lead = Option<Arc<Lease>>;
 
 /// Those who cannot take an order now. Nothing until somebody has looked.
-type Away = Option<Arc<BTreeSet<ServerId>>>;
+type Away = Option<Arc<Unable>>;
+
+/// Those who cannot take an order now, and why.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Unable {
+    /// Not heard from, or barred.
+    away: BTreeSet<ServerId>,
+    /// Their agents say that they are at work, on whatever.
+    at_work: BTreeSet<ServerId>,
+}
 
 /// Starts the engine.
 pub fn spawn(app: App) -> Engine {

@@ -11,10 +11,10 @@ use store::absences::{self, Absence, Silent};
 use store::leases::{self, Lease};
 use store::{Topic, servers};
 use tokio::sync::watch;
-use vocab::ServerId;
 
-use super::{Away, Lead, complain, until_leading};
+use super::{Away, Lead, Unable, complain, until_leading};
 use crate::app::App;
+use crate::clock::Stopwatch;
 use crate::service::emit;
 
 /// Writes down who was heard from, at once when someone is back. Until it is aborted.
@@ -35,6 +35,9 @@ pub(super) async fn write_beats(app: App, every: Duration) {
     }
 }
 
+/// How many times as long as a look takes the next one waits.
+const REST_TIMES: f64 = 4.0;
+
 /// Watches who comes and goes, while this process leads. Until it is aborted.
 pub(super) async fn watch(
     app: App,
@@ -45,9 +48,14 @@ pub(super) async fn watch(
     let mut came = app.db.bell(Topic::Presence);
     let mut barred = app.db.bell(Topic::Servers);
     let mut leading: Option<(i64, Timestamp)> = None;
+    let mut hands = app.clock.hands();
     loop {
         let lease = until_leading(&mut lead).await;
         let now = app.clock.now();
+        if hands.look().is_some() {
+            // By the clock as it is now nobody was heard from; that is no news of the servers.
+            leading = None;
+        }
         let since = match leading {
             Some((token, since)) if token == lease.token => since,
             _ => {
@@ -57,9 +65,12 @@ pub(super) async fn watch(
             }
         };
         leading = Some((lease.token, since));
+        let took = Stopwatch::start();
         if let Err(error) = look_around(&app, &lease, since, now, &away).await {
             complain("presence", &error);
         }
+        // While a large rollout is under way every commit rings, and a look walks over everyone who is at work.
+        tokio::time::sleep(Duration::from_secs_f64(took.seconds() * REST_TIMES).min(look)).await;
         tokio::select! {
             () = came.rung() => {}
             () = barred.rung() => {}
@@ -85,12 +96,11 @@ async fn look_around(
     let silent = absences::silent(&mut reader, since, until).await?;
     let barred = absences::barred(&mut reader).await?;
     let known = absences::known(&mut reader).await?;
+    let at_work = absences::at_work(&mut reader).await?.into_iter().collect();
     drop(reader);
-    let unable: BTreeSet<ServerId> = silent
-        .iter()
-        .map(|server| server.server_id)
-        .chain(barred.iter().map(|server| server.id))
-        .collect();
+    let silent_ids = silent.iter().map(|server| server.server_id);
+    let unable =
+        Unable { away: silent_ids.chain(barred.iter().map(|server| server.id)).collect(), at_work };
     away.send_if_modified(|known| {
         let new = known.as_deref() != Some(&unable);
         if new {

@@ -2,29 +2,32 @@
 
 use std::time::Duration;
 
-use domain::schedule::{self, Due, LATE_WINDOW, Progress, Skipped};
+use domain::schedule::{self, Due, LATE_WINDOW, Progress};
 use jiff::{SignedDuration, Timestamp};
 use store::leases::{self, Lease};
-use store::runs::Trigger;
 use store::schedules::{self, Schedule};
 use store::{StoreError, Topic, Tx};
 use tokio::sync::watch;
-use vocab::SkipReason;
 
 use super::{Lead, complain, until, until_leading};
 use crate::app::App;
 use crate::service::PatchOptions;
-use crate::service::runs::{self, Started};
+use crate::service::runs::{self, DueRun};
 
-/// How many schedules go into one transaction.
-const TOGETHER: u32 = 100;
+/// How many schedules go into one transaction: many share its cost, and nobody waits for it for long.
+const TOGETHER: usize = 2_500;
+/// How long before their instant schedules are read, so that nothing but writing is left to be done at it.
+const AHEAD: SignedDuration = SignedDuration::from_secs(2);
+/// How many are read ahead.
+const AHEAD_MAX: u32 = 10_000;
 
 /// Starts what is due, while this process leads. Until it is aborted.
 pub(super) async fn fire(app: App, look: Duration, mut lead: watch::Receiver<Lead>) {
     let mut changed = app.db.bell(Topic::Schedules);
+    let mut ahead = Vec::new();
     loop {
         let lease = until_leading(&mut lead).await;
-        let sleep = match fire_due(&app, &lease).await {
+        let sleep = match fire_due(&app, &lease, &mut ahead).await {
             Ok(next) => until(next, app.clock.now(), look),
             Err(StoreError::Stale | StoreError::Busy(_)) => Duration::ZERO,
             Err(error) => {
@@ -39,76 +42,88 @@ pub(super) async fn fire(app: App, look: Duration, mut lead: watch::Receiver<Lea
     }
 }
 
-/// Starts everything that is due. Answers with when the next one will be.
-async fn fire_due(app: &App, lease: &Lease) -> store::Result<Option<Timestamp>> {
+/// Starts everything that is due, and reads ahead what soon will be. Answers with when to come again.
+///
+/// What was read ahead may be out of date. Nothing starts by that: a schedule moves on only from the instant and the
+/// generation that were read, and whatever did not move is read again as it is now.
+async fn fire_due(
+    app: &App,
+    lease: &Lease,
+    ahead: &mut Vec<Schedule>,
+) -> store::Result<Option<Timestamp>> {
     loop {
         let now = app.clock.now();
-        let due = schedules::due(&mut *app.db.read().await?, now, TOGETHER).await?;
+        let ready = ahead.iter().take(TOGETHER).take_while(|one| one.next_run_at <= Some(now));
+        let due = match ready.count() {
+            0 => schedules::due(&mut *app.db.read().await?, now, TOGETHER as u32).await?,
+            ready => ahead.drain(..ready).collect(),
+        };
         if due.is_empty() {
-            return schedules::next_due(&mut *app.db.read().await?).await;
+            return read_ahead(app, now, ahead).await;
         }
         let mut tx = app.db.begin().await?;
         leases::fence(&mut tx, lease).await?;
-        let mut moves = Vec::with_capacity(due.len());
-        for schedule in due {
-            let due = what_is_due(&mut tx, &schedule, now).await?;
-            moves.push((schedule, due));
-        }
-        let next: Vec<_> =
-            moves.iter().map(|(schedule, due)| (schedule.clone(), due.wake_at)).collect();
+        let ids: Vec<_> = due.iter().map(|schedule| schedule.id).collect();
+        let unfinished = store::runs::unfinished_among(&mut tx, &ids).await?;
+        let what_is_due =
+            |schedule: &Schedule| what_is_due(schedule, unfinished.contains(&schedule.id), now);
+        let dues: Vec<Due> = due.iter().map(what_is_due).collect();
+        let next: Vec<_> = due.iter().zip(dues.iter().map(|due| due.wake_at)).collect();
         let moved = schedules::advance(&mut tx, &next).await?;
-        for (schedule, due) in &moves {
-            // One that a person changed in the meantime comes again as he left it.
-            if !moved.contains(&schedule.id) {
-                continue;
-            }
-            match carry_out(&mut tx, schedule, due, now).await {
-                // One row that nobody can read must not keep all the others from running.
-                Err(error @ StoreError::Corrupt { .. }) => {
-                    tracing::error!(error = &error as &dyn std::error::Error, "a run is left out");
-                }
-                done => done?,
-            }
-        }
+        // One that a person changed in the meantime comes again as he left it.
+        let moves: Vec<_> =
+            due.iter().zip(&dues).filter(|(schedule, _)| moved.contains(&schedule.id)).collect();
+        carry_out(&mut tx, &moves, now).await?;
         tx.ring(Topic::Schedules);
         tx.commit().await?;
     }
 }
 
-async fn what_is_due(tx: &mut Tx, schedule: &Schedule, now: Timestamp) -> store::Result<Due> {
+/// Reads what is due at the next instant, if that is near. Answers with when to come again.
+async fn read_ahead(
+    app: &App,
+    now: Timestamp,
+    ahead: &mut Vec<Schedule>,
+) -> store::Result<Option<Timestamp>> {
+    let mut reader = app.db.read().await?;
+    let Some(at) = schedules::next_due(&mut reader).await? else { return Ok(None) };
+    if at.duration_since(now) > AHEAD {
+        return Ok(at.checked_sub(AHEAD).ok());
+    }
+    if ahead.first().is_none_or(|first| first.next_run_at != Some(at)) {
+        *ahead = schedules::due(&mut reader, at, AHEAD_MAX).await?;
+    }
+    Ok(Some(at))
+}
+
+fn what_is_due(schedule: &Schedule, unfinished: bool, now: Timestamp) -> Due {
     // The stored instant is the first that was not dealt with.
     let handled = schedule.next_run_at.unwrap_or(now).checked_sub(SignedDuration::from_micros(1));
     let window = options(schedule).ok().and_then(|options| options.pace.window_minutes);
     let progress = Progress {
         handled: handled.unwrap_or(Timestamp::MIN),
         window: window.map_or(LATE_WINDOW, |minutes| SignedDuration::from_mins(minutes.into())),
-        unfinished: store::runs::unfinished(tx, schedule.id).await?.is_some(),
+        unfinished,
     };
-    Ok(schedule::due(&schedule.cron, &schedule.timezone, progress, now))
+    schedule::due(&schedule.cron, &schedule.timezone, progress, now)
 }
 
-async fn carry_out(
-    tx: &mut Tx,
-    schedule: &Schedule,
-    due: &Due,
-    now: Timestamp,
-) -> store::Result<()> {
-    for skipped in &due.skipped {
-        runs::skip(tx, schedule, skipped, now).await?;
-    }
-    let Some(instant) = due.start else { return Ok(()) };
-    let options = options(schedule)?;
-    let started =
-        runs::start(tx, schedule, &options, Trigger::Cron, Some(instant), "schedule", now).await?;
-    match started {
-        // Already: the clock was set back, and this instant came around again.
-        Started::Now(_) | Started::Already(_) => Ok(()),
-        Started::Overlaps(_) => {
-            let reason = SkipReason::Overlap;
-            let skipped = Skipped { reason, first: instant, last: instant, count: 1 };
-            runs::skip(tx, schedule, &skipped, now).await
+async fn carry_out(tx: &mut Tx, moves: &[(&Schedule, &Due)], now: Timestamp) -> store::Result<()> {
+    let mut starts = Vec::with_capacity(moves.len());
+    for (schedule, due) in moves {
+        for skipped in &due.skipped {
+            runs::skip(tx, schedule, skipped, now).await?;
+        }
+        let Some(instant) = due.start else { continue };
+        match options(schedule) {
+            Ok(options) => starts.push(DueRun { schedule, options, instant }),
+            // One row that nobody can read must not keep all the others from running.
+            Err(error) => {
+                tracing::error!(error = &error as &dyn std::error::Error, "a run is left out");
+            }
         }
     }
+    runs::start_all(tx, &starts, now).await
 }
 
 fn options(schedule: &Schedule) -> store::Result<PatchOptions> {

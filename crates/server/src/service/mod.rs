@@ -6,6 +6,7 @@
 
 pub mod audit;
 pub mod error;
+pub(crate) mod facts;
 pub mod keys;
 pub mod options;
 pub mod patches;

@@ -73,9 +73,10 @@ pub fn severity_order(severity: Severity) -> i64 {
 pub fn spawn(app: App) -> JoinHandle<()> {
     tokio::spawn(async move {
         let mut changed = app.db.bell(Topic::Servers);
+        let mut known = BTreeMap::new();
         loop {
             let watch = Stopwatch::start();
-            if let Err(error) = rebuild_all(&app).await {
+            if let Err(error) = rebuild_all(&app, &mut known).await {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
                     "patches are counted later"
@@ -92,16 +93,21 @@ pub fn spawn(app: App) -> JoinHandle<()> {
     })
 }
 
-async fn rebuild_all(app: &App) -> Result<()> {
+/// `known`: the lists of the last time, because most of them are still in use.
+async fn rebuild_all(app: &App, known: &mut BTreeMap<OrgId, Lists>) -> Result<()> {
     let all = organizations::list(&mut *app.db.read().await?).await?;
     for organization in all {
-        rebuild(app, organization.id).await?;
+        rebuild_from(app, organization.id, known.entry(organization.id).or_default()).await?;
     }
     Ok(())
 }
 
 /// Makes the rows of an organization anew, if its servers are not as they were. Says whether it did.
 pub async fn rebuild(app: &App, org: OrgId) -> Result<bool> {
+    rebuild_from(app, org, &mut Lists::new()).await
+}
+
+async fn rebuild_from(app: &App, org: OrgId, lists: &mut Lists) -> Result<bool> {
     let now = app.clock.now();
     let mut reader = app.db.snapshot().await?;
     let kinds = patches::kinds(&mut reader, org, None).await?;
@@ -110,11 +116,11 @@ pub async fn rebuild(app: &App, org: OrgId) -> Result<bool> {
     if seen.as_ref().is_some_and(|seen| seen.basis == basis) {
         return Ok(false);
     }
-    let lists = read_lists(&mut reader, org, &kinds).await?;
+    read_lists(&mut reader, org, &kinds, lists).await?;
     let before = patches::all(&mut reader, org).await?;
     let known_sets = patches::sets(&mut reader, org).await?;
     drop(reader);
-    let rows = gathered(&kinds, &lists, &first_seen(&before), now);
+    let rows = gathered(&kinds, lists, &first_seen(&before), now);
     let counts = counted(&kinds, &rows);
     let next = Summary {
         org_id: org,
@@ -124,7 +130,7 @@ pub async fn rebuild(app: &App, org: OrgId) -> Result<bool> {
         made_at: now,
         generation: seen.map_or(0, |seen| seen.generation),
     };
-    let (changes, sets) = difference(before, rows, &known_sets, &lists);
+    let (changes, sets) = difference(before, rows, &known_sets, lists);
     for some in sets.chunks(SETS_TOGETHER) {
         let mut tx = app.db.begin().await?;
         patches::add_sets(&mut tx, org, some).await?;
@@ -149,7 +155,8 @@ pub async fn within(
     environments: &[Environment],
 ) -> Result<(Vec<Patch>, Counts)> {
     let kinds = patches::kinds(conn, org, Some(environments)).await?;
-    let lists = read_lists(conn, org, &kinds).await?;
+    let mut lists = Lists::new();
+    read_lists(conn, org, &kinds, &mut lists).await?;
     let known = first_seen(&patches::all(conn, org).await?);
     let rows = gathered(&kinds, &lists, &known, app.clock.now());
     let counts = counted(&kinds, &rows);
@@ -193,14 +200,16 @@ fn basis(kinds: &[Kind]) -> Digest {
     Digest::of(text.as_bytes())
 }
 
-async fn read_lists(conn: &mut Conn, org: OrgId, kinds: &[Kind]) -> Result<Lists> {
-    let mut lists = Lists::new();
-    for set in kinds.iter().filter_map(|kind| kind.update_set) {
+/// Reads those lists that are not there yet, and forgets those that no server has any more.
+async fn read_lists(conn: &mut Conn, org: OrgId, kinds: &[Kind], lists: &mut Lists) -> Result<()> {
+    let used: BTreeSet<Digest> = kinds.iter().filter_map(|kind| kind.update_set).collect();
+    lists.retain(|set, _| used.contains(set));
+    for set in used {
         if let Entry::Vacant(new) = lists.entry(set) {
             new.insert(entries(conn, org, ListingKind::Updates, set).await?);
         }
     }
-    Ok(lists)
+    Ok(())
 }
 
 fn first_seen(rows: &[Patch]) -> BTreeMap<String, Timestamp> {

@@ -1,23 +1,157 @@
 //! What agents report of their orders, written down: by whichever replica heard it, guarded by the
 //! generation of the target, so that nobody overwrites anybody.
 
-use domain::rollout::{Event, Target, Verdict};
+use std::collections::{BTreeMap, BTreeSet};
+
+use domain::rollout::{Event, Phase, Target, Verdict};
 use jiff::Timestamp;
 use serde_json::json;
 use store::refreshes::{self, State};
 use store::rollout_targets::{self, Move, TargetResult, TargetRow};
-use store::{StoreError, Tx};
-use vocab::{FailureCode, OrgId, ServerId, TaskId};
+use store::{StoreError, Tx, rollouts};
+use vocab::{BatchId, FailureCode, OrgId, ServerId, TaskId};
 use wire::agent::{OrderProgress, OrderResult, Outcome};
 
 use super::rollouts::{correct_end, task_moved};
 use super::{emit, record};
+use crate::clock::dice;
+
+/// A task that moved so often goes in circles.
+const MOVES_MAX: i64 = 200;
 
 /// Whose words these are. A task of another server is answered as one that never was.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reporter {
     pub(crate) org: OrgId,
     pub(crate) server: ServerId,
+}
+
+/// What one agent told at once.
+pub(crate) struct Told<'a> {
+    pub(crate) who: Reporter,
+    pub(crate) progress: &'a [OrderProgress],
+    pub(crate) results: &'a [OrderResult],
+    pub(crate) now: Timestamp,
+}
+
+/// Takes down what many agents told, as [`progress`] and [`result`] do with one, in a few statements a rollout. `Stale`: one of
+/// them was overtaken, and nothing of all this stands.
+pub(crate) async fn together(tx: &mut Tx, told: &[Told<'_>]) -> store::Result<()> {
+    let mut standings = Standings::read(tx, told).await?;
+    let mut corrected = BTreeSet::new();
+    let mut dropped = Vec::new();
+    for Told { who, progress, results, now } in told {
+        for step in *progress {
+            if let (Some(stage), Some(standing)) = (step.stage, standings.of(*who, step.order_id)) {
+                standing.apply(tx, *who, Event::Reached(stage), None, *now);
+            }
+        }
+        for result in *results {
+            // What it means that an order was dropped depends on the whole, and it is rare.
+            if result.outcome == Outcome::Withdrawn {
+                dropped.push((*who, result, *now));
+                continue;
+            }
+            let Some(standing) = standings.of(*who, result.order_id) else {
+                refreshed(tx, *who, result, *now).await?;
+                continue;
+            };
+            if matches!(standing.target, Target::Done(_)) {
+                corrected.insert((standing.seen.rollout_id, *now));
+            }
+            let report = serde_json::to_value(result).ok();
+            standing.apply(tx, *who, Event::Reported(verdict(result)), report, *now);
+        }
+    }
+    for (rollout, moves) in standings.moves() {
+        rollout_targets::save(tx, rollout, &moves).await?;
+    }
+    for (who, told, now) in dropped {
+        result(tx, who, told, now).await?;
+    }
+    for (rollout, now) in corrected {
+        correct_end(tx, rollout, now).await?;
+    }
+    Ok(())
+}
+
+/// Where the targets stand that agents speak of.
+struct Standings(BTreeMap<TaskId, Standing>);
+
+struct Standing {
+    seen: TargetResult,
+    target: Target,
+    result: Option<serde_json::Value>,
+}
+
+impl Standings {
+    async fn read(tx: &mut Tx, told: &[Told<'_>]) -> store::Result<Standings> {
+        let mut tasks: BTreeMap<OrgId, Vec<TaskId>> = BTreeMap::new();
+        for Told { who, progress, results, .. } in told {
+            let ids = progress.iter().map(|told| told.order_id);
+            let ids = ids.chain(results.iter().map(|told| told.order_id));
+            tasks.entry(who.org).or_default().extend(ids);
+        }
+        let mut standings = BTreeMap::new();
+        for (org, tasks) in tasks {
+            for seen in rollout_targets::of_tasks(tx, org, &tasks).await? {
+                let standing = Standing { target: seen.target, result: None, seen };
+                standings.insert(standing.seen.task_id, standing);
+            }
+        }
+        Ok(Standings(standings))
+    }
+
+    /// The target of this task, if it is this server's.
+    fn of(&mut self, who: Reporter, task: TaskId) -> Option<&mut Standing> {
+        self.0.get_mut(&task).filter(|standing| standing.seen.server_id == who.server)
+    }
+
+    /// What changed, by rollout; rollouts in the order in which everyone locks them.
+    fn moves(self) -> BTreeMap<BatchId, Vec<Move>> {
+        let mut moves: BTreeMap<BatchId, Vec<Move>> = BTreeMap::new();
+        for Standing { seen, target, result } in self.0.into_values() {
+            if target != seen.target {
+                let to =
+                    Move { server_id: seen.server_id, seen: seen.generation, next: target, result };
+                moves.entry(seen.rollout_id).or_default().push(to);
+            }
+        }
+        moves
+    }
+}
+
+impl Standing {
+    fn apply(
+        &mut self,
+        tx: &mut Tx,
+        who: Reporter,
+        event: Event,
+        result: Option<serde_json::Value>,
+        now: Timestamp,
+    ) {
+        // An agent's words always fit; see `domain::rollout::Target`.
+        let Ok(next) = self.target.apply(event, now) else { return };
+        if next == self.target {
+            return;
+        }
+        let from = TargetResult { target: self.target, ..self.seen.clone() };
+        task_moved(tx, who.org, &row(&from), next, now);
+        self.target = next;
+        self.result = result.or(self.result.take());
+    }
+}
+
+fn row(seen: &TargetResult) -> TargetRow {
+    TargetRow {
+        rollout_id: seen.rollout_id,
+        task_id: seen.task_id,
+        server_id: seen.server_id,
+        position: seen.position,
+        target: seen.target,
+        generation: seen.generation,
+        revision: 0,
+    }
 }
 
 /// How far an order is. Old news changes nothing.
@@ -79,6 +213,11 @@ async fn save(
     result: Option<serde_json::Value>,
     now: Timestamp,
 ) -> store::Result<()> {
+    // What it means that an order was dropped depends on the whole.
+    let event = match event {
+        Event::Reported(Verdict::Withdrawn) => dropped(tx, seen).await?,
+        event => event,
+    };
     // An agent's words always fit; see `domain::rollout::Target`.
     let Ok(next) = seen.target.apply(event, now) else { return Ok(()) };
     if next == seen.target {
@@ -86,17 +225,24 @@ async fn save(
     }
     let to = Move { server_id: who.server, seen: seen.generation, next, result };
     rollout_targets::save(tx, seen.rollout_id, &[to]).await?;
-    let row = TargetRow {
-        rollout_id: seen.rollout_id,
-        task_id: seen.task_id,
-        server_id: seen.server_id,
-        position: seen.position,
-        target: seen.target,
-        generation: seen.generation,
-        revision: 0,
-    };
-    task_moved(tx, who.org, &row, next, now);
+    if next == Target::Waiting {
+        let another = TaskId::new(now, dice());
+        rollout_targets::renew(tx, seen.rollout_id, who.server, another).await?;
+    }
+    task_moved(tx, who.org, &row(seen), next, now);
     Ok(())
+}
+
+/// A rollout that is stopped takes back what was not begun, and a server that gave its order back waits
+/// again. One that does nothing else has it wrong.
+async fn dropped(tx: &mut Tx, seen: &TargetResult) -> store::Result<Event> {
+    let phase = rollouts::load(tx, seen.rollout_id).await?.head.phase;
+    Ok(match Event::Reported(Verdict::Withdrawn).in_phase(phase) {
+        Event::GivenBack if phase == Phase::Running && seen.generation > MOVES_MAX => {
+            Event::Reported(Verdict::Failed(FailureCode::RejectedByAgent))
+        }
+        event => event,
+    })
 }
 
 async fn refreshed(

@@ -73,30 +73,46 @@ pub async fn create_in(
     new: NewRollout,
     now: Timestamp,
 ) -> store::Result<rollouts::Rollout> {
-    let NewRollout { org, options, servers, starts_at, origin, started_by, run_id } = new;
-    let rollout = Rollout::new(id, options.pace.clone(), starts_at, servers, now);
-    let targets: Vec<_> =
-        rollout.targets().map(|(server, _)| (TaskId::new(now, dice()), server)).collect();
-    let row = rollouts::Rollout {
-        id,
-        org_id: org,
-        head: rollout.head().clone(),
-        options: options.to_json(),
-        origin: origin.as_str().to_owned(),
-        started_by,
-        run_id,
-        total: u32::try_from(targets.len()).unwrap_or(u32::MAX),
-        created_at: now,
-        ended_at: None,
-        generation: 1,
-        revision: 1,
-    };
-    rollouts::create(tx, &row, &targets).await?;
-    let told =
-        json!({"batch_id": id, "run_id": run_id, "servers": row.total, "starts_at": starts_at});
-    record(tx, org, now, &row.started_by, "batch.create", id, &told);
-    emit(tx, org, "batch.created", now, told);
-    Ok(row)
+    let mut made = create_all_in(tx, vec![(id, new)], now).await?;
+    Ok(made.remove(0))
+}
+
+/// Many of them in a few statements.
+pub(crate) async fn create_all_in(
+    tx: &mut Tx,
+    all: Vec<(BatchId, NewRollout)>,
+    now: Timestamp,
+) -> store::Result<Vec<rollouts::Rollout>> {
+    let mut rows = Vec::with_capacity(all.len());
+    let mut targets: Vec<Vec<(TaskId, ServerId)>> = Vec::with_capacity(all.len());
+    for (id, new) in all {
+        let NewRollout { org, options, servers, starts_at, origin, started_by, run_id } = new;
+        let rollout = Rollout::new(id, options.pace.clone(), starts_at, servers, now);
+        let tasks = rollout.targets().map(|(server, _)| (TaskId::new(now, dice()), server));
+        targets.push(tasks.collect());
+        let total = u32::try_from(rollout.targets().count()).unwrap_or(u32::MAX);
+        let told =
+            json!({"batch_id": id, "run_id": run_id, "servers": total, "starts_at": starts_at});
+        record(tx, org, now, &started_by, "batch.create", id, &told);
+        emit(tx, org, "batch.created", now, told);
+        rows.push(rollouts::Rollout {
+            id,
+            org_id: org,
+            head: rollout.head().clone(),
+            options: options.to_json(),
+            origin: origin.as_str().to_owned(),
+            started_by,
+            run_id,
+            total,
+            created_at: now,
+            ended_at: None,
+            generation: 1,
+            revision: 1,
+        });
+    }
+    let new: Vec<_> = rows.iter().zip(targets.iter().map(Vec::as_slice)).collect();
+    rollouts::create_all(tx, &new).await?;
+    Ok(rows)
 }
 
 async fn refuse_unknown(tx: &mut Tx, new: &NewRollout) -> Result<()> {

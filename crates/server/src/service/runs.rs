@@ -1,67 +1,144 @@
 //! Runs of schedules: started by the calendar or by a person, or skipped.
 
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+
 use domain::schedule::Skipped;
 use jiff::Timestamp;
 use serde_json::json;
-use store::Tx;
 use store::runs::{self, Run, Start, State, Trigger};
 use store::schedules::Schedule;
 use store::server_list::{self, Filter};
-use vocab::{BatchId, RunId};
+use store::{StoreError, Tx};
+use vocab::{BatchId, OrgId, RunId, Selector, ServerId, SkipReason};
 
-use super::rollouts::{NewRollout, Origin, create_in};
+use super::rollouts::{NewRollout, Origin, create_all_in};
 use super::{PatchOptions, emit, record};
 use crate::clock::dice;
 
-/// What came of an attempt to start a run.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Started {
-    /// It is under way.
-    Now(Box<Run>),
-    /// This instant was started or skipped before, by this run.
-    Already(RunId),
-    /// This run of the same schedule is not finished.
-    Overlaps(RunId),
+/// A run that is due: of this schedule, for this instant of its calendar.
+#[derive(Debug, Clone)]
+pub(crate) struct DueRun<'a> {
+    pub(crate) schedule: &'a Schedule,
+    pub(crate) options: PatchOptions,
+    pub(crate) instant: Timestamp,
 }
 
-/// Starts a run and its rollout over whom the schedule means at this moment. `scheduled_for` is the
-/// instant of the calendar; none for a run that a person starts.
-pub async fn start(
+/// Starts runs and their rollouts over whom each schedule means at this moment, all of them in a few statements. One whose
+/// schedule has an unfinished run is skipped; one that was started before is left alone.
+pub(crate) async fn start_all(
     tx: &mut Tx,
-    schedule: &Schedule,
-    options: &PatchOptions,
-    trigger: Trigger,
-    scheduled_for: Option<Timestamp>,
-    by: &str,
+    due: &[DueRun<'_>],
     now: Timestamp,
-) -> store::Result<Started> {
-    let batch = BatchId::new(now, dice());
-    let run = Run {
-        trigger_kind: trigger,
-        scheduled_for,
-        batch_id: Some(batch),
-        ..new_run(schedule, now)
-    };
-    match runs::start(tx, &run).await? {
-        Start::Started => {}
-        Start::AlreadyStarted(other) => return Ok(Started::Already(other)),
-        Start::Overlaps(other) => return Ok(Started::Overlaps(other)),
+) -> store::Result<()> {
+    let new: Vec<Run> = due
+        .iter()
+        .map(|due| Run {
+            scheduled_for: Some(due.instant),
+            batch_id: Some(BatchId::new(now, dice())),
+            ..new_run(due.schedule, now)
+        })
+        .collect();
+    let started = runs::start_all(tx, &new).await?;
+    let mut meant = Meant::of(tx, due).await?;
+    let mut batches = Vec::with_capacity(started.len());
+    for (due, run) in due.iter().zip(&new) {
+        let Some(batch) = run.batch_id.filter(|_| started.contains(&run.id)) else {
+            in_the_way(tx, due, run, now).await?;
+            continue;
+        };
+        let rollout = NewRollout {
+            org: run.org_id,
+            options: due.options.clone(),
+            servers: meant.by(tx, due.schedule).await?,
+            starts_at: now,
+            origin: Origin::Schedule,
+            started_by: BY.to_owned(),
+            run_id: Some(run.id),
+        };
+        batches.push((batch, rollout));
+        let told = json!({"run_id": run.id, "schedule_id": run.schedule_id, "batch_id": batch,
+            "scheduled_for": due.instant});
+        record(tx, run.org_id, now, BY, "run.start", run.id, &told);
+        emit(tx, run.org_id, "run.started", now, told);
     }
-    let new = NewRollout {
-        org: schedule.org_id,
-        options: options.clone(),
-        servers: server_list::ids(tx, schedule.org_id, &Filter::from(&schedule.targets)).await?,
-        starts_at: now,
-        origin: Origin::Schedule,
-        started_by: by.to_owned(),
-        run_id: Some(run.id),
-    };
-    create_in(tx, batch, new, now).await?;
-    let told = json!({"run_id": run.id, "schedule_id": schedule.id, "batch_id": batch,
-        "scheduled_for": scheduled_for});
-    record(tx, schedule.org_id, now, by, "run.start", run.id, &told);
-    emit(tx, schedule.org_id, "run.started", now, told);
-    Ok(Started::Now(Box::new(run)))
+    create_all_in(tx, batches, now).await?;
+    Ok(())
+}
+
+/// Who stands in for a person where the calendar acts.
+const BY: &str = "schedule";
+
+/// Whom selectors mean, each asked for once, because many schedules mean the same servers; and those that name their
+/// servers all together.
+#[derive(Default)]
+struct Meant {
+    by_text: BTreeMap<(OrgId, String), Vec<ServerId>>,
+    /// Every server that was named and is there, with the name that servers are sorted by.
+    named: BTreeMap<OrgId, BTreeMap<ServerId, String>>,
+}
+
+impl Meant {
+    async fn of(tx: &mut Tx, due: &[DueRun<'_>]) -> store::Result<Meant> {
+        let mut ids = BTreeMap::<OrgId, BTreeSet<ServerId>>::new();
+        for schedule in due.iter().map(|due| due.schedule) {
+            let named = names_alone(schedule).unwrap_or_default();
+            ids.entry(schedule.org_id).or_default().extend(named);
+        }
+        let mut meant = Meant::default();
+        for (org, ids) in ids {
+            let ids: Vec<_> = ids.into_iter().collect();
+            meant.named.insert(org, server_list::names(tx, org, &ids).await?);
+        }
+        Ok(meant)
+    }
+
+    async fn by(&mut self, tx: &mut Tx, schedule: &Schedule) -> store::Result<Vec<ServerId>> {
+        if let Some(names) = self.named.get(&schedule.org_id)
+            && let Some(ids) = names_alone(schedule)
+        {
+            let there = ids.iter().filter_map(|id| Some((names.get(id)?, *id)));
+            let there: BTreeSet<(&String, ServerId)> = there.collect();
+            return Ok(there.into_iter().map(|(_, id)| id).collect());
+        }
+        let text = json!(schedule.targets).to_string();
+        match self.by_text.entry((schedule.org_id, text)) {
+            Entry::Occupied(known) => Ok(known.get().clone()),
+            Entry::Vacant(new) => {
+                let filter = Filter::from(&schedule.targets);
+                let ids = server_list::ids(tx, schedule.org_id, &filter).await?;
+                Ok(new.insert(ids).clone())
+            }
+        }
+    }
+}
+
+/// The servers of a schedule that names them and says nothing else.
+fn names_alone(schedule: &Schedule) -> Option<&[ServerId]> {
+    match &schedule.targets {
+        Selector::All => None,
+        Selector::Matching(criteria) => {
+            let alone = criteria.environment().is_none()
+                && criteria.os().is_none()
+                && criteria.tags().is_empty();
+            alone.then(|| criteria.server_ids())
+        }
+    }
+}
+
+/// A run was not ours to start: says why.
+async fn in_the_way(tx: &mut Tx, due: &DueRun<'_>, run: &Run, now: Timestamp) -> store::Result<()> {
+    match runs::start(tx, run).await? {
+        // The clock was set back, and this instant came around again.
+        Start::AlreadyStarted(_) => Ok(()),
+        Start::Overlaps(_) => {
+            let (reason, instant) = (SkipReason::Overlap, due.instant);
+            let skipped = Skipped { reason, first: instant, last: instant, count: 1 };
+            skip(tx, due.schedule, &skipped, now).await
+        }
+        // What was in the way is gone: everything is decided again.
+        Start::Started => Err(StoreError::Stale),
+    }
 }
 
 /// Records instants that did not start, as one run.
@@ -83,7 +160,7 @@ pub(crate) async fn skip(
     }
     let told = json!({"run_id": run.id, "schedule_id": schedule.id, "reason": skipped.reason,
         "first": skipped.first, "last": skipped.last, "count": skipped.count});
-    record(tx, schedule.org_id, now, "schedule", "run.skip", run.id, &told);
+    record(tx, schedule.org_id, now, BY, "run.skip", run.id, &told);
     emit(tx, schedule.org_id, "run.skipped", now, told);
     Ok(())
 }

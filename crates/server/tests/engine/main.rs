@@ -8,6 +8,7 @@ mod agent;
 mod support;
 
 mod door;
+mod outside;
 mod refreshes;
 mod replicas;
 mod rollouts;

@@ -42,7 +42,7 @@ pub(crate) async fn shows(app: &App, world: &World, id: BatchId, wanted: &str) {
     assert_eq!(last, wanted);
 }
 
-async fn kinds_of_events(app: &App, world: &World) -> Vec<String> {
+pub(crate) async fn kinds_of_events(app: &App, world: &World) -> Vec<String> {
     let mut reader = app.db.read().await.unwrap();
     let all = events::after(&mut reader, world.org, 0, 500).await.unwrap();
     all.into_iter().map(|event| event.kind).collect()
@@ -114,6 +114,26 @@ both! {
         // And that is final.
         web.reports(order.id, Outcome::Failed, world.now()).await;
         assert_eq!(shown(&app, world, made.id).await, "succeeded: succeeded");
+        engine.stop().await;
+    }
+
+    async fn a_server_that_does_not_come_back_from_its_reboot_is_given_up_after_half_an_hour(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let options = json!({"reboot": "if_required"});
+        let made = service::rollouts::create(&app, world.order(vec![web.id], options)).await.unwrap();
+        let order = web.awaits_order().await;
+        web.reaches(order.id, Stage::Rebooting, world.now());
+        web.sync(0).await.unwrap();
+        shows(&app, world, made.id, "running: rebooting").await;
+        assert_eq!(domain::rollout::limit(Stage::Rebooting), SignedDuration::from_mins(30));
+        world.minutes(31);
+        shows(&app, world, made.id, "failed: timed_out").await;
+        // Switched on by hand an hour later, it is believed.
+        world.minutes(60);
+        web.reports(order.id, Outcome::Succeeded, world.now()).await;
+        shows(&app, world, made.id, "succeeded: succeeded").await;
         engine.stop().await;
     }
 
@@ -318,7 +338,7 @@ both! {
     }
 }
 
-async fn remove(app: &App, world: &World, server: ServerId) -> store::Result<()> {
+pub(crate) async fn remove(app: &App, world: &World, server: ServerId) -> store::Result<()> {
     loop {
         let mut tx = app.db.begin().await?;
         match service::rollouts::server_removed(&mut tx, world.org, server, world.now()).await {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use server::app::{App, Parts, Settings};
-use server::clock::{Clock, dice};
+use server::clock::{Clock, Reading, dice};
 use server::engine::{self, Engine, Pulse};
 use server::secrets::Secrets;
 use server::service::rollouts::{NewRollout, Origin};
@@ -25,8 +25,21 @@ use vocab::{OrgId, Role, ServerId, TokenId};
 pub(crate) struct World {
     folder: PathBuf,
     url: String,
-    now: Arc<Mutex<Timestamp>>,
+    now: Arc<Mutex<Hour>>,
     pub(crate) org: OrgId,
+}
+
+/// What time it really is, and by how much the clock on the wall shows more.
+#[derive(Clone, Copy)]
+struct Hour {
+    really: Timestamp,
+    ahead: SignedDuration,
+}
+
+impl Hour {
+    fn wall(self) -> Timestamp {
+        self.really + self.ahead
+    }
 }
 
 /// In a hurry, so that no story waits for a timer.
@@ -50,7 +63,7 @@ impl World {
         std::fs::create_dir_all(&folder).unwrap();
         let url =
             url.unwrap_or_else(|| format!("sqlite:{}", folder.join("fleetmend.db").display()));
-        let now = Arc::new(Mutex::new(at(0)));
+        let now = Arc::new(Mutex::new(Hour { really: at(0), ahead: SignedDuration::ZERO }));
         let world = World { folder, url, now, org: OrgId::new(at(0), 1) };
         let db = world.open().await;
         let mut tx = db.begin().await.unwrap();
@@ -76,7 +89,10 @@ impl World {
         let now = self.now.clone();
         App::new(Parts {
             db: self.open().await,
-            clock: Clock::turned_by(move || *now.lock().unwrap()),
+            clock: Clock::read_by(move || {
+                let hour = *now.lock().unwrap();
+                Reading { wall: hour.wall(), steady: hour.really.duration_since(at(0)) }
+            }),
             secrets: Secrets::create(&self.folder).unwrap(),
             settings: Settings { replica: replica.into(), ..Settings::default() },
         })
@@ -91,15 +107,23 @@ impl World {
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        *self.now.lock().unwrap()
+        self.now.lock().unwrap().wall()
     }
 
+    /// Time passes until the clock shows this.
     pub(crate) fn set(&self, to: Timestamp) {
-        *self.now.lock().unwrap() = to;
+        let mut hour = self.now.lock().unwrap();
+        hour.really = to - hour.ahead;
     }
 
+    /// Time passes.
     pub(crate) fn turn(&self, by: SignedDuration) {
-        *self.now.lock().unwrap() += by;
+        self.now.lock().unwrap().really += by;
+    }
+
+    /// Somebody sets the clock.
+    pub(crate) fn sets_the_clock(&self, by: SignedDuration) {
+        self.now.lock().unwrap().ahead += by;
     }
 
     pub(crate) fn minutes(&self, minutes: i64) {

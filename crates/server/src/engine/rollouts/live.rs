@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use domain::rollout::{Condition, Rollout, Target};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use store::rollout_targets::{self, Move, TargetRow};
 use store::{Conn, StoreError, rollouts};
 use vocab::{BatchId, ServerId, TaskId};
 
+use crate::engine::Unable;
 use crate::service::rollouts::restored;
 
 /// An open rollout.
@@ -60,8 +61,9 @@ pub(super) struct Fleet {
     /// Which rollouts a server is part of.
     members: BTreeMap<ServerId, BTreeSet<BatchId>>,
     in_work: BTreeMap<ServerId, BatchId>,
-    away: Arc<BTreeSet<ServerId>>,
+    unable: Arc<Unable>,
     dirty: BTreeSet<BatchId>,
+    deaf: Option<(Timestamp, SignedDuration)>,
 }
 
 impl Fleet {
@@ -94,6 +96,26 @@ impl Fleet {
         if let Some(live) = self.live.get_mut(&id) {
             live.wake_at = wake_at;
         }
+    }
+
+    /// Something is to be done about this one.
+    pub(super) fn stir(&mut self, id: BatchId) {
+        self.dirty.insert(id);
+    }
+
+    /// Agents are heard since `since` only, and have `patience` to say what they have to say before
+    /// anyone is given up: see [`Rollout::was_deaf`].
+    pub(super) fn was_deaf(&mut self, since: Timestamp, patience: SignedDuration) {
+        self.deaf = Some((since, patience));
+        for (id, live) in &mut self.live {
+            live.rollout.was_deaf(since, patience);
+            self.dirty.insert(*id);
+        }
+    }
+
+    /// The same without any rollout: they are read anew.
+    pub(super) fn emptied(&self) -> Fleet {
+        Fleet { deaf: self.deaf, unable: self.unable.clone(), ..Fleet::default() }
     }
 
     /// Forgets those that are not open any more.
@@ -144,7 +166,8 @@ impl Fleet {
         for target in &rows {
             live.rollout.learn(target.server_id, target.target);
             if let Some(task) = live.tasks.get_mut(&target.server_id) {
-                task.generation = target.generation;
+                // One that gave its order back gets another.
+                (task.generation, task.id) = (target.generation, target.task_id);
             }
         }
         for target in rows {
@@ -160,8 +183,12 @@ impl Fleet {
             position: row.position,
             generation: row.generation,
         };
+        let mut rollout = restored(&row, rows);
+        if let Some((since, patience)) = self.deaf {
+            rollout.was_deaf(since, patience);
+        }
         let live = Live {
-            rollout: restored(&row, rows),
+            rollout,
             tasks: rows.iter().map(|row| (row.server_id, task(row))).collect(),
             revision: row.revision,
             wake_at: None,
@@ -201,12 +228,14 @@ impl Fleet {
     }
 
     /// Another set of servers that cannot take orders.
-    pub(super) fn set_away(&mut self, away: Arc<BTreeSet<ServerId>>) {
-        let before = std::mem::replace(&mut self.away, away);
-        if Arc::ptr_eq(&before, &self.away) {
+    pub(super) fn set_unable(&mut self, unable: Arc<Unable>) {
+        let before = std::mem::replace(&mut self.unable, unable);
+        if Arc::ptr_eq(&before, &self.unable) {
             return;
         }
-        let changed: Vec<_> = before.symmetric_difference(&self.away).copied().collect();
+        let away = before.away.symmetric_difference(&self.unable.away);
+        let at_work = before.at_work.symmetric_difference(&self.unable.at_work);
+        let changed: BTreeSet<_> = away.chain(at_work).copied().collect();
         for server in changed {
             self.tell_all(server, None);
         }
@@ -239,8 +268,9 @@ impl Fleet {
 
     fn notice(&mut self, id: BatchId, server: ServerId) {
         let condition = Condition {
-            online: !self.away.contains(&server),
+            online: !self.unable.away.contains(&server),
             busy_in: self.in_work.get(&server).copied().filter(|holder| *holder != id),
+            at_work: self.unable.at_work.contains(&server),
         };
         if let Some(live) = self.live.get_mut(&id) {
             live.rollout.notice(server, condition);

@@ -4,13 +4,20 @@
 //! (reports of agents, a person's pause), and is planned again whenever something changed or its
 //! time came. A step is one transaction, fenced by the lease and guarded by generations; what
 //! somebody else did in between makes it stale, and then it is read again and planned again.
+//!
+//! Two things are no fault of the servers. While nobody led, or the database was away, no agent could
+//! report: whoever then listens again gives everyone three sync intervals and 30 s before a
+//! deadline counts, as long as a silent server counts as online. And where the clock was set,
+//! every wait goes on for as long as it would have; schedules follow the clock.
 
 mod live;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::rollout::{Change, Event, Phase, Plan, plan};
+use domain::rollout::{Change, ClockSet, Event, Phase, Plan, plan};
+use domain::server::Presence;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use store::leases::{self, Lease};
@@ -23,12 +30,15 @@ use vocab::{BatchId, ServerId};
 use self::live::Fleet;
 use super::{Away, Lead, complain, until, until_leading};
 use crate::app::App;
+use crate::clock::{Hands, Stopwatch};
 use crate::service::rollouts::{ended, task_moved};
 use crate::service::{emit, record};
 
 /// After so many attempts in a row that others overtook, a rollout pauses.
 const FRUITLESS_MAX: u32 = 100;
 const PAUSE: SignedDuration = SignedDuration::from_secs(1);
+/// Whoever could not look for so long was deaf.
+const DEAF_SECONDS: f64 = 30.0;
 
 /// Carries rollouts out, while this process leads. Until it is aborted.
 pub(super) async fn drive(
@@ -40,19 +50,19 @@ pub(super) async fn drive(
     let mut changed = app.db.bell(Topic::Rollouts);
     loop {
         let lease = until_leading(&mut lead).await;
-        let mut driver = Driver { app: app.clone(), lease, fleet: Fleet::default() };
+        let mut driver = Driver::new(&app, lease);
         loop {
             let unable = away.borrow_and_update().clone();
             let sleep = match unable {
                 // Nobody has looked yet who is there.
                 None => look,
                 Some(unable) => {
-                    driver.fleet.set_away(unable);
+                    driver.fleet.set_unable(unable);
                     match driver.step().await {
                         Ok(next) => until(next, app.clock.now(), look),
                         Err(error) => {
                             complain("rollouts", &error);
-                            driver.fleet = Fleet::default();
+                            driver.fleet = driver.fleet.emptied();
                             look
                         }
                     }
@@ -73,6 +83,11 @@ struct Driver {
     app: App,
     lease: Arc<Lease>,
     fleet: Fleet,
+    hands: Hands,
+    /// Rollouts that have not been told yet that the clock was set.
+    owed: BTreeMap<BatchId, ClockSet>,
+    /// Since when nothing was done.
+    rested: Stopwatch,
 }
 
 /// What came of a step.
@@ -86,10 +101,34 @@ enum Step {
 }
 
 impl Driver {
+    fn new(app: &App, lease: Arc<Lease>) -> Driver {
+        let mut driver = Driver {
+            app: app.clone(),
+            lease,
+            fleet: Fleet::default(),
+            hands: app.clock.hands(),
+            owed: BTreeMap::new(),
+            rested: Stopwatch::start(),
+        };
+        driver.listens_from_now_on();
+        driver
+    }
+
+    fn listens_from_now_on(&mut self) {
+        let sync_seconds = self.app.settings.sync_seconds;
+        let patience = Presence { last_seen: None, sync_seconds }.patience();
+        self.fleet.was_deaf(self.app.clock.now(), patience);
+    }
+
     /// Does everything that can be done now. Answers with when to look again.
     async fn step(&mut self) -> store::Result<Option<Timestamp>> {
         let mut reader = self.app.db.read().await?;
         let open = rollouts::open(&mut reader).await?;
+        if self.rested.seconds() > DEAF_SECONDS {
+            tracing::warn!("nothing was heard or done for a while; agents are given time");
+            self.listens_from_now_on();
+        }
+        self.look_at_the_clock(&open);
         self.fleet.keep(&open);
         for (id, revision) in open {
             if self.fleet.revision(id) != Some(revision) {
@@ -100,15 +139,39 @@ impl Driver {
         for id in self.fleet.to_be_planned(self.app.clock.now()) {
             self.settle(id).await?;
         }
+        self.rested = Stopwatch::start();
         Ok(self.fleet.wake_at())
+    }
+
+    fn look_at_the_clock(&mut self, open: &[(BatchId, i64)]) {
+        self.owed.retain(|owed, _| open.iter().any(|(id, _)| id == owed));
+        let Some(set) = self.hands.look() else { return };
+        tracing::warn!(seconds = set.by.as_secs(), "the clock was set; no wait is cut short by it");
+        for (id, _) in open {
+            // One that was not told of the last time is told of both at once.
+            let before = self.owed.get(id).map_or(SignedDuration::ZERO, |owed| owed.by);
+            self.owed.insert(*id, ClockSet { by: set.by + before, ..set });
+            self.fleet.stir(*id);
+        }
+    }
+
+    /// What happens next to a rollout: whatever the planner says, by a clock that it knows of.
+    fn next(&self, id: BatchId, now: Timestamp) -> Option<Plan> {
+        let live = self.fleet.get(id)?;
+        Some(match self.owed.get(&id) {
+            Some(set) => {
+                let change = Change::ClockSet(ClockSet { now: set.now.max(now), ..*set });
+                Plan { change: Some(change), ..Plan::default() }
+            }
+            None => plan(&live.rollout, now),
+        })
     }
 
     async fn settle(&mut self, id: BatchId) -> store::Result<()> {
         let mut fruitless = 0;
         loop {
             let now = self.app.clock.now();
-            let Some(live) = self.fleet.get(id) else { return Ok(()) };
-            let next = plan(&live.rollout, now);
+            let Some(next) = self.next(id, now) else { return Ok(()) };
             if next.is_idle() {
                 self.fleet.planned(id, next.wake_at);
                 return Ok(());
@@ -119,7 +182,11 @@ impl Driver {
                 return Ok(());
             }
             match self.carry_out(id, next, now).await {
-                Ok(Step::Done) => fruitless = 0,
+                Ok(Step::Done) => {
+                    // The first thing that is done is to tell it of the clock.
+                    self.owed.remove(&id);
+                    fruitless = 0;
+                }
                 Ok(Step::Over) => {
                     self.fleet.forget(id);
                     return Ok(());
@@ -148,7 +215,7 @@ impl Driver {
             tracing::error!(batch = %id, %refused, "the planner planned what is refused");
             return Ok(Step::Overtaken);
         }
-        // Only a clock that went back moves targets along with the whole.
+        // Only a clock that was set moves targets along with the whole.
         let moved: Vec<Move> = live
             .rollout
             .targets()

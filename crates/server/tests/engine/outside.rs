@@ -1,0 +1,153 @@
+//! What is no server's fault: a pause, an outage of the service, a clock that is set. And a server that
+//! was given up for lost and works on all the same.
+
+use jiff::SignedDuration;
+use serde_json::json;
+use server::service::{self, ServiceError};
+use vocab::Stage;
+use wire::agent::Outcome;
+use wire::v1::Activity;
+
+use crate::agent::Agent;
+use crate::rollouts::{kinds_of_events, remove, shown, shows, tasks};
+use crate::support::{both, eventually};
+
+both! {
+    async fn a_pause_takes_back_what_was_not_begun_and_another_order_follows_it(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let mut db = Agent::join(&app, &token, "db-1").await;
+        let made = service::rollouts::create(&app, world.order(vec![web.id, db.id], json!({}))).await.unwrap();
+        let (begun, waits) = (web.awaits_order().await, db.awaits_order().await);
+        web.reaches(begun.id, Stage::Installing, world.now());
+        web.sync(0).await.unwrap();
+        service::rollouts::pause(&app, &world.admin(), world.org, made.id).await.unwrap();
+        let mut answer = db.sync(10).await.unwrap();
+        while answer.withdrawn.is_empty() {
+            answer = db.sync(10).await.unwrap();
+        }
+        assert_eq!((answer.withdrawn, answer.orders.len()), (vec![waits.id], 0));
+        db.reports(waits.id, Outcome::Withdrawn, world.now()).await;
+        shows(&app, world, made.id, "paused: installing waiting").await;
+        assert!(web.sync(0).await.unwrap().withdrawn.is_empty());
+
+        service::rollouts::resume(&app, &world.admin(), world.org, made.id).await.unwrap();
+        let again = db.awaits_order().await;
+        assert_ne!(again.id, waits.id, "an agent keeps in mind what it gave back");
+        // Which it may say again at any time.
+        db.reports(waits.id, Outcome::Withdrawn, world.now()).await;
+        assert_eq!(shown(&app, world, made.id).await, "running: installing dispatched");
+        db.reports(again.id, Outcome::Succeeded, world.now()).await;
+        web.reports(begun.id, Outcome::Succeeded, world.now()).await;
+        shows(&app, world, made.id, "succeeded: succeeded succeeded").await;
+        assert_eq!(tasks(&app, made.id).await[1].task_id, again.id);
+        engine.stop().await;
+    }
+
+    async fn deadlines_that_passed_in_an_outage_wait_until_agents_can_report(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let mut db = Agent::join(&app, &token, "db-1").await;
+        let mut idle = Agent::join(&app, &token, "idle-1").await;
+        let order = world.order(vec![web.id, db.id, idle.id], json!({"max_parallel": 2, "max_failures": 1}));
+        let made = service::rollouts::create(&app, order).await.unwrap();
+        let order = web.awaits_order().await;
+        db.awaits_order().await;
+        drop(engine);
+        drop(app);
+        world.minutes(60);
+
+        let (app, engine) = world.leading("b").await;
+        for agent in [&mut web, &mut db, &mut idle] {
+            agent.moves_to(&app);
+        }
+        web.reports(order.id, Outcome::Succeeded, world.now()).await;
+        idle.awaits_order().await;
+        shows(&app, world, made.id, "running: succeeded dispatched dispatched").await;
+        world.turn(SignedDuration::from_secs(209));
+        for agent in [&mut web, &mut idle] {
+            agent.sync(0).await.unwrap();
+        }
+        assert_eq!(shown(&app, world, made.id).await, "running: succeeded dispatched dispatched");
+        world.turn(SignedDuration::from_secs(1));
+        shows(&app, world, made.id, "halted: succeeded timed_out dispatched").await;
+        engine.stop().await;
+    }
+
+    async fn a_clock_that_is_set_ends_no_wait_and_nobody_has_gone_away(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let mut db = Agent::join(&app, &token, "db-1").await;
+        let order = world.order(vec![web.id, db.id], json!({"max_parallel": 1, "window_minutes": 30}));
+        let made = service::rollouts::create(&app, order).await.unwrap();
+        let order = web.awaits_order().await;
+        web.reaches(order.id, Stage::Preflight, world.now());
+        web.sync(0).await.unwrap();
+        shows(&app, world, made.id, "running: preflight waiting").await;
+        for hours in [24, -48, 24 * 3_650] {
+            let before = tasks(&app, made.id).await[0].generation;
+            world.sets_the_clock(SignedDuration::from_hours(hours));
+            eventually("it is noticed", async || tasks(&app, made.id).await[0].generation > before).await;
+            web.sync(0).await.unwrap();
+            assert_eq!(shown(&app, world, made.id).await, "running: preflight waiting");
+        }
+        assert!(!kinds_of_events(&app, world).await.contains(&"server.offline".to_owned()));
+        world.minutes(19);
+        web.reports(order.id, Outcome::Succeeded, world.now()).await;
+        let order = db.awaits_order().await;
+        db.reports(order.id, Outcome::Succeeded, world.now()).await;
+        shows(&app, world, made.id, "succeeded: succeeded succeeded").await;
+        engine.stop().await;
+    }
+
+    async fn a_server_that_was_given_up_and_still_works_is_given_nothing_else(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let first = service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        let order = web.awaits_order().await;
+        web.says.activity = Activity::Patching;
+        web.reaches(order.id, Stage::Preflight, world.now());
+        web.sync(0).await.unwrap();
+        world.minutes(21);
+        web.sync(0).await.unwrap();
+        shows(&app, world, first.id, "failed: timed_out").await;
+        let second = service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        shows(&app, world, second.id, "running: waiting").await;
+        for _ in 0..5 {
+            assert!(web.orders(1).await.is_empty());
+        }
+        assert_eq!(shown(&app, world, second.id).await, "running: waiting");
+        web.says.activity = Activity::Idle;
+        web.reports(order.id, Outcome::Succeeded, world.now()).await;
+        shows(&app, world, first.id, "succeeded: succeeded").await;
+        let order = web.awaits_order().await;
+        web.reports(order.id, Outcome::NoChange, world.now()).await;
+        shows(&app, world, second.id, "succeeded: no_change").await;
+        engine.stop().await;
+    }
+
+    async fn who_was_removed_since_is_not_tried_again(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let mut db = Agent::join(&app, &token, "db-1").await;
+        let made = service::rollouts::create(&app, world.order(vec![web.id, db.id], json!({}))).await.unwrap();
+        for agent in [&mut web, &mut db] {
+            let order = agent.awaits_order().await;
+            agent.reports(order.id, Outcome::Failed, world.now()).await;
+        }
+        shows(&app, world, made.id, "failed: failed failed").await;
+        remove(&app, world, web.id).await.unwrap();
+        let again = service::rollouts::retry(&app, &world.admin(), world.org, made.id).await.unwrap();
+        let servers: Vec<_> = tasks(&app, again.id).await.iter().map(|task| task.server_id).collect();
+        assert_eq!(servers, [db.id]);
+        remove(&app, world, db.id).await.unwrap();
+        let none = service::rollouts::retry(&app, &world.admin(), world.org, made.id).await;
+        assert!(matches!(none, Err(ServiceError::Conflict { code: "nothing_to_retry", .. })));
+        engine.stop().await;
+    }
+}
