@@ -120,3 +120,19 @@ fn every_body_of_a_request_refuses_unknown_fields() {
         assert_eq!(schema["additionalProperties"], false, "{method} {path}");
     }
 }
+
+/// A client that is generated from the document has one type for a thing, in a list as elsewhere.
+#[test]
+fn the_rows_of_a_list_are_of_a_named_type() {
+    let document = document();
+    let schemas = document["components"]["schemas"].as_object().unwrap();
+    let lists: Vec<_> =
+        schemas.iter().filter(|(_, one)| one["properties"].get("links").is_some()).collect();
+    assert!(lists.len() > 5);
+    for (name, list) in lists {
+        let row = name.strip_suffix("List").unwrap();
+        let reference = format!("#/components/schemas/{row}");
+        assert_eq!(list["properties"]["data"]["items"]["$ref"], reference, "{name}");
+        assert!(!schemas[row]["properties"].as_object().unwrap().is_empty(), "{row}");
+    }
+}

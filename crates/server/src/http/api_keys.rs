@@ -11,7 +11,7 @@ use vocab::{Environment, KeyId, Role};
 use wire::v1::{CreateApiKey, CreatedApiKey, List};
 
 use crate::app::App;
-use crate::http::credentials::{Errors, Listing};
+use crate::http::credentials::Listing;
 use crate::http::{
     ApiError, Body, Caller, Code, ETag, Here, Id, IfMatch, NoQuery, Query, Routes, page,
 };
@@ -49,7 +49,7 @@ async fn create(
     State(app): State<App>,
     caller: Caller,
     Query(NoQuery {}): Query<NoQuery>,
-    Body(body): Body<CreateApiKey>,
+    body: Body<CreateApiKey>,
 ) -> Result<impl IntoResponse, ApiError> {
     let new = read(body)?;
     within(&caller, new.environments.as_deref())?;
@@ -106,8 +106,8 @@ fn within(caller: &Caller, wanted: Option<&[Environment]>) -> Result<(), ApiErro
     if fits { Ok(()) } else { Err(ApiError::new(Code::Forbidden, detail)) }
 }
 
-fn read(body: CreateApiKey) -> Result<NewKey, ApiError> {
-    let mut errors = Errors::default();
+fn read(body: Body<CreateApiKey>) -> Result<NewKey, ApiError> {
+    let (body, mut errors) = body.open();
     let name = errors.name("/name", body.name);
     let role = errors.parse("/role", "invalid_role", &body.role);
     let environments = body.environments.map(|texts| {

@@ -1,30 +1,25 @@
 //! `/v1/batches`, and how any batch is answered.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
-use domain::rollout::{
-    self, Busy, Cancel, Done, Head, Held, Outcome, Phase, Rollout, Skip, Target,
-};
-use jiff::Timestamp;
-use store::batches::Named;
-use store::rollout_targets::{self, TargetResult};
+use domain::rollout::Phase;
 use store::server_list::{self, Filter};
-use store::{Conn, Page, Paged, StoreError, rollouts, runs};
+use store::{Conn, Page, Paged, StoreError, rollout_targets, rollouts, runs};
 use utoipa_axum::routes as handlers;
-use vocab::{BatchId, FailureCode, Role, ServerId, Stage, Status, TaskId};
-use wire::v1::{Batch, CreateBatch, List, Task};
+use vocab::{BatchId, Role, ServerId};
+use wire::v1::{Batch, CreateBatch, List};
 
 use crate::app::App;
 use crate::http::credentials::Errors;
 use crate::http::read::{self, Commas};
 use crate::http::{
-    ApiError, Body, Caller, ETag, Here, Id, Ids, Limit, NoBody, NoQuery, Offset, Query, Routes,
-    logs, page, show,
+    ApiError, Body, Caller, ETag, Here, Id, Limit, NoBody, NoQuery, Offset, Query, Routes, page,
+    show, tasks,
 };
 use crate::service;
 use crate::service::rollouts::{NewRollout, Origin};
@@ -37,24 +32,19 @@ pub(crate) fn routes() -> Routes {
         .add(Role::Viewer, handlers!(list))
         .add(Role::Operator, handlers!(create))
         .add(Role::Viewer, handlers!(get))
-        .add(Role::Viewer, handlers!(tasks))
-        .add(Role::Viewer, handlers!(task))
         .add(Role::Operator, handlers!(cancel))
         .add(Role::Operator, handlers!(pause))
         .add(Role::Operator, handlers!(resume))
         .add(Role::Operator, handlers!(retry))
-        .merge(logs::routes())
+        .merge(tasks::routes())
 }
 
 /// Where a batch may stand, as a filter says it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct StateWord(&'static str);
 
-/// Where a task may stand, as a filter says it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct TaskWord(&'static str);
-
-const STATES: [&str; 10] = [
+/// All of these words.
+pub(crate) const STATES: [&str; 10] = [
     "scheduled",
     "running",
     "paused",
@@ -67,43 +57,10 @@ const STATES: [&str; 10] = [
     "expired",
 ];
 
-const TASK_STATES: [&str; 15] = [
-    "pending",
-    "waiting",
-    "dispatched",
-    "preflight",
-    "downloading",
-    "installing",
-    "restarting_services",
-    "rebooting",
-    "verifying",
-    "succeeded",
-    "no_change",
-    "failed",
-    "timed_out",
-    "skipped",
-    "canceled",
-];
-
-fn known(what: &str, text: &str, words: &'static [&'static str]) -> Result<&'static str, String> {
-    let found = words.iter().find(|word| **word == text).copied();
-    found.ok_or_else(|| match vocab::nearest(text, words.iter().copied()) {
-        Some(nearest) => format!("this is not {what}: did you mean `{nearest}`?"),
-        None => format!("this is not {what}: it is one of {}", words.join(", ")),
-    })
-}
-
 impl std::str::FromStr for StateWord {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        known("a state of a batch", text, &STATES).map(StateWord)
-    }
-}
-
-impl std::str::FromStr for TaskWord {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        known("a state of a task", text, &TASK_STATES).map(TaskWord)
+        read::known("a state of a batch", text, &STATES).map(StateWord)
     }
 }
 
@@ -113,26 +70,8 @@ impl std::str::FromStr for TaskWord {
 struct BatchFilter {
     /// Where they stand: one state, or several with commas between them.
     #[serde(default)]
-    #[param(value_type = Option<String>, required = false)]
+    #[param(value_type = Option<String>, required = false, example = "running,paused")]
     state: Commas<StateWord>,
-    /// How many at the most.
-    #[serde(default)]
-    #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
-    limit: Limit,
-    /// How many to pass over.
-    #[serde(default)]
-    #[param(value_type = u64, minimum = 0, default = 0, required = false)]
-    offset: Offset,
-}
-
-#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct TaskFilter {
-    /// Where they stand: one state, or several with commas between them.
-    #[serde(default)]
-    #[param(value_type = Option<String>, required = false)]
-    state: Commas<TaskWord>,
     /// How many at the most.
     #[serde(default)]
     #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
@@ -172,7 +111,7 @@ async fn whole(app: &App, row: rollouts::Rollout) -> Result<Batch, ApiError> {
     // As it is in this moment, so that state and counts fit.
     let row = rollouts::load(&mut reader, row.id).await?;
     let first = Page { limit: RESULTS_MAX, offset: 0 };
-    let results = tasks_of(app, &mut reader, &row, &[], first).await?.items;
+    let results = tasks::of_batch(app, &mut reader, &row, &[], first).await?.items;
     let batch = in_short(&mut reader, row).await?;
     Ok(Batch { results: Some(results), ..batch })
 }
@@ -209,97 +148,6 @@ async fn in_short(conn: &mut Conn, row: rollouts::Rollout) -> Result<Batch, ApiE
     })
 }
 
-/// Some tasks of a batch, in the order of their turns.
-async fn tasks_of(
-    app: &App,
-    conn: &mut Conn,
-    row: &rollouts::Rollout,
-    states: &[&str],
-    page: Page,
-) -> Result<Paged<Task>, ApiError> {
-    let paged = rollout_targets::list(conn, row.id, states, page).await?;
-    let items = shown(app, conn, row, paged.items).await?;
-    Ok(Paged { items, total: paged.total })
-}
-
-async fn shown(
-    app: &App,
-    conn: &mut Conn,
-    row: &rollouts::Rollout,
-    targets: Vec<TargetResult>,
-) -> Result<Vec<Task>, ApiError> {
-    let servers: Vec<ServerId> = targets.iter().map(|target| target.server_id).collect();
-    let names = store::batches::names(conn, row.org_id, &servers).await?;
-    let waiting: Vec<ServerId> = targets
-        .iter()
-        .filter(|target| target.target == Target::Waiting)
-        .map(|target| target.server_id)
-        .collect();
-    let why = reasons(app, conn, row, &names, &waiting).await?;
-    let phase = row.head.phase;
-    let show = |target: TargetResult| {
-        let server = target.server_id;
-        show::task(target, names.get(&server), phase, why.get(&server).copied())
-    };
-    Ok(targets.into_iter().map(show).collect())
-}
-
-/// Why each of these servers waits.
-async fn reasons(
-    app: &App,
-    conn: &mut Conn,
-    row: &rollouts::Rollout,
-    names: &BTreeMap<ServerId, Named>,
-    waiting: &[ServerId],
-) -> Result<BTreeMap<ServerId, Held>, ApiError> {
-    if waiting.is_empty() {
-        return Ok(BTreeMap::new());
-    }
-    let counts = rollout_targets::counts(conn, row.id).await?;
-    let whole = held(&row.head, &counts, app.clock.now());
-    let elsewhere: BTreeMap<ServerId, BatchId> = rollout_targets::in_work(conn, waiting)
-        .await?
-        .into_iter()
-        .map(|busy| (busy.server_id, busy.rollout_id))
-        .collect();
-    let why = |server: &ServerId| {
-        let last_seen = names.get(server).and_then(|named| named.last_seen_at);
-        let own = match (show::status(app, last_seen), elsewhere.get(server)) {
-            (Status::Offline, _) => Some(Held::Offline),
-            (Status::Online, Some(batch)) => Some(Held::Elsewhere(*batch)),
-            (Status::Online, None) => None,
-        };
-        let running = matches!(row.head.phase, Phase::Running);
-        let reason = if running { own.or(whole) } else { whole };
-        reason.map(|reason| (*server, reason))
-    };
-    Ok(waiting.iter().filter_map(why).collect())
-}
-
-/// Why a server of a batch waits that could start. The planner decides by how many stand where, so it is asked about a rollout with the
-/// same counts: that costs the same for ten servers and for 100,000, and reads none of them.
-fn held(head: &Head, counts: &BTreeMap<String, u64>, now: Timestamp) -> Option<Held> {
-    let done = |outcome| Target::Done(Done { outcome, started_at: None, at: now });
-    let stand_in = |word: &str| match word {
-        "waiting" => Target::Waiting,
-        "succeeded" => done(Outcome::Succeeded),
-        "no_change" => done(Outcome::NoChange),
-        "failed" => done(Outcome::Failed(FailureCode::AgentError)),
-        "timed_out" => done(Outcome::TimedOut(Stage::Dispatched)),
-        "skipped" => done(Outcome::Skipped(Skip::NotApplicable)),
-        "canceled" => done(Outcome::Canceled(Cancel::Person)),
-        _ => Target::Busy(Busy { stage: Stage::Dispatched, started_at: now, by: Timestamp::MAX }),
-    };
-    let words = counts.iter().flat_map(|(word, count)| {
-        std::iter::repeat_n(word.as_str(), usize::try_from(*count).unwrap_or(0))
-    });
-    let nth = |n: u128| ServerId::new(Timestamp::UNIX_EPOCH, n);
-    let targets: Vec<(ServerId, Target)> =
-        (0..).zip(words).map(|(n, word)| (nth(n), stand_in(word))).collect();
-    let waits = targets.iter().find(|(_, target)| *target == Target::Waiting)?.0;
-    rollout::held(&Rollout::restore(head.clone(), targets), waits, now)
-}
-
 /// List batches
 ///
 /// Newest first, without their tasks.
@@ -334,9 +182,9 @@ async fn create(
     State(app): State<App>,
     caller: Caller,
     Query(NoQuery {}): Query<NoQuery>,
-    Body(body): Body<CreateBatch>,
+    body: Body<CreateBatch>,
 ) -> Result<Response, ApiError> {
-    let mut errors = Errors::default();
+    let (body, mut errors) = body.open();
     let options = read::order(&mut errors, body.options());
     let servers = existing(&app, &caller, &mut errors, &body.server_ids).await?;
     errors.done()?;
@@ -395,67 +243,27 @@ async fn get(
     Ok((etag, Json(whole(&app, row).await?)))
 }
 
-/// List the tasks of a batch
-///
-/// In the order of their turns.
-#[utoipa::path(get, path = "/v1/batches/{batch_id}/tasks", tag = "Batches", operation_id = "list_tasks",
-    params(("batch_id" = BatchId, Path, description = "Which batch."), TaskFilter),
-    responses((status = 200, description = "A page of tasks.", body = List<Task>)))]
-async fn tasks(
-    State(app): State<App>,
-    caller: Caller,
-    here: Here,
-    Id(id): Id<BatchId>,
-    Query(filter): Query<TaskFilter>,
-) -> Result<Json<List<Task>>, ApiError> {
-    let page = page::page(filter.limit, filter.offset);
-    let mut reader = app.db.snapshot().await?;
-    let row = find(&mut reader, &caller, id).await?;
-    let scheduled = row.head.phase == Phase::Scheduled;
-    // Stored alike, and told apart by whether the batch has started.
-    let words = filter.state.0.iter().filter_map(|word| match word.0 {
-        "pending" => scheduled.then_some("waiting"),
-        "waiting" => (!scheduled).then_some("waiting"),
-        other => Some(other),
-    });
-    let states: Vec<&str> = words.collect();
-    let paged = match (states.is_empty(), filter.state.0.is_empty()) {
-        (true, false) => Paged { items: Vec::new(), total: 0 },
-        _ => tasks_of(&app, &mut reader, &row, &states, page).await?,
-    };
-    Ok(page::list(&here, page, paged, |task| task))
+/// How a person changes the course of a batch.
+enum Steer {
+    Cancel,
+    Pause,
+    Resume,
 }
 
-/// Get a task
-#[utoipa::path(get, path = "/v1/batches/{batch_id}/tasks/{task_id}", tag = "Batches", operation_id = "get_task",
-    params(("batch_id" = BatchId, Path, description = "Which batch."),
-        ("task_id" = TaskId, Path, description = "Which task.")),
-    responses((status = 200, description = "The task.", body = Task)))]
-async fn task(
-    State(app): State<App>,
-    caller: Caller,
-    Ids(batch, id): Ids<BatchId, TaskId>,
-    Query(NoQuery {}): Query<NoQuery>,
-) -> Result<Json<Task>, ApiError> {
-    let mut reader = app.db.snapshot().await?;
-    let row = find(&mut reader, &caller, batch).await?;
-    let target = find_task(&mut reader, &caller, batch, id).await?;
-    let shown = shown(&app, &mut reader, &row, vec![target]).await?.pop();
-    shown.map(Json).ok_or_else(|| ApiError::not_found("task", &id.to_string()))
-}
-
-/// A task of this batch.
-pub(crate) async fn find_task(
-    conn: &mut Conn,
+async fn steer(
+    app: &App,
     caller: &Caller,
-    batch: BatchId,
-    id: TaskId,
-) -> Result<TargetResult, ApiError> {
-    let found = rollout_targets::of_task(conn, caller.org, id).await?;
-    match found.rollout_id == batch {
-        true => Ok(found),
-        false => Err(ApiError::not_found("task", &id.to_string())),
-    }
+    id: BatchId,
+    how: Steer,
+) -> Result<Json<Batch>, ApiError> {
+    find(&mut *app.db.read().await?, caller, id).await?;
+    let (actor, org) = (caller.actor(), caller.org);
+    let row = match how {
+        Steer::Cancel => service::rollouts::cancel(app, &actor, org, id).await?,
+        Steer::Pause => service::rollouts::pause(app, &actor, org, id).await?,
+        Steer::Resume => service::rollouts::resume(app, &actor, org, id).await?,
+    };
+    Ok(Json(whole(app, row).await?))
 }
 
 /// Cancel a batch
@@ -471,9 +279,7 @@ async fn cancel(
     Query(NoQuery {}): Query<NoQuery>,
     NoBody: NoBody,
 ) -> Result<Json<Batch>, ApiError> {
-    find(&mut *app.db.read().await?, &caller, id).await?;
-    let row = service::rollouts::cancel(&app, &caller.actor(), caller.org, id).await?;
-    Ok(Json(whole(&app, row).await?))
+    steer(&app, &caller, id, Steer::Cancel).await
 }
 
 /// Pause a batch
@@ -489,9 +295,7 @@ async fn pause(
     Query(NoQuery {}): Query<NoQuery>,
     NoBody: NoBody,
 ) -> Result<Json<Batch>, ApiError> {
-    find(&mut *app.db.read().await?, &caller, id).await?;
-    let row = service::rollouts::pause(&app, &caller.actor(), caller.org, id).await?;
-    Ok(Json(whole(&app, row).await?))
+    steer(&app, &caller, id, Steer::Pause).await
 }
 
 /// Resume a batch
@@ -507,9 +311,7 @@ async fn resume(
     Query(NoQuery {}): Query<NoQuery>,
     NoBody: NoBody,
 ) -> Result<Json<Batch>, ApiError> {
-    find(&mut *app.db.read().await?, &caller, id).await?;
-    let row = service::rollouts::resume(&app, &caller.actor(), caller.org, id).await?;
-    Ok(Json(whole(&app, row).await?))
+    steer(&app, &caller, id, Steer::Resume).await
 }
 
 /// Retry a batch

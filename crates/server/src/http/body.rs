@@ -1,26 +1,46 @@
 //! The body of a request: JSON of one shape, or a refusal that names everything wrong with it.
 //!
 //! Only the shape is read here: what the words mean is for the handler. A field that is not known is refused with the
-//! nearest one that is, because a typo in a patch order must never be ignored.
+//! nearest one that is, because a typo in a patch order must never be ignored. A wrong shape is not the end of the
+//! reading: the handler reads on in what is left, so that one answer tells both kinds of errors.
+
+use std::time::Duration;
 
 use axum::body::{Bytes, to_bytes};
 use axum::extract::{FromRequest, Request};
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::HeaderValue;
+use axum::http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::http::credentials::Errors;
+use crate::http::objects::Strict;
 use crate::http::problem::{ApiError, Code};
 use crate::service::FieldError;
 
 /// The largest body that `/v1` takes.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 
+/// How long a body may take to arrive; less than a request may take in all, which is 30 s.
+const ARRIVAL_MAX: Duration = Duration::from_secs(20);
+
 /// How many errors one answer names. A body of a megabyte could hold a hundred thousand.
 const ERRORS_MAX: usize = 50;
 
-/// A JSON body of the shape `T`.
+/// A JSON body of the shape `T`, or what is left of it without what is wrong with its shape.
 #[derive(Debug)]
-pub struct Body<T>(pub T);
+pub struct Body<T> {
+    left: T,
+    errors: Errors,
+}
+
+impl<T> Body<T> {
+    /// What the body says, and the errors so far. Whoever reads on adds to them, and acts only if `Errors::done`
+    /// lets it.
+    pub(crate) fn open(self) -> (T, Errors) {
+        (self.left, self.errors)
+    }
+}
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     type Rejection = ApiError;
@@ -29,7 +49,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
         let kind = request.headers().get(CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or(""));
         check_media_type(kind)?;
         let bytes = read(request, BODY_BYTES_MAX).await?;
-        parse(&bytes).map(Body)
+        parse(&bytes)
     }
 }
 
@@ -52,8 +72,8 @@ impl<S: Send + Sync> FromRequest<S> for NoBody {
                 return Ok(NoBody);
             }
             let again = Request::from_parts(parts, axum::body::Body::from(bytes));
-            let Body(Nothing {}) = Body::from_request(again, state).await?;
-            return Ok(NoBody);
+            let (Nothing {}, errors) = Body::from_request(again, state).await?.open();
+            return errors.done().map(|()| NoBody);
         }
         let bytes = read(request, BODY_BYTES_MAX).await?;
         if bytes.is_empty() { Ok(NoBody) } else { check_media_type(None).map(|()| NoBody) }
@@ -89,7 +109,7 @@ pub(crate) async fn read(request: Request, bytes_max: usize) -> Result<Bytes, Ap
     if announced.and_then(|length| length.parse::<u64>().ok()).unwrap_or(0) > bytes_max as u64 {
         return Err(too_large());
     }
-    to_bytes(request.into_body(), bytes_max).await.map_err(|error| {
+    arrived(request.into_body(), bytes_max, ARRIVAL_MAX).await?.map_err(|error| {
         let cause = std::error::Error::source(&error);
         match cause.and_then(|cause| cause.downcast_ref::<http_body_util::LengthLimitError>()) {
             Some(_) => too_large(),
@@ -98,39 +118,57 @@ pub(crate) async fn read(request: Request, bytes_max: usize) -> Result<Bytes, Ap
     })
 }
 
-/// A body of the shape `T`, or everything that is wrong with it.
-pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
-    let error = match serde_json::from_slice(bytes) {
-        Ok(body) => return Ok(body),
-        Err(error) => error,
-    };
-    // Every error after the first is found by looking again, with the first one mended.
-    let Ok(value) = serde_json::from_slice::<Value>(bytes) else {
-        let detail = match bytes.is_empty() {
-            true => "The body is empty; a JSON object is expected.".into(),
-            false => format!("The body is not JSON: {error}."),
+/// The bytes if they come in time. What comes later is no new request, so the connection ends with the answer.
+async fn arrived(
+    body: axum::body::Body,
+    bytes_max: usize,
+    within: Duration,
+) -> Result<Result<Bytes, axum::Error>, ApiError> {
+    tokio::time::timeout(within, to_bytes(body, bytes_max)).await.map_err(|_| {
+        let seconds = ARRIVAL_MAX.as_secs();
+        ApiError::new(Code::RequestTimeout, format!("The body did not arrive within {seconds} s."))
+            .with_header(CONNECTION, HeaderValue::from_static("close"))
+    })
+}
+
+/// A body of the shape `T` with what is wrong in it, or the reason why there is nothing to go on with.
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<Body<T>, ApiError> {
+    let read = serde_json::from_slice::<T>(bytes);
+    let Ok(mut value) = serde_json::from_slice::<Value>(bytes) else {
+        let detail = match (bytes.is_empty(), read) {
+            (false, Err(error)) => format!("The body is not JSON: {error}."),
+            _ => "The body is empty; a JSON object is expected.".into(),
         };
         return Err(ApiError::new(Code::InvalidJson, detail));
     };
-    let mut errors = all_errors::<T>(value);
-    if errors.is_empty() {
-        // A field that is given twice is lost in a `Value`, so only the first reading saw it.
-        let detail = error.to_string();
-        let detail = detail.rsplit_once(" at line ").map_or(detail.as_str(), |(start, _)| start);
-        errors.push(FieldError::new("", "invalid", detail));
+    let errors = all_errors::<T>(&mut value);
+    // A field that is given twice is lost in a `Value`, so only the first reading saw it.
+    if let Some(twice) = read.err().and_then(|error| repeated_field(&error.to_string())) {
+        return Err(ApiError::invalid(vec![FieldError::new("", "invalid", twice)]));
     }
-    Err(ApiError::invalid(errors))
+    match Strict(&value).read() {
+        Ok(left) => Ok(Body { left, errors: Errors::of_shape(errors) }),
+        Err(_) => Err(ApiError::invalid(errors)),
+    }
 }
 
-fn all_errors<T: DeserializeOwned>(mut value: Value) -> Vec<FieldError> {
+/// What serde says of a field that is given twice, if that is what it says.
+fn repeated_field(message: &str) -> Option<String> {
+    let sentence = message.rsplit_once(" at line ").map_or(message, |(start, _)| start);
+    sentence.starts_with("duplicate field").then(|| sentence.to_owned())
+}
+
+/// Everything that is wrong with the shape. Each error after the first is found by looking again, with the one before
+/// mended; so what is left in the end can be read, unless there is no mending it.
+fn all_errors<T: DeserializeOwned>(value: &mut Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     while errors.len() < ERRORS_MAX {
-        let Some(found) = first_error::<T>(&value) else { break };
-        if !mend::<T>(&mut value, &found) {
-            errors.push(found.error);
+        let Some(found) = first_error::<T>(value) else { break };
+        let mended = mend::<T>(value, &found);
+        errors.push(found.error);
+        if !mended {
             break;
         }
-        errors.push(found.error);
     }
     errors
 }
@@ -157,7 +195,7 @@ enum What {
 }
 
 fn first_error<T: DeserializeOwned>(value: &Value) -> Option<Found> {
-    let error = serde_path_to_error::deserialize::<_, T>(value).err()?;
+    let error = serde_path_to_error::deserialize::<_, T>(Strict(value)).err()?;
     let mut place: Vec<Step> = error
         .path()
         .iter()
@@ -309,9 +347,10 @@ mod tests {
     }
 
     fn told(body: &str) -> Vec<String> {
-        let error = parse::<Order>(body.as_bytes()).unwrap_err();
-        let answer = axum::response::IntoResponse::into_response(error);
-        let error = answer.extensions().get::<ApiError>().unwrap().clone();
+        let error = match parse::<Order>(body.as_bytes()) {
+            Ok(body) => body.open().1.done().unwrap_err(),
+            Err(error) => error,
+        };
         let errors = error.errors().iter();
         errors.map(|e| format!("{} {}: {}", e.pointer, e.code, e.detail)).collect()
     }
@@ -339,6 +378,11 @@ mod tests {
     fn a_body_of_another_kind_altogether_is_refused_as_a_whole() {
         assert_eq!(told("[]").len(), 1);
         assert_eq!(told("7"), [" invalid_type: expected an object, found integer `7`"]);
+        // serde alone would read it as the fields in their order.
+        let positional = told(r#"["a", 1, [true, []]]"#);
+        assert_eq!(positional, [" invalid_type: expected an object, found sequence"]);
+        let inside = told(r#"{"name": "a", "count": 1, "options": [true, []]}"#);
+        assert_eq!(inside, ["/options invalid_type: expected an object, found sequence"]);
     }
 
     #[test]
@@ -354,6 +398,28 @@ mod tests {
         for body in ["", "{", "{'name': 1}", "\u{feff}{}"] {
             assert_eq!(parse::<Order>(body.as_bytes()).unwrap_err().code(), Code::InvalidJson);
         }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_does_not_arrive_is_not_waited_for_long() {
+        let never = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
+        let body = axum::body::Body::from_stream(never);
+        let error = arrived(body, BODY_BYTES_MAX, Duration::from_millis(1)).await.unwrap_err();
+        assert_eq!(error.code(), Code::RequestTimeout);
+        let answer = axum::response::IntoResponse::into_response(error);
+        assert_eq!(answer.headers()[CONNECTION], "close");
+    }
+
+    #[test]
+    fn a_wrong_shape_leaves_the_rest_to_be_read() {
+        let body = r#"{"name": "a b", "count": "three", "colour": "red"}"#;
+        let (order, mut errors) = parse::<Order>(body.as_bytes()).unwrap().open();
+        assert_eq!(order.name, "a b");
+        errors.note("/name", "invalid_name", "it holds a space");
+        errors.note("/count", "out_of_range", "nobody said zero");
+        let error = errors.done().unwrap_err();
+        let told: Vec<&str> = error.errors().iter().map(|error| error.pointer.as_str()).collect();
+        assert_eq!(told, ["/colour", "/count", "/name"], "a place that is wrong is named once");
     }
 
     #[test]

@@ -10,6 +10,9 @@ use crate::service::FieldError;
 
 const NAME_CHARS_MAX: usize = 200;
 
+/// What [`Errors::name`] takes, for the document: no control characters, and not only spaces.
+pub(crate) const NAME_PATTERN: &str = r"^[^\u0000-\u001F\u007F-\u009F]*[^\s\u0000-\u001F\u007F-\u009F][^\u0000-\u001F\u007F-\u009F]*$";
+
 /// Which part of a list.
 #[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -26,12 +29,30 @@ pub(crate) struct Listing {
 }
 
 /// Everything that is wrong, gathered.
-#[derive(Default)]
-pub(crate) struct Errors(Vec<FieldError>);
+#[derive(Debug, Default)]
+#[must_use = "errors that nobody asks about would let a wrong order through"]
+pub(crate) struct Errors {
+    found: Vec<FieldError>,
+    /// How many of them are about the shape of the body. What stands at those places now was put there by us, and
+    /// nothing more is said of it.
+    of_shape: usize,
+}
 
 impl Errors {
+    /// What is wrong with the shape of a body.
+    pub(crate) fn of_shape(found: Vec<FieldError>) -> Errors {
+        Errors { of_shape: found.len(), found }
+    }
+
     pub(crate) fn note(&mut self, pointer: &str, code: &'static str, detail: impl Display) {
-        self.0.push(FieldError::new(pointer, code, detail));
+        let within = |shape: &FieldError| {
+            pointer
+                .strip_prefix(&*shape.pointer)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        if !self.found[..self.of_shape].iter().any(within) {
+            self.found.push(FieldError::new(pointer, code, detail));
+        }
     }
 
     pub(crate) fn parse<T: FromStr<Err: Display>>(
@@ -77,6 +98,6 @@ impl Errors {
     }
 
     pub(crate) fn done(self) -> Result<(), ApiError> {
-        if self.0.is_empty() { Ok(()) } else { Err(ApiError::invalid(self.0)) }
+        if self.found.is_empty() { Ok(()) } else { Err(ApiError::invalid(self.found)) }
     }
 }

@@ -257,10 +257,19 @@ fn fields(out: &mut String, schema: &Value) {
             out,
             "<tr><th><code>{}</code>{mark}</th><td>{}{}</td></tr>",
             escaped(name),
-            prose(text(&field["description"])),
+            prose(described(field)),
             schema_shown(field)
         );
     }
+}
+
+/// What is said of a field. Where it may be null, it is said of what it is otherwise.
+fn described(field: &Value) -> &str {
+    let otherwise = each(&field["oneOf"]).map(|choice| text(&choice["description"]));
+    std::iter::once(text(&field["description"]))
+        .chain(otherwise)
+        .find(|said| !said.is_empty())
+        .unwrap_or("")
 }
 
 /// A schema in a line: its type, what it may be, how long.
@@ -287,17 +296,19 @@ fn schema_shown(schema: &Value) -> String {
         })
         .collect();
     let mut shown = format!("<small>{}", kinds.join(" or "));
-    for (key, word) in [
-        ("format", ""),
-        ("minimum", "from "),
-        ("maximum", "to "),
-        ("minLength", "at least characters: "),
-        ("maxLength", "at most characters: "),
-        ("default", "default "),
+    for (key, before, after) in [
+        ("format", "", ""),
+        ("minimum", "from ", ""),
+        ("maximum", "to ", ""),
+        ("minLength", "at least ", " long"),
+        ("maxLength", "at most ", " long"),
+        ("minItems", "at least ", ""),
+        ("maxItems", "at most ", ""),
+        ("default", "default ", ""),
     ] {
         if let Some(value) = schema.get(key) {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            let _ = write!(shown, ", {word}{}", escaped(&value));
+            let _ = write!(shown, ", {before}{}{after}", escaped(&value));
         }
     }
     let words: Vec<String> = each(&schema["enum"])

@@ -11,7 +11,7 @@ use vocab::{Role, TokenId};
 use wire::v1::{CreateEnrollmentToken, CreatedEnrollmentToken, EnrollmentToken, List};
 
 use crate::app::App;
-use crate::http::credentials::{Errors, Listing};
+use crate::http::credentials::Listing;
 use crate::http::{
     ApiError, Body, Caller, Code, ETag, Here, Id, IfMatch, NoQuery, Query, Routes, page,
 };
@@ -52,7 +52,7 @@ async fn create(
     State(app): State<App>,
     caller: Caller,
     Query(NoQuery {}): Query<NoQuery>,
-    Body(body): Body<CreateEnrollmentToken>,
+    body: Body<CreateEnrollmentToken>,
 ) -> Result<impl IntoResponse, ApiError> {
     let new = read(body)?;
     if !caller.may_touch(new.environment.as_ref()) {
@@ -110,8 +110,8 @@ fn version(token: &Token) -> ETag {
     ETag(2 * i64::from(token.uses) + i64::from(token.revoked_at.is_some()))
 }
 
-fn read(body: CreateEnrollmentToken) -> Result<NewToken, ApiError> {
-    let mut errors = Errors::default();
+fn read(body: Body<CreateEnrollmentToken>) -> Result<NewToken, ApiError> {
+    let (body, mut errors) = body.open();
     let name = body.name.map(|name| errors.name("/name", name)).unwrap_or_default();
     let environment = body
         .environment

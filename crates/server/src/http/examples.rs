@@ -119,6 +119,11 @@ fn by_name(name: &str, request: bool) -> Option<Value> {
         "kernel" => json!("6.1.0-18-amd64"),
         "agent_version" => json!("0.1.0"),
         "reboot_reasons" => json!("linux-image-amd64"),
+        "other_updaters" => json!("unattended-upgrades"),
+        "unit" | "restarted" => json!("ssh.service"),
+        "process" => json!("sshd"),
+        "set_aside" => json!("/etc/ssh/sshd_config.dpkg-dist"),
+        "notes" => json!("linux-image-amd64 is held and was passed over"),
         "os" => json!("debian 12"),
         "severity" => json!("critical"),
         "severity_source" => json!("debian"),
@@ -132,6 +137,8 @@ fn by_name(name: &str, request: bool) -> Option<Value> {
         "log" => json!(
             "/v1/batches/bat_01jcqk3m8ye0fr5cq0k6s8v2xw/tasks/tsk_01jcqk3m8ye0fr5cq0k6s8v2xw/log"
         ),
+        // In a request it must be yet to come, whenever the example is tried.
+        "expires_at" if request => json!("2099-12-31T00:00:00Z"),
         "epss" => json!(0.12),
         "percent" => json!(100),
         "total" | "uses" | "succeeded" => json!(1),

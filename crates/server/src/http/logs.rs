@@ -15,7 +15,8 @@ use utoipa_axum::routes as handlers;
 use vocab::{BatchId, Role, TaskId};
 
 use crate::app::App;
-use crate::http::batches::{find, find_task};
+use crate::http::batches::find;
+use crate::http::tasks::find_task;
 use crate::http::{ApiError, Caller, Code, Ids, NoQuery, Query, Routes};
 
 /// How many chunks are read at once.

@@ -9,9 +9,9 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use serde_json::{Map, Value, json};
 
-use crate::http::examples;
 use crate::http::problem::{Code, MEDIA_TYPE};
 use crate::http::routes::Access;
+use crate::http::{constraints, examples, links};
 
 const ABOUT: &str = "Patch management for Linux fleets: schedules, servers, patches and batches.
 
@@ -21,7 +21,9 @@ A field or parameter that is not known is refused, never ignored. Lists come in 
 Send an `Idempotency-Key` with a POST, and it is safe to repeat: for 24 hours the same key gives the first answer again. \
 Send the `ETag` of what you have read as `If-Match` with a change, and nobody's change is overwritten.
 
-Every error is a problem of RFC 9457 with a `code` from a closed list, and a 422 names everything that is wrong at once.";
+Every error is a problem of RFC 9457 with a `code` from a closed list, and a 422 names everything that is wrong at once. \
+Only what cannot be read as HTTP/1.1 in the first place is answered without a body: 400, 414 if the address is longer than 64 KiB, 431 if the headers are too large; \
+the connection then ends.";
 
 const TAGS: [(&str, &str); 9] = [
     (
@@ -44,6 +46,9 @@ const TAGS: [(&str, &str); 9] = [
     ("Service", "For those who run it."),
 ];
 
+/// `*`, or tags with commas between them.
+const IF_MATCH_PATTERN: &str = r#"^(\*|(W/)?"[!#-+\--~]*")( *, *(\*|(W/)?"[!#-+\--~]*"))*$"#;
+
 /// Errors that any operation may answer with, and the conditions for the rest.
 fn statuses(operation: &Operation<'_>) -> Vec<u16> {
     let mut statuses = vec![400, 500, 503];
@@ -53,8 +58,9 @@ fn statuses(operation: &Operation<'_>) -> Vec<u16> {
         }
     };
     add(operation.role.is_some(), &[401, 403, 429]);
-    add(operation.path.contains('{'), &[404]);
-    add(operation.takes_body, &[413, 415, 422]);
+    add(operation.names_something, &[404]);
+    // A POST that takes nothing still reads what comes, and takes only an empty object.
+    add(operation.method == "post" || operation.takes_body, &[408, 413, 415, 422]);
     add(operation.method != "get", &[409]);
     add(matches!(operation.method, "put" | "delete"), &[412]);
     statuses.sort_unstable();
@@ -66,6 +72,8 @@ struct Operation<'a> {
     path: &'a str,
     role: Option<&'static str>,
     takes_body: bool,
+    /// By an id, in its path or in its query.
+    names_something: bool,
 }
 
 /// The description of the whole interface.
@@ -86,11 +94,20 @@ pub fn document() -> Value {
                 _ => None,
             };
             let takes_body = operation.get("requestBody").is_some();
-            complete(operation, &Operation { method, path, role, takes_body });
+            let names_something = path.contains('{') || names_a_server(operation);
+            let about = Operation { method, path, role, takes_body, names_something };
+            complete(operation, &about);
             examples::fill(operation, &schemas);
+            links::fill(operation);
+            constraints::fill(operation);
         }
     }
-    with_plain_list_names(document)
+    with_plain_lists(document)
+}
+
+fn names_a_server(operation: &Value) -> bool {
+    let parameters = operation["parameters"].as_array().into_iter().flatten();
+    parameters.into_iter().any(|parameter| parameter["name"] == "server_id")
 }
 
 fn head(document: &mut Value) {
@@ -120,6 +137,7 @@ fn components(document: &mut Value) {
     components["schemas"]["Environment"] = schema::<vocab::Environment>();
     components["schemas"]["ServerId"] = schema::<vocab::ServerId>();
     components["schemas"]["Problem"]["properties"]["code"]["enum"] = json!(codes);
+    constraints::write(&mut components["schemas"]);
     components["responses"] = Value::Object(responses);
     components["responses"]["SeeOther"] = json!({
         "description": "Only with an `Idempotency-Key` that was used before: the first request was carried out and its answer was lost in a crash. What it made is at `Location`.",
@@ -150,11 +168,11 @@ fn components(document: &mut Value) {
     components["parameters"] = json!({
         "IdempotencyKey": {"name": "Idempotency-Key", "in": "header", "required": false,
             "description": "Makes it safe to repeat this request: for 24 hours the same key and body give the first answer again.",
-            "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
+            "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]([ -~]*[!-~])?$"},
             "example": "0d2f7a8e-patch-web"},
         "IfMatch": {"name": "If-Match", "in": "header", "required": false,
-            "description": "The `ETag` of what you have read; if it has changed since, the answer is 412.",
-            "schema": {"type": "string"}, "example": "\"3\""},
+            "description": "The `ETag` of what you have read, or several with commas; if it has changed since, the answer is 412.",
+            "schema": {"type": "string", "minLength": 1, "pattern": IF_MATCH_PATTERN}, "example": "\"3\""},
     });
 }
 
@@ -265,7 +283,9 @@ fn headers(about: &Operation<'_>, status: &str) -> Value {
     if matches!(status, "201" | "202") {
         names.push(("Location", "Location"));
     }
-    let one = about.path.contains('{') && matches!(about.method, "get" | "put");
+    // What stands by itself and can be changed; a part of it, or what is counted from others, has no version.
+    let by_id = about.path.ends_with("_id}") && about.path.matches('{').count() == 1;
+    let one = by_id && matches!(about.method, "get" | "put");
     if (one && status == "200") || status == "201" {
         names.push(("ETag", "ETag"));
     }
@@ -275,14 +295,24 @@ fn headers(about: &Operation<'_>, status: &str) -> Value {
     Value::Object(all.collect())
 }
 
-/// `List_Server` is how Rust's generics come out; a client's author would write `ServerList`.
-fn with_plain_list_names(document: Value) -> Value {
-    let names: Vec<String> = document["components"]["schemas"]
+/// `List_Server` is how Rust's generics come out, with a nameless copy of the row inside. A client's author would write
+/// `ServerList`, and let its rows be of the type `Server`.
+fn with_plain_lists(mut document: Value) -> Value {
+    let schemas = &mut document["components"]["schemas"];
+    let names: Vec<String> = schemas
         .as_object()
         .into_iter()
         .flatten()
         .filter_map(|(name, _)| name.strip_prefix("List_").map(str::to_owned))
         .collect();
+    for name in &names {
+        let row = schemas[format!("List_{name}")].pointer_mut("/properties/data/items");
+        let reference = json!({"$ref": format!("#/components/schemas/{name}")});
+        let row = row.map(|row| std::mem::replace(row, reference));
+        if schemas.get(name).is_none() {
+            schemas[name] = row.unwrap_or_default();
+        }
+    }
     let mut text = document.to_string();
     for name in names {
         text = text.replace(&format!("List_{name}\""), &format!("{name}List\""));

@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use store::listings::Kind;
 use store::patches::{self, Patch};
-use store::{Page, Paged};
+use store::{Page, Paged, server_list};
 use utoipa_axum::routes as handlers;
 use vocab::{Digest, Pending, Role, ServerId, Severity};
 use wire::v1::{AffectedServer, List, PatchCve, PatchDetail};
@@ -130,7 +130,8 @@ async fn get(
             found.ok_or_else(|| ApiError::not_found("patch", &name))?
         }
     };
-    let waiting = patches::servers(&mut reader, caller.org, &name, environments, page).await?;
+    let all = server_list::count(&mut reader, caller.org, &server_list::Filter::default()).await?;
+    let waiting = patches::servers(&mut reader, caller.org, &row, all, environments, page).await?;
     let mut lists: BTreeMap<Digest, Vec<Pending>> = BTreeMap::new();
     let mut servers = Vec::with_capacity(waiting.len());
     for server in waiting {

@@ -70,5 +70,9 @@ async fn texts<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<Vec<Strin
 
 fn nth<T: Segment>(texts: &[String], place: usize) -> Result<T, ApiError> {
     let text = texts.get(place).map_or("", String::as_str);
+    if text.contains('\0') {
+        // No name has one, and PostgreSQL refuses to be asked.
+        return Err(ApiError::not_found(T::KIND, text));
+    }
     text.parse().map_err(|_| ApiError::not_found(T::KIND, text))
 }

@@ -8,7 +8,6 @@ use vocab::{Environment, Pending, Role, Status};
 use wire::v1::{Preview, PreviewRequest, PreviewServer, PreviewUpdate, RebootOutlook, WaitingFor};
 
 use crate::app::App;
-use crate::http::credentials::Errors;
 use crate::http::{ApiError, Body, Caller, NoQuery, Query, Routes, batches, read, servers, show};
 use crate::service::preview::{ServerOutlook, outlook};
 
@@ -21,15 +20,16 @@ pub(crate) fn routes() -> Routes {
 /// What it would do: on which servers, in which order and when by the pace alone, which updates, which reboots. Nothing is changed.
 /// Give `server_ids` for an order like `POST /v1/batches`, or `targets` for one like a schedule's.
 #[utoipa::path(post, path = "/v1/preview", tag = "Preview", operation_id = "preview_order",
-    request_body = PreviewRequest,
+    request_body(content = PreviewRequest, example = json!({"server_ids": ["srv_01jcqk3m8ye0fr5cq0k6s8v2xw"],
+        "security_only": true, "reboot": "if_required", "stagger_minutes": 10})),
     responses((status = 200, description = "What the order would do.", body = Preview)))]
 async fn preview(
     State(app): State<App>,
     caller: Caller,
     Query(NoQuery {}): Query<NoQuery>,
-    Body(body): Body<PreviewRequest>,
+    body: Body<PreviewRequest>,
 ) -> Result<Json<Preview>, ApiError> {
-    let mut errors = Errors::default();
+    let (body, mut errors) = body.open();
     let options = match body.targets.is_some() {
         true => read::options(&mut errors, "", body.options()),
         false => read::order(&mut errors, body.options()),

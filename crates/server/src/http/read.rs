@@ -24,11 +24,14 @@ const WINDOW_MINUTES_MAX: u32 = 40_320;
 pub(crate) const SERVER_IDS_MAX: usize = 10_000;
 
 /// What a schedule is to be.
-pub(crate) fn schedule(body: ScheduleRequest) -> Result<Wanted, ApiError> {
-    let mut errors = Errors::default();
+pub(crate) fn schedule((body, mut errors): (ScheduleRequest, Errors)) -> Result<Wanted, ApiError> {
     let name = errors.name("/name", body.name);
     let description = body.description.unwrap_or_default();
     let chars = description.chars().count();
+    if description.contains('\0') {
+        // PostgreSQL cannot keep it, and nobody can read it.
+        errors.note("/description", "invalid_character", "it holds no NUL character");
+    }
     if chars > DESCRIPTION_CHARS_MAX {
         let detail =
             format!("it has at most {DESCRIPTION_CHARS_MAX} characters, this one has {chars}");
@@ -200,6 +203,19 @@ impl<'de, T: std::str::FromStr<Err: std::fmt::Display>> serde::Deserialize<'de> 
     }
 }
 
+/// One of these words, or a sentence with the one that was probably meant.
+pub(crate) fn known(
+    what: &str,
+    text: &str,
+    words: &'static [&'static str],
+) -> Result<&'static str, String> {
+    let found = words.iter().find(|word| **word == text).copied();
+    found.ok_or_else(|| match vocab::nearest(text, words.iter().copied()) {
+        Some(nearest) => format!("this is not {what}: did you mean `{nearest}`?"),
+        None => format!("this is not {what}: it is one of {}", words.join(", ")),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,7 +223,7 @@ mod tests {
 
     fn refused(body: Value) -> Vec<(String, &'static str)> {
         let body: ScheduleRequest = serde_json::from_value(body).unwrap();
-        let error = schedule(body).unwrap_err();
+        let error = schedule((body, Errors::default())).unwrap_err();
         error.errors().iter().map(|error| (error.pointer.clone(), error.code)).collect()
     }
 
@@ -242,7 +258,8 @@ mod tests {
     #[test]
     fn what_is_left_out_has_the_default_of_the_contract() {
         let body = json!({"name": "n", "cron": "@daily", "targets": {"all": true}});
-        let wanted = schedule(serde_json::from_value(body).unwrap()).unwrap();
+        let body = serde_json::from_value(body).unwrap();
+        let wanted = schedule((body, Errors::default())).unwrap();
         assert!(wanted.enabled && wanted.description.is_empty());
         assert_eq!(
             (wanted.timezone.to_string(), wanted.options),

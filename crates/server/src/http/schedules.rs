@@ -190,9 +190,9 @@ async fn create(
     State(app): State<App>,
     caller: Caller,
     Query(NoQuery {}): Query<NoQuery>,
-    Body(body): Body<ScheduleRequest>,
+    body: Body<ScheduleRequest>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let wanted = read::schedule(body)?;
+    let wanted = read::schedule(body.open())?;
     within(&caller, &wanted.targets)?;
     let made = service::schedules::create(&app, &caller.actor(), wanted).await?;
     let location = format!("/v1/schedules/{}", made.id);
@@ -230,11 +230,11 @@ async fn replace(
     Id(id): Id<ScheduleId>,
     Query(NoQuery {}): Query<NoQuery>,
     if_match: IfMatch,
-    Body(body): Body<ScheduleRequest>,
+    body: Body<ScheduleRequest>,
 ) -> Result<impl IntoResponse, ApiError> {
     let seen = find(&mut *app.db.read().await?, &caller, id).await?;
     if_match.check(seen.generation)?;
-    let wanted = read::schedule(body)?;
+    let wanted = read::schedule(body.open())?;
     within(&caller, &wanted.targets)?;
     let after = service::schedules::replace(&app, &caller.actor(), &seen, wanted).await?;
     let etag = ETag(after.generation);

@@ -17,7 +17,6 @@ use vocab::{Environment, OsFilter, Role, ServerId, Status, Tag, TaskId};
 use wire::v1::{Batch, Cve, CveState, List, Package, PatchServer, Refresh, ServerDetail};
 
 use crate::app::App;
-use crate::http::credentials::Errors;
 use crate::http::read::{self, Commas};
 use crate::http::{
     ApiError, Body, Caller, ETag, Here, Id, Ids, IfMatch, Limit, NoBody, NoQuery, Offset, Query,
@@ -25,7 +24,7 @@ use crate::http::{
 };
 use crate::service::rollouts::{NewRollout, Origin};
 use crate::service::servers::{inventory, joined, severity};
-use crate::service::{self, ServiceError, TRIES};
+use crate::service::{self, ServiceError, TRIES, facts};
 
 const Q_CHARS_MAX: usize = 253;
 
@@ -50,14 +49,14 @@ struct Filter {
     #[param(value_type = Option<Environment>)]
     environment: Option<Environment>,
     /// The system that they run, by id or by id and version: `debian`, `Debian 12`.
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<OsFilter>)]
     os: Option<OsFilter>,
     /// What their name holds, in upper or lower case.
-    #[param(max_length = 253)]
+    #[param(min_length = 1)]
     q: Option<String>,
     /// The tags that they carry, all of them, with commas between them.
     #[serde(default)]
-    #[param(value_type = Option<String>, required = false)]
+    #[param(value_type = Option<String>, required = false, example = "web,team:shop")]
     tag: Commas<Tag>,
     /// Whether they should be rebooted.
     reboot_required: Option<bool>,
@@ -135,8 +134,8 @@ async fn list(
         os: filter.os,
         tags: filter.tag.0,
         ids: Vec::new(),
-        // Nothing has a longer name; a longer search finds nothing.
-        q: filter.q.map(|q| q.chars().take(Q_CHARS_MAX + 1).collect()),
+        // Nothing has a longer name; a longer search finds nothing. Nor does one for NUL, which PostgreSQL takes in no text.
+        q: filter.q.map(|q| q.replace('\0', "\u{fffd}").chars().take(Q_CHARS_MAX + 1).collect()),
         reboot_required: filter.reboot_required,
     };
     let mut reader = app.db.snapshot().await?;
@@ -176,8 +175,9 @@ async fn get(
     });
     let packages = packages.collect();
     let etag = ETag(row.generation);
+    let old_code = facts::kept(&row.facts).old_code.into_iter().map(show::old_code).collect();
     let server = show::server(&app, row);
-    Ok((etag, Json(ServerDetail { server, packages, cves: cves(&pending) })))
+    Ok((etag, Json(ServerDetail { server, packages, cves: cves(&pending), old_code })))
 }
 
 /// The flaws that pending updates fix, the worst first.
@@ -289,10 +289,10 @@ async fn patch(
     caller: Caller,
     Id(id): Id<ServerId>,
     Query(NoQuery {}): Query<NoQuery>,
-    Body(body): Body<PatchServer>,
+    body: Body<PatchServer>,
 ) -> Result<impl IntoResponse, ApiError> {
     find(&mut *app.db.read().await?, &caller, id).await?;
-    let mut errors = Errors::default();
+    let (body, mut errors) = body.open();
     let options = read::order(&mut errors, body.options());
     errors.done()?;
     let new = NewRollout {

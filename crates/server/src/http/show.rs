@@ -15,13 +15,13 @@ use store::rollout_targets::TargetResult;
 use store::runs;
 use vocab::{FailureCode, Hostname, Line, Severity, Stage, Status};
 use wire::v1::{
-    Activity, BatchState, Options, Origin, PackageChange, PatchVersion, Progress, Reboot, RunState,
-    SeverityCounts, Summary, Task, TaskResult, TaskState, Trigger, WaitingFor,
+    Activity, BatchState, OldCode, Options, Origin, PackageChange, PatchVersion, Progress, Reboot,
+    RunState, SeverityCounts, Summary, Task, TaskResult, TaskState, Trigger, WaitingFor,
 };
 
 use crate::app::App;
 use crate::http::ApiError;
-use crate::service::PatchOptions;
+use crate::service::{PatchOptions, facts};
 
 /// Whether a server that was last heard from then is online.
 pub(crate) fn status(app: &App, last_seen: Option<Timestamp>) -> Status {
@@ -48,6 +48,7 @@ pub(crate) fn server(app: &App, row: store::servers::Server) -> wire::v1::Server
         reboot_required: row.reboot_required,
         reboot_reasons: row.reboot_reasons.iter().map(|reason| Line::made_of(reason)).collect(),
         activity: activity(&row.activity),
+        other_updaters: facts::kept(&row.facts).other_updaters,
         quarantine: row.quarantine.as_deref().map(Line::made_of),
         summary: Summary {
             packages: row.packages,
@@ -56,6 +57,11 @@ pub(crate) fn server(app: &App, row: store::servers::Server) -> wire::v1::Server
             cves: severities(&row.cves),
         },
     }
+}
+
+/// What runs old code.
+pub(crate) fn old_code(told: wire::agent::OldCode) -> OldCode {
+    OldCode { package: told.package, unit: told.unit, process: told.process }
 }
 
 fn activity(word: &str) -> Activity {
@@ -276,7 +282,7 @@ fn waiting_for(held: Held) -> Option<WaitingFor> {
         Held::Scheduled { .. } => Some(WaitingFor::Window),
         Held::Paused | Held::Halted(_) => None,
         Held::Offline => Some(WaitingFor::Offline),
-        Held::Elsewhere(_) | Held::Parallel => Some(WaitingFor::Parallel),
+        Held::Elsewhere(_) | Held::AtWork | Held::Parallel => Some(WaitingFor::Parallel),
         Held::Canary => Some(WaitingFor::Canary),
         Held::Stagger { .. } => Some(WaitingFor::Stagger),
     }
@@ -301,6 +307,9 @@ fn task_result(row: &TargetResult) -> Option<TaskResult> {
             exit: None,
             failure_code,
             message: None,
+            set_aside: Vec::new(),
+            restarted: Vec::new(),
+            notes: Vec::new(),
             log,
         });
     };
@@ -321,6 +330,9 @@ fn task_result(row: &TargetResult) -> Option<TaskResult> {
         exit: report.exit,
         failure_code,
         message: report.message,
+        set_aside: report.set_aside,
+        restarted: report.restarted,
+        notes: report.notes,
         log,
     })
 }

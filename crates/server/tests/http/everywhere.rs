@@ -70,6 +70,39 @@ both! {
         }
     }
 
+    /// What is wrong with the shape does not hide what is wrong with the words.
+    async fn a_field_that_is_not_known_hides_no_other_error(service: Service) {
+        let body = json!({"name": "n", "crno": "@daily", "cron": "61 * * * *", "timezone": "Mars/Olympus",
+            "targets": {}, "options": {"stagger_minutes": 1_441, "reboot": 7}});
+        let told = service.post("/v1/schedules", body).await.is_problem(422, "invalid_body").json();
+        let errors = told["errors"].as_array().unwrap().iter();
+        let pointers: Vec<&str> = errors.map(|error| error["pointer"].as_str().unwrap()).collect();
+        let expected =
+            ["/crno", "/options/reboot", "/cron", "/timezone", "/targets", "/options/stagger_minutes"];
+        assert_eq!(pointers, expected);
+    }
+
+    /// serde would read it as the fields in the order of their declaration.
+    async fn an_array_is_not_taken_for_an_object(service: Service) {
+        let order = json!([["srv_01jcqk3m8ye0fr5cq0k6s8v2xw"], [], [], true]);
+        service.post("/v1/batches", order).await.is_problem(422, "invalid_body");
+        let options = json!({"name": "n", "cron": "@daily", "targets": {"all": true}, "options": [null, null]});
+        let told = service.post("/v1/schedules", options).await.is_problem(422, "invalid_body").json();
+        assert_eq!(told["errors"][0]["pointer"], "/options");
+    }
+
+    /// PostgreSQL takes it in no text; whoever sends one gets an answer all the same.
+    async fn a_nul_is_refused_or_finds_nothing_on_either_engine(service: Service) {
+        let body = json!({"name": "n", "cron": "@daily", "targets": {"all": true}, "description": "a\u{0}b"});
+        let told = service.post("/v1/schedules", body).await.is_problem(422, "invalid_body").json();
+        assert_eq!(told["errors"][0]["pointer"], "/description");
+        let ask = Ask::get("/v1/patches/a%00b").with_key(&service.viewer);
+        ask.send(&service.router).await.is_problem(404, "not_found");
+        let ask = Ask::get("/v1/servers?q=a%00b").with_key(&service.viewer);
+        let found = ask.send(&service.router).await.is(200).json();
+        assert_eq!(found["meta"]["total"], 0);
+    }
+
     async fn only_what_is_meant_to_be_open_is_open(service: Service) {
         let open: Vec<String> = server::http::routes().operations().into_iter()
             .filter(|(_, _, access)| *access == Access::Open)

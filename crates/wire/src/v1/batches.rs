@@ -11,6 +11,7 @@ with_options! {
     /// The body of `POST /v1/batches`.
     pub struct CreateBatch {
         /// The servers to patch; duplicates count once.
+        #[cfg_attr(feature = "openapi", schema(value_type = Vec<ServerId>, min_items = 1, max_items = 10_000))]
         pub server_ids: Vec<String>,
     }
 }
@@ -218,6 +219,13 @@ pub struct TaskResult {
     pub failure_code: Option<FailureCode>,
     /// Why it failed, for people.
     pub message: Option<Line>,
+    /// Configuration files that packages brought and that were put beside edited ones, by path.
+    pub set_aside: Vec<Line>,
+    /// The services that were restarted.
+    pub restarted: Vec<Line>,
+    /// What else a person should know: what was repaired, what was passed over and why, why there was
+    /// no reboot.
+    pub notes: Vec<Line>,
     /// Where the log is, relative to the base URL.
     pub log: String,
 }

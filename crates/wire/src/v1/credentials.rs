@@ -79,7 +79,7 @@ pub struct CreateEnrollmentToken {
     pub environment: Option<String>,
     /// The tags of servers that join with it; what their agent says if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<Tag>>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<Tag>>, max_items = 50))]
     pub tags: Option<Vec<String>>,
     /// How many servers may join with it; no limit if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -31,8 +31,8 @@ pub use preview::{Preview, PreviewRequest, PreviewServer, PreviewUpdate, RebootO
 pub use problem::{FieldError, Problem};
 pub use schedules::{LastRun, Run, RunState, Schedule, ScheduleRequest, Trigger};
 pub use servers::{
-    Activity, Cve, CveState, Package, Refresh, RefreshState, Server, ServerDetail, SeverityCounts,
-    Summary,
+    Activity, Cve, CveState, OldCode, Package, Refresh, RefreshState, Server, ServerDetail,
+    SeverityCounts, Summary,
 };
 pub use summary::{BatchCounts, FleetSummary, PatchCounts, ScheduleCounts, ServerCounts};
 

@@ -19,11 +19,11 @@ macro_rules! with_options {
             $($(#[$field_doc])* pub $field: $type,)*
             /// Exact names; none means every available update.
             #[serde(default, skip_serializing_if = "Option::is_none")]
-            #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<vocab::PackageName>>))]
+            #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<vocab::PackageName>>, max_items = 1_000))]
             pub packages: Option<Vec<String>>,
             /// Names or globs never to touch.
             #[serde(default, skip_serializing_if = "Option::is_none")]
-            #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<vocab::PackagePattern>>))]
+            #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<vocab::PackagePattern>>, max_items = 1_000))]
             pub exclude: Option<Vec<String>>,
             /// Only updates that fix security flaws.
             #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -38,7 +38,7 @@ macro_rules! with_options {
             pub stagger_minutes: Option<i64>,
             /// How many servers may be in work at once.
             #[serde(default, skip_serializing_if = "Option::is_none")]
-            #[cfg_attr(feature = "openapi", schema(minimum = 1))]
+            #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 100_000))]
             pub max_parallel: Option<i64>,
             /// How many servers go first and must succeed.
             #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -48,7 +48,7 @@ macro_rules! with_options {
             pub max_failures: Option<vocab::Portion>,
             /// How long after the start servers may still start.
             #[serde(default, skip_serializing_if = "Option::is_none")]
-            #[cfg_attr(feature = "openapi", schema(minimum = 1))]
+            #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 40_320))]
             pub window_minutes: Option<i64>,
             /// Report the transaction and change nothing.
             #[serde(default, skip_serializing_if = "Option::is_none")]

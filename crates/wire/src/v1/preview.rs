@@ -13,6 +13,7 @@ with_options! {
     pub struct PreviewRequest {
         /// The servers, by name.
         #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<ServerId>>, min_items = 1, max_items = 10_000))]
         pub server_ids: Option<Vec<String>>,
         /// The servers, by what they are.
         #[serde(default, skip_serializing_if = "Option::is_none")]

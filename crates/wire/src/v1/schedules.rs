@@ -16,7 +16,7 @@ pub struct ScheduleRequest {
     pub name: String,
     /// What it is for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(max_length = 2_000))]
+    #[cfg_attr(feature = "openapi", schema(max_length = 2_000, pattern = r"^[^\u0000]*$"))]
     pub description: Option<String>,
     /// Whether it runs; yes if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]

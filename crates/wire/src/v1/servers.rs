@@ -43,6 +43,8 @@ pub struct Server {
     pub reboot_reasons: Vec<Line>,
     /// What it is doing.
     pub activity: Activity,
+    /// Other programs on it that install updates by themselves, and so behind a rollout's back.
+    pub other_updaters: Vec<Line>,
     /// Why it gets no orders until an administrator decides; nothing if it gets them.
     pub quarantine: Option<Line>,
     /// What there is of it, in numbers.
@@ -101,6 +103,20 @@ pub struct ServerDetail {
     pub packages: Vec<Package>,
     /// The CVEs that concern it, the worst first.
     pub cves: Vec<Cve>,
+    /// What runs code that an update has replaced on the disk.
+    pub old_code: Vec<OldCode>,
+}
+
+/// A process that runs code which an update has replaced on the disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct OldCode {
+    /// The package whose old files it runs; nothing if that could not be found out.
+    pub package: Option<Line>,
+    /// The service to restart; nothing if it belongs to none.
+    pub unit: Option<Line>,
+    /// What the process is called.
+    pub process: Line,
 }
 
 /// A package of a server.

@@ -110,6 +110,7 @@ fn a_batch_has_the_names_of_the_contract() {
             "result": {"packages": [{"name": "bash", "from": "5.1", "to": "5.2"}],
                 "reboot": {"needed": true, "done": false, "seconds": null}, "duration": 12, "exit": 100,
                 "failure_code": "pkg_lock_timeout", "message": "held by unattended-upgrades",
+                "set_aside": ["/etc/bash.bashrc.dpkg-dist"], "restarted": [], "notes": [],
                 "log": "/v1/batches/bat_01jcqk3m8ye0fr5cq0k6s8v2xw/tasks/tsk_01jcqk3m8ye0fr5cq0k6s8v2xw/log"}}]});
     same::<Batch>(batch);
 }
@@ -122,6 +123,7 @@ fn a_server_has_the_names_of_the_contract() {
         "kernel": "6.1.0-18-amd64", "arch": "x86_64", "package_manager": "apt", "agent_version": "0.1.0",
         "last_seen_at": "2026-11-15T04:00:00Z", "enrolled_at": "2026-11-15T04:00:00Z", "last_scan_at": null,
         "reboot_required": true, "reboot_reasons": ["linux-image-amd64"], "activity": "idle", "quarantine": null,
+        "other_updaters": ["unattended-upgrades"],
         "summary": {"packages": 600, "updates": 3, "security_updates": 1,
             "cves": {"critical": 0, "high": 1, "medium": 0, "low": 0, "unknown": 0}}});
     same::<Server>(row.clone());
@@ -131,6 +133,7 @@ fn a_server_has_the_names_of_the_contract() {
     full["cves"] = json!([{"id": "CVE-2026-1", "severity": "high", "cvss": 7.5, "package": "bash",
         "installed_version": "5.1", "fixed_version": null, "state": "fixed_on_disk", "kev": false,
         "epss": 0.1, "published": null}]);
+    full["old_code"] = json!([{"package": "libssl3", "unit": "ssh.service", "process": "sshd"}]);
     same::<ServerDetail>(full);
 }
 
