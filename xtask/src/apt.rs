@@ -45,9 +45,36 @@ fn try_install(
     screen: &mut Screen,
 ) -> Result<Result<(), String>, Halt> {
     screen.at("apt-get install");
+    let archives = Archives::make().map_err(|error| {
+        Halt::Failed(format!("no directory could be made for what apt-get fetches: {error}"))
+    })?;
+    let option = format!("Dir::Cache::archives={}", archives.dir.display());
     let mut arguments = vec!["install", "--yes", "--no-install-recommends", "--no-upgrade"];
+    arguments.extend(["-o", &option]);
     arguments.extend(packages);
     apt_get(&arguments, processes)
+}
+
+/// Where apt-get puts what it fetches. Images made for containers empty the usual place after each run
+/// of dpkg, and where apt itself is upgraded along the way there are several runs in one install:
+/// the second would find nothing.
+struct Archives {
+    dir: PathBuf,
+}
+
+impl Archives {
+    fn make() -> std::io::Result<Archives> {
+        let name = format!("fleetmend-xtask-apt-{}", std::process::id());
+        let archives = Archives { dir: std::env::temp_dir().join(name) };
+        std::fs::create_dir_all(archives.dir.join("partial"))?;
+        Ok(archives)
+    }
+}
+
+impl Drop for Archives {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
 }
 
 /// The inner error is all that apt-get said.

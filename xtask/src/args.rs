@@ -3,6 +3,7 @@
 //! Reads words and returns what they mean; it runs nothing.
 
 use std::fmt;
+use std::path::PathBuf;
 
 /// What was asked for.
 #[derive(Debug, PartialEq, Eq)]
@@ -15,6 +16,7 @@ pub(crate) enum Task {
     /// The arguments of the simulation, untouched.
     Sim(Vec<String>),
     Bench(Option<String>),
+    Package(PackageOptions),
 }
 
 /// The options of `cargo xtask test`.
@@ -39,6 +41,15 @@ impl TestOptions {
     }
 }
 
+/// The options of `cargo xtask package`.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct PackageOptions {
+    /// A folder with programs that are built already.
+    pub(crate) programs: Option<PathBuf>,
+    /// Where the packages go.
+    pub(crate) out: Option<PathBuf>,
+}
+
 /// The checks that `cargo xtask test` is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Check {
@@ -46,11 +57,13 @@ pub(crate) enum Check {
     Clippy,
     Test,
     Doc,
+    Contract,
 }
 
 impl Check {
     /// In the order in which they run: what fails fastest comes first.
-    pub(crate) const ALL: [Check; 4] = [Check::Fmt, Check::Clippy, Check::Test, Check::Doc];
+    pub(crate) const ALL: [Check; 5] =
+        [Check::Fmt, Check::Clippy, Check::Test, Check::Doc, Check::Contract];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -58,6 +71,7 @@ impl Check {
             Check::Clippy => "clippy",
             Check::Test => "test",
             Check::Doc => "doc",
+            Check::Contract => "contract",
         }
     }
 }
@@ -81,7 +95,7 @@ impl fmt::Display for Misuse {
             }
             Misuse::NoValue { option } => write!(f, "`{option}` needs a value"),
             Misuse::NoSuchCheck(word) => {
-                write!(f, "there is no check `{word}`, only fmt, clippy, test and doc")
+                write!(f, "there is no check `{word}`, only fmt, clippy, test, doc and contract")
             }
             Misuse::TooMany { command, word } => {
                 write!(f, "`{command}` does not know what to do with `{word}`")
@@ -99,12 +113,15 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Task, Mis
     match command.as_str() {
         "help" => help(rest.first().map(String::as_str)),
         word if is_help(word) => Ok(Task::Help(HELP)),
-        "setup" | "test" | "postgres" | "sim" | "bench" if asks_help => help(Some(&command)),
+        "setup" | "test" | "postgres" | "sim" | "bench" | "package" if asks_help => {
+            help(Some(&command))
+        }
         "setup" => nothing_after("setup", &rest).map(|()| Task::Setup),
         "test" => test(rest).map(Task::Test),
         "postgres" => postgres(rest),
         "sim" => Ok(Task::Sim(rest)),
         "bench" => bench(rest),
+        "package" => package(rest),
         _ => Err(Misuse::NoSuchCommand(command)),
     }
 }
@@ -121,6 +138,7 @@ fn help(command: Option<&str>) -> Result<Task, Misuse> {
         Some("postgres") => POSTGRES,
         Some("sim") => SIM,
         Some("bench") => BENCH,
+        Some("package") => PACKAGE,
         Some(word) => return Err(Misuse::NoSuchCommand(word.to_owned())),
     }))
 }
@@ -185,13 +203,28 @@ fn bench(words: Vec<String>) -> Result<Task, Misuse> {
     }
 }
 
+fn package(words: Vec<String>) -> Result<Task, Misuse> {
+    let mut options = PackageOptions::default();
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        let (option, place) = match word.as_str() {
+            "--programs" => ("--programs", &mut options.programs),
+            "--out" => ("--out", &mut options.out),
+            word => return Err(unknown("package", word)),
+        };
+        *place = Some(words.next().ok_or(Misuse::NoValue { option })?.into());
+    }
+    Ok(Task::Package(options))
+}
+
 const HELP: &str = "\
 cargo xtask COMMAND
 
-  test       run every check: formatting, lints, tests on both databases, documentation
+  test       run every check: formatting, lints, tests on both databases, documentation, the contract
   postgres   run a command beside a private PostgreSQL, or keep one until Ctrl-C
   sim        run the simulation of the rollout planner
   bench      run the benchmarks
+  package    make .deb and .rpm of the agent and of the server
   setup      install what the checks need and this machine lacks
   help       show this, or `help COMMAND`";
 
@@ -207,7 +240,7 @@ cargo xtask test [--only CHECK] [-p CRATE]… [--keep] [-- CARGO-ARGS… [-- TES
 Runs every check, on SQLite and on a private PostgreSQL that is gone afterwards. What is missing
 is installed first, as by `cargo xtask setup`. The last line reads `N passed, N failed, N skipped`.
 
-  --only CHECK   fmt, clippy, test or doc alone
+  --only CHECK   fmt, clippy, test, doc or contract alone
   -p CRATE       only the tests of this crate (can be given again)
   --keep         leave PostgreSQL's directory behind, for a look at its log
   -- …           more arguments of `cargo test`, and after a second `--` of the test programs";
@@ -231,6 +264,15 @@ cargo xtask bench [FILTER]
 
 Runs the benchmarks of every crate that has some, on SQLite and on a private PostgreSQL that
 waits for the disk as a real one does. FILTER limits them to those whose name contains it.";
+
+const PACKAGE: &str = "\
+cargo xtask package [--programs DIR] [--out DIR]
+
+Builds the agent as one static program and the server as usual, and makes a .deb and an .rpm of
+each. Their names are printed.
+
+  --programs DIR   do not build: pack DIR/fleetmend-agent and DIR/fleetmend
+  --out DIR        where the packages go [default: target/package/packages]";
 
 #[cfg(test)]
 mod tests {
@@ -279,6 +321,8 @@ mod tests {
         assert_eq!(read("bench a b"), Err(Misuse::TooMany { command: "bench", word: "b".into() }));
         assert_eq!(read("postgres --port 1"), Err(option("postgres", "--port")));
         assert_eq!(read("setup --yes"), Err(option("setup", "--yes")));
+        assert_eq!(read("package --sign"), Err(option("package", "--sign")));
+        assert_eq!(read("package --out"), Err(Misuse::NoValue { option: "--out" }));
         assert_eq!(read("help tset"), Err(Misuse::NoSuchCommand("tset".into())));
     }
 

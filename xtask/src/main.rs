@@ -1,18 +1,23 @@
 //! Set-up and checks of the workspace: `cargo xtask test` and its companions.
 //!
-//! `args` reads the command line, `steps` is the test command, `bench` the benchmarks, and
-//! `postgres` the private database that both stand on. Nothing here is shipped to anyone: the
+//! `args` reads the command line, `steps` is the test command, `bench` the benchmarks, `package`
+//! makes what is installed elsewhere, and `postgres` is the private database that tests and
+//! benchmarks stand on. Nothing here is shipped to anyone: the
 //! services never call this crate, and it never touches a database that it has not made itself.
 
 mod apt;
 mod args;
 mod bench;
 mod clock;
+mod contract;
+mod package;
 mod postgres;
 mod process;
+mod python;
 mod report;
 mod requirements;
 mod screen;
+mod service;
 mod steps;
 mod tests_output;
 mod workspace;
@@ -71,6 +76,7 @@ fn run(task: Task, processes: &mut Processes, screen: &mut Screen) -> Result<Exi
             cargo.args(arguments).stdin(Stdio::null());
             Ok(code_of(processes.run(&mut cargo)?))
         }
+        Task::Package(options) => package::all(&workspace, &options, processes, screen),
         Task::Bench(filter) => bench::all(&workspace, filter.as_deref(), processes, screen),
     }
 }

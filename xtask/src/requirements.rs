@@ -10,6 +10,7 @@ use nix::unistd::geteuid;
 use crate::apt;
 use crate::args::Check;
 use crate::process::{AT_ONCE, Halt, Processes};
+use crate::python;
 use crate::screen::Screen;
 use crate::workspace::{cargo_program, entries};
 
@@ -30,6 +31,8 @@ pub(crate) enum Sign {
     Program(&'static str),
     PostgresServer,
     CargoCommand(&'static str),
+    /// A Python that can make an environment.
+    Python,
 }
 
 /// Where it comes from.
@@ -39,7 +42,7 @@ pub(crate) enum Source {
     Rustup(&'static str),
 }
 
-const COMPILES: &[Check] = &[Check::Clippy, Check::Test, Check::Doc];
+const COMPILES: &[Check] = &[Check::Clippy, Check::Test, Check::Doc, Check::Contract];
 
 const TABLE: &[Requirement] = &[
     Requirement {
@@ -67,12 +70,19 @@ const TABLE: &[Requirement] = &[
         source: Source::Debian(&["postgresql"]),
         checks: &[Check::Test],
     },
-    // PostgreSQL is started through it, to end when we do.
+    // PostgreSQL and the service are started through it, to end when we do.
     Requirement {
         what: "setpriv",
         sign: Sign::Program("setpriv"),
         source: Source::Debian(&["util-linux"]),
-        checks: &[Check::Test],
+        checks: &[Check::Test, Check::Contract],
+    },
+    // The judges of the contract are written in it; pip brings them.
+    Requirement {
+        what: "Python 3 with venv",
+        sign: Sign::Python,
+        source: Source::Debian(&["python3", "python3-venv"]),
+        checks: &[Check::Contract],
     },
     // The judges of our version comparison.
     Requirement {
@@ -87,6 +97,77 @@ const TABLE: &[Requirement] = &[
         source: Source::Debian(&["makepkg"]),
         checks: &[Check::Test],
     },
+    // What makes our own packages.
+    Requirement {
+        what: "dpkg-deb",
+        sign: Sign::Program("dpkg-deb"),
+        source: Source::Debian(&["dpkg"]),
+        checks: &[Check::Test],
+    },
+    Requirement {
+        what: "rpmbuild",
+        sign: Sign::Program("rpmbuild"),
+        source: Source::Debian(&["rpm"]),
+        checks: &[Check::Test],
+    },
+    // With `repo-add`, which comes with vercmp, a repository of packages made for tests.
+    Requirement {
+        what: "pacman",
+        sign: Sign::Program("pacman"),
+        source: Source::Debian(&["pacman-package-manager"]),
+        checks: &[Check::Test],
+    },
+    Requirement {
+        what: "bsdtar",
+        sign: Sign::Program("bsdtar"),
+        source: Source::Debian(&["libarchive-tools"]),
+        checks: &[Check::Test],
+    },
+    // Systems of their own for the tests of the agent, and archives for them.
+    Requirement {
+        what: "mmdebstrap",
+        sign: Sign::Program("mmdebstrap"),
+        source: Source::Debian(&["mmdebstrap"]),
+        checks: &[Check::Test],
+    },
+    Requirement {
+        what: "dnf",
+        sign: Sign::Program("dnf"),
+        source: Source::Debian(&["dnf"]),
+        checks: &[Check::Test],
+    },
+    Requirement {
+        what: "zypper",
+        sign: Sign::Program("zypper"),
+        source: Source::Debian(&["zypper"]),
+        checks: &[Check::Test],
+    },
+    Requirement {
+        what: "createrepo_c",
+        sign: Sign::Program("createrepo_c"),
+        source: Source::Debian(&["createrepo-c"]),
+        checks: &[Check::Test],
+    },
+    // The shell of systems that have nothing else.
+    Requirement {
+        what: "busybox",
+        sign: Sign::Program("busybox"),
+        source: Source::Debian(&["busybox-static"]),
+        checks: &[Check::Test],
+    },
+    Requirement {
+        what: "apt-ftparchive",
+        sign: Sign::Program("apt-ftparchive"),
+        source: Source::Debian(&["apt-utils"]),
+        checks: &[Check::Test],
+    },
+    // The judge of our matching.
+    Requirement {
+        what: "debsecan",
+        sign: Sign::Program("debsecan"),
+        source: Source::Debian(&["debsecan"]),
+        checks: &[Check::Test],
+    },
 ];
 
 /// The whole table.
@@ -99,6 +180,16 @@ pub(crate) fn of_checks(checks: &[Check]) -> Vec<Requirement> {
     TABLE
         .iter()
         .filter(|row| row.checks.iter().any(|check| checks.contains(check)))
+        .copied()
+        .collect()
+}
+
+/// What making packages needs.
+pub(crate) fn of_package() -> Vec<Requirement> {
+    let needed = ["cc", "dpkg-deb", "rpmbuild"];
+    TABLE
+        .iter()
+        .filter(|row| matches!(row.sign, Sign::Program(name) if needed.contains(&name)))
         .copied()
         .collect()
 }
@@ -148,6 +239,7 @@ fn missing(needs: &[Requirement], processes: &mut Processes) -> Result<Vec<Requi
         let there = match row.sign {
             Sign::Program(name) => on_path(name).is_some(),
             Sign::PostgresServer => postgres_directory().is_some(),
+            Sign::Python => python::interpreter(processes)?.is_some(),
             Sign::CargoCommand(name) => {
                 let mut cargo = Command::new(cargo_program());
                 cargo.args([name, "--version"]).stdin(Stdio::null());

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use crate::args::{Check, TestOptions};
 use crate::clock;
+use crate::contract;
 use crate::postgres::{self, Durability, Keep, Postgres};
 use crate::process::{AT_ONCE, Halt, Processes};
 use crate::report::{self, Step, Totals, Verdict, seconds};
@@ -51,6 +52,7 @@ pub(crate) fn test(
             }
             Check::Test => run.tests_beside_postgres()?,
             Check::Doc => run.cargo("doc", &["doc", "--workspace", "--no-deps"])?,
+            Check::Contract => run.contract()?,
         }
     }
     Ok(run.conclude())
@@ -122,6 +124,20 @@ impl Run<'_> {
             said.iter().for_each(|line| self.screen.line(line));
             self.end(name, Verdict::Failed, since);
         }
+        Ok(())
+    }
+
+    fn contract(&mut self) -> Result<(), Halt> {
+        let since = self.begin("contract");
+        let good = match contract::check(self.workspace, self.processes, self.screen) {
+            Ok(good) => good,
+            Err(Halt::Interrupted) => return Err(Halt::Interrupted),
+            Err(Halt::Failed(sentence)) => {
+                self.screen.line(&sentence);
+                false
+            }
+        };
+        self.end("contract", if good { Verdict::Ok } else { Verdict::Failed }, since);
         Ok(())
     }
 

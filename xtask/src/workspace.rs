@@ -25,6 +25,26 @@ impl Workspace {
         &self.started_in
     }
 
+    /// Its directory.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// A file or directory of the workspace.
+    pub(crate) fn path(&self, relative: &str) -> PathBuf {
+        self.root.join(relative)
+    }
+
+    /// Where cargo puts what it builds: where it was told to, else where it has put us.
+    pub(crate) fn target(&self) -> PathBuf {
+        if let Some(named) = std::env::var_os("CARGO_TARGET_DIR") {
+            return self.root.join(named);
+        }
+        let own = std::env::current_exe().ok();
+        let target = own.as_deref().and_then(|own| own.ancestors().nth(2)).map(Path::to_path_buf);
+        target.unwrap_or_else(|| self.root.join("target"))
+    }
+
     /// Cargo, in the root of the workspace.
     pub(crate) fn cargo(&self) -> Command {
         let mut cargo = Command::new(cargo_program());

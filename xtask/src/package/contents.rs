@@ -1,0 +1,156 @@
+//! What a package holds, whichever kind of package it becomes.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::process::Halt;
+
+/// One of the two packages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Product {
+    Agent,
+    Server,
+}
+
+/// When a script of a package runs. All four are fragments of shell; each kind of package puts them
+/// where it wants them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    Installed,
+    Removing,
+    Removed,
+    Purged,
+}
+
+impl Product {
+    pub(crate) const ALL: [Product; 2] = [Product::Agent, Product::Server];
+
+    /// The name of the package and of its program.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Product::Agent => "fleetmend-agent",
+            Product::Server => "fleetmend",
+        }
+    }
+
+    pub(crate) fn summary(self) -> &'static str {
+        match self {
+            Product::Agent => "reports packages and installs updates for a Fleetmend server",
+            Product::Server => "patch management for Linux servers: control plane and command line",
+        }
+    }
+
+    pub(crate) fn description(self) -> &'static str {
+        match self {
+            Product::Agent => {
+                "Runs on every server of a fleet. It installs updates with the server's own package \
+                 manager when its control plane orders so, within the limits that the server's \
+                 administrator has set."
+            }
+            Product::Server => {
+                "Knows what is installed on a fleet of servers and what is unpatched, and takes \
+                 updates through the fleet at the pace that you choose."
+            }
+        }
+    }
+
+    /// The script of a moment.
+    pub(crate) fn script(self, root: &Path, moment: Moment) -> Result<String, Halt> {
+        let when = match moment {
+            Moment::Installed => "installed",
+            Moment::Removing => "removing",
+            Moment::Removed => "removed",
+            Moment::Purged => "purged",
+        };
+        read(&root.join("packaging/scripts").join(format!("{}.{when}", self.name())))
+    }
+
+    /// Files as (source, place, whether it is a program), and directories.
+    fn files(self, root: &Path, program: &Path) -> Vec<(PathBuf, String, bool)> {
+        let name = self.name();
+        let packaging = root.join("packaging");
+        let doc = format!("usr/share/doc/{name}");
+        let mut files = vec![
+            (program.to_owned(), format!("usr/bin/{name}"), true),
+            (
+                packaging.join(format!("systemd/{name}.service")),
+                format!("usr/lib/systemd/system/{name}.service"),
+                false,
+            ),
+            (
+                packaging.join(format!("man/{name}.8")),
+                format!("usr/share/man/man8/{name}.8"),
+                false,
+            ),
+            (root.join("LICENSE"), format!("{doc}/copyright"), false),
+            (root.join("CHANGELOG.md"), format!("{doc}/changelog.md"), false),
+            (root.join("docs/install.md"), format!("{doc}/install.md"), false),
+        ];
+        if self == Product::Server {
+            let users = packaging.join("fleetmend.sysusers");
+            files.push((users, "usr/lib/sysusers.d/fleetmend.conf".to_owned(), false));
+        }
+        files
+    }
+
+    /// Directories that are empty at first.
+    fn directories(self) -> &'static [&'static str] {
+        match self {
+            Product::Agent => &[
+                "etc/fleetmend/hooks/pre-install.d",
+                "etc/fleetmend/hooks/post-install.d",
+                "etc/fleetmend/hooks/pre-reboot.d",
+            ],
+            Product::Server => &["etc/fleetmend"],
+        }
+    }
+
+    /// Lays everything out under a fresh directory, as it will lie under `/`.
+    pub(crate) fn stage(self, root: &Path, program: &Path, stage: &Path) -> Result<(), Halt> {
+        let _ = fs::remove_dir_all(stage);
+        for directory in self.directories() {
+            make_dir(&stage.join(directory))?;
+        }
+        for (source, place, is_program) in self.files(root, program) {
+            let place = stage.join(place);
+            make_dir(place.parent().unwrap_or(stage))?;
+            fs::copy(&source, &place).map_err(|error| failed("copy", &source, &error))?;
+            let mode = if is_program { 0o755 } else { 0o644 };
+            fs::set_permissions(&place, fs::Permissions::from_mode(mode))
+                .map_err(|error| failed("set the mode of", &place, &error))?;
+        }
+        // What was made above may have been made under any umask.
+        for directory in directories_below(stage) {
+            fs::set_permissions(&directory, fs::Permissions::from_mode(0o755))
+                .map_err(|error| failed("set the mode of", &directory, &error))?;
+        }
+        Ok(())
+    }
+}
+
+/// A directory and those in it.
+fn directories_below(directory: &Path) -> Vec<PathBuf> {
+    let below = crate::workspace::entries(directory).into_iter().filter(|path| path.is_dir());
+    let mut all = vec![directory.to_owned()];
+    all.extend(below.flat_map(|path| directories_below(&path)));
+    all
+}
+
+pub(crate) fn make_dir(path: &Path) -> Result<(), Halt> {
+    fs::create_dir_all(path).map_err(|error| failed("make", path, &error))
+}
+
+pub(crate) fn read(path: &Path) -> Result<String, Halt> {
+    fs::read_to_string(path).map_err(|error| failed("read", path, &error))
+}
+
+pub(crate) fn write(path: &Path, text: &str, mode: u32) -> Result<(), Halt> {
+    fs::write(path, text).map_err(|error| failed("write", path, &error))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        .map_err(|error| failed("set the mode of", path, &error))
+}
+
+fn failed(verb: &str, path: &Path, error: &std::io::Error) -> Halt {
+    Halt::Failed(format!("cannot {verb} {}: {error}", path.display()))
+}

@@ -1,0 +1,65 @@
+//! A Debian package, by dpkg-deb.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::Job;
+use super::contents::{Moment, make_dir, write};
+use crate::process::Halt;
+
+/// What dpkg calls our processor.
+pub(crate) fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// Writes the control files beside what is staged, and says how the package is made and called.
+pub(crate) fn prepare(job: &Job<'_>, stage: &Path) -> Result<(Command, PathBuf), Halt> {
+    let control = stage.join("DEBIAN");
+    make_dir(&control)?;
+    write(&control.join("control"), &fields(job), 0o644)?;
+    for (name, text) in scripts(job)? {
+        write(&control.join(name), &text, 0o755)?;
+    }
+    let name = format!("{}_{}_{}.deb", job.product.name(), job.version, architecture());
+    let package = job.out.join(name);
+    let mut make = Command::new("dpkg-deb");
+    make.args(["--root-owner-group", "-Zxz", "--build"]).arg(stage).arg(&package);
+    Ok((make, package))
+}
+
+fn fields(job: &Job<'_>) -> String {
+    let product = job.product;
+    let depends = match &job.libc {
+        Some(version) => format!("Depends: libc6 (>= {version}), libgcc-s1\n"),
+        None => String::new(),
+    };
+    format!(
+        "Package: {}\nVersion: {}\nArchitecture: {}\nSection: admin\nPriority: optional\n\
+         Maintainer: The Fleetmend maintainers <maintainers@fleetmend.invalid>\n\
+         {depends}Description: {}\n {}\n",
+        product.name(),
+        job.version,
+        architecture(),
+        product.summary(),
+        product.description()
+    )
+}
+
+/// Each with what it does, and for which of the words that dpkg calls it with.
+fn scripts(job: &Job<'_>) -> Result<Vec<(&'static str, String)>, Halt> {
+    let of = |moment| job.product.script(job.root, moment);
+    let script = |cases: &[(&str, String)]| {
+        let cases: String =
+            cases.iter().map(|(word, text)| format!("{word})\n{text}\n;;\n")).collect();
+        format!("#!/bin/sh\nset -e\ncase \"$1\" in\n{cases}esac\nexit 0\n")
+    };
+    Ok(vec![
+        ("postinst", script(&[("configure", of(Moment::Installed)?)])),
+        ("prerm", script(&[("remove", of(Moment::Removing)?)])),
+        ("postrm", script(&[("remove", of(Moment::Removed)?), ("purge", of(Moment::Purged)?)])),
+    ])
+}

@@ -1,0 +1,43 @@
+//! Whether a program is static.
+
+use std::path::Path;
+
+use crate::process::Halt;
+
+/// Whether a program asks for a loader, and so for the system's C library. A static one does not.
+pub(crate) fn has_loader(program: &Path) -> Result<bool, Halt> {
+    let bytes = std::fs::read(program)
+        .map_err(|error| Halt::Failed(format!("cannot read {}: {error}", program.display())))?;
+    asks_for_loader(&bytes)
+        .ok_or_else(|| Halt::Failed(format!("{} is no program of ours", program.display())))
+}
+
+/// Looks through the table of segments of a 64-bit little-endian ELF file for one of type 3.
+fn asks_for_loader(bytes: &[u8]) -> Option<bool> {
+    const INTERPRETER: u64 = 3;
+    let number = |at: usize, length: usize| {
+        let part = bytes.get(at..at.checked_add(length)?)?;
+        Some(part.iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte)))
+    };
+    bytes.starts_with(b"\x7fELF\x02\x01").then_some(())?;
+    let table = usize::try_from(number(32, 8)?).ok()?;
+    let size = usize::try_from(number(54, 2)?).ok()?;
+    let count = usize::try_from(number(56, 2)?).ok()?;
+    let kinds = (0..count).map(|index| number(table.checked_add(index * size)?, 4));
+    kinds.collect::<Option<Vec<u64>>>().map(|kinds| kinds.contains(&INTERPRETER))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_test_has_a_loader_and_what_is_no_program_is_refused() {
+        let own = std::env::current_exe().unwrap();
+        assert!(has_loader(&own).unwrap_or(false), "tests are linked as usual");
+        assert_eq!(asks_for_loader(b"#!/bin/sh\n"), None);
+        let mut cut = std::fs::read(own).unwrap();
+        cut.truncate(60);
+        assert_eq!(asks_for_loader(&cut), None);
+    }
+}

@@ -1,0 +1,138 @@
+//! `cargo xtask package`: .deb and .rpm of the agent and of the server.
+//!
+//! `contents` lays out what is in a package, the same for both kinds; `deb` and `rpm` say how each kind is
+//! made of it, with dpkg-deb and rpmbuild. The agent is one static program, so that a single package
+//! serves every release of every distribution; the server is linked as usual.
+
+mod contents;
+mod deb;
+mod elf;
+mod rpm;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use crate::args::PackageOptions;
+use crate::process::{AT_ONCE, Halt, Processes};
+use crate::requirements;
+use crate::screen::Screen;
+use crate::workspace::Workspace;
+use contents::{Product, make_dir};
+
+/// One package to be made.
+struct Job<'a> {
+    product: Product,
+    version: &'static str,
+    /// The workspace.
+    root: &'a Path,
+    /// Where it is put together.
+    work: &'a Path,
+    /// Where the packages go.
+    out: &'a Path,
+    /// The C library that the program needs; none if it is static.
+    libc: Option<String>,
+}
+
+/// Builds both programs, unless they are handed in, and packs them.
+pub(crate) fn all(
+    workspace: &Workspace,
+    options: &PackageOptions,
+    processes: &mut Processes,
+    screen: &mut Screen,
+) -> Result<ExitCode, Halt> {
+    requirements::provide(&requirements::of_package(), processes, screen)?;
+    let work = workspace.target().join("package");
+    let out = options
+        .out
+        .as_ref()
+        .map_or_else(|| work.join("packages"), |out| workspace.started_in().join(out));
+    make_dir(&out)?;
+    for product in Product::ALL {
+        let program = match &options.programs {
+            Some(folder) => workspace.started_in().join(folder).join(product.name()),
+            None => build(workspace, product, processes, screen)?,
+        };
+        let stage = work.join("stage").join(product.name());
+        product.stage(workspace.root(), &program, &stage)?;
+        let libc = match elf::has_loader(&program)? {
+            true => Some(own_libc(processes)?),
+            false => None,
+        };
+        let job = Job {
+            product,
+            version: env!("CARGO_PKG_VERSION"),
+            root: workspace.root(),
+            work: &work,
+            out: &out,
+            libc,
+        };
+        for prepare in [deb::prepare, rpm::prepare] {
+            let (mut make, package) = prepare(&job, &stage)?;
+            run(&mut make, processes)?;
+            screen.line(&package.display().to_string());
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Builds a program as it is shipped, and says where it is.
+fn build(
+    workspace: &Workspace,
+    product: Product,
+    processes: &mut Processes,
+    screen: &mut Screen,
+) -> Result<PathBuf, Halt> {
+    screen.at(&format!("building {}", product.name()));
+    let mut cargo = workspace.cargo();
+    let target = workspace.target();
+    let built = match product {
+        Product::Agent => {
+            // With a target named, the flags are for the program and not for macros that run while it is
+            // built, which cannot be static.
+            let triple = host_triple(processes)?;
+            let own = target.join("package/agent");
+            cargo.args(["build", "--profile", "agent", "-p", "agent", "--bin", product.name()]);
+            cargo.args(["--target", &triple, "--target-dir"]).arg(&own);
+            cargo.env("RUSTFLAGS", "-C target-feature=+crt-static");
+            own.join(triple).join("agent")
+        }
+        Product::Server => {
+            cargo.args(["build", "--release", "-p", "cli", "--bin", product.name()]);
+            target.join("release")
+        }
+    };
+    run(&mut cargo, processes)?;
+    Ok(built.join(product.name()))
+}
+
+/// Runs a command that must succeed; what it said is shown if it did not.
+fn run(command: &mut Command, processes: &mut Processes) -> Result<(), Halt> {
+    said(command, processes).map(drop)
+}
+
+fn said(command: &mut Command, processes: &mut Processes) -> Result<String, Halt> {
+    let mut text = String::new();
+    let status = processes.run_with_lines(command.stdin(Stdio::null()), AT_ONCE, &mut |line| {
+        text.push_str(line);
+        text.push('\n');
+    })?;
+    let program = command.get_program().to_string_lossy();
+    match status.success() {
+        true => Ok(text),
+        false => Err(Halt::Failed(format!("{program} failed ({status}):\n{text}"))),
+    }
+}
+
+/// What cargo calls this machine.
+fn host_triple(processes: &mut Processes) -> Result<String, Halt> {
+    let text = said(Command::new("rustc").arg("-vV"), processes)?;
+    let line = text.lines().find_map(|line| line.strip_prefix("host: "));
+    line.map(str::to_owned).ok_or_else(|| Halt::Failed("rustc does not say its host".to_owned()))
+}
+
+/// The version of the C library here, which is what a program built here may need.
+fn own_libc(processes: &mut Processes) -> Result<String, Halt> {
+    let text = said(Command::new("getconf").arg("GNU_LIBC_VERSION"), processes)?;
+    let version = text.trim().strip_prefix("glibc ").map(str::to_owned);
+    version.ok_or_else(|| Halt::Failed(format!("`{}` is no version of glibc", text.trim())))
+}

@@ -1,0 +1,81 @@
+//! An rpm package, by rpmbuild.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::Job;
+use super::contents::{Moment, make_dir, write};
+use crate::process::Halt;
+
+/// Writes the recipe, and says how the package is made and called.
+pub(crate) fn prepare(job: &Job<'_>, stage: &Path) -> Result<(Command, PathBuf), Halt> {
+    let top = job.work.join("rpmbuild").join(job.product.name());
+    make_dir(&top)?;
+    let recipe = top.join("package.spec");
+    write(&recipe, &spec(job, stage)?, 0o644)?;
+    let arch = std::env::consts::ARCH;
+    let name = format!("{}-{}-1.{arch}.rpm", job.product.name(), job.version);
+    let mut make = Command::new("rpmbuild");
+    make.args(["-bb", "--quiet", "--target", arch]);
+    for (key, value) in [("_topdir", top.as_path()), ("_rpmdir", job.out)] {
+        make.arg("--define").arg(format!("{key} {}", value.display()));
+    }
+    // Beside the others, not in a folder of its architecture.
+    make.args(["--define", "_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm"]);
+    make.arg(recipe);
+    Ok((make, job.out.join(name)))
+}
+
+fn spec(job: &Job<'_>, stage: &Path) -> Result<String, Halt> {
+    let product = job.product;
+    let of = |moment| product.script(job.root, moment);
+    // A static program needs nothing; for any other, rpmbuild looks into it.
+    let requires = if job.libc.is_none() { "AutoReqProv: no\n" } else { "" };
+    let stage = stage.display();
+    Ok(format!(
+        "%global debug_package %{{nil}}\n%global __os_install_post %{{nil}}\n\
+         %global _build_id_links none\n\
+         Name: {name}\nVersion: {version}\nRelease: 1\nSummary: {summary}\n\
+         License: Apache-2.0\n{requires}\n%description\n{description}\n\n\
+         %install\nmkdir -p %{{buildroot}}\ncp -a {stage}/. %{{buildroot}}/\n\
+         rm -rf %{{buildroot}}/DEBIAN\n\n\
+         %post\n{installed}\n\n\
+         %preun\nif [ \"$1\" = 0 ]; then\n{removing}\nfi\n\n\
+         %postun\nif [ \"$1\" = 0 ]; then\n{removed}\nfi\n\n\
+         %files\n%defattr(-,root,root,-)\n{files}",
+        name = product.name(),
+        version = job.version,
+        summary = product.summary(),
+        description = product.description(),
+        installed = of(Moment::Installed)?,
+        removing = of(Moment::Removing)?,
+        removed = of(Moment::Removed)?,
+        files = files(&job.work.join("stage").join(product.name())),
+    ))
+}
+
+/// What the package owns: its files, and the directories that are its own.
+fn files(stage: &Path) -> String {
+    let mut lines = Vec::new();
+    collect(stage, stage, &mut lines);
+    lines.sort();
+    lines.concat()
+}
+
+fn collect(stage: &Path, directory: &Path, lines: &mut Vec<String>) {
+    let entries = crate::workspace::entries(directory);
+    for path in &entries {
+        let inside = path.strip_prefix(stage).unwrap_or(path).display();
+        let ours = ["etc/fleetmend", "usr/share/doc/fleetmend"];
+        if path.is_dir() {
+            if ours.iter().any(|start| inside.to_string().starts_with(start)) {
+                lines.push(format!("%dir /{inside}\n"));
+            }
+            if !path.ends_with("DEBIAN") {
+                collect(stage, path, lines);
+            }
+        } else {
+            lines.push(format!("/{inside}\n"));
+        }
+    }
+}

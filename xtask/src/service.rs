@@ -1,0 +1,250 @@
+//! The real service with simulated agents: on a free port of the loopback, in a directory that is gone afterwards.
+//!
+//! Whatever ends this program ends both of them, as with `postgres`. Settings of the caller's environment do not
+//! reach them: a database that is named there is somebody's.
+
+use std::fs::{DirBuilder, File};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::process::{AT_ONCE, Halt, Process, Processes, Waited};
+use crate::workspace::{Workspace, entries};
+
+/// How many servers there are.
+pub(crate) const SERVERS: u32 = 30;
+/// The environment that they are in.
+pub(crate) const ENVIRONMENT: &str = "staging";
+
+const PREFIX: &str = "service-";
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
+/// A service that answers, and agents that have begun to join it.
+#[must_use = "whoever starts it stops it"]
+pub(crate) struct Service {
+    directory: PathBuf,
+    address: String,
+    key: String,
+    processes: Vec<(&'static str, Process)>,
+}
+
+impl Service {
+    /// Starts one from programs that are built.
+    pub(crate) fn start(workspace: &Workspace, processes: &mut Processes) -> Result<Service, Halt> {
+        let base = workspace.target().join("contract");
+        remove_abandoned(&base);
+        let directory = base.join(format!("{PREFIX}{}", std::process::id()));
+        DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(|error| {
+            Halt::Failed(format!("cannot make {}: {error}", directory.display()))
+        })?;
+        let (address, key) = (String::new(), String::new());
+        let mut service = Service { directory, address, key, processes: Vec::new() };
+        match service.launch(&workspace.target().join("debug"), processes) {
+            Ok(()) => Ok(service),
+            Err(halt) => {
+                service.stop(processes);
+                Err(halt)
+            }
+        }
+    }
+
+    fn launch(&mut self, programs: &Path, processes: &mut Processes) -> Result<(), Halt> {
+        let data = self.directory.join("data");
+        let mut init = plain(&programs.join("fleetmend"));
+        init.args(["init", "--json", "--org", "Contract", "--data-dir"]).arg(&data);
+        let mut said = String::new();
+        let status =
+            processes.run_with_lines(&mut init, AT_ONCE, &mut |line| said.push_str(line))?;
+        self.key = value(&said, "api_key")
+            .filter(|_| status.success())
+            .ok_or_else(|| Halt::Failed(format!("`fleetmend init` failed ({status}): {said}")))?;
+
+        let mut server = on_a_leash(&programs.join("fleetmend"));
+        server
+            .args(["server", "--listen", "127.0.0.1:0", "--log", "warn", "--data-dir"])
+            .arg(&data);
+        // The walk is one caller that asks as fast as it can, and limits have tests of their own.
+        server.args(["--requests-per-second", "100000", "--requests-burst", "1000000"]);
+        self.begin("fleetmend", server, processes)?;
+        self.address = self.await_address(processes)?;
+
+        let token = self.ask(
+            "POST",
+            "/v1/enrollment-tokens",
+            &format!("{{\"environment\":\"{ENVIRONMENT}\"}}"),
+        )?;
+        let token = value(&token, "token")
+            .ok_or_else(|| Halt::Failed(format!("there is no enrolment token: {token}")))?;
+        let mut swarm = on_a_leash(&programs.join("swarm"));
+        swarm.args(["--url", &self.url(), "--servers", &SERVERS.to_string(), "--speed", "200"]);
+        swarm.args(["--fail", "0%", "--offline", "0%", "--crash", "0%"]);
+        swarm.env("FLEETMEND_ENROLLMENT_TOKEN", token);
+        self.begin("swarm", swarm, processes)
+    }
+
+    fn begin(
+        &mut self,
+        name: &'static str,
+        mut command: Command,
+        processes: &mut Processes,
+    ) -> Result<(), Halt> {
+        let log = File::create(self.log(name))
+            .and_then(|log| log.try_clone().map(|second| (log, second)))
+            .map_err(|error| Halt::Failed(format!("cannot write the log of {name}: {error}")))?;
+        command.stdin(Stdio::null()).stdout(log.0).stderr(log.1);
+        self.processes.push((name, processes.start(&mut command)?));
+        Ok(())
+    }
+
+    /// The service prints its address as soon as it takes connections.
+    fn await_address(&self, processes: &mut Processes) -> Result<String, Halt> {
+        const PAUSE: Duration = Duration::from_millis(50);
+        const PAUSES_MAX: u32 = 1200;
+        for _ in 0..PAUSES_MAX {
+            let said = std::fs::read_to_string(self.log("fleetmend")).unwrap_or_default();
+            let address =
+                said.lines().find_map(|line| line.strip_prefix("fleetmend serves on http://"));
+            if let Some(address) = address {
+                return Ok(address.to_owned());
+            }
+            match self.processes.first().map(|(_, process)| processes.wait(*process, PAUSE)) {
+                Some(Waited::TimedOut) => {}
+                Some(Waited::Interrupted) => return Err(Halt::Interrupted),
+                Some(Waited::Ended) | None => break,
+            }
+        }
+        Err(Halt::Failed(format!("the service does not start{}", self.end_of_log("fleetmend"))))
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// The key of its first administrator.
+    pub(crate) fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// The body of a page.
+    pub(crate) fn get(&self, path: &str) -> Result<String, Halt> {
+        self.ask("GET", path, "")
+    }
+
+    /// One request on a connection of its own, as plain as HTTP can be.
+    fn ask(&self, method: &str, path: &str, body: &str) -> Result<String, Halt> {
+        let failed =
+            |error: std::io::Error| Halt::Failed(format!("{method} {path} got no answer: {error}"));
+        let mut stream = TcpStream::connect(&self.address).map_err(failed)?;
+        stream.set_read_timeout(Some(ANSWER_MAX)).map_err(failed)?;
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nAuthorization: Bearer {}\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            self.address,
+            self.key,
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).map_err(failed)?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).map_err(failed)?;
+        match answer.split_once("\r\n\r\n") {
+            Some((head, body)) if head.starts_with("HTTP/1.1 2") => Ok(body.to_owned()),
+            _ => Err(Halt::Failed(format!("{method} {path} was answered with {answer}"))),
+        }
+    }
+
+    /// The sentence about one of the two that nobody asked to end, if that has happened.
+    pub(crate) fn ended_early(&self, processes: &mut Processes) -> Option<String> {
+        self.processes.iter().find_map(|(name, process)| {
+            let status = processes.ended(*process)?;
+            Some(format!("{name} ended by itself ({status}){}", self.end_of_log(name)))
+        })
+    }
+
+    /// Stops both and removes the directory.
+    pub(crate) fn stop(self, processes: &mut Processes) {
+        for (_, process) in self.processes.iter().rev() {
+            processes.stop(*process, AT_ONCE);
+        }
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.directory.join(format!("{name}.log"))
+    }
+
+    fn end_of_log(&self, name: &str) -> String {
+        let text = std::fs::read_to_string(self.log(name)).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        format!("; the end of its log:\n{}", lines[lines.len().saturating_sub(20)..].join("\n"))
+    }
+}
+
+/// A program without the settings of the caller's environment.
+fn plain(program: &Path) -> Command {
+    without_settings(Command::new(program))
+}
+
+/// The same, ended by the kernel when we end, however that happens.
+fn on_a_leash(program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "TERM", "--"]).arg(program);
+    without_settings(command)
+}
+
+fn without_settings(mut command: Command) -> Command {
+    for (name, _) in std::env::vars_os() {
+        if name.as_encoded_bytes().starts_with(b"FLEETMEND_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// What a run left behind that was killed with SIGKILL.
+fn remove_abandoned(base: &Path) {
+    for path in entries(base) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let Some(owner) = name.strip_prefix(PREFIX) else { continue };
+        if !Path::new("/proc").join(owner).exists() {
+            let _ = std::fs::remove_dir_all(&path);
+        }
+    }
+}
+
+/// The text of a field in JSON that has it once, and nothing in it that would be escaped.
+fn value(json: &str, field: &str) -> Option<String> {
+    let (_, rest) = json.split_once(&format!("\"{field}\":\""))?;
+    rest.split_once('"').map(|(text, _)| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_found_by_its_whole_name() {
+        let json = r#"{"api_key_id":"key_1","api_key":"fmk_2"}"#;
+        assert_eq!(value(json, "api_key").as_deref(), Some("fmk_2"));
+        assert_eq!(value(json, "token"), None);
+    }
+
+    #[test]
+    fn only_the_directories_of_the_dead_are_removed() {
+        let base = std::env::temp_dir().join(format!("xtask-service-{}", std::process::id()));
+        let alive = base.join(format!("{PREFIX}{}", std::process::id()));
+        // Beyond the largest process id that a kernel gives.
+        for path in [&alive, &base.join(format!("{PREFIX}4999999"))] {
+            std::fs::create_dir_all(path).unwrap();
+        }
+        remove_abandoned(&base);
+        assert_eq!(entries(&base), [alive]);
+        std::fs::remove_dir_all(&base).unwrap();
+    }
+}

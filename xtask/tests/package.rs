@@ -1,0 +1,122 @@
+//! Our own packages, installed and removed again by the real dpkg and rpm on systems of their own.
+//!
+//! The programs in them are stand-ins, so that nothing has to be built: what is tested is everything
+//! around them.
+
+#![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use lab::root::{Base, Root, must, new_dir};
+
+/// Packs stand-ins, and answers where the packages are: agent and server, as .deb and as .rpm.
+fn packages() -> [PathBuf; 4] {
+    let programs = new_dir("programs");
+    let out = new_dir("packages");
+    for name in ["fleetmend", "fleetmend-agent"] {
+        fs::copy("/usr/bin/true", programs.join(name)).unwrap();
+    }
+    let mut xtask = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    xtask.arg("package").arg("--programs").arg(&programs).arg("--out").arg(&out);
+    // Where it works must not be where another test, or a person, makes real packages.
+    let said = must(xtask.env("CARGO_TARGET_DIR", new_dir("target")));
+    let lines: Vec<PathBuf> = said.lines().map(PathBuf::from).collect();
+    let [agent_deb, agent_rpm, server_deb, server_rpm] = <[PathBuf; 4]>::try_from(lines).unwrap();
+    [agent_deb, agent_rpm, server_deb, server_rpm]
+}
+
+/// A system with a stand-in for systemctl that writes down what it was told, and looks booted.
+fn system() -> Option<Root> {
+    let root = Root::of(Base::Apt)?;
+    root.write("/usr/bin/systemctl", "#!/bin/sh\necho \"$*\" >> /systemctl.log\n");
+    let program = root.path("/usr/bin/systemctl");
+    fs::set_permissions(program, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir_all(root.path("/run/systemd/system")).unwrap();
+    Some(root)
+}
+
+fn told(root: &Root) -> Vec<String> {
+    let path = root.path("/systemctl.log");
+    let lines = fs::read_to_string(&path).unwrap_or_default();
+    let _ = fs::remove_file(path);
+    lines.lines().map(str::to_owned).collect()
+}
+
+fn into(root: &Root, package: &Path) -> String {
+    let name = package.file_name().unwrap().to_str().unwrap();
+    fs::copy(package, root.path("/tmp").join(name)).unwrap();
+    format!("/tmp/{name}")
+}
+
+fn mode(root: &Root, path: &str) -> u32 {
+    fs::metadata(root.path(path)).unwrap().permissions().mode() & 0o7777
+}
+
+const HOOKS: &str = "/etc/fleetmend/hooks/pre-install.d";
+const STATE: &str = "/var/lib/fleetmend-agent/identity";
+
+#[test]
+fn the_debian_packages_install_start_nothing_and_leave_as_they_came() {
+    let Some(root) = system() else { return };
+    if !lab::has_programs(&[("rpmbuild", "rpm")]) {
+        return;
+    }
+    let [agent, _, server, _] = packages();
+    let agent = into(&root, &agent);
+    root.must("dpkg", &["-i", &agent]);
+    assert_eq!(told(&root), ["daemon-reload", "--no-block try-restart fleetmend-agent.service"]);
+    assert_eq!(mode(&root, "/usr/bin/fleetmend-agent"), 0o755);
+    assert_eq!(mode(&root, "/usr/lib/systemd/system/fleetmend-agent.service"), 0o644);
+    assert!(root.path(HOOKS).is_dir());
+    root.write(STATE, "secret");
+    root.must("dpkg", &["-i", &agent]);
+    assert_eq!(told(&root).len(), 2, "an upgrade stops and disables nothing");
+    root.must("dpkg", &["-r", "fleetmend-agent"]);
+    assert_eq!(told(&root), ["--no-reload disable --now fleetmend-agent.service", "daemon-reload"]);
+    assert!(!root.path("/usr/bin/fleetmend-agent").exists() && root.path(STATE).exists());
+    root.must("dpkg", &["-P", "fleetmend-agent"]);
+    assert!(!root.path("/var/lib/fleetmend-agent").exists(), "purged, it is another host");
+
+    root.must("dpkg", &["-i", &into(&root, &server)]);
+    assert_eq!(root.must("stat", &["-c", "%U %a", "/var/lib/fleetmend"]), "fleetmend 700\n");
+    assert!(root.read("/etc/passwd").contains("fleetmend:"));
+    root.write("/var/lib/fleetmend/root.key", "secret");
+    root.must("dpkg", &["-P", "fleetmend"]);
+    assert_eq!(root.read("/var/lib/fleetmend/root.key"), "secret", "data is deleted by nobody");
+    assert!(!root.path("/usr/bin/fleetmend").exists());
+}
+
+#[test]
+fn the_rpm_packages_do_the_same() {
+    let Some(root) = system() else { return };
+    if !lab::has_programs(&[("rpmbuild", "rpm"), ("rpm", "rpm")]) {
+        return;
+    }
+    let [_, agent, _, server] = packages();
+    // The system is Debian's, whose libraries rpm does not know of.
+    let rpm = |args: &[&str], package: &str| {
+        let mut rpm = Command::new("rpm");
+        must(rpm.arg("--root").arg(root.dir()).args(args).arg("--nodeps").arg(package))
+    };
+    rpm(&["-i"], agent.to_str().unwrap());
+    assert_eq!(told(&root), ["daemon-reload", "--no-block try-restart fleetmend-agent.service"]);
+    let mut query = Command::new("rpm");
+    let owned = must(query.arg("--root").arg(root.dir()).args(["-ql", "fleetmend-agent"]));
+    assert!(owned.lines().any(|path| path == HOOKS), "{owned}");
+    assert!(
+        !owned.lines().any(|path| path == "/usr/bin"),
+        "others' directories are not ours: {owned}"
+    );
+    rpm(&["-U", "--replacepkgs"], agent.to_str().unwrap());
+    assert_eq!(told(&root).len(), 2, "an upgrade stops and disables nothing");
+    rpm(&["-e"], "fleetmend-agent");
+    assert_eq!(told(&root), ["--no-reload disable --now fleetmend-agent.service", "daemon-reload"]);
+    assert!(!root.path("/usr/bin/fleetmend-agent").exists());
+    rpm(&["-i"], server.to_str().unwrap());
+    assert_eq!(root.must("stat", &["-c", "%U %a", "/var/lib/fleetmend"]), "fleetmend 700\n");
+    rpm(&["-e"], "fleetmend");
+    assert!(root.path("/var/lib/fleetmend").is_dir() && !root.path("/usr/bin/fleetmend").exists());
+}
