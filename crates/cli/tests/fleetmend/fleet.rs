@@ -1,88 +1,192 @@
-//! A fleet at work, and a service that is killed under it.
+//! A fleet of two thousand at work, and a service that is killed under it.
 
-use std::time::Duration;
-
+use jiff::SignedDuration;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
-use swarm::behave::Nature;
+use swarm::behave::{Nature, Script};
 use swarm::{Config, Swarm};
+use vocab::FailureCode;
 
+use crate::operator::Operator;
 use crate::support::{Dir, Running, first_key};
 
-const SERVERS: u64 = 120;
-const LOOKS_MAX: u32 = 1_200;
+const SERVERS: usize = 2_000;
+const AT_ONCE: usize = 400;
+/// Those on whom the brakes are tried.
+const FEW: u64 = 150;
 
-/// An operator with a key.
-struct Operator {
-    http: reqwest::Client,
-    key: String,
-    url: String,
+/// A connection is a file, here and in the service.
+pub(crate) fn allow_files() {
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
 }
 
-impl Operator {
-    async fn post(&self, path: &str, body: Value) -> Value {
-        let answer = self.http.post(format!("{}{path}", self.url)).bearer_auth(&self.key);
-        let answer = answer.json(&body).send().await.unwrap();
-        assert!(answer.status().is_success(), "{}", answer.text().await.unwrap());
-        answer.json().await.unwrap()
-    }
-
-    async fn get(&self, path: &str) -> Value {
-        let answer = self.http.get(format!("{}{path}", self.url)).bearer_auth(&self.key);
-        answer.send().await.unwrap().json().await.unwrap()
-    }
-
-    /// Looks again and again until `enough`, and answers with what it then saw.
-    async fn until(&self, path: &str, enough: impl Fn(&Value) -> bool) -> Value {
-        for _ in 0..LOOKS_MAX {
-            let seen = self.get(path).await;
-            if enough(&seen) {
-                return seen;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        panic!("it never came: {}", self.get(path).await);
-    }
+/// Agents that fail and crash at times, and are through with an order in a moment.
+pub(crate) fn hurried(config: Config) -> Config {
+    let nature = Nature { seed: 7, fail: 0.03, crash: 0.03, offline: 0.0, speed: 50_000.0 };
+    Config { nature, logs: false, ..config }
 }
 
-/// Agents that fail and crash at times, over the real protocol; the service dies without a word in the
-/// middle of a batch and is started again.
+/// Agents that are at work for a second or so, and can be met there.
+pub(crate) fn unhurried(config: Config) -> Config {
+    let nature = Nature { seed: 11, fail: 0.0, crash: 0.0, offline: 0.0, speed: 50.0 };
+    Config { nature, ..config }
+}
+
+/// Two thousand agents over the real protocol: a batch over all of them with a service that dies
+/// without a word in the middle, a schedule that fires by itself, and every brake there is. What the
+/// API says and what the hosts did is held against each other at every turn.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_ends_as_if_the_service_had_not_been_killed_in_the_middle() {
+async fn a_fleet_of_two_thousand_is_patched_by_order_and_by_the_calendar_though_the_service_dies() {
     let _ = rustls::crypto::ring::default_provider().install_default();
+    allow_files();
     let dir = Dir::new();
     let key = first_key(&dir.data());
     let mut service = Running::start(&dir.data(), &[]);
-    let operator = Operator { http: reqwest::Client::new(), key, url: service.address.clone() };
-    let token = operator.post("/v1/enrollment-tokens", json!({"name": "fleet"})).await;
-    let token = token["token"].as_str().unwrap().parse().unwrap();
-    let nature = Nature { seed: 7, fail: 0.05, crash: 0.05, offline: 0.0, speed: 100.0 };
-    let config = Config { nature, ..Config::new(&operator.url, token, SERVERS) };
-    let fleet = Swarm::start(config).unwrap();
-    fleet.wait_until_enrolled().await.unwrap();
+    let operator = Operator::new(&service.address, &key);
+    let few = operator.fleet(FEW, unhurried).await;
+    // Both take a minute of the calendar's: they are begun first and looked at last.
+    let staggered = operator.orders(&few, 0..2, json!({"stagger_minutes": 1})).await;
+    let fleet = operator.fleet(SERVERS as u64, hurried).await;
+    let schedule = every_minute_in_staging(&operator).await;
 
-    let servers = operator.get("/v1/servers?limit=500").await;
-    let ids: Vec<_> = servers["data"].as_array().unwrap().iter().map(|row| &row["id"]).collect();
-    let order = json!({"server_ids": ids, "packages": [], "reboot": "if_required",
-        "max_parallel": 20, "security_only": false});
-    let batch = operator.post("/v1/batches", order).await;
-    let path = format!("/v1/batches/{}", batch["id"].as_str().unwrap());
+    let everyone = operator.orders(&fleet, 0..SERVERS, json!({"max_parallel": AT_ONCE})).await;
     let under_way = |seen: &Value| seen["progress"]["percent"].as_u64() >= Some(20);
-    let seen = operator.until(&path, under_way).await;
+    let seen = operator.until(&everyone, under_way).await;
     assert_eq!(seen["state"], "running", "it was over before it could be killed");
-
     service.child.kill().unwrap();
     service.child.wait().unwrap();
     let listen = service.address.strip_prefix("http://").unwrap();
     let _again = Running::at(listen, &dir.data(), &[]);
-    let seen = operator.until(&path, |seen| !seen["finished_at"].is_null()).await;
+    operator.until_ended(&everyone).await;
+    let sides = operator.both_sides(&fleet, &everyone).await;
+    sides.all_came_through(SERVERS);
+    assert!(sides.most_at_once() <= AT_ONCE, "{} at once", sides.most_at_once());
 
-    let count = |state: &str| seen["progress"][state].as_u64().unwrap();
-    assert_eq!(count("total"), SERVERS);
-    assert_eq!(count("succeeded") + count("no_change") + count("failed"), SERVERS, "{seen}");
-    assert_eq!(count("timed_out"), 0, "{seen}");
-    assert!(count("succeeded") > 0, "{seen}");
-    let violations = fleet.ledger().violations();
-    assert!(violations.is_empty(), "{violations:?}");
-    assert!(fleet.ledger().effects() > 0);
-    fleet.stop().await;
+    tokio::join!(
+        a_canary_that_goes_well_lets_the_rest_start(&operator, &few),
+        a_canary_that_fails_halts(&operator, &few),
+        at_the_failure_limit_nobody_else_starts(&operator, &few),
+        after_a_cancel_nobody_starts_and_those_in_work_end(&operator, &few),
+    );
+    the_calendar_started_a_run(&operator, [&fleet, &few], &schedule).await;
+    starts_were_a_minute_apart(&operator, &few, &staggered).await;
+
+    for fleet in [fleet, few] {
+        let violations = fleet.ledger().violations();
+        assert!(violations.is_empty(), "{violations:?}");
+        assert!(fleet.ledger().effects() > 0);
+        fleet.stop().await;
+    }
+}
+
+async fn every_minute_in_staging(operator: &Operator) -> String {
+    let schedule = json!({"name": "every minute", "cron": "* * * * *",
+        "targets": {"environment": "staging"}, "options": {"security_only": true}});
+    operator.post("/v1/schedules", schedule).await["id"].as_str().unwrap().to_owned()
+}
+
+async fn the_calendar_started_a_run(operator: &Operator, fleets: [&Swarm; 2], schedule: &str) {
+    let carried_out = |run: &Value| !run["finished_at"].is_null() && !run["batch_id"].is_null();
+    let runs = operator.until_runs(schedule, |runs| runs.iter().any(carried_out)).await;
+    let run = runs.into_iter().rfind(carried_out).unwrap();
+    assert_eq!(run["trigger"], "cron");
+    assert!(run["scheduled_for"].as_str().unwrap().ends_with(":00Z"), "{run}");
+    let id = run["batch_id"].as_str().unwrap();
+    let batch = operator.batch(id).await;
+    assert_eq!((&batch["origin"], &batch["schedule_id"]), (&json!("schedule"), &json!(schedule)));
+    assert_eq!(batch["run_id"], run["id"]);
+    assert_eq!(batch["state"], run["state"]);
+    let staging = operator.get("/v1/servers?environment=staging&limit=1").await;
+    let staging = staging["meta"]["total"].as_u64().unwrap() as usize;
+    assert!(staging > SERVERS / 10, "{staging} servers in staging");
+    let mut sides = operator.both_sides(fleets[0], id).await;
+    sides.spans.extend(operator.both_sides(fleets[1], id).await.spans);
+    sides.all_came_through(staging);
+}
+
+async fn starts_were_a_minute_apart(operator: &Operator, fleet: &Swarm, id: &str) {
+    operator.until_ended(id).await;
+    let sides = operator.both_sides(fleet, id).await;
+    sides.all_came_through(2);
+    sides.are_apart_by(SignedDuration::from_mins(1));
+}
+
+fn scripted(fleet: &Swarm, agents: std::ops::Range<usize>, script: Script) {
+    agents.for_each(|agent| fleet.script(agent, script));
+}
+
+async fn a_canary_that_goes_well_lets_the_rest_start(operator: &Operator, fleet: &Swarm) {
+    let canary = 5;
+    scripted(fleet, 10..40, Script::Succeed);
+    let id = operator.orders(fleet, 10..40, json!({"canary": canary})).await;
+    operator.until_ended(&id).await;
+    let mut sides = operator.both_sides(fleet, &id).await;
+    assert_eq!(sides.spans.len(), 30);
+    let rest = sides.spans.split_off(canary);
+    let last = sides.spans.iter().filter_map(|span| span.ended).max().unwrap();
+    assert!(rest.iter().all(|span| span.began > last), "the rest began before {last}");
+    assert!(sides.started()[canary] > last);
+}
+
+async fn a_canary_that_fails_halts(operator: &Operator, fleet: &Swarm) {
+    scripted(fleet, 40..60, Script::FailWith(FailureCode::DiskFull));
+    let id = operator.orders(fleet, 40..60, json!({"canary": 2})).await;
+    operator.until(&id, |seen| seen["state"] == "halted").await;
+    halted_with_at_most(operator, fleet, &id, 20, 2).await;
+}
+
+async fn at_the_failure_limit_nobody_else_starts(operator: &Operator, fleet: &Swarm) {
+    scripted(fleet, 60..80, Script::FailWith(FailureCode::DiskFull));
+    let pace = json!({"max_parallel": 4, "max_failures": 2});
+    let id = operator.orders(fleet, 60..80, pace).await;
+    operator.until(&id, |seen| seen["state"] == "halted").await;
+    // Four were out when the first failed and made room for a fifth; the second failure ended that.
+    halted_with_at_most(operator, fleet, &id, 20, 5).await;
+}
+
+/// Those who started before it halted come to their end, and nobody follows until a person decides.
+async fn halted_with_at_most(
+    operator: &Operator,
+    fleet: &Swarm,
+    id: &str,
+    total: usize,
+    most: usize,
+) {
+    let at_rest = |seen: &Value| {
+        let count = |state: &str| seen["progress"][state].as_u64().unwrap() as usize;
+        count("waiting") + count("failed") == total
+    };
+    operator.until(id, at_rest).await;
+    let sides = operator.both_sides(fleet, id).await;
+    let failed = sides.count("failed");
+    assert!(failed > 0 && failed <= most, "{failed} failed, {most} may have started");
+    assert_eq!(sides.count("waiting"), total - failed);
+    assert_eq!(sides.started().len(), failed);
+    assert!(sides.spans.len() >= failed && sides.spans.len() <= most, "{:?}", sides.spans);
+    operator.post(&format!("/v1/batches/{id}/cancel"), json!({})).await;
+    let seen = operator.until_ended(id).await;
+    assert_eq!(seen["state"], "canceled");
+    assert_eq!(operator.both_sides(fleet, id).await.spans, sides.spans);
+}
+
+async fn after_a_cancel_nobody_starts_and_those_in_work_end(operator: &Operator, fleet: &Swarm) {
+    let id = operator.orders(fleet, 80..150, json!({"max_parallel": 10, "reboot": "always"})).await;
+    let under_way = |seen: &Value| seen["progress"]["percent"].as_u64() >= Some(20);
+    operator.until(&id, under_way).await;
+    let canceled = operator.post(&format!("/v1/batches/{id}/cancel"), json!({})).await;
+    assert_eq!(canceled["state"], "canceling");
+    let before = operator.both_sides(fleet, &id).await;
+    let seen = operator.until_ended(&id).await;
+    assert_eq!(seen["state"], "canceled");
+    let after = operator.both_sides(fleet, &id).await;
+    // What was started then is all that ever was; what was given back had done nothing.
+    let begun = after.tasks.len() - after.count("canceled");
+    assert!((14..60).contains(&begun), "{begun} of 70 came to an end of their own");
+    assert_eq!(after.started().len(), before.started().len());
+    assert!(after.spans.len() >= begun && after.spans.len() <= before.started().len());
+    assert!(after.spans.iter().all(|span| span.ended.is_some()));
+    let most = after.most_at_once();
+    assert!(most > 1 && most <= 10, "{most} at once");
+    assert_eq!(after.count("timed_out"), 0);
 }

@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
 
 mod fleet;
+mod operator;
+mod replicas;
 mod support;
 
 use std::io::{Read as _, Write as _};

@@ -44,12 +44,21 @@ pub(crate) fn fleetmend(args: &[&str]) -> Command {
 }
 
 pub(crate) fn init(data: &Path, org: &str) -> Output {
+    init_with(data, org, &[])
+}
+
+fn init_with(data: &Path, org: &str, more: &[&str]) -> Output {
     let data = data.to_str().unwrap();
-    fleetmend(&["init", "--data-dir", data, "--org", org, "--json"]).output().unwrap()
+    let args = ["init", "--data-dir", data, "--org", org, "--json"];
+    fleetmend(&[&args[..], more].concat()).output().unwrap()
 }
 
 pub(crate) fn first_key(data: &Path) -> String {
-    let made = init(data, "Acme");
+    first_key_with(data, &[])
+}
+
+pub(crate) fn first_key_with(data: &Path, more: &[&str]) -> String {
+    let made = init_with(data, "Acme", more);
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let made: Value = serde_json::from_slice(&made.stdout).unwrap();
     assert_eq!(made["organization"]["name"], "Acme");

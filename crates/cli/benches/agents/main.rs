@@ -1,0 +1,207 @@
+//! Ten real hosts with ten real agents on this machine: what an order costs beside the package manager
+//! alone, and what an agent costs at rest.
+//!
+//! The package manager alone is `apt-get update && apt-get install PACKAGE` on the same hosts, all at once and
+//! without any transport. Both are measured in turns in one run, because the machine is never the same twice.
+//! All hosts share this machine's cores, so whatever an agent does beside apt-get is paid ten times over by
+//! the same cores; hosts of their own would pay it once.
+
+#![expect(clippy::unwrap_used, reason = "a bench that cannot be set up has failed")]
+#![expect(clippy::disallowed_methods, reason = "a bench measures time")]
+#![expect(clippy::print_stdout, reason = "its figures are its output")]
+
+#[path = "../../tests/agents/hosts.rs"]
+mod hosts;
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use hosts::{Host, Service};
+use lab::apt::{Deb, Pocket, Repo, Server};
+use serde_json::json;
+
+const HOSTS: usize = 10;
+const ROUNDS: usize = 3;
+const REST: Duration = Duration::from_secs(30);
+/// The kernel counts time of processes in hundredths of a second.
+const TICKS: f64 = 100.0;
+
+fn main() {
+    let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
+    if filter.is_some_and(|filter| !"agents".contains(&filter)) {
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(measure());
+}
+
+async fn measure() {
+    let repo = Repo::with(&[
+        (Pocket::Stable, Deb::new("quick", "1")),
+        (Pocket::Stable, Deb::new("slow", "1")),
+        (Pocket::Updates, Deb::new("quick", "2")),
+        (Pocket::Updates, Deb::new("slow", "2").takes("5")),
+    ]);
+    let Some(repo) = repo else { return };
+    let service = Service::start();
+    let token = service.token().await;
+    let mut fleet = Vec::new();
+    for _ in 0..HOSTS {
+        let Some(server) = Server::having(&repo, &["quick", "slow"]) else { return };
+        fleet.push(Host::join(&service, &token, server));
+    }
+    let ids = service.servers(HOSTS, || {}).await;
+    let fleet = Fleet { service, hosts: fleet, ids };
+    fleet.at_ease().await;
+
+    println!("\nrow  what, on {HOSTS} hosts at once, the middle of {ROUNDS} rounds");
+    for (package, target) in [("quick", "≤ 1.10"), ("slow", "≤ 1.10")] {
+        let (mut alone, mut ordered, mut cpu) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            alone.push(fleet.alone(package));
+            fleet.reset(package).await;
+            let before = ticks(fleet.service.child.id());
+            ordered.push(fleet.ordered(package).await);
+            cpu.push((ticks(fleet.service.child.id()) - before) / TICKS * 1_000.0 / HOSTS as f64);
+            fleet.reset(package).await;
+        }
+        let (alone, ordered, cpu) = (middle(alone), middle(ordered), middle(cpu));
+        println!(
+            "  1  {package}: order → last result {ordered:.2} s, apt-get alone {alone:.2} s: {:.2} × ({target})",
+            ordered / alone
+        );
+        println!("  2  {package}: server CPU {cpu:.1} ms per host, its operator's looks included");
+    }
+    fleet.rest();
+    fleet.scan();
+}
+
+struct Fleet {
+    // First, so that no agent is left to complain of a service that is gone.
+    hosts: Vec<Host>,
+    service: Service,
+    ids: Vec<String>,
+}
+
+impl Fleet {
+    /// Runs something on every host at once, and answers how long it took.
+    fn everywhere(&self, script: &str) -> f64 {
+        let began = Instant::now();
+        let start = |host: &Host| {
+            let mut command = host.server.command("sh");
+            command.args(["-ec", script]).stdout(Stdio::null()).stderr(Stdio::null());
+            command.spawn().unwrap()
+        };
+        let children: Vec<Child> = self.hosts.iter().map(start).collect();
+        for mut child in children {
+            assert!(child.wait().unwrap().success(), "{script}");
+        }
+        began.elapsed().as_secs_f64()
+    }
+
+    fn alone(&self, package: &str) -> f64 {
+        let took = self.everywhere(&format!(
+            "apt-get -q -y update; apt-get -q -y --no-install-recommends install {package}=2"
+        ));
+        self.check(package);
+        took
+    }
+
+    async fn ordered(&self, package: &str) -> f64 {
+        let order = json!({"server_ids": self.ids, "packages": [package], "reboot": "never"});
+        let began = Instant::now();
+        let batch = self.service.post("/v1/batches", order).await;
+        let path = format!("/v1/batches/{}", batch["id"].as_str().unwrap());
+        let ended = |seen: &serde_json::Value| !seen["finished_at"].is_null();
+        let seen = self.service.until(&path, || {}, ended).await;
+        let took = began.elapsed().as_secs_f64();
+        assert_eq!(seen["progress"]["succeeded"], json!(HOSTS), "{seen}");
+        self.check(package);
+        took
+    }
+
+    /// The work was really done.
+    fn check(&self, package: &str) {
+        for host in &self.hosts {
+            assert_eq!(host.server.version(package).as_deref(), Some("2"));
+        }
+    }
+
+    async fn reset(&self, package: &str) {
+        // An agent that is looking at its packages has the lock of nothing, but it has a processor.
+        self.at_ease().await;
+        self.everywhere(&format!(
+            "apt-get -q -y --allow-downgrades install {package}=1; apt-get clean"
+        ));
+    }
+
+    /// Until no agent is doing anything.
+    async fn at_ease(&self) {
+        let idle = |seen: &serde_json::Value| {
+            seen["data"].as_array().unwrap().iter().all(|row| row["activity"] == "idle")
+        };
+        self.service.until("/v1/servers?limit=500", || {}, idle).await;
+    }
+
+    /// What agents cost that have nothing to do.
+    fn rest(&self) {
+        let all = |of: &dyn Fn(u32) -> f64| {
+            self.hosts.iter().map(|host| of(host.child.id())).sum::<f64>()
+        };
+        let before = all(&ticks);
+        std::thread::sleep(REST);
+        let seconds = (all(&ticks) - before) / TICKS;
+        let share = seconds / REST.as_secs_f64() / HOSTS as f64 * 100.0;
+        let memory = all(&resident_kilobytes) / HOSTS as f64 / 1_024.0;
+        println!(
+            "  8  agent at rest: {memory:.1} MiB resident (≤ 4), {share:.4} % of a core (≤ 0.005)"
+        );
+    }
+
+    /// A look at the packages, beside the shortest look that there is.
+    fn scan(&self) {
+        let Some(host) = self.hosts.first() else { return };
+        let mut dpkg = Vec::new();
+        let mut agent = Vec::new();
+        for _ in 0..ROUNDS * 3 {
+            let mut list = host.server.command("dpkg-query");
+            dpkg.push(timed(list.arg("-W")));
+            let mut scan = Command::new(hosts::agent());
+            scan.args(["scan", "--no-refresh", "--json", "--root"]).arg(host.server.root.dir());
+            agent.push(timed(&mut scan));
+        }
+        let (dpkg, agent) = (middle(dpkg), middle(agent));
+        println!(
+            "  8  scan {:.0} ms, dpkg-query {:.0} ms: {:.1} × (≤ 2)",
+            agent * 1_000.0,
+            dpkg * 1_000.0,
+            agent / dpkg
+        );
+    }
+}
+
+fn timed(command: &mut Command) -> f64 {
+    let began = Instant::now();
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status().unwrap();
+    assert!(status.success(), "{command:?}");
+    began.elapsed().as_secs_f64()
+}
+
+/// How long a process has had a processor, in ticks; its children not counted.
+fn ticks(pid: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, rest) = stat.rsplit_once(')').unwrap();
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()
+}
+
+fn resident_kilobytes(pid: u32) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+fn middle(mut figures: Vec<f64>) -> f64 {
+    figures.sort_unstable_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}

@@ -1,0 +1,120 @@
+//! The plainest client there is: bytes that were made beforehand go out, an answer comes back. It runs on the same cores as
+//! the service, so it must cost next to nothing.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ring::signature::{Ed25519KeyPair, KeyPair as _};
+use server::agents::{Credential, signed_text};
+use server::secrets::Secrets;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use vocab::ServerId;
+
+/// A connection that is kept open.
+pub(crate) struct Client {
+    stream: TcpStream,
+    heard: Vec<u8>,
+}
+
+impl Client {
+    pub(crate) async fn connect(address: &str) -> std::io::Result<Client> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Client { stream, heard: Vec::new() })
+    }
+
+    /// Says it without waiting for the answer.
+    pub(crate) async fn say(&mut self, request: &[u8]) -> std::io::Result<()> {
+        self.stream.write_all(request).await
+    }
+
+    /// Sends a request and returns the body of its answer, which must be a good one.
+    pub(crate) async fn ask(&mut self, request: &[u8]) -> std::io::Result<Vec<u8>> {
+        self.say(request).await?;
+        self.heard.clear();
+        let mut head = None;
+        loop {
+            if head.is_none() {
+                head =
+                    self.heard.windows(4).position(|four| four == b"\r\n\r\n").map(|end| end + 4);
+            }
+            if let Some(start) = head {
+                let text = String::from_utf8_lossy(&self.heard[..start]).to_ascii_lowercase();
+                let good = text.starts_with("http/1.1 2");
+                let length = text.lines().find_map(|line| line.strip_prefix("content-length:"));
+                let length: usize = length.map_or(0, |length| length.trim().parse().unwrap());
+                if self.heard.len() >= start + length {
+                    let body = self.heard[start..].to_vec();
+                    assert!(good, "{text}{}", String::from_utf8_lossy(&body));
+                    return Ok(body);
+                }
+            }
+            if self.stream.read_buf(&mut self.heard).await? == 0 {
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+}
+
+/// A request of an operator.
+pub(crate) fn get(key: &str, path: &str) -> Vec<u8> {
+    format!("GET {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {key}\r\n\r\n").into()
+}
+
+/// An agent that signs.
+pub(crate) struct Agent {
+    pair: Ed25519KeyPair,
+    who: Credential,
+    tag: String,
+    pub(crate) counter: u64,
+}
+
+/// The key of the nth server of a fleet: the same in every run.
+pub(crate) fn key_pair(nth: u64) -> Ed25519KeyPair {
+    let mut seed = [7; 32];
+    seed[..8].copy_from_slice(&nth.to_be_bytes());
+    Ed25519KeyPair::from_seed_unchecked(&seed).unwrap()
+}
+
+impl Agent {
+    pub(crate) fn new(secrets: &Secrets, nth: u64, server: ServerId) -> Agent {
+        let pair = key_pair(nth);
+        let key: [u8; 32] = pair.public_key().as_ref().try_into().unwrap();
+        let who = Credential { server, key };
+        let tag = STANDARD.encode(who.tag(secrets));
+        Agent { pair, who, tag, counter: 1 }
+    }
+
+    fn signed(&self, method: &str, path: &str, more: &str, body: &[u8]) -> Vec<u8> {
+        let signature = self.pair.sign(signed_text(method, path, body).as_bytes());
+        let mut request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: bench\r\n{more}content-length: {}\r\n\
+             authorization: Agent id={},key={},tag={},sig={}\r\n\r\n",
+            body.len(),
+            self.who.server,
+            STANDARD.encode(self.who.key),
+            self.tag,
+            STANDARD.encode(signature),
+        )
+        .into_bytes();
+        request.extend_from_slice(body);
+        request
+    }
+
+    /// The next sync; `more` are further fields of it.
+    pub(crate) fn sync(&mut self, hold_seconds: u32, more: &str) -> Vec<u8> {
+        let counter = self.counter;
+        self.counter += 1;
+        let body = format!(
+            "{{\"boot_id\":\"6f1c9a52\",\"counter\":{counter},\"nonce\":{counter},\
+             \"hold_seconds\":{hold_seconds},\"activity\":\"idle\"{more}}}"
+        );
+        self.signed("POST", "/agent/v1/sync", "content-type: application/json\r\n", body.as_bytes())
+    }
+
+    /// A list of packages.
+    pub(crate) fn packages(&self, digest: vocab::Digest, packed: &[u8]) -> Vec<u8> {
+        let path = format!("/agent/v1/listings/packages/{digest}");
+        self.signed("PUT", &path, "content-encoding: zstd\r\n", packed)
+    }
+}

@@ -1,0 +1,130 @@
+//! Fleets of any size, written past the doors so that a run does not spend its time on enrolments: the same hosts that
+//! `swarm` plays, with their lists, seen a moment ago.
+
+use std::collections::{BTreeMap, HashMap};
+
+use jiff::{SignedDuration, Timestamp};
+use ring::signature::KeyPair as _;
+use serde_json::json;
+use store::listings::{self, Kind, Packed};
+use store::presence::{self, Beat};
+use store::servers::{self, Server};
+use swarm::fleet::{Fleet, Host};
+use vocab::listing::{Entry, encode};
+use vocab::{Digest, OrgId, ServerId};
+
+use crate::client::key_pair;
+use crate::now;
+use crate::place::Place;
+
+const SEED: u64 = 1;
+const TOGETHER: usize = 1_000;
+/// As far ahead as a contact may lie without being doubted.
+const AHEAD: SignedDuration = SignedDuration::from_secs(100);
+
+/// The id of the nth server, which no run changes.
+pub(crate) fn id(nth: u64) -> ServerId {
+    ServerId::new(Timestamp::UNIX_EPOCH, u128::from(nth) + 1)
+}
+
+/// Fills an organization with this many servers.
+pub(crate) async fn fill(place: &Place, size: u64) {
+    let db = place.db().await;
+    let fleet = Fleet::new(SEED, size);
+    let mut stored = HashMap::new();
+    let at = now();
+    let all: Vec<u64> = (0..size).collect();
+    for some in all.chunks(TOGETHER) {
+        let mut lists = Vec::new();
+        let mut rows = Vec::with_capacity(some.len());
+        for nth in some {
+            let host = fleet.host(*nth);
+            let (packages, updates) =
+                (host.state.packages, host.kind().digests(host.state.packages));
+            if stored.insert(updates.installed, (0, 0)).is_none() {
+                lists.push((Kind::Packages, packed(&host.kind().installed(packages))));
+            }
+            let waiting = stored.entry(updates.pending).or_insert_with(|| {
+                let pending = host.kind().pending(packages);
+                lists.push((Kind::Updates, packed(&pending)));
+                let security = pending.iter().filter(|update| update.security).count();
+                (pending.len(), security)
+            });
+            rows.push(server(place.org, *nth, &host, *waiting, at));
+        }
+        let lists: Vec<_> = lists.iter().map(|(kind, list)| (place.org, *kind, list)).collect();
+        let mut tx = db.begin().await.unwrap();
+        listings::store_all(&mut tx, &lists, at).await.unwrap();
+        servers::enroll_all(&mut tx, &rows).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+    db.close().await;
+    place.analyze().await;
+}
+
+/// Everyone was heard from a moment ago: most of them are rows without an agent, and would be missed after a while.
+pub(crate) async fn heard(place: &Place, size: u64) {
+    let (db, org, seen_at) = (place.db().await, place.org, now() + AHEAD);
+    let beat = |nth| Beat { org, server_id: id(nth), seen_at, counter: 1 };
+    let beats: Vec<Beat> = (0..size).map(beat).collect();
+    let mut tx = db.begin().await.unwrap();
+    assert_eq!(presence::beat(&mut tx, &beats).await.unwrap(), size);
+    tx.commit().await.unwrap();
+    db.close().await;
+}
+
+fn packed<T: Entry>(entries: &[T]) -> Packed {
+    Packed::new(u32::try_from(entries.len()).unwrap(), &encode(entries))
+}
+
+/// The nth server, with so many updates waiting and so many of them for security.
+fn server(
+    org_id: OrgId,
+    nth: u64,
+    host: &Host,
+    (updates, security): (usize, usize),
+    at: Timestamp,
+) -> Server {
+    let facts = host.facts();
+    let digests = host.kind().digests(host.state.packages);
+    Server {
+        id: id(nth),
+        org_id,
+        // A large fleet has names of its own for each.
+        hostname: facts.hostname,
+        environment: host.environment(),
+        tags: host.tags(),
+        os: facts.os,
+        kernel: facts.kernel.to_string(),
+        arch: facts.arch.to_string(),
+        package_manager: Some(facts.package_manager),
+        agent_version: facts.agent_version.to_string(),
+        public_key: key_pair(nth).public_key().as_ref().to_vec(),
+        enrolled_at: at,
+        last_scan_at: Some(at),
+        reboot_required: facts.reboot_required,
+        reboot_reasons: facts.reboot_reasons.iter().map(ToString::to_string).collect(),
+        activity: "idle".into(),
+        package_set: Some(digests.installed),
+        update_set: Some(digests.pending),
+        packages: 600,
+        updates: u32::try_from(updates).unwrap(),
+        security_updates: u32::try_from(security).unwrap(),
+        cves: BTreeMap::new(),
+        facts: json!({}),
+        quarantine: None,
+        generation: 1,
+        last_seen_at: at,
+        counter: 1,
+    }
+}
+
+/// A list of 600 packages that nobody has sent before, and the same packed as an agent packs it.
+pub(crate) fn new_list(salt: u64) -> (Digest, Vec<u8>) {
+    let name = |n: u64| format!("lib{:x}-{n}", n.wrapping_mul(2_654_435_761) % 0xffff_ffff);
+    let version = |n: u64| format!("1.{n}.{}-1+deb12u{}", if n == 7 { salt } else { n % 9 }, n % 5);
+    let entries: Vec<_> =
+        (0..600).map(|n| vocab::Installed::new(&name(n), &version(n), "amd64")).collect();
+    let bytes = encode(&entries);
+    (Digest::of(&bytes), zstd::bulk::compress(&bytes, 3).unwrap())
+}

@@ -1,0 +1,80 @@
+//! Row 5: agents whose syncs are held open, what each costs, and all of them at once after a kill -9.
+
+use std::time::Duration;
+
+use crate::client::{Agent, Client};
+use crate::place::{Engine, Place};
+use crate::table::{Line, Table, Target, tell};
+use crate::{clock, fleet};
+
+const AGENTS: u64 = 10_000;
+/// How many connect at once before they are parked; the storm has no such limit.
+const ARRIVING: usize = 200;
+/// 2 GiB for 50,000 agents.
+const KIB_EACH_MAX: f64 = 2.0 * 1024.0 * 1024.0 / 50_000.0;
+
+pub(crate) async fn row5(engine: Engine, table: &mut Table) {
+    let place = Place::new(engine, "held").await;
+    fleet::fill(&place, AGENTS).await;
+    let service = place.serve();
+    let secrets = place.secrets();
+    let mut agents: Vec<Agent> =
+        (0..AGENTS).map(|nth| Agent::new(&secrets, nth, fleet::id(nth))).collect();
+    let settled = Duration::from_secs(5);
+    tokio::time::sleep(settled).await;
+    let before = service.memory_bytes();
+    let mut parked = Vec::with_capacity(agents.len());
+    for some in agents.chunks_mut(ARRIVING) {
+        for agent in some {
+            let mut client = Client::connect(&service.address).await.unwrap();
+            // The first is answered, so that everyone is known; the second is held.
+            client.ask(&agent.sync(0, "")).await.unwrap();
+            client.say(&agent.sync(50, "")).await.unwrap();
+            parked.push(client);
+        }
+    }
+    tokio::time::sleep(settled).await;
+    let each = (service.memory_bytes() - before) / AGENTS as f64 / 1024.0;
+    let held = [(AGENTS, each)];
+    let line = |what, unit, figures, target| Line {
+        row: 5,
+        what,
+        engine: engine.name(),
+        unit,
+        figures,
+        target,
+    };
+    let what = "memory a held agent (2 GiB for 50,000)";
+    tell(what, engine, AGENTS, each, "KiB");
+    table.put(&line(what, "KiB", &held, Target::Most(KIB_EACH_MAX)));
+    let start = clock();
+    let address = service.kill();
+    drop(parked);
+    let service = place.serve_at(&address);
+    let storm = agents.into_iter().map(|mut agent| {
+        let address = address.clone();
+        tokio::spawn(async move {
+            // Nobody waits his turn; a real agent would.
+            for _ in 0..600 {
+                if let Ok(mut client) = Client::connect(&address).await
+                    && client.ask(&agent.sync(0, "")).await.is_ok()
+                {
+                    return true;
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            false
+        })
+    });
+    let mut back = 0;
+    for task in storm.collect::<Vec<_>>() {
+        back += u64::from(task.await.unwrap());
+    }
+    assert_eq!(back, AGENTS, "not everyone came back");
+    let seconds = [(AGENTS, start.elapsed().as_secs_f64())];
+    let what = "10,000 agents back in sync after kill -9";
+    tell(what, engine, AGENTS, seconds[0].1, "s");
+    table.put(&line(what, "s", &seconds, Target::Most(10.0)));
+    drop(service);
+    place.remove().await;
+}

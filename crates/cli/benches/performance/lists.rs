@@ -1,0 +1,192 @@
+//! Rows 3, 4, 6 and 9 on one filled database for each size.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::client::{Client, get};
+use crate::place::{Engine, Place, Service};
+use crate::syncs::Agents;
+use crate::table::{Line, Table, Target, p99, tell};
+use crate::{Asked, SIZES, clock, fleet};
+
+const REQUESTS: usize = 300;
+/// How many new inventories arrive in a second while lists are read.
+const ARRIVING: u64 = 100;
+/// The size at which bytes are counted.
+const WEIGHED: u64 = 10_000;
+
+/// What is asked, and its targets: idle, and while inventories arrive.
+const ASKED: [(&str, &str, Target, Target); 8] = [
+    ("GET /v1/servers", "/v1/servers", Target::Flat(10.0, 0.1), Target::Most(25.0)),
+    ("GET /v1/patches", "/v1/patches", Target::Flat(10.0, 0.1), Target::Most(25.0)),
+    (
+        "GET /v1/servers?status=online",
+        "/v1/servers?status=online",
+        Target::Most(10.0),
+        Target::None,
+    ),
+    (
+        "GET /v1/servers?status=offline",
+        "/v1/servers?status=offline",
+        Target::Most(10.0),
+        Target::None,
+    ),
+    (
+        "GET /v1/servers?environment=staging",
+        "/v1/servers?environment=staging",
+        Target::Most(10.0),
+        Target::None,
+    ),
+    ("GET /v1/servers?os=debian", "/v1/servers?os=debian", Target::Most(10.0), Target::None),
+    ("GET /v1/summary", "/v1/summary", Target::None, Target::None),
+    ("GET /v1/patches/{name}", "/v1/patches/{name}", Target::None, Target::None),
+];
+
+/// Figures by name, each at the sizes that were measured.
+struct Figures {
+    engine: Engine,
+    /// What is the matter with all of them.
+    beside: &'static str,
+    known: BTreeMap<&'static str, Vec<(u64, f64)>>,
+}
+
+impl Figures {
+    fn new(engine: Engine, beside: &'static str) -> Figures {
+        Figures { engine, beside, known: BTreeMap::new() }
+    }
+
+    fn add(&mut self, name: &'static str, size: u64, (figure, unit): (f64, &str)) {
+        tell(&format!("{name}{}", self.beside), self.engine, size, figure, unit);
+        self.known.entry(name).or_default().push((size, figure));
+    }
+
+    fn line(&self, table: &mut Table, row: u32, (name, unit, target): (&str, &str, Target)) {
+        if let Some(figures) = self.known.get(name) {
+            let what = &format!("{name}{}", self.beside);
+            table.put(&Line { row, what, engine: self.engine.name(), unit, figures, target });
+        }
+    }
+}
+
+pub(crate) async fn rows(engine: Engine, asked: &Asked, table: &mut Table) {
+    let mut figures = Figures::new(engine, "");
+    let mut loaded = Figures::new(engine, ", 100 inventories/s");
+    for size in SIZES
+        .into_iter()
+        .filter(|size| *size <= asked.largest && (asked.any(&[3, 4, 6]) || *size == WEIGHED))
+    {
+        let place = Place::new(engine, &size.to_string()).await;
+        let empty = place.bytes().await;
+        fleet::fill(&place, size).await;
+        let service = place.serve();
+        counted(&place, &service, size).await;
+        if asked.has(9) && size == WEIGHED {
+            let bytes = (place.bytes().await - empty) as f64 / size as f64;
+            figures.add("database bytes a server, lists and all", size, (bytes / 1024.0, "KiB"));
+        }
+        let mut agents = Agents::new(&place);
+        agents.greet(&service).await;
+        if asked.has(6) {
+            fleet::heard(&place, size).await;
+            for (what, path, ..) in ASKED {
+                figures.add(what, size, (read(&place, &service, path).await, "ms"));
+            }
+        }
+        if asked.has(3) {
+            let pace = agents.row3(&service).await;
+            figures.add(
+                "syncs with nothing new, beside their client",
+                size,
+                (pace.per_second, "/s"),
+            );
+            figures.add("  p99", size, (pace.p99_ms, "ms"));
+            figures.add("  CPU of the service, each", size, (pace.cpu_ms, "ms"));
+        }
+        let service = if asked.has(4) {
+            let (pace, service) = agents.row4(&place, service).await;
+            figures.add(
+                "new inventories of 600 packages, kill -9 after",
+                size,
+                (pace.per_second, "/s"),
+            );
+            figures.add("  CPU of the service, each inventory", size, (pace.cpu_ms, "ms"));
+            service
+        } else {
+            service
+        };
+        if asked.has(6) {
+            fleet::heard(&place, size).await;
+            let read = async {
+                for (what, path, _, target) in ASKED {
+                    if !matches!(target, Target::None) {
+                        loaded.add(what, size, (read(&place, &service, path).await, "ms"));
+                    }
+                }
+            };
+            let ((), sent) = agents.beside(&service, ARRIVING, read).await;
+            assert!(sent > 0, "no inventory arrived while lists were read");
+        }
+        drop(service);
+        place.remove().await;
+    }
+    let line = |table: &mut Table, row, what| figures.line(table, row, what);
+    line(table, 3, ("syncs with nothing new, beside their client", "/s", Target::Least(20_000.0)));
+    line(table, 3, ("  p99", "ms", Target::Most(10.0)));
+    line(table, 3, ("  CPU of the service, each", "ms", Target::Most(0.1)));
+    line(
+        table,
+        4,
+        ("new inventories of 600 packages, kill -9 after", "/s", Target::Least(1_000.0)),
+    );
+    line(table, 4, ("  CPU of the service, each inventory", "ms", Target::Most(1.5)));
+    for (what, _, target, _) in ASKED {
+        line(table, 6, (what, "ms", target));
+    }
+    for (what, _, _, target) in ASKED {
+        loaded.line(table, 6, (what, "ms", target));
+    }
+    line(table, 9, ("database bytes a server, lists and all", "KiB", Target::Most(8.0)));
+}
+
+/// Waits until the patches of the whole fleet are counted.
+async fn counted(place: &Place, service: &Service, size: u64) {
+    let mut client = Client::connect(&service.address).await.unwrap();
+    let request = get(&place.key, "/v1/summary");
+    for _ in 0..1_200 {
+        let seen: Value = serde_json::from_slice(&client.ask(&request).await.unwrap()).unwrap();
+        assert_eq!(seen["servers"]["total"], size);
+        if seen["servers"]["with_updates"].as_u64() > Some(0) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("the patches of {size} servers were never counted");
+}
+
+/// The p99 of one request, over and over on one connection, in milliseconds.
+async fn read(place: &Place, service: &Service, path: &str) -> f64 {
+    let mut client = Client::connect(&service.address).await.unwrap();
+    let path = match path {
+        "/v1/patches/{name}" => format!("/v1/patches/{}", most_wanted(place, &mut client).await),
+        path => path.to_owned(),
+    };
+    let request = get(&place.key, &path);
+    let mut millis = Vec::with_capacity(REQUESTS);
+    for _ in 0..REQUESTS {
+        let start = clock();
+        let body = client.ask(&request).await.unwrap();
+        millis.push(start.elapsed().as_secs_f64() * 1e3);
+        assert!(body.len() > 20, "{path} answered nothing");
+    }
+    p99(millis)
+}
+
+async fn most_wanted(place: &Place, client: &mut Client) -> String {
+    let body = client.ask(&get(&place.key, "/v1/patches?limit=500")).await.unwrap();
+    let seen: Value = serde_json::from_slice(&body).unwrap();
+    let rows = seen["data"].as_array().unwrap().iter();
+    let most = rows.max_by_key(|row| row["affected_servers"].as_u64()).unwrap();
+    most["package_name"].as_str().unwrap().to_owned()
+}

@@ -1,0 +1,131 @@
+//! What the service carries, measured from outside: the real binary, real sockets, both databases, fleets of 1,000 to
+//! 100,000 servers. `cargo xtask bench row6` runs the rows whose name contains the word; the rows are those of the
+//! list of targets (2 patching, 3 syncs, 4 inventories, 5 held agents, 6 lists, 9 bytes, 10 schedules).
+//!
+//! Every row checks that the work was done. Times are of this machine at this moment: the load stands beside them, and
+//! CPU seconds are those of the service alone (PostgreSQL's own are not in them).
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a bench speaks and may stop")]
+
+mod client;
+mod fleet;
+mod held;
+mod lists;
+mod patching;
+mod place;
+mod schedules;
+mod syncs;
+mod table;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use jiff::Timestamp;
+use place::Engine;
+use table::Table;
+
+/// The sizes of the fleets.
+const SIZES: [u64; 3] = [1_000, 10_000, 100_000];
+
+/// Which rows were asked for, and fleets of up to which size (`--largest 10000`).
+struct Asked {
+    rows: Vec<String>,
+    largest: u64,
+}
+
+impl Asked {
+    /// What the words of the command line mean, or which of them means nothing.
+    fn read(words: impl IntoIterator<Item = String>) -> Result<Asked, String> {
+        let mut asked = Asked { rows: Vec::new(), largest: u64::MAX };
+        let mut words = words.into_iter();
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--bench" => {}
+                "--largest" => {
+                    let size = words.next().ok_or("--largest wants a number of servers")?;
+                    asked.largest = size.parse().map_err(|_| format!("`{size}` is no number"))?;
+                }
+                word if word.starts_with('-') => return Err(format!("there is no option {word}")),
+                _ => asked.rows.push(word),
+            }
+        }
+        Ok(asked)
+    }
+
+    fn has(&self, row: u32) -> bool {
+        let name = format!("row{row}");
+        let named = |word: &String| {
+            if word.starts_with("row") { *word == name } else { name.contains(word.as_str()) }
+        };
+        self.rows.is_empty() || self.rows.iter().any(named)
+    }
+
+    fn any(&self, rows: &[u32]) -> bool {
+        rows.iter().any(|row| self.has(*row))
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    // `cargo test --all-targets` runs this too, and has no use for figures.
+    if !arguments.iter().any(|argument| argument == "--bench") {
+        return ExitCode::SUCCESS;
+    }
+    let asked = match Asked::read(arguments) {
+        Ok(asked) => asked,
+        Err(wrong) => {
+            println!("{wrong}");
+            return ExitCode::from(2);
+        }
+    };
+    if !asked.any(&[2, 3, 4, 5, 6, 9, 10]) {
+        return ExitCode::SUCCESS;
+    }
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    allow_files();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(all(&asked));
+    ExitCode::SUCCESS
+}
+
+async fn all(asked: &Asked) {
+    let mut engines = vec![Engine::Sqlite];
+    match std::env::var_os("FLEETMEND_TEST_POSTGRES") {
+        Some(_) => engines.push(Engine::Postgres),
+        None => println!("skipped: FLEETMEND_TEST_POSTGRES is not set, so there is SQLite alone"),
+    }
+    let mut table = Table::default();
+    for engine in &engines {
+        if asked.has(2) {
+            patching::row2(*engine, asked, &mut table).await;
+        }
+        if asked.any(&[3, 4, 6, 9]) {
+            lists::rows(*engine, asked, &mut table).await;
+        }
+        if asked.has(5) {
+            held::row5(*engine, &mut table).await;
+        }
+        if asked.has(10) {
+            schedules::row10(*engine, &mut table).await;
+        }
+    }
+    table.end();
+}
+
+#[expect(clippy::disallowed_methods, reason = "a bench measures time")]
+fn clock() -> Instant {
+    Instant::now()
+}
+
+#[expect(clippy::disallowed_methods, reason = "a bench makes things that are new")]
+fn now() -> Timestamp {
+    Timestamp::from_microsecond(Timestamp::now().as_microsecond()).unwrap()
+}
+
+/// Every agent has a connection, and a connection is a file, here and in the service.
+fn allow_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = Some(limit.maximum.unwrap_or(65_536).min(65_536));
+    setrlimit(Resource::Nofile, limit).unwrap();
+}

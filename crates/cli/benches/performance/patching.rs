@@ -1,0 +1,107 @@
+//! Row 2: what the service spends on a server that is patched, from the order to the last result.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use swarm::behave::Nature;
+use swarm::{Config, Swarm};
+
+use crate::place::{Engine, Place, Service};
+use crate::table::{Line, Table, Target, tell};
+use crate::{Asked, clock};
+
+const SIZES: [u64; 2] = [1_000, 10_000];
+
+pub(crate) async fn row2(engine: Engine, asked: &Asked, table: &mut Table) {
+    let (mut cpu, mut seconds, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
+    for size in SIZES.into_iter().filter(|size| *size <= asked.largest) {
+        let place = Place::new(engine, &format!("patch{size}")).await;
+        let empty = place.bytes().await;
+        let service = place.serve();
+        let operator = Operator::new(&place, &service);
+        let token = operator.post("/v1/enrollment-tokens", json!({"name": "fleet"})).await;
+        let token = token["token"].as_str().unwrap().parse().unwrap();
+        let nature = Nature { seed: 7, fail: 0.0, crash: 0.0, offline: 0.0, speed: 1_000.0 };
+        let fleet = Swarm::start(Config { nature, ..Config::new(&operator.url, token, size) });
+        let fleet = fleet.unwrap();
+        fleet.wait_until_enrolled().await.unwrap();
+        let quiet = |seen: &Value| {
+            seen["servers"]["total"] == size && seen["servers"]["with_updates"].as_u64() > Some(0)
+        };
+        operator.until("/v1/summary", quiet).await;
+        settled(&fleet).await;
+        let ids: Vec<_> = (0..fleet.len()).map(|agent| fleet.server_id(agent).unwrap()).collect();
+        let order = json!({"server_ids": ids, "packages": [], "reboot": "if_required",
+            "max_parallel": size, "security_only": false, "canary": 0});
+        let (start, before) = (clock(), service.cpu_seconds());
+        let batch = operator.post("/v1/batches", order).await;
+        let path = format!("/v1/batches/{}", batch["id"].as_str().unwrap());
+        let seen = operator.until(&path, |seen| !seen["finished_at"].is_null()).await;
+        let done = ["succeeded", "no_change"].iter();
+        let done: u64 = done.map(|state| seen["progress"][state].as_u64().unwrap()).sum();
+        assert_eq!(done, size, "{seen}");
+        assert!(fleet.ledger().effects() > 0 && fleet.ledger().violations().is_empty());
+        let (took, spent) = (start.elapsed().as_secs_f64(), service.cpu_seconds() - before);
+        tell("CPU of the service a server patched", engine, size, spent * 1e3 / size as f64, "ms");
+        tell("  the whole batch, beside its agents", engine, size, took, "s");
+        seconds.push((size, took));
+        cpu.push((size, spent * 1e3 / size as f64));
+        drop(fleet);
+        drop(service);
+        bytes.push((size, (place.bytes().await - empty) as f64 / size as f64 / 1024.0));
+        place.remove().await;
+    }
+    let engine = engine.name();
+    let mut put = |row, what, unit, figures: &[(u64, f64)], target| {
+        table.put(&Line { row, what, engine, unit, figures, target });
+    };
+    put(2, "CPU of the service a server patched", "ms", &cpu, Target::Most(3.0));
+    put(2, "  the whole batch, beside its agents", "s", &seconds, Target::None);
+    put(9, "database bytes a server after it, with audit and logs", "KiB", &bytes, Target::None);
+}
+
+/// Waits until every agent's lists have arrived and the syncs are held.
+async fn settled(fleet: &Swarm) {
+    let mut last = fleet.counts().syncs;
+    for _ in 0..120 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let syncs = fleet.counts().syncs;
+        if syncs - last <= fleet.len() as u64 / 20 {
+            return;
+        }
+        last = syncs;
+    }
+    panic!("the agents never came to rest");
+}
+
+struct Operator {
+    http: reqwest::Client,
+    key: String,
+    url: String,
+}
+
+impl Operator {
+    fn new(place: &Place, service: &Service) -> Operator {
+        let (key, url) = (place.key.clone(), format!("http://{}", service.address));
+        Operator { http: reqwest::Client::new(), key, url }
+    }
+
+    async fn post(&self, path: &str, body: Value) -> Value {
+        let answer = self.http.post(format!("{}{path}", self.url)).bearer_auth(&self.key);
+        let answer = answer.json(&body).send().await.unwrap();
+        assert!(answer.status().is_success(), "{}", answer.text().await.unwrap());
+        answer.json().await.unwrap()
+    }
+
+    async fn until(&self, path: &str, enough: impl Fn(&Value) -> bool) -> Value {
+        for _ in 0..1_200 {
+            let answer = self.http.get(format!("{}{path}", self.url)).bearer_auth(&self.key);
+            let seen: Value = answer.send().await.unwrap().json().await.unwrap();
+            if enough(&seen) {
+                return seen;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("{path} never came to what it should");
+    }
+}

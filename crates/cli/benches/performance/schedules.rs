@@ -1,0 +1,98 @@
+//! Row 10: ten thousand schedules with one and the same instant.
+
+use std::time::Duration;
+
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+use store::schedules::{self, Schedule};
+use vocab::{OrgId, ScheduleId, Selector};
+
+use crate::place::{Engine, Place};
+use crate::table::{Line, Table, Target, tell};
+use crate::{fleet, now};
+
+const SCHEDULES: u64 = 10_000;
+const SERVERS: u64 = 1_000;
+
+pub(crate) async fn row10(engine: Engine, table: &mut Table) {
+    let place = Place::new(engine, "schedules").await;
+    fleet::fill(&place, SERVERS).await;
+    let due = full_minute();
+    add(&place, due).await;
+    place.analyze().await;
+    fleet::heard(&place, SERVERS).await;
+    let service = place.serve();
+    let left = due.duration_since(now()).try_into().unwrap_or(Duration::ZERO);
+    assert!(left > Duration::from_secs(10), "the service needs a while to take the lead");
+    tokio::time::sleep(left).await;
+    // What is committed is what others see: their eyes say when it was.
+    let mut seen = Vec::new();
+    while seen.last().is_none_or(|(_, runs)| *runs < SCHEDULES as i64) {
+        let runs = place.number("select count(*) from runs").await;
+        let late = now().duration_since(due).as_secs_f64() * 1e3;
+        assert!(late < 120_000.0, "{runs} of {SCHEDULES} started in two minutes");
+        seen.push((late, runs));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let share = SCHEDULES as i64 * 99 / 100;
+    let late = seen.iter().find(|(_, runs)| *runs >= share).map(|(late, _)| *late).unwrap();
+    let once = "select count(*) from (select schedule_id from runs group by schedule_id) once";
+    assert_eq!(place.number(once).await, SCHEDULES as i64, "each exactly once");
+    assert_eq!(place.number("select count(*) from runs").await, SCHEDULES as i64);
+    assert_eq!(place.number("select count(*) from rollouts").await, SCHEDULES as i64);
+    let (what, figures) =
+        ("p99 lateness of 10,000 schedules, one server each", [(SCHEDULES, late)]);
+    tell(what, engine, SERVERS, late, "ms");
+    let target = Target::Most(250.0);
+    table.put(&Line {
+        row: 10,
+        what,
+        engine: engine.name(),
+        unit: "ms",
+        figures: &figures,
+        target,
+    });
+    drop(service);
+    place.remove().await;
+}
+
+/// The next full minute that leaves time to make ready.
+fn full_minute() -> Timestamp {
+    let soon = now() + SignedDuration::from_secs(40);
+    Timestamp::from_second((soon.as_second() / 60 + 1) * 60).unwrap()
+}
+
+async fn add(place: &Place, due: Timestamp) {
+    let db = place.db().await;
+    let all: Vec<u64> = (0..SCHEDULES).collect();
+    for some in all.chunks(1_000) {
+        let mut tx = db.begin().await.unwrap();
+        for nth in some {
+            schedules::create(&mut tx, &schedule(place.org, *nth, due)).await.unwrap();
+        }
+        tx.commit().await.unwrap();
+    }
+    db.close().await;
+}
+
+fn schedule(org_id: OrgId, nth: u64, due: Timestamp) -> Schedule {
+    let at = due.to_zoned(TimeZone::UTC);
+    let cron = format!("{} {} {} {} *", at.minute(), at.hour(), at.day(), at.month());
+    let server = fleet::id(nth % SERVERS);
+    Schedule {
+        id: ScheduleId::new(due, u128::from(nth)),
+        org_id,
+        name: format!("schedule {nth}"),
+        description: String::new(),
+        enabled: true,
+        cron: cron.parse().unwrap(),
+        timezone: "UTC".parse().unwrap(),
+        targets: Selector::read(&json!({"server_ids": [server]})).unwrap(),
+        options: json!({}),
+        next_run_at: Some(due),
+        created_at: now(),
+        updated_at: now(),
+        generation: 1,
+    }
+}

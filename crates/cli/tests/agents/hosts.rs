@@ -1,0 +1,155 @@
+//! A service on the loopback, its operator, and agents as they run on hosts.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use lab::apt::Server;
+use serde_json::{Value, json};
+
+/// How often an operator looks before something is said never to come: some two minutes.
+const LOOKS_MAX: u32 = 6_000;
+
+/// A service with a data directory of its own, and an operator with the first key.
+pub(crate) struct Service {
+    pub(crate) child: Child,
+    dir: PathBuf,
+    http: reqwest::Client,
+    key: String,
+    pub(crate) url: String,
+}
+
+impl Service {
+    pub(crate) fn start() -> Service {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("fleetmend_agents_{}_{number}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
+        let data = dir.join("data").to_string_lossy().into_owned();
+        std::fs::create_dir_all(&dir).unwrap();
+        let made = fleetmend(&["init", "--data-dir", &data, "--org", "Acme", "--json"]);
+        let made = { made }.output().unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let made: Value = serde_json::from_slice(&made.stdout).unwrap();
+        let mut child = fleetmend(&["server", "--data-dir", &data, "--listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let url = line.trim().strip_prefix("fleetmend serves on ").unwrap().to_owned();
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        let key = made["api_key"].as_str().unwrap().to_owned();
+        Service { child, dir, http, key, url }
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Value {
+        let request = self.http.post(format!("{}{path}", self.url)).bearer_auth(&self.key);
+        let answer = request.json(&body).send().await.unwrap();
+        assert!(answer.status().is_success(), "{}", answer.text().await.unwrap());
+        answer.json().await.unwrap()
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Value {
+        let request = self.http.get(format!("{}{path}", self.url)).bearer_auth(&self.key);
+        request.send().await.unwrap().json().await.unwrap()
+    }
+
+    /// A token that lets hosts in.
+    pub(crate) async fn token(&self) -> String {
+        let made = self.post("/v1/enrollment-tokens", json!({})).await;
+        made["token"].as_str().unwrap().to_owned()
+    }
+
+    /// Looks again and again until `enough`, with `meanwhile` before each look, and answers with what it
+    /// then saw.
+    pub(crate) async fn until(
+        &self,
+        path: &str,
+        mut meanwhile: impl FnMut(),
+        enough: impl Fn(&Value) -> bool,
+    ) -> Value {
+        for _ in 0..LOOKS_MAX {
+            meanwhile();
+            let seen = self.get(path).await;
+            if enough(&seen) {
+                return seen;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("it never came: {}", self.get(path).await);
+    }
+
+    /// The ids of the servers, once there are so many and each has told of updates.
+    pub(crate) async fn servers(&self, count: usize, meanwhile: impl FnMut()) -> Vec<String> {
+        let known = |seen: &Value| {
+            let servers = seen["data"].as_array().unwrap();
+            let scanned = |row: &&Value| row["summary"]["updates"].as_u64() > Some(0);
+            servers.iter().filter(scanned).count() == count
+        };
+        let seen = self.until("/v1/servers?limit=500", meanwhile, known).await;
+        let servers = seen["data"].as_array().unwrap();
+        servers.iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn fleetmend(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fleetmend"));
+    command.args(args).env_clear().stdin(Stdio::null());
+    command
+}
+
+/// A system under a directory with an agent of its own, which ends with it.
+pub(crate) struct Host {
+    pub(crate) server: Server,
+    pub(crate) child: Child,
+}
+
+impl Host {
+    /// Joins and keeps in touch.
+    pub(crate) fn join(service: &Service, token: &str, server: Server) -> Host {
+        let command = |word: &str| {
+            let mut command = Command::new(agent());
+            command.arg(word).arg("--root").arg(server.root.dir()).env_clear();
+            command.stdin(Stdio::null()).stdout(Stdio::null());
+            command
+        };
+        let joined = command("enroll").args(["--server", &service.url, "--token", token]).status();
+        assert!(joined.unwrap().success(), "it does not join");
+        let child = command("run").spawn().unwrap();
+        Host { server, child }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The agent's program, which lies beside the service's unless `FLEETMEND_TEST_AGENT` names another.
+pub(crate) fn agent() -> PathBuf {
+    if let Some(other) = std::env::var_os("FLEETMEND_TEST_AGENT") {
+        return PathBuf::from(other);
+    }
+    let beside = Path::new(env!("CARGO_BIN_EXE_fleetmend")).with_file_name("fleetmend-agent");
+    assert!(
+        beside.is_file(),
+        "{} is missing: `cargo build -p agent` makes it, as does a test of the whole workspace",
+        beside.display()
+    );
+    beside
+}

@@ -1,0 +1,232 @@
+//! Agents that are killed in the middle of an upgrade, at instants spread over its whole length.
+//!
+//! Several systems at once, each in a thread of its own with a service of its own. An upgrade that is left
+//! alone says how long one takes; after that each is cut at another share of that time. Two thirds of the
+//! instants are in the installation itself, which is where something can be left half done.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use lab::apt::{Deb, Pocket, Repo, Server};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::support::{Fleet, Host, batch_path, moves};
+
+const ROOTS: u32 = 4;
+const KILLS_A_ROOT: u32 = 13;
+
+/// A system with a package of which there is always one more version.
+struct Patient {
+    repo: Repo,
+    server: Server,
+    fleet: Fleet,
+    host: Host,
+    version: u32,
+    /// How long an upgrade takes until its installation begins, and how long that takes.
+    takes: (Duration, Duration),
+}
+
+impl Patient {
+    fn new() -> Option<Patient> {
+        let repo = Repo::with(&[(Pocket::Stable, Deb::new("quick", "1.0"))])?;
+        let server = Server::having(&repo, &["quick"])?;
+        let fleet = Fleet::new();
+        let host = Host::joined(&fleet, server.root.dir());
+        fleet.scanned(&host.id);
+        let takes = (Duration::ZERO, Duration::ZERO);
+        let mut patient = Patient { repo, server, fleet, host, version: 0, takes };
+        let task = patient.upgrade(|patient, began| {
+            patient.wait_for_installation();
+            patient.takes.0 = began.elapsed();
+            patient.fleet.until_true("the installation ends", || patient.stage() != "installing");
+            patient.takes.1 = began.elapsed() - patient.takes.0;
+        });
+        assert_eq!(task["state"], "succeeded", "{task}");
+        Some(patient)
+    }
+
+    /// Publishes one more version, orders it, and lets something happen meanwhile; the task, ended.
+    fn upgrade(&mut self, meanwhile: impl FnOnce(&mut Patient, Instant)) -> Value {
+        self.version += 1;
+        let deb = Deb::new("quick", &self.now_there()).before_unpack("sleep 0.1").counts_runs();
+        let deb = deb.script("sleep 0.1");
+        self.repo.add(&[(Pocket::Updates, deb)]);
+        let began = Instant::now();
+        let path = format!("/v1/servers/{}/patch", self.host.id);
+        let batch = self.fleet.post(&path, &json!({"packages": ["quick"]}));
+        meanwhile(self, began);
+        let seen = self.fleet.until(&batch_path(&batch), |seen| !seen["finished_at"].is_null());
+        seen["results"][0].clone()
+    }
+
+    fn wait_for_installation(&self) {
+        let stages = ["dispatched", "preflight", "downloading"];
+        let mut seen = false;
+        self.fleet.until_true("the installation begins", || {
+            let stage = self.stage();
+            seen |= stages.contains(&stage.as_str());
+            stage == "installing" || (seen && stage == "none")
+        });
+    }
+
+    /// Waits for a share of the order that began then.
+    fn wait(&self, share: f64, began: Instant) {
+        let within = share * 3.0 - 1.0;
+        if within < 0.0 {
+            self.fleet.until_instant(began + self.takes.0.mul_f64(share * 3.0));
+        } else {
+            self.wait_for_installation();
+            self.fleet.until_instant(Instant::now() + self.takes.1.mul_f64(within / 2.0));
+        }
+    }
+
+    fn now_there(&self) -> String {
+        format!("1.{}", self.version)
+    }
+
+    /// How far the order is that has not ended, as the agent's journal has it.
+    fn stage(&self) -> String {
+        let orders = self.server.root.path("/var/lib/fleetmend-agent/orders");
+        let open = std::fs::read_dir(orders).into_iter().flatten().flatten().find_map(|order| {
+            let text = std::fs::read(order.path().join("journal.json")).ok()?;
+            let journal: Value = serde_json::from_slice(&text).unwrap();
+            journal["result"].is_null().then(|| journal["stage"].as_str().unwrap().to_owned())
+        });
+        open.unwrap_or_else(|| "none".to_owned())
+    }
+
+    fn audit(&self) -> String {
+        self.server.root.run("dpkg", &["--audit"]).text
+    }
+}
+
+/// Lets a story run on several systems at once. It is told which instants are its own, from 0 to 1, and
+/// says what it found at each of them. All that was found is answered; nothing if there is no lab here.
+fn on_several<T: Send + 'static>(story: fn(Patient, Vec<f64>) -> Vec<T>) -> Option<Vec<T>> {
+    let run = |root: u32| {
+        std::thread::spawn(move || {
+            let patient = Patient::new()?;
+            let all = f64::from(ROOTS * KILLS_A_ROOT);
+            let mine = (0..KILLS_A_ROOT).map(|kill| f64::from(kill * ROOTS + root) / all);
+            Some(story(patient, mine.collect()))
+        })
+    };
+    let threads: Vec<_> = (0..ROOTS).map(run).collect();
+    let mut found = Vec::new();
+    for thread in threads {
+        found.extend(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+    }
+    Some(found)
+}
+
+#[test]
+fn an_agent_that_is_killed_at_any_instant_tells_the_truth_and_the_script_ran_once() {
+    let stages = on_several(|mut patient, instants| {
+        let mut stages = Vec::new();
+        for share in instants {
+            let before = patient.now_there();
+            let task = patient.upgrade(|patient, began| {
+                patient.wait(share, began);
+                patient.host.kill();
+                stages.push(patient.stage());
+                patient.host.start();
+            });
+            let at = format!("killed at {share:.2}: {task}");
+            assert_eq!(task["state"], "succeeded", "{at}");
+            assert_eq!(moves(&task), [format!("quick {before} > {}", patient.now_there())], "{at}");
+            assert_eq!(patient.server.version("quick").unwrap(), patient.now_there(), "{at}");
+            assert_eq!(patient.audit(), "", "{at}");
+        }
+        let expected: Vec<String> = (1..=patient.version).map(|n| format!("1.{n}")).collect();
+        assert_eq!(patient.server.runs("quick"), expected, "each ran exactly once");
+        stages
+    });
+    let Some(stages) = stages else { return };
+    println!("killed while it was {stages:?}");
+    for stage in ["preflight", "installing"] {
+        assert!(stages.iter().any(|seen| seen == stage), "none was killed in {stage}: {stages:?}");
+    }
+}
+
+/// As by a power cut, but for the disk: agent, supervisor, apt, dpkg and the script end at once.
+#[test]
+fn a_system_that_is_cut_off_at_any_instant_is_repaired_or_reported_and_never_silently_broken() {
+    let found = on_several(|mut patient, instants| {
+        let mut found = Vec::new();
+        for share in instants {
+            let before = patient.server.version("quick").unwrap();
+            let mut left = (String::new(), false);
+            let task = patient.upgrade(|patient, began| {
+                patient.wait(share, began);
+                kill_all(patient.host.pid());
+                patient.host.kill();
+                left = (patient.stage(), patient.server.version("quick").unwrap().contains('('));
+                patient.host.start();
+            });
+            let at = format!("cut off at {share:.2}: {task}");
+            let there = patient.server.version("quick").unwrap();
+            let state = task["state"].as_str().unwrap();
+            match state {
+                "succeeded" => {
+                    assert_eq!(moves(&task), [format!("quick {before} > {there}")], "{at}");
+                    assert_eq!(there, patient.now_there(), "{at}");
+                    assert_eq!(patient.audit(), "", "{at}");
+                }
+                "failed" => {
+                    assert!(task["result"]["failure_code"].is_string(), "{at}");
+                    assert!(!task["result"]["message"].as_str().unwrap().is_empty(), "{at}");
+                }
+                other => panic!("{other}, {at}"),
+            }
+            found.push((left, state.to_owned()));
+        }
+        let task = patient.upgrade(|_, _| ());
+        assert_eq!(task["state"], "succeeded", "{task}");
+        assert_eq!(patient.audit(), "");
+        found
+    });
+    let Some(found) = found else { return };
+    println!(
+        "cut off while it was, whether that left something half done, and what came: {found:?}"
+    );
+    assert!(
+        found.iter().any(|((_, half_done), _)| *half_done),
+        "nothing was ever half done: {found:?}"
+    );
+}
+
+/// Ends a process and whoever descends from it. All are stopped first, until no more come: so nobody
+/// starts another while the others die.
+fn kill_all(process: i32) {
+    let mut stopped = BTreeMap::new();
+    loop {
+        let new: Vec<i32> =
+            descendants(process).into_iter().filter(|pid| !stopped.contains_key(pid)).collect();
+        if new.is_empty() {
+            break;
+        }
+        for pid in new {
+            stopped.insert(pid, kill(Pid::from_raw(pid), Signal::SIGSTOP));
+        }
+    }
+    for pid in stopped.keys() {
+        // One that has ended in the meantime needs no more.
+        let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+    }
+}
+
+/// A process and whoever was started by it, or by those.
+fn descendants(of: i32) -> Vec<i32> {
+    let mut all = vec![of];
+    let threads = std::fs::read_dir(Path::new("/proc").join(of.to_string()).join("task"));
+    for thread in threads.into_iter().flatten().flatten() {
+        let children = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        let children = children.split_whitespace().map(|pid| pid.parse::<i32>().unwrap());
+        all.extend(children.flat_map(descendants));
+    }
+    all
+}

@@ -1,0 +1,144 @@
+//! A host's life in a fleet: it joins, is away, is limited by its own administrator, is removed.
+
+use lab::apt::{Deb, Pocket, Repo, Server};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::service::Dir;
+use crate::support::{Fleet, Host, batch_path, moves, text};
+
+/// A Debian server with one update pending.
+fn server() -> Option<Server> {
+    let repo = Repo::with(&[
+        (Pocket::Stable, Deb::new("hello", "1.0")),
+        (Pocket::Security, Deb::new("hello", "1.1").counts_runs()),
+    ])?;
+    Server::having(&repo, &["hello"])
+}
+
+fn order() -> Value {
+    json!({"packages": ["hello"]})
+}
+
+#[test]
+fn a_removed_host_goes_dormant_and_comes_back_only_as_a_new_server() {
+    let Some(server) = server() else { return };
+    let fleet = Fleet::new();
+    let mut host = Host::joined(&fleet, server.root.dir());
+    fleet.scanned(&host.id);
+    let (status, _) = fleet.ask(Method::DELETE, &format!("/v1/servers/{}", host.id), None);
+    assert_eq!(status, 204);
+    assert!(host.ended(&fleet), "{}", host.words());
+    let (status, _) =
+        fleet.ask(Method::POST, &format!("/v1/servers/{}/patch", host.id), Some(&order()));
+    assert_eq!(status, 404);
+    // Whoever starts it again gets the same answer, and nothing else happens.
+    host.start();
+    assert!(host.ended(&fleet));
+    assert!(host.words().contains("removed this host at"), "{}", host.words());
+    let shown = text(&host.say(&["status"]).stdout);
+    assert!(shown.contains("removed by its server"), "{shown}");
+    assert_eq!(server.version("hello").unwrap(), "1.0");
+
+    let before = host.id.clone();
+    host.enroll(&fleet);
+    assert_ne!(host.id, before);
+    host.start();
+    let task = fleet.patched(&host.id, &order());
+    assert_eq!(moves(&task), ["hello 1.0 > 1.1"], "{task}");
+    let listed = fleet.get("/v1/servers");
+    let ids: Vec<_> = listed["data"].as_array().unwrap().iter().map(|row| &row["id"]).collect();
+    assert_eq!(ids, [&json!(host.id)]);
+    assert!(host.stop());
+}
+
+#[test]
+fn an_order_given_while_the_agent_is_away_is_carried_out_when_it_is_back() {
+    let Some(server) = server() else { return };
+    let fleet = Fleet::new();
+    let mut host = Host::joined(&fleet, server.root.dir());
+    fleet.scanned(&host.id);
+    assert!(host.stop(), "{}", host.words());
+    let shown = text(&host.say(&["status"]).stdout);
+    assert!(shown.contains("not running"), "{shown}");
+    let batch = fleet.post(&format!("/v1/servers/{}/patch", host.id), &order());
+    // It is on its way, and nobody has taken it.
+    let seen = fleet.until(&batch_path(&batch), |seen| {
+        ["waiting", "dispatched"].contains(&seen["results"][0]["state"].as_str().unwrap())
+    });
+    assert_eq!(seen["finished_at"], Value::Null);
+    assert_eq!(server.version("hello").unwrap(), "1.0");
+    host.start();
+    let seen = fleet.until(&batch_path(&batch), |seen| !seen["finished_at"].is_null());
+    let task = &seen["results"][0];
+    assert_eq!(
+        (&task["state"], moves(task)),
+        (&json!("succeeded"), vec!["hello 1.0 > 1.1".to_owned()])
+    );
+    assert_eq!(server.runs("hello"), ["1.1"]);
+    let shown = text(&host.say(&["status"]).stdout);
+    assert!(shown.contains("running, "), "{shown}");
+}
+
+#[test]
+fn what_the_administrator_of_the_host_forbids_is_refused_by_name() {
+    let Some(server) = server() else { return };
+    let fleet = Fleet::new();
+    let host = Host::joined(&fleet, server.root.dir());
+    server.root.write("/etc/fleetmend/limits.toml", "frozen = true\n");
+    let task = fleet.patched(&host.id, &order());
+    assert_eq!(task["state"], "failed", "{task}");
+    assert_eq!(task["result"]["failure_code"], "rejected_by_agent");
+    let message = task["result"]["message"].as_str().unwrap();
+    assert!(message.contains("frozen"), "{message}");
+    assert_eq!(server.version("hello").unwrap(), "1.0");
+    server.root.write("/etc/fleetmend/limits.toml", "frozen = flase\n");
+    let task = fleet.patched(&host.id, &order());
+    assert_eq!(task["result"]["failure_code"], "rejected_by_agent", "{task}");
+    server.root.write("/etc/fleetmend/limits.toml", "exclude = [\"hel*\"]\n");
+    let task = fleet.patched(&host.id, &order());
+    assert_eq!(task["state"], "skipped", "{task}");
+    assert_eq!(server.version("hello").unwrap(), "1.0");
+    server.root.write("/etc/fleetmend/limits.toml", "frozen = false\n");
+    let task = fleet.patched(&host.id, &order());
+    assert_eq!(moves(&task), ["hello 1.0 > 1.1"], "{task}");
+}
+
+/// A certificate of the service's own making, in files.
+fn certificate(dir: &Dir, name: &str) -> (Vec<u8>, String, String) {
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let path = |end: &str| dir.0.join(format!("{name}.{end}")).to_str().unwrap().to_owned();
+    std::fs::write(path("cert"), made.cert.pem()).unwrap();
+    std::fs::write(path("key"), made.signing_key.serialize_pem()).unwrap();
+    (made.cert.der().to_vec(), path("cert"), path("key"))
+}
+
+#[test]
+fn a_service_that_signed_its_certificate_itself_is_known_by_the_token_and_an_impostor_is_not() {
+    let Some(server) = server() else { return };
+    let dir = Dir::new();
+    let secure = |name: &str| {
+        let (der, cert, key) = certificate(&dir, name);
+        let ours = [reqwest::Certificate::from_der(&der).unwrap()];
+        let client = reqwest::Client::builder().tls_certs_only(ours);
+        Fleet::with(&["--tls-cert", &cert, "--tls-key", &key], client)
+    };
+    let (fleet, impostor) = (secure("ours"), secure("theirs"));
+    assert!(fleet.service.address.starts_with("https://"));
+    let mut host = Host::stranger(&fleet, server.root.dir());
+    let token = fleet.token();
+    let said = host.say(&["enroll", "--server", &impostor.service.address, "--token", &token]);
+    assert_eq!(said.status.code(), Some(1));
+    let words = text(&said.stderr);
+    assert!(words.contains("not the server that the token names"), "{words}");
+    assert_eq!(impostor.get("/v1/servers")["meta"]["total"], 0);
+    let plain = fleet.service.address.replace("https", "http");
+    let said = host.say(&["enroll", "--server", &plain, "--token", &token]);
+    assert!(text(&said.stderr).contains("https://"), "{}", text(&said.stderr));
+
+    host.enroll(&fleet);
+    host.start();
+    let task = fleet.patched(&host.id, &order());
+    assert_eq!(moves(&task), ["hello 1.0 > 1.1"], "{task}");
+    assert!(fleet.text(task["result"]["log"].as_str().unwrap()).contains("Setting up hello"));
+}

@@ -1,0 +1,123 @@
+//! The same story for dnf, zypper and pacman: enrolled, seen, patched exactly as asked.
+
+use std::path::Path;
+
+use lab::rpm::{Advisory, Manager, Package, Repo};
+use serde_json::{Value, json};
+
+use crate::support::{Fleet, Host, moves, package};
+
+/// A server of any kind with `plain`, `risky` (its update mends a flaw where such things are told), `third` and
+/// `held`, each in version 1.0-1 with 1.1-1 pending.
+struct World<'a> {
+    fleet: Fleet,
+    host: Host,
+    database: &'a dyn Fn() -> Vec<String>,
+    tells_security: bool,
+}
+
+impl<'a> World<'a> {
+    fn of(root: &Path, tells_security: bool, database: &'a dyn Fn() -> Vec<String>) -> World<'a> {
+        let fleet = Fleet::new();
+        let host = Host::joined(&fleet, root);
+        World { fleet, host, database, tells_security }
+    }
+
+    /// What an order did: its task, and the lines of the package database that came.
+    #[track_caller]
+    fn patched(&self, order: &Value) -> (Value, Vec<String>) {
+        let before = (self.database)();
+        let task = self.fleet.patched(&self.host.id, order);
+        let after = (self.database)();
+        assert_eq!(before.len(), after.len(), "nothing is added and nothing is removed");
+        (task, after.into_iter().filter(|line| !before.contains(line)).collect())
+    }
+
+    /// The story. `blocked`: how this manager says that `held` is not to be touched.
+    #[track_caller]
+    fn is_seen_and_patched_exactly_as_asked(&self, manager: &str, blocked: &str) {
+        let seen = self.fleet.scanned(&self.host.id);
+        assert_eq!(
+            (&seen["status"], &seen["package_manager"]),
+            (&json!("online"), &json!(manager))
+        );
+        assert_eq!(seen["summary"]["packages"], (self.database)().len());
+        assert_eq!(seen["summary"]["updates"], 4, "{seen}");
+        assert_eq!(package(&seen, "plain"), "plain 1.0-1 > 1.1-1");
+        let held = package(&seen, "held");
+        assert!(held.starts_with("held 1.0-1 > 1.1-1") && held.ends_with(blocked), "{held}");
+        let came = |task: &Value, changed: &[String], names: &[&str]| {
+            assert_eq!(task["state"], "succeeded", "{task}");
+            let expected: Vec<_> =
+                names.iter().map(|name| format!("{name} 1.0-1 > 1.1-1")).collect();
+            assert_eq!(moves(task), expected);
+            let installed: Vec<_> = names.iter().map(|name| format!("{name} 1.1-1")).collect();
+            assert_eq!(changed, installed);
+        };
+        if self.tells_security {
+            assert_eq!(package(&seen, "risky"), "risky 1.0-1 > 1.1-1 security");
+            let (task, changed) = self.patched(&json!({"security_only": true}));
+            came(&task, &changed, &["risky"]);
+        }
+        let (task, changed) = self.patched(&json!({"packages": ["held"]}));
+        assert_eq!((&task["state"], changed.len()), (&json!("skipped"), 0), "{task}");
+        let (task, changed) = self.patched(&json!({"packages": [], "dry_run": true}));
+        assert_eq!((&task["state"], changed.len()), (&json!("succeeded"), 0), "{task}");
+        assert!(moves(&task).contains(&"third 1.0-1 > 1.1-1".to_owned()), "{task}");
+        let (task, changed) = self.patched(&json!({"packages": ["plain"]}));
+        came(&task, &changed, &["plain"]);
+        let (task, changed) = self.patched(&json!({"packages": ["plain"]}));
+        assert_eq!((&task["state"], changed.len()), (&json!("no_change"), 0), "{task}");
+        let (task, changed) = self.patched(&json!({"packages": [], "exclude": ["ris*"]}));
+        came(&task, &changed, &["third"]);
+        let log = self.fleet.text(task["result"]["log"].as_str().unwrap());
+        assert!(log.contains("third"), "{log}");
+    }
+}
+
+const NAMES: [&str; 4] = ["held", "plain", "risky", "third"];
+
+fn rpm(manager: Manager, settings: (&str, &str), word: &str, blocked: &str) {
+    let of = |version: &str| NAMES.map(|name| Package::new(name, version));
+    let (old, new) = (of("1.0-1"), of("1.1-1"));
+    let fix = Advisory::security("LSA-2024:1", "Important", &["CVE-2024-1"], &[&new[2]]);
+    let all: Vec<Package> = old.iter().chain(&new).cloned().collect();
+    let Some(repo) = Repo::with(&all, &[fix]) else { return };
+    let Some(server) = lab::rpm::Server::having(manager, &repo, &old) else { return };
+    server.write(settings.0, settings.1);
+    server.write("/etc/os-release", "ID=lab\nVERSION_ID=9\nPRETTY_NAME=\"Lab 9\"\n");
+    let database = || {
+        let list = server.database();
+        list.iter().map(|line| line.trim_end_matches(" noarch").to_owned()).collect()
+    };
+    let world = World::of(server.dir(), true, &database);
+    world.is_seen_and_patched_exactly_as_asked(word, blocked);
+}
+
+#[test]
+fn a_server_with_dnf_is_seen_as_it_is_and_patched_exactly_as_asked() {
+    let settings = ("/etc/dnf/dnf.conf", "[main]\ngpgcheck=0\nexclude=held\n");
+    rpm(Manager::Dnf, settings, "dnf", "(excluded)");
+}
+
+#[test]
+fn a_server_with_zypper_is_seen_as_it_is_and_patched_exactly_as_asked() {
+    let lock = "\ntype: package\nmatch_type: glob\ncase_sensitive: on\nsolvable_name: held\n\n";
+    rpm(Manager::Zypper, ("/etc/zypp/locks", lock), "zypper", "held (held)");
+}
+
+/// pacman's repositories do not say which updates mend flaws.
+#[test]
+fn a_server_with_pacman_is_seen_as_it_is_and_patched_exactly_as_asked() {
+    use lab::pacman::{Package, Repository, Server};
+    let of = |version: &str| NAMES.map(|name| Package::new(name, version));
+    let Some(repository) = Repository::with(&of("1.0-1")) else { return };
+    let server = Server::having(&repository, &NAMES);
+    repository.add(&of("1.1-1"));
+    server.configure("IgnorePkg = held");
+    // It is an overlay of this machine, whose own packages are not meant.
+    server.root().write("/var/lib/dpkg/status", "");
+    let database = || server.installed();
+    let world = World::of(server.root().dir(), false, &database);
+    world.is_seen_and_patched_exactly_as_asked("pacman", "(held)");
+}

@@ -1,0 +1,331 @@
+//! A service, its operator, and hosts with an agent; all of them go away with their test.
+//!
+//! A system of the lab is seen only by the thread that made it and by what that thread starts later. So
+//! nothing here starts a thread: the operator waits where it asks, and agents are children.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::service::{Dir, Running, first_key};
+
+/// Far beyond anything usual: something hangs.
+const LOOKS_MAX: u32 = 2_400;
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// A service with an operator.
+pub(crate) struct Fleet {
+    pub(crate) dir: Dir,
+    pub(crate) service: Running,
+    pub(crate) key: String,
+    http: reqwest::Client,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Fleet {
+    /// A service without TLS.
+    pub(crate) fn new() -> Fleet {
+        Fleet::with(&[], reqwest::Client::builder())
+    }
+
+    /// A service with more flags, and a client that gets on with it.
+    pub(crate) fn with(more: &[&str], client: reqwest::ClientBuilder) -> Fleet {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let dir = Dir::new();
+        let key = first_key(&dir.data());
+        let service = Running::start(&dir.data(), more);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let http = client.no_proxy().build().unwrap();
+        Fleet { dir, service, key, http, runtime }
+    }
+
+    /// Asks, and answers with the status and the body; an empty one is null.
+    pub(crate) fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> (u16, Value) {
+        let (status, text) = self.ask_text(method, path, body);
+        let body = serde_json::from_str(&text).unwrap_or(Value::Null);
+        (status, body)
+    }
+
+    fn ask_text(&self, method: Method, path: &str, body: Option<&Value>) -> (u16, String) {
+        let url = format!("{}{path}", self.service.address);
+        let mut request = self.http.request(method, url).bearer_auth(&self.key);
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        self.runtime.block_on(async {
+            let answer = request.send().await.unwrap();
+            (answer.status().as_u16(), answer.text().await.unwrap())
+        })
+    }
+
+    #[track_caller]
+    pub(crate) fn get(&self, path: &str) -> Value {
+        let (status, body) = self.ask(Method::GET, path, None);
+        assert_eq!(status, 200, "{path}: {body}");
+        body
+    }
+
+    /// A text, as it is served.
+    #[track_caller]
+    pub(crate) fn text(&self, path: &str) -> String {
+        let (status, text) = self.ask_text(Method::GET, path, None);
+        assert_eq!(status, 200, "{path}: {text}");
+        text
+    }
+
+    #[track_caller]
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Value {
+        let (status, answer) = self.ask(Method::POST, path, Some(body));
+        assert!((200..300).contains(&status), "{path} {body}: {status} {answer}");
+        answer
+    }
+
+    /// Looks again and again until `enough`, and answers with what it then saw.
+    #[track_caller]
+    pub(crate) fn until(&self, path: &str, mut enough: impl FnMut(&Value) -> bool) -> Value {
+        for _ in 0..LOOKS_MAX {
+            let seen = self.get(path);
+            if enough(&seen) {
+                return seen;
+            }
+            self.pause();
+        }
+        panic!("it never came: {}", self.get(path));
+    }
+
+    /// Looks again and again until something outside the service is so.
+    #[track_caller]
+    pub(crate) fn until_true(&self, what: &str, mut so: impl FnMut() -> bool) {
+        for _ in 0..LOOKS_MAX {
+            if so() {
+                return;
+            }
+            self.pause();
+        }
+        panic!("it never was so: {what}");
+    }
+
+    /// Waits for an instant: where a test is about when something happens.
+    pub(crate) fn until_instant(&self, instant: tokio::time::Instant) {
+        self.runtime.block_on(async { tokio::time::sleep_until(instant).await });
+    }
+
+    fn pause(&self) {
+        self.runtime.block_on(async { tokio::time::sleep(LOOK_EVERY).await });
+    }
+
+    /// Another enrolment token.
+    pub(crate) fn token(&self) -> String {
+        let made = self.post("/v1/enrollment-tokens", &json!({}));
+        made["token"].as_str().unwrap().to_owned()
+    }
+
+    /// Orders a patch of one server, and waits for its end: the task.
+    #[track_caller]
+    pub(crate) fn patched(&self, server: &str, order: &Value) -> Value {
+        let (task, _) = self.followed(server, order, |_| ());
+        task
+    }
+
+    /// The same, with every state that was seen on the way. `look` is told each of them.
+    #[track_caller]
+    pub(crate) fn followed(
+        &self,
+        server: &str,
+        order: &Value,
+        mut look: impl FnMut(&str),
+    ) -> (Value, Vec<String>) {
+        let batch = self.post(&format!("/v1/servers/{server}/patch"), order);
+        let mut states: Vec<String> = Vec::new();
+        let seen = self.until(&batch_path(&batch), |seen| {
+            let state = seen["results"][0]["state"].as_str().unwrap();
+            if states.last().is_none_or(|last| last != state) {
+                states.push(state.to_owned());
+            }
+            look(state);
+            !seen["finished_at"].is_null()
+        });
+        (seen["results"][0].clone(), states)
+    }
+
+    /// What is known of a server.
+    #[track_caller]
+    pub(crate) fn server(&self, id: &str) -> Value {
+        self.get(&format!("/v1/servers/{id}"))
+    }
+
+    /// Waits until the packages of a server were looked at.
+    #[track_caller]
+    pub(crate) fn scanned(&self, id: &str) -> Value {
+        self.until(&format!("/v1/servers/{id}"), |seen| {
+            !seen["last_scan_at"].is_null() && seen["summary"]["packages"] != 0
+        })
+    }
+}
+
+/// Where a batch is.
+pub(crate) fn batch_path(batch: &Value) -> String {
+    format!("/v1/batches/{}", batch["id"].as_str().unwrap())
+}
+
+/// What changed, in lines such as `hello 1.0 > 1.1`.
+pub(crate) fn moves(task: &Value) -> Vec<String> {
+    let line = |change: &Value| {
+        let version = |side: &str| change[side].as_str().unwrap_or("-").to_owned();
+        format!("{} {} > {}", change["name"].as_str().unwrap(), version("from"), version("to"))
+    };
+    task["result"]["packages"].as_array().unwrap().iter().map(line).collect()
+}
+
+/// One package of a server in one line: `hello 1.0 > 1.1 security`, `curl 8.5`.
+pub(crate) fn package(server: &Value, name: &str) -> String {
+    let packages = server["packages"].as_array().unwrap();
+    let found = packages.iter().find(|package| package["name"] == name);
+    let package = found.unwrap_or_else(|| panic!("{name} is not listed"));
+    let mut line = format!("{name} {}", package["version"].as_str().unwrap());
+    if let Some(to) = package["available_version"].as_str() {
+        line.push_str(&format!(" > {to}"));
+    }
+    for word in ["security", "held"] {
+        if package[word] == true {
+            line.push_str(&format!(" {word}"));
+        }
+    }
+    if let Some(why) = package["blocked_by"].as_str() {
+        line.push_str(&format!(" ({why})"));
+    }
+    line
+}
+
+/// A program that lies beside `fleetmend`.
+pub(crate) fn agent_program() -> PathBuf {
+    let program = Path::new(env!("CARGO_BIN_EXE_fleetmend")).with_file_name("fleetmend-agent");
+    assert!(
+        program.is_file(),
+        "{} is not built: run `cargo build -p agent`, or the tests of the whole workspace",
+        program.display()
+    );
+    program
+}
+
+/// A system with an agent, whose process ends with the value.
+pub(crate) struct Host {
+    pub(crate) id: String,
+    pub(crate) root: PathBuf,
+    log: PathBuf,
+    process: Option<Child>,
+}
+
+impl Host {
+    /// Enrols the system under a directory, without starting the agent.
+    #[track_caller]
+    pub(crate) fn enrolled(fleet: &Fleet, root: &Path) -> Host {
+        let mut host = Host::stranger(fleet, root);
+        host.enroll(fleet);
+        host
+    }
+
+    /// Enrols it and starts the agent.
+    #[track_caller]
+    pub(crate) fn joined(fleet: &Fleet, root: &Path) -> Host {
+        let mut host = Host::enrolled(fleet, root);
+        host.start();
+        host
+    }
+
+    /// A system that nobody knows yet.
+    pub(crate) fn stranger(fleet: &Fleet, root: &Path) -> Host {
+        let name = format!("agent-{}.log", root.to_string_lossy().replace('/', "_"));
+        let log = fleet.dir.0.join(name);
+        Host { id: String::new(), root: root.to_owned(), log, process: None }
+    }
+
+    /// A command of the agent for this system.
+    pub(crate) fn agent(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(agent_program());
+        command.args(args).arg("--root").arg(&self.root).env_clear().stdin(Stdio::null());
+        command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        command
+    }
+
+    /// Runs a command of the agent to its end.
+    pub(crate) fn say(&self, args: &[&str]) -> Output {
+        self.agent(args).output().unwrap()
+    }
+
+    /// Enrols, and knows its id from then on.
+    #[track_caller]
+    pub(crate) fn enroll(&mut self, fleet: &Fleet) {
+        let token = fleet.token();
+        let said = self.say(&["enroll", "--server", &fleet.service.address, "--token", &token]);
+        let words = format!("{}{}", text(&said.stdout), text(&said.stderr));
+        assert!(said.status.success(), "{words}");
+        let id = words.split_whitespace().find(|word| word.starts_with("srv_"));
+        id.unwrap().trim_end_matches(';').clone_into(&mut self.id);
+    }
+
+    /// Starts the agent.
+    pub(crate) fn start(&mut self) {
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(&self.log).unwrap();
+        let mut command = self.agent(&["run"]);
+        command.stdout(log.try_clone().unwrap()).stderr(log);
+        self.process = Some(command.spawn().unwrap());
+    }
+
+    /// Asks the agent to end, and waits for it. True if it says that all was well.
+    pub(crate) fn stop(&mut self) -> bool {
+        kill(Pid::from_raw(self.pid()), Signal::SIGTERM).unwrap();
+        self.process.take().unwrap().wait().unwrap().success()
+    }
+
+    /// The agent's process.
+    pub(crate) fn pid(&self) -> i32 {
+        i32::try_from(self.process.as_ref().unwrap().id()).unwrap()
+    }
+
+    /// Ends the agent without a word.
+    pub(crate) fn kill(&mut self) {
+        let mut process = self.process.take().unwrap();
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+
+    /// Waits for the agent to end by itself. True if it says that all was well.
+    pub(crate) fn ended(&mut self, fleet: &Fleet) -> bool {
+        let mut process = self.process.take().unwrap();
+        let mut status = None;
+        fleet.until_true("the agent ends by itself", || {
+            status = process.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap().success()
+    }
+
+    /// All that the agent has said.
+    pub(crate) fn words(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for Host {
+    #[expect(clippy::print_stdout, reason = "what the agent said explains a test that failed")]
+    fn drop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+        if std::thread::panicking() {
+            println!("the agent said:\n{}", self.words());
+        }
+    }
+}
+
+/// Bytes as words.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

@@ -1,0 +1,206 @@
+//! An operator with a key, who looks at the API; and what the hosts' ledger says to it.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use swarm::{Config, Span, Swarm};
+use vocab::TaskId;
+
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Ten minutes. How long it takes is the machine's affair; that it comes is what is asked.
+const LOOKS_MAX: u32 = 3_000;
+/// The most that one page holds.
+const PAGE: usize = 500;
+
+/// An operator with a key. Whichever address answers will do.
+pub(crate) struct Operator {
+    http: reqwest::Client,
+    key: String,
+    pub(crate) url: String,
+    said: AtomicU32,
+}
+
+/// Two operators may share a key, and then must not share a word.
+static OPERATORS: AtomicU32 = AtomicU32::new(0);
+
+impl Operator {
+    pub(crate) fn new(url: &str, key: &str) -> Operator {
+        let said = AtomicU32::new(OPERATORS.fetch_add(1_000, Ordering::Relaxed));
+        Operator { http: reqwest::Client::new(), key: key.to_owned(), url: url.to_owned(), said }
+    }
+
+    /// Orders something once, however often it has to be said.
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Value {
+        let number = self.said.fetch_add(1, Ordering::Relaxed);
+        for _ in 0..LOOKS_MAX {
+            let order = self.http.post(format!("{}{path}", self.url)).bearer_auth(&self.key);
+            let order = order.header("idempotency-key", format!("order-{number}")).json(&body);
+            match order.send().await.unwrap() {
+                answer if answer.status().is_success() => return answer.json().await.unwrap(),
+                answer if answer.status() == 503 => tokio::time::sleep(LOOK_EVERY).await,
+                answer => panic!("{}", answer.text().await.unwrap()),
+            }
+        }
+        panic!("{path}: nobody takes the order");
+    }
+
+    /// Asks until somebody is there to answer: a service that is started again takes a moment.
+    pub(crate) async fn get(&self, path: &str) -> Value {
+        let ask = || self.http.get(format!("{}{path}", self.url)).bearer_auth(&self.key).send();
+        for _ in 0..LOOKS_MAX {
+            match ask().await {
+                Ok(answer) if answer.status().is_success() => return answer.json().await.unwrap(),
+                Ok(answer) if answer.status() != 503 => panic!("{}", answer.text().await.unwrap()),
+                _ => tokio::time::sleep(LOOK_EVERY).await,
+            }
+        }
+        panic!("nobody answers: {:?}", ask().await);
+    }
+
+    /// Everything on a list, page by page.
+    pub(crate) async fn all(&self, path: &str) -> Vec<Value> {
+        let mut rows = Vec::new();
+        loop {
+            let page = self.get(&format!("{path}?limit={PAGE}&offset={}", rows.len())).await;
+            rows.extend(page["data"].as_array().unwrap().iter().cloned());
+            if rows.len() as u64 >= page["meta"]["total"].as_u64().unwrap() {
+                return rows;
+            }
+        }
+    }
+
+    /// Agents who join with a token made for them; `change` says what is special about them.
+    pub(crate) async fn fleet(&self, servers: u64, change: impl FnOnce(Config) -> Config) -> Swarm {
+        let token = self.post("/v1/enrollment-tokens", json!({"name": "fleet"})).await;
+        let token = token["token"].as_str().unwrap().parse().unwrap();
+        let config = Config::new(&self.url, token, servers);
+        let config = Config { reconnect_max: Duration::from_secs(2), ..config };
+        let fleet = Swarm::start(change(config)).unwrap();
+        fleet.wait_until_enrolled().await.unwrap();
+        fleet
+    }
+
+    /// Orders everything there is for some agents' servers. Answers with the batch's id.
+    pub(crate) async fn orders(
+        &self,
+        fleet: &Swarm,
+        agents: impl IntoIterator<Item = usize>,
+        pace: Value,
+    ) -> String {
+        let servers: Vec<_> = agents.into_iter().map(|agent| fleet.server_id(agent)).collect();
+        let mut order = json!({"server_ids": servers, "packages": [], "reboot": "if_required"});
+        order.as_object_mut().unwrap().extend(pace.as_object().unwrap().clone());
+        self.post("/v1/batches", order).await["id"].as_str().unwrap().to_owned()
+    }
+
+    /// A batch without its tasks.
+    pub(crate) async fn batch(&self, id: &str) -> Value {
+        let list = self.get("/v1/batches?limit=100").await;
+        let found = list["data"].as_array().unwrap().iter().find(|batch| batch["id"] == id);
+        found.unwrap().clone()
+    }
+
+    /// Looks at a batch again and again until `enough`, and answers with what it then saw.
+    pub(crate) async fn until(&self, id: &str, enough: impl Fn(&Value) -> bool) -> Value {
+        for _ in 0..LOOKS_MAX {
+            let seen = self.batch(id).await;
+            if enough(&seen) {
+                return seen;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        panic!("it never came: {}", self.batch(id).await);
+    }
+
+    pub(crate) async fn until_ended(&self, id: &str) -> Value {
+        self.until(id, |seen| !seen["finished_at"].is_null()).await
+    }
+
+    /// Looks at a schedule's runs until `enough`.
+    pub(crate) async fn until_runs(
+        &self,
+        schedule: &str,
+        enough: impl Fn(&[Value]) -> bool,
+    ) -> Vec<Value> {
+        let path = format!("/v1/schedules/{schedule}/runs");
+        for _ in 0..LOOKS_MAX {
+            let runs = self.all(&path).await;
+            if enough(&runs) {
+                return runs;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        panic!("it never ran: {}", self.get(&path).await);
+    }
+
+    /// What a batch looks like from both sides.
+    pub(crate) async fn both_sides(&self, fleet: &Swarm, id: &str) -> BothSides {
+        let tasks = self.all(&format!("/v1/batches/{id}/tasks")).await;
+        let ids: BTreeSet<TaskId> =
+            tasks.iter().map(|task| task["id"].as_str().unwrap().parse().unwrap()).collect();
+        let mut spans = fleet.ledger().spans();
+        spans.retain(|span| ids.contains(&span.order));
+        BothSides { tasks, spans }
+    }
+}
+
+/// A batch's tasks as the API tells of them, and what its hosts did, the earliest first.
+pub(crate) struct BothSides {
+    pub(crate) tasks: Vec<Value>,
+    pub(crate) spans: Vec<Span>,
+}
+
+impl BothSides {
+    pub(crate) fn count(&self, state: &str) -> usize {
+        self.tasks.iter().filter(|task| task["state"] == state).count()
+    }
+
+    /// Those that the API says were started.
+    pub(crate) fn started(&self) -> Vec<Timestamp> {
+        let at = |task: &Value| Some(task["started_at"].as_str()?.parse().unwrap());
+        let mut started: Vec<_> = self.tasks.iter().filter_map(at).collect();
+        started.sort_unstable();
+        started
+    }
+
+    /// The most hosts that were at work at the same moment.
+    pub(crate) fn most_at_once(&self) -> usize {
+        let mut moments: Vec<(Timestamp, isize)> = Vec::new();
+        for span in &self.spans {
+            moments.push((span.began, 1));
+            moments.extend(span.ended.map(|ended| (ended, -1)));
+        }
+        moments.sort_unstable();
+        let (mut now, mut most) = (0, 0);
+        for (_, change) in moments {
+            now += change;
+            most = most.max(now);
+        }
+        most.unsigned_abs()
+    }
+
+    /// No two tasks were started within this time of each other, and no host began before its turn. How
+    /// long an order is on its way is no part of the wait.
+    pub(crate) fn are_apart_by(&self, least: SignedDuration) {
+        let started = self.started();
+        for pair in started.windows(2) {
+            assert!(pair[1].duration_since(pair[0]) >= least, "{started:?}");
+        }
+        for (span, started) in self.spans.iter().zip(&started) {
+            assert!(span.began >= *started, "{span:?} began before {started}");
+        }
+    }
+
+    /// Every task was begun on its host once and came to an end there, and the API says so.
+    pub(crate) fn all_came_through(&self, total: usize) {
+        assert_eq!(self.tasks.len(), total);
+        let ended = ["succeeded", "no_change", "failed", "skipped"];
+        let ended: usize = ended.iter().map(|state| self.count(state)).sum();
+        assert_eq!(ended, total, "timed out: {}", self.count("timed_out"));
+        assert_eq!(self.spans.len(), total);
+        assert!(self.spans.iter().all(|span| span.ended.is_some()));
+    }
+}
