@@ -47,6 +47,8 @@ topics! {
     Presence = "presence",
     /// Somebody wants to know now what lies on a server.
     Refreshes = "refreshes",
+    /// What is published about flaws.
+    Feeds = "feeds",
 }
 
 /// One listener's end. Rings that come while nobody waits are one ring.

@@ -27,11 +27,14 @@ mod sql;
 mod tx;
 
 pub mod absences;
+pub mod advisories;
 pub mod api_keys;
 pub mod audit;
 pub mod batches;
 pub mod enrollment_tokens;
 pub mod events;
+pub mod feeds;
+pub mod findings;
 pub mod idempotency;
 pub mod leases;
 pub mod listings;

@@ -35,6 +35,8 @@ const SERIES: &[Migration] = series! {
     6 "0006_effects",
     7 "0007_at_work",
     8 "0008_counts",
+    9 "0009_feeds",
+    10 "0010_findings",
 };
 
 /// The newest schema that this binary knows.

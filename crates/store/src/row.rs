@@ -129,6 +129,8 @@ json!(
     Vec<vocab::Tag>,
     vocab::Os,
     vocab::Selector,
+    domain::advisory::Epss,
+    domain::advisory::Exploited,
     std::collections::BTreeMap<vocab::Severity, u32>,
     domain::rollout::Head,
     domain::rollout::Target,

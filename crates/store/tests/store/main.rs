@@ -13,6 +13,8 @@ mod agents;
 mod credentials;
 mod database;
 mod effects;
+mod feeds;
+mod findings;
 mod leases;
 mod lists;
 mod logs;

@@ -179,6 +179,8 @@ async fn template(admin: &mut PgConnection, cluster: &str) -> String {
         include_str!("../../migrations/0006_effects.sql"),
         include_str!("../../migrations/0007_at_work.sql"),
         include_str!("../../migrations/0008_counts.sql"),
+        include_str!("../../migrations/0009_feeds.sql"),
+        include_str!("../../migrations/0010_findings.sql"),
     );
     let name =
         format!("fleetmend_template_{}", &vocab::Digest::of(texts.as_bytes()).to_string()[..16]);

@@ -1,0 +1,297 @@
+//! What is published about flaws: statements by id and by the names that they name, the list of exploited flaws,
+//! and the estimates for the others.
+//!
+//! A statement is stored as compressed JSON. Which of two statements holds is decided by whoever writes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use domain::advisory::{Advisory, Ecosystem, Epss, Exploited, Family};
+use jiff::Timestamp;
+
+use crate::db::{Conn, on};
+use crate::error::{Result, StoreError};
+use crate::row::{Column, put, row, to_json};
+use crate::sql::{ROWS_MAX, Text, join};
+use crate::tx::Tx;
+
+const LEVEL: i32 = 1;
+/// No statement is larger: a feed with a larger one is refused.
+const STATEMENT_BYTES_MAX: usize = 128 * 1024 * 1024;
+
+row! {
+    struct Stored in "advisories" by "id" {
+        id: String,
+        statement: Vec<u8>,
+    }
+}
+
+impl Stored {
+    fn read(&self) -> Result<Advisory> {
+        unpacked(&self.statement).map_err(|source| StoreError::Corrupt {
+            table: "advisories",
+            id: self.id.clone(),
+            source,
+        })
+    }
+}
+
+pub(crate) fn packed<T: serde::Serialize>(value: &T) -> Vec<u8> {
+    zstd::bulk::compress(to_json(value).as_bytes(), LEVEL)
+        .expect("compressing into memory does not fail")
+}
+
+pub(crate) fn unpacked<T: serde::de::DeserializeOwned>(
+    bytes: &[u8],
+) -> std::result::Result<T, crate::Cause> {
+    let size = zstd::zstd_safe::get_frame_content_size(bytes)
+        .map_err(|_| "not compressed as it should be")?
+        .and_then(|size| usize::try_from(size).ok())
+        .filter(|size| *size <= STATEMENT_BYTES_MAX)
+        .ok_or("too large")?;
+    Ok(serde_json::from_slice(&zstd::bulk::decompress(bytes, size)?)?)
+}
+
+/// Those of these statements that are known.
+pub async fn get_all(conn: &mut Conn, ids: &[String]) -> Result<BTreeMap<String, Advisory>> {
+    let mut found = BTreeMap::new();
+    for chunk in ids.chunks(ROWS_MAX) {
+        let rows: Vec<Stored> = on!(conn, |c| {
+            let mut text = Text::new("select ");
+            text.add(Stored::COLUMNS).add(" from advisories where id in ");
+            text.list(chunk.iter().cloned()).build_as().fetch_all(c).await
+        })?;
+        for row in rows {
+            found.insert(row.id.clone(), row.read()?);
+        }
+    }
+    Ok(found)
+}
+
+/// Writes statements down, each in the place of the one with its id. Each id once.
+pub async fn put_all(tx: &mut Tx, statements: &[Advisory]) -> Result<()> {
+    for chunk in statements.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            Text::new("insert into advisories (id, statement) ")
+                .rows(chunk, |row, statement| {
+                    row.bind(put(&statement.id)).bind(packed(statement));
+                })
+                .add(" on conflict (id) do update set statement = excluded.statement")
+                .build()
+                .execute(c)
+                .await
+                .map(drop)
+        })?;
+        on!(tx, |c| {
+            let mut text = Text::new("delete from advisory_names where id in ");
+            text.list(chunk.iter().map(|statement| statement.id.clone()));
+            text.build().execute(c).await.map(drop)
+        })?;
+    }
+    let named: BTreeSet<(String, &str, &str)> = statements
+        .iter()
+        .flat_map(|statement| statement.affected.iter().map(move |one| (statement, one)))
+        // What nobody matches is kept, and found by nobody.
+        .filter(|(_, affected)| affected.ecosystem.family() != Family::Other)
+        .map(|(statement, affected)| {
+            let (base, _) = affected.ecosystem.base();
+            (base.as_str().to_owned(), affected.package.as_str(), statement.id.as_str())
+        })
+        .collect();
+    let named: Vec<_> = named.into_iter().collect();
+    for chunk in named.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            Text::new("insert into advisory_names (base, name, id) ")
+                .rows(chunk, |row, (base, name, id)| {
+                    row.bind(base.clone()).bind((*name).to_owned()).bind((*id).to_owned());
+                })
+                .build()
+                .execute(c)
+                .await
+                .map(drop)
+        })?;
+    }
+    Ok(())
+}
+
+/// How many statements there are.
+pub async fn count(conn: &mut Conn) -> Result<u64> {
+    let (count,): (i64,) =
+        on!(conn, |c| { sqlx::query_as("select count(*) from advisories").fetch_one(c).await })?;
+    Ok(count.unsigned_abs())
+}
+
+/// Whether there is any statement that concerns a base.
+pub async fn covers(conn: &mut Conn, base: &Ecosystem) -> Result<bool> {
+    let found = on!(conn, |c| {
+        sqlx::query("select 1 from advisory_names where base = $1 limit 1")
+            .bind(base.as_str())
+            .fetch_optional(c)
+            .await
+            .map(|row| row.is_some())
+    })?;
+    Ok(found)
+}
+
+/// A part of the statements that concern a base, by id: those after `after`. Empty: there are no more.
+pub async fn of_base(
+    conn: &mut Conn,
+    base: &Ecosystem,
+    after: &str,
+    limit: u32,
+) -> Result<Vec<Advisory>> {
+    let rows: Vec<Stored> = on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Stored::COLUMNS,
+            " from advisories where id > $1 and exists
+                (select 1 from advisory_names n where n.id = advisories.id and n.base = $2)
+              order by id limit $3",
+        ]))
+        .bind(after)
+        .bind(base.as_str())
+        .bind(i64::from(limit))
+        .fetch_all(c)
+        .await
+    })?;
+    rows.iter().map(Stored::read).collect()
+}
+
+/// The statements that name one of these names of a base.
+pub async fn naming(
+    conn: &mut Conn,
+    base: &Ecosystem,
+    names: &BTreeSet<String>,
+) -> Result<Vec<Advisory>> {
+    let names: Vec<&String> = names.iter().collect();
+    let mut found = BTreeMap::new();
+    for chunk in names.chunks(ROWS_MAX) {
+        let rows: Vec<Stored> = on!(conn, |c| {
+            let mut text = Text::new("select ");
+            text.add(Stored::COLUMNS).add(" from advisories where id in (select n.id");
+            text.add(" from advisory_names n where n.base = ").bind(base.as_str().to_owned());
+            text.add(" and n.name in ").list(chunk.iter().map(|name| (*name).clone())).add(")");
+            text.build_as().fetch_all(c).await
+        })?;
+        for row in rows {
+            found.insert(row.id.clone(), row.read()?);
+        }
+    }
+    Ok(found.into_values().collect())
+}
+
+/// Notes that something changed about these names of a base.
+pub async fn changed<'a>(
+    tx: &mut Tx,
+    base: &Ecosystem,
+    names: impl Iterator<Item = &'a str>,
+    revision: i64,
+) -> Result<()> {
+    let names: Vec<&str> = names.collect();
+    for chunk in names.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            Text::new("insert into advisory_changes (base, name, revision) ")
+                .rows(chunk, |row, name| {
+                    row.bind(base.as_str().to_owned()).bind((*name).to_owned()).bind(revision);
+                })
+                .add(" on conflict (base, name) do update set revision = excluded.revision")
+                .build()
+                .execute(c)
+                .await
+                .map(drop)
+        })?;
+    }
+    Ok(())
+}
+
+/// The names of a base about which something changed after this revision.
+pub async fn changed_since(
+    conn: &mut Conn,
+    base: &Ecosystem,
+    revision: i64,
+) -> Result<Vec<String>> {
+    let found: Vec<(String,)> = on!(conn, |c| {
+        sqlx::query_as(
+            "select name from advisory_changes where base = $1 and revision > $2 order by name",
+        )
+        .bind(base.as_str())
+        .bind(revision)
+        .fetch_all(c)
+        .await
+    })?;
+    Ok(found.into_iter().map(|(name,)| name).collect())
+}
+
+/// A table of statements on single flaws, of which a newer list replaces an older one's.
+macro_rules! by_flaw {
+    ($kind:ty, $table:literal, $put:ident, $put_doc:literal, $get:ident, $get_doc:literal) => {
+        #[doc = $put_doc]
+        ///
+        /// Answers with how many that changes. Each flaw once.
+        pub async fn $put(tx: &mut Tx, list: &[$kind], as_of: Timestamp) -> Result<u64> {
+            let mut changed = 0;
+            for chunk in list.chunks(ROWS_MAX) {
+                changed += on!(tx, |c| {
+                    Text::new(concat!("insert into ", $table, " (cve, statement, as_of) "))
+                        .rows(chunk, |row, one| {
+                            row.bind(one.cve.clone()).bind(put(one)).bind(put(&as_of));
+                        })
+                        .add(concat!(
+                            " on conflict (cve) do update
+                                 set statement = excluded.statement, as_of = excluded.as_of
+                               where ",
+                            $table,
+                            ".as_of <= excluded.as_of and ",
+                            $table,
+                            ".statement <> excluded.statement"
+                        ))
+                        .build()
+                        .execute(c)
+                        .await
+                        .map(|done| done.rows_affected())
+                })?;
+            }
+            Ok(changed)
+        }
+
+        #[doc = $get_doc]
+        pub async fn $get(
+            conn: &mut Conn,
+            cves: &BTreeSet<&str>,
+        ) -> Result<BTreeMap<String, $kind>> {
+            let cves: Vec<&str> = cves.iter().copied().collect();
+            let mut found = BTreeMap::new();
+            for chunk in cves.chunks(ROWS_MAX) {
+                let rows: Vec<(String, String)> = on!(conn, |c| {
+                    let mut text =
+                        Text::new(concat!("select cve, statement from ", $table, " where cve in "));
+                    text.list(chunk.iter().map(|cve| (*cve).to_owned()));
+                    text.build_as().fetch_all(c).await
+                })?;
+                for (cve, statement) in rows {
+                    let read = <$kind as Column>::from_raw(statement).map_err(|source| {
+                        StoreError::Corrupt { table: $table, id: cve.clone(), source }
+                    })?;
+                    found.insert(cve, read);
+                }
+            }
+            Ok(found)
+        }
+    };
+}
+
+by_flaw!(
+    Exploited,
+    "exploited",
+    put_exploited,
+    "Writes down flaws that are exploited, unless a newer list was.",
+    exploited,
+    "Those of these flaws that are exploited."
+);
+by_flaw!(
+    Epss,
+    "epss",
+    put_epss,
+    "Writes estimates down, unless newer ones were.",
+    epss,
+    "The estimates for these flaws."
+);

@@ -1,0 +1,122 @@
+//! Where what is published about flaws came from, and how often it changed.
+
+use jiff::Timestamp;
+
+use crate::db::{Conn, on};
+use crate::error::Result;
+use crate::row::{put, row};
+use crate::sql::join;
+use crate::tx::Tx;
+
+row! {
+    /// A feed, as of its last import.
+    pub struct Feed in "feeds" by "name" {
+        /// What it is called.
+        pub name: String,
+        /// What it holds.
+        pub kind: String,
+        /// Where it was read from.
+        pub source: String,
+        /// How many records it had.
+        pub records: u64,
+        /// How many bytes.
+        pub size_bytes: u64,
+        /// Of when what it says is.
+        pub as_of: Option<Timestamp>,
+        /// When it was last imported; nothing if it never was.
+        pub imported_at: Option<Timestamp>,
+        /// Why the last try failed.
+        pub last_error: Option<String>,
+        /// When that was.
+        pub tried_at: Timestamp,
+    }
+}
+
+/// All feeds, by name.
+pub async fn list(conn: &mut Conn) -> Result<Vec<Feed>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&["select ", Feed::COLUMNS, " from feeds order by name"]))
+            .fetch_all(c)
+            .await
+    })?)
+}
+
+/// Notes an import that was done.
+pub async fn imported(tx: &mut Tx, feed: &Feed) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query(
+            "insert into feeds (name, kind, source, records, size_bytes, as_of, imported_at, last_error, tried_at)
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+             on conflict (name) do update
+                set kind = excluded.kind, source = excluded.source, records = excluded.records,
+                    size_bytes = excluded.size_bytes, as_of = excluded.as_of,
+                    imported_at = excluded.imported_at, last_error = excluded.last_error,
+                    tried_at = excluded.tried_at",
+        )
+        .bind(put(&feed.name))
+        .bind(put(&feed.kind))
+        .bind(put(&feed.source))
+        .bind(put(&feed.records))
+        .bind(put(&feed.size_bytes))
+        .bind(put(&feed.as_of))
+        .bind(put(&feed.imported_at))
+        .bind(put(&feed.last_error))
+        .bind(put(&feed.tried_at))
+        .execute(c)
+        .await
+        .map(drop)
+    })?;
+    Ok(())
+}
+
+/// Notes an import that failed. What was imported before, and of when, stays as it is.
+pub async fn failed(
+    tx: &mut Tx,
+    (name, kind, source): (&str, &str, &str),
+    why: &str,
+    at: Timestamp,
+) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query(
+            "insert into feeds (name, kind, source, records, size_bytes, last_error, tried_at)
+             values ($1, $2, $3, 0, 0, $4, $5)
+             on conflict (name) do update
+                set last_error = excluded.last_error, tried_at = excluded.tried_at",
+        )
+        .bind(name)
+        .bind(kind)
+        .bind(source)
+        .bind(why)
+        .bind(put(&at))
+        .execute(c)
+        .await
+        .map(drop)
+    })?;
+    Ok(())
+}
+
+/// How often anything that is published changed.
+pub async fn revision(conn: &mut Conn) -> Result<i64> {
+    let (revision,) =
+        on!(conn, |c| { sqlx::query_as("select revision from feed_revision").fetch_one(c).await })?;
+    Ok(revision)
+}
+
+/// Begins a change, whose number this is. Others who want to change anything wait until this one has
+/// ended. [`keep_revision`] undoes the number, if it turns out that nothing changed.
+pub async fn next_revision(tx: &mut Tx) -> Result<i64> {
+    let (revision,) = on!(tx, |c| {
+        sqlx::query_as("update feed_revision set revision = revision + 1 returning revision")
+            .fetch_one(c)
+            .await
+    })?;
+    Ok(revision)
+}
+
+/// Nothing changed after all.
+pub async fn keep_revision(tx: &mut Tx) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query("update feed_revision set revision = revision - 1").execute(c).await.map(drop)
+    })?;
+    Ok(())
+}

@@ -1,0 +1,493 @@
+//! Which flaws an organization's servers have, ready to be read.
+//!
+//! A list of packages is judged once ([`put_report`]); servers that are alike in everything that decides about flaws
+//! are one [`Kind`], and a flaw's row counts kinds, never servers one by one. `service::findings` makes all of it
+//! in the background.
+
+use std::collections::BTreeMap;
+
+use domain::advisory::CvssScore;
+use domain::finding::Report;
+use jiff::Timestamp;
+use vocab::{Digest, Environment, OrgId, Os, Severity};
+
+use crate::advisories::{packed, unpacked};
+use crate::db::{Conn, on};
+use crate::error::{Result, StoreError, guarded};
+use crate::row::{put, row};
+use crate::servers::Server;
+use crate::sql::{ROWS_MAX, Text, join};
+use crate::tx::Tx;
+use crate::{Page, Paged};
+
+row! {
+    /// Servers with one list of packages, one system and one running kernel.
+    pub struct Kind in "servers" by "os_release" {
+        /// The list.
+        pub package_set: Digest,
+        /// The system: `debian 12`.
+        pub os_release: String,
+        /// The kernel that runs.
+        pub kernel: String,
+        /// The system, as one of them tells it.
+        pub os: Os,
+        /// How many they are.
+        pub servers: u64,
+    }
+}
+
+impl Kind {
+    /// What it is known by.
+    pub fn digest(&self) -> Digest {
+        let Kind { package_set, os_release, kernel, .. } = self;
+        Digest::of(format!("{package_set}\n{os_release}\n{kernel}").as_bytes())
+    }
+}
+
+row! {
+    /// What is known of the findings of a list without reading them.
+    pub struct Judged in "finding_sets" by "base" {
+        /// The list.
+        pub package_set: Digest,
+        /// What it was held against.
+        pub base: String,
+        /// The revision of what is published that it was held against.
+        pub revision: i64,
+    }
+}
+
+row! {
+    struct Stored in "finding_sets" by "base" {
+        base: String,
+        report: Vec<u8>,
+    }
+}
+
+row! {
+    /// A flaw that some server has.
+    pub struct Cve in "cves" by "id" {
+        /// Its number.
+        pub id: String,
+        /// The worst first: 0 is `critical`.
+        pub severity_order: i64,
+        /// 0: known to be exploited; 1: not.
+        pub kev_order: i64,
+        /// How many servers have it, times -1: the most first.
+        pub servers_order: i64,
+        /// Who says how bad it is.
+        pub severity_source: Option<String>,
+        /// The vector of its CVSS score.
+        pub cvss: Option<String>,
+        /// When it was first published.
+        pub published: Option<Timestamp>,
+        /// The packages that it is in.
+        pub packages: Vec<String>,
+    }
+}
+
+impl Cve {
+    /// Its CVSS score, from 0 to 10.
+    pub fn score(&self) -> Option<f64> {
+        Some(CvssScore::of(self.cvss.as_deref()?).ok()?.score())
+    }
+}
+
+row! {
+    /// What the rows were made from.
+    pub struct Summary in "cve_summaries" by "org_id" {
+        /// Whose it is.
+        pub org_id: OrgId,
+        /// Stands for everything that they were made from.
+        pub basis: Digest,
+        /// When they were made.
+        pub made_at: Timestamp,
+        /// How often they were made.
+        pub generation: i64,
+    }
+}
+
+/// Which flaws to list.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Filter {
+    /// Of these severities, by their order; of all if empty.
+    pub severities: Vec<i64>,
+    /// Whether they are known to be exploited.
+    pub kev: Option<bool>,
+    /// What their number holds, in capital letters.
+    pub q: Option<String>,
+}
+
+/// Every kind of server. Walks the servers, so it is for the background, and for a key that sees a few environments only.
+pub async fn kinds(
+    conn: &mut Conn,
+    org: OrgId,
+    environments: Option<&[Environment]>,
+) -> Result<Vec<Kind>> {
+    if environments.is_some_and(<[Environment]>::is_empty) {
+        return Ok(Vec::new());
+    }
+    Ok(on!(conn, |c| {
+        let mut text = Text::new("select ");
+        text.add(Kind::COLUMNS).add(
+            " from (select package_set, os_release, kernel, min(os) as os, count(*) as servers
+               from servers where removed_at is null and package_set is not null and org_id = ",
+        );
+        text.bind(put(&org));
+        if let Some(environments) = environments {
+            text.add(" and environment in ").list(environments.iter().map(put));
+        }
+        text.add(" group by package_set, os_release, kernel) k");
+        text.add(" order by package_set, os_release, kernel");
+        text.build_as().fetch_all(c).await
+    })?)
+}
+
+/// The lists that were judged.
+pub async fn judged(conn: &mut Conn, org: OrgId) -> Result<Vec<Judged>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Judged::COLUMNS,
+            " from finding_sets where org_id = $1 order by package_set, base",
+        ]))
+        .bind(put(&org))
+        .fetch_all(c)
+        .await
+    })?)
+}
+
+/// What is known of a list; nothing if it was not judged.
+pub async fn report(
+    conn: &mut Conn,
+    org: OrgId,
+    package_set: Digest,
+    base: &str,
+) -> Result<Option<Report>> {
+    let found: Option<Stored> = on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Stored::COLUMNS,
+            " from finding_sets where org_id = $1 and package_set = $2 and base = $3",
+        ]))
+        .bind(put(&org))
+        .bind(put(&package_set))
+        .bind(base)
+        .fetch_optional(c)
+        .await
+    })?;
+    let read = |stored: Stored| {
+        unpacked(&stored.report).map_err(|source| StoreError::Corrupt {
+            table: "finding_sets",
+            id: format!("{package_set} {}", stored.base),
+            source,
+        })
+    };
+    found.map(read).transpose()
+}
+
+/// Writes down what is known of a list.
+pub async fn put_report(tx: &mut Tx, org: OrgId, judged: &Judged, report: &Report) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query(
+            "insert into finding_sets (org_id, package_set, base, revision, report)
+             values ($1, $2, $3, $4, $5)
+             on conflict (org_id, package_set, base) do update
+                set revision = excluded.revision, report = excluded.report
+              where finding_sets.revision <= excluded.revision",
+        )
+        .bind(put(&org))
+        .bind(put(&judged.package_set))
+        .bind(put(&judged.base))
+        .bind(judged.revision)
+        .bind(packed(report))
+        .execute(c)
+        .await
+        .map(drop)
+    })?;
+    Ok(())
+}
+
+/// Says that these lists, as they were judged, are up to date at a later revision: nothing that they hold has changed.
+pub async fn still_true(
+    tx: &mut Tx,
+    org: OrgId,
+    base: &str,
+    sets: &[Digest],
+    at: i64,
+) -> Result<()> {
+    for chunk in sets.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            let mut text = Text::new("update finding_sets set revision = ");
+            text.bind(at).add(" where org_id = ").bind(put(&org)).add(" and base = ");
+            text.bind(base.to_owned()).add(" and package_set in ").list(chunk.iter().map(put));
+            text.build().execute(c).await.map(drop)
+        })?;
+    }
+    Ok(())
+}
+
+/// Forgets what was known of lists that nobody carries any more.
+pub async fn drop_reports(tx: &mut Tx, org: OrgId, sets: &[Digest]) -> Result<()> {
+    for chunk in sets.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            let mut text = Text::new("delete from finding_sets where org_id = ");
+            text.bind(put(&org)).add(" and package_set in ").list(chunk.iter().map(put));
+            text.build().execute(c).await.map(drop)
+        })?;
+    }
+    Ok(())
+}
+
+/// What the rows were made from.
+pub async fn summary(conn: &mut Conn, org: OrgId) -> Result<Option<Summary>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Summary::COLUMNS,
+            " from cve_summaries where org_id = $1",
+        ]))
+        .bind(put(&org))
+        .fetch_optional(c)
+        .await
+    })?)
+}
+
+/// Says from what the rows are made now, unless somebody else did since `next` was begun: then it is `Stale`.
+pub async fn begin(tx: &mut Tx, next: &Summary) -> Result<()> {
+    let saved = on!(tx, |c| {
+        sqlx::query(
+            "insert into cve_summaries (org_id, basis, made_at, generation) values ($1, $2, $3, $4 + 1)
+             on conflict (org_id) do update
+                set basis = excluded.basis, made_at = excluded.made_at, generation = excluded.generation
+              where cve_summaries.generation = $4",
+        )
+        .bind(put(&next.org_id))
+        .bind(put(&next.basis))
+        .bind(put(&next.made_at))
+        .bind(next.generation)
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected())
+    })?;
+    guarded(saved)
+}
+
+/// Which kinds are written down, and from what each was made.
+pub async fn known_kinds(conn: &mut Conn, org: OrgId) -> Result<BTreeMap<Digest, Digest>> {
+    row! {
+        struct Known in "finding_kinds" by "org_id" {
+            kind: Digest,
+            basis: Digest,
+        }
+    }
+    let found: Vec<Known> = on!(conn, |c| {
+        sqlx::query_as(join(&["select ", Known::COLUMNS, " from finding_kinds where org_id = $1"]))
+            .bind(put(&org))
+            .fetch_all(c)
+            .await
+    })?;
+    Ok(found.into_iter().map(|known| (known.kind, known.basis)).collect())
+}
+
+/// Writes down which flaws a kind has, sorted, each once; `basis` stands for them.
+pub async fn put_kind(
+    tx: &mut Tx,
+    org: OrgId,
+    kind: &Kind,
+    basis: Digest,
+    cves: &[&str],
+) -> Result<()> {
+    let digest = kind.digest();
+    drop_kinds(tx, org, &[digest]).await?;
+    on!(tx, |c| {
+        sqlx::query(
+            "insert into finding_kinds (org_id, kind, package_set, os_release, kernel, basis)
+             values ($1, $2, $3, $4, $5, $6)",
+        )
+        .bind(put(&org))
+        .bind(put(&digest))
+        .bind(put(&kind.package_set))
+        .bind(put(&kind.os_release))
+        .bind(put(&kind.kernel))
+        .bind(put(&basis))
+        .execute(c)
+        .await
+        .map(drop)
+    })?;
+    for chunk in cves.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            Text::new("insert into cve_kinds (org_id, cve, kind) ")
+                .rows(chunk, |row, cve| {
+                    row.bind(put(&org)).bind((*cve).to_owned()).bind(put(&digest));
+                })
+                .build()
+                .execute(c)
+                .await
+                .map(drop)
+        })?;
+    }
+    Ok(())
+}
+
+/// Forgets kinds.
+pub async fn drop_kinds(tx: &mut Tx, org: OrgId, kinds: &[Digest]) -> Result<()> {
+    for table in
+        ["delete from cve_kinds where org_id = ", "delete from finding_kinds where org_id = "]
+    {
+        for chunk in kinds.chunks(ROWS_MAX) {
+            on!(tx, |c| {
+                let mut text = Text::new(table);
+                text.bind(put(&org)).add(" and kind in ").list(chunk.iter().map(put));
+                text.build().execute(c).await.map(drop)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Sets the counts of flaws on every server of a kind, and says on how many that changed anything.
+pub async fn recount(
+    tx: &mut Tx,
+    org: OrgId,
+    kind: &Kind,
+    cves: &BTreeMap<Severity, u32>,
+) -> Result<u64> {
+    Ok(on!(tx, |c| {
+        sqlx::query(
+            "update servers set cves = $1, generation = generation + 1
+              where org_id = $2 and package_set = $3 and os_release = $4 and kernel = $5
+                and removed_at is null and cves <> $1",
+        )
+        .bind(put(cves))
+        .bind(put(&org))
+        .bind(put(&kind.package_set))
+        .bind(put(&kind.os_release))
+        .bind(put(&kind.kernel))
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected())
+    })?)
+}
+
+/// Every row of the organization, by id.
+pub async fn all(conn: &mut Conn, org: OrgId) -> Result<Vec<Cve>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&["select ", Cve::COLUMNS, " from cves where org_id = $1 order by id"]))
+            .bind(put(&org))
+            .fetch_all(c)
+            .await
+    })?)
+}
+
+/// Puts rows that are new or different, and takes away those of flaws that nobody has any more.
+pub async fn change(tx: &mut Tx, org: OrgId, rows: &[Cve], gone: &[String]) -> Result<()> {
+    for chunk in gone.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            let mut text = Text::new("delete from cves where org_id = ");
+            text.bind(put(&org)).add(" and id in ").list(chunk.iter().cloned());
+            text.build().execute(c).await.map(drop)
+        })?;
+    }
+    for chunk in rows.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            Text::new(
+                "insert into cves (org_id, id, severity_order, kev_order, servers_order,
+                    severity_source, cvss, published, packages) ",
+            )
+            .rows(chunk, |row, cve| {
+                row.bind(put(&org)).bind(put(&cve.id)).bind(cve.severity_order);
+                row.bind(cve.kev_order).bind(cve.servers_order).bind(put(&cve.severity_source));
+                row.bind(put(&cve.cvss)).bind(put(&cve.published)).bind(put(&cve.packages));
+            })
+            .add(
+                " on conflict (org_id, id) do update
+                     set severity_order = excluded.severity_order, kev_order = excluded.kev_order,
+                         servers_order = excluded.servers_order, severity_source = excluded.severity_source,
+                         cvss = excluded.cvss, published = excluded.published, packages = excluded.packages",
+            )
+            .build()
+            .execute(c)
+            .await
+            .map(drop)
+        })?;
+    }
+    Ok(())
+}
+
+macro_rules! filtered {
+    ($text:ident, $org:ident, $filter:ident) => {
+        $text.bind(put(&$org));
+        if !$filter.severities.is_empty() {
+            $text.add(" and severity_order in ").list($filter.severities.iter().copied());
+        }
+        if let Some(kev) = $filter.kev {
+            $text.add(" and kev_order = ").bind(i64::from(!kev));
+        }
+        if let Some(q) = &$filter.q {
+            $text.add(" and replace(id, ").bind(q.clone()).add(", '') <> id");
+        }
+    };
+}
+
+/// A page of the flaws, in the order of the list.
+pub async fn list(conn: &mut Conn, org: OrgId, filter: &Filter, page: Page) -> Result<Paged<Cve>> {
+    let items = on!(conn, |c| {
+        let mut text = Text::new("select ");
+        text.add(Cve::COLUMNS).add(" from cves where org_id = ");
+        filtered!(text, org, filter);
+        text.add(" order by severity_order, kev_order, servers_order, id limit ");
+        text.bind(i64::from(page.limit)).add(" offset ").bind(put(&page.offset));
+        text.build_as().fetch_all(c).await
+    })?;
+    let (total,): (i64,) = on!(conn, |c| {
+        let mut text = Text::new("select count(*) from cves where org_id = ");
+        filtered!(text, org, filter);
+        text.build_as().fetch_one(c).await
+    })?;
+    Ok(Paged { items, total: total.unsigned_abs() })
+}
+
+/// Those of these flaws that some server has.
+pub async fn of_ids(conn: &mut Conn, org: OrgId, ids: &[String]) -> Result<Vec<Cve>> {
+    let mut found: Vec<Cve> = Vec::new();
+    for chunk in ids.chunks(ROWS_MAX) {
+        found.extend(on!(conn, |c| {
+            let mut text = Text::new("select ");
+            text.add(Cve::COLUMNS).add(" from cves where org_id = ").bind(put(&org));
+            text.add(" and id in ").list(chunk.iter().cloned());
+            text.build_as::<Cve>().fetch_all(c).await
+        })?);
+    }
+    Ok(found)
+}
+
+/// A page of the servers that have a flaw, by name.
+pub async fn servers(
+    conn: &mut Conn,
+    org: OrgId,
+    cve: &str,
+    environments: Option<&[Environment]>,
+    page: Page,
+) -> Result<Vec<Server>> {
+    if environments.is_some_and(<[Environment]>::is_empty) {
+        return Ok(Vec::new());
+    }
+    Ok(on!(conn, |c| {
+        let mut text = Text::new("select ");
+        text.add(Server::COLUMNS);
+        text.add(" from servers join presence on org = org_id and server_id = id where org_id = ");
+        text.bind(put(&org))
+            .add(" and removed_at is null and (package_set, os_release, kernel) in ");
+        text.add("(select f.package_set, f.os_release, f.kernel from cve_kinds k");
+        text.add(
+            " join finding_kinds f on f.org_id = k.org_id and f.kind = k.kind where k.org_id = ",
+        );
+        text.bind(put(&org)).add(" and k.cve = ").bind(cve.to_owned()).add(")");
+        if let Some(environments) = environments {
+            text.add(" and environment in ").list(environments.iter().map(put));
+        }
+        text.add(" order by sort_name, id limit ").bind(i64::from(page.limit));
+        text.add(" offset ").bind(put(&page.offset));
+        text.build_as().fetch_all(c).await
+    })?)
+}

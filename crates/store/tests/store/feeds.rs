@@ -1,0 +1,140 @@
+//! Stories of what is published about flaws.
+
+use std::collections::BTreeSet;
+
+use domain::advisory::{Advisory, Affected, Ecosystem, Epss, Exploited, Span};
+use store::{advisories, feeds};
+
+use crate::support::{Place, at, both};
+
+fn statement(id: &str, affected: &[(&str, &str)]) -> Advisory {
+    let affected = affected.iter().map(|(ecosystem, name)| {
+        let mut affected = Affected::new(ecosystem, name);
+        affected.spans.push(Span::until("1.1"));
+        affected
+    });
+    Advisory {
+        id: id.into(),
+        flaws: vec!["CVE-2026-0001".into()],
+        summary: String::new(),
+        published: None,
+        modified: Some(at(0)),
+        withdrawn: None,
+        ratings: Vec::new(),
+        affected: affected.collect(),
+    }
+}
+
+fn ids(found: &[Advisory]) -> Vec<&str> {
+    found.iter().map(|one| one.id.as_str()).collect()
+}
+
+fn names(list: &[&str]) -> BTreeSet<String> {
+    list.iter().map(|&name| name.to_owned()).collect()
+}
+
+both! {
+    async fn a_statement_is_found_by_its_id_its_base_and_its_names(place: Place) {
+        let db = place.open().await;
+        let bookworm = Ecosystem::new("Debian:12");
+        let curl = statement("DSA-1", &[("Debian:12", "curl"), ("Debian:11", "curl")]);
+        let vim = statement("DSA-2", &[("Debian:12", "vim")]);
+        let pro = statement("USN-1", &[("Ubuntu:Pro:22.04:LTS", "curl")]);
+        let unheard_of = statement("XSA-1", &[("Plan 9", "curl")]);
+        let mut tx = db.begin().await.unwrap();
+        let all = [curl.clone(), vim, pro, unheard_of.clone()];
+        advisories::put_all(&mut tx, &all).await.unwrap();
+        assert_eq!(advisories::count(&mut tx).await.unwrap(), 4);
+        assert!(advisories::covers(&mut tx, &bookworm).await.unwrap());
+        assert!(!advisories::covers(&mut tx, &Ecosystem::new("Plan 9")).await.unwrap());
+        let asked = ["DSA-1".into(), "XSA-1".into(), "nothing".into()];
+        let found = advisories::get_all(&mut tx, &asked).await.unwrap();
+        assert_eq!(found.into_values().collect::<Vec<_>>(), [curl, unheard_of]);
+        assert_eq!(ids(&advisories::of_base(&mut tx, &bookworm, "", 10).await.unwrap()), ["DSA-1", "DSA-2"]);
+        assert_eq!(ids(&advisories::of_base(&mut tx, &bookworm, "DSA-1", 10).await.unwrap()), ["DSA-2"]);
+        assert_eq!(ids(&advisories::of_base(&mut tx, &bookworm, "", 1).await.unwrap()), ["DSA-1"]);
+        let found = advisories::naming(&mut tx, &bookworm, &names(&["curl", "bash"])).await.unwrap();
+        assert_eq!(ids(&found), ["DSA-1"]);
+        let open = Ecosystem::new("Ubuntu:22.04:LTS");
+        let found = advisories::naming(&mut tx, &open, &names(&["curl"])).await.unwrap();
+        assert_eq!(ids(&found), ["USN-1"], "what subscribers get is found with the release");
+    }
+
+    async fn a_statement_takes_the_place_of_the_one_with_its_id(place: Place) {
+        let db = place.open().await;
+        let bookworm = Ecosystem::new("Debian:12");
+        let mut tx = db.begin().await.unwrap();
+        advisories::put_all(&mut tx, &[statement("DSA-1", &[("Debian:12", "curl")])]).await.unwrap();
+        advisories::put_all(&mut tx, &[statement("DSA-1", &[("Debian:12", "wget")])]).await.unwrap();
+        let found = advisories::naming(&mut tx, &bookworm, &names(&["curl"])).await.unwrap();
+        assert_eq!(found, [], "it no longer names it");
+        let found = advisories::naming(&mut tx, &bookworm, &names(&["wget"])).await.unwrap();
+        assert_eq!(ids(&found), ["DSA-1"]);
+    }
+
+    async fn what_changed_since_is_known_by_name(place: Place) {
+        let db = place.open().await;
+        let (bookworm, jammy) = (Ecosystem::new("Debian:12"), Ecosystem::new("Ubuntu:22.04:LTS"));
+        let mut tx = db.begin().await.unwrap();
+        assert_eq!(feeds::revision(&mut tx).await.unwrap(), 0);
+        let first = feeds::next_revision(&mut tx).await.unwrap();
+        advisories::changed(&mut tx, &bookworm, ["curl", "vim"].into_iter(), first).await.unwrap();
+        let second = feeds::next_revision(&mut tx).await.unwrap();
+        advisories::changed(&mut tx, &bookworm, ["vim"].into_iter(), second).await.unwrap();
+        assert_eq!(advisories::changed_since(&mut tx, &bookworm, 0).await.unwrap(), ["curl", "vim"]);
+        assert_eq!(advisories::changed_since(&mut tx, &bookworm, first).await.unwrap(), ["vim"]);
+        assert_eq!(advisories::changed_since(&mut tx, &bookworm, second).await.unwrap(), [""; 0]);
+        assert_eq!(advisories::changed_since(&mut tx, &jammy, 0).await.unwrap(), [""; 0]);
+        assert_eq!(feeds::next_revision(&mut tx).await.unwrap(), second + 1);
+        feeds::keep_revision(&mut tx).await.unwrap();
+        assert_eq!(feeds::revision(&mut tx).await.unwrap(), second);
+    }
+
+    async fn an_older_list_changes_nothing_that_is_newer(place: Place) {
+        let db = place.open().await;
+        let mut tx = db.begin().await.unwrap();
+        let estimate = |score| Epss::new("CVE-2026-0001", score, "0.5").unwrap();
+        let asked = BTreeSet::from(["CVE-2026-0001", "CVE-2026-0002"]);
+        assert_eq!(advisories::put_epss(&mut tx, &[estimate("0.2")], at(100)).await.unwrap(), 1);
+        assert_eq!(advisories::put_epss(&mut tx, &[estimate("0.2")], at(200)).await.unwrap(), 0);
+        assert_eq!(advisories::put_epss(&mut tx, &[estimate("0.1")], at(50)).await.unwrap(), 0);
+        let found = advisories::epss(&mut tx, &asked).await.unwrap();
+        assert_eq!(found["CVE-2026-0001"], estimate("0.2"));
+        assert_eq!(advisories::put_epss(&mut tx, &[estimate("0.3")], at(300)).await.unwrap(), 1);
+        assert_eq!(advisories::epss(&mut tx, &asked).await.unwrap()["CVE-2026-0001"], estimate("0.3"));
+        let exploited = Exploited {
+            cve: "CVE-2026-0002".into(),
+            added: "2026-11-01".parse().unwrap(),
+            due: None,
+            ransomware: false,
+        };
+        advisories::put_exploited(&mut tx, &[exploited.clone()], at(0)).await.unwrap();
+        let found = advisories::exploited(&mut tx, &asked).await.unwrap();
+        assert_eq!(found.into_values().collect::<Vec<_>>(), [exploited]);
+    }
+
+    async fn a_failed_import_is_noted_beside_the_last_good_one(place: Place) {
+        let db = place.open().await;
+        let feed = feeds::Feed {
+            name: "Debian".into(),
+            kind: "osv".into(),
+            source: "Debian.zip".into(),
+            records: 7,
+            size_bytes: 1_000,
+            as_of: Some(at(1)),
+            imported_at: Some(at(2)),
+            last_error: None,
+            tried_at: at(2),
+        };
+        let mut tx = db.begin().await.unwrap();
+        feeds::imported(&mut tx, &feed).await.unwrap();
+        feeds::failed(&mut tx, ("Debian", "osv", "Debian.zip"), "it is cut off", at(3)).await.unwrap();
+        feeds::failed(&mut tx, ("kev", "kev", "kev.json"), "it is empty", at(4)).await.unwrap();
+        let after = feeds::Feed { last_error: Some("it is cut off".into()), tried_at: at(3), ..feed.clone() };
+        let found = feeds::list(&mut tx).await.unwrap();
+        assert_eq!(found[0], after);
+        assert_eq!((found[1].name.as_str(), found[1].imported_at, found.len()), ("kev", None, 2));
+        feeds::imported(&mut tx, &feed).await.unwrap();
+        assert_eq!(feeds::list(&mut tx).await.unwrap()[0], feed);
+    }
+}
