@@ -21,11 +21,13 @@ mod error;
 mod kev;
 mod osv;
 mod secdb;
+mod sniff;
 mod source;
 mod text;
 mod tracker;
 
 pub use error::{FeedError, Place};
+pub use sniff::{Sniffed, sniff};
 
 use std::path::{Path, PathBuf};
 
@@ -55,6 +57,19 @@ pub enum Kind {
     Kev,
     /// FIRST's estimates of exploitation.
     Epss,
+}
+
+impl Kind {
+    /// The word for it.
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Kind::Osv => "osv",
+            Kind::Secdb => "secdb",
+            Kind::DebianTracker { .. } => "debian_tracker",
+            Kind::Kev => "kev",
+            Kind::Epss => "epss",
+        }
+    }
 }
 
 /// One thing that a feed says.

@@ -38,7 +38,12 @@ impl Touched {
 
     fn name(&mut self, affected: &Affected) {
         let (base, _) = affected.ecosystem.base();
-        self.0.entry(base).or_default().insert(affected.package.clone());
+        self.add(base, affected.package.clone());
+    }
+
+    /// Takes note of a name about which something changed.
+    pub fn add(&mut self, base: Ecosystem, name: String) {
+        self.0.entry(base).or_default().insert(name);
     }
 
     /// The bases that are touched.
