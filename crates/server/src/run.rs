@@ -21,6 +21,7 @@ pub async fn run(
     let router = http::router(app.clone());
     let engine = engine::spawn(app.clone());
     let patches = service::patches::spawn(app.clone());
+    let findings = service::findings::spawn(app.clone());
     let housekeeping = tokio::spawn(keep_house(app.clone()));
     // Agents' requests are held open for as long as there is nothing to say: they are answered first.
     let stop = async {
@@ -30,6 +31,7 @@ pub async fn run(
     http::serve::serve(app.clone(), router, listener, tls, stop).await;
     housekeeping.abort();
     patches.abort();
+    findings.abort();
     engine.stop().await;
     note_uses(&app).await;
     app.db.close().await;

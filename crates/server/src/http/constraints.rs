@@ -45,7 +45,7 @@ pub(crate) fn fill(operation: &mut Value) {
     let (parameter, word) = match operation["operationId"].as_str() {
         Some("list_batches") => ("state", batches::STATES.join("|")),
         Some("list_tasks") => ("state", tasks::STATES.join("|")),
-        Some("list_patches") => ("severity", severities.join("|")),
+        Some("list_patches" | "list_cves") => ("severity", severities.join("|")),
         Some("list_servers") => ("tag", TAG.to_owned()),
         _ => return,
     };

@@ -9,6 +9,7 @@ mod batches;
 pub mod body;
 mod constraints;
 mod credentials;
+mod cves;
 mod docs;
 mod enrollment_tokens;
 pub mod etag;
@@ -64,6 +65,7 @@ pub fn routes() -> Routes {
         .merge(schedules::routes())
         .merge(servers::routes())
         .merge(patches::routes())
+        .merge(cves::routes())
         .merge(batches::routes())
         .merge(preview::routes())
         .merge(summary::routes())

@@ -14,7 +14,7 @@ use store::servers::{self, Server};
 use store::{Conn, refreshes};
 use utoipa_axum::routes as handlers;
 use vocab::{Environment, OsFilter, Role, ServerId, Status, Tag, TaskId};
-use wire::v1::{Batch, Cve, CveState, List, Package, PatchServer, Refresh, ServerDetail};
+use wire::v1::{Batch, Cve, CveState, Fix, List, Package, PatchServer, Refresh, ServerDetail};
 
 use crate::app::App;
 use crate::http::read::{self, Commas};
@@ -22,6 +22,7 @@ use crate::http::{
     ApiError, Body, Caller, ETag, Here, Id, Ids, IfMatch, Limit, NoBody, NoQuery, Offset, Query,
     Routes, batches, page, show,
 };
+use crate::service::findings::{self, Exposed};
 use crate::service::rollouts::{NewRollout, Origin};
 use crate::service::servers::{inventory, joined, severity};
 use crate::service::{self, ServiceError, TRIES, facts};
@@ -145,7 +146,7 @@ async fn list(
 
 /// Get a server
 ///
-/// With its packages, what is pending for each, and the CVEs that its pending updates fix.
+/// With its packages, what is pending for each, and its CVEs: those that feeds know of, and those that its pending updates fix.
 #[utoipa::path(get, path = "/v1/servers/{server_id}", tag = "Servers", operation_id = "get_server",
     params(("server_id" = ServerId, Path, description = "Which server.")),
     responses((status = 200, description = "The server with all that is known of it.", body = ServerDetail)))]
@@ -158,6 +159,8 @@ async fn get(
     let mut reader = app.db.snapshot().await?;
     let row = find(&mut reader, &caller, id).await?;
     let (installed, pending) = inventory(&mut reader, &row).await?;
+    let exposed = findings::of_server(&mut reader, &row).await?;
+    let cves_checked = findings::is_checked(&mut reader, &row).await?;
     drop(reader);
     let updates = joined(&installed, &pending);
     let packages = installed.iter().enumerate().map(|(place, package)| {
@@ -177,24 +180,31 @@ async fn get(
     let etag = ETag(row.generation);
     let old_code = facts::kept(&row.facts).old_code.into_iter().map(show::old_code).collect();
     let server = show::server(&app, row);
-    Ok((etag, Json(ServerDetail { server, packages, cves: cves(&pending), old_code })))
+    let cves = cves(&exposed, &pending);
+    Ok((etag, Json(ServerDetail { server, packages, cves, cves_checked, old_code })))
 }
 
-/// The flaws that pending updates fix, the worst first.
-fn cves(pending: &[vocab::Pending]) -> Vec<Cve> {
-    let mut known = BTreeSet::new();
-    let mut cves: Vec<Cve> = Vec::new();
+/// The flaws that were found, and those that only the host's package manager knows of; the worst first.
+fn cves(exposed: &[Exposed], pending: &[vocab::Pending]) -> Vec<Cve> {
+    let mut cves: Vec<Cve> = exposed.iter().map(show::cve).collect();
+    let mut known: BTreeSet<(String, String)> = BTreeSet::new();
+    let found: BTreeSet<&str> =
+        exposed.iter().map(|one| one.settled.finding.cve.as_ref()).collect();
     for update in pending {
-        for id in &update.cves {
-            if known.insert((id, &update.name)) {
+        for id in update.cves.iter().filter(|id| !found.contains(id.as_str())) {
+            if known.insert((id.clone(), update.name.clone())) {
                 cves.push(Cve {
                     id: id.clone(),
                     severity: severity(update),
+                    severity_source: update.severity.map(|_| "package_manager".to_owned()),
                     cvss: None,
                     package: update.name.clone(),
                     installed_version: update.installed.clone(),
                     fixed_version: Some(update.candidate.clone()),
                     state: CveState::Open,
+                    fix: Fix::Fixed,
+                    found: "the host's package manager says that the pending update fixes it"
+                        .into(),
                     kev: false,
                     epss: None,
                     published: None,

@@ -13,14 +13,16 @@ use store::batches::Named;
 use store::patches::Patch;
 use store::rollout_targets::TargetResult;
 use store::runs;
-use vocab::{FailureCode, Hostname, Line, Severity, Stage, Status};
+use vocab::{Exposure, FailureCode, FixState, Hostname, Line, Severity, Stage, Status};
 use wire::v1::{
-    Activity, BatchState, OldCode, Options, Origin, PackageChange, PatchVersion, Progress, Reboot,
-    RunState, SeverityCounts, Summary, Task, TaskResult, TaskState, Trigger, WaitingFor,
+    Activity, BatchState, CveState, Fix, OldCode, Options, Origin, PackageChange, PatchVersion,
+    Progress, Reboot, RunState, SeverityCounts, Summary, Task, TaskResult, TaskState, Trigger,
+    WaitingFor,
 };
 
 use crate::app::App;
 use crate::http::ApiError;
+use crate::service::findings::Exposed;
 use crate::service::{PatchOptions, facts};
 
 /// Whether a server that was last heard from then is online.
@@ -62,6 +64,49 @@ pub(crate) fn server(app: &App, row: store::servers::Server) -> wire::v1::Server
 /// What runs old code.
 pub(crate) fn old_code(told: wire::agent::OldCode) -> OldCode {
     OldCode { package: told.package, unit: told.unit, process: told.process }
+}
+
+/// A flaw of a server.
+pub(crate) fn cve(exposed: &Exposed) -> wire::v1::Cve {
+    let Exposed { settled, exploited, epss } = exposed;
+    let finding = &settled.finding;
+    wire::v1::Cve {
+        id: finding.cve.to_string(),
+        severity: finding.severity,
+        severity_source: finding.severity_source.as_ref().map(ToString::to_string),
+        cvss: finding.cvss.as_ref().map(|score| score.score()),
+        package: finding.package.source.clone(),
+        installed_version: finding.package.version.clone(),
+        fixed_version: finding.fixed_version.as_ref().map(ToString::to_string),
+        state: cve_state(settled.exposure),
+        fix: fix(finding.state),
+        found: finding.explanation(),
+        kev: exploited.is_some(),
+        epss: epss.as_ref().map(domain::advisory::Epss::score),
+        published: finding.published,
+    }
+}
+
+/// Whether a flaw can still be exploited.
+pub(crate) fn cve_state(exposure: Exposure) -> CveState {
+    match exposure {
+        Exposure::Open => CveState::Open,
+        Exposure::FixedOnDisk => CveState::FixedOnDisk,
+    }
+}
+
+fn fix(state: FixState) -> Fix {
+    match state {
+        FixState::Fixed => Fix::Fixed,
+        FixState::Affected => Fix::Affected,
+        FixState::Deferred => Fix::Deferred,
+        FixState::WontFix => Fix::WontFix,
+        FixState::NotAffected => Fix::NotAffected,
+        FixState::Unimportant => Fix::Unimportant,
+        FixState::EndOfLife => Fix::EndOfLife,
+        FixState::Subscription => Fix::Subscription,
+        FixState::Unknown => Fix::Unknown,
+    }
 }
 
 fn activity(word: &str) -> Activity {

@@ -7,6 +7,8 @@
 pub mod audit;
 pub mod error;
 pub(crate) mod facts;
+pub mod feeds;
+pub mod findings;
 pub mod keys;
 pub mod options;
 pub mod patches;

@@ -3,8 +3,9 @@
 use axum::http::Method;
 use serde_json::{Value, json};
 use server::http::routes::Access;
-use vocab::Severity;
+use vocab::{Installed, Severity};
 
+use crate::feeds::{lines, osv, take_in, write};
 use crate::fleet::{Host, join, security};
 use crate::support::{Ask, Service, both};
 
@@ -12,8 +13,12 @@ use crate::support::{Ask, Service, both};
 async fn everything(service: &Service) -> Vec<(&'static str, String)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let updates = vec![security("openssl", Severity::High, &[])];
-    let host = Host { quarantine: Some("a copy"), ..Host::new("web-1").with_updates(updates) };
+    let mut host = Host { quarantine: Some("a copy"), ..Host::new("web-1").with_updates(updates) };
+    host.installed.push(Installed::new("openssl", "1.0", "amd64"));
     let server = join(service, host).await;
+    let advisory = osv("DSA-1", "2026-11-13T00:00:00Z", "openssl", "1.1", &["CVE-2026-1"]);
+    take_in(service, &write(service, "Debian.jsonl", &lines(&[advisory]))).await.unwrap();
+    server::service::findings::rebuild(&service.app, service.org).await.unwrap();
     server::service::patches::rebuild(&service.app, service.org).await.unwrap();
     let body = json!({"name": "s", "cron": "@daily", "targets": {"all": true}});
     let schedule = text(&service.post("/v1/schedules", body).await.is(201).json()["id"]);
@@ -36,6 +41,7 @@ async fn everything(service: &Service) -> Vec<(&'static str, String)> {
         ("{api_key_id}", text(&key["id"])),
         ("{token_id}", text(&token["id"])),
         ("{package_name}", "openssl".to_owned()),
+        ("{cve_id}", "CVE-2026-1".to_owned()),
     ]
 }
 
@@ -79,7 +85,7 @@ both! {
         everything(service).await;
         let stranger = service.stranger().await;
         let ask = async |path: &str| Ask::get(path).with_key(&stranger).send(&service.router).await;
-        for path in ["/v1/servers", "/v1/schedules", "/v1/patches", "/v1/batches"] {
+        for path in ["/v1/servers", "/v1/schedules", "/v1/patches", "/v1/cves", "/v1/batches"] {
             let list = ask(path).await.is(200).json();
             assert_eq!((&list["data"], &list["meta"]["total"]), (&json!([]), &json!(0)), "{path}");
         }

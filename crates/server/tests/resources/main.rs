@@ -15,6 +15,8 @@ mod fleet;
 
 mod apart;
 mod batches;
+mod cves;
+mod feeds;
 mod patches;
 mod preview;
 mod schedules;

@@ -7,6 +7,7 @@
 
 mod batches;
 mod credentials;
+mod cves;
 mod list;
 mod options;
 mod patches;
@@ -24,6 +25,7 @@ pub use credentials::{
     ApiKey, CreateApiKey, CreateEnrollmentToken, CreatedApiKey, CreatedEnrollmentToken,
     EnrollmentToken,
 };
+pub use cves::{CveDetail, CveSummary, ExposedServer};
 pub use list::{Links, List, Meta};
 pub use options::{Options, OptionsRequest};
 pub use patches::{AffectedServer, Patch, PatchCve, PatchDetail, PatchVersion};
@@ -31,7 +33,7 @@ pub use preview::{Preview, PreviewRequest, PreviewServer, PreviewUpdate, RebootO
 pub use problem::{FieldError, Problem};
 pub use schedules::{LastRun, Run, RunState, Schedule, ScheduleRequest, Trigger};
 pub use servers::{
-    Activity, Cve, CveState, OldCode, Package, Refresh, RefreshState, Server, ServerDetail,
+    Activity, Cve, CveState, Fix, OldCode, Package, Refresh, RefreshState, Server, ServerDetail,
     SeverityCounts, Summary,
 };
 pub use summary::{BatchCounts, FleetSummary, PatchCounts, ScheduleCounts, ServerCounts};

@@ -103,6 +103,9 @@ pub struct ServerDetail {
     pub packages: Vec<Package>,
     /// The CVEs that concern it, the worst first.
     pub cves: Vec<Cve>,
+    /// Whether its packages were held against advisories for its system. If not, that no CVE is listed does not
+    /// mean that it has none.
+    pub cves_checked: bool,
     /// What runs code that an update has replaced on the disk.
     pub old_code: Vec<OldCode>,
 }
@@ -149,9 +152,11 @@ pub struct Cve {
     pub id: String,
     /// How bad it is.
     pub severity: Severity,
+    /// Who says so: a distribution, a version of CVSS, or the host's package manager.
+    pub severity_source: Option<String>,
     /// Its CVSS score.
     pub cvss: Option<f64>,
-    /// The package that it is in.
+    /// The source package that it is in.
     pub package: String,
     /// The version that is installed.
     pub installed_version: String,
@@ -159,6 +164,10 @@ pub struct Cve {
     pub fixed_version: Option<String>,
     /// Whether it can still be exploited.
     pub state: CveState,
+    /// What the distribution says of a fix.
+    pub fix: Fix,
+    /// How it was found.
+    pub found: String,
     /// Whether it is on the list of known exploited vulnerabilities.
     pub kev: bool,
     /// How probably it is exploited within 30 days, from 0 to 1.
@@ -176,6 +185,31 @@ pub enum CveState {
     Open,
     /// The fix is installed, and old code still runs.
     FixedOnDisk,
+}
+
+/// What the distribution says of a fix in the release that is installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Fix {
+    /// A version of this release fixes it.
+    Fixed,
+    /// The release is affected, and nothing fixes it yet.
+    Affected,
+    /// It will be fixed later, with something else.
+    Deferred,
+    /// It will not be fixed in this release.
+    WontFix,
+    /// The release never had it.
+    NotAffected,
+    /// It is there and harmless, in the distribution's opinion.
+    Unimportant,
+    /// The distribution no longer looks after this package.
+    EndOfLife,
+    /// The fix is for subscribers only.
+    Subscription,
+    /// Nobody can say.
+    Unknown,
 }
 
 /// A refresh that was asked for: `POST /v1/servers/{server_id}/refresh` and its `Location`.

@@ -130,9 +130,11 @@ fn a_server_has_the_names_of_the_contract() {
     let mut full = row;
     full["packages"] = json!([{"name": "bash", "version": "5.1", "arch": "amd64", "source": "bash",
         "available_version": "5.2", "security": true, "held": true, "blocked_by": "held"}]);
-    full["cves"] = json!([{"id": "CVE-2026-1", "severity": "high", "cvss": 7.5, "package": "bash",
-        "installed_version": "5.1", "fixed_version": null, "state": "fixed_on_disk", "kev": false,
+    full["cves"] = json!([{"id": "CVE-2026-1", "severity": "high", "severity_source": "debian",
+        "cvss": 7.5, "package": "bash", "installed_version": "5.1", "fixed_version": null,
+        "state": "fixed_on_disk", "fix": "affected", "found": "DSA-1 names bash", "kev": false,
         "epss": 0.1, "published": null}]);
+    full["cves_checked"] = json!(true);
     full["old_code"] = json!([{"package": "libssl3", "unit": "ssh.service", "process": "sshd"}]);
     same::<ServerDetail>(full);
 }

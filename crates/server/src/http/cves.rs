@@ -1,0 +1,185 @@
+//! `/v1/cves`.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+
+use axum::Json;
+use axum::extract::State;
+use store::findings::{self, Cve};
+use store::{Conn, Page, Paged, advisories};
+use utoipa_axum::routes as handlers;
+use vocab::{Digest, Role, Severity};
+use wire::v1::{CveDetail, CveSummary, ExposedServer, List};
+
+use crate::app::App;
+use crate::http::read::Commas;
+use crate::http::{ApiError, Caller, Here, Id, Limit, Offset, Query, Routes, page, show};
+use crate::service::findings::{of_server, within};
+use crate::service::patches::{severity, severity_order};
+
+/// How many exposed servers one answer shows, if nobody says.
+const SERVERS_SHOWN: u32 = 100;
+/// No number is longer; a longer search finds nothing.
+const Q_CHARS_MAX: usize = 200;
+
+pub(crate) fn routes() -> Routes {
+    Routes::new().add(Role::Viewer, handlers!(list)).add(Role::Viewer, handlers!(get))
+}
+
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Filter {
+    /// Of this severity: one, or several with commas between them.
+    #[serde(default)]
+    #[param(value_type = Option<String>, required = false, example = "critical,high")]
+    severity: Commas<Severity>,
+    /// Whether they are on the list of known exploited vulnerabilities.
+    kev: Option<bool>,
+    /// What their number holds: `2026-12`.
+    #[param(min_length = 1)]
+    q: Option<String>,
+    /// How many at the most.
+    #[serde(default)]
+    #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
+    limit: Limit,
+    /// How many to pass over.
+    #[serde(default)]
+    #[param(value_type = u64, minimum = 0, default = 0, required = false)]
+    offset: Offset,
+}
+
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ServersPart {
+    /// How many of the exposed servers at the most; 100 if left out.
+    #[serde(default)]
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 500, default = 100, required = false)]
+    limit: Option<Limit>,
+    /// How many of them to pass over.
+    #[serde(default)]
+    #[param(value_type = u64, minimum = 0, default = 0, required = false)]
+    offset: Offset,
+}
+
+/// List CVEs
+///
+/// Those that some server of the organization has, as far as the imported feeds know. Order: severity, known exploited ones,
+/// servers affected, id. The rows follow scans and feeds by some seconds.
+#[utoipa::path(get, path = "/v1/cves", tag = "CVEs", operation_id = "list_cves", params(Filter),
+    responses((status = 200, description = "A page of CVEs.", body = List<CveSummary>)))]
+async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    here: Here,
+    Query(filter): Query<Filter>,
+) -> Result<Json<List<CveSummary>>, ApiError> {
+    let page = page::page(filter.limit, filter.offset);
+    let wanted = findings::Filter {
+        severities: filter.severity.0.iter().copied().map(severity_order).collect(),
+        kev: filter.kev,
+        q: filter.q.map(|q| {
+            let q = q.replace('\0', "\u{fffd}").to_uppercase();
+            q.chars().take(Q_CHARS_MAX).collect()
+        }),
+    };
+    let mut reader = app.db.snapshot().await?;
+    let paged = match caller.environments.as_deref() {
+        None => findings::list(&mut reader, caller.org, &wanted, page).await?,
+        Some(environments) => {
+            part(within(&mut reader, caller.org, environments).await?, &wanted, page)
+        }
+    };
+    let shown = summaries(&mut reader, paged.items).await?;
+    Ok(page::list(&here, page, Paged { items: shown, total: paged.total }, |shown| shown))
+}
+
+fn part(mut rows: Vec<Cve>, wanted: &findings::Filter, page: Page) -> Paged<Cve> {
+    let findings::Filter { severities, kev, q } = wanted;
+    rows.retain(|row| {
+        (severities.is_empty() || severities.contains(&row.severity_order))
+            && kev.is_none_or(|kev| kev == (row.kev_order == 0))
+            && q.as_ref().is_none_or(|q| row.id.contains(q.as_str()))
+    });
+    let total = rows.len() as u64;
+    let skip = usize::try_from(page.offset).unwrap_or(usize::MAX);
+    let items = rows.into_iter().skip(skip).take(page.limit as usize).collect();
+    Paged { items, total }
+}
+
+async fn summaries(conn: &mut Conn, rows: Vec<Cve>) -> Result<Vec<CveSummary>, ApiError> {
+    let ids: BTreeSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
+    let epss = advisories::epss(conn, &ids).await?;
+    let shown = rows.iter().map(|row| CveSummary {
+        id: row.id.clone(),
+        severity: severity(row.severity_order),
+        severity_source: row.severity_source.clone(),
+        cvss: row.score(),
+        kev: row.kev_order == 0,
+        epss: epss.get(&row.id).map(domain::advisory::Epss::score),
+        affected_servers: row.servers_order.unsigned_abs(),
+        packages: row.packages.clone(),
+        published: row.published,
+    });
+    Ok(shown.collect())
+}
+
+/// Get a CVE
+///
+/// Where the organization is exposed to it: the servers by name, each with the package that has it, the fixed version, and how
+/// that was found. `affected_servers` counts all of them.
+#[utoipa::path(get, path = "/v1/cves/{cve_id}", tag = "CVEs", operation_id = "get_cve",
+    params(("cve_id" = String, Path, description = "Its number.", example = "CVE-2026-1234"), ServersPart),
+    responses((status = 200, description = "The CVE and the servers that have it.", body = CveDetail)))]
+async fn get(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<String>,
+    Query(part): Query<ServersPart>,
+) -> Result<Json<CveDetail>, ApiError> {
+    let page = page::page(part.limit.unwrap_or(Limit(SERVERS_SHOWN)), part.offset);
+    let environments = caller.environments.as_deref();
+    let mut reader = app.db.snapshot().await?;
+    let row = match environments {
+        None => findings::of_ids(&mut reader, caller.org, std::slice::from_ref(&id)).await?.pop(),
+        Some(within_these) => {
+            let rows = within(&mut reader, caller.org, within_these).await?;
+            rows.into_iter().find(|row| row.id == id)
+        }
+    };
+    let row = row.ok_or_else(|| ApiError::not_found("cve", &id))?;
+    let exposed = findings::servers(&mut reader, caller.org, &id, environments, page).await?;
+    let mut servers = Vec::with_capacity(exposed.len());
+    // Servers that are alike have it alike.
+    let mut alike: BTreeMap<(Option<Digest>, String, String), Vec<wire::v1::Cve>> = BTreeMap::new();
+    for server in exposed {
+        let kind = (server.package_set, server.os.to_string(), server.kernel.clone());
+        let found = match alike.entry(kind) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let found = of_server(&mut reader, &server).await?;
+                let wanted = found.iter().filter(|one| *one.settled.finding.cve == *id);
+                new.insert(wanted.map(show::cve).collect())
+            }
+        };
+        for cve in found.iter().cloned() {
+            servers.push(ExposedServer {
+                server_id: server.id,
+                status: show::status(&app, Some(server.last_seen_at)),
+                hostname: server.hostname.clone(),
+                environment: server.environment.clone(),
+                package: cve.package,
+                installed_version: cve.installed_version,
+                fixed_version: cve.fixed_version,
+                state: cve.state,
+                fix: cve.fix,
+                found: cve.found,
+            });
+        }
+    }
+    let cve = summaries(&mut reader, vec![row]).await?.pop();
+    let cve = cve.ok_or_else(|| ApiError::not_found("cve", &id))?;
+    let url = format!("https://www.cve.org/CVERecord?id={id}");
+    Ok(Json(CveDetail { cve, url, servers }))
+}
