@@ -3,6 +3,7 @@
 //! It ends with 0 if it did what it was asked, 1 if it could not, 2 if it was asked wrongly. What is meant for
 //! programs goes to standard output, everything else to standard error.
 
+mod feeds;
 mod init;
 mod logs;
 mod serve;
@@ -34,6 +35,8 @@ enum Command {
     Init(init::Init),
     /// Serve the API and the agents
     Server(serve::Server),
+    /// Take in what is published about flaws, and see what is there
+    Feeds(feeds::Feeds),
     /// Print the description of the API (OpenAPI 3.1, JSON)
     #[command(after_help = "Example:\n  fleetmend openapi > openapi.json")]
     Openapi,
@@ -57,6 +60,7 @@ fn act(command: Command) -> anyhow::Result<()> {
         match command {
             Command::Init(init) => init.run().await,
             Command::Server(server) => server.run().await,
+            Command::Feeds(feeds) => feeds.run().await,
             Command::Openapi => say(server::http::openapi::text()),
         }
     })

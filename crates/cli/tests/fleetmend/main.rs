@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
 
+mod feeds;
 mod fleet;
 mod operator;
 mod replicas;
