@@ -334,7 +334,7 @@ pub async fn renew(tx: &mut Tx, rollout: BatchId, server: ServerId, task: TaskId
 }
 
 /// Puts waiting servers to work, and answers with those that were. The others are in work in
-/// another rollout, or their targets changed since they were seen.
+/// another rollout, were removed or put into quarantine, or their targets changed since they were seen.
 pub async fn claim(tx: &mut Tx, rollout: BatchId, moves: &[Move]) -> Result<Vec<ServerId>> {
     let revision = next_revision(tx, rollout).await?;
     let mut moves = moves.to_vec();
@@ -342,13 +342,17 @@ pub async fn claim(tx: &mut Tx, rollout: BatchId, moves: &[Move]) -> Result<Vec<
     let mut claimed = Vec::with_capacity(moves.len());
     for chunk in moves.chunks(ROWS_MAX) {
         lock_servers(tx, chunk).await?;
-        claimed.extend(write(tx, rollout, revision, chunk, NOT_IN_WORK).await?);
+        claimed.extend(write(tx, rollout, revision, chunk, FREE).await?);
     }
     Ok(claimed)
 }
 
-const NOT_IN_WORK: &str = " and deadline is null and not exists
-    (select 1 from rollout_targets b where b.server_id = v.server and b.deadline is not null)";
+const FREE: &str = " and deadline is null
+    and not exists
+    (select 1 from rollout_targets b where b.server_id = v.server and b.deadline is not null)
+    and not exists
+    (select 1 from servers s
+      where s.id = v.server and (s.removed_at is not null or s.quarantine is not null))";
 
 /// Two rollouts that want one server at the same moment would both find it free and one would run
 /// into the index, which ends its transaction on PostgreSQL. So they take their turns over the

@@ -213,8 +213,9 @@ impl Link {
             return;
         }
         if standing.bar == Bar::Quarantine && bar == Bar::None {
-            // Whoever comes first now is the real one.
+            // Whoever comes first now is the real one. Those who are held open may be either.
             (standing.expected, standing.nonce) = (0, None);
+            standing.turn += 1;
         }
         standing.bar = bar;
         drop(standing);

@@ -64,7 +64,7 @@ pub(crate) type Lead = Option<Arc<Lease>>;
 type Away = Option<Arc<Unable>>;
 
 /// Those who cannot take an order now, and why.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Unable {
     /// Not heard from, or barred.
     away: BTreeSet<ServerId>,

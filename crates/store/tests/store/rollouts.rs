@@ -6,9 +6,11 @@ use domain::rollout::{Busy, Done, End, Event, Head, Outcome, Pace, Phase, Target
 use serde_json::json;
 use store::rollout_targets::{self, Move};
 use store::rollouts::{self, Rollout};
+use store::servers::{self, Server};
 use store::{Db, Page, StoreError, Topic};
 use vocab::{BatchId, FailureCode, OrgId, ServerId, Stage};
 
+use crate::servers::server;
 use crate::support::{Place, at, both, nth, org, other_org};
 
 const PAGE: Page = Page { limit: 50, offset: 0 };
@@ -256,6 +258,25 @@ both! {
             (1, Some(report), 4)
         );
         assert_eq!(rollout_targets::list(&mut tx, id, &[], PAGE).await.unwrap().total, 2);
+        tx.commit().await.unwrap();
+    }
+
+    async fn a_server_that_may_have_no_orders_is_passed_over(db: Db) {
+        let ours = org(&db).await;
+        let id = start(&db, ours, 1, 3).await;
+        let mut tx = db.begin().await.unwrap();
+        for number in 0..3 {
+            servers::enroll(&mut tx, &server(ours, number)).await.unwrap();
+        }
+        let first = servers::get(&mut tx, ours, nth!(ServerId, 0_u32)).await.unwrap();
+        servers::remove(&mut tx, &first, at(1)).await.unwrap();
+        let second = servers::get(&mut tx, ours, nth!(ServerId, 1_u32)).await.unwrap();
+        let held = Server { quarantine: Some("a clone".into()), ..second.clone() };
+        servers::save(&mut tx, &second, &held, at(1)).await.unwrap();
+        assert_eq!(
+            rollout_targets::claim(&mut tx, id, &offers([0, 1, 2])).await.unwrap(),
+            [nth!(ServerId, 2_u32)]
+        );
         tx.commit().await.unwrap();
     }
 

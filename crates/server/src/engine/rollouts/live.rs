@@ -241,6 +241,12 @@ impl Fleet {
         }
     }
 
+    /// This server may have no orders, as the database says, and nobody had noticed yet.
+    pub(super) fn is_away(&mut self, server: ServerId) {
+        Arc::make_mut(&mut self.unable).away.insert(server);
+        self.tell_all(server, None);
+    }
+
     /// Another rollout has this server in work, as the database says.
     pub(super) fn is_busy_in(&mut self, server: ServerId, id: BatchId) {
         self.occupy(id, server, true);

@@ -23,7 +23,7 @@ use serde_json::json;
 use store::leases::{self, Lease};
 use store::rollout_targets::{self, Move, TargetRow};
 use store::rollouts::{self, phase_word};
-use store::{StoreError, Topic};
+use store::{StoreError, Topic, absences};
 use tokio::sync::watch;
 use vocab::{BatchId, ServerId};
 
@@ -320,13 +320,18 @@ impl Driver {
         self.fleet.follow(&mut *self.app.db.read().await?, id).await
     }
 
-    /// Somebody else has servers that we wanted: who?
+    /// Servers that we wanted are not to be had: who has them, or who may have no orders?
     async fn contested(&mut self, id: BatchId, wanted: &[Move]) -> store::Result<()> {
         let servers: Vec<_> = wanted.iter().map(|to| to.server_id).collect();
         let mut reader = self.app.db.read().await?;
         let found = rollout_targets::in_work(&mut reader, &servers).await?;
         for busy in found.into_iter().filter(|busy| busy.rollout_id != id) {
             self.fleet.is_busy_in(busy.server_id, busy.rollout_id);
+        }
+        for barred in absences::barred(&mut reader).await? {
+            if servers.contains(&barred.id) {
+                self.fleet.is_away(barred.id);
+            }
         }
         Ok(())
     }
