@@ -80,6 +80,11 @@ impl Hands {
         let since = now.wall.saturating_sub(passed).unwrap_or(Timestamp::MIN);
         (by.abs() > CORRECTION_MAX).then_some(ClockSet { by, since, now: now.wall })
     }
+
+    /// What time it was at the last look. The clock may have been set since; nobody knows yet.
+    pub fn shown(&self) -> Timestamp {
+        self.last.wall
+    }
 }
 
 /// `N` bytes that nobody can guess.

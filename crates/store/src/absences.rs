@@ -80,6 +80,25 @@ pub async fn at_work(conn: &mut Conn) -> Result<Vec<ServerId>> {
     found.into_iter().map(|(id,)| parse("servers", id)).collect()
 }
 
+/// Those among these who may have no orders now: removed or in quarantine (`true`), or at work on one (`false`).
+pub async fn unable_among(conn: &mut Conn, ids: &[ServerId]) -> Result<Vec<(ServerId, bool)>> {
+    let mut unable = Vec::new();
+    for chunk in ids.chunks(ROWS_MAX) {
+        let found: Vec<(String, bool)> = on!(conn, |c| {
+            let mut text = Text::new(
+                "select id, removed_at is not null or quarantine is not null from servers
+                  where (removed_at is not null or quarantine is not null
+                         or activity in ('patching', 'rebooting')) and id in ",
+            );
+            text.list(chunk.iter().map(put)).build_as().fetch_all(c).await
+        })?;
+        for (id, barred) in found {
+            unable.push((parse("servers", id)?, barred));
+        }
+    }
+    Ok(unable)
+}
+
 /// Those of whom it was said.
 pub async fn known(conn: &mut Conn) -> Result<Vec<Absence>> {
     Ok(on!(conn, |c| {

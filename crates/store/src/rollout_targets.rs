@@ -334,7 +334,8 @@ pub async fn renew(tx: &mut Tx, rollout: BatchId, server: ServerId, task: TaskId
 }
 
 /// Puts waiting servers to work, and answers with those that were. The others are in work in
-/// another rollout, were removed or put into quarantine, or their targets changed since they were seen.
+/// another rollout, may have no orders now (see [`crate::absences::unable_among`]), or their targets changed
+/// since they were seen.
 pub async fn claim(tx: &mut Tx, rollout: BatchId, moves: &[Move]) -> Result<Vec<ServerId>> {
     let revision = next_revision(tx, rollout).await?;
     let mut moves = moves.to_vec();
@@ -352,7 +353,8 @@ const FREE: &str = " and deadline is null
     (select 1 from rollout_targets b where b.server_id = v.server and b.deadline is not null)
     and not exists
     (select 1 from servers s
-      where s.id = v.server and (s.removed_at is not null or s.quarantine is not null))";
+      where s.id = v.server and (s.removed_at is not null or s.quarantine is not null
+                                 or s.activity in ('patching', 'rebooting')))";
 
 /// Two rollouts that want one server at the same moment would both find it free and one would run
 /// into the index, which ends its transaction on PostgreSQL. So they take their turns over the

@@ -51,11 +51,11 @@ pub(super) async fn watch(
     let mut hands = app.clock.hands();
     loop {
         let lease = until_leading(&mut lead).await;
-        let now = app.clock.now();
         if hands.look().is_some() {
             // By the clock as it is now nobody was heard from; that is no news of the servers.
             leading = None;
         }
+        let now = hands.shown();
         let since = match leading {
             Some((token, since)) if token == lease.token => since,
             _ => {

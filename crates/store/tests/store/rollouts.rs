@@ -7,7 +7,7 @@ use serde_json::json;
 use store::rollout_targets::{self, Move};
 use store::rollouts::{self, Rollout};
 use store::servers::{self, Server};
-use store::{Db, Page, StoreError, Topic};
+use store::{Db, Page, StoreError, Topic, absences};
 use vocab::{BatchId, FailureCode, OrgId, ServerId, Stage};
 
 use crate::servers::server;
@@ -263,9 +263,9 @@ both! {
 
     async fn a_server_that_may_have_no_orders_is_passed_over(db: Db) {
         let ours = org(&db).await;
-        let id = start(&db, ours, 1, 3).await;
+        let id = start(&db, ours, 1, 4).await;
         let mut tx = db.begin().await.unwrap();
-        for number in 0..3 {
+        for number in 0..4 {
             servers::enroll(&mut tx, &server(ours, number)).await.unwrap();
         }
         let first = servers::get(&mut tx, ours, nth!(ServerId, 0_u32)).await.unwrap();
@@ -273,10 +273,17 @@ both! {
         let second = servers::get(&mut tx, ours, nth!(ServerId, 1_u32)).await.unwrap();
         let held = Server { quarantine: Some("a clone".into()), ..second.clone() };
         servers::save(&mut tx, &second, &held, at(1)).await.unwrap();
+        let third = servers::get(&mut tx, ours, nth!(ServerId, 2_u32)).await.unwrap();
+        let working = Server { activity: "patching".into(), ..third.clone() };
+        servers::save(&mut tx, &third, &working, at(1)).await.unwrap();
         assert_eq!(
-            rollout_targets::claim(&mut tx, id, &offers([0, 1, 2])).await.unwrap(),
-            [nth!(ServerId, 2_u32)]
+            rollout_targets::claim(&mut tx, id, &offers([0, 1, 2, 3])).await.unwrap(),
+            [nth!(ServerId, 3_u32)]
         );
+        let all = [first.id, second.id, third.id, nth!(ServerId, 3_u32)];
+        let mut unable = absences::unable_among(&mut tx, &all).await.unwrap();
+        unable.sort_unstable();
+        assert_eq!(unable, [(first.id, true), (second.id, true), (third.id, false)]);
         tx.commit().await.unwrap();
     }
 

@@ -71,6 +71,10 @@ impl Fleet {
         self.live.get(&id)
     }
 
+    pub(super) fn ids(&self) -> Vec<BatchId> {
+        self.live.keys().copied().collect()
+    }
+
     pub(super) fn revision(&self, id: BatchId) -> Option<i64> {
         self.live.get(&id).map(|live| live.revision)
     }
@@ -241,9 +245,12 @@ impl Fleet {
         }
     }
 
-    /// This server may have no orders, as the database says, and nobody had noticed yet.
-    pub(super) fn is_away(&mut self, server: ServerId) {
-        Arc::make_mut(&mut self.unable).away.insert(server);
+    /// This server may have no orders now, as the database says, and nobody had noticed yet: it is barred, or at
+    /// work.
+    pub(super) fn is_unable(&mut self, server: ServerId, barred: bool) {
+        let unable = Arc::make_mut(&mut self.unable);
+        let whom = if barred { &mut unable.away } else { &mut unable.at_work };
+        whom.insert(server);
         self.tell_all(server, None);
     }
 

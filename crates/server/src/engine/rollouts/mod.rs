@@ -124,35 +124,38 @@ impl Driver {
     async fn step(&mut self) -> store::Result<Option<Timestamp>> {
         let mut reader = self.app.db.read().await?;
         let open = rollouts::open(&mut reader).await?;
-        if self.rested.seconds() > DEAF_SECONDS {
-            tracing::warn!("nothing was heard or done for a while; agents are given time");
-            self.listens_from_now_on();
-        }
-        self.look_at_the_clock(&open);
         self.fleet.keep(&open);
+        self.owed.retain(|owed, _| open.iter().any(|(id, _)| id == owed));
         for (id, revision) in open {
             if self.fleet.revision(id) != Some(revision) {
                 self.fleet.follow(&mut reader, id).await?;
             }
         }
         drop(reader);
-        for id in self.fleet.to_be_planned(self.app.clock.now()) {
+        if self.rested.seconds() > DEAF_SECONDS {
+            tracing::warn!("nothing was heard or done for a while; agents are given time");
+            self.listens_from_now_on();
+        }
+        let now = self.now();
+        for id in self.fleet.to_be_planned(now) {
             self.settle(id).await?;
         }
         self.rested = Stopwatch::start();
         Ok(self.fleet.wake_at())
     }
 
-    fn look_at_the_clock(&mut self, open: &[(BatchId, i64)]) {
-        self.owed.retain(|owed, _| open.iter().any(|(id, _)| id == owed));
-        let Some(set) = self.hands.look() else { return };
-        tracing::warn!(seconds = set.by.as_secs(), "the clock was set; no wait is cut short by it");
-        for (id, _) in open {
-            // One that was not told of the last time is told of both at once.
-            let before = self.owed.get(id).map_or(SignedDuration::ZERO, |owed| owed.by);
-            self.owed.insert(*id, ClockSet { by: set.by + before, ..set });
-            self.fleet.stir(*id);
+    /// What time it is. No time is planned by before the rollouts know how the clock came to show it.
+    fn now(&mut self) -> Timestamp {
+        if let Some(set) = self.hands.look() {
+            tracing::warn!(seconds = set.by.as_secs(), "the clock was set; no wait is cut short");
+            for id in self.fleet.ids() {
+                // One that was not told of the last time is told of both at once.
+                let before = self.owed.get(&id).map_or(SignedDuration::ZERO, |owed| owed.by);
+                self.owed.insert(id, ClockSet { by: set.by + before, ..set });
+                self.fleet.stir(id);
+            }
         }
+        self.hands.shown()
     }
 
     /// What happens next to a rollout: whatever the planner says, by a clock that it knows of.
@@ -170,7 +173,7 @@ impl Driver {
     async fn settle(&mut self, id: BatchId) -> store::Result<()> {
         let mut fruitless = 0;
         loop {
-            let now = self.app.clock.now();
+            let now = self.now();
             let Some(next) = self.next(id, now) else { return Ok(()) };
             if next.is_idle() {
                 self.fleet.planned(id, next.wake_at);
@@ -320,7 +323,7 @@ impl Driver {
         self.fleet.follow(&mut *self.app.db.read().await?, id).await
     }
 
-    /// Servers that we wanted are not to be had: who has them, or who may have no orders?
+    /// Servers that we wanted are not to be had: who has them, or which may have no orders?
     async fn contested(&mut self, id: BatchId, wanted: &[Move]) -> store::Result<()> {
         let servers: Vec<_> = wanted.iter().map(|to| to.server_id).collect();
         let mut reader = self.app.db.read().await?;
@@ -328,10 +331,8 @@ impl Driver {
         for busy in found.into_iter().filter(|busy| busy.rollout_id != id) {
             self.fleet.is_busy_in(busy.server_id, busy.rollout_id);
         }
-        for barred in absences::barred(&mut reader).await? {
-            if servers.contains(&barred.id) {
-                self.fleet.is_away(barred.id);
-            }
+        for (server, barred) in absences::unable_among(&mut reader, &servers).await? {
+            self.fleet.is_unable(server, barred);
         }
         Ok(())
     }
