@@ -26,6 +26,9 @@ use crate::app::App;
 /// How many lists are remembered: more kinds of servers than a large fleet has.
 const COUNTS_MAX: usize = 20_000;
 
+/// How many syncs back one is known that was overtaken by those that were sent after it.
+const HEARD: usize = 4;
+
 /// What this process knows of the agents that talk to it.
 pub struct Door {
     links: RwLock<BTreeMap<ServerId, Arc<Link>>>,
@@ -54,6 +57,8 @@ struct Standing {
     expected: u64,
     /// The nonce of the last sync, if this process heard it.
     nonce: Option<u64>,
+    /// The counters and nonces of the last few, to know one of them that comes late.
+    heard: [(u64, u64); HEARD],
     last_seen: Option<Timestamp>,
     known: Known,
     /// Orders and withdrawals that went out with an answer.
@@ -121,6 +126,8 @@ pub(super) enum Count {
     Again,
     /// We have forgotten some: the control plane was restored, or another replica heard them.
     Ahead,
+    /// One of the last few, of which an agent let go and which later ones overtook: nobody waits for its answer.
+    Late,
     /// Someone else used this identity.
     Behind,
 }
@@ -148,6 +155,7 @@ impl Link {
                 bar,
                 expected: server.counter.unsigned_abs(),
                 nonce: None,
+                heard: [(0, 0); HEARD],
                 last_seen: None,
                 known,
                 handed: Vec::new(),
@@ -167,6 +175,7 @@ impl Link {
             bar: Bar::Removed,
             expected: 0,
             nonce: None,
+            heard: [(0, 0); HEARD],
             last_seen: None,
             known,
             handed: Vec::new(),
@@ -178,9 +187,9 @@ impl Link {
     /// Takes the sync's counter. In quarantine both copies go on counting, each for itself.
     pub(super) fn turn(&self, counter: u64, nonce: u64) -> Turn {
         let mut standing = self.standing();
-        standing.turn += 1;
-        let number = standing.turn;
+        let number = standing.turn + 1;
         if standing.bar == Bar::Quarantine {
+            standing.turn = number;
             return Turn { count: Count::Next, next_counter: counter.saturating_add(1), number };
         }
         let expected = standing.expected;
@@ -189,16 +198,21 @@ impl Link {
             _ if counter == expected => Count::Next,
             _ if counter > expected => Count::Ahead,
             _ if counter.checked_add(1) == Some(expected) && same_nonce => Count::Again,
+            _ if standing.heard.contains(&(counter, nonce)) => Count::Late,
             _ => Count::Behind,
         };
         match count {
             Count::Next | Count::Ahead => {
                 standing.expected = counter.saturating_add(1);
                 standing.nonce = Some(nonce);
+                standing.heard.rotate_right(1);
+                standing.heard[0] = (counter, nonce);
             }
             Count::Again => standing.handed.clear(),
+            Count::Late => return Turn { count, next_counter: expected, number: 0 },
             Count::Behind => {}
         }
+        standing.turn = number;
         Turn { count, next_counter: standing.expected, number }
     }
 

@@ -37,11 +37,14 @@ pub(super) async fn sync(
     let door = app.door();
     let link = door.link(&app, &who).await?;
     let turn = link.turn(sync.counter, sync.nonce);
+    match turn.count {
+        // What it says was true before what later ones said.
+        Count::Late => return hold(&app, &link, &sync, &turn, Answer::default()).await,
+        Count::Behind => quarantine(&app, &link, sync.counter, turn.next_counter).await?,
+        Count::Next | Count::Again | Count::Ahead => {}
+    }
     // One that was held open until now is not waited for any more.
     link.wake.notify_waiters();
-    if turn.count == Count::Behind {
-        quarantine(&app, &link, sync.counter, turn.next_counter).await?;
-    }
     door.beat(&app, &link, turn.next_counter, app.clock.now());
     let (wanted, acknowledged) = match link.is_old_news(&sync) {
         true => (Vec::new(), Vec::new()),
@@ -52,6 +55,7 @@ pub(super) async fn sync(
 }
 
 /// What is to be said besides orders.
+#[derive(Default)]
 struct Answer {
     wanted: Vec<Digest>,
     acknowledged: Vec<TaskId>,

@@ -60,6 +60,10 @@ pub struct Engine {
 /// The lease, while this process leads.
 pub(crate) type Lead = Option<Arc<Lease>>;
 
+/// Held by whoever of the engine writes for long: the calendar takes it for all that is due at an instant, so that
+/// what it starts first does not keep the rest waiting.
+type Pen = Arc<tokio::sync::Mutex<()>>;
+
 /// Those who cannot take an order now. Nothing until somebody has looked.
 type Away = Option<Arc<Unable>>;
 
@@ -81,11 +85,12 @@ pub fn spawn(app: App) -> Engine {
 pub fn spawn_with(app: App, pulse: Pulse) -> Engine {
     let (lead_in, lead) = watch::channel(None);
     let (away_in, away) = watch::channel(None);
+    let pen = Pen::default();
     let tasks = vec![
         tokio::spawn(leader::lead(app.clone(), pulse.lead, lead_in)),
         tokio::spawn(presence::watch(app.clone(), pulse.look, lead.clone(), away_in)),
-        tokio::spawn(rollouts::drive(app.clone(), pulse.look, lead.clone(), away)),
-        tokio::spawn(schedules::fire(app.clone(), pulse.look, lead.clone())),
+        tokio::spawn(rollouts::drive(app.clone(), pulse.look, lead.clone(), away, pen.clone())),
+        tokio::spawn(schedules::fire(app.clone(), pulse.look, lead.clone(), pen)),
         tokio::spawn(refresh::expire(app.clone(), pulse.look, lead.clone())),
         tokio::spawn(retention::sweep(app.clone(), pulse.sweep, lead.clone())),
         tokio::spawn(presence::write_beats(app.clone(), pulse.beats)),

@@ -9,7 +9,7 @@ use store::schedules::{self, Schedule};
 use store::{StoreError, Topic, Tx};
 use tokio::sync::watch;
 
-use super::{Lead, complain, until, until_leading};
+use super::{Lead, Pen, complain, until, until_leading};
 use crate::app::App;
 use crate::service::PatchOptions;
 use crate::service::runs::{self, DueRun};
@@ -22,12 +22,12 @@ const AHEAD: SignedDuration = SignedDuration::from_secs(2);
 const AHEAD_MAX: u32 = 10_000;
 
 /// Starts what is due, while this process leads. Until it is aborted.
-pub(super) async fn fire(app: App, look: Duration, mut lead: watch::Receiver<Lead>) {
+pub(super) async fn fire(app: App, look: Duration, mut lead: watch::Receiver<Lead>, pen: Pen) {
     let mut changed = app.db.bell(Topic::Schedules);
     let mut ahead = Vec::new();
     loop {
         let lease = until_leading(&mut lead).await;
-        let sleep = match fire_due(&app, &lease, &mut ahead).await {
+        let sleep = match fire_due(&app, &lease, &pen, &mut ahead).await {
             Ok(next) => until(next, app.clock.now(), look),
             Err(StoreError::Stale | StoreError::Busy(_)) => Duration::ZERO,
             Err(error) => {
@@ -49,8 +49,10 @@ pub(super) async fn fire(app: App, look: Duration, mut lead: watch::Receiver<Lea
 async fn fire_due(
     app: &App,
     lease: &Lease,
+    pen: &Pen,
     ahead: &mut Vec<Schedule>,
 ) -> store::Result<Option<Timestamp>> {
+    let mut held = None;
     loop {
         let now = app.clock.now();
         let ready = ahead.iter().take(TOGETHER).take_while(|one| one.next_run_at <= Some(now));
@@ -60,6 +62,9 @@ async fn fire_due(
         };
         if due.is_empty() {
             return read_ahead(app, now, ahead).await;
+        }
+        if held.is_none() {
+            held = Some(pen.lock().await);
         }
         let mut tx = app.db.begin().await?;
         leases::fence(&mut tx, lease).await?;

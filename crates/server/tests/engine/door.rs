@@ -215,6 +215,30 @@ both! {
         assert_eq!(server(&app, world, &web).await.quarantine, None);
     }
 
+    /// An agent lets go of a sync when it has news, and says the same counter again; the first may arrive last.
+    async fn a_sync_that_was_overtaken_is_no_clone_and_gets_nothing(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        web.awaits_order().await;
+        let mut let_go = Vec::new();
+        for _ in 0..5 {
+            let_go.push(web.signed("POST", "/agent/v1/sync", web.sync_body(50)));
+            assert_eq!(web.orders(0).await.len(), 1, "an order goes out with every answer");
+        }
+        // The last of them was repeated, and the first is too old by now.
+        for late in let_go.drain(1..4) {
+            let answer = send(&web.door, late).await.unwrap();
+            let answer: wire::agent::SyncResponse = serde_json::from_slice(&answer).unwrap();
+            assert!(answer.orders.is_empty());
+        }
+        assert_eq!(server(&app, world, &web).await.quarantine, None);
+        send(&web.door, let_go.remove(0)).await.unwrap();
+        assert!(server(&app, world, &web).await.quarantine.is_some());
+        engine.stop().await;
+    }
+
     async fn signs_of_life_and_the_counter_are_written_down_together_a_little_later(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;

@@ -28,7 +28,7 @@ use tokio::sync::watch;
 use vocab::{BatchId, ServerId};
 
 use self::live::Fleet;
-use super::{Away, Lead, complain, until, until_leading};
+use super::{Away, Lead, Pen, complain, until, until_leading};
 use crate::app::App;
 use crate::clock::{Hands, Stopwatch};
 use crate::service::rollouts::{ended, task_moved};
@@ -46,11 +46,12 @@ pub(super) async fn drive(
     look: Duration,
     mut lead: watch::Receiver<Lead>,
     mut away: watch::Receiver<Away>,
+    pen: Pen,
 ) {
     let mut changed = app.db.bell(Topic::Rollouts);
     loop {
         let lease = until_leading(&mut lead).await;
-        let mut driver = Driver::new(&app, lease);
+        let mut driver = Driver::new(&app, lease, pen.clone());
         loop {
             let unable = away.borrow_and_update().clone();
             let sleep = match unable {
@@ -82,6 +83,7 @@ pub(super) async fn drive(
 struct Driver {
     app: App,
     lease: Arc<Lease>,
+    pen: Pen,
     fleet: Fleet,
     hands: Hands,
     /// Rollouts that have not been told yet that the clock was set.
@@ -101,10 +103,11 @@ enum Step {
 }
 
 impl Driver {
-    fn new(app: &App, lease: Arc<Lease>) -> Driver {
+    fn new(app: &App, lease: Arc<Lease>, pen: Pen) -> Driver {
         let mut driver = Driver {
             app: app.clone(),
             lease,
+            pen,
             fleet: Fleet::default(),
             hands: app.clock.hands(),
             owed: BTreeMap::new(),
@@ -204,6 +207,8 @@ impl Driver {
     }
 
     async fn carry_out(&mut self, id: BatchId, next: Plan, now: Timestamp) -> store::Result<Step> {
+        let pen = self.pen.clone();
+        let _held = pen.lock().await;
         match next.change {
             Some(change) => self.change(id, change, now).await,
             None => self.moves(id, &next.moves, now).await,
