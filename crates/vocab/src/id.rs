@@ -145,6 +145,8 @@ ids! {
     EventId = "evt";
     /// A person who signs in.
     UserId = "usr";
+    /// A flaw that was set aside.
+    SuppressionId = "sup";
 }
 
 #[cfg(test)]

@@ -26,8 +26,8 @@ pub use cron::{Cron, CronError, CronField, FieldProblem};
 pub use digest::{Digest, DigestError};
 pub use finding::{Exposure, FixState};
 pub use id::{
-    BatchId, EventId, IdError, KeyId, OrgId, RunId, ScheduleId, ServerId, TaskId, TokenId, UserId,
-    WebhookId,
+    BatchId, EventId, IdError, KeyId, OrgId, RunId, ScheduleId, ServerId, SuppressionId, TaskId,
+    TokenId, UserId, WebhookId,
 };
 pub use label::{Environment, Hostname, LabelError, Tag};
 pub use line::Line;

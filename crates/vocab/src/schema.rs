@@ -70,6 +70,7 @@ id_schemas! {
     KeyId "an API key";
     TokenId "an enrolment token";
     WebhookId "a webhook";
+    SuppressionId "a suppression";
     EventId "an event";
     UserId "a person who signs in";
 }

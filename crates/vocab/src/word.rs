@@ -144,7 +144,7 @@ words! {
         Held = "held",
         /// The distribution rolls the update out in phases, and this server's has not come.
         Phased = "phased",
-        /// It would need a package to be installed or removed.
+        /// It would need a package to be removed, or cannot be resolved.
         KeptBack = "kept_back",
         /// The order or the host's own limits exclude it.
         Excluded = "excluded",

@@ -81,6 +81,9 @@ pub struct Facts {
     /// Other programs that install updates by themselves, and so behind a rollout's back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_updaters: Vec<Line>,
+    /// Whether the kernel belongs to the machine below, as in a container.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub foreign_kernel: bool,
 }
 
 /// The most lines of [`Facts::old_code`].

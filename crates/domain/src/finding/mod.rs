@@ -17,6 +17,7 @@
 mod decide;
 mod index;
 mod kernel;
+mod runs;
 mod settle;
 mod subject;
 mod suppress;
@@ -35,9 +36,10 @@ mod traps;
 
 pub use index::Index;
 pub use kernel::Boots;
+pub use runs::Runs;
 pub use settle::{Kernel, Running, Settled, awaits_boot, settle};
 pub use suppress::Suppression;
-pub use update::closes;
+pub use update::{closed, closes};
 
 use std::fmt;
 use std::sync::Arc;

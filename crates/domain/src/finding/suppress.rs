@@ -22,8 +22,13 @@ pub struct Suppression {
 impl Suppression {
     /// Whether it covers a finding at this time.
     pub fn covers(&self, finding: &Finding, now: Timestamp) -> bool {
-        *self.cve == *finding.cve
-            && self.source.as_ref().is_none_or(|source| *source == finding.package.source)
+        self.covers_flaw(&finding.cve, &finding.package.source, now)
+    }
+
+    /// Whether it covers a flaw in this source at this time.
+    pub fn covers_flaw(&self, cve: &str, source: &str, now: Timestamp) -> bool {
+        self.cve == cve
+            && self.source.as_ref().is_none_or(|only| only == source)
             && self.until.is_none_or(|until| now < until)
     }
 }

@@ -1,13 +1,88 @@
 //! Which findings a pending update closes.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use pkgver::Scheme;
+use vocab::{Exposure, FixState, Installed, Pending};
 
 use crate::advisory::{Family, Names};
 
+use super::kernel::{self, Role};
 use super::version::{Rule, without_epoch};
-use super::{Binary, Finding};
+use super::{Binary, Finding, Settled};
+
+/// Which of a server's findings each of its pending updates closes: one list an update, in their order.
+///
+/// What is fixed on the disk needs no update any more, and of what nobody can judge nobody can say
+/// that an update mends it; neither is in the answer.
+pub fn closed<'a>(
+    family: Family,
+    packages: &[Installed],
+    settled: &'a [Settled],
+    pending: &[Pending],
+) -> Vec<Vec<&'a Finding>> {
+    let mut named: BTreeMap<&str, Vec<&Finding>> = BTreeMap::new();
+    let mut kernels: BTreeMap<&str, Vec<&Finding>> = BTreeMap::new();
+    let counts = |one: &&Settled| {
+        one.exposure == Exposure::Open
+            && one.finding.fixed_version.is_some()
+            && one.finding.state != FixState::Unknown
+            && !one.finding.state.is_hidden()
+    };
+    for Settled { finding, .. } in settled.iter().filter(counts) {
+        // Of several architectures of one package each is updated with the others.
+        let mut last = None;
+        for binary in &finding.package.binaries {
+            if last.replace(&binary.name) != Some(&binary.name) {
+                named.entry(&binary.name).or_default().push(finding);
+            }
+        }
+        if finding.package.kernel.is_some() {
+            kernels.entry(&finding.package.source).or_default().push(finding);
+        }
+    }
+    let closed_by = |update: &Pending| -> Vec<&'a Finding> {
+        if let Some(known) = named.get(update.name.as_str()) {
+            let closes = |one: &&&Finding| {
+                closes(one, family, &update.name, &update.candidate) == Some(true)
+            };
+            return known.iter().filter(closes).copied().collect();
+        }
+        let source = brings_kernel(family, packages, &update.name);
+        let known = source.and_then(|source| kernels.get(source.as_ref()));
+        known
+            .into_iter()
+            .flatten()
+            .filter(|one| reaches(one, family, &update.candidate))
+            .copied()
+            .collect()
+    };
+    pending.iter().map(closed_by).collect()
+}
+
+/// The source of the kernel that an update of this package brings along: a new kernel has a new
+/// name, and what is updated is the package that depends on the newest. Only where such a package has its
+/// kernel's version; Ubuntu counts them otherwise.
+fn brings_kernel<'a>(
+    family: Family,
+    packages: &'a [Installed],
+    name: &str,
+) -> Option<Cow<'a, str>> {
+    if family != Family::Debian || !name.starts_with("linux-image-") {
+        return None;
+    }
+    let package = packages.iter().find(|package| package.name == name)?;
+    (kernel::role(family, package) == Role::Beside).then(|| kernel::source(family, package))
+}
+
+fn reaches(finding: &Finding, family: Family, version: &str) -> bool {
+    let Some((scheme, fixed)) = family.scheme().zip(finding.fixed_version.as_ref()) else {
+        return false;
+    };
+    let epochs = family.writes_epochs() && !finding.package.epoch_unknown;
+    Rule { scheme, epochs }.compare(version, fixed).is_ge()
+}
 
 /// Whether installing `candidate` of the package `name` closes a finding. None where that cannot be
 /// said, because a pending update does not tell its source's version and it cannot be inferred.
@@ -60,5 +135,85 @@ fn without_rebuild(version: &str) -> &str {
             rest
         }
         _ => version,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::fixtures::{advisory, fixed, packages, report, stance, unfixed};
+    use super::super::{Kernel, Running, settle};
+    use super::*;
+    use crate::advisory::Advisory;
+
+    fn told(
+        advisories: &[Advisory],
+        host: &[&str],
+        kernel: &str,
+        pending: &[(&str, &str)],
+    ) -> Vec<Vec<String>> {
+        let host = packages(host);
+        let findings = report("Debian:12", advisories, &host).findings;
+        let old_code = BTreeSet::new();
+        let running = Running { kernel: Kernel::Release(kernel), old_code: &old_code };
+        let settled = settle(Family::Debian, &[], &findings, &host, &running);
+        let update = |(name, to): &(&str, &str)| Pending::new(name, "amd64", "", to);
+        let pending: Vec<Pending> = pending.iter().map(update).collect();
+        let closed = closed(Family::Debian, &host, &settled, &pending);
+        let ids = |some: &Vec<&Finding>| some.iter().map(|one| one.cve.to_string()).collect();
+        closed.iter().map(ids).collect()
+    }
+
+    const NONE: [&str; 0] = [];
+
+    #[test]
+    fn each_update_closes_what_its_version_reaches_and_no_more() {
+        let advisories = [
+            advisory("DSA-1", &["CVE-1"], &[fixed("Debian:12", "curl", "7.88.1-10+deb12u4")]),
+            advisory("DSA-2", &["CVE-2"], &[fixed("Debian:12", "curl", "7.88.1-10+deb12u9")]),
+            advisory("DSA-3", &["CVE-3"], &[unfixed("Debian:12", "curl")]),
+        ];
+        let host = ["curl 7.88.1-10", "libcurl4 7.88.1-10 curl 7.88.1-10", "vim 9.0"];
+        let pending =
+            [("curl", "7.88.1-10+deb12u5"), ("libcurl4", "7.88.1-10+deb12u9"), ("vim", "9.1")];
+        let told = told(&advisories, &host, "6.1.0-18-amd64", &pending);
+        assert_eq!(told[0], ["CVE-1"]);
+        assert_eq!(told[1], ["CVE-1", "CVE-2"]);
+        assert_eq!(told[2], NONE);
+    }
+
+    #[test]
+    fn what_is_harmless_or_cannot_be_judged_is_closed_by_nothing() {
+        let harmless = stance(fixed("Debian:12", "vim", "9.1"), FixState::Unimportant);
+        let advisories = [
+            advisory("DSA-1", &["CVE-1"], &[harmless]),
+            advisory("DSA-2", &["CVE-2"], &[fixed("Debian:12", "php", "8.2")]),
+        ];
+        let host = ["vim 9.0", "php 8.1+deb.sury.org~1"];
+        let told = told(&advisories, &host, "", &[("vim", "9.1"), ("php", "8.3")]);
+        assert_eq!(told, [Vec::<String>::new(), Vec::new()]);
+    }
+
+    #[test]
+    fn the_update_of_a_package_that_stands_for_the_newest_kernel_closes_flaws_of_the_one_that_runs()
+    {
+        let advisories = [
+            advisory("DSA-1", &["CVE-1"], &[fixed("Debian:12", "linux", "6.1.76-1")]),
+            advisory("DSA-2", &["CVE-2"], &[fixed("Debian:12", "linux", "6.1.82-1")]),
+        ];
+        let host = [
+            "linux-image-6.1.0-17-amd64 6.1.69-1 linux-signed-amd64 6.1.69+1",
+            "linux-image-6.1.0-18-amd64 6.1.76-1 linux-signed-amd64 6.1.76+1",
+            "linux-image-amd64 6.1.76-1 linux-signed-amd64 6.1.76+1",
+            "linux-headers-amd64 6.1.76-1 linux-signed-amd64 6.1.76+1",
+        ];
+        let pending = [("linux-image-amd64", "6.1.85-1"), ("linux-headers-amd64", "6.1.85-1")];
+        let by = |kernel| told(&advisories, &host, kernel, &pending);
+        assert_eq!(by("6.1.0-18-amd64"), [vec!["CVE-2".to_owned()], Vec::new()]);
+        let old = by("6.1.0-17-amd64");
+        assert_eq!(old[0], ["CVE-2"], "the other is fixed on the disk and waits for a restart");
+        let earlier = [("linux-image-amd64", "6.1.80-1")];
+        assert_eq!(told(&advisories, &host, "6.1.0-18-amd64", &earlier)[0], NONE);
     }
 }

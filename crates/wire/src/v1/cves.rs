@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use vocab::{Environment, Hostname, ServerId, Severity, Status};
 
-use super::{CveState, Fix};
+use super::{CveState, Fix, Suppressed};
 
 /// A CVE that some server of the organization has: `GET /v1/cves`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -22,8 +22,10 @@ pub struct CveSummary {
     pub kev: bool,
     /// How probably it is exploited within 30 days, from 0 to 1.
     pub epss: Option<f64>,
-    /// How many servers have it.
+    /// How many servers have it, those on which it was set aside not counted.
     pub affected_servers: u64,
+    /// On how many servers it was set aside.
+    pub suppressed_servers: u64,
     /// The source packages that it is in.
     pub packages: Vec<String>,
     /// When it became known.
@@ -39,7 +41,7 @@ pub struct CveDetail {
     pub cve: CveSummary,
     /// Where to read about it.
     pub url: String,
-    /// The servers that have it, by name.
+    /// The servers that have it, by name; also those on which it was set aside.
     pub servers: Vec<ExposedServer>,
 }
 
@@ -67,4 +69,6 @@ pub struct ExposedServer {
     pub fix: Fix,
     /// How it was found.
     pub found: String,
+    /// By what it was set aside here; null if it was not.
+    pub suppressed: Option<Suppressed>,
 }

@@ -8,6 +8,7 @@
 mod batches;
 mod credentials;
 mod cves;
+mod feeds;
 mod list;
 mod options;
 mod patches;
@@ -16,6 +17,7 @@ mod problem;
 mod schedules;
 mod servers;
 mod summary;
+mod suppressions;
 
 pub use batches::{
     Batch, BatchState, CreateBatch, Origin, PackageChange, PatchServer, Progress, Reboot, Task,
@@ -26,6 +28,7 @@ pub use credentials::{
     EnrollmentToken,
 };
 pub use cves::{CveDetail, CveSummary, ExposedServer};
+pub use feeds::Feed;
 pub use list::{Links, List, Meta};
 pub use options::{Options, OptionsRequest};
 pub use patches::{AffectedServer, Patch, PatchCve, PatchDetail, PatchVersion};
@@ -37,6 +40,7 @@ pub use servers::{
     SeverityCounts, Summary,
 };
 pub use summary::{BatchCounts, FleetSummary, PatchCounts, ScheduleCounts, ServerCounts};
+pub use suppressions::{CreateSuppression, Suppressed, Suppression};
 
 #[cfg(test)]
 mod tests;

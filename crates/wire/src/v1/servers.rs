@@ -7,6 +7,8 @@ use vocab::{
     TaskId,
 };
 
+use super::Suppressed;
+
 /// A server, as a list shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -76,7 +78,7 @@ pub struct Summary {
     pub updates: u32,
     /// How many of them fix security flaws.
     pub security_updates: u32,
-    /// How many CVEs are open.
+    /// How many CVEs it has, those that were set aside not counted.
     pub cves: SeverityCounts,
 }
 
@@ -101,8 +103,10 @@ pub struct ServerDetail {
     pub server: Server,
     /// Its packages, by name.
     pub packages: Vec<Package>,
-    /// The CVEs that concern it, the worst first.
+    /// The CVEs that concern it, the worst first; also those that were set aside.
     pub cves: Vec<Cve>,
+    /// How many of them were set aside.
+    pub suppressed_cves: u32,
     /// Whether its packages were held against advisories for its system. If not, that no CVE is listed does not
     /// mean that it has none.
     pub cves_checked: bool,
@@ -174,6 +178,8 @@ pub struct Cve {
     pub epss: Option<f64>,
     /// When it became known.
     pub published: Option<Timestamp>,
+    /// By what it was set aside; null if it was not.
+    pub suppressed: Option<Suppressed>,
 }
 
 /// Whether a CVE can still be exploited on a server.

@@ -133,7 +133,9 @@ fn a_server_has_the_names_of_the_contract() {
     full["cves"] = json!([{"id": "CVE-2026-1", "severity": "high", "severity_source": "debian",
         "cvss": 7.5, "package": "bash", "installed_version": "5.1", "fixed_version": null,
         "state": "fixed_on_disk", "fix": "affected", "found": "DSA-1 names bash", "kev": false,
-        "epss": 0.1, "published": null}]);
+        "epss": 0.1, "published": null, "suppressed": {"suppression_id":
+        "sup_01jcqk3m8ye0fr5cq0k6s8v2xw", "reason": "not built", "until": null}}]);
+    full["suppressed_cves"] = json!(1);
     full["cves_checked"] = json!(true);
     full["old_code"] = json!([{"package": "libssl3", "unit": "ssh.service", "process": "sshd"}]);
     same::<ServerDetail>(full);
