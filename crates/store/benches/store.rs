@@ -113,6 +113,7 @@ fn server(org_id: OrgId, n: u32) -> Server {
         security_updates: 0,
         cves: BTreeMap::new(),
         facts: serde_json::json!({"boot_id": "0f3c8d1e"}),
+        runs: String::new(),
         quarantine: None,
         generation: 1,
         last_seen_at: at(0),

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError};
-use crate::row::{Column, put, row, to_json};
+use crate::row::{Column, Ts, put, row, to_json};
 use crate::sql::{ROWS_MAX, Text, join};
 use crate::tx::Tx;
 
@@ -132,6 +132,22 @@ pub async fn covers(conn: &mut Conn, base: &Ecosystem) -> Result<bool> {
     Ok(found)
 }
 
+/// A part of all statements, by id: those after `after`. Empty: there are no more.
+pub async fn page(conn: &mut Conn, after: &str, limit: u32) -> Result<Vec<Advisory>> {
+    let rows: Vec<Stored> = on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Stored::COLUMNS,
+            " from advisories where id > $1 order by id limit $2",
+        ]))
+        .bind(after)
+        .bind(i64::from(limit))
+        .fetch_all(c)
+        .await
+    })?;
+    rows.iter().map(Stored::read).collect()
+}
+
 /// A part of the statements that concern a base, by id: those after `after`. Empty: there are no more.
 pub async fn of_base(
     conn: &mut Conn,
@@ -223,7 +239,8 @@ pub async fn changed_since(
 
 /// A table of statements on single flaws, of which a newer list replaces an older one's.
 macro_rules! by_flaw {
-    ($kind:ty, $table:literal, $put:ident, $put_doc:literal, $get:ident, $get_doc:literal) => {
+    ($kind:ty, $table:literal, $put:ident, $put_doc:literal, $get:ident, $get_doc:literal,
+     $page:ident, $page_doc:literal) => {
         #[doc = $put_doc]
         ///
         /// Answers with how many that changes. Each flaw once.
@@ -276,6 +293,34 @@ macro_rules! by_flaw {
             }
             Ok(found)
         }
+
+        #[doc = $page_doc]
+        ///
+        /// Those after `after`, by flaw, each with the time of its list. Empty: there are no more.
+        pub async fn $page(
+            conn: &mut Conn,
+            after: &str,
+            limit: u32,
+        ) -> Result<Vec<($kind, Timestamp)>> {
+            let rows: Vec<(String, String, Ts)> = on!(conn, |c| {
+                sqlx::query_as(concat!(
+                    "select cve, statement, as_of from ",
+                    $table,
+                    " where cve > $1 order by cve limit $2"
+                ))
+                .bind(after)
+                .bind(i64::from(limit))
+                .fetch_all(c)
+                .await
+            })?;
+            let read = |(cve, statement, as_of): (String, String, Ts)| {
+                let corrupt = |source| StoreError::Corrupt { table: $table, id: cve, source };
+                let read = <$kind as Column>::from_raw(statement)
+                    .and_then(|one| Ok((one, <Timestamp as Column>::from_raw(as_of)?)));
+                read.map_err(corrupt)
+            };
+            rows.into_iter().map(read).collect()
+        }
     };
 }
 
@@ -285,7 +330,9 @@ by_flaw!(
     put_exploited,
     "Writes down flaws that are exploited, unless a newer list was.",
     exploited,
-    "Those of these flaws that are exploited."
+    "Those of these flaws that are exploited.",
+    exploited_page,
+    "A part of the flaws that are exploited."
 );
 by_flaw!(
     Epss,
@@ -293,5 +340,7 @@ by_flaw!(
     put_epss,
     "Writes estimates down, unless newer ones were.",
     epss,
-    "The estimates for these flaws."
+    "The estimates for these flaws.",
+    epss_page,
+    "A part of the estimates."
 );

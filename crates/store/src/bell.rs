@@ -47,8 +47,10 @@ topics! {
     Presence = "presence",
     /// Somebody wants to know now what lies on a server.
     Refreshes = "refreshes",
-    /// What is published about flaws.
+    /// What is published about flaws, or was decided of them.
     Feeds = "feeds",
+    /// Which flaws servers have.
+    Findings = "findings",
 }
 
 /// One listener's end. Rings that come while nobody waits are one ring.

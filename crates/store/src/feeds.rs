@@ -29,6 +29,8 @@ row! {
         pub last_error: Option<String>,
         /// When that was.
         pub tried_at: Timestamp,
+        /// When it was last known to be as it is published: imported, or found unchanged.
+        pub checked_at: Option<Timestamp>,
     }
 }
 
@@ -45,13 +47,14 @@ pub async fn list(conn: &mut Conn) -> Result<Vec<Feed>> {
 pub async fn imported(tx: &mut Tx, feed: &Feed) -> Result<()> {
     on!(tx, |c| {
         sqlx::query(
-            "insert into feeds (name, kind, source, records, size_bytes, as_of, imported_at, last_error, tried_at)
-             values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+            "insert into feeds (name, kind, source, records, size_bytes, as_of, imported_at, last_error, tried_at,
+                checked_at)
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
              on conflict (name) do update
                 set kind = excluded.kind, source = excluded.source, records = excluded.records,
                     size_bytes = excluded.size_bytes, as_of = excluded.as_of,
                     imported_at = excluded.imported_at, last_error = excluded.last_error,
-                    tried_at = excluded.tried_at",
+                    tried_at = excluded.tried_at, checked_at = excluded.checked_at",
         )
         .bind(put(&feed.name))
         .bind(put(&feed.kind))
@@ -62,6 +65,7 @@ pub async fn imported(tx: &mut Tx, feed: &Feed) -> Result<()> {
         .bind(put(&feed.imported_at))
         .bind(put(&feed.last_error))
         .bind(put(&feed.tried_at))
+        .bind(put(&feed.checked_at))
         .execute(c)
         .await
         .map(drop)
@@ -88,6 +92,21 @@ pub async fn failed(
         .bind(source)
         .bind(why)
         .bind(put(&at))
+        .execute(c)
+        .await
+        .map(drop)
+    })?;
+    Ok(())
+}
+
+/// Notes that a feed is still as its publisher has it.
+pub async fn unchanged(tx: &mut Tx, name: &str, at: Timestamp) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query(
+            "update feeds set last_error = null, tried_at = $1, checked_at = $1 where name = $2",
+        )
+        .bind(put(&at))
+        .bind(name)
         .execute(c)
         .await
         .map(drop)

@@ -4,12 +4,14 @@
 //! are one [`Kind`], and a flaw's row counts kinds, never servers one by one. `service::findings` makes all of it
 //! in the background.
 
-use std::collections::BTreeMap;
+mod kinds;
+
+pub use kinds::{Kind, drop_kinds, kinds, known_kinds, put_kind, recount};
 
 use domain::advisory::CvssScore;
 use domain::finding::Report;
 use jiff::Timestamp;
-use vocab::{Digest, Environment, OrgId, Os, Severity};
+use vocab::{Digest, Environment, OrgId};
 
 use crate::advisories::{packed, unpacked};
 use crate::db::{Conn, on};
@@ -21,30 +23,6 @@ use crate::tx::Tx;
 use crate::{Page, Paged};
 
 row! {
-    /// Servers with one list of packages, one system and one running kernel.
-    pub struct Kind in "servers" by "os_release" {
-        /// The list.
-        pub package_set: Digest,
-        /// The system: `debian 12`.
-        pub os_release: String,
-        /// The kernel that runs.
-        pub kernel: String,
-        /// The system, as one of them tells it.
-        pub os: Os,
-        /// How many they are.
-        pub servers: u64,
-    }
-}
-
-impl Kind {
-    /// What it is known by.
-    pub fn digest(&self) -> Digest {
-        let Kind { package_set, os_release, kernel, .. } = self;
-        Digest::of(format!("{package_set}\n{os_release}\n{kernel}").as_bytes())
-    }
-}
-
-row! {
     /// What is known of the findings of a list without reading them.
     pub struct Judged in "finding_sets" by "base" {
         /// The list.
@@ -53,6 +31,8 @@ row! {
         pub base: String,
         /// The revision of what is published that it was held against.
         pub revision: i64,
+        /// The revision at which that last came to something else.
+        pub changed: i64,
     }
 }
 
@@ -72,8 +52,10 @@ row! {
         pub severity_order: i64,
         /// 0: known to be exploited; 1: not.
         pub kev_order: i64,
-        /// How many servers have it, times -1: the most first.
+        /// How many servers have it where it was not set aside, times -1: the most first.
         pub servers_order: i64,
+        /// On how many it was set aside.
+        pub suppressed: u64,
         /// Who says how bad it is.
         pub severity_source: Option<String>,
         /// The vector of its CVSS score.
@@ -89,6 +71,11 @@ impl Cve {
     /// Its CVSS score, from 0 to 10.
     pub fn score(&self) -> Option<f64> {
         Some(CvssScore::of(self.cvss.as_deref()?).ok()?.score())
+    }
+
+    /// Whether its severity is that of a score, and not the distribution's word.
+    pub fn is_scored(&self) -> bool {
+        self.severity_source.as_deref().is_some_and(|source| source.starts_with("cvss:"))
     }
 }
 
@@ -115,31 +102,8 @@ pub struct Filter {
     pub kev: Option<bool>,
     /// What their number holds, in capital letters.
     pub q: Option<String>,
-}
-
-/// Every kind of server. Walks the servers, so it is for the background, and for a key that sees a few environments only.
-pub async fn kinds(
-    conn: &mut Conn,
-    org: OrgId,
-    environments: Option<&[Environment]>,
-) -> Result<Vec<Kind>> {
-    if environments.is_some_and(<[Environment]>::is_empty) {
-        return Ok(Vec::new());
-    }
-    Ok(on!(conn, |c| {
-        let mut text = Text::new("select ");
-        text.add(Kind::COLUMNS).add(
-            " from (select package_set, os_release, kernel, min(os) as os, count(*) as servers
-               from servers where removed_at is null and package_set is not null and org_id = ",
-        );
-        text.bind(put(&org));
-        if let Some(environments) = environments {
-            text.add(" and environment in ").list(environments.iter().map(put));
-        }
-        text.add(" group by package_set, os_release, kernel) k");
-        text.add(" order by package_set, os_release, kernel");
-        text.build_as().fetch_all(c).await
-    })?)
+    /// Whether they were set aside wherever they are.
+    pub suppressed: Option<bool>,
 }
 
 /// The lists that were judged.
@@ -189,16 +153,17 @@ pub async fn report(
 pub async fn put_report(tx: &mut Tx, org: OrgId, judged: &Judged, report: &Report) -> Result<()> {
     on!(tx, |c| {
         sqlx::query(
-            "insert into finding_sets (org_id, package_set, base, revision, report)
-             values ($1, $2, $3, $4, $5)
+            "insert into finding_sets (org_id, package_set, base, revision, changed, report)
+             values ($1, $2, $3, $4, $5, $6)
              on conflict (org_id, package_set, base) do update
-                set revision = excluded.revision, report = excluded.report
+                set revision = excluded.revision, changed = excluded.changed, report = excluded.report
               where finding_sets.revision <= excluded.revision",
         )
         .bind(put(&org))
         .bind(put(&judged.package_set))
         .bind(put(&judged.base))
         .bind(judged.revision)
+        .bind(judged.changed)
         .bind(packed(report))
         .execute(c)
         .await
@@ -272,103 +237,6 @@ pub async fn begin(tx: &mut Tx, next: &Summary) -> Result<()> {
     guarded(saved)
 }
 
-/// Which kinds are written down, and from what each was made.
-pub async fn known_kinds(conn: &mut Conn, org: OrgId) -> Result<BTreeMap<Digest, Digest>> {
-    row! {
-        struct Known in "finding_kinds" by "org_id" {
-            kind: Digest,
-            basis: Digest,
-        }
-    }
-    let found: Vec<Known> = on!(conn, |c| {
-        sqlx::query_as(join(&["select ", Known::COLUMNS, " from finding_kinds where org_id = $1"]))
-            .bind(put(&org))
-            .fetch_all(c)
-            .await
-    })?;
-    Ok(found.into_iter().map(|known| (known.kind, known.basis)).collect())
-}
-
-/// Writes down which flaws a kind has, sorted, each once; `basis` stands for them.
-pub async fn put_kind(
-    tx: &mut Tx,
-    org: OrgId,
-    kind: &Kind,
-    basis: Digest,
-    cves: &[&str],
-) -> Result<()> {
-    let digest = kind.digest();
-    drop_kinds(tx, org, &[digest]).await?;
-    on!(tx, |c| {
-        sqlx::query(
-            "insert into finding_kinds (org_id, kind, package_set, os_release, kernel, basis)
-             values ($1, $2, $3, $4, $5, $6)",
-        )
-        .bind(put(&org))
-        .bind(put(&digest))
-        .bind(put(&kind.package_set))
-        .bind(put(&kind.os_release))
-        .bind(put(&kind.kernel))
-        .bind(put(&basis))
-        .execute(c)
-        .await
-        .map(drop)
-    })?;
-    for chunk in cves.chunks(ROWS_MAX) {
-        on!(tx, |c| {
-            Text::new("insert into cve_kinds (org_id, cve, kind) ")
-                .rows(chunk, |row, cve| {
-                    row.bind(put(&org)).bind((*cve).to_owned()).bind(put(&digest));
-                })
-                .build()
-                .execute(c)
-                .await
-                .map(drop)
-        })?;
-    }
-    Ok(())
-}
-
-/// Forgets kinds.
-pub async fn drop_kinds(tx: &mut Tx, org: OrgId, kinds: &[Digest]) -> Result<()> {
-    for table in
-        ["delete from cve_kinds where org_id = ", "delete from finding_kinds where org_id = "]
-    {
-        for chunk in kinds.chunks(ROWS_MAX) {
-            on!(tx, |c| {
-                let mut text = Text::new(table);
-                text.bind(put(&org)).add(" and kind in ").list(chunk.iter().map(put));
-                text.build().execute(c).await.map(drop)
-            })?;
-        }
-    }
-    Ok(())
-}
-
-/// Sets the counts of flaws on every server of a kind, and says on how many that changed anything.
-pub async fn recount(
-    tx: &mut Tx,
-    org: OrgId,
-    kind: &Kind,
-    cves: &BTreeMap<Severity, u32>,
-) -> Result<u64> {
-    Ok(on!(tx, |c| {
-        sqlx::query(
-            "update servers set cves = $1, generation = generation + 1
-              where org_id = $2 and package_set = $3 and os_release = $4 and kernel = $5
-                and removed_at is null and cves <> $1",
-        )
-        .bind(put(cves))
-        .bind(put(&org))
-        .bind(put(&kind.package_set))
-        .bind(put(&kind.os_release))
-        .bind(put(&kind.kernel))
-        .execute(c)
-        .await
-        .map(|done| done.rows_affected())
-    })?)
-}
-
 /// Every row of the organization, by id.
 pub async fn all(conn: &mut Conn, org: OrgId) -> Result<Vec<Cve>> {
     Ok(on!(conn, |c| {
@@ -392,17 +260,19 @@ pub async fn change(tx: &mut Tx, org: OrgId, rows: &[Cve], gone: &[String]) -> R
         on!(tx, |c| {
             Text::new(
                 "insert into cves (org_id, id, severity_order, kev_order, servers_order,
-                    severity_source, cvss, published, packages) ",
+                    suppressed, severity_source, cvss, published, packages) ",
             )
             .rows(chunk, |row, cve| {
                 row.bind(put(&org)).bind(put(&cve.id)).bind(cve.severity_order);
-                row.bind(cve.kev_order).bind(cve.servers_order).bind(put(&cve.severity_source));
+                row.bind(cve.kev_order).bind(cve.servers_order).bind(put(&cve.suppressed));
+                row.bind(put(&cve.severity_source));
                 row.bind(put(&cve.cvss)).bind(put(&cve.published)).bind(put(&cve.packages));
             })
             .add(
                 " on conflict (org_id, id) do update
                      set severity_order = excluded.severity_order, kev_order = excluded.kev_order,
-                         servers_order = excluded.servers_order, severity_source = excluded.severity_source,
+                         servers_order = excluded.servers_order, suppressed = excluded.suppressed,
+                         severity_source = excluded.severity_source,
                          cvss = excluded.cvss, published = excluded.published, packages = excluded.packages",
             )
             .build()
@@ -422,6 +292,9 @@ macro_rules! filtered {
         }
         if let Some(kev) = $filter.kev {
             $text.add(" and kev_order = ").bind(i64::from(!kev));
+        }
+        if let Some(suppressed) = $filter.suppressed {
+            $text.add(if suppressed { " and servers_order = 0" } else { " and servers_order < 0" });
         }
         if let Some(q) = &$filter.q {
             $text.add(" and replace(id, ").bind(q.clone()).add(", '') <> id");
@@ -477,8 +350,8 @@ pub async fn servers(
         text.add(Server::COLUMNS);
         text.add(" from servers join presence on org = org_id and server_id = id where org_id = ");
         text.bind(put(&org))
-            .add(" and removed_at is null and (package_set, os_release, kernel) in ");
-        text.add("(select f.package_set, f.os_release, f.kernel from cve_kinds k");
+            .add(" and removed_at is null and (package_set, os_release, kernel, runs) in ");
+        text.add("(select f.package_set, f.os_release, f.kernel, f.runs from cve_kinds k");
         text.add(
             " join finding_kinds f on f.org_id = k.org_id and f.kind = k.kind where k.org_id = ",
         );

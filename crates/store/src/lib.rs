@@ -33,6 +33,7 @@ pub mod audit;
 pub mod batches;
 pub mod enrollment_tokens;
 pub mod events;
+pub mod feed_sources;
 pub mod feeds;
 pub mod findings;
 pub mod idempotency;
@@ -48,6 +49,7 @@ pub mod runs;
 pub mod schedules;
 pub mod server_list;
 pub mod servers;
+pub mod suppressions;
 pub mod task_logs;
 
 #[cfg(test)]

@@ -37,10 +37,12 @@ const SERIES: &[Migration] = series! {
     8 "0008_counts",
     9 "0009_feeds",
     10 "0010_findings",
+    11 "0011_suppressions",
+    12 "0012_feed_sources",
 };
 
 /// The newest schema that this binary knows.
-pub const SCHEMA_VERSION: i64 = SERIES.len() as i64;
+pub const SCHEMA_VERSION: i64 = SERIES[SERIES.len() - 1].version;
 
 /// What the cluster-wide lock is called: "fleetmend" has no number, so this one was drawn once.
 const LOCK: i64 = 0x666c_6565_746d_6e64;

@@ -5,7 +5,7 @@
 
 use jiff::Timestamp;
 use serde_json::Value;
-use vocab::{Digest, Environment, OrgId, UpdateType};
+use vocab::{Digest, Environment, OrgId, Os, UpdateType};
 
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, guarded};
@@ -18,12 +18,20 @@ use crate::{Page, Paged};
 via!(UpdateType);
 
 row! {
-    /// Servers with one list of pending updates and one system.
+    /// Servers with one list of pending updates, one of packages, one system and one running kernel.
     pub struct Kind in "servers" by "os_release" {
-        /// The list; `None`: they have not sent one.
+        /// The list of updates; `None`: they have not sent one.
         pub update_set: Option<Digest>,
+        /// The list of packages.
+        pub package_set: Option<Digest>,
         /// The system: `debian 12`.
         pub os_release: String,
+        /// The kernel that runs.
+        pub kernel: String,
+        /// What else runs beside what is installed.
+        pub runs: String,
+        /// The system, as one of them tells it.
+        pub os: Os,
         /// How many they are.
         pub servers: u64,
         /// How many of them want a reboot.
@@ -101,7 +109,7 @@ pub async fn kinds(
     Ok(on!(conn, |c| {
         let mut text = Text::new("select ");
         text.add(Kind::COLUMNS).add(
-            " from (select update_set, os_release, count(*) as servers,
+            " from (select update_set, package_set, os_release, kernel, runs, min(os) as os, count(*) as servers,
                     sum(case when reboot_required then 1 else 0 end) as reboot_required,
                     sum(case when quarantine is not null then 1 else 0 end) as quarantined,
                     sum(case when updates > 0 then 1 else 0 end) as outdated,
@@ -112,7 +120,8 @@ pub async fn kinds(
         if let Some(environments) = environments {
             text.add(" and environment in ").list(environments.iter().map(put));
         }
-        text.add(" group by update_set, os_release) k order by update_set, os_release");
+        text.add(" group by update_set, package_set, os_release, kernel, runs) k");
+        text.add(" order by update_set, package_set, os_release, kernel, runs");
         text.build_as().fetch_all(c).await
     })?)
 }

@@ -43,6 +43,7 @@ fn server(org_id: OrgId, n: u32) -> servers::Server {
         security_updates: 0,
         cves: std::collections::BTreeMap::new(),
         facts: serde_json::Value::Null,
+        runs: String::new(),
         quarantine: None,
         generation: 1,
         last_seen_at: at(if n.is_multiple_of(1000) { 0 } else { 1000 }),

@@ -114,6 +114,7 @@ via!(
     vocab::ServerId,
     vocab::TaskId,
     vocab::TokenId,
+    vocab::SuppressionId,
     vocab::Cron,
     vocab::Environment,
     vocab::Hostname,

@@ -67,6 +67,8 @@ row! {
         pub cves: BTreeMap<Severity, u32>,
         /// Whatever else its agent tells.
         pub facts: Value,
+        /// What runs there beside what is installed, as `domain::finding::Runs` writes it.
+        pub runs: String,
         /// Why it gets no orders until a person decides.
         pub quarantine: Option<String>,
         /// How often it was changed; being heard from is not a change.
@@ -109,7 +111,7 @@ pub async fn enroll_all(tx: &mut Tx, servers: &[Server]) -> Result<()> {
                 "insert into servers (generation, id, org_id, public_key, enrolled_at, hostname,
                     sort_name, environment, tags, os, os_id, os_release, kernel, arch, package_manager,
                     agent_version, last_scan_at, reboot_required, reboot_reasons, activity, package_set,
-                    update_set, packages, updates, security_updates, cves, facts, quarantine) ",
+                    update_set, packages, updates, security_updates, cves, facts, runs, quarantine) ",
             );
             text.rows(chunk, |row, server| {
                 row.bind(1_i64).bind(put(&server.id)).bind(put(&server.org_id));
@@ -150,7 +152,7 @@ macro_rules! changeable {
         $to.bind(put(&$server.package_set)).bind(put(&$server.update_set));
         $to.bind(put(&$server.packages)).bind(put(&$server.updates));
         $to.bind(put(&$server.security_updates)).bind(put(&$server.cves));
-        $to.bind(put(&$server.facts)).bind(put(&$server.quarantine));
+        $to.bind(put(&$server.facts)).bind(put(&$server.runs)).bind(put(&$server.quarantine));
     };
 }
 use changeable;
@@ -171,7 +173,7 @@ pub async fn save(tx: &mut Tx, before: &Server, after: &Server, now: Timestamp) 
             "update servers set (hostname, sort_name, environment, tags, os,
                 os_id, os_release, kernel, arch, package_manager, agent_version, last_scan_at,
                 reboot_required, reboot_reasons, activity, package_set, update_set, packages,
-                updates, security_updates, cves, facts, quarantine, generation) = ",
+                updates, security_updates, cves, facts, runs, quarantine, generation) = ",
         );
         text.tuple(|row| {
             changeable!(row, after);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use domain::advisory::{Advisory, Affected, Ecosystem, Epss, Exploited, Span};
-use store::{advisories, feeds};
+use store::{advisories, feed_sources, feeds};
 
 use crate::support::{Place, at, both};
 
@@ -125,6 +125,7 @@ both! {
             imported_at: Some(at(2)),
             last_error: None,
             tried_at: at(2),
+            checked_at: Some(at(2)),
         };
         let mut tx = db.begin().await.unwrap();
         feeds::imported(&mut tx, &feed).await.unwrap();
@@ -136,5 +137,50 @@ both! {
         assert_eq!((found[1].name.as_str(), found[1].imported_at, found.len()), ("kev", None, 2));
         feeds::imported(&mut tx, &feed).await.unwrap();
         assert_eq!(feeds::list(&mut tx).await.unwrap()[0], feed);
+    }
+}
+
+fn source(name: &str, next: i64) -> feed_sources::Source {
+    feed_sources::Source {
+        name: name.into(),
+        url: format!("https://feeds.test/{name}.zip"),
+        kind: Some("osv".into()),
+        every_seconds: 3_600,
+        next_at: at(next),
+        failures: 0,
+        etag: None,
+        last_modified: None,
+    }
+}
+
+both! {
+    async fn the_source_that_is_due_first_comes_first_and_what_came_of_it_is_noted(place: Place) {
+        let db = place.open().await;
+        let mut tx = db.begin().await.unwrap();
+        assert_eq!(feed_sources::first_due(&mut tx).await.unwrap(), None);
+        let (debian, kev) = (source("Debian", 20), source("kev", 10));
+        for one in [&debian, &kev] {
+            feed_sources::put_source(&mut tx, one).await.unwrap();
+        }
+        assert_eq!(feed_sources::first_due(&mut tx).await.unwrap(), Some(kev.clone()));
+        let after = feed_sources::Source { next_at: at(99), failures: 2, etag: Some("\"a\"".into()), ..kev.clone() };
+        assert!(feed_sources::fetched(&mut tx, &after).await.unwrap());
+        assert_eq!(feed_sources::first_due(&mut tx).await.unwrap(), Some(debian.clone()));
+        let elsewhere = feed_sources::Source { url: "https://mirror.test/kev".into(), ..after.clone() };
+        assert!(!feed_sources::fetched(&mut tx, &elsewhere).await.unwrap(), "it is not fetched from there");
+        assert_eq!(feed_sources::list(&mut tx).await.unwrap(), [debian, after]);
+        assert!(feed_sources::forget(&mut tx, "kev").await.unwrap());
+        assert!(!feed_sources::forget(&mut tx, "kev").await.unwrap());
+        assert!(!feed_sources::fetched(&mut tx, &kev).await.unwrap(), "nobody fetches it any more");
+    }
+
+    async fn a_feed_that_did_not_change_is_known_to_be_current(place: Place) {
+        let db = place.open().await;
+        let mut tx = db.begin().await.unwrap();
+        feeds::failed(&mut tx, ("kev", "kev", "kev.json"), "it is empty", at(4)).await.unwrap();
+        feeds::unchanged(&mut tx, "kev", at(9)).await.unwrap();
+        let found = feeds::list(&mut tx).await.unwrap().remove(0);
+        assert_eq!((found.checked_at, found.tried_at, found.last_error), (Some(at(9)), at(9), None));
+        assert_eq!(found.imported_at, None);
     }
 }

@@ -6,7 +6,7 @@ use domain::finding::{Report, Unjudged, Why};
 use store::findings::{self, Cve, Filter, Judged, Kind, Summary};
 use store::servers::{self, Server};
 use store::{Page, StoreError};
-use vocab::{Digest, Os, Severity};
+use vocab::{Digest, Environment, Os, Severity};
 
 use crate::servers::server;
 use crate::support::{Place, at, both, org, other_org};
@@ -19,6 +19,7 @@ fn cve(id: &str, severity_order: i64, kev_order: i64, servers: i64) -> Cve {
         severity_order,
         kev_order,
         servers_order: -servers,
+        suppressed: 0,
         severity_source: Some("debian".into()),
         cvss: Some("CVSS:3.1/AV:N/AC:L/PR:N/UI:N/S:U/C:N/I:N/A:H".into()),
         published: Some(at(1)),
@@ -31,7 +32,9 @@ fn kind(set: Digest) -> Kind {
         package_set: set,
         os_release: "debian 12.5".into(),
         kernel: "6.1.0-18-amd64".into(),
+        runs: String::new(),
         os: Os::new("debian", "12.5", "Debian GNU/Linux 12 (bookworm)").unwrap(),
+        environment: None,
         servers: 1,
     }
 }
@@ -47,7 +50,7 @@ both! {
         let db = place.open().await;
         let (ours, theirs) = (org(&db).await, other_org(&db).await);
         let set = Digest::of(b"one");
-        let judged = |revision| Judged { package_set: set, base: "Debian:12".into(), revision };
+        let judged = |revision| Judged { package_set: set, base: "Debian:12".into(), revision, changed: revision };
         let mut tx = db.begin().await.unwrap();
         findings::put_report(&mut tx, ours, &judged(1), &report("a")).await.unwrap();
         findings::put_report(&mut tx, ours, &judged(3), &report("b")).await.unwrap();
@@ -57,7 +60,7 @@ both! {
         assert_eq!(findings::report(&mut tx, ours, set, "Debian:11").await.unwrap(), None);
         assert_eq!(findings::report(&mut tx, theirs, set, "Debian:12").await.unwrap(), None);
         findings::still_true(&mut tx, ours, "Debian:12", &[set], 7).await.unwrap();
-        assert_eq!(findings::judged(&mut tx, ours).await.unwrap(), [judged(7)]);
+        assert_eq!(findings::judged(&mut tx, ours).await.unwrap(), [Judged { changed: 3, ..judged(7) }]);
         findings::drop_reports(&mut tx, ours, &[set]).await.unwrap();
         assert_eq!(findings::judged(&mut tx, ours).await.unwrap(), []);
     }
@@ -107,10 +110,10 @@ both! {
         let other_kernel = Server { kernel: "6.1.0-17-amd64".into(), ..alike(3) };
         let mut tx = db.begin().await.unwrap();
         servers::enroll_all(&mut tx, &[alike(1), alike(2), other_kernel, server(ours, 4)]).await.unwrap();
-        let kinds = findings::kinds(&mut tx, ours, None).await.unwrap();
+        let kinds = findings::kinds(&mut tx, ours, None, &[]).await.unwrap();
         let ours_kind = Kind { servers: 2, ..kind(set) };
         assert_eq!((kinds.len(), &kinds[1]), (2, &ours_kind));
-        assert_eq!(findings::kinds(&mut tx, ours, Some(&[])).await.unwrap(), []);
+        assert_eq!(findings::kinds(&mut tx, ours, Some(&[]), &[]).await.unwrap(), []);
         let basis = Digest::of(b"basis");
         findings::put_kind(&mut tx, ours, &ours_kind, basis, &["CVE-1", "CVE-2"]).await.unwrap();
         findings::put_kind(&mut tx, ours, &ours_kind, basis, &["CVE-2"]).await.unwrap();
@@ -121,9 +124,34 @@ both! {
         let elsewhere = ["elsewhere".parse().unwrap()];
         assert_eq!(findings::servers(&mut tx, ours, "CVE-2", Some(&elsewhere), ALL).await.unwrap(), []);
         let counts = BTreeMap::from([(Severity::High, 1)]);
-        assert_eq!(findings::recount(&mut tx, ours, &ours_kind, &counts).await.unwrap(), 2);
-        assert_eq!(findings::recount(&mut tx, ours, &ours_kind, &counts).await.unwrap(), 0);
+        assert_eq!(findings::recount(&mut tx, ours, &ours_kind, &[], &counts).await.unwrap(), 2);
+        assert_eq!(findings::recount(&mut tx, ours, &ours_kind, &[], &counts).await.unwrap(), 0);
         findings::drop_kinds(&mut tx, ours, &[ours_kind.digest()]).await.unwrap();
         assert_eq!(findings::servers(&mut tx, ours, "CVE-2", None, ALL).await.unwrap(), []);
+    }
+
+    async fn servers_of_an_environment_that_is_named_are_counted_apart(place: Place) {
+        let db = place.open().await;
+        let ours = org(&db).await;
+        let set = Digest::of(b"list");
+        let [staging, elsewhere] = ["staging", "elsewhere"].map(|name| name.parse::<Environment>().unwrap());
+        let alike = |n, environment| Server { package_set: Some(set), environment, ..server(ours, n) };
+        let fleet = [alike(1, Some(staging.clone())), alike(2, Some(elsewhere)), alike(3, None)];
+        let mut tx = db.begin().await.unwrap();
+        servers::enroll_all(&mut tx, &fleet).await.unwrap();
+        let apart = [staging.clone()];
+        let mut kinds = findings::kinds(&mut tx, ours, None, &apart).await.unwrap();
+        kinds.sort_by_key(|kind| kind.servers);
+        let split: Vec<_> = kinds.iter().map(|kind| (kind.environment.clone(), kind.servers)).collect();
+        assert_eq!(split, [(Some(staging), 1), (None, 2)]);
+        assert_eq!(kinds[0].digest(), kinds[1].digest());
+        let counts = |n| BTreeMap::from([(Severity::High, n)]);
+        assert_eq!(findings::recount(&mut tx, ours, &kinds[0], &apart, &counts(1)).await.unwrap(), 1);
+        assert_eq!(findings::recount(&mut tx, ours, &kinds[1], &apart, &counts(2)).await.unwrap(), 2);
+        let counted: Vec<_> = fleet.iter().map(|server| server.id).collect();
+        let mut counted = servers::get_all(&mut tx, &counted).await.unwrap();
+        counted.sort_by_key(|server| server.id);
+        let cves: Vec<_> = counted.iter().map(|server| server.cves.clone()).collect();
+        assert_eq!(cves, [counts(1), counts(2), counts(2)]);
     }
 }

@@ -39,6 +39,7 @@ pub(crate) fn server(org_id: OrgId, n: u32) -> Server {
         security_updates: 0,
         cves: BTreeMap::new(),
         facts: json!({}),
+        runs: String::new(),
         quarantine: None,
         generation: 1,
         last_seen_at: at(0),
