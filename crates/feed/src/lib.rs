@@ -29,7 +29,9 @@ mod tracker;
 pub use error::{FeedError, Place};
 pub use sniff::{Sniffed, sniff};
 
+use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use domain::advisory::{Advisory, Epss, Exploited};
 use jiff::Timestamp;
@@ -68,6 +70,42 @@ impl Kind {
             Kind::DebianTracker { .. } => "debian_tracker",
             Kind::Kev => "kev",
             Kind::Epss => "epss",
+        }
+    }
+}
+
+/// As it is written down: the word, and for Debian's list the release that it is read for.
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::DebianTracker { codename, version } => {
+                write!(f, "{}:{codename}={version}", self.word())
+            }
+            kind => f.write_str(kind.word()),
+        }
+    }
+}
+
+/// What was written down is no kind that is known.
+#[derive(Debug, thiserror::Error)]
+#[error("`{0}` is no kind of feed")]
+pub struct UnknownKind(String);
+
+impl FromStr for Kind {
+    type Err = UnknownKind;
+
+    fn from_str(text: &str) -> Result<Self, UnknownKind> {
+        let plain = [Kind::Osv, Kind::Secdb, Kind::Kev, Kind::Epss];
+        let release = text.strip_prefix("debian_tracker:").and_then(|rest| rest.split_once('='));
+        match release {
+            Some((codename, version)) => Ok(Kind::DebianTracker {
+                codename: codename.to_owned(),
+                version: version.to_owned(),
+            }),
+            None => plain
+                .into_iter()
+                .find(|kind| kind.word() == text)
+                .ok_or_else(|| UnknownKind(text.to_owned())),
         }
     }
 }
@@ -214,5 +252,20 @@ impl Checked {
             (Ok(summary), None) if summary == self.summary => Ok(()),
             (_, None) => Err(Stopped::Feed(FeedError::Changed { path: self.feed.path.clone() })),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_read_back_from_what_it_writes() {
+        let list = Kind::DebianTracker { codename: "bookworm".into(), version: "12".into() };
+        assert_eq!(list.to_string(), "debian_tracker:bookworm=12");
+        for kind in [Kind::Osv, Kind::Secdb, list, Kind::Kev, Kind::Epss] {
+            assert_eq!(kind.to_string().parse::<Kind>().unwrap(), kind);
+        }
+        assert!("debian_tracker".parse::<Kind>().is_err() && "nvd".parse::<Kind>().is_err());
     }
 }

@@ -8,6 +8,7 @@ pub mod agents;
 pub mod app;
 pub mod clock;
 pub mod engine;
+pub mod fetch;
 pub mod http;
 mod run;
 pub mod secrets;

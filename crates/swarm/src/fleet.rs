@@ -174,6 +174,7 @@ impl Host {
             reboot_reasons: reasons,
             old_code: Vec::new(),
             other_updaters: Vec::new(),
+            foreign_kernel: false,
         }
     }
 

@@ -6,6 +6,7 @@ use axum::extract::State;
 use axum::http::{Request, StatusCode};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use domain::finding::Runs;
 use jiff::Timestamp;
 use serde_json::json;
 use store::enrollment_tokens::{self, Token, Use};
@@ -118,6 +119,7 @@ async fn again(
 fn new_server(token: &Token, asked: EnrollRequest, key: [u8; 32], now: Timestamp) -> Server {
     let facts = asked.facts;
     let told = crate::service::facts::keep(&facts);
+    let runs = Runs::default().next(crate::service::facts::runs(&facts), None, None);
     Server {
         id: ServerId::new(now, dice()),
         org_id: token.org_id,
@@ -142,6 +144,7 @@ fn new_server(token: &Token, asked: EnrollRequest, key: [u8; 32], now: Timestamp
         security_updates: 0,
         cves: std::collections::BTreeMap::new(),
         facts: told,
+        runs: crate::service::facts::runs_text(&runs),
         quarantine: None,
         generation: 1,
         last_seen_at: now,

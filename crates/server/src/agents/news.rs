@@ -21,6 +21,7 @@ use wire::agent::{Facts, OrderProgress, OrderResult};
 use super::Refusal;
 use super::links::{Known, lock};
 use crate::app::App;
+use crate::service::facts;
 use crate::service::reports::{self, Reporter, Told};
 
 /// How many parts share a commit at the most.
@@ -250,16 +251,16 @@ impl News {
     /// The server once it knows this.
     fn applied(&self, before: &Server) -> Server {
         let mut after = before.clone();
-        if let Some(facts) = &self.facts {
-            after.hostname = facts.hostname.clone();
-            after.os = facts.os.clone();
-            after.kernel = facts.kernel.to_string();
-            after.arch = facts.arch.to_string();
-            after.package_manager = Some(facts.package_manager);
-            after.agent_version = facts.agent_version.to_string();
-            after.reboot_required = facts.reboot_required;
-            after.reboot_reasons = facts.reboot_reasons.iter().map(ToString::to_string).collect();
-            after.facts = crate::service::facts::keep(facts);
+        if let Some(told) = &self.facts {
+            after.hostname = told.hostname.clone();
+            after.os = told.os.clone();
+            after.kernel = told.kernel.to_string();
+            after.arch = told.arch.to_string();
+            after.package_manager = Some(told.package_manager);
+            after.agent_version = told.agent_version.to_string();
+            after.reboot_required = told.reboot_required;
+            after.reboot_reasons = told.reboot_reasons.iter().map(ToString::to_string).collect();
+            after.facts = facts::keep(told);
         }
         if let Some(packages) = self.packages {
             after.package_set = Some(packages.digest);
@@ -269,6 +270,14 @@ impl News {
             after.update_set = Some(updates.digest);
             (after.updates, after.security_updates) = (updates.entries, updates.security);
         }
+        let known = facts::runs_of(&before.runs);
+        let told = match &self.facts {
+            Some(told) => facts::runs(told),
+            None => {
+                (facts::old_packages(&facts::kept(&before.facts).old_code), known.foreign_kernel)
+            }
+        };
+        after.runs = facts::runs_text(&known.next(told, before.package_set, after.package_set));
         // A host's clock may be ahead; nobody has looked at packages tomorrow.
         after.last_scan_at = self.scanned_at.map(|at| at.min(self.now)).or(before.last_scan_at);
         after.activity = self.activity.to_owned();

@@ -19,6 +19,9 @@ pub(crate) fn write(schemas: &mut Value) {
     for body in ["ScheduleRequest", "CreateApiKey", "CreateEnrollmentToken"] {
         schemas[body]["properties"]["name"]["pattern"] = NAME_PATTERN.into();
     }
+    for field in ["package", "reason"] {
+        schemas["CreateSuppression"]["properties"][field]["pattern"] = NAME_PATTERN.into();
+    }
     for body in ["OptionsRequest", "PreviewRequest"].into_iter().chain(ORDERS) {
         at_least_one(&mut schemas[body]["properties"]["max_failures"]);
     }

@@ -75,12 +75,16 @@ impl Errors {
     }
 
     pub(crate) fn name(&mut self, pointer: &str, name: String) -> String {
+        self.line(pointer, name, NAME_CHARS_MAX)
+    }
+
+    /// A line of text that says something.
+    pub(crate) fn line(&mut self, pointer: &str, name: String, chars_max: usize) -> String {
         let chars = name.chars().count();
         if name.trim().is_empty() {
             self.note(pointer, "empty", "it has at least one character");
-        } else if chars > NAME_CHARS_MAX {
-            let detail =
-                format!("it has at most {NAME_CHARS_MAX} characters, this one has {chars}");
+        } else if chars > chars_max {
+            let detail = format!("it has at most {chars_max} characters, this one has {chars}");
             self.note(pointer, "too_long", detail);
         } else if let Some(bad) = name.chars().find(|c| c.is_control()) {
             let detail = format!("it holds no control characters, not `{}`", bad.escape_debug());

@@ -14,7 +14,7 @@ use wire::v1::{CveDetail, CveSummary, ExposedServer, List};
 use crate::app::App;
 use crate::http::read::Commas;
 use crate::http::{ApiError, Caller, Here, Id, Limit, Offset, Query, Routes, page, show};
-use crate::service::findings::{of_server, within};
+use crate::service::findings::{Aside, Exposed, of_server, within};
 use crate::service::patches::{severity, severity_order};
 
 /// How many exposed servers one answer shows, if nobody says.
@@ -36,6 +36,8 @@ struct Filter {
     severity: Commas<Severity>,
     /// Whether they are on the list of known exploited vulnerabilities.
     kev: Option<bool>,
+    /// Whether they were set aside on all servers that have them.
+    suppressed: Option<bool>,
     /// What their number holds: `2026-12`.
     #[param(min_length = 1)]
     q: Option<String>,
@@ -79,6 +81,7 @@ async fn list(
     let wanted = findings::Filter {
         severities: filter.severity.0.iter().copied().map(severity_order).collect(),
         kev: filter.kev,
+        suppressed: filter.suppressed,
         q: filter.q.map(|q| {
             let q = q.replace('\0', "\u{fffd}").to_uppercase();
             q.chars().take(Q_CHARS_MAX).collect()
@@ -88,7 +91,7 @@ async fn list(
     let paged = match caller.environments.as_deref() {
         None => findings::list(&mut reader, caller.org, &wanted, page).await?,
         Some(environments) => {
-            part(within(&mut reader, caller.org, environments).await?, &wanted, page)
+            part(within(&app, &mut reader, caller.org, environments).await?, &wanted, page)
         }
     };
     let shown = summaries(&mut reader, paged.items).await?;
@@ -96,10 +99,11 @@ async fn list(
 }
 
 fn part(mut rows: Vec<Cve>, wanted: &findings::Filter, page: Page) -> Paged<Cve> {
-    let findings::Filter { severities, kev, q } = wanted;
+    let findings::Filter { severities, kev, q, suppressed } = wanted;
     rows.retain(|row| {
         (severities.is_empty() || severities.contains(&row.severity_order))
             && kev.is_none_or(|kev| kev == (row.kev_order == 0))
+            && suppressed.is_none_or(|suppressed| suppressed == (row.servers_order == 0))
             && q.as_ref().is_none_or(|q| row.id.contains(q.as_str()))
     });
     let total = rows.len() as u64;
@@ -119,6 +123,7 @@ async fn summaries(conn: &mut Conn, rows: Vec<Cve>) -> Result<Vec<CveSummary>, A
         kev: row.kev_order == 0,
         epss: epss.get(&row.id).map(domain::advisory::Epss::score),
         affected_servers: row.servers_order.unsigned_abs(),
+        suppressed_servers: row.suppressed,
         packages: row.packages.clone(),
         published: row.published,
     });
@@ -128,7 +133,7 @@ async fn summaries(conn: &mut Conn, rows: Vec<Cve>) -> Result<Vec<CveSummary>, A
 /// Get a CVE
 ///
 /// Where the organization is exposed to it: the servers by name, each with the package that has it, the fixed version, and how
-/// that was found. `affected_servers` counts all of them.
+/// that was found. `affected_servers` counts all of them on which it was not set aside, `suppressed_servers` the others.
 #[utoipa::path(get, path = "/v1/cves/{cve_id}", tag = "CVEs", operation_id = "get_cve",
     params(("cve_id" = String, Path, description = "Its number.", example = "CVE-2026-1234"), ServersPart),
     responses((status = 200, description = "The CVE and the servers that have it.", body = CveDetail)))]
@@ -144,7 +149,7 @@ async fn get(
     let row = match environments {
         None => findings::of_ids(&mut reader, caller.org, std::slice::from_ref(&id)).await?.pop(),
         Some(within_these) => {
-            let rows = within(&mut reader, caller.org, within_these).await?;
+            let rows = within(&app, &mut reader, caller.org, within_these).await?;
             rows.into_iter().find(|row| row.id == id)
         }
     };
@@ -152,18 +157,22 @@ async fn get(
     let exposed = findings::servers(&mut reader, caller.org, &id, environments, page).await?;
     let mut servers = Vec::with_capacity(exposed.len());
     // Servers that are alike have it alike.
-    let mut alike: BTreeMap<(Option<Digest>, String, String), Vec<wire::v1::Cve>> = BTreeMap::new();
+    let mut alike: BTreeMap<(Option<Digest>, String, String, String), Vec<Exposed>> =
+        BTreeMap::new();
+    let aside = Aside::read(&mut reader, caller.org, app.clock.now()).await?;
     for server in exposed {
-        let kind = (server.package_set, server.os.to_string(), server.kernel.clone());
+        let (kernel, runs) = (server.kernel.clone(), server.runs.clone());
+        let kind = (server.package_set, server.os.to_string(), kernel, runs);
         let found = match alike.entry(kind) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
-                let found = of_server(&mut reader, &server).await?;
-                let wanted = found.iter().filter(|one| *one.settled.finding.cve == *id);
-                new.insert(wanted.map(show::cve).collect())
+                let mut found = of_server(&mut reader, &server).await?;
+                found.retain(|one| *one.settled.finding.cve == *id);
+                new.insert(found)
             }
         };
-        for cve in found.iter().cloned() {
+        let environment = server.environment.as_ref();
+        for cve in found.iter().map(|one| show::cve(one, &aside, environment)) {
             servers.push(ExposedServer {
                 server_id: server.id,
                 status: show::status(&app, Some(server.last_seen_at)),
@@ -175,6 +184,7 @@ async fn get(
                 state: cve.state,
                 fix: cve.fix,
                 found: cve.found,
+                suppressed: cve.suppressed,
             });
         }
     }

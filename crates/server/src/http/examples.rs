@@ -112,6 +112,7 @@ fn by_name(name: &str, request: bool) -> Option<Value> {
         "max_parallel" => json!(5),
         "window_minutes" => json!(240),
         "dry_run" | "held" | "kev" => json!(false),
+        "suppressed" | "until" => Value::Null,
         "package_name" | "package" | "source" => json!("openssl"),
         "version" | "installed_version" | "from" => json!("3.0.11-1~deb12u2"),
         "available_version" | "fixed_version" | "to" => json!("3.0.13-1~deb12u1"),

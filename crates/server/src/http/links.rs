@@ -10,7 +10,7 @@ type Lead = (&'static str, &'static str, &'static str, &'static [&'static str]);
 const OF_A_BATCH: &[&str] =
     &["get_batch", "list_tasks", "pause_batch", "resume_batch", "cancel_batch", "retry_batch"];
 
-const LEADS: [Lead; 10] = [
+const LEADS: [Lead; 12] = [
     (
         "create_schedule",
         "id",
@@ -22,6 +22,8 @@ const LEADS: [Lead; 10] = [
     ("create_batch", "id", "batch_id", OF_A_BATCH),
     ("retry_batch", "id", "batch_id", OF_A_BATCH),
     ("list_patches", "data/0/package_name", "package_name", &["get_patch"]),
+    ("list_cves", "data/0/id", "cve_id", &["get_cve"]),
+    ("create_suppression", "id", "suppression_id", &["get_suppression", "delete_suppression"]),
     ("create_api_key", "id", "api_key_id", &["get_api_key", "revoke_api_key"]),
     (
         "create_enrollment_token",

@@ -4,10 +4,14 @@
 
 use std::sync::OnceLock;
 
+use axum::extract::State;
 use axum::http::Method;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+
+use crate::app::App;
+use crate::http::feeds;
 
 /// Upper bounds of the histogram of durations, in seconds.
 const BUCKETS: [f64; 12] =
@@ -85,6 +89,12 @@ impl Drop for OpenConnection {
 /// In the text format of Prometheus.
 #[utoipa::path(get, path = "/metrics", tag = "Service", operation_id = "metrics",
     responses((status = 200, description = "The metrics.", content_type = "text/plain", body = String)))]
-pub(crate) async fn metrics() -> impl IntoResponse {
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], handle().render())
+pub(crate) async fn metrics(State(app): State<App>) -> impl IntoResponse {
+    let mut text = handle().render();
+    // Whoever asks how the service is must be told even if its database does not answer.
+    match feeds::metrics(&app).await {
+        Ok(more) => text += &more,
+        Err(error) => tracing::warn!(%error, "what is known of feeds is left out of the metrics"),
+    }
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
 }

@@ -14,6 +14,7 @@ mod docs;
 mod enrollment_tokens;
 pub mod etag;
 mod examples;
+mod feeds;
 mod health;
 pub mod idempotency;
 pub(crate) mod limit;
@@ -36,6 +37,7 @@ pub mod serve;
 mod servers;
 mod show;
 mod summary;
+mod suppressions;
 mod tasks;
 
 pub use auth::Caller;
@@ -66,6 +68,8 @@ pub fn routes() -> Routes {
         .merge(servers::routes())
         .merge(patches::routes())
         .merge(cves::routes())
+        .merge(feeds::routes())
+        .merge(suppressions::routes())
         .merge(batches::routes())
         .merge(preview::routes())
         .merge(summary::routes())

@@ -25,7 +25,7 @@ Every error is a problem of RFC 9457 with a `code` from a closed list, and a 422
 Only what cannot be read as HTTP/1.1 in the first place is answered without a body: 400, 414 if the address is longer than 64 KiB, 431 if the headers are too large; \
 the connection then ends.";
 
-const TAGS: [(&str, &str); 10] = [
+const TAGS: [(&str, &str); 11] = [
     (
         "Schedules",
         "Recurring patch runs: a cron expression in a time zone, the servers it means, and how they are patched.",
@@ -36,6 +36,7 @@ const TAGS: [(&str, &str); 10] = [
     ),
     ("Patches", "Updates that are pending somewhere, and the servers that wait for them."),
     ("CVEs", "Known flaws, and where the organization is exposed to them."),
+    ("Feeds", "What is published about flaws, and how old what is known of it is."),
     (
         "Batches",
         "Patch operations: one server or thousands, staggered, with a canary and a limit of failures.",

@@ -1,13 +1,14 @@
 //! `/v1/patches`.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 use axum::Json;
 use axum::extract::State;
+use store::findings::{self, Cve};
 use store::listings::Kind;
 use store::patches::{self, Patch};
-use store::{Page, Paged, server_list};
+use store::{Conn, Page, Paged, advisories, server_list};
 use utoipa_axum::routes as handlers;
 use vocab::{Digest, Pending, Role, ServerId, Severity};
 use wire::v1::{AffectedServer, List, PatchCve, PatchDetail};
@@ -15,7 +16,8 @@ use wire::v1::{AffectedServer, List, PatchCve, PatchDetail};
 use crate::app::App;
 use crate::http::read::Commas;
 use crate::http::{ApiError, Caller, Here, Id, Limit, Offset, Query, Routes, page, servers, show};
-use crate::service::patches::{flaw_severity, of_server, severity_order, within};
+use crate::service::findings as matched;
+use crate::service::patches::{flaw_severity, of_server, severity, severity_order, within};
 use crate::service::servers::entries;
 
 /// How many affected servers one answer shows, if nobody says.
@@ -63,7 +65,9 @@ struct ServersPart {
 /// List available updates
 ///
 /// One row a package with an update pending somewhere in the organization. Order: severity, known exploited ones, servers affected, name.
-/// The rows follow the scans by about a second.
+/// How bad an update is comes from the CVEs that it closes where it is pending: what the distribution says of them in the imported
+/// feeds or through the hosts' package managers, and CVSS only where it says nothing; `severity_source` names who said it.
+/// The rows follow scans and feeds by some seconds.
 #[utoipa::path(get, path = "/v1/patches", tag = "Patches", operation_id = "list_patches", params(Filter),
     responses((status = 200, description = "A page of patches.", body = List<wire::v1::Patch>)))]
 async fn list(
@@ -157,13 +161,42 @@ async fn get(
         });
     }
     let updates: Vec<Pending> = lists.into_values().flatten().collect();
-    let cve_details = row.cves.iter().map(|id| PatchCve {
-        severity: flaw_severity(&updates, id),
-        id: id.clone(),
-        cvss: None,
-        kev: false,
-        url: format!("https://www.cve.org/CVERecord?id={id}"),
-    });
-    let cve_details = cve_details.collect();
+    let cve_details = flaws(&app, &mut reader, &caller, &row, &updates).await?;
     Ok(Json(PatchDetail { patch: show::patch(row), servers, cve_details }))
+}
+
+/// The flaws that a patch fixes: as the feeds know them, else as the hosts' package managers do.
+async fn flaws(
+    app: &App,
+    conn: &mut Conn,
+    caller: &Caller,
+    row: &Patch,
+    updates: &[Pending],
+) -> Result<Vec<PatchCve>, ApiError> {
+    let ids: BTreeSet<&str> = row.cves.iter().map(String::as_str).collect();
+    let known = match caller.environments.as_deref() {
+        None => findings::of_ids(conn, caller.org, &row.cves).await?,
+        Some(environments) => {
+            let mut all = matched::within(app, conn, caller.org, environments).await?;
+            all.retain(|cve| ids.contains(cve.id.as_str()));
+            all
+        }
+    };
+    let known: BTreeMap<&str, &Cve> = known.iter().map(|cve| (cve.id.as_str(), cve)).collect();
+    let exploited = advisories::exploited(conn, &ids).await?;
+    let shown = row.cves.iter().map(|id| {
+        let found = known.get(id.as_str());
+        let told = flaw_severity(updates, id);
+        let is_word = |cve: &&&Cve| {
+            cve.severity_source.is_some() && !(cve.is_scored() && told != Severity::Unknown)
+        };
+        PatchCve {
+            severity: found.filter(is_word).map_or(told, |cve| severity(cve.severity_order)),
+            cvss: found.and_then(|cve| cve.score()),
+            kev: exploited.contains_key(id),
+            url: format!("https://www.cve.org/CVERecord?id={id}"),
+            id: id.clone(),
+        }
+    });
+    Ok(shown.collect())
 }

@@ -32,6 +32,7 @@ segments! {
     vocab::WebhookId = "webhook";
     vocab::EventId = "event";
     vocab::UserId = "user";
+    vocab::SuppressionId = "suppression";
     String = "resource";
 }
 

@@ -11,7 +11,7 @@ use domain::server::Presence;
 use jiff::{SignedDuration, Timestamp};
 use store::server_list::{self, Sort};
 use store::servers::{self, Server};
-use store::{Conn, refreshes};
+use store::{Conn, advisories, refreshes};
 use utoipa_axum::routes as handlers;
 use vocab::{Environment, OsFilter, Role, ServerId, Status, Tag, TaskId};
 use wire::v1::{Batch, Cve, CveState, Fix, List, Package, PatchServer, Refresh, ServerDetail};
@@ -22,7 +22,8 @@ use crate::http::{
     ApiError, Body, Caller, ETag, Here, Id, Ids, IfMatch, Limit, NoBody, NoQuery, Offset, Query,
     Routes, batches, page, show,
 };
-use crate::service::findings::{self, Exposed};
+use crate::service::findings::{self, Aside, Exposed};
+use crate::service::patches::PACKAGE_MANAGER;
 use crate::service::rollouts::{NewRollout, Origin};
 use crate::service::servers::{inventory, joined, severity};
 use crate::service::{self, ServiceError, TRIES, facts};
@@ -161,7 +162,10 @@ async fn get(
     let (installed, pending) = inventory(&mut reader, &row).await?;
     let exposed = findings::of_server(&mut reader, &row).await?;
     let cves_checked = findings::is_checked(&mut reader, &row).await?;
+    let told = told_cves(&mut reader, &exposed, &pending).await?;
+    let aside = Aside::read(&mut reader, caller.org, app.clock.now()).await?;
     drop(reader);
+    let closing = findings::closing(&row, &installed, &exposed, &pending);
     let updates = joined(&installed, &pending);
     let packages = installed.iter().enumerate().map(|(place, package)| {
         let update = updates.get(&place);
@@ -171,32 +175,55 @@ async fn get(
             arch: package.arch.clone(),
             source: package.source().to_owned(),
             available_version: update.map(|update| update.candidate.clone()),
-            security: update.is_some_and(|update| update.security),
+            security: update
+                .is_some_and(|update| update.security || closing.contains(update.name.as_str())),
             held: package.held,
             blocked_by: update.and_then(|update| update.blocked_by),
         }
     });
     let packages = packages.collect();
+    let environment = row.environment.as_ref();
+    let mut cves: Vec<Cve> =
+        exposed.iter().map(|one| show::cve(one, &aside, environment)).collect();
+    cves.extend(told.into_iter().map(|cve| Cve {
+        suppressed: aside.covering(environment, &cve.id, &cve.package).map(show::suppressed),
+        ..cve
+    }));
+    cves.sort_by(|a, b| {
+        b.severity.cmp(&a.severity).then_with(|| (&a.id, &a.package).cmp(&(&b.id, &b.package)))
+    });
+    let suppressed = cves.iter().filter(|cve| cve.suppressed.is_some()).count();
+    let suppressed_cves = u32::try_from(suppressed).unwrap_or(u32::MAX);
     let etag = ETag(row.generation);
     let old_code = facts::kept(&row.facts).old_code.into_iter().map(show::old_code).collect();
     let server = show::server(&app, row);
-    let cves = cves(&exposed, &pending);
-    Ok((etag, Json(ServerDetail { server, packages, cves, cves_checked, old_code })))
+    let detail = ServerDetail { server, packages, cves, suppressed_cves, cves_checked, old_code };
+    Ok((etag, Json(detail)))
 }
 
-/// The flaws that were found, and those that only the host's package manager knows of; the worst first.
-fn cves(exposed: &[Exposed], pending: &[vocab::Pending]) -> Vec<Cve> {
-    let mut cves: Vec<Cve> = exposed.iter().map(show::cve).collect();
-    let mut known: BTreeSet<(String, String)> = BTreeSet::new();
+/// The flaws that only the host's package manager knows of.
+async fn told_cves(
+    conn: &mut Conn,
+    exposed: &[Exposed],
+    pending: &[vocab::Pending],
+) -> Result<Vec<Cve>, ApiError> {
     let found: BTreeSet<&str> =
         exposed.iter().map(|one| one.settled.finding.cve.as_ref()).collect();
+    let told = |update: &'_ vocab::Pending| update.cves.clone().into_iter();
+    let ids: BTreeSet<String> = pending.iter().flat_map(told).collect();
+    let ids: BTreeSet<&str> =
+        ids.iter().map(String::as_str).filter(|id| !found.contains(id)).collect();
+    let exploited = advisories::exploited(conn, &ids).await?;
+    let epss = advisories::epss(conn, &ids).await?;
+    let mut known: BTreeSet<(&str, &str)> = BTreeSet::new();
+    let mut cves = Vec::new();
     for update in pending {
-        for id in update.cves.iter().filter(|id| !found.contains(id.as_str())) {
-            if known.insert((id.clone(), update.name.clone())) {
+        for id in update.cves.iter().filter(|id| ids.contains(id.as_str())) {
+            if known.insert((id, &update.name)) {
                 cves.push(Cve {
                     id: id.clone(),
                     severity: severity(update),
-                    severity_source: update.severity.map(|_| "package_manager".to_owned()),
+                    severity_source: update.severity.map(|_| PACKAGE_MANAGER.to_owned()),
                     cvss: None,
                     package: update.name.clone(),
                     installed_version: update.installed.clone(),
@@ -205,17 +232,15 @@ fn cves(exposed: &[Exposed], pending: &[vocab::Pending]) -> Vec<Cve> {
                     fix: Fix::Fixed,
                     found: "the host's package manager says that the pending update fixes it"
                         .into(),
-                    kev: false,
-                    epss: None,
+                    kev: exploited.contains_key(id),
+                    epss: epss.get(id).map(domain::advisory::Epss::score),
                     published: None,
+                    suppressed: None,
                 });
             }
         }
     }
-    cves.sort_by(|a, b| {
-        b.severity.cmp(&a.severity).then_with(|| (&a.id, &a.package).cmp(&(&b.id, &b.package)))
-    });
-    cves
+    Ok(cves)
 }
 
 /// Remove a server

@@ -13,16 +13,18 @@ use store::batches::Named;
 use store::patches::Patch;
 use store::rollout_targets::TargetResult;
 use store::runs;
-use vocab::{Exposure, FailureCode, FixState, Hostname, Line, Severity, Stage, Status};
+use vocab::{
+    Environment, Exposure, FailureCode, FixState, Hostname, Line, Severity, Stage, Status,
+};
 use wire::v1::{
     Activity, BatchState, CveState, Fix, OldCode, Options, Origin, PackageChange, PatchVersion,
-    Progress, Reboot, RunState, SeverityCounts, Summary, Task, TaskResult, TaskState, Trigger,
-    WaitingFor,
+    Progress, Reboot, RunState, SeverityCounts, Summary, Suppressed, Task, TaskResult, TaskState,
+    Trigger, WaitingFor,
 };
 
 use crate::app::App;
 use crate::http::ApiError;
-use crate::service::findings::Exposed;
+use crate::service::findings::{Aside, Exposed};
 use crate::service::{PatchOptions, facts};
 
 /// Whether a server that was last heard from then is online.
@@ -66,8 +68,17 @@ pub(crate) fn old_code(told: wire::agent::OldCode) -> OldCode {
     OldCode { package: told.package, unit: told.unit, process: told.process }
 }
 
-/// A flaw of a server.
-pub(crate) fn cve(exposed: &Exposed) -> wire::v1::Cve {
+/// By what a flaw was set aside.
+pub(crate) fn suppressed(by: &store::suppressions::Suppression) -> Suppressed {
+    Suppressed { suppression_id: by.id, reason: by.reason.clone(), until: by.expires_at }
+}
+
+/// A flaw of a server in this environment.
+pub(crate) fn cve(
+    exposed: &Exposed,
+    aside: &Aside,
+    environment: Option<&Environment>,
+) -> wire::v1::Cve {
     let Exposed { settled, exploited, epss } = exposed;
     let finding = &settled.finding;
     wire::v1::Cve {
@@ -84,6 +95,9 @@ pub(crate) fn cve(exposed: &Exposed) -> wire::v1::Cve {
         kev: exploited.is_some(),
         epss: epss.as_ref().map(domain::advisory::Epss::score),
         published: finding.published,
+        suppressed: aside
+            .covering(environment, &finding.cve, &finding.package.source)
+            .map(suppressed),
     }
 }
 

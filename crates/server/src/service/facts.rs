@@ -1,5 +1,8 @@
 //! What an agent tells of its host beyond what every list shows, as it is kept.
 
+use std::collections::BTreeSet;
+
+use domain::finding::Runs;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use vocab::Line;
@@ -25,7 +28,51 @@ pub(crate) fn keep(facts: &Facts) -> Value {
     serde_json::to_value(told).expect("lists of text are JSON")
 }
 
+/// What was told of what runs: the packages whose old code does, and whether the kernel is foreign.
+pub(crate) fn runs(facts: &Facts) -> (BTreeSet<String>, bool) {
+    let told = facts.old_code.get(..OLD_CODE_MAX).unwrap_or(&facts.old_code);
+    (old_packages(told), facts.foreign_kernel)
+}
+
+/// The packages whose old code runs.
+pub(crate) fn old_packages(told: &[OldCode]) -> BTreeSet<String> {
+    told.iter().filter_map(|one| one.package.as_ref()).map(ToString::to_string).collect()
+}
+
+/// What runs, as it is kept; an empty text where there is nothing to say.
+pub(crate) fn runs_text(runs: &Runs) -> String {
+    match *runs == Runs::default() {
+        true => String::new(),
+        false => serde_json::to_string(runs).expect("digests and names are JSON"),
+    }
+}
+
+/// What was kept of what runs; nothing where it cannot be read.
+pub(crate) fn runs_of(text: &str) -> Runs {
+    serde_json::from_str(text).unwrap_or_default()
+}
+
 /// What was kept; nothing of a server that has not told yet.
 pub(crate) fn kept(value: &Value) -> Told {
     Told::deserialize(value).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_runs_is_read_back_as_it_was_kept_and_nothing_is_an_empty_text() {
+        assert_eq!(runs_text(&Runs::default()), "");
+        let old_code: BTreeSet<String> = ["libc6".to_owned(), "libssl3".to_owned()].into();
+        let since = Some(vocab::Digest::of(b"before"));
+        for runs in [
+            Runs { foreign_kernel: true, ..Runs::default() },
+            Runs { since, old_code, foreign_kernel: false },
+        ] {
+            assert_eq!(runs_of(&runs_text(&runs)), runs);
+        }
+        assert_eq!(runs_of(""), Runs::default());
+        assert_eq!(runs_of("nonsense"), Runs::default());
+    }
 }

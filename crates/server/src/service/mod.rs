@@ -21,6 +21,7 @@ pub mod schedules;
 pub mod servers;
 pub mod setup;
 pub mod summary;
+pub mod suppressions;
 pub mod tokens;
 
 pub use error::{FieldError, ServiceError};

@@ -5,9 +5,13 @@
 #![expect(clippy::print_stdout, reason = "a story that is left out says so")]
 
 mod agent;
+#[path = "../http/publisher.rs"]
+mod publisher;
 mod support;
 
 mod door;
+mod feeds;
+mod flaws;
 mod outside;
 mod refreshes;
 mod replicas;

@@ -31,6 +31,8 @@ async fn everything(service: &Service) -> Vec<(&'static str, String)> {
     let key =
         service.post("/v1/api-keys", json!({"name": "k", "role": "viewer"})).await.is(201).json();
     let token = service.post("/v1/enrollment-tokens", json!({})).await.is(201).json();
+    let body = json!({"cve": "CVE-2026-1", "reason": "not built"});
+    let suppression = service.post("/v1/suppressions", body).await.is(201).json();
     vec![
         ("{server_id}", server.to_string()),
         ("{schedule_id}", schedule),
@@ -42,6 +44,7 @@ async fn everything(service: &Service) -> Vec<(&'static str, String)> {
         ("{token_id}", text(&token["id"])),
         ("{package_name}", "openssl".to_owned()),
         ("{cve_id}", "CVE-2026-1".to_owned()),
+        ("{suppression_id}", text(&suppression["id"])),
     ]
 }
 
@@ -85,7 +88,8 @@ both! {
         everything(service).await;
         let stranger = service.stranger().await;
         let ask = async |path: &str| Ask::get(path).with_key(&stranger).send(&service.router).await;
-        for path in ["/v1/servers", "/v1/schedules", "/v1/patches", "/v1/cves", "/v1/batches"] {
+        let paths = ["/v1/servers", "/v1/schedules", "/v1/patches", "/v1/cves", "/v1/suppressions", "/v1/batches"];
+        for path in paths {
             let list = ask(path).await.is(200).json();
             assert_eq!((&list["data"], &list["meta"]["total"]), (&json!([]), &json!(0)), "{path}");
         }

@@ -71,7 +71,7 @@ both! {
         assert_eq!(listed(service, "limit=1&offset=1").await, named(&[("CVE-2026-1", 2)]));
         let first = service.get("/v1/cves").await.json()["data"][0].clone();
         assert_eq!(first, json!({"id": "CVE-2026-2", "severity": "high", "severity_source": "cvss:3.1", "cvss": 7.5, "kev": false,
-            "epss": 0.25, "affected_servers": 3, "packages": ["vim"], "published": "2026-11-01T00:00:00Z"}));
+            "epss": 0.25, "affected_servers": 3, "suppressed_servers": 0, "packages": ["vim"], "published": "2026-11-01T00:00:00Z"}));
         let cve = service.get("/v1/cves/CVE-2026-1").await.is(200).json();
         assert_eq!((&cve["kev"], &cve["severity"], &cve["affected_servers"]), (&json!(true), &json!("unknown"), &json!(2)));
         let servers = cve["servers"].as_array().unwrap();

@@ -33,14 +33,14 @@ pub(crate) async fn take_in(service: &Service, path: &Path) -> Result<Imported, 
     done.map_err(|error| error.to_string())
 }
 
-async fn known(service: &Service) -> (u64, i64) {
+pub(crate) async fn known(service: &Service) -> (u64, i64) {
     let mut reader = service.app.db.read().await.unwrap();
     let count = advisories::count(&mut reader).await.unwrap();
     (count, feeds::revision(&mut reader).await.unwrap())
 }
 
-const MONDAY: &str = "2026-11-09T00:00:00Z";
-const FRIDAY: &str = "2026-11-13T00:00:00Z";
+pub(crate) const MONDAY: &str = "2026-11-09T00:00:00Z";
+pub(crate) const FRIDAY: &str = "2026-11-13T00:00:00Z";
 
 both! {
     async fn importing_twice_changes_nothing_and_an_older_copy_removes_nothing(service: Service) {

@@ -99,6 +99,7 @@ pub(crate) async fn join_org(service: &Service, org_id: OrgId, host: Host) -> Se
         security_updates: host.pending.iter().filter(|update| update.security).count() as u32,
         cves: BTreeMap::new(),
         facts: json!({}),
+        runs: String::new(),
         quarantine: host.quarantine.map(str::to_owned),
         generation: 1,
         last_seen_at: now,

@@ -11,13 +11,19 @@
 #[allow(dead_code, reason = "the stories in tests/http use the rest of it")]
 mod support;
 
+#[path = "../http/publisher.rs"]
+mod publisher;
+
 mod fleet;
 
 mod apart;
 mod batches;
 mod cves;
 mod feeds;
+mod follow;
 mod patches;
 mod preview;
 mod schedules;
 mod servers;
+mod severity;
+mod suppressions;

@@ -1,18 +1,28 @@
-//! What is published about flaws, taken in: all of a feed or nothing of it.
+//! What is published about flaws, taken in.
 //!
-//! A feed is read twice, the first time to see whether it can be read to its end. The second time its records go, some
-//! hundred at a time, into one transaction, so that an import needs as much memory as they do. An older copy of a feed
-//! removes nothing and replaces nothing that is newer, and the same copy again changes nothing.
+//! A feed is read twice, the first time to see whether it can be read to its end: one that is broken, cut off or empty
+//! changes nothing. The second time its records go to the database some hundred at a time, each bunch in a transaction of
+//! its own, so that an import needs as much memory as they do, and nobody who wants to write waits for long. An older
+//! copy of a feed removes nothing and replaces nothing that is newer, and the same copy again changes nothing; an import
+//! that was killed half-way is therefore completed by the next one.
+//!
+//! [`import`] reads what is on the disk, [`follow`] what is on the web, [`bundle`] what another installation knows.
 
-use std::collections::BTreeMap;
+pub mod bundle;
+pub mod follow;
+mod take;
+
 use std::path::{Path, PathBuf};
 
-use domain::advisory::{Advisory, Epss, Exploited};
-use domain::finding::touch::Touched;
 use feed::{Checked, Feed, FeedError, Kind, Progress, Record, Stopped};
 use jiff::Timestamp;
-use store::{Db, StoreError, Topic, Tx, advisories, feeds};
+use store::leases::{self, Lease};
+use store::{Db, StoreError, Topic, Tx, feeds};
 use tokio::sync::mpsc;
+
+use crate::fetch::FetchError;
+use crate::service::TRIES;
+use take::Taker;
 
 /// How many records are written together.
 const TOGETHER: usize = 500;
@@ -52,7 +62,7 @@ pub struct Imported {
     pub changed: u64,
 }
 
-/// Why a feed was not taken in. Nothing of it was.
+/// Why a feed was not taken in.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// It is not as it should be.
@@ -61,12 +71,74 @@ pub enum ImportError {
     /// It does not say for which release it is to be read.
     #[error("{} is Debian's list of all releases: say for which it is to be read, with `--release bookworm=12`", .0.display())]
     Release(PathBuf),
+    /// It could not be had.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    /// It was fetched, and is not as it should be.
+    #[error("{0}")]
+    Fetched(String),
+    /// It is not a bundle as it should be.
+    #[error(transparent)]
+    Bundle(#[from] bundle::BundleError),
     /// The database did not take it.
     #[error("the database did not take it")]
     Store(#[from] StoreError),
     /// Whoever read it was stopped.
     #[error("the reading was stopped")]
     Ended,
+}
+
+impl ImportError {
+    /// All of it in one sentence.
+    fn sentence(&self) -> String {
+        let mut sentence = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(deeper) = cause {
+            sentence = format!("{sentence}: {deeper}");
+            cause = deeper.source();
+        }
+        sentence
+    }
+}
+
+/// Where it is written, and by whose leave: a command's, or that of the replica which leads.
+#[derive(Clone, Copy)]
+pub struct Desk<'a> {
+    db: &'a Db,
+    lease: Option<&'a Lease>,
+}
+
+impl<'a> Desk<'a> {
+    /// For a command.
+    pub fn new(db: &'a Db) -> Desk<'a> {
+        Desk { db, lease: None }
+    }
+
+    /// For the replica that leads, and only as long as it does.
+    pub fn leading(db: &'a Db, lease: &'a Lease) -> Desk<'a> {
+        Desk { db, lease: Some(lease) }
+    }
+
+    async fn begin(&self) -> store::Result<Tx> {
+        let mut tries = 0;
+        let mut tx = loop {
+            match self.db.begin().await {
+                // On SQLite all write in turn, and an import has many turns to wait for.
+                Err(StoreError::Busy(_)) if tries < TRIES => tries += 1,
+                begun => break begun?,
+            }
+        };
+        if let Some(lease) = self.lease {
+            leases::fence(&mut tx, lease).await?;
+        }
+        Ok(tx)
+    }
+}
+
+/// What a feed is called, and where it came from.
+struct About {
+    name: String,
+    source: String,
 }
 
 /// Takes a feed in, and notes that it was, or why it was not. `progress` is told how far that is.
@@ -76,44 +148,51 @@ pub async fn import(
     now: Timestamp,
     progress: impl FnMut(Step) + Send + 'static,
 ) -> Result<Imported, ImportError> {
-    let name = name_of(&wanted.path);
-    let source = wanted.path.display().to_string();
-    let word = wanted.kind.as_ref().map_or("unknown", Kind::word);
-    let done = take_in(db, wanted, now, progress).await;
-    if let Err(refusal) = &done {
-        let mut why = refusal.to_string();
-        let mut cause = std::error::Error::source(refusal);
-        while let Some(deeper) = cause {
-            why = format!("{why}: {deeper}");
-            cause = deeper.source();
-        }
-        let mut tx = db.begin().await?;
-        feeds::failed(&mut tx, (&name, word, &source), &why, now).await?;
-        tx.commit().await?;
+    let desk = Desk::new(db);
+    if bundle::is_one(&wanted.path) {
+        return bundle::import(&desk, &wanted.path, now, progress).await;
     }
-    done
+    let about = About { name: name_of(&wanted.path), source: wanted.path.display().to_string() };
+    let word = wanted.kind.as_ref().map_or("unknown", Kind::word);
+    match take_in(&desk, wanted, &about, now, progress).await {
+        Ok((imported, row)) => {
+            let mut tx = desk.begin().await?;
+            feeds::imported(&mut tx, &row).await?;
+            tx.ring(Topic::Feeds);
+            tx.commit().await?;
+            Ok(imported)
+        }
+        Err(refusal) => {
+            let mut tx = desk.begin().await?;
+            let known = (about.name.as_str(), word, about.source.as_str());
+            feeds::failed(&mut tx, known, &refusal.sentence(), now).await?;
+            tx.commit().await?;
+            Err(refusal)
+        }
+    }
 }
 
 /// What the feed at a path is called: its file's name without its ends.
 fn name_of(path: &Path) -> String {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-    let mut name = name.unwrap_or_else(|| "feed".to_owned());
-    for end in [".gz", ".zip", ".json", ".jsonl", ".csv"] {
-        if let Some(shorter) = name.strip_suffix(end).filter(|shorter| !shorter.is_empty()) {
-            name = shorter.to_owned();
-        }
+    without_ends(&name.unwrap_or_else(|| "feed".to_owned())).to_owned()
+}
+
+fn without_ends(mut name: &str) -> &str {
+    for end in [".gz", ".zst", ".zip", ".json", ".jsonl", ".csv"] {
+        name = name.strip_suffix(end).filter(|shorter| !shorter.is_empty()).unwrap_or(name);
     }
     name
 }
 
+/// Takes the records in. The row of the feed is for the caller to write.
 async fn take_in(
-    db: &Db,
+    desk: &Desk<'_>,
     wanted: Import,
+    about: &About,
     now: Timestamp,
     mut progress: impl FnMut(Step) + Send + 'static,
-) -> Result<Imported, ImportError> {
-    let name = name_of(&wanted.path);
-    let path = wanted.path.clone();
+) -> Result<(Imported, feeds::Feed), ImportError> {
     let looked = tokio::task::spawn_blocking(move || {
         let (feed, kind, as_of) = prepare(wanted)?;
         let checked = feed.check(&mut |at| progress(Step::Checking(at)))?;
@@ -123,36 +202,35 @@ async fn take_in(
     let summary = checked.summary().clone();
     let (to_database, mut records) = mpsc::channel(BUNCHES);
     let reading = tokio::task::spawn_blocking(move || read(&checked, progress, &to_database));
-    let mut tx = db.begin().await?;
-    let mut taker = Taker::new(feeds::next_revision(&mut tx).await?, stated.unwrap_or(now));
+    let mut taker = Taker::new(*desk);
     while let Some(bunch) = records.recv().await {
-        taker.take(&mut tx, bunch).await?;
+        let as_of = stated.unwrap_or(now);
+        taker.take(bunch.into_iter().map(|record| (record, as_of))).await?;
     }
     match reading.await.map_err(|_| ImportError::Ended)? {
         Ok(()) => {}
         Err(Stopped::Feed(error)) => return Err(error.into()),
         Err(Stopped::Taker(())) => return Err(ImportError::Ended),
     }
-    let as_of = taker.newest.max(stated);
-    let changed = taker.finish(&mut tx).await?;
-    if changed == 0 {
-        feeds::keep_revision(&mut tx).await?;
-    }
     let row = feeds::Feed {
-        name: name.clone(),
+        name: about.name.clone(),
         kind: kind.to_owned(),
-        source: path.display().to_string(),
+        source: about.source.clone(),
         records: summary.records,
         size_bytes: summary.bytes,
-        as_of,
+        as_of: taker.newest.max(stated),
         imported_at: Some(now),
         last_error: None,
         tried_at: now,
+        checked_at: Some(now),
     };
-    feeds::imported(&mut tx, &row).await?;
-    tx.ring(Topic::Feeds);
-    tx.commit().await?;
-    Ok(Imported { name, kind, records: summary.records, changed })
+    let imported = Imported {
+        name: about.name.clone(),
+        kind,
+        records: summary.records,
+        changed: taker.changed,
+    };
+    Ok((imported, row))
 }
 
 /// The feed, what it holds, and of when it is.
@@ -188,67 +266,4 @@ fn read(
         Ok(())
     })?;
     to_database.blocking_send(bunch).map_err(|_| Stopped::Taker(()))
-}
-
-/// Writes records down, and remembers what they touch.
-struct Taker {
-    revision: i64,
-    as_of: Timestamp,
-    touched: Touched,
-    changed: u64,
-    newest: Option<Timestamp>,
-}
-
-impl Taker {
-    fn new(revision: i64, as_of: Timestamp) -> Taker {
-        Taker { revision, as_of, touched: Touched::default(), changed: 0, newest: None }
-    }
-
-    async fn take(&mut self, tx: &mut Tx, bunch: Vec<Record>) -> Result<(), StoreError> {
-        let mut statements = Vec::new();
-        // One statement cannot write one row twice; the last word counts.
-        let mut exploited: BTreeMap<String, Exploited> = BTreeMap::new();
-        let mut estimates: BTreeMap<String, Epss> = BTreeMap::new();
-        for record in bunch {
-            match record {
-                Record::Advisory(advisory) => statements.push(*advisory),
-                Record::Exploited(one) => drop(exploited.insert(one.cve.clone(), one)),
-                Record::Epss(one) => drop(estimates.insert(one.cve.clone(), one)),
-            }
-        }
-        self.take_statements(tx, statements).await?;
-        let exploited: Vec<Exploited> = exploited.into_values().collect();
-        self.changed += advisories::put_exploited(tx, &exploited, self.as_of).await?;
-        let estimates: Vec<Epss> = estimates.into_values().collect();
-        self.changed += advisories::put_epss(tx, &estimates, self.as_of).await?;
-        Ok(())
-    }
-
-    async fn take_statements(
-        &mut self,
-        tx: &mut Tx,
-        statements: Vec<Advisory>,
-    ) -> Result<(), StoreError> {
-        let ids: Vec<String> = statements.iter().map(|one| one.id.clone()).collect();
-        let stored = advisories::get_all(tx, &ids).await?;
-        let mut next: BTreeMap<String, Advisory> = BTreeMap::new();
-        for new in statements {
-            self.newest = self.newest.max(new.modified);
-            let known = next.get(&new.id).or_else(|| stored.get(&new.id));
-            if known.is_none_or(|known| new.supersedes(known)) {
-                self.touched.note(known, Some(&new));
-                next.insert(new.id.clone(), new);
-            }
-        }
-        self.changed += next.len() as u64;
-        let next: Vec<Advisory> = next.into_values().collect();
-        advisories::put_all(tx, &next).await
-    }
-
-    async fn finish(self, tx: &mut Tx) -> Result<u64, StoreError> {
-        for base in self.touched.bases() {
-            advisories::changed(tx, base, self.touched.names(base), self.revision).await?;
-        }
-        Ok(self.changed)
-    }
 }

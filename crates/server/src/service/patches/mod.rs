@@ -3,6 +3,13 @@
 //! [`rebuild`] makes an organization's rows from its distinct lists of updates and how many servers carry each: 100,000
 //! servers of 2,000 kinds cost 2,000 lists. [`spawn`] does so whenever servers changed, at most so often that it takes a
 //! fifth of one core. Whoever reads asks `store::patches`; a key that sees some environments only is answered by [`within`].
+//! How bad an update is, comes from the flaws that it closes where it is pending, as the feeds know them, and from what
+//! the hosts' package managers say.
+
+mod closing;
+mod gather;
+
+pub use gather::PACKAGE_MANAGER;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,22 +17,20 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use store::listings::Kind as ListingKind;
 use store::patches::{self, Changes, Kind, Patch, Summary};
 use store::servers::Server;
-use store::{Conn, StoreError, Topic, organizations};
+use store::{Conn, StoreError, Topic, advisories, findings, organizations};
 use tokio::task::JoinHandle;
-use vocab::{Digest, Environment, OrgId, Pending, Severity, UpdateType};
+use vocab::{Digest, Environment, OrgId, Pending, Severity};
 
+use self::closing::Closings;
+use self::gather::{Ground, counted, gathered, named, sort};
 use super::servers::{entries, severity as severity_of};
 use super::{Result, ServiceError};
 use crate::app::App;
 use crate::clock::Stopwatch;
 
-/// How many pairs of versions one row shows, and how many CVEs.
-const VERSIONS_MAX: usize = 100;
-const CVES_MAX: usize = 1_000;
 /// How many new lists are written down in one transaction.
 const SETS_TOGETHER: usize = 50;
 /// How often the rows are looked after when no bell rings.
@@ -57,6 +62,35 @@ pub struct Counts {
 /// The lists of updates by what they are known by.
 type Lists = BTreeMap<Digest, Vec<Pending>>;
 
+/// What was read the last time, because most of it is still in use.
+#[derive(Debug, Default)]
+struct Known {
+    lists: Lists,
+    closings: Closings,
+}
+
+impl Known {
+    async fn read(&mut self, conn: &mut Conn, org: OrgId, kinds: &[Kind]) -> Result<()> {
+        read_lists(conn, org, kinds, &mut self.lists).await?;
+        self.closings.read(conn, org, kinds, &self.lists).await
+    }
+
+    /// The rows, in the order of the list.
+    async fn rows(
+        &self,
+        conn: &mut Conn,
+        kinds: &[Kind],
+        before: &[Patch],
+        now: Timestamp,
+    ) -> Result<Vec<Patch>> {
+        let Known { lists, closings } = self;
+        let exploited = advisories::exploited(conn, &named(lists, closings)).await?;
+        let exploited: BTreeSet<String> = exploited.into_keys().collect();
+        let first_seen = &first_seen(before);
+        Ok(gathered(&Ground { kinds, lists, closings, exploited: &exploited, first_seen, now }))
+    }
+}
+
 /// The severity that stands at a place of the order; the worst is 0.
 pub fn severity(order: i64) -> Severity {
     let place = usize::try_from(order).unwrap_or(usize::MAX);
@@ -73,6 +107,7 @@ pub fn severity_order(severity: Severity) -> i64 {
 pub fn spawn(app: App) -> JoinHandle<()> {
     tokio::spawn(async move {
         let mut changed = app.db.bell(Topic::Servers);
+        let mut matched = app.db.bell(Topic::Findings);
         let mut known = BTreeMap::new();
         loop {
             let watch = Stopwatch::start();
@@ -86,6 +121,7 @@ pub fn spawn(app: App) -> JoinHandle<()> {
             tokio::time::sleep(rest).await;
             tokio::select! {
                 () = changed.rung() => {}
+                () = matched.rung() => {}
                 () = tokio::time::sleep(LOOK) => {}
                 () = app.until_drain() => return,
             }
@@ -93,8 +129,7 @@ pub fn spawn(app: App) -> JoinHandle<()> {
     })
 }
 
-/// `known`: the lists of the last time, because most of them are still in use.
-async fn rebuild_all(app: &App, known: &mut BTreeMap<OrgId, Lists>) -> Result<()> {
+async fn rebuild_all(app: &App, known: &mut BTreeMap<OrgId, Known>) -> Result<()> {
     let all = organizations::list(&mut *app.db.read().await?).await?;
     for organization in all {
         rebuild_from(app, organization.id, known.entry(organization.id).or_default()).await?;
@@ -102,25 +137,26 @@ async fn rebuild_all(app: &App, known: &mut BTreeMap<OrgId, Lists>) -> Result<()
     Ok(())
 }
 
-/// Makes the rows of an organization anew, if its servers are not as they were. Says whether it did.
+/// Makes the rows of an organization anew, if its servers or their flaws are not as they were. Says whether it did.
 pub async fn rebuild(app: &App, org: OrgId) -> Result<bool> {
-    rebuild_from(app, org, &mut Lists::new()).await
+    rebuild_from(app, org, &mut Known::default()).await
 }
 
-async fn rebuild_from(app: &App, org: OrgId, lists: &mut Lists) -> Result<bool> {
+async fn rebuild_from(app: &App, org: OrgId, known: &mut Known) -> Result<bool> {
     let now = app.clock.now();
     let mut reader = app.db.snapshot().await?;
     let kinds = patches::kinds(&mut reader, org, None).await?;
     let seen = patches::summary(&mut reader, org).await?;
-    let basis = basis(&kinds);
+    let matched = findings::summary(&mut reader, org).await?;
+    let basis = basis(&kinds, matched.map(|matched| matched.basis));
     if seen.as_ref().is_some_and(|seen| seen.basis == basis) {
         return Ok(false);
     }
-    read_lists(&mut reader, org, &kinds, lists).await?;
+    known.read(&mut reader, org, &kinds).await?;
     let before = patches::all(&mut reader, org).await?;
     let known_sets = patches::sets(&mut reader, org).await?;
+    let rows = known.rows(&mut reader, &kinds, &before, now).await?;
     drop(reader);
-    let rows = gathered(&kinds, lists, &first_seen(&before), now);
     let counts = counted(&kinds, &rows);
     let next = Summary {
         org_id: org,
@@ -130,7 +166,7 @@ async fn rebuild_from(app: &App, org: OrgId, lists: &mut Lists) -> Result<bool> 
         made_at: now,
         generation: seen.map_or(0, |seen| seen.generation),
     };
-    let (changes, sets) = difference(before, rows, &known_sets, lists);
+    let (changes, sets) = difference(before, rows, &known_sets, &known.lists);
     for some in sets.chunks(SETS_TOGETHER) {
         let mut tx = app.db.begin().await?;
         patches::add_sets(&mut tx, org, some).await?;
@@ -155,10 +191,10 @@ pub async fn within(
     environments: &[Environment],
 ) -> Result<(Vec<Patch>, Counts)> {
     let kinds = patches::kinds(conn, org, Some(environments)).await?;
-    let mut lists = Lists::new();
-    read_lists(conn, org, &kinds, &mut lists).await?;
-    let known = first_seen(&patches::all(conn, org).await?);
-    let rows = gathered(&kinds, &lists, &known, app.clock.now());
+    let mut known = Known::default();
+    known.read(conn, org, &kinds).await?;
+    let before = patches::all(conn, org).await?;
+    let rows = known.rows(conn, &kinds, &before, app.clock.now()).await?;
     let counts = counted(&kinds, &rows);
     Ok((rows, counts))
 }
@@ -166,35 +202,48 @@ pub async fn within(
 /// The patches that wait on one server, with what is known of them in the whole organization.
 pub async fn of_server(app: &App, conn: &mut Conn, server: &Server) -> Result<Vec<Patch>> {
     let Some(set) = server.update_set else { return Ok(Vec::new()) };
-    let list = entries(conn, server.org_id, ListingKind::Updates, set).await?;
-    let names: BTreeSet<String> = list.iter().map(|update: &Pending| update.name.clone()).collect();
-    let names: Vec<String> = names.into_iter().collect();
+    let list: Vec<Pending> = entries(conn, server.org_id, ListingKind::Updates, set).await?;
+    let names: BTreeSet<&String> = list.iter().map(|update| &update.name).collect();
+    let names: Vec<String> = names.into_iter().cloned().collect();
     let mut rows = patches::of_names(conn, server.org_id, &names).await?;
     // A list that has only just arrived may not be counted yet.
     let counted: BTreeSet<String> = rows.iter().map(|row| row.package_name.clone()).collect();
+    if names.iter().all(|name| counted.contains(name)) {
+        sort(&mut rows);
+        return Ok(rows);
+    }
     let alone = Kind {
         update_set: Some(set),
+        package_set: server.package_set,
         os_release: server.os.to_string(),
+        kernel: server.kernel.clone(),
+        runs: server.runs.clone(),
+        os: server.os.clone(),
         servers: 1,
         reboot_required: 0,
         quarantined: 0,
         outdated: 0,
         insecure: 0,
     };
-    let fresh = gathered(&[alone], &Lists::from([(set, list)]), &BTreeMap::new(), app.clock.now());
+    let kinds = [alone];
+    let mut known = Known { lists: Lists::from([(set, list)]), ..Known::default() };
+    known.read(conn, server.org_id, &kinds).await?;
+    let fresh = known.rows(conn, &kinds, &[], app.clock.now()).await?;
     rows.extend(fresh.into_iter().filter(|row| !counted.contains(&row.package_name)));
     sort(&mut rows);
     Ok(rows)
 }
 
-fn basis(kinds: &[Kind]) -> Digest {
-    let mut text = String::new();
+/// `matched` stands for the flaws that the servers have.
+fn basis(kinds: &[Kind], matched: Option<Digest>) -> Digest {
+    let word = |digest: Option<Digest>| digest.map(|digest| digest.to_string()).unwrap_or_default();
+    let mut text = format!("{}\n", word(matched));
     for kind in kinds {
-        let set = kind.update_set.map(|set| set.to_string()).unwrap_or_default();
-        let Kind { os_release, servers, reboot_required, quarantined, outdated, insecure, .. } =
-            kind;
+        let (updates, packages) = (word(kind.update_set), word(kind.package_set));
+        let Kind { os_release, kernel, runs, servers, .. } = kind;
+        let Kind { reboot_required, quarantined, outdated, insecure, .. } = kind;
         text += &format!(
-            "{set} {os_release} {servers} {reboot_required} {quarantined} {outdated} {insecure}\n"
+            "{updates} {packages} {os_release} {kernel} {runs} {servers} {reboot_required} {quarantined} {outdated} {insecure}\n"
         );
     }
     Digest::of(text.as_bytes())
@@ -214,108 +263,6 @@ async fn read_lists(conn: &mut Conn, org: OrgId, kinds: &[Kind], lists: &mut Lis
 
 fn first_seen(rows: &[Patch]) -> BTreeMap<String, Timestamp> {
     rows.iter().map(|row| (row.package_name.clone(), row.first_seen_at)).collect()
-}
-
-/// What is gathered of one package.
-#[derive(Default)]
-struct Gathered<'a> {
-    severity: Option<Severity>,
-    security: bool,
-    update_type: Option<UpdateType>,
-    servers: u64,
-    versions: BTreeSet<(&'a str, &'a str, &'a str)>,
-    cves: BTreeSet<&'a str>,
-}
-
-/// One row a package, in the order of the list.
-fn gathered(
-    kinds: &[Kind],
-    lists: &Lists,
-    first_seen: &BTreeMap<String, Timestamp>,
-    now: Timestamp,
-) -> Vec<Patch> {
-    let mut packages: BTreeMap<&str, Gathered<'_>> = BTreeMap::new();
-    for kind in kinds {
-        let Some(list) = kind.update_set.and_then(|set| lists.get(&set)) else { continue };
-        let mut last = None;
-        for update in list {
-            let package = packages.entry(&update.name).or_default();
-            // A package of two architectures is one row, and a server waits for it once.
-            if last.replace(&update.name) != Some(&update.name) {
-                package.servers += kind.servers;
-            }
-            package.take(update, &kind.os_release);
-        }
-    }
-    let mut rows: Vec<Patch> = packages
-        .into_iter()
-        .map(|(name, package)| package.row(name, first_seen.get(name).copied().unwrap_or(now)))
-        .collect();
-    sort(&mut rows);
-    rows
-}
-
-impl<'a> Gathered<'a> {
-    fn take(&mut self, update: &'a Pending, os: &'a str) {
-        self.severity = self.severity.max(update.severity);
-        self.security |= update.security;
-        // The most important word that any of them says; the words are in that order.
-        let worse =
-            self.update_type.map_or(update.update_type, |known| known.min(update.update_type));
-        self.update_type = Some(worse);
-        if self.versions.len() < VERSIONS_MAX {
-            self.versions.insert((os, &update.installed, &update.candidate));
-        }
-        let room = CVES_MAX.saturating_sub(self.cves.len());
-        self.cves.extend(update.cves.iter().take(room).map(String::as_str));
-    }
-
-    fn row(self, name: &str, first_seen_at: Timestamp) -> Patch {
-        let severity = self.severity.unwrap_or(Severity::Unknown);
-        let update_type = match self.security {
-            true => UpdateType::Security,
-            false => self.update_type.unwrap_or(UpdateType::Other),
-        };
-        let versions = self.versions.iter();
-        let versions = versions.map(|(os, from, to)| json!({"os": os, "from": from, "to": to}));
-        Patch {
-            package_name: name.to_owned(),
-            severity_order: severity_order(severity),
-            // Until there is a list of exploited flaws, none is known to be.
-            kev_order: 1,
-            servers_order: i64::try_from(self.servers).map_or(i64::MIN, |servers| -servers),
-            update_type,
-            severity_source: self.severity.map(|_| "package_manager".to_owned()),
-            versions: versions.collect(),
-            cves: self.cves.into_iter().map(str::to_owned).collect(),
-            first_seen_at,
-        }
-    }
-}
-
-fn sort(rows: &mut [Patch]) {
-    rows.sort_by(|a, b| {
-        let key = |row: &Patch| (row.severity_order, row.kev_order, row.servers_order);
-        key(a).cmp(&key(b)).then_with(|| a.package_name.cmp(&b.package_name))
-    });
-}
-
-fn counted(kinds: &[Kind], rows: &[Patch]) -> Counts {
-    let mut counts = Counts { patches: rows.len() as u64, ..Counts::default() };
-    for kind in kinds {
-        counts.reboot_required += kind.reboot_required;
-        counts.quarantined += kind.quarantined;
-        counts.with_updates += kind.outdated;
-        counts.with_security_updates += kind.insecure;
-    }
-    for row in rows {
-        counts.security_patches += u64::from(row.update_type == UpdateType::Security);
-        let place = usize::try_from(row.severity_order).unwrap_or(usize::MAX);
-        if let Some(count) = counts.severities.get_mut(place) {
-            *count += 1;
-        }
-    }
-    counts
 }
 
 /// A list and the packages that it names.
@@ -355,6 +302,8 @@ pub fn flaw_severity(updates: &[Pending], cve: &str) -> Severity {
 
 #[cfg(test)]
 mod tests {
+    use vocab::UpdateType;
+
     use super::*;
 
     #[test]
@@ -370,26 +319,5 @@ mod tests {
         assert!(UpdateType::Security < UpdateType::Bugfix);
         assert!(UpdateType::Bugfix < UpdateType::Enhancement);
         assert!(UpdateType::Enhancement < UpdateType::Other);
-    }
-
-    #[test]
-    fn a_server_waits_for_a_package_once_however_many_architectures_it_has() {
-        let set = Digest::of(b"one");
-        let kind = Kind {
-            update_set: Some(set),
-            os_release: "debian 12".into(),
-            servers: 3,
-            reboot_required: 1,
-            quarantined: 0,
-            outdated: 3,
-            insecure: 0,
-        };
-        let list =
-            vec![Pending::new("libc6", "amd64", "1", "2"), Pending::new("libc6", "i386", "1", "2")];
-        let rows =
-            gathered(&[kind], &Lists::from([(set, list)]), &BTreeMap::new(), Timestamp::UNIX_EPOCH);
-        assert_eq!(rows.len(), 1);
-        assert_eq!(rows[0].servers_order, -3);
-        assert_eq!(rows[0].versions, json!([{"os": "debian 12", "from": "1", "to": "2"}]));
     }
 }

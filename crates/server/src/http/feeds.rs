@@ -1,0 +1,116 @@
+//! `/v1/feeds`, and what `/metrics` says of feeds.
+
+use std::fmt::Write as _;
+
+use axum::Json;
+use axum::extract::State;
+use jiff::Timestamp;
+use store::{Paged, feed_sources, feeds};
+use utoipa_axum::routes as handlers;
+use vocab::Role;
+use wire::v1::{Feed, List};
+
+use crate::app::App;
+use crate::http::{ApiError, Caller, Here, Limit, Offset, Query, Routes, page};
+
+pub(crate) fn routes() -> Routes {
+    Routes::new().add(Role::Viewer, handlers!(list))
+}
+
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Part {
+    /// How many at the most.
+    #[serde(default)]
+    #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
+    limit: Limit,
+    /// How many to pass over.
+    #[serde(default)]
+    #[param(value_type = u64, minimum = 0, default = 0, required = false)]
+    offset: Offset,
+}
+
+/// List feeds
+///
+/// What is published about flaws, as far as it was imported: with its age and size, and why the last import failed. All
+/// organizations of an installation share its feeds. Order: name.
+#[utoipa::path(get, path = "/v1/feeds", tag = "Feeds", operation_id = "list_feeds", params(Part),
+    responses((status = 200, description = "A page of feeds.", body = List<Feed>)))]
+async fn list(
+    State(app): State<App>,
+    _caller: Caller,
+    here: Here,
+    Query(part): Query<Part>,
+) -> Result<Json<List<Feed>>, ApiError> {
+    let page = page::page(part.limit, part.offset);
+    let all = all(&app).await?;
+    let total = all.len() as u64;
+    let skip = usize::try_from(page.offset).unwrap_or(usize::MAX);
+    let items = all.into_iter().skip(skip).take(page.limit as usize).collect();
+    Ok(page::list(&here, page, Paged { items, total }, |feed| feed))
+}
+
+async fn all(app: &App) -> store::Result<Vec<Feed>> {
+    let mut reader = app.db.snapshot().await?;
+    let sources = feed_sources::list(&mut reader).await?;
+    let now = app.clock.now();
+    let shown = feeds::list(&mut reader).await?.into_iter().map(|feed| {
+        let source = sources.iter().find(|source| source.name == feed.name);
+        Feed {
+            age_seconds: feed.as_of.or(feed.imported_at).map(|time| since(time, now)),
+            next_update_at: source.map(|source| source.next_at),
+            failures: source.map_or(0, |source| source.failures),
+            name: feed.name,
+            kind: feed.kind,
+            source: feed.source,
+            records: feed.records,
+            size_bytes: feed.size_bytes,
+            as_of: feed.as_of,
+            imported_at: feed.imported_at,
+            checked_at: feed.checked_at,
+            last_error: feed.last_error,
+        }
+    });
+    Ok(shown.collect())
+}
+
+fn since(time: Timestamp, now: Timestamp) -> u64 {
+    u64::try_from(now.duration_since(time).as_secs()).unwrap_or(0)
+}
+
+/// What Prometheus reads of feeds. Written out here: a gauge of a feed would outlive it, and be of another process's clock.
+pub(crate) async fn metrics(app: &App) -> store::Result<String> {
+    let all = all(app).await?;
+    let now = app.clock.now();
+    let mut text = String::new();
+    let mut gauge = |name: &str, help: &str, value: &dyn Fn(&Feed) -> Option<u64>| {
+        let lines: Vec<(String, u64)> =
+            all.iter().filter_map(|feed| Some((label(&feed.name), value(feed)?))).collect();
+        if !lines.is_empty() {
+            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge");
+        }
+        for (feed, value) in lines {
+            let _ = writeln!(text, "{name}{{feed=\"{feed}\"}} {value}");
+        }
+    };
+    gauge("fleetmend_feed_age_seconds", "How old the newest statement of a feed is.", &|feed| {
+        feed.age_seconds
+    });
+    gauge(
+        "fleetmend_feed_checked_age_seconds",
+        "How long ago a feed was known to be as it is published.",
+        &|feed| feed.checked_at.map(|time| since(time, now)),
+    );
+    gauge("fleetmend_feed_records", "How many records a feed has.", &|feed| Some(feed.records));
+    gauge("fleetmend_feed_size_bytes", "How many bytes a feed has.", &|feed| Some(feed.size_bytes));
+    gauge("fleetmend_feed_failed", "Whether the last import of a feed failed.", &|feed| {
+        Some(u64::from(feed.last_error.is_some()))
+    });
+    Ok(text)
+}
+
+/// A name as Prometheus writes labels.
+fn label(name: &str) -> String {
+    name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}

@@ -1,0 +1,423 @@
+//! Everything that is known of feeds in one file, for an installation that reaches nobody.
+//!
+//! A bundle is compressed text, a line a record: first what feeds there are, then every statement with its date, and last
+//! how many there were, without which it is cut off. It is read twice, as every feed is, and the same rules hold: an older one
+//! removes nothing, and the same one again changes nothing.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use domain::advisory::{Advisory, Epss, Exploited};
+use feed::{Progress, RECORD_BYTES_MAX, Record};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use store::{Db, Topic, advisories, feeds};
+use tokio::sync::mpsc;
+
+use super::take::Taker;
+use super::{BUNCHES, Desk, ImportError, Imported, Step, TOGETHER, name_of};
+
+/// What bundles are called where a feed says what it holds.
+pub const KIND: &str = "bundle";
+/// The form of the lines.
+const FORM: u32 = 1;
+const LEVEL: i32 = 6;
+/// What a compressed file begins with. No feed is published so.
+const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// How many lines are read before someone is told.
+const TOLD_EVERY: u64 = 500;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Line {
+    Fleetmend(Head),
+    Advisory(Box<Advisory>),
+    Exploited { statement: Exploited, as_of: Timestamp },
+    Epss { statement: Epss, as_of: Timestamp },
+    End { records: u64 },
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Head {
+    form: u32,
+    exported_at: Timestamp,
+    feeds: Vec<Told>,
+}
+
+/// A feed that was taken in where the bundle was made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Told {
+    name: String,
+    kind: String,
+    source: String,
+    records: u64,
+    size_bytes: u64,
+    as_of: Option<Timestamp>,
+    imported_at: Timestamp,
+    checked_at: Option<Timestamp>,
+}
+
+/// What was exported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exported {
+    /// How many feeds.
+    pub feeds: u64,
+    /// How many records.
+    pub records: u64,
+    /// Of how many bytes the file is.
+    pub size_bytes: u64,
+}
+
+/// Why there is no bundle, or why one was refused. Nothing of it was taken in.
+#[derive(Debug, thiserror::Error)]
+pub enum BundleError {
+    /// Nothing was taken in here that could be exported.
+    #[error("no feed was imported here yet: there is nothing to export")]
+    Nothing,
+    /// It cannot be written.
+    #[error("{} cannot be written", path.display())]
+    Write {
+        /// Where to.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// It cannot be read on.
+    #[error("{} cannot be read", path.display())]
+    Read {
+        /// What.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Its end is missing.
+    #[error("{} is cut off", path.display())]
+    CutOff {
+        /// What.
+        path: PathBuf,
+    },
+    /// It is something else, or of a release that is newer than this one.
+    #[error("{}, line {line}: {why}", path.display())]
+    Strange {
+        /// What.
+        path: PathBuf,
+        /// Where in it, from 1.
+        line: u64,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// Whether a file begins as a bundle does.
+pub fn is_one(path: &Path) -> bool {
+    let mut start = [0; MAGIC.len()];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
+    path.is_file() && read.is_ok() && start == MAGIC
+}
+
+/// Writes a bundle. It is there when it is whole, and not before.
+pub async fn export(db: &Db, path: &Path, now: Timestamp) -> Result<Exported, ImportError> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".partial");
+    let partial = path.with_file_name(name);
+    let done = export_to(db, &partial, now).await;
+    let failed = |source| BundleError::Write { path: path.to_owned(), source };
+    match done {
+        Ok(exported) => {
+            std::fs::rename(&partial, path).map_err(failed)?;
+            Ok(exported)
+        }
+        Err(error) => {
+            let _ = std::fs::remove_file(&partial);
+            Err(error)
+        }
+    }
+}
+
+async fn export_to(db: &Db, path: &Path, now: Timestamp) -> Result<Exported, ImportError> {
+    let mut reader = db.snapshot().await?;
+    let told: Vec<Told> =
+        feeds::list(&mut reader).await?.into_iter().filter_map(Told::of).collect();
+    if told.is_empty() {
+        return Err(BundleError::Nothing.into());
+    }
+    let mut writer = Writer::create(path)?;
+    let count = told.len() as u64;
+    writer.line(&Line::Fleetmend(Head { form: FORM, exported_at: now, feeds: told }))?;
+    let limit = u32::try_from(TOGETHER).unwrap_or(u32::MAX);
+    let mut records = 0;
+    let mut after = String::new();
+    loop {
+        let page = advisories::page(&mut reader, &after, limit).await?;
+        let Some(last) = page.last() else { break };
+        after.clone_from(&last.id);
+        for statement in page {
+            records += 1;
+            writer.line(&Line::Advisory(Box::new(statement)))?;
+        }
+    }
+    macro_rules! by_flaw {
+        ($page:path, $line:ident) => {
+            let mut after = String::new();
+            loop {
+                let page = $page(&mut reader, &after, limit).await?;
+                let Some((last, _)) = page.last() else { break };
+                after.clone_from(&last.cve);
+                for (statement, as_of) in page {
+                    records += 1;
+                    writer.line(&Line::$line { statement, as_of })?;
+                }
+            }
+        };
+    }
+    by_flaw!(advisories::exploited_page, Exploited);
+    by_flaw!(advisories::epss_page, Epss);
+    writer.line(&Line::End { records })?;
+    Ok(Exported { feeds: count, records, size_bytes: writer.finish()? })
+}
+
+struct Writer {
+    path: PathBuf,
+    to: zstd::stream::write::Encoder<'static, File>,
+}
+
+impl Writer {
+    fn create(path: &Path) -> Result<Writer, BundleError> {
+        let make = || {
+            let mut to = zstd::stream::write::Encoder::new(File::create(path)?, LEVEL)?;
+            to.include_checksum(true)?;
+            Ok(to)
+        };
+        let to = make().map_err(|source| BundleError::Write { path: path.to_owned(), source })?;
+        Ok(Writer { path: path.to_owned(), to })
+    }
+
+    fn line(&mut self, line: &Line) -> Result<(), BundleError> {
+        let written = serde_json::to_vec(line).map_err(io::Error::from).and_then(|mut text| {
+            text.push(b'\n');
+            self.to.write_all(&text)
+        });
+        written.map_err(|source| BundleError::Write { path: self.path.clone(), source })
+    }
+
+    fn finish(self) -> Result<u64, BundleError> {
+        let end = || {
+            let file = self.to.finish()?;
+            file.sync_all()?;
+            Ok(file.metadata()?.len())
+        };
+        end().map_err(|source| BundleError::Write { path: self.path, source })
+    }
+}
+
+/// Takes in what another installation knew, and notes that it was, or why it was not.
+pub(super) async fn import(
+    desk: &Desk<'_>,
+    path: &Path,
+    now: Timestamp,
+    progress: impl FnMut(Step) + Send + 'static,
+) -> Result<Imported, ImportError> {
+    let (name, source) = (name_of(path), path.display().to_string());
+    match take_in(desk, path, progress).await {
+        Ok(taken) => {
+            let row = feeds::Feed {
+                name: name.clone(),
+                kind: KIND.to_owned(),
+                source,
+                records: taken.records,
+                size_bytes: taken.size_bytes,
+                as_of: Some(taken.head.exported_at),
+                imported_at: Some(now),
+                last_error: None,
+                tried_at: now,
+                checked_at: Some(now),
+            };
+            let mut tx = desk.begin().await?;
+            let known = feeds::list(&mut tx).await?;
+            for told in taken.head.feeds {
+                let ours = known.iter().find(|feed| feed.name == told.name);
+                if ours.is_none_or(|feed| feed.imported_at < Some(told.imported_at)) {
+                    feeds::imported(&mut tx, &told.row()).await?;
+                }
+            }
+            feeds::imported(&mut tx, &row).await?;
+            tx.ring(Topic::Feeds);
+            tx.commit().await?;
+            Ok(Imported { name, kind: KIND, records: taken.records, changed: taken.changed })
+        }
+        Err(refusal) => {
+            let mut tx = desk.begin().await?;
+            feeds::failed(&mut tx, (&name, KIND, &source), &refusal.sentence(), now).await?;
+            tx.commit().await?;
+            Err(refusal)
+        }
+    }
+}
+
+struct Taken {
+    head: Head,
+    records: u64,
+    changed: u64,
+    size_bytes: u64,
+}
+
+async fn take_in(
+    desk: &Desk<'_>,
+    path: &Path,
+    mut progress: impl FnMut(Step) + Send + 'static,
+) -> Result<Taken, ImportError> {
+    let file = path.to_owned();
+    let looked = tokio::task::spawn_blocking(move || {
+        let whole = read(&file, &mut |at| progress(Step::Checking(at)), &mut |_| Ok(()))?;
+        Ok::<_, BundleError>((whole, progress))
+    });
+    let (whole, mut progress) = looked.await.map_err(|_| ImportError::Ended)??;
+    let file = path.to_owned();
+    let (to_database, mut records) = mpsc::channel(BUNCHES);
+    let reading = tokio::task::spawn_blocking(move || {
+        let mut bunch = Vec::with_capacity(TOGETHER);
+        read(&file, &mut |at| progress(Step::Applying(at)), &mut |record| {
+            bunch.push(record);
+            if bunch.len() == TOGETHER {
+                let full = std::mem::replace(&mut bunch, Vec::with_capacity(TOGETHER));
+                to_database.blocking_send(full).map_err(|_| Stopped)?;
+            }
+            Ok(())
+        })?;
+        // Nobody listens any more: whoever should says why.
+        let _ = to_database.blocking_send(bunch);
+        Ok::<_, BundleError>(())
+    });
+    let mut taker = Taker::new(*desk);
+    while let Some(bunch) = records.recv().await {
+        taker.take(bunch).await?;
+    }
+    reading.await.map_err(|_| ImportError::Ended)??;
+    let Whole { head, records, size_bytes } = whole;
+    Ok(Taken { head, records, changed: taker.changed, size_bytes })
+}
+
+/// Whoever takes the records does not want more.
+struct Stopped;
+
+/// A bundle that could be read to its end.
+struct Whole {
+    head: Head,
+    records: u64,
+    size_bytes: u64,
+}
+
+type Dated = (Record, Timestamp);
+
+/// Hands out each record with its date.
+fn read(
+    path: &Path,
+    progress: &mut dyn FnMut(Progress),
+    each: &mut dyn FnMut(Dated) -> Result<(), Stopped>,
+) -> Result<Whole, BundleError> {
+    let mut lines = Lines::open(path)?;
+    let head = match lines.next()? {
+        Line::Fleetmend(head) if head.form <= FORM => head,
+        Line::Fleetmend(_) => return Err(lines.strange("a newer release of fleetmend made it")),
+        _ => return Err(lines.strange("it does not begin as a bundle does")),
+    };
+    let mut records = 0;
+    loop {
+        let record = match lines.next()? {
+            Line::Advisory(statement) => (Record::Advisory(statement), head.exported_at),
+            Line::Exploited { statement, as_of } => (Record::Exploited(statement), as_of),
+            Line::Epss { statement, as_of } => (Record::Epss(statement), as_of),
+            Line::Fleetmend(_) => return Err(lines.strange("it begins a second time")),
+            Line::End { records: stated } if stated == records => break,
+            Line::End { .. } => return Err(lines.strange("records are missing")),
+        };
+        records += 1;
+        if each(record).is_err() {
+            break;
+        }
+        if records % TOLD_EVERY == 0 {
+            progress(lines.progress()?);
+        }
+    }
+    let size_bytes = lines.size_bytes;
+    progress(Progress { bytes: size_bytes, total: size_bytes });
+    Ok(Whole { head, records, size_bytes })
+}
+
+struct Lines {
+    path: PathBuf,
+    /// A second hand on the same file: it knows how far the first one is.
+    place: File,
+    from: BufReader<zstd::stream::read::Decoder<'static, BufReader<File>>>,
+    size_bytes: u64,
+    at: u64,
+    text: Vec<u8>,
+}
+
+impl Lines {
+    fn open(path: &Path) -> Result<Lines, BundleError> {
+        let open = || {
+            let file = File::open(path)?;
+            let (size, place) = (file.metadata()?.len(), file.try_clone()?);
+            Ok((size, place, zstd::stream::read::Decoder::new(file)?))
+        };
+        let (size_bytes, place, from) =
+            open().map_err(|source| BundleError::Read { path: path.to_owned(), source })?;
+        let (path, from) = (path.to_owned(), BufReader::new(from));
+        Ok(Lines { path, place, from, size_bytes, at: 0, text: Vec::new() })
+    }
+
+    fn next(&mut self) -> Result<Line, BundleError> {
+        self.at += 1;
+        self.text.clear();
+        let read = (&mut self.from).take(RECORD_BYTES_MAX).read_until(b'\n', &mut self.text);
+        match read {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Err(BundleError::CutOff { path: self.path.clone() });
+            }
+            Err(source) => return Err(BundleError::Read { path: self.path.clone(), source }),
+            Ok(_) if self.text.last() == Some(&b'\n') => {}
+            Ok(read) if read as u64 == RECORD_BYTES_MAX => {
+                return Err(self.strange("the line is too long"));
+            }
+            Ok(_) => return Err(BundleError::CutOff { path: self.path.clone() }),
+        }
+        serde_json::from_slice(&self.text).map_err(|error| self.strange(&error.to_string()))
+    }
+
+    fn progress(&mut self) -> Result<Progress, BundleError> {
+        let bytes = io::Seek::stream_position(&mut self.place)
+            .map_err(|source| BundleError::Read { path: self.path.clone(), source })?;
+        Ok(Progress { bytes, total: self.size_bytes })
+    }
+
+    fn strange(&self, why: &str) -> BundleError {
+        BundleError::Strange { path: self.path.clone(), line: self.at, why: why.to_owned() }
+    }
+}
+
+impl Told {
+    /// A feed that was taken in; a bundle is not passed on, what was in it is.
+    fn of(feed: feeds::Feed) -> Option<Told> {
+        let feeds::Feed { name, kind, source, records, size_bytes, as_of, checked_at, .. } = feed;
+        let imported_at = feed.imported_at.filter(|_| kind != KIND)?;
+        Some(Told { name, kind, source, records, size_bytes, as_of, imported_at, checked_at })
+    }
+
+    fn row(self) -> feeds::Feed {
+        let Told { name, kind, source, records, size_bytes, as_of, imported_at, checked_at } = self;
+        feeds::Feed {
+            name,
+            kind,
+            source,
+            records,
+            size_bytes,
+            as_of,
+            imported_at: Some(imported_at),
+            last_error: None,
+            tried_at: imported_at,
+            checked_at,
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Writes records down, a bunch at a time, and notes which names they touch.
+
+use std::collections::BTreeMap;
+
+use domain::advisory::{Advisory, Epss, Exploited};
+use domain::finding::touch::Touched;
+use feed::Record;
+use jiff::Timestamp;
+use store::{StoreError, Tx, advisories, feeds};
+
+use super::Desk;
+
+/// Writes records down.
+pub(super) struct Taker<'a> {
+    desk: Desk<'a>,
+    /// How many records said something new.
+    pub(super) changed: u64,
+    /// Of when the newest statement is.
+    pub(super) newest: Option<Timestamp>,
+}
+
+/// The records of a bunch, apart. One statement of SQL cannot write one row twice: the last word counts.
+#[derive(Default)]
+struct Apart {
+    statements: Vec<Advisory>,
+    exploited: BTreeMap<String, (Timestamp, Exploited)>,
+    estimates: BTreeMap<String, (Timestamp, Epss)>,
+}
+
+impl<'a> Taker<'a> {
+    pub(super) fn new(desk: Desk<'a>) -> Taker<'a> {
+        Taker { desk, changed: 0, newest: None }
+    }
+
+    /// Takes a bunch of records, each with the time that it is of where it does not say so itself.
+    pub(super) async fn take(
+        &mut self,
+        bunch: impl IntoIterator<Item = (Record, Timestamp)>,
+    ) -> Result<(), StoreError> {
+        let mut apart = Apart::default();
+        for (record, as_of) in bunch {
+            match record {
+                Record::Advisory(advisory) => apart.statements.push(*advisory),
+                Record::Exploited(one) => {
+                    apart.exploited.insert(one.cve.clone(), (as_of, one));
+                }
+                Record::Epss(one) => {
+                    apart.estimates.insert(one.cve.clone(), (as_of, one));
+                }
+            }
+        }
+        let newest = apart.statements.iter().filter_map(|one| one.modified).max();
+        self.newest = self.newest.max(newest);
+        // Most of what is published again was published before: it is not worth a transaction.
+        let ids: Vec<String> = apart.statements.iter().map(|one| one.id.clone()).collect();
+        let stored = advisories::get_all(&mut *self.desk.db.read().await?, &ids).await?;
+        apart
+            .statements
+            .retain(|new| stored.get(&new.id).is_none_or(|known| new.supersedes(known)));
+        if apart.statements.is_empty() && apart.exploited.is_empty() && apart.estimates.is_empty() {
+            return Ok(());
+        }
+        let mut tx = self.desk.begin().await?;
+        let changed = write(&mut tx, apart).await?;
+        tx.commit().await?;
+        self.changed += changed;
+        Ok(())
+    }
+}
+
+/// Writes a bunch under a revision of its own. How many of its records said something new.
+async fn write(tx: &mut Tx, bunch: Apart) -> Result<u64, StoreError> {
+    // Whoever changes anything waits here for whoever does so now.
+    let revision = feeds::next_revision(tx).await?;
+    let mut touched = Touched::default();
+    let mut changed = write_statements(tx, bunch.statements, &mut touched).await?;
+    for (as_of, exploited) in by_time(bunch.exploited) {
+        changed += advisories::put_exploited(tx, &exploited, as_of).await?;
+    }
+    for (as_of, estimates) in by_time(bunch.estimates) {
+        changed += advisories::put_epss(tx, &estimates, as_of).await?;
+    }
+    if changed == 0 {
+        feeds::keep_revision(tx).await?;
+    }
+    for base in touched.bases() {
+        advisories::changed(tx, base, touched.names(base), revision).await?;
+    }
+    Ok(changed)
+}
+
+fn by_time<T>(dated: BTreeMap<String, (Timestamp, T)>) -> BTreeMap<Timestamp, Vec<T>> {
+    let mut by_time: BTreeMap<Timestamp, Vec<T>> = BTreeMap::new();
+    for (as_of, one) in dated.into_values() {
+        by_time.entry(as_of).or_default().push(one);
+    }
+    by_time
+}
+
+async fn write_statements(
+    tx: &mut Tx,
+    statements: Vec<Advisory>,
+    touched: &mut Touched,
+) -> Result<u64, StoreError> {
+    let ids: Vec<String> = statements.iter().map(|one| one.id.clone()).collect();
+    // Again, now that nobody else changes them.
+    let stored = advisories::get_all(tx, &ids).await?;
+    let mut next: BTreeMap<String, Advisory> = BTreeMap::new();
+    for new in statements {
+        let known = next.get(&new.id).or_else(|| stored.get(&new.id));
+        if known.is_none_or(|known| new.supersedes(known)) {
+            touched.note(known, Some(&new));
+            next.insert(new.id.clone(), new);
+        }
+    }
+    let changed = next.len() as u64;
+    let next: Vec<Advisory> = next.into_values().collect();
+    advisories::put_all(tx, &next).await?;
+    Ok(changed)
+}

@@ -1,0 +1,68 @@
+//! The flaws that were set aside, as they hold at one time.
+
+use std::collections::BTreeSet;
+
+use domain::finding::Suppression as Rule;
+use jiff::Timestamp;
+use store::suppressions::{self, Suppression};
+use store::{Conn, Result};
+use vocab::{Environment, OrgId};
+
+/// What was set aside in an organization and holds now.
+#[derive(Debug, Clone)]
+pub struct Aside {
+    now: Timestamp,
+    rules: Vec<(Suppression, Rule)>,
+    environments: Vec<Environment>,
+}
+
+impl Aside {
+    /// What holds now.
+    pub async fn read(conn: &mut Conn, org: OrgId, now: Timestamp) -> Result<Aside> {
+        let mut found = suppressions::active(conn, org, now).await?;
+        // Of several that cover one finding the one that holds longest is shown; the flaws lie together.
+        found.sort_by(|a, b| {
+            let lasts = |one: &Suppression| one.expires_at.unwrap_or(Timestamp::MAX);
+            a.cve.cmp(&b.cve).then(lasts(b).cmp(&lasts(a))).then(a.id.cmp(&b.id))
+        });
+        let environments: BTreeSet<Environment> =
+            found.iter().filter_map(|one| one.environment.clone()).collect();
+        let rule = |row: Suppression| {
+            let rule = Rule {
+                cve: row.cve.clone(),
+                source: row.package.clone(),
+                reason: row.reason.clone(),
+                until: row.expires_at,
+            };
+            (row, rule)
+        };
+        let rules = found.into_iter().map(rule).collect();
+        Ok(Aside { now, rules, environments: environments.into_iter().collect() })
+    }
+
+    /// The environments that any of it is about.
+    pub fn environments(&self) -> &[Environment] {
+        &self.environments
+    }
+
+    /// Stands for all of it.
+    pub(super) fn ids(&self) -> Vec<String> {
+        self.rules.iter().map(|(row, _)| row.id.to_string()).collect()
+    }
+
+    /// By what a flaw in this source is set aside on servers of an environment.
+    pub fn covering(
+        &self,
+        environment: Option<&Environment>,
+        cve: &str,
+        source: &str,
+    ) -> Option<&Suppression> {
+        let first = self.rules.partition_point(|(row, _)| row.cve.as_str() < cve);
+        let same = self.rules[first..].iter().take_while(|(row, _)| row.cve == cve);
+        let mut holds = same.filter(|(row, rule)| {
+            row.environment.as_ref().is_none_or(|only| Some(only) == environment)
+                && rule.covers_flaw(cve, source, self.now)
+        });
+        holds.next().map(|(row, _)| row)
+    }
+}

@@ -1,0 +1,240 @@
+//! One row a package, from lists of updates and how many servers carry each.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use serde_json::json;
+use store::patches::{Kind, Patch};
+use vocab::{Pending, Severity, UpdateType};
+
+use super::closing::{Closings, Flaw};
+use super::{Counts, Lists, severity_order};
+
+/// How many pairs of versions one row shows, and how many CVEs.
+const VERSIONS_MAX: usize = 100;
+const CVES_MAX: usize = 1_000;
+/// The source of a severity that a host's package manager tells.
+pub const PACKAGE_MANAGER: &str = "package_manager";
+
+/// What rows are made from.
+pub(super) struct Ground<'a> {
+    pub(super) kinds: &'a [Kind],
+    pub(super) lists: &'a Lists,
+    pub(super) closings: &'a Closings,
+    /// The flaws that are known to be exploited, as far as any update is about them.
+    pub(super) exploited: &'a BTreeSet<String>,
+    pub(super) first_seen: &'a BTreeMap<String, Timestamp>,
+    pub(super) now: Timestamp,
+}
+
+/// How bad an update is, and who says so. The greatest counts: the worst word, and of two alike that of the feeds, which
+/// say it of a flaw, before the manager's, who says it of the update, and both before a score.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Rating<'a> {
+    severity: Severity,
+    voice: Voice,
+    source: &'a str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Voice {
+    Score,
+    Manager,
+    Feed,
+}
+
+/// What is gathered of one package.
+#[derive(Default)]
+struct Gathered<'a> {
+    rating: Option<Rating<'a>>,
+    security: bool,
+    exploited: bool,
+    update_type: Option<UpdateType>,
+    servers: u64,
+    versions: BTreeSet<(&'a str, &'a str, &'a str)>,
+    cves: BTreeSet<&'a str>,
+}
+
+/// One row a package, in the order of the list.
+pub(super) fn gathered(ground: &Ground<'_>) -> Vec<Patch> {
+    let mut packages: BTreeMap<&str, Gathered<'_>> = BTreeMap::new();
+    for kind in ground.kinds {
+        let Some(list) = kind.update_set.and_then(|set| ground.lists.get(&set)) else { continue };
+        let closed = ground.closings.of(kind);
+        let mut last = None;
+        for update in list {
+            let package = packages.entry(&update.name).or_default();
+            let flaws = closed.and_then(|closed| closed.get(&update.name));
+            // A package of two architectures is one row, and a server waits for it once.
+            if last.replace(&update.name) != Some(&update.name) {
+                package.servers += kind.servers;
+            }
+            package.take(update, &kind.os_release, flaws.map_or(&[], Vec::as_slice));
+        }
+    }
+    for package in packages.values_mut() {
+        package.exploited = package.cves.iter().any(|cve| ground.exploited.contains(*cve));
+    }
+    let mut rows: Vec<Patch> = packages
+        .into_iter()
+        .map(|(name, package)| {
+            package.row(name, ground.first_seen.get(name).copied().unwrap_or(ground.now))
+        })
+        .collect();
+    sort(&mut rows);
+    rows
+}
+
+/// Every flaw that an update is about.
+pub(super) fn named<'a>(lists: &'a Lists, closings: &'a Closings) -> BTreeSet<&'a str> {
+    let told = lists.values().flatten().flat_map(|update| &update.cves).map(String::as_str);
+    told.chain(closings.flaws().map(|flaw| flaw.cve.as_ref())).collect()
+}
+
+impl<'a> Gathered<'a> {
+    fn take(&mut self, update: &'a Pending, os: &'a str, flaws: &'a [Flaw]) {
+        self.rating = self.rating.max(rating(update, flaws));
+        self.security |= update.security || !flaws.is_empty();
+        // The most important word that any of them says; the words are in that order.
+        let worse =
+            self.update_type.map_or(update.update_type, |known| known.min(update.update_type));
+        self.update_type = Some(worse);
+        if self.versions.len() < VERSIONS_MAX {
+            self.versions.insert((os, &update.installed, &update.candidate));
+        }
+        self.cves.extend(update.cves.iter().map(String::as_str));
+        self.cves.extend(flaws.iter().map(|flaw| flaw.cve.as_ref()));
+    }
+
+    fn row(self, name: &str, first_seen_at: Timestamp) -> Patch {
+        let severity = self.rating.map_or(Severity::Unknown, |rating| rating.severity);
+        let update_type = match self.security {
+            true => UpdateType::Security,
+            false => self.update_type.unwrap_or(UpdateType::Other),
+        };
+        let versions = self.versions.iter();
+        let versions = versions.map(|(os, from, to)| json!({"os": os, "from": from, "to": to}));
+        Patch {
+            package_name: name.to_owned(),
+            severity_order: severity_order(severity),
+            kev_order: i64::from(!self.exploited),
+            servers_order: i64::try_from(self.servers).map_or(i64::MIN, |servers| -servers),
+            update_type,
+            severity_source: self.rating.map(|rating| rating.source.to_owned()),
+            versions: versions.collect(),
+            cves: self.cves.into_iter().take(CVES_MAX).map(str::to_owned).collect(),
+            first_seen_at,
+        }
+    }
+}
+
+/// How bad an update is on servers where it closes these flaws. A score counts only for a flaw of which the
+/// distribution says nothing, and what a manager says of an update it says of every flaw that it names.
+fn rating<'a>(update: &'a Pending, flaws: &'a [Flaw]) -> Option<Rating<'a>> {
+    let managers = update.severity.map(|severity| (severity, Voice::Manager, PACKAGE_MANAGER));
+    let told = update.severity.is_some_and(|severity| severity != Severity::Unknown);
+    let spoken =
+        |flaw: &&Flaw| flaw.scored && told && update.cves.iter().any(|cve| **cve == *flaw.cve);
+    let feeds = flaws.iter().filter(|flaw| !spoken(flaw)).filter_map(|flaw| {
+        let voice = if flaw.scored { Voice::Score } else { Voice::Feed };
+        Some((flaw.severity, voice, flaw.source.as_deref()?))
+    });
+    let all = managers.into_iter().chain(feeds);
+    all.map(|(severity, voice, source)| Rating { severity, voice, source }).max()
+}
+
+/// Puts rows in the order of the list.
+pub(super) fn sort(rows: &mut [Patch]) {
+    rows.sort_by(|a, b| {
+        let key = |row: &Patch| (row.severity_order, row.kev_order, row.servers_order);
+        key(a).cmp(&key(b)).then_with(|| a.package_name.cmp(&b.package_name))
+    });
+}
+
+pub(super) fn counted(kinds: &[Kind], rows: &[Patch]) -> Counts {
+    let mut counts = Counts { patches: rows.len() as u64, ..Counts::default() };
+    for kind in kinds {
+        counts.reboot_required += kind.reboot_required;
+        counts.quarantined += kind.quarantined;
+        counts.with_updates += kind.outdated;
+        counts.with_security_updates += kind.insecure;
+    }
+    for row in rows {
+        counts.security_patches += u64::from(row.update_type == UpdateType::Security);
+        let place = usize::try_from(row.severity_order).unwrap_or(usize::MAX);
+        if let Some(count) = counts.severities.get_mut(place) {
+            *count += 1;
+        }
+    }
+    counts
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that fails stops")]
+mod tests {
+    use std::sync::Arc;
+
+    use vocab::{Digest, Os};
+
+    use super::*;
+
+    fn flaw(cve: &str, severity: Severity, source: &str) -> Flaw {
+        let scored = source.starts_with("cvss");
+        Flaw { cve: Arc::from(cve), severity, source: Some(Arc::from(source)), scored }
+    }
+
+    fn rated(said: Option<Severity>, cves: &[&str], flaws: &[Flaw]) -> Option<(Severity, String)> {
+        let mut update = Pending::new("curl", "amd64", "1", "2");
+        update.severity = said;
+        update.cves = cves.iter().map(|cve| (*cve).to_owned()).collect();
+        rating(&update, flaws).map(|rating| (rating.severity, rating.source.to_owned()))
+    }
+
+    #[test]
+    fn the_worst_of_what_the_distribution_says_counts_and_a_score_where_it_says_nothing() {
+        let word = flaw("CVE-1", Severity::Low, "debian");
+        let score = flaw("CVE-2", Severity::Critical, "cvss:3.1");
+        let says = |severity: Severity, source: &str| Some((severity, source.to_owned()));
+        assert_eq!(rated(None, &[], &[]), None);
+        assert_eq!(rated(None, &[], std::slice::from_ref(&word)), says(Severity::Low, "debian"));
+        let both = [word, score];
+        assert_eq!(rated(None, &[], &both), says(Severity::Critical, "cvss:3.1"));
+        let medium = Some(Severity::Medium);
+        assert_eq!(rated(medium, &["CVE-2"], &both), says(Severity::Medium, "package_manager"));
+        assert_eq!(rated(medium, &[], &both), says(Severity::Critical, "cvss:3.1"));
+        assert_eq!(rated(Some(Severity::Low), &[], &both[..1]), says(Severity::Low, "debian"));
+        let silent = Flaw { source: None, ..flaw("CVE-3", Severity::Unknown, "") };
+        assert_eq!(rated(None, &[], &[silent]), None);
+    }
+
+    #[test]
+    fn a_server_waits_for_a_package_once_however_many_architectures_it_has() {
+        let set = Digest::of(b"one");
+        let kind = Kind {
+            update_set: Some(set),
+            package_set: None,
+            os_release: "debian 12".into(),
+            kernel: String::new(),
+            runs: String::new(),
+            os: Os::new("debian", "12", "").unwrap(),
+            servers: 3,
+            reboot_required: 1,
+            quarantined: 0,
+            outdated: 3,
+            insecure: 0,
+        };
+        let list =
+            vec![Pending::new("libc6", "amd64", "1", "2"), Pending::new("libc6", "i386", "1", "2")];
+        let rows = gathered(&Ground {
+            kinds: &[kind],
+            lists: &Lists::from([(set, list)]),
+            closings: &Closings::default(),
+            exploited: &BTreeSet::new(),
+            first_seen: &BTreeMap::new(),
+            now: Timestamp::UNIX_EPOCH,
+        });
+        assert_eq!(rows.len(), 1);
+        assert_eq!(rows[0].servers_order, -3);
+        assert_eq!(rows[0].versions, json!([{"os": "debian 12", "from": "1", "to": "2"}]));
+    }
+}

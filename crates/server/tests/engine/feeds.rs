@@ -1,0 +1,60 @@
+//! Feeds are fetched when their time has come, by the replica that leads.
+
+use jiff::SignedDuration;
+use server::app::App;
+use server::fetch::Limits;
+use server::service::feeds::follow::{self, Follow, import_url};
+use store::feed_sources::{self, Source};
+
+use crate::publisher::{Publisher, ok, status};
+use crate::support::{World, both, eventually};
+
+const ADVISORY: &str = r#"{"id": "DSA-1", "modified": "2026-11-13T00:00:00Z", "aliases": ["CVE-2026-1"], "affected": [
+    {"package": {"ecosystem": "Debian:12", "name": "curl"}, "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "1.1"}]}]}]}"#;
+
+async fn followed(app: &App, world: &World, publisher: &Publisher) {
+    publisher.says([ok("etag: \"one\"\r\n", ADVISORY)]);
+    let url = publisher.url("Debian.json");
+    let wanted = Follow { url, name: None, kind: None, every: Some(follow::EVERY) };
+    import_url(&app.db, wanted, Limits::default(), world.now(), |_| {}).await.unwrap();
+}
+
+async fn source(app: &App) -> Source {
+    feed_sources::first_due(&mut app.db.read().await.unwrap()).await.unwrap().unwrap()
+}
+
+both! {
+    async fn a_feed_is_fetched_when_its_time_has_come_and_not_before(world: World) {
+        let publisher = Publisher::new().await;
+        let (app, engine) = world.leading("a").await;
+        followed(&app, world, &publisher).await;
+        let first = source(&app).await;
+        assert_eq!(first.next_at, world.now() + follow::EVERY);
+        publisher.says([status("304 Not Modified", ""), status("503 Busy", ""), ok("", ADVISORY)]);
+        world.set(first.next_at - SignedDuration::from_secs(1));
+        let second = Source { next_at: first.next_at + follow::EVERY, ..first.clone() };
+        world.set(first.next_at);
+        eventually("it is found unchanged", async || source(&app).await == second).await;
+        assert_eq!(publisher.heard().len(), 2, "once to import it, and once since");
+        world.set(second.next_at);
+        eventually("the failure is noted", async || source(&app).await.failures == 1).await;
+        world.set(source(&app).await.next_at);
+        eventually("it is well again", async || source(&app).await.failures == 0).await;
+        assert_eq!((publisher.heard().len(), source(&app).await.etag), (4, None));
+        engine.stop().await;
+    }
+
+    /// A clock that was a year ahead when the feed was fetched must not keep it from being fetched for a year.
+    async fn a_clock_that_is_set_back_does_not_stop_a_feed(world: World) {
+        let publisher = Publisher::new().await;
+        let app = world.app("a").await;
+        world.sets_the_clock(SignedDuration::from_hours(24 * 365));
+        followed(&app, world, &publisher).await;
+        world.sets_the_clock(SignedDuration::from_hours(-24 * 365));
+        publisher.says([status("304 Not Modified", "")]);
+        let engine = server::engine::spawn_with(app.clone(), crate::support::PULSE);
+        let next = world.now() + follow::EVERY;
+        eventually("it is fetched", async || source(&app).await.next_at == next).await;
+        engine.stop().await;
+    }
+}

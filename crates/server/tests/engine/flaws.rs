@@ -1,0 +1,125 @@
+//! Flaws of what runs and not only of what is installed: old code that an update left in memory, and kernels of others.
+
+use serde_json::{Value, json};
+use server::app::App;
+use server::service::feeds::{Import, import};
+use server::service::findings::{of_server, rebuild};
+use store::{findings, servers};
+use vocab::{Exposure, Installed, listing};
+use wire::agent::Facts;
+
+use crate::agent::{Agent, facts};
+use crate::support::{World, both};
+
+/// One advisory each for openssl and the kernel of Debian 12.
+async fn publish(app: &App, world: &World) {
+    let advisory = |id: &str, cve: &str, package: &str, fixed: &str| {
+        json!({"id": id, "modified": "2026-11-13T00:00:00Z", "aliases": [cve], "affected": [{
+            "package": {"ecosystem": "Debian:12", "name": package},
+            "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": fixed}]}]}]})
+    };
+    let openssl = advisory("DSA-1", "CVE-2026-1", "openssl", "3.0.2");
+    let linux = advisory("DSA-2", "CVE-2026-2", "linux", "6.1.90-1");
+    let path = std::env::temp_dir().join(format!("fleetmend_{}.jsonl", world.org));
+    std::fs::write(&path, format!("{openssl}\n{linux}\n")).unwrap();
+    let wanted = Import { path: path.clone(), kind: None, as_of: None };
+    import(&app.db, wanted, world.now(), |_| {}).await.unwrap();
+    std::fs::remove_file(path).unwrap();
+}
+
+fn openssl(version: &str) -> Vec<Installed> {
+    vec![Installed::new("libssl3", version, "amd64").with_source("openssl", version)]
+}
+
+/// What an agent tells of its host, with these packages' old code in memory.
+fn telling(change: Value) -> Option<Facts> {
+    let mut told = facts("web-1");
+    for (name, value) in change.as_object().unwrap() {
+        told[name] = value.clone();
+    }
+    Some(serde_json::from_value(told).unwrap())
+}
+
+fn old(packages: &[&str]) -> Option<Facts> {
+    let one =
+        |package: &&str| json!({"package": package, "unit": "nginx.service", "process": "nginx"});
+    telling(json!({"old_code": packages.iter().map(one).collect::<Vec<_>>()}))
+}
+
+/// The agent has this list now, and sends it if the service does not know it.
+async fn has(agent: &mut Agent, list: &[Installed]) {
+    let bytes = listing::encode(list);
+    let digest = vocab::Digest::of(&bytes);
+    agent.says.installed = Some(digest);
+    if !agent.sync(0).await.unwrap().wanted.is_empty() {
+        agent.uploads("packages", digest, bytes, None).await.unwrap();
+        assert_eq!(agent.sync(0).await.unwrap().wanted, []);
+    }
+}
+
+/// Each of the server's flaws and what it means there; how many servers the organization counts for the first.
+async fn shown(app: &App, world: &World, agent: &Agent) -> Vec<(String, Exposure)> {
+    rebuild(app, world.org).await.unwrap();
+    let mut reader = app.db.read().await.unwrap();
+    let row = servers::get(&mut reader, world.org, agent.id).await.unwrap();
+    let found = of_server(&mut reader, &row).await.unwrap();
+    let shown: Vec<_> = found
+        .iter()
+        .map(|one| (one.settled.finding.cve.to_string(), one.settled.exposure))
+        .collect();
+    let listed = findings::all(&mut reader, world.org).await.unwrap();
+    let listed: Vec<_> = listed.into_iter().map(|cve| cve.id).collect();
+    assert_eq!(
+        listed,
+        shown.iter().map(|(cve, _)| cve.clone()).collect::<Vec<_>>(),
+        "the list says the same"
+    );
+    assert_eq!(row.cves.values().sum::<u32>() as usize, shown.len(), "and so does the count");
+    shown
+}
+
+both! {
+    async fn a_flaw_whose_fix_is_on_the_disk_stays_until_the_old_code_no_longer_runs(world: World) {
+        let app = world.app("a").await;
+        publish(&app, world).await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        has(&mut web, &openssl("3.0.1")).await;
+        assert_eq!(shown(&app, world, &web).await, [("CVE-2026-1".to_owned(), Exposure::Open)]);
+        // The update is installed, and nginx goes on with what it loaded.
+        web.says.facts = old(&["libssl3"]);
+        has(&mut web, &openssl("3.0.2")).await;
+        let fixed = [("CVE-2026-1".to_owned(), Exposure::FixedOnDisk)];
+        assert_eq!(shown(&app, world, &web).await, fixed);
+        // Another update on top changes nothing about what runs.
+        has(&mut web, &openssl("3.0.3")).await;
+        assert_eq!(shown(&app, world, &web).await, fixed);
+        web.says.facts = old(&[]);
+        web.sync(0).await.unwrap();
+        assert_eq!(shown(&app, world, &web).await, []);
+    }
+
+    async fn old_code_of_another_package_keeps_nothing_open(world: World) {
+        let app = world.app("a").await;
+        publish(&app, world).await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        has(&mut web, &openssl("3.0.1")).await;
+        web.says.facts = old(&["libc6"]);
+        has(&mut web, &openssl("3.0.2")).await;
+        assert_eq!(shown(&app, world, &web).await, []);
+    }
+
+    async fn a_container_does_not_have_the_flaws_of_a_kernel_that_it_does_not_run(world: World) {
+        let app = world.app("a").await;
+        publish(&app, world).await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let image = Installed::new("linux-image-6.1.0-18-amd64", "6.1.76-1", "amd64");
+        has(&mut web, &[image.with_source("linux-signed-amd64", "6.1.76+1")]).await;
+        assert_eq!(shown(&app, world, &web).await, [("CVE-2026-2".to_owned(), Exposure::Open)]);
+        web.says.facts = telling(json!({"foreign_kernel": true}));
+        web.sync(0).await.unwrap();
+        assert_eq!(shown(&app, world, &web).await, []);
+    }
+}

@@ -1,0 +1,260 @@
+//! Feeds that are fetched from where they are published, and bundles for those who cannot.
+
+use std::time::Duration;
+
+use domain::advisory::{Advisory, Epss};
+use jiff::{SignedDuration, Timestamp};
+use server::fetch::Limits;
+use server::service::feeds::bundle;
+use server::service::feeds::follow::{self, Follow, Updated, import_url};
+use server::service::feeds::{Desk, Imported};
+use store::feed_sources::{self, Source};
+use store::{advisories, feeds};
+
+use crate::feeds::{FRIDAY, MONDAY, known, lines, osv, take_in, write};
+use crate::publisher::{Publisher, Say, ok, status};
+use crate::support::{Service, both};
+
+fn follow(url: String) -> Follow {
+    Follow { url, name: None, kind: None, every: Some(follow::EVERY) }
+}
+
+async fn import(service: &Service, wanted: Follow) -> Result<Imported, String> {
+    let done =
+        import_url(&service.app.db, wanted, Limits::default(), service.hands.now(), |_| {}).await;
+    done.map_err(|error| format!("{error:?}: {error}"))
+}
+
+async fn update(service: &Service, limits: Limits) -> Result<Updated, String> {
+    let source = source(service).await;
+    let desk = Desk::new(&service.app.db);
+    let done = follow::update(&desk, &source, limits, service.hands.now(), |_| {}).await;
+    done.map_err(|error| format!("{error:?}: {error}"))
+}
+
+async fn source(service: &Service) -> Source {
+    feed_sources::list(&mut service.app.db.read().await.unwrap()).await.unwrap().remove(0)
+}
+
+async fn feed(service: &Service) -> feeds::Feed {
+    feeds::list(&mut service.app.db.read().await.unwrap()).await.unwrap().remove(0)
+}
+
+/// Every statement, every estimate, every feed.
+async fn everything(
+    service: &Service,
+) -> (Vec<Advisory>, Vec<(Epss, Timestamp)>, Vec<feeds::Feed>) {
+    let mut reader = service.app.db.read().await.unwrap();
+    (
+        advisories::page(&mut reader, "", 9_999).await.unwrap(),
+        advisories::epss_page(&mut reader, "", 9).await.unwrap(),
+        feeds::list(&mut reader).await.unwrap(),
+    )
+}
+
+fn friday() -> String {
+    lines(&[osv("DSA-1", FRIDAY, "curl", "1.2", &["CVE-2026-1"])])
+}
+
+both! {
+    async fn a_feed_is_fetched_again_only_if_its_publisher_has_another(service: Service) {
+        let publisher = Publisher::new().await;
+        let saturday = lines(&[
+            osv("DSA-1", FRIDAY, "curl", "1.2", &["CVE-2026-1"]),
+            osv("DSA-2", "2026-11-14T00:00:00Z", "vim", "9.1", &["CVE-2026-2"]),
+        ]);
+        publisher.says([
+            ok("etag: \"one\"\r\nlast-modified: Fri, 13 Nov 2026 00:00:00 GMT\r\n", friday()),
+            status("304 Not Modified", ""),
+            ok("etag: \"two\"\r\n", saturday),
+        ]);
+        let done = import(service, follow(publisher.url("osv/Debian/all.zip"))).await.unwrap();
+        assert_eq!((done.name.as_str(), done.kind, done.changed), ("Debian", "osv", 1));
+        assert_eq!(source(service).await.next_at, service.hands.now() + follow::EVERY);
+        service.hands.turn(SignedDuration::from_hours(1));
+        let unchanged = Updated::Unchanged { name: "Debian".into() };
+        assert_eq!(update(service, Limits::default()).await.unwrap(), unchanged);
+        let now = feed(service).await;
+        assert_eq!(now.checked_at, Some(service.hands.now()));
+        assert_eq!(now.imported_at, Some(service.hands.now() - SignedDuration::from_hours(1)));
+        assert_eq!(now.source, publisher.url("osv/Debian/all.zip"));
+        let Updated::Imported(done) = update(service, Limits::default()).await.unwrap() else {
+            panic!("it is another")
+        };
+        assert_eq!((done.records, done.changed, known(service).await), (2, 1, (2, 2)));
+        let heard = publisher.heard();
+        assert!(!heard[0].contains("if-none-match"), "{}", heard[0]);
+        for asked in &heard[1..] {
+            assert!(asked.contains("if-none-match: \"one\""), "{asked}");
+            assert!(asked.contains("if-modified-since: fri, 13 nov 2026"), "{asked}");
+        }
+        let after = source(service).await;
+        assert_eq!((after.etag.as_deref(), after.last_modified), (Some("\"two\""), None));
+    }
+
+    async fn what_cannot_be_had_changes_nothing_says_why_and_is_tried_later_and_later(service: Service) {
+        let publisher = Publisher::new().await;
+        publisher.says([ok("etag: \"one\"\r\n", friday())]);
+        import(service, follow(publisher.url("Debian.jsonl"))).await.unwrap();
+        let more = lines(&[
+            osv("DSA-1", "2026-11-14T00:00:00Z", "curl", "1.3", &["CVE-2026-1"]),
+            osv("DSA-3", FRIDAY, "bash", "5.2", &["CVE-2026-3"]),
+        ]);
+        let cut = more.len() - 40;
+        let half = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{}", more.len(), &more[..cut]);
+        let loops = publisher.url("Debian.jsonl");
+        let small = Limits { bytes_max: 100, ..Limits::default() };
+        let hasty = Limits { idle: Duration::from_millis(50), ..Limits::default() };
+        let chunked = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{more}\r\n0\r\n\r\n", more.len());
+        let usual = Limits::default();
+        let stories: Vec<(Vec<Say>, Limits, &str)> = vec![
+            (vec![status("500 Internal Server Error", "")], usual, "answers 500"),
+            (vec![Say::This(half.clone().into_bytes())], usual, "cut off after"),
+            (vec![ok("", &more[..cut])], usual, "Debian.jsonl is cut off"),
+            (vec![ok("", "")], usual, "holds no record"),
+            (vec![ok("", &more)], small, "more than 100 bytes"),
+            (vec![Say::This(chunked.into_bytes())], small, "more than 100 bytes"),
+            (vec![Say::AndWait(half.into_bytes())], hasty, "too long"),
+            (vec![Say::AndWait(Vec::new())], hasty, "too long"),
+            ((0..9).map(|_| status("302 Found", &format!("location: {loops}\r\n"))).collect(), usual, "too often"),
+            (vec![Say::This(Vec::new())], usual, "not reached"),
+        ];
+        let minutes = [5, 10, 20, 40, 80, 160, 320, 360, 360, 360];
+        for ((failures, (answers, limits, why)), minutes) in (1..).zip(stories).zip(minutes) {
+            publisher.answers_anew(answers);
+            let refusal = update(service, limits).await.unwrap_err();
+            assert!(refusal.contains(why) || feed(service).await.last_error.unwrap().contains(why), "{refusal}");
+            assert_eq!(known(service).await, (1, 1), "{why}");
+            let now = feed(service).await;
+            assert!(now.last_error.as_ref().unwrap().contains(why), "{now:?}");
+            assert!(!now.last_error.unwrap().contains("fleetmend-feed-"), "the address is named, not a file");
+            assert_eq!((now.records, now.checked_at), (1, Some(service.hands.now())));
+            let after = source(service).await;
+            assert_eq!((after.failures, after.etag.as_deref()), (failures, Some("\"one\"")));
+            assert_eq!(after.next_at, service.hands.now() + SignedDuration::from_mins(minutes), "{why}");
+        }
+        publisher.answers_anew([ok("", &more)]);
+        update(service, Limits::default()).await.unwrap();
+        assert_eq!((known(service).await.0, feed(service).await.last_error), (2, None));
+        assert_eq!(source(service).await.failures, 0);
+    }
+
+    async fn a_feed_that_could_not_be_taken_in_once_is_not_followed(service: Service) {
+        let publisher = Publisher::new().await;
+        let refusal = import(service, follow(publisher.url("kev.json"))).await.unwrap_err();
+        assert!(refusal.contains("500"), "{refusal}");
+        let mut reader = service.app.db.read().await.unwrap();
+        assert_eq!(feed_sources::list(&mut reader).await.unwrap(), []);
+        drop(reader);
+        assert!(feed(service).await.last_error.unwrap().contains("500"));
+        publisher.says([ok("", friday())]);
+        import(service, Follow { every: None, name: Some("mine".into()), ..follow(publisher.url("x")) }).await.unwrap();
+        let mut reader = service.app.db.read().await.unwrap();
+        assert_eq!(feed_sources::list(&mut reader).await.unwrap(), [], "once is once");
+        assert_eq!(feeds::list(&mut reader).await.unwrap()[1].name, "mine");
+    }
+
+    async fn one_is_sent_elsewhere_a_few_times_and_a_busy_publisher_is_left_alone(service: Service) {
+        let publisher = Publisher::new().await;
+        let mut answers: Vec<Say> = (0..5).map(|n| status("302 Found", &format!("location: /there/{n}\r\n"))).collect();
+        answers.push(ok("", friday()));
+        publisher.says(answers);
+        let done = import(service, follow(publisher.url("Debian.jsonl"))).await.unwrap();
+        assert_eq!((done.name.as_str(), publisher.heard().len()), ("Debian", 6));
+        publisher.says([status("429 Too Many Requests", "retry-after: 7200\r\n")]);
+        update(service, Limits::default()).await.unwrap_err();
+        assert_eq!(source(service).await.next_at, service.hands.now() + SignedDuration::from_hours(2));
+    }
+
+    async fn a_bundle_carries_everything_and_an_older_one_removes_nothing(service: Service) {
+        let elsewhere = Service::on(crate::support::Place::sqlite()).await;
+        let empty = service.place.dir.join("empty.zst");
+        assert!(bundle::export(&elsewhere.app.db, &empty, elsewhere.hands.now()).await.is_err());
+        assert!(!empty.exists());
+        let debian = |records: &[serde_json::Value]| write(&elsewhere, "Debian.jsonl", &lines(records));
+        let many: Vec<_> = (0..1_234).map(|n| osv(&format!("DSA-{n}"), MONDAY, &format!("p{n}"), "1.1", &[])).collect();
+        take_in(&elsewhere, &debian(&many)).await.unwrap();
+        let epss = "#model_version:v1,score_date:2026-11-13T00:00:00Z\ncve,epss,percentile\nCVE-2026-1,0.25,0.9\n";
+        take_in(&elsewhere, &write(&elsewhere, "epss.csv", epss)).await.unwrap();
+        let old = service.place.dir.join("monday.zst");
+        let made = bundle::export(&elsewhere.app.db, &old, elsewhere.hands.now()).await.unwrap();
+        assert_eq!((made.feeds, made.records), (2, 1_235));
+        elsewhere.hands.turn(SignedDuration::from_hours(96));
+        take_in(&elsewhere, &debian(&[osv("DSA-7", FRIDAY, "p7", "1.2", &[]), osv("DSA-9999", FRIDAY, "new", "1", &[])])).await.unwrap();
+        let new = service.place.dir.join("friday.zst");
+        bundle::export(&elsewhere.app.db, &new, elsewhere.hands.now()).await.unwrap();
+
+        let done = take_in(service, &new).await.unwrap();
+        assert_eq!((done.kind, done.records, done.changed), ("bundle", 1_236, 1_236));
+        let revision = known(service).await;
+        assert_eq!(revision.0, 1_235);
+        for bundle in [&new, &old, &new] {
+            assert_eq!(take_in(service, bundle).await.unwrap().changed, 0);
+            assert_eq!(known(service).await, revision);
+        }
+        let ((statements, estimates, rows), theirs) = (everything(service).await, everything(&elsewhere).await);
+        assert_eq!((statements, estimates), (theirs.0, theirs.1));
+        let named: Vec<_> = rows.iter().map(|feed| (feed.name.as_str(), feed.kind.as_str())).collect();
+        assert_eq!(named, [("Debian", "osv"), ("epss", "epss"), ("friday", "bundle"), ("monday", "bundle")]);
+        assert_eq!(rows[..2], theirs.2[..], "with the age that they have there");
+        elsewhere.remove().await;
+    }
+
+    async fn a_bundle_that_is_cut_off_or_strange_changes_nothing(service: Service) {
+        take_in(service, &write(service, "Debian.jsonl", &friday())).await.unwrap();
+        let path = service.place.dir.join("bundle.zst");
+        bundle::export(&service.app.db, &path, service.hands.now()).await.unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        let text = String::from_utf8(zstd::decode_all(&whole[..]).unwrap()).unwrap();
+        let packed = |text: &str| zstd::encode_all(text.as_bytes(), 1).unwrap();
+        let without_end = text.lines().take(2).map(|line| format!("{line}\n")).collect::<String>();
+        let stories = [
+            (whole[..whole.len() - 20].to_vec(), "cut off"),
+            (packed(&without_end), "cut off"),
+            (packed(&text.replace("\"records\":1}}", "\"records\":2}}")), "missing"),
+            (packed(&text.replace("\"form\":1", "\"form\":2")), "newer release"),
+            (packed(text.lines().nth(1).unwrap()), "cut off"),
+            (packed("{}\n"), "line 1"),
+            (packed(""), "cut off"),
+        ];
+        let broken = service.place.dir.join("broken.zst");
+        for (bytes, why) in stories {
+            std::fs::write(&broken, bytes).unwrap();
+            let refusal = take_in(service, &broken).await.unwrap_err();
+            assert!(refusal.contains(why), "{why}: {refusal}");
+            assert_eq!(known(service).await, (1, 1));
+        }
+        let noted = feeds::list(&mut service.app.db.read().await.unwrap()).await.unwrap();
+        assert_eq!((noted[1].name.as_str(), noted[1].imported_at), ("broken", None));
+    }
+
+    async fn the_age_and_size_of_every_feed_are_in_the_interface_and_in_the_metrics(service: Service) {
+        let publisher = Publisher::new().await;
+        publisher.says([ok("", friday())]);
+        import(service, follow(publisher.url("Debian.jsonl"))).await.unwrap();
+        take_in(service, &write(service, "kev \"x\".json", "{")).await.unwrap_err();
+        let listed = service.get("/v1/feeds").await.is(200).json();
+        let rows = &listed["data"];
+        assert_eq!(listed["meta"]["total"], 2);
+        assert_eq!((&rows[0]["name"], &rows[0]["kind"], &rows[0]["records"]), (&"Debian".into(), &"osv".into(), &1.into()));
+        assert_eq!(rows[0]["size_bytes"], friday().len());
+        // From Friday to Sunday at four.
+        assert_eq!((&rows[0]["as_of"], &rows[0]["age_seconds"]), (&FRIDAY.into(), &(52 * 3_600).into()));
+        let next = service.hands.now() + follow::EVERY;
+        assert_eq!(rows[0]["next_update_at"], next.to_string());
+        assert_eq!((&rows[1]["age_seconds"], &rows[1]["next_update_at"]), (&().into(), &().into()));
+        assert!(rows[1]["last_error"].as_str().unwrap().contains("cut off"), "{rows}");
+        assert_eq!(service.get("/v1/feeds?limit=1&offset=1").await.is(200).json()["data"][0]["name"], "kev \"x\"");
+        let text = String::from_utf8(service.get("/metrics").await.is(200).bytes).unwrap();
+        for line in [
+            "fleetmend_feed_age_seconds{feed=\"Debian\"} 187200\n",
+            "fleetmend_feed_checked_age_seconds{feed=\"Debian\"} 0\n",
+            "fleetmend_feed_records{feed=\"Debian\"} 1\n",
+            "fleetmend_feed_failed{feed=\"Debian\"} 0\n",
+            "fleetmend_feed_failed{feed=\"kev \\\"x\\\"\"} 1\n",
+            "# TYPE fleetmend_feed_size_bytes gauge\n",
+        ] {
+            assert!(text.contains(line), "{line} is not in:\n{text}");
+        }
+    }
+}
