@@ -16,6 +16,7 @@ pub mod zypper;
 
 pub use detect::{NoManager, detect};
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use vocab::listing::{Installed, Pending};
@@ -27,6 +28,17 @@ use crate::command::{AskError, Command};
 pub trait Backend: Send + Sync {
     /// Which one.
     fn manager(&self) -> PackageManager;
+
+    /// Takes in what [`Backend::memory_if_new`] said before, maybe in another life of the agent. Nothing of it is believed
+    /// that could have changed since.
+    fn recall(&self, memory: &[u8]) {
+        let _ = memory;
+    }
+
+    /// What it has learned since it was last asked that saves questions, to be kept.
+    fn memory_if_new(&self) -> Option<Vec<u8>> {
+        None
+    }
 
     /// Every package that is installed: with source, origin where it is known, and what is held.
     /// What is half installed is here too; [`Backend::damage`] tells of it.
@@ -45,12 +57,29 @@ pub trait Backend: Send + Sync {
     /// why one would not be installed.
     fn pending(&self, installed: &[Installed]) -> Result<Vec<Pending>, BackendError>;
 
+    /// The same for an order that names packages of the host: of those at least. What fixes a security flaw need only be
+    /// told if the order asks for it.
+    fn offered(
+        &self,
+        installed: &[Installed],
+        names: &BTreeSet<&str>,
+        security: bool,
+    ) -> Result<Vec<Pending>, BackendError> {
+        let _ = (names, security);
+        self.pending(installed)
+    }
+
     /// What would really happen if exactly these were updated to exactly these versions. Nothing is
     /// changed. An order that cannot be resolved is [`BackendError::Conflict`].
     fn resolve(&self, chosen: &[Choice]) -> Result<Transaction, BackendError>;
 
     /// Fetches what [`Backend::install`] will need. Empty if the manager cannot do that apart.
     fn download(&self, chosen: &[Choice]) -> Vec<Command>;
+
+    /// Whether [`Backend::install`] fetches by itself what was not fetched before.
+    fn fetches_to_install(&self) -> bool {
+        false
+    }
 
     /// Installs exactly these versions: no prompt, edited configuration kept, nothing removed, nothing
     /// downgraded, nothing else but what the resolver needs, auto marks kept.

@@ -74,7 +74,13 @@ impl Host {
             reboot_reasons,
             old_code: self.old_code(backend),
             other_updaters: updaters::of(&self.root),
+            foreign_kernel: !self.has_own_kernel(),
         }
+    }
+
+    /// Whether the kernel that runs is the system's own: not in a container, and not under a directory.
+    fn has_own_kernel(&self) -> bool {
+        self.runs && self.container().is_none()
     }
 
     /// Why the machine should be rebooted, as far as the package manager knows.
@@ -82,8 +88,7 @@ impl Host {
     /// In a container and under a directory the kernel that runs is not the system's own, so none of
     /// its packages says anything about it: the back end is told of no kernel, an empty text.
     pub fn reboot_reasons(&self, backend: &dyn Backend) -> Result<Vec<Line>, BackendError> {
-        let own = self.runs && self.container().is_none();
-        let kernel = if own { self.kernel() } else { Line::default() };
+        let kernel = if self.has_own_kernel() { self.kernel() } else { Line::default() };
         backend.reboot_reasons(kernel.as_str())
     }
 

@@ -21,6 +21,10 @@ use crate::work::{Setup, Worker};
 /// How often the packages are looked at without anyone asking.
 const SCAN_EVERY: Duration = Duration::from_secs(4 * 3_600);
 
+/// How long a first look may take before the lists are fetched all the same.
+const FIRST_LOOK_MAX: Duration = Duration::from_secs(30);
+const FIRST_LOOK_EVERY: Duration = Duration::from_millis(100);
+
 /// Report packages and carry out orders, until it is told to end
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -36,9 +40,15 @@ pub struct Run {
     /// The managed system, if it is not the one that was given when the host was enrolled
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
+    /// The server's address, if it has moved since the host was enrolled
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
     /// The host's limits [default: /etc/fleetmend/limits.toml of the managed system]
     #[arg(long, value_name = "FILE")]
     limits: Option<PathBuf>,
+    /// Report what is there at once, and only then fetch the lists of available packages
+    #[arg(long, hide = true)]
+    look_first: bool,
 }
 
 impl Run {
@@ -47,7 +57,10 @@ impl Run {
         let named = root_of(self.root.as_deref())?;
         let state = State::open(&state_dir_of(self.state_dir, &named))?;
         let _lock = state.lock()?;
-        let enrolled = enrolled(&state)?;
+        let mut enrolled = enrolled(&state)?;
+        if let Some(moved) = self.server {
+            enrolled.url = moved;
+        }
         if let Some(at) = state.removed()? {
             return Ok(format!(
                 "{} removed this host at {at}: nothing is done any more. To join again, run \
@@ -89,14 +102,24 @@ impl Run {
             }
             _ = term.recv() => Ok("ended".to_owned()),
             _ = int.recv() => Ok("ended".to_owned()),
-            never = look_now_and_then(&worker) => never,
+            never = look_now_and_then(&worker, self.look_first) => never,
         }
     }
 }
 
 /// Has the packages looked at: at once, every few hours, and whenever someone asks by signal.
-async fn look_now_and_then(worker: &Worker) -> anyhow::Result<String> {
+async fn look_now_and_then(worker: &Worker, look_first: bool) -> anyhow::Result<String> {
     let mut asked = signal(SignalKind::user_defined1())?;
+    if look_first {
+        worker.look();
+        // A look that fails leaves nothing behind; then it is the next one's turn.
+        let looked = async {
+            while worker.report().scan.is_none() {
+                tokio::time::sleep(FIRST_LOOK_EVERY).await;
+            }
+        };
+        let _ = tokio::time::timeout(FIRST_LOOK_MAX, looked).await;
+    }
     loop {
         worker.scan();
         tokio::select! { () = tokio::time::sleep(SCAN_EVERY) => {} _ = asked.recv() => {} }

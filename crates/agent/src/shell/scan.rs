@@ -8,8 +8,9 @@ use anyhow::Context as _;
 use serde_json::json;
 use vocab::listing::{Installed, Pending};
 
-use super::root_of;
+use super::{root_of, state_dir_of};
 use crate::backend;
+use crate::work::memory_path;
 
 /// How long the lists of packages may take to be fetched.
 const REFRESH_PATIENCE: Duration = Duration::from_secs(600);
@@ -23,7 +24,7 @@ pub struct Scan {
     /// Look at the system that is installed under this directory instead of the running one
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
-    /// The state directory; a scan leaves it alone, so this is only here for uniformity
+    /// The agent's state directory, where the package manager's answers lie; a scan changes nothing in it
     #[arg(long, value_name = "DIR", hide = true)]
     state_dir: Option<PathBuf>,
     /// Do not fetch the lists of available packages first
@@ -52,6 +53,9 @@ impl Scan {
                 }
             }
         }
+        if let Ok(memory) = std::fs::read(memory_path(&state_dir_of(self.state_dir, &root))) {
+            backend.recall(&memory);
+        }
         let installed = backend.installed().context("what is installed")?;
         let pending = backend.pending(&installed).context("what is pending")?;
         if self.json {
@@ -79,10 +83,13 @@ fn update(update: &Pending) -> serde_json::Value {
 
 fn in_words(installed: &[Installed], pending: &[Pending]) -> String {
     let security = pending.iter().filter(|update| update.security).count();
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
     let mut text = format!(
-        "{} packages, {} updates pending, {security} of them for security",
+        "{} package{}, {} update{} pending, {security} of them for security",
         installed.len(),
-        pending.len()
+        plural(installed.len()),
+        pending.len(),
+        plural(pending.len())
     );
     let width = |of: fn(&Pending) -> usize| pending.iter().map(of).max().unwrap_or(0).min(50);
     let (name, from) = (width(|update| update.name.len()), width(|update| update.installed.len()));
@@ -112,7 +119,7 @@ mod tests {
         held.blocked_by = Some(BlockedBy::Held);
         assert_eq!(
             in_words(&installed, &[security, held]),
-            "1 packages, 2 updates pending, 1 of them for security\n  \
+            "1 package, 2 updates pending, 1 of them for security\n  \
              bash   5.2-1   →  5.2-2  security\n  \
              nginx  1.22-1  →  1.24-1    (held)"
         );

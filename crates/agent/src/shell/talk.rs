@@ -138,7 +138,11 @@ impl Talk {
             boot_id: self.host.boot_id(),
             counter: self.memory.turn.counter,
             nonce: self.memory.turn.nonce,
-            hold_seconds: HOLD_SECONDS_MAX.min(self.memory.sync_seconds.max(1)),
+            // Whoever is about to go down needs to know that it was heard.
+            hold_seconds: match report.activity {
+                Activity::Rebooting => 1,
+                _ => HOLD_SECONDS_MAX.min(self.memory.sync_seconds.max(1)),
+            },
             facts: (self.memory.facts_told.as_ref() != Some(facts)).then(|| facts.clone()),
             installed: scan.map(|scan| scan.installed),
             pending: scan.map(|scan| scan.pending),
@@ -193,6 +197,7 @@ impl Talk {
         if answer.wants_facts {
             self.memory.facts_told = None;
         }
+        self.worker.told(&request.progress);
         self.arrived();
         for result in request.results.iter().filter(|r| answer.acknowledged.contains(&r.order_id)) {
             say(&ended(result));

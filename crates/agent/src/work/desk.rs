@@ -23,6 +23,11 @@ use super::step::Facts;
 const LOGS_KEPT: usize = 20;
 /// How many acknowledged orders keep their results, to answer a repeated order.
 const RESULTS_KEPT: usize = 500;
+/// How many orders may be here that the server has not acknowledged. While there are so many no other is taken; an honest
+/// server acknowledges a result with the answer that it gets.
+const OPEN_MAX: usize = 1_000;
+/// How many bytes are put by, for the journal of an order that fills the disk.
+const RESERVE_BYTES: usize = 512 * 1024;
 /// The most bytes of results in one report; one is always sent, however long.
 const REPORT_BYTES: usize = 512 * 1024;
 
@@ -30,6 +35,8 @@ const REPORT_BYTES: usize = 512 * 1024;
 struct Entry {
     journal: Journal,
     acknowledged: bool,
+    /// Whether it is on disk. One that is not was answered with that, and is written down when there is room.
+    written: bool,
 }
 
 /// All of them.
@@ -39,6 +46,7 @@ pub(super) struct Desk {
     arrivals: u64,
     /// How many acknowledged orders keep their logs, and how many their results.
     kept: (usize, usize),
+    open_max: usize,
 }
 
 impl Desk {
@@ -46,8 +54,9 @@ impl Desk {
     pub(super) fn open(state_dir: &Path, now: Timestamp) -> io::Result<Desk> {
         let dir = state_dir.join("orders");
         files::make_directory(&dir)?;
-        let mut desk =
-            Desk { dir, entries: BTreeMap::new(), arrivals: 0, kept: (LOGS_KEPT, RESULTS_KEPT) };
+        let (entries, kept) = (BTreeMap::new(), (LOGS_KEPT, RESULTS_KEPT));
+        let mut desk = Desk { dir, entries, arrivals: 0, kept, open_max: OPEN_MAX };
+        desk.put_by();
         for entry in fs::read_dir(&desk.dir)? {
             let entry = entry?;
             let Ok(id) = entry.file_name().to_string_lossy().parse::<TaskId>() else { continue };
@@ -63,7 +72,7 @@ impl Desk {
             };
             let acknowledged = path.join("acknowledged").exists();
             desk.arrivals = desk.arrivals.max(journal.arrival + 1);
-            desk.entries.insert(id, Entry { journal, acknowledged });
+            desk.entries.insert(id, Entry { journal, acknowledged, written: true });
         }
         Ok(desk)
     }
@@ -73,7 +82,22 @@ impl Desk {
         self.dir.join(id.to_string())
     }
 
-    /// Takes an order in, once. One that has ended gets its stored result sent again.
+    /// Puts room by, if there is enough of it.
+    pub(super) fn put_by(&self) {
+        let path = self.reserve();
+        if files::length(&path) < RESERVE_BYTES as u64
+            && files::put_by(&path, RESERVE_BYTES).is_err()
+        {
+            let _ = fs::remove_file(path);
+        }
+    }
+
+    fn reserve(&self) -> PathBuf {
+        self.dir.with_file_name("reserve")
+    }
+
+    /// Takes an order in, once. One that has ended gets its stored result sent again. One that cannot be written down is
+    /// answered with that.
     pub(super) fn take(&mut self, order: &Order, now: Timestamp) -> io::Result<()> {
         let dir = self.directory(order.id);
         if let Some(entry) = self.entries.get_mut(&order.id) {
@@ -95,22 +119,35 @@ impl Desk {
     }
 
     fn add(&mut self, journal: Journal) -> io::Result<()> {
-        let dir = self.directory(journal.id);
-        files::make_directory(&dir)?;
-        save(&dir, &journal)?;
+        if self.entries.values().filter(|entry| !entry.acknowledged).count() >= self.open_max {
+            return Err(io::Error::other("too many orders are not acknowledged"));
+        }
         self.arrivals += 1;
-        self.entries.insert(journal.id, Entry { journal, acknowledged: false });
+        let written = write_down(&self.directory(journal.id), &journal);
+        let journal = match &written {
+            Ok(()) => journal,
+            Err(error) => unwritten(journal, error),
+        };
+        let entry = Entry { journal, acknowledged: false, written: written.is_ok() };
+        self.entries.insert(entry.journal.id, entry);
         Ok(())
     }
 
-    /// Marks an order as withdrawn; whether anything was done for it is decided by its next step.
-    pub(super) fn withdraw(&mut self, id: TaskId) -> io::Result<()> {
-        match self.entries.get(&id) {
-            Some(entry) if entry.journal.result.is_none() => {
-                files::write(&self.directory(id).join("withdrawn"), b"")
-            }
-            _ => Ok(()),
+    /// Answers an order that was withdrawn. Of one that is in work, or was begun, it is only marked: whether anything was done
+    /// for it is decided by its next step.
+    pub(super) fn withdraw(&mut self, id: TaskId, in_work: bool, now: Timestamp) -> io::Result<()> {
+        let Some(entry) = self.entries.get(&id).filter(|entry| entry.journal.result.is_none())
+        else {
+            return Ok(());
+        };
+        let mut journal = entry.journal.clone();
+        files::write(&self.directory(id).join("withdrawn"), b"")?;
+        if in_work || journal.started_at.is_some() || matches!(journal.task, Task::Refused(_)) {
+            return Ok(());
         }
+        let facts = Facts::of_nothing();
+        journal.result = Some(outcome::result(&journal, &facts, Ending::Withdrawn, now));
+        self.save(&journal)
     }
 
     /// Marks results as safe with the server, and forgets the oldest of those.
@@ -121,8 +158,10 @@ impl Desk {
                 && entry.journal.result.is_some()
                 && !entry.acknowledged
             {
-                files::write(&dir.join("acknowledged"), b"")?;
                 entry.acknowledged = true;
+                entry.written = entry.written || write_down(&dir, &entry.journal).is_ok();
+                // Without the mark it is sent once more after a restart, which changes nothing.
+                let _ = files::write(&dir.join("acknowledged"), b"");
             }
         }
         self.prune()
@@ -141,8 +180,10 @@ impl Desk {
             remove_if_there(&self.directory(*id).join("log"))?;
         }
         for (_, id) in done.iter().skip(self.kept.1) {
-            fs::remove_dir_all(self.directory(*id))?;
-            self.entries.remove(id);
+            let entry = self.entries.remove(id);
+            if entry.is_some_and(|entry| entry.written) {
+                fs::remove_dir_all(self.directory(*id))?;
+            }
         }
         Ok(())
     }
@@ -160,9 +201,17 @@ impl Desk {
     /// Writes a journal down, and then believes it.
     pub(super) fn save(&mut self, journal: &Journal) -> io::Result<()> {
         let dir = self.directory(journal.id);
-        save(&dir, journal)?;
+        if let Err(error) = save(&dir, journal) {
+            // What was put by is for this.
+            if !files::is_full(&error) || fs::remove_file(self.reserve()).is_err() {
+                return Err(error);
+            }
+            save(&dir, journal)?;
+        }
         if journal.result.is_some() {
-            tidy(&dir)?;
+            // What stays is in nobody's way.
+            let _ = tidy(&dir);
+            self.put_by();
         }
         if let Some(entry) = self.entries.get_mut(&journal.id) {
             entry.journal = journal.clone();
@@ -224,6 +273,24 @@ impl Desk {
     }
 }
 
+fn write_down(dir: &Path, journal: &Journal) -> io::Result<()> {
+    files::make_directory(dir)?;
+    save(dir, journal)
+}
+
+/// An order that could not be written down. Nothing is done that is not on disk first, so it is answered with that.
+fn unwritten(mut journal: Journal, error: &io::Error) -> Journal {
+    let code = match files::is_full(error) {
+        true => FailureCode::DiskFull,
+        false => FailureCode::AgentError,
+    };
+    let failure = Failure::new(code, format!("the order could not be written down: {error}"));
+    let (facts, at) = (Facts::of_nothing(), journal.taken_at);
+    journal.task = Task::Refused(failure.clone());
+    journal.result = Some(outcome::result(&journal, &facts, Ending::Failed(failure), at));
+    journal
+}
+
 fn save(dir: &Path, journal: &Journal) -> io::Result<()> {
     files::write_json(&dir.join("journal.json"), journal)
 }
@@ -276,7 +343,7 @@ mod tests {
     fn results_stay_until_they_are_acknowledged_and_the_newest_for_a_while_after() {
         let now: Timestamp = "2026-11-15T04:00:00Z".parse().unwrap();
         let dir = super::super::tests::directory("desk");
-        let mut desk = Desk { kept: (1, 2), ..Desk::open(&dir, now).unwrap() };
+        let mut desk = Desk { kept: (1, 2), open_max: 5, ..Desk::open(&dir, now).unwrap() };
         let order = |number| Order {
             id: TaskId::new(now, number),
             server_id: vocab::ServerId::new(now, 1),
@@ -294,6 +361,10 @@ mod tests {
             desk.save(&journal).unwrap();
         }
         assert_eq!(desk.results().len(), 5);
+        assert!(
+            desk.take(&order(5), now).is_err(),
+            "a server that acknowledges nothing is not obeyed"
+        );
         desk.acknowledge(&ids[..4]).unwrap();
         let left: Vec<TaskId> = desk.results().iter().map(|result| result.order_id).collect();
         assert_eq!(left, ids[4..]);

@@ -1,6 +1,6 @@
 //! Files that are there in full or not at all.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
@@ -17,6 +17,28 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()?;
     fs::rename(beside, path)?;
     sync_directory_of(path)
+}
+
+/// Puts room by for a file that is to be written when there may be none left: see [`write_put_by`].
+pub(crate) fn put_by(path: &Path, bytes: usize) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(&vec![b' '; bytes])?;
+    file.sync_all()
+}
+
+/// Writes a file like [`write`] into room that was put by under another name, in place.
+pub(crate) fn write_put_by(room: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(room)?;
+    file.write_all(bytes)?;
+    file.set_len(bytes.len() as u64)?;
+    file.sync_all()?;
+    fs::rename(room, path)?;
+    sync_directory_of(path)
+}
+
+/// Whether there is no room left.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// The same with something that becomes JSON.

@@ -221,6 +221,9 @@ pub struct Known {
     pub chosen: Option<Chosen>,
     /// What would happen.
     pub resolved: Option<Vec<PackageMove>>,
+    /// Whether the installation itself may fetch what it needs.
+    #[serde(default)]
+    pub little_to_fetch: bool,
     /// How each act ended.
     pub acts: BTreeMap<Act, Ended>,
     /// How often a repeatable act was killed.
@@ -257,7 +260,12 @@ pub enum Lesson {
     /// What was chosen.
     Chosen(Chosen),
     /// What would happen.
-    Resolved(Vec<PackageMove>),
+    Resolved {
+        /// What would be moved.
+        moves: Vec<PackageMove>,
+        /// Whether there is so little to fetch that the installation may do so itself.
+        little: bool,
+    },
     /// How an act ended. With the services that were restarted, if that was the act.
     Ended(Ended, Vec<Line>),
     /// What came of the installation.
@@ -348,7 +356,9 @@ impl Journal {
                 known.damage = Some(lines);
             }
             Lesson::Chosen(chosen) => known.chosen = Some(chosen),
-            Lesson::Resolved(moves) => known.resolved = Some(moves),
+            Lesson::Resolved { moves, little } => {
+                (known.resolved, known.little_to_fetch) = (Some(moves), little);
+            }
             Lesson::Verified(verified) => known.verified = Some(verified),
             Lesson::OldCode(units) => known.old_code = Some(units),
             Lesson::RebootReasons(reasons) => known.reboot_reasons = Some(reasons),

@@ -120,8 +120,8 @@ impl Worker {
     }
 
     /// Takes an order that [`link::verify`] has verified. The same id is the same order however often it comes; one
-    /// that has ended gets its stored result reported again. An order that cannot be written down is not
-    /// taken: it will come again.
+    /// that has ended gets its stored result reported again. An order that cannot be written down is answered with
+    /// that, and nothing is done for it.
     pub fn take(&self, order: Order) {
         self.shared.take(&order);
     }
@@ -132,7 +132,7 @@ impl Worker {
         self.shared.refuse(order, Failure::new(code, why));
     }
 
-    /// Drops an order if nothing was done for it yet.
+    /// Drops an order if nothing was done for it yet; one that has not had its turn is answered at once.
     pub fn withdraw(&self, id: TaskId) {
         self.shared.withdraw(id);
     }
@@ -140,6 +140,11 @@ impl Worker {
     /// The server has these results: they are not reported again, and forgotten after a while.
     pub fn acknowledge(&self, ids: &[TaskId]) {
         self.shared.acknowledge(ids);
+    }
+
+    /// The server has heard so much. A reboot waits for that, though not for long.
+    pub fn told(&self, progress: &[OrderProgress]) {
+        self.shared.told(progress);
     }
 
     /// What the next sync should say.
@@ -150,6 +155,11 @@ impl Worker {
     /// Asks for a scan, soon, but never beside an order.
     pub fn scan(&self) {
         self.shared.wish_scan();
+    }
+
+    /// Asks for a look at what is there, with the lists as they are.
+    pub fn look(&self) {
+        self.shared.wish_look();
     }
 
     /// A part of an order's log, for upload in chunks.
@@ -176,6 +186,11 @@ impl Drop for Worker {
             let _ = thread.join();
         }
     }
+}
+
+/// Where the package manager's answers lie, for [`Backend::recall`].
+pub(crate) fn memory_path(state_dir: &Path) -> PathBuf {
+    state_dir.join("scan").join("answers.json")
 }
 
 /// Where a listing lies.

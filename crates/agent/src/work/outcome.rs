@@ -275,7 +275,9 @@ pub(super) fn blocked_words(by: BlockedBy) -> &'static str {
     match by {
         BlockedBy::Held => "held by the administrator",
         BlockedBy::Phased => "the distribution's phase for this host has not come",
-        BlockedBy::KeptBack => "kept back: it would need a package to be installed or removed",
+        BlockedBy::KeptBack => {
+            "kept back: it would need a package to be removed, or cannot be resolved"
+        }
         BlockedBy::Excluded => "excluded by the order",
         BlockedBy::Pinned => "a pin prefers another version",
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use vocab::listing::{self, Installed};
-use vocab::{FailureCode, Line};
+use vocab::{FailureCode, Line, PackageName};
 use wire::agent::Install;
 
 use super::journal::{
@@ -20,10 +20,12 @@ use super::log::Log;
 use super::step::{Facts, Step};
 use super::supervise::{Exit, Job};
 use super::{ScanReport, Setup, files, hooks, job, select, space};
-use crate::backend::{Backend, BackendError, Choice};
+use crate::backend::{Backend, BackendError, Choice, Diagnosis};
 
 /// How much of the end of what was said is read to find out what it means.
 const SAID_BYTES: u64 = 64 * 1024;
+/// What is fetched by the installation itself: it takes a moment, and a download apart from it takes as long again.
+const LITTLE_BYTES: u64 = 8 * 1024 * 1024;
 /// After how many minutes a command is spoken of.
 const LONG_MINUTES: u64 = 30;
 
@@ -40,6 +42,8 @@ pub(super) struct Hands<'a> {
     pub(super) look_around: &'a dyn Fn(Option<Line>, bool) -> bool,
     /// Where a scan goes.
     pub(super) publish: &'a dyn Fn(ScanReport),
+    /// Called before a reboot begins; returns when the server has heard of it, or will not.
+    pub(super) tell_of_reboot: &'a dyn Fn(),
 }
 
 impl Hands<'_> {
@@ -102,8 +106,15 @@ impl Hands<'_> {
                 return Ok(Lesson::Forbidden(failure));
             }
         };
-        let installed = self.backend().installed()?;
-        let pending = self.backend().pending(&installed)?;
+        let installed = self.backend().versions()?;
+        let pending = match order.packages.is_empty() {
+            true => self.backend().pending(&installed)?,
+            false => {
+                let names = order.packages.iter().map(PackageName::as_str).collect();
+                let security = order.security_only || limits.security_only;
+                self.backend().offered(&installed, &names, security)?
+            }
+        };
         let set_aside = self.set_aside()?;
         files::write_json(&self.dir.join("before.json"), &installed).map_err(unwritable)?;
         let manager = self.backend().manager();
@@ -133,7 +144,11 @@ impl Hands<'_> {
                 let (fetch, disk) = (transaction.download_bytes, transaction.disk_bytes);
                 space::room(&self.places(), fetch, disk, &moves).map(|()| moves)
             });
-        Ok(judged.map_or_else(Lesson::Forbidden, Lesson::Resolved))
+        // Hours pass while something is fetched, and where only some hours are allowed the administrator has a word after it.
+        let little = transaction.download_bytes.is_some_and(|bytes| bytes <= LITTLE_BYTES)
+            && self.backend().fetches_to_install()
+            && limits.allowed_hours.is_none();
+        Ok(judged.map_or_else(Lesson::Forbidden, |moves| Lesson::Resolved { moves, little }))
     }
 
     fn places(&self) -> Vec<space::Place> {
@@ -142,7 +157,7 @@ impl Hands<'_> {
             let free_bytes = self.setup.host.free_bytes(path)?;
             Some(space::Place { path, device, free_bytes })
         };
-        ["/", "/var", "/boot"].into_iter().filter_map(place).collect()
+        space::PLACES.into_iter().filter_map(place).collect()
     }
 
     fn verify(&self, journal: &Journal) -> Result<Lesson, BackendError> {
@@ -243,6 +258,7 @@ impl Hands<'_> {
             // Whoever is logged in is told, as well as can be.
             let notice = self.setup.host.wall("this server reboots now to finish its updates");
             let _ = notice.map(|notice| notice.ask(NOTICE_PATIENCE));
+            (self.tell_of_reboot)();
         }
         match job::run(&self.setup.program, &dir, job, look_around) {
             Ok(job::End::Stopped) => None,
@@ -344,6 +360,10 @@ pub(super) fn scan(setup: &Setup) -> Result<ScanReport, BackendError> {
     let mut pending = setup.backend.pending(&installed)?;
     listing::sort(&mut installed);
     listing::sort(&mut pending);
+    if let Some(memory) = setup.backend.memory_if_new() {
+        // Without it the same is asked again one day.
+        let _ = files::write(&super::memory_path(&setup.state_dir), &memory);
+    }
     let facts = setup.host.facts(&*setup.backend);
     let store = |bytes: Vec<u8>| -> io::Result<vocab::Digest> {
         let digest = vocab::Digest::of(&bytes);
@@ -394,6 +414,11 @@ fn choices_of(journal: &Journal) -> &[Choice] {
 }
 
 fn unwritable(error: io::Error) -> BackendError {
+    if files::is_full(&error) {
+        let message = format!("the agent's state directory cannot be written: {error}").into();
+        let diagnosis = Diagnosis { code: FailureCode::DiskFull, message };
+        return BackendError::Failed { what: "the agent", diagnosis };
+    }
     BackendError::Unreadable {
         what: "the agent's state directory".to_owned(),
         why: error.to_string(),

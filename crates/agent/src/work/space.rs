@@ -1,6 +1,6 @@
 //! Whether there is room, before anything is started. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use vocab::FailureCode;
 use wire::agent::PackageMove;
@@ -12,6 +12,10 @@ const MARGIN_BYTES: u64 = 32 * 1024 * 1024;
 /// What a kernel takes in /boot while it is installed: itself, its initial file system, and that once more
 /// while it is written anew. Managers' estimates do not know of what is generated.
 const KERNEL_BYTES: u64 = 160 * 1024 * 1024;
+
+/// The places that are looked at: where packages are unpacked, where they are fetched to, where the manager keeps its
+/// database, where kernels lie. Each may be a file system of its own.
+pub const PLACES: [&str; 5] = ["/", "/usr", "/var", "/var/cache", "/boot"];
 
 /// A place that is written to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,15 +36,19 @@ pub fn room(
     moves: &[PackageMove],
 ) -> Result<(), Failure> {
     let kernel = moves.iter().any(|package| is_kernel(package.name.as_str()));
+    // Nobody says how what is unpacked is shared out between / and /usr, so each must have room for all of it.
+    let unpacked = u64::try_from(disk_bytes.unwrap_or(0)).unwrap_or(0);
+    let uses: [(&[&str], u64); 3] = [
+        (&["/", "/usr"], unpacked),
+        (&["/var/cache"], download_bytes.unwrap_or(0)),
+        (&["/boot"], if kernel { KERNEL_BYTES } else { 0 }),
+    ];
     let mut needs: BTreeMap<u64, u64> = BTreeMap::new();
-    for place in places {
-        let bytes = match place.path {
-            "/" => u64::try_from(disk_bytes.unwrap_or(0)).unwrap_or(0),
-            "/var" => download_bytes.unwrap_or(0),
-            "/boot" if kernel => KERNEL_BYTES,
-            _ => 0,
-        };
-        *needs.entry(place.device).or_default() += bytes;
+    for (paths, bytes) in uses {
+        let used = places.iter().filter(|place| paths.contains(&place.path));
+        for device in used.map(|place| place.device).collect::<BTreeSet<u64>>() {
+            *needs.entry(device).or_default() += bytes;
+        }
     }
     for place in places {
         // /boot is often small and nearly full; what is not written there does not ask for a margin.
@@ -91,7 +99,13 @@ mod tests {
 
     #[test]
     fn each_file_system_must_hold_what_is_written_to_it() {
-        let roomy = [place("/", 1, 1000), place("/var", 2, 1000), place("/boot", 3, 40)];
+        let roomy = [
+            place("/", 1, 1000),
+            place("/usr", 1, 1000),
+            place("/var", 2, 1000),
+            place("/var/cache", 2, 1000),
+            place("/boot", 3, 40),
+        ];
         assert_eq!(refusal(&roomy, 500, 500, "bash"), None);
         assert_eq!(
             refusal(&roomy, 990, 500, "bash").unwrap(),
@@ -102,9 +116,17 @@ mod tests {
 
     #[test]
     fn places_on_one_file_system_share_its_room() {
-        let one = [place("/", 1, 1000), place("/var", 1, 1000), place("/boot", 1, 1000)];
+        let one = PLACES.map(|path| place(path, 1, 1000));
         assert!(refusal(&one, 600, 600, "bash").unwrap().contains("1232 MiB"));
         assert_eq!(refusal(&one, 600, -600, "bash"), None);
+    }
+
+    #[test]
+    fn what_is_unpacked_needs_room_in_usr_and_what_is_fetched_where_it_goes() {
+        let apart = [place("/", 1, 1000), place("/usr", 2, 100), place("/var/cache", 3, 100)];
+        assert!(refusal(&apart, 10, 90, "bash").unwrap().starts_with("/usr has 100 MiB"));
+        assert!(refusal(&apart, 90, 10, "bash").unwrap().starts_with("/var/cache has 100 MiB"));
+        assert_eq!(refusal(&apart, 60, 60, "bash"), None);
     }
 
     #[test]

@@ -191,7 +191,9 @@ impl Course<'_> {
             if self.has_choices() {
                 go!(self, self.last_word());
                 go!(self, self.act(Act::PreInstall));
-                go!(self, self.act(Act::Download));
+                if !self.journal.known.little_to_fetch {
+                    go!(self, self.act(Act::Download));
+                }
                 go!(self, self.last_word());
                 return Step::Run(Act::Install);
             }

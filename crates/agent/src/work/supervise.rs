@@ -12,6 +12,7 @@
 //! | `child` | the process and start time of the command that runs |
 //! | `output` | what the commands say |
 //! | `exit` | how each ended: the job is done |
+//! | `room` | what `exit` will be written into, so that a disk which the commands fill has room for their end |
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -26,6 +27,9 @@ use serde::{Deserialize, Serialize};
 
 use super::files;
 use crate::command::{Command, wait};
+
+/// How much is put by for the end of a job.
+const ROOM_BYTES: usize = 4_096;
 
 /// What a supervisor is to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,6 +102,7 @@ fn supervise(dir: &Path) -> io::Result<()> {
         return Ok(());
     }
     let Some(job) = files::read_json::<Job>(&dir.join("job.json"))? else { return Ok(()) };
+    files::put_by(&dir.join("room"), ROOM_BYTES)?;
     files::write_json(&dir.join("started"), &Process::of(std::process::id()))?;
     let output = OpenOptions::new().create(true).append(true).open(dir.join("output"))?;
     let mut exits = Vec::new();
@@ -109,8 +114,9 @@ fn supervise(dir: &Path) -> io::Result<()> {
             break;
         }
     }
-    output.sync_all()?;
-    files::write_json(&dir.join("exit"), &exits)
+    // What could not be written of what they said is missing; how they ended must not be.
+    let _ = output.sync_all();
+    files::write_put_by(&dir.join("room"), &dir.join("exit"), &serde_json::to_vec(&exits)?)
 }
 
 /// The file that is locked while a supervisor lives.

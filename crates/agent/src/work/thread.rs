@@ -7,7 +7,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use vocab::{FailureCode, Line, Stage, TaskId};
-use wire::agent::Order;
+use wire::agent::{Order, OrderProgress};
 use wire::v1::Activity;
 
 use super::desk::Desk;
@@ -16,7 +16,10 @@ use super::log::Log;
 use super::perform::{self, Hands};
 use super::step::{self, PAUSE_SECONDS, Step};
 use super::supervise::Job;
-use super::{Report, ScanReport, Setup, files, job, listing_path};
+use super::{Report, ScanReport, Setup, files, job, listing_path, memory_path};
+
+/// How long the server may take to hear of a reboot before it begins.
+const TELL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the thread and its callers share.
 pub(super) struct Shared {
@@ -32,8 +35,12 @@ struct State {
     wish: Wish,
     /// Whether a scan without an order is at work.
     scanning: bool,
+    /// The order that the thread has taken up.
+    in_work: Option<TaskId>,
     /// What is said of the order at hand.
     words: Option<(TaskId, Line)>,
+    /// The orders of which the server knows that they reboot the host.
+    told_of_reboot: Vec<TaskId>,
     /// An order was withdrawn: no use in waiting for it any longer.
     nudged: bool,
     stopping: bool,
@@ -55,13 +62,18 @@ impl Shared {
         let desk = Desk::open(&setup.state_dir, (setup.clock)())?;
         // A report that cannot be read is only a scan that is missing.
         let scan = files::read_json(&setup.state_dir.join("scan/report.json")).unwrap_or(None);
+        if let Ok(memory) = fs::read(memory_path(&setup.state_dir)) {
+            setup.backend.recall(&memory);
+        }
         let wish = Wish::Nothing;
         let state = State {
             desk,
             scan,
             wish,
             scanning: false,
+            in_work: None,
             words: None,
+            told_of_reboot: Vec::new(),
             nudged: false,
             stopping: false,
         };
@@ -89,18 +101,39 @@ impl Shared {
 
     pub(super) fn withdraw(&self, id: TaskId) {
         let mut state = self.state();
-        let _ = state.desk.withdraw(id);
-        state.nudged = true;
+        let in_work = state.in_work == Some(id);
+        let _ = state.desk.withdraw(id, in_work, (self.setup.clock)());
+        state.nudged = in_work;
         drop(state);
         self.woken.notify_all();
+        (self.setup.bell)();
     }
 
     pub(super) fn acknowledge(&self, ids: &[TaskId]) {
         let _ = self.state().desk.acknowledge(ids);
     }
 
+    pub(super) fn told(&self, progress: &[OrderProgress]) {
+        let reboots = progress.iter().filter(|order| order.stage == Some(Stage::Rebooting));
+        self.state().told_of_reboot = reboots.map(|order| order.order_id).collect();
+        self.woken.notify_all();
+    }
+
+    /// Waits until the server knows that the host goes down, but not for long: it may not be there.
+    fn tell_of_reboot(&self, id: TaskId) {
+        let untold = |state: &mut State| !state.stopping && !state.told_of_reboot.contains(&id);
+        drop(self.woken.wait_timeout_while(self.state(), TELL_PATIENCE, untold));
+    }
+
     pub(super) fn wish_scan(&self) {
         self.state().wish = Wish::Scan;
+        self.woken.notify_all();
+    }
+
+    pub(super) fn wish_look(&self) {
+        let mut state = self.state();
+        state.wish = state.wish.max(Wish::Look);
+        drop(state);
         self.woken.notify_all();
     }
 
@@ -146,6 +179,7 @@ impl Shared {
                         return;
                     }
                     let order = state.desk.at_hand();
+                    state.in_work = order.as_ref().map(|journal| journal.id);
                     if order.is_some() || state.wish != Wish::Nothing {
                         break (order, state.wish);
                     }
@@ -176,7 +210,15 @@ impl Shared {
         };
         let publish = |scan: ScanReport| self.publish(scan);
         let dir = self.state().desk.directory(id);
-        let hands = Hands { setup: &self.setup, dir, look_around: &look_around, publish: &publish };
+        let tell = || self.tell_of_reboot(id);
+        let setup = &self.setup;
+        let hands = Hands {
+            setup,
+            dir,
+            look_around: &look_around,
+            publish: &publish,
+            tell_of_reboot: &tell,
+        };
         while journal.result.is_none() && !self.state().stopping {
             let facts = hands.facts(&journal);
             let now = (self.setup.clock)();
@@ -208,13 +250,15 @@ impl Shared {
         self.look_again(&journal);
     }
 
-    /// Writes the journal down. Without that nothing is done: it is tried again until it works.
+    /// Writes the journal down. Without that nothing is done: it is tried again until it works, and that is told.
     fn save(&self, journal: &Journal) -> bool {
         let saved = self.state().desk.save(journal);
-        if saved.is_err() {
-            self.pause(PAUSE_SECONDS);
-        }
-        saved.is_ok()
+        let Err(error) = saved else { return true };
+        let words = format!("the agent's state directory cannot be written: {error}");
+        self.state().words = Some((journal.id, words.into()));
+        (self.setup.bell)();
+        self.pause(PAUSE_SECONDS);
+        false
     }
 
     /// After an order that may have changed something the server wants to see what is there now.
@@ -246,9 +290,9 @@ impl Shared {
             return;
         }
         // What could not be looked at now is looked at the next time; the last scan stays.
-        let scan = catch_unwind(AssertUnwindSafe(|| perform::scan(&self.setup)));
+        let scan = aside(|| catch_unwind(AssertUnwindSafe(|| perform::scan(&self.setup))));
         self.state().scanning = false;
-        if let Ok(Ok(scan)) = scan {
+        if let Some(Ok(Ok(scan))) = scan {
             self.publish(scan);
         }
         (self.setup.bell)();
@@ -289,6 +333,18 @@ impl Shared {
         }
         self.state().scan = Some(scan);
     }
+}
+
+/// Does something that nobody waits for, and lets others go first: whoever it asks has its thread's priority. Not the lowest,
+/// since an order may come that then has to wait for it.
+fn aside<T: Send>(look: impl FnOnce() -> T + Send) -> Option<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let _ = rustix::process::nice(5);
+            look()
+        });
+        thread.join().ok()
+    })
 }
 
 /// Takes a step. A panic, a bug that some answer of a package manager brought to light, must cost the

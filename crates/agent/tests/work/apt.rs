@@ -10,7 +10,7 @@ use std::time::Duration;
 use agent::backend::apt::Apt;
 use agent::host::Host;
 use agent::root::Root;
-use agent::work::{Report, Setup, Worker};
+use agent::work::{Report, ScanReport, Setup, Worker};
 use lab::apt::{Deb, Pocket, Repo, Server};
 use vocab::{FailureCode, Stage};
 use wire::agent::{Order, OrderResult, Outcome, Work};
@@ -18,7 +18,7 @@ use wire::agent::{Order, OrderResult, Outcome, Work};
 use crate::toy::{install, now, order};
 
 /// A worker for the system in a directory, and its bell.
-fn worker(root: &std::path::Path) -> (Worker, Receiver<()>) {
+pub(crate) fn worker(root: &std::path::Path) -> (Worker, Receiver<()>) {
     let (ring, bell) = channel();
     let ring = std::sync::Mutex::new(ring);
     let state_dir = root.join("var/lib/fleetmend");
@@ -52,23 +52,48 @@ fn until<T>(
     }
 }
 
+/// The result of one order.
+pub(crate) fn result_of(worker: &(Worker, Receiver<()>), id: vocab::TaskId) -> OrderResult {
+    until(worker, |report| report.results.iter().find(|result| result.order_id == id).cloned())
+}
+
 fn the_result(worker: &(Worker, Receiver<()>)) -> OrderResult {
     until(worker, |report| report.results.first().cloned())
 }
 
-fn carry_out(server: &Server, work: Work) -> OrderResult {
+pub(crate) fn carry_out(server: &Server, work: Work) -> OrderResult {
     let worker = worker(server.root.dir());
     worker.0.take(order(1, work));
     the_result(&worker)
 }
 
-fn moves(result: &OrderResult) -> Vec<String> {
+pub(crate) fn moves(result: &OrderResult) -> Vec<String> {
     let text = |version: &Option<vocab::Line>| {
         version.as_ref().map_or("-".to_owned(), ToString::to_string)
     };
     let line =
         |m: &wire::agent::PackageMove| format!("{} {} > {}", m.name, text(&m.from), text(&m.to));
     result.packages.iter().map(line).collect()
+}
+
+/// What two scans in a row found, each with what `after` says then. The orders for them have this number and the next.
+pub(crate) fn scanned<T>(
+    server: &Server,
+    number: u128,
+    mut after: impl FnMut() -> T,
+) -> [(ScanReport, T); 2] {
+    let worker = worker(server.root.dir());
+    let mut scan = |number| {
+        worker.0.take(order(number, Work::Scan));
+        let ended = |report: &Report| {
+            let ended = report.results.iter().any(|r| r.order_id == order(number, Work::Scan).id);
+            report.scan.clone().filter(|_| ended)
+        };
+        // When it was taken differs.
+        let scan = ScanReport { at: jiff::Timestamp::UNIX_EPOCH, ..until(&worker, ended) };
+        (scan, after())
+    };
+    [scan(number), scan(number + 1)]
 }
 
 fn repo() -> Option<Repo> {

@@ -3,5 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails to set up has failed")]
 
 mod apt;
+mod asked;
+mod disks;
 mod orders;
 mod toy;

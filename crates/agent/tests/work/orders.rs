@@ -106,6 +106,26 @@ fn an_order_that_is_withdrawn_while_it_waits_for_a_lock_does_nothing() {
 }
 
 #[test]
+fn an_order_that_has_not_had_its_turn_is_withdrawn_at_once() {
+    let toy = Toy::new("queued", &[("bash", "1")], &[("bash", "2")]);
+    fs::write(toy.dir.join("locked-by"), "unattended-upgr (pid 812)").unwrap();
+    let worker = toy.worker();
+    let [first, second] = [1, 2].map(|number| order(number, Work::Install(install(&[]))));
+    worker.take(first.clone());
+    toy.until(&worker, |report| report.progress.first()?.message.clone());
+    worker.take(second.clone());
+    worker.withdraw(second.id);
+    let report = worker.report();
+    let answered: Vec<_> = report.results.iter().map(|r| (r.order_id, r.outcome)).collect();
+    assert_eq!(answered, [(second.id, Outcome::Withdrawn)]);
+    assert_eq!(report.progress[0].order_id, first.id, "the first still waits");
+    // Taken again, it is not begun.
+    worker.take(second);
+    assert_eq!(worker.report().results.len(), 1);
+    assert_eq!(toy.text("ran"), "");
+}
+
+#[test]
 fn an_order_that_came_too_late_is_answered_and_not_begun() {
     let toy = Toy::new("late", &[("bash", "1")], &[("bash", "2")]);
     let worker = toy.worker();

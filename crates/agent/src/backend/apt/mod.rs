@@ -1,38 +1,35 @@
 //! Debian, Ubuntu and their kin: dpkg and apt-get, always the managed system's own.
 //!
-//! Whatever is asked takes a fixed number of processes, however many packages there are: one for what is
-//! installed, three for what is pending, two to resolve. `read`, `policy` and `diagnose` understand the
-//! answers; `system` looks at files and locks.
+//! What is installed and what is half done takes no process (`status`). What is pending takes three, however many packages
+//! there are, and none while nothing has changed (`memory`); what an order for named packages means
+//! takes one (`preview`). `ask` asks; `read`, `policy` and `diagnose` understand the answers; `system` looks at
+//! files and locks.
 
+mod ask;
 mod diagnose;
+mod memory;
 mod policy;
+mod preview;
 mod read;
+mod status;
 mod system;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use vocab::listing::{Installed, Pending};
-use vocab::{BlockedBy, Line, PackageManager};
+use vocab::{Line, PackageManager};
 
 use super::{Backend, BackendError, Choice, Diagnosis, LockHolder, Transaction};
-use crate::command::{Answer, Command};
+use crate::command::Command;
 use crate::root::Root;
-use policy::Releases;
+use memory::Memory;
 
-/// How long dpkg and apt may take to answer a question. Lists of a slow machine take their time.
-const PATIENCE: Duration = Duration::from_secs(180);
 /// How long apt-get waits for someone else's lock by itself.
 const LOCK_SECONDS: &str = "DPkg::Lock::Timeout=600";
-/// How many packages are asked about at once, so that their names stay below the kernel's limit for
-/// the arguments of a process.
-const NAMES_MAX: usize = 10_000;
 /// The most bytes of one argument; the kernel's limit is 131,072.
 const ARGUMENT_BYTES_MAX: usize = 100_000;
-/// Of how many updates that apt keeps back it is asked whether they could come without the others.
-const BYSTANDERS_MAX: usize = 20;
 /// Only what is there, and a name is nothing but a name.
 const EXACTLY: [&str; 4] = ["--only-upgrade", "-o", "APT::Cmd::Pattern-Only=true", "install"];
 /// Edited configuration is kept, and what a package brings is put beside it.
@@ -42,9 +39,7 @@ const KEEP_EDITED: [&str; 2] = ["--force-confdef", "--force-confold"];
 #[derive(Debug)]
 pub struct Apt {
     root: Root,
-    /// Where each package came from that was asked about: to ask takes a hundred times as long as to
-    /// list what is installed, and the answer for a version does not change.
-    origins: Mutex<BTreeMap<Key, Option<String>>>,
+    memory: Mutex<Memory>,
 }
 
 /// A version of a package.
@@ -53,82 +48,7 @@ type Key = (String, String, String);
 impl Apt {
     /// The one of a system.
     pub fn new(root: Root) -> Apt {
-        Apt { root, origins: Mutex::new(BTreeMap::new()) }
-    }
-
-    fn ask(&self, command: &Command) -> Result<Answer, BackendError> {
-        Ok(command.ask(PATIENCE)?)
-    }
-
-    /// What a question was answered with that ended well.
-    fn answer(&self, command: &Command, what: &'static str) -> Result<String, BackendError> {
-        let answer = self.ask(command)?;
-        if answer.exit == Some(0) {
-            return Ok(answer.stdout);
-        }
-        let said = format!("{}{}", answer.stdout, answer.stderr);
-        Err(BackendError::Failed { what, diagnosis: self.diagnose(answer.exit, &said) })
-    }
-
-    /// What is installed, without where it came from.
-    fn listed(&self) -> Result<Vec<Installed>, BackendError> {
-        let query = self.root.inside("dpkg-query").args(["-W", read::FORMAT]);
-        let said = self.answer(&query, "dpkg-query")?;
-        let unreadable = |why| BackendError::Unreadable { what: "dpkg-query".to_owned(), why };
-        read::installed(&said).map_err(unreadable)
-    }
-
-    /// What apt knows of these packages, each beside its own.
-    fn known<'a>(
-        &self,
-        installed: &[&'a Installed],
-    ) -> Result<Vec<(&'a Installed, policy::Known)>, BackendError> {
-        let mut by_name: BTreeMap<String, &Installed> = BTreeMap::new();
-        for package in installed {
-            by_name.insert(spelled(package), package);
-        }
-        let names: Vec<&String> = by_name.keys().collect();
-        let mut known = Vec::with_capacity(names.len());
-        for names in names.chunks(NAMES_MAX) {
-            let names = names.iter().map(|name| name.as_str());
-            let ask = self.root.inside("apt-cache").arg("policy").args(names);
-            for package in policy::read(&self.answer(&ask, "apt-cache policy")?) {
-                // It leaves the machine's own architecture unsaid.
-                let mine = [package.name.clone(), format!("{}:{}", package.name, native())];
-                if let Some(installed) = mine.iter().find_map(|name| by_name.get(name)) {
-                    known.push((*installed, package));
-                }
-            }
-        }
-        Ok(known)
-    }
-
-    fn releases(&self) -> Result<Releases, BackendError> {
-        let ask = self.root.inside("apt-cache").arg("policy");
-        Ok(Releases::read(&self.answer(&ask, "apt-cache policy")?))
-    }
-
-    /// Adds where packages came from, as far as apt knows. That it does not know, or does not answer, is
-    /// no reason to hide what is installed.
-    fn add_origins(&self, installed: &mut [Installed]) {
-        let mut origins = self.origins.lock().unwrap_or_else(PoisonError::into_inner);
-        let new: Vec<&Installed> =
-            installed.iter().filter(|package| !origins.contains_key(&key(package))).collect();
-        if !new.is_empty()
-            && let (Ok(releases), Ok(known)) = (self.releases(), self.known(&new))
-        {
-            let nothing = new.iter().map(|package| (key(package), None));
-            let found = known
-                .iter()
-                .map(|(package, known)| (key(package), known.origin(&package.version, &releases)));
-            let learned: BTreeMap<Key, Option<String>> = nothing.chain(found).collect();
-            origins.extend(learned);
-        }
-        let there: BTreeSet<Key> = installed.iter().map(key).collect();
-        origins.retain(|key, _| there.contains(key));
-        for package in installed {
-            package.origin = origins.get(&key(package)).cloned().flatten();
-        }
+        Apt { root, memory: Mutex::default() }
     }
 
     /// apt-get for something that changes the system or fetches for it: no prompt, nothing removed,
@@ -171,74 +91,35 @@ impl Apt {
         hooks.into_iter().flat_map(|hook| ["-o".to_owned(), hook]).collect()
     }
 
-    /// A simulation of an order. It takes no lock, so it may be asked at any time.
-    fn simulated(&self, options: &[&str], chosen: &[Choice]) -> Command {
-        unattended(self.root.inside("apt-get"))
-            .args(options.iter().copied())
-            .args(["--no-remove", "--no-install-recommends", "-o", "Debug::NoLocking=1"])
-            .args(to_install(chosen))
-    }
-
-    /// The names of those that `apt-get upgrade` would update if it may also install what is new but
-    /// remove nothing: exactly what an order may do.
-    fn upgradable(&self) -> Result<BTreeSet<(String, String)>, BackendError> {
-        let ask = self.root.inside("apt-get");
-        let ask = ask.args(["-s", "-o", "Debug::NoLocking=1", "--with-new-pkgs", "upgrade"]);
-        let said = self.answer(&ask, "apt-get -s upgrade")?;
-        let changes = simulation(&said)?;
-        Ok(changes.into_iter().map(|change| (change.name, at_home(&change.arch))).collect())
-    }
-}
-
-impl Apt {
-    /// What dpkg says must be installed again.
-    fn messed(&self) -> Vec<Choice> {
-        let format = "-f=${Package}\\t${Architecture}\\t${Version}\\t${db:Status-Eflag}\\n";
-        let ask = self.root.inside("dpkg-query").args(["-W", format]);
-        let said = self.answer(&ask, "dpkg-query").unwrap_or_default();
-        let messed = said.lines().filter_map(|line| {
-            let [name, arch, version, "reinstreq"] = line.split('\t').collect::<Vec<_>>()[..]
-            else {
-                return None;
-            };
-            let [name, arch, from, to] = [name, arch, version, version].map(str::to_owned);
-            Some(Choice { name, arch, from, to })
-        });
-        messed.collect()
-    }
-
-    /// `apt-get upgrade` also keeps back what only another update, itself kept back, does not get on with. Whoever
-    /// could come alone, and together with all who come, is not kept back.
-    fn free_bystanders(&self, found: &mut [(Pending, bool)]) {
-        let comes = |update: &Pending| update.blocked_by.is_none();
-        let mut all: Vec<Choice> =
-            found.iter().map(|(update, _)| update).filter(|u| comes(u)).map(choice).collect();
-        let kept = found.iter_mut().map(|(update, _)| update);
-        let kept = kept.filter(|update| update.blocked_by == Some(BlockedBy::KeptBack));
-        for update in kept.take(BYSTANDERS_MAX) {
-            all.push(choice(update));
-            let answer = self.ask(&self.simulated(&["-s"], &all));
-            if answer.is_ok_and(|answer| answer.exit == Some(0)) {
-                update.blocked_by = None;
-            } else {
-                all.pop();
-            }
-        }
-    }
-}
-
-fn choice(update: &Pending) -> Choice {
-    Choice {
-        name: update.name.clone(),
-        arch: update.arch.clone(),
-        from: update.installed.clone(),
-        to: update.candidate.clone(),
+    /// A question about an order. It takes no lock, so it may be asked at any time.
+    fn simulated(&self, options: &[&str]) -> Command {
+        unattended(self.root.inside("apt-get")).args(options.iter().copied()).args([
+            "--no-remove",
+            "--no-install-recommends",
+            "-o",
+            "Debug::NoLocking=1",
+        ])
     }
 }
 
 impl Backend for Apt {
     fn manager(&self) -> PackageManager {
         PackageManager::Apt
+    }
+
+    fn recall(&self, memory: &[u8]) {
+        // What cannot be read is asked again.
+        if let Ok(memory) = serde_json::from_slice(memory) {
+            *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = memory;
+        }
+    }
+
+    fn memory_if_new(&self) -> Option<Vec<u8>> {
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        if !std::mem::take(&mut memory.is_new) {
+            return None;
+        }
+        serde_json::to_vec(&*memory).ok()
     }
 
     fn installed(&self) -> Result<Vec<Installed>, BackendError> {
@@ -257,63 +138,31 @@ impl Backend for Apt {
     }
 
     fn pending(&self, installed: &[Installed]) -> Result<Vec<Pending>, BackendError> {
-        let releases = self.releases()?;
-        let known = self.known(&installed.iter().collect::<Vec<_>>())?;
-        let mut found: Vec<(Pending, bool)> = known
-            .iter()
-            .filter_map(|(package, known)| {
-                Some((known.pending(package, &releases)?, known.is_phased()))
-            })
-            .collect();
-        if found.iter().any(|(update, _)| update.blocked_by.is_none()) {
-            // While the database is damaged apt-get answers nothing here. `damage` tells of that, and
-            // what is pending is still worth knowing.
-            if let Ok(upgradable) = self.upgradable() {
-                let may = |update: &Pending| {
-                    upgradable.contains(&(update.name.clone(), at_home(&update.arch)))
-                };
-                for (update, is_phased) in &mut found {
-                    if update.blocked_by.is_none() && !may(update) {
-                        let phased = is_phased.then_some(BlockedBy::Phased);
-                        update.blocked_by = phased.or(Some(BlockedBy::KeptBack));
-                    }
-                }
-                self.free_bystanders(&mut found);
-            }
+        self.all_pending(installed)
+    }
+
+    fn offered(
+        &self,
+        installed: &[Installed],
+        names: &BTreeSet<&str>,
+        security: bool,
+    ) -> Result<Vec<Pending>, BackendError> {
+        match self.foresee(installed, names, security)? {
+            Some(offered) => Ok(offered),
+            None => self.all_pending(installed),
         }
-        let mut pending: Vec<Pending> = found.into_iter().map(|(update, _)| update).collect();
-        vocab::listing::sort(&mut pending);
-        Ok(pending)
     }
 
     fn resolve(&self, chosen: &[Choice]) -> Result<Transaction, BackendError> {
-        let there: BTreeSet<Key> = self.listed()?.iter().map(key).collect();
-        for choice in chosen {
-            let key = (choice.name.clone(), choice.arch.clone(), choice.from.clone());
-            if !is_sound(choice) || !there.contains(&key) {
-                let (name, from) = (&choice.name, &choice.from);
-                let words = format!("{name} is not installed at version {from}");
-                return Err(BackendError::Conflict(Line::made_of(&words)));
-            }
-        }
-        let answer = self.ask(&self.simulated(&["-s"], chosen))?;
-        if answer.exit != Some(0) {
-            let said = format!("{}{}", answer.stdout, answer.stderr);
-            return Err(BackendError::Conflict(diagnose::conflict(&said)));
-        }
-        let changes = simulation(&answer.stdout)?;
-        // The sizes are worth a second question, not a failure: what is missing shows when it is fetched.
-        let sizes = self.ask(&self.simulated(&["--print-uris"], chosen))?;
-        let known = sizes.exit == Some(0);
-        Ok(Transaction {
-            changes,
-            download_bytes: known.then(|| read::bytes_to_fetch(&sizes.stdout)),
-            disk_bytes: read::disk_bytes(&sizes.stdout).filter(|_| known),
-        })
+        self.transaction(chosen)
     }
 
     fn download(&self, chosen: &[Choice]) -> Vec<Command> {
         vec![self.apt_get(&["--download-only"]).args(to_install(chosen))]
+    }
+
+    fn fetches_to_install(&self) -> bool {
+        true
     }
 
     fn install(&self, chosen: &[Choice]) -> Vec<Command> {
@@ -325,6 +174,9 @@ impl Backend for Apt {
     }
 
     fn damage(&self) -> Result<Vec<Line>, BackendError> {
+        if let Some(packages) = status::read(&self.root)? {
+            return Ok(status::damage(&packages));
+        }
         // It ends with 1 if it finds something, and did not always.
         let answer = self.ask(&self.root.inside("dpkg").arg("--audit"))?;
         if !matches!(answer.exit, Some(0 | 1)) {

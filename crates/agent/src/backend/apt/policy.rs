@@ -5,14 +5,15 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use pkgver::deb::compare;
+use serde::{Deserialize, Serialize};
 use vocab::listing::{Installed, Pending};
 use vocab::{BlockedBy, UpdateType};
 
 /// The release behind each source, by the source's own line: `http://… bookworm/main amd64 Packages`.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Releases(BTreeMap<String, Release>);
 
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
 struct Release {
     origin: String,
     label: String,
@@ -119,8 +120,8 @@ pub(super) fn read(said: &str) -> Vec<Known> {
 const BY_ITSELF: i32 = 500;
 
 impl Known {
-    /// The update that is pending for an installed package, if one is. Whether apt keeps it back is not
-    /// to be seen here.
+    /// The update that is pending for an installed package, if one is. Whether it is held, or apt keeps it back, is
+    /// not to be seen here.
     pub(super) fn pending(&self, installed: &Installed, releases: &Releases) -> Option<Pending> {
         let from = installed.version.as_str();
         let is_newer = |version: &Version| compare(&version.version, from) == Ordering::Greater;
@@ -144,11 +145,7 @@ impl Known {
         let mut pending = Pending::new(&installed.name, &installed.arch, from, &to.version);
         pending.security = security;
         pending.update_type = if security { UpdateType::Security } else { UpdateType::Other };
-        pending.blocked_by = match () {
-            () if installed.held => Some(BlockedBy::Held),
-            () if pinned => Some(BlockedBy::Pinned),
-            () => None,
-        };
+        pending.blocked_by = pinned.then_some(BlockedBy::Pinned);
         Some(pending)
     }
 

@@ -47,7 +47,11 @@ fn name_of(pid: Option<i32>) -> Line {
 /// Whether dpkg left changes behind that are not in its database yet: files with numbers for names.
 pub(super) fn is_interrupted(root: &Root) -> Result<bool, BackendError> {
     let updates = root.path("/var/lib/dpkg/updates");
-    let entries = fs::read_dir(&updates).map_err(|error| unreadable(&updates, &error))?;
+    let entries = match fs::read_dir(&updates) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(unreadable(&updates, &error)),
+    };
     let is_number = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
     Ok(entries.flatten().any(|entry| is_number(&entry.file_name().to_string_lossy())))
 }

@@ -69,6 +69,8 @@ pub(super) struct Nature {
     pub(super) withdrawn_after: Option<u64>,
     pub(super) old_code: bool,
     pub(super) only_reboot: bool,
+    /// Whether the installation fetches for itself.
+    pub(super) little: bool,
 }
 
 impl Nature {
@@ -90,6 +92,7 @@ impl Nature {
             withdrawn_after: None,
             old_code: true,
             only_reboot: false,
+            little: false,
         }
     }
 
@@ -114,6 +117,7 @@ impl Nature {
             withdrawn_after: dice.percent(25).then(|| dice.below(40)),
             old_code: dice.percent(50),
             only_reboot: dice.percent(12),
+            little: dice.percent(50),
         }
     }
 }

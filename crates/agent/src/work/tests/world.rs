@@ -336,7 +336,7 @@ impl World {
                     ..Chosen::default()
                 })
             }
-            Step::Resolve => Lesson::Resolved(Vec::new()),
+            Step::Resolve => Lesson::Resolved { moves: Vec::new(), little: self.nature.little },
             Step::Verify => {
                 assert!(self.leftover.is_empty(), "compared while a manager is at work");
                 let (old, new) = (inventory(&self.at_choice), inventory(&self.packages));

@@ -1,0 +1,325 @@
+//! What is asked of dpkg and apt: what is installed, what is pending, and what an order would mean.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{MutexGuard, PoisonError};
+use std::time::Duration;
+
+use vocab::listing::{Installed, Pending};
+use vocab::{BlockedBy, Line};
+
+use super::memory::{Look, Memory, Seen};
+use super::policy::{self, Releases};
+use super::{
+    Apt, Key, at_home, by_name, diagnose, is_sound, key, native, preview, read, simulation,
+    spelled, status, to_install,
+};
+use crate::backend::{Backend as _, BackendError, Choice, Transaction};
+use crate::command::{Answer, Command};
+
+/// How long dpkg and apt may take to answer a question. Lists of a slow machine take their time.
+const PATIENCE: Duration = Duration::from_secs(180);
+/// How many packages are asked about at once, so that their names stay below the kernel's limit for
+/// the arguments of a process.
+const NAMES_MAX: usize = 10_000;
+/// Of how many updates that apt keeps back it is asked whether they could come without the others.
+const BYSTANDERS_MAX: usize = 20;
+
+impl Apt {
+    pub(super) fn ask(&self, command: &Command) -> Result<Answer, BackendError> {
+        Ok(command.ask(PATIENCE)?)
+    }
+
+    /// What a question was answered with that ended well.
+    fn answer(&self, command: &Command, what: &'static str) -> Result<String, BackendError> {
+        let answer = self.ask(command)?;
+        if answer.exit == Some(0) {
+            return Ok(answer.stdout);
+        }
+        let said = format!("{}{}", answer.stdout, answer.stderr);
+        Err(BackendError::Failed { what, diagnosis: self.diagnose(answer.exit, &said) })
+    }
+
+    /// What is installed, without where it came from.
+    pub(super) fn listed(&self) -> Result<Vec<Installed>, BackendError> {
+        if let Some(packages) = status::read(&self.root)? {
+            return Ok(packages.into_iter().map(|package| package.installed).collect());
+        }
+        let query = self.root.inside("dpkg-query").args(["-W", read::FORMAT]);
+        let said = self.answer(&query, "dpkg-query")?;
+        let unreadable = |why| BackendError::Unreadable { what: "dpkg-query".to_owned(), why };
+        read::installed(&said).map_err(unreadable)
+    }
+
+    /// What dpkg says must be installed again.
+    pub(super) fn messed(&self) -> Vec<Choice> {
+        if let Ok(Some(packages)) = status::read(&self.root) {
+            return status::messed(&packages);
+        }
+        let format = "-f=${Package}\\t${Architecture}\\t${Version}\\t${db:Status-Eflag}\\n";
+        let ask = self.root.inside("dpkg-query").args(["-W", format]);
+        let said = self.answer(&ask, "dpkg-query").unwrap_or_default();
+        let messed = said.lines().filter_map(|line| {
+            let [name, arch, version, "reinstreq"] = line.split('\t').collect::<Vec<_>>()[..]
+            else {
+                return None;
+            };
+            let [name, arch, from, to] = [name, arch, version, version].map(str::to_owned);
+            Some(Choice { name, arch, from, to })
+        });
+        messed.collect()
+    }
+
+    /// What is remembered, if it is still true.
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        memory.wake(&self.root);
+        memory
+    }
+
+    /// Asks about those of these packages that nothing is known of, and forgets those that are gone.
+    fn look_at(&self, memory: &mut Memory, installed: &[Installed]) -> Result<(), BackendError> {
+        let there: BTreeSet<Key> = installed.iter().map(key).collect();
+        memory.packages.retain(|key, _| there.contains(key));
+        let new: Vec<&Installed> = installed
+            .iter()
+            .filter(|package| !memory.packages.contains_key(&key(package)))
+            .collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        let releases = match memory.releases.take() {
+            Some(releases) => releases,
+            None => self.releases()?,
+        };
+        for (package, known) in self.known(&new)? {
+            let update = known.pending(package, &releases);
+            let update = update.map(|update| Box::new((update, known.is_phased())));
+            let origin = known.origin(&package.version, &releases);
+            memory.packages.insert(key(package), Seen { origin, update });
+        }
+        for package in new {
+            memory.packages.entry(key(package)).or_default();
+        }
+        (memory.releases, memory.is_new) = (Some(releases), true);
+        Ok(())
+    }
+
+    /// What apt knows of these packages, each beside its own.
+    fn known<'a>(
+        &self,
+        installed: &[&'a Installed],
+    ) -> Result<Vec<(&'a Installed, policy::Known)>, BackendError> {
+        let mut by_name: BTreeMap<String, &Installed> = BTreeMap::new();
+        for package in installed {
+            by_name.insert(spelled(package), package);
+        }
+        let names: Vec<&String> = by_name.keys().collect();
+        let mut known = Vec::with_capacity(names.len());
+        for names in names.chunks(NAMES_MAX) {
+            let names = names.iter().map(|name| name.as_str());
+            let ask = self.root.inside("apt-cache").arg("policy").args(names);
+            for package in policy::read(&self.answer(&ask, "apt-cache policy")?) {
+                // It leaves the machine's own architecture unsaid.
+                let mine = [package.name.clone(), format!("{}:{}", package.name, native())];
+                if let Some(installed) = mine.iter().find_map(|name| by_name.get(name)) {
+                    known.push((*installed, package));
+                }
+            }
+        }
+        Ok(known)
+    }
+
+    fn releases(&self) -> Result<Releases, BackendError> {
+        let ask = self.root.inside("apt-cache").arg("policy");
+        Ok(Releases::read(&self.answer(&ask, "apt-cache policy")?))
+    }
+
+    /// Adds where packages came from, as far as apt knows. That it does not know, or does not answer, is
+    /// no reason to hide what is installed.
+    pub(super) fn add_origins(&self, installed: &mut [Installed]) {
+        let mut memory = self.memory();
+        let _ = self.look_at(&mut memory, installed);
+        for package in installed {
+            let seen = memory.packages.get(&key(package));
+            package.origin = seen.and_then(|seen| seen.origin.clone());
+        }
+    }
+
+    /// Everything that is pending, and what keeps it back.
+    pub(super) fn all_pending(
+        &self,
+        installed: &[Installed],
+    ) -> Result<Vec<Pending>, BackendError> {
+        let mut memory = self.memory();
+        let status = Look::at_status(&self.root);
+        if let Some((then, pending)) = &memory.pending
+            && *then == status
+        {
+            return Ok(pending.clone());
+        }
+        self.look_at(&mut memory, installed)?;
+        let mut found: Vec<(Pending, bool)> = Vec::new();
+        for package in installed {
+            let seen = memory.packages.get(&key(package));
+            let Some(update) = seen.and_then(|seen| seen.update.as_deref()) else { continue };
+            let (mut update, is_phased) = update.clone();
+            if package.held {
+                update.blocked_by = Some(BlockedBy::Held);
+            }
+            found.push((update, is_phased));
+        }
+        if found.iter().any(|(update, _)| update.blocked_by.is_none()) {
+            // While the database is damaged apt-get answers nothing here. `damage` tells of that, and
+            // what is pending is still worth knowing.
+            if let Ok(upgradable) = self.upgradable() {
+                keep_back(&mut found, &upgradable);
+                self.free_bystanders(&mut found);
+            }
+        }
+        let mut pending: Vec<Pending> = found.into_iter().map(|(update, _)| update).collect();
+        vocab::listing::sort(&mut pending);
+        // Only what was true all the while is remembered; the caller's list was read before.
+        let same = self.listed().is_ok_and(|now| now.iter().map(key).eq(installed.iter().map(key)));
+        if same && Look::at_status(&self.root) == status {
+            (memory.pending, memory.is_new) = (Some((status, pending.clone())), true);
+        }
+        Ok(pending)
+    }
+
+    /// The names of those that `apt-get upgrade` would update if it may also install what is new but
+    /// remove nothing: exactly what an order may do.
+    fn upgradable(&self) -> Result<BTreeSet<(String, String)>, BackendError> {
+        let ask = self.root.inside("apt-get");
+        let ask = ask.args(["-s", "-o", "Debug::NoLocking=1", "--with-new-pkgs", "upgrade"]);
+        let said = self.answer(&ask, "apt-get -s upgrade")?;
+        let changes = simulation(&said)?;
+        Ok(changes.into_iter().map(|change| (change.name, at_home(&change.arch))).collect())
+    }
+
+    /// `apt-get upgrade` also keeps back what only another update, itself kept back, does not get on with. Whoever
+    /// could come alone, and together with all who come, is not kept back.
+    fn free_bystanders(&self, found: &mut [(Pending, bool)]) {
+        let comes = |update: &Pending| update.blocked_by.is_none();
+        let mut all: Vec<Choice> =
+            found.iter().map(|(update, _)| update).filter(|u| comes(u)).map(choice).collect();
+        let kept = found.iter_mut().map(|(update, _)| update);
+        let kept = kept.filter(|update| update.blocked_by == Some(BlockedBy::KeptBack));
+        for update in kept.take(BYSTANDERS_MAX) {
+            all.push(choice(update));
+            let answer = self.ask(&self.simulated(&["-s"]).args(to_install(&all)));
+            if answer.is_ok_and(|answer| answer.exit == Some(0)) {
+                update.blocked_by = None;
+            } else {
+                all.pop();
+            }
+        }
+    }
+
+    /// What is offered for the packages of an order that names them: one question answers what apt would take, and what
+    /// that would mean. Nothing if it would not tell all: where only what mends flaws is asked for, where one is
+    /// held or has no update, where something is handed out in phases, and where it cannot be done.
+    pub(super) fn foresee(
+        &self,
+        installed: &[Installed],
+        names: &BTreeSet<&str>,
+        security: bool,
+    ) -> Result<Option<Vec<Pending>>, BackendError> {
+        let named = installed.iter().filter(|package| names.contains(package.name.as_str()));
+        let named: Vec<&Installed> = named.collect();
+        let mut memory = self.memory();
+        let plain = !security && !named.iter().any(|package| package.held);
+        if named.is_empty() || !plain || memory.has_phases(&self.root) {
+            return Ok(None);
+        }
+        let status = Look::at_status(&self.root);
+        let mut chosen: Vec<Choice> = named.iter().map(|package| stays(package)).collect();
+        if !chosen.iter().all(is_sound) {
+            return Ok(None);
+        }
+        let answer = self.ask(&self.previewed().args(by_name(&chosen)))?;
+        let Some(transaction) = transaction(&answer, installed) else { return Ok(None) };
+        for choice in &mut chosen {
+            let is_it = |change: &&crate::backend::Change| {
+                change.name == choice.name && at_home(&change.arch) == at_home(&choice.arch)
+            };
+            let to = transaction.changes.iter().find(is_it).and_then(|change| change.to.clone());
+            let Some(to) = to else { return Ok(None) };
+            choice.to = to;
+        }
+        let offered = chosen.iter().map(|c| Pending::new(&c.name, &c.arch, &c.from, &c.to));
+        let offered = offered.collect();
+        chosen.sort();
+        memory.foreseen = Some((status, chosen, transaction));
+        Ok(Some(offered))
+    }
+
+    /// What these choices would mean.
+    pub(super) fn transaction(&self, chosen: &[Choice]) -> Result<Transaction, BackendError> {
+        let installed = self.listed()?;
+        let there: BTreeSet<Key> = installed.iter().map(key).collect();
+        for choice in chosen {
+            let key = (choice.name.clone(), choice.arch.clone(), choice.from.clone());
+            if !is_sound(choice) || !there.contains(&key) {
+                let (name, from) = (&choice.name, &choice.from);
+                let words = format!("{name} is not installed at version {from}");
+                return Err(BackendError::Conflict(Line::made_of(&words)));
+            }
+        }
+        if let Some((status, foreseen, transaction)) = self.memory().foreseen.take()
+            && foreseen == chosen
+            && status == Look::at_status(&self.root)
+        {
+            return Ok(transaction);
+        }
+        let answer = self.ask(&self.previewed().args(to_install(chosen)))?;
+        if let Some(transaction) = transaction(&answer, &installed) {
+            return Ok(transaction);
+        }
+        // In the plain words of a simulation, which also counts if the sizes cannot be told.
+        let answer = self.ask(&self.simulated(&["-s"]).args(to_install(chosen)))?;
+        if answer.exit != Some(0) {
+            let said = format!("{}{}", answer.stdout, answer.stderr);
+            return Err(BackendError::Conflict(diagnose::conflict(&said)));
+        }
+        Ok(Transaction { changes: simulation(&answer.stdout)?, ..Transaction::default() })
+    }
+
+    fn previewed(&self) -> Command {
+        self.simulated(&["--print-uris", "-V"])
+    }
+}
+
+fn transaction(answer: &Answer, installed: &[Installed]) -> Option<Transaction> {
+    let is_all = |name: &str| installed.iter().any(|p| p.name == name && p.arch == "all");
+    (answer.exit == Some(0)).then(|| preview::read(&answer.stdout, native(), is_all).ok())?
+}
+
+/// What apt-get would not update although it would take it is kept back, by it or by a phase.
+fn keep_back(found: &mut [(Pending, bool)], upgradable: &BTreeSet<(String, String)>) {
+    for (update, is_phased) in found {
+        let may = upgradable.contains(&(update.name.clone(), at_home(&update.arch)));
+        if update.blocked_by.is_none() && !may {
+            let phased = is_phased.then_some(BlockedBy::Phased);
+            update.blocked_by = phased.or(Some(BlockedBy::KeptBack));
+        }
+    }
+}
+
+fn choice(update: &Pending) -> Choice {
+    Choice {
+        name: update.name.clone(),
+        arch: update.arch.clone(),
+        from: update.installed.clone(),
+        to: update.candidate.clone(),
+    }
+}
+
+/// An installed package as it is.
+fn stays(package: &Installed) -> Choice {
+    Choice {
+        name: package.name.clone(),
+        arch: package.arch.clone(),
+        from: package.version.clone(),
+        to: package.version.clone(),
+    }
+}

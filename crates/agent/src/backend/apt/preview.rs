@@ -1,0 +1,150 @@
+//! What `apt-get --print-uris -V install …` says: what would change, how much would be fetched, and how much more
+//! would be used. One question for all of it; `apt-get -s` says nothing of sizes.
+
+use std::collections::BTreeMap;
+
+use super::read::{bytes_to_fetch, disk_bytes};
+use crate::backend::{Change, Transaction};
+
+/// The lists in the answer that tell of a change, by the ends of their headings.
+const LISTS: [(&str, Kind); 4] = [
+    ("will be REMOVED:", Kind::Removed),
+    ("NEW packages will be installed:", Kind::New),
+    ("will be upgraded:", Kind::Moved),
+    ("will be DOWNGRADED:", Kind::Moved),
+];
+
+#[derive(Clone, Copy)]
+enum Kind {
+    New,
+    Moved,
+    Removed,
+}
+
+/// Reads the answer of an apt-get that ended well. What it lists must add up to what it counts. `native` is the architecture
+/// that apt-get leaves unsaid, and `is_all` says which installed packages are of none.
+pub(super) fn read(
+    said: &str,
+    native: &str,
+    is_all: impl Fn(&str) -> bool,
+) -> Result<Transaction, String> {
+    let archs = architectures(said);
+    let mut changes = Vec::new();
+    let mut list = None;
+    for line in said.lines() {
+        let Some(item) = line.strip_prefix("   ") else {
+            list = LISTS.iter().find(|(end, _)| line.ends_with(end)).map(|(_, kind)| *kind);
+            continue;
+        };
+        let Some(kind) = list else { continue };
+        let change = change(item, kind, native).ok_or_else(|| format!("the line {line:?}"))?;
+        changes.push(at_home(change, &archs, native, &is_all));
+    }
+    match counted(said) {
+        Some(count) if count == changes.len() => {}
+        count => return Err(format!("{} changes are listed, {count:?} counted", changes.len())),
+    }
+    let (download_bytes, disk_bytes) = (Some(bytes_to_fetch(said)), disk_bytes(said));
+    Ok(Transaction { changes, download_bytes, disk_bytes })
+}
+
+/// `NAME (NEW)`, `NAME (OLD => NEW)` or `NAME (OLD)`; names of another architecture end in `:ARCH`.
+fn change(item: &str, kind: Kind, native: &str) -> Option<Change> {
+    let (full, versions) = item.strip_suffix(')')?.split_once(" (")?;
+    let full = full.trim_end_matches('*');
+    let (name, home) = full.split_once(':').unwrap_or((full, native));
+    let (from, to) = match kind {
+        Kind::New => (None, Some(versions)),
+        Kind::Removed => (Some(versions), None),
+        Kind::Moved => versions.split_once(" => ").map(|(from, to)| (Some(from), Some(to)))?,
+    };
+    let [from, to] = [from, to].map(|version| version.map(str::to_owned));
+    Some(Change { name: name.to_owned(), arch: home.to_owned(), from, to })
+}
+
+/// apt-get counts what is of no architecture to the machine's own. The file that would be fetched says what it
+/// is; if it lies here already, it is taken to be what it was.
+fn at_home(
+    change: Change,
+    archs: &BTreeMap<(String, String), String>,
+    native: &str,
+    is_all: &impl Fn(&str) -> bool,
+) -> Change {
+    let key = (change.name.clone(), change.to.clone().unwrap_or_default());
+    let of_none = match archs.get(&key) {
+        Some(arch) => arch == "all",
+        None => change.from.is_some() && change.arch == native && is_all(&change.name),
+    };
+    if of_none { Change { arch: "all".to_owned(), ..change } } else { change }
+}
+
+/// The architectures of what would be fetched, by name and version: `'URI' NAME_VERSION_ARCH.deb BYTES HASH`.
+fn architectures(said: &str) -> BTreeMap<(String, String), String> {
+    let file = |line: &str| {
+        let (_, rest) = line.strip_prefix('\'')?.split_once("' ")?;
+        let (stem, arch) = rest.split(' ').next()?.strip_suffix(".deb")?.rsplit_once('_')?;
+        let (name, version) = stem.split_once('_')?;
+        Some(((name.to_owned(), version.replace("%3a", ":")), arch.to_owned()))
+    };
+    said.lines().filter_map(file).collect()
+}
+
+/// `2 upgraded, 1 newly installed, 1 downgraded, 0 to remove and 3 not upgraded.`
+fn counted(said: &str) -> Option<usize> {
+    let line = said.lines().find(|line| line.ends_with(" not upgraded."))?;
+    let (counts, _) = line.rsplit_once(" and ")?;
+    counts.split(", ").map(|part| part.split(' ').next()?.parse::<usize>().ok()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAID: &str = "Reading package lists...\n\
+        The following additional packages will be installed:\n   newdep (1:7)\n\
+        The following packages will be REMOVED:\n   victim (1.0)\n   purged* (2)\n\
+        The following NEW packages will be installed:\n   newdep (1:7)\n\
+        The following packages will be upgraded:\n   grows (1 => 2)\n   libc6:i386 (2.36-9 => 2.36-10)\n\
+        The following packages will be DOWNGRADED:\n   back (3 => 2)\n\
+        2 upgraded, 1 newly installed, 1 downgraded, 2 to remove and 4 not upgraded.\n\
+        Need to get 41.3 kB of archives.\n\
+        After this operation, 1234 kB of additional disk space will be used.\n\
+        'copy:/repo/a_1.deb' grows_2_amd64.deb 20672 MD5Sum:091f\n\
+        'http://x/b%20c_1.deb' newdep_1%3a7_all.deb 20628 SHA256:00\n";
+
+    #[test]
+    fn one_answer_tells_what_changes_and_how_many_bytes() {
+        let transaction = read(SAID, "amd64", |name| name == "back").unwrap();
+        let version = |v: &Option<String>| v.clone().unwrap_or_else(|| "-".to_owned());
+        let shown: Vec<String> = transaction
+            .changes
+            .iter()
+            .map(|c| format!("{}:{} {} > {}", c.name, c.arch, version(&c.from), version(&c.to)))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                "victim:amd64 1.0 > -",
+                "purged:amd64 2 > -",
+                "newdep:all - > 1:7",
+                "grows:amd64 1 > 2",
+                "libc6:i386 2.36-9 > 2.36-10",
+                "back:all 3 > 2",
+            ]
+        );
+        assert_eq!(transaction.download_bytes, Some(41_300));
+        assert_eq!(transaction.disk_bytes, Some(1_234_000));
+    }
+
+    #[test]
+    fn an_answer_that_does_not_add_up_is_not_believed() {
+        let less = SAID.replace("   grows (1 => 2)\n", "");
+        assert_eq!(
+            read(&less, "amd64", |_| false).unwrap_err(),
+            "5 changes are listed, Some(6) counted"
+        );
+        assert!(read("Reading package lists...\n", "amd64", |_| false).is_err());
+        let nothing = "0 upgraded, 0 newly installed, 0 to remove and 0 not upgraded.\n";
+        assert_eq!(read(nothing, "amd64", |_| false).unwrap().changes, []);
+    }
+}

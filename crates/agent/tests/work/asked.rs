@@ -1,0 +1,83 @@
+//! How often dpkg and apt are asked: a question costs as much as a tenth of a small order.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use lab::apt::{Deb, Pocket, Repo, Server};
+use wire::agent::{Outcome, Work};
+
+use crate::apt::{carry_out, moves, scanned};
+use crate::toy::install;
+
+/// Has the host write down whoever is called, from now on.
+pub(crate) fn listen(server: &Server) {
+    for program in ["apt-get", "apt-cache", "dpkg", "dpkg-query", "apt-mark", "apt-config"] {
+        let path = format!("/usr/local/sbin/{program}");
+        let script =
+            format!("#!/bin/sh\necho {program} \"$@\" >> /asked\nexec /usr/bin/{program} \"$@\"\n");
+        server.root.write(&path, &script);
+        fs::set_permissions(server.root.path(&path), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+}
+
+/// Who was called since, by the word that says what for.
+pub(crate) fn heard(server: &Server) -> Vec<String> {
+    let path = server.root.path("/asked");
+    let said = fs::read_to_string(&path).unwrap_or_default();
+    let _ = fs::remove_file(path);
+    let verbs = ["--print-uris", "-s", "--download-only", "update", "install", "policy"];
+    let short = |line: &str| {
+        let mut words = line.split(' ');
+        let program = words.next().unwrap();
+        let words: Vec<&str> = words.collect();
+        let verb = verbs.iter().find(|verb| words.contains(verb)).unwrap_or(&"?");
+        format!("{program} {verb}")
+    };
+    said.lines().map(short).collect()
+}
+
+fn repo() -> Option<Repo> {
+    Repo::with(&[
+        (Pocket::Stable, Deb::new("hello", "1")),
+        (Pocket::Stable, Deb::new("other", "1")),
+        (Pocket::Security, Deb::new("hello", "2")),
+        (Pocket::Updates, Deb::new("other", "2")),
+    ])
+}
+
+#[test]
+fn an_order_that_names_its_packages_costs_one_question_beside_the_update_and_the_installation() {
+    let Some(repo) = repo() else { return };
+    let Some(server) = Server::having(&repo, &["hello", "other"]) else { return };
+    listen(&server);
+    let result = carry_out(&server, Work::Install(install(&["hello"])));
+    assert_eq!(result.outcome, Outcome::Succeeded, "{result:?}");
+    assert_eq!(moves(&result), ["hello 1 > 2"]);
+    let heard = heard(&server);
+    // The look that follows an order may have begun.
+    assert_eq!(heard[..3], ["apt-get update", "apt-get --print-uris", "apt-get install"]);
+    let looks = ["apt-cache policy", "apt-get -s"];
+    assert!(heard[3..].iter().all(|call| looks.contains(&call.as_str())), "{heard:?}");
+}
+
+#[test]
+fn a_scan_asks_nothing_again_while_nothing_has_changed() {
+    let Some(repo) = repo() else { return };
+    let Some(server) = Server::having(&repo, &["hello", "other"]) else { return };
+    listen(&server);
+    let [first, second] = scanned(&server, 1, || heard(&server));
+    let looks = ["apt-get update", "apt-cache policy", "apt-cache policy", "apt-get -s"];
+    assert_eq!(first.1, looks);
+    assert_eq!(second.1, ["apt-get update"]);
+    assert_eq!(first.0, second.0);
+    // Nor does another life of the agent, until something changes.
+    let [third, fourth] = scanned(&server, 3, || {
+        let heard = heard(&server);
+        server.hold("hello");
+        heard
+    });
+    assert_eq!(third.1, ["apt-get update"]);
+    assert_eq!(first.0, third.0);
+    assert_eq!(fourth.1, ["apt-get update", "apt-get -s"], "a hold is in dpkg's own file");
+    assert_ne!(third.0.pending, fourth.0.pending);
+}

@@ -1,0 +1,123 @@
+//! Disks without room: before an order, in the middle of it, and under the agent's own feet.
+
+use std::fs;
+use std::io::Write as _;
+
+use lab::apt::{Deb, Pocket, Repo, Server, native_arch};
+use vocab::FailureCode;
+use wire::agent::{OrderResult, Outcome, Work};
+
+use crate::apt::{carry_out, moves, result_of, worker};
+use crate::asked::{heard, listen};
+use crate::toy::{install, order};
+
+const MIB: u64 = 1024 * 1024;
+const STATE: &str = "/var/lib/fleetmend";
+
+fn why(result: &OrderResult) -> String {
+    let message = result.message.as_ref().map(ToString::to_string).unwrap_or_default();
+    assert_eq!(result.failure_code, Some(FailureCode::DiskFull), "{result:?}");
+    message
+}
+
+/// Fills the disk that a file lies on.
+fn fill(server: &Server, path: &str) {
+    let mut file = fs::File::create(server.root.path(path)).unwrap();
+    while file.write_all(&[b'x'; 512]).is_ok() {}
+}
+
+#[test]
+fn a_host_without_room_is_refused_before_its_package_manager_starts() {
+    let kernel = format!("linux-image-6.1.0-99-{}", native_arch());
+    let repo = Repo::with(&[
+        (Pocket::Stable, Deb::new("huge", "1")),
+        (Pocket::Updates, Deb::new("huge", "2").installed_kilobytes(4_000_000_000)),
+        (Pocket::Stable, Deb::new("small", "1")),
+        (Pocket::Updates, Deb::new("small", "2")),
+        (Pocket::Stable, Deb::new(&kernel, "1")),
+        (Pocket::Updates, Deb::new(&kernel, "2")),
+    ]);
+    let Some(repo) = repo else { return };
+    for (package, disk, names) in [
+        ("huge", None, "/ has "),
+        ("small", Some("/var/cache"), "/var/cache has "),
+        (kernel.as_str(), Some("/boot"), "/boot has "),
+    ] {
+        let Some(mut server) = Server::having(&repo, &["huge", "small", &kernel]) else { return };
+        if let Some(disk) = disk {
+            server.root.small_disk(disk, 8 * MIB);
+            fs::create_dir_all(server.root.path("/var/cache/apt/archives/partial")).unwrap();
+        }
+        listen(&server);
+        let before = server.packages();
+        let result = carry_out(&server, Work::Install(install(&[package])));
+        assert!(why(&result).starts_with(names), "{result:?}");
+        assert_eq!(server.packages(), before);
+        let heard = heard(&server);
+        let started =
+            heard.iter().any(|call| call == "apt-get install" || call.contains("download"));
+        assert!(!started, "{heard:?}");
+    }
+}
+
+#[test]
+fn a_disk_that_fills_in_the_middle_is_told_and_nothing_is_left_half_done_in_silence() {
+    let big = vec![b'x'; 3 * MIB as usize];
+    let repo = Repo::with(&[
+        (Pocket::Stable, Deb::new("big", "1")),
+        (Pocket::Updates, Deb::new("big", "2").file("/opt/big/data", &big)),
+    ]);
+    let Some(repo) = repo else { return };
+    let Some(mut server) = Server::having(&repo, &["big"]) else { return };
+    server.root.small_disk("/opt/big", MIB);
+    let before = server.packages();
+    let result = carry_out(&server, Work::Install(install(&["big"])));
+    assert!(why(&result).contains("No space left on device"), "{result:?}");
+    assert_eq!(moves(&result), [""; 0]);
+    assert_eq!(server.packages(), before);
+    assert_eq!(server.root.run("dpkg", &["--audit"]).text, "");
+}
+
+#[test]
+fn an_order_that_cannot_be_written_down_is_answered_and_the_next_one_is_carried_out() {
+    let repo = Repo::with(&[
+        (Pocket::Stable, Deb::new("hello", "1")),
+        (Pocket::Updates, Deb::new("hello", "2")),
+    ]);
+    let Some(repo) = repo else { return };
+    let Some(mut server) = Server::having(&repo, &["hello"]) else { return };
+    server.root.small_disk(STATE, 2 * MIB);
+    let worker = worker(server.root.dir());
+    fill(&server, &format!("{STATE}/filler"));
+    let orders = [1, 2].map(|number| order(number, Work::Install(install(&["hello"]))));
+    worker.0.take(orders[0].clone());
+    let result = result_of(&worker, orders[0].id);
+    assert!(why(&result).starts_with("the order could not be written down"), "{result:?}");
+    worker.0.acknowledge(&[orders[0].id]);
+    assert_eq!(worker.0.report().results, []);
+
+    fs::remove_file(server.root.path(STATE).join("filler")).unwrap();
+    worker.0.take(orders[0].clone());
+    assert_eq!(result_of(&worker, orders[0].id), result, "what was answered stays so");
+    worker.0.take(orders[1].clone());
+    let result = result_of(&worker, orders[1].id);
+    assert_eq!(result.outcome, Outcome::Succeeded, "{result:?}");
+    assert_eq!(moves(&result), ["hello 1 > 2"]);
+}
+
+#[test]
+fn an_update_that_fills_the_agents_own_disk_is_still_reported_as_it_went() {
+    let fills = format!("yes > {STATE}/filler || true");
+    let repo = Repo::with(&[
+        (Pocket::Stable, Deb::new("greedy", "1")),
+        (Pocket::Updates, Deb::new("greedy", "2").counts_runs().script(&fills)),
+    ]);
+    let Some(repo) = repo else { return };
+    let Some(mut server) = Server::having(&repo, &["greedy"]) else { return };
+    server.root.small_disk(STATE, 3 * MIB);
+    let result = carry_out(&server, Work::Install(install(&["greedy"])));
+    assert_eq!(result.outcome, Outcome::Succeeded, "{result:?}");
+    assert_eq!(moves(&result), ["greedy 1 > 2"]);
+    assert_eq!(server.version("greedy").as_deref(), Some("2"));
+    assert_eq!(server.runs("greedy"), ["2"]);
+}
