@@ -7,8 +7,11 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 use server::clock::Clock;
-use server::service::feeds::{self, Import, Imported, Step};
-use store::Db;
+use server::fetch::Limits;
+use server::service::feeds::follow::{self, Follow, Updated};
+use server::service::feeds::{self, Desk, Import, Imported, Step, bundle};
+use store::feed_sources::{self, Source};
+use store::{Db, Topic};
 
 use crate::settings::{self, Durability, File};
 
@@ -24,6 +27,23 @@ enum Command {
     /// Take feeds in: advisories in OSV's form, Alpine's secdb, Debian's tracker, KEV, EPSS
     #[command(after_help = IMPORT_EXAMPLES)]
     Import(ImportArgs),
+    /// Fetch the feeds that were imported from an address, if their publishers have other copies
+    #[command(after_help = "\
+Examples:
+  fleetmend feeds update --data-dir D
+  fleetmend feeds update --data-dir D Debian kev
+
+A service that runs does so by itself. A feed that cannot be had stays as it was.")]
+    Update(Named),
+    /// Fetch a feed no more; what was imported of it stays
+    #[command(after_help = "Example:\n  fleetmend feeds forget --data-dir D Debian")]
+    Forget(Named),
+    /// Write everything that is known of feeds into one file, for an installation that reaches nobody
+    #[command(after_help = "\
+Example:
+  fleetmend feeds export --data-dir D feeds.zst
+  fleetmend feeds import --data-dir D feeds.zst      (there)")]
+    Export(ExportArgs),
     /// Show every feed with its age and size, and why the last import failed
     #[command(after_help = "Example:\n  fleetmend feeds status --data-dir /var/lib/fleetmend")]
     Status(Installation),
@@ -34,8 +54,14 @@ Examples:
   fleetmend feeds import --data-dir D Debian.zip AlmaLinux.zip
   fleetmend feeds import --data-dir D known_exploited_vulnerabilities.json epss_scores.csv.gz
   fleetmend feeds import --data-dir D --release bookworm=12 tracker-list
+  fleetmend feeds import --data-dir D https://feeds.example.org/osv/Debian/all.zip
+  fleetmend feeds import --data-dir D feeds.zst
 
-A feed that is broken, cut off or empty changes nothing. An older copy of a feed removes nothing.";
+A feed that is broken, cut off or empty changes nothing. An older copy of a feed removes nothing. A feed that was imported
+from an address is fetched again by `feeds update` and by the service itself.";
+
+/// The longest time between two fetches: a feed that is older is of little use.
+const EVERY_HOURS_MAX: i64 = 24 * 7;
 
 /// Which installation.
 #[derive(Args)]
@@ -53,15 +79,44 @@ struct Installation {
 
 #[derive(Args)]
 struct ImportArgs {
-    /// Files or directories
-    #[arg(required = true, value_name = "FILE")]
-    files: Vec<PathBuf>,
+    /// Files, directories, addresses (https://…), or bundles that `feeds export` has made
+    #[arg(required = true, value_name = "FILE|URL")]
+    feeds: Vec<String>,
+    /// What to call a feed that comes from an address [default: after the address]
+    #[arg(long)]
+    name: Option<String>,
+    /// How often a feed that comes from an address is fetched from now on
+    #[arg(long, value_name = "HOURS", default_value_t = follow::EVERY.as_hours(),
+        value_parser = clap::value_parser!(i64).range(1..=EVERY_HOURS_MAX))]
+    every_hours: i64,
+    /// Do not fetch it again
+    #[arg(long, conflicts_with = "every_hours")]
+    once: bool,
     /// What they hold, if their beginning does not tell
     #[arg(long, value_enum)]
     kind: Option<Kind>,
     /// The release for which Debian's list is read: its name and its number
     #[arg(long, value_name = "NAME=NUMBER", value_parser = release)]
     release: Option<(String, String)>,
+    #[command(flatten)]
+    installation: Installation,
+}
+
+/// Feeds by their names.
+#[derive(Args)]
+struct Named {
+    /// Which feeds
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    #[command(flatten)]
+    installation: Installation,
+}
+
+#[derive(Args)]
+struct ExportArgs {
+    /// The file to write
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
     #[command(flatten)]
     installation: Installation,
 }
@@ -101,6 +156,9 @@ impl Feeds {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         match self.command {
             Command::Import(import) => import.run().await,
+            Command::Update(named) => named.update().await,
+            Command::Forget(named) => named.forget().await,
+            Command::Export(export) => export.run().await,
             Command::Status(installation) => status(&installation).await,
         }
     }
@@ -108,8 +166,46 @@ impl Feeds {
 
 impl ImportArgs {
     async fn run(self) -> anyhow::Result<()> {
+        if self.name.is_some() && self.feeds.len() > 1 {
+            bail!("--name is for one feed");
+        }
+        let kind = self.kind()?;
         let db = self.installation.open().await?;
-        let kind = match (self.kind, self.release) {
+        let mut failed = 0;
+        for feed in &self.feeds {
+            let bar = Bar::new(feed);
+            let now = Clock::system().now();
+            let progress = move |step| bar.show(step);
+            let done = match feed.starts_with("https://") || feed.starts_with("http://") {
+                true => {
+                    let wanted = Follow {
+                        url: feed.clone(),
+                        name: self.name.clone(),
+                        kind: kind.clone(),
+                        every: (!self.once)
+                            .then(|| jiff::SignedDuration::from_hours(self.every_hours)),
+                    };
+                    follow::import_url(&db, wanted, Limits::default(), now, progress).await
+                }
+                false => {
+                    let import = Import { path: feed.into(), kind: kind.clone(), as_of: None };
+                    feeds::import(&db, import, now, progress).await
+                }
+            };
+            match done.with_context(|| format!("{feed} was not imported")) {
+                Ok(imported) => tell(&imported, self.installation.json)?,
+                Err(error) => {
+                    failed += 1;
+                    writeln!(std::io::stderr(), "fleetmend: {error:#}")?;
+                }
+            }
+        }
+        db.close().await;
+        all_done(failed, "imported")
+    }
+
+    fn kind(&self) -> anyhow::Result<Option<feed::Kind>> {
+        Ok(match (self.kind, self.release.clone()) {
             (None, None) => None,
             (None, Some((codename, version))) => {
                 Some(feed::Kind::DebianTracker { codename, version })
@@ -121,17 +217,42 @@ impl ImportArgs {
             (Some(_), Some(_)) => {
                 bail!("--release is for Debian's list, which has no other --kind")
             }
-        };
+        })
+    }
+}
+
+fn all_done(failed: u32, what: &str) -> anyhow::Result<()> {
+    match failed {
+        0 => Ok(()),
+        1 => bail!("one feed was not {what}, and nothing of it was applied"),
+        _ => bail!("{failed} feeds were not {what}, and nothing of them was applied"),
+    }
+}
+
+impl Named {
+    async fn update(self) -> anyhow::Result<()> {
+        let db = self.installation.open().await?;
+        let mut sources = feed_sources::list(&mut *db.read().await?).await?;
+        for name in &self.names {
+            if !sources.iter().any(|source| source.name == *name) {
+                bail!("no feed `{name}` is fetched from an address: see `fleetmend feeds status`");
+            }
+        }
+        sources.retain(|source| self.names.is_empty() || self.names.contains(&source.name));
+        if sources.is_empty() && !self.installation.json {
+            crate::say(
+                "No feed was imported from an address yet: see `fleetmend feeds import --help`.",
+            )?;
+        }
         let mut failed = 0;
-        for path in self.files {
-            let shown = path.display().to_string();
-            let import = Import { path, kind: kind.clone(), as_of: None };
-            let bar = Bar::new(&shown);
-            let done =
-                feeds::import(&db, import, Clock::system().now(), move |step| bar.show(step));
-            let done = done.await.with_context(|| format!("{shown} was not imported"));
-            match done {
-                Ok(imported) => tell(&imported, self.installation.json)?,
+        for source in sources {
+            let done = self.update_one(&db, &source).await;
+            match done.with_context(|| format!("{} was not updated", source.name)) {
+                Ok(Updated::Imported(imported)) => tell(&imported, self.installation.json)?,
+                Ok(Updated::Unchanged { name }) if self.installation.json => {
+                    crate::say(&json!({"name": name, "changed": 0}).to_string())?;
+                }
+                Ok(Updated::Unchanged { name }) => crate::say(&format!("{name}: unchanged"))?,
                 Err(error) => {
                     failed += 1;
                     writeln!(std::io::stderr(), "fleetmend: {error:#}")?;
@@ -139,10 +260,51 @@ impl ImportArgs {
             }
         }
         db.close().await;
-        match failed {
-            0 => Ok(()),
-            1 => bail!("one feed was not imported, and nothing of it was applied"),
-            _ => bail!("{failed} feeds were not imported, and nothing of them was applied"),
+        all_done(failed, "updated")
+    }
+
+    async fn update_one(&self, db: &Db, source: &Source) -> Result<Updated, feeds::ImportError> {
+        let bar = Bar::new(&source.name);
+        let now = Clock::system().now();
+        let progress = move |step| bar.show(step);
+        follow::update(&Desk::new(db), source, Limits::default(), now, progress).await
+    }
+
+    async fn forget(self) -> anyhow::Result<()> {
+        if self.names.is_empty() {
+            bail!("say which feed: see `fleetmend feeds status`");
+        }
+        let db = self.installation.open().await?;
+        for name in &self.names {
+            let mut tx = db.begin().await?;
+            let known = feed_sources::forget(&mut tx, name).await?;
+            tx.ring(Topic::Feeds);
+            tx.commit().await?;
+            if !known {
+                bail!("no feed `{name}` is fetched from an address: see `fleetmend feeds status`");
+            }
+            if !self.installation.json {
+                crate::say(&format!("{name} is fetched no more; what was imported of it stays"))?;
+            }
+        }
+        db.close().await;
+        Ok(())
+    }
+}
+
+impl ExportArgs {
+    async fn run(self) -> anyhow::Result<()> {
+        let db = self.installation.open().await?;
+        let exported = bundle::export(&db, &self.file, Clock::system().now()).await?;
+        db.close().await;
+        let bundle::Exported { feeds, records, size_bytes } = exported;
+        let file = self.file.display();
+        match self.installation.json {
+            true => crate::say(
+                &json!({"file": file.to_string(), "feeds": feeds, "records": records, "size_bytes": size_bytes})
+                    .to_string(),
+            ),
+            false => crate::say(&format!("{file}: {records} records of {feeds} feeds, {}", size(size_bytes))),
         }
     }
 }
@@ -160,38 +322,107 @@ fn tell(imported: &Imported, as_json: bool) -> anyhow::Result<()> {
 
 async fn status(installation: &Installation) -> anyhow::Result<()> {
     let db = installation.open().await?;
-    let all = store::feeds::list(&mut *db.read().await?).await?;
+    let mut reader = db.read().await?;
+    let all = store::feeds::list(&mut reader).await?;
+    let sources = feed_sources::list(&mut reader).await?;
+    drop(reader);
     db.close().await;
+    let now = Clock::system().now();
+    let rows: Vec<Row> = all
+        .into_iter()
+        .map(|feed| {
+            let source = sources.iter().find(|source| source.name == feed.name).cloned();
+            let since = feed.as_of.or(feed.imported_at);
+            let age_seconds = since.map(|time| now.duration_since(time).as_secs().max(0));
+            Row { feed, source, age_seconds }
+        })
+        .collect();
     if installation.json {
-        let feeds: Vec<_> = all
-            .iter()
-            .map(|feed| {
-                json!({"name": feed.name, "kind": feed.kind, "source": feed.source,
-                    "records": feed.records, "size_bytes": feed.size_bytes,
-                    "as_of": feed.as_of.map(|time| time.to_string()),
-                    "imported_at": feed.imported_at.map(|time| time.to_string()),
-                    "last_error": feed.last_error})
-            })
-            .collect();
+        let feeds: Vec<_> = rows.iter().map(Row::json).collect();
         return crate::say(&json!({"feeds": feeds}).to_string());
     }
-    if all.is_empty() {
+    if rows.is_empty() {
         return crate::say(
             "No feed was imported yet: CVEs cannot be matched. See `fleetmend feeds import --help`.",
         );
     }
-    for feed in all {
-        let when = match feed.imported_at {
-            Some(at) => format!("imported {at:.0}, {} records", feed.records),
-            None => "never imported".to_owned(),
+    table(&rows)
+}
+
+/// A feed as it is shown.
+struct Row {
+    feed: store::feeds::Feed,
+    source: Option<Source>,
+    age_seconds: Option<i64>,
+}
+
+impl Row {
+    /// As `GET /v1/feeds` has it.
+    fn json(&self) -> serde_json::Value {
+        let Row { feed, source, age_seconds } = self;
+        let time = |time: Option<jiff::Timestamp>| time.map(|time| time.to_string());
+        json!({"name": feed.name, "kind": feed.kind, "source": feed.source,
+            "records": feed.records, "size_bytes": feed.size_bytes,
+            "as_of": time(feed.as_of), "imported_at": time(feed.imported_at),
+            "checked_at": time(feed.checked_at), "age_seconds": age_seconds,
+            "next_update_at": time(source.as_ref().map(|source| source.next_at)),
+            "failures": source.as_ref().map_or(0, |source| source.failures),
+            "last_error": feed.last_error})
+    }
+
+    fn cells(&self) -> [String; 6] {
+        let Row { feed, source, age_seconds } = self;
+        let next = match source {
+            Some(source) => format!("{:.0}", source.next_at),
+            None => "by hand".to_owned(),
         };
-        let as_of = feed.as_of.map(|at| format!(", as of {at:.0}")).unwrap_or_default();
-        crate::say(&format!("{} ({}): {when}{as_of}", feed.name, feed.kind))?;
-        if let Some(error) = feed.last_error {
-            crate::say(&format!("  the last import failed at {:.0}: {error}", feed.tried_at))?;
+        let (records, bytes, age) = match feed.imported_at {
+            Some(_) => (feed.records.to_string(), size(feed.size_bytes), age_seconds.map(age)),
+            None => (String::new(), String::new(), None),
+        };
+        let age = age.unwrap_or_else(|| "never imported".to_owned());
+        [feed.name.clone(), feed.kind.clone(), records, bytes, age, next]
+    }
+}
+
+fn table(rows: &[Row]) -> anyhow::Result<()> {
+    let head = ["FEED", "KIND", "RECORDS", "SIZE", "AGE", "NEXT UPDATE"].map(str::to_owned);
+    let cells: Vec<[String; 6]> = rows.iter().map(Row::cells).collect();
+    let wide = |column: usize| {
+        let all = cells.iter().chain([&head]);
+        all.map(|row| row[column].chars().count()).max().unwrap_or(0)
+    };
+    let wide: [usize; 6] = std::array::from_fn(wide);
+    let line = |row: &[String; 6]| {
+        let padded = row.iter().zip(wide).map(|(cell, wide)| format!("{cell:<wide$}"));
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    crate::say(&line(&head))?;
+    for (row, cells) in rows.iter().zip(&cells) {
+        crate::say(&line(cells))?;
+        if let Some(error) = &row.feed.last_error {
+            crate::say(&format!("  failed at {:.0}: {error}", row.feed.tried_at))?;
         }
     }
     Ok(())
+}
+
+/// Seconds as a person says them.
+fn age(seconds: i64) -> String {
+    match seconds {
+        ..3_600 => format!("{} min", seconds / 60),
+        3_600..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+/// Bytes as a person says them.
+fn size(bytes: u64) -> String {
+    match bytes {
+        ..1_024 => format!("{bytes} B"),
+        1_024..1_048_576 => format!("{} KiB", bytes >> 10),
+        _ => format!("{} MiB", bytes >> 20),
+    }
 }
 
 /// A line that shows how far an import is, on a terminal only.

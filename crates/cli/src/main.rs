@@ -3,17 +3,21 @@
 //! It ends with 0 if it did what it was asked, 1 if it could not, 2 if it was asked wrongly. What is meant for
 //! programs goes to standard output, everything else to standard error.
 
+mod dev;
 mod feeds;
 mod init;
 mod logs;
+mod operator;
 mod serve;
 mod settings;
+mod shells;
 mod tls;
 
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 /// Patch management for Linux fleets.
 #[derive(Parser)]
@@ -25,43 +29,79 @@ struct Fleetmend {
 
 const EXAMPLES: &str = "\
 Examples:
+  fleetmend dev
+  fleetmend servers list --status offline
+  fleetmend servers patch web-1 --security-only --watch
   fleetmend init --data-dir /var/lib/fleetmend --org Acme
   fleetmend server --data-dir /var/lib/fleetmend
-  curl -H \"Authorization: Bearer $FLEETMEND_API_KEY\" http://127.0.0.1:7600/v1/servers";
+
+It ends with 0 if it did what it was asked, 1 if it could not, 2 if it was asked wrongly.
+FLEETMEND_URL and FLEETMEND_API_KEY say which service is meant, and with which key.";
 
 #[derive(Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one in the life of the process")]
 enum Command {
+    /// Start everything on this machine: a service, and an agent that observes this very machine
+    Dev(dev::Dev),
     /// Make the database, the secrets, an organization and its first admin key
     Init(init::Init),
     /// Serve the API and the agents
     Server(serve::Server),
+    #[command(flatten)]
+    Operator(operator::Operator),
     /// Take in what is published about flaws, and see what is there
     Feeds(feeds::Feeds),
     /// Print the description of the API (OpenAPI 3.1, JSON)
     #[command(after_help = "Example:\n  fleetmend openapi > openapi.json")]
     Openapi,
+    /// Print completions for a shell
+    Completions(shells::Completions),
+    /// Write man pages into a directory
+    Man(shells::Man),
+    /// Run a package manager in a session of its own; the agent of `dev` starts this by itself
+    #[command(hide = true)]
+    Supervise {
+        /// Where the job lies
+        job: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
     // Before anything that may speak TLS: rustls asks for its provider once and for all.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    match act(Fleetmend::parse().command) {
+    let command = Fleetmend::parse().command;
+    if let Command::Supervise { job } = &command {
+        return agent::work::supervise::main(job);
+    }
+    match act(command) {
         Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads has seen enough: `fleetmend servers list | head`.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "fleetmend: {error:#}");
-            ExitCode::FAILURE
+            ExitCode::from(if error.is::<operator::Usage>() { 2 } else { 1 })
         }
     }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<std::io::Error>();
+    io.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
 fn act(command: Command) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
     runtime.block_on(async {
         match command {
+            Command::Dev(dev) => dev.run().await,
             Command::Init(init) => init.run().await,
             Command::Server(server) => server.run().await,
+            Command::Operator(operator) => operator.run().await,
             Command::Feeds(feeds) => feeds.run().await,
             Command::Openapi => say(server::http::openapi::text()),
+            Command::Completions(completions) => completions.run(Fleetmend::command()),
+            Command::Man(man) => man.run(Fleetmend::command()),
+            Command::Supervise { .. } => Ok(()),
         }
     })
 }

@@ -13,7 +13,7 @@ use crate::logs::{self, Format};
 use crate::settings::{self, Durability, File};
 use crate::tls::Tls;
 
-const LISTEN: &str = "127.0.0.1:7600";
+pub(crate) const LISTEN: &str = "127.0.0.1:7600";
 
 /// Serve the API and the agents.
 ///
@@ -117,7 +117,7 @@ impl Server {
 }
 
 /// Returns at the first SIGTERM or SIGINT. The second one ends the process there and then.
-fn stop() -> anyhow::Result<impl Future<Output = ()>> {
+pub(crate) fn stop() -> anyhow::Result<impl Future<Output = ()>> {
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
     Ok(async move {

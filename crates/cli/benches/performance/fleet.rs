@@ -17,7 +17,7 @@ use crate::client::key_pair;
 use crate::now;
 use crate::place::Place;
 
-const SEED: u64 = 1;
+pub(crate) const SEED: u64 = 1;
 const TOGETHER: usize = 1_000;
 /// As far ahead as a contact may lie without being doubted.
 const AHEAD: SignedDuration = SignedDuration::from_secs(100);
@@ -29,6 +29,21 @@ pub(crate) fn id(nth: u64) -> ServerId {
 
 /// Fills an organization with this many servers.
 pub(crate) async fn fill(place: &Place, size: u64) {
+    fill_as(place, size, |nth| nth).await;
+}
+
+/// The same with servers that were set up alike and never changed since: one kind for each fifty of them.
+pub(crate) async fn fill_alike(place: &Place, size: u64) {
+    fill_as(place, size, first_of_its_kind).await;
+}
+
+/// The first of those that were set up as the nth was. Eight kinds of fifty hosts take turns.
+pub(crate) fn first_of_its_kind(nth: u64) -> u64 {
+    nth / 400 * 400 + nth % 8
+}
+
+/// Each server has the packages of its `like`.
+async fn fill_as(place: &Place, size: u64, like: impl Fn(u64) -> u64) {
     let db = place.db().await;
     let fleet = Fleet::new(SEED, size);
     let mut stored = HashMap::new();
@@ -38,7 +53,8 @@ pub(crate) async fn fill(place: &Place, size: u64) {
         let mut lists = Vec::new();
         let mut rows = Vec::with_capacity(some.len());
         for nth in some {
-            let host = fleet.host(*nth);
+            let mut host = fleet.host(*nth);
+            host.state = fleet.host(like(*nth)).state;
             let (packages, updates) =
                 (host.state.packages, host.kind().digests(host.state.packages));
             if stored.insert(updates.installed, (0, 0)).is_none() {
@@ -112,6 +128,7 @@ fn server(
         security_updates: u32::try_from(security).unwrap(),
         cves: BTreeMap::new(),
         facts: json!({}),
+        runs: String::new(),
         quarantine: None,
         generation: 1,
         last_seen_at: at,

@@ -45,7 +45,7 @@ const ASKED: [(&str, &str, Target, Target); 8] = [
 ];
 
 /// Figures by name, each at the sizes that were measured.
-struct Figures {
+pub(crate) struct Figures {
     engine: Engine,
     /// What is the matter with all of them.
     beside: &'static str,
@@ -53,16 +53,21 @@ struct Figures {
 }
 
 impl Figures {
-    fn new(engine: Engine, beside: &'static str) -> Figures {
+    pub(crate) fn new(engine: Engine, beside: &'static str) -> Figures {
         Figures { engine, beside, known: BTreeMap::new() }
     }
 
-    fn add(&mut self, name: &'static str, size: u64, (figure, unit): (f64, &str)) {
+    pub(crate) fn add(&mut self, name: &'static str, size: u64, (figure, unit): (f64, &str)) {
         tell(&format!("{name}{}", self.beside), self.engine, size, figure, unit);
         self.known.entry(name).or_default().push((size, figure));
     }
 
-    fn line(&self, table: &mut Table, row: u32, (name, unit, target): (&str, &str, Target)) {
+    pub(crate) fn line(
+        &self,
+        table: &mut Table,
+        row: u32,
+        (name, unit, target): (&str, &str, Target),
+    ) {
         if let Some(figures) = self.known.get(name) {
             let what = &format!("{name}{}", self.beside);
             table.put(&Line { row, what, engine: self.engine.name(), unit, figures, target });
@@ -172,7 +177,13 @@ async fn read(place: &Place, service: &Service, path: &str) -> f64 {
         "/v1/patches/{name}" => format!("/v1/patches/{}", most_wanted(place, &mut client).await),
         path => path.to_owned(),
     };
-    let request = get(&place.key, &path);
+    p99_of(place, service, &path).await
+}
+
+/// The p99 of a request whose path has nothing left to be filled in.
+pub(crate) async fn p99_of(place: &Place, service: &Service, path: &str) -> f64 {
+    let mut client = Client::connect(&service.address).await.unwrap();
+    let request = get(&place.key, path);
     let mut millis = Vec::with_capacity(REQUESTS);
     for _ in 0..REQUESTS {
         let start = clock();

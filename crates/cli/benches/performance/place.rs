@@ -65,6 +65,18 @@ impl Place {
         Place { engine, key, org, dir, url }
     }
 
+    /// A file beside the database.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// The command, for this installation.
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
+        let mut command = fleetmend();
+        command.args(words).args(["--database", &self.url, "--data-dir"]).arg(&self.dir);
+        command
+    }
+
     pub(crate) fn secrets(&self) -> Secrets {
         Secrets::load(&self.dir).unwrap()
     }

@@ -42,7 +42,8 @@ impl Service {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let url = line.trim().strip_prefix("fleetmend serves on ").unwrap().to_owned();
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        // A connection that was idle while hosts were made may be closed just as it is used again.
+        let http = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).build().unwrap();
         let key = made["api_key"].as_str().unwrap().to_owned();
         Service { child, dir, http, key, url }
     }

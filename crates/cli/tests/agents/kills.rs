@@ -196,6 +196,14 @@ fn a_system_that_is_cut_off_at_any_instant_is_repaired_or_reported_and_never_sil
                 "failed" => {
                     assert!(task["result"]["failure_code"].is_string(), "{at}");
                     assert!(!task["result"]["message"].as_str().unwrap().is_empty(), "{at}");
+                    let moved = if bare(&before) == bare(&there) {
+                        Vec::new()
+                    } else {
+                        vec![format!("quick {} > {}", bare(&before), bare(&there))]
+                    };
+                    assert_eq!(moves(&task), moved, "versions reported are versions there, {at}");
+                    let told = ["half done", "damaged"].iter().any(|w| at.contains(w));
+                    assert!(told || patient.audit().is_empty(), "{}{at}", patient.audit());
                 }
                 other => panic!("{other}, {at}"),
             }
@@ -214,6 +222,11 @@ fn a_system_that_is_cut_off_at_any_instant_is_repaired_or_reported_and_never_sil
         found.iter().any(|((_, half_done), _)| *half_done),
         "nothing was ever half done: {found:?}"
     );
+}
+
+/// A version without what dpkg says of its state.
+fn bare(version: &str) -> &str {
+    version.split(' ').next().unwrap()
 }
 
 /// Ends a process and whoever descends from it. All are stopped first, until no more come: so nobody

@@ -1,8 +1,14 @@
 //! `fleetmend feeds`, as its users run it.
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Output;
+use std::sync::Arc;
+use std::thread::JoinHandle;
 
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::Value;
 
 use crate::support::{Dir, first_key, fleetmend};
@@ -48,4 +54,93 @@ fn a_feed_is_imported_once_and_a_refused_one_is_remembered() {
     );
     assert!(status["feeds"][0]["last_error"].as_str().unwrap().contains("cut off"), "{status}");
     assert_eq!(feeds(&dir.data(), &["import"]).status.code(), Some(2));
+}
+
+/// Someone who publishes one feed over TLS, and has it once: whoever knows it is told that it did not change. Returns its
+/// address, and the heads of the requests that it was asked for once there were as many as it was told.
+fn publisher(dir: &Path, requests: usize) -> (String, JoinHandle<Vec<String>>) {
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    std::fs::write(dir.join("authority.pem"), made.cert.pem()).unwrap();
+    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .unwrap();
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}/osv/Debian/all.json", listener.local_addr().unwrap());
+    let served = std::thread::spawn(move || {
+        let mut heard = Vec::new();
+        while heard.len() < requests {
+            let connection = ServerConnection::new(config.clone()).unwrap();
+            let (stream, _) = listener.accept().unwrap();
+            let mut stream = BufReader::new(StreamOwned::new(connection, stream));
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") {
+                // Who does not trust us says so and hangs up.
+                if !stream.read_line(&mut head).is_ok_and(|read| read > 0) {
+                    break;
+                }
+            }
+            if head.is_empty() {
+                continue;
+            }
+            let known = head.to_lowercase().contains("if-none-match: \"one\"");
+            let (status, body) =
+                if known { ("304 Not Modified", "") } else { ("200 OK", ADVISORY) };
+            let length = body.len();
+            let mut stream = stream.into_inner();
+            write!(stream, "HTTP/1.1 {status}\r\netag: \"one\"\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}")
+                .unwrap();
+            stream.flush().unwrap();
+            heard.push(head);
+        }
+        heard
+    });
+    (url, served)
+}
+
+#[test]
+fn a_feed_is_fetched_from_a_publisher_who_can_prove_who_he_is_and_travels_in_a_bundle() {
+    let dir = Dir::new();
+    first_key(&dir.data());
+    let (url, served) = publisher(&dir.0, 2);
+    let run = |data: &Path, args: &[&str]| {
+        let args = [&["feeds"], args, &["--data-dir", data.to_str().unwrap()]].concat();
+        fleetmend(&args).env("SSL_CERT_FILE", dir.0.join("authority.pem")).output().unwrap()
+    };
+    let stranger = feeds(&dir.data(), &["import", &url]);
+    assert_eq!(stranger.status.code(), Some(1), "nobody vouches for him");
+    assert_eq!(json(&feeds(&dir.data(), &["status", "--json"]))["feeds"][0]["records"], 0);
+    let done = run(&dir.data(), &["import", &url, "--json"]);
+    assert_eq!(done.status.code(), Some(0), "{}", String::from_utf8_lossy(&done.stderr));
+    assert_eq!((&json(&done)["name"], &json(&done)["changed"]), (&"Debian".into(), &1.into()));
+    let same = run(&dir.data(), &["update"]);
+    assert_eq!(String::from_utf8_lossy(&same.stdout), "Debian: unchanged\n");
+    assert_eq!(served.join().unwrap().len(), 2);
+
+    let bundle = dir.0.join("feeds.zst");
+    let bundle = bundle.to_str().unwrap();
+    assert_eq!(run(&dir.data(), &["export", bundle]).status.code(), Some(0));
+    let there = dir.0.join("there");
+    first_key(&there);
+    for changed in [1, 0] {
+        let done = feeds(&there, &["import", bundle, "--json"]);
+        assert_eq!(done.status.code(), Some(0), "{}", String::from_utf8_lossy(&done.stderr));
+        assert_eq!(json(&done)["changed"], changed);
+    }
+    let status = String::from_utf8(feeds(&there, &["status"]).stdout).unwrap();
+    assert!(status.starts_with("FEED    KIND"), "{status}");
+    assert!(status.contains("by hand") && status.contains("bundle"), "{status}");
+
+    let status = json(&feeds(&dir.data(), &["status", "--json"]));
+    assert!(status["feeds"][0]["next_update_at"].is_string(), "{status}");
+    assert_eq!(feeds(&dir.data(), &["update", "Debain"]).status.code(), Some(1));
+    assert_eq!(feeds(&dir.data(), &["forget", "Debian"]).status.code(), Some(0));
+    let status = json(&feeds(&dir.data(), &["status", "--json"]));
+    assert!(status["feeds"][0]["next_update_at"].is_null(), "{status}");
+    assert_eq!(status["feeds"][0]["records"], 1, "what was imported stays");
 }

@@ -2,11 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
 
+mod commands;
+mod dev;
 mod feeds;
 mod fleet;
+mod help;
 mod operator;
+mod pictures;
 mod replicas;
 mod support;
+mod terminal;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -175,6 +180,11 @@ async fn with_a_certificate_it_speaks_tls_and_tokens_carry_the_certificates_hash
         .unwrap();
     assert_eq!(answer.status(), 201);
     let token = answer.json::<Value>().await.unwrap()["token"].as_str().unwrap().to_owned();
+    let keyboard = terminal::Keyboard { url: service.address.clone(), key };
+    let strange = keyboard.pipes(&["summary"]);
+    assert_eq!(strange.code, 1);
+    assert!(strange.err.contains("--ca-cert"), "{}", strange.err);
+    keyboard.well(&["summary", "--ca-cert", cert.to_str().unwrap()]);
     let hash = ring::digest::digest(&ring::digest::SHA256, made.cert.der());
     let carried = token.rsplit('.').next().unwrap();
     assert_eq!(carried, url_safe(hash.as_ref()));

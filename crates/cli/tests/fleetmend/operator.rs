@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use swarm::{Config, Span, Swarm};
 use vocab::TaskId;
 
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Ten minutes. How long it takes is the machine's affair; that it comes is what is asked.
 const LOOKS_MAX: u32 = 3_000;
 /// The most that one page holds.

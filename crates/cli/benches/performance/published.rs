@@ -1,0 +1,261 @@
+//! Row 7: what is published about flaws, from its import until it is in the answers.
+//!
+//! Fifty servers are of one kind: 100,000 of 2,000. A feed of some records for each server is imported by the command. Then every distinct list of packages is judged,
+//! and judged again after updates that touch all, 50 and one of the packages: by the function that the service calls
+//! when a feed has changed, without its rests in between.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use domain::advisory::Ecosystem;
+use domain::finding::touch;
+use serde_json::{Value, json};
+use server::app::{App, Parts, Settings};
+use server::clock::Clock;
+use server::service::feeds::{Import, import};
+use server::service::findings;
+use swarm::fleet::Fleet;
+
+use crate::fleet::{self, SEED};
+use crate::lists::{Figures, p99_of};
+use crate::place::{Engine, Place};
+use crate::table::{Table, Target};
+use crate::{Asked, SIZES, clock, now};
+
+/// How many records a feed has for each server, and at the most.
+const RECORDS_PER_SERVER: u64 = 3;
+const RECORDS_MAX: u64 = 300_000;
+/// One of so many records is of a flaw that is not fixed in what is installed.
+const OPEN_OF: u64 = 50;
+/// How many packages a small update touches.
+const TOUCHED: usize = 50;
+
+const IMPORT: &str = "records imported by the command";
+const PEAK: &str = "  its peak memory";
+const AGAIN: &str = "  the same again";
+const FIRST: &str = "every list judged for the first time";
+const KINDS: &str = "  kinds of servers";
+const FULL: &str = "rematch after an update of every record";
+const SOME: &str = "update of 50 packages, import and rematch";
+const ONE: &str = "one new CVE, import until it is in the answers";
+const LIST: &str = "GET /v1/cves, p99";
+const GET: &str = "GET /v1/cves/{id}, p99";
+
+pub(crate) async fn row7(engine: Engine, asked: &Asked, table: &mut Table) {
+    let mut figures = Figures::new(engine, "");
+    for size in SIZES.into_iter().filter(|size| *size <= asked.largest) {
+        let place = Place::new(engine, &format!("published_{size}")).await;
+        fleet::fill_alike(&place, size).await;
+        Run { place: &place, size, figures: &mut figures }.all().await;
+        place.remove().await;
+    }
+    for (what, unit, target) in [
+        (IMPORT, "/s", Target::None),
+        (PEAK, "MiB", Target::None),
+        (AGAIN, "/s", Target::None),
+        (FIRST, "ms", Target::None),
+        (KINDS, "", Target::None),
+        (FULL, "ms", Target::Most(3_000.0)),
+        (SOME, "ms", Target::Most(3_000.0)),
+        (ONE, "ms", Target::Most(100.0)),
+        (LIST, "ms", Target::Flat(10.0, 0.1)),
+        (GET, "ms", Target::Most(25.0)),
+    ] {
+        figures.line(table, 7, (what, unit, target));
+    }
+}
+
+struct Run<'a> {
+    place: &'a Place,
+    size: u64,
+    figures: &'a mut Figures,
+}
+
+impl Run<'_> {
+    async fn all(mut self) {
+        let names = names(self.size);
+        let records = (self.size * RECORDS_PER_SERVER).min(RECORDS_MAX);
+        let path = self.place.file("Everything.jsonl");
+        write(&path, (0..records).map(|nth| of_all(&names, nth, "2026-11-01T00:00:00Z", "0.0.1")));
+        self.by_command(&path, records);
+        self.place.analyze().await;
+
+        let settings = Settings::default();
+        let (db, secrets) = (self.place.db().await, self.place.secrets());
+        let app = App::new(Parts { db, clock: Clock::system(), secrets, settings });
+        let first = self.rematch(&app).await;
+        self.add(FIRST, (first, "ms"));
+        let kinds = self.place.number("select count(*) from finding_kinds").await;
+        self.add(KINDS, (kinds as f64, ""));
+        let open = store::findings::all(&mut app.db.read().await.unwrap(), self.place.org).await;
+        assert!(open.unwrap().len() as u64 > records / OPEN_OF / 2, "too little was found");
+
+        write(&path, (0..records).map(|nth| of_all(&names, nth, "2026-11-02T00:00:00Z", "0.0.2")));
+        self.take(&app, &path, records).await;
+        let full = self.rematch(&app).await;
+        self.add(FULL, (full, "ms"));
+
+        let step = (names.len() / TOUCHED).max(1);
+        let some: Vec<&Name> = names.iter().step_by(step).take(TOUCHED).collect();
+        self.update(&app, SOME, &some, "SOME").await;
+        let most_common = &names[0];
+        self.update(&app, ONE, &[most_common], "ONE").await;
+        app.db.close().await;
+        self.answers().await;
+    }
+
+    /// Imports a file as a person does: twice.
+    fn by_command(&mut self, path: &Path, records: u64) {
+        for what in [IMPORT, AGAIN] {
+            let start = clock();
+            let (told, peak) = run(self.place, path);
+            let seconds = start.elapsed().as_secs_f64();
+            assert_eq!(told["records"], records);
+            assert_eq!(told["changed"], if what == IMPORT { records } else { 0 });
+            self.add(what, (records as f64 / seconds, "/s"));
+            if what == IMPORT {
+                self.add(PEAK, (peak / 1_048_576.0, "MiB"));
+            }
+        }
+    }
+
+    /// A new open flaw in each of these packages, from the import until it is in the answers.
+    async fn update(&mut self, app: &App, what: &'static str, names: &[&Name], word: &str) {
+        let path = self.place.file("Update.jsonl");
+        let fresh = |(nth, name): (usize, &&Name)| {
+            record(
+                &format!("{word}-{nth}"),
+                name,
+                unreached(&name.ecosystem),
+                "2026-11-03T00:00:00Z",
+            )
+        };
+        write(&path, names.iter().enumerate().map(fresh));
+        let start = clock();
+        self.take(app, &path, names.len() as u64).await;
+        self.rematch(app).await;
+        self.add(what, (start.elapsed().as_secs_f64() * 1e3, "ms"));
+        let ids: Vec<String> = (0..names.len()).map(|nth| cve(&format!("{word}-{nth}"))).collect();
+        let mut reader = app.db.read().await.unwrap();
+        let found = store::findings::of_ids(&mut reader, self.place.org, &ids).await.unwrap();
+        assert_eq!(found.len(), names.len(), "not all of it is in the answers");
+        assert!(found.iter().all(|row| row.servers_order < 0), "nobody has it");
+    }
+
+    async fn take(&self, app: &App, path: &Path, changed: u64) {
+        let wanted = Import { path: path.to_owned(), kind: None, as_of: None };
+        let done = import(&app.db, wanted, now(), |_| {}).await.unwrap();
+        assert_eq!(done.changed, changed);
+    }
+
+    /// In milliseconds.
+    async fn rematch(&self, app: &App) -> f64 {
+        let start = clock();
+        assert!(findings::rebuild(app, self.place.org).await.unwrap(), "there was something to do");
+        start.elapsed().as_secs_f64() * 1e3
+    }
+
+    async fn answers(&mut self) {
+        fleet::heard(self.place, self.size).await;
+        self.place.analyze().await;
+        let service = self.place.serve();
+        // Its first round finds nothing to do; let it be over.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        for (what, path) in
+            [(LIST, "/v1/cves".to_owned()), (GET, format!("/v1/cves/{}", cve("ONE-0")))]
+        {
+            let p99 = p99_of(self.place, &service, &path).await;
+            self.add(what, (p99, "ms"));
+        }
+    }
+
+    fn add(&mut self, what: &'static str, figure: (f64, &str)) {
+        self.figures.add(what, self.size, figure);
+    }
+}
+
+/// A package of a system, as advisories name it.
+struct Name {
+    ecosystem: String,
+    name: String,
+}
+
+/// Every package that this fleet has, the most common ones first.
+fn names(size: u64) -> Vec<Name> {
+    let hosts = Fleet::new(SEED, size);
+    let mut count: BTreeMap<(String, String), u64> = BTreeMap::new();
+    let firsts = (0..size).filter(|nth| fleet::first_of_its_kind(*nth) == *nth);
+    for host in firsts.map(|nth| hosts.host(nth)) {
+        let Some(base) = Ecosystem::of(&host.facts().os) else { continue };
+        let packages = host.kind().installed(host.state.packages);
+        // A kernel is judged by what runs: it has rules of its own.
+        let plain = |name: &Cow<'_, str>| !name.starts_with("linux") && !name.starts_with("kernel");
+        for name in touch::names(&base, &packages).into_iter().filter(plain).map(Cow::into_owned) {
+            *count.entry((base.as_str().to_owned(), name)).or_default() += 1;
+        }
+    }
+    let mut all: Vec<_> = count.into_iter().collect();
+    all.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    all.into_iter().map(|((ecosystem, name), _)| Name { ecosystem, name }).collect()
+}
+
+/// A version that nobody has reached, as the system writes them.
+fn unreached(ecosystem: &str) -> &'static str {
+    if ecosystem.starts_with("Alpine") { "99999-r0" } else { "999:1-1" }
+}
+
+/// The nth record of a feed of every package. Its text says of when it is, so that a newer one says something new.
+fn of_all(names: &[Name], nth: u64, modified: &str, old: &str) -> Value {
+    let name = &names[(nth % names.len() as u64) as usize];
+    let fixed = if nth.is_multiple_of(OPEN_OF) { unreached(&name.ecosystem) } else { old };
+    let mut record = record(&format!("ALL-{nth}"), name, fixed, modified);
+    record["summary"] = json!(format!("a flaw, as of {modified}"));
+    record
+}
+
+fn record(id: &str, name: &Name, fixed: &str, modified: &str) -> Value {
+    json!({"id": format!("BENCH-{id}"), "modified": modified, "aliases": [cve(id)],
+        "details": "A flaw was found in a component. ".repeat(12),
+        "affected": [{"package": {"ecosystem": name.ecosystem, "name": name.name},
+            "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": fixed}]}]}]})
+}
+
+fn cve(id: &str) -> String {
+    format!("CVE-2026-{id}")
+}
+
+fn write(path: &Path, records: impl Iterator<Item = Value>) {
+    let mut file = BufWriter::new(File::create(path).unwrap());
+    for record in records {
+        writeln!(file, "{record}").unwrap();
+    }
+    file.flush().unwrap();
+}
+
+/// Runs the command to its end: what it told, and the most memory that it had, in bytes.
+fn run(place: &Place, path: &Path) -> (Value, f64) {
+    let path: PathBuf = path.to_owned();
+    let words = ["feeds", "import", "--json", path.to_str().unwrap()];
+    let mut child = place.command(&words).stdout(Stdio::piped()).spawn().unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    let mut peak = 0.0;
+    let watched = std::thread::spawn(move || {
+        // The mark only rises: the last one that can be read is the highest.
+        while let Ok(text) = std::fs::read_to_string(&status) {
+            let mark = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+            let Some(mark) = mark else { break };
+            peak = mark.trim().trim_end_matches(" kB").parse::<f64>().unwrap() * 1024.0;
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+        peak
+    });
+    let mut told = String::new();
+    std::io::Read::read_to_string(&mut child.stdout.take().unwrap(), &mut told).unwrap();
+    assert!(child.wait().unwrap().success());
+    (serde_json::from_str(&told).unwrap(), watched.join().unwrap())
+}

@@ -1,0 +1,291 @@
+//! `fleetmend dev`: one command to a running service that knows this very machine.
+//!
+//! The service and an agent run in this process. The agent is driven by its own flags, as a host's
+//! administrator would: what it may not do is forbidden by its limits, not by the service.
+
+mod banner;
+
+use std::ffi::OsString;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use agent::shell::{enroll::Enroll, run::Run, state::State};
+use anyhow::{Context as _, bail};
+use clap::{Args, Command};
+use server::app::{App, Parts, Settings};
+use server::clock::{Clock, dice};
+use server::secrets::Secrets;
+use server::service::keys::{self, NewKey};
+use server::service::tokens::{self, NewToken};
+use server::service::{Actor, setup};
+use store::StoreError;
+use tokio::net::TcpListener;
+use tokio::sync::{oneshot, watch};
+use vocab::Role;
+
+use crate::logs;
+use crate::operator::credentials::{self, Credentials};
+use crate::serve::{LISTEN, stop};
+use crate::settings::{self, Durability};
+
+const ORGANIZATION: &str = "Development";
+const ENVIRONMENT: &str = "development";
+/// How long the token lives with which this machine joins.
+const TOKEN_LIVES: Duration = Duration::from_secs(600);
+
+/// Start everything on this machine: a service, and an agent that observes this very machine.
+///
+/// An organization, an admin key and an embedded database are made at the first start; the next start goes on
+/// with them. Nothing is installed on this machine unless --allow-install is given: until then the agent's own
+/// limits refuse every order. Ctrl-C ends it.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  fleetmend dev
+  fleetmend dev --listen 127.0.0.1:7601 --data-dir ./try
+  sudo fleetmend dev --allow-install")]
+pub(crate) struct Dev {
+    /// Where everything is kept [default: ~/.local/share/fleetmend/dev]
+    #[arg(long, value_name = "D", env = "FLEETMEND_DATA_DIR")]
+    data_dir: Option<PathBuf>,
+    /// Address and port to listen on; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS", env = "FLEETMEND_LISTEN", default_value = LISTEN)]
+    listen: String,
+    /// Let orders change this machine, within /etc/fleetmend/limits.toml; needs root
+    #[arg(long)]
+    allow_install: bool,
+    /// Observe the system that is installed under this directory instead of the running one
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+    /// What is logged: error, warn, info, debug, or a filter like info,server=debug
+    #[arg(long, value_name = "FILTER", env = "FLEETMEND_LOG", default_value = "warn")]
+    log: String,
+}
+
+impl Dev {
+    pub(crate) async fn run(self) -> anyhow::Result<()> {
+        logs::start(&self.log, Some(logs::Format::Text)).context("cannot use --log")?;
+        let dir = self.prepare()?;
+        let app = open(&dir).await?;
+        let listener = self.listener().await?;
+        let url = format!("http://{}", listener.local_addr()?);
+        let key = key(&app, &dir.join(credentials::FILE)).await?;
+        let told =
+            Credentials { url: Some(url.clone()), api_key: Some(key.clone()), ca_cert: None };
+        told.write(&dir.join(credentials::FILE))?;
+        let stop = stop()?;
+        // Whichever ends first ends the other: the agent could not be started, or somebody has had enough.
+        let (end, ending) = watch::channel(false);
+        let ended = || async {
+            let _ = ending.clone().wait_for(|ended| *ended).await;
+        };
+        let serving = async {
+            let stop = async {
+                tokio::select! { () = stop => {} () = ended() => {} }
+                end.send_replace(true);
+            };
+            server::run(app.clone(), listener, None, stop).await;
+        };
+        let observing = async {
+            tokio::select! {
+                observed = self.observe(&app, &dir, &url, &key) => {
+                    if observed.is_err() {
+                        end.send_replace(true);
+                    }
+                    observed
+                }
+                () = ended() => Ok(()),
+            }
+        };
+        tokio::join!(serving, observing).1
+    }
+
+    /// What can be known before anything is made.
+    fn prepare(&self) -> anyhow::Result<PathBuf> {
+        let root = agent::shell::root_of(self.root.as_deref())?;
+        agent::backend::detect(&root).context(
+            "this machine cannot be observed; `fleetmend init` and `fleetmend server` start the service without it",
+        )?;
+        if self.allow_install && !rustix::process::geteuid().is_root() {
+            bail!(
+                "--allow-install needs root, as package managers do: start it with sudo, or leave the flag out"
+            );
+        }
+        let Some(dir) = self.data_dir.clone().or_else(credentials::dev_dir) else {
+            bail!("there is no home directory to keep anything in: name a place with --data-dir");
+        };
+        let shown = dir.display().to_string();
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&dir)
+            .with_context(|| format!("cannot make {shown}: name another place with --data-dir"))?;
+        let dir = dir.canonicalize().with_context(|| format!("cannot use {shown}"))?;
+        let owner = std::fs::metadata(&dir)?.uid();
+        if owner != rustix::process::geteuid().as_raw() {
+            bail!(
+                "{shown} belongs to another user, who started `fleetmend dev` there: start it as that \
+                 user, or name another place with --data-dir"
+            );
+        }
+        if State::open(&agent_dir(&dir))?.is_locked() {
+            bail!(
+                "`fleetmend dev` already runs with {shown}: end it first, or name another place with --data-dir"
+            );
+        }
+        Ok(dir)
+    }
+
+    async fn listener(&self) -> anyhow::Result<TcpListener> {
+        TcpListener::bind(&self.listen).await.map_err(|error| {
+            let listen = &self.listen;
+            let advice = match error.kind() {
+                std::io::ErrorKind::AddrInUse => format!(
+                    "another program listens on {listen}: end it, or choose another port, such as \
+                     `--listen 127.0.0.1:0` for a free one"
+                ),
+                std::io::ErrorKind::PermissionDenied => format!(
+                    "you may not listen on {listen}: choose a port above 1023 with --listen"
+                ),
+                _ => format!("cannot listen on {listen}: choose another address with --listen"),
+            };
+            anyhow::Error::new(error).context(advice)
+        })
+    }
+
+    /// Has this machine join, unless it has, and observes it until it is told to end.
+    async fn observe(&self, app: &App, dir: &Path, url: &str, key: &str) -> anyhow::Result<()> {
+        let agent_dir = agent_dir(dir);
+        let state = State::open(&agent_dir)?;
+        if state.enrolled()?.is_none() || state.removed()?.is_some() {
+            let token = token(app).await?;
+            let mut flags = self.flags(&agent_dir);
+            let joining = ["--server", url, "--token", &token, "--environment", ENVIRONMENT];
+            flags.extend(joining.map(OsString::from));
+            parsed::<Enroll>(flags)?.run().await.context("this machine could not join")?;
+        }
+        let server = state.enrolled()?.context("this machine has not joined")?.server_id;
+        let mut flags = self.flags(&agent_dir);
+        flags.extend(["--server", url, "--look-first"].map(OsString::from));
+        if !self.allow_install {
+            let limits = agent_dir.join("limits.toml");
+            std::fs::write(&limits, LIMITS)?;
+            flags.extend(["--limits".into(), limits.into_os_string()]);
+        }
+        let agent = parsed::<Run>(flags)?;
+        let banner = banner::Banner { dir, url, key, allow_install: self.allow_install };
+        banner.print()?;
+        let first_look = async {
+            let seen = banner.first_look(&server.to_string()).await;
+            // It is told to whoever looks on; that nobody could be told is no reason to end.
+            let _ = seen;
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            // Removed by somebody: the service goes on, and the next start enrols this machine anew.
+            said = apart(agent) => crate::say(&said?),
+            () = first_look => Ok(()),
+        }
+    }
+
+    fn flags(&self, agent_dir: &Path) -> Vec<OsString> {
+        let mut flags = vec!["--state-dir".into(), agent_dir.as_os_str().to_owned()];
+        if let Some(root) = &self.root {
+            flags.extend(["--root".into(), root.as_os_str().to_owned()]);
+        }
+        flags
+    }
+}
+
+/// Runs the agent in a thread of its own. Whoever ends `dev` need not wait for a look at the packages: the agent
+/// bears being cut off at any instant, and a package manager that is at work goes on without it.
+async fn apart(agent: Run) -> anyhow::Result<String> {
+    let (tell, told) = oneshot::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::Builder::new().name("agent".to_owned()).spawn(move || {
+        // Nobody listens any more if `dev` has ended.
+        let _ = tell.send(runtime.block_on(agent.run()));
+    })?;
+    told.await.context("the agent ended without a word")?
+}
+
+/// What the agent reads when nothing may be installed.
+const LIMITS: &str = "\
+# Written by `fleetmend dev` at every start without --allow-install.
+frozen = true
+";
+
+fn agent_dir(dir: &Path) -> PathBuf {
+    dir.join("agent")
+}
+
+/// A command of the agent, told as its own binary would be.
+fn parsed<T: Args>(flags: Vec<OsString>) -> anyhow::Result<T> {
+    let command = T::augment_args(Command::new("fleetmend-agent").no_binary_name(true));
+    Ok(T::from_arg_matches(&command.try_get_matches_from(flags)?)?)
+}
+
+/// The service on the embedded database, with an organization in it.
+async fn open(dir: &Path) -> anyhow::Result<App> {
+    let secrets = Secrets::create(dir)?;
+    let opened = settings::open(&settings::database_in(dir), Durability::Process, &secrets).await;
+    let db = opened.map_err(|error| {
+        let other_version = matches!(
+            error.downcast_ref::<StoreError>(),
+            Some(StoreError::NewerDatabase { .. } | StoreError::MigrationChanged { .. })
+        );
+        match other_version {
+            true => error.context(format!(
+                "{} was made by another version of fleetmend: go on with that version, or start afresh in another \
+                 place with --data-dir",
+                dir.display()
+            )),
+            false => error,
+        }
+    })?;
+    // Two processes of one name would both believe that they lead.
+    let settings = Settings { replica: format!("{:032x}", dice()), ..Settings::default() };
+    Ok(App::new(Parts { db, clock: Clock::system(), secrets, settings }))
+}
+
+/// The key that was made at the first start, or a new one if that was lost or revoked.
+async fn key(app: &App, file: &Path) -> anyhow::Result<String> {
+    let there = store::organizations::list(&mut *app.db.read().await?).await?;
+    let Some(organization) = there.first() else {
+        return Ok(setup::organization(app, ORGANIZATION).await?.1);
+    };
+    let kept = if file.exists() { Credentials::read(file)?.api_key } else { None };
+    if let Some(kept) = kept
+        && app.keys().admit(app, &kept).await.is_ok_and(|key| key.role == Role::Admin)
+    {
+        return Ok(kept);
+    }
+    let new = NewKey {
+        name: "made by fleetmend dev".into(),
+        role: Role::Admin,
+        environments: None,
+        expires_at: None,
+    };
+    let actor = actor(organization.id);
+    Ok(keys::create(app, &actor, new).await?.1)
+}
+
+fn actor(org: vocab::OrgId) -> Actor {
+    Actor { org, who: "dev".into(), role: Role::Admin }
+}
+
+/// A token for this machine alone.
+async fn token(app: &App) -> anyhow::Result<String> {
+    let there = store::organizations::list(&mut *app.db.read().await?).await?;
+    let organization = there.first().context("there is no organization")?;
+    let ends = app.clock.now() + TOKEN_LIVES;
+    let new = NewToken {
+        name: "this machine".into(),
+        environment: None,
+        tags: Vec::new(),
+        uses_max: Some(1),
+        expires_at: Some(ends),
+    };
+    Ok(tokens::create(app, &actor(organization.id), new).await?.1)
+}

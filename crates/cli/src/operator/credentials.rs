@@ -1,0 +1,165 @@
+//! Where the operator's commands find the service and their key: flags, then the environment, then a file.
+//!
+//! A key is only ever sent to the address that it stands beside: whoever names another address names a key as well.
+
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use super::Usage;
+use super::api::Api;
+use crate::serve::LISTEN;
+
+/// Flags that every operator's command takes.
+#[derive(Args, Clone)]
+pub(crate) struct Connection {
+    /// The service's address
+    #[arg(long, global = true, value_name = "URL", env = "FLEETMEND_URL", help_heading = HEADING)]
+    url: Option<String>,
+    /// The API key; from the environment it does not show in the list of processes
+    #[arg(long, global = true, value_name = "KEY", env = "FLEETMEND_API_KEY", hide_env_values = true, help_heading = HEADING)]
+    api_key: Option<String>,
+    /// A TOML file with `url` and `api_key` [default: ~/.config/fleetmend/credentials.toml, else what `fleetmend dev` wrote]
+    #[arg(long, global = true, value_name = "FILE", env = "FLEETMEND_CREDENTIALS", help_heading = HEADING)]
+    credentials: Option<PathBuf>,
+    /// A certificate to trust, as PEM, for a service that signed its own
+    #[arg(long, global = true, value_name = "FILE", env = "FLEETMEND_CA_CERT", help_heading = HEADING)]
+    ca_cert: Option<PathBuf>,
+    /// Print the answer of the API as it is
+    #[arg(long, global = true)]
+    pub(super) json: bool,
+}
+
+const HEADING: &str = "Which service";
+
+/// The file.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Credentials {
+    pub(crate) url: Option<String>,
+    pub(crate) api_key: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ca_cert: Option<PathBuf>,
+}
+
+/// What the file is called, in the data directory of `dev` and in the configuration directory.
+pub(crate) const FILE: &str = "credentials.toml";
+
+impl Connection {
+    /// The service that is meant, with a key to it.
+    pub(super) fn open(&self) -> anyhow::Result<Api> {
+        let Credentials { url, api_key, ca_cert } = self.resolve(self.file()?)?;
+        let url = url.unwrap_or_else(|| format!("http://{LISTEN}"));
+        let Some(api_key) = api_key else {
+            return Err(Usage(format!(
+                "there is no key for {url}: set FLEETMEND_API_KEY, or write `url` and `api_key` into \
+                 ~/.config/fleetmend/{FILE}, or start `fleetmend dev`, which makes a service and a key"
+            ))
+            .into());
+        };
+        Api::new(&url, &api_key, ca_cert.as_deref())
+    }
+
+    fn resolve(&self, file: Credentials) -> anyhow::Result<Credentials> {
+        let bare = |url: &String| url.trim_end_matches('/').to_owned();
+        let same = self.url.is_none() || self.url.as_ref().map(bare) == file.url.as_ref().map(bare);
+        let (api_key, ca_cert) = if same { (file.api_key, file.ca_cert) } else { (None, None) };
+        let given = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
+        Ok(Credentials {
+            url: given(&self.url).or(file.url),
+            api_key: given(&self.api_key).or(api_key),
+            ca_cert: self.ca_cert.clone().or(ca_cert),
+        })
+    }
+
+    fn file(&self) -> anyhow::Result<Credentials> {
+        if let Some(named) = &self.credentials {
+            return Credentials::read(named);
+        }
+        let usual = [config_home().map(|dir| dir.join(FILE)), dev_dir().map(|dir| dir.join(FILE))];
+        match usual.into_iter().flatten().find(|path| path.exists()) {
+            Some(path) => Credentials::read(&path),
+            None => Ok(Credentials::default()),
+        }
+    }
+}
+
+impl Credentials {
+    /// What a file says.
+    pub(crate) fn read(path: &Path) -> anyhow::Result<Credentials> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the credentials in {}", path.display()))?;
+        toml::from_str(&text)
+            .with_context(|| format!("cannot use the credentials in {}", path.display()))
+    }
+
+    /// Puts them into a file that only its owner may read, the whole of it or nothing.
+    pub(crate) fn write(&self, path: &Path) -> anyhow::Result<()> {
+        let failed = || format!("cannot write {}", path.display());
+        let beside = path.with_extension("new");
+        let _ = std::fs::remove_file(&beside);
+        let mut file = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&beside)
+            .with_context(failed)?;
+        // A string of JSON is a string of TOML.
+        for (name, value) in [("url", &self.url), ("api_key", &self.api_key)] {
+            let Some(value) = value else { continue };
+            writeln!(file, "{name} = {}", serde_json::to_string(value)?).with_context(failed)?;
+        }
+        file.sync_all().with_context(failed)?;
+        std::fs::rename(&beside, path).with_context(failed)
+    }
+}
+
+/// Where `fleetmend dev` keeps everything, if it is not told otherwise.
+pub(crate) fn dev_dir() -> Option<PathBuf> {
+    home("XDG_DATA_HOME", ".local/share").map(|dir| dir.join("fleetmend/dev"))
+}
+
+fn config_home() -> Option<PathBuf> {
+    home("XDG_CONFIG_HOME", ".config").map(|dir| dir.join("fleetmend"))
+}
+
+fn home(variable: &str, usual: &str) -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let absolute = set(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    absolute.or_else(|| set("HOME").map(|home| PathBuf::from(home).join(usual)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flags(url: Option<&str>, api_key: Option<&str>) -> Connection {
+        let text = |value: Option<&str>| value.map(str::to_owned);
+        let (url, api_key) = (text(url), text(api_key));
+        Connection { url, api_key, credentials: None, ca_cert: None, json: false }
+    }
+
+    fn file() -> Credentials {
+        Credentials { url: Some("http://a:1".into()), api_key: Some("fmk_a".into()), ca_cert: None }
+    }
+
+    #[test]
+    fn a_key_from_the_file_is_never_sent_to_another_address() {
+        let other = flags(Some("http://b:1"), None).resolve(file()).unwrap();
+        assert_eq!((other.url.as_deref(), other.api_key), (Some("http://b:1"), None));
+        let same = flags(Some("http://a:1/"), None).resolve(file()).unwrap();
+        assert_eq!(same.api_key.as_deref(), Some("fmk_a"));
+        let named = flags(Some("http://b:1"), Some("fmk_b")).resolve(file()).unwrap();
+        assert_eq!(named.api_key.as_deref(), Some("fmk_b"));
+    }
+
+    #[test]
+    fn an_empty_variable_is_one_that_is_not_set() {
+        let resolved = flags(None, Some("")).resolve(file()).unwrap();
+        assert_eq!(resolved, file());
+    }
+}

@@ -1,0 +1,118 @@
+//! `fleetmend keys`.
+
+use clap::{Args, Subcommand};
+use wire::v1::{ApiKey, CreateApiKey, CreatedApiKey};
+
+use super::api::Query;
+use super::credentials::Connection;
+use super::list::{Listing, Part};
+use super::order::sure;
+use super::screen::{Cell, Column, Screen, cut, spare, whole};
+use super::tokens::validity;
+use super::{Session, tell, word};
+
+/// API keys.
+#[derive(Args)]
+pub(crate) struct Keys {
+    #[command(flatten)]
+    connection: Connection,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make a key; it is printed once
+    #[command(after_help = "\
+Examples:
+  fleetmend keys create --name ci --role operator --environment staging
+  fleetmend keys create --name dashboards --role viewer --json | jq -r .api_key")]
+    Create(Create),
+    /// List keys, without the keys themselves
+    #[command(after_help = "Example:\n  fleetmend keys list")]
+    List(Part),
+    /// End a key
+    #[command(after_help = "Example:\n  fleetmend keys revoke ci")]
+    Revoke {
+        /// Its id or its name
+        key: String,
+        /// Without being asked
+        #[arg(long, short)]
+        yes: bool,
+    },
+}
+
+#[derive(Args)]
+struct Create {
+    /// What people call it
+    #[arg(long)]
+    name: String,
+    /// What it may do
+    #[arg(long, value_parser = ["viewer", "operator", "admin"])]
+    role: String,
+    /// Where it may do it; may be given several times [default: everywhere]
+    #[arg(long)]
+    environment: Vec<String>,
+    /// When it ends, such as 2027-01-01T00:00:00Z [default: never]
+    #[arg(long, value_name = "TIME")]
+    expires_at: Option<String>,
+}
+
+const COLUMNS: [Column; 7] = [
+    cut("NAME"),
+    whole("ROLE"),
+    whole("STATE"),
+    spare("ENVIRONMENTS"),
+    whole("USED"),
+    spare("CREATED"),
+    spare("ID"),
+];
+
+impl Keys {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let session = Session::open(&self.connection)?;
+        match self.command {
+            Command::Create(create) => create.run(&session).await,
+            Command::List(part) => {
+                let listing = Listing { path: &["api-keys"], noun: "keys", columns: &COLUMNS };
+                let row = |key: &ApiKey| row(key, &session.screen);
+                session.list(listing, &part, Query::default, row).await
+            }
+            Command::Revoke { key, yes } => {
+                let id = session.key(&key).await?;
+                sure(&format!("Revoke the key {key}?"), yes)?;
+                session.api.delete(&["api-keys", &id], None).await?;
+                tell(&format!("The key {key} ({id}) is revoked."))
+            }
+        }
+    }
+}
+
+impl Create {
+    async fn run(self, session: &Session) -> anyhow::Result<()> {
+        let body = CreateApiKey {
+            name: self.name,
+            role: self.role,
+            environments: (!self.environment.is_empty()).then_some(self.environment),
+            expires_at: self.expires_at,
+        };
+        let body = session.api.post(&["api-keys"], Some(&body)).await?;
+        session.show(&body, |_| Ok(format!("{}\n", body.read::<CreatedApiKey>()?.api_key)))?;
+        if session.json { Ok(()) } else { tell("It is not shown again.") }
+    }
+}
+
+fn row(key: &ApiKey, screen: &Screen) -> Vec<Cell> {
+    let environments = key.environments.as_ref().map_or("everywhere".to_owned(), |environments| {
+        environments.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    });
+    vec![
+        (&key.name).into(),
+        word(key.role).into(),
+        validity(key.revoked_at, key.expires_at, screen),
+        environments.into(),
+        screen.maybe_time(key.last_used_at),
+        screen.time(key.created_at),
+        key.id.into(),
+    ]
+}

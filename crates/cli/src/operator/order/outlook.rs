@@ -1,0 +1,124 @@
+//! What an order would do, in words: which servers, which packages, when, which reboots.
+
+use std::collections::BTreeMap;
+
+use wire::v1::{Preview, PreviewServer, RebootOutlook};
+
+use crate::operator::screen::{Cell, Screen, Tone, count, cut, maybe, none, spare, whole};
+use crate::operator::{toned, word};
+
+/// How many rows are enough to decide by.
+const ROWS_MAX: usize = 20;
+
+pub(super) fn drawn(preview: &Preview, screen: &Screen) -> String {
+    let mut text = servers(preview, screen);
+    text += &packages(preview, screen);
+    text += &blocked(preview);
+    if let (Some(first), Some(last)) = (preview.first_start_at, preview.last_start_at)
+        && first != last
+    {
+        let (first, last) = (screen.time(first), screen.time(last));
+        text += &format!("\nThe first server starts {}, the last {}.\n", first.text(), last.text());
+    }
+    for (number, words) in [
+        (preview.offline, "offline: waited for until they are heard from"),
+        (preview.beyond_window, "left out, since the window closes before their turn"),
+    ] {
+        if number > 0 {
+            let line = format!("{} {words}.", count(number, "server is", "servers are"));
+            text += &format!("{}\n", screen.paint(&line, Tone::Warning));
+        }
+    }
+    for warning in &preview.warnings {
+        text += &format!("{}\n", screen.paint(&format!("Warning: {warning}"), Tone::Warning));
+    }
+    text
+}
+
+fn servers(preview: &Preview, screen: &Screen) -> String {
+    let rows: Vec<Vec<Cell>> =
+        preview.servers.iter().take(ROWS_MAX).map(|s| row(s, screen)).collect();
+    let columns = [
+        cut("SERVER"),
+        whole("STATUS"),
+        spare("ENVIRONMENT"),
+        whole("STARTS"),
+        whole("UPDATES").number(),
+        whole("SECURITY").number(),
+        whole("REBOOT"),
+    ];
+    let mut text = screen.table(&columns, &rows);
+    let total = preview.total as usize;
+    if total > rows.len() {
+        text += &format!("… and {} more\n", total - rows.len());
+    }
+    text
+}
+
+fn row(server: &PreviewServer, screen: &Screen) -> Vec<Cell> {
+    // What was due while we were asking is due now.
+    let starts_at = server.starts_at.map(|at| at.max(screen.now));
+    let starts = match (starts_at, server.canary) {
+        (None, _) => Cell::new("not at all", Tone::Warning),
+        (Some(at), true) => format!("{}, canary", screen.time(at).text()).into(),
+        (Some(at), false) => match server.waits_for.first() {
+            Some(what) => format!("{}, after {}", screen.time(at).text(), word(what)).into(),
+            None => screen.time(at),
+        },
+    };
+    let security = server.updates.iter().filter(|update| update.security).count();
+    vec![
+        (&server.hostname).into(),
+        toned(server.status),
+        maybe(server.environment.as_ref()),
+        starts,
+        server.updates.len().into(),
+        security.into(),
+        match server.reboot {
+            RebootOutlook::No => none(),
+            RebootOutlook::Possible => Cell::new("if required", Tone::Warning),
+            RebootOutlook::Certain => Cell::new("yes", Tone::Bad),
+        },
+    ]
+}
+
+/// Each package once, those on the most servers first.
+fn packages(preview: &Preview, screen: &Screen) -> String {
+    let mut found: BTreeMap<(&str, &str, &str, bool), usize> = BTreeMap::new();
+    for update in preview.servers.iter().flat_map(|server| &server.updates) {
+        *found.entry((&update.name, &update.from, &update.to, update.security)).or_default() += 1;
+    }
+    if found.is_empty() {
+        return "\nAs of their last scans there is nothing to install.\n".to_owned();
+    }
+    let mut found: Vec<_> = found.into_iter().collect();
+    found.sort_by_key(|((name, _, _, security), servers)| (!security, usize::MAX - servers, *name));
+    let rows: Vec<Vec<Cell>> = (found.iter().take(ROWS_MAX))
+        .map(|((name, from, to, security), servers)| {
+            let security = if *security { Cell::new("yes", Tone::Bad) } else { none() };
+            vec![(*name).into(), (*from).into(), (*to).into(), security, (*servers).into()]
+        })
+        .collect();
+    let columns =
+        [cut("PACKAGE"), cut("FROM"), cut("TO"), whole("SECURITY"), whole("SERVERS").number()];
+    let mut text = format!("\n{}", screen.table(&columns, &rows));
+    if found.len() > rows.len() {
+        text += &format!("… and {} more\n", found.len() - rows.len());
+    }
+    text
+}
+
+fn blocked(preview: &Preview) -> String {
+    let mut found: BTreeMap<(&str, String), usize> = BTreeMap::new();
+    for update in preview.servers.iter().flat_map(|server| &server.blocked) {
+        let why = update.blocked_by.map(word).unwrap_or_default();
+        *found.entry((&update.name, why)).or_default() += 1;
+    }
+    if found.is_empty() {
+        return String::new();
+    }
+    let shown: Vec<String> =
+        found.keys().take(ROWS_MAX).map(|(name, why)| format!("{name} ({why})")).collect();
+    let more = if found.len() > ROWS_MAX { ", …" } else { "" };
+    format!("\nNot installed: {}{more}\n", shown.join(", "))
+}

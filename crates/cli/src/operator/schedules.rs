@@ -1,0 +1,350 @@
+//! `fleetmend schedules`.
+
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+use wire::v1::{OptionsRequest, Run, Schedule, ScheduleRequest};
+
+use super::api::{Body, Query};
+use super::credentials::Connection;
+use super::list::{Listing, Part};
+use super::order::{Order, Pace, Start, What, sure, top_level};
+use super::screen::{Cell, Column, Screen, Tone, cut, harmless, maybe, none, spare, whole};
+use super::{Session, Usage, tell, toned, watch, word};
+
+/// Patch runs that the calendar starts.
+#[derive(Args)]
+pub(crate) struct Schedules {
+    #[command(flatten)]
+    connection: Connection,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List schedules
+    #[command(after_help = "Example:\n  fleetmend schedules list")]
+    List(Part),
+    /// Show a schedule and when it runs next
+    #[command(after_help = "Example:\n  fleetmend schedules show 'Weekly production'")]
+    Show {
+        /// Its id or its name
+        schedule: String,
+    },
+    /// Make a schedule; nothing starts before its time
+    #[command(after_help = "\
+Examples:
+  fleetmend schedules create --name 'Weekly production' --cron '0 3 * * sun' --timezone Europe/Berlin \\
+    --environment production --security-only --reboot if_required --stagger-minutes 5
+  fleetmend schedules create --name Nightly --cron @daily --tag web --canary 10% --max-failures 2")]
+    Create(Content),
+    /// Change what is given and leave the rest as it is
+    #[command(
+        after_help = "Examples:\n  fleetmend schedules update Nightly --cron '30 2 * * *'\n  fleetmend schedules update Nightly --enabled false"
+    )]
+    Update {
+        /// Its id or its name
+        schedule: String,
+        #[command(flatten)]
+        content: Content,
+    },
+    /// Delete a schedule; what it started goes on
+    #[command(after_help = "Example:\n  fleetmend schedules delete Nightly")]
+    Delete {
+        /// Its id or its name
+        schedule: String,
+        /// Without being asked
+        #[arg(long, short)]
+        yes: bool,
+    },
+    /// Run a schedule now; shows what would happen and asks
+    #[command(after_help = "Example:\n  fleetmend schedules run Nightly --watch")]
+    Run {
+        /// Its id or its name
+        schedule: String,
+        #[command(flatten)]
+        start: Start,
+    },
+    /// List the runs of a schedule, the newest first
+    #[command(after_help = "Example:\n  fleetmend schedules runs Nightly --limit 10")]
+    Runs {
+        /// Its id or its name
+        schedule: String,
+        #[command(flatten)]
+        part: Part,
+    },
+}
+
+#[derive(Args)]
+struct Content {
+    /// What people call it
+    #[arg(long)]
+    name: Option<String>,
+    /// What it is for
+    #[arg(long, value_name = "TEXT")]
+    description: Option<String>,
+    /// When it runs: five fields, or @daily and the like
+    #[arg(long)]
+    cron: Option<String>,
+    /// Whose clock that is, such as Europe/Berlin [default: UTC]
+    #[arg(long, value_name = "ZONE")]
+    timezone: Option<String>,
+    /// Whether it runs [default: true]
+    #[arg(long, value_name = "true|false")]
+    enabled: Option<bool>,
+    /// Servers of this environment
+    #[arg(long)]
+    environment: Option<String>,
+    /// Servers with this system: debian, "debian 12"
+    #[arg(long)]
+    os: Option<String>,
+    /// Servers with this tag; all of them if given several times
+    #[arg(long, value_name = "TAG")]
+    tag: Vec<String>,
+    /// This server, by id or hostname; may be given several times
+    #[arg(long, value_name = "SERVER")]
+    server: Vec<String>,
+    /// Every server of the organization
+    #[arg(long, conflicts_with_all = ["environment", "os", "tag", "server"])]
+    all: bool,
+    #[command(flatten)]
+    what: What,
+    #[command(flatten)]
+    pace: Pace,
+}
+
+const COLUMNS: [Column; 7] = [
+    cut("NAME"),
+    whole("CRON"),
+    spare("TIMEZONE"),
+    whole("NEXT RUN"),
+    whole("LAST RUN"),
+    cut("TARGETS"),
+    spare("ID"),
+];
+
+const RUN_COLUMNS: [Column; 7] = [
+    whole("SCHEDULED FOR"),
+    whole("STATE"),
+    spare("TRIGGER"),
+    whole("SERVERS").number(),
+    whole("FAILED").number(),
+    whole("BATCH"),
+    spare("FINISHED"),
+];
+
+impl Schedules {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let session = Session::open(&self.connection)?;
+        match self.command {
+            Command::List(part) => {
+                let listing =
+                    Listing { path: &["schedules"], noun: "schedules", columns: &COLUMNS };
+                let row = |schedule: &Schedule| row(schedule, &session.screen);
+                session.list(listing, &part, Query::default, row).await
+            }
+            Command::Show { schedule } => {
+                let id = session.schedule(&schedule).await?;
+                shown(&session, &session.api.get(&["schedules", &id]).await?)
+            }
+            Command::Create(content) => {
+                let body = content.request(&session, None).await?;
+                shown(&session, &session.api.post(&["schedules"], Some(&body)).await?)
+            }
+            Command::Update { schedule, content } => {
+                let id = session.schedule(&schedule).await?;
+                let seen = session.api.get(&["schedules", &id]).await?;
+                let request = content.request(&session, Some(seen.read()?)).await?;
+                let path = ["schedules", &id];
+                let body = session.api.put(&path, seen.etag.as_deref(), &request).await?;
+                shown(&session, &body)
+            }
+            Command::Delete { schedule, yes } => {
+                let id = session.schedule(&schedule).await?;
+                let seen = session.api.get(&["schedules", &id]).await?;
+                let name = harmless(seen.read::<Schedule>()?.name);
+                sure(&format!("Delete the schedule `{name}`?"), yes)?;
+                session.api.delete(&["schedules", &id], seen.etag.as_deref()).await?;
+                tell(&format!("The schedule `{name}` is deleted."))
+            }
+            Command::Run { schedule, start } => run_now(&session, &schedule, &start).await,
+            Command::Runs { schedule, part } => {
+                let id = session.schedule(&schedule).await?;
+                let path = ["schedules", &id, "runs"];
+                let listing = Listing { path: &path, noun: "runs", columns: &RUN_COLUMNS };
+                let row = |run: &Run| run_row(run, &session.screen);
+                session.list(listing, &part, Query::default, row).await
+            }
+        }
+    }
+}
+
+impl Content {
+    /// The whole schedule: what was said, over what was there.
+    async fn request(
+        &self,
+        session: &Session,
+        seen: Option<Schedule>,
+    ) -> anyhow::Result<ScheduleRequest> {
+        let mut request = match seen {
+            Some(seen) => ScheduleRequest {
+                name: seen.name,
+                description: Some(seen.description),
+                enabled: Some(seen.enabled),
+                cron: seen.cron.to_string(),
+                timezone: Some(seen.timezone.to_string()),
+                targets: serde_json::to_value(seen.targets)?,
+                options: Some(serde_json::from_value(serde_json::to_value(seen.options)?)?),
+            },
+            None => {
+                let (Some(name), Some(cron)) = (self.name.clone(), self.cron.clone()) else {
+                    return Err(Usage("a schedule needs --name and --cron".to_owned()).into());
+                };
+                let targets = Value::Object(Map::new());
+                ScheduleRequest {
+                    name,
+                    cron,
+                    targets,
+                    description: None,
+                    enabled: None,
+                    timezone: None,
+                    options: None,
+                }
+            }
+        };
+        request.name = self.name.clone().unwrap_or(request.name);
+        request.cron = self.cron.clone().unwrap_or(request.cron);
+        request.description = self.description.clone().or(request.description);
+        request.timezone = self.timezone.clone().or(request.timezone);
+        request.enabled = self.enabled.or(request.enabled);
+        request.targets = self.targets(session).await?.unwrap_or(request.targets);
+        let before = request.options.unwrap_or_default();
+        request.options = Some(self.what.over(before, Some(&self.pace)));
+        Ok(request)
+    }
+
+    /// Which servers were said; nothing if none were.
+    async fn targets(&self, session: &Session) -> anyhow::Result<Option<Value>> {
+        if self.all {
+            return Ok(Some(json!({"all": true})));
+        }
+        let mut targets = Map::new();
+        for (name, value) in [("environment", &self.environment), ("os", &self.os)] {
+            if let Some(value) = value {
+                targets.insert(name.to_owned(), json!(value));
+            }
+        }
+        if !self.tag.is_empty() {
+            targets.insert("tags".to_owned(), json!(self.tag));
+        }
+        let mut servers = Vec::new();
+        for said in &self.server {
+            servers.push(session.server(said).await?);
+        }
+        if !servers.is_empty() {
+            targets.insert("server_ids".to_owned(), json!(servers));
+        }
+        Ok((!targets.is_empty()).then_some(Value::Object(targets)))
+    }
+}
+
+async fn run_now(session: &Session, said: &str, start: &Start) -> anyhow::Result<()> {
+    let id = session.schedule(said).await?;
+    let seen: Schedule = session.api.get(&["schedules", &id]).await?.read()?;
+    let options: OptionsRequest = serde_json::from_value(serde_json::to_value(&seen.options)?)?;
+    let mut preview = top_level(&options)?;
+    preview.insert("targets".to_owned(), serde_json::to_value(&seen.targets)?);
+    let order = Order { path: &["schedules", &id, "run"], body: None, preview };
+    let body = session.start(order, start).await?;
+    let run: Run = body.read()?;
+    if start.watch
+        && let Some(batch) = run.batch_id
+    {
+        return watch::to_the_end(session, &batch.to_string()).await;
+    }
+    session.show(&body, |_| {
+        let batch =
+            run.batch_id.map(|id| format!("\nFollow it with `fleetmend batches watch {id}`."));
+        Ok(format!("{}: {}{}\n", run.id, word(run.state), batch.unwrap_or_default()))
+    })
+}
+
+fn shown(session: &Session, body: &Body) -> anyhow::Result<()> {
+    session.show(body, |screen| Ok(drawn(&body.read()?, screen)))
+}
+
+fn row(schedule: &Schedule, screen: &Screen) -> Vec<Cell> {
+    let next = match schedule.enabled {
+        true => screen.maybe_time(schedule.next_runs.first().copied()),
+        false => Cell::new("disabled", Tone::Faint),
+    };
+    vec![
+        (&schedule.name).into(),
+        (&schedule.cron).into(),
+        (&schedule.timezone).into(),
+        next,
+        schedule.last_run.as_ref().map_or_else(none, |run| toned(run.state)),
+        (&schedule.targets).into(),
+        schedule.id.into(),
+    ]
+}
+
+fn run_row(run: &Run, screen: &Screen) -> Vec<Cell> {
+    let state = match run.skip_reason {
+        Some(why) => Cell::new(format!("skipped ({})", word(why)), Tone::Faint),
+        None => toned(run.state),
+    };
+    let failed = run.progress.map(|progress| progress.failed + progress.timed_out);
+    vec![
+        screen.time(run.scheduled_for),
+        state,
+        word(run.trigger).into(),
+        maybe(run.progress.map(|progress| progress.total)),
+        maybe(failed).toned(if failed.unwrap_or(0) > 0 { Tone::Bad } else { Tone::Plain }),
+        maybe(run.batch_id),
+        screen.maybe_time(run.finished_at),
+    ]
+}
+
+fn drawn(schedule: &Schedule, screen: &Screen) -> String {
+    let options = &schedule.options;
+    let what = match (options.packages.is_empty(), options.security_only) {
+        (_, true) => "security updates".to_owned(),
+        (true, false) => "every update".to_owned(),
+        (false, false) => format!("{} packages", options.packages.len()),
+    };
+    let enabled = match schedule.enabled {
+        true => Cell::new("yes", Tone::Good),
+        false => Cell::new("no", Tone::Warning),
+    };
+    let mut text = screen.facts(&[
+        ("schedule", (&schedule.name).into()),
+        ("id", schedule.id.into()),
+        ("description", (&schedule.description).into()),
+        ("enabled", enabled),
+        ("cron", (&schedule.cron).into()),
+        ("timezone", (&schedule.timezone).into()),
+        ("targets", (&schedule.targets).into()),
+        ("installs", what.into()),
+        ("reboot", word(options.reboot).into()),
+        ("stagger", format!("{} min", options.stagger_minutes).into()),
+        ("canary", options.canary.into()),
+        ("at once", maybe(options.max_parallel)),
+        ("halts at failures", maybe(options.max_failures)),
+        ("window", maybe(options.window_minutes.map(|minutes| format!("{minutes} min")))),
+        ("last run", schedule.last_run.as_ref().map_or_else(none, |run| toned(run.state))),
+    ]);
+    if !schedule.next_runs.is_empty() {
+        text += &screen.heading("Next runs");
+        for at in &schedule.next_runs {
+            text += &match screen.width {
+                Some(_) => format!("{at:.0}  {}\n", super::screen::relative(*at, screen.now)),
+                None => format!("{at:.0}\n"),
+            };
+        }
+    }
+    for warning in &schedule.warnings {
+        text += &format!("{}\n", screen.paint(&format!("Warning: {warning}"), Tone::Warning));
+    }
+    text
+}

@@ -1,0 +1,344 @@
+//! How things are shown: tables that fit the terminal, colour that means something, times as people say them.
+//!
+//! On a terminal a table is cut to its width and times are relative. In a pipe nothing is cut, columns are
+//! separated by tabs, times are written out, and there is no colour: a program reads it.
+
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+use server::clock::Clock;
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+
+/// Where something is shown.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Screen {
+    /// How wide it is; nothing if it is no terminal.
+    pub(super) width: Option<usize>,
+    pub(super) height: usize,
+    pub(super) colour: bool,
+    /// What time it is for those who look at it.
+    pub(super) now: Timestamp,
+}
+
+/// What a colour means.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Tone {
+    #[default]
+    Plain,
+    Good,
+    Warning,
+    Bad,
+    /// Of little weight.
+    Faint,
+    Title,
+}
+
+/// One place in a table.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Cell {
+    text: String,
+    tone: Tone,
+}
+
+/// A column of a table.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Column {
+    title: &'static str,
+    fit: Fit,
+    right: bool,
+}
+
+/// What becomes of a column when the terminal is narrow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fit {
+    Whole,
+    Cut,
+    LeftOut,
+}
+
+/// A column that is shown whole.
+pub(super) const fn whole(title: &'static str) -> Column {
+    Column { title, fit: Fit::Whole, right: false }
+}
+
+/// A column that is cut if it must be.
+pub(super) const fn cut(title: &'static str) -> Column {
+    Column { title, fit: Fit::Cut, right: false }
+}
+
+/// A column that is left out if it must be, the last of them first.
+pub(super) const fn spare(title: &'static str) -> Column {
+    Column { title, fit: Fit::LeftOut, right: false }
+}
+
+impl Column {
+    /// With numbers in it.
+    pub(super) const fn number(self) -> Column {
+        Column { right: true, ..self }
+    }
+}
+
+/// What a column that is cut should keep: before it gets less, spare columns are left out.
+const CUT_COMFORT: usize = 20;
+/// The least that is left of a column that is cut.
+const CUT_MIN: usize = 8;
+const GAP: &str = "  ";
+
+impl Cell {
+    pub(super) fn new(text: impl Into<String>, tone: Tone) -> Cell {
+        Cell { text: harmless(text.into()), tone }
+    }
+
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub(super) fn toned(self, tone: Tone) -> Cell {
+        Cell { tone, ..self }
+    }
+}
+
+/// Nothing that a name holds may steer the terminal, or break a line.
+pub(super) fn harmless(text: String) -> String {
+    match text.chars().any(char::is_control) {
+        true => text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect(),
+        false => text,
+    }
+}
+
+impl<T: ToString> From<T> for Cell {
+    fn from(value: T) -> Cell {
+        Cell::new(value.to_string(), Tone::Plain)
+    }
+}
+
+/// What is not there.
+pub(super) fn none() -> Cell {
+    Cell::new("-", Tone::Faint)
+}
+
+/// Something, or nothing.
+pub(super) fn maybe(value: Option<impl ToString>) -> Cell {
+    value.map_or_else(none, Cell::from)
+}
+
+impl Screen {
+    pub(super) fn stdout() -> Screen {
+        Screen::of(&std::io::stdout())
+    }
+
+    pub(super) fn stderr() -> Screen {
+        Screen::of(&std::io::stderr())
+    }
+
+    fn of(stream: &(impl std::io::IsTerminal + std::os::fd::AsFd)) -> Screen {
+        let terminal = stream.is_terminal();
+        let size = terminal_size::terminal_size_of(stream).filter(|_| terminal);
+        let (width, height) = size.map_or((80, 24), |(width, height)| (width.0, height.0));
+        let set = |name: &str| std::env::var(name).unwrap_or_default();
+        let colour = terminal && set("NO_COLOR").is_empty() && set("TERM") != "dumb";
+        let width = terminal.then_some(usize::from(width).max(20));
+        Screen { width, height: usize::from(height), colour, now: Clock::system().now() }
+    }
+
+    pub(super) fn paint(&self, text: &str, tone: Tone) -> String {
+        let code = match tone {
+            _ if !self.colour => return text.to_owned(),
+            Tone::Plain => return text.to_owned(),
+            Tone::Good => "32",
+            Tone::Warning => "33",
+            Tone::Bad => "31",
+            Tone::Faint => "2",
+            Tone::Title => "1",
+        };
+        format!("\x1b[{code}m{text}\x1b[0m")
+    }
+
+    /// When something is or was.
+    pub(super) fn time(&self, at: Timestamp) -> Cell {
+        match self.width {
+            Some(_) => Cell::from(relative(at, self.now)),
+            None => Cell::from(format!("{at:.0}")),
+        }
+    }
+
+    /// When something is or was, if ever.
+    pub(super) fn maybe_time(&self, at: Option<Timestamp>) -> Cell {
+        at.map_or_else(none, |at| self.time(at))
+    }
+
+    /// Names and what they stand for, one a line.
+    pub(super) fn facts(&self, facts: &[(&str, Cell)]) -> String {
+        let wide = facts.iter().map(|(name, _)| name.width()).max().unwrap_or(0);
+        let mut text = String::new();
+        for (name, cell) in facts {
+            let value = match self.width {
+                Some(width) => shortened(&cell.text, width.saturating_sub(wide + GAP.len())),
+                None => cell.text.clone(),
+            };
+            let name = match self.width {
+                Some(_) => self.paint(&padded(name, wide, false), Tone::Faint) + GAP,
+                None => format!("{name}\t"),
+            };
+            let _ = writeln!(text, "{name}{}", self.paint(&value, cell.tone));
+        }
+        text
+    }
+
+    /// A whole table.
+    pub(super) fn table(&self, columns: &[Column], rows: &[Vec<Cell>]) -> String {
+        Table::new(*self, columns).page(rows)
+    }
+
+    /// A heading above a table.
+    pub(super) fn heading(&self, text: &str) -> String {
+        format!("\n{}\n", self.paint(text, Tone::Title))
+    }
+}
+
+/// A table that is shown page by page, each as soon as it is there. The first decides how wide columns are.
+pub(super) struct Table {
+    screen: Screen,
+    columns: Vec<Column>,
+    widths: Option<Vec<usize>>,
+}
+
+impl Table {
+    pub(super) fn new(screen: Screen, columns: &[Column]) -> Table {
+        Table { screen, columns: columns.to_vec(), widths: None }
+    }
+
+    /// The next rows, under a head if they are the first.
+    pub(super) fn page(&mut self, rows: &[Vec<Cell>]) -> String {
+        let first = self.widths.is_none();
+        let widths = self.widths.take().unwrap_or_else(|| self.fit(rows));
+        let mut text = String::new();
+        if first {
+            let titles: Vec<Cell> =
+                self.columns.iter().map(|c| Cell::new(c.title, Tone::Title)).collect();
+            self.line(&titles, &widths, &mut text);
+        }
+        for row in rows {
+            self.line(row, &widths, &mut text);
+        }
+        self.widths = Some(widths);
+        text
+    }
+
+    fn line(&self, row: &[Cell], widths: &[usize], text: &mut String) {
+        let Some(_) = self.screen.width else {
+            let cells: Vec<&str> = row.iter().map(|cell| cell.text.as_str()).collect();
+            let _ = writeln!(text, "{}", cells.join("\t"));
+            return;
+        };
+        let mut line = String::new();
+        let shown = row.iter().zip(widths).zip(&self.columns).filter(|((_, width), _)| **width > 0);
+        let last = shown.clone().count().saturating_sub(1);
+        for (place, ((cell, width), column)) in shown.enumerate() {
+            let cut = shortened(&cell.text, *width);
+            // No spaces at the end of a line.
+            let wide = if place == last && !column.right { 0 } else { *width };
+            let lead = if place == 0 { "" } else { GAP };
+            line.push_str(lead);
+            line.push_str(&self.screen.paint(&padded(&cut, wide, column.right), cell.tone));
+        }
+        let _ = writeln!(text, "{line}");
+    }
+
+    /// How wide each column is; 0 is left out.
+    fn fit(&self, rows: &[Vec<Cell>]) -> Vec<usize> {
+        let natural = |place: usize| {
+            let cells = rows.iter().map(|row| row[place].text.width());
+            cells.chain([self.columns[place].title.width()]).max().unwrap_or(0)
+        };
+        let mut widths: Vec<usize> = (0..self.columns.len()).map(natural).collect();
+        let Some(most) = self.screen.width else { return widths };
+        let total = |widths: &[usize]| {
+            let shown = widths.iter().filter(|width| **width > 0).count();
+            widths.iter().sum::<usize>() + GAP.len() * shown.saturating_sub(1)
+        };
+        let comfortable = |widths: &[usize]| {
+            let cut = |(width, column): (&usize, &Column)| match column.fit {
+                Fit::Cut => CUT_COMFORT.min(*width),
+                _ => *width,
+            };
+            total(&widths.iter().zip(&self.columns).map(cut).collect::<Vec<_>>())
+        };
+        for place in (0..widths.len()).rev().filter(|p| self.columns[*p].fit == Fit::LeftOut) {
+            if comfortable(&widths) > most {
+                widths[place] = 0;
+            }
+        }
+        // The widest gives first; whole columns only when nothing else is left to give, and numbers never: half a
+        // number is another one.
+        for may_give in [Fit::Cut, Fit::Whole] {
+            while total(&widths) > most {
+                let gives = |place: &usize| {
+                    let column = self.columns[*place];
+                    column.fit == may_give && !column.right && widths[*place] > CUT_MIN
+                };
+                let widest = (0..widths.len()).filter(gives).max_by_key(|place| widths[*place]);
+                let Some(widest) = widest else { break };
+                widths[widest] -= 1;
+            }
+        }
+        for place in (1..widths.len()).rev() {
+            if total(&widths) > most {
+                widths[place] = 0;
+            }
+        }
+        widths
+    }
+}
+
+fn padded(text: &str, width: usize, right: bool) -> String {
+    let space = " ".repeat(width.saturating_sub(text.width()));
+    if right { format!("{space}{text}") } else { format!("{text}{space}") }
+}
+
+/// At most so wide, with a sign that something is missing.
+pub(super) fn shortened(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let mut cut = String::new();
+    let mut wide = 1;
+    for c in text.chars() {
+        wide += c.width().unwrap_or(0);
+        if wide > width {
+            break;
+        }
+        cut.push(c);
+    }
+    cut + "…"
+}
+
+/// How long ago or from now, roughly, as people say it.
+pub(super) fn relative(at: Timestamp, now: Timestamp) -> String {
+    let seconds = at.duration_since(now).as_secs();
+    match seconds {
+        -1..=1 => "now".to_owned(),
+        2.. => format!("in {}", span(seconds.unsigned_abs())),
+        _ => format!("{} ago", span(seconds.unsigned_abs())),
+    }
+}
+
+/// A time span, roughly.
+pub(super) fn span(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min", seconds / 60),
+        3_600..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+/// So many of something.
+pub(super) fn count(number: impl Into<u64>, one: &str, many: &str) -> String {
+    let number = number.into();
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+#[cfg(test)]
+#[path = "screen/tests.rs"]
+mod tests;

@@ -1,0 +1,235 @@
+//! `fleetmend servers`.
+
+mod show;
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use wire::v1::{Refresh, RefreshState, Server};
+
+use super::api::Query;
+use super::credentials::Connection;
+use super::list::{Listing, Part};
+use super::order::{Order, Start, What, sure, top_level, with_servers};
+use super::screen::{Cell, Column, Screen, Tone, cut, maybe, spare, whole};
+use super::{Session, tell, toned, word};
+
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Servers: what they have, what they lack.
+#[derive(Args)]
+pub(crate) struct Servers {
+    #[command(flatten)]
+    connection: Connection,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List servers
+    #[command(
+        after_help = "Examples:\n  fleetmend servers list --status offline\n  fleetmend servers list --environment production --os 'debian 12' --sort security_updates"
+    )]
+    List(Filter),
+    /// Show one server: what it is, its pending updates, its CVEs
+    #[command(
+        after_help = "Examples:\n  fleetmend servers show web-1\n  fleetmend servers show web-1 --packages"
+    )]
+    Show {
+        /// Its id or its hostname
+        server: String,
+        /// Every installed package, not only those with an update
+        #[arg(long)]
+        packages: bool,
+    },
+    /// Have a server report and look at its packages at once
+    #[command(after_help = "Example:\n  fleetmend servers refresh web-1 --watch")]
+    Refresh {
+        /// Its id or its hostname
+        server: String,
+        /// Wait until the scan has arrived
+        #[arg(long)]
+        watch: bool,
+    },
+    /// Install updates on one server; shows what would happen and asks
+    #[command(after_help = "\
+Examples:
+  fleetmend servers patch web-1 --security-only --watch
+  fleetmend servers patch web-1 --package openssl --reboot if_required
+  fleetmend servers patch web-1 --all-updates --dry-run --yes --watch --json")]
+    Patch {
+        /// Its id or its hostname
+        server: String,
+        #[command(flatten)]
+        what: What,
+        #[command(flatten)]
+        start: Start,
+    },
+    /// Let a server out of quarantine: it gets orders again
+    #[command(after_help = "Example:\n  fleetmend servers release web-1")]
+    Release {
+        /// Its id or its hostname
+        server: String,
+    },
+    /// Remove a server; its agent stays installed and does nothing more
+    #[command(after_help = "Example:\n  fleetmend servers remove web-1")]
+    Remove {
+        /// Its id or its hostname
+        server: String,
+        /// Without being asked
+        #[arg(long, short)]
+        yes: bool,
+    },
+}
+
+/// Which servers.
+#[derive(Args, Clone)]
+struct Filter {
+    /// Only these: online, offline
+    #[arg(long)]
+    status: Option<String>,
+    /// Only those in this environment
+    #[arg(long)]
+    environment: Option<String>,
+    /// Only those with this system: debian, "debian 12"
+    #[arg(long)]
+    os: Option<String>,
+    /// Only those with this tag; all of them if given several times
+    #[arg(long, value_name = "TAG")]
+    tag: Vec<String>,
+    /// Only those whose hostname holds this
+    #[arg(long, value_name = "TEXT")]
+    search: Option<String>,
+    /// Only those that should, or should not, be rebooted
+    #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
+    reboot_required: Option<bool>,
+    /// hostname, last_seen, security_updates or newest
+    #[arg(long, value_name = "ORDER")]
+    sort: Option<String>,
+    #[command(flatten)]
+    part: Part,
+}
+
+const COLUMNS: [Column; 9] = [
+    cut("HOSTNAME"),
+    whole("STATUS"),
+    spare("ENVIRONMENT"),
+    spare("OS"),
+    whole("UPDATES").number(),
+    whole("SECURITY").number(),
+    spare("REBOOT"),
+    spare("SEEN"),
+    spare("ID"),
+];
+
+impl Servers {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let session = Session::open(&self.connection)?;
+        match self.command {
+            Command::List(filter) => filter.list(&session).await,
+            Command::Show { server, packages } => {
+                let id = session.server(&server).await?;
+                let body = session.api.get(&["servers", &id]).await?;
+                session.show(&body, |screen| Ok(show::drawn(&body.read()?, packages, screen)))
+            }
+            Command::Refresh { server, watch } => refresh(&session, &server, watch).await,
+            Command::Patch { server, what, start } => {
+                what.is_said()?;
+                let id = session.server(&server).await?;
+                let order = top_level(&what.over(Default::default(), None))?;
+                let preview = with_servers(order.clone(), std::slice::from_ref(&id));
+                let path = ["servers", &id, "patch"];
+                let order = Order { path: &path, body: Some(order), preview };
+                let body = session.start(order, &start).await?;
+                session.began(&body, &start).await
+            }
+            Command::Release { server } => {
+                let id = session.server(&server).await?;
+                let body = session.api.post(&["servers", &id, "release"], None::<&()>).await?;
+                session.show(&body, |_| Ok(format!("{server} ({id}) gets orders again.\n")))
+            }
+            Command::Remove { server, yes } => {
+                let id = session.server(&server).await?;
+                sure(&format!("Remove {server} ({id})? Its unfinished tasks are canceled."), yes)?;
+                session.api.delete(&["servers", &id], None).await?;
+                tell(&format!(
+                    "{server} ({id}) is removed; its agent stays installed and does nothing more."
+                ))
+            }
+        }
+    }
+}
+
+async fn refresh(session: &Session, said: &str, watch: bool) -> anyhow::Result<()> {
+    let id = session.server(said).await?;
+    let mut body = session.api.post(&["servers", &id, "refresh"], None::<&()>).await?;
+    let location = body.location.clone();
+    let mut refresh: Refresh = body.read()?;
+    while watch && refresh.state == RefreshState::Pending {
+        let Some(location) = &location else { break };
+        tokio::time::sleep(LOOK_EVERY).await;
+        body = session.api.follow(location).await?;
+        refresh = body.read()?;
+    }
+    session.show(&body, |_| {
+        let why = refresh.message.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+        Ok(format!("{said}: {}{why}\n", word(refresh.state)))
+    })?;
+    match refresh.state {
+        RefreshState::Completed => Ok(()),
+        RefreshState::Pending if !watch => Ok(()),
+        state => anyhow::bail!("the scan did not arrive: {}", word(state)),
+    }
+}
+
+impl Filter {
+    async fn list(&self, session: &Session) -> anyhow::Result<()> {
+        let query = || {
+            Query::default()
+                .with("status", self.status.as_ref())
+                .with("environment", self.environment.as_ref())
+                .with("os", self.os.as_ref())
+                .with_all("tag", &self.tag)
+                .with("q", self.search.as_ref())
+                .with("reboot_required", self.reboot_required)
+                .with("sort", self.sort.as_ref())
+        };
+        let listing = Listing { path: &["servers"], noun: "servers", columns: &COLUMNS };
+        session.list(listing, &self.part, query, |server| row(server, &session.screen)).await
+    }
+}
+
+fn row(server: &Server, screen: &Screen) -> Vec<Cell> {
+    let security = server.summary.security_updates;
+    vec![
+        (&server.hostname).into(),
+        status(server),
+        maybe(server.environment.as_ref()),
+        maybe(server.os.as_ref()),
+        server.summary.updates.into(),
+        Cell::from(security).toned(if security > 0 { Tone::Bad } else { Tone::Plain }),
+        reboot(server),
+        screen.maybe_time(server.last_seen_at),
+        server.id.into(),
+    ]
+}
+
+/// What it is doing says more than that it is there.
+fn status(server: &Server) -> Cell {
+    use wire::v1::Activity;
+    match (&server.quarantine, server.activity, server.status) {
+        (Some(_), ..) => Cell::new("quarantine", Tone::Bad),
+        (None, Activity::Idle, status) | (None, _, status @ vocab::Status::Offline) => {
+            toned(status)
+        }
+        (None, activity, _) => Cell::new(word(activity), Tone::Warning),
+    }
+}
+
+fn reboot(server: &Server) -> Cell {
+    match server.reboot_required {
+        true => Cell::new("required", Tone::Warning),
+        false => super::screen::none(),
+    }
+}

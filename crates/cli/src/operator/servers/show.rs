@@ -1,0 +1,142 @@
+//! One server, with all that is known of it.
+
+use wire::v1::{Cve, Package, ServerDetail};
+
+use super::{reboot, status};
+use crate::operator::screen::{Cell, Screen, Tone, count, cut, maybe, none, spare, whole};
+use crate::operator::{toned, word};
+
+pub(super) fn drawn(detail: &ServerDetail, all_packages: bool, screen: &Screen) -> String {
+    let mut text = facts(detail, screen);
+    let shown: Vec<&Package> = (detail.packages.iter())
+        .filter(|package| all_packages || package.available_version.is_some())
+        .collect();
+    text += &screen.heading(if all_packages { "Packages" } else { "Pending updates" });
+    text += &match shown.is_empty() {
+        true => "None.\n".to_owned(),
+        false => packages(&shown, screen),
+    };
+    text += &screen.heading("CVEs");
+    text += &match (detail.cves.is_empty(), detail.cves_checked) {
+        (false, _) => cves(&detail.cves, screen),
+        (true, true) => "None known.\n".to_owned(),
+        (true, false) => {
+            "Not checked: no feed was imported for its system (`fleetmend feeds import --help`).\n"
+                .to_owned()
+        }
+    };
+    if !detail.old_code.is_empty() {
+        let rows: Vec<Vec<Cell>> = (detail.old_code.iter())
+            .map(|old| {
+                vec![(&old.process).into(), maybe(old.unit.as_ref()), maybe(old.package.as_ref())]
+            })
+            .collect();
+        text += &screen.heading("Running replaced code");
+        text += &screen.table(&[cut("PROCESS"), cut("UNIT"), cut("PACKAGE")], &rows);
+    }
+    text
+}
+
+fn facts(detail: &ServerDetail, screen: &Screen) -> String {
+    let server = &detail.server;
+    let joined = |lines: Vec<String>| match lines.is_empty() {
+        true => none(),
+        false => lines.join(", ").into(),
+    };
+    let mut facts = vec![
+        ("hostname", (&server.hostname).into()),
+        ("id", server.id.into()),
+        ("status", status(server)),
+        ("environment", maybe(server.environment.as_ref())),
+        ("tags", joined(server.tags.iter().map(ToString::to_string).collect())),
+        ("os", maybe(server.os.as_ref())),
+        ("kernel", maybe(server.kernel.as_ref())),
+        ("arch", maybe(server.arch.as_ref())),
+        ("package manager", maybe(server.package_manager.map(word))),
+        ("agent", maybe(server.agent_version.as_ref())),
+        ("last seen", screen.maybe_time(server.last_seen_at)),
+        ("last scan", screen.maybe_time(server.last_scan_at)),
+        ("enrolled", screen.time(server.enrolled_at)),
+        ("packages", totals(detail)),
+        ("reboot", reboot(server)),
+    ];
+    if !server.reboot_reasons.is_empty() {
+        facts.push((
+            "because of",
+            joined(server.reboot_reasons.iter().map(ToString::to_string).collect()),
+        ));
+    }
+    if !server.other_updaters.is_empty() {
+        let others = server.other_updaters.iter().map(ToString::to_string).collect();
+        facts.push(("other updaters", joined(others).toned(Tone::Warning)));
+    }
+    if let Some(why) = &server.quarantine {
+        facts.push(("quarantine", Cell::new(why.to_string(), Tone::Bad)));
+    }
+    screen.facts(&facts)
+}
+
+fn totals(detail: &ServerDetail) -> Cell {
+    let summary = &detail.server.summary;
+    let text = format!(
+        "{}, {} pending, {} for security",
+        summary.packages,
+        count(summary.updates, "update", "updates"),
+        summary.security_updates
+    );
+    Cell::new(text, if summary.security_updates > 0 { Tone::Bad } else { Tone::Plain })
+}
+
+fn packages(packages: &[&Package], screen: &Screen) -> String {
+    let rows: Vec<Vec<Cell>> = (packages.iter())
+        .map(|package| {
+            let security = package.security && package.available_version.is_some();
+            vec![
+                (&package.name).into(),
+                (&package.version).into(),
+                maybe(package.available_version.as_ref()),
+                if security { Cell::new("yes", Tone::Bad) } else { none() },
+                match (package.blocked_by, package.held) {
+                    (Some(why), _) => Cell::new(word(why), Tone::Warning),
+                    (None, true) => Cell::new("held", Tone::Warning),
+                    (None, false) => none(),
+                },
+            ]
+        })
+        .collect();
+    let columns = [
+        cut("PACKAGE"),
+        cut("INSTALLED"),
+        cut("AVAILABLE"),
+        whole("SECURITY"),
+        spare("BLOCKED BY"),
+    ];
+    screen.table(&columns, &rows)
+}
+
+fn cves(cves: &[Cve], screen: &Screen) -> String {
+    let rows: Vec<Vec<Cell>> = (cves.iter())
+        .map(|cve| {
+            vec![
+                (&cve.id).into(),
+                match cve.kev {
+                    true => Cell::new(format!("{} KEV", word(cve.severity)), Tone::Bad),
+                    false => toned(cve.severity),
+                },
+                (&cve.package).into(),
+                (&cve.installed_version).into(),
+                maybe(cve.fixed_version.as_ref()),
+                word(cve.state).into(),
+            ]
+        })
+        .collect();
+    let columns = [
+        whole("CVE"),
+        whole("SEVERITY"),
+        cut("PACKAGE"),
+        cut("INSTALLED"),
+        cut("FIXED IN"),
+        spare("STATE"),
+    ];
+    screen.table(&columns, &rows)
+}

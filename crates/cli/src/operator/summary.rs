@@ -1,0 +1,74 @@
+//! `fleetmend summary`.
+
+use clap::Args;
+use wire::v1::FleetSummary;
+
+use super::Session;
+use super::credentials::Connection;
+use super::screen::{Cell, Screen, Tone, count};
+
+/// The organization in numbers.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  fleetmend summary\n  fleetmend summary --json | jq .servers.offline"
+)]
+pub(crate) struct Summary {
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Summary {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let session = Session::open(&self.connection)?;
+        let body = session.api.get(&["summary"]).await?;
+        session.show(&body, |screen| Ok(drawn(&body.read()?, screen)))
+    }
+}
+
+fn drawn(summary: &FleetSummary, screen: &Screen) -> String {
+    let FleetSummary { servers, patches, batches, schedules, counted_at } = summary;
+    let mut fleet =
+        format!("{}, {} online", count(servers.total, "server", "servers"), servers.online);
+    for (number, words) in [
+        (servers.offline, "offline"),
+        (servers.reboot_required, "to be rebooted"),
+        (servers.quarantined, "in quarantine"),
+    ] {
+        if number > 0 {
+            fleet.push_str(&format!(", {number} {words}"));
+        }
+    }
+    let worst = &patches.severity;
+    let updates = format!(
+        "{}, {} for security",
+        count(patches.total, "package", "packages"),
+        patches.security
+    );
+    let severities = format!(
+        "{} critical, {} high, {} medium, {} low, {} unknown",
+        worst.critical, worst.high, worst.medium, worst.low, worst.unknown
+    );
+    let tone = match worst.critical + worst.high {
+        0 => Tone::Plain,
+        _ => Tone::Bad,
+    };
+    let work = format!(
+        "{} open: {} running, {} paused, {} halted",
+        batches.open, batches.running, batches.paused, batches.halted
+    );
+    let work_tone = if batches.halted > 0 { Tone::Bad } else { Tone::Plain };
+    screen.facts(&[
+        ("servers", fleet.into()),
+        (
+            "without updates pending",
+            (servers.total - servers.with_updates.min(servers.total)).into(),
+        ),
+        ("with security updates", servers.with_security_updates.into()),
+        ("pending updates", updates.into()),
+        ("by severity", Cell::new(severities, tone)),
+        ("batches", Cell::new(work, work_tone)),
+        ("schedules", format!("{}, {} enabled", schedules.total, schedules.enabled).into()),
+        ("next run", screen.maybe_time(schedules.next_run_at)),
+        ("updates counted", screen.maybe_time(*counted_at)),
+    ])
+}

@@ -1,0 +1,148 @@
+//! `fleetmend tokens`.
+
+use clap::{Args, Subcommand};
+use jiff::Timestamp;
+use wire::v1::{CreateEnrollmentToken, CreatedEnrollmentToken, EnrollmentToken};
+
+use super::Session;
+use super::api::Query;
+use super::credentials::Connection;
+use super::list::{Listing, Part};
+use super::order::sure;
+use super::screen::{Cell, Column, Screen, Tone, cut, maybe, none, spare, whole};
+use super::tell;
+
+/// Enrolment tokens, with which servers join.
+#[derive(Args)]
+pub(crate) struct Tokens {
+    #[command(flatten)]
+    connection: Connection,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make a token; it is printed once
+    #[command(after_help = "\
+Examples:
+  fleetmend tokens create --name 'web image' --environment production --tag web
+  fleetmend tokens create --max-uses 1 --expires-at 2027-01-01T00:00:00Z --json | jq -r .token")]
+    Create(Create),
+    /// List tokens, without the tokens themselves
+    #[command(after_help = "Example:\n  fleetmend tokens list")]
+    List(Part),
+    /// End a token; servers that joined with it stay
+    #[command(after_help = "Example:\n  fleetmend tokens revoke 'web image'")]
+    Revoke {
+        /// Its id or its name
+        token: String,
+        /// Without being asked
+        #[arg(long, short)]
+        yes: bool,
+    },
+}
+
+#[derive(Args)]
+struct Create {
+    /// What people call it
+    #[arg(long)]
+    name: Option<String>,
+    /// The environment of servers that join with it
+    #[arg(long)]
+    environment: Option<String>,
+    /// A tag of servers that join with it; may be given several times
+    #[arg(long, value_name = "TAG")]
+    tag: Vec<String>,
+    /// How many servers may join with it [default: no limit]
+    #[arg(long, value_name = "N")]
+    max_uses: Option<i64>,
+    /// When it ends, such as 2027-01-01T00:00:00Z [default: never]
+    #[arg(long, value_name = "TIME")]
+    expires_at: Option<String>,
+}
+
+const COLUMNS: [Column; 7] = [
+    cut("NAME"),
+    whole("STATE"),
+    whole("USES").number(),
+    spare("ENVIRONMENT"),
+    spare("TAGS"),
+    whole("CREATED"),
+    spare("ID"),
+];
+
+impl Tokens {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let session = Session::open(&self.connection)?;
+        match self.command {
+            Command::Create(create) => create.run(&session).await,
+            Command::List(part) => {
+                let path = ["enrollment-tokens"];
+                let listing = Listing { path: &path, noun: "tokens", columns: &COLUMNS };
+                let row = |token: &EnrollmentToken| row(token, &session.screen);
+                session.list(listing, &part, Query::default, row).await
+            }
+            Command::Revoke { token, yes } => {
+                let id = session.token(&token).await?;
+                sure(&format!("Revoke the token {token}?"), yes)?;
+                session.api.delete(&["enrollment-tokens", &id], None).await?;
+                tell(&format!("The token {token} ({id}) is revoked."))
+            }
+        }
+    }
+}
+
+impl Create {
+    async fn run(self, session: &Session) -> anyhow::Result<()> {
+        let body = CreateEnrollmentToken {
+            name: self.name,
+            environment: self.environment,
+            tags: (!self.tag.is_empty()).then_some(self.tag),
+            max_uses: self.max_uses,
+            expires_at: self.expires_at,
+        };
+        let body = session.api.post(&["enrollment-tokens"], Some(&body)).await?;
+        let token = body.read::<CreatedEnrollmentToken>()?.token;
+        session.show(&body, |_| Ok(format!("{token}\n")))?;
+        if session.json {
+            return Ok(());
+        }
+        let url = session.api.url();
+        tell(&format!(
+            "It is not shown again. On the server to enrol, as root:\n  \
+             fleetmend-agent enroll --server {url} --token {token}"
+        ))
+    }
+}
+
+fn row(token: &EnrollmentToken, screen: &Screen) -> Vec<Cell> {
+    let uses = match token.max_uses {
+        Some(most) => format!("{}/{most}", token.uses),
+        None => token.uses.to_string(),
+    };
+    let tags: Vec<String> = token.tags.iter().map(ToString::to_string).collect();
+    vec![
+        (&token.name).into(),
+        validity(token.revoked_at, token.expires_at, screen),
+        uses.into(),
+        maybe(token.environment.as_ref()),
+        if tags.is_empty() { none() } else { tags.join(", ").into() },
+        screen.time(token.created_at),
+        token.id.into(),
+    ]
+}
+
+/// Whether a credential still opens anything.
+pub(super) fn validity(
+    revoked_at: Option<Timestamp>,
+    expires_at: Option<Timestamp>,
+    screen: &Screen,
+) -> Cell {
+    match (revoked_at, expires_at) {
+        (Some(_), _) => Cell::new("revoked", Tone::Faint),
+        (None, Some(end)) if end <= screen.now => Cell::new("expired", Tone::Faint),
+        (None, Some(end)) => format!("ends {}", screen.time(end).text()).into(),
+        (None, None) => Cell::new("valid", Tone::Good),
+    }
+}

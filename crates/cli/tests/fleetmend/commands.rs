@@ -1,0 +1,384 @@
+//! The operator's commands against the real service, with simulated servers.
+
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+use swarm::Swarm;
+use swarm::behave::Script;
+use vocab::FailureCode;
+
+use crate::fleet::unhurried;
+use crate::operator::{LOOK_EVERY, Operator};
+use crate::support::{Dir, Running, first_key};
+use crate::terminal::{Keyboard, bare};
+
+/// A service, six servers, and someone who looks after them.
+pub(crate) struct World {
+    dir: Dir,
+    service: Running,
+    operator: Operator,
+    pub(crate) keyboard: Keyboard,
+    fleet: Swarm,
+}
+
+pub(crate) async fn world() -> World {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let dir = Dir::new();
+    let key = first_key(&dir.data());
+    let service = Running::start(&dir.data(), &[]);
+    let operator = Operator::new(&service.address, &key);
+    let fleet = operator.fleet(6, unhurried).await;
+    for agent in 0..6 {
+        fleet.script(agent, Script::Succeed);
+    }
+    let keyboard = Keyboard { url: service.address.clone(), key };
+    // Patches are counted about a second after the scans: until every update of every server is among them.
+    let mut counted = false;
+    while !counted {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let count = |rows: &[Value], of: fn(&Value) -> &Value| -> u64 {
+            rows.iter().filter_map(|row| of(row).as_u64()).sum()
+        };
+        let servers = operator.all("/v1/servers").await;
+        let patches = operator.all("/v1/patches").await;
+        let scanned = servers.iter().filter(|row| row["summary"]["packages"] != 0).count();
+        let updates = count(&servers, |row| &row["summary"]["updates"]);
+        let affected = count(&patches, |row| &row["affected_servers"]);
+        counted = scanned == 6 && updates > 0 && updates == affected;
+    }
+    World { dir, service, operator, keyboard, fleet }
+}
+
+impl World {
+    async fn servers(&self) -> Vec<(String, String)> {
+        let text = |row: &Value, name: &str| row[name].as_str().unwrap().to_owned();
+        let rows = self.operator.all("/v1/servers").await;
+        rows.iter().map(|row| (text(row, "hostname"), text(row, "id"))).collect()
+    }
+}
+
+async fn body(keyboard: &Keyboard, path: &str) -> String {
+    let request = reqwest::Client::new().get(format!("{}{path}", keyboard.url));
+    let answer = request.bearer_auth(&keyboard.key).send().await.unwrap();
+    assert_eq!(answer.status(), StatusCode::OK, "{path}");
+    answer.text().await.unwrap()
+}
+
+/// Programs read what the API says, to the letter.
+#[tokio::test(flavor = "multi_thread")]
+async fn with_json_a_command_prints_the_body_of_the_api() {
+    let world = world().await;
+    let servers = world.servers().await;
+    let ((hostname, id), (_, other)) = (servers[0].clone(), servers[1].clone());
+    world.keyboard.well(&[
+        "schedules",
+        "create",
+        "--name",
+        "Nightly",
+        "--cron",
+        "@daily",
+        "--all",
+        "--security-only",
+    ]);
+    let order = ["servers", "patch", &hostname, "--all-updates", "--yes", "--watch", "--json"];
+    let ended: Value = serde_json::from_str(&world.keyboard.well(&order)).unwrap();
+    assert_eq!(ended["state"], "succeeded");
+    let batch = ended["id"].as_str().unwrap();
+    let World { fleet, operator, keyboard, dir: _dir, service: _service } = world;
+    fleet.stop().await;
+    // One that another server still waits for.
+    let pending = operator.get(&format!("/v1/patches?server_id={other}")).await;
+    let package = pending["data"][0]["package_name"].clone();
+    let package = package.as_str().unwrap();
+    let cases: [(&[&str], String); 13] = [
+        (&["summary"], "/v1/summary".into()),
+        (&["servers", "list"], "/v1/servers".into()),
+        (
+            &["servers", "list", "--limit", "2", "--offset", "3"],
+            "/v1/servers?limit=2&offset=3".into(),
+        ),
+        (
+            &["servers", "list", "--status", "online", "--sort", "newest"],
+            "/v1/servers?status=online&sort=newest".into(),
+        ),
+        (&["servers", "show", &hostname], format!("/v1/servers/{id}")),
+        (
+            &["patches", "list", "--severity", "high,unknown"],
+            "/v1/patches?severity=high%2Cunknown".into(),
+        ),
+        (&["patches", "show", package], format!("/v1/patches/{package}")),
+        (&["cves", "list"], "/v1/cves".into()),
+        (&["batches", "list", "--state", "succeeded"], "/v1/batches?state=succeeded".into()),
+        (&["batches", "show", batch], format!("/v1/batches/{batch}")),
+        (&["schedules", "list"], "/v1/schedules".into()),
+        (&["tokens", "list"], "/v1/enrollment-tokens".into()),
+        (&["keys", "list"], "/v1/api-keys".into()),
+    ];
+    for (args, path) in cases {
+        // What changes by itself, such as when a key was last used, is read until it holds still.
+        let (mut before, mut printed) = (String::new(), String::new());
+        let mut after = body(&keyboard, &path).await;
+        while before != after {
+            before = after;
+            printed = keyboard.well(&[args, &["--json"]].concat());
+            after = body(&keyboard, &path).await;
+        }
+        assert_eq!(printed, format!("{after}\n"), "{args:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_is_cut_to_the_terminal_and_whole_in_a_pipe() {
+    let world = world().await;
+    let piped = world.keyboard.well(&["servers", "list"]);
+    let lines: Vec<Vec<&str>> = piped.lines().map(|line| line.split('\t').collect()).collect();
+    assert_eq!(lines.len(), 7);
+    assert_eq!(
+        lines[0],
+        ["HOSTNAME", "STATUS", "ENVIRONMENT", "OS", "UPDATES", "SECURITY", "REBOOT", "SEEN", "ID"]
+    );
+    let servers = world.servers().await;
+    for (line, (hostname, id)) in lines[1..].iter().zip(&servers) {
+        assert_eq!((line[0], line[8]), (hostname.as_str(), id.as_str()));
+        assert!(line[7].ends_with('Z'), "{line:?}");
+    }
+    assert!(!piped.contains('\x1b'));
+    for width in [40, 64, 80, 132] {
+        let said = world.keyboard.types(width, &["servers", "list"], "");
+        assert_eq!(said.code, 0);
+        assert!(said.out.contains("\x1b[32monline\x1b[0m"), "{}", said.out);
+        let shown = bare(&said.out);
+        assert_eq!(shown.lines().count(), 7);
+        for line in shown.lines() {
+            assert!(line.chars().count() <= usize::from(width), "{width}: {line}");
+        }
+    }
+    for more in [("NO_COLOR", "1"), ("TERM", "dumb")] {
+        let said = world.keyboard.types_with(80, &["servers", "list"], "", &[more]);
+        assert!(!said.out.contains('\x1b'), "{more:?}: {}", said.out);
+    }
+    let three = world.keyboard.types(80, &["servers", "list", "--limit", "3"], "").out;
+    assert!(bare(&three).ends_with("3 of 6 servers\n"), "{three}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_would_happen_is_shown_and_asked_before_anything_starts() {
+    let world = world().await;
+    let (hostname, _) = world.servers().await[0].clone();
+    let order = ["servers", "patch", &hostname, "--all-updates", "--reboot", "if_required"];
+    let refused = world.keyboard.types(100, &order, "n\n");
+    assert_eq!(refused.code, 1, "{}", refused.out);
+    let shown = bare(&refused.out);
+    for part in
+        ["SERVER", &hostname, "if required", "PACKAGE", "Patch 1 server? [y/N]", "nothing was done"]
+    {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let unasked = world.keyboard.pipes(&order);
+    assert_eq!(unasked.code, 2);
+    assert!(unasked.err.contains("--yes"), "{}", unasked.err);
+    assert_eq!(world.operator.get("/v1/batches").await["meta"]["total"], 0, "nothing was started");
+
+    let agreed = world.keyboard.types(100, &[&order[..], &["--watch"]].concat(), "y\n");
+    assert_eq!(agreed.code, 0, "{}", agreed.out);
+    let shown = bare(&agreed.out);
+    assert!(shown.contains('%') && shown.contains("succeeded"), "{shown}");
+    assert_eq!(world.operator.get("/v1/batches").await["meta"]["total"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_is_told_with_its_reason_and_fails_the_command() {
+    let world = world().await;
+    world.fleet.script(2, Script::FailWith(FailureCode::DiskFull));
+    let ids: Vec<String> =
+        (0..4).map(|agent| world.fleet.server_id(agent).unwrap().to_string()).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let order = [&["batches", "create", "--all-updates", "--yes", "--watch"], &ids[..]].concat();
+    let said = world.keyboard.pipes(&order);
+    assert_eq!(said.code, 1, "{}", said.err);
+    assert!(said.err.contains(": failed: disk_full"), "{}", said.err);
+    assert!(said.err.contains("the batch ended as completed_with_errors"), "{}", said.err);
+    assert!(said.out.contains("4, 100% done, 3 succeeded, 1 failed"), "{}", said.out);
+    let batch = said.out.lines().next().unwrap().split('\t').nth(1).unwrap().to_owned();
+
+    world.fleet.script(2, Script::Succeed);
+    let again = world.keyboard.pipes(&["batches", "retry", &batch, "--yes", "--watch"]);
+    assert_eq!(again.code, 0, "{}", again.err);
+    assert!(again.out.contains("1, 100% done"), "{}", again.out);
+    let listed = world.keyboard.well(&["batches", "list"]);
+    assert_eq!(listed.lines().count(), 3, "{listed}");
+}
+
+/// A batch that waits for a person is not waited for: a script must come to its end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_halts_is_told_with_what_can_be_done() {
+    let world = world().await;
+    for agent in 0..6 {
+        world.fleet.script(agent, Script::FailWith(FailureCode::RepoUnreachable));
+    }
+    let order =
+        ["batches", "create", "--all", "--all-updates", "--canary", "1", "--yes", "--watch"];
+    let said = world.keyboard.pipes(&order);
+    assert_eq!(said.code, 1, "{}", said.err);
+    assert!(said.err.contains(": failed: repo_unreachable"), "{}", said.err);
+    assert!(said.err.contains("the batch halted: `fleetmend batches resume bat_"), "{}", said.err);
+    assert!(said.out.contains("state\thalted") && said.out.contains("5 waiting"), "{}", said.out);
+    let batch = said.out.lines().next().unwrap().split('\t').nth(1).unwrap().to_owned();
+    assert!(world.keyboard.well(&["batches", "cancel", &batch]).contains("state\tcancel"));
+    let ended = world.keyboard.pipes(&["batches", "watch", &batch]);
+    assert!(ended.code == 1 && ended.err.contains("ended as canceled"), "{}", ended.err);
+}
+
+/// The service is killed while somebody looks on, and is back in a moment.
+#[tokio::test(flavor = "multi_thread")]
+async fn watching_goes_on_when_the_service_is_back() {
+    let mut world = world().await;
+    let (url, key) = (world.keyboard.url.clone(), world.keyboard.key.clone());
+    let watcher = Keyboard { url: url.clone(), key };
+    let order = json!({"server_ids": (0..6).map(|agent| world.fleet.server_id(agent)).collect::<Vec<_>>(),
+        "packages": [], "max_parallel": 1});
+    let batch = world.operator.post("/v1/batches", order).await["id"].as_str().unwrap().to_owned();
+    let watched = batch.clone();
+    let watching =
+        tokio::task::spawn_blocking(move || watcher.pipes(&["batches", "watch", &watched]));
+    world.operator.until(&batch, |seen| seen["progress"]["succeeded"].as_u64() >= Some(1)).await;
+    world.service.child.kill().unwrap();
+    world.service.child.wait().unwrap();
+    let listen = url.strip_prefix("http://").unwrap();
+    let _again = Running::at(listen, &world.dir.data(), &[]);
+    let said = watching.await.unwrap();
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert!(said.out.contains("6, 100% done, 6 succeeded"), "{}", said.out);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schedule_is_made_changed_run_and_deleted_by_its_name() {
+    let world = world().await;
+    let keyboard = &world.keyboard;
+    let made = keyboard.well(&[
+        "schedules",
+        "create",
+        "--name",
+        "Weekly",
+        "--cron",
+        "0 3 * * sun",
+        "--timezone",
+        "Europe/Berlin",
+        "--all",
+        "--security-only",
+        "--reboot",
+        "if_required",
+        "--stagger-minutes",
+        "5",
+        "--canary",
+        "10%",
+        "--json",
+    ]);
+    let made: Value = serde_json::from_str(&made).unwrap();
+    keyboard.well(&["schedules", "update", "Weekly", "--stagger-minutes", "0", "--canary", "0"]);
+    let seen: Value =
+        serde_json::from_str(&keyboard.well(&["schedules", "show", "weekly", "--json"])).unwrap();
+    let changed = json!({"stagger_minutes": 0, "canary": 0});
+    let mut expected = made["options"].clone();
+    expected.as_object_mut().unwrap().extend(changed.as_object().unwrap().clone());
+    assert_eq!(seen["options"], expected, "all but what was said is as it was");
+    assert_eq!((&seen["cron"], &seen["timezone"]), (&made["cron"], &made["timezone"]));
+
+    let ran = keyboard.pipes(&["schedules", "run", "Weekly", "--yes", "--watch"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(ran.out.contains("6, 100% done"), "{}", ran.out);
+    let runs = keyboard.well(&["schedules", "runs", "Weekly"]);
+    assert!(runs.contains("\tsucceeded\tmanual\t6\t0\t"), "{runs}");
+    assert_eq!(keyboard.pipes(&["schedules", "delete", "Weekly"]).code, 2);
+    keyboard.well(&["schedules", "delete", "Weekly", "--yes"]);
+    assert_eq!(keyboard.well(&["schedules", "list"]).lines().count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_and_tokens_are_shown_once_and_end_when_revoked() {
+    let world = world().await;
+    let keyboard = &world.keyboard;
+    let viewer = keyboard.well(&["keys", "create", "--name", "looks", "--role", "viewer"]);
+    let viewer = Keyboard { url: keyboard.url.clone(), key: viewer.trim().to_owned() };
+    viewer.well(&["servers", "list"]);
+    let refused = viewer.pipes(&["keys", "list"]);
+    assert_eq!(refused.code, 1);
+    assert!(refused.err.contains("[403 ") && refused.err.contains("request "), "{}", refused.err);
+    keyboard.well(&["keys", "revoke", "looks", "--yes"]);
+    let ended = viewer.pipes(&["servers", "list"]);
+    assert!(ended.code == 1 && ended.err.contains("[401 "), "{}", ended.err);
+
+    let token = keyboard.well(&[
+        "tokens",
+        "create",
+        "--name",
+        "web",
+        "--environment",
+        "production",
+        "--max-uses",
+        "1",
+    ]);
+    assert!(token.starts_with("fme_") && token.lines().count() == 1, "{token}");
+    assert!(keyboard.well(&["tokens", "list"]).contains("web\tvalid\t0/1\tproduction"));
+    keyboard.well(&["tokens", "revoke", "web", "--yes"]);
+    assert!(keyboard.well(&["tokens", "list"]).contains("web\trevoked"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_kind_of_failure_says_what_is_wrong() {
+    let world = world().await;
+    let keyboard = &world.keyboard;
+    let (hostname, _) = world.servers().await[0].clone();
+    let fails = |args: &[&str], code: i32, parts: &[&str]| {
+        let said = keyboard.pipes(args);
+        assert_eq!(said.code, code, "{args:?}: {}", said.err);
+        assert!(said.out.is_empty(), "{args:?}: {}", said.out);
+        for part in parts {
+            assert!(said.err.contains(part), "{args:?}: no `{part}` in {}", said.err);
+        }
+    };
+    let mistyped = format!("{hostname}x");
+    fails(&["servers", "show", &mistyped], 1, &["there is no server"]);
+    fails(&["servers", "show", "srv_01jcqk3m8ye0fr5cq0k6s8v2xw"], 1, &["[404 ", "request "]);
+    fails(
+        &["servers", "list", "--status", "onlin"],
+        1,
+        &["did you mean `online`?", "[400 ", "request "],
+    );
+    fails(
+        &["schedules", "create", "--name", "x", "--cron", "61 * * * *", "--timezone", "Mars/Base"],
+        1,
+        &["[422 ", "\n  cron: ", "\n  timezone: ", "\n  targets: ", "\n  request "],
+    );
+    fails(&["servers", "patch", &hostname, "--yes"], 2, &["--security-only"]);
+    fails(&["batches", "create", "--all-updates", "--yes"], 2, &["say which servers"]);
+    fails(&["batches", "watch", "bat_01jcqk3m8ye0fr5cq0k6s8v2xw"], 1, &["[404 "]);
+    fails(&["servers", "list", "--nothing"], 2, &["--nothing"]);
+
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = Keyboard { url: format!("http://{nobody}"), key: keyboard.key.clone() };
+    let said = nobody.pipes(&["servers", "list"]);
+    assert_eq!(said.code, 1);
+    assert!(said.err.contains("cannot be reached"), "{}", said.err);
+    let keyless = crate::support::fleetmend(&["servers", "list"]).output().unwrap();
+    assert_eq!(keyless.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&keyless.stderr).contains("FLEETMEND_API_KEY"));
+}
+
+/// Two hosts of one name: a name that may mean either means neither.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ambiguous_name_is_refused_with_the_ids_it_may_mean() {
+    let world = world().await;
+    let twins = world.operator.fleet(6, unhurried).await;
+    let (hostname, id) = world.servers().await[0].clone();
+    let said = world.keyboard.pipes(&["servers", "show", &hostname]);
+    assert_eq!(said.code, 1);
+    assert!(
+        said.err.contains("is the name of 2 servers") && said.err.contains(&id),
+        "{}",
+        said.err
+    );
+    world.keyboard.well(&["servers", "show", &id]);
+    world.keyboard.well(&["servers", "remove", &id, "--yes"]);
+    world.keyboard.well(&["servers", "show", &hostname]);
+    twins.stop().await;
+}

@@ -1,0 +1,116 @@
+//! What the command says of itself.
+
+use crate::support::{Dir, Running, first_key, fleetmend};
+
+/// Every command of the contract, with an example.
+#[test]
+fn every_command_has_help_with_an_example() {
+    let commands = [
+        "dev",
+        "init",
+        "server",
+        "openapi",
+        "summary",
+        "feeds import",
+        "feeds status",
+        "servers list",
+        "servers show",
+        "servers refresh",
+        "servers patch",
+        "servers release",
+        "servers remove",
+        "patches list",
+        "patches show",
+        "cves list",
+        "cves show",
+        "schedules list",
+        "schedules show",
+        "schedules create",
+        "schedules update",
+        "schedules delete",
+        "schedules run",
+        "schedules runs",
+        "batches create",
+        "batches list",
+        "batches show",
+        "batches watch",
+        "batches pause",
+        "batches resume",
+        "batches cancel",
+        "batches retry",
+        "batches log",
+        "tokens create",
+        "tokens list",
+        "tokens revoke",
+        "keys create",
+        "keys list",
+        "keys revoke",
+        "completions",
+        "man",
+    ];
+    for command in commands {
+        let mut args: Vec<&str> = command.split(' ').collect();
+        args.push("--help");
+        let shown = fleetmend(&args).output().unwrap();
+        let text = String::from_utf8(shown.stdout).unwrap();
+        assert!(shown.status.success() && text.contains("Example"), "{command}: {text}");
+        assert!(text.contains(&format!("fleetmend {command}")), "{command}: {text}");
+    }
+}
+
+#[test]
+fn shells_and_man_know_every_command() {
+    for (shell, part) in
+        [("bash", "schedules"), ("zsh", "#compdef fleetmend"), ("fish", "complete")]
+    {
+        let shown = fleetmend(&["completions", shell]).output().unwrap();
+        let text = String::from_utf8(shown.stdout).unwrap();
+        assert!(shown.status.success() && text.contains(part), "{shell}");
+    }
+    let dir = Dir::new();
+    let pages = dir.0.join("man1");
+    assert!(fleetmend(&["man", pages.to_str().unwrap()]).status().unwrap().success());
+    for page in ["fleetmend.1", "fleetmend-servers-patch.1", "fleetmend-dev.1"] {
+        let text = std::fs::read_to_string(pages.join(page)).unwrap();
+        assert!(text.contains(".SH"), "{page}");
+    }
+}
+
+/// A flag wins over the environment, the environment over the file; and what `dev` wrote comes last.
+#[test]
+fn the_service_and_the_key_come_from_flags_then_the_environment_then_a_file() {
+    let dir = Dir::new();
+    let key = first_key(&dir.data());
+    let service = Running::start(&dir.data(), &[]);
+    let write = |place: &str, key: &str| {
+        let place = dir.0.join(place);
+        std::fs::create_dir_all(&place).unwrap();
+        let text = format!("url = \"{}\"\napi_key = \"{key}\"\n", service.address);
+        std::fs::write(place.join("credentials.toml"), text).unwrap();
+    };
+    let asks = |more: &[(&str, &str)], args: &[&str]| {
+        let (config, data) = (dir.0.join("config"), dir.0.join("share"));
+        let mut command = fleetmend(&[&["summary"], args].concat());
+        command.env("XDG_CONFIG_HOME", config).env("XDG_DATA_HOME", data);
+        let output = command.envs(more.iter().copied()).output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    assert_eq!(asks(&[], &[]).0, 2, "there is no key yet");
+    write("share/fleetmend/dev", &key);
+    assert_eq!(asks(&[], &[]).0, 0);
+    write("config/fleetmend", "fmk_wrong");
+    let (code, said) = asks(&[], &[]);
+    assert!(code == 1 && said.contains("[401 "), "{said}");
+    let known = [("FLEETMEND_API_KEY", key.as_str())];
+    assert_eq!(asks(&known, &[]).0, 0);
+    assert_eq!(asks(&known, &["--api-key", "fmk_wrong"]).0, 1);
+    let file = dir.0.join("share/fleetmend/dev/credentials.toml");
+    assert_eq!(asks(&[], &["--credentials", file.to_str().unwrap()]).0, 0);
+    let proxy = [("http_proxy", "http://127.0.0.1:1"), ("FLEETMEND_API_KEY", key.as_str())];
+    assert_eq!(asks(&proxy, &[]).0, 0, "no proxy stands between a machine and itself");
+    let elsewhere = asks(&[("FLEETMEND_URL", "http://127.0.0.1:1")], &[]);
+    assert!(
+        elsewhere.0 == 2 && elsewhere.1.contains("no key for http://127.0.0.1:1"),
+        "{elsewhere:?}"
+    );
+}

@@ -1,0 +1,95 @@
+//! The binary as an operator runs it: with a service and a key, in a pipe or on a terminal of some width.
+
+use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::process::{Command, Output, Stdio};
+
+use nix::pty::{Winsize, openpty};
+
+use crate::support::fleetmend;
+
+/// What a command said, and how it ended.
+pub(crate) struct Said {
+    pub(crate) code: i32,
+    /// Standard output; on a terminal, all that was on it.
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// Somebody at a keyboard, or a script.
+pub(crate) struct Keyboard {
+    pub(crate) url: String,
+    pub(crate) key: String,
+}
+
+impl Keyboard {
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = fleetmend(args);
+        command.env("FLEETMEND_URL", &self.url).env("FLEETMEND_API_KEY", &self.key);
+        command
+    }
+
+    /// In a pipe.
+    pub(crate) fn pipes(&self, args: &[&str]) -> Said {
+        said(self.command(args).output().unwrap())
+    }
+
+    /// In a pipe, and it must go well.
+    #[track_caller]
+    pub(crate) fn well(&self, args: &[&str]) -> String {
+        let said = self.pipes(args);
+        assert_eq!(said.code, 0, "{args:?}: {}", said.err);
+        said.out
+    }
+
+    /// On a terminal of this width, with these keys pressed.
+    pub(crate) fn types(&self, width: u16, args: &[&str], keys: &str) -> Said {
+        self.types_with(width, args, keys, &[])
+    }
+
+    /// The same with more in the environment.
+    pub(crate) fn types_with(
+        &self,
+        width: u16,
+        args: &[&str],
+        keys: &str,
+        more: &[(&str, &str)],
+    ) -> Said {
+        let size = Winsize { ws_row: 40, ws_col: width, ws_xpixel: 0, ws_ypixel: 0 };
+        let pair = openpty(Some(&size), None).unwrap();
+        let end = |fd: &OwnedFd| Stdio::from(fd.try_clone().unwrap());
+        let mut command = self.command(args);
+        command.envs(more.iter().copied());
+        command.stdin(end(&pair.slave)).stdout(end(&pair.slave)).stderr(end(&pair.slave));
+        let mut child = command.spawn().unwrap();
+        drop((command, pair.slave));
+        let mut master = std::fs::File::from(pair.master);
+        master.write_all(keys.as_bytes()).unwrap();
+        let mut bytes = Vec::new();
+        let mut part = [0; 4_096];
+        // A terminal that nobody writes to any more ends with an error.
+        while let Ok(read @ 1..) = master.read(&mut part) {
+            bytes.extend(&part[..read]);
+        }
+        let code = child.wait().unwrap().code().unwrap();
+        let out = String::from_utf8(bytes).unwrap().replace("\r\n", "\n");
+        Said { code, out, err: String::new() }
+    }
+}
+
+pub(crate) fn said(output: Output) -> Said {
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let code = output.status.code().unwrap();
+    Said { code, out: text(output.stdout), err: text(output.stderr) }
+}
+
+/// A text without its colours.
+pub(crate) fn bare(text: &str) -> String {
+    let mut bare = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("\x1b[") {
+        bare.push_str(before);
+        rest = after.split_once(|c: char| c.is_ascii_alphabetic()).map_or("", |(_, rest)| rest);
+    }
+    bare + rest
+}
