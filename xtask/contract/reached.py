@@ -8,7 +8,6 @@ from collections import defaultdict
 # Operations that cannot succeed in this fleet, with the reason.
 CLOSED = {
     "openapi": "it is read before the walk begins, and is where the walk comes from",
-    "get_cve": "no feed was imported here, so there is no CVE to be shown",
     "retry_batch": "it takes a batch that has ended with failures, and this fleet has none",
     "release_server": "no two of these hosts share an identity, so none is in quarantine",
 }

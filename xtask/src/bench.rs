@@ -8,6 +8,9 @@ use crate::requirements;
 use crate::screen::Screen;
 use crate::workspace::Workspace;
 
+/// The crate whose benchmarks have real agents on systems of the lab.
+const WITH_AGENTS: &str = "cli";
+
 /// Runs the benchmarks whose name contains the filter.
 pub(crate) fn all(
     workspace: &Workspace,
@@ -19,7 +22,7 @@ pub(crate) fn all(
     if crates.is_empty() {
         return Err(Halt::Failed("no crate has benchmarks".to_owned()));
     }
-    requirements::provide(&requirements::of_postgres(), processes, screen)?;
+    requirements::provide(&requirements::of_bench(), processes, screen)?;
     show_machine(workspace, processes, screen)?;
     let postgres = Postgres::start(Durability::On, processes)?;
     let result = each(&crates, workspace, filter, &postgres, processes, screen);
@@ -42,6 +45,10 @@ fn each(
     let mut failed = Vec::new();
     for name in crates {
         screen.line(&format!("\n{name}"));
+        if name == WITH_AGENTS && !build_agent(workspace, processes)? {
+            failed.push(name.clone());
+            continue;
+        }
         let mut cargo = workspace.cargo();
         // Only the benchmarks: `--benches` would include the unit tests of the library.
         cargo.args(["bench", "--quiet", "--package", name, "--bench", "*", "--"]);
@@ -52,6 +59,13 @@ fn each(
         }
     }
     Ok(failed)
+}
+
+/// The agent as the benchmarks use it, beside the service: it is of another crate, and cargo does not build it for them.
+fn build_agent(workspace: &Workspace, processes: &mut Processes) -> Result<bool, Halt> {
+    let mut cargo = workspace.cargo();
+    cargo.args(["build", "--release", "--quiet", "--package", "agent", "--bins"]);
+    Ok(processes.run(cargo.stdin(Stdio::null()))?.success())
 }
 
 /// A figure without its machine says nothing.

@@ -203,6 +203,16 @@ pub(crate) fn of_postgres() -> Vec<Requirement> {
         .collect()
 }
 
+/// What the benchmarks need: a private PostgreSQL, and systems of the lab with agents on them.
+pub(crate) fn of_bench() -> Vec<Requirement> {
+    let lab = ["mmdebstrap", "apt-ftparchive", "dpkg-deb"];
+    let of_lab =
+        |row: &&Requirement| matches!(row.sign, Sign::Program(name) if lab.contains(&name));
+    let mut rows = of_postgres();
+    rows.extend(TABLE.iter().filter(of_lab).copied());
+    rows
+}
+
 /// Installs what is missing, or says what to install.
 pub(crate) fn provide(
     needs: &[Requirement],

@@ -20,6 +20,14 @@ pub(crate) const SERVERS: u32 = 30;
 pub(crate) const ENVIRONMENT: &str = "staging";
 
 const PREFIX: &str = "service-";
+/// What a feed of one advisory begins and ends with, and what it says of each package: all versions have it.
+const FEED: [&str; 3] = [
+    r#"{"id":"CONTRACT-1","modified":"2026-11-13T00:00:00Z","aliases":["CVE-2026-1234"],"affected":["#,
+    r#"{"package":{"ecosystem":"Debian:12","name":"NAME"},"ranges":[{"type":"ECOSYSTEM","events":[{"introduced":"0"}]}]}"#,
+    "]}\n",
+];
+/// Packages of which every server of that system has some.
+const FLAWED: [&str; 6] = ["bash", "coreutils", "curl", "openssl", "systemd", "tar"];
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// A service that answers, and agents that have begun to join it.
@@ -62,6 +70,8 @@ impl Service {
             .filter(|_| status.success())
             .ok_or_else(|| Halt::Failed(format!("`fleetmend init` failed ({status}): {said}")))?;
 
+        self.import_feed(&programs.join("fleetmend"), &data, processes)?;
+
         let mut server = on_a_leash(&programs.join("fleetmend"));
         server
             .args(["server", "--listen", "127.0.0.1:0", "--log", "warn", "--data-dir"])
@@ -83,6 +93,31 @@ impl Service {
         swarm.args(["--fail", "0%", "--offline", "0%", "--crash", "0%"]);
         swarm.env("FLEETMEND_ENROLLMENT_TOKEN", token);
         self.begin("swarm", swarm, processes)
+    }
+
+    /// One flaw, in packages that some of the servers have: the CVE of the document's examples.
+    fn import_feed(
+        &self,
+        program: &Path,
+        data: &Path,
+        processes: &mut Processes,
+    ) -> Result<(), Halt> {
+        let feed = self.directory.join("feed.jsonl");
+        let [head, package, end] = FEED;
+        let packages = FLAWED.map(|name| package.replace("NAME", name)).join(",");
+        std::fs::write(&feed, format!("{head}{packages}{end}"))
+            .map_err(|error| Halt::Failed(format!("cannot write {}: {error}", feed.display())))?;
+        let mut import = plain(program);
+        import.args(["feeds", "import"]).arg(&feed).arg("--data-dir").arg(data);
+        let mut said = String::new();
+        let status =
+            processes.run_with_lines(&mut import, AT_ONCE, &mut |line| said.push_str(line))?;
+        match status.success() {
+            true => Ok(()),
+            false => {
+                Err(Halt::Failed(format!("`fleetmend feeds import` failed ({status}): {said}")))
+            }
+        }
     }
 
     fn begin(

@@ -11,13 +11,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use lab::root::{Base, Root, must, new_dir};
+use lab::rpm::{Manager, Package, Repo, Server};
 
 /// Packs stand-ins, and answers where the packages are: agent and server, as .deb and as .rpm.
 fn packages() -> [PathBuf; 4] {
+    packages_of("/usr/bin/true")
+}
+
+/// The same with another program for the agent.
+fn packages_of(agent: &str) -> [PathBuf; 4] {
     let programs = new_dir("programs");
     let out = new_dir("packages");
-    for name in ["fleetmend", "fleetmend-agent"] {
-        fs::copy("/usr/bin/true", programs.join(name)).unwrap();
+    for (name, program) in [("fleetmend", "/usr/bin/true"), ("fleetmend-agent", agent)] {
+        fs::copy(program, programs.join(name)).unwrap();
     }
     let mut xtask = Command::new(env!("CARGO_BIN_EXE_xtask"));
     xtask.arg("package").arg("--programs").arg(&programs).arg("--out").arg(&out);
@@ -119,4 +125,38 @@ fn the_rpm_packages_do_the_same() {
     assert_eq!(root.must("stat", &["-c", "%U %a", "/var/lib/fleetmend"]), "fleetmend 700\n");
     rpm(&["-e"], "fleetmend");
     assert!(root.path("/var/lib/fleetmend").is_dir() && !root.path("/usr/bin/fleetmend").exists());
+}
+
+/// The system is rpm's own here: nothing is installed that its database does not know, and dnf resolves.
+#[test]
+fn the_agents_rpm_needs_nothing_but_a_shell_and_dnf_installs_and_removes_it() {
+    if !lab::root::ready()
+        || !lab::has_programs(&[("rpmbuild", "rpm"), ("busybox", "busybox-static")])
+    {
+        return;
+    }
+    let Some(repo) = Repo::with(&[Package::new("other", "1-1")], &[]) else { return };
+    let Some(server) = Server::having(Manager::Dnf, &repo, &[]) else { return };
+    let before = server.database();
+    // A program without libraries, as the agent's is.
+    let [_, agent, _, service] = packages_of("/usr/bin/busybox");
+    let needs = |package: &Path| must(Command::new("rpm").args(["-qpR"]).arg(package));
+    let of_agent = needs(&agent);
+    let mut more = of_agent.lines().filter(|line| !line.starts_with("rpmlib("));
+    assert!(more.all(|line| line == "/bin/sh"), "{of_agent}");
+    let of_service = needs(&service);
+    for path in ["/usr/bin/install", "/usr/bin/getent", "/usr/sbin/useradd"] {
+        assert!(of_service.lines().any(|line| line == path), "{of_service}");
+    }
+
+    let dnf = |args: &[&str]| {
+        let mut dnf = Command::new("dnf");
+        must(dnf.arg("--installroot").arg(server.dir()).args(["-q", "-y"]).args(args))
+    };
+    dnf(&["install", agent.to_str().unwrap()]);
+    assert!(server.database().iter().any(|line| line.starts_with("fleetmend-agent ")));
+    assert!(server.path(HOOKS).is_dir() && server.path("/usr/bin/fleetmend-agent").is_file());
+    dnf(&["remove", "fleetmend-agent"]);
+    assert_eq!(server.database(), before);
+    assert!(!server.path("/usr/bin/fleetmend-agent").exists() && !server.path(HOOKS).exists());
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::Job;
-use super::contents::{Moment, make_dir, write};
+use super::contents::{Moment, Product, make_dir, write};
 use crate::process::Halt;
 
 /// What dpkg calls our processor.
@@ -33,9 +33,13 @@ pub(crate) fn prepare(job: &Job<'_>, stage: &Path) -> Result<(Command, PathBuf),
 
 fn fields(job: &Job<'_>) -> String {
     let product = job.product;
-    let depends = match &job.libc {
-        Some(version) => format!("Depends: libc6 (>= {version}), libgcc-s1\n"),
-        None => String::new(),
+    let libc = job.libc.as_ref().map(|version| format!("libc6 (>= {version}), libgcc-s1"));
+    // Its script makes a user.
+    let users = (product == Product::Server).then(|| "passwd".to_owned());
+    let needs: Vec<String> = [libc, users].into_iter().flatten().collect();
+    let depends = match needs.is_empty() {
+        true => String::new(),
+        false => format!("Depends: {}\n", needs.join(", ")),
     };
     format!(
         "Package: {}\nVersion: {}\nArchitecture: {}\nSection: admin\nPriority: optional\n\

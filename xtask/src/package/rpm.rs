@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::Job;
-use super::contents::{Moment, make_dir, write};
+use super::contents::{Moment, Product, make_dir, write};
 use crate::process::Halt;
 
 /// Writes the recipe, and says how the package is made and called.
@@ -30,7 +30,11 @@ fn spec(job: &Job<'_>, stage: &Path) -> Result<String, Halt> {
     let product = job.product;
     let of = |moment| product.script(job.root, moment);
     // A static program needs nothing; for any other, rpmbuild looks into it.
-    let requires = if job.libc.is_none() { "AutoReqProv: no\n" } else { "" };
+    let mut requires = String::from(if job.libc.is_none() { "AutoReqProv: no\n" } else { "" });
+    if let Product::Server = product {
+        // What its script needs, by path: distributions do not agree on the packages' names.
+        requires.push_str("Requires(post): /usr/bin/install, /usr/bin/getent, /usr/sbin/useradd\n");
+    }
     let stage = stage.display();
     Ok(format!(
         "%global debug_package %{{nil}}\n%global __os_install_post %{{nil}}\n\
