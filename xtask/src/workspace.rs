@@ -56,7 +56,7 @@ impl Workspace {
     pub(crate) fn crates_with_benches(&self) -> Vec<String> {
         let mut names: Vec<String> = entries(&self.root.join("crates"))
             .into_iter()
-            .filter(|path| entries(&path.join("benches")).iter().any(|path| is_rust(path)))
+            .filter(|path| entries(&path.join("benches")).iter().any(|path| is_bench(path)))
             .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
             .collect();
         names.sort();
@@ -87,9 +87,27 @@ fn is_rust(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "rs")
 }
 
+/// Whether cargo makes a benchmark of this: a file, or a folder that has a `main.rs`.
+fn is_bench(path: &Path) -> bool {
+    is_rust(path) || path.join("main.rs").is_file()
+}
+
 /// What a directory holds; nothing if it is not there.
 pub(crate) fn entries(directory: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(directory)
         .map(|read| read.flatten().map(|entry| entry.path()).collect())
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_benchmark_is_a_file_or_a_folder_with_a_main() {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+        assert!(is_bench(&crates.join("feed/benches/memory.rs")));
+        assert!(is_bench(&crates.join("cli/benches/performance")));
+        assert!(!is_bench(&crates.join("cli")));
+    }
 }
