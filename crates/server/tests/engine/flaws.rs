@@ -9,7 +9,7 @@ use vocab::{Exposure, Installed, listing};
 use wire::agent::Facts;
 
 use crate::agent::{Agent, facts};
-use crate::support::{World, both};
+use crate::support::{World, both, name};
 
 /// One advisory each for openssl and the kernel of Debian 12.
 async fn publish(app: &App, world: &World) {
@@ -20,7 +20,7 @@ async fn publish(app: &App, world: &World) {
     };
     let openssl = advisory("DSA-1", "CVE-2026-1", "openssl", "3.0.2");
     let linux = advisory("DSA-2", "CVE-2026-2", "linux", "6.1.90-1");
-    let path = std::env::temp_dir().join(format!("fleetmend_{}.jsonl", world.org));
+    let path = std::env::temp_dir().join(name());
     std::fs::write(&path, format!("{openssl}\n{linux}\n")).unwrap();
     let wanted = Import { path: path.clone(), kind: None, as_of: None };
     import(&app.db, wanted, world.now(), |_| {}).await.unwrap();

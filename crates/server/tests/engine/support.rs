@@ -219,7 +219,8 @@ pub(crate) use both;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-fn name() -> String {
+/// A name that no other test has, whichever process it runs in.
+pub(crate) fn name() -> String {
     format!("fleetmend_engine_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
