@@ -100,10 +100,7 @@ impl Db {
         let bells = Bells::new();
         let address = Address::parse(&options.url)?;
         let pools = match &address {
-            Address::Sqlite(path) => {
-                refuse_newer(path, options).await?;
-                sqlite_pools(path, options).await?
-            }
+            Address::Sqlite(path) => sqlite_patiently(path, options).await?,
             Address::Pg(address) => pg_pool(address, options).await?,
         };
         let listener = match address {
@@ -228,6 +225,21 @@ impl Address {
     }
 }
 
+/// Whoever opens a new file turns its log on, and whoever opens it in that moment is told at once
+/// that it is locked: SQLite asks no busy handler there, because the two could wait for each other.
+/// So it is asked again, for as long as a statement may wait.
+async fn sqlite_patiently(path: &Path, options: &Options) -> Result<Pools> {
+    const AGAIN: Duration = Duration::from_millis(20);
+    let tries = options.patience.as_millis() / AGAIN.as_millis();
+    for _ in 0..tries {
+        match sqlite_pools(path, options).await {
+            Err(StoreError::Busy(_)) => tokio::time::sleep(AGAIN).await,
+            opened => return opened,
+        }
+    }
+    sqlite_pools(path, options).await
+}
+
 /// The writer's connection already changes the file: it turns the log on. So a file that is not for
 /// us is recognized before, through a connection that cannot write.
 async fn refuse_newer(path: &Path, options: &Options) -> Result<()> {
@@ -247,6 +259,7 @@ async fn refuse_newer(path: &Path, options: &Options) -> Result<()> {
 }
 
 async fn sqlite_pools(path: &Path, options: &Options) -> Result<Pools> {
+    refuse_newer(path, options).await?;
     let base = SqliteConnectOptions::new()
         .filename(path)
         .busy_timeout(options.patience)

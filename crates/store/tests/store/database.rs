@@ -52,8 +52,8 @@ async fn tables(place: &Place) -> Vec<(String, Vec<String>)> {
 }
 
 both! {
-    async fn two_replicas_that_start_at_once_make_the_tables_once(empty: Empty) {
-        let starts: Vec<_> = (0..2)
+    async fn replicas_that_start_at_once_make_the_tables_once(empty: Empty) {
+        let starts: Vec<_> = (0..8)
             .map(|_| {
                 let place = empty.0.clone();
                 tokio::spawn(async move { place.open().await })
