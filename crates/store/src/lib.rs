@@ -84,3 +84,13 @@ pub struct Paged<T> {
     /// How many there are in all.
     pub total: u64,
 }
+
+impl<T> Paged<T> {
+    /// A part of a list that is here as a whole.
+    pub fn part_of(whole: Vec<T>, page: Page) -> Paged<T> {
+        let total = whole.len() as u64;
+        let skip = usize::try_from(page.offset).unwrap_or(usize::MAX);
+        let items = whole.into_iter().skip(skip).take(page.limit as usize).collect();
+        Paged { items, total }
+    }
+}

@@ -106,10 +106,7 @@ fn part(mut rows: Vec<Cve>, wanted: &findings::Filter, page: Page) -> Paged<Cve>
             && suppressed.is_none_or(|suppressed| suppressed == (row.servers_order == 0))
             && q.as_ref().is_none_or(|q| row.id.contains(q.as_str()))
     });
-    let total = rows.len() as u64;
-    let skip = usize::try_from(page.offset).unwrap_or(usize::MAX);
-    let items = rows.into_iter().skip(skip).take(page.limit as usize).collect();
-    Paged { items, total }
+    Paged::part_of(rows, page)
 }
 
 async fn summaries(conn: &mut Conn, rows: Vec<Cve>) -> Result<Vec<CveSummary>, ApiError> {

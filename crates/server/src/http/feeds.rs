@@ -44,11 +44,7 @@ async fn list(
     Query(part): Query<Part>,
 ) -> Result<Json<List<Feed>>, ApiError> {
     let page = page::page(part.limit, part.offset);
-    let all = all(&app).await?;
-    let total = all.len() as u64;
-    let skip = usize::try_from(page.offset).unwrap_or(usize::MAX);
-    let items = all.into_iter().skip(skip).take(page.limit as usize).collect();
-    Ok(page::list(&here, page, Paged { items, total }, |feed| feed))
+    Ok(page::list(&here, page, Paged::part_of(all(&app).await?, page), |feed| feed))
 }
 
 async fn all(app: &App) -> store::Result<Vec<Feed>> {

@@ -104,10 +104,7 @@ async fn list(
 
 fn part(mut rows: Vec<Patch>, severities: &[i64], page: Page) -> Paged<Patch> {
     rows.retain(|row| severities.is_empty() || severities.contains(&row.severity_order));
-    let total = rows.len() as u64;
-    let skip = usize::try_from(page.offset).unwrap_or(usize::MAX);
-    let items = rows.into_iter().skip(skip).take(page.limit as usize).collect();
-    Paged { items, total }
+    Paged::part_of(rows, page)
 }
 
 /// Get patch details

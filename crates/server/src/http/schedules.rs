@@ -168,13 +168,12 @@ async fn list(
     let mut reader = app.db.snapshot().await?;
     let mut all = schedules::list(&mut reader, caller.org).await?;
     all.retain(|one| reaches(caller.environments.as_deref(), &one.targets));
-    let total = all.len() as u64;
-    let everything = u32::try_from(total).unwrap_or(u32::MAX).max(1);
+    let everything = u32::try_from(all.len()).unwrap_or(u32::MAX).max(1);
     let page =
         Page { limit: part.limit.map_or(everything, |limit| limit.0), offset: part.offset.0 };
-    let skip = usize::try_from(page.offset).unwrap_or(usize::MAX);
-    let mut items = Vec::new();
-    for row in all.into_iter().skip(skip).take(page.limit as usize) {
+    let Paged { items: rows, total } = Paged::part_of(all, page);
+    let mut items = Vec::with_capacity(rows.len());
+    for row in rows {
         items.push(shown(&app, &mut reader, row).await?);
     }
     Ok(page::list(&here, page, Paged { items, total }, |schedule| schedule))
