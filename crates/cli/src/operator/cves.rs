@@ -41,7 +41,7 @@ struct Filter {
     /// Only those that are, or are not, known to be exploited
     #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
     kev: Option<bool>,
-    /// Only those whose number or package holds this
+    /// Only those whose number holds this, such as 2026-12
     #[arg(long, value_name = "TEXT")]
     search: Option<String>,
     #[command(flatten)]

@@ -120,7 +120,8 @@ impl Driver {
     fn listens_from_now_on(&mut self) {
         let sync_seconds = self.app.settings.sync_seconds;
         let patience = Presence { last_seen: None, sync_seconds }.patience();
-        self.fleet.was_deaf(self.app.clock.now(), patience);
+        let now = self.now();
+        self.fleet.was_deaf(now, patience);
     }
 
     /// Does everything that can be done now. Answers with when to look again.

@@ -30,8 +30,10 @@ use crate::clock::Stopwatch;
 
 /// How many packages one row names.
 const PACKAGES_MAX: usize = 100;
-/// How often the rows are looked after when no bell rings. A command of another process rings none on SQLite.
+/// How often it is asked whether something changed of which no bell tells.
 const LOOK: Duration = Duration::from_secs(5);
+/// After how many such looks the servers are walked over all the same.
+const LOOKS: u32 = 12;
 /// The least rest between two rounds, and how many times as long as a round takes.
 const REST: Duration = Duration::from_millis(200);
 const REST_TIMES: f64 = 4.0;
@@ -43,6 +45,7 @@ pub fn spawn(app: App) -> JoinHandle<()> {
         let mut published = app.db.bell(Topic::Feeds);
         loop {
             let watch = Stopwatch::start();
+            let before = unannounced(&app).await.ok();
             if let Err(error) = rebuild_all(&app).await {
                 tracing::warn!(error = &error as &dyn std::error::Error, "flaws are matched later");
             }
@@ -51,11 +54,35 @@ pub fn spawn(app: App) -> JoinHandle<()> {
             tokio::select! {
                 () = servers.rung() => {}
                 () = published.rung() => {}
-                () = tokio::time::sleep(LOOK) => {}
+                () = until_unlike(&app, before) => {}
                 () = app.until_drain() => return,
             }
         }
     })
+}
+
+/// Returns when something changed of which no bell tells, or after a while.
+async fn until_unlike(app: &App, before: Option<Unannounced>) {
+    for _ in 0..LOOKS {
+        tokio::time::sleep(LOOK).await;
+        if before.is_none() || unannounced(app).await.ok() != before {
+            return;
+        }
+    }
+}
+
+/// What changes without a bell: the revision of what is published, because a command of another process rings none on SQLite,
+/// and what of that which was set aside still is.
+type Unannounced = (i64, Vec<Vec<String>>);
+
+async fn unannounced(app: &App) -> Result<Unannounced> {
+    let mut reader = app.db.snapshot().await?;
+    let revision = feeds::revision(&mut reader).await?;
+    let mut aside = Vec::new();
+    for organization in organizations::list(&mut reader).await? {
+        aside.push(Aside::read(&mut reader, organization.id, app.clock.now()).await?.ids());
+    }
+    Ok((revision, aside))
 }
 
 async fn rebuild_all(app: &App) -> Result<()> {
