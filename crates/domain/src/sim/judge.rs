@@ -8,11 +8,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use vocab::{BatchId, FailureCode, ServerId, Stage};
+use vocab::{BatchId, ServerId};
 
+use super::seen::Seen;
 use crate::rollout::{
-    Cancel, Change, End, Event, Halt, Outcome, PATIENCE, Pace, Phase, Rollout, Skip, Target,
-    Verdict, limit,
+    Cancel, Change, End, Event, Halt, Outcome, PATIENCE, Pace, Phase, Rollout, Skip, Target, limit,
 };
 
 /// By how much a clock may be set back before anyone takes notice.
@@ -48,13 +48,6 @@ impl Moment {
 struct Deaf {
     until: Moment,
     patience: SignedDuration,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Seen {
-    Waiting,
-    InWork { stage: Stage, since: Moment },
-    Ended(Outcome),
 }
 
 /// One rollout in the judge's book.
@@ -186,51 +179,6 @@ impl Judge {
             .iter()
             .filter(|(other, _)| **other != of)
             .any(|(_, case)| matches!(case.seen.get(&server), Some(Seen::InWork { .. })))
-    }
-}
-
-impl Seen {
-    fn is_failure(self) -> bool {
-        matches!(self, Seen::Ended(Outcome::Failed(_) | Outcome::TimedOut(_)))
-    }
-
-    fn after(self, event: Event, phase: Phase, at: Moment) -> Seen {
-        use Seen::{Ended, InWork, Waiting};
-        let called_off = matches!(phase, Phase::Canceling | Phase::Ended(End::Canceled));
-        match (self, event) {
-            (InWork { .. }, Event::Reported(Verdict::Withdrawn)) if !called_off => Waiting,
-            (Ended(Outcome::TimedOut(_)), Event::Reported(Verdict::Withdrawn)) if !called_off => {
-                Ended(Outcome::Failed(FailureCode::OrderExpired))
-            }
-            (Waiting, Event::Offered) => InWork { stage: Stage::Dispatched, since: at },
-            (Waiting, Event::WindowClosed) => Ended(Outcome::Skipped(Skip::WindowClosed)),
-            (Waiting, Event::Canceled) => Ended(Outcome::Canceled(Cancel::Person)),
-            (InWork { stage, .. }, Event::DeadlinePassed) => Ended(Outcome::TimedOut(stage)),
-            (InWork { stage, .. }, Event::Reached(further)) if further > stage => {
-                InWork { stage: further, since: at }
-            }
-            (InWork { .. } | Ended(Outcome::TimedOut(_)), Event::Reported(verdict)) => {
-                Ended(meaning(verdict))
-            }
-            (Waiting, Event::Reported(verdict)) => match meaning(verdict) {
-                Outcome::Skipped(_) | Outcome::Canceled(_) => Waiting,
-                done => Ended(done),
-            },
-            (Waiting | InWork { .. }, Event::ServerRemoved) => {
-                Ended(Outcome::Canceled(Cancel::ServerRemoved))
-            }
-            (same, _) => same,
-        }
-    }
-}
-
-fn meaning(verdict: Verdict) -> Outcome {
-    match verdict {
-        Verdict::Succeeded => Outcome::Succeeded,
-        Verdict::NoChange => Outcome::NoChange,
-        Verdict::Failed(code) => Outcome::Failed(code),
-        Verdict::NotApplicable => Outcome::Skipped(Skip::NotApplicable),
-        Verdict::Withdrawn => Outcome::Canceled(Cancel::Person),
     }
 }
 

@@ -16,6 +16,7 @@ mod control;
 mod faults;
 mod judge;
 mod reach;
+mod seen;
 mod world;
 
 pub use chance::Chance;

@@ -10,6 +10,7 @@
 mod support;
 
 mod agents;
+mod claims;
 mod credentials;
 mod database;
 mod effects;
