@@ -2,6 +2,7 @@
 
 use std::process::{Command, ExitCode, Stdio};
 
+use crate::package;
 use crate::postgres::{Durability, Keep, Postgres};
 use crate::process::{AT_ONCE, Halt, Processes};
 use crate::requirements;
@@ -45,11 +46,10 @@ fn each(
     let mut failed = Vec::new();
     for name in crates {
         screen.line(&format!("\n{name}"));
-        if name == WITH_AGENTS && !build_agent(workspace, processes)? {
-            failed.push(name.clone());
-            continue;
-        }
         let mut cargo = workspace.cargo();
+        if name == WITH_AGENTS {
+            cargo.env("FLEETMEND_TEST_AGENT", package::agent(workspace, processes, screen)?);
+        }
         // Only the benchmarks: `--benches` would include the unit tests of the library.
         cargo.args(["bench", "--quiet", "--package", name, "--bench", "*", "--"]);
         cargo.args(filter).stdin(Stdio::null());
@@ -59,13 +59,6 @@ fn each(
         }
     }
     Ok(failed)
-}
-
-/// The agent as the benchmarks use it, beside the service: it is of another crate, and cargo does not build it for them.
-fn build_agent(workspace: &Workspace, processes: &mut Processes) -> Result<bool, Halt> {
-    let mut cargo = workspace.cargo();
-    cargo.args(["build", "--release", "--quiet", "--package", "agent", "--bins"]);
-    Ok(processes.run(cargo.stdin(Stdio::null()))?.success())
 }
 
 /// A figure without its machine says nothing.

@@ -205,7 +205,7 @@ pub(crate) fn of_postgres() -> Vec<Requirement> {
 
 /// What the benchmarks need: a private PostgreSQL, and systems of the lab with agents on them.
 pub(crate) fn of_bench() -> Vec<Requirement> {
-    let lab = ["mmdebstrap", "apt-ftparchive", "dpkg-deb"];
+    let lab = ["cc", "mmdebstrap", "apt-ftparchive", "dpkg-deb"];
     let of_lab =
         |row: &&Requirement| matches!(row.sign, Sign::Program(name) if lab.contains(&name));
     let mut rows = of_postgres();

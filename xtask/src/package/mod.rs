@@ -75,6 +75,15 @@ pub(crate) fn all(
     Ok(ExitCode::SUCCESS)
 }
 
+/// The agent as it is shipped.
+pub(crate) fn agent(
+    workspace: &Workspace,
+    processes: &mut Processes,
+    screen: &mut Screen,
+) -> Result<PathBuf, Halt> {
+    build(workspace, Product::Agent, processes, screen)
+}
+
 /// Builds a program as it is shipped, and says where it is.
 fn build(
     workspace: &Workspace,

@@ -123,7 +123,7 @@ impl Host {
     pub(crate) fn join(service: &Service, token: &str, server: Server) -> Host {
         let command = |word: &str| {
             let mut command = Command::new(agent());
-            command.arg(word).arg("--root").arg(server.root.dir()).env_clear();
+            command.arg(word).arg("--root").arg(server.root.dir()).env_clear().envs(environment());
             command.stdin(Stdio::null()).stdout(Stdio::null());
             command
         };
@@ -139,6 +139,13 @@ impl Drop for Host {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// What its unit gives the agent to live with.
+fn environment() -> impl Iterator<Item = (&'static str, &'static str)> {
+    const UNIT: &str = include_str!("../../../../packaging/systemd/fleetmend-agent.service");
+    let settings = UNIT.lines().filter_map(|line| line.strip_prefix("Environment="));
+    settings.flat_map(str::split_whitespace).filter_map(|setting| setting.split_once('='))
 }
 
 /// The agent's program, which lies beside the service's unless `FLEETMEND_TEST_AGENT` names another.
