@@ -85,8 +85,10 @@ pub(crate) async fn rows(engine: Engine, asked: &Asked, table: &mut Table) {
         let place = Place::new(engine, &size.to_string()).await;
         let empty = place.bytes().await;
         fleet::fill(&place, size).await;
+        place.analyze().await;
         let service = place.serve();
         counted(&place, &service, size).await;
+        service.at_rest().await;
         if asked.has(9) && size == WEIGHED {
             let bytes = (place.bytes().await - empty) as f64 / size as f64;
             figures.add("database bytes a server, lists and all", size, (bytes / 1024.0, "KiB"));
@@ -123,6 +125,7 @@ pub(crate) async fn rows(engine: Engine, asked: &Asked, table: &mut Table) {
         };
         if asked.has(6) {
             fleet::heard(&place, size).await;
+            service.at_rest().await;
             let read = async {
                 for (what, path, _, target) in ASKED {
                     if !matches!(target, Target::None) {

@@ -177,6 +177,19 @@ impl Service {
         ticks / TICKS_PER_SECOND
     }
 
+    /// Until it has done what it does by itself after a start: two seconds with less than a twentieth of a core.
+    pub(crate) async fn at_rest(&self) {
+        const LOOK: std::time::Duration = std::time::Duration::from_secs(2);
+        for _ in 0..120 {
+            let before = self.cpu_seconds();
+            tokio::time::sleep(LOOK).await;
+            if self.cpu_seconds() - before < LOOK.as_secs_f64() / 20.0 {
+                return;
+            }
+        }
+        panic!("the service was at work for four minutes with nobody asking for anything");
+    }
+
     /// How much memory it has, in bytes.
     pub(crate) fn memory_bytes(&self) -> f64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
