@@ -14,7 +14,7 @@ use vocab::OrgId;
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError};
 use crate::row::{put, row};
-use crate::sql::{ROWS_MAX, Text, join};
+use crate::sql::{Text, in_chunks, join};
 
 /// An entry that has no place in the chain yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,9 +99,7 @@ pub(crate) async fn append(conn: &mut Conn, seal: &Seal, entries: Vec<NewEntry>)
     for (org, entries) in chains {
         let head = lock_head(conn, org).await?;
         let links = forge(seal, head, entries)?;
-        for chunk in links.chunks(ROWS_MAX) {
-            insert(conn, chunk).await?;
-        }
+        insert(conn, &links).await?;
         if let Some(last) = links.last() {
             save_head(conn, last).await?;
         }
@@ -136,20 +134,20 @@ async fn lock_head(conn: &mut Conn, org: OrgId) -> Result<(i64, Vec<u8>)> {
 }
 
 async fn insert(conn: &mut Conn, links: &[Entry]) -> Result<()> {
-    on!(conn, |c| {
-        Text::new(
-            "insert into audit_entries
-                (org_id, seq, at, actor, action, subject, detail, previous, hash) ",
-        )
-        .rows(links, |row, link| {
-            row.bind(put(&link.org_id)).bind(link.seq).bind(put(&link.at));
-            row.bind(put(&link.actor)).bind(put(&link.action)).bind(put(&link.subject));
-            row.bind(put(&link.detail)).bind(put(&link.previous)).bind(put(&link.hash));
+    let _: Vec<()> = on!(conn, |c| {
+        in_chunks(c, links, |chunk| {
+            let mut text = Text::new(
+                "insert into audit_entries
+                    (org_id, seq, at, actor, action, subject, detail, previous, hash) ",
+            );
+            text.rows(chunk, |row, link| {
+                row.bind(put(&link.org_id)).bind(link.seq).bind(put(&link.at));
+                row.bind(put(&link.actor)).bind(put(&link.action)).bind(put(&link.subject));
+                row.bind(put(&link.detail)).bind(put(&link.previous)).bind(put(&link.hash));
+            });
+            text
         })
-        .build()
-        .execute(c)
         .await
-        .map(drop)
     })?;
     Ok(())
 }

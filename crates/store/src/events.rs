@@ -12,7 +12,7 @@ use vocab::{EventId, OrgId};
 use crate::db::{Conn, on};
 use crate::error::Result;
 use crate::row::{put, row};
-use crate::sql::{ROWS_MAX, Text, join};
+use crate::sql::{Text, in_chunks, join};
 use crate::tx::Tx;
 
 /// An event that has no number yet.
@@ -60,21 +60,18 @@ pub(crate) async fn append(conn: &mut Conn, events: Vec<NewEvent>) -> Result<()>
         .fetch_one(c)
         .await
     })?;
-    let mut next = last - events.len() as i64 + 1;
-    for chunk in events.chunks(ROWS_MAX) {
-        on!(conn, |c| {
-            Text::new("insert into events (seq, id, org_id, kind, at, data) ")
-                .rows((next..).zip(chunk), |row, (seq, event)| {
-                    row.bind(seq).bind(put(&event.id)).bind(put(&event.org_id));
-                    row.bind(put(&event.kind)).bind(put(&event.at)).bind(put(&event.data));
-                })
-                .build()
-                .execute(c)
-                .await
-                .map(drop)
-        })?;
-        next += chunk.len() as i64;
-    }
+    let numbered: Vec<_> = (last - events.len() as i64 + 1..).zip(&events).collect();
+    let _: Vec<()> = on!(conn, |c| {
+        in_chunks(c, &numbered, |chunk| {
+            let mut text = Text::new("insert into events (seq, id, org_id, kind, at, data) ");
+            text.rows(chunk, |row, (seq, event)| {
+                row.bind(*seq).bind(put(&event.id)).bind(put(&event.org_id));
+                row.bind(put(&event.kind)).bind(put(&event.at)).bind(put(&event.data));
+            });
+            text
+        })
+        .await
+    })?;
     Ok(())
 }
 

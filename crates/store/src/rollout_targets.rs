@@ -15,7 +15,7 @@ use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, taken};
 use crate::rollouts::{Rollout, next_revision};
 use crate::row::{parse, put, row};
-use crate::sql::{ROWS_MAX, Text, join};
+use crate::sql::{ROWS_MAX, Text, in_chunks, join};
 use crate::tx::Tx;
 use crate::{Page, Paged};
 
@@ -118,24 +118,22 @@ pub(crate) async fn insert(
         (0_i64..).zip(*targets).map(|(position, target)| (rollout.id, position, target))
     });
     let places: Vec<_> = places.collect();
-    for chunk in places.chunks(ROWS_MAX) {
-        on!(tx, |c| {
-            Text::new(
+    let _: Vec<()> = on!(tx, |c| {
+        in_chunks(c, &places, |chunk| {
+            let mut text = Text::new(
                 "insert into rollout_targets
                     (rollout_id, task_id, server_id, position, state, target,
                      generation, revision) ",
-            )
-            .rows(chunk, |row, (rollout, position, (task, server))| {
+            );
+            text.rows(chunk, |row, (rollout, position, (task, server))| {
                 row.bind(put(rollout)).bind(put(task)).bind(put(server)).bind(*position);
                 row.bind("waiting").bind(waiting.clone()).bind(1_i64).bind(1_i64);
-            })
-            .build()
-            .execute(c)
-            .await
-            .map(drop)
+            });
+            text
         })
-        .map_err(taken("a server of this batch"))?;
-    }
+        .await
+    })
+    .map_err(taken("a server of this batch"))?;
     Ok(())
 }
 

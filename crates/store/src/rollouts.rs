@@ -15,7 +15,7 @@ use vocab::{BatchId, OrgId, RunId, ServerId, TaskId};
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, guarded, taken};
 use crate::row::{parse, put, row};
-use crate::sql::{ROWS_MAX, Text, join};
+use crate::sql::{Text, in_chunks, join};
 use crate::tx::Tx;
 use crate::{Page, Paged, Topic, rollout_targets};
 
@@ -74,27 +74,25 @@ pub async fn create(tx: &mut Tx, rollout: &Rollout, targets: &[(TaskId, ServerId
 
 /// Adds many rollouts, each over its servers: ten thousand schedules may be due in one second.
 pub async fn create_all(tx: &mut Tx, rollouts: &[(&Rollout, &[(TaskId, ServerId)])]) -> Result<()> {
-    for chunk in rollouts.chunks(ROWS_MAX) {
-        on!(tx, |c| {
-            Text::new(
+    let _: Vec<()> = on!(tx, |c| {
+        in_chunks(c, rollouts, |chunk| {
+            let mut text = Text::new(
                 "insert into rollouts (id, org_id, head, phase, options, origin, started_by, run_id,
                     total, created_at, ended_at, generation, revision) ",
-            )
-            .rows(chunk, |row, (rollout, targets)| {
+            );
+            text.rows(chunk, |row, (rollout, targets)| {
                 row.bind(put(&rollout.id)).bind(put(&rollout.org_id)).bind(put(&rollout.head));
                 row.bind(phase_word(rollout.head.phase)).bind(put(&rollout.options));
                 row.bind(put(&rollout.origin)).bind(put(&rollout.started_by));
                 row.bind(put(&rollout.run_id)).bind(targets.len() as i64);
                 row.bind(put(&rollout.created_at)).bind(put(&rollout.ended_at));
                 row.bind(1_i64).bind(1_i64);
-            })
-            .build()
-            .execute(c)
-            .await
-            .map(drop)
+            });
+            text
         })
-        .map_err(taken("this batch"))?;
-    }
+        .await
+    })
+    .map_err(taken("this batch"))?;
     rollout_targets::insert(tx, rollouts).await?;
     tx.ring(Topic::Rollouts);
     Ok(())

@@ -16,7 +16,7 @@ use vocab::{BatchId, OrgId, RunId, ScheduleId, Selector, SkipReason};
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, guarded};
 use crate::row::{parse, put, row, via};
-use crate::sql::{ROWS_MAX, Text, join};
+use crate::sql::{Text, in_chunks, join};
 use crate::tx::Tx;
 use crate::{Page, Paged};
 
@@ -139,10 +139,9 @@ pub async fn start(tx: &mut Tx, run: &Run) -> Result<Start> {
 /// Writes many runs down, and answers with those that are ours; what stands in the way of another,
 /// [`start`] says.
 pub async fn start_all(tx: &mut Tx, runs: &[Run]) -> Result<BTreeSet<RunId>> {
-    let mut started = BTreeSet::new();
-    for chunk in runs.chunks(ROWS_MAX) {
-        // `do nothing` waits for whoever is just inserting the same, and leaves the transaction usable.
-        let found: Vec<(String,)> = on!(tx, |c| {
+    // `do nothing` waits for whoever is just inserting the same, and leaves the transaction usable.
+    let found: Vec<(String,)> = on!(tx, |c| {
+        in_chunks(c, runs, |chunk| {
             let mut text = Text::new("insert into runs (");
             text.add(Run::COLUMNS).add(") ");
             text.rows(chunk, |row, run| {
@@ -153,13 +152,12 @@ pub async fn start_all(tx: &mut Tx, runs: &[Run]) -> Result<BTreeSet<RunId>> {
                 row.bind(put(&run.batch_id)).bind(put(&run.targets));
                 row.bind(put(&run.options)).bind(run.generation);
             });
-            text.add(" on conflict do nothing returning id").build_as().fetch_all(c).await
-        })?;
-        for (id,) in found {
-            started.insert(parse("runs", id)?);
-        }
-    }
-    Ok(started)
+            text.add(" on conflict do nothing returning id");
+            text
+        })
+        .await
+    })?;
+    found.into_iter().map(|(id,)| parse("runs", id)).collect()
 }
 
 async fn of_instant(conn: &mut Conn, run: &Run) -> Result<Option<Run>> {
@@ -195,18 +193,15 @@ pub async fn unfinished_among(
     conn: &mut Conn,
     schedules: &[ScheduleId],
 ) -> Result<BTreeSet<ScheduleId>> {
-    let mut unfinished = BTreeSet::new();
-    for chunk in schedules.chunks(ROWS_MAX) {
-        let found: Vec<(String,)> = on!(conn, |c| {
+    let found: Vec<(String,)> = on!(conn, |c| {
+        in_chunks(c, schedules, |chunk| {
             let mut text = Text::new("select schedule_id from runs where finished_at is null");
             text.add(" and schedule_id in ").among(chunk.iter().map(put));
-            text.build_as().fetch_all(c).await
-        })?;
-        for (id,) in found {
-            unfinished.insert(parse("runs", id)?);
-        }
-    }
-    Ok(unfinished)
+            text
+        })
+        .await
+    })?;
+    found.into_iter().map(|(id,)| parse("runs", id)).collect()
 }
 
 /// The run that started this rollout.

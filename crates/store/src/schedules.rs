@@ -9,7 +9,7 @@ use vocab::{Cron, OrgId, ScheduleId, Selector, Zone};
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, guarded, taken};
 use crate::row::{parse, put, row};
-use crate::sql::{ROWS_MAX, Text, join};
+use crate::sql::{Text, in_chunks, join};
 use crate::tx::Tx;
 
 row! {
@@ -192,26 +192,21 @@ pub async fn advance(
     tx: &mut Tx,
     moves: &[(&Schedule, Option<Timestamp>)],
 ) -> Result<BTreeSet<ScheduleId>> {
-    let mut moved = BTreeSet::new();
-    for chunk in moves.chunks(ROWS_MAX) {
-        let found: Vec<(String,)> = on!(tx, |c| {
-            Text::new("with v (schedule, seen, was_due, next) as (")
-                .rows(chunk, |row, (seen, next)| {
-                    row.bind(put(&seen.id)).bind(seen.generation);
-                    row.bind(put(&seen.next_run_at)).bind(put(next));
-                })
-                .add(
-                    ") update schedules set next_run_at = v.next from v
-                        where id = v.schedule and generation = v.seen and next_run_at = v.was_due
-                       returning id",
-                )
-                .build_as()
-                .fetch_all(c)
-                .await
-        })?;
-        for (id,) in found {
-            moved.insert(parse("schedules", id)?);
-        }
-    }
-    Ok(moved)
+    let found: Vec<(String,)> = on!(tx, |c| {
+        in_chunks(c, moves, |chunk| {
+            let mut text = Text::new("with v (schedule, seen, was_due, next) as (");
+            text.rows(chunk, |row, (seen, next)| {
+                row.bind(put(&seen.id)).bind(seen.generation);
+                row.bind(put(&seen.next_run_at)).bind(put(next));
+            });
+            text.add(
+                ") update schedules set next_run_at = v.next from v
+                    where id = v.schedule and generation = v.seen and next_run_at = v.was_due
+                   returning id",
+            );
+            text
+        })
+        .await
+    })?;
+    found.into_iter().map(|(id,)| parse("schedules", id)).collect()
 }
