@@ -154,12 +154,13 @@ async fn get(
     let exposed = findings::servers(&mut reader, caller.org, &id, environments, page).await?;
     let mut servers = Vec::with_capacity(exposed.len());
     // Servers that are alike have it alike.
-    let mut alike: BTreeMap<(Option<Digest>, String, String, String), Vec<Exposed>> =
+    let mut alike: BTreeMap<([Option<Digest>; 2], String, String, String), Vec<Exposed>> =
         BTreeMap::new();
     let aside = Aside::read(&mut reader, caller.org, app.clock.now()).await?;
     for server in exposed {
         let (kernel, runs) = (server.kernel.clone(), server.runs.clone());
-        let kind = (server.package_set, server.os.to_string(), kernel, runs);
+        let lists = [server.package_set, server.update_set];
+        let kind = (lists, server.os.to_string(), kernel, runs);
         let found = match alike.entry(kind) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
