@@ -92,13 +92,7 @@ impl Matcher {
         take_lists(&mut reader, org, &mut memory, &walked, (&mut stored, &mut writes)).await?;
         let advisories = published(&mut reader, &mut memory, revision).await?;
         let news = News { revision, walked, aside, advisories };
-        // Seconds of work after a feed of everything: not on a thread that others want to answer on.
-        let learned = tokio::task::spawn_blocking(move || {
-            memory.learn(news, &mut writes);
-            (memory, writes)
-        });
-        let (mut memory, mut writes) =
-            learned.await.map_err(|error| ServiceError::Internal(error.into()))?;
+        memory.learn(news, &mut writes);
         look_up_exploited(&mut reader, &mut memory, &mut writes).await?;
         drop(reader);
         if is_done {

@@ -14,7 +14,7 @@ mod writing;
 
 pub use aside::Aside;
 pub use matcher::{Look, Matcher};
-pub use server::{Exposed, closed, closing, counts, is_checked, of_server};
+pub use server::{Exposed, alike_by, closed, closing, counts, is_checked, of_server};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,7 +26,7 @@ use vocab::{Digest, Environment, OrgId};
 
 use self::memory::Memory;
 use self::server::all_of_kind;
-use super::{Result, facts};
+use super::{Result, apart, facts};
 use crate::app::App;
 use crate::clock::Stopwatch;
 
@@ -61,7 +61,17 @@ async fn keep(app: &App) {
     loop {
         let watch = Stopwatch::start();
         let before = unannounced(app).await.ok();
-        if let Err(error) = round_of_all(app, &mut matchers, look).await {
+        let (taken, its_app) = (std::mem::take(&mut matchers), app.clone());
+        let done = apart(async move {
+            let mut matchers = taken;
+            let done = round_of_all(&its_app, &mut matchers, look).await;
+            (matchers, done)
+        });
+        let done = done.await.and_then(|(taken, done)| {
+            matchers = taken;
+            done
+        });
+        if let Err(error) = done {
             tracing::warn!(error = &error as &dyn std::error::Error, "flaws are matched later");
         }
         let took = Duration::from_secs_f64(watch.seconds());

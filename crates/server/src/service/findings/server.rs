@@ -141,6 +141,11 @@ pub(crate) fn kind_of(server: &Server) -> Option<Kind> {
     })
 }
 
+/// What servers share that have the same flaws; nothing before one has sent a list.
+pub fn alike_by(server: &Server) -> Option<Digest> {
+    kind_of(server).map(|kind| kind.alike())
+}
+
 /// A flaw of one server, with what stands beside its severity.
 #[derive(Debug, Clone)]
 pub struct Exposed {

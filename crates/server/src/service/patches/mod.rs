@@ -27,7 +27,7 @@ use vocab::{Digest, Environment, OrgId, Pending, Severity};
 use self::closing::Closings;
 use self::gather::{Ground, counted, gathered, named, sort};
 use super::servers::{entries, severity as severity_of};
-use super::{Result, ServiceError};
+use super::{Result, ServiceError, apart};
 use crate::app::App;
 use crate::clock::Stopwatch;
 
@@ -115,7 +115,17 @@ pub fn spawn(app: App) -> JoinHandle<()> {
         let mut known = BTreeMap::new();
         loop {
             let watch = Stopwatch::start();
-            if let Err(error) = rebuild_all(&app, &mut known).await {
+            let (taken, its_app) = (std::mem::take(&mut known), app.clone());
+            let done = apart(async move {
+                let mut known = taken;
+                let done = rebuild_all(&its_app, &mut known).await;
+                (known, done)
+            });
+            let done = done.await.and_then(|(taken, done)| {
+                known = taken;
+                done
+            });
+            if let Err(error) = done {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
                     "patches are counted later"
@@ -161,17 +171,9 @@ async fn rebuild_from(app: &App, org: OrgId, known: &mut Known) -> Result<bool> 
     let known_sets = patches::sets(&mut reader, org).await?;
     let exploited = known.exploited(&mut reader).await?;
     drop(reader);
-    let taken = std::mem::take(known);
-    // As long as there are kinds of servers: not on a thread that others want to answer on.
-    let gathered = tokio::task::spawn_blocking(move || {
-        let rows = taken.rows(&kinds, &exploited, &before, now);
-        let counts = counted(&kinds, &rows);
-        let (changes, sets) = difference(before, rows, &known_sets, &taken.lists);
-        (taken, counts, changes, sets)
-    });
-    let (taken, counts, changes, sets) =
-        gathered.await.map_err(|error| ServiceError::Internal(error.into()))?;
-    *known = taken;
+    let rows = known.rows(&kinds, &exploited, &before, now);
+    let counts = counted(&kinds, &rows);
+    let (changes, sets) = difference(before, rows, &known_sets, &known.lists);
     let next = Summary {
         org_id: org,
         basis,
