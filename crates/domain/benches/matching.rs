@@ -6,8 +6,9 @@
 use divan::Bencher;
 use divan::counter::ItemsCount;
 use domain::advisory::{Advisory, Affected, Ecosystem, Rated, Rating, Span};
-use domain::finding::{Index, Report, touch};
-use vocab::{Installed, Severity};
+use domain::finding::Index;
+use domain::finding::tally::{Cell, Tally};
+use vocab::{Digest, Installed, Severity};
 
 const BASE: &str = "Debian:12";
 /// The packages of one server.
@@ -93,45 +94,39 @@ fn two_thousand_distinct_sets(bencher: Bencher<'_, '_>) {
         .bench_local(|| sets.iter().map(|set| index.judge(set).findings.len()).sum::<usize>());
 }
 
-/// A feed update that changes fifty packages: first which sets it touches, then those.
-#[divan::bench(sample_count = 5)]
-fn an_update_that_touches_fifty_names(bencher: Bencher<'_, '_>) {
-    let index = index();
-    let sets: Vec<Vec<Installed>> = (0..SETS).map(set).collect();
-    let mut touched = touch::Touched::default();
-    for name in 0..50 {
-        touched.note(None, Some(&advisory(name, &format!("source{}", name * 70), "2-1")));
-    }
-    bencher.counter(ItemsCount::new(SETS)).bench_local(|| {
-        let touches = |set: &&Vec<Installed>| touched.touches(index.base(), set);
-        sets.iter().filter(touches).map(|set| index.judge(set).findings.len()).sum::<usize>()
-    });
-}
-
-/// One new CVE in a package that every set carries: an index of that name alone, and of every set
-/// only that package.
+/// One new CVE in a package that every set carries in one of ten versions: an index of that name
+/// alone, each version once, and then every set is counted again.
 #[divan::bench(sample_count = 5)]
 fn one_new_cve_in_every_set(bencher: Bencher<'_, '_>) {
     let index = index();
     let base = Ecosystem::new(BASE);
-    let mut sets: Vec<Vec<Installed>> = (0..SETS).map(set).collect();
-    for set in &mut sets {
-        set.push(Installed::new("openssl", "3.0.11-1", "amd64"));
+    let mut tally = Tally::default();
+    let mut cells: Vec<Vec<(Cell, bool)>> = Vec::new();
+    for number in 0..SETS {
+        let findings = index.judge(&set(number)).findings;
+        let has = findings.iter().map(|one| (tally.cell(one.into()), true));
+        cells.push(has.collect());
+        tally.put(key(number), 50, cells[number as usize].iter().copied());
     }
-    let before: Vec<Report> = sets.iter().map(|set| index.judge(set)).collect();
-    let new = advisory(9_999_999, "openssl", "3.0.11-2");
-    bencher.counter(ItemsCount::new(SETS)).with_inputs(|| before.clone()).bench_local_values(
-        |mut reports| {
-            let mut touched = touch::Touched::default();
-            touched.note(None, Some(&new));
-            let index = Index::new(&base, [&new]);
-            for (set, report) in sets.iter().zip(&mut reports) {
-                let part = touched.part(&base, set);
-                report.renew(&part, index.judge(&part.of(&base, set)));
-            }
-            reports
-        },
-    );
+    let new = advisory(9_999_999, "openssl", "3.0.11-99");
+    let versions: Vec<Installed> =
+        (0..10).map(|n| Installed::new("openssl", &format!("3.0.11-{n}"), "amd64")).collect();
+    bencher.counter(ItemsCount::new(SETS)).bench_local(|| {
+        let index = Index::new(&base, [&new]);
+        let found = versions.iter().map(|one| index.judge(std::slice::from_ref(one)).findings);
+        let found: Vec<Cell> = found.map(|one| tally.cell((&one[0]).into())).collect();
+        for number in 0..SETS {
+            let has = cells[number as usize].iter().copied();
+            tally.put(key(number), 50, has.chain([(found[number as usize % 10], true)]));
+        }
+        let changes = tally.changes().len();
+        (0..SETS).for_each(|n| drop(tally.put(key(n), 50, cells[n as usize].iter().copied())));
+        changes
+    });
+}
+
+fn key(number: u32) -> Digest {
+    Digest::of(&number.to_be_bytes())
 }
 
 #[divan::bench(sample_count = 5)]

@@ -111,7 +111,6 @@ fn server(org_id: OrgId, n: u32) -> Server {
         packages: 0,
         updates: 0,
         security_updates: 0,
-        cves: BTreeMap::new(),
         facts: serde_json::json!({"boot_id": "0f3c8d1e"}),
         runs: String::new(),
         quarantine: None,

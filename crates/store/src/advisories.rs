@@ -237,6 +237,14 @@ pub async fn changed_since(
     Ok(found.into_iter().map(|(name,)| name).collect())
 }
 
+/// How many flaws are known to be exploited. None is ever taken off that list, so as long as this stays the same, the list
+/// does.
+pub async fn exploited_count(conn: &mut Conn) -> Result<i64> {
+    let (count,): (i64,) =
+        on!(conn, |c| { sqlx::query_as("select count(*) from exploited").fetch_one(c).await })?;
+    Ok(count)
+}
+
 /// A table of statements on single flaws, of which a newer list replaces an older one's.
 macro_rules! by_flaw {
     ($kind:ty, $table:literal, $put:ident, $put_doc:literal, $get:ident, $get_doc:literal,

@@ -1,47 +1,32 @@
 //! Which flaws an organization's servers have, ready to be read.
 //!
-//! A list of packages is judged once ([`put_report`]); servers that are alike in everything that decides about flaws
-//! are one [`Kind`], and a flaw's row counts kinds, never servers one by one. `service::findings` makes all of it
-//! in the background.
+//! What is of one source in a list of packages is judged once ([`put_groups`]); servers that are alike in everything that
+//! decides about flaws are one [`Kind`], and a flaw's row counts kinds, never servers one by one. `service::findings`
+//! makes all of it in the background.
 
 mod kinds;
+mod reports;
 
-pub use kinds::{Kind, drop_kinds, kinds, known_kinds, put_kind, recount};
+pub use kinds::{
+    Carrier, Counts, Kind, counts, drop_counts, drop_kinds, drop_telling, kinds, known_kinds,
+    put_counts, put_kinds, put_telling, telling,
+};
+pub use reports::{
+    Judged, all_groups, drop_groups, drop_judged, groups, is_judged, judged, keep_report,
+    kept_report, put_groups, put_judged,
+};
 
 use domain::advisory::CvssScore;
-use domain::finding::Report;
 use jiff::Timestamp;
 use vocab::{Digest, Environment, OrgId};
 
-use crate::advisories::{packed, unpacked};
 use crate::db::{Conn, on};
-use crate::error::{Result, StoreError, guarded};
+use crate::error::{Result, guarded};
 use crate::row::{put, row};
 use crate::servers::Server;
 use crate::sql::{ROWS_MAX, Text, join};
 use crate::tx::Tx;
 use crate::{Page, Paged};
-
-row! {
-    /// What is known of the findings of a list without reading them.
-    pub struct Judged in "finding_sets" by "base" {
-        /// The list.
-        pub package_set: Digest,
-        /// What it was held against.
-        pub base: String,
-        /// The revision of what is published that it was held against.
-        pub revision: i64,
-        /// The revision at which that last came to something else.
-        pub changed: i64,
-    }
-}
-
-row! {
-    struct Stored in "finding_sets" by "base" {
-        base: String,
-        report: Vec<u8>,
-    }
-}
 
 row! {
     /// A flaw that some server has.
@@ -90,6 +75,8 @@ row! {
         pub made_at: Timestamp,
         /// How often they were made.
         pub generation: i64,
+        /// The revision of what is published that they were made from.
+        pub revision: i64,
     }
 }
 
@@ -104,103 +91,6 @@ pub struct Filter {
     pub q: Option<String>,
     /// Whether they were set aside wherever they are.
     pub suppressed: Option<bool>,
-}
-
-/// The lists that were judged.
-pub async fn judged(conn: &mut Conn, org: OrgId) -> Result<Vec<Judged>> {
-    Ok(on!(conn, |c| {
-        sqlx::query_as(join(&[
-            "select ",
-            Judged::COLUMNS,
-            " from finding_sets where org_id = $1 order by package_set, base",
-        ]))
-        .bind(put(&org))
-        .fetch_all(c)
-        .await
-    })?)
-}
-
-/// What is known of a list; nothing if it was not judged.
-pub async fn report(
-    conn: &mut Conn,
-    org: OrgId,
-    package_set: Digest,
-    base: &str,
-) -> Result<Option<Report>> {
-    let found: Option<Stored> = on!(conn, |c| {
-        sqlx::query_as(join(&[
-            "select ",
-            Stored::COLUMNS,
-            " from finding_sets where org_id = $1 and package_set = $2 and base = $3",
-        ]))
-        .bind(put(&org))
-        .bind(put(&package_set))
-        .bind(base)
-        .fetch_optional(c)
-        .await
-    })?;
-    let read = |stored: Stored| {
-        unpacked(&stored.report).map_err(|source| StoreError::Corrupt {
-            table: "finding_sets",
-            id: format!("{package_set} {}", stored.base),
-            source,
-        })
-    };
-    found.map(read).transpose()
-}
-
-/// Writes down what is known of a list.
-pub async fn put_report(tx: &mut Tx, org: OrgId, judged: &Judged, report: &Report) -> Result<()> {
-    on!(tx, |c| {
-        sqlx::query(
-            "insert into finding_sets (org_id, package_set, base, revision, changed, report)
-             values ($1, $2, $3, $4, $5, $6)
-             on conflict (org_id, package_set, base) do update
-                set revision = excluded.revision, changed = excluded.changed, report = excluded.report
-              where finding_sets.revision <= excluded.revision",
-        )
-        .bind(put(&org))
-        .bind(put(&judged.package_set))
-        .bind(put(&judged.base))
-        .bind(judged.revision)
-        .bind(judged.changed)
-        .bind(packed(report))
-        .execute(c)
-        .await
-        .map(drop)
-    })?;
-    Ok(())
-}
-
-/// Says that these lists, as they were judged, are up to date at a later revision: nothing that they hold has changed.
-pub async fn still_true(
-    tx: &mut Tx,
-    org: OrgId,
-    base: &str,
-    sets: &[Digest],
-    at: i64,
-) -> Result<()> {
-    for chunk in sets.chunks(ROWS_MAX) {
-        on!(tx, |c| {
-            let mut text = Text::new("update finding_sets set revision = ");
-            text.bind(at).add(" where org_id = ").bind(put(&org)).add(" and base = ");
-            text.bind(base.to_owned()).add(" and package_set in ").list(chunk.iter().map(put));
-            text.build().execute(c).await.map(drop)
-        })?;
-    }
-    Ok(())
-}
-
-/// Forgets what was known of lists that nobody carries any more.
-pub async fn drop_reports(tx: &mut Tx, org: OrgId, sets: &[Digest]) -> Result<()> {
-    for chunk in sets.chunks(ROWS_MAX) {
-        on!(tx, |c| {
-            let mut text = Text::new("delete from finding_sets where org_id = ");
-            text.bind(put(&org)).add(" and package_set in ").list(chunk.iter().map(put));
-            text.build().execute(c).await.map(drop)
-        })?;
-    }
-    Ok(())
 }
 
 /// What the rows were made from.
@@ -221,20 +111,45 @@ pub async fn summary(conn: &mut Conn, org: OrgId) -> Result<Option<Summary>> {
 pub async fn begin(tx: &mut Tx, next: &Summary) -> Result<()> {
     let saved = on!(tx, |c| {
         sqlx::query(
-            "insert into cve_summaries (org_id, basis, made_at, generation) values ($1, $2, $3, $4 + 1)
+            "insert into cve_summaries (org_id, basis, made_at, generation, revision)
+             values ($1, $2, $3, $4 + 1, $5)
              on conflict (org_id) do update
-                set basis = excluded.basis, made_at = excluded.made_at, generation = excluded.generation
+                set basis = excluded.basis, made_at = excluded.made_at,
+                    generation = excluded.generation, revision = excluded.revision
               where cve_summaries.generation = $4",
         )
         .bind(put(&next.org_id))
         .bind(put(&next.basis))
         .bind(put(&next.made_at))
         .bind(next.generation)
+        .bind(next.revision)
         .execute(c)
         .await
         .map(|done| done.rows_affected())
     })?;
     guarded(saved)
+}
+
+/// Keeps everybody else from making rows for as long as this transaction lasts, unless somebody did since `seen` was
+/// read: then it is `Stale`. Whoever needs several transactions begins each with this, and the last one with [`begin`].
+pub async fn hold(tx: &mut Tx, seen: &Summary) -> Result<()> {
+    let held = on!(tx, |c| {
+        sqlx::query(
+            "insert into cve_summaries (org_id, basis, made_at, generation, revision)
+             values ($1, $2, $3, $4, $5)
+             on conflict (org_id) do update set generation = excluded.generation
+              where cve_summaries.generation = $4",
+        )
+        .bind(put(&seen.org_id))
+        .bind(put(&seen.basis))
+        .bind(put(&seen.made_at))
+        .bind(seen.generation)
+        .bind(seen.revision)
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected())
+    })?;
+    guarded(held)
 }
 
 /// Every row of the organization, by id.
@@ -345,17 +260,30 @@ pub async fn servers(
     if environments.is_some_and(<[Environment]>::is_empty) {
         return Ok(Vec::new());
     }
+    let told = on!(conn, |c| {
+        sqlx::query("select 1 from cve_updates where org_id = $1 and cve = $2 limit 1")
+            .bind(put(&org))
+            .bind(cve)
+            .fetch_optional(c)
+            .await
+            .map(|row| row.is_some())
+    })?;
     Ok(on!(conn, |c| {
         let mut text = Text::new("select ");
         text.add(Server::COLUMNS);
         text.add(" from servers join presence on org = org_id and server_id = id where org_id = ");
-        text.bind(put(&org))
-            .add(" and removed_at is null and (package_set, os_release, kernel, runs) in ");
+        text.bind(put(&org)).add(" and removed_at is null and (");
+        // Only where it has to be: either engine finds the one by an index, and both together by walking.
+        if told {
+            text.add("update_set in (select u.update_set from cve_updates u where u.org_id = ");
+            text.bind(put(&org)).add(" and u.cve = ").bind(cve.to_owned()).add(") or ");
+        }
+        text.add("(package_set, os_release, kernel, runs) in ");
         text.add("(select f.package_set, f.os_release, f.kernel, f.runs from cve_kinds k");
         text.add(
             " join finding_kinds f on f.org_id = k.org_id and f.kind = k.kind where k.org_id = ",
         );
-        text.bind(put(&org)).add(" and k.cve = ").bind(cve.to_owned()).add(")");
+        text.bind(put(&org)).add(" and k.cve = ").bind(cve.to_owned()).add("))");
         if let Some(environments) = environments {
             text.add(" and environment in ").list(environments.iter().map(put));
         }

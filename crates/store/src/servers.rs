@@ -4,11 +4,11 @@
 //! A removed server keeps its row, because its agent must be told so and its id must not come
 //! again; no list and no [`get`] shows it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use serde_json::Value;
-use vocab::{Digest, Environment, Hostname, OrgId, Os, PackageManager, ServerId, Severity, Tag};
+use vocab::{Digest, Environment, Hostname, OrgId, Os, PackageManager, ServerId, Tag};
 
 use crate::counts::Kind as Counted;
 use crate::db::{Conn, on};
@@ -63,8 +63,6 @@ row! {
         pub updates: u32,
         /// How many of those fix security flaws.
         pub security_updates: u32,
-        /// How many known flaws it has.
-        pub cves: BTreeMap<Severity, u32>,
         /// Whatever else its agent tells.
         pub facts: Value,
         /// What runs there beside what is installed, as `domain::finding::Runs` writes it.
@@ -111,7 +109,7 @@ pub async fn enroll_all(tx: &mut Tx, servers: &[Server]) -> Result<()> {
                 "insert into servers (generation, id, org_id, public_key, enrolled_at, hostname,
                     sort_name, environment, tags, os, os_id, os_release, kernel, arch, package_manager,
                     agent_version, last_scan_at, reboot_required, reboot_reasons, activity, package_set,
-                    update_set, packages, updates, security_updates, cves, facts, runs, quarantine) ",
+                    update_set, packages, updates, security_updates, facts, runs, quarantine) ",
             );
             text.rows(chunk, |row, server| {
                 row.bind(1_i64).bind(put(&server.id)).bind(put(&server.org_id));
@@ -151,7 +149,7 @@ macro_rules! changeable {
         $to.bind(put(&$server.reboot_reasons)).bind(put(&$server.activity));
         $to.bind(put(&$server.package_set)).bind(put(&$server.update_set));
         $to.bind(put(&$server.packages)).bind(put(&$server.updates));
-        $to.bind(put(&$server.security_updates)).bind(put(&$server.cves));
+        $to.bind(put(&$server.security_updates));
         $to.bind(put(&$server.facts)).bind(put(&$server.runs)).bind(put(&$server.quarantine));
     };
 }
@@ -173,7 +171,7 @@ pub async fn save(tx: &mut Tx, before: &Server, after: &Server, now: Timestamp) 
             "update servers set (hostname, sort_name, environment, tags, os,
                 os_id, os_release, kernel, arch, package_manager, agent_version, last_scan_at,
                 reboot_required, reboot_reasons, activity, package_set, update_set, packages,
-                updates, security_updates, cves, facts, runs, quarantine, generation) = ",
+                updates, security_updates, facts, runs, quarantine, generation) = ",
         );
         text.tuple(|row| {
             changeable!(row, after);
@@ -377,26 +375,4 @@ pub async fn remove(tx: &mut Tx, seen: &Server, now: Timestamp) -> Result<()> {
             .map(drop)
     })?;
     Ok(())
-}
-
-/// Sets the counts of known flaws on every server that carries this list of packages, and says how
-/// many those are: flaws are matched once a list, not once a server.
-pub async fn recount(
-    tx: &mut Tx,
-    org: OrgId,
-    package_set: Digest,
-    cves: &BTreeMap<Severity, u32>,
-) -> Result<u64> {
-    Ok(on!(tx, |c| {
-        sqlx::query(
-            "update servers set cves = $1, generation = generation + 1
-              where org_id = $2 and package_set = $3 and removed_at is null and cves <> $1",
-        )
-        .bind(put(cves))
-        .bind(put(&org))
-        .bind(put(&package_set))
-        .execute(c)
-        .await
-        .map(|done| done.rows_affected())
-    })?)
 }

@@ -126,7 +126,6 @@ fn server(
         packages: 600,
         updates: u32::try_from(updates).unwrap(),
         security_updates: u32::try_from(security).unwrap(),
-        cves: BTreeMap::new(),
         facts: json!({}),
         runs: String::new(),
         quarantine: None,

@@ -1,8 +1,8 @@
 //! Row 7: what is published about flaws, from its import until it is in the answers.
 //!
 //! Fifty servers are of one kind: 100,000 of 2,000. A feed of some records for each server is imported by the command. Then every distinct list of packages is judged,
-//! and judged again after updates that touch all, 50 and one of the packages: by the function that the service calls
-//! when a feed has changed, without its rests in between.
+//! and judged again after updates that touch all, 50 and one of the packages: by what the service calls when a feed has
+//! changed, without its rests in between. As in the service, it has in memory what it found before.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use server::app::{App, Parts, Settings};
 use server::clock::Clock;
 use server::service::feeds::{Import, import};
-use server::service::findings;
+use server::service::findings::{Look, Matcher};
 use swarm::fleet::Fleet;
 
 use crate::fleet::{self, SEED};
@@ -88,7 +88,8 @@ impl Run<'_> {
         let settings = Settings::default();
         let (db, secrets) = (self.place.db().await, self.place.secrets());
         let app = App::new(Parts { db, clock: Clock::system(), secrets, settings });
-        let first = self.rematch(&app).await;
+        let mut matcher = Matcher::new(self.place.org);
+        let first = rematch(&app, &mut matcher, Look::Servers).await;
         self.add(FIRST, (first, "ms"));
         let kinds = self.place.number("select count(*) from finding_kinds").await;
         self.add(KINDS, (kinds as f64, ""));
@@ -97,14 +98,14 @@ impl Run<'_> {
 
         write(&path, (0..records).map(|nth| of_all(&names, nth, "2026-11-02T00:00:00Z", "0.0.2")));
         self.take(&app, &path, records).await;
-        let full = self.rematch(&app).await;
+        let full = rematch(&app, &mut matcher, Look::Published).await;
         self.add(FULL, (full, "ms"));
 
         let step = (names.len() / TOUCHED).max(1);
         let some: Vec<&Name> = names.iter().step_by(step).take(TOUCHED).collect();
-        self.update(&app, SOME, &some, "SOME").await;
+        self.update((&app, &mut matcher), SOME, &some, "SOME").await;
         let most_common = &names[0];
-        self.update(&app, ONE, &[most_common], "ONE").await;
+        self.update((&app, &mut matcher), ONE, &[most_common], "ONE").await;
         app.db.close().await;
         self.answers().await;
     }
@@ -125,7 +126,13 @@ impl Run<'_> {
     }
 
     /// A new open flaw in each of these packages, from the import until it is in the answers.
-    async fn update(&mut self, app: &App, what: &'static str, names: &[&Name], word: &str) {
+    async fn update(
+        &mut self,
+        (app, matcher): (&App, &mut Matcher),
+        what: &'static str,
+        names: &[&Name],
+        word: &str,
+    ) {
         let path = self.place.file("Update.jsonl");
         let fresh = |(nth, name): (usize, &&Name)| {
             record(
@@ -138,7 +145,7 @@ impl Run<'_> {
         write(&path, names.iter().enumerate().map(fresh));
         let start = clock();
         self.take(app, &path, names.len() as u64).await;
-        self.rematch(app).await;
+        rematch(app, matcher, Look::Published).await;
         self.add(what, (start.elapsed().as_secs_f64() * 1e3, "ms"));
         let ids: Vec<String> = (0..names.len()).map(|nth| cve(&format!("{word}-{nth}"))).collect();
         let mut reader = app.db.read().await.unwrap();
@@ -151,13 +158,6 @@ impl Run<'_> {
         let wanted = Import { path: path.to_owned(), kind: None, as_of: None };
         let done = import(&app.db, wanted, now(), |_| {}).await.unwrap();
         assert_eq!(done.changed, changed);
-    }
-
-    /// In milliseconds.
-    async fn rematch(&self, app: &App) -> f64 {
-        let start = clock();
-        assert!(findings::rebuild(app, self.place.org).await.unwrap(), "there was something to do");
-        start.elapsed().as_secs_f64() * 1e3
     }
 
     async fn answers(&mut self) {
@@ -177,6 +177,13 @@ impl Run<'_> {
     fn add(&mut self, what: &'static str, figure: (f64, &str)) {
         self.figures.add(what, self.size, figure);
     }
+}
+
+/// In milliseconds.
+async fn rematch(app: &App, matcher: &mut Matcher, look: Look) -> f64 {
+    let start = clock();
+    assert!(matcher.round(app, look).await.unwrap(), "there was something to do");
+    start.elapsed().as_secs_f64() * 1e3
 }
 
 /// A package of a system, as advisories name it.

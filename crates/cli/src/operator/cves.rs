@@ -41,6 +41,9 @@ struct Filter {
     /// Only those that are, or are not, known to be exploited
     #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
     kev: Option<bool>,
+    /// Only those that were, or were not, set aside on every server that has them
+    #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
+    suppressed: Option<bool>,
     /// Only those whose number holds this, such as 2026-12
     #[arg(long, value_name = "TEXT")]
     search: Option<String>,
@@ -67,6 +70,7 @@ impl Cves {
                     Query::default()
                         .with_all("severity", &filter.severity)
                         .with("kev", filter.kev)
+                        .with("suppressed", filter.suppressed)
                         .with("q", filter.search.as_ref())
                 };
                 let listing = Listing { path: &["cves"], noun: "CVEs", columns: &COLUMNS };
@@ -114,6 +118,7 @@ fn drawn(detail: &CveDetail, screen: &Screen) -> String {
         ("published", screen.maybe_time(cve.published)),
         ("packages", cve.packages.join(", ").into()),
         ("servers", cve.affected_servers.into()),
+        ("set aside on", cve.suppressed_servers.into()),
         ("read more", (&detail.url).into()),
     ]);
     let rows: Vec<Vec<Cell>> = (detail.servers.iter())

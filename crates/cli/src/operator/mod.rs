@@ -16,6 +16,7 @@ mod schedules;
 mod screen;
 mod servers;
 mod summary;
+mod suppressions;
 mod tokens;
 mod watch;
 
@@ -38,6 +39,8 @@ pub(crate) enum Operator {
     Patches(patches::Patches),
     /// Where the organization is exposed to a CVE
     Cves(cves::Cves),
+    /// CVEs that were looked at and set aside
+    Suppressions(suppressions::Suppressions),
     /// Patch operations on several servers at once
     Batches(batches::Batches),
     /// Patch runs that the calendar starts
@@ -55,6 +58,7 @@ impl Operator {
             Operator::Servers(servers) => servers.run().await,
             Operator::Patches(patches) => patches.run().await,
             Operator::Cves(cves) => cves.run().await,
+            Operator::Suppressions(suppressions) => suppressions.run().await,
             Operator::Batches(batches) => batches.run().await,
             Operator::Schedules(schedules) => schedules.run().await,
             Operator::Tokens(tokens) => tokens.run().await,

@@ -89,7 +89,7 @@ async fn with_json_a_command_prints_the_body_of_the_api() {
     let pending = operator.get(&format!("/v1/patches?server_id={other}")).await;
     let package = pending["data"][0]["package_name"].clone();
     let package = package.as_str().unwrap();
-    let cases: [(&[&str], String); 13] = [
+    let cases: [(&[&str], String); 15] = [
         (&["summary"], "/v1/summary".into()),
         (&["servers", "list"], "/v1/servers".into()),
         (
@@ -107,6 +107,8 @@ async fn with_json_a_command_prints_the_body_of_the_api() {
         ),
         (&["patches", "show", package], format!("/v1/patches/{package}")),
         (&["cves", "list"], "/v1/cves".into()),
+        (&["cves", "list", "--suppressed"], "/v1/cves?suppressed=true".into()),
+        (&["suppressions", "list"], "/v1/suppressions".into()),
         (&["batches", "list", "--state", "succeeded"], "/v1/batches?state=succeeded".into()),
         (&["batches", "show", batch], format!("/v1/batches/{batch}")),
         (&["schedules", "list"], "/v1/schedules".into()),
@@ -321,6 +323,28 @@ async fn keys_and_tokens_are_shown_once_and_end_when_revoked() {
     assert!(keyboard.well(&["tokens", "list"]).contains("web\tvalid\t0/1\tproduction"));
     keyboard.well(&["tokens", "revoke", "web", "--yes"]);
     assert!(keyboard.well(&["tokens", "list"]).contains("web\trevoked"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cve_is_set_aside_with_a_reason_and_counts_again_when_that_is_taken_back() {
+    let world = world().await;
+    let keyboard = &world.keyboard;
+    let aside = ["suppressions", "create", "CVE-2023-45853", "--package", "zlib"];
+    let id = keyboard.well(&[&aside[..], &["--reason", "it is not built"]].concat());
+    let id = id.trim();
+    assert!(id.starts_with("sup_"), "{id}");
+    let listed = keyboard.well(&["suppressions", "list", "--cve", "CVE-2023-45853"]);
+    assert!(listed.contains("CVE-2023-45853\tactive\tzlib\t-\tit is not built"), "{listed}");
+    assert_eq!(keyboard.well(&["suppressions", "list", "--cve", "CVE-1"]).lines().count(), 1);
+    let without_reason = keyboard.pipes(&aside);
+    assert_eq!(without_reason.code, 2);
+    assert_eq!(
+        keyboard.pipes(&["suppressions", "remove", id]).code,
+        2,
+        "it asks, and nobody is there"
+    );
+    keyboard.well(&["suppressions", "remove", id, "--yes"]);
+    assert_eq!(keyboard.well(&["suppressions", "list"]).lines().count(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -187,6 +187,7 @@ impl Index {
                         name: name.clone(),
                         names: self.family.names(),
                         span: known.span.clone(),
+                        told: false,
                     },
                 });
             }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use vocab::{FixState, Installed};
 
 use super::fixtures::advisory;
-use super::touch::Touched;
+use super::touch::{Group, Touched, groups};
 use super::{Index, Report};
 use crate::advisory::{Advisory, Affected, Ecosystem, End, Span};
 
@@ -74,10 +74,10 @@ proptest! {
         prop_assert_eq!(index(&advisories).judge(&packages), report);
     }
 
-    /// Why it is enough to judge again the part of a set that a change touches, with no more than
-    /// the advisories that name something of it.
+    /// Why it is enough to judge each group of a set by itself, with no more than the advisories that
+    /// name something of it, and after a change only the groups that it touches.
     #[test]
-    fn a_part_that_is_judged_again_makes_the_whole_right(
+    fn groups_that_are_judged_each_by_itself_make_the_whole_right(
         advisories in several(),
         packages in packages(),
         changed in proptest::option::of(one(0)),
@@ -104,31 +104,19 @@ proptest! {
 
         let mut touched = Touched::default();
         touched.note(before.iter().find(|advisory| advisory.id == "USN-0-1"), changed.as_ref());
-        let part = touched.part(&base, &packages);
-        let names_some = |advisory: &&Advisory| {
-            advisory.affected.iter().any(|affected| part.names.contains(&affected.package))
+        let touched: Vec<&str> = touched.names(&base).collect();
+        let judged = |group: &Group| {
+            let is_touched = group.names.iter().any(|name| touched.contains(&name.as_str()));
+            let known = if is_touched { &after } else { &before };
+            let names_some = |advisory: &&Advisory| {
+                advisory.affected.iter().any(|affected| group.names.contains(&affected.package))
+            };
+            let few: Vec<&Advisory> = known.iter().filter(names_some).collect();
+            Index::new(&base, few).judge(&group.packages)
         };
-        let few: Vec<&Advisory> = after.iter().filter(names_some).collect();
-        let mut report = Index::new(&base, &before).judge(&packages);
-        report.renew(&part, Index::new(&base, few).judge(&part.of(&base, &packages)));
-        prop_assert_eq!(report, Index::new(&base, &after).judge(&packages));
-    }
-
-    /// Why it is enough to judge again what a change touches.
-    #[test]
-    fn a_change_that_does_not_touch_a_set_leaves_its_findings_as_they_are(
-        advisories in several(),
-        packages in packages(),
-        changed in proptest::option::of(one(0)),
-    ) {
-        let before = advisories.iter().find(|advisory| advisory.id == "USN-0-1");
-        let mut touched = Touched::default();
-        touched.note(before, changed.as_ref());
-        if !touched.touches(&Ecosystem::new(BASE), &packages) {
-            let rest = advisories.iter().filter(|advisory| advisory.id != "USN-0-1");
-            let after: Vec<Advisory> = rest.cloned().chain(changed.clone()).collect();
-            prop_assert_eq!(index(&after).judge(&packages), index(&advisories).judge(&packages));
-        }
+        let reports: Vec<Report> = groups(&base, &packages).iter().map(judged).collect();
+        let whole = Report::of_groups(&reports);
+        prop_assert_eq!(whole, Index::new(&base, &after).judge(&packages));
     }
 
     #[test]

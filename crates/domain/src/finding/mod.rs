@@ -21,6 +21,8 @@ mod runs;
 mod settle;
 mod subject;
 mod suppress;
+pub mod tally;
+mod told;
 pub mod touch;
 mod update;
 mod version;
@@ -39,6 +41,7 @@ pub use kernel::Boots;
 pub use runs::Runs;
 pub use settle::{Kernel, Running, Settled, awaits_boot, settle};
 pub use suppress::Suppression;
+pub use told::{PACKAGE_MANAGER, told};
 pub use update::{closed, closes};
 
 use std::fmt;
@@ -60,14 +63,20 @@ pub struct Report {
 }
 
 impl Report {
-    /// Takes in what judging a [part](touch::Part) of the set again came to, so that this is what
-    /// judging all of it would come to.
-    pub fn renew(&mut self, part: &touch::Part, judged: Report) {
-        self.findings.retain(|finding| !part.sources.contains(&finding.package.source));
-        self.unjudged.retain(|unjudged| !part.sources.contains(&unjudged.source));
-        self.findings.extend(judged.findings);
-        self.unjudged.extend(judged.unjudged);
-        self.sort();
+    /// What judging a whole set comes to, from what judging its [groups](touch::groups) came to.
+    pub fn of_groups<'a>(groups: impl IntoIterator<Item = &'a Report>) -> Report {
+        let mut whole = Report::default();
+        for group in groups {
+            whole.findings.extend(group.findings.iter().cloned());
+            whole.unjudged.extend(group.unjudged.iter().cloned());
+        }
+        whole.sort();
+        whole
+    }
+
+    /// Whether there is nothing to say.
+    pub fn is_empty(&self) -> bool {
+        self.findings.is_empty() && self.unjudged.is_empty()
     }
 
     fn sort(&mut self) {
@@ -147,6 +156,9 @@ pub struct Found {
     pub names: Names,
     /// The versions that it was held against.
     pub span: Arc<Span>,
+    /// Whether this is the word of the host's own package manager on a pending update, and of no feed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub told: bool,
 }
 
 /// Something that could not be judged.
@@ -189,7 +201,10 @@ impl fmt::Display for Why {
 impl Finding {
     /// How it was found, in words.
     pub fn explanation(&self) -> String {
-        let Found { advisory, ecosystem, name, names, span } = &self.found;
+        let Found { advisory, ecosystem, name, names, span, told } = &self.found;
+        if *told {
+            return told::explanation(self);
+        }
         let kind = match names {
             Names::Source => "source package",
             Names::Binary => "package",

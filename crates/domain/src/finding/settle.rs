@@ -54,12 +54,16 @@ pub fn settle(
 ) -> Vec<Settled> {
     let kernels = Kernels::of(family, packages);
     let runs = kernels.that_counts(running.kernel);
+    let flawed: BTreeSet<(&str, &Boots)> = findings
+        .iter()
+        .filter_map(|finding| Some((finding.cve.as_ref(), finding.package.kernel.as_ref()?)))
+        .collect();
     let mut settled = Vec::new();
     for finding in findings {
         let exposure = match &finding.package.kernel {
             None => Exposure::Open,
             Some(boots) if runs.is_some_and(|runs| runs.boots == *boots) => {
-                match kernels.mended_by_another(finding, findings) {
+                match kernels.mended_by_another(finding, &flawed) {
                     true => Exposure::FixedOnDisk,
                     false => Exposure::Open,
                 }
@@ -160,18 +164,13 @@ impl Kernels {
         self.0.iter().filter(wanted).max_by(|a, b| a.order(b))
     }
 
-    /// Whether a newer kernel of the same source is installed that does not have this flaw.
-    fn mended_by_another(&self, finding: &Finding, findings: &[Finding]) -> bool {
+    /// Whether a newer kernel of the same source is installed that does not have this flaw, as those that are `flawed` do.
+    fn mended_by_another(&self, finding: &Finding, flawed: &BTreeSet<(&str, &Boots)>) -> bool {
         let package = &finding.package;
-        let flawed = |image: &Image| {
-            findings.iter().any(|other| {
-                other.cve == finding.cve && other.package.kernel.as_ref() == Some(&image.boots)
-            })
-        };
         self.0.iter().any(|image| {
             image.source == package.source
                 && image.scheme.compare(&image.version, &package.version).is_gt()
-                && !flawed(image)
+                && !flawed.contains(&(finding.cve.as_ref(), &image.boots))
         })
     }
 }

@@ -48,6 +48,11 @@ pub(super) fn name(family: Family, package: &Installed) -> Option<Cow<'_, str>> 
     lookup(family, package).map(|(name, _)| name)
 }
 
+/// Whether a package is a kernel that can be booted.
+pub(super) fn is_kernel(family: Family, package: &Installed) -> bool {
+    matches!(kernel::role(family, package), Role::Image(_))
+}
+
 /// The source that a finding in this package is shown under.
 pub(super) fn source(family: Family, package: &Installed) -> Cow<'_, str> {
     kernel::source(family, package)

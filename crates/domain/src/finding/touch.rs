@@ -1,15 +1,15 @@
-//! What has to be judged again when advisories change: only sets that carry a name which a changed
-//! advisory names.
+//! What has to be judged again when advisories change: only what has a name that a changed advisory
+//! names.
 //!
-//! The store keeps, for every distinct set, its [`names`]; it asks a [`Touched`] for the names of a
-//! base and finds the sets that carry one of them. Of each only a [`Part`] needs to be judged: an
-//! index of the advisories that name one of the part's names is enough for it, so that one new
-//! advisory does not cost an index of all of them.
+//! A set is taken apart by source into [`groups`], and a group is judged once, however many sets carry
+//! it. After a change only those are judged again that have a name which a [`Touched`] names; an index of the
+//! advisories that name one of a group's names is enough for it, so that one new advisory does not
+//! cost an index of all of them.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use vocab::Installed;
+use vocab::{Digest, Installed};
 
 use crate::advisory::{Advisory, Affected, Ecosystem};
 
@@ -55,64 +55,48 @@ impl Touched {
     pub fn names(&self, base: &Ecosystem) -> impl Iterator<Item = &str> {
         self.0.get(base).into_iter().flatten().map(String::as_str)
     }
+}
 
-    /// What of a set has to be judged again: everything of a source of which something is
-    /// touched, because its packages' findings are one.
-    pub fn part(&self, base: &Ecosystem, packages: &[Installed]) -> Part {
-        let family = base.family();
-        let Some(touched) = self.0.get(base) else { return Part::default() };
-        let looked_up = |package| {
-            let name = subject::name(family, package)?;
-            Some((subject::source(family, package), name))
-        };
-        let mut part = Part::default();
-        for (source, name) in packages.iter().filter_map(looked_up) {
-            if touched.contains(name.as_ref()) {
-                part.sources.insert(source.into_owned());
-            }
-        }
-        for (source, name) in packages.iter().filter_map(looked_up) {
-            if part.sources.contains(source.as_ref()) {
-                part.names.insert(name.into_owned());
-            }
-        }
-        part
+/// Everything of a set that is of one source: its packages' findings are one, and depend on nothing else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    /// The names that it is looked up by, sorted, each once.
+    pub names: Vec<String>,
+    /// The packages, in the order of the set.
+    pub packages: Vec<Installed>,
+}
+
+impl Group {
+    /// What it is known by: sets that carry the same of a source share what is known of it.
+    pub fn digest(&self) -> Digest {
+        Digest::of(&vocab::listing::encode(&self.packages))
     }
 
-    /// Whether a set has to be judged again.
-    pub fn touches(&self, base: &Ecosystem, packages: &[Installed]) -> bool {
-        let family = base.family();
-        self.0.get(base).is_some_and(|touched| {
-            packages.iter().any(|package| {
-                subject::name(family, package).is_some_and(|name| touched.contains(name.as_ref()))
-            })
-        })
+    /// Whether a kernel is in it: its findings mean something only together with those of other kernels and
+    /// with what runs.
+    pub fn has_kernel(&self, base: &Ecosystem) -> bool {
+        self.packages.iter().any(|package| subject::is_kernel(base.family(), package))
     }
 }
 
-/// What of a set has to be judged again.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Part {
-    /// The names whose advisories decide it.
-    pub names: BTreeSet<String>,
-    /// The sources whose findings it replaces.
-    pub sources: BTreeSet<String>,
-}
-
-impl Part {
-    /// Whether there is nothing to judge again.
-    pub fn is_empty(&self) -> bool {
-        self.names.is_empty()
+/// A set, taken apart by source. What is not looked up at all is in no group.
+pub fn groups(base: &Ecosystem, packages: &[Installed]) -> Vec<Group> {
+    let family = base.family();
+    let mut by_source: BTreeMap<Cow<'_, str>, Group> = BTreeMap::new();
+    for package in packages {
+        let Some(name) = subject::name(family, package) else { continue };
+        let group = by_source
+            .entry(subject::source(family, package))
+            .or_insert_with(|| Group { names: Vec::new(), packages: Vec::new() });
+        if let Err(place) = group.names.binary_search_by(|known| known.as_str().cmp(&name)) {
+            group.names.insert(place, name.into_owned());
+        }
+        let mut package = package.clone();
+        // That says nothing about flaws.
+        package.held = false;
+        group.packages.push(package);
     }
-
-    /// The packages to judge again, and no others: an index of the part's advisories does not know
-    /// enough of the rest.
-    pub fn of(&self, base: &Ecosystem, packages: &[Installed]) -> Vec<Installed> {
-        let family = base.family();
-        let wanted =
-            |package: &&Installed| self.sources.contains(subject::source(family, package).as_ref());
-        packages.iter().filter(wanted).cloned().collect()
-    }
+    by_source.into_values().collect()
 }
 
 /// Whether two statements differ in what they affect at most. A severity or a flaw more concerns

@@ -7,7 +7,7 @@ use super::fixtures::{
     CVE, advisory, fixed, judged, on, package, packages, report, show, shown, spanning, stance,
     unfixed,
 };
-use super::touch::{Touched, names};
+use super::touch::{Touched, groups, names};
 use super::{Suppression, Why, closes};
 use crate::advisory::{CvssScore, Ecosystem, End, Family, Names, Rated, Rating, Span};
 
@@ -484,6 +484,12 @@ fn a_change_touches_only_the_sets_that_carry_a_name_of_it() {
         "libcurl4 1-1 curl 1-1",
     ]);
     assert!(names(&base, &aws).iter().eq(["curl", "linux-aws"]), "what a set is asked for by");
-    assert!(one.touches(&base, &aws) && !one.touches(&base, &packages(&["curl 1-1"])));
-    assert!(!one.touches(&Ecosystem::new("Ubuntu:24.04:LTS"), &aws));
+    let apart = groups(&base, &aws);
+    let named: Vec<&[String]> = apart.iter().map(|group| group.names.as_slice()).collect();
+    assert_eq!(named, [["curl"], ["linux-aws"]], "each source by itself");
+    assert_ne!(apart[0].digest(), apart[1].digest());
+    let mut held = aws.clone();
+    held.iter_mut().for_each(|package| package.held = true);
+    assert_eq!(groups(&base, &held), apart, "whether it is held says nothing about flaws");
+    assert_eq!(one.names(&Ecosystem::new("Ubuntu:24.04:LTS")).count(), 0);
 }

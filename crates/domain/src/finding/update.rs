@@ -49,31 +49,58 @@ pub fn closed<'a>(
             };
             return known.iter().filter(closes).copied().collect();
         }
-        let source = brings_kernel(family, packages, &update.name);
+        let source = brings_kernel(family, packages, update);
         let known = source.and_then(|source| kernels.get(source.as_ref()));
         known
             .into_iter()
             .flatten()
-            .filter(|one| reaches(one, family, &update.candidate))
+            .filter(|one| match family {
+                Family::Ubuntu => reaches_build(one, &update.candidate),
+                _ => reaches(one, family, &update.candidate),
+            })
             .copied()
             .collect()
     };
     pending.iter().map(closed_by).collect()
 }
 
-/// The source of the kernel that an update of this package brings along: a new kernel has a new
-/// name, and what is updated is the package that depends on the newest. Only where such a package has its
-/// kernel's version; Ubuntu counts them otherwise.
+/// The source of the kernel that an update brings along: a new kernel has a new name, and what is
+/// updated is the package that depends on the newest.
 fn brings_kernel<'a>(
     family: Family,
     packages: &'a [Installed],
-    name: &str,
+    update: &Pending,
 ) -> Option<Cow<'a, str>> {
-    if family != Family::Debian || !name.starts_with("linux-image-") {
+    if !update.name.starts_with("linux-image-") {
         return None;
     }
-    let package = packages.iter().find(|package| package.name == name)?;
-    (kernel::role(family, package) == Role::Beside).then(|| kernel::source(family, package))
+    let package = packages.iter().find(|package| package.name == update.name)?;
+    if kernel::role(family, package) != Role::Beside {
+        return None;
+    }
+    match family {
+        Family::Debian => Some(kernel::source(family, package)),
+        // Its own source counts them: `linux-meta-aws` depends on what is built from `linux-aws`. It may be
+        // built again for the kernel that it brought before.
+        Family::Ubuntu if build(&update.candidate)? > build(&package.version)? => {
+            let rest = package.source().strip_prefix("linux-meta")?;
+            Some(Cow::Owned(format!("linux{rest}")))
+        }
+        _ => None,
+    }
+}
+
+/// Upstream's version and the build of a kernel of Ubuntu's, which is what the names of both have in common: 5.15.0 and 100 of
+/// the kernel `5.15.0-100.110` and of what depends on it, `5.15.0.100.97`, in later releases `6.8.0-100.100`.
+fn build(version: &str) -> Option<[u64; 4]> {
+    let mut numbers = without_epoch(version).split(['.', '-']).map_while(|part| part.parse().ok());
+    let mut next = || numbers.next();
+    Some([next()?, next()?, next()?, next()?])
+}
+
+fn reaches_build(finding: &Finding, version: &str) -> bool {
+    let fixed = finding.fixed_version.as_deref().and_then(build);
+    build(version).zip(fixed).is_some_and(|(offered, fixed)| offered >= fixed)
 }
 
 fn reaches(finding: &Finding, family: Family, version: &str) -> bool {
@@ -145,7 +172,7 @@ mod tests {
     use super::super::fixtures::{advisory, fixed, packages, report, stance, unfixed};
     use super::super::{Kernel, Running, settle};
     use super::*;
-    use crate::advisory::Advisory;
+    use crate::advisory::{Advisory, Ecosystem};
 
     fn told(
         advisories: &[Advisory],
@@ -153,14 +180,25 @@ mod tests {
         kernel: &str,
         pending: &[(&str, &str)],
     ) -> Vec<Vec<String>> {
+        told_on("Debian:12", advisories, host, kernel, pending)
+    }
+
+    fn told_on(
+        base: &str,
+        advisories: &[Advisory],
+        host: &[&str],
+        kernel: &str,
+        pending: &[(&str, &str)],
+    ) -> Vec<Vec<String>> {
         let host = packages(host);
-        let findings = report("Debian:12", advisories, &host).findings;
+        let findings = report(base, advisories, &host).findings;
         let old_code = BTreeSet::new();
         let running = Running { kernel: Kernel::Release(kernel), old_code: &old_code };
-        let settled = settle(Family::Debian, &[], &findings, &host, &running);
+        let family = Ecosystem::new(base).family();
+        let settled = settle(family, &[], &findings, &host, &running);
         let update = |(name, to): &(&str, &str)| Pending::new(name, "amd64", "", to);
         let pending: Vec<Pending> = pending.iter().map(update).collect();
-        let closed = closed(Family::Debian, &host, &settled, &pending);
+        let closed = closed(family, &host, &settled, &pending);
         let ids = |some: &Vec<&Finding>| some.iter().map(|one| one.cve.to_string()).collect();
         closed.iter().map(ids).collect()
     }
@@ -215,5 +253,35 @@ mod tests {
         assert_eq!(old[0], ["CVE-2"], "the other is fixed on the disk and waits for a restart");
         let earlier = [("linux-image-amd64", "6.1.80-1")];
         assert_eq!(told(&advisories, &host, "6.1.0-18-amd64", &earlier)[0], NONE);
+    }
+
+    #[test]
+    fn on_ubuntu_such_a_package_closes_what_the_build_of_a_kernel_closes_that_it_brings() {
+        const BASE: &str = "Ubuntu:22.04:LTS";
+        let advisories = [
+            advisory("USN-1-1", &["CVE-1"], &[fixed(BASE, "linux", "5.15.0-100.110")]),
+            advisory("USN-2-1", &["CVE-2"], &[fixed(BASE, "linux", "5.15.0-105.115")]),
+            advisory("USN-3-1", &["CVE-3"], &[fixed(BASE, "linux-aws", "5.15.0-1.1")]),
+        ];
+        let host = [
+            "linux-image-5.15.0-97-generic 5.15.0-97.107 linux-signed 5.15.0-97.107",
+            "linux-image-generic 5.15.0.97.94 linux-meta 5.15.0.97.94",
+        ];
+        let by = |to| {
+            let pending = [("linux-image-generic", to)];
+            told_on(BASE, &advisories, &host, "5.15.0-97-generic", &pending).remove(0)
+        };
+        assert_eq!(by("5.15.0.100.97"), ["CVE-1"]);
+        assert_eq!(by("5.15.0.106.104"), ["CVE-1", "CVE-2"]);
+        assert_eq!(by("5.15.0.99.96"), NONE);
+        assert_eq!(by("5.15.0.97.95"), NONE, "built again for the same kernel");
+        let aws = [
+            "linux-image-6.8.0-1020-aws 6.8.0-1020.22 linux-signed-aws 6.8.0-1020.22",
+            "linux-image-aws 6.8.0-1020.22 linux-meta-aws 6.8.0-1020.22",
+        ];
+        let later = [advisory("USN-4-1", &["CVE-4"], &[fixed(BASE, "linux-aws", "6.8.0-1021.23")])];
+        let pending = [("linux-image-aws", "6.8.0-1021.23")];
+        let told = told_on(BASE, &later, &aws, "6.8.0-1020-aws", &pending);
+        assert_eq!(told, [["CVE-4"]]);
     }
 }

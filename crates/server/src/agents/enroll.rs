@@ -142,7 +142,6 @@ fn new_server(token: &Token, asked: EnrollRequest, key: [u8; 32], now: Timestamp
         packages: 0,
         updates: 0,
         security_updates: 0,
-        cves: std::collections::BTreeMap::new(),
         facts: told,
         runs: crate::service::facts::runs_text(&runs),
         quarantine: None,

@@ -14,7 +14,7 @@ use wire::v1::{CveDetail, CveSummary, ExposedServer, List};
 use crate::app::App;
 use crate::http::read::Commas;
 use crate::http::{ApiError, Caller, Here, Id, Limit, Offset, Query, Routes, page, show};
-use crate::service::findings::{Aside, Exposed, of_server, within};
+use crate::service::findings::{Aside, Exposed, alike_by, of_server, within};
 use crate::service::patches::{severity, severity_order};
 
 /// How many exposed servers one answer shows, if nobody says.
@@ -154,13 +154,10 @@ async fn get(
     let exposed = findings::servers(&mut reader, caller.org, &id, environments, page).await?;
     let mut servers = Vec::with_capacity(exposed.len());
     // Servers that are alike have it alike.
-    let mut alike: BTreeMap<(Option<Digest>, String, String, String), Vec<Exposed>> =
-        BTreeMap::new();
+    let mut alike: BTreeMap<Option<Digest>, Vec<Exposed>> = BTreeMap::new();
     let aside = Aside::read(&mut reader, caller.org, app.clock.now()).await?;
     for server in exposed {
-        let (kernel, runs) = (server.kernel.clone(), server.runs.clone());
-        let kind = (server.package_set, server.os.to_string(), kernel, runs);
-        let found = match alike.entry(kind) {
+        let found = match alike.entry(alike_by(&server)) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
                 let mut found = of_server(&mut reader, &server).await?;

@@ -1,7 +1,5 @@
 //! `/v1/servers`.
 
-use std::collections::BTreeSet;
-
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -11,10 +9,10 @@ use domain::server::Presence;
 use jiff::{SignedDuration, Timestamp};
 use store::server_list::{self, Sort};
 use store::servers::{self, Server};
-use store::{Conn, advisories, refreshes};
+use store::{Conn, Paged, refreshes};
 use utoipa_axum::routes as handlers;
 use vocab::{Environment, OsFilter, Role, ServerId, Status, Tag, TaskId};
-use wire::v1::{Batch, Cve, CveState, Fix, List, Package, PatchServer, Refresh, ServerDetail};
+use wire::v1::{Batch, Cve, List, Package, PatchServer, Refresh, ServerDetail};
 
 use crate::app::App;
 use crate::http::read::{self, Commas};
@@ -22,10 +20,9 @@ use crate::http::{
     ApiError, Body, Caller, ETag, Here, Id, Ids, IfMatch, Limit, NoBody, NoQuery, Offset, Query,
     Routes, batches, page, show,
 };
-use crate::service::findings::{self, Aside, Exposed};
-use crate::service::patches::PACKAGE_MANAGER;
+use crate::service::findings::{self, Aside};
 use crate::service::rollouts::{NewRollout, Origin};
-use crate::service::servers::{inventory, joined, severity};
+use crate::service::servers::{inventory, joined};
 use crate::service::{self, ServiceError, TRIES, facts};
 
 const Q_CHARS_MAX: usize = 253;
@@ -141,8 +138,12 @@ async fn list(
         reboot_required: filter.reboot_required,
     };
     let mut reader = app.db.snapshot().await?;
-    let paged = server_list::list(&mut reader, caller.org, &wanted, sort, page).await?;
-    Ok(page::list(&here, page, paged, |row| show::server(&app, row)))
+    let Paged { items, total } =
+        server_list::list(&mut reader, caller.org, &wanted, sort, page).await?;
+    let counts = findings::counts(&mut reader, caller.org, &items).await?;
+    let items = items.into_iter().zip(counts).collect();
+    let shown = |(row, cves)| show::server(&app, row, &cves);
+    Ok(page::list(&here, page, Paged { items, total }, shown))
 }
 
 /// Get a server
@@ -162,7 +163,7 @@ async fn get(
     let (installed, pending) = inventory(&mut reader, &row).await?;
     let exposed = findings::of_server(&mut reader, &row).await?;
     let cves_checked = findings::is_checked(&mut reader, &row).await?;
-    let told = told_cves(&mut reader, &exposed, &pending).await?;
+    let counts = findings::counts(&mut reader, caller.org, std::slice::from_ref(&row)).await?;
     let aside = Aside::read(&mut reader, caller.org, app.clock.now()).await?;
     drop(reader);
     let closing = findings::closing(&row, &installed, &exposed, &pending);
@@ -185,10 +186,6 @@ async fn get(
     let environment = row.environment.as_ref();
     let mut cves: Vec<Cve> =
         exposed.iter().map(|one| show::cve(one, &aside, environment)).collect();
-    cves.extend(told.into_iter().map(|cve| Cve {
-        suppressed: aside.covering(environment, &cve.id, &cve.package).map(show::suppressed),
-        ..cve
-    }));
     cves.sort_by(|a, b| {
         b.severity.cmp(&a.severity).then_with(|| (&a.id, &a.package).cmp(&(&b.id, &b.package)))
     });
@@ -196,51 +193,9 @@ async fn get(
     let suppressed_cves = u32::try_from(suppressed).unwrap_or(u32::MAX);
     let etag = ETag(row.generation);
     let old_code = facts::kept(&row.facts).old_code.into_iter().map(show::old_code).collect();
-    let server = show::server(&app, row);
+    let server = show::server(&app, row, &counts[0]);
     let detail = ServerDetail { server, packages, cves, suppressed_cves, cves_checked, old_code };
     Ok((etag, Json(detail)))
-}
-
-/// The flaws that only the host's package manager knows of.
-async fn told_cves(
-    conn: &mut Conn,
-    exposed: &[Exposed],
-    pending: &[vocab::Pending],
-) -> Result<Vec<Cve>, ApiError> {
-    let found: BTreeSet<&str> =
-        exposed.iter().map(|one| one.settled.finding.cve.as_ref()).collect();
-    let told = |update: &'_ vocab::Pending| update.cves.clone().into_iter();
-    let ids: BTreeSet<String> = pending.iter().flat_map(told).collect();
-    let ids: BTreeSet<&str> =
-        ids.iter().map(String::as_str).filter(|id| !found.contains(id)).collect();
-    let exploited = advisories::exploited(conn, &ids).await?;
-    let epss = advisories::epss(conn, &ids).await?;
-    let mut known: BTreeSet<(&str, &str)> = BTreeSet::new();
-    let mut cves = Vec::new();
-    for update in pending {
-        for id in update.cves.iter().filter(|id| ids.contains(id.as_str())) {
-            if known.insert((id, &update.name)) {
-                cves.push(Cve {
-                    id: id.clone(),
-                    severity: severity(update),
-                    severity_source: update.severity.map(|_| PACKAGE_MANAGER.to_owned()),
-                    cvss: None,
-                    package: update.name.clone(),
-                    installed_version: update.installed.clone(),
-                    fixed_version: Some(update.candidate.clone()),
-                    state: CveState::Open,
-                    fix: Fix::Fixed,
-                    found: "the host's package manager says that the pending update fixes it"
-                        .into(),
-                    kev: exploited.contains_key(id),
-                    epss: epss.get(id).map(domain::advisory::Epss::score),
-                    published: None,
-                    suppressed: None,
-                });
-            }
-        }
-    }
-    Ok(cves)
 }
 
 /// Remove a server
@@ -363,7 +318,11 @@ async fn release(
             Err(ServiceError::Stale) => {}
             done => {
                 let row = done?;
-                return Ok((ETag(row.generation), Json(show::server(&app, row))));
+                let mut reader = app.db.read().await?;
+                let rows = std::slice::from_ref(&row);
+                let counts = findings::counts(&mut reader, caller.org, rows).await?;
+                let etag = ETag(row.generation);
+                return Ok((etag, Json(show::server(&app, row, &counts[0]))));
             }
         }
     }

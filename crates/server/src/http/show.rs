@@ -32,8 +32,12 @@ pub(crate) fn status(app: &App, last_seen: Option<Timestamp>) -> Status {
     Presence { last_seen, sync_seconds: app.settings.sync_seconds }.status(app.clock.now())
 }
 
-/// A server, as a list shows it.
-pub(crate) fn server(app: &App, row: store::servers::Server) -> wire::v1::Server {
+/// A server, as a list shows it, with how many flaws it has.
+pub(crate) fn server(
+    app: &App,
+    row: store::servers::Server,
+    cves: &BTreeMap<Severity, u32>,
+) -> wire::v1::Server {
     let line = |text: &str| (!text.is_empty()).then(|| Line::made_of(text));
     wire::v1::Server {
         id: row.id,
@@ -58,7 +62,7 @@ pub(crate) fn server(app: &App, row: store::servers::Server) -> wire::v1::Server
             packages: row.packages,
             updates: row.updates,
             security_updates: row.security_updates,
-            cves: severities(&row.cves),
+            cves: severities(cves),
         },
     }
 }
@@ -79,8 +83,12 @@ pub(crate) fn cve(
     aside: &Aside,
     environment: Option<&Environment>,
 ) -> wire::v1::Cve {
-    let Exposed { settled, exploited, epss } = exposed;
+    let Exposed { settled, exploited, epss, manager_agrees } = exposed;
     let finding = &settled.finding;
+    let mut found = finding.explanation();
+    if *manager_agrees {
+        found.push_str("; the host's package manager says the same of the pending update");
+    }
     wire::v1::Cve {
         id: finding.cve.to_string(),
         severity: finding.severity,
@@ -91,7 +99,7 @@ pub(crate) fn cve(
         fixed_version: finding.fixed_version.as_ref().map(ToString::to_string),
         state: cve_state(settled.exposure),
         fix: fix(finding.state),
-        found: finding.explanation(),
+        found,
         kev: exploited.is_some(),
         epss: epss.as_ref().map(domain::advisory::Epss::score),
         published: finding.published,

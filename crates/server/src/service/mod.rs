@@ -53,6 +53,15 @@ pub type Result<T, E = ServiceError> = std::result::Result<T, E>;
 /// How often a transaction is tried that others keep overtaking.
 pub(crate) const TRIES: u32 = 20;
 
+/// Does work that computes for long on a thread of its own: those who answer requests must not wait for it.
+pub(crate) async fn apart<T: Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+) -> Result<T> {
+    let here = tokio::runtime::Handle::current();
+    let done = tokio::task::spawn_blocking(move || here.block_on(work)).await;
+    done.map_err(|error| ServiceError::Internal(error.into()))
+}
+
 /// Writes with the commit what happened: an event for those who listen.
 pub(crate) fn emit(tx: &mut Tx, org: OrgId, kind: &str, at: Timestamp, data: Value) {
     let id = EventId::new(at, dice());

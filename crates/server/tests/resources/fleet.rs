@@ -1,7 +1,5 @@
 //! Servers for the stories: put there as the agents' door would, without an agent.
 
-use std::collections::BTreeMap;
-
 use domain::rollout::{Change, End, Event, Rollout, Target, Verdict};
 use serde_json::json;
 use server::clock::dice;
@@ -97,7 +95,6 @@ pub(crate) async fn join_org(service: &Service, org_id: OrgId, host: Host) -> Se
         packages: host.installed.len() as u32,
         updates: host.pending.len() as u32,
         security_updates: host.pending.iter().filter(|update| update.security).count() as u32,
-        cves: BTreeMap::new(),
         facts: json!({}),
         runs: String::new(),
         quarantine: host.quarantine.map(str::to_owned),

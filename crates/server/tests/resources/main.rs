@@ -21,6 +21,7 @@ mod batches;
 mod cves;
 mod feeds;
 mod follow;
+mod matching;
 mod patches;
 mod preview;
 mod schedules;

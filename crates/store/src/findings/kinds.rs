@@ -1,6 +1,7 @@
 //! Servers that are alike in everything that decides which flaws they have.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use vocab::{Digest, Environment, OrgId, Os, Severity};
 
@@ -15,6 +16,8 @@ row! {
     pub struct Kind in "servers" by "os_release" {
         /// The list.
         pub package_set: Digest,
+        /// The list of pending updates.
+        pub update_set: Option<Digest>,
         /// The system: `debian 12`.
         pub os_release: String,
         /// The kernel that runs.
@@ -31,10 +34,18 @@ row! {
 }
 
 impl Kind {
-    /// What it is known by. Servers of several environments have the same flaws, if all else is alike.
+    /// What it is known by, as far as feeds know its flaws. Servers of several environments have the same, if all else is
+    /// alike, and whatever updates are pending there.
     pub fn digest(&self) -> Digest {
         let Kind { package_set, os_release, kernel, runs, .. } = self;
         Digest::of(format!("{package_set}\n{os_release}\n{kernel}\n{runs}").as_bytes())
+    }
+
+    /// What it is counted by: also what is pending there, and its environment.
+    pub fn alike(&self) -> Digest {
+        let updates = self.update_set.map(|set| set.to_string()).unwrap_or_default();
+        let environment = self.environment.as_ref().map(Environment::as_str).unwrap_or_default();
+        Digest::of(format!("{}\n{updates}\n{environment}", self.digest()).as_bytes())
     }
 }
 
@@ -52,9 +63,9 @@ pub async fn kinds(
     Ok(on!(conn, |c| {
         let mut text = Text::new("select ");
         text.add(Kind::COLUMNS).add(
-            " from (select package_set, os_release, kernel, runs, environment, min(os) as os,
+            " from (select package_set, update_set, os_release, kernel, runs, environment, min(os) as os,
                       count(*) as servers
-               from (select package_set, os_release, kernel, runs, os, ",
+               from (select package_set, update_set, os_release, kernel, runs, os, ",
         );
         match apart {
             [] => text.add("cast(null as text) as environment"),
@@ -70,8 +81,8 @@ pub async fn kinds(
         if let Some(environments) = environments {
             text.add(" and environment in ").list(environments.iter().map(put));
         }
-        text.add(") s group by package_set, os_release, kernel, runs, environment) k");
-        text.add(" order by package_set, os_release, kernel, runs, environment");
+        text.add(") s group by package_set, update_set, os_release, kernel, runs, environment) k");
+        text.add(" order by package_set, update_set, os_release, kernel, runs, environment");
         text.build_as().fetch_all(c).await
     })?)
 }
@@ -93,43 +104,69 @@ pub async fn known_kinds(conn: &mut Conn, org: OrgId) -> Result<BTreeMap<Digest,
     Ok(found.into_iter().map(|known| (known.kind, known.basis)).collect())
 }
 
-/// Writes down which flaws a kind has, sorted, each once; `basis` stands for them.
-pub async fn put_kind(
-    tx: &mut Tx,
-    org: OrgId,
-    kind: &Kind,
-    basis: Digest,
-    cves: &[&str],
-) -> Result<()> {
-    let digest = kind.digest();
-    drop_kinds(tx, org, &[digest]).await?;
-    on!(tx, |c| {
-        sqlx::query(
-            "insert into finding_kinds (org_id, kind, package_set, os_release, kernel, runs, basis)
-             values ($1, $2, $3, $4, $5, $6, $7)",
-        )
-        .bind(put(&org))
-        .bind(put(&digest))
-        .bind(put(&kind.package_set))
-        .bind(put(&kind.os_release))
-        .bind(put(&kind.kernel))
-        .bind(put(&kind.runs))
-        .bind(put(&basis))
-        .execute(c)
-        .await
-        .map(drop)
-    })?;
-    for chunk in cves.chunks(ROWS_MAX) {
+/// Which flaws a kind has, and what changed about that.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Carrier {
+    /// The kind.
+    pub kind: Kind,
+    /// Stands for all flaws that it has.
+    pub basis: Digest,
+    /// Those that it has and did not have.
+    pub gained: Vec<Arc<str>>,
+    /// Those that it had and has no more.
+    pub lost: Vec<Arc<str>>,
+}
+
+/// Writes down what changed about which flaws kinds have.
+pub async fn put_kinds(tx: &mut Tx, org: OrgId, carriers: &[Carrier]) -> Result<()> {
+    for chunk in carriers.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            Text::new(
+                "insert into finding_kinds (org_id, kind, package_set, os_release, kernel, runs, basis) ",
+            )
+            .rows(chunk, |row, Carrier { kind, basis, .. }| {
+                row.bind(put(&org)).bind(put(&kind.digest())).bind(put(&kind.package_set));
+                row.bind(put(&kind.os_release)).bind(put(&kind.kernel));
+                row.bind(put(&kind.runs)).bind(put(basis));
+            })
+            .add(" on conflict (org_id, kind) do update set basis = excluded.basis")
+            .build()
+            .execute(c)
+            .await
+            .map(drop)
+        })?;
+    }
+    let mut gained: Vec<(&str, Digest)> = Vec::new();
+    let mut lost: BTreeMap<&str, Vec<Digest>> = BTreeMap::new();
+    for carrier in carriers {
+        let digest = carrier.kind.digest();
+        gained.extend(carrier.gained.iter().map(|cve| (cve.as_ref(), digest)));
+        carrier.lost.iter().for_each(|cve| lost.entry(cve).or_default().push(digest));
+    }
+    // In the order of the table: rows that lie together are written together.
+    gained.sort_unstable();
+    for chunk in gained.chunks(ROWS_MAX) {
         on!(tx, |c| {
             Text::new("insert into cve_kinds (org_id, cve, kind) ")
-                .rows(chunk, |row, cve| {
-                    row.bind(put(&org)).bind((*cve).to_owned()).bind(put(&digest));
+                .rows(chunk, |row, (cve, kind)| {
+                    row.bind(put(&org)).bind((*cve).to_owned()).bind(put(kind));
                 })
+                .add(" on conflict do nothing")
                 .build()
                 .execute(c)
                 .await
                 .map(drop)
         })?;
+    }
+    for (cve, kinds) in lost {
+        for chunk in kinds.chunks(ROWS_MAX) {
+            on!(tx, |c| {
+                let mut text = Text::new("delete from cve_kinds where org_id = ");
+                text.bind(put(&org)).add(" and cve = ").bind(cve.to_owned());
+                text.add(" and kind in ").among(chunk.iter().map(put));
+                text.build().execute(c).await.map(drop)
+            })?;
+        }
     }
     Ok(())
 }
@@ -139,42 +176,128 @@ pub async fn drop_kinds(tx: &mut Tx, org: OrgId, kinds: &[Digest]) -> Result<()>
     for table in
         ["delete from cve_kinds where org_id = ", "delete from finding_kinds where org_id = "]
     {
-        for chunk in kinds.chunks(ROWS_MAX) {
-            on!(tx, |c| {
-                let mut text = Text::new(table);
-                text.bind(put(&org)).add(" and kind in ").list(chunk.iter().map(put));
-                text.build().execute(c).await.map(drop)
-            })?;
-        }
+        drop_of(tx, org, (table, " and kind in "), kinds).await?;
     }
     Ok(())
 }
 
-/// Sets the counts of flaws on every server of a kind, and says on how many that changed anything. `apart` as when the
-/// kinds were asked for.
-pub async fn recount(
+async fn drop_of(
     tx: &mut Tx,
     org: OrgId,
-    kind: &Kind,
-    apart: &[Environment],
-    cves: &BTreeMap<Severity, u32>,
-) -> Result<u64> {
-    Ok(on!(tx, |c| {
-        let mut text = Text::new("update servers set generation = generation + 1, cves = ");
-        text.bind(put(cves)).add(" where org_id = ").bind(put(&org));
-        text.add(" and package_set = ").bind(put(&kind.package_set));
-        text.add(" and os_release = ").bind(put(&kind.os_release));
-        text.add(" and kernel = ").bind(put(&kind.kernel));
-        text.add(" and runs = ").bind(put(&kind.runs));
-        match (&kind.environment, apart) {
-            (Some(environment), _) => drop(text.add(" and environment = ").bind(put(environment))),
-            (None, []) => {}
-            (None, apart) => {
-                text.add(" and (environment is null or environment not in ");
-                text.list(apart.iter().map(put)).add(")");
-            }
+    (table, column): (&'static str, &'static str),
+    gone: &[Digest],
+) -> Result<()> {
+    for chunk in gone.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            let mut text = Text::new(table);
+            text.bind(put(&org)).add(column).among(chunk.iter().map(put));
+            text.build().execute(c).await.map(drop)
+        })?;
+    }
+    Ok(())
+}
+
+/// How many flaws of each severity a server has.
+pub type Counts = BTreeMap<Severity, u32>;
+
+row! {
+    struct Counted in "finding_counts" by "org_id" {
+        alike: Digest,
+        cves: Counts,
+    }
+}
+
+/// How many flaws servers have, by [what they are counted by](Kind::alike): of these, or of all. Those that are not in
+/// the answer have none.
+pub async fn counts(
+    conn: &mut Conn,
+    org: OrgId,
+    these: Option<&[Digest]>,
+) -> Result<BTreeMap<Digest, Counts>> {
+    let mut found: Vec<Counted> = Vec::new();
+    let Some(these) = these else {
+        found = on!(conn, |c| {
+            let mut text = Text::new("select ");
+            text.add(Counted::COLUMNS).add(" from finding_counts where org_id = ");
+            text.bind(put(&org)).build_as().fetch_all(c).await
+        })?;
+        return Ok(found.into_iter().map(|row| (row.alike, row.cves)).collect());
+    };
+    for chunk in these.chunks(ROWS_MAX) {
+        found.extend(on!(conn, |c| {
+            let mut text = Text::new("select ");
+            text.add(Counted::COLUMNS).add(" from finding_counts where org_id = ").bind(put(&org));
+            text.add(" and alike in ").among(chunk.iter().map(put));
+            text.build_as::<Counted>().fetch_all(c).await
+        })?);
+    }
+    Ok(found.into_iter().map(|row| (row.alike, row.cves)).collect())
+}
+
+/// Writes down how many flaws servers have.
+pub async fn put_counts(tx: &mut Tx, org: OrgId, counts: &[(Digest, Counts)]) -> Result<()> {
+    for chunk in counts.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            Text::new("insert into finding_counts (org_id, alike, cves) ")
+                .rows(chunk, |row, (alike, counts)| {
+                    row.bind(put(&org)).bind(put(alike)).bind(put(counts));
+                })
+                .add(" on conflict (org_id, alike) do update set cves = excluded.cves")
+                .build()
+                .execute(c)
+                .await
+                .map(drop)
+        })?;
+    }
+    Ok(())
+}
+
+/// Forgets how many flaws servers have: they have none, or there are no such servers.
+pub async fn drop_counts(tx: &mut Tx, org: OrgId, gone: &[Digest]) -> Result<()> {
+    let table = ("delete from finding_counts where org_id = ", " and alike in ");
+    drop_of(tx, org, table, gone).await
+}
+
+/// The lists of pending updates that name flaws of which no feed knows.
+pub async fn telling(conn: &mut Conn, org: OrgId) -> Result<BTreeSet<Digest>> {
+    row! {
+        struct Telling in "cve_updates" by "org_id" {
+            update_set: Digest,
         }
-        text.add(" and removed_at is null and cves <> ").bind(put(cves));
-        text.build().execute(c).await.map(|done| done.rows_affected())
-    })?)
+    }
+    let found: Vec<Telling> = on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select distinct ",
+            Telling::COLUMNS,
+            " from cve_updates where org_id = $1",
+        ]))
+        .bind(put(&org))
+        .fetch_all(c)
+        .await
+    })?;
+    Ok(found.into_iter().map(|row| row.update_set).collect())
+}
+
+/// Writes down which flaws lists of pending updates name.
+pub async fn put_telling(tx: &mut Tx, org: OrgId, told: &[(Arc<str>, Digest)]) -> Result<()> {
+    for chunk in told.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            Text::new("insert into cve_updates (org_id, cve, update_set) ")
+                .rows(chunk, |row, (cve, set)| {
+                    row.bind(put(&org)).bind(cve.to_string()).bind(put(set));
+                })
+                .add(" on conflict do nothing")
+                .build()
+                .execute(c)
+                .await
+                .map(drop)
+        })?;
+    }
+    Ok(())
+}
+
+/// Forgets what lists of pending updates name.
+pub async fn drop_telling(tx: &mut Tx, org: OrgId, gone: &[Digest]) -> Result<()> {
+    let table = ("delete from cve_updates where org_id = ", " and update_set in ");
+    drop_of(tx, org, table, gone).await
 }

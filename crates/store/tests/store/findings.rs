@@ -1,9 +1,10 @@
 //! Stories of the flaws that an organization's servers have.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use domain::finding::{Report, Unjudged, Why};
-use store::findings::{self, Cve, Filter, Judged, Kind, Summary};
+use store::findings::{self, Carrier, Cve, Filter, Judged, Kind, Summary};
 use store::servers::{self, Server};
 use store::{Page, StoreError};
 use vocab::{Digest, Environment, Os, Severity};
@@ -30,6 +31,7 @@ fn cve(id: &str, severity_order: i64, kev_order: i64, servers: i64) -> Cve {
 fn kind(set: Digest) -> Kind {
     Kind {
         package_set: set,
+        update_set: None,
         os_release: "debian 12.5".into(),
         kernel: "6.1.0-18-amd64".into(),
         runs: String::new(),
@@ -46,22 +48,30 @@ fn report(source: &str) -> Report {
 }
 
 both! {
-    async fn what_is_known_of_a_list_is_kept_until_nobody_carries_it(place: Place) {
+    async fn what_is_known_of_groups_and_lists_is_kept_until_nobody_carries_them(place: Place) {
         let db = place.open().await;
         let (ours, theirs) = (org(&db).await, other_org(&db).await);
-        let set = Digest::of(b"one");
-        let judged = |revision| Judged { package_set: set, base: "Debian:12".into(), revision, changed: revision };
+        let [set, one, two] = [b"set", b"one", b"two"].map(|text| Digest::of(text));
+        let judged = |changed| Judged { package_set: set, base: "Debian:12".into(), changed };
         let mut tx = db.begin().await.unwrap();
-        findings::put_report(&mut tx, ours, &judged(1), &report("a")).await.unwrap();
-        findings::put_report(&mut tx, ours, &judged(3), &report("b")).await.unwrap();
-        findings::put_report(&mut tx, ours, &judged(2), &report("late")).await.unwrap();
+        findings::put_groups(&mut tx, ours, "Debian:12", &[(one, &report("a")), (two, &report("b"))]).await.unwrap();
+        findings::put_groups(&mut tx, ours, "Debian:12", &[(one, &report("c"))]).await.unwrap();
+        let both = BTreeMap::from([(one, report("c")), (two, report("b"))]);
+        assert_eq!(findings::groups(&mut tx, ours, "Debian:12", &[one, two, set]).await.unwrap(), both);
+        assert_eq!(findings::all_groups(&mut tx, ours).await.unwrap(), BTreeMap::from([("Debian:12".to_owned(), both)]));
+        assert_eq!(findings::groups(&mut tx, ours, "Debian:11", &[one]).await.unwrap(), BTreeMap::new());
+        assert_eq!(findings::groups(&mut tx, theirs, "Debian:12", &[one]).await.unwrap(), BTreeMap::new());
+        findings::drop_groups(&mut tx, ours, "Debian:12", &[one]).await.unwrap();
+        assert_eq!(findings::groups(&mut tx, ours, "Debian:12", &[one]).await.unwrap(), BTreeMap::new());
+
+        findings::put_judged(&mut tx, ours, &[judged(1)]).await.unwrap();
+        findings::keep_report(&mut tx, ours, set, "Debian:12", &report("d")).await.unwrap();
+        findings::put_judged(&mut tx, ours, &[judged(3)]).await.unwrap();
         assert_eq!(findings::judged(&mut tx, ours).await.unwrap(), [judged(3)]);
-        assert_eq!(findings::report(&mut tx, ours, set, "Debian:12").await.unwrap(), Some(report("b")));
-        assert_eq!(findings::report(&mut tx, ours, set, "Debian:11").await.unwrap(), None);
-        assert_eq!(findings::report(&mut tx, theirs, set, "Debian:12").await.unwrap(), None);
-        findings::still_true(&mut tx, ours, "Debian:12", &[set], 7).await.unwrap();
-        assert_eq!(findings::judged(&mut tx, ours).await.unwrap(), [Judged { changed: 3, ..judged(7) }]);
-        findings::drop_reports(&mut tx, ours, &[set]).await.unwrap();
+        assert_eq!(findings::kept_report(&mut tx, ours, set, "Debian:12").await.unwrap(), Some(report("d")));
+        assert!(findings::is_judged(&mut tx, ours, set, "Debian:12").await.unwrap());
+        assert!(!findings::is_judged(&mut tx, theirs, set, "Debian:12").await.unwrap());
+        findings::drop_judged(&mut tx, ours, "Debian:12", &[set]).await.unwrap();
         assert_eq!(findings::judged(&mut tx, ours).await.unwrap(), []);
     }
 
@@ -93,12 +103,15 @@ both! {
     async fn of_two_who_make_the_rows_one_is_told_to_look_again(place: Place) {
         let db = place.open().await;
         let ours = org(&db).await;
-        let next = Summary { org_id: ours, basis: Digest::of(b"a"), made_at: at(0), generation: 0 };
+        let next = Summary { org_id: ours, basis: Digest::of(b"a"), made_at: at(0), generation: 0, revision: 7 };
         let mut tx = db.begin().await.unwrap();
+        findings::hold(&mut tx, &next).await.unwrap();
         findings::begin(&mut tx, &next).await.unwrap();
         assert!(matches!(findings::begin(&mut tx, &next).await, Err(StoreError::Stale)));
+        assert!(matches!(findings::hold(&mut tx, &next).await, Err(StoreError::Stale)));
         let seen = findings::summary(&mut tx, ours).await.unwrap().unwrap();
-        assert_eq!((seen.basis, seen.generation), (Digest::of(b"a"), 1));
+        assert_eq!((seen.basis, seen.generation, seen.revision), (Digest::of(b"a"), 1, 7));
+        findings::hold(&mut tx, &seen).await.unwrap();
         findings::begin(&mut tx, &seen).await.unwrap();
     }
 
@@ -115,17 +128,18 @@ both! {
         assert_eq!((kinds.len(), &kinds[1]), (2, &ours_kind));
         assert_eq!(findings::kinds(&mut tx, ours, Some(&[]), &[]).await.unwrap(), []);
         let basis = Digest::of(b"basis");
-        findings::put_kind(&mut tx, ours, &ours_kind, basis, &["CVE-1", "CVE-2"]).await.unwrap();
-        findings::put_kind(&mut tx, ours, &ours_kind, basis, &["CVE-2"]).await.unwrap();
+        let carrier = |gained: &[&str], lost: &[&str]| {
+            let [gained, lost] = [gained, lost].map(|cves| cves.iter().map(|cve| Arc::from(*cve)).collect());
+            [Carrier { kind: ours_kind.clone(), basis, gained, lost }]
+        };
+        findings::put_kinds(&mut tx, ours, &carrier(&["CVE-1", "CVE-2"], &[])).await.unwrap();
+        findings::put_kinds(&mut tx, ours, &carrier(&["CVE-2"], &["CVE-1"])).await.unwrap();
         assert_eq!(findings::known_kinds(&mut tx, ours).await.unwrap(), BTreeMap::from([(ours_kind.digest(), basis)]));
         let found = findings::servers(&mut tx, ours, "CVE-2", None, ALL).await.unwrap();
         assert_eq!(found.iter().map(|server| server.id).collect::<Vec<_>>(), [alike(1).id, alike(2).id]);
         assert_eq!(findings::servers(&mut tx, ours, "CVE-1", None, ALL).await.unwrap(), []);
         let elsewhere = ["elsewhere".parse().unwrap()];
         assert_eq!(findings::servers(&mut tx, ours, "CVE-2", Some(&elsewhere), ALL).await.unwrap(), []);
-        let counts = BTreeMap::from([(Severity::High, 1)]);
-        assert_eq!(findings::recount(&mut tx, ours, &ours_kind, &[], &counts).await.unwrap(), 2);
-        assert_eq!(findings::recount(&mut tx, ours, &ours_kind, &[], &counts).await.unwrap(), 0);
         findings::drop_kinds(&mut tx, ours, &[ours_kind.digest()]).await.unwrap();
         assert_eq!(findings::servers(&mut tx, ours, "CVE-2", None, ALL).await.unwrap(), []);
     }
@@ -145,13 +159,36 @@ both! {
         let split: Vec<_> = kinds.iter().map(|kind| (kind.environment.clone(), kind.servers)).collect();
         assert_eq!(split, [(Some(staging), 1), (None, 2)]);
         assert_eq!(kinds[0].digest(), kinds[1].digest());
+        assert_ne!(kinds[0].alike(), kinds[1].alike(), "the same flaws, and not the same of them counts");
         let counts = |n| BTreeMap::from([(Severity::High, n)]);
-        assert_eq!(findings::recount(&mut tx, ours, &kinds[0], &apart, &counts(1)).await.unwrap(), 1);
-        assert_eq!(findings::recount(&mut tx, ours, &kinds[1], &apart, &counts(2)).await.unwrap(), 2);
-        let counted: Vec<_> = fleet.iter().map(|server| server.id).collect();
-        let mut counted = servers::get_all(&mut tx, &counted).await.unwrap();
-        counted.sort_by_key(|server| server.id);
-        let cves: Vec<_> = counted.iter().map(|server| server.cves.clone()).collect();
-        assert_eq!(cves, [counts(1), counts(2), counts(2)]);
+        let written = [(kinds[0].alike(), counts(1)), (kinds[1].alike(), counts(2))];
+        findings::put_counts(&mut tx, ours, &written).await.unwrap();
+        let all = BTreeMap::from(written);
+        assert_eq!(findings::counts(&mut tx, ours, None).await.unwrap(), all);
+        let some = findings::counts(&mut tx, ours, Some(&[kinds[1].alike()])).await.unwrap();
+        assert_eq!(some, BTreeMap::from([(kinds[1].alike(), counts(2))]));
+        findings::drop_counts(&mut tx, ours, &[kinds[1].alike()]).await.unwrap();
+        assert_eq!(findings::counts(&mut tx, ours, None).await.unwrap().len(), 1);
+    }
+
+    async fn servers_whose_package_manager_tells_of_a_flaw_are_found_beside_those_of_a_kind(place: Place) {
+        let db = place.open().await;
+        let ours = org(&db).await;
+        let [list, telling, silent] = [b"list..", b"tells.", b"silent"].map(|text| Digest::of(text));
+        let with = |n, updates| Server { package_set: Some(list), update_set: Some(updates), ..server(ours, n) };
+        let mut tx = db.begin().await.unwrap();
+        servers::enroll_all(&mut tx, &[with(1, telling), with(2, silent), server(ours, 3)]).await.unwrap();
+        let kinds = findings::kinds(&mut tx, ours, None, &[]).await.unwrap();
+        assert_eq!(kinds.len(), 2, "what is pending keeps them apart");
+        assert_eq!(kinds[0].digest(), kinds[1].digest(), "and feeds know the same of both");
+        findings::put_telling(&mut tx, ours, &[(Arc::from("CVE-1"), telling)]).await.unwrap();
+        let found = async |tx: &mut store::Tx| {
+            let found = findings::servers(tx, ours, "CVE-1", None, ALL).await.unwrap();
+            found.into_iter().map(|server| server.id).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&mut tx).await, [with(1, telling).id]);
+        assert_eq!(findings::telling(&mut tx, ours).await.unwrap(), BTreeSet::from([telling]));
+        findings::drop_telling(&mut tx, ours, &[telling]).await.unwrap();
+        assert_eq!(found(&mut tx).await, []);
     }
 }

@@ -1,14 +1,12 @@
 //! Lists of packages, stored once however many servers carry them.
 
-use std::collections::BTreeMap;
-
 use store::listings::{self, KEPT_AT_LEAST, Kind, Packed};
 use store::servers::{self, Server};
 use store::{Db, StoreError};
-use vocab::{Digest, Installed, Severity};
+use vocab::{Digest, Installed};
 
 use crate::servers::{enroll, packages, server};
-use crate::support::{Place, at, both, nth, org, other_org};
+use crate::support::{Place, at, both, org, other_org};
 
 both! {
     async fn a_list_is_stored_once_and_read_as_it_came(db: Db) {
@@ -69,25 +67,6 @@ both! {
         assert!(matches!(refused, Err(StoreError::NotFound { kind: "package list", .. })));
         listings::store(&mut tx, ours, Kind::Packages, &list, at(1)).await.unwrap();
         servers::save(&mut tx, &before, &after, at(1)).await.unwrap();
-        tx.commit().await.unwrap();
-    }
-
-    async fn flaws_are_counted_for_all_servers_with_one_list(db: Db) {
-        let ours = org(&db).await;
-        let list = packages(3);
-        enroll(&db, &[server(ours, 1), server(ours, 2), server(ours, 3)]).await;
-        let mut tx = db.begin().await.unwrap();
-        listings::store(&mut tx, ours, Kind::Packages, &list, at(1)).await.unwrap();
-        for n in 1..=2 {
-            let before = server(ours, n);
-            let after = Server { package_set: Some(list.digest()), ..before.clone() };
-            servers::save(&mut tx, &before, &after, at(1)).await.unwrap();
-        }
-        let cves = BTreeMap::from([(Severity::Critical, 1), (Severity::Low, 7)]);
-        assert_eq!(servers::recount(&mut tx, ours, list.digest(), &cves).await.unwrap(), 2);
-        assert_eq!(servers::recount(&mut tx, ours, list.digest(), &cves).await.unwrap(), 0);
-        assert_eq!(servers::get(&mut tx, ours, nth!(ServerId, 2_u32)).await.unwrap().cves, cves);
-        assert!(servers::get(&mut tx, ours, nth!(ServerId, 3_u32)).await.unwrap().cves.is_empty());
         tx.commit().await.unwrap();
     }
 

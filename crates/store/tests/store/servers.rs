@@ -1,14 +1,12 @@
 //! Servers, signs of life, lists and package lists.
 
-use std::collections::BTreeMap;
-
 use serde_json::json;
 use store::listings::{self, Kind, Packed};
 use store::presence::{self, Beat};
 use store::server_list::{self, Filter, Sort};
 use store::servers::{self, Server};
 use store::{Db, Page, StoreError};
-use vocab::{Digest, Installed, OrgId, Os, Selector, ServerId, Severity, Status};
+use vocab::{Digest, Installed, OrgId, Os, Selector, ServerId, Status};
 
 use crate::support::{at, both, nth, org, other_org};
 
@@ -37,7 +35,6 @@ pub(crate) fn server(org_id: OrgId, n: u32) -> Server {
         packages: 0,
         updates: 0,
         security_updates: 0,
-        cves: BTreeMap::new(),
         facts: json!({}),
         runs: String::new(),
         quarantine: None,
@@ -83,7 +80,6 @@ both! {
         let (ours, theirs) = (org(&db).await, other_org(&db).await);
         let mut made = server(ours, 1);
         made.facts = json!({"updaters": ["unattended-upgrades"], "name": "Zürich"});
-        made.cves = BTreeMap::from([(Severity::High, 3)]);
         enroll(&db, &[made.clone()]).await;
         let mut reader = db.read().await.unwrap();
         assert_eq!(servers::get(&mut reader, ours, made.id).await.unwrap(), made);

@@ -45,6 +45,11 @@ impl Aside {
         &self.environments
     }
 
+    /// Whether nothing was.
+    pub(super) fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
     /// Stands for all of it.
     pub(super) fn ids(&self) -> Vec<String> {
         self.rules.iter().map(|(row, _)| row.id.to_string()).collect()

@@ -2,15 +2,20 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use domain::advisory::{Ecosystem, Epss, Exploited};
-use domain::finding::{Finding, Kernel, Report, Running, Runs, Settled, settle};
-use store::findings::{self, Kind};
+use domain::finding::touch::{self, Group};
+use domain::finding::{Finding, Report, Settled, told};
+use store::findings::{self, Counts, Kind};
+use store::listings::Kind as ListingKind;
 use store::servers::Server;
 use store::{Conn, advisories};
-use vocab::{Exposure, Installed, OrgId, Pending};
+use vocab::{Digest, Exposure, Installed, OrgId, Pending};
 
-use super::judging::packages;
+use super::matcher::packages;
+use super::shelf::settled;
+use crate::service::servers::entries;
 use crate::service::{Result, facts};
 
 /// What servers of a kind have, and what of it was settled from.
@@ -20,27 +25,34 @@ pub(super) struct Found {
     pub(super) settled: Vec<Settled>,
 }
 
-/// What servers of a kind have; nothing where nobody publishes anything that is understood. What does no harm is left out.
-pub(super) async fn of_kind(conn: &mut Conn, org: OrgId, kind: &Kind) -> Result<Found> {
+/// What servers of a kind have as feeds know it; nothing where nobody publishes anything that is understood. What does no harm is
+/// left out. With `only`, of what is not a kernel just what is of the source of one of these packages.
+pub(super) async fn of_kind(
+    conn: &mut Conn,
+    org: OrgId,
+    kind: &Kind,
+    only: Option<&BTreeSet<&str>>,
+) -> Result<Found> {
     let Some(base) = Ecosystem::of(&kind.os) else { return Ok(Found::default()) };
-    let report = findings::report(conn, org, kind.package_set, base.as_str()).await?;
-    let Some(report) = report else { return Ok(Found::default()) };
     let packages = packages(conn, org, kind.package_set).await?;
-    let Runs { foreign_kernel, since, old_code } = facts::runs_of(&kind.runs);
-    let kernel = match kind.kernel.as_str() {
-        _ if foreign_kernel => Kernel::Foreign,
-        "" => Kernel::Unknown,
-        release => Kernel::Release(release),
+    let wanted = |group: &Group| match only {
+        None => true,
+        Some(only) => {
+            group.packages.iter().any(|package| only.contains(package.name.as_str()))
+                || group.has_kernel(&base)
+        }
     };
-    let before = match since {
-        Some(set) => findings::report(conn, org, set, base.as_str()).await?.unwrap_or_default(),
-        None => Report::default(),
+    let groups = touch::groups(&base, &packages).into_iter().filter(wanted);
+    let groups: Vec<Digest> = groups.map(|group| group.digest()).collect();
+    let known = findings::groups(conn, org, base.as_str(), &groups).await?;
+    let report = Report::of_groups(known.values());
+    let runs = facts::runs_of(&kind.runs);
+    let before = match runs.since {
+        Some(set) => findings::kept_report(conn, org, set, base.as_str()).await?,
+        None => None,
     };
-    let open = |finding| Settled { finding, exposure: Exposure::Open };
-    let before: Vec<Settled> = before.findings.into_iter().map(open).collect();
-    let running = Running { kernel, old_code: &old_code };
-    let mut settled = settle(base.family(), &before, &report.findings, &packages, &running);
-    settled.retain(|one| !one.finding.state.is_hidden());
+    let running = (kind.kernel.as_str(), &runs);
+    let settled = settled(&base, before.unwrap_or_default(), &report.findings, &packages, running);
     Ok(Found { packages, settled })
 }
 
@@ -52,16 +64,75 @@ pub async fn closed(
     pending: &[Pending],
 ) -> Result<Vec<Vec<Finding>>> {
     let Some(base) = Ecosystem::of(&kind.os) else { return Ok(vec![Vec::new(); pending.len()]) };
-    let Found { packages, settled } = of_kind(conn, org, kind).await?;
+    let names: BTreeSet<&str> = pending.iter().map(|update| update.name.as_str()).collect();
+    let Found { packages, settled } = of_kind(conn, org, kind, Some(&names)).await?;
     let closed = domain::finding::closed(base.family(), &packages, &settled, pending);
     Ok(closed.into_iter().map(|some| some.into_iter().cloned().collect()).collect())
+}
+
+/// What servers of a kind have: what feeds know, and what only the package manager tells of their pending updates. Of a flaw
+/// that feeds know in the same or another package here, theirs is the word.
+pub(super) async fn all_of_kind(conn: &mut Conn, org: OrgId, kind: &Kind) -> Result<Vec<Had>> {
+    let found = of_kind(conn, org, kind, None).await?.settled;
+    let pending: Vec<Pending> = match kind.update_set {
+        Some(set) => entries(conn, org, ListingKind::Updates, set).await?,
+        None => Vec::new(),
+    };
+    let told = told(&kind.os_release, &pending);
+    let says = |one: &Settled| {
+        told.iter().any(|also| {
+            let package = &one.finding.package;
+            also.cve == one.finding.cve
+                && (package.source == also.package.source
+                    || package.binaries.iter().any(|binary| binary.name == also.package.source))
+        })
+    };
+    let mut all: Vec<Had> =
+        found.into_iter().map(|settled| Had { manager_agrees: says(&settled), settled }).collect();
+    let known: BTreeSet<Arc<str>> = all.iter().map(|one| one.settled.finding.cve.clone()).collect();
+    let alone = told.into_iter().filter(|one| !known.contains(&one.cve));
+    all.extend(alone.map(|finding| Had {
+        settled: Settled { finding, exposure: Exposure::Open },
+        manager_agrees: false,
+    }));
+    Ok(all)
+}
+
+/// A flaw that servers of a kind have.
+#[derive(Debug, Clone)]
+pub(super) struct Had {
+    pub(super) settled: Settled,
+    manager_agrees: bool,
+}
+
+/// How many flaws of each severity these servers have, in their order.
+pub async fn counts(conn: &mut Conn, org: OrgId, servers: &[Server]) -> Result<Vec<Counts>> {
+    // Whether its environment or its pending updates set a server apart is not known here: the narrowest that is there counts.
+    let keys = |server: &Server| -> Vec<Digest> {
+        let Some(kind) = kind_of(server) else { return Vec::new() };
+        let environment = server.environment.clone();
+        let apart = [(kind.update_set, environment.clone()), (kind.update_set, None)];
+        let together = [(None, environment), (None, None)];
+        let both = apart.into_iter().chain(together);
+        let alike = both.map(|(update_set, environment)| {
+            Kind { update_set, environment, ..kind.clone() }.alike()
+        });
+        alike.collect()
+    };
+    let keys: Vec<Vec<Digest>> = servers.iter().map(keys).collect();
+    let all: BTreeSet<Digest> = keys.iter().flatten().copied().collect();
+    let all: Vec<Digest> = all.into_iter().collect();
+    let known = findings::counts(conn, org, Some(&all)).await?;
+    let first = |keys: &Vec<Digest>| keys.iter().find_map(|key| known.get(key)).cloned();
+    Ok(keys.iter().map(|keys| first(keys).unwrap_or_default()).collect())
 }
 
 /// The kind that a server is of; none before it has sent a list.
 pub(crate) fn kind_of(server: &Server) -> Option<Kind> {
     Some(Kind {
         package_set: server.package_set?,
-        os_release: server.os.to_string(),
+        update_set: server.update_set,
+        os_release: server.os.to_string().to_ascii_lowercase(),
         kernel: server.kernel.clone(),
         runs: server.runs.clone(),
         os: server.os.clone(),
@@ -70,11 +141,18 @@ pub(crate) fn kind_of(server: &Server) -> Option<Kind> {
     })
 }
 
+/// What servers share that have the same flaws; nothing before one has sent a list.
+pub fn alike_by(server: &Server) -> Option<Digest> {
+    kind_of(server).map(|kind| kind.alike())
+}
+
 /// A flaw of one server, with what stands beside its severity.
 #[derive(Debug, Clone)]
 pub struct Exposed {
     /// The finding, and what it means here.
     pub settled: Settled,
+    /// Whether a feed found it and the host's package manager says the same of a pending update.
+    pub manager_agrees: bool,
     /// Whether it is exploited, and since when.
     pub exploited: Option<Exploited>,
     /// How likely it is to be.
@@ -84,18 +162,15 @@ pub struct Exposed {
 /// The flaws of one server, the worst first.
 pub async fn of_server(conn: &mut Conn, server: &Server) -> Result<Vec<Exposed>> {
     let Some(kind) = kind_of(server) else { return Ok(Vec::new()) };
-    let mut settled = of_kind(conn, server.org_id, &kind).await?.settled;
-    settled.sort_by_key(|one| Reverse(one.finding.severity));
-    let ids: BTreeSet<&str> = settled.iter().map(|one| one.finding.cve.as_ref()).collect();
+    let mut all = all_of_kind(conn, server.org_id, &kind).await?;
+    all.sort_by_key(|one| Reverse(one.settled.finding.severity));
+    let ids: BTreeSet<&str> = all.iter().map(|one| one.settled.finding.cve.as_ref()).collect();
     let exploited = advisories::exploited(conn, &ids).await?;
     let epss = advisories::epss(conn, &ids).await?;
-    let beside = |one: &Settled| {
-        let cve = one.finding.cve.as_ref();
-        (exploited.get(cve).cloned(), epss.get(cve).cloned())
-    };
-    let exposed = settled.iter().map(|one| {
-        let (exploited, epss) = beside(one);
-        Exposed { settled: one.clone(), exploited, epss }
+    let exposed = all.into_iter().map(|Had { settled, manager_agrees }| {
+        let cve = settled.finding.cve.as_ref();
+        let (exploited, epss) = (exploited.get(cve).cloned(), epss.get(cve).cloned());
+        Exposed { settled, manager_agrees, exploited, epss }
     });
     Ok(exposed.collect())
 }
@@ -106,7 +181,7 @@ pub async fn is_checked(conn: &mut Conn, server: &Server) -> Result<bool> {
         return Ok(false);
     };
     Ok(advisories::covers(conn, &base).await?
-        && findings::report(conn, server.org_id, set, base.as_str()).await?.is_some())
+        && findings::is_judged(conn, server.org_id, set, base.as_str()).await?)
 }
 
 /// The packages of a server whose pending updates close one of its flaws.

@@ -79,6 +79,7 @@ impl Closings {
             }
             let alike = findings::Kind {
                 package_set: key.1,
+                update_set: None,
                 os_release: kind.os_release.clone(),
                 kernel: kind.kernel.clone(),
                 runs: kind.runs.clone(),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use domain::finding::PACKAGE_MANAGER;
 use jiff::Timestamp;
 use serde_json::json;
 use store::patches::{Kind, Patch};
@@ -13,8 +14,6 @@ use super::{Counts, Lists, severity_order};
 /// How many pairs of versions one row shows, and how many CVEs.
 const VERSIONS_MAX: usize = 100;
 const CVES_MAX: usize = 1_000;
-/// The source of a severity that a host's package manager tells.
-pub const PACKAGE_MANAGER: &str = "package_manager";
 
 /// What rows are made from.
 pub(super) struct Ground<'a> {

@@ -2,14 +2,14 @@
 //!
 //! [`rebuild`] makes an organization's rows from its distinct lists of updates and how many servers carry each: 100,000
 //! servers of 2,000 kinds cost 2,000 lists. [`spawn`] does so whenever servers changed, at most so often that it takes a
-//! fifth of one core. Whoever reads asks `store::patches`; a key that sees some environments only is answered by [`within`].
+//! small part of one core. Whoever reads asks `store::patches`; a key that sees some environments only is answered by [`within`].
 //! How bad an update is, comes from the flaws that it closes where it is pending, as the feeds know them, and from what
 //! the hosts' package managers say.
 
 mod closing;
 mod gather;
 
-pub use gather::PACKAGE_MANAGER;
+pub use domain::finding::PACKAGE_MANAGER;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,7 @@ use vocab::{Digest, Environment, OrgId, Pending, Severity};
 use self::closing::Closings;
 use self::gather::{Ground, counted, gathered, named, sort};
 use super::servers::{entries, severity as severity_of};
-use super::{Result, ServiceError};
+use super::{Result, ServiceError, apart};
 use crate::app::App;
 use crate::clock::Stopwatch;
 
@@ -35,9 +35,9 @@ use crate::clock::Stopwatch;
 const SETS_TOGETHER: usize = 50;
 /// How often the rows are looked after when no bell rings.
 const LOOK: Duration = Duration::from_secs(30);
-/// The least rest between two rounds, and how many times as long as a round takes.
+/// The least rest between two rounds, and how many times as long as a round takes: a busy fleet has news all the time.
 const REST: Duration = Duration::from_millis(500);
-const REST_TIMES: f64 = 4.0;
+const REST_TIMES: f64 = 12.0;
 
 /// The organization in numbers, as they are stored.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,19 +75,23 @@ impl Known {
         self.closings.read(conn, org, kinds, &self.lists).await
     }
 
+    /// Those of the flaws that any update is about which are known to be exploited.
+    async fn exploited(&self, conn: &mut Conn) -> Result<BTreeSet<String>> {
+        let named = named(&self.lists, &self.closings);
+        Ok(advisories::exploited(conn, &named).await?.into_keys().collect())
+    }
+
     /// The rows, in the order of the list.
-    async fn rows(
+    fn rows(
         &self,
-        conn: &mut Conn,
         kinds: &[Kind],
+        exploited: &BTreeSet<String>,
         before: &[Patch],
         now: Timestamp,
-    ) -> Result<Vec<Patch>> {
+    ) -> Vec<Patch> {
         let Known { lists, closings } = self;
-        let exploited = advisories::exploited(conn, &named(lists, closings)).await?;
-        let exploited: BTreeSet<String> = exploited.into_keys().collect();
         let first_seen = &first_seen(before);
-        Ok(gathered(&Ground { kinds, lists, closings, exploited: &exploited, first_seen, now }))
+        gathered(&Ground { kinds, lists, closings, exploited, first_seen, now })
     }
 }
 
@@ -111,7 +115,17 @@ pub fn spawn(app: App) -> JoinHandle<()> {
         let mut known = BTreeMap::new();
         loop {
             let watch = Stopwatch::start();
-            if let Err(error) = rebuild_all(&app, &mut known).await {
+            let (taken, its_app) = (std::mem::take(&mut known), app.clone());
+            let done = apart(async move {
+                let mut known = taken;
+                let done = rebuild_all(&its_app, &mut known).await;
+                (known, done)
+            });
+            let done = done.await.and_then(|(taken, done)| {
+                known = taken;
+                done
+            });
+            if let Err(error) = done {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
                     "patches are counted later"
@@ -155,9 +169,11 @@ async fn rebuild_from(app: &App, org: OrgId, known: &mut Known) -> Result<bool> 
     known.read(&mut reader, org, &kinds).await?;
     let before = patches::all(&mut reader, org).await?;
     let known_sets = patches::sets(&mut reader, org).await?;
-    let rows = known.rows(&mut reader, &kinds, &before, now).await?;
+    let exploited = known.exploited(&mut reader).await?;
     drop(reader);
+    let rows = known.rows(&kinds, &exploited, &before, now);
     let counts = counted(&kinds, &rows);
+    let (changes, sets) = difference(before, rows, &known_sets, &known.lists);
     let next = Summary {
         org_id: org,
         basis,
@@ -166,7 +182,6 @@ async fn rebuild_from(app: &App, org: OrgId, known: &mut Known) -> Result<bool> 
         made_at: now,
         generation: seen.map_or(0, |seen| seen.generation),
     };
-    let (changes, sets) = difference(before, rows, &known_sets, &known.lists);
     for some in sets.chunks(SETS_TOGETHER) {
         let mut tx = app.db.begin().await?;
         patches::add_sets(&mut tx, org, some).await?;
@@ -194,7 +209,8 @@ pub async fn within(
     let mut known = Known::default();
     known.read(conn, org, &kinds).await?;
     let before = patches::all(conn, org).await?;
-    let rows = known.rows(conn, &kinds, &before, app.clock.now()).await?;
+    let exploited = known.exploited(conn).await?;
+    let rows = known.rows(&kinds, &exploited, &before, app.clock.now());
     let counts = counted(&kinds, &rows);
     Ok((rows, counts))
 }
@@ -228,7 +244,8 @@ pub async fn of_server(app: &App, conn: &mut Conn, server: &Server) -> Result<Ve
     let kinds = [alone];
     let mut known = Known { lists: Lists::from([(set, list)]), ..Known::default() };
     known.read(conn, server.org_id, &kinds).await?;
-    let fresh = known.rows(conn, &kinds, &[], app.clock.now()).await?;
+    let exploited = known.exploited(conn).await?;
+    let fresh = known.rows(&kinds, &exploited, &[], app.clock.now());
     rows.extend(fresh.into_iter().filter(|row| !counted.contains(&row.package_name)));
     sort(&mut rows);
     Ok(rows)

@@ -1,0 +1,139 @@
+//! `fleetmend suppressions`.
+
+use clap::{Args, Subcommand};
+use wire::v1::{CreateSuppression, Suppression};
+
+use super::api::Query;
+use super::credentials::Connection;
+use super::list::{Listing, Part};
+use super::order::sure;
+use super::screen::{Cell, Column, Screen, Tone, cut, maybe, spare, whole};
+use super::{Session, tell};
+
+/// CVEs that were looked at and set aside.
+#[derive(Args)]
+pub(crate) struct Suppressions {
+    #[command(flatten)]
+    connection: Connection,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List what was set aside, the newest first
+    #[command(after_help = "Example:\n  fleetmend suppressions list --cve CVE-2026-1234")]
+    List(Filter),
+    /// Set a CVE aside: it stays in every list, and is counted apart
+    #[command(after_help = "\
+Examples:
+  fleetmend suppressions create CVE-2023-45853 --package zlib --reason 'the vulnerable code is not built'
+  fleetmend suppressions create CVE-2026-1234 --environment staging --reason 'not reachable' --expires-at 2027-01-01T00:00:00Z")]
+    Create(Create),
+    /// Take a suppression back: the CVE counts again
+    #[command(
+        after_help = "Example:\n  fleetmend suppressions remove sup_01k9zq3c8efxr9w1m6t5y0b7a2"
+    )]
+    Remove {
+        /// Its id
+        id: String,
+        /// Without being asked
+        #[arg(long, short)]
+        yes: bool,
+    },
+}
+
+#[derive(Args)]
+struct Filter {
+    /// Only those of this CVE
+    #[arg(long)]
+    cve: Option<String>,
+    #[command(flatten)]
+    part: Part,
+}
+
+#[derive(Args)]
+struct Create {
+    /// The CVE
+    cve: String,
+    /// Why it does not matter there
+    #[arg(long)]
+    reason: String,
+    /// The source package that it is about [default: all that have it]
+    #[arg(long)]
+    package: Option<String>,
+    /// The environment that it is about [default: all servers]
+    #[arg(long)]
+    environment: Option<String>,
+    /// When it ends, such as 2027-01-01T00:00:00Z [default: when it is removed]
+    #[arg(long, value_name = "TIME")]
+    expires_at: Option<String>,
+}
+
+const COLUMNS: [Column; 7] = [
+    whole("CVE"),
+    whole("STATE"),
+    spare("PACKAGE"),
+    spare("ENVIRONMENT"),
+    cut("REASON"),
+    spare("CREATED"),
+    whole("ID"),
+];
+
+impl Suppressions {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let session = Session::open(&self.connection)?;
+        match self.command {
+            Command::List(filter) => {
+                let path = ["suppressions"];
+                let listing = Listing { path: &path, noun: "suppressions", columns: &COLUMNS };
+                let query = || Query::default().with("cve", filter.cve.as_ref());
+                session.list(listing, &filter.part, query, |one| row(one, &session.screen)).await
+            }
+            Command::Create(create) => create.run(&session).await,
+            Command::Remove { id, yes } => {
+                let body = session.api.get(&["suppressions", &id]).await?;
+                let cve = body.read::<Suppression>()?.cve;
+                sure(&format!("Let {cve} count again?"), yes)?;
+                session.api.delete(&["suppressions", &id], None).await?;
+                tell(&format!("{cve} counts again ({id} is removed)."))
+            }
+        }
+    }
+}
+
+impl Create {
+    async fn run(self, session: &Session) -> anyhow::Result<()> {
+        let body = CreateSuppression {
+            cve: self.cve,
+            package: self.package,
+            environment: self.environment,
+            reason: self.reason,
+            expires_at: self.expires_at,
+        };
+        let body = session.api.post(&["suppressions"], Some(&body)).await?;
+        let made = body.read::<Suppression>()?;
+        session.show(&body, |_| Ok(format!("{}\n", made.id)))?;
+        match session.json {
+            true => Ok(()),
+            false => tell(&format!("{} is set aside.", made.cve)),
+        }
+    }
+}
+
+fn row(one: &Suppression, screen: &Screen) -> Vec<Cell> {
+    let state = match (one.active, one.expires_at) {
+        (false, _) => Cell::new("over", Tone::Faint),
+        (true, Some(end)) => format!("ends {}", screen.time(end).text()).into(),
+        (true, None) => "active".into(),
+    };
+    vec![
+        (&one.cve).into(),
+        state,
+        maybe(one.package.as_ref()),
+        maybe(one.environment.as_ref()),
+        (&one.reason).into(),
+        screen.time(one.created_at),
+        one.id.into(),
+    ]
+}

@@ -1,0 +1,92 @@
+//! What a host's own package manager says of its pending updates: findings where no feed speaks.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use vocab::{FixState, Pending, Severity};
+
+use super::{Binary, Finding, Found, Package};
+use crate::advisory::{Names, Span};
+
+/// The source of a severity that a host's package manager tells.
+pub const PACKAGE_MANAGER: &str = "package_manager";
+
+/// The flaws that pending updates fix as the host's package manager knows them, each once for a package. `system` is what
+/// the host runs: `fedora 41`.
+///
+/// Only what is pending is told of: of a flaw that nothing fixes yet a manager knows nothing.
+pub fn told(system: &str, pending: &[Pending]) -> Vec<Finding> {
+    let ecosystem: Arc<str> = Arc::from(system);
+    let source: Arc<str> = Arc::from(PACKAGE_MANAGER);
+    let mut known: BTreeSet<(&str, &str)> = BTreeSet::new();
+    let mut findings = Vec::new();
+    for update in pending.iter().filter(|update| !update.cves.is_empty()) {
+        let package = Arc::new(Package {
+            source: update.name.clone(),
+            version: update.installed.clone(),
+            binaries: vec![Binary {
+                name: update.name.clone(),
+                arch: update.arch.clone(),
+                version: update.installed.clone(),
+            }],
+            kernel: None,
+            elsewhere: None,
+            epoch_unknown: false,
+        });
+        let candidate: Arc<str> = Arc::from(update.candidate.as_str());
+        let found = Found {
+            advisory: Arc::from(update.advisories.join(", ")),
+            ecosystem: ecosystem.clone(),
+            name: Arc::from(update.name.as_str()),
+            names: Names::Binary,
+            span: Arc::new(Span::until(&update.candidate)),
+            told: true,
+        };
+        for cve in update.cves.iter().filter(|cve| known.insert((&update.name, cve.as_str()))) {
+            findings.push(Finding {
+                cve: Arc::from(cve.as_str()),
+                package: package.clone(),
+                state: FixState::Fixed,
+                fixed_version: Some(candidate.clone()),
+                severity: update.severity.unwrap_or(Severity::Unknown),
+                severity_source: update.severity.map(|_| source.clone()),
+                cvss: None,
+                published: None,
+                found: found.clone(),
+            });
+        }
+    }
+    findings
+}
+
+pub(super) fn explanation(finding: &Finding) -> String {
+    let Found { advisory, ecosystem, name, .. } = &finding.found;
+    let by = if advisory.is_empty() { String::new() } else { format!(", by {advisory}") };
+    format!(
+        "the package manager of the host, {ecosystem}, says that the pending update of `{name}` fixes it{by}; \
+         no feed says so"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_manager_tells_of_an_update_is_a_finding_of_its_own_provenance() {
+        let mut curl = Pending::new("curl", "x86_64", "1.0-1", "1.0-3");
+        curl.cves = vec!["CVE-1".into(), "CVE-2".into(), "CVE-1".into()];
+        curl.advisories = vec!["FEDORA-2026-1".into()];
+        curl.severity = Some(Severity::High);
+        let mut other = curl.clone();
+        other.arch = "i686".into();
+        let findings = told("fedora 41", &[curl, other, Pending::new("vim", "x86_64", "1", "2")]);
+        let cves: Vec<&str> = findings.iter().map(|one| one.cve.as_ref()).collect();
+        assert_eq!(cves, ["CVE-1", "CVE-2"], "each once");
+        assert_eq!(findings[0].severity_source.as_deref(), Some(PACKAGE_MANAGER));
+        assert_eq!(findings[0].fixed_version.as_deref(), Some("1.0-3"));
+        let words = findings[0].explanation();
+        assert!(words.contains("package manager of the host, fedora 41,"), "{words}");
+        assert!(words.contains("by FEDORA-2026-1"), "{words}");
+    }
+}

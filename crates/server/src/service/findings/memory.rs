@@ -1,0 +1,346 @@
+//! What is known of an organization's flaws, in memory: what changed is found by comparing with it, and not by reading
+//! everything again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use domain::advisory::{Advisory, Ecosystem};
+use domain::finding::Finding;
+use domain::finding::tally::{Cell, Mention, Tally};
+use store::findings::{Carrier, Counts, Cve, Judged, Kind};
+use vocab::Digest;
+
+use super::Aside;
+use super::shelf::Shelf;
+use super::writing::Writes;
+use crate::service::facts;
+use crate::service::patches::severity_order;
+
+/// How many packages one row names.
+const PACKAGES_MAX: usize = 100;
+
+/// The kinds of servers, as they were counted at one time.
+#[derive(Debug, Default)]
+pub(super) struct Walked {
+    pub(super) kinds: Vec<Kind>,
+}
+
+/// What is known, and what of it is written down.
+#[derive(Debug)]
+pub(super) struct Memory {
+    /// As what was written down says of itself.
+    pub(super) generation: i64,
+    pub(super) revision: i64,
+    pub(super) walked: Arc<Walked>,
+    pub(super) aside: Aside,
+    pub(super) shelves: BTreeMap<Ecosystem, Shelf>,
+    /// What the lists of pending updates say, as far as it was looked at.
+    pub(super) told: BTreeMap<Digest, Vec<Cell>>,
+    /// Those of them that are written down.
+    pub(super) telling: BTreeSet<Digest>,
+    /// The lists that old code is from and that are kept for it.
+    pub(super) since: BTreeSet<(Ecosystem, Digest)>,
+    /// What is counted together, by what it is counted by.
+    alike: BTreeMap<Digest, Kind>,
+    /// The flaws that kinds have, as feeds know them.
+    carried: BTreeMap<Digest, Vec<u32>>,
+    /// What stands for the flaws of a kind where they are written down and nobody has looked since.
+    pub(super) known_kinds: BTreeMap<Digest, Digest>,
+    pub(super) counts: BTreeMap<Digest, Counts>,
+    /// The rows as they are written down.
+    pub(super) rows: BTreeMap<String, Cve>,
+    pub(super) exploited: BTreeSet<String>,
+    pub(super) exploited_count: i64,
+    pub(super) tally: Tally,
+    is_new: bool,
+}
+
+/// What has changed around it.
+pub(super) struct News {
+    pub(super) revision: i64,
+    pub(super) walked: Arc<Walked>,
+    pub(super) aside: Aside,
+    /// The advisories that name anything which has to be judged.
+    pub(super) advisories: BTreeMap<Ecosystem, Vec<Advisory>>,
+}
+
+impl Memory {
+    /// Nothing yet.
+    pub(super) fn new(generation: i64, revision: i64, aside: Aside) -> Memory {
+        Memory {
+            generation,
+            revision,
+            walked: Arc::default(),
+            aside,
+            shelves: BTreeMap::new(),
+            told: BTreeMap::new(),
+            telling: BTreeSet::new(),
+            since: BTreeSet::new(),
+            alike: BTreeMap::new(),
+            carried: BTreeMap::new(),
+            known_kinds: BTreeMap::new(),
+            counts: BTreeMap::new(),
+            rows: BTreeMap::new(),
+            exploited: BTreeSet::new(),
+            exploited_count: -1,
+            tally: Tally::default(),
+            is_new: true,
+        }
+    }
+
+    /// Takes the news in. What is to be written is in `writes`; whether flaws are exploited is for the caller to add.
+    pub(super) fn learn(&mut self, news: News, writes: &mut Writes) {
+        let touched = self.judge(&news, writes);
+        let all = self.is_new || self.aside.ids() != news.aside.ids();
+        let same_servers = Arc::ptr_eq(&self.walked, &news.walked) && !self.is_new;
+        (self.aside, self.revision) = (news.aside, news.revision);
+        let before = match same_servers {
+            true => None,
+            false => {
+                self.walked = news.walked;
+                let alike = self.gather();
+                Some(std::mem::replace(&mut self.alike, alike))
+            }
+        };
+        let known = |alike: &Digest| match &before {
+            Some(before) => before.get(alike),
+            None => self.alike.get(alike),
+        };
+        let affected = |kind: &Kind| {
+            let Some(base) = Ecosystem::of(&kind.os) else { return false };
+            let Some(sets) = touched.get(&base) else { return false };
+            super::carried(kind).any(|set| sets.contains(&set))
+        };
+        let changed: Vec<Digest> = self
+            .alike
+            .iter()
+            .filter(|(alike, kind)| {
+                all || known(alike).is_none_or(|was| was.servers != kind.servers) || affected(kind)
+            })
+            .map(|(alike, _)| *alike)
+            .collect();
+        for alike in changed {
+            self.count(alike, writes);
+        }
+        if let Some(before) = before {
+            self.forget(&before, writes);
+        }
+        self.tell(writes);
+        self.change_rows(writes);
+        self.is_new = false;
+    }
+
+    /// Judges what has to be. Which lists that concerns.
+    fn judge(&mut self, news: &News, writes: &mut Writes) -> BTreeMap<Ecosystem, BTreeSet<Digest>> {
+        let mut touched = BTreeMap::new();
+        let mut since: BTreeSet<(Ecosystem, Digest)> = BTreeSet::new();
+        for kind in &news.walked.kinds {
+            let old = facts::runs_of(&kind.runs).since;
+            since.extend(Ecosystem::of(&kind.os).zip(old));
+        }
+        for (base, shelf) in &mut self.shelves {
+            let advisories = news.advisories.get(base).cloned().unwrap_or_default();
+            let changes = shelf.judge(&mut self.tally, advisories);
+            let judged = changes.sets.iter().map(|set| Judged {
+                package_set: *set,
+                base: base.as_str().to_owned(),
+                changed: news.revision,
+            });
+            writes.judged.extend(judged);
+            touched.insert(base.clone(), changes.sets.clone());
+            writes.groups.push((base.as_str().to_owned(), changes));
+        }
+        for (base, set) in &since {
+            let is_new = !self.since.contains(&(base.clone(), *set));
+            let is_touched = touched.get(base).is_some_and(|sets| sets.contains(set));
+            if let Some(shelf) = self.shelves.get(base).filter(|_| is_new || is_touched) {
+                writes.kept.push((base.as_str().to_owned(), *set, shelf.report(set)));
+            }
+        }
+        self.since = since;
+        touched
+    }
+
+    /// What is counted together. Lists of updates that say nothing of flaws keep nobody apart.
+    fn gather(&self) -> BTreeMap<Digest, Kind> {
+        let mut alike: BTreeMap<Digest, Kind> = BTreeMap::new();
+        for kind in &self.walked.kinds {
+            let mut kind = kind.clone();
+            kind.update_set = kind
+                .update_set
+                .filter(|set| self.told.get(set).is_some_and(|cells| !cells.is_empty()));
+            alike
+                .entry(kind.alike())
+                .and_modify(|known| known.servers += kind.servers)
+                .or_insert(kind);
+        }
+        alike
+    }
+
+    fn count(&mut self, alike: Digest, writes: &mut Writes) {
+        let Some(kind) = self.alike.get(&alike).cloned() else { return };
+        let mut cells = match Ecosystem::of(&kind.os).and_then(|base| self.shelves.get(&base)) {
+            Some(shelf) => {
+                let runs = facts::runs_of(&kind.runs);
+                shelf.cells(&mut self.tally, &kind.package_set, (&kind.kernel, &runs))
+            }
+            None => Vec::new(),
+        };
+        let flaws = Tally::flaws(cells.iter().copied());
+        // Where a feed speaks of a flaw, the package manager need not.
+        let told = kind.update_set.and_then(|set| self.told.get(&set)).into_iter().flatten();
+        cells.extend(told.filter(|cell| flaws.binary_search(&cell.flaw()).is_err()));
+        let counts = self.put(alike, &kind, &cells);
+        match counts.is_empty() {
+            true if self.counts.remove(&alike).is_some() => writes.counts_gone.push(alike),
+            false if self.counts.get(&alike) != Some(&counts) => {
+                self.counts.insert(alike, counts.clone());
+                writes.counts.push((alike, counts));
+            }
+            _ => {}
+        }
+        self.carry(kind, flaws, writes);
+    }
+
+    fn put(&mut self, alike: Digest, kind: &Kind, cells: &[Cell]) -> Counts {
+        let Memory { aside, tally, .. } = self;
+        let counts_here = |mention: &Mention| {
+            aside.covering(kind.environment.as_ref(), &mention.cve, &mention.source).is_none()
+        };
+        let marks: Vec<(Cell, bool)> = cells
+            .iter()
+            .map(|cell| (*cell, aside.is_empty() || counts_here(tally.mention(*cell))))
+            .collect();
+        tally.put(alike, kind.servers, marks)
+    }
+
+    /// Counts a kind that has these, for whoever wants no more than [the rows](Memory::into_rows).
+    pub(super) fn add<'a>(&mut self, kind: &Kind, has: impl Iterator<Item = &'a Finding>) {
+        let cells: Vec<Cell> = has.map(|finding| self.tally.cell(finding.into())).collect();
+        self.put(kind.alike(), kind, &cells);
+    }
+
+    /// The rows, in no order. Whether flaws are exploited is for the caller to add.
+    pub(super) fn into_rows(mut self) -> Vec<Cve> {
+        let mut writes = Writes::default();
+        self.change_rows(&mut writes);
+        writes.rows
+    }
+
+    /// Notes which flaws a kind has.
+    fn carry(&mut self, kind: Kind, flaws: Vec<u32>, writes: &mut Writes) {
+        let digest = kind.digest();
+        let named = |flaw: &u32| self.tally.name(*flaw).clone();
+        let basis = basis(flaws.iter().map(|flaw| self.tally.name(*flaw)));
+        let before = match (self.carried.get(&digest), self.known_kinds.remove(&digest)) {
+            (Some(before), _) => before.as_slice(),
+            (None, Some(known)) if known == basis => flaws.as_slice(),
+            (None, Some(_)) => {
+                writes.kinds_gone.push(digest);
+                &[]
+            }
+            (None, None) => &[],
+        };
+        if before != flaws {
+            let gained = flaws.iter().filter(|flaw| before.binary_search(flaw).is_err());
+            let lost = before.iter().filter(|flaw| flaws.binary_search(flaw).is_err());
+            let (gained, lost) = (gained.map(named).collect(), lost.map(named).collect());
+            writes.kinds.push(Carrier { kind, basis, gained, lost });
+        }
+        self.carried.insert(digest, flaws);
+    }
+
+    /// Takes out what is no more.
+    fn forget(&mut self, before: &BTreeMap<Digest, Kind>, writes: &mut Writes) {
+        for alike in before.keys().filter(|alike| !self.alike.contains_key(alike)) {
+            self.tally.remove(alike);
+        }
+        let gone: Vec<Digest> =
+            self.counts.keys().filter(|alike| !self.alike.contains_key(alike)).copied().collect();
+        gone.iter().for_each(|alike| drop(self.counts.remove(alike)));
+        writes.counts_gone.extend(gone);
+        let kinds: BTreeSet<Digest> = self.alike.values().map(Kind::digest).collect();
+        let gone: Vec<Digest> =
+            self.carried.keys().filter(|kind| !kinds.contains(kind)).copied().collect();
+        for kind in gone {
+            if self.carried.remove(&kind).is_some_and(|flaws| !flaws.is_empty()) {
+                writes.kinds_gone.push(kind);
+            }
+        }
+        writes.kinds_gone.extend(std::mem::take(&mut self.known_kinds).into_keys());
+    }
+
+    /// Notes which lists of updates name which flaws.
+    fn tell(&mut self, writes: &mut Writes) {
+        let telling: BTreeSet<Digest> =
+            self.alike.values().filter_map(|kind| kind.update_set).collect();
+        for set in telling.difference(&self.telling) {
+            let cells = self.told.get(set).into_iter().flatten().copied();
+            let named = Tally::flaws(cells).into_iter().map(|flaw| self.tally.name(flaw).clone());
+            writes.telling.extend(named.map(|cve| (cve, *set)));
+        }
+        writes.telling_gone.extend(self.telling.difference(&telling));
+        self.telling = telling;
+    }
+
+    fn change_rows(&mut self, writes: &mut Writes) {
+        let changes = self.tally.changes();
+        // Whoever is new here does not know what was counted before.
+        let mut unknown: BTreeSet<String> = match self.is_new {
+            true => self.rows.keys().cloned().collect(),
+            false => BTreeSet::new(),
+        };
+        for (id, row) in changes {
+            unknown.remove(id.as_ref());
+            let Some(row) = row else {
+                unknown.insert(id.to_string());
+                continue;
+            };
+            let next = Cve {
+                id: id.to_string(),
+                severity_order: severity_order(row.worst.severity),
+                kev_order: i64::from(!self.exploited.contains(id.as_ref())),
+                servers_order: i64::try_from(row.servers).map_or(i64::MIN, |servers| -servers),
+                suppressed: row.suppressed,
+                severity_source: row.worst.severity_source.as_ref().map(ToString::to_string),
+                cvss: row.worst.cvss.as_ref().map(ToString::to_string),
+                published: row.worst.published,
+                packages: row.packages.into_iter().take(PACKAGES_MAX).map(str::to_owned).collect(),
+            };
+            if self.rows.get(id.as_ref()) != Some(&next) {
+                self.rows.insert(id.to_string(), next.clone());
+                writes.rows.push(next);
+            }
+        }
+        writes.rows_gone.extend(unknown.into_iter().filter(|id| self.rows.remove(id).is_some()));
+    }
+
+    /// These flaws are exploited, of those in `asked`.
+    pub(super) fn exploit(&mut self, exploited: BTreeSet<String>, writes: &mut Writes) {
+        for id in &exploited {
+            let Some(row) = self.rows.get_mut(id).filter(|row| row.kev_order != 0) else {
+                continue;
+            };
+            row.kev_order = 0;
+            match writes.rows.iter_mut().find(|written| written.id == *id) {
+                Some(written) => written.kev_order = 0,
+                None => writes.rows.push(row.clone()),
+            }
+        }
+        self.exploited.extend(exploited);
+    }
+}
+
+/// Stands for a set of flaws, in whatever order.
+fn basis<'a>(flaws: impl Iterator<Item = &'a Arc<str>>) -> Digest {
+    let mut sum = [0_u128; 2];
+    for flaw in flaws {
+        let digest = Digest::of(flaw.as_bytes());
+        let (a, b) = digest.as_bytes().split_at(16);
+        for (half, bytes) in sum.iter_mut().zip([a, b]) {
+            let bytes = <[u8; 16]>::try_from(bytes).unwrap_or_default();
+            *half = half.wrapping_add(u128::from_be_bytes(bytes));
+        }
+    }
+    Digest::of(format!("{:x} {:x}", sum[0], sum[1]).as_bytes())
+}

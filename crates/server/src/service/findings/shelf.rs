@@ -1,0 +1,268 @@
+//! The lists of packages of one base, taken apart by source: each group is judged once, however many lists carry it, and
+//! after a change only if it has a name that the change touches.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use domain::advisory::{Advisory, Ecosystem};
+use domain::finding::tally::{Cell, Tally};
+use domain::finding::touch::Group;
+use domain::finding::{Finding, Index, Kernel, Report, Running, Runs, Settled, settle};
+use vocab::{Digest, Exposure, Installed};
+
+/// What is known of the groups that are stored.
+pub(super) type Stored = BTreeMap<Digest, Report>;
+
+#[derive(Debug)]
+pub(super) struct Shelf {
+    base: Ecosystem,
+    groups: BTreeMap<u32, Known>,
+    by_digest: HashMap<Digest, u32>,
+    by_name: HashMap<String, BTreeSet<u32>>,
+    sets: BTreeMap<Digest, Vec<u32>>,
+    /// Lists that are new, and groups that have to be judged, or judged again.
+    fresh: BTreeSet<Digest>,
+    unjudged: BTreeSet<u32>,
+    next: u32,
+}
+
+#[derive(Debug)]
+struct Known {
+    digest: Digest,
+    group: Group,
+    report: Report,
+    /// What its findings are counted by, if it is no kernel.
+    cells: Vec<Cell>,
+    is_kernel: bool,
+    /// How many lists carry it.
+    users: u32,
+    /// Whether it stands for a list that is gone: it is never judged and never written.
+    is_memory: bool,
+}
+
+/// What became of the groups: those that have something else to say now, and those that have nothing to say any more.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    pub(super) put: Vec<(Digest, Report)>,
+    pub(super) gone: Vec<Digest>,
+    /// The lists of which something else is known now.
+    pub(super) sets: BTreeSet<Digest>,
+}
+
+impl Shelf {
+    pub(super) fn new(base: Ecosystem) -> Shelf {
+        Shelf {
+            base,
+            groups: BTreeMap::new(),
+            by_digest: HashMap::new(),
+            by_name: HashMap::new(),
+            sets: BTreeMap::new(),
+            fresh: BTreeSet::new(),
+            unjudged: BTreeSet::new(),
+            next: 0,
+        }
+    }
+
+    pub(super) fn has(&self, set: &Digest) -> bool {
+        self.sets.contains_key(set)
+    }
+
+    /// Adds a list. With `stored`, it was judged before, and what its groups have is there.
+    pub(super) fn add(
+        &mut self,
+        tally: &mut Tally,
+        set: Digest,
+        groups: Vec<Group>,
+        mut stored: Option<&mut Stored>,
+    ) {
+        let mut carried = Vec::with_capacity(groups.len());
+        for group in groups {
+            let digest = group.digest();
+            let known = self.by_digest.get(&digest).copied();
+            let id = known.unwrap_or_else(|| self.insert(digest, group, false));
+            let is_new = known.is_none();
+            if let Some(stored) = stored.as_mut().filter(|_| is_new || self.unjudged.contains(&id))
+            {
+                let report = stored.remove(&digest).unwrap_or_default();
+                self.unjudged.remove(&id);
+                self.learn(tally, id, report);
+            } else if is_new {
+                self.unjudged.insert(id);
+            }
+            if let Some(known) = self.groups.get_mut(&id) {
+                known.users += 1;
+            }
+            carried.push(id);
+        }
+        carried.sort_unstable();
+        self.sets.insert(set, carried);
+        if stored.is_none() {
+            self.fresh.insert(set);
+        }
+    }
+
+    /// Adds a list that is gone, of which only what was known is left.
+    pub(super) fn add_memory(&mut self, tally: &mut Tally, set: Digest, report: Report) {
+        let group = Group { names: Vec::new(), packages: Vec::new() };
+        let id = self.insert(Digest::of(format!("memory of {set}").as_bytes()), group, true);
+        self.learn(tally, id, report);
+        if let Some(known) = self.groups.get_mut(&id) {
+            known.users = 1;
+        }
+        self.sets.insert(set, vec![id]);
+    }
+
+    fn insert(&mut self, digest: Digest, group: Group, is_memory: bool) -> u32 {
+        let id = self.next;
+        self.next += 1;
+        for name in &group.names {
+            self.by_name.entry(name.clone()).or_default().insert(id);
+        }
+        let is_kernel = group.has_kernel(&self.base);
+        let (report, cells) = (Report::default(), Vec::new());
+        let known = Known { digest, group, report, cells, is_kernel, users: 0, is_memory };
+        self.groups.insert(id, known);
+        self.by_digest.insert(digest, id);
+        id
+    }
+
+    fn learn(&mut self, tally: &mut Tally, id: u32, report: Report) {
+        let Some(known) = self.groups.get_mut(&id) else { return };
+        known.cells = match known.is_kernel {
+            true => Vec::new(),
+            false => shown(&report.findings).map(|one| tally.cell(one.into())).collect(),
+        };
+        known.report = report;
+    }
+
+    /// Forgets every other list, and the groups that only those carried. Which lists those are, and which groups of them
+    /// had something to say.
+    pub(super) fn retain(&mut self, wanted: &BTreeSet<Digest>) -> (Vec<Digest>, Vec<Digest>) {
+        let gone: Vec<Digest> =
+            self.sets.keys().filter(|set| !wanted.contains(set)).copied().collect();
+        let mut groups = Vec::new();
+        for id in gone.iter().filter_map(|set| self.sets.remove(set)).flatten() {
+            let Some(known) = self.groups.get_mut(&id) else { continue };
+            known.users -= 1;
+            if known.users > 0 {
+                continue;
+            }
+            let Some(known) = self.groups.remove(&id) else { continue };
+            self.by_digest.remove(&known.digest);
+            self.unjudged.remove(&id);
+            for name in &known.group.names {
+                if let Some(ids) = self.by_name.get_mut(name) {
+                    ids.remove(&id);
+                }
+            }
+            if !known.is_memory && !known.report.is_empty() {
+                groups.push(known.digest);
+            }
+        }
+        self.fresh.retain(|set| self.sets.contains_key(set));
+        (gone, groups)
+    }
+
+    /// Something changed about these names.
+    pub(super) fn touch(&mut self, names: &[String]) {
+        let touched = names.iter().filter_map(|name| self.by_name.get(name)).flatten();
+        self.unjudged.extend(touched);
+    }
+
+    /// The names by which everything is looked up that has to be judged.
+    pub(super) fn unjudged_names(&self) -> BTreeSet<String> {
+        let unjudged = self.unjudged.iter().filter_map(|id| self.groups.get(id));
+        unjudged.flat_map(|known| known.group.names.iter().cloned()).collect()
+    }
+
+    /// Judges what has to be, by the advisories that name anything of it.
+    pub(super) fn judge(&mut self, tally: &mut Tally, advisories: Vec<Advisory>) -> Changes {
+        let mut changes = Changes { sets: std::mem::take(&mut self.fresh), ..Changes::default() };
+        let index = Index::new(&self.base, advisories);
+        let mut changed = BTreeSet::new();
+        for id in std::mem::take(&mut self.unjudged) {
+            let Some(known) = self.groups.get(&id) else { continue };
+            let report = index.judge(&known.group.packages);
+            if report == known.report {
+                continue;
+            }
+            match report.is_empty() {
+                true => changes.gone.push(known.digest),
+                false => changes.put.push((known.digest, report.clone())),
+            }
+            self.learn(tally, id, report);
+            changed.insert(id);
+        }
+        // Few groups change at once, or nearly all.
+        let carries = |carried: &[u32]| match changed.len() < carried.len() {
+            true => changed.iter().any(|id| carried.binary_search(id).is_ok()),
+            false => carried.iter().any(|id| changed.contains(id)),
+        };
+        if !changed.is_empty() {
+            let touched = self.sets.iter().filter(|(_, carried)| carries(carried));
+            changes.sets.extend(touched.map(|(set, _)| *set));
+        }
+        changes
+    }
+
+    /// What is known of a list.
+    pub(super) fn report(&self, set: &Digest) -> Report {
+        Report::of_groups(self.carried(set).map(|known| &known.report))
+    }
+
+    fn carried(&self, set: &Digest) -> impl Iterator<Item = &Known> {
+        let ids = self.sets.get(set).into_iter().flatten();
+        ids.filter_map(|id| self.groups.get(id))
+    }
+
+    /// What servers have that carry a list, and on which this runs.
+    pub(super) fn cells(
+        &self,
+        tally: &mut Tally,
+        set: &Digest,
+        (kernel, runs): (&str, &Runs),
+    ) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        let has_old_code = runs.since.is_some();
+        let (mut findings, mut packages) = (Vec::new(), Vec::new());
+        for known in self.carried(set) {
+            if !known.is_kernel && !has_old_code {
+                cells.extend_from_slice(&known.cells);
+                continue;
+            }
+            findings.extend(known.report.findings.iter().cloned());
+            packages.extend(known.group.packages.iter().cloned());
+        }
+        if findings.is_empty() && !has_old_code {
+            return cells;
+        }
+        let before = runs.since.map(|since| self.report(&since)).unwrap_or_default();
+        let settled = settled(&self.base, before, &findings, &packages, (kernel, runs));
+        cells.extend(settled.iter().map(|one| tally.cell((&one.finding).into())));
+        cells
+    }
+}
+
+/// What findings mean where this runs; what does no harm is left out. `before` is what is known of the list that old code is from.
+pub(super) fn settled(
+    base: &Ecosystem,
+    before: Report,
+    findings: &[Finding],
+    packages: &[Installed],
+    (kernel, runs): (&str, &Runs),
+) -> Vec<Settled> {
+    let kernel = match kernel {
+        _ if runs.foreign_kernel => Kernel::Foreign,
+        "" => Kernel::Unknown,
+        release => Kernel::Release(release),
+    };
+    let open = |finding| Settled { finding, exposure: Exposure::Open };
+    let before: Vec<Settled> = before.findings.into_iter().map(open).collect();
+    let running = Running { kernel, old_code: &runs.old_code };
+    let mut settled = settle(base.family(), &before, findings, packages, &running);
+    settled.retain(|one| !one.finding.state.is_hidden());
+    settled
+}
+
+fn shown(findings: &[Finding]) -> impl Iterator<Item = &Finding> {
+    findings.iter().filter(|finding| !finding.state.is_hidden())
+}

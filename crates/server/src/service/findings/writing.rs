@@ -1,0 +1,141 @@
+//! What changed, written down: as few transactions as it takes, none so long that others wait.
+
+use store::findings::{self, Carrier, Counts, Cve, Judged, Summary};
+use store::{Topic, Tx};
+use vocab::{Digest, OrgId};
+
+use super::shelf::Changes;
+use crate::app::App;
+use crate::service::Result;
+
+/// How many rows are written in one transaction, about.
+const TOGETHER: usize = 4_000;
+
+/// Everything that changed.
+#[derive(Debug, Default)]
+pub(super) struct Writes {
+    /// By base.
+    pub(super) groups: Vec<(String, Changes)>,
+    pub(super) judged: Vec<Judged>,
+    pub(super) sets_gone: Vec<(String, Vec<Digest>)>,
+    /// What is known of lists that old code is from.
+    pub(super) kept: Vec<(String, Digest, domain::finding::Report)>,
+    pub(super) kinds: Vec<Carrier>,
+    pub(super) kinds_gone: Vec<Digest>,
+    pub(super) counts: Vec<(Digest, Counts)>,
+    pub(super) counts_gone: Vec<Digest>,
+    pub(super) telling: Vec<(std::sync::Arc<str>, Digest)>,
+    pub(super) telling_gone: Vec<Digest>,
+    pub(super) rows: Vec<Cve>,
+    pub(super) rows_gone: Vec<String>,
+}
+
+impl Writes {
+    /// Nobody carries these lists and these groups any more.
+    pub(super) fn forget(&mut self, base: &str, sets: Vec<Digest>, groups: Vec<Digest>) {
+        self.sets_gone.push((base.to_owned(), sets));
+        let changes = Changes { gone: groups, ..Changes::default() };
+        self.groups.push((base.to_owned(), changes));
+    }
+}
+
+/// Begins transactions and ends them when they have become long.
+struct Pen<'a> {
+    app: &'a App,
+    seen: &'a Summary,
+    tx: Option<Tx>,
+    rows: usize,
+}
+
+impl Pen<'_> {
+    /// Where the next so many rows are to be written.
+    async fn tx(&mut self, rows: usize) -> Result<&mut Tx> {
+        if self.rows + rows > TOGETHER
+            && let Some(full) = self.tx.take()
+        {
+            full.commit().await?;
+            self.rows = 0;
+        }
+        self.rows += rows;
+        if self.tx.is_none() {
+            let mut tx = self.app.db.begin().await?;
+            findings::hold(&mut tx, self.seen).await?;
+            self.tx = Some(tx);
+        }
+        Ok(self.tx.as_mut().expect("it was just begun"))
+    }
+}
+
+/// Writes it all down, and at last that it was made from what `next` says. `Stale` if somebody else did so since `seen`.
+pub(super) async fn write(app: &App, seen: &Summary, next: &Summary, all: &Writes) -> Result<()> {
+    let org = seen.org_id;
+    let mut pen = Pen { app, seen, tx: None, rows: 0 };
+    write_lists(&mut pen, org, all).await?;
+    write_kinds(&mut pen, org, all).await?;
+    for some in all.rows.chunks(TOGETHER / 4) {
+        findings::change(pen.tx(some.len()).await?, org, some, &[]).await?;
+    }
+    let tx = pen.tx(all.rows_gone.len()).await?;
+    findings::change(tx, org, &[], &all.rows_gone).await?;
+    findings::begin(tx, next).await?;
+    tx.ring(Topic::Findings);
+    if let Some(last) = pen.tx.take() {
+        last.commit().await?;
+    }
+    Ok(())
+}
+
+async fn write_lists(pen: &mut Pen<'_>, org: OrgId, all: &Writes) -> Result<()> {
+    for (base, changes) in &all.groups {
+        for some in changes.put.chunks(TOGETHER / 8) {
+            let some: Vec<_> = some.iter().map(|(digest, report)| (*digest, report)).collect();
+            findings::put_groups(pen.tx(some.len()).await?, org, base, &some).await?;
+        }
+        for some in changes.gone.chunks(TOGETHER) {
+            findings::drop_groups(pen.tx(some.len()).await?, org, base, some).await?;
+        }
+    }
+    for some in all.judged.chunks(TOGETHER) {
+        findings::put_judged(pen.tx(some.len()).await?, org, some).await?;
+    }
+    for (base, sets) in all.sets_gone.iter().filter(|(_, sets)| !sets.is_empty()) {
+        findings::drop_judged(pen.tx(sets.len()).await?, org, base, sets).await?;
+    }
+    for (base, set, report) in &all.kept {
+        let tx = pen.tx(report.findings.len() / 10 + 1).await?;
+        findings::keep_report(tx, org, *set, base, report).await?;
+    }
+    Ok(())
+}
+
+async fn write_kinds(pen: &mut Pen<'_>, org: OrgId, all: &Writes) -> Result<()> {
+    for some in all.kinds_gone.chunks(TOGETHER / 100) {
+        findings::drop_kinds(pen.tx(some.len() * 50).await?, org, some).await?;
+    }
+    let weight = |one: &Carrier| 1 + one.gained.len() + one.lost.len();
+    let mut rest = all.kinds.as_slice();
+    while !rest.is_empty() {
+        let mut rows = 0;
+        let together = rest.iter().take_while(|one| {
+            rows += weight(one);
+            rows <= TOGETHER
+        });
+        let (some, others) = rest.split_at(together.count().max(1));
+        let rows = some.iter().map(weight).sum();
+        findings::put_kinds(pen.tx(rows).await?, org, some).await?;
+        rest = others;
+    }
+    for some in all.counts.chunks(TOGETHER) {
+        findings::put_counts(pen.tx(some.len()).await?, org, some).await?;
+    }
+    for some in all.counts_gone.chunks(TOGETHER) {
+        findings::drop_counts(pen.tx(some.len()).await?, org, some).await?;
+    }
+    for some in all.telling_gone.chunks(TOGETHER / 10) {
+        findings::drop_telling(pen.tx(some.len() * 10).await?, org, some).await?;
+    }
+    for some in all.telling.chunks(TOGETHER) {
+        findings::put_telling(pen.tx(some.len()).await?, org, some).await?;
+    }
+    Ok(())
+}

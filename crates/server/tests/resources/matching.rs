@@ -1,0 +1,184 @@
+//! What keeps the flaws up to date: it remembers what it found, and comes to the same as one that has just begun.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use server::service::findings::{Look, Matcher};
+use store::findings::{self, Counts, Cve};
+use vocab::{Digest, Installed, ServerId, Severity};
+
+use crate::feeds::{lines, osv, take_in, write};
+use crate::fleet::{Host, join, security};
+use crate::support::{Service, both};
+
+fn day(day: u32) -> String {
+    format!("2026-11-{day:02}T00:00:00Z")
+}
+
+async fn publish(service: &Service, on: u32, records: &[(&str, &str, &str, &[&str])]) {
+    let record = |(id, package, fixed, cves): &(&str, &str, &str, &[&str])| {
+        osv(id, &day(on), package, fixed, cves)
+    };
+    let records: Vec<Value> = records.iter().map(record).collect();
+    take_in(service, &write(service, "Debian.jsonl", &lines(&records))).await.unwrap();
+}
+
+fn host(name: &'static str, curl: &str) -> Host {
+    let installed =
+        vec![Installed::new("curl", curl, "amd64"), Installed::new("vim", "9.0", "amd64")];
+    Host { installed, ..Host::new(name) }
+}
+
+/// Everything that is written down and read by anyone.
+#[derive(Debug, PartialEq)]
+struct Written {
+    rows: Vec<Cve>,
+    counts: BTreeMap<Digest, Counts>,
+    kinds: BTreeMap<Digest, Digest>,
+    groups: Vec<(String, Digest)>,
+    exposed: Vec<(String, Vec<ServerId>)>,
+}
+
+async fn written(service: &Service) -> Written {
+    let mut reader = service.app.db.read().await.unwrap();
+    let org = service.org;
+    let rows = findings::all(&mut reader, org).await.unwrap();
+    let mut exposed = Vec::new();
+    for row in &rows {
+        let page = store::Page { limit: 100, offset: 0 };
+        let found = findings::servers(&mut reader, org, &row.id, None, page).await.unwrap();
+        exposed.push((row.id.clone(), found.into_iter().map(|server| server.id).collect()));
+    }
+    let groups = findings::all_groups(&mut reader, org).await.unwrap();
+    let groups = groups
+        .into_iter()
+        .flat_map(|(base, some)| some.into_keys().map(move |digest| (base.clone(), digest)));
+    Written {
+        rows,
+        counts: findings::counts(&mut reader, org, None).await.unwrap(),
+        kinds: findings::known_kinds(&mut reader, org).await.unwrap(),
+        groups: groups.collect(),
+        exposed,
+    }
+}
+
+/// The same, made by one that knows nothing of what was written before.
+async fn anew(service: &Service) -> Written {
+    let org = service.org;
+    let mut tx = service.app.db.begin().await.unwrap();
+    let all = written(service).await;
+    let gone: Vec<String> = all.rows.iter().map(|row| row.id.clone()).collect();
+    findings::change(&mut tx, org, &[], &gone).await.unwrap();
+    let kinds: Vec<Digest> = all.kinds.into_keys().collect();
+    findings::drop_kinds(&mut tx, org, &kinds).await.unwrap();
+    let counts: Vec<Digest> = all.counts.into_keys().collect();
+    findings::drop_counts(&mut tx, org, &counts).await.unwrap();
+    for (base, digest) in all.groups {
+        findings::drop_groups(&mut tx, org, &base, &[digest]).await.unwrap();
+    }
+    for set in findings::judged(&mut tx, org).await.unwrap() {
+        findings::drop_judged(&mut tx, org, &set.base, &[set.package_set]).await.unwrap();
+    }
+    let seen = findings::summary(&mut tx, org).await.unwrap().unwrap();
+    let next = findings::Summary { basis: Digest::of(b"another"), ..seen };
+    findings::begin(&mut tx, &next).await.unwrap();
+    tx.commit().await.unwrap();
+    assert!(Matcher::new(org).round(&service.app, Look::Servers).await.unwrap());
+    written(service).await
+}
+
+fn told(written: &Written) -> Vec<(&str, i64)> {
+    written.rows.iter().map(|row| (row.id.as_str(), -row.servers_order)).collect()
+}
+
+both! {
+    async fn what_changed_is_found_without_reading_the_rest_again(service: Service) {
+        let web = join(service, host("web-1", "1.0")).await;
+        join(service, host("web-2", "1.0")).await;
+        join(service, host("db-1", "1.2").in_environment("staging")).await;
+        publish(service, 1, &[("DSA-1", "curl", "1.1", &["CVE-1"]), ("DSA-2", "vim", "9.1", &["CVE-2"])]).await;
+        let mut matcher = Matcher::new(service.org);
+        assert!(matcher.round(&service.app, Look::Servers).await.unwrap());
+        assert!(!matcher.round(&service.app, Look::Published).await.unwrap(), "nothing changed");
+        assert_eq!(told(&written(service).await), [("CVE-1", 2), ("CVE-2", 3)]);
+
+        publish(service, 2, &[("DSA-3", "curl", "1.3", &["CVE-1", "CVE-3"])]).await;
+        assert!(matcher.round(&service.app, Look::Published).await.unwrap());
+        assert_eq!(told(&written(service).await), [("CVE-1", 3), ("CVE-2", 3), ("CVE-3", 3)], "the later fix counts");
+
+        publish(service, 3, &[("DSA-3", "curl", "0.9", &["CVE-1", "CVE-3"]), ("DSA-2", "vim", "8", &["CVE-2"])]).await;
+        assert!(matcher.round(&service.app, Look::Published).await.unwrap());
+        assert_eq!(told(&written(service).await), [("CVE-1", 2)], "it was not as bad");
+
+        join(service, host("web-3", "1.0").in_environment("staging")).await;
+        publish(service, 4, &[("DSA-4", "vim", "9.2", &["CVE-4"])]).await;
+        assert!(matcher.round(&service.app, Look::Published).await.unwrap());
+        assert_eq!(told(&written(service).await), [("CVE-1", 2), ("CVE-4", 3)], "who joined is not counted yet");
+        assert!(matcher.round(&service.app, Look::Servers).await.unwrap());
+        assert_eq!(told(&written(service).await), [("CVE-1", 3), ("CVE-4", 4)]);
+
+        service.delete(&format!("/v1/servers/{web}")).await.is(204);
+        let body = json!({"cve": "CVE-4", "environment": "staging", "reason": "nobody edits there"});
+        service.post("/v1/suppressions", body).await.is(201);
+        assert!(matcher.round(&service.app, Look::Servers).await.unwrap());
+        let remembered = written(service).await;
+        assert_eq!(told(&remembered), [("CVE-1", 2), ("CVE-4", 1)]);
+        assert_eq!(remembered.rows[1].suppressed, 2);
+        assert_eq!(anew(service).await, remembered);
+    }
+
+    async fn of_two_that_remember_one_writes_and_the_other_begins_again(service: Service) {
+        join(service, host("web-1", "1.0")).await;
+        publish(service, 1, &[("DSA-1", "curl", "1.1", &["CVE-1"])]).await;
+        let (mut one, mut other) = (Matcher::new(service.org), Matcher::new(service.org));
+        assert!(one.round(&service.app, Look::Servers).await.unwrap());
+        assert!(!other.round(&service.app, Look::Idle).await.unwrap(), "it only reads");
+        assert!(other.is_warm());
+        publish(service, 2, &[("DSA-2", "vim", "9.1", &["CVE-2"])]).await;
+        assert!(one.round(&service.app, Look::Published).await.unwrap());
+        assert!(!other.round(&service.app, Look::Published).await.unwrap());
+        assert!(!other.is_warm(), "what it remembers is no longer what is written");
+        publish(service, 3, &[("DSA-3", "vim", "9.2", &["CVE-3"])]).await;
+        assert!(other.round(&service.app, Look::Published).await.unwrap());
+        publish(service, 4, &[("DSA-2", "vim", "8", &["CVE-2"])]).await;
+        assert!(one.round(&service.app, Look::Published).await.unwrap());
+        let remembered = written(service).await;
+        assert_eq!(told(&remembered), [("CVE-1", 1), ("CVE-3", 1)]);
+        assert_eq!(anew(service).await, remembered);
+    }
+
+    async fn what_a_package_manager_tells_is_found_where_no_feed_speaks(service: Service) {
+        let mut curl = security("curl", Severity::High, &["CVE-2026-1", "CVE-2026-7"]);
+        curl.advisories = vec!["FEDORA-2026-1".into()];
+        let fedora = Host { os: ("fedora", "41"), ..host("web-1", "1.0") }.with_updates(vec![curl.clone()]);
+        let web = join(service, fedora).await;
+        let db = join(service, host("db-1", "1.0").with_updates(vec![curl])).await;
+        join(service, host("db-2", "1.0")).await;
+        publish(service, 1, &[("DSA-1", "curl", "1.1", &["CVE-2026-1"])]).await;
+        let mut matcher = Matcher::new(service.org);
+        assert!(matcher.round(&service.app, Look::Servers).await.unwrap());
+        let remembered = written(service).await;
+        assert_eq!(told(&remembered), [("CVE-2026-1", 3), ("CVE-2026-7", 2)]);
+        let cve = service.get("/v1/cves/CVE-2026-7").await.is(200).json();
+        assert_eq!((&cve["severity"], &cve["severity_source"]), (&json!("high"), &json!("package_manager")));
+        let servers: Vec<_> = cve["servers"].as_array().unwrap().iter().map(|one| one["server_id"].clone()).collect();
+        assert_eq!(servers, [json!(db), json!(web)]);
+        let words = cve["servers"][1]["found"].as_str().unwrap();
+        assert!(words.contains("the package manager of the host, fedora 41,") && words.contains("by FEDORA-2026-1"), "{words}");
+
+        let shown = service.get(&format!("/v1/servers/{db}")).await.is(200).json();
+        assert_eq!(shown["summary"]["cves"], json!({"critical": 0, "high": 1, "medium": 0, "low": 0, "unknown": 1}));
+        let by_feed = shown["cves"].as_array().unwrap().iter().find(|cve| cve["id"] == "CVE-2026-1").unwrap();
+        let words = by_feed["found"].as_str().unwrap();
+        assert!(words.starts_with("DSA-1 for Debian:12"), "the feed's word counts: {words}");
+        assert!(words.ends_with("the host's package manager says the same of the pending update"), "{words}");
+        assert_eq!(by_feed["severity"], "unknown");
+        assert_eq!(anew(service).await, remembered);
+
+        service.delete(&format!("/v1/servers/{web}")).await.is(204);
+        service.delete(&format!("/v1/servers/{db}")).await.is(204);
+        assert!(matcher.round(&service.app, Look::Servers).await.unwrap());
+        assert_eq!(told(&written(service).await), [("CVE-2026-1", 1)]);
+        service.get("/v1/cves/CVE-2026-7").await.is_problem(404, "not_found");
+    }
+}

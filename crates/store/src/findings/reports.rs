@@ -1,0 +1,244 @@
+//! What is known of lists of packages: group by group, and which lists were judged.
+
+use std::collections::BTreeMap;
+
+use domain::finding::Report;
+use vocab::{Digest, OrgId};
+
+use crate::advisories::{packed, unpacked};
+use crate::db::{Conn, on};
+use crate::error::{Result, StoreError};
+use crate::row::{put, row};
+use crate::sql::{ROWS_MAX, Text, join};
+use crate::tx::Tx;
+
+row! {
+    /// A list that was judged.
+    pub struct Judged in "finding_sets" by "base" {
+        /// The list.
+        pub package_set: Digest,
+        /// What it was held against.
+        pub base: String,
+        /// The revision of what is published at which that last came to something else.
+        pub changed: i64,
+    }
+}
+
+row! {
+    struct Stored in "finding_groups" by "base" {
+        base: String,
+        digest: Digest,
+        report: Vec<u8>,
+    }
+}
+
+impl Stored {
+    fn read(self) -> Result<(String, Digest, Report)> {
+        let report = unpacked(&self.report).map_err(|source| StoreError::Corrupt {
+            table: "finding_groups",
+            id: format!("{} {}", self.base, self.digest),
+            source,
+        })?;
+        Ok((self.base, self.digest, report))
+    }
+}
+
+/// The lists that were judged.
+pub async fn judged(conn: &mut Conn, org: OrgId) -> Result<Vec<Judged>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Judged::COLUMNS,
+            " from finding_sets where org_id = $1 order by package_set, base",
+        ]))
+        .bind(put(&org))
+        .fetch_all(c)
+        .await
+    })?)
+}
+
+/// Whether a list was judged.
+pub async fn is_judged(conn: &mut Conn, org: OrgId, set: Digest, base: &str) -> Result<bool> {
+    Ok(on!(conn, |c| {
+        sqlx::query(
+            "select 1 from finding_sets where org_id = $1 and package_set = $2 and base = $3",
+        )
+        .bind(put(&org))
+        .bind(put(&set))
+        .bind(base)
+        .fetch_optional(c)
+        .await
+        .map(|row| row.is_some())
+    })?)
+}
+
+/// Says that lists were judged, and at which revision that came to something else than before.
+pub async fn put_judged(tx: &mut Tx, org: OrgId, sets: &[Judged]) -> Result<()> {
+    for chunk in sets.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            Text::new("insert into finding_sets (org_id, package_set, base, changed) ")
+                .rows(chunk, |row, set| {
+                    row.bind(put(&org)).bind(put(&set.package_set));
+                    row.bind(put(&set.base)).bind(set.changed);
+                })
+                .add(" on conflict (org_id, package_set, base) do update set changed = excluded.changed")
+                .build()
+                .execute(c)
+                .await
+                .map(drop)
+        })?;
+    }
+    Ok(())
+}
+
+/// Keeps what is known of a list that old code is from: the list itself may be gone before the old code is.
+pub async fn keep_report(
+    tx: &mut Tx,
+    org: OrgId,
+    set: Digest,
+    base: &str,
+    report: &Report,
+) -> Result<()> {
+    Ok(on!(tx, |c| {
+        sqlx::query(
+            "update finding_sets set report = $1
+              where org_id = $2 and package_set = $3 and base = $4",
+        )
+        .bind(packed(report))
+        .bind(put(&org))
+        .bind(put(&set))
+        .bind(base)
+        .execute(c)
+        .await
+        .map(drop)
+    })?)
+}
+
+/// What was kept of a list that old code is from.
+pub async fn kept_report(
+    conn: &mut Conn,
+    org: OrgId,
+    set: Digest,
+    base: &str,
+) -> Result<Option<Report>> {
+    row! {
+        struct Kept in "finding_sets" by "base" {
+            base: String,
+            report: Option<Vec<u8>>,
+        }
+    }
+    let found: Option<Kept> = on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Kept::COLUMNS,
+            " from finding_sets where org_id = $1 and package_set = $2 and base = $3",
+        ]))
+        .bind(put(&org))
+        .bind(put(&set))
+        .bind(base)
+        .fetch_optional(c)
+        .await
+    })?;
+    let Some(bytes) = found.and_then(|kept| kept.report) else { return Ok(None) };
+    unpacked(&bytes).map(Some).map_err(|source| StoreError::Corrupt {
+        table: "finding_sets",
+        id: format!("{set} {base}"),
+        source,
+    })
+}
+
+/// Forgets lists that nobody carries any more.
+pub async fn drop_judged(tx: &mut Tx, org: OrgId, base: &str, sets: &[Digest]) -> Result<()> {
+    for chunk in sets.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            let mut text = Text::new("delete from finding_sets where org_id = ");
+            text.bind(put(&org)).add(" and base = ").bind(base.to_owned());
+            text.add(" and package_set in ").among(chunk.iter().map(put));
+            text.build().execute(c).await.map(drop)
+        })?;
+    }
+    Ok(())
+}
+
+/// What is known of all groups, by base: those that are not there have nothing.
+pub async fn all_groups(
+    conn: &mut Conn,
+    org: OrgId,
+) -> Result<BTreeMap<String, BTreeMap<Digest, Report>>> {
+    let rows: Vec<Stored> = on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Stored::COLUMNS,
+            " from finding_groups where org_id = $1",
+        ]))
+        .bind(put(&org))
+        .fetch_all(c)
+        .await
+    })?;
+    let mut found: BTreeMap<String, BTreeMap<Digest, Report>> = BTreeMap::new();
+    for row in rows {
+        let (base, digest, report) = row.read()?;
+        found.entry(base).or_default().insert(digest, report);
+    }
+    Ok(found)
+}
+
+/// What is known of some groups: those that are not in the answer have nothing.
+pub async fn groups(
+    conn: &mut Conn,
+    org: OrgId,
+    base: &str,
+    digests: &[Digest],
+) -> Result<BTreeMap<Digest, Report>> {
+    let mut found = BTreeMap::new();
+    for chunk in digests.chunks(ROWS_MAX) {
+        let rows: Vec<Stored> = on!(conn, |c| {
+            let mut text = Text::new("select ");
+            text.add(Stored::COLUMNS).add(" from finding_groups where org_id = ").bind(put(&org));
+            text.add(" and base = ").bind(base.to_owned()).add(" and digest in ");
+            text.among(chunk.iter().map(put)).build_as().fetch_all(c).await
+        })?;
+        for row in rows {
+            let (_, digest, report) = row.read()?;
+            found.insert(digest, report);
+        }
+    }
+    Ok(found)
+}
+
+/// Writes down what is known of groups, each once.
+pub async fn put_groups(
+    tx: &mut Tx,
+    org: OrgId,
+    base: &str,
+    groups: &[(Digest, &Report)],
+) -> Result<()> {
+    for chunk in groups.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            Text::new("insert into finding_groups (org_id, base, digest, report) ")
+                .rows(chunk, |row, (digest, report)| {
+                    row.bind(put(&org)).bind(base.to_owned());
+                    row.bind(put(digest)).bind(packed(report));
+                })
+                .add(" on conflict (org_id, base, digest) do update set report = excluded.report")
+                .build()
+                .execute(c)
+                .await
+                .map(drop)
+        })?;
+    }
+    Ok(())
+}
+
+/// Forgets groups of which there is nothing to say, or that nobody carries any more.
+pub async fn drop_groups(tx: &mut Tx, org: OrgId, base: &str, groups: &[Digest]) -> Result<()> {
+    for chunk in groups.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            let mut text = Text::new("delete from finding_groups where org_id = ");
+            text.bind(put(&org)).add(" and base = ").bind(base.to_owned());
+            text.add(" and digest in ").among(chunk.iter().map(put));
+            text.build().execute(c).await.map(drop)
+        })?;
+    }
+    Ok(())
+}
