@@ -3,7 +3,7 @@
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, bail};
 use clap::Args;
 use serde_json::json;
 use server::app::{App, Parts, Settings};
@@ -11,6 +11,7 @@ use server::clock::Clock;
 use server::secrets::Secrets;
 use server::service::setup;
 
+use crate::orgs::plain_name;
 use crate::settings::{self, Durability};
 
 /// Make the database, the secrets, an organization and its first admin key.
@@ -40,10 +41,7 @@ pub(crate) struct Init {
 
 impl Init {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
-        let name = self.org.trim();
-        let plain =
-            !name.is_empty() && name.chars().count() <= 200 && !name.chars().any(char::is_control);
-        ensure!(plain, "an organization's name has 1 to 200 characters on one line");
+        let name = plain_name(&self.org)?;
         let dir = self.data_dir.display();
         std::fs::DirBuilder::new()
             .recursive(true)

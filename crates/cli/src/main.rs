@@ -3,11 +3,16 @@
 //! It ends with 0 if it did what it was asked, 1 if it could not, 2 if it was asked wrongly. What is meant for
 //! programs goes to standard output, everything else to standard error.
 
+mod backup;
 mod dev;
+mod doctor;
 mod feeds;
 mod init;
+mod installation;
 mod logs;
+mod migrate;
 mod operator;
+mod orgs;
 mod serve;
 mod settings;
 mod shells;
@@ -47,6 +52,16 @@ enum Command {
     Init(init::Init),
     /// Serve the API and the agents
     Server(serve::Server),
+    /// Copy everything into one file, while the service goes on
+    Backup(backup::Backup),
+    /// Bring a backup back; nothing that was done since is done again
+    Restore(backup::restore::Restore),
+    /// Bring the database up to date, and say what was done
+    Migrate(migrate::Migrate),
+    /// Check the whole installation, with a remedy for each finding
+    Doctor(doctor::Doctor),
+    /// Make, list and remove organizations
+    Orgs(orgs::Orgs),
     #[command(flatten)]
     Operator(operator::Operator),
     /// Take in what is published about flaws, and see what is there
@@ -96,6 +111,11 @@ fn act(command: Command) -> anyhow::Result<()> {
             Command::Dev(dev) => dev.run().await,
             Command::Init(init) => init.run().await,
             Command::Server(server) => server.run().await,
+            Command::Backup(backup) => backup.run().await,
+            Command::Restore(restore) => restore.run().await,
+            Command::Migrate(migrate) => migrate.run().await,
+            Command::Doctor(doctor) => doctor.run().await,
+            Command::Orgs(orgs) => orgs.run().await,
             Command::Operator(operator) => operator.run().await,
             Command::Feeds(feeds) => feeds.run().await,
             Command::Openapi => say(server::http::openapi::text()),

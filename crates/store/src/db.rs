@@ -21,7 +21,7 @@ use sqlx::{Postgres, Sqlite, Transaction};
 use crate::audit::Seal;
 use crate::bell::{self, Bell, Bells, Topic};
 use crate::error::{Result, StoreError};
-use crate::migrate;
+use crate::migrate::{self, Step};
 use crate::tx::Tx;
 
 /// What survives which accident.
@@ -97,6 +97,41 @@ impl Db {
     /// Opens the database, makes it if it is a SQLite file that is not there yet, and brings its
     /// tables up to date.
     pub async fn open(options: &Options) -> Result<Db> {
+        let db = Db::connect(options).await?;
+        if let Err(refusal) = migrate::run(&db).await {
+            db.close().await;
+            return Err(refusal);
+        }
+        Ok(db)
+    }
+
+    /// Opens a database that is there, and leaves its tables as they are, also if this release would have them otherwise.
+    pub async fn open_as_is(options: &Options) -> Result<Db> {
+        if let Address::Sqlite(path) = Address::parse(&options.url)?
+            && !path.exists()
+        {
+            let why = format!("there is no file {}", path.display());
+            return Err(StoreError::BadAddress { why });
+        }
+        Db::connect(options).await
+    }
+
+    /// Brings the tables up to date. Answers with what was done.
+    pub async fn migrate(&self) -> Result<Vec<Step>> {
+        migrate::run(self).await
+    }
+
+    /// What [`Db::migrate`] would do.
+    pub async fn pending_migrations(&self) -> Result<Vec<Step>> {
+        migrate::pending(&mut *self.writer_connection().await?).await
+    }
+
+    /// The number of the last migration that this database has seen; 0: none.
+    pub async fn schema_version(&self) -> Result<i64> {
+        migrate::version(&mut *self.writer_connection().await?).await
+    }
+
+    async fn connect(options: &Options) -> Result<Db> {
         let bells = Bells::new();
         let address = Address::parse(&options.url)?;
         let pools = match &address {
@@ -107,12 +142,7 @@ impl Db {
             Address::Sqlite(_) => None,
             Address::Pg(address) => Some(bell::follow(*address, bells.clone()).await?),
         };
-        let db = Db(Arc::new(Inner { pools, bells, seal: options.seal.clone(), listener }));
-        if let Err(refusal) = migrate::run(&db).await {
-            db.close().await;
-            return Err(refusal);
-        }
-        Ok(db)
+        Ok(Db(Arc::new(Inner { pools, bells, seal: options.seal.clone(), listener })))
     }
 
     /// Waits for what is under way and closes every connection.

@@ -74,6 +74,14 @@ pub enum StoreError {
         /// What is wrong with it.
         why: String,
     },
+    /// A file of a backup cannot be read or written.
+    #[error("cannot use {}", path.display())]
+    File {
+        /// Which one.
+        path: std::path::PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// Two writers got in each other's way and the database gave this one up: run the transaction
     /// again.
     #[error("the database asks to try again")]

@@ -49,26 +49,85 @@ pub const SCHEMA_VERSION: i64 = SERIES[SERIES.len() - 1].version;
 const LOCK: i64 = 0x666c_6565_746d_6e64;
 
 impl Migration {
+    fn step(&self) -> Step {
+        Step { version: self.version, name: self.name }
+    }
+
     /// Of the text as we wrote it, so that it is the same in both engines.
     fn checksum(&self) -> Vec<u8> {
         vocab::Digest::of(self.text.as_bytes()).as_bytes().to_vec()
     }
 }
 
-/// Makes the database what this release expects, or says why it cannot be.
-pub(crate) async fn run(db: &Db) -> Result<()> {
+/// A migration, as it is told to people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// Its number.
+    pub version: i64,
+    /// Its name.
+    pub name: &'static str,
+}
+
+/// Makes the database what this release expects, or says why it cannot be. Answers with what was done.
+pub(crate) async fn run(db: &Db) -> Result<Vec<Step>> {
     // The common start finds nothing to do and takes no lock.
     let mut reader = db.writer_connection().await?;
     let applied = applied(&mut reader).await?;
     drop(reader);
     check(&applied)?;
     if applied.len() == SERIES.len() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let mut tx = db.begin().await?;
     lock(&mut tx).await?;
-    apply_missing(&mut tx).await?;
-    tx.commit().await
+    let done = apply_missing(&mut tx).await?;
+    tx.commit().await?;
+    Ok(done)
+}
+
+/// What [`run`] would do.
+pub(crate) async fn pending(conn: &mut Conn) -> Result<Vec<Step>> {
+    let applied = applied(conn).await?;
+    check(&applied)?;
+    Ok(SERIES[applied.len()..].iter().map(Migration::step).collect())
+}
+
+/// The number of the last migration that this database has seen; 0: none.
+pub(crate) async fn version(conn: &mut Conn) -> Result<i64> {
+    Ok(applied(conn).await?.last().map_or(0, |(version, ..)| *version))
+}
+
+/// The tables that the migrations up to this one make, those first to which others refer.
+pub(crate) fn tables(version: i64) -> Vec<&'static str> {
+    let series = SERIES.iter().filter(|migration| migration.version <= version);
+    let made = series.flat_map(|migration| migration.text.split("create table ").skip(1));
+    let names = made.filter_map(|rest| rest.split([' ', '(']).next());
+    std::iter::once(TABLE).take(usize::from(version > 0)).chain(names).collect()
+}
+
+/// Makes the tables as they were at this migration, in a database that has none of them.
+pub(crate) async fn make_up_to(tx: &mut Tx, version: i64) -> Result<()> {
+    if version > SCHEMA_VERSION {
+        return Err(StoreError::NewerDatabase { found: version, known: SCHEMA_VERSION });
+    }
+    make_list(tx).await?;
+    for migration in SERIES.iter().filter(|migration| migration.version <= version) {
+        run_text(tx, migration.text).await?;
+    }
+    Ok(())
+}
+
+/// Where it is written down which migrations a database has seen.
+const TABLE: &str = "schema_migrations";
+
+async fn make_list(tx: &mut Tx) -> Result<()> {
+    run_text(
+        tx,
+        "create table if not exists schema_migrations (
+            version {{int}} primary key, name {{text}} not null, checksum {{bytes}} not null
+         ) {{strict}}",
+    )
+    .await
 }
 
 /// Whether this release may open the database at all. Reads and nothing else.
@@ -76,7 +135,7 @@ pub(crate) async fn check_fit(conn: &mut Conn) -> Result<()> {
     check(&applied(conn).await?)
 }
 
-async fn lock(tx: &mut Tx) -> Result<()> {
+pub(crate) async fn lock(tx: &mut Tx) -> Result<()> {
     // SQLite's transaction is `begin immediate`: it has the lock already.
     if let Wire::Pg(c) = tx.wire() {
         sqlx::query("set local statement_timeout = 0").execute(&mut *c).await?;
@@ -85,20 +144,15 @@ async fn lock(tx: &mut Tx) -> Result<()> {
     Ok(())
 }
 
-async fn apply_missing(tx: &mut Tx) -> Result<()> {
+pub(crate) async fn apply_missing(tx: &mut Tx) -> Result<Vec<Step>> {
     // Again, now under the lock: another replica may have been faster, or newer.
     let known = applied(tx).await?;
     check(&known)?;
     if known.is_empty() {
-        run_text(
-            tx,
-            "create table if not exists schema_migrations (
-                version {{int}} primary key, name {{text}} not null, checksum {{bytes}} not null
-             ) {{strict}}",
-        )
-        .await?;
+        make_list(tx).await?;
     }
-    for migration in &SERIES[known.len()..] {
+    let missing = &SERIES[known.len()..];
+    for migration in missing {
         run_text(tx, migration.text).await?;
         on!(tx, |c| {
             sqlx::query(
@@ -112,7 +166,7 @@ async fn apply_missing(tx: &mut Tx) -> Result<()> {
             .map(drop)
         })?;
     }
-    Ok(())
+    Ok(missing.iter().map(Migration::step).collect())
 }
 
 async fn run_text(tx: &mut Tx, text: &'static str) -> Result<()> {
@@ -186,5 +240,26 @@ mod tests {
                 assert!(!dialect.migration(migration.text).0.contains("{{"), "{}", migration.name);
             }
         }
+    }
+
+    /// A backup of PostgreSQL copies the tables of this list.
+    #[tokio::test]
+    async fn every_table_is_known_by_its_name() {
+        let place = crate::support::sqlite_place();
+        let db = place.open().await;
+        let mut reader = db.read().await.unwrap();
+        let Wire::Sqlite(c) = reader.wire() else { panic!("a path is SQLite") };
+        let there: Vec<(String,)> = sqlx::query_as(
+            "select name from sqlite_schema where type = 'table' and name not like 'sqlite_%' order by name",
+        )
+        .fetch_all(c)
+        .await
+        .unwrap();
+        drop(reader);
+        db.close().await;
+        crate::support::remove_sqlite(&place);
+        let mut known = tables(SCHEMA_VERSION);
+        known.sort_unstable();
+        assert_eq!(there.into_iter().map(|(name,)| name).collect::<Vec<_>>(), known);
     }
 }

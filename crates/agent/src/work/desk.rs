@@ -99,15 +99,22 @@ impl Desk {
     /// Takes an order in, once. One that has ended gets its stored result sent again. One that cannot be written down is
     /// answered with that.
     pub(super) fn take(&mut self, order: &Order, now: Timestamp) -> io::Result<()> {
-        let dir = self.directory(order.id);
-        if let Some(entry) = self.entries.get_mut(&order.id) {
-            if entry.acknowledged {
-                entry.acknowledged = false;
-                remove_if_there(&dir.join("acknowledged"))?;
-            }
-            return Ok(());
+        if self.entries.contains_key(&order.id) {
+            return self.tell_again(order.id);
         }
         self.add(Journal::new(order, self.arrivals, now))
+    }
+
+    /// A result that the server had, and asks for once more.
+    fn tell_again(&mut self, id: TaskId) -> io::Result<()> {
+        let dir = self.directory(id);
+        match self.entries.get_mut(&id) {
+            Some(entry) if entry.acknowledged => {
+                entry.acknowledged = false;
+                remove_if_there(&dir.join("acknowledged"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Takes an order in only to answer it, unless it is here already.
@@ -134,12 +141,13 @@ impl Desk {
     }
 
     /// Answers an order that was withdrawn. Of one that is in work, or was begun, it is only marked: whether anything was done
-    /// for it is decided by its next step.
+    /// for it is decided by its next step. One that has ended gets its stored result sent again: a server that was
+    /// restored from a backup has forgotten it.
     pub(super) fn withdraw(&mut self, id: TaskId, in_work: bool, now: Timestamp) -> io::Result<()> {
-        let Some(entry) = self.entries.get(&id).filter(|entry| entry.journal.result.is_none())
-        else {
-            return Ok(());
-        };
+        let Some(entry) = self.entries.get(&id) else { return Ok(()) };
+        if entry.journal.result.is_some() {
+            return self.tell_again(id);
+        }
         let mut journal = entry.journal.clone();
         files::write(&self.directory(id).join("withdrawn"), b"")?;
         if in_work || journal.started_at.is_some() || matches!(journal.task, Task::Refused(_)) {
@@ -375,5 +383,15 @@ mod tests {
         let kept: Vec<TaskId> = desk.entries.keys().copied().collect();
         assert_eq!(kept, ids[2..]);
         assert_eq!(desk.results().len(), 1);
+        // A server that was restored from a backup asks for what it has forgotten, or withdraws it.
+        let mut desk = desk;
+        desk.take(&order(2), now).unwrap();
+        desk.withdraw(ids[3], false, now).unwrap();
+        let told: Vec<TaskId> = desk.results().iter().map(|result| result.order_id).collect();
+        assert_eq!(told, ids[2..]);
+        assert!(
+            desk.results().iter().all(|result| result.outcome != wire::agent::Outcome::Withdrawn)
+        );
+        assert_eq!(Desk::open(&dir, now).unwrap().results().len(), 3);
     }
 }

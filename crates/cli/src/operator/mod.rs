@@ -27,6 +27,7 @@ use serde::Serialize;
 
 use api::{Api, Body};
 use credentials::Connection;
+pub(crate) use order::sure;
 use screen::{Cell, Screen, Tone};
 
 #[derive(Subcommand)]

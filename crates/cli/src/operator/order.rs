@@ -170,7 +170,7 @@ impl Session {
 }
 
 /// Asks before something that cannot be taken back.
-pub(super) fn sure(question: &str, yes: bool) -> anyhow::Result<()> {
+pub(crate) fn sure(question: &str, yes: bool) -> anyhow::Result<()> {
     match (yes, someone_is_there()) {
         (true, _) => Ok(()),
         (false, true) => agreed(question),

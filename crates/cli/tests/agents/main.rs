@@ -14,3 +14,4 @@ mod reboots;
 mod service;
 mod support;
 mod ten;
+mod tutorial;

@@ -2,12 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
 
+mod backup;
 mod commands;
+mod database;
 mod dev;
+mod doctor;
 mod feeds;
 mod fleet;
 mod help;
 mod operator;
+mod orgs;
 mod pictures;
 mod replicas;
 mod support;

@@ -1,55 +1,18 @@
 //! Two services over one database: one is stopped for longer than its lease, one dies.
 
 use std::collections::BTreeSet;
-use std::str::FromStr as _;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 use swarm::Config;
 
+use crate::database::Database;
 use crate::fleet::{allow_files, hurried};
 use crate::operator::Operator;
 use crate::support::{Dir, Running, first_key_with};
 
 const SERVERS: usize = 300;
 const AT_ONCE: usize = 60;
-
-/// A database of its own on the server that `FLEETMEND_TEST_POSTGRES` names.
-struct Database {
-    cluster: String,
-    name: String,
-    url: String,
-}
-
-impl Database {
-    #[expect(clippy::print_stdout, reason = "a test that is left out must be seen")]
-    async fn new() -> Option<Database> {
-        let Ok(cluster) = std::env::var("FLEETMEND_TEST_POSTGRES") else {
-            let required = std::env::var("FLEETMEND_TEST_REQUIRE_TOOLS");
-            assert!(required.is_err(), "FLEETMEND_TEST_POSTGRES is not set, and is required");
-            println!(
-                "skipped: FLEETMEND_TEST_POSTGRES is not set (cargo xtask test starts a PostgreSQL)"
-            );
-            return None;
-        };
-        let name = format!("fleetmend_cli_{}", std::process::id());
-        run(&cluster, format!("create database {name}")).await;
-        let options = PgConnectOptions::from_str(&cluster).unwrap().database(&name);
-        let url = sqlx::ConnectOptions::to_url_lossy(&options).to_string();
-        Some(Database { cluster, name, url })
-    }
-
-    async fn remove(self) {
-        run(&self.cluster, format!("drop database {} with (force)", self.name)).await;
-    }
-}
-
-async fn run(cluster: &str, sql: String) {
-    let mut admin = PgConnection::connect(cluster).await.unwrap();
-    admin.execute(AssertSqlSafe(sql)).await.unwrap();
-}
 
 /// The leader is stopped in the middle of its work, wakes up when another leads, and does no harm; then
 /// that other one dies without a word, and the first goes on. Agents know both.

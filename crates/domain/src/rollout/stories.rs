@@ -280,6 +280,7 @@ fn the_way_of_a_target() {
         Event::Reported(Verdict::NotApplicable),
         Event::Reported(Verdict::Withdrawn),
         Event::GivenBack,
+        Event::Forgotten,
     ];
     let word = |target: Target| match target {
         Target::Waiting => "Waiting".to_owned(),

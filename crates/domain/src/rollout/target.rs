@@ -104,6 +104,8 @@ pub enum Event {
     /// The agent dropped an unbegun order of a rollout that was stopped and not called off: see
     /// [`Event::in_phase`].
     GivenBack,
+    /// The service was restored from a backup and does not know what has become of the order since.
+    Forgotten,
 }
 
 impl Event {
@@ -197,6 +199,11 @@ impl Target {
                 end(Outcome::Failed(FailureCode::OrderExpired), started_at)
             }
             (same @ D(_), Event::GivenBack) => same,
+
+            // The agent may have told us long ago and will not tell again of itself: it is asked
+            // anew, and it knows the order by its id.
+            (B(busy), Event::Forgotten) => B(Busy::new(Stage::Dispatched, busy.started_at, now)),
+            (same @ (Waiting | D(_)), Event::Forgotten) => same,
 
             (Waiting, Event::ServerRemoved) => end(Outcome::Canceled(Cancel::ServerRemoved), None),
             (B(busy), Event::ServerRemoved) => {

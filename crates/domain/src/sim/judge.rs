@@ -126,6 +126,7 @@ impl Judge {
             Event::Canceled => not(case.phase == Phase::Canceling, "called off by nobody"),
             Event::ServerRemoved | Event::Reached(_) | Event::Reported(_) => None,
             Event::GivenBack => Some("an agent does not say so".into()),
+            Event::Forgotten => Some("nobody restored a backup".into()),
         };
         self.broken.extend(wrong.map(|wrong| format!("{server} of {of}: {wrong}")));
         let case = self.cases.get_mut(&of).expect("ordered");

@@ -79,7 +79,8 @@ impl From<StoreError> for ServiceError {
             StoreError::Corrupt { .. }
             | StoreError::NewerDatabase { .. }
             | StoreError::MigrationChanged { .. }
-            | StoreError::BadAddress { .. } => ServiceError::Internal(error.into()),
+            | StoreError::BadAddress { .. }
+            | StoreError::File { .. } => ServiceError::Internal(error.into()),
         }
     }
 }

@@ -1,0 +1,168 @@
+//! `fleetmend backup`: everything that an installation is, in one file, while it serves.
+
+pub(crate) mod archive;
+pub(crate) mod restore;
+
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail, ensure};
+use clap::Args;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use server::clock::{Clock, dice};
+use store::backup::copy_out;
+
+use crate::installation::{self, Installation};
+use crate::settings::{self, File};
+use archive::{Manifest, Spool};
+
+/// What says in the data directory when the last backup was taken.
+pub(crate) const LAST: &str = "last-backup.json";
+/// Where the parts of the database are.
+const DATABASE: &str = "database";
+const SECRETS: [&str; 2] = ["root.key", "orders.key"];
+const SETTINGS: &str = "fleetmend.toml";
+const TLS: [&str; 2] = ["tls/cert.pem", "tls/key.pem"];
+
+/// Copy everything into one file: the database as of one moment, the keys, the settings, the certificate.
+///
+/// The service goes on meanwhile. The file appears whole or not at all, is for its owner alone, and is read back
+/// and checked before this ends. Whoever has it can pose as this installation: keep it as you keep a private key.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  fleetmend backup --data-dir /var/lib/fleetmend /srv/backups
+  fleetmend backup --data-dir D acme.backup
+  fleetmend restore --check acme.backup
+  tar --zstd -tf acme.backup")]
+pub(crate) struct Backup {
+    #[command(flatten)]
+    installation: Installation,
+    /// The file to write, which must not be there; or a directory, for a file named after the time
+    #[arg(value_name = "FILE|DIR", default_value = ".")]
+    to: PathBuf,
+    /// The certificate to keep with it, if the settings do not name one
+    #[arg(long, value_name = "F", env = "FLEETMEND_TLS_CERT", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Its private key
+    #[arg(long, value_name = "F", env = "FLEETMEND_TLS_KEY", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// When the last backup was taken, and where it went.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Last {
+    pub(crate) at: Timestamp,
+    pub(crate) file: PathBuf,
+}
+
+impl Backup {
+    pub(crate) async fn run(self) -> anyhow::Result<()> {
+        let now = Clock::system().now();
+        let file = self.file(now);
+        ensure!(!file.exists(), "{} is there already, and was left as it is", file.display());
+        let spool = Spool::new(archive::with_suffix(&file, &format!(".{:08x}", dice() as u32)))?;
+        let manifest = self.gather(&spool.0, now).await?;
+        let names = names(&spool.0)?;
+        let manifest = archive::pack(&spool.0, &names, manifest, &file)?;
+        drop(spool);
+        // What was not read back is a hope.
+        let check = Spool::new(archive::with_suffix(&file, &format!(".{:08x}", dice() as u32)))?;
+        archive::unpack(&file, &check.0)?;
+        drop(check);
+        self.note(now, &file);
+        let bytes = fs::metadata(&file)?.len();
+        if self.json {
+            let made = json!({"file": file, "bytes": bytes, "taken_at": manifest.taken_at,
+                "engine": manifest.engine, "schema_version": manifest.schema_version,
+                "parts": manifest.parts});
+            return crate::say(&made.to_string());
+        }
+        crate::say(&format!(
+            "{} holds everything as of {now:.0}: {} parts, {bytes} bytes, read back and checked.\n\
+             Whoever has it can pose as this installation. Put it on another machine, where few can read it.",
+            file.display(),
+            manifest.parts.len(),
+        ))
+    }
+
+    fn file(&self, now: Timestamp) -> PathBuf {
+        match self.to.is_dir() {
+            true => self.to.join(format!("fleetmend-{}.backup", now.strftime("%Y%m%dT%H%M%SZ"))),
+            false => self.to.clone(),
+        }
+    }
+
+    /// Puts everything into one directory.
+    async fn gather(&self, dir: &Path, now: Timestamp) -> anyhow::Result<Manifest> {
+        let data = &self.installation.data_dir;
+        let settings = File::load(None, data)?;
+        let secrets = settings::existing(data)?;
+        for secret in SECRETS {
+            keep(&data.join(secret), &dir.join(secret))?;
+        }
+        if data.join(SETTINGS).exists() {
+            keep(&data.join(SETTINGS), &dir.join(SETTINGS))?;
+        }
+        let cert = self.tls_cert.clone().or_else(|| settings.tls_cert.clone());
+        let key = self.tls_key.clone().or_else(|| settings.tls_key.clone());
+        let tls = cert.zip(key).map(|(cert, key)| [cert, key]);
+        for (from, name) in tls.iter().flatten().zip(TLS) {
+            keep(from, &dir.join(name))?;
+        }
+        let db = installation::open_as_is(&self.installation.url(&settings), &secrets).await?;
+        let database = dir.join(DATABASE);
+        fs::DirBuilder::new().mode(0o700).create(&database)?;
+        let copied = copy_out(&db, &database).await;
+        let engine = db.engine();
+        db.close().await;
+        let copied = copied.context("the database could not be copied")?;
+        if copied.schema_version == 0 {
+            bail!("there is nothing in this database yet: run `fleetmend init` with it first");
+        }
+        Ok(Manifest { tls, ..Manifest::new(engine, copied.schema_version, now) })
+    }
+
+    /// For `doctor`. A backup that could not be noted is a backup all the same.
+    fn note(&self, now: Timestamp, file: &Path) {
+        let file = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+        let noted = serde_json::to_vec(&Last { at: now, file }).unwrap_or_default();
+        let _ = fs::write(self.installation.data_dir.join(LAST), noted);
+    }
+}
+
+/// A copy for its owner alone.
+fn keep(from: &Path, to: &Path) -> anyhow::Result<()> {
+    let failed = || format!("cannot copy {}", from.display());
+    if let Some(parent) = to.parent() {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(parent).with_context(failed)?;
+    }
+    let mut source = fs::File::open(from).with_context(failed)?;
+    let mut copy = fs::File::options().write(true).create_new(true).mode(0o600).open(to)?;
+    std::io::copy(&mut source, &mut copy).with_context(failed)?;
+    Ok(copy.sync_all()?)
+}
+
+/// Every file below `dir`, by the path that leads there.
+fn names(dir: &Path) -> anyhow::Result<Vec<String>> {
+    let mut names = Vec::new();
+    let mut folders = vec![PathBuf::new()];
+    while let Some(folder) = folders.pop() {
+        for found in fs::read_dir(dir.join(&folder))? {
+            let found = found?;
+            let name = folder.join(found.file_name());
+            match found.file_type()?.is_dir() {
+                true => folders.push(name),
+                false => names.push(name.to_string_lossy().into_owned()),
+            }
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}

@@ -1,0 +1,143 @@
+//! `fleetmend doctor`: a look at the whole installation, and a remedy for whatever is wrong with it.
+
+mod certificate;
+mod database;
+mod place;
+
+use clap::Args;
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::json;
+use server::clock::Clock;
+
+use crate::installation::Installation;
+use crate::settings::File;
+
+/// Check the whole installation: files, keys, database, disk, clock, certificate, feeds, agents, backups.
+///
+/// It changes nothing. Each finding comes with its remedy. It ends with 1 if one of them is a problem.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  fleetmend doctor --data-dir /var/lib/fleetmend
+  fleetmend doctor --data-dir D --json | jq '.findings[] | select(.state == \"problem\")'")]
+pub(crate) struct Doctor {
+    #[command(flatten)]
+    pub(crate) installation: Installation,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How something is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum State {
+    Ok,
+    /// Worth knowing, and no more than that.
+    Note,
+    Problem,
+}
+
+/// What was found when one thing was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Finding {
+    pub(crate) check: &'static str,
+    pub(crate) state: State,
+    pub(crate) detail: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) remedy: Option<String>,
+}
+
+/// What was found so far.
+pub(crate) struct Findings {
+    pub(crate) now: Timestamp,
+    all: Vec<Finding>,
+}
+
+impl Findings {
+    fn add(&mut self, check: &'static str, state: State, detail: String, remedy: Option<String>) {
+        self.all.push(Finding { check, state, detail, remedy });
+    }
+
+    pub(crate) fn ok(&mut self, check: &'static str, detail: impl Into<String>) {
+        self.add(check, State::Ok, detail.into(), None);
+    }
+
+    pub(crate) fn note(
+        &mut self,
+        check: &'static str,
+        detail: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
+        self.add(check, State::Note, detail.into(), Some(remedy.into()));
+    }
+
+    pub(crate) fn problem(
+        &mut self,
+        check: &'static str,
+        detail: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
+        self.add(check, State::Problem, detail.into(), Some(remedy.into()));
+    }
+}
+
+/// There are problems, and they have been told.
+#[derive(Debug)]
+struct Problems(usize);
+
+impl std::fmt::Display for Problems {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let word = if self.0 == 1 { "problem" } else { "problems" };
+        write!(f, "{} {word}", self.0)
+    }
+}
+
+impl std::error::Error for Problems {}
+
+impl Doctor {
+    pub(crate) async fn run(self) -> anyhow::Result<()> {
+        let mut findings = Findings { now: Clock::system().now(), all: Vec::new() };
+        place::look(&self.installation, &mut findings);
+        let file = match File::load(None, &self.installation.data_dir) {
+            Ok(file) => file,
+            Err(error) => {
+                let remedy = "mend the file that is named; docs/install.md lists every setting";
+                findings.problem("settings", format!("{error:#}"), remedy);
+                File::default()
+            }
+        };
+        let serving = certificate::look(&file, &mut findings);
+        database::look(&self.installation, &file, serving, &mut findings).await;
+        self.tell(&findings.all)
+    }
+
+    fn tell(&self, findings: &[Finding]) -> anyhow::Result<()> {
+        let problems = findings.iter().filter(|found| found.state == State::Problem).count();
+        match self.json {
+            true => {
+                let told = json!({"healthy": problems == 0, "findings": findings});
+                crate::say(&told.to_string())?;
+            }
+            false => findings.iter().try_for_each(|found| crate::say(&drawn(found)))?,
+        }
+        match problems {
+            0 => Ok(()),
+            problems => Err(Problems(problems).into()),
+        }
+    }
+}
+
+fn drawn(found: &Finding) -> String {
+    let word = match found.state {
+        State::Ok => "ok     ",
+        State::Note => "note   ",
+        State::Problem => "PROBLEM",
+    };
+    let mut text = format!("{word}  {}: {}", found.check, found.detail);
+    if let Some(remedy) = &found.remedy {
+        text += &format!("\n         -> {remedy}");
+    }
+    text
+}

@@ -1,0 +1,151 @@
+//! Where the service listens, and what it shows there.
+
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::path::Path;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+
+use super::Findings;
+use crate::serve::LISTEN;
+use crate::settings::File;
+use crate::tls::Tls;
+
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Whoever renews by hand needs some days.
+const EXPIRES_SOON: SignedDuration = SignedDuration::from_hours(14 * 24);
+
+/// Answers with whether something listens there.
+pub(super) fn look(file: &File, findings: &mut Findings) -> bool {
+    let setting = |name: &str| std::env::var(name).ok();
+    let listen = setting("FLEETMEND_LISTEN").or_else(|| file.listen.clone());
+    let listen = listen.unwrap_or_else(|| LISTEN.to_owned());
+    let cert = setting("FLEETMEND_TLS_CERT").map(Into::into).or_else(|| file.tls_cert.clone());
+    let key = setting("FLEETMEND_TLS_KEY").map(Into::into).or_else(|| file.tls_key.clone());
+    match (&cert, &key) {
+        (Some(cert), Some(key)) => certificate(cert, key, findings),
+        (None, None) => {}
+        _ => findings.problem(
+            "certificate",
+            "tls_cert and tls_key belong together, and one of them is missing",
+            "name both in the settings, or neither",
+        ),
+    }
+    address(&listen, cert.is_some(), findings)
+}
+
+fn certificate(cert: &Path, key: &Path, findings: &mut Findings) {
+    if let Err(error) = Tls::load(cert, key) {
+        let remedy = "give tls_cert the certificates as PEM, the server's own first, and tls_key its private key; both must be readable for the service's user";
+        return findings.problem("certificate", format!("{error:#}"), remedy);
+    }
+    let first = CertificateDer::pem_file_iter(cert).ok().and_then(|mut all| all.next()?.ok());
+    let Some(ends) = first.as_deref().and_then(not_after) else {
+        let told = format!("when {} ends cannot be read", cert.display());
+        return findings.note(
+            "certificate",
+            told,
+            "look at it with `openssl x509 -noout -enddate`",
+        );
+    };
+    let told = format!("{} is valid until {ends:.0}", cert.display());
+    match ends.duration_since(findings.now) {
+        left if left <= SignedDuration::ZERO => findings.problem(
+            "certificate",
+            format!("{} ended at {ends:.0}", cert.display()),
+            "renew it and restart the service; agents that pin its authority notice nothing",
+        ),
+        left if left < EXPIRES_SOON => {
+            findings.problem("certificate", told, "renew it and restart the service");
+        }
+        _ => findings.ok("certificate", told),
+    }
+}
+
+fn address(listen: &str, tls: bool, findings: &mut Findings) -> bool {
+    let Some(address) = listen.to_socket_addrs().ok().and_then(|mut all| all.next()) else {
+        let remedy = "write it as 127.0.0.1:7600 or [::]:7600";
+        findings.problem("listen address", format!("`{listen}` is no address"), remedy);
+        return false;
+    };
+    match tls || address.ip().is_loopback() {
+        true => findings.ok("listen address", format!("{listen}, {}", if tls { "with TLS" } else { "reachable from this machine alone" })),
+        false => findings.problem(
+            "listen address",
+            format!("{listen} is reachable from elsewhere, without TLS: keys cross the network in the clear"),
+            "name a certificate (tls_cert, tls_key), or listen on 127.0.0.1 behind a proxy that has one",
+        ),
+    }
+    let mut near = address;
+    if near.ip().is_unspecified() {
+        near.set_ip(match near {
+            std::net::SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            std::net::SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    TcpStream::connect_timeout(&near, PATIENCE).is_ok()
+}
+
+/// When a certificate ends: the second time of the fifth field of its first part, or of the fourth where it does not say its
+/// version.
+fn not_after(der: &[u8]) -> Option<Timestamp> {
+    let (_, certificate, _) = element(der)?;
+    let (_, mut fields, _) = element(certificate)?;
+    const VERSION: u8 = 0xa0;
+    if element(fields)?.0 == VERSION {
+        fields = element(fields)?.2;
+    }
+    // The serial number, the algorithm, the issuer.
+    for _ in 0..3 {
+        fields = element(fields)?.2;
+    }
+    let (_, validity, _) = element(fields)?;
+    let (_, _, rest) = element(validity)?;
+    let (kind, text, _) = element(rest)?;
+    const UTC_TIME: u8 = 0x17;
+    let text = std::str::from_utf8(text).ok()?;
+    let text = match kind {
+        UTC_TIME => format!("{}{text}", if text.get(..2)? < "50" { "20" } else { "19" }),
+        _ => text.to_owned(),
+    };
+    let at = jiff::civil::DateTime::strptime("%Y%m%d%H%M%SZ", text).ok()?;
+    at.to_zoned(jiff::tz::TimeZone::UTC).ok().map(|zoned| zoned.timestamp())
+}
+
+/// The first element of some DER: its tag, what is in it, and what comes after it.
+fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&tag, rest) = der.split_first()?;
+    let (&first, rest) = rest.split_first()?;
+    let (length, rest) = match first {
+        0..=0x7f => (usize::from(first), rest),
+        _ => {
+            let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
+            if digits.len() > 4 {
+                return None;
+            }
+            (digits.iter().fold(0, |length, digit| length << 8 | usize::from(*digit)), rest)
+        }
+    };
+    let (inside, after) = rest.split_at_checked(length)?;
+    Some((tag, inside, after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_tells_when_it_ends() {
+        let key = rcgen::KeyPair::generate().unwrap();
+        for (year, ends) in [(2031, "2031-02-03T00:00:00Z"), (2061, "2061-02-03T00:00:00Z")] {
+            let mut wanted = rcgen::CertificateParams::new(vec!["x".to_owned()]).unwrap();
+            wanted.not_after = rcgen::date_time_ymd(year, 2, 3);
+            let made = wanted.self_signed(&key).unwrap();
+            assert_eq!(not_after(made.der()).unwrap().to_string(), ends);
+        }
+        assert_eq!(not_after(b"no certificate"), None);
+        assert_eq!(not_after(&[0x30, 0x84, 0xff, 0xff, 0xff, 0xff]), None);
+    }
+}

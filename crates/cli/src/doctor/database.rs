@@ -1,0 +1,186 @@
+//! The database, and what it tells of clocks, leaders, feeds and agents.
+
+use jiff::SignedDuration;
+use store::backup::damage;
+use store::{Conn, Db, SCHEMA_VERSION, feeds, health, leases, organizations, restores};
+
+use super::Findings;
+use crate::installation::{Installation, open_as_is};
+use crate::settings::{self, File};
+
+/// Clocks that differ by more make leases and times unreliable.
+const CLOCK_MAX: SignedDuration = SignedDuration::from_secs(5);
+/// Feeds are published every day or so.
+const FEED_AGE_MAX: SignedDuration = SignedDuration::from_hours(3 * 24);
+
+pub(super) async fn look(
+    installation: &Installation,
+    file: &File,
+    serving: bool,
+    findings: &mut Findings,
+) {
+    let Ok(secrets) = settings::existing(&installation.data_dir) else { return };
+    let db = match open_as_is(&installation.url(file), &secrets).await {
+        Ok(db) => db,
+        Err(error) => {
+            let remedy = "see that it runs, that its address (--database, or `database` in the settings) is right, and that this user may open it";
+            return findings.problem("database", format!("{error:#}"), remedy);
+        }
+    };
+    if let Err(error) = schema(&db, findings).await {
+        findings.problem(
+            "database",
+            format!("{error:#}"),
+            "try again; if it stays so, restore a backup",
+        );
+    }
+    db.close().await;
+    if !serving {
+        findings.note(
+            "service",
+            "nothing listens at its address",
+            "start it: systemctl start fleetmend",
+        );
+    }
+}
+
+async fn schema(db: &Db, findings: &mut Findings) -> anyhow::Result<()> {
+    let engine = db.engine();
+    let pending = match db.pending_migrations().await {
+        Ok(pending) => pending,
+        Err(error) => {
+            let remedy =
+                "run the release that wrote it, or restore a backup that this release made";
+            findings.problem("schema", error.to_string(), remedy);
+            return Ok(());
+        }
+    };
+    let version = db.schema_version().await?;
+    match pending.len() {
+        0 => findings.ok("schema", format!("{engine} at {version}, as this release wants it")),
+        _ if version == 0 => {
+            let remedy =
+                "run `fleetmend init` with this database, or name the right one with --database";
+            findings.problem("schema", "there are no tables in this database", remedy);
+            return Ok(());
+        }
+        more => {
+            let told = format!(
+                "{engine} at {version}; this release wants {SCHEMA_VERSION}, {more} migrations more"
+            );
+            findings.note("schema", told, "take a backup, then `fleetmend migrate`; the service does it by itself when it starts");
+            return Ok(());
+        }
+    }
+    let damage = damage(db).await?;
+    match damage.is_empty() {
+        true => findings.ok("integrity", "nothing is damaged"),
+        false => findings.problem("integrity", damage.join("; "), "stop the service and restore the last backup that `fleetmend restore --check` finds whole"),
+    }
+    let mut reader = db.read().await?;
+    let there = organizations::list(&mut reader).await?;
+    match there.len() {
+        0 => findings.problem("organizations", "there is none", "fleetmend orgs create NAME"),
+        count => findings.ok("organizations", format!("{count}")),
+    }
+    clocks(&mut reader, findings).await?;
+    leader(&mut reader, findings).await?;
+    published(&mut reader, findings).await?;
+    agents(&mut reader, findings).await
+}
+
+async fn clocks(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> {
+    let remedy = "let NTP keep the clocks: systemctl enable --now systemd-timesyncd, or chrony";
+    if let Some(theirs) = health::clock(conn).await? {
+        let apart = theirs.duration_since(server::clock::Clock::system().now()).abs();
+        if apart > CLOCK_MAX {
+            let told = format!("this machine's and the database's differ by {} s", apart.as_secs());
+            findings.problem("clock", told, remedy);
+            return Ok(());
+        }
+    }
+    match health::last_heard(conn).await? {
+        Some(heard) if heard.duration_since(findings.now) > CLOCK_MAX => {
+            let told = format!(
+                "an agent was heard at {heard:.0}, which is yet to come: the clock was set back"
+            );
+            findings.problem("clock", told, remedy);
+        }
+        _ => findings.ok("clock", format!("it is {:.0}", findings.now)),
+    }
+    Ok(())
+}
+
+async fn leader(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> {
+    match leases::get(conn, "engine").await? {
+        Some(lease) if lease.until > findings.now => {
+            findings
+                .ok("leader", format!("a service leads until {:.0}, again and again", lease.until));
+        }
+        _ => findings.note(
+            "leader",
+            "no service leads: nothing is started, by hand or by the calendar",
+            "start a service; if one runs, its log says why it does not lead",
+        ),
+    }
+    let epoch = restores::epoch(conn).await?;
+    if epoch > 0 {
+        findings
+            .ok("epoch", format!("a backup was restored {epoch} times; the audit log says when"));
+    }
+    Ok(())
+}
+
+async fn published(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> {
+    let all = feeds::list(conn).await?;
+    if all.is_empty() {
+        let remedy = "fleetmend feeds import (docs/feeds.md): until then no CVE is known and severities are the repositories' own";
+        findings.note("feeds", "none was imported", remedy);
+    }
+    for feed in all {
+        let name = &feed.name;
+        if let Some(error) = &feed.last_error {
+            let remedy = format!("fleetmend feeds update {name}, or import it from a file");
+            findings.problem("feeds", format!("{name}: the last try failed: {error}"), remedy);
+            continue;
+        }
+        let known = feed.checked_at.or(feed.imported_at);
+        match known.filter(|at| findings.now.duration_since(*at) <= FEED_AGE_MAX) {
+            Some(at) => findings.ok("feeds", format!("{name} is as of {at:.0}")),
+            None => findings.problem(
+                "feeds",
+                format!(
+                    "{name} was last known to be up to date {}",
+                    known.map_or("never".to_owned(), |at| format!("at {at:.0}"))
+                ),
+                format!("fleetmend feeds update {name}, or import a newer copy"),
+            ),
+        }
+    }
+    Ok(())
+}
+
+async fn agents(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> {
+    let ours = env!("CARGO_PKG_VERSION");
+    let versions = health::agent_versions(conn).await?;
+    let others: Vec<_> = versions.iter().filter(|(version, _)| *version != ours).collect();
+    let all: u64 = versions.values().sum();
+    match others.is_empty() {
+        true => findings.ok("agents", format!("{all}, all of version {ours}")),
+        false => {
+            let told: Vec<_> =
+                others.iter().map(|(version, count)| format!("{count} of {version}")).collect();
+            findings.note(
+                "agents",
+                format!("{all}; not of version {ours}: {}", told.join(", ")),
+                "install the agent's newer package there; one version apart works",
+            );
+        }
+    }
+    let quarantined = health::quarantined(conn).await?;
+    if quarantined > 0 {
+        let remedy = "fleetmend servers list shows which; when the copy is gone, fleetmend servers release NAME";
+        findings.problem("quarantine", format!("{quarantined} servers get no orders"), remedy);
+    }
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! Which installation a command works on: a data directory, and a database that may be elsewhere.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::Args;
+use server::app::{App, Parts, Settings};
+use server::clock::Clock;
+use server::secrets::Secrets;
+use server::service::setup;
+use store::{Db, Options};
+
+use crate::settings::{self, File};
+
+/// Which installation.
+#[derive(Args)]
+pub(crate) struct Installation {
+    /// Where the secrets are kept, and the database unless another one is named
+    #[arg(long, value_name = "D", env = "FLEETMEND_DATA_DIR")]
+    pub(crate) data_dir: PathBuf,
+    /// postgres://…, or the path of a SQLite file [default: fleetmend.db in the data directory]
+    #[arg(long, value_name = "URL", env = "FLEETMEND_DATABASE", hide_env_values = true)]
+    pub(crate) database: Option<String>,
+}
+
+impl Installation {
+    /// The address of the database: named here, or in the settings, or the usual one.
+    pub(crate) fn url(&self, file: &File) -> String {
+        let named = self.database.clone().or_else(|| file.database.clone());
+        named.unwrap_or_else(|| settings::database_in(&self.data_dir))
+    }
+
+    /// The database with its tables as they are, for what must not change them.
+    pub(crate) async fn open_as_is(&self) -> anyhow::Result<Db> {
+        let file = File::load(None, &self.data_dir)?;
+        let secrets = settings::existing(&self.data_dir)?;
+        open_as_is(&self.url(&file), &secrets).await
+    }
+
+    /// The service's rooms without its doors.
+    pub(crate) async fn app(&self) -> anyhow::Result<App> {
+        let file = File::load(None, &self.data_dir)?;
+        let secrets = settings::existing(&self.data_dir)?;
+        let durability = file.durability.unwrap_or_default();
+        let db = settings::open(&self.url(&file), durability, &secrets).await?;
+        Ok(App::new(Parts { db, clock: Clock::system(), secrets, settings: Settings::default() }))
+    }
+}
+
+/// Opens a database that is there, with the patience that a copy of all of it needs.
+pub(crate) async fn open_as_is(url: &str, secrets: &Secrets) -> anyhow::Result<Db> {
+    let options = patient(url, secrets);
+    Db::open_as_is(&options).await.context("cannot open the database")
+}
+
+/// How a database is opened for work that takes as long as it takes.
+pub(crate) fn patient(url: &str, secrets: &Secrets) -> Options {
+    let hours = std::time::Duration::from_secs(6 * 3_600);
+    Options { patience: hours, ..Options::new(url, setup::seal(secrets)) }
+}
+
+/// The path of a SQLite file, if that is what an address names.
+pub(crate) fn sqlite_path(url: &str) -> Option<&Path> {
+    if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+        return None;
+    }
+    let path = url.strip_prefix("sqlite:").unwrap_or(url);
+    Some(Path::new(path.strip_prefix("//").unwrap_or(path)))
+}

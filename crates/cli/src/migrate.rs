@@ -1,0 +1,62 @@
+//! `fleetmend migrate`: the tables as this release wants them.
+
+use clap::Args;
+use serde_json::json;
+use store::SCHEMA_VERSION;
+
+use crate::installation::Installation;
+
+/// Bring the database up to date, and say what was done.
+///
+/// `fleetmend server` does the same when it starts. Take a backup first: there is no way back but to restore it.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  fleetmend migrate --data-dir /var/lib/fleetmend --dry-run
+  fleetmend backup --data-dir /var/lib/fleetmend /srv/backups && fleetmend migrate --data-dir /var/lib/fleetmend")]
+pub(crate) struct Migrate {
+    #[command(flatten)]
+    installation: Installation,
+    /// Only say what would be done
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Migrate {
+    pub(crate) async fn run(self) -> anyhow::Result<()> {
+        let db = self.installation.open_as_is().await?;
+        let worked = async {
+            let from = db.schema_version().await?;
+            let steps = match self.dry_run {
+                true => db.pending_migrations().await?,
+                false => db.migrate().await?,
+            };
+            Ok::<_, store::StoreError>((from, steps))
+        };
+        let worked = worked.await;
+        db.close().await;
+        let (from, steps) = worked?;
+        if self.json {
+            let steps: Vec<_> = steps
+                .iter()
+                .map(|step| json!({"version": step.version, "name": step.name}))
+                .collect();
+            let told = json!({"from": from, "to": SCHEMA_VERSION, "dry_run": self.dry_run, "migrations": steps});
+            return crate::say(&told.to_string());
+        }
+        if steps.is_empty() {
+            return crate::say(&format!(
+                "The database is up to date (schema {from}). Nothing was done."
+            ));
+        }
+        let done = if self.dry_run { "Would apply" } else { "Applied" };
+        for step in &steps {
+            crate::say(&format!("{done} {}", step.name))?;
+        }
+        let end = if self.dry_run { "would be" } else { "is" };
+        crate::say(&format!("The database {end} at schema {SCHEMA_VERSION}; it was at {from}."))
+    }
+}

@@ -1,0 +1,59 @@
+//! `docs/tutorial.md`, typed by a shell.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use lab::apt::{Deb, Pocket, Repo, Server};
+
+use crate::service::Dir;
+use crate::support::{agent_program, text};
+
+/// Ends what a script left behind if it fails half-way, and lets nothing fail unseen.
+const PREAMBLE: &str = "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n";
+
+/// Every command of the page, in its order.
+fn commands(page: &str) -> String {
+    let blocks = page.split("```sh\n").skip(1);
+    blocks.filter_map(|rest| rest.split("```").next()).collect()
+}
+
+#[test]
+fn the_tutorial_does_what_it_says_command_for_command() {
+    let repo = Repo::with(&[
+        (Pocket::Stable, Deb::new("hello", "1.0")),
+        (Pocket::Stable, Deb::new("other", "1.0")),
+        (Pocket::Security, Deb::new("hello", "1.1").counts_runs()),
+        (Pocket::Updates, Deb::new("other", "1.1").counts_runs()),
+    ]);
+    let Some(repo) = repo else { return };
+    let Some(server) = Server::having(&repo, &["hello", "other"]) else { return };
+    server.root.write("/etc/hostname", "web-1\n");
+    // The tutorial names a port, and this machine's own archives are not to be asked.
+    lab::network::own();
+    let dir = Dir::new();
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tutorial.md");
+    let commands = commands(&std::fs::read_to_string(page).unwrap());
+    assert!(commands.lines().count() > 20, "{commands}");
+    let programs = agent_program().parent().unwrap().to_owned();
+    let said = Command::new("bash")
+        .args(["-c", &format!("{PREAMBLE}{commands}")])
+        .current_dir(&dir.0)
+        .env_clear()
+        .env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", programs.display()))
+        .env("HOME", &dir.0)
+        .env("WEB", server.root.dir())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let log = std::fs::read_to_string(dir.0.join("agent.log")).unwrap_or_default();
+    let words = format!("{}\n{}\n{log}", text(&said.stdout), text(&said.stderr));
+    assert!(said.status.success(), "{words}");
+    // Each was upgraded once: the one by the order, the other by the schedule.
+    for name in ["hello", "other"] {
+        assert_eq!(server.version(name).as_deref(), Some("1.1"), "{words}");
+        assert_eq!(server.runs(name), ["1.1"], "{words}");
+    }
+    for part in ["web-1", "hello\t", "nightly", "manual", "succeeded"] {
+        assert!(words.contains(part), "{part}: {words}");
+    }
+}

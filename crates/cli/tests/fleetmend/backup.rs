@@ -1,0 +1,219 @@
+//! A backup is taken while agents work, everything goes on, and then the past comes back.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::database::Database;
+use crate::fleet::{allow_files, unhurried};
+use crate::operator::Operator;
+use crate::support::{Dir, Running, first_key, first_key_with, fleetmend};
+
+const SERVERS: usize = 24;
+const AT_ONCE: usize = 4;
+
+/// Runs a command that must do what it was asked, and answers with what it printed.
+fn well(args: &[&str]) -> String {
+    let done = fleetmend(args).output().unwrap();
+    assert!(done.status.success(), "{args:?}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).unwrap()
+}
+
+/// Runs a command that must refuse, and answers with its reason.
+fn refused(args: &[&str]) -> String {
+    let done = fleetmend(args).output().unwrap();
+    assert_eq!(done.status.code(), Some(1), "{args:?}");
+    String::from_utf8(done.stderr).unwrap()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_sqlite_a_restore_repeats_nothing_and_locks_nobody_out() {
+    there_and_back(&[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_postgres_a_restore_repeats_nothing_and_locks_nobody_out() {
+    let Some(database) = Database::new().await else { return };
+    there_and_back(&["--database", &database.url]).await;
+    database.remove().await;
+}
+
+/// A batch is under way when the backup is taken. It ends, the calendar starts a run, another batch is ordered and ends;
+/// and then all of that never was. What the hosts did is in their ledger, and nothing may be added to it.
+async fn there_and_back(database: &[&str]) {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    allow_files();
+    let dir = Dir::new();
+    let data = dir.data();
+    let key = first_key_with(&data, database);
+    let mut service = Running::start(&data, database);
+    let operator = Operator::new(&service.address, &key);
+    let fleet = operator.fleet(SERVERS as u64, unhurried).await;
+    let schedule = json!({"name": "every minute", "cron": "* * * * *",
+        "targets": {"environment": "staging"}, "options": {"security_only": true}});
+    let schedule =
+        operator.post("/v1/schedules", schedule).await["id"].as_str().unwrap().to_owned();
+
+    let halfway = operator.orders(&fleet, 0..SERVERS, json!({"max_parallel": AT_ONCE})).await;
+    let under_way = |seen: &Value| seen["progress"]["percent"].as_u64() >= Some(20);
+    operator.until(&halfway, under_way).await;
+    let file = dir.0.join("acme.backup");
+    let backup = [&["backup", "--data-dir", text(&data), text(&file), "--json"], database].concat();
+    let taken: Value = serde_json::from_str(&well(&backup)).unwrap();
+    assert!(taken["bytes"].as_u64() > Some(1_000), "{taken}");
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    well(&["restore", "--check", text(&file)]);
+
+    operator.until_ended(&halfway).await;
+    let forgotten = operator.orders(&fleet, 0..SERVERS, json!({})).await;
+    operator.until_ended(&forgotten).await;
+    let carried_out = |run: &Value| !run["finished_at"].is_null() && !run["batch_id"].is_null();
+    let runs = operator.until_runs(&schedule, |runs| runs.iter().any(carried_out)).await;
+    let ran: BTreeSet<_> = runs.iter().map(|run| run["scheduled_for"].to_string()).collect();
+
+    let restore = ["restore", "--data-dir", text(&data), text(&file), "--json"];
+    let restore = [&restore[..], database].concat();
+    let replace = [&restore[..], &["--replace"]].concat();
+    assert!(refused(&replace).contains("a service is at work"));
+    service.signal(Signal::SIGTERM);
+    assert!(service.ended_well());
+    assert!(refused(&restore).contains("there is a database already"));
+    // Whoever had orders from the calendar in this very minute comes to the end of them.
+    let quiet = || fleet.ledger().spans().iter().all(|span| span.ended.is_some());
+    while !quiet() {
+        tokio::time::sleep(crate::operator::LOOK_EVERY).await;
+    }
+    let done_before = fleet.ledger().spans();
+    let restored: Value = serde_json::from_str(&well(&replace)).unwrap();
+    assert_eq!((&restored["epoch"], &restored["taken_at"]), (&json!(1), &taken["taken_at"]));
+
+    let listen = service.address.strip_prefix("http://").unwrap();
+    let _again = Running::at(listen, &data, database);
+    assert_eq!(operator.until_ended(&halfway).await["state"], "canceled");
+    let everyone_is_back = async {
+        loop {
+            let there = operator.get("/v1/servers?status=online&limit=1").await;
+            if there["meta"]["total"] == json!(SERVERS) {
+                return;
+            }
+            tokio::time::sleep(crate::operator::LOOK_EVERY).await;
+        }
+    };
+    everyone_is_back.await;
+    for server in operator.all("/v1/servers").await {
+        assert!(server["quarantine"].is_null(), "{server}");
+    }
+    let sides = operator.both_sides(&fleet, &halfway).await;
+    assert_eq!(sides.count("timed_out"), 0, "who was in work is asked, not given up");
+    assert!(sides.count("canceled") > 0 && sides.count("canceled") < SERVERS);
+
+    let after = operator.orders(&fleet, 0..SERVERS, json!({})).await;
+    operator.until_ended(&after).await;
+    operator.both_sides(&fleet, &after).await.all_came_through(SERVERS);
+
+    // What the calendar had started is not started again, and whatever was done since was ordered since.
+    let mut added = fleet.ledger().spans();
+    added.retain(|span| !done_before.iter().any(|done| done.order == span.order));
+    let runs = operator.all(&format!("/v1/schedules/{schedule}/runs")).await;
+    for run in runs.iter().filter(|run| ran.contains(&run["scheduled_for"].to_string())) {
+        let at = |time: &Value| time.as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+        let before = at(&run["started_at"]) < at(&taken["taken_at"]);
+        assert!(before || run["state"] == "skipped", "{run}");
+    }
+    let mut ordered = BTreeSet::new();
+    let by_calendar = runs.iter().filter_map(|run| run["batch_id"].as_str());
+    for batch in by_calendar.chain([after.as_str()]) {
+        let sides = operator.both_sides(&fleet, batch).await;
+        ordered.extend(sides.spans.iter().map(|span| span.order));
+    }
+    let strange: Vec<_> = added.iter().filter(|span| !ordered.contains(&span.order)).collect();
+    assert!(strange.is_empty(), "nobody ordered {strange:?}");
+    let violations = fleet.ledger().violations();
+    assert!(violations.is_empty(), "{violations:?}");
+    fleet.stop().await;
+}
+
+#[test]
+fn a_backup_goes_to_a_fresh_place_and_the_keys_go_with_it() {
+    let dir = Dir::new();
+    let key = first_key(&dir.data());
+    let (cert, private) = (dir.0.join("cert.pem"), dir.0.join("key.pem"));
+    std::fs::write(&cert, "a certificate").unwrap();
+    std::fs::write(&private, "its key").unwrap();
+    let settings =
+        format!("listen = \"127.0.0.1:0\"\ntls_cert = {cert:?}\ntls_key = {private:?}\n");
+    std::fs::write(dir.data().join("fleetmend.toml"), settings).unwrap();
+    let file = dir.0.join("acme.backup");
+    let backup = ["backup", "--data-dir", text(&dir.data()), text(&file)].map(str::to_owned);
+    let backup: Vec<&str> = backup.iter().map(String::as_str).collect();
+    assert!(well(&backup).contains("read back and checked"));
+    assert!(refused(&backup).contains("is there already"));
+    let left: Vec<_> =
+        std::fs::read_dir(&dir.0).unwrap().map(|found| found.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 4, "{left:?}");
+
+    let new = dir.0.join("new");
+    let said = well(&["restore", "--data-dir", text(&new), text(&file)]);
+    assert!(said.contains("tls/cert.pem was"), "{said}");
+    for name in ["root.key", "orders.key", "fleetmend.toml"] {
+        let same =
+            std::fs::read(dir.data().join(name)).unwrap() == std::fs::read(new.join(name)).unwrap();
+        assert!(same, "{name}");
+    }
+    assert_eq!(std::fs::read_to_string(new.join("tls/key.pem")).unwrap(), "its key");
+    std::fs::remove_file(new.join("fleetmend.toml")).unwrap();
+    let service = Running::start(&new, &[]);
+    crate::terminal::Keyboard { url: service.address.clone(), key }.well(&["summary"]);
+}
+
+#[test]
+fn a_backup_that_is_cut_or_changed_anywhere_is_refused_and_nothing_is_touched() {
+    let dir = Dir::new();
+    first_key(&dir.data());
+    let file = dir.0.join("acme.backup");
+    well(&["backup", "--data-dir", text(&dir.data()), text(&file)]);
+    let whole = std::fs::read(&file).unwrap();
+    let broken = dir.0.join("broken.backup");
+    let place = dir.0.join("place");
+    let places = (0..16).map(|sixteenth| whole.len() * sixteenth / 16);
+    for at in places.chain([whole.len() - 1]) {
+        let mut changed = whole.clone();
+        changed[at] ^= 0x10;
+        for bytes in [&changed[..], &whole[..at]] {
+            std::fs::write(&broken, bytes).unwrap();
+            let said = refused(&["restore", "--data-dir", text(&place), text(&broken)]);
+            assert!(said.contains("is not a whole backup"), "{at}: {said}");
+        }
+    }
+    assert_eq!(std::fs::read_dir(&place).unwrap().count(), 0);
+}
+
+#[test]
+fn migrate_says_what_it_would_do_does_it_and_then_has_nothing_to_do() {
+    let dir = Dir::new();
+    let data = dir.data();
+    first_key(&data);
+    let migrate = |more: &[&str]| well(&[&["migrate", "--data-dir", text(&data)], more].concat());
+    assert!(migrate(&[]).contains("up to date"));
+    std::fs::write(data.join("fleetmend.db"), "").unwrap();
+    for _ in 0..2 {
+        let said = migrate(&["--dry-run"]);
+        assert!(said.contains("Would apply 0001_foundation"), "{said}");
+        assert!(said.contains("it was at 0"), "{said}");
+    }
+    let refused =
+        refused(&["backup", "--data-dir", text(&data), text(&dir.0.join("empty.backup"))]);
+    assert!(refused.contains("nothing in this database yet"), "{refused}");
+    let done: Value = serde_json::from_str(&migrate(&["--json"])).unwrap();
+    assert_eq!(done["migrations"][0]["name"], "0001_foundation");
+    assert_eq!(done["migrations"].as_array().unwrap().last().unwrap()["version"], done["to"]);
+    let done: Value = serde_json::from_str(&migrate(&["--json"])).unwrap();
+    assert_eq!((&done["from"], &done["migrations"]), (&done["to"], &json!([])));
+}

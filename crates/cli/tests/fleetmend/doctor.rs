@@ -1,0 +1,150 @@
+//! A doctor who finds what is wrong, and says what helps.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{Connection as _, Executor as _};
+
+use crate::database::Database;
+use crate::support::{Dir, Running, first_key, first_key_with, fleetmend};
+
+/// What the doctor says, and how it ends.
+fn examined(data: &Path, more: &[&str]) -> (i32, Value) {
+    let args = ["doctor", "--data-dir", data.to_str().unwrap(), "--json"];
+    let done = fleetmend(&[&args[..], more].concat()).output().unwrap();
+    let told: Value = serde_json::from_slice(&done.stdout).unwrap();
+    (done.status.code().unwrap(), told)
+}
+
+fn found<'a>(told: &'a Value, check: &str, state: &str) -> Vec<&'a Value> {
+    let all = told["findings"].as_array().unwrap().iter();
+    all.filter(|found| found["check"] == check && found["state"] == state).collect()
+}
+
+/// Nothing but one problem, with a remedy.
+#[track_caller]
+fn ails(data: &Path, check: &str) -> String {
+    let (code, told) = examined(data, &[]);
+    assert_eq!((code, &told["healthy"]), (1, &json!(false)), "{told:#}");
+    let problems = found(&told, check, "problem");
+    assert_eq!(problems.len(), 1, "{check}: {told:#}");
+    assert!(!problems[0]["remedy"].as_str().unwrap().is_empty());
+    let all = told["findings"].as_array().unwrap().iter();
+    assert_eq!(all.filter(|found| found["state"] == "problem").count(), 1, "{told:#}");
+    problems[0]["detail"].as_str().unwrap().to_owned()
+}
+
+fn mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn a_fresh_installation_is_well_and_whatever_is_worth_knowing_has_a_remedy() {
+    let dir = Dir::new();
+    first_key(&dir.data());
+    let (code, told) = examined(&dir.data(), &[]);
+    assert_eq!((code, &told["healthy"]), (0, &json!(true)), "{told:#}");
+    for check in ["data directory", "schema", "integrity", "clock", "disk space", "listen address"]
+    {
+        assert_eq!(found(&told, check, "ok").len(), 1, "{check}: {told:#}");
+    }
+    assert_eq!(found(&told, "keys", "ok").len(), 2);
+    for check in ["backup", "leader", "feeds"] {
+        assert!(found(&told, check, "note")[0]["remedy"].is_string(), "{check}: {told:#}");
+    }
+    let service = Running::start(&dir.data(), &[]);
+    let listen = format!("listen = \"{}\"\n", service.address.strip_prefix("http://").unwrap());
+    std::fs::write(dir.data().join("fleetmend.toml"), listen).unwrap();
+    let backup = dir.0.join("acme.backup");
+    let backup = ["backup", "--data-dir", dir.data().to_str().unwrap(), backup.to_str().unwrap()]
+        .map(str::to_owned);
+    let backup: Vec<&str> = backup.iter().map(String::as_str).collect();
+    assert!(fleetmend(&backup).output().unwrap().status.success());
+    let (_, told) = examined(&dir.data(), &[]);
+    assert_eq!(found(&told, "leader", "ok").len(), 1, "{told:#}");
+    assert_eq!(found(&told, "backup", "ok").len(), 1, "{told:#}");
+    assert!(found(&told, "service", "note").is_empty(), "{told:#}");
+}
+
+#[tokio::test]
+async fn on_postgres_it_looks_at_the_same_things() {
+    let Some(database) = Database::new().await else { return };
+    let dir = Dir::new();
+    let url = database.url.clone();
+    let more = ["--database", url.as_str()];
+    first_key_with(&dir.data(), &more);
+    let (code, told) = examined(&dir.data(), &more);
+    assert_eq!((code, &told["healthy"]), (0, &json!(true)), "{told:#}");
+    assert!(found(&told, "schema", "ok")[0]["detail"].as_str().unwrap().starts_with("postgres"));
+    database.remove().await;
+    let (code, told) = examined(&dir.data(), &more);
+    assert_eq!(code, 1);
+    assert_eq!(found(&told, "database", "problem").len(), 1, "{told:#}");
+}
+
+#[test]
+fn files_that_others_may_read_and_keys_that_are_gone_are_found() {
+    let dir = Dir::new();
+    let data = dir.data();
+    first_key(&data);
+    mode(&data, 0o755);
+    assert!(ails(&data, "data directory").contains("0755"));
+    mode(&data, 0o700);
+    mode(&data.join("orders.key"), 0o640);
+    assert!(ails(&data, "keys").contains("orders.key"));
+    std::fs::remove_file(data.join("orders.key")).unwrap();
+    assert!(ails(&data, "keys").contains("orders.key"));
+    let absent = dir.0.join("absent");
+    assert!(ails(&absent, "data directory").contains("is not there"));
+}
+
+#[test]
+fn settings_addresses_certificates_and_backups_are_looked_at() {
+    let dir = Dir::new();
+    let data = dir.data();
+    first_key(&data);
+    let settings = |text: &str| std::fs::write(data.join("fleetmend.toml"), text).unwrap();
+    settings("listne = \"x\"\n");
+    assert!(ails(&data, "settings").contains("listne"));
+    settings("listen = \"0.0.0.0:0\"\n");
+    assert!(ails(&data, "listen address").contains("without TLS"));
+    let (cert, private) = (dir.0.join("cert.pem"), dir.0.join("key.pem"));
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut wanted = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    wanted.not_after = rcgen::date_time_ymd(2024, 5, 6);
+    wanted.not_before = rcgen::date_time_ymd(2024, 5, 5);
+    std::fs::write(&cert, wanted.self_signed(&key).unwrap().pem()).unwrap();
+    std::fs::write(&private, key.serialize_pem()).unwrap();
+    settings(&format!("tls_cert = {cert:?}\ntls_key = {private:?}\nlisten = \"127.0.0.1:1\"\n"));
+    assert!(ails(&data, "certificate").contains("ended at 2024-05-06"));
+    settings("listen = \"127.0.0.1:1\"\n");
+    let last = json!({"at": "2024-01-01T00:00:00Z", "file": "/srv/old.backup"});
+    std::fs::write(data.join("last-backup.json"), last.to_string()).unwrap();
+    assert!(ails(&data, "backup").contains("2024-01-01"));
+}
+
+#[tokio::test]
+async fn a_database_of_a_newer_release_and_a_damaged_one_are_found() {
+    let dir = Dir::new();
+    let data = dir.data();
+    first_key(&data);
+    let path = data.join("fleetmend.db");
+    let by_hand = async |sql: &'static str| {
+        let options = SqliteConnectOptions::new().filename(&path);
+        let mut hand = SqliteConnection::connect_with(&options).await.unwrap();
+        hand.execute(sql).await.unwrap();
+        hand.close().await.unwrap();
+    };
+    by_hand(
+        "insert into schema_migrations (version, name, checksum) values (9999, 'later', x'00')",
+    )
+    .await;
+    let (code, told) = examined(&data, &[]);
+    assert_eq!(code, 1);
+    assert_eq!(found(&told, "database", "problem").len(), 1, "{told:#}");
+    by_hand("delete from schema_migrations where version = 9999").await;
+    by_hand("pragma foreign_keys = off; update api_keys set org_id = 'org_nobody'").await;
+    assert!(ails(&data, "integrity").contains("refer to rows that are not there"));
+}

@@ -1,0 +1,65 @@
+//! Several organizations in one installation.
+
+use serde_json::{Value, json};
+
+use crate::operator::{LOOK_EVERY, Operator};
+use crate::support::{Dir, Running, first_key, fleetmend};
+use crate::terminal::{Keyboard, Said, said};
+
+fn orgs(dir: &Dir, args: &[&str]) -> Said {
+    let data = dir.data();
+    let all = [&["orgs"], args, &["--data-dir", data.to_str().unwrap()]].concat();
+    said(fleetmend(&all).output().unwrap())
+}
+
+/// An organization is made while the service runs, gets servers, and is removed: nobody gets in any more, its agents are
+/// told, and the other one notices nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_organization_comes_and_goes_beside_another_while_the_service_runs() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let dir = Dir::new();
+    let first = first_key(&dir.data());
+    let service = Running::start(&dir.data(), &[]);
+    let made = orgs(&dir, &["create", "Labs", "--json"]);
+    assert_eq!(made.code, 0, "{}", made.err);
+    let made: Value = serde_json::from_str(&made.out).unwrap();
+    let second = made["api_key"].as_str().unwrap().to_owned();
+    let again = orgs(&dir, &["create", "Labs"]);
+    assert!(again.code == 1 && again.err.contains("already"), "{}", again.err);
+    assert_eq!(orgs(&dir, &["create", " "]).code, 1);
+
+    let labs = Operator::new(&service.address, &second);
+    let fleet = labs.fleet(3, |config| config).await;
+    let schedule = json!({"name": "nightly", "cron": "0 3 * * *", "targets": {"all": true},
+        "options": {"security_only": true}});
+    labs.post("/v1/schedules", schedule).await;
+    let acme = Operator::new(&service.address, &first);
+    assert_eq!(acme.get("/v1/servers").await["meta"]["total"], 0);
+    let listed: Value = serde_json::from_str(&orgs(&dir, &["list", "--json"]).out).unwrap();
+    let names: Vec<_> = listed["data"].as_array().unwrap().iter().map(|org| &org["name"]).collect();
+    assert_eq!(names, ["Acme", "Labs"]);
+    assert_eq!(
+        (&listed["data"][1]["servers"], &listed["data"][1]["schedules"]),
+        (&json!(3), &json!(1))
+    );
+
+    let unasked = orgs(&dir, &["remove", "Labs"]);
+    assert_eq!(unasked.code, 2);
+    assert!(unasked.err.contains("removes 3 servers"), "{}", unasked.err);
+    assert_eq!(labs.get("/v1/servers").await["meta"]["total"], 3, "nothing was done");
+    assert_eq!(orgs(&dir, &["remove", "Nobody", "--yes"]).code, 1);
+    let removed = orgs(&dir, &["remove", "Labs", "--yes"]);
+    assert_eq!(removed.code, 0, "{}", removed.err);
+    while fleet.counts().removed < 3 {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    let keyboard = Keyboard { url: service.address.clone(), key: second };
+    while keyboard.pipes(&["summary"]).code == 0 {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    assert!(keyboard.pipes(&["summary"]).err.contains("[401 "));
+    assert_eq!(acme.get("/v1/servers").await["meta"]["total"], 0);
+    let listed: Value = serde_json::from_str(&orgs(&dir, &["list", "--json"]).out).unwrap();
+    assert_eq!(listed["data"].as_array().unwrap().len(), 1);
+    fleet.stop().await;
+}

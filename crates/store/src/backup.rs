@@ -1,0 +1,127 @@
+//! A copy of everything as of one moment, while others read and write; and back again.
+//!
+//! SQLite copies itself into one file. PostgreSQL copies its tables within one snapshot, each into a
+//! file of its own in the text form of `COPY`: no other program is needed, and no two versions of one
+//! have to fit together. The tables are made again by the migrations that made them first.
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Read as _, Write as _};
+use std::path::Path;
+
+use futures_util::StreamExt as _;
+
+use crate::db::{Db, Wire};
+use crate::error::{Result, StoreError};
+use crate::migrate;
+use crate::sql::join;
+use crate::tx::Tx;
+
+/// What SQLite's copy is called.
+pub const SQLITE_FILE: &str = "database.sqlite";
+
+/// How much is sent to PostgreSQL at once.
+const PIECE_BYTES: usize = 256 * 1024;
+
+/// A copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Copied {
+    /// Which migration its tables were at.
+    pub schema_version: i64,
+    /// The names of its files.
+    pub files: Vec<String>,
+}
+
+/// Copies everything into `dir`, which is there and empty.
+pub async fn copy_out(db: &Db, dir: &Path) -> Result<Copied> {
+    let mut snapshot = db.snapshot().await?;
+    let schema_version = migrate::version(&mut snapshot).await?;
+    let mut files = Vec::new();
+    match snapshot.wire() {
+        Wire::Sqlite(_) => {
+            // It takes a snapshot of its own, and none within another.
+            drop(snapshot);
+            let path = dir.join(SQLITE_FILE);
+            let mut reader = db.read().await?;
+            let Wire::Sqlite(c) = reader.wire() else { return Err(StoreError::Stale) };
+            let into = path.to_string_lossy().into_owned();
+            sqlx::query("vacuum into $1").bind(into).execute(c).await?;
+            files.push(SQLITE_FILE.to_owned());
+        }
+        Wire::Pg(c) => {
+            for table in migrate::tables(schema_version) {
+                let name = format!("{table}.copy");
+                let path = dir.join(&name);
+                let failed = |source| StoreError::File { path: path.clone(), source };
+                let mut file = BufWriter::new(File::create_new(&path).map_err(failed)?);
+                let statement = join(&["copy ", table, " to stdout"]).0;
+                let mut rows = c.copy_out_raw(&statement).await?;
+                while let Some(piece) = rows.next().await {
+                    file.write_all(&piece?).map_err(failed)?;
+                }
+                file.flush().map_err(failed)?;
+                files.push(name);
+            }
+        }
+    }
+    Ok(Copied { schema_version, files })
+}
+
+/// Replaces everything that is in this PostgreSQL database with a copy in `dir`, and brings it up to date. Nothing is done
+/// until the transaction in the answer is committed. Tables that are not ours are not touched.
+pub async fn copy_in(db: &Db, dir: &Path, schema_version: i64) -> Result<Tx> {
+    let mut tx = db.begin().await?;
+    migrate::lock(&mut tx).await?;
+    drop_tables(&mut tx).await?;
+    migrate::make_up_to(&mut tx, schema_version).await?;
+    let tables = migrate::tables(schema_version);
+    let Wire::Pg(c) = tx.wire() else {
+        let why = "a copy of PostgreSQL's tables goes into PostgreSQL only".to_owned();
+        return Err(StoreError::BadAddress { why });
+    };
+    // Some migrations bring rows along.
+    for table in tables.iter().rev() {
+        sqlx::query(join(&["delete from ", table])).execute(&mut *c).await?;
+    }
+    for table in tables {
+        let path = dir.join(format!("{table}.copy"));
+        let failed = |source| StoreError::File { path: path.clone(), source };
+        let mut file = BufReader::new(File::open(&path).map_err(failed)?);
+        let mut piece = vec![0; PIECE_BYTES];
+        let mut rows = c.copy_in_raw(&join(&["copy ", table, " from stdin"]).0).await?;
+        loop {
+            let length = file.read(&mut piece).map_err(failed)?;
+            if length == 0 {
+                break;
+            }
+            rows.send(&piece[..length]).await?;
+        }
+        rows.finish().await?;
+    }
+    // Also refuses a copy that was made with other migrations than ours.
+    migrate::apply_missing(&mut tx).await?;
+    Ok(tx)
+}
+
+/// Ours alone: others may live in the same schema.
+async fn drop_tables(tx: &mut Tx) -> Result<()> {
+    let there = migrate::version(tx).await?;
+    for table in migrate::tables(there).iter().rev() {
+        let Wire::Pg(c) = tx.wire() else { continue };
+        sqlx::query(join(&["drop table if exists ", table])).execute(c).await?;
+    }
+    Ok(())
+}
+
+/// What is wrong with the database's own structure; nothing if nothing is. PostgreSQL looks after that itself.
+pub async fn damage(db: &Db) -> Result<Vec<String>> {
+    let mut reader = db.read().await?;
+    let Wire::Sqlite(c) = reader.wire() else { return Ok(Vec::new()) };
+    let found: Vec<(String,)> = sqlx::query_as("pragma quick_check(10)").fetch_all(&mut *c).await?;
+    let mut damage: Vec<String> =
+        found.into_iter().map(|(line,)| line).filter(|line| line != "ok").collect();
+    let orphans = sqlx::query("pragma foreign_key_check").fetch_all(c).await?;
+    if !orphans.is_empty() {
+        damage.push(format!("{} rows refer to rows that are not there", orphans.len()));
+    }
+    Ok(damage)
+}

@@ -1,0 +1,62 @@
+//! What `doctor` asks of a database.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::db::{Conn, Wire, on};
+use crate::error::Result;
+
+/// How many servers of all organizations have an agent of which version.
+pub async fn agent_versions(conn: &mut Conn) -> Result<BTreeMap<String, u64>> {
+    let found: Vec<(String, i64)> = on!(conn, |c| {
+        sqlx::query_as(
+            "select agent_version, count(*) from servers where removed_at is null
+              group by agent_version",
+        )
+        .fetch_all(c)
+        .await
+    })?;
+    Ok(found.into_iter().map(|(version, count)| (version, count.unsigned_abs())).collect())
+}
+
+/// How many servers of all organizations are in quarantine.
+pub async fn quarantined(conn: &mut Conn) -> Result<u64> {
+    let (count,): (i64,) = on!(conn, |c| {
+        sqlx::query_as(
+            "select count(*) from servers where removed_at is null and quarantine is not null",
+        )
+        .fetch_one(c)
+        .await
+    })?;
+    Ok(count.unsigned_abs())
+}
+
+/// When any agent was last heard from.
+pub async fn last_heard(conn: &mut Conn) -> Result<Option<Timestamp>> {
+    let text = "select max(last_seen_at) from presence";
+    Ok(match conn.wire() {
+        Wire::Sqlite(c) => {
+            let (micros,): (Option<i64>,) = sqlx::query_as(text).fetch_one(c).await?;
+            micros.and_then(|micros| Timestamp::from_microsecond(micros).ok())
+        }
+        Wire::Pg(c) => {
+            let (at,): (Option<i64>,) = sqlx::query_as(
+                "select (extract(epoch from max(last_seen_at)) * 1000000)::bigint from presence",
+            )
+            .fetch_one(c)
+            .await?;
+            at.and_then(|micros| Timestamp::from_microsecond(micros).ok())
+        }
+    })
+}
+
+/// What time it is where the database is; nothing if that is in this process.
+pub async fn clock(conn: &mut Conn) -> Result<Option<Timestamp>> {
+    let Wire::Pg(c) = conn.wire() else { return Ok(None) };
+    let (micros,): (i64,) =
+        sqlx::query_as("select (extract(epoch from clock_timestamp()) * 1000000)::bigint")
+            .fetch_one(c)
+            .await?;
+    Ok(Timestamp::from_microsecond(micros).ok())
+}
