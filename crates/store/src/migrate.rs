@@ -97,12 +97,18 @@ pub(crate) async fn version(conn: &mut Conn) -> Result<i64> {
     Ok(applied(conn).await?.last().map_or(0, |(version, ..)| *version))
 }
 
-/// The tables that the migrations up to this one make, those first to which others refer.
+/// The tables that there are after this migration, those first to which others refer.
 pub(crate) fn tables(version: i64) -> Vec<&'static str> {
+    let mut tables: Vec<_> = std::iter::once(TABLE).take(usize::from(version > 0)).collect();
     let series = SERIES.iter().filter(|migration| migration.version <= version);
-    let made = series.flat_map(|migration| migration.text.split("create table ").skip(1));
-    let names = made.filter_map(|rest| rest.split([' ', '(']).next());
-    std::iter::once(TABLE).take(usize::from(version > 0)).chain(names).collect()
+    for statement in series.flat_map(|migration| migration.text.split(';')) {
+        let name = |verb| statement.split_once(verb)?.1.split([' ', '(', ';']).next();
+        if let Some(gone) = name("drop table ") {
+            tables.retain(|table| *table != gone);
+        }
+        tables.extend(name("create table "));
+    }
+    tables
 }
 
 /// Makes the tables as they were at this migration, in a database that has none of them.
