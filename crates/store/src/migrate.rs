@@ -240,6 +240,14 @@ mod tests {
     }
 
     #[test]
+    fn a_table_that_was_made_anew_is_one_table() {
+        let tables = tables(SCHEMA_VERSION);
+        let once: std::collections::BTreeSet<_> = tables.iter().collect();
+        assert_eq!(once.len(), tables.len(), "{tables:?}");
+        assert!(tables.contains(&"finding_sets") && tables.contains(&"servers"), "{tables:?}");
+    }
+
+    #[test]
     fn every_word_in_braces_is_known_to_both_engines() {
         for migration in SERIES {
             for dialect in [&SQLITE, &POSTGRES] {
