@@ -131,7 +131,7 @@ impl Db {
         migrate::version(&mut *self.writer_connection().await?).await
     }
 
-    async fn connect(options: &Options) -> Result<Db> {
+    pub(crate) async fn connect(options: &Options) -> Result<Db> {
         let bells = Bells::new();
         let address = Address::parse(&options.url)?;
         let pools = match &address {
