@@ -3,10 +3,12 @@
 //!
 //! A statement is stored as compressed JSON. Which of two statements holds is decided by whoever writes.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use domain::advisory::{Advisory, Ecosystem, Epss, Exploited, Family};
 use jiff::Timestamp;
+use zstd::bulk::{Compressor, Decompressor};
 
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError};
@@ -35,8 +37,18 @@ impl Stored {
     }
 }
 
+thread_local! {
+    // Making one takes longer than a statement of usual size does, and a feed has hundreds of thousands.
+    static PACKER: RefCell<Compressor<'static>> =
+        RefCell::new(Compressor::new(LEVEL).expect("there is memory for one"));
+    static UNPACKER: RefCell<Decompressor<'static>> =
+        RefCell::new(Decompressor::new().expect("there is memory for one"));
+}
+
 pub(crate) fn packed<T: serde::Serialize>(value: &T) -> Vec<u8> {
-    zstd::bulk::compress(to_json(value).as_bytes(), LEVEL)
+    let text = to_json(value);
+    PACKER
+        .with_borrow_mut(|packer| packer.compress(text.as_bytes()))
         .expect("compressing into memory does not fail")
 }
 
@@ -48,7 +60,8 @@ pub(crate) fn unpacked<T: serde::de::DeserializeOwned>(
         .and_then(|size| usize::try_from(size).ok())
         .filter(|size| *size <= STATEMENT_BYTES_MAX)
         .ok_or("too large")?;
-    Ok(serde_json::from_slice(&zstd::bulk::decompress(bytes, size)?)?)
+    let text = UNPACKER.with_borrow_mut(|unpacker| unpacker.decompress(bytes, size))?;
+    Ok(serde_json::from_slice(&text)?)
 }
 
 /// Those of these statements that are known.

@@ -72,6 +72,11 @@ impl Group {
         Digest::of(&vocab::listing::encode(&self.packages))
     }
 
+    /// Whether it is what a set has of this source.
+    pub fn is_of(&self, base: &Ecosystem, source: &str) -> bool {
+        self.packages.first().is_some_and(|one| subject::source(base.family(), one) == source)
+    }
+
     /// Whether a kernel is in it: its findings mean something only together with those of other kernels and
     /// with what runs.
     pub fn has_kernel(&self, base: &Ecosystem) -> bool {

@@ -14,7 +14,7 @@ use wire::v1::{CveDetail, CveSummary, ExposedServer, List};
 use crate::app::App;
 use crate::http::read::Commas;
 use crate::http::{ApiError, Caller, Here, Id, Limit, Offset, Query, Routes, page, show};
-use crate::service::findings::{Aside, Exposed, alike_by, of_server, within};
+use crate::service::findings::{Aside, Exposed, alike_by, one_of_server, within};
 use crate::service::patches::{severity, severity_order};
 
 /// How many exposed servers one answer shows, if nobody says.
@@ -159,11 +159,7 @@ async fn get(
     for server in exposed {
         let found = match alike.entry(alike_by(&server)) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => {
-                let mut found = of_server(&mut reader, &server).await?;
-                found.retain(|one| *one.settled.finding.cve == *id);
-                new.insert(found)
-            }
+            Entry::Vacant(new) => new.insert(one_of_server(&mut reader, &server, &row).await?),
         };
         let environment = server.environment.as_ref();
         for cve in found.iter().map(|one| show::cve(one, &aside, environment)) {

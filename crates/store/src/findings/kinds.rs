@@ -38,14 +38,15 @@ impl Kind {
     /// alike, and whatever updates are pending there.
     pub fn digest(&self) -> Digest {
         let Kind { package_set, os_release, kernel, runs, .. } = self;
-        Digest::of(format!("{package_set}\n{os_release}\n{kernel}\n{runs}").as_bytes())
+        let texts = [os_release, kernel, runs].map(String::as_bytes);
+        Digest::of(&[package_set.as_bytes(), texts.join(&b'\n').as_slice()].concat())
     }
 
     /// What it is counted by: also what is pending there, and its environment.
     pub fn alike(&self) -> Digest {
-        let updates = self.update_set.map(|set| set.to_string()).unwrap_or_default();
+        let updates = self.update_set.map_or([0; 32], |set| *set.as_bytes());
         let environment = self.environment.as_ref().map(Environment::as_str).unwrap_or_default();
-        Digest::of(format!("{}\n{updates}\n{environment}", self.digest()).as_bytes())
+        Digest::of(&[self.digest().as_bytes(), &updates, environment.as_bytes()].concat())
     }
 }
 

@@ -7,10 +7,10 @@ use domain::advisory::{Advisory, Ecosystem};
 use domain::finding::tally::Mention;
 use domain::finding::{told, touch};
 use jiff::Timestamp;
-use store::findings::{self, Kind, Summary};
+use store::findings::{self, Summary};
 use store::listings::Kind as ListingKind;
 use store::{Conn, advisories, feeds};
-use vocab::{Digest, Environment, Installed, OrgId, Pending};
+use vocab::{Digest, Installed, OrgId, Pending};
 
 use super::memory::{Memory, News, Walked};
 use super::shelf::{Shelf, Stored};
@@ -70,10 +70,10 @@ impl Matcher {
             }
             _ => {
                 let kinds = findings::kinds(&mut reader, org, None, aside.environments()).await?;
-                Arc::new(Walked { kinds })
+                Arc::new(Walked::new(kinds))
             }
         };
-        let basis = basis(&walked.kinds, revision, &aside);
+        let basis = basis(&walked, revision, &aside);
         let is_done = seen.as_ref().is_some_and(|seen| seen.basis == basis);
         if is_done && (memory.is_some() || look != Look::Idle) {
             self.memory = memory;
@@ -117,15 +117,8 @@ fn nothing_yet(org: OrgId) -> Summary {
     Summary { org_id: org, basis, made_at: Timestamp::UNIX_EPOCH, generation: 0, revision: 0 }
 }
 
-fn basis(kinds: &[Kind], revision: i64, aside: &Aside) -> Digest {
-    let mut text = format!("{revision} {}\n", aside.ids().join(" "));
-    for kind in kinds {
-        let environment = kind.environment.as_ref().map(Environment::as_str).unwrap_or_default();
-        let Kind { package_set, update_set, os_release, kernel, runs, servers, .. } = kind;
-        text += &format!(
-            "{package_set} {update_set:?} {os_release} {kernel} {runs} {servers} {environment}\n"
-        );
-    }
+fn basis(walked: &Walked, revision: i64, aside: &Aside) -> Digest {
+    let text = format!("{revision} {} {}", aside.ids().join(" "), walked.basis);
     Digest::of(text.as_bytes())
 }
 

@@ -17,12 +17,25 @@ use crate::service::facts;
 use crate::service::patches::severity_order;
 
 /// How many packages one row names.
-const PACKAGES_MAX: usize = 100;
+pub(super) const PACKAGES_MAX: usize = 100;
 
 /// The kinds of servers, as they were counted at one time.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Walked {
     pub(super) kinds: Vec<Kind>,
+    /// Stands for all of it.
+    pub(super) basis: Digest,
+}
+
+impl Walked {
+    pub(super) fn new(kinds: Vec<Kind>) -> Walked {
+        let mut bytes = Vec::new();
+        for kind in &kinds {
+            bytes.extend_from_slice(kind.alike().as_bytes());
+            bytes.extend_from_slice(&kind.servers.to_be_bytes());
+        }
+        Walked { basis: Digest::of(&bytes), kinds }
+    }
 }
 
 /// What is known, and what of it is written down.
@@ -70,7 +83,7 @@ impl Memory {
         Memory {
             generation,
             revision,
-            walked: Arc::default(),
+            walked: Arc::new(Walked::new(Vec::new())),
             aside,
             shelves: BTreeMap::new(),
             told: BTreeMap::new(),
@@ -89,8 +102,8 @@ impl Memory {
     }
 
     /// Takes the news in. What is to be written is in `writes`; whether flaws are exploited is for the caller to add.
-    pub(super) fn learn(&mut self, news: News, writes: &mut Writes) {
-        let touched = self.judge(&news, writes);
+    pub(super) fn learn(&mut self, mut news: News, writes: &mut Writes) {
+        let touched = self.judge(&mut news, writes);
         let all = self.is_new || self.aside.ids() != news.aside.ids();
         let same_servers = Arc::ptr_eq(&self.walked, &news.walked) && !self.is_new;
         (self.aside, self.revision) = (news.aside, news.revision);
@@ -131,7 +144,11 @@ impl Memory {
     }
 
     /// Judges what has to be. Which lists that concerns.
-    fn judge(&mut self, news: &News, writes: &mut Writes) -> BTreeMap<Ecosystem, BTreeSet<Digest>> {
+    fn judge(
+        &mut self,
+        news: &mut News,
+        writes: &mut Writes,
+    ) -> BTreeMap<Ecosystem, BTreeSet<Digest>> {
         let mut touched = BTreeMap::new();
         let mut since: BTreeSet<(Ecosystem, Digest)> = BTreeSet::new();
         for kind in &news.walked.kinds {
@@ -139,7 +156,7 @@ impl Memory {
             since.extend(Ecosystem::of(&kind.os).zip(old));
         }
         for (base, shelf) in &mut self.shelves {
-            let advisories = news.advisories.get(base).cloned().unwrap_or_default();
+            let advisories = news.advisories.remove(base).unwrap_or_default();
             let changes = shelf.judge(&mut self.tally, advisories);
             let judged = changes.sets.iter().map(|set| Judged {
                 package_set: *set,

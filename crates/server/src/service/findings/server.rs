@@ -7,13 +7,14 @@ use std::sync::Arc;
 use domain::advisory::{Ecosystem, Epss, Exploited};
 use domain::finding::touch::{self, Group};
 use domain::finding::{Finding, Report, Settled, told};
-use store::findings::{self, Counts, Kind};
+use store::findings::{self, Counts, Cve, Kind};
 use store::listings::Kind as ListingKind;
 use store::servers::Server;
 use store::{Conn, advisories};
 use vocab::{Digest, Exposure, Installed, OrgId, Pending};
 
 use super::matcher::packages;
+use super::memory::PACKAGES_MAX;
 use super::shelf::settled;
 use crate::service::servers::entries;
 use crate::service::{Result, facts};
@@ -25,23 +26,17 @@ pub(super) struct Found {
     pub(super) settled: Vec<Settled>,
 }
 
-/// What servers of a kind have as feeds know it; nothing where nobody publishes anything that is understood. What does no harm is
-/// left out. With `only`, of what is not a kernel just what is of the source of one of these packages.
-pub(super) async fn of_kind(
+/// What servers of a kind have as feeds know it, of the groups that are `wanted`; nothing where nobody publishes anything that is
+/// understood. What does no harm is left out.
+async fn of_kind(
     conn: &mut Conn,
     org: OrgId,
     kind: &Kind,
-    only: Option<&BTreeSet<&str>>,
+    wanted: impl Fn(&Ecosystem, &Group) -> bool,
 ) -> Result<Found> {
     let Some(base) = Ecosystem::of(&kind.os) else { return Ok(Found::default()) };
     let packages = packages(conn, org, kind.package_set).await?;
-    let wanted = |group: &Group| match only {
-        None => true,
-        Some(only) => {
-            group.packages.iter().any(|package| only.contains(package.name.as_str()))
-                || group.has_kernel(&base)
-        }
-    };
+    let wanted = |group: &Group| wanted(&base, group);
     let groups = touch::groups(&base, &packages).into_iter().filter(wanted);
     let groups: Vec<Digest> = groups.map(|group| group.digest()).collect();
     let known = findings::groups(conn, org, base.as_str(), &groups).await?;
@@ -65,20 +60,38 @@ pub async fn closed(
 ) -> Result<Vec<Vec<Finding>>> {
     let Some(base) = Ecosystem::of(&kind.os) else { return Ok(vec![Vec::new(); pending.len()]) };
     let names: BTreeSet<&str> = pending.iter().map(|update| update.name.as_str()).collect();
-    let Found { packages, settled } = of_kind(conn, org, kind, Some(&names)).await?;
+    // A kernel is also updated by what only depends on it.
+    let wanted = |base: &Ecosystem, group: &Group| {
+        group.packages.iter().any(|package| names.contains(package.name.as_str()))
+            || group.has_kernel(base)
+    };
+    let Found { packages, settled } = of_kind(conn, org, kind, wanted).await?;
     let closed = domain::finding::closed(base.family(), &packages, &settled, pending);
     Ok(closed.into_iter().map(|some| some.into_iter().cloned().collect()).collect())
 }
 
 /// What servers of a kind have: what feeds know, and what only the package manager tells of their pending updates. Of a flaw
 /// that feeds know in the same or another package here, theirs is the word.
-pub(super) async fn all_of_kind(conn: &mut Conn, org: OrgId, kind: &Kind) -> Result<Vec<Had>> {
-    let found = of_kind(conn, org, kind, None).await?.settled;
+pub(super) async fn all_of_kind(
+    conn: &mut Conn,
+    org: OrgId,
+    kind: &Kind,
+    only: Option<&Cve>,
+) -> Result<Vec<Had>> {
+    let wanted = |base: &Ecosystem, group: &Group| {
+        // A row may not name all of them.
+        only.is_none_or(|cve| {
+            cve.packages.len() >= PACKAGES_MAX
+                || cve.packages.iter().any(|source| group.is_of(base, source))
+        })
+    };
+    let found = of_kind(conn, org, kind, wanted).await?.settled;
     let pending: Vec<Pending> = match kind.update_set {
         Some(set) => entries(conn, org, ListingKind::Updates, set).await?,
         None => Vec::new(),
     };
-    let told = told(&kind.os_release, &pending);
+    let mut told = told(&kind.os_release, &pending);
+    told.retain(|one| only.is_none_or(|cve| *cve.id == *one.cve));
     let says = |one: &Settled| {
         told.iter().any(|also| {
             let package = &one.finding.package;
@@ -161,8 +174,17 @@ pub struct Exposed {
 
 /// The flaws of one server, the worst first.
 pub async fn of_server(conn: &mut Conn, server: &Server) -> Result<Vec<Exposed>> {
+    exposed(conn, server, None).await
+}
+
+/// One flaw of one server, in every package that has it.
+pub async fn one_of_server(conn: &mut Conn, server: &Server, cve: &Cve) -> Result<Vec<Exposed>> {
+    exposed(conn, server, Some(cve)).await
+}
+
+async fn exposed(conn: &mut Conn, server: &Server, only: Option<&Cve>) -> Result<Vec<Exposed>> {
     let Some(kind) = kind_of(server) else { return Ok(Vec::new()) };
-    let mut all = all_of_kind(conn, server.org_id, &kind).await?;
+    let mut all = all_of_kind(conn, server.org_id, &kind, only).await?;
     all.sort_by_key(|one| Reverse(one.settled.finding.severity));
     let ids: BTreeSet<&str> = all.iter().map(|one| one.settled.finding.cve.as_ref()).collect();
     let exploited = advisories::exploited(conn, &ids).await?;
