@@ -13,6 +13,14 @@ use std::process::Command;
 use lab::root::{Base, Root, must, new_dir};
 use lab::rpm::{Manager, Package, Repo, Server};
 
+/// Where the server's completions are, and what is in them: its stand-in repeats what it is asked.
+const TOLD: [(&str, &str); 4] = [
+    ("/usr/share/bash-completion/completions/fleetmend", "completions bash"),
+    ("/usr/share/zsh/vendor-completions/_fleetmend", "completions zsh"),
+    ("/usr/share/zsh/site-functions/_fleetmend", "completions zsh"),
+    ("/usr/share/fish/vendor_completions.d/fleetmend.fish", "completions fish"),
+];
+
 /// Packs stand-ins, and answers where the packages are: agent and server, as .deb and as .rpm.
 fn packages() -> [PathBuf; 4] {
     packages_of("/usr/bin/true")
@@ -22,7 +30,7 @@ fn packages() -> [PathBuf; 4] {
 fn packages_of(agent: &str) -> [PathBuf; 4] {
     let programs = new_dir("programs");
     let out = new_dir("packages");
-    for (name, program) in [("fleetmend", "/usr/bin/true"), ("fleetmend-agent", agent)] {
+    for (name, program) in [("fleetmend", "/usr/bin/echo"), ("fleetmend-agent", agent)] {
         fs::copy(program, programs.join(name)).unwrap();
     }
     let mut xtask = Command::new(env!("CARGO_BIN_EXE_xtask"));
@@ -89,10 +97,14 @@ fn the_debian_packages_install_start_nothing_and_leave_as_they_came() {
     root.must("dpkg", &["-i", &into(&root, &server)]);
     assert_eq!(root.must("stat", &["-c", "%U %a", "/var/lib/fleetmend"]), "fleetmend 700\n");
     assert!(root.read("/etc/passwd").contains("fleetmend:"));
+    for (path, text) in TOLD {
+        assert_eq!((root.read(path).trim(), mode(&root, path)), (text, 0o644), "{path}");
+    }
     root.write("/var/lib/fleetmend/root.key", "secret");
     root.must("dpkg", &["-P", "fleetmend"]);
     assert_eq!(root.read("/var/lib/fleetmend/root.key"), "secret", "data is deleted by nobody");
     assert!(!root.path("/usr/bin/fleetmend").exists());
+    assert!(TOLD.iter().all(|(path, _)| !root.path(path).exists()));
 }
 
 #[test]
@@ -123,7 +135,11 @@ fn the_rpm_packages_do_the_same() {
     assert!(!root.path("/usr/bin/fleetmend-agent").exists());
     rpm(&["-i"], server.to_str().unwrap());
     assert_eq!(root.must("stat", &["-c", "%U %a", "/var/lib/fleetmend"]), "fleetmend 700\n");
+    for (path, text) in TOLD {
+        assert_eq!(root.read(path).trim(), text, "{path}");
+    }
     rpm(&["-e"], "fleetmend");
+    assert!(TOLD.iter().all(|(path, _)| !root.path(path).exists()));
     assert!(root.path("/var/lib/fleetmend").is_dir() && !root.path("/usr/bin/fleetmend").exists());
 }
 

@@ -3,7 +3,7 @@
 //! The service and an agent run in this process. The agent is driven by its own flags, as a host's
 //! administrator would: what it may not do is forbidden by its limits, not by the service.
 
-mod banner;
+pub(crate) mod banner;
 
 use std::ffi::OsString;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -68,7 +68,7 @@ impl Dev {
         logs::start(&self.log, Some(logs::Format::Text)).context("cannot use --log")?;
         let dir = self.prepare()?;
         let app = open(&dir).await?;
-        let listener = self.listener().await?;
+        let listener = listener(&self.listen).await?;
         let url = format!("http://{}", listener.local_addr()?);
         let key = key(&app, &dir.join(credentials::FILE)).await?;
         let told =
@@ -137,23 +137,6 @@ impl Dev {
         Ok(dir)
     }
 
-    async fn listener(&self) -> anyhow::Result<TcpListener> {
-        TcpListener::bind(&self.listen).await.map_err(|error| {
-            let listen = &self.listen;
-            let advice = match error.kind() {
-                std::io::ErrorKind::AddrInUse => format!(
-                    "another program listens on {listen}: end it, or choose another port, such as \
-                     `--listen 127.0.0.1:0` for a free one"
-                ),
-                std::io::ErrorKind::PermissionDenied => format!(
-                    "you may not listen on {listen}: choose a port above 1023 with --listen"
-                ),
-                _ => format!("cannot listen on {listen}: choose another address with --listen"),
-            };
-            anyhow::Error::new(error).context(advice)
-        })
-    }
-
     /// Has this machine join, unless it has, and observes it until it is told to end.
     async fn observe(&self, app: &App, dir: &Path, url: &str, key: &str) -> anyhow::Result<()> {
         let agent_dir = agent_dir(dir);
@@ -196,6 +179,23 @@ impl Dev {
         }
         flags
     }
+}
+
+/// Listens, or says what to do about it.
+pub(crate) async fn listener(listen: &str) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(listen).await.map_err(|error| {
+        let advice = match error.kind() {
+            std::io::ErrorKind::AddrInUse => format!(
+                "another program listens on {listen}: end it, or choose another port, such as \
+                 `--listen 127.0.0.1:0` for a free one"
+            ),
+            std::io::ErrorKind::PermissionDenied => {
+                format!("you may not listen on {listen}: choose a port above 1023 with --listen")
+            }
+            _ => format!("cannot listen on {listen}: choose another address with --listen"),
+        };
+        anyhow::Error::new(error).context(advice)
+    })
 }
 
 /// Runs the agent in a thread of its own. Whoever ends `dev` need not wait for a look at the packages: the agent
@@ -250,7 +250,7 @@ async fn open(dir: &Path) -> anyhow::Result<App> {
 }
 
 /// The key that was made at the first start, or a new one if that was lost or revoked.
-async fn key(app: &App, file: &Path) -> anyhow::Result<String> {
+pub(crate) async fn key(app: &App, file: &Path) -> anyhow::Result<String> {
     let there = store::organizations::list(&mut *app.db.read().await?).await?;
     let Some(organization) = there.first() else {
         return Ok(setup::organization(app, ORGANIZATION).await?.1);
@@ -271,7 +271,7 @@ async fn key(app: &App, file: &Path) -> anyhow::Result<String> {
     Ok(keys::create(app, &actor, new).await?.1)
 }
 
-fn actor(org: vocab::OrgId) -> Actor {
+pub(crate) fn actor(org: vocab::OrgId) -> Actor {
     Actor { org, who: "dev".into(), role: Role::Admin }
 }
 

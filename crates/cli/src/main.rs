@@ -4,6 +4,7 @@
 //! programs goes to standard output, everything else to standard error.
 
 mod backup;
+mod demo;
 mod dev;
 mod doctor;
 mod feeds;
@@ -48,6 +49,8 @@ FLEETMEND_URL and FLEETMEND_API_KEY say which service is meant, and with which k
 enum Command {
     /// Start everything on this machine: a service, and an agent that observes this very machine
     Dev(dev::Dev),
+    /// Start a service with a simulated fleet that has something to show everywhere
+    Demo(demo::Demo),
     /// Make the database, the secrets, an organization and its first admin key
     Init(init::Init),
     /// Serve the API and the agents
@@ -109,6 +112,7 @@ fn act(command: Command) -> anyhow::Result<()> {
     runtime.block_on(async {
         match command {
             Command::Dev(dev) => dev.run().await,
+            Command::Demo(demo) => demo.run().await,
             Command::Init(init) => init.run().await,
             Command::Server(server) => server.run().await,
             Command::Backup(backup) => backup.run().await,

@@ -120,6 +120,9 @@ impl Product {
             fs::set_permissions(&place, fs::Permissions::from_mode(mode))
                 .map_err(|error| failed("set the mode of", &place, &error))?;
         }
+        if self == Product::Server {
+            tells_of_itself(program, stage)?;
+        }
         // What was made above may have been made under any umask.
         for directory in directories_below(stage) {
             fs::set_permissions(&directory, fs::Permissions::from_mode(0o755))
@@ -127,6 +130,43 @@ impl Product {
         }
         Ok(())
     }
+}
+
+/// Man pages and completions, as the program itself has them.
+fn tells_of_itself(program: &Path, stage: &Path) -> Result<(), Halt> {
+    // Debian's zsh looks into one of the two directories, everyone else's into the other.
+    const COMPLETIONS: [(&str, &str); 4] = [
+        ("bash", "usr/share/bash-completion/completions/fleetmend"),
+        ("zsh", "usr/share/zsh/vendor-completions/_fleetmend"),
+        ("zsh", "usr/share/zsh/site-functions/_fleetmend"),
+        ("fish", "usr/share/fish/vendor_completions.d/fleetmend.fish"),
+    ];
+    let pages = stage.join("usr/share/man/man1");
+    make_dir(&pages)?;
+    let ask = |args: &[&std::ffi::OsStr]| -> Result<Vec<u8>, Halt> {
+        let said = std::process::Command::new(program).args(args).output();
+        let said = said.map_err(|error| failed("run", program, &error))?;
+        match said.status.success() {
+            true => Ok(said.stdout),
+            false => Err(Halt::Failed(format!(
+                "{} does not tell of itself: {}",
+                program.display(),
+                String::from_utf8_lossy(&said.stderr)
+            ))),
+        }
+    };
+    ask(&["man".as_ref(), pages.as_os_str()])?;
+    for page in crate::workspace::entries(&pages) {
+        fs::set_permissions(&page, fs::Permissions::from_mode(0o644))
+            .map_err(|error| failed("set the mode of", &page, &error))?;
+    }
+    for (shell, place) in COMPLETIONS {
+        let place = stage.join(place);
+        make_dir(place.parent().unwrap_or(stage))?;
+        let text = ask(&["completions".as_ref(), shell.as_ref()])?;
+        write(&place, &String::from_utf8_lossy(&text), 0o644)?;
+    }
+    Ok(())
 }
 
 /// A directory and those in it.

@@ -23,7 +23,7 @@ use crate::settings::{self, File};
 ///
 /// The backup is checked before anything is touched. What the installation did after the backup was taken is not done again:
 /// batches that were unfinished then are called off, schedules go on from now, and agents that know more than the
-/// restored database are believed. Servers that joined after the backup have to enrol again.
+/// restored database are believed. Servers that joined after the backup have to be enrolled anew.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -286,6 +286,7 @@ fn replace_sqlite(new: &Path, path: &Path, now: Timestamp) -> anyhow::Result<()>
     for part in ["-shm", "-wal", ""] {
         let (from, to) = (archive::with_suffix(path, part), archive::with_suffix(&before, part));
         if from.exists() {
+            ensure!(!to.exists(), "{} is there already: wait a second and try again", to.display());
             fs::rename(&from, &to).with_context(|| format!("cannot move {}", from.display()))?;
         }
     }

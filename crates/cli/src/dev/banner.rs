@@ -26,7 +26,7 @@ impl Banner<'_> {
             false => "Nothing is installed on this machine; --allow-install changes that.",
         };
         let [servers, patches, summary] =
-            ["servers list", "patches list", "summary"].map(|words| self.command(words));
+            ["servers list", "patches list", "summary"].map(|words| command(dir, words));
         let file = dir.join(FILE);
         let user = match rustix::process::geteuid().is_root() {
             true => "",
@@ -47,31 +47,6 @@ impl Banner<'_> {
              Ctrl-C ends it; the next start goes on from here.\n",
             file.display()
         ))
-    }
-
-    /// A command of this binary, as it is called from where the user stands, with this key.
-    fn command(&self, words: &str) -> String {
-        let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("fleetmend"));
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let on_path = std::env::split_paths(&path).any(|dir| {
-            let candidate = dir.join("fleetmend");
-            candidate.canonicalize().is_ok_and(|found| found == program)
-        });
-        let here = std::env::current_dir().unwrap_or_default();
-        let shown = match program.strip_prefix(&here) {
-            _ if on_path => "fleetmend".to_owned(),
-            Ok(below) => format!("./{}", below.display()),
-            Err(_) => program.display().to_string(),
-        };
-        // Who started it with sudo reads its files with sudo.
-        let sudo = if std::env::var_os("SUDO_USER").is_some() { "sudo " } else { "" };
-        let mut command = format!("{sudo}{} {words}", quoted(&shown));
-        let usual = credentials::dev_dir().and_then(|dir| dir.canonicalize().ok());
-        if usual.as_deref() != Some(self.dir) {
-            let file = self.dir.join(FILE).display().to_string();
-            command += &format!(" --credentials {}", quoted(&file));
-        }
-        command
     }
 
     /// Waits for the first look at this machine's packages, and tells of it.
@@ -96,6 +71,31 @@ impl Banner<'_> {
             ));
         }
     }
+}
+
+/// A command of this binary, as it is called from where the user stands, with this key.
+pub(crate) fn command(dir: &Path, words: &str) -> String {
+    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("fleetmend"));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path = std::env::split_paths(&path).any(|place| {
+        let candidate = place.join("fleetmend");
+        candidate.canonicalize().is_ok_and(|found| found == program)
+    });
+    let here = std::env::current_dir().unwrap_or_default();
+    let shown = match program.strip_prefix(&here) {
+        _ if on_path => "fleetmend".to_owned(),
+        Ok(below) => format!("./{}", below.display()),
+        Err(_) => program.display().to_string(),
+    };
+    // Who started it with sudo reads its files with sudo.
+    let sudo = if std::env::var_os("SUDO_USER").is_some() { "sudo " } else { "" };
+    let mut command = format!("{sudo}{} {words}", quoted(&shown));
+    let usual = credentials::dev_dir().and_then(|dir| dir.canonicalize().ok());
+    if usual.as_deref() != Some(dir) {
+        let file = dir.join(FILE).display().to_string();
+        command += &format!(" --credentials {}", quoted(&file));
+    }
+    command
 }
 
 /// As a shell takes it.

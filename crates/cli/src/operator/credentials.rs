@@ -123,6 +123,11 @@ pub(crate) fn dev_dir() -> Option<PathBuf> {
     home("XDG_DATA_HOME", ".local/share").map(|dir| dir.join("fleetmend/dev"))
 }
 
+/// Where `fleetmend demo` keeps everything, if it is not told otherwise.
+pub(crate) fn demo_dir() -> Option<PathBuf> {
+    home("XDG_DATA_HOME", ".local/share").map(|dir| dir.join("fleetmend/demo"))
+}
+
 fn config_home() -> Option<PathBuf> {
     home("XDG_CONFIG_HOME", ".config").map(|dir| dir.join("fleetmend"))
 }

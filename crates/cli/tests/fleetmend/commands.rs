@@ -8,6 +8,7 @@ use vocab::FailureCode;
 
 use crate::fleet::unhurried;
 use crate::operator::{LOOK_EVERY, Operator};
+use crate::schema::Description;
 use crate::support::{Dir, Running, first_key};
 use crate::terminal::{Keyboard, bare};
 
@@ -115,6 +116,12 @@ async fn with_json_a_command_prints_the_body_of_the_api() {
         (&["tokens", "list"], "/v1/enrollment-tokens".into()),
         (&["keys", "list"], "/v1/api-keys".into()),
     ];
+    let description = Description::printed();
+    let described = |path: &str| {
+        let path = path.split('?').next().unwrap();
+        let named = [(&*id, "{server_id}"), (batch, "{batch_id}"), (package, "{package_name}")];
+        named.iter().fold(path.to_owned(), |path, (word, name)| path.replace(word, name))
+    };
     for (args, path) in cases {
         // What changes by itself, such as when a key was last used, is read until it holds still.
         let (mut before, mut printed) = (String::new(), String::new());
@@ -125,6 +132,8 @@ async fn with_json_a_command_prints_the_body_of_the_api() {
             after = body(&keyboard, &path).await;
         }
         assert_eq!(printed, format!("{after}\n"), "{args:?}");
+        let printed: Value = serde_json::from_str(&printed).unwrap();
+        assert_eq!(description.refuses(&described(&path), &printed), [""; 0], "{args:?}");
     }
 }
 
@@ -228,6 +237,74 @@ async fn a_batch_that_halts_is_told_with_what_can_be_done() {
     assert!(world.keyboard.well(&["batches", "cancel", &batch]).contains("state\tcancel"));
     let ended = world.keyboard.pipes(&["batches", "watch", &batch]);
     assert!(ended.code == 1 && ended.err.contains("ended as canceled"), "{}", ended.err);
+}
+
+/// One server at a time: there is always one that waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_is_paused_and_resumed_and_its_log_can_be_read() {
+    let world = world().await;
+    let order =
+        ["batches", "create", "--all", "--all-updates", "--max-parallel", "1", "--yes", "--json"];
+    let batch: Value = serde_json::from_str(&world.keyboard.well(&order)).unwrap();
+    let id = batch["id"].as_str().unwrap();
+    let paused = world.keyboard.well(&["batches", "pause", id]);
+    assert!(paused.contains("state\tpaused"), "{paused}");
+    let again: Value =
+        serde_json::from_str(&world.keyboard.well(&["batches", "pause", id, "--json"])).unwrap();
+    assert_eq!(again["state"], "paused");
+    let resumed = world.keyboard.well(&["batches", "resume", id]);
+    assert!(resumed.contains("state\trunning"), "{resumed}");
+    world.keyboard.well(&["batches", "watch", id]);
+    let refused = world.keyboard.pipes(&["batches", "resume", id]);
+    assert!(refused.code == 1 && refused.err.contains("[409 batch_state]"), "{}", refused.err);
+    let (hostname, _) = world.servers().await[0].clone();
+    let log = world.keyboard.well(&["batches", "log", id, &hostname]);
+    assert!(log.lines().count() > 1, "{log}");
+    let nobody = world.keyboard.pipes(&["batches", "log", id, "nobody"]);
+    assert_eq!(nobody.code, 1, "{}", nobody.err);
+}
+
+/// A copy of a host talks under its identity; somebody decides, and it gets orders again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_in_quarantine_is_released_by_name() {
+    let World { fleet, operator, keyboard, dir, service } = world().await;
+    let hostname = operator.all("/v1/servers").await[0]["hostname"].as_str().unwrap().to_owned();
+    let early = keyboard.pipes(&["servers", "release", &hostname]);
+    assert!(early.code == 1 && early.err.contains("not in quarantine"), "{}", early.err);
+    // Everyone stops; the state of a moment ago is what a restored snapshot of the host would have.
+    let file = dir.0.join("fleet");
+    fleet.stop().await.write(&file).unwrap();
+    let older = || swarm::Saved::read(&file).unwrap().unwrap();
+    let start = async |saved| {
+        let token = operator.post("/v1/enrollment-tokens", json!({"name": "copies"})).await;
+        let token = token["token"].as_str().unwrap().parse().unwrap();
+        let config = unhurried(swarm::Config::new(&service.address, token, 6));
+        Swarm::start(swarm::Config { saved: Some(saved), ..config }).unwrap()
+    };
+    let real = start(older()).await;
+    while real.counts().syncs < 60 {
+        for server in operator.all("/v1/servers").await {
+            let path = format!("/v1/servers/{}/refresh", server["id"].as_str().unwrap());
+            operator.post(&path, json!({})).await;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    let copy = start(older()).await;
+    let quarantined = async || {
+        let servers = operator.all("/v1/servers").await;
+        let found = servers.into_iter().find(|server| !server["quarantine"].is_null());
+        found.map(|server| server["hostname"].as_str().unwrap().to_owned())
+    };
+    let found = loop {
+        if let Some(found) = quarantined().await {
+            break found;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    };
+    copy.stop().await;
+    let released = keyboard.well(&["servers", "release", &found]);
+    assert!(released.contains("gets orders again"), "{released}");
+    real.stop().await;
 }
 
 /// The service is killed while somebody looks on, and is back in a moment.

@@ -7,6 +7,7 @@ use crate::support::{Dir, Running, first_key, fleetmend};
 fn every_command_has_help_with_an_example() {
     let commands = [
         "dev",
+        "demo",
         "init",
         "server",
         "openapi",

@@ -5,6 +5,7 @@
 mod backup;
 mod commands;
 mod database;
+mod demo;
 mod dev;
 mod doctor;
 mod feeds;
@@ -14,6 +15,7 @@ mod operator;
 mod orgs;
 mod pictures;
 mod replicas;
+mod schema;
 mod support;
 mod terminal;
 

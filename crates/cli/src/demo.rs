@@ -1,0 +1,316 @@
+//! `fleetmend demo`: a service with a simulated fleet that has something to show everywhere.
+//!
+//! The hosts are `swarm`'s: simulated agents over the real protocol, in this process. The first start makes the past: the fleet
+//! joins by a clock that is three weeks slow, `history` writes down what happened since, `flaws` says what is wrong with its
+//! packages. Every start then goes on in the present, with a rollout under way.
+
+mod flaws;
+mod history;
+
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use clap::Args;
+use domain::rollout::Pace;
+use jiff::SignedDuration;
+use serde::{Deserialize, Serialize};
+use server::app::{App, Parts, Settings};
+use server::clock::{Clock, dice};
+use server::secrets::Secrets;
+use server::service::feeds::{self, Import};
+use server::service::rollouts::{self, NewRollout, Origin};
+use server::service::{Order, PatchOptions, setup, tokens};
+use store::server_list::{self, Filter};
+use swarm::behave::{Nature, Script};
+use swarm::{Config, Saved, Swarm};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use vocab::{FailureCode, OrgId, Portion, RebootPolicy};
+
+use crate::dev::{self, banner};
+use crate::logs;
+use crate::operator::credentials::{self, Credentials};
+use crate::serve::{LISTEN, stop};
+use crate::settings::{self, Durability};
+
+const ORGANIZATION: &str = "Demo";
+/// How much of a past there is.
+const PAST: SignedDuration = SignedDuration::from_hours(21 * 24);
+/// Says that the past is made, and which.
+const MARK: &str = "demo.json";
+const FLEET: &str = "fleet.jsonl";
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Hosts whose installations fail, so that there is something to look into.
+const AILING: [(usize, FailureCode); 3] = [
+    (3, FailureCode::DiskFull),
+    (11, FailureCode::DependencyConflict),
+    (20, FailureCode::HookFailed),
+];
+
+/// Start a service with a simulated fleet: environments, systems, history, schedules, flaws, a rollout under way.
+///
+/// Nothing of it is real, and nothing of this machine is looked at or changed. The same seed makes the same servers, history
+/// and flaws. Ctrl-C ends it; the next start goes on with the same fleet.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  fleetmend demo
+  fleetmend demo --servers 1000 --seed 7 --data-dir ./try
+  fleetmend demo --speed 100")]
+pub(crate) struct Demo {
+    /// How many servers
+    #[arg(long, value_name = "N", default_value_t = 250, value_parser = clap::value_parser!(u64).range(10..=5_000))]
+    servers: u64,
+    /// What decides every chance
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// How many times faster than on real servers everything goes
+    #[arg(long, value_name = "X", default_value_t = 10.0)]
+    speed: f64,
+    /// Where everything is kept [default: ~/.local/share/fleetmend/demo]
+    #[arg(long, value_name = "D", env = "FLEETMEND_DATA_DIR")]
+    data_dir: Option<PathBuf>,
+    /// Address and port to listen on; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS", env = "FLEETMEND_LISTEN", default_value = LISTEN)]
+    listen: String,
+    /// What is logged: error, warn, info, debug, or a filter like info,server=debug
+    #[arg(long, value_name = "FILTER", env = "FLEETMEND_LOG", default_value = "error")]
+    log: String,
+}
+
+/// Which past a directory holds.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Mark {
+    seed: u64,
+    servers: u64,
+}
+
+impl Demo {
+    pub(crate) async fn run(self) -> anyhow::Result<()> {
+        logs::start(&self.log, Some(logs::Format::Text)).context("cannot use --log")?;
+        ensure!(self.speed.is_finite() && self.speed > 0.0, "--speed is a number above 0");
+        let listener = dev::listener(&self.listen).await?;
+        let dir = self.prepare()?;
+        if !self.has_past(&dir)? {
+            crate::say("Making three weeks of history; the next start is faster.")?;
+            self.make_past(&dir).await?;
+        }
+        let app = open(&dir, Clock::system()).await?;
+        let url = format!("http://{}", listener.local_addr()?);
+        let key = dev::key(&app, &dir.join(credentials::FILE)).await?;
+        let told =
+            Credentials { url: Some(url.clone()), api_key: Some(key.clone()), ca_cert: None };
+        told.write(&dir.join(credentials::FILE))?;
+        let stop = stop()?;
+        let (end, ended) = oneshot::channel::<()>();
+        let serving = tokio::spawn(server::run(app.clone(), listener, None, async {
+            let _ = ended.await;
+        }));
+        let fleet = self.fleet(&app, &dir, &url).await?;
+        roll_out(&app).await?;
+        self.tell(&dir, &url, &key)?;
+        stop.await;
+        fleet.stop().await.write(&dir.join(FLEET))?;
+        let _ = end.send(());
+        Ok(serving.await?)
+    }
+
+    fn prepare(&self) -> anyhow::Result<PathBuf> {
+        let Some(dir) = self.data_dir.clone().or_else(credentials::demo_dir) else {
+            bail!("there is no home directory to keep anything in: name a place with --data-dir");
+        };
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
+        made.with_context(|| {
+            format!("cannot make {}: name another place with --data-dir", dir.display())
+        })?;
+        Ok(dir.canonicalize()?)
+    }
+
+    /// Whether this directory holds the past that is wanted. One that holds another, or half of one, is left alone.
+    fn has_past(&self, dir: &Path) -> anyhow::Result<bool> {
+        let shown = dir.display();
+        let wanted = Mark { seed: self.seed, servers: self.servers };
+        match std::fs::read(dir.join(MARK)) {
+            Ok(text) => {
+                let there: Mark =
+                    serde_json::from_slice(&text).with_context(|| format!("cannot use {shown}"))?;
+                ensure!(
+                    there == wanted,
+                    "{shown} holds a demo of {} servers and seed {}: start it with --servers {} --seed {}, or name another place with --data-dir",
+                    there.servers,
+                    there.seed,
+                    there.servers,
+                    there.seed
+                );
+                Ok(true)
+            }
+            Err(_) if std::fs::read_dir(dir)?.next().is_none() => Ok(false),
+            Err(_) => bail!(
+                "{shown} is not empty and holds no demo that was made to its end: remove it, or name another place with --data-dir"
+            ),
+        }
+    }
+
+    fn nature(&self, speed: f64) -> Nature {
+        Nature { seed: self.seed, fail: 0.03, crash: 0.005, offline: 0.02, speed }
+    }
+
+    /// The fleet joins by a clock that is slow, and then there is a history.
+    async fn make_past(&self, dir: &Path) -> anyhow::Result<()> {
+        let system = Clock::system();
+        let then = Clock::turned_by(move || system.now() - PAST);
+        let app = open(dir, then).await?;
+        let (organization, key) = setup::organization(&app, ORGANIZATION).await?;
+        Credentials { url: None, api_key: Some(key), ca_cert: None }
+            .write(&dir.join(credentials::FILE))?;
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let url = format!("http://{}", listener.local_addr()?);
+        let (end, ended) = oneshot::channel::<()>();
+        let serving = tokio::spawn(server::run(app.clone(), listener, None, async {
+            let _ = ended.await;
+        }));
+        let nature = Nature { fail: 0.0, crash: 0.0, offline: 0.0, ..self.nature(10_000.0) };
+        let fleet =
+            Swarm::start(Config { nature, ..self.config(&app, organization.id, &url).await? })?;
+        fleet.wait_until_enrolled().await?;
+        until_all_looked(&app, organization.id, self.servers).await?;
+        fleet.stop().await.write(&dir.join(FLEET))?;
+        let _ = end.send(());
+        serving.await?;
+        let app = open(dir, app.clock.clone()).await?;
+        history::write(&app, organization.id, self.seed, Clock::system().now()).await?;
+        self.import_flaws(&app, dir).await?;
+        app.db.close().await;
+        let mark = Mark { seed: self.seed, servers: self.servers };
+        Ok(std::fs::write(dir.join(MARK), serde_json::to_vec(&mark)?)?)
+    }
+
+    async fn import_flaws(&self, app: &App, dir: &Path) -> anyhow::Result<()> {
+        let now = Clock::system().now();
+        for path in flaws::write(dir, self.seed, self.servers, now)? {
+            let import = Import { path, kind: None, as_of: None };
+            feeds::import(&app.db, import, now, |_| {}).await?;
+        }
+        Ok(())
+    }
+
+    async fn config(&self, app: &App, org: OrgId, url: &str) -> anyhow::Result<Config> {
+        let new = tokens::NewToken {
+            name: "simulated servers".into(),
+            environment: None,
+            tags: Vec::new(),
+            uses_max: None,
+            expires_at: None,
+        };
+        let (_, token) = tokens::create(app, &dev::actor(org), new).await?;
+        let config = Config::new(url, token.parse()?, self.servers);
+        Ok(Config { nature: self.nature(self.speed), ..config })
+    }
+
+    /// The fleet as it was when it was last stopped.
+    async fn fleet(&self, app: &App, dir: &Path, url: &str) -> anyhow::Result<Swarm> {
+        let file = dir.join(FLEET);
+        let saved = Saved::read(&file).context(
+            "the simulated servers cannot go on: remove the directory, and the demo starts afresh",
+        )?;
+        let saved = saved.context(
+            "the simulated servers are gone: remove the directory, and the demo starts afresh",
+        )?;
+        let org = organization(app).await?;
+        let config = Config { saved: Some(saved), ..self.config(app, org, url).await? };
+        Saved::taken(&file)?;
+        let fleet = Swarm::start(config)?;
+        for (agent, code) in AILING {
+            fleet.script(agent, Script::FailWith(code));
+        }
+        Ok(fleet)
+    }
+
+    fn tell(&self, dir: &Path, url: &str, key: &str) -> anyhow::Result<()> {
+        let [servers, patches, cves, batches, runs] = [
+            "servers list --environment production",
+            "patches list --severity critical,high",
+            "cves list",
+            "batches list",
+            "schedules list",
+        ]
+        .map(|words| banner::command(dir, words));
+        crate::say(&format!(
+            "Fleetmend serves on {url}\n\n  \
+               API reference  {url}/docs\n  \
+               admin key      {key}\n  \
+               kept in        {}\n\n\
+             {} simulated servers, seed {}. A rollout with a canary is under way.\n\n\
+             Try, in another terminal:\n\n  \
+               {servers}\n  \
+               {patches}\n  \
+               {cves}\n  \
+               {batches}\n  \
+               {runs}\n\n\
+             Ctrl-C ends it; the next start goes on from here.\n",
+            dir.join(credentials::FILE).display(),
+            self.servers,
+            self.seed,
+        ))
+    }
+}
+
+async fn open(dir: &Path, clock: Clock) -> anyhow::Result<App> {
+    let secrets = Secrets::create(dir)?;
+    let db = settings::open(&settings::database_in(dir), Durability::Process, &secrets).await?;
+    let settings = Settings { replica: format!("{:032x}", dice()), ..Settings::default() };
+    Ok(App::new(Parts { db, clock, secrets, settings }))
+}
+
+async fn organization(app: &App) -> anyhow::Result<OrgId> {
+    let there = store::organizations::list(&mut *app.db.read().await?).await?;
+    Ok(there.first().context("there is no organization")?.id)
+}
+
+async fn until_all_looked(app: &App, org: OrgId, servers: u64) -> anyhow::Result<()> {
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let mut reader = app.db.read().await?;
+        let ids = server_list::ids(&mut reader, org, &Filter::default()).await?;
+        let all = store::servers::get_all(&mut reader, &ids).await?;
+        let looked =
+            all.iter().filter(|server| server.last_scan_at.is_some() && server.packages > 0);
+        if looked.count() as u64 >= servers {
+            return Ok(());
+        }
+    }
+}
+
+/// A rollout over production, unless one is under way.
+async fn roll_out(app: &App) -> anyhow::Result<()> {
+    let org = organization(app).await?;
+    let mut reader = app.db.read().await?;
+    if !store::rollouts::open(&mut reader).await?.is_empty() {
+        return Ok(());
+    }
+    let production = history::environment("production")?;
+    let servers = server_list::ids(&mut reader, org, &Filter::from(&production)).await?;
+    drop(reader);
+    let options = PatchOptions {
+        order: Order { security_only: true, reboot: RebootPolicy::IfRequired, ..Order::default() },
+        pace: Pace {
+            max_parallel: Some(8),
+            canary: Some(Portion::Count(5)),
+            max_failures: Some(Portion::Count(20)),
+            ..Pace::default()
+        },
+    };
+    let new = NewRollout {
+        org,
+        options,
+        servers,
+        starts_at: app.clock.now(),
+        origin: Origin::Api,
+        started_by: "demo".into(),
+        run_id: None,
+    };
+    rollouts::create(app, new).await?;
+    Ok(())
+}

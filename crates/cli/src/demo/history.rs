@@ -1,0 +1,330 @@
+//! Three weeks in which schedules ran and people ordered things, as the store would have it.
+//!
+//! Each rollout goes through the planner's own hands: it is begun, its servers come to their ends, and the planner says
+//! what that comes to. Chance is the seed's, and servers are taken by their names, so the same seed tells the same story.
+
+use anyhow::{Context as _, anyhow};
+use domain::rollout::{Change, Done, Outcome, Pace, Phase, Plan, Rollout, Target, plan};
+use domain::schedule::{next_after, next_runs};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+use server::app::App;
+use server::clock::dice;
+use server::service::rollouts::{NewRollout, Origin, create_in};
+use server::service::schedules::{self as service, Wanted};
+use server::service::{Order, PatchOptions};
+use store::rollout_targets::{self, Move};
+use store::runs::{self, Run, State, Trigger};
+use store::schedules::Schedule;
+use store::server_list::{self, Filter};
+use store::servers::{self, Server};
+use store::{Tx, rollouts};
+use swarm::Chance;
+use vocab::{BatchId, FailureCode, OrgId, Portion, RebootPolicy, RunId, Selector, ServerId, Stage};
+use wire::agent::{OrderResult, PackageMove};
+
+use crate::dev;
+
+/// More instants than three weeks of any of these have.
+const INSTANTS_MAX: usize = 200;
+
+/// The servers of an environment.
+pub(super) fn environment(name: &str) -> anyhow::Result<Selector> {
+    let read = Selector::read(&json!({"environment": name}));
+    read.map_err(|errors| anyhow!("{errors:?}"))
+}
+
+struct Sketch {
+    name: &'static str,
+    about: &'static str,
+    cron: &'static str,
+    zone: &'static str,
+    environment: &'static str,
+    security_only: bool,
+    enabled: bool,
+}
+
+const SCHEDULES: [Sketch; 4] = [
+    Sketch {
+        name: "Production, security, nightly",
+        about: "A tenth goes first; the rest follows when that went well.",
+        cron: "0 2 * * *",
+        zone: "Europe/Berlin",
+        environment: "production",
+        security_only: true,
+        enabled: true,
+    },
+    Sketch {
+        name: "Staging, everything, on Mondays",
+        about: "What production gets a week later.",
+        cron: "30 4 * * mon",
+        zone: "Europe/Berlin",
+        environment: "staging",
+        security_only: false,
+        enabled: true,
+    },
+    Sketch {
+        name: "Development, at lunch",
+        about: "",
+        cron: "0 12 * * mon-fri",
+        zone: "America/New_York",
+        environment: "development",
+        security_only: false,
+        enabled: true,
+    },
+    Sketch {
+        name: "Testing, by hand",
+        about: "Switched off: whoever tests says when.",
+        cron: "@monthly",
+        zone: "UTC",
+        environment: "testing",
+        security_only: false,
+        enabled: false,
+    },
+];
+
+/// Writes down what happened from the app's time until `now`.
+pub(super) async fn write(app: &App, org: OrgId, seed: u64, now: Timestamp) -> anyhow::Result<()> {
+    let begin = app.clock.now();
+    for (number, sketch) in SCHEDULES.iter().enumerate() {
+        let made = service::create(app, &dev::actor(org), sketch.wanted()?).await?;
+        let mut tx = app.db.begin().await?;
+        let fleet = fleet(&mut tx, org, &made.targets).await?;
+        let instants = next_runs(&made.cron, &made.timezone, begin, INSTANTS_MAX);
+        let past = instants.into_iter().take_while(|at| sketch.enabled && *at < now - HOUR);
+        for at in past {
+            // By the instant: whoever makes the same demo an hour later finds the same behind each.
+            let which = at.as_second().unsigned_abs() << 2 | number as u64;
+            let mut chance = Chance::about(seed, "run", which);
+            let story = Story { org, fleet: &fleet, options: sketch.options(), at };
+            story.run(&mut tx, &made, &mut chance).await?;
+        }
+        let next = sketch.enabled.then(|| next_after(&made.cron, &made.timezone, now)).flatten();
+        store::schedules::save(&mut tx, &Schedule { next_run_at: next, ..made }).await?;
+        tx.commit().await?;
+    }
+    by_hand(app, org, seed, now).await
+}
+
+const HOUR: SignedDuration = SignedDuration::from_hours(1);
+
+/// What people ordered besides.
+async fn by_hand(app: &App, org: OrgId, seed: u64, now: Timestamp) -> anyhow::Result<()> {
+    let mut tx = app.db.begin().await?;
+    for (number, (hours, name)) in
+        [(310, "testing"), (200, "staging"), (75, "production"), (20, "testing")]
+            .into_iter()
+            .enumerate()
+    {
+        let fleet = fleet(&mut tx, org, &environment(name)?).await?;
+        let mut chance = Chance::about(seed, "by hand", number as u64);
+        let some = fleet.len().min(6 + chance.below(10) as usize);
+        let at = now - SignedDuration::from_hours(hours);
+        let options = PatchOptions {
+            order: Order { reboot: RebootPolicy::IfRequired, ..Order::default() },
+            pace: Pace { max_parallel: Some(3), ..Pace::default() },
+        };
+        Story { org, fleet: &fleet[..some], options, at }
+            .rollout(&mut tx, None, &mut chance)
+            .await?;
+    }
+    Ok(tx.commit().await?)
+}
+
+/// The servers that are meant, by their names.
+async fn fleet(tx: &mut Tx, org: OrgId, targets: &Selector) -> anyhow::Result<Vec<Server>> {
+    let ids = server_list::ids(tx, org, &Filter::from(targets)).await?;
+    let mut fleet = servers::get_all(tx, &ids).await?;
+    fleet.sort_by(|a, b| a.hostname.as_str().cmp(b.hostname.as_str()));
+    Ok(fleet)
+}
+
+impl Sketch {
+    fn options(&self) -> PatchOptions {
+        PatchOptions {
+            order: Order {
+                security_only: self.security_only,
+                reboot: RebootPolicy::IfRequired,
+                ..Order::default()
+            },
+            pace: Pace {
+                max_parallel: Some(20),
+                canary: Portion::percent(10).ok(),
+                window_minutes: Some(240),
+                ..Pace::default()
+            },
+        }
+    }
+
+    fn wanted(&self) -> anyhow::Result<Wanted> {
+        Ok(Wanted {
+            name: self.name.into(),
+            description: self.about.into(),
+            enabled: self.enabled,
+            cron: self.cron.parse()?,
+            timezone: self.zone.parse()?,
+            targets: environment(self.environment)?,
+            options: self.options(),
+        })
+    }
+}
+
+/// One rollout of the past.
+struct Story<'a> {
+    org: OrgId,
+    fleet: &'a [Server],
+    options: PatchOptions,
+    at: Timestamp,
+}
+
+impl Story<'_> {
+    async fn run(&self, tx: &mut Tx, of: &Schedule, chance: &mut Chance) -> anyhow::Result<()> {
+        let id = RunId::new(self.at, dice());
+        let (batch, phase, ended_at) = self.rollout(tx, Some(id), chance).await?;
+        let Phase::Ended(end) = phase else { return Ok(()) };
+        let run = Run {
+            id,
+            org_id: self.org,
+            schedule_id: of.id,
+            trigger_kind: Trigger::Cron,
+            state: State::Ended(end),
+            skip_reason: None,
+            scheduled_for: Some(self.at),
+            started_at: self.at,
+            finished_at: Some(ended_at),
+            batch_id: Some(batch),
+            targets: of.targets.clone(),
+            options: of.options.clone(),
+            generation: 1,
+        };
+        runs::start(tx, &run).await?;
+        Ok(())
+    }
+
+    async fn rollout(
+        &self,
+        tx: &mut Tx,
+        run_id: Option<RunId>,
+        chance: &mut Chance,
+    ) -> anyhow::Result<(BatchId, Phase, Timestamp)> {
+        let id = BatchId::new(self.at, dice());
+        let servers: Vec<ServerId> = self.fleet.iter().map(|server| server.id).collect();
+        let origin = if run_id.is_some() { Origin::Schedule } else { Origin::Api };
+        let started_by = if run_id.is_some() { "schedule" } else { "demo" }.to_owned();
+        let options = self.options.clone();
+        let new = NewRollout {
+            org: self.org,
+            options,
+            servers,
+            starts_at: self.at,
+            origin,
+            started_by,
+            run_id,
+        };
+        let made = create_in(tx, id, new, self.at).await?;
+        let rows = rollout_targets::all(tx, id).await?;
+        let stands = rows.iter().map(|row| (row.server_id, row.target));
+        let mut rollout = Rollout::restore(made.head.clone(), stands);
+        if let Plan { change: Some(change @ Change::Start), .. } = plan(&rollout, self.at) {
+            rollout.change(change, self.at)?;
+        }
+        let mut moves = Vec::with_capacity(rows.len());
+        let mut last = self.at;
+        for (place, row) in rows.iter().enumerate() {
+            let server = self.fleet.iter().find(|server| server.id == row.server_id);
+            let server = server.context("a rollout is over its servers")?;
+            let begins = self.at + SignedDuration::from_secs(i64::try_from(place / 20 * 260)?);
+            let ends = begins + SignedDuration::from_secs(i64::try_from(chance.between(35, 250))?);
+            let outcome = outcome(chance);
+            let next = Target::Done(Done { outcome, started_at: Some(begins), at: ends });
+            let result = told(server, row.task_id, outcome, (begins, ends), chance);
+            rollout.learn(row.server_id, next);
+            moves.push(Move { server_id: row.server_id, seen: row.generation, next, result });
+            last = last.max(ends);
+        }
+        rollout_targets::save(tx, id, &moves).await?;
+        while !rollout.head().phase.is_ended() {
+            let next = plan(&rollout, last).change.context("a rollout of the past did not end")?;
+            rollout.change(next, last)?;
+        }
+        let seen = rollouts::load(tx, id).await?;
+        rollouts::save_head(tx, &seen, rollout.head(), Some(last)).await?;
+        Ok((id, rollout.head().phase, last))
+    }
+}
+
+fn outcome(chance: &mut Chance) -> Outcome {
+    const LIKELY: [FailureCode; 4] = [
+        FailureCode::RepoUnreachable,
+        FailureCode::PkgLockTimeout,
+        FailureCode::DiskFull,
+        FailureCode::DependencyConflict,
+    ];
+    match chance.below(100) {
+        0..=2 => Outcome::Failed(*chance.one_of(&LIKELY)),
+        3 => Outcome::TimedOut(Stage::Installing),
+        4..=20 => Outcome::NoChange,
+        _ => Outcome::Succeeded,
+    }
+}
+
+/// What the server's agent said. One that fell silent said nothing.
+fn told(
+    server: &Server,
+    order_id: vocab::TaskId,
+    outcome: Outcome,
+    (started_at, finished_at): (Timestamp, Timestamp),
+    chance: &mut Chance,
+) -> Option<serde_json::Value> {
+    use wire::agent::Outcome as Said;
+    let (said, failure_code, message) = match outcome {
+        Outcome::Succeeded => (Said::Succeeded, None, None),
+        Outcome::NoChange => (Said::NoChange, None, None),
+        Outcome::Failed(code) => (Said::Failed, Some(code), Some(reason(code))),
+        Outcome::TimedOut(_) | Outcome::Skipped(_) | Outcome::Canceled(_) => return None,
+    };
+    let packages = match said {
+        Said::Succeeded => (0..chance.between(1, 5)).map(|_| package_move(chance)).collect(),
+        _ => Vec::new(),
+    };
+    let result = OrderResult {
+        order_id,
+        outcome: said,
+        failure_code,
+        message: message.map(Into::into),
+        packages,
+        reboot_needed: server.reboot_required,
+        reboot_seconds: None,
+        exit: Some(if failure_code.is_some() { 100 } else { 0 }),
+        set_aside: Vec::new(),
+        restarted: Vec::new(),
+        notes: Vec::new(),
+        started_at,
+        finished_at,
+    };
+    serde_json::to_value(result).ok()
+}
+
+fn reason(code: FailureCode) -> &'static str {
+    match code {
+        FailureCode::RepoUnreachable => "the archive did not answer: connection timed out",
+        FailureCode::PkgLockTimeout => {
+            "another program held the package manager's lock for ten minutes"
+        }
+        FailureCode::DiskFull => "/var has 41 MiB free, 212 MiB are needed",
+        _ => "two packages that are installed want different versions of a third",
+    }
+}
+
+fn package_move(chance: &mut Chance) -> PackageMove {
+    const NAMES: [&str; 8] =
+        ["openssl", "curl", "sudo", "bash", "tzdata", "ca-certificates", "rsync", "vim"];
+    let name = *chance.one_of(&NAMES);
+    let (major, minor) = (chance.between(1, 9), chance.between(0, 30));
+    PackageMove {
+        name: name.into(),
+        arch: "x86_64".into(),
+        from: Some(format!("{major}.{minor}-1").into()),
+        to: Some(format!("{major}.{minor}-2").into()),
+    }
+}

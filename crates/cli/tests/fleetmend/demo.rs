@@ -1,0 +1,163 @@
+//! `fleetmend demo`: something to see everywhere, and the same for the same seed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::operator::{LOOK_EVERY, Operator};
+use crate::support::{Dir, fleetmend};
+
+/// A demo that runs, and is killed if the test fails.
+struct Demo {
+    child: Child,
+    words: BufReader<ChildStdout>,
+    operator: Operator,
+}
+
+fn args<'a>(data: &'a Path, seed: &'a str) -> Vec<&'a str> {
+    let data = data.to_str().unwrap();
+    vec![
+        "demo",
+        "--servers",
+        "250",
+        "--seed",
+        seed,
+        "--speed",
+        "200",
+        "--listen",
+        "127.0.0.1:0",
+        "--data-dir",
+        data,
+    ]
+}
+
+impl Demo {
+    fn start(data: &Path, seed: &str) -> Demo {
+        let mut child = fleetmend(&args(data, seed))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+        let mut words = BufReader::new(child.stdout.take().unwrap());
+        let mut told = |name: &str| loop {
+            let mut line = String::new();
+            assert_ne!(words.read_line(&mut line).unwrap(), 0, "it ended before it said `{name}`");
+            if line.trim_start().starts_with(name) {
+                break line.trim_end().rsplit(' ').next().unwrap().to_owned();
+            }
+        };
+        let url = told("Fleetmend serves on");
+        let key = told("admin key");
+        told("Ctrl-C ends it");
+        Demo { child, words, operator: Operator::new(&url, &key) }
+    }
+
+    fn end(mut self) {
+        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), Signal::SIGINT).unwrap();
+        assert!(self.child.wait().unwrap().success());
+        let _ = &self.words;
+    }
+
+    /// Everything that the seed decides: the servers, and by its instant each run of the past.
+    async fn seen(&self) -> (Vec<String>, BTreeMap<String, String>) {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let mut servers = Vec::new();
+        for server in self.operator.all("/v1/servers").await {
+            let [name, os, place] =
+                [&server["hostname"], &server["os"]["name"], &server["environment"]];
+            servers.push(format!("{} {} {}", text(name), text(os), text(place)));
+        }
+        let mut past = BTreeMap::new();
+        for schedule in self.operator.all("/v1/schedules").await {
+            let path = format!("/v1/schedules/{}/runs", text(&schedule["id"]));
+            for run in self.operator.all(&path).await {
+                let which = format!("{} {}", text(&schedule["name"]), text(&run["scheduled_for"]));
+                past.insert(which, format!("{} {}", run["state"], run["progress"]));
+            }
+        }
+        (servers, past)
+    }
+}
+
+/// The calendar may strike while a test looks on: what both have seen must be the same, and that is most of it.
+#[track_caller]
+fn alike(
+    one: &(Vec<String>, BTreeMap<String, String>),
+    other: &(Vec<String>, BTreeMap<String, String>),
+) {
+    assert_eq!(one.0, other.0);
+    let both: Vec<_> = one.1.iter().filter(|(which, _)| other.1.contains_key(*which)).collect();
+    assert!(both.len() > 30, "{both:?}");
+    for (which, run) in both {
+        assert_eq!(run, &other.1[which], "{which}");
+    }
+}
+
+impl Drop for Demo {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_demo_has_something_to_show_everywhere_and_goes_on_when_it_is_started_again() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let dir = Dir::new();
+    let demo = Demo::start(&dir.0.join("one"), "7");
+    let operator = &demo.operator;
+    let servers = operator.all("/v1/servers").await;
+    assert_eq!(servers.len(), 250);
+    let distinct = |of: fn(&Value) -> &Value| -> BTreeSet<String> {
+        servers.iter().map(|server| of(server).to_string()).collect()
+    };
+    assert_eq!(distinct(|server| &server["environment"]).len(), 4);
+    assert!(distinct(|server| &server["os"]["name"]).len() >= 6);
+
+    let batches = operator.all("/v1/batches").await;
+    let mut states = BTreeMap::<String, u32>::new();
+    for batch in &batches {
+        *states.entry(batch["state"].as_str().unwrap().to_owned()).or_default() += 1;
+    }
+    assert!(states["completed_with_errors"] > 5 && states.contains_key("succeeded"), "{states:?}");
+    let live = batches.iter().find(|batch| batch["finished_at"].is_null()).unwrap();
+    assert_eq!(live["options"]["canary"], 5, "{live}");
+    let oldest = batches.iter().map(|batch| batch["created_at"].as_str().unwrap()).min().unwrap();
+    let newest = batches.iter().map(|batch| batch["created_at"].as_str().unwrap()).max().unwrap();
+    let time = |text: &str| text.parse::<jiff::Timestamp>().unwrap();
+    assert!(time(newest).duration_since(time(oldest)).as_hours() > 19 * 24, "{oldest} to {newest}");
+    let failed = batches.iter().find(|batch| batch["state"] == "completed_with_errors").unwrap();
+    let tasks =
+        operator.all(&format!("/v1/batches/{}/tasks", failed["id"].as_str().unwrap())).await;
+    assert!(tasks.iter().any(|task| !task["result"]["failure_code"].is_null()), "{tasks:?}");
+    for (path, least) in [("/v1/schedules", 4), ("/v1/patches", 20), ("/v1/cves", 20)] {
+        while operator.get(path).await["meta"]["total"].as_u64() < Some(least) {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+    // The canary goes well or halts the rest: either way it moves.
+    let id = live["id"].as_str().unwrap();
+    operator
+        .until(id, |seen| {
+            seen["progress"]["succeeded"].as_u64() > Some(0) || seen["state"] == "halted"
+        })
+        .await;
+    let first = demo.seen().await;
+    demo.end();
+
+    let again = Demo::start(&dir.0.join("one"), "7");
+    alike(&again.seen().await, &first);
+    again.end();
+    let other = fleetmend(&args(&dir.0.join("one"), "8")).output().unwrap();
+    assert_eq!(other.status.code(), Some(1));
+    let said = String::from_utf8(other.stderr).unwrap();
+    assert!(said.contains("holds a demo of 250 servers and seed 7"), "{said}");
+    let twin = Demo::start(&dir.0.join("two"), "7");
+    alike(&twin.seen().await, &first);
+    twin.end();
+}
