@@ -72,7 +72,7 @@ fn room(data: &Path, findings: &mut Findings) {
     let (free, all) = (found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize);
     let mib = |bytes: u64| bytes / (1024 * 1024);
     let told = format!("{} MiB of {} are free under {}", mib(free), mib(all), data.display());
-    match free < FREE_BYTES_MIN || free < all / 50 {
+    match free < FREE_BYTES_MIN {
         true => findings.problem(
             "disk space",
             told,

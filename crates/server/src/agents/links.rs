@@ -320,6 +320,7 @@ impl Door {
         let identity = servers::identity(&mut reader, who.server).await?;
         // The tag is ours, so it was let in once; the database was restored from before that.
         let Some(identity) = identity.filter(|known| known.public_key == who.key) else {
+            tracing::warn!(server = %who.server, "it joined once, and this database does not know it: it must enrol again");
             let detail = "this server is not known here any more; enrol again to join";
             return Err(Refusal::new(
                 axum::http::StatusCode::UNAUTHORIZED,
