@@ -41,7 +41,6 @@ fn server(org_id: OrgId, n: u32) -> servers::Server {
         packages: 0,
         updates: 0,
         security_updates: 0,
-        cves: std::collections::BTreeMap::new(),
         facts: serde_json::Value::Null,
         runs: String::new(),
         quarantine: None,
