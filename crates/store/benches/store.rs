@@ -17,7 +17,6 @@
 #[path = "../tests/store/support.rs"]
 mod support;
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use domain::rollout::{Busy, Head, Pace, Phase, Target};

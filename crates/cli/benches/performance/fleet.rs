@@ -1,7 +1,7 @@
 //! Fleets of any size, written past the doors so that a run does not spend its time on enrolments: the same hosts that
 //! `swarm` plays, with their lists, seen a moment ago.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use jiff::{SignedDuration, Timestamp};
 use ring::signature::KeyPair as _;
