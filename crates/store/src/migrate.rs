@@ -39,6 +39,7 @@ const SERIES: &[Migration] = series! {
     10 "0010_findings",
     11 "0011_suppressions",
     12 "0012_feed_sources",
+    14 "0014_users",
 };
 
 /// The newest schema that this binary knows.
