@@ -11,6 +11,7 @@ pub mod feeds;
 pub mod findings;
 pub mod keys;
 pub mod options;
+pub(crate) mod passwords;
 pub mod patches;
 pub mod preview;
 pub mod refresh;
@@ -18,11 +19,15 @@ pub(crate) mod reports;
 pub mod rollouts;
 pub mod runs;
 pub mod schedules;
+pub mod second;
 pub mod servers;
 pub mod setup;
+pub(crate) mod stamped;
 pub mod summary;
 pub mod suppressions;
 pub mod tokens;
+pub mod totp;
+pub mod users;
 
 pub use error::{FieldError, ServiceError};
 pub use options::{Order, PatchOptions};
@@ -41,7 +46,7 @@ use crate::clock::dice;
 pub struct Actor {
     /// In which organization.
     pub org: OrgId,
-    /// Who: the id of a key, or `schedule`.
+    /// Who: the id of a key or of a person, or `schedule`.
     pub who: String,
     /// What they may do.
     pub role: Role,
