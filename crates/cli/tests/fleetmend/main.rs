@@ -12,6 +12,7 @@ mod pictures;
 mod replicas;
 mod support;
 mod terminal;
+mod users;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
