@@ -92,7 +92,7 @@ fn with_postgres(
     let postgres = Postgres::start(Durability::Off, processes)?;
     let result = match command.split_first() {
         Some((program, arguments)) => {
-            let mut child = Command::new(program);
+            let mut child = workspace::as_if_typed(Command::new(program));
             child.args(arguments).current_dir(workspace.started_in());
             announce(&postgres, &mut child);
             match std::io::stdin().is_terminal() {

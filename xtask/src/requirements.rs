@@ -84,6 +84,13 @@ const TABLE: &[Requirement] = &[
         source: Source::Debian(&["python3", "python3-venv"]),
         checks: &[Check::Contract],
     },
+    // The dashboard is looked at with it; it brings Chromium.
+    Requirement {
+        what: "chromedriver",
+        sign: Sign::Program("chromedriver"),
+        source: Source::Debian(&["chromium", "chromium-driver"]),
+        checks: &[Check::Test],
+    },
     // The judges of our version comparison.
     Requirement {
         what: "rpm",

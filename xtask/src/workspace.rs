@@ -47,7 +47,7 @@ impl Workspace {
 
     /// Cargo, in the root of the workspace.
     pub(crate) fn cargo(&self) -> Command {
-        let mut cargo = Command::new(cargo_program());
+        let mut cargo = as_if_typed(Command::new(cargo_program()));
         cargo.current_dir(&self.root);
         cargo
     }
@@ -67,6 +67,18 @@ impl Workspace {
     pub(crate) fn store_mentions(&self, text: &str) -> bool {
         mentions(&self.root.join("crates/store"), text)
     }
+}
+
+/// Without what `cargo run` told this program of itself. Some build scripts ask for such words, so that a cargo which inherits
+/// ours would build their crates, and all that depends on them, anew after every cargo that was typed, and back again.
+pub(crate) fn as_if_typed(mut command: Command) -> Command {
+    for (name, _) in std::env::vars_os() {
+        let told = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+        if told.iter().any(|told| name.to_string_lossy().starts_with(told)) {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 /// The cargo that called us, so that one toolchain does all of the work.

@@ -18,7 +18,7 @@ use server::clock::{Clock, dice};
 use server::secrets::Secrets;
 use server::service::keys::{self, NewKey};
 use server::service::tokens::{self, NewToken};
-use server::service::{Actor, setup};
+use server::service::{Actor, setup, users};
 use store::StoreError;
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
@@ -30,6 +30,8 @@ use crate::serve::{LISTEN, stop};
 use crate::settings::{self, Durability};
 
 const ORGANIZATION: &str = "Development";
+/// Who signs in first.
+const FIRST_USER: &str = "admin";
 const ENVIRONMENT: &str = "development";
 /// How long the token lives with which this machine joins.
 const TOKEN_LIVES: Duration = Duration::from_secs(600);
@@ -157,7 +159,9 @@ impl Dev {
             flags.extend(["--limits".into(), limits.into_os_string()]);
         }
         let agent = parsed::<Run>(flags)?;
-        let banner = banner::Banner { dir, url, key, allow_install: self.allow_install };
+        let link = link(app, url).await?;
+        let link = link.as_deref();
+        let banner = banner::Banner { dir, url, key, link, allow_install: self.allow_install };
         banner.print()?;
         let first_look = async {
             let seen = banner.first_look(&server.to_string()).await;
@@ -273,6 +277,23 @@ pub(crate) async fn key(app: &App, file: &Path) -> anyhow::Result<String> {
 
 pub(crate) fn actor(org: vocab::OrgId) -> Actor {
     Actor { org, who: "dev".into(), role: Role::Admin }
+}
+
+/// The link with which the first person sets a password, as long as nobody has one.
+async fn link(app: &App, url: &str) -> anyhow::Result<Option<String>> {
+    let there = store::organizations::list(&mut *app.db.read().await?).await?;
+    let organization = there.first().context("there is no organization")?;
+    let all = store::Page { limit: 100, offset: 0 };
+    let people = store::users::list(&mut *app.db.read().await?, organization.id, all).await?.items;
+    if people.iter().any(|user| user.password.is_some()) {
+        return Ok(None);
+    }
+    let actor = actor(organization.id);
+    let token = match people.iter().find(|user| user.name == FIRST_USER) {
+        Some(user) => users::reset(app, &actor, user).await?,
+        None => users::invite(app, &actor, FIRST_USER, Role::Admin).await?.1,
+    };
+    Ok(Some(crate::users::link_in(url, &token)))
 }
 
 /// A token for this machine alone.

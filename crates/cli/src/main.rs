@@ -18,6 +18,7 @@ mod serve;
 mod settings;
 mod shells;
 mod tls;
+mod users;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -69,6 +70,8 @@ enum Command {
     Operator(operator::Operator),
     /// Take in what is published about flaws, and see what is there
     Feeds(feeds::Feeds),
+    /// Invite people to the dashboard, on the machine of the service
+    Users(users::Users),
     /// Print the description of the API (OpenAPI 3.1, JSON)
     #[command(after_help = "Example:\n  fleetmend openapi > openapi.json")]
     Openapi,
@@ -122,6 +125,7 @@ fn act(command: Command) -> anyhow::Result<()> {
             Command::Orgs(orgs) => orgs.run().await,
             Command::Operator(operator) => operator.run().await,
             Command::Feeds(feeds) => feeds.run().await,
+            Command::Users(users) => users.run().await,
             Command::Openapi => say(server::http::openapi::text()),
             Command::Completions(completions) => completions.run(Fleetmend::command()),
             Command::Man(man) => man.run(Fleetmend::command()),

@@ -9,6 +9,7 @@ use crate::clock::Clock;
 use crate::http::limit::Limits;
 use crate::secrets::Secrets;
 use crate::service::keys::KeyRing;
+use crate::web::gate::Gate;
 
 /// The service's parts. Cheap to clone.
 #[derive(Clone)]
@@ -19,6 +20,7 @@ struct Inner {
     door: Door,
     keys: KeyRing,
     limits: Limits,
+    gate: Gate,
     draining: watch::Sender<bool>,
 }
 
@@ -67,7 +69,7 @@ impl App {
         let keys = KeyRing::new(&parts.db);
         let limits = Limits::new(&parts.settings);
         let draining = watch::Sender::new(false);
-        App(Arc::new(Inner { parts, door: Door::new(), keys, limits, draining }))
+        App(Arc::new(Inner { parts, door: Door::new(), keys, limits, gate: Gate::new(), draining }))
     }
 
     /// What this process knows of the agents that talk to it.
@@ -82,6 +84,10 @@ impl App {
 
     pub(crate) fn limits(&self) -> &Limits {
         &self.0.limits
+    }
+
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.0.gate
     }
 
     /// Tells everyone who holds a request open to answer it now: the service is about to end.

@@ -13,5 +13,6 @@ pub mod http;
 mod run;
 pub mod secrets;
 pub mod service;
+pub mod web;
 
 pub use run::run;

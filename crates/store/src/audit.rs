@@ -181,6 +181,22 @@ pub async fn after(conn: &mut Conn, org: OrgId, seq: i64, limit: u32) -> Result<
     })?)
 }
 
+/// The entries of one organization before place `seq`, newest first.
+pub async fn before(conn: &mut Conn, org: OrgId, seq: i64, limit: u32) -> Result<Vec<Entry>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Entry::COLUMNS,
+            " from audit_entries where org_id = $1 and seq < $2 order by seq desc limit $3",
+        ]))
+        .bind(put(&org))
+        .bind(seq)
+        .bind(i64::from(limit))
+        .fetch_all(c)
+        .await
+    })?)
+}
+
 /// The place and the hash of the last entry: what the end of the chain must agree with.
 pub async fn head(conn: &mut Conn, org: OrgId) -> Result<(i64, Vec<u8>)> {
     let head = on!(conn, |c| {

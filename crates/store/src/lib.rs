@@ -52,8 +52,10 @@ pub mod runs;
 pub mod schedules;
 pub mod server_list;
 pub mod servers;
+pub mod sessions;
 pub mod suppressions;
 pub mod task_logs;
+pub mod users;
 
 #[cfg(test)]
 extern crate self as store;

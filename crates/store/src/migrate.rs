@@ -40,6 +40,7 @@ const SERIES: &[Migration] = series! {
     11 "0011_suppressions",
     12 "0012_feed_sources",
     13 "0013_finding_groups",
+    14 "0014_users",
 };
 
 /// The newest schema that this binary knows.

@@ -114,6 +114,7 @@ via!(
     vocab::ServerId,
     vocab::TaskId,
     vocab::TokenId,
+    vocab::UserId,
     vocab::SuppressionId,
     vocab::Cron,
     vocab::Environment,

@@ -14,6 +14,8 @@ pub(super) struct Banner<'a> {
     pub(super) dir: &'a Path,
     pub(super) url: &'a str,
     pub(super) key: &'a str,
+    /// Where the first person sets a password; nothing once somebody has.
+    pub(super) link: Option<&'a str>,
     pub(super) allow_install: bool,
 }
 
@@ -34,12 +36,20 @@ impl Banner<'_> {
                 "\nNot root: the lists of updates are read as they are and not fetched anew; start it with sudo to change that."
             }
         };
+        let (dashboard, once) = match self.link {
+            Some(link) => (
+                link.to_owned(),
+                "The link to the dashboard works once: it sets the password of `admin`.\n",
+            ),
+            None => (format!("{url}/"), ""),
+        };
         crate::say(&format!(
             "Fleetmend serves on {url}\n\n  \
+               dashboard      {dashboard}\n  \
                API reference  {url}/docs\n  \
                admin key      {key}\n  \
                kept in        {}\n\n\
-             {installs}{user}\n\n\
+             {once}{installs}{user}\n\n\
              Try, in another terminal:\n\n  \
                {servers}\n  \
                {patches}\n  \

@@ -109,6 +109,7 @@ fn one_command_leads_to_this_machines_packages_and_the_next_start_goes_on() {
     let mut dev = Dev::start(&dir.data(), &[]);
     dev.until("Ctrl-C ends it");
     let key = dev.told("admin key").to_owned();
+    assert!(dev.told("dashboard").starts_with(&format!("{}/welcome/", dev.url)), "{:?}", dev.words);
     let file = dir.data().join("credentials.toml");
     assert_eq!(dev.told("kept in"), file.canonicalize().unwrap().to_str().unwrap());
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);

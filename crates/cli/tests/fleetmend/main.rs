@@ -18,6 +18,7 @@ mod replicas;
 mod schema;
 mod support;
 mod terminal;
+mod users;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

@@ -27,7 +27,7 @@ pub(crate) fn routes() -> Routes {
 #[utoipa::path(get, path = "/v1/api-keys", tag = "API keys", operation_id = "list_api_keys",
     params(Listing),
     responses((status = 200, description = "A page of API keys.", body = List<wire::v1::ApiKey>)))]
-async fn list(
+pub(crate) async fn list(
     State(app): State<App>,
     caller: Caller,
     here: Here,
@@ -81,7 +81,7 @@ async fn get(
 #[utoipa::path(delete, path = "/v1/api-keys/{api_key_id}", tag = "API keys", operation_id = "revoke_api_key",
     params(("api_key_id" = KeyId, Path, description = "Which API key.")),
     responses((status = 204, description = "The API key was revoked.")))]
-async fn revoke(
+pub(crate) async fn revoke(
     State(app): State<App>,
     caller: Caller,
     Id(id): Id<KeyId>,
@@ -106,7 +106,7 @@ fn within(caller: &Caller, wanted: Option<&[Environment]>) -> Result<(), ApiErro
     if fits { Ok(()) } else { Err(ApiError::new(Code::Forbidden, detail)) }
 }
 
-fn read(body: Body<CreateApiKey>) -> Result<NewKey, ApiError> {
+pub(crate) fn read(body: Body<CreateApiKey>) -> Result<NewKey, ApiError> {
     let (body, mut errors) = body.open();
     let name = errors.name("/name", body.name);
     let role = errors.parse("/role", "invalid_role", &body.role);

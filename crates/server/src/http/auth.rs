@@ -7,24 +7,43 @@ use axum::extract::FromRequestParts;
 use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue};
-use vocab::{Environment, KeyId, OrgId, Role};
+use vocab::{Environment, KeyId, OrgId, Role, UserId};
 
 use crate::app::App;
 use crate::http::problem::{ApiError, Code, internal};
 use crate::service::Actor;
 use crate::service::keys::Refused;
+use crate::service::rollouts::Origin;
 
 /// Whoever sent a request, once it is known. Put there by `http::routes`, for every route under `/v1`.
 #[derive(Debug, Clone)]
 pub struct Caller {
     /// In which organization.
     pub org: OrgId,
-    /// With which key.
-    pub key: KeyId,
+    /// Who it is.
+    pub who: Who,
     /// What it may do.
     pub role: Role,
     /// Where it may do it; `None`: everywhere.
     pub environments: Option<Arc<[Environment]>>,
+}
+
+/// Who sends requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    /// Whoever holds this key.
+    Key(KeyId),
+    /// A person who signed in to the dashboard.
+    User(UserId),
+}
+
+impl std::fmt::Display for Who {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Who::Key(key) => key.fmt(f),
+            Who::User(user) => user.fmt(f),
+        }
+    }
 }
 
 /// Where a connection comes from. Put there by `http::serve`.
@@ -34,7 +53,15 @@ pub struct Peer(pub SocketAddr);
 impl Caller {
     /// On whose behalf the service acts.
     pub fn actor(&self) -> Actor {
-        Actor { org: self.org, who: self.key.to_string(), role: self.role }
+        Actor { org: self.org, who: self.who.to_string(), role: self.role }
+    }
+
+    /// By which door the caller came.
+    pub fn origin(&self) -> Origin {
+        match self.who {
+            Who::Key(_) => Origin::Api,
+            Who::User(_) => Origin::Dashboard,
+        }
     }
 
     /// Whether the caller may touch what is in this environment.
@@ -51,7 +78,12 @@ impl Caller {
             return Ok(());
         }
         let Caller { role, .. } = self;
-        let detail = format!("This needs a key with the role `{needed}`; this one has `{role}`.");
+        let detail = match self.who {
+            Who::Key(_) => {
+                format!("This needs a key with the role `{needed}`; this one has `{role}`.")
+            }
+            Who::User(_) => format!("This needs the role `{needed}`; yours is `{role}`."),
+        };
         Err(ApiError::new(Code::Forbidden, detail))
     }
 }
@@ -75,7 +107,7 @@ pub(crate) async fn identify(
     app: &App,
     headers: &HeaderMap,
     peer: Option<Peer>,
-) -> Result<Caller, ApiError> {
+) -> Result<(Caller, KeyId), ApiError> {
     let Some(text) = bearer(headers)? else {
         return Err(refusal("Send an API key: `Authorization: Bearer fmk_…`."));
     };
@@ -92,12 +124,13 @@ pub(crate) async fn identify(
             }));
         }
     };
-    Ok(Caller {
+    let caller = Caller {
         org: key.org_id,
-        key: key.id,
+        who: Who::Key(key.id),
         role: key.role,
         environments: key.environments.map(Arc::from),
-    })
+    };
+    Ok((caller, key.id))
 }
 
 fn bearer(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {

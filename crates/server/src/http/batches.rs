@@ -22,7 +22,7 @@ use crate::http::{
     show, tasks,
 };
 use crate::service;
-use crate::service::rollouts::{NewRollout, Origin};
+use crate::service::rollouts::NewRollout;
 
 /// How many tasks are part of a batch's own answer.
 const RESULTS_MAX: u32 = 500;
@@ -67,7 +67,7 @@ impl std::str::FromStr for StateWord {
 #[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct BatchFilter {
+pub(crate) struct BatchFilter {
     /// Where they stand: one state, or several with commas between them.
     #[serde(default)]
     #[param(value_type = Option<String>, required = false, example = "running,paused")]
@@ -106,7 +106,7 @@ pub(crate) async fn accepted(app: &App, made: rollouts::Rollout) -> Result<Respo
 }
 
 /// A batch with its tasks.
-async fn whole(app: &App, row: rollouts::Rollout) -> Result<Batch, ApiError> {
+pub(crate) async fn whole(app: &App, row: rollouts::Rollout) -> Result<Batch, ApiError> {
     let mut reader = app.db.snapshot().await?;
     // As it is in this moment, so that state and counts fit.
     let row = rollouts::load(&mut reader, row.id).await?;
@@ -114,6 +114,19 @@ async fn whole(app: &App, row: rollouts::Rollout) -> Result<Batch, ApiError> {
     let results = tasks::of_batch(app, &mut reader, &row, &[], first).await?.items;
     let batch = in_short(&mut reader, row).await?;
     Ok(Batch { results: Some(results), ..batch })
+}
+
+/// Those that have not ended, the newest few.
+pub(crate) async fn open(app: &App, caller: &Caller, few: u32) -> Result<Vec<Batch>, ApiError> {
+    let page = Page { limit: few, offset: 0 };
+    let within = caller.environments.as_deref();
+    let mut reader = app.db.snapshot().await?;
+    let found = store::batches::list(&mut reader, caller.org, &STATES[..5], within, page).await?;
+    let mut items = Vec::with_capacity(found.items.len());
+    for row in found.items {
+        items.push(in_short(&mut reader, row).await?);
+    }
+    Ok(items)
 }
 
 /// A batch without its tasks.
@@ -153,7 +166,7 @@ async fn in_short(conn: &mut Conn, row: rollouts::Rollout) -> Result<Batch, ApiE
 /// Newest first, without their tasks.
 #[utoipa::path(get, path = "/v1/batches", tag = "Batches", operation_id = "list_batches", params(BatchFilter),
     responses((status = 200, description = "A page of batches.", body = List<Batch>)))]
-async fn list(
+pub(crate) async fn list(
     State(app): State<App>,
     caller: Caller,
     here: Here,
@@ -178,7 +191,7 @@ async fn list(
 #[utoipa::path(post, path = "/v1/batches", tag = "Batches", operation_id = "create_batch",
     request_body = CreateBatch,
     responses((status = 202, description = "The batch was accepted.", body = Batch)))]
-async fn create(
+pub(crate) async fn create(
     State(app): State<App>,
     caller: Caller,
     Query(NoQuery {}): Query<NoQuery>,
@@ -193,8 +206,8 @@ async fn create(
         options,
         servers,
         starts_at: app.clock.now(),
-        origin: Origin::Api,
-        started_by: caller.key.to_string(),
+        origin: caller.origin(),
+        started_by: caller.who.to_string(),
         run_id: None,
     };
     let made = service::rollouts::create(&app, new).await?;
@@ -272,7 +285,7 @@ async fn steer(
 #[utoipa::path(post, path = "/v1/batches/{batch_id}/cancel", tag = "Batches", operation_id = "cancel_batch",
     params(("batch_id" = BatchId, Path, description = "Which batch.")),
     responses((status = 200, description = "The batch is being canceled.", body = Batch)))]
-async fn cancel(
+pub(crate) async fn cancel(
     State(app): State<App>,
     caller: Caller,
     Id(id): Id<BatchId>,
@@ -288,7 +301,7 @@ async fn cancel(
 #[utoipa::path(post, path = "/v1/batches/{batch_id}/pause", tag = "Batches", operation_id = "pause_batch",
     params(("batch_id" = BatchId, Path, description = "Which batch.")),
     responses((status = 200, description = "The batch is paused.", body = Batch)))]
-async fn pause(
+pub(crate) async fn pause(
     State(app): State<App>,
     caller: Caller,
     Id(id): Id<BatchId>,
@@ -304,7 +317,7 @@ async fn pause(
 #[utoipa::path(post, path = "/v1/batches/{batch_id}/resume", tag = "Batches", operation_id = "resume_batch",
     params(("batch_id" = BatchId, Path, description = "Which batch.")),
     responses((status = 200, description = "The batch goes on.", body = Batch)))]
-async fn resume(
+pub(crate) async fn resume(
     State(app): State<App>,
     caller: Caller,
     Id(id): Id<BatchId>,
@@ -321,7 +334,7 @@ async fn resume(
 #[utoipa::path(post, path = "/v1/batches/{batch_id}/retry", tag = "Batches", operation_id = "retry_batch",
     params(("batch_id" = BatchId, Path, description = "Which batch.")),
     responses((status = 202, description = "The new batch was accepted.", body = Batch)))]
-async fn retry(
+pub(crate) async fn retry(
     State(app): State<App>,
     caller: Caller,
     Id(id): Id<BatchId>,

@@ -40,6 +40,14 @@ impl<T> Body<T> {
     pub(crate) fn open(self) -> (T, Errors) {
         (self.left, self.errors)
     }
+
+    /// A body that was put together here, from a form.
+    pub(crate) fn of(value: &Value) -> Result<Body<T>, ApiError>
+    where
+        T: DeserializeOwned,
+    {
+        parse(value.to_string().as_bytes())
+    }
 }
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {

@@ -9,7 +9,7 @@ use store::findings::{self, Cve};
 use store::{Conn, Page, Paged, advisories};
 use utoipa_axum::routes as handlers;
 use vocab::{Digest, Role, Severity};
-use wire::v1::{CveDetail, CveSummary, ExposedServer, List};
+use wire::v1::{CveDetail, CveSummary, ExposedServer, List, SeverityCounts};
 
 use crate::app::App;
 use crate::http::read::Commas;
@@ -29,7 +29,7 @@ pub(crate) fn routes() -> Routes {
 #[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Filter {
+pub(crate) struct Filter {
     /// Of this severity: one, or several with commas between them.
     #[serde(default)]
     #[param(value_type = Option<String>, required = false, example = "critical,high")]
@@ -54,7 +54,7 @@ struct Filter {
 #[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct ServersPart {
+pub(crate) struct ServersPart {
     /// How many of the exposed servers at the most; 100 if left out.
     #[serde(default)]
     #[param(value_type = Option<u32>, minimum = 1, maximum = 500, default = 100, required = false)]
@@ -71,7 +71,7 @@ struct ServersPart {
 /// servers affected, id. The rows follow scans and feeds by some seconds.
 #[utoipa::path(get, path = "/v1/cves", tag = "CVEs", operation_id = "list_cves", params(Filter),
     responses((status = 200, description = "A page of CVEs.", body = List<CveSummary>)))]
-async fn list(
+pub(crate) async fn list(
     State(app): State<App>,
     caller: Caller,
     here: Here,
@@ -96,6 +96,43 @@ async fn list(
     };
     let shown = summaries(&mut reader, paged.items).await?;
     Ok(page::list(&here, page, Paged { items: shown, total: paged.total }, |shown| shown))
+}
+
+/// How many are open of each severity, and the first few: known exploited ones before all others.
+pub(crate) async fn worst(
+    app: &App,
+    caller: &Caller,
+    few: u32,
+) -> Result<(SeverityCounts, Vec<CveSummary>), ApiError> {
+    let mut reader = app.db.snapshot().await?;
+    let mut counts = SeverityCounts::default();
+    let of = |severity| findings::Filter {
+        severities: vec![severity_order(severity)],
+        suppressed: Some(false),
+        ..findings::Filter::default()
+    };
+    let one = Page { limit: 1, offset: 0 };
+    for (severity, count) in [
+        (Severity::Critical, &mut counts.critical),
+        (Severity::High, &mut counts.high),
+        (Severity::Medium, &mut counts.medium),
+        (Severity::Low, &mut counts.low),
+        (Severity::Unknown, &mut counts.unknown),
+    ] {
+        let total = findings::list(&mut reader, caller.org, &of(severity), one).await?.total;
+        *count = u32::try_from(total).unwrap_or(u32::MAX);
+    }
+    let mut rows = Vec::new();
+    for kev in [true, false] {
+        let limit = few.saturating_sub(u32::try_from(rows.len()).unwrap_or(few));
+        let wanted =
+            findings::Filter { kev: Some(kev), suppressed: Some(false), ..Default::default() };
+        if limit > 0 {
+            let page = Page { limit, offset: 0 };
+            rows.extend(findings::list(&mut reader, caller.org, &wanted, page).await?.items);
+        }
+    }
+    Ok((counts, summaries(&mut reader, rows).await?))
 }
 
 fn part(mut rows: Vec<Cve>, wanted: &findings::Filter, page: Page) -> Paged<Cve> {
@@ -134,7 +171,7 @@ async fn summaries(conn: &mut Conn, rows: Vec<Cve>) -> Result<Vec<CveSummary>, A
 #[utoipa::path(get, path = "/v1/cves/{cve_id}", tag = "CVEs", operation_id = "get_cve",
     params(("cve_id" = String, Path, description = "Its number.", example = "CVE-2026-1234"), ServersPart),
     responses((status = 200, description = "The CVE and the servers that have it.", body = CveDetail)))]
-async fn get(
+pub(crate) async fn get(
     State(app): State<App>,
     caller: Caller,
     Id(id): Id<String>,

@@ -30,7 +30,7 @@ pub(crate) fn routes() -> Routes {
 #[utoipa::path(get, path = "/v1/enrollment-tokens", tag = "Enrolment tokens",
     operation_id = "list_enrollment_tokens", params(Listing),
     responses((status = 200, description = "A page of enrolment tokens.", body = List<EnrollmentToken>)))]
-async fn list(
+pub(crate) async fn list(
     State(app): State<App>,
     caller: Caller,
     here: Here,
@@ -88,7 +88,7 @@ async fn get(
     operation_id = "revoke_enrollment_token",
     params(("token_id" = TokenId, Path, description = "Which enrolment token.")),
     responses((status = 204, description = "The enrolment token was revoked.")))]
-async fn revoke(
+pub(crate) async fn revoke(
     State(app): State<App>,
     caller: Caller,
     Id(id): Id<TokenId>,
@@ -110,7 +110,7 @@ fn version(token: &Token) -> ETag {
     ETag(2 * i64::from(token.uses) + i64::from(token.revoked_at.is_some()))
 }
 
-fn read(body: Body<CreateEnrollmentToken>) -> Result<NewToken, ApiError> {
+pub(crate) fn read(body: Body<CreateEnrollmentToken>) -> Result<NewToken, ApiError> {
     let (body, mut errors) = body.open();
     let name = body.name.map(|name| errors.name("/name", name)).unwrap_or_default();
     let environment = body

@@ -39,6 +39,18 @@ impl IntoResponseParts for ETag {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IfMatch(Option<Vec<String>>);
 
+impl IfMatch {
+    /// Whatever version is there.
+    pub(crate) fn any() -> IfMatch {
+        IfMatch(None)
+    }
+
+    /// The version that a form was made from; any, if it does not say.
+    pub(crate) fn seen(generation: &str) -> IfMatch {
+        IfMatch((!generation.is_empty()).then(|| vec![format!("\"{generation}\"")]))
+    }
+}
+
 impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
     type Rejection = ApiError;
 

@@ -20,7 +20,7 @@ pub(crate) fn routes() -> Routes {
 #[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Part {
+pub(crate) struct Part {
     /// How many at the most.
     #[serde(default)]
     #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
@@ -37,7 +37,7 @@ struct Part {
 /// organizations of an installation share its feeds. Order: name.
 #[utoipa::path(get, path = "/v1/feeds", tag = "Feeds", operation_id = "list_feeds", params(Part),
     responses((status = 200, description = "A page of feeds.", body = List<Feed>)))]
-async fn list(
+pub(crate) async fn list(
     State(app): State<App>,
     _caller: Caller,
     here: Here,

@@ -94,7 +94,7 @@ fn key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
 fn fingerprint(caller: &Caller, parts: &axum::http::request::Parts, body: &Bytes) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
-    for part in [&caller.key.to_string(), parts.method.as_str(), target] {
+    for part in [&caller.who.to_string(), parts.method.as_str(), target] {
         hasher.update(&(part.len() as u64).to_be_bytes());
         hasher.update(part.as_bytes());
     }

@@ -38,7 +38,7 @@ pub(crate) fn routes() -> Routes {
         ("task_id" = TaskId, Path, description = "Which task.")),
     responses((status = 200, description = "The log.",
         content((String = "text/plain"), (String = "text/event-stream")))))]
-async fn log(
+pub(crate) async fn log(
     State(app): State<App>,
     caller: Caller,
     Ids(batch, id): Ids<BatchId, TaskId>,

@@ -3,42 +3,42 @@
 //! A handler here reads its request, asks `store` or acts through `service`, and shows the outcome; it holds no SQL and
 //! decides nothing of the domain. [`routes()`] is the one table of all of them.
 
-mod api_keys;
+pub(crate) mod api_keys;
 pub mod auth;
-mod batches;
+pub(crate) mod batches;
 pub mod body;
 mod constraints;
-mod credentials;
-mod cves;
+pub(crate) mod credentials;
+pub(crate) mod cves;
 mod docs;
-mod enrollment_tokens;
+pub(crate) mod enrollment_tokens;
 pub mod etag;
 mod examples;
-mod feeds;
+pub(crate) mod feeds;
 mod health;
 pub mod idempotency;
 pub(crate) mod limit;
 mod links;
-mod logs;
+pub(crate) mod logs;
 pub mod metrics;
 mod objects;
 pub mod observe;
 pub mod openapi;
 pub mod page;
-mod patches;
+pub(crate) mod patches;
 pub mod path;
-mod preview;
+pub(crate) mod preview;
 pub mod problem;
 pub mod query;
 mod read;
 pub mod routes;
-mod schedules;
+pub(crate) mod schedules;
 pub mod serve;
-mod servers;
+pub(crate) mod servers;
 mod show;
-mod summary;
+pub(crate) mod summary;
 mod suppressions;
-mod tasks;
+pub(crate) mod tasks;
 
 pub use auth::Caller;
 pub use body::{Body, NoBody};
@@ -55,6 +55,7 @@ use utoipa_axum::routes as handlers;
 
 use crate::agents;
 use crate::app::App;
+use crate::web;
 
 /// Every route of the public interface.
 pub fn routes() -> Routes {
@@ -88,6 +89,7 @@ fn guarded(app: &App, routes: Routes) -> Router<App> {
     routes
         .mount(app)
         .merge(agents::routes())
+        .merge(web::routes(app))
         .fallback(nothing_here)
         .method_not_allowed_fallback(not_this_way)
         .layer(from_fn(observe::observe))

@@ -30,7 +30,7 @@ pub(crate) fn routes() -> Routes {
 #[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Filter {
+pub(crate) struct Filter {
     /// Those that are pending on this server.
     #[param(value_type = Option<ServerId>)]
     server_id: Option<String>,
@@ -51,7 +51,7 @@ struct Filter {
 #[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct ServersPart {
+pub(crate) struct ServersPart {
     /// How many of the affected servers at the most; 500 if left out.
     #[serde(default)]
     #[param(value_type = Option<u32>, minimum = 1, maximum = 500, default = 500, required = false)]
@@ -70,7 +70,7 @@ struct ServersPart {
 /// The rows follow scans and feeds by some seconds.
 #[utoipa::path(get, path = "/v1/patches", tag = "Patches", operation_id = "list_patches", params(Filter),
     responses((status = 200, description = "A page of patches.", body = List<wire::v1::Patch>)))]
-async fn list(
+pub(crate) async fn list(
     State(app): State<App>,
     caller: Caller,
     here: Here,
@@ -113,7 +113,7 @@ fn part(mut rows: Vec<Patch>, severities: &[i64], page: Page) -> Paged<Patch> {
 #[utoipa::path(get, path = "/v1/patches/{package_name}", tag = "Patches", operation_id = "get_patch",
     params(("package_name" = String, Path, description = "The package, as hosts name it."), ServersPart),
     responses((status = 200, description = "The patch and what it concerns.", body = PatchDetail)))]
-async fn get(
+pub(crate) async fn get(
     State(app): State<App>,
     caller: Caller,
     Id(name): Id<String>,

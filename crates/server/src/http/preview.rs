@@ -23,7 +23,7 @@ pub(crate) fn routes() -> Routes {
     request_body(content = PreviewRequest, example = json!({"server_ids": ["srv_01jcqk3m8ye0fr5cq0k6s8v2xw"],
         "security_only": true, "reboot": "if_required", "stagger_minutes": 10})),
     responses((status = 200, description = "What the order would do.", body = Preview)))]
-async fn preview(
+pub(crate) async fn preview(
     State(app): State<App>,
     caller: Caller,
     Query(NoQuery {}): Query<NoQuery>,

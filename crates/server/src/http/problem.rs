@@ -247,10 +247,17 @@ impl IntoResponse for ApiError {
     }
 }
 
+/// An answer that has the body it should have, whatever its status: a page of the dashboard.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Finished;
+
 /// Gives every error its body. An answer that is none passes, and so does a problem that has its body already.
 pub(crate) fn render(response: Response<Body>, request_id: &str) -> Response<Body> {
     let status = response.status();
     let wrong = status.is_client_error() || status.is_server_error();
+    if response.extensions().get::<Finished>().is_some() {
+        return response;
+    }
     let written = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == MEDIA_TYPE);
     if !wrong || written {
         return response;
@@ -265,7 +272,8 @@ pub(crate) fn render(response: Response<Body>, request_id: &str) -> Response<Bod
     Response::from_parts(parts, Body::from(body))
 }
 
-fn foreign(status: StatusCode) -> ApiError {
+/// An error of somebody else's making.
+pub(crate) fn foreign(status: StatusCode) -> ApiError {
     let code = Code::of_status(status);
     ApiError::new(code, format!("{}.", code.title()))
 }

@@ -28,7 +28,8 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
 #[serde(deny_unknown_fields)]
 pub struct NoQuery {}
 
-fn parse<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
+/// The parameters in a query string.
+pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
     let mut pairs: Vec<(String, String)> = serde_html_form::from_str(text)
         .map_err(|_| ApiError::new(Code::BadRequest, "The query string cannot be read."))?;
     let mut refusals = repeated_and_empty(&mut pairs);

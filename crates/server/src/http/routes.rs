@@ -114,12 +114,12 @@ async fn guard(
     next: Next,
 ) -> Response<Body> {
     let peer = request.extensions().get::<Peer>().copied();
-    let caller = match auth::identify(&app, request.headers(), peer).await {
-        Ok(caller) => caller,
+    let (caller, key) = match auth::identify(&app, request.headers(), peer).await {
+        Ok(found) => found,
         Err(refusal) => return refusal.into_response(),
     };
-    tracing::Span::current().record("key", tracing::field::display(caller.key));
-    let left = match app.limits().take(caller.key) {
+    tracing::Span::current().record("key", tracing::field::display(key));
+    let left = match app.limits().take(key) {
         Ok(left) => left,
         Err(refusal) => return refusal.into_response(),
     };

@@ -23,7 +23,7 @@ use crate::service;
 use crate::service::summary::reaches;
 
 /// How many of the next instants are shown.
-const NEXT_RUNS: usize = 5;
+pub(crate) const NEXT_RUNS: usize = 5;
 
 pub(crate) fn routes() -> Routes {
     Routes::new()
@@ -39,7 +39,7 @@ pub(crate) fn routes() -> Routes {
 #[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Part {
+pub(crate) struct Part {
     /// How many at the most; all if left out.
     #[serde(default)]
     #[param(value_type = Option<u32>, minimum = 1, maximum = 500, required = false)]
@@ -51,7 +51,11 @@ struct Part {
 }
 
 /// A schedule that this caller can see: a key that is limited to environments sees those that target one of them.
-async fn find(conn: &mut Conn, caller: &Caller, id: ScheduleId) -> Result<Schedule, ApiError> {
+pub(crate) async fn find(
+    conn: &mut Conn,
+    caller: &Caller,
+    id: ScheduleId,
+) -> Result<Schedule, ApiError> {
     let found = schedules::get(conn, caller.org, id).await?;
     match reaches(caller.environments.as_deref(), &found.targets) {
         true => Ok(found),
@@ -69,7 +73,11 @@ fn within(caller: &Caller, targets: &Selector) -> Result<(), ApiError> {
     Err(ApiError::new(Code::Forbidden, detail))
 }
 
-async fn shown(app: &App, conn: &mut Conn, row: Schedule) -> Result<wire::v1::Schedule, ApiError> {
+pub(crate) async fn shown(
+    app: &App,
+    conn: &mut Conn,
+    row: Schedule,
+) -> Result<wire::v1::Schedule, ApiError> {
     let (options, shown_options) = show::stored_options("schedules", row.id, &row.options)?;
     let paced = options.pace.stagger_minutes > 0 || options.pace.max_parallel.is_some();
     let warnings = match options.pace.window_minutes {
@@ -159,7 +167,7 @@ async fn shown_run(conn: &mut Conn, run: runs::Run) -> Result<Run, ApiError> {
 /// All schedules of the organization, by name; a part of them if `limit` is given.
 #[utoipa::path(get, path = "/v1/schedules", tag = "Schedules", operation_id = "list_schedules", params(Part),
     responses((status = 200, description = "The schedules.", body = List<wire::v1::Schedule>)))]
-async fn list(
+pub(crate) async fn list(
     State(app): State<App>,
     caller: Caller,
     here: Here,
@@ -185,7 +193,7 @@ async fn list(
 #[utoipa::path(post, path = "/v1/schedules", tag = "Schedules", operation_id = "create_schedule",
     request_body = ScheduleRequest,
     responses((status = 201, description = "The schedule was made.", body = wire::v1::Schedule)))]
-async fn create(
+pub(crate) async fn create(
     State(app): State<App>,
     caller: Caller,
     Query(NoQuery {}): Query<NoQuery>,
@@ -223,7 +231,7 @@ async fn get(
     params(("schedule_id" = ScheduleId, Path, description = "Which schedule.")),
     request_body = ScheduleRequest,
     responses((status = 200, description = "The schedule as it is now.", body = wire::v1::Schedule)))]
-async fn replace(
+pub(crate) async fn replace(
     State(app): State<App>,
     caller: Caller,
     Id(id): Id<ScheduleId>,
@@ -246,7 +254,7 @@ async fn replace(
 #[utoipa::path(delete, path = "/v1/schedules/{schedule_id}", tag = "Schedules", operation_id = "delete_schedule",
     params(("schedule_id" = ScheduleId, Path, description = "Which schedule.")),
     responses((status = 204, description = "The schedule was deleted.")))]
-async fn delete(
+pub(crate) async fn delete(
     State(app): State<App>,
     caller: Caller,
     Id(id): Id<ScheduleId>,
@@ -265,7 +273,7 @@ async fn delete(
 #[utoipa::path(post, path = "/v1/schedules/{schedule_id}/run", tag = "Schedules", operation_id = "run_schedule",
     params(("schedule_id" = ScheduleId, Path, description = "Which schedule.")),
     responses((status = 202, description = "The run was started.", body = Run)))]
-async fn run(
+pub(crate) async fn run(
     State(app): State<App>,
     caller: Caller,
     Id(id): Id<ScheduleId>,
@@ -285,7 +293,7 @@ async fn run(
 #[utoipa::path(get, path = "/v1/schedules/{schedule_id}/runs", tag = "Schedules", operation_id = "list_runs",
     params(("schedule_id" = ScheduleId, Path, description = "Which schedule."), Listing),
     responses((status = 200, description = "A page of runs.", body = List<Run>)))]
-async fn history(
+pub(crate) async fn history(
     State(app): State<App>,
     caller: Caller,
     here: Here,

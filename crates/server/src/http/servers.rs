@@ -21,7 +21,7 @@ use crate::http::{
     Routes, batches, page, show,
 };
 use crate::service::findings::{self, Aside};
-use crate::service::rollouts::{NewRollout, Origin};
+use crate::service::rollouts::NewRollout;
 use crate::service::servers::{inventory, joined};
 use crate::service::{self, ServiceError, TRIES, facts};
 
@@ -41,7 +41,7 @@ pub(crate) fn routes() -> Routes {
 #[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Filter {
+pub(crate) struct Filter {
     /// Whether they are heard from.
     status: Option<Status>,
     /// The environment that they are in.
@@ -113,7 +113,7 @@ pub(crate) async fn find(
 /// By name, unless `sort` says otherwise; then by id. A key that is limited to environments sees the servers in them.
 #[utoipa::path(get, path = "/v1/servers", tag = "Servers", operation_id = "list_servers", params(Filter),
     responses((status = 200, description = "A page of servers.", body = List<wire::v1::Server>)))]
-async fn list(
+pub(crate) async fn list(
     State(app): State<App>,
     caller: Caller,
     here: Here,
@@ -158,8 +158,18 @@ async fn get(
     Id(id): Id<ServerId>,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Result<impl IntoResponse, ApiError> {
+    let (etag, detail) = detail(&app, &caller, id).await?;
+    Ok((etag, Json(detail)))
+}
+
+/// A server with all that is known of it, and its version.
+pub(crate) async fn detail(
+    app: &App,
+    caller: &Caller,
+    id: ServerId,
+) -> Result<(ETag, ServerDetail), ApiError> {
     let mut reader = app.db.snapshot().await?;
-    let row = find(&mut reader, &caller, id).await?;
+    let row = find(&mut reader, caller, id).await?;
     let (installed, pending) = inventory(&mut reader, &row).await?;
     let exposed = findings::of_server(&mut reader, &row).await?;
     let cves_checked = findings::is_checked(&mut reader, &row).await?;
@@ -193,9 +203,8 @@ async fn get(
     let suppressed_cves = u32::try_from(suppressed).unwrap_or(u32::MAX);
     let etag = ETag(row.generation);
     let old_code = facts::kept(&row.facts).old_code.into_iter().map(show::old_code).collect();
-    let server = show::server(&app, row, &counts[0]);
-    let detail = ServerDetail { server, packages, cves, suppressed_cves, cves_checked, old_code };
-    Ok((etag, Json(detail)))
+    let server = show::server(app, row, &counts[0]);
+    Ok((etag, ServerDetail { server, packages, cves, suppressed_cves, cves_checked, old_code }))
 }
 
 /// Remove a server
@@ -205,7 +214,7 @@ async fn get(
 #[utoipa::path(delete, path = "/v1/servers/{server_id}", tag = "Servers", operation_id = "remove_server",
     params(("server_id" = ServerId, Path, description = "Which server.")),
     responses((status = 204, description = "The server was removed.")))]
-async fn remove(
+pub(crate) async fn remove(
     State(app): State<App>,
     caller: Caller,
     Id(id): Id<ServerId>,
@@ -231,7 +240,7 @@ async fn remove(
 #[utoipa::path(post, path = "/v1/servers/{server_id}/refresh", tag = "Servers", operation_id = "refresh_server",
     params(("server_id" = ServerId, Path, description = "Which server.")),
     responses((status = 202, description = "The agent was asked.", body = Refresh)))]
-async fn refresh(
+pub(crate) async fn refresh(
     State(app): State<App>,
     caller: Caller,
     Id(id): Id<ServerId>,
@@ -290,8 +299,8 @@ async fn patch(
         options,
         servers: vec![id],
         starts_at: app.clock.now(),
-        origin: Origin::Api,
-        started_by: caller.key.to_string(),
+        origin: caller.origin(),
+        started_by: caller.who.to_string(),
         run_id: None,
     };
     let made = service::rollouts::create(&app, new).await?;
@@ -305,7 +314,7 @@ async fn patch(
 #[utoipa::path(post, path = "/v1/servers/{server_id}/release", tag = "Servers", operation_id = "release_server",
     params(("server_id" = ServerId, Path, description = "Which server.")),
     responses((status = 200, description = "The server gets orders again.", body = wire::v1::Server)))]
-async fn release(
+pub(crate) async fn release(
     State(app): State<App>,
     caller: Caller,
     Id(id): Id<ServerId>,

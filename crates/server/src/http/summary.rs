@@ -21,7 +21,7 @@ pub(crate) fn routes() -> Routes {
 /// Counts for an overview. Those of patches and reboots follow the scans by about a second: `counted_at` says as of when they are.
 #[utoipa::path(get, path = "/v1/summary", tag = "Summary", operation_id = "get_summary",
     responses((status = 200, description = "The organization in numbers.", body = FleetSummary)))]
-async fn summary(
+pub(crate) async fn summary(
     State(app): State<App>,
     caller: Caller,
     Query(NoQuery {}): Query<NoQuery>,

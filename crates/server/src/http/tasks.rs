@@ -113,7 +113,7 @@ async fn list(
     params(("batch_id" = BatchId, Path, description = "Which batch."),
         ("task_id" = TaskId, Path, description = "Which task.")),
     responses((status = 200, description = "The task.", body = Task)))]
-async fn get(
+pub(crate) async fn get(
     State(app): State<App>,
     caller: Caller,
     Ids(batch, id): Ids<BatchId, TaskId>,

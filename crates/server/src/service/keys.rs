@@ -6,8 +6,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use store::api_keys::{self, ApiKey};
@@ -15,14 +13,13 @@ use store::{Bell, Db, Page, Topic, Tx};
 use vocab::{Environment, KeyId, Role};
 
 use crate::app::App;
-use crate::clock::{chance, dice};
+use crate::clock::dice;
 use crate::secrets::Secrets;
-use crate::service::{Actor, FieldError, Result, ServiceError, audit};
+use crate::service::{Actor, FieldError, Result, ServiceError, audit, stamped};
 
 const PREFIX: &str = "fmk_";
 const PURPOSE: &str = "fleetmend api key v1";
 const RANDOM_BYTES: usize = 32;
-const TAG_BYTES: usize = 8;
 /// How long a key is believed without looking again. The bell comes first; this covers a bell that was lost.
 const BELIEVED_FOR: SignedDuration = SignedDuration::from_millis(900);
 /// More than this many keys at once is somebody trying them out.
@@ -38,26 +35,13 @@ pub struct Secret {
 
 /// Makes a key.
 pub fn mint(secrets: &Secrets) -> Secret {
-    let random = chance::<RANDOM_BYTES>();
-    let tag = secrets.tag(PURPOSE, &[&random]);
-    let mut bytes = random.to_vec();
-    bytes.extend(&tag[..TAG_BYTES]);
-    let text = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes));
-    Secret { text, hash: hash(&random) }
-}
-
-fn hash(random: &[u8]) -> Vec<u8> {
-    blake3::hash(random).as_bytes().to_vec()
+    let (text, hash) = stamped::mint::<RANDOM_BYTES>(secrets, PURPOSE);
+    Secret { text: format!("{PREFIX}{text}"), hash }
 }
 
 /// The hash of a key that this installation made, or nothing if it did not.
 pub fn recognize(secrets: &Secrets, text: &str) -> Option<Vec<u8>> {
-    let bytes = URL_SAFE_NO_PAD.decode(text.strip_prefix(PREFIX)?).ok()?;
-    let (random, tag) = bytes.split_at_checked(RANDOM_BYTES)?;
-    let expected = secrets.tag(PURPOSE, &[random]);
-    // `blake3::Hash` compares in constant time.
-    let same = |tag: &[u8]| blake3::hash(tag);
-    (tag.len() == TAG_BYTES && same(tag) == same(&expected[..TAG_BYTES])).then(|| hash(random))
+    stamped::recognize::<RANDOM_BYTES>(secrets, PURPOSE, text.strip_prefix(PREFIX)?)
 }
 
 /// Why a key does not let anyone in.

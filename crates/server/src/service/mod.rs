@@ -12,6 +12,7 @@ pub mod findings;
 pub mod keys;
 pub mod options;
 pub mod organizations;
+pub(crate) mod passwords;
 pub mod patches;
 pub mod preview;
 pub mod refresh;
@@ -20,11 +21,15 @@ pub mod restore;
 pub mod rollouts;
 pub mod runs;
 pub mod schedules;
+pub mod second;
 pub mod servers;
 pub mod setup;
+pub(crate) mod stamped;
 pub mod summary;
 pub mod suppressions;
 pub mod tokens;
+pub mod totp;
+pub mod users;
 
 pub use error::{FieldError, ServiceError};
 pub use options::{Order, PatchOptions};
@@ -43,7 +48,7 @@ use crate::clock::dice;
 pub struct Actor {
     /// In which organization.
     pub org: OrgId,
-    /// Who: the id of a key, or `schedule`.
+    /// Who: the id of a key or of a person, or `schedule`.
     pub who: String,
     /// What they may do.
     pub role: Role,

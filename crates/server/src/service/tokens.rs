@@ -13,40 +13,28 @@ use store::enrollment_tokens::{self, Token};
 use vocab::{Environment, Tag, TokenId};
 
 use crate::app::App;
-use crate::clock::{chance, dice};
+use crate::clock::dice;
 use crate::secrets::Secrets;
-use crate::service::{Actor, FieldError, Result, ServiceError, audit};
+use crate::service::{Actor, FieldError, Result, ServiceError, audit, stamped};
 
 const PREFIX: &str = "fme_";
 const PURPOSE: &str = "fleetmend enrolment token v1";
 const RANDOM_BYTES: usize = 24;
-const TAG_BYTES: usize = 8;
 /// What stands for the certificate's hash where there is no certificate.
 const PLAIN: &str = "plain";
 
 /// Makes a token: the text that is told once, and what the database keeps of it.
 pub fn mint(secrets: &Secrets, certificate_sha256: Option<[u8; 32]>) -> (String, Vec<u8>) {
-    let random = chance::<RANDOM_BYTES>();
-    let tag = secrets.tag(PURPOSE, &[&random]);
-    let secret = URL_SAFE_NO_PAD.encode([&random[..], &tag[..TAG_BYTES]].concat());
+    let (secret, hash) = stamped::mint::<RANDOM_BYTES>(secrets, PURPOSE);
     let pin = certificate_sha256.map_or(PLAIN.to_owned(), |hash| URL_SAFE_NO_PAD.encode(hash));
-    (format!("{PREFIX}{secret}.{pin}"), hash(&random))
-}
-
-fn hash(random: &[u8]) -> Vec<u8> {
-    blake3::hash(random).as_bytes().to_vec()
+    (format!("{PREFIX}{secret}.{pin}"), hash)
 }
 
 /// The hash of a token that this installation made, or nothing if it did not. The part after the dot is the
 /// agent's business: a certificate may have been renewed since.
 pub fn recognize(secrets: &Secrets, text: &str) -> Option<Vec<u8>> {
     let (secret, _) = text.strip_prefix(PREFIX)?.split_once('.')?;
-    let bytes = URL_SAFE_NO_PAD.decode(secret).ok()?;
-    let (random, tag) = bytes.split_at_checked(RANDOM_BYTES)?;
-    let expected = secrets.tag(PURPOSE, &[random]);
-    // `blake3::Hash` compares in constant time.
-    let same = |tag: &[u8]| blake3::hash(tag);
-    (tag.len() == TAG_BYTES && same(tag) == same(&expected[..TAG_BYTES])).then(|| hash(random))
+    stamped::recognize::<RANDOM_BYTES>(secrets, PURPOSE, secret)
 }
 
 /// A token to be made.

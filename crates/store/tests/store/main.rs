@@ -23,3 +23,4 @@ mod patches;
 mod rollouts;
 mod schedules;
 mod servers;
+mod users;

@@ -1,0 +1,200 @@
+//! `fleetmend users`: people who sign in to the dashboard, made by whoever may read the data directory.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use clap::{Args, Subcommand};
+use serde_json::json;
+use server::app::{App, Parts};
+use server::clock::Clock;
+use server::service::{ServiceError, users};
+use store::organizations::{self, Organization};
+use vocab::Role;
+
+use crate::settings::{self, Durability};
+
+/// Invite people to the dashboard, on the machine of the service
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  fleetmend users create ann@example.org --role admin --data-dir /var/lib/fleetmend
+  fleetmend users reset ann@example.org --data-dir /var/lib/fleetmend
+  fleetmend users list --data-dir /var/lib/fleetmend")]
+pub(crate) struct Users {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make a person, and print the one-time link with which they set their password
+    #[command(after_help = "\
+Example:
+  fleetmend users create ann@example.org --role admin --data-dir /var/lib/fleetmend")]
+    Create {
+        /// What they sign in with, such as an e-mail address
+        name: String,
+        /// What they may do: viewer, operator, admin
+        #[arg(long, default_value = "admin")]
+        role: Role,
+        /// In which organization; needed if there are several
+        #[arg(long, value_name = "NAME")]
+        org: Option<String>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Take a person's password away, sign them out, and print a link with which they set another
+    #[command(after_help = "\
+Example:
+  fleetmend users reset ann@example.org --data-dir /var/lib/fleetmend")]
+    Reset {
+        /// What they sign in with
+        name: String,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// List the people of every organization
+    #[command(after_help = "\
+Example:
+  fleetmend users list --data-dir /var/lib/fleetmend --json")]
+    List {
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+#[derive(Args)]
+struct Place {
+    /// Where the secrets are kept, and the database unless another one is named
+    #[arg(long, value_name = "D", env = "FLEETMEND_DATA_DIR")]
+    data_dir: PathBuf,
+    /// postgres://…, or the path of a SQLite file [default: as the service's own settings say]
+    #[arg(long, value_name = "URL", env = "FLEETMEND_DATABASE", hide_env_values = true)]
+    database: Option<String>,
+    /// Where people reach the service, for the link
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "FLEETMEND_URL",
+        default_value = "http://127.0.0.1:7600"
+    )]
+    url: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Users {
+    pub(crate) async fn run(self) -> anyhow::Result<()> {
+        let place = match &self.command {
+            Command::Create { place, .. }
+            | Command::Reset { place, .. }
+            | Command::List { place } => place,
+        };
+        let app = place.open().await?;
+        let done = self.command.act(&app).await;
+        app.db.close().await;
+        crate::say(&done?)
+    }
+}
+
+impl Place {
+    async fn open(&self) -> anyhow::Result<App> {
+        let secrets = settings::existing(&self.data_dir)?;
+        let file = settings::File::load(None, &self.data_dir)?;
+        let url = self.database.clone().or(file.database);
+        let url = url.unwrap_or_else(|| settings::database_in(&self.data_dir));
+        let db = settings::open(&url, Durability::Full, &secrets).await?;
+        let settings = server::app::Settings::default();
+        Ok(App::new(Parts { db, clock: Clock::system(), secrets, settings }))
+    }
+
+    fn told(&self, name: &str, link: &str) -> String {
+        let url = link_in(&self.url, link);
+        match self.json {
+            true => json!({"name": name, "link": url}).to_string(),
+            false => format!(
+                "{name} sets a password here. The link works once, for 24 hours:\n\n  {url}"
+            ),
+        }
+    }
+}
+
+/// A one-time link as a browser takes it.
+pub(crate) fn link_in(url: &str, link: &str) -> String {
+    format!("{}/welcome/{link}", url.trim_end_matches('/'))
+}
+
+impl Command {
+    async fn act(self, app: &App) -> anyhow::Result<String> {
+        match self {
+            Command::Create { name, role, org, place } => {
+                let org = organization(app, org.as_deref(), &place.data_dir).await?;
+                let invited = users::invite(app, &users::local(org.id), &name, role).await;
+                let (user, link) = invited.map_err(|error| match error {
+                    ServiceError::Conflict { .. } => anyhow::anyhow!(
+                        "somebody signs in as `{}` already: `fleetmend users reset` makes them another link",
+                        users::plain_name(&name)
+                    ),
+                    ServiceError::Invalid(errors) => {
+                        let told: Vec<String> = errors.into_iter().map(|error| error.detail).collect();
+                        anyhow::anyhow!("this name cannot be used: {}", told.join("; "))
+                    }
+                    other => other.into(),
+                })?;
+                Ok(place.told(&user.name, &link))
+            }
+            Command::Reset { name, place } => {
+                let name = users::plain_name(&name);
+                let found = store::users::by_name(&mut *app.db.read().await?, &name).await?;
+                let user = found.with_context(|| {
+                    format!("nobody signs in as `{name}`: `fleetmend users list` shows who does")
+                })?;
+                let link = users::reset(app, &users::local(user.org_id), &user).await?;
+                Ok(place.told(&user.name, &link))
+            }
+            Command::List { place } => list(app, place.json).await,
+        }
+    }
+}
+
+async fn organization(app: &App, named: Option<&str>, dir: &Path) -> anyhow::Result<Organization> {
+    let all = organizations::list(&mut *app.db.read().await?).await?;
+    let found = match (named, all.as_slice()) {
+        (Some(name), all) => all.iter().find(|one| one.name == name),
+        (None, [one]) => Some(one),
+        (None, []) => {
+            bail!("there is no organization in {}: run `fleetmend init` first", dir.display())
+        }
+        (None, _) => None,
+    };
+    let names: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
+    found
+        .cloned()
+        .with_context(|| format!("say which organization with --org: {}", names.join(", ")))
+}
+
+async fn list(app: &App, json: bool) -> anyhow::Result<String> {
+    const ALL: store::Page = store::Page { limit: 10_000, offset: 0 };
+    let mut reader = app.db.snapshot().await?;
+    let mut rows = Vec::new();
+    for org in organizations::list(&mut reader).await? {
+        for user in store::users::list(&mut reader, org.id, ALL).await?.items {
+            rows.push((org.name.clone(), user));
+        }
+    }
+    if json {
+        let rows = rows.iter().map(|(org, user)| {
+            json!({"name": user.name, "role": user.role, "organization": org, "has_password": user.password.is_some()})
+        });
+        return Ok(json!(rows.collect::<Vec<_>>()).to_string());
+    }
+    if rows.is_empty() {
+        return Ok("Nobody yet: `fleetmend users create` invites the first.".into());
+    }
+    let line = |(org, user): &(String, store::users::User)| {
+        let invited = if user.password.is_none() { "  (invited)" } else { "" };
+        format!("{}  {}  {org}{invited}", user.name, user.role)
+    };
+    Ok(rows.iter().map(line).collect::<Vec<_>>().join("\n"))
+}

@@ -1,0 +1,221 @@
+//! Drives Chromium through chromedriver: the few words of WebDriver that the stories need.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use base64::Engine as _;
+use serde_json::{Value, json};
+
+const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
+/// Far beyond anything usual: something hangs.
+const LOOKS_MAX: u32 = 4_800;
+const LOOK_EVERY: Duration = Duration::from_millis(25);
+
+/// Keys as WebDriver writes them.
+pub(crate) const ENTER: &str = "\u{e007}";
+pub(crate) const TAB: &str = "\u{e004}";
+
+/// A browser with one tab, gone with its test.
+pub(crate) struct Tab {
+    driver: Child,
+    /// Kept, because a driver that nobody listens to ends.
+    _said: BufReader<ChildStdout>,
+    address: String,
+    session: String,
+}
+
+impl Tab {
+    /// Opens one, unless this machine has no Chromium.
+    pub(crate) fn open() -> Option<Tab> {
+        let mut command = Command::new("chromedriver");
+        command
+            .args(["--port=0"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let Ok(mut driver) = command.spawn() else {
+            let required =
+                std::env::var("FLEETMEND_TEST_REQUIRE_TOOLS").is_ok_and(|value| value == "1");
+            assert!(
+                !required,
+                "there is no chromedriver, and FLEETMEND_TEST_REQUIRE_TOOLS=1 is set"
+            );
+            println!("skipped: there is no chromedriver (Debian: chromium-driver)");
+            return None;
+        };
+        let mut said = BufReader::new(driver.stdout.take().unwrap());
+        let port = said.by_ref().lines().map_while(Result::ok).find_map(|line| {
+            let port = line.split("successfully on port ").nth(1)?;
+            Some(port.trim_end_matches('.').to_owned())
+        });
+        let address = format!("127.0.0.1:{}", port.expect("chromedriver says where it listens"));
+        let mut tab = Tab { driver, _said: said, address, session: String::new() };
+        // The flags of a closed network and of a container: nothing is fetched but from the service.
+        let args = [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--disable-dev-shm-usage",
+            "--window-size=1280,900",
+        ];
+        let capabilities = json!({"browserName": "chrome", "goog:chromeOptions": {"args": args},
+            "goog:loggingPrefs": {"browser": "ALL"}});
+        let made =
+            tab.send("POST", "/session", &json!({"capabilities": {"alwaysMatch": capabilities}}));
+        tab.session = made["sessionId"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned();
+        Some(tab)
+    }
+
+    fn send(&self, method: &str, path: &str, body: &Value) -> Value {
+        let body = if method == "POST" { body.to_string() } else { String::new() };
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let length = body.len();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(body.as_bytes()).unwrap();
+        let body = answer(stream).unwrap();
+        let value: Value = serde_json::from_slice(&body).unwrap();
+        value["value"].clone()
+    }
+
+    #[track_caller]
+    fn ask(&self, method: &str, path: &str, body: &Value) -> Value {
+        let answer = self.send(method, &format!("/session/{}{path}", self.session), body);
+        assert!(answer.get("error").is_none(), "{method} {path} {body}: {answer}");
+        answer
+    }
+
+    /// Goes to an address.
+    pub(crate) fn go(&self, url: &str) {
+        self.ask("POST", "/url", &json!({"url": url}));
+    }
+
+    /// Where it is.
+    pub(crate) fn url(&self) -> String {
+        self.ask("GET", "/url", &Value::Null).as_str().unwrap().to_owned()
+    }
+
+    /// What a script in the page returns.
+    pub(crate) fn eval(&self, script: &str) -> Value {
+        self.ask("POST", "/execute/sync", &json!({"script": script, "args": []}))
+    }
+
+    #[track_caller]
+    fn element(&self, css: &str) -> String {
+        let found = self.ask("POST", "/element", &json!({"using": "css selector", "value": css}));
+        found[ELEMENT].as_str().unwrap().to_owned()
+    }
+
+    /// Presses what the selector means.
+    #[track_caller]
+    pub(crate) fn click(&self, css: &str) {
+        let element = self.element(css);
+        self.ask("POST", &format!("/element/{element}/click"), &json!({}));
+    }
+
+    /// Types into what the selector means.
+    #[track_caller]
+    pub(crate) fn fill(&self, css: &str, text: &str) {
+        let element = self.element(css);
+        self.ask("POST", &format!("/element/{element}/value"), &json!({"text": text}));
+    }
+
+    /// Types wherever the focus is.
+    pub(crate) fn keys(&self, text: &str) {
+        let active = self.ask("GET", "/element/active", &Value::Null);
+        let element = active[ELEMENT].as_str().unwrap().to_owned();
+        self.ask("POST", &format!("/element/{element}/value"), &json!({"text": text}));
+    }
+
+    /// What the page shows.
+    pub(crate) fn text(&self) -> String {
+        let text = self.eval("return document.body ? document.body.innerText : ''");
+        text.as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Waits until the page shows this.
+    #[track_caller]
+    pub(crate) fn until_shown(&self, text: &str) {
+        self.until(&format!("{text:?} is shown"), |tab| tab.text().contains(text));
+    }
+
+    /// Waits for something to become true, and not for ever.
+    #[track_caller]
+    pub(crate) fn until(&self, what: &str, is_so: impl Fn(&Tab) -> bool) {
+        for _ in 0..LOOKS_MAX {
+            if is_so(self) {
+                return;
+            }
+            std::thread::park_timeout(LOOK_EVERY);
+        }
+        panic!("{what}: never, at {}\n{}", self.url(), self.text());
+    }
+
+    fn cdp(&self, command: &str, params: &Value) {
+        self.ask("POST", "/goog/cdp/execute", &json!({"cmd": command, "params": params}));
+    }
+
+    /// Makes the window so wide, in light or in dark.
+    pub(crate) fn look(&self, width: u32, theme: &str) {
+        let size = json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false});
+        self.cdp("Emulation.setDeviceMetricsOverride", &size);
+        let theme = json!([{"name": "prefers-color-scheme", "value": theme}]);
+        self.cdp("Emulation.setEmulatedMedia", &json!({"features": theme}));
+    }
+
+    /// A picture of the page, as PNG.
+    pub(crate) fn picture(&self) -> Vec<u8> {
+        let text = self.ask("GET", "/screenshot", &Value::Null);
+        base64::engine::general_purpose::STANDARD.decode(text.as_str().unwrap()).unwrap()
+    }
+
+    /// What the browser complained about: errors of scripts, and what the page's policy forbade.
+    pub(crate) fn complaints(&self) -> Vec<String> {
+        let log = self.ask("POST", "/se/log", &json!({"type": "browser"}));
+        let entries = log.as_array().unwrap().iter();
+        let bad = entries.filter(|entry| entry["level"] == "SEVERE" || entry["level"] == "WARNING");
+        bad.map(|entry| entry["message"].as_str().unwrap_or_default().to_owned()).collect()
+    }
+}
+
+/// The body of an answer. chromedriver keeps its connections, whatever one asks for.
+fn answer(stream: TcpStream) -> std::io::Result<Vec<u8>> {
+    let mut reader = BufReader::new(stream);
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        let line = line.trim_end().to_ascii_lowercase();
+        if let Some(told) = line.strip_prefix("content-length:") {
+            length = told.trim().parse().unwrap_or(0);
+        }
+        if line.is_empty() {
+            break;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body)?;
+    Ok(body)
+}
+
+impl Drop for Tab {
+    fn drop(&mut self) {
+        // Chromium ends with its session, not with its driver; and nobody may panic here.
+        if let Ok(mut stream) = TcpStream::connect(&self.address) {
+            let head =
+                format!("DELETE /session/{} HTTP/1.1\r\nHost: localhost\r\n\r\n", self.session);
+            let _ = stream.write_all(head.as_bytes()).and_then(|()| answer(stream));
+        }
+        let _ = self.driver.kill();
+        let _ = self.driver.wait();
+    }
+}

@@ -1,0 +1,17 @@
+//! The dashboard in a real Chromium: what people see and do, over the real service with a fleet that is at work.
+
+#![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
+
+#[path = "../fleetmend/operator.rs"]
+#[allow(dead_code, reason = "the stories in tests/fleetmend use the rest of it")]
+mod operator;
+
+#[path = "../fleetmend/support.rs"]
+#[allow(dead_code, reason = "the stories in tests/fleetmend use the rest of it")]
+mod support;
+
+mod driver;
+mod scene;
+
+mod looks;
+mod work;

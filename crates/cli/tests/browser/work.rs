@@ -1,0 +1,134 @@
+//! The work: find, patch, watch, steer.
+
+use serde_json::{Value, json};
+
+use crate::driver::{ENTER, TAB, Tab};
+use crate::scene::Scene;
+use crate::support::Running;
+
+/// From the way in to the end of a batch without the mouse, and without a reload while it runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_server_is_found_patched_and_watched_to_its_end_by_keyboard_alone() {
+    let Some(scene) = Scene::of(8).await else { return };
+    let tab = &scene.tab;
+    let servers: Value = scene.operator.get("/v1/servers?sort=security_updates").await;
+    let name = servers["data"][0]["hostname"].as_str().unwrap().to_owned();
+    tab.keys("?");
+    tab.until_shown("next and previous row");
+    tab.keys(ENTER);
+    tab.until("the help is closed", |tab| {
+        tab.eval("return !document.getElementById('help').open") == true
+    });
+    tab.keys("g");
+    tab.keys("s");
+    tab.until("the servers are there", |tab| tab.url().ends_with("/servers"));
+    tab.until_shown(&name);
+    tab.keys("/");
+    tab.keys(&format!("{name}{ENTER}"));
+    tab.until("the list is filtered", |tab| tab.url().ends_with(&format!("/servers?q={name}")));
+    tab.until_shown("1–1 of 1 servers");
+    tab.eval("document.activeElement.blur()");
+    tab.keys("j");
+    tab.keys(ENTER);
+    tab.until_shown("Pending updates");
+    // To the button by the key that everyone has.
+    for _ in 0..40 {
+        if tab.eval("return document.activeElement.innerText") == "Patch…" {
+            break;
+        }
+        tab.keys(TAB);
+    }
+    tab.keys(ENTER);
+    tab.until_shown("What would happen");
+    assert!(tab.text().contains("Nothing has started."), "{}", tab.text());
+    tab.eval("document.getElementById('start').focus()");
+    tab.keys(ENTER);
+    tab.until("the batch is there", |tab| tab.url().contains("/batches/bat_"));
+    tab.eval("window.neverReloaded = true");
+    tab.until("it ended, live", |tab| {
+        tab.eval("return document.getElementById('state').innerText")
+            .as_str()
+            .is_some_and(|state| state.contains("succeeded"))
+    });
+    assert_eq!(tab.eval("return window.neverReloaded"), true);
+    assert!(tab.text().contains("100 % of 1 server"), "{}", tab.text());
+    tab.click("td a[href*='/tasks/']");
+    tab.until_shown("What changed");
+    scene.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_rollout_is_paused_and_canceled_where_it_is_watched() {
+    let Some(scene) = Scene::of(6).await else { return };
+    let tab = &scene.tab;
+    let made = scene.operator.orders(&scene.fleet, 0..6, json!({"stagger_minutes": 60})).await;
+    scene.go(&format!("/batches/{made}"));
+    tab.until_shown("waits for stagger");
+    tab.click("form[action$='/pause'] button");
+    tab.until_shown("paused");
+    tab.until_shown("Resume");
+    tab.click("form[action$='/cancel'] button");
+    tab.until_shown("nothing is undone");
+    tab.click("main button.risk");
+    tab.until("it is canceled, live", |tab| {
+        tab.eval("return document.getElementById('state')?.innerText")
+            .as_str()
+            .is_some_and(|state| state.contains("canceled"))
+    });
+    scene.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_schedule_shows_its_next_runs_while_it_is_typed_and_planted_markup_stays_text() {
+    let Some(scene) = Scene::of(2).await else { return };
+    let tab = &scene.tab;
+    scene.go("/schedules/new");
+    let planted = "<img src=x onerror=document.title='planted'>";
+    tab.fill("input[name=name]", planted);
+    tab.fill("input[name=cron]", "30 3 * * SUN");
+    tab.until("five runs are shown", |tab| {
+        tab.eval("return document.querySelectorAll('#asked tbody tr').length") == 5
+    });
+    assert!(
+        tab.eval("return document.getElementById('asked').innerText")
+            .as_str()
+            .unwrap()
+            .contains("Sun ")
+    );
+    tab.fill("input[name=cron]", " nonsense");
+    tab.until("the mistake is told", |tab| {
+        tab.eval("return document.querySelectorAll('#asked .bad').length") == 1
+    });
+    tab.eval("document.querySelector('input[name=cron]').value = '30 3 * * SUN'");
+    tab.click("input[name=all]");
+    tab.click("main button.main");
+    tab.until("the schedule is there", |tab| tab.url().contains("/schedules/sch_"));
+    tab.until_shown(planted);
+    for path in ["/schedules", "/activity", "/"] {
+        scene.go(path);
+        assert_eq!(tab.eval("return document.images.length"), 0, "{path}");
+    }
+    scene.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_lost_connection_is_told_and_recovers() {
+    let Some(mut scene) = Scene::of(1).await else { return };
+    let hidden = |tab: &Tab| tab.eval("return document.getElementById('lost').hidden") == true;
+    scene.tab.eval("window.neverReloaded = true");
+    scene.service.child.kill().unwrap();
+    scene.service.child.wait().unwrap();
+    scene.tab.until_shown("connection to the service is lost");
+    let listen = scene.url.strip_prefix("http://").unwrap();
+    scene.service = Running::at(listen, &scene.dir.data(), &[]);
+    scene.tab.until("it is back", hidden);
+    // What happens from now on is shown again.
+    let schedule =
+        json!({"name": "After the outage", "cron": "0 3 * * *", "targets": {"all": true}});
+    scene.operator.post("/v1/schedules", schedule).await;
+    scene.tab.until_shown("After the outage");
+    assert_eq!(scene.tab.eval("return window.neverReloaded"), true);
+    // What the browser says of the outage is what this story made.
+    scene.tab.complaints();
+    scene.end().await;
+}

@@ -1,0 +1,46 @@
+//! `fleetmend users`: the first person, made on the machine of the service.
+
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::support::{Dir, first_key, fleetmend};
+
+fn users(dir: &Dir, args: &[&str]) -> Output {
+    let data = dir.data();
+    let mut all = vec!["users"];
+    all.extend(args);
+    all.extend(["--data-dir", data.to_str().unwrap()]);
+    fleetmend(&all).output().unwrap()
+}
+
+#[test]
+fn a_person_is_invited_once_and_reset_as_often_as_need_be() {
+    let dir = Dir::new();
+    let early = users(&dir, &["list"]);
+    assert_eq!(early.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&early.stderr).contains("fleetmend init"));
+    first_key(&dir.data());
+    let nobody = users(&dir, &["list"]);
+    assert!(String::from_utf8_lossy(&nobody.stdout).contains("users create"));
+
+    let made = users(&dir, &["create", "Ann@Example.org", "--url", "https://fleet.example/"]);
+    let said = String::from_utf8_lossy(&made.stdout).into_owned();
+    assert!(made.status.success() && said.contains("  https://fleet.example/welcome/"), "{said}");
+    let twice = users(&dir, &["create", "ann@example.org"]);
+    assert_eq!(twice.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&twice.stderr).contains("users reset"));
+
+    let reset = users(&dir, &["reset", "ANN@example.org", "--json"]);
+    let told: Value = serde_json::from_slice(&reset.stdout).unwrap();
+    assert_eq!(told["name"], "ann@example.org");
+    assert!(!said.contains(told["link"].as_str().unwrap().rsplit('/').next().unwrap()));
+    let unknown = users(&dir, &["reset", "bob"]);
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("nobody signs in as `bob`"));
+
+    let list: Value = serde_json::from_slice(&users(&dir, &["list", "--json"]).stdout).unwrap();
+    assert_eq!(list[0]["role"], "admin");
+    assert_eq!(list[0]["has_password"], false);
+    let wrong = users(&dir, &["create", "eve", "--role", "root"]);
+    assert_eq!(wrong.status.code(), Some(2));
+}

@@ -1,0 +1,194 @@
+// The dashboard's one script. Every page works without it; with it, pages change as things happen.
+"use strict";
+(() => {
+  const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+  const typing = (at) => at && (at.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(at.tagName));
+
+  // Live: the service says that something changed; the page is asked for again, and what differs is put in place.
+  const morph = (old, now) => {
+    if (old.nodeType !== now.nodeType || old.nodeName !== now.nodeName || (old.id || "") !== (now.id || "")) {
+      old.replaceWith(now);
+      return;
+    }
+    if (old.nodeType !== Node.ELEMENT_NODE) {
+      if (old.nodeValue !== now.nodeValue) old.nodeValue = now.nodeValue;
+      return;
+    }
+    for (const { name } of [...old.attributes]) if (!now.hasAttribute(name)) old.removeAttribute(name);
+    for (const { name, value } of now.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    const keep = new Map([...old.children].filter((child) => child.id).map((child) => [child.id, child]));
+    let at = old.firstChild;
+    for (const child of [...now.childNodes]) {
+      const same = child.id && keep.get(child.id);
+      if (same && same !== at) old.insertBefore(same, at), (at = same);
+      if (at) {
+        const next = at.nextSibling;
+        morph(at, child);
+        at = next;
+      } else old.append(child);
+    }
+    while (at) {
+      const next = at.nextSibling;
+      at.remove();
+      at = next;
+    }
+  };
+  const lost = document.getElementById("lost");
+  let source, asking = false, again = false;
+  const refresh = async () => {
+    if (asking) return void (again = true);
+    asking = true;
+    try {
+      const answer = await fetch(location.href, { headers: { "X-Live": "1" }, redirect: "manual" });
+      if (answer.type === "opaqueredirect") return location.reload();
+      if (answer.ok) {
+        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+        for (const region of all("[data-region]")) {
+          const now = page.getElementById(region.id);
+          if (now) morph(region, document.adoptNode(now));
+        }
+      }
+    } catch { /* The stream notices a lost connection and says so. */ }
+    asking = false;
+    if (again) (again = false), refresh();
+  };
+  const listen = () => {
+    const from = document.body.dataset.live;
+    if (!from || source || document.hidden) return;
+    source = new EventSource(from);
+    source.addEventListener("open", () => {
+      lost.hidden = true;
+      // Also the first time: something may have changed between the page and the stream.
+      refresh();
+    });
+    source.addEventListener("changed", refresh);
+    source.addEventListener("error", () => {
+      lost.hidden = false;
+      if (source && source.readyState === EventSource.CLOSED) {
+        source = undefined;
+        setTimeout(listen, 3000);
+      }
+    });
+  };
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) source?.close(), (source = undefined);
+    else if (document.body.dataset.live) refresh(), listen();
+  });
+  listen();
+
+  // A log that grows.
+  const log = document.querySelector("pre[data-follow]");
+  if (log) {
+    const follow = new EventSource(log.dataset.follow);
+    let empty = true;
+    follow.addEventListener("open", () => (lost.hidden = true));
+    follow.addEventListener("log", (event) => {
+      const end = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+      if (empty) log.textContent = "";
+      empty = false;
+      log.append(event.data);
+      if (end) log.scrollTop = log.scrollHeight;
+    });
+    follow.addEventListener("end", () => follow.close());
+    follow.addEventListener("error", () => (lost.hidden = follow.readyState === EventSource.OPEN));
+  }
+
+  // Times: how long ago they are changes while one looks.
+  const words = (seconds) => {
+    const size = Math.abs(seconds);
+    const [number, unit] = size < 60 ? [0, ""] : size < 3600 ? [size / 60, "min"] : size < 86400 ? [size / 3600, "h"] : [size / 86400, "d"];
+    if (!unit) return seconds >= 0 ? "just now" : "in a moment";
+    return seconds >= 0 ? `${Math.floor(number)} ${unit} ago` : `in ${Math.floor(number)} ${unit}`;
+  };
+  setInterval(() => {
+    for (const time of all("time[data-ago]")) {
+      const text = words((Date.now() - Date.parse(time.dateTime)) / 1000);
+      if (time.textContent !== text) time.textContent = text;
+    }
+  }, 30000);
+
+  // Forms: filters apply as they change, nothing is sent twice.
+  document.addEventListener("change", (event) => {
+    const form = event.target.closest("form[data-auto]");
+    if (form && event.target.type !== "search") form.requestSubmit();
+    if (event.target.matches("[data-all]")) for (const box of all("input[data-pick]")) box.checked = event.target.checked;
+    if (event.target.matches("[data-all],[data-pick]")) count();
+  });
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (form.method === "get") for (const field of [...form.elements]) if (field.name && !field.value) field.disabled = true;
+    if (form.method === "post") setTimeout(() => all("button", form).forEach((button) => (button.disabled = true)));
+  });
+  addEventListener("pageshow", () => all("form :disabled").forEach((field) => field.hasAttribute("data-needs-pick") || (field.disabled = false)));
+  const count = () => {
+    const picked = all("input[data-pick]:checked").length;
+    for (const button of all("[data-needs-pick]")) {
+      button.disabled = picked === 0;
+      button.textContent = picked ? `Patch ${picked} selected…` : "Patch selected…";
+    }
+  };
+  count();
+
+  // What a field would mean, as one types.
+  const asks = document.querySelector("form[data-ask]");
+  if (asks) {
+    let turn = 0;
+    asks.addEventListener("input", async (event) => {
+      if (!event.target.matches("[data-asks]")) return;
+      const mine = ++turn;
+      const query = new URLSearchParams(all("[data-asks]", asks).map((field) => [field.name, field.value]));
+      const answer = await fetch(`${asks.dataset.ask}?${query}`);
+      const into = document.getElementById("asked");
+      if (mine !== turn || !answer.ok) return;
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const now = page.getElementById("asked");
+      if (now) morph(into, document.adoptNode(now));
+      local();
+    });
+  }
+  // The same instant in the reader's own zone.
+  const local = () => {
+    for (const time of all("time[data-local]")) {
+      const text = new Date(time.dateTime).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
+      if (time.textContent !== text) time.textContent = text;
+    }
+  };
+  local();
+
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
+    button.textContent = "Copied";
+  });
+
+  // Keys.
+  const help = document.getElementById("help");
+  const goes = { o: "/", s: "/servers", p: "/patches", c: "/cves", b: "/batches" };
+  let going = false;
+  const step = (by) => {
+    const rows = all("tr[data-row]");
+    const here = rows.findIndex((row) => row.contains(document.activeElement));
+    const row = rows[Math.min(Math.max(here + by, 0), rows.length - 1)];
+    row?.querySelector("a[href]")?.focus();
+    row?.scrollIntoView({ block: "nearest" });
+  };
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || help?.open) return;
+    if (typing(event.target) && event.target.type !== "checkbox") return void (event.key === "Escape" && event.target.blur());
+    const went = going;
+    going = false;
+    if (went && goes[event.key]) return void (location.href = goes[event.key]);
+    const keys = {
+      "/": () => document.querySelector("[data-search]")?.focus(),
+      "?": () => help?.showModal(),
+      j: () => step(1),
+      k: () => step(-1),
+      x: () => document.activeElement?.closest("tr[data-row]")?.querySelector("input[data-pick]")?.click(),
+      g: () => (going = true),
+    };
+    if (!keys[event.key]) return;
+    event.preventDefault();
+    keys[event.key]();
+  });
+})();

@@ -1,0 +1,57 @@
+//! What people fill in, kept as they wrote it, so that a refused form comes back as it was sent.
+
+/// An order.
+#[derive(Debug, Clone, Default)]
+#[expect(missing_docs, reason = "the fields of the API, as text")]
+pub struct OrderForm {
+    pub server_ids: Vec<String>,
+    /// `security`, `all` or `packages`.
+    pub what: String,
+    pub packages: String,
+    pub exclude: String,
+    pub reboot: String,
+    pub stagger_minutes: String,
+    pub max_parallel: String,
+    pub canary: String,
+    pub max_failures: String,
+    pub window_minutes: String,
+    pub dry_run: bool,
+}
+
+impl OrderForm {
+    /// The form as it is sent.
+    pub fn fields(&self) -> Vec<(&'static str, &str)> {
+        let ids = self.server_ids.iter().map(|id| ("server_ids", id.as_str()));
+        let rest = [
+            ("what", self.what.as_str()),
+            ("packages", &self.packages),
+            ("exclude", &self.exclude),
+            ("reboot", &self.reboot),
+            ("stagger_minutes", &self.stagger_minutes),
+            ("max_parallel", &self.max_parallel),
+            ("canary", &self.canary),
+            ("max_failures", &self.max_failures),
+            ("window_minutes", &self.window_minutes),
+            ("dry_run", if self.dry_run { "true" } else { "" }),
+        ];
+        ids.chain(rest.into_iter().filter(|(_, text)| !text.is_empty())).collect()
+    }
+}
+
+/// A schedule.
+#[derive(Debug, Clone, Default)]
+#[expect(missing_docs, reason = "the fields of the API, as text")]
+pub struct ScheduleForm {
+    /// The version that it was made from.
+    pub generation: String,
+    pub name: String,
+    pub description: String,
+    pub enabled: bool,
+    pub cron: String,
+    pub timezone: String,
+    pub all: bool,
+    pub environment: String,
+    pub os: String,
+    pub tags: String,
+    pub order: OrderForm,
+}

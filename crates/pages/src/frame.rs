@@ -1,0 +1,150 @@
+//! What every page has around it: who looks, where they are, and what time it is.
+
+use jiff::Timestamp;
+use vocab::Role;
+
+/// A part of the dashboard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "these are the names in the navigation")]
+pub enum Section {
+    Overview,
+    Servers,
+    Patches,
+    Cves,
+    Batches,
+    Schedules,
+    Activity,
+    Settings,
+    Account,
+}
+
+/// One entry of the navigation.
+#[derive(Debug)]
+pub struct NavItem {
+    /// Where it leads.
+    pub path: &'static str,
+    /// What it is called.
+    pub name: &'static str,
+    /// Whether this page is there.
+    pub here: bool,
+}
+
+/// What every page has around it.
+#[derive(Debug, Clone)]
+pub struct Frame {
+    /// What the page is called.
+    pub title: String,
+    /// Where it is.
+    pub section: Section,
+    /// Who looks.
+    pub user: String,
+    /// What they may do.
+    pub role: Role,
+    /// Whose fleet it is.
+    pub org: String,
+    /// What a form must carry to be believed.
+    pub csrf: String,
+    /// What time it is.
+    pub now: Timestamp,
+    /// Where the page listens for changes, if it does.
+    pub live: Option<String>,
+}
+
+const NAV: [(Section, &str, &str, Role); 8] = [
+    (Section::Overview, "/", "Overview", Role::Viewer),
+    (Section::Servers, "/servers", "Servers", Role::Viewer),
+    (Section::Patches, "/patches", "Patches", Role::Viewer),
+    (Section::Cves, "/cves", "CVEs", Role::Viewer),
+    (Section::Batches, "/batches", "Batches", Role::Viewer),
+    (Section::Schedules, "/schedules", "Schedules", Role::Viewer),
+    (Section::Activity, "/activity", "Activity", Role::Admin),
+    (Section::Settings, "/settings", "Settings", Role::Admin),
+];
+
+impl Frame {
+    /// Where one can go from here.
+    pub fn nav(&self) -> Vec<NavItem> {
+        let open = NAV.iter().filter(|(.., role)| self.role.may(*role));
+        let item = |(section, path, name, _): &(Section, &'static str, &'static str, Role)| {
+            NavItem { path, name, here: *section == self.section }
+        };
+        open.map(item).collect()
+    }
+
+    /// Whether they may patch.
+    pub fn may_operate(&self) -> bool {
+        self.role.may(Role::Operator)
+    }
+
+    /// Whether they may manage.
+    pub fn is_admin(&self) -> bool {
+        self.role.may(Role::Admin)
+    }
+
+    /// A time as it is from now, with the exact one for whoever asks.
+    pub fn ago(&self, at: &Timestamp) -> String {
+        let exact = at.strftime("%Y-%m-%d %H:%M:%S UTC");
+        let seconds = self.now.duration_since(*at).as_secs();
+        let size = seconds.unsigned_abs();
+        let (count, unit) = match size {
+            0..60 => (0, ""),
+            60..3_600 => (size / 60, "min"),
+            3_600..86_400 => (size / 3_600, "h"),
+            _ => (size / 86_400, "d"),
+        };
+        let said = match (unit, seconds >= 0) {
+            ("", true) => "just now".to_owned(),
+            ("", false) => "in a moment".to_owned(),
+            (unit, true) => format!("{count} {unit} ago"),
+            (unit, false) => format!("in {count} {unit}"),
+        };
+        format!("<time data-ago datetime=\"{at}\" title=\"{exact}\">{said}</time>")
+    }
+
+    /// The same, or this word if there is none.
+    pub fn ago_or(&self, at: &Option<Timestamp>, none: &'static str) -> String {
+        at.as_ref().map_or_else(|| format!("<span class=\"dim\">{none}</span>"), |at| self.ago(at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(role: Role) -> Frame {
+        Frame {
+            title: "T".into(),
+            section: Section::Servers,
+            user: "ann".into(),
+            role,
+            org: "Acme".into(),
+            csrf: "c".into(),
+            now: "2026-11-15T04:00:00Z".parse().unwrap(),
+            live: None,
+        }
+    }
+
+    #[test]
+    fn a_time_is_relative_and_the_exact_one_is_there() {
+        let ago = |text: &str| frame(Role::Viewer).ago(&text.parse().unwrap());
+        assert_eq!(
+            ago("2026-11-15T03:57:00Z"),
+            "<time data-ago datetime=\"2026-11-15T03:57:00Z\" title=\"2026-11-15 03:57:00 UTC\">3 min ago</time>"
+        );
+        for (at, said) in [
+            ("2026-11-15T03:59:59Z", ">just now<"),
+            ("2026-11-14T00:00:00Z", ">1 d ago<"),
+            ("2026-11-15T09:00:00Z", ">in 5 h<"),
+            ("2026-11-15T04:00:09Z", ">in a moment<"),
+        ] {
+            assert!(ago(at).contains(said), "{at}: {}", ago(at));
+        }
+    }
+
+    #[test]
+    fn nobody_is_shown_a_way_that_is_closed_to_them() {
+        let names = |role| frame(role).nav().iter().map(|item| item.name).collect::<Vec<_>>();
+        assert_eq!(names(Role::Admin).len(), 8);
+        assert!(!names(Role::Operator).contains(&"Settings"));
+    }
+}

@@ -1,0 +1,169 @@
+//! The pages, one type each: what a page is given, and nothing more.
+
+use askama::Template;
+use jiff::Timestamp;
+use vocab::{Role, ScheduleId, UserId, Zone};
+use wire::v1::{
+    ApiKey, Batch, BatchState, Cve, CveDetail, CveSummary, EnrollmentToken, Feed, FleetSummary,
+    List, Package, Patch, PatchDetail, Preview, Run, Schedule, Server, ServerDetail,
+    SeverityCounts, Task,
+};
+
+use crate::form::{OrderForm, ScheduleForm};
+use crate::frame::Frame;
+
+macro_rules! pages {
+    ($($(#[$doc:meta])* $name:ident = $path:literal { $($(#[$field_doc:meta])* $field:ident: $kind:ty,)* })*) => {$(
+        $(#[$doc])*
+        #[derive(Template)]
+        #[template(path = $path)]
+        #[expect(missing_docs, reason = "what a page is given is named by the type")]
+        pub struct $name { $($(#[$field_doc])* pub $field: $kind,)* }
+    )*};
+}
+
+pages! {
+    /// Where one signs in.
+    SignIn = "sign_in.html" { name: String, next: String, told: Option<String>, }
+    /// Where the second step of signing in is taken.
+    Code = "code.html" { name: String, next: String, ticket: String, told: Option<String>, }
+    /// One's own account.
+    Account = "account.html" { frame: Frame, has_totp: bool, secret: Option<String>, uri: String, told: Option<String>, }
+    /// Where a one-time link leads.
+    Welcome = "welcome.html" { name: String, told: Option<String>, }
+    /// Something went wrong, and nobody is signed in.
+    ProblemBare = "problem_bare.html" { title: String, detail: String, request_id: String, }
+    /// Something went wrong.
+    Problem = "problem.html" { frame: Frame, detail: String, errors: Vec<(String, String)>, back: String, request_id: String, }
+    /// The fleet at a glance.
+    Overview = "overview.html" {
+        frame: Frame, summary: FleetSummary, cves_by_severity: SeverityCounts, worst: Vec<CveSummary>,
+        open: Vec<Batch>, next: Vec<NextRun>,
+    }
+    /// The list of servers.
+    Servers = "servers.html" { frame: Frame, list: List<Server>, filter: ServerFilter, query: String, }
+    /// One server.
+    ServerPage = "server.html" { frame: Frame, it: ServerDetail, }
+    /// The list of patches.
+    Patches = "patches.html" { frame: Frame, list: List<Patch>, severity: String, query: String, }
+    /// One patch.
+    PatchPage = "patch.html" { frame: Frame, it: PatchDetail, }
+    /// The list of CVEs.
+    Cves = "cves.html" { frame: Frame, list: List<CveSummary>, q: String, severity: String, kev: String, query: String, }
+    /// One CVE.
+    CvePage = "cve.html" { frame: Frame, it: CveDetail, }
+    /// The list of batches.
+    Batches = "batches.html" { frame: Frame, list: List<Batch>, state: String, query: String, }
+    /// One batch.
+    BatchPage = "batch.html" { frame: Frame, it: Batch, }
+    /// One task of a batch, with its log so far.
+    TaskPage = "task.html" { frame: Frame, batch: String, it: Task, log: String, }
+    /// The list of schedules.
+    Schedules = "schedules.html" { frame: Frame, list: List<Schedule>, }
+    /// One schedule.
+    SchedulePage = "schedule.html" { frame: Frame, it: Schedule, runs: List<Run>, }
+    /// Where a schedule is written.
+    ScheduleEdit = "schedule_edit.html" {
+        frame: Frame, form: ScheduleForm, action: String, errors: Vec<String>, next: Vec<Timestamp>, zone: Zone,
+        told: Option<String>,
+    }
+    /// When a schedule would run, for the page where it is written.
+    Asked = "asked.html" { next: Vec<Timestamp>, zone: Zone, told: Option<String>, }
+    /// An order before it starts.
+    OrderPage = "order.html" { frame: Frame, form: OrderForm, preview: Option<Preview>, errors: Vec<String>, }
+    /// A question before something is done.
+    Confirm = "confirm.html" {
+        frame: Frame, lines: Vec<String>, preview: Option<Preview>, action: String, verb: String, back: String,
+        risky: bool,
+    }
+    /// Who did what.
+    Activity = "activity.html" { frame: Frame, entries: Vec<ActivityEntry>, newer: Option<i64>, older: Option<i64>, }
+    /// Users, keys, tokens, feeds.
+    Settings = "settings.html" {
+        frame: Frame, users: Vec<UserRow>, keys: List<ApiKey>, tokens: List<EnrollmentToken>, feeds: List<Feed>,
+    }
+    /// A secret, shown once.
+    Secret = "secret.html" { frame: Frame, lines: Vec<String>, secret: String, }
+}
+
+/// What runs next.
+#[derive(Debug)]
+#[expect(missing_docs, reason = "as in a schedule")]
+pub struct NextRun {
+    pub id: ScheduleId,
+    pub name: String,
+    pub at: Timestamp,
+}
+
+/// The filters of the list of servers, as they were sent.
+#[derive(Debug, Default)]
+#[expect(missing_docs, reason = "the parameters of the API")]
+pub struct ServerFilter {
+    pub q: String,
+    pub status: String,
+    pub environment: String,
+    pub os: String,
+    pub tag: String,
+    pub reboot_required: String,
+    pub sort: String,
+}
+
+/// An entry of the audit log.
+#[derive(Debug)]
+#[expect(missing_docs, reason = "as in the audit log")]
+pub struct ActivityEntry {
+    pub at: Timestamp,
+    pub actor: String,
+    pub action: String,
+    pub subject: String,
+    pub detail: String,
+}
+
+/// A person, as Settings shows them.
+#[derive(Debug)]
+#[expect(missing_docs, reason = "as in the table of users")]
+pub struct UserRow {
+    pub id: UserId,
+    pub name: String,
+    pub role: Role,
+    pub created_at: Timestamp,
+    pub has_password: bool,
+    pub awaits: bool,
+    pub me: bool,
+}
+
+impl Overview {
+    fn up_to_date(&self) -> u64 {
+        self.summary.servers.total.saturating_sub(self.summary.servers.with_updates)
+    }
+}
+
+impl ServerPage {
+    fn pending(&self) -> Vec<&Package> {
+        self.it.packages.iter().filter(|package| package.available_version.is_some()).collect()
+    }
+
+    fn shown_cves(&self) -> &[Cve] {
+        &self.it.cves[..self.it.cves.len().min(crate::ROWS_MAX)]
+    }
+}
+
+impl BatchPage {
+    /// What can be done with it as it stands.
+    fn actions(&self) -> Vec<(&'static str, &'static str)> {
+        use BatchState as S;
+        let failed = self.it.progress.failed + self.it.progress.timed_out > 0;
+        match self.it.state {
+            S::Scheduled | S::Running => vec![("pause", "Pause"), ("cancel", "Cancel…")],
+            S::Paused | S::Halted => vec![("resume", "Resume"), ("cancel", "Cancel…")],
+            S::Canceling => vec![],
+            S::Succeeded | S::CompletedWithErrors | S::Failed | S::Canceled | S::Expired => {
+                if failed {
+                    vec![("retry", "Retry failed…")]
+                } else {
+                    vec![]
+                }
+            }
+        }
+    }
+}

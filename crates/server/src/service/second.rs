@@ -1,0 +1,116 @@
+//! The second factor: codes of an authenticator. What it knows is sealed with a key that is not in the database.
+
+use jiff::{SignedDuration, Timestamp};
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use serde_json::json;
+use store::users::{self, User};
+
+use crate::app::App;
+use crate::clock::chance;
+use crate::service::users::{SignIn, Token, actor, invalid, session, told};
+use crate::service::{Result, audit, totp};
+
+const SECRET_BYTES: usize = 20;
+/// How long someone may look for their telephone.
+const TICKET_LIVES: SignedDuration = SignedDuration::from_mins(5);
+
+/// A new secret, as people type it.
+pub fn propose() -> String {
+    totp::base32(&chance::<SECRET_BYTES>())
+}
+
+/// Turns the second factor on, if the code shows that the authenticator has the secret.
+pub async fn turn_on(app: &App, user: &User, secret: &str, code: &str) -> Result<()> {
+    let bytes = totp::from_base32(secret);
+    let step = totp::fits(&bytes, code, app.clock.now(), 0).filter(|_| bytes.len() == SECRET_BYTES);
+    let Some(step) = step else { return Err(wrong()) };
+    let sealed = Some(seal(app, user, &bytes));
+    save(app, User { totp_secret: sealed, totp_step: step, ..user.clone() }, "user.totp_on").await
+}
+
+/// Turns it off, if the code is one of now.
+pub async fn turn_off(app: &App, user: &User, code: &str) -> Result<()> {
+    let secret = user.totp_secret.as_deref().and_then(|sealed| open(app, user, sealed));
+    let step = secret.and_then(|secret| totp::fits(&secret, code, app.clock.now(), user.totp_step));
+    let Some(step) = step else { return Err(wrong()) };
+    save(app, User { totp_secret: None, totp_step: step, ..user.clone() }, "user.totp_off").await
+}
+
+fn wrong() -> crate::service::ServiceError {
+    invalid("/code", "wrong_code", "that is not the code of now".into())
+}
+
+async fn save(app: &App, after: User, action: &str) -> Result<()> {
+    let mut tx = app.db.begin().await?;
+    users::save(&mut tx, &after).await?;
+    audit::record(app, &mut tx, &actor(&after), action, after.id, told(&after));
+    audit::emit(app, &mut tx, &actor(&after), "user.changed", json!({"user_id": after.id}));
+    Ok(tx.commit().await?)
+}
+
+/// For whoever gave the right password: good for a code, for five minutes.
+pub(super) fn ticket(app: &App, user: &User) -> Token {
+    let until = (app.clock.now() + TICKET_LIVES).as_second();
+    format!("{until}.{}", tag(app, user, until))
+}
+
+fn tag(app: &App, user: &User, until: i64) -> String {
+    let id = user.id.to_string();
+    // With the generation, so that a ticket is worth nothing once its owner was reset, or came in.
+    let parts: [&[u8]; 3] = [id.as_bytes(), &user.generation.to_be_bytes(), &until.to_be_bytes()];
+    let tag = app.secrets.tag("fleetmend second step v1", &parts);
+    totp::base32(&tag[..20])
+}
+
+/// Signs in whoever has the ticket and the code of now. `NeedsCode` if only the code was wrong.
+pub async fn sign_in(app: &App, name: &str, ticket: &str, code: &str) -> Result<SignIn> {
+    let found = users::by_name(&mut *app.db.read().await?, &name.replace('\0', "")).await?;
+    let Some((until, shown)) = ticket.split_once('.') else { return Ok(SignIn::No) };
+    let (Some(user), Ok(until)) = (found, until.parse::<i64>()) else { return Ok(SignIn::No) };
+    let now: Timestamp = app.clock.now();
+    // `blake3::Hash` compares in constant time.
+    let genuine = blake3::hash(shown.as_bytes()) == blake3::hash(tag(app, &user, until).as_bytes());
+    if !genuine || until <= now.as_second() {
+        return Ok(SignIn::No);
+    }
+    let secret = user.totp_secret.as_deref().and_then(|sealed| open(app, &user, sealed));
+    let Some(secret) = secret else { return Ok(SignIn::No) };
+    let Some(step) = totp::fits(&secret, code, now, user.totp_step) else {
+        return Ok(SignIn::NeedsCode(ticket.to_owned()));
+    };
+    let after = User { totp_step: step, ..user };
+    let mut tx = app.db.begin().await?;
+    match users::save(&mut tx, &after).await {
+        // The same code came twice at the same moment: it serves once.
+        Err(store::StoreError::Stale) => return Ok(SignIn::No),
+        saved => saved?,
+    }
+    audit::record(app, &mut tx, &actor(&after), "user.sign_in", after.id, told(&after));
+    let token = session(app, &mut tx, &after).await?;
+    tx.commit().await?;
+    Ok(SignIn::In(Box::new(after), token))
+}
+
+fn key(app: &App, user: &User) -> LessSafeKey {
+    let secret = app.secrets.tag("fleetmend authenticator v1", &[user.id.to_string().as_bytes()]);
+    LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &secret).expect("AES-256 takes 32 bytes"))
+}
+
+fn seal(app: &App, user: &User, secret: &[u8]) -> Vec<u8> {
+    let nonce = chance::<NONCE_LEN>();
+    let mut sealed = secret.to_vec();
+    let closed = key(app, user).seal_in_place_append_tag(
+        Nonce::assume_unique_for_key(nonce),
+        Aad::empty(),
+        &mut sealed,
+    );
+    closed.expect("a secret is far shorter than what AES-GCM takes");
+    [&nonce[..], &sealed].concat()
+}
+
+fn open(app: &App, user: &User, sealed: &[u8]) -> Option<Vec<u8>> {
+    let (nonce, rest) = sealed.split_first_chunk::<NONCE_LEN>()?;
+    let mut rest = rest.to_vec();
+    let nonce = Nonce::assume_unique_for_key(*nonce);
+    Some(key(app, user).open_in_place(nonce, Aad::empty(), &mut rest).ok()?.to_vec())
+}

@@ -1,0 +1,217 @@
+//! People who sign in: invited by a one-time link, recognized by a password, remembered by a session.
+//!
+//! Neither links nor sessions are in the database, only their hashes.
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+use store::sessions::{self, Session};
+use store::users::{self, User};
+use vocab::{OrgId, Role, UserId};
+
+use crate::app::App;
+use crate::clock::dice;
+use crate::service::{Actor, FieldError, Result, ServiceError, audit, passwords, second, stamped};
+
+const RANDOM_BYTES: usize = 32;
+const LINK_PURPOSE: &str = "fleetmend sign-in link v1";
+const SESSION_PURPOSE: &str = "fleetmend session v1";
+/// How long a one-time link serves.
+pub const LINK_LIVES: SignedDuration = SignedDuration::from_hours(24);
+/// How long someone stays signed in.
+pub const SESSION_LIVES: SignedDuration = SignedDuration::from_hours(24);
+const NAME_CHARS_MAX: usize = 200;
+const PASSWORD_CHARS_MIN: usize = 12;
+/// More would only make work for the hash.
+const PASSWORD_CHARS_MAX: usize = 200;
+
+/// A link or a session as its owner holds it: told once, kept nowhere.
+pub type Token = String;
+
+/// A name as it is kept: people do not care how they wrote it.
+pub fn plain_name(name: &str) -> String {
+    name.trim().to_lowercase()
+}
+
+/// Makes a person, and the link with which they set their password.
+pub async fn invite(app: &App, actor: &Actor, name: &str, role: Role) -> Result<(User, Token)> {
+    let name = plain_name(name);
+    let chars = name.chars().count();
+    if chars == 0 || chars > NAME_CHARS_MAX || name.chars().any(char::is_control) {
+        let detail = format!("it has 1 to {NAME_CHARS_MAX} characters on one line");
+        return Err(invalid("/name", "invalid_name", detail));
+    }
+    let now = app.clock.now();
+    let (token, hash) = stamped::mint::<RANDOM_BYTES>(&app.secrets, LINK_PURPOSE);
+    let user = User {
+        id: UserId::new(now, dice()),
+        org_id: actor.org,
+        name,
+        role,
+        password: None,
+        link_hash: Some(hash),
+        link_expires_at: Some(now + LINK_LIVES),
+        totp_secret: None,
+        totp_step: 0,
+        created_at: now,
+        created_by: actor.who.clone(),
+        removed_at: None,
+        generation: 1,
+    };
+    let mut tx = app.db.begin().await?;
+    users::create(&mut tx, &user).await?;
+    audit::record(app, &mut tx, actor, "user.create", user.id, told(&user));
+    audit::emit(app, &mut tx, actor, "user.created", json!({"user_id": user.id}));
+    tx.commit().await?;
+    Ok((user, token))
+}
+
+/// Takes a person's password and their second factor away, ends their sessions, and makes a link with which they set another.
+pub async fn reset(app: &App, actor: &Actor, seen: &User) -> Result<Token> {
+    let (token, hash) = stamped::mint::<RANDOM_BYTES>(&app.secrets, LINK_PURPOSE);
+    let until = app.clock.now() + LINK_LIVES;
+    let after = User {
+        password: None,
+        link_hash: Some(hash),
+        link_expires_at: Some(until),
+        totp_secret: None,
+        ..seen.clone()
+    };
+    let mut tx = app.db.begin().await?;
+    users::save(&mut tx, &after).await?;
+    sessions::end_all(&mut tx, seen.id).await?;
+    audit::record(app, &mut tx, actor, "user.reset", seen.id, told(seen));
+    audit::emit(app, &mut tx, actor, "user.reset", json!({"user_id": seen.id}));
+    tx.commit().await?;
+    Ok(token)
+}
+
+/// Lets a person go: they are signed out everywhere at once.
+pub async fn remove(app: &App, actor: &Actor, seen: &User) -> Result<()> {
+    if actor.who == seen.id.to_string() {
+        let detail = "nobody removes themselves; let another administrator do it";
+        return Err(ServiceError::conflict("conflict", detail));
+    }
+    let removed_at = Some(app.clock.now());
+    let after = User { removed_at, password: None, link_hash: None, ..seen.clone() };
+    let mut tx = app.db.begin().await?;
+    users::save(&mut tx, &after).await?;
+    sessions::end_all(&mut tx, seen.id).await?;
+    audit::record(app, &mut tx, actor, "user.remove", seen.id, told(seen));
+    audit::emit(app, &mut tx, actor, "user.removed", json!({"user_id": seen.id}));
+    Ok(tx.commit().await?)
+}
+
+pub(super) fn told(user: &User) -> serde_json::Value {
+    json!({"name": user.name, "role": user.role})
+}
+
+/// Whose link this is, while it serves.
+pub async fn invited(app: &App, link: &str) -> Result<Option<User>> {
+    let Some(hash) = stamped::recognize::<RANDOM_BYTES>(&app.secrets, LINK_PURPOSE, link) else {
+        return Ok(None);
+    };
+    let found = users::by_link(&mut *app.db.read().await?, &hash).await?;
+    let now = app.clock.now();
+    Ok(found.filter(|user| user.link_expires_at.is_some_and(|end| end > now)))
+}
+
+/// Sets the password of whoever has this link, and signs them in. The link is used up.
+pub async fn accept(app: &App, link: &str, password: &str) -> Result<Option<(User, Token)>> {
+    let Some(user) = invited(app, link).await? else { return Ok(None) };
+    let chars = password.chars().count();
+    if !(PASSWORD_CHARS_MIN..=PASSWORD_CHARS_MAX).contains(&chars) {
+        let detail = format!("it has {PASSWORD_CHARS_MIN} to {PASSWORD_CHARS_MAX} characters");
+        return Err(invalid("/password", "invalid_password", detail));
+    }
+    let password = Some(passwords::hash(password).await?);
+    let after = User { password, link_hash: None, link_expires_at: None, ..user };
+    let mut tx = app.db.begin().await?;
+    match users::save(&mut tx, &after).await {
+        // Somebody else was faster with the same link: it is used up.
+        Err(store::StoreError::Stale) => return Ok(None),
+        saved => saved?,
+    }
+    let actor = actor(&after);
+    audit::record(app, &mut tx, &actor, "user.password", after.id, told(&after));
+    let token = session(app, &mut tx, &after).await?;
+    tx.commit().await?;
+    Ok(Some((after, token)))
+}
+
+/// What came of a try to sign in.
+#[derive(Debug)]
+pub enum SignIn {
+    /// Welcome.
+    In(Box<User>, Token),
+    /// The password is right; with this, and a code of their authenticator, they come in.
+    NeedsCode(Token),
+    /// It does not fit.
+    No,
+}
+
+/// Signs a person in, if that is their password and they have no second factor.
+pub async fn sign_in(app: &App, name: &str, password: &str) -> Result<SignIn> {
+    let name = plain_name(name);
+    let found = users::by_name(&mut *app.db.read().await?, &name.replace('\0', "")).await?;
+    let hash = found.as_ref().and_then(|user| user.password.as_deref());
+    let fits =
+        password.chars().count() <= PASSWORD_CHARS_MAX && passwords::fits(password, hash).await?;
+    let Some(user) = found.filter(|_| fits) else { return Ok(SignIn::No) };
+    if user.totp_secret.is_some() {
+        return Ok(SignIn::NeedsCode(second::ticket(app, &user)));
+    }
+    let mut tx = app.db.begin().await?;
+    // What was read may have changed while the password was looked at.
+    if users::get(&mut tx, user.org_id, user.id).await?.generation != user.generation {
+        return Ok(SignIn::No);
+    }
+    audit::record(app, &mut tx, &actor(&user), "user.sign_in", user.id, told(&user));
+    let token = session(app, &mut tx, &user).await?;
+    tx.commit().await?;
+    Ok(SignIn::In(Box::new(user), token))
+}
+
+pub(super) async fn session(app: &App, tx: &mut store::Tx, user: &User) -> Result<Token> {
+    let now = app.clock.now();
+    let (token, hash) = stamped::mint::<RANDOM_BYTES>(&app.secrets, SESSION_PURPOSE);
+    sessions::purge(tx, now).await?;
+    let expires_at = now + SESSION_LIVES;
+    let session = Session { hash, user_id: user.id, created_at: now, expires_at };
+    sessions::create(tx, &session).await?;
+    Ok(token)
+}
+
+/// Who is signed in with this session.
+pub async fn signed_in(app: &App, session: &str) -> Result<Option<User>> {
+    let found = stamped::recognize::<RANDOM_BYTES>(&app.secrets, SESSION_PURPOSE, session);
+    let Some(hash) = found else { return Ok(None) };
+    Ok(sessions::user(&mut *app.db.read().await?, &hash, app.clock.now()).await?)
+}
+
+/// Ends a session. One that is over already is no error.
+pub async fn sign_out(app: &App, session: &str) -> Result<()> {
+    let found = stamped::recognize::<RANDOM_BYTES>(&app.secrets, SESSION_PURPOSE, session);
+    let Some(hash) = found else { return Ok(()) };
+    let mut tx = app.db.begin().await?;
+    sessions::end(&mut tx, &hash).await?;
+    Ok(tx.commit().await?)
+}
+
+/// As which actor a person acts.
+pub fn actor(user: &User) -> Actor {
+    Actor { org: user.org_id, who: user.id.to_string(), role: user.role }
+}
+
+/// Whoever has a shell on the machine and may read the data directory.
+pub fn local(org: OrgId) -> Actor {
+    Actor { org, who: "local".into(), role: Role::Admin }
+}
+
+pub(super) fn invalid(pointer: &str, code: &'static str, detail: String) -> ServiceError {
+    ServiceError::Invalid(vec![FieldError::new(pointer, code, detail)])
+}
+
+/// Whether a link has been used or has run out, for a list of people.
+pub fn awaits(user: &User, now: Timestamp) -> bool {
+    user.password.is_none() && user.link_expires_at.is_some_and(|end| end > now)
+}

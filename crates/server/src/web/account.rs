@@ -1,0 +1,49 @@
+//! One's own account: the second factor.
+
+use axum::extract::State;
+use pages::Section;
+
+use crate::app::App;
+use crate::http::problem::ApiError;
+use crate::service::{ServiceError, second};
+use crate::web::Viewer;
+use crate::web::answer::{Answer, frame, page, refused, see, sentences};
+use crate::web::asked::Form;
+
+fn shown(
+    app: &App,
+    viewer: &Viewer,
+    secret: Option<String>,
+    told: Option<String>,
+) -> pages::Account {
+    let name = viewer.user.name.replace([':', '%', '?', '&', '#', ' ', '/'], "_");
+    let uri = format!(
+        "otpauth://totp/Fleetmend:{name}?issuer=Fleetmend&secret={}",
+        secret.as_deref().unwrap_or("")
+    );
+    let frame = frame(app, viewer, Section::Account, "Account");
+    pages::Account { frame, has_totp: viewer.user.totp_secret.is_some(), secret, uri, told }
+}
+
+/// `/account`.
+pub(crate) async fn account(State(app): State<App>, viewer: Viewer) -> Answer {
+    page(&shown(&app, &viewer, None, None))
+}
+
+/// Turns the second factor on or off; without a code, shows what the authenticator needs.
+pub(crate) async fn totp(State(app): State<App>, viewer: Viewer, form: Form) -> Answer {
+    let (secret, code) = (form.text("secret"), form.text("code"));
+    let done = match (viewer.user.totp_secret.is_some(), secret.is_empty()) {
+        (true, _) => second::turn_off(&app, &viewer.user, &code).await,
+        (false, true) => return page(&shown(&app, &viewer, Some(second::propose()), None)),
+        (false, false) => second::turn_on(&app, &viewer.user, &secret, &code).await,
+    };
+    match done {
+        Ok(()) => see("/account"),
+        Err(ServiceError::Invalid(errors)) => {
+            let told = Some(sentences(&ApiError::invalid(errors)).join("; "));
+            refused(&shown(&app, &viewer, (!secret.is_empty()).then_some(secret), told))
+        }
+        Err(error) => Err(error.into()),
+    }
+}

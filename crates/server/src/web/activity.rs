@@ -1,0 +1,44 @@
+//! Who did what.
+
+use axum::extract::State;
+use pages::{ActivityEntry, Section};
+use store::audit::{self, Entry};
+
+use crate::app::App;
+use crate::web::Viewer;
+use crate::web::answer::{Answer, frame, page};
+use crate::web::asked::Asked;
+
+const SHOWN: u32 = 50;
+
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Before {
+    before: Option<u32>,
+}
+
+/// `/activity`, newest first.
+pub(crate) async fn activity(
+    State(app): State<App>,
+    viewer: Viewer,
+    asked: Asked<Before>,
+) -> Answer {
+    let before = asked.meant.before.map(i64::from);
+    let found = {
+        let mut reader = app.db.read().await?;
+        audit::before(&mut reader, viewer.user.org_id, before.unwrap_or(i64::MAX), SHOWN).await?
+    };
+    let step = i64::from(SHOWN);
+    let older = found.last().map(|entry| entry.seq).filter(|seq| *seq > 1);
+    let newer = before.map(|before| before.saturating_add(step));
+    let shown = |entry: Entry| ActivityEntry {
+        at: entry.at,
+        actor: entry.actor,
+        action: entry.action,
+        subject: entry.subject,
+        detail: entry.detail,
+    };
+    let entries = found.into_iter().map(shown).collect();
+    let frame = frame(&app, &viewer, Section::Activity, "Activity");
+    page(&pages::Activity { frame, entries, newer, older })
+}

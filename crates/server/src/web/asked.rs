@@ -1,0 +1,98 @@
+//! What a browser sends: query strings with empty fields, and forms.
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::request::Parts;
+use serde::de::DeserializeOwned;
+
+use crate::http::problem::{ApiError, Code};
+use crate::http::{body, query};
+
+/// The parameters of a page, as the API takes them. A filter form also sends the fields that nobody filled in:
+/// they count as left out.
+#[derive(Debug)]
+pub(crate) struct Asked<T> {
+    pub(crate) meant: T,
+    pairs: Vec<(String, String)>,
+}
+
+impl<T> Asked<T> {
+    /// What was sent under this name.
+    pub(crate) fn text(&self, name: &str) -> String {
+        value(&self.pairs, name).to_owned()
+    }
+
+    /// The same parameters again, without where in the list one is; with the question mark, or nothing.
+    pub(crate) fn query(&self) -> String {
+        let kept =
+            self.pairs.iter().filter(|(name, _)| !matches!(name.as_str(), "limit" | "offset"));
+        let kept: Vec<&(String, String)> = kept.collect();
+        match kept.is_empty() {
+            true => String::new(),
+            false => format!("?{}", serde_html_form::to_string(kept).unwrap_or_default()),
+        }
+    }
+}
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let mut pairs = pairs(parts.uri.query().unwrap_or("").as_bytes())?;
+        pairs.retain(|(_, value)| !value.is_empty());
+        let text = serde_html_form::to_string(&pairs).unwrap_or_default();
+        Ok(Asked { meant: query::parse(&text)?, pairs })
+    }
+}
+
+/// A form that was sent.
+#[derive(Debug, Default)]
+pub(crate) struct Form(Vec<(String, String)>);
+
+impl Form {
+    /// The first value under this name, without the space around it.
+    pub(crate) fn text(&self, name: &str) -> String {
+        value(&self.0, name).trim().to_owned()
+    }
+
+    /// The first value under this name, to the letter.
+    pub(crate) fn exact(&self, name: &str) -> &str {
+        value(&self.0, name)
+    }
+
+    /// All values under this name.
+    pub(crate) fn all(&self, name: &str) -> Vec<String> {
+        let named = self.0.iter().filter(|(key, _)| key == name);
+        named.map(|(_, value)| value.clone()).collect()
+    }
+
+    /// Whether the question was answered.
+    pub(crate) fn goes(&self) -> bool {
+        !self.exact("go").is_empty()
+    }
+}
+
+impl<S: Send + Sync> FromRequest<S> for Form {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
+        let bytes: Bytes = body::read(request, body::BODY_BYTES_MAX).await?;
+        Ok(Form(pairs(&bytes)?))
+    }
+}
+
+fn value<'a>(pairs: &'a [(String, String)], name: &str) -> &'a str {
+    pairs.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
+}
+
+/// Names and values as browsers write them.
+pub(crate) fn pairs(bytes: &[u8]) -> Result<Vec<(String, String)>, ApiError> {
+    serde_html_form::from_bytes(bytes)
+        .map_err(|_| ApiError::new(Code::BadRequest, "What was sent cannot be read as a form."))
+}
+
+/// Words with commas or spaces between them.
+pub(crate) fn words(text: &str) -> Vec<String> {
+    let parts = text.split([',', ' ', '\n', '\t']).map(str::trim);
+    parts.filter(|part| !part.is_empty()).map(str::to_owned).collect()
+}

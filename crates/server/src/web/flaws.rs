@@ -1,0 +1,62 @@
+//! Patches and CVEs.
+
+use axum::extract::State;
+use pages::Section;
+
+use crate::app::App;
+use crate::http::{Here, Id, Query, cves, patches};
+use crate::web::Viewer;
+use crate::web::answer::{Answer, live, page};
+use crate::web::asked::Asked;
+
+/// `/patches`.
+pub(crate) async fn patches(
+    State(app): State<App>,
+    viewer: Viewer,
+    here: Here,
+    asked: Asked<patches::Filter>,
+) -> Answer {
+    let (severity, query) = (asked.text("severity"), asked.query());
+    let list =
+        patches::list(State(app.clone()), viewer.caller(), here, Query(asked.meant)).await?.0;
+    let frame = live(&app, &viewer, Section::Patches, "Patches");
+    page(&pages::Patches { frame, list, severity, query })
+}
+
+/// `/patches/{name}`.
+pub(crate) async fn patch(
+    State(app): State<App>,
+    viewer: Viewer,
+    id: Id<String>,
+    asked: Asked<patches::ServersPart>,
+) -> Answer {
+    let it = patches::get(State(app.clone()), viewer.caller(), id, Query(asked.meant)).await?.0;
+    let frame = live(&app, &viewer, Section::Patches, it.patch.package_name.clone());
+    page(&pages::PatchPage { frame, it })
+}
+
+/// `/cves`.
+pub(crate) async fn cves(
+    State(app): State<App>,
+    viewer: Viewer,
+    here: Here,
+    asked: Asked<cves::Filter>,
+) -> Answer {
+    let [q, severity, kev] = ["q", "severity", "kev"].map(|name| asked.text(name));
+    let query = asked.query();
+    let list = cves::list(State(app.clone()), viewer.caller(), here, Query(asked.meant)).await?.0;
+    let frame = live(&app, &viewer, Section::Cves, "CVEs");
+    page(&pages::Cves { frame, list, q, severity, kev, query })
+}
+
+/// `/cves/{id}`.
+pub(crate) async fn cve(
+    State(app): State<App>,
+    viewer: Viewer,
+    id: Id<String>,
+    asked: Asked<cves::ServersPart>,
+) -> Answer {
+    let it = cves::get(State(app.clone()), viewer.caller(), id, Query(asked.meant)).await?.0;
+    let frame = live(&app, &viewer, Section::Cves, it.cve.id.clone());
+    page(&pages::CvePage { frame, it })
+}

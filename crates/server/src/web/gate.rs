@@ -1,0 +1,115 @@
+//! Guessers are stopped, and the owner is not.
+//!
+//! A guess is counted against the address it comes from, against the name from that address, and against the name. A browser that
+//! has signed in before as this person has a bucket of its own and none of these: however much strangers guess,
+//! from one address or from thousands, or through the same proxy, its owner comes in.
+
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use governor::clock::{Clock as _, DefaultClock};
+use governor::state::keyed::DefaultKeyedStateStore;
+use governor::{Quota, RateLimiter};
+
+use crate::http::problem::{ApiError, Code};
+
+type Buckets<K> = RateLimiter<K, DefaultKeyedStateStore<K>, DefaultClock>;
+
+/// How many keys are remembered before those that have recovered are let go.
+const REMEMBERED_MAX: usize = 10_000;
+/// Guesses at one name from one address, or from one browser that is known.
+const NEAR: u32 = 10;
+/// Guesses at any name from one address.
+const ADDRESS: u32 = 50;
+/// Guesses at one name from everywhere.
+const NAME: u32 = 100;
+
+/// All buckets of this process.
+pub(crate) struct Gate {
+    devices: Buckets<String>,
+    near: Buckets<(IpAddr, String)>,
+    addresses: Buckets<IpAddr>,
+    names: Buckets<String>,
+}
+
+fn buckets<K: std::hash::Hash + Eq + Clone>(burst: u32, one_in: Duration) -> Buckets<K> {
+    let quota = Quota::with_period(one_in).unwrap_or(Quota::per_minute(NonZeroU32::MIN));
+    RateLimiter::dashmap(quota.allow_burst(NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN)))
+}
+
+impl Gate {
+    pub(crate) fn new() -> Gate {
+        Gate {
+            devices: buckets(NEAR, Duration::from_secs(30)),
+            near: buckets(NEAR, Duration::from_secs(60)),
+            addresses: buckets(ADDRESS, Duration::from_secs(10)),
+            names: buckets(NAME, Duration::from_secs(30)),
+        }
+    }
+
+    /// Notes a try to sign in as `name`; `device` is what a browser showed that is known to have signed in as them.
+    pub(crate) fn knock(
+        &self,
+        name: &str,
+        from: IpAddr,
+        device: Option<&str>,
+    ) -> Result<(), ApiError> {
+        if let Some(device) = device {
+            return take(&self.devices, device.to_owned());
+        }
+        take(&self.addresses, from)?;
+        take(&self.near, (from, name.to_owned()))?;
+        take(&self.names, name.to_owned())
+    }
+}
+
+fn take<K: std::hash::Hash + Eq + Clone>(buckets: &Buckets<K>, key: K) -> Result<(), ApiError> {
+    if buckets.len() > REMEMBERED_MAX {
+        buckets.retain_recent();
+    }
+    buckets.check_key(&key).map_err(|early| {
+        let seconds = early.wait_time_from(DefaultClock::default().now()).as_secs().max(1);
+        ApiError::new(
+            Code::RateLimited,
+            format!("Too many tries. The next is possible in {seconds} s."),
+        )
+        .with_header(axum::http::header::RETRY_AFTER, seconds.to_string())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+
+    fn address(n: u16) -> IpAddr {
+        IpAddr::from([10, 0, (n >> 8) as u8, (n & 255) as u8])
+    }
+
+    #[test]
+    fn a_guesser_is_stopped_and_the_owner_at_another_address_is_not() {
+        let gate = Gate::new();
+        let tries = (0..50).filter(|_| gate.knock("ann", HERE, None).is_ok()).count();
+        assert_eq!(tries, NEAR as usize);
+        assert!(gate.knock("ann", address(1), None).is_ok());
+    }
+
+    #[test]
+    fn one_address_cannot_go_through_all_names() {
+        let gate = Gate::new();
+        let tries =
+            (0..500).filter(|n| gate.knock(&format!("user-{n}"), HERE, None).is_ok()).count();
+        assert_eq!(tries, ADDRESS as usize);
+    }
+
+    #[test]
+    fn thousands_of_addresses_do_not_keep_out_a_browser_that_is_known() {
+        let gate = Gate::new();
+        let tries = (0..5_000).filter(|n| gate.knock("ann", address(*n), None).is_ok()).count();
+        assert_eq!(tries, NAME as usize);
+        assert!(gate.knock("ann", address(9), None).is_err());
+        assert!(gate.knock("ann", address(9), Some("ann's laptop")).is_ok());
+    }
+}

@@ -1,0 +1,132 @@
+//! An order: chosen, previewed, started. Nothing starts that was not shown before.
+
+use axum::body::Body as Bytes;
+use axum::extract::State;
+use axum::http::Response;
+use axum::http::header::LOCATION;
+use pages::Section;
+use pages::form::OrderForm;
+use serde_json::{Map, Value, json};
+use wire::v1::PreviewRequest;
+
+use crate::app::App;
+use crate::http::problem::{ApiError, Code};
+use crate::http::{Body, NoQuery, Query, batches, preview};
+use crate::web::Viewer;
+use crate::web::answer::{Answer, frame, page, refused, see, sentences};
+use crate::web::asked::{Form, words};
+
+/// Where the API says that something is, as the dashboard has it.
+pub(crate) fn location(answer: &Response<Bytes>) -> String {
+    let found = answer.headers().get(LOCATION).and_then(|value| value.to_str().ok());
+    let path = found.and_then(|path| path.strip_prefix("/v1")).unwrap_or("/");
+    // A run is shown on the page of its schedule.
+    path.split("/runs/").next().unwrap_or("/").to_owned()
+}
+
+/// What was filled in.
+pub(crate) fn read(form: &Form) -> OrderForm {
+    let or = |name: &str, usual: &str| match form.text(name) {
+        text if text.is_empty() => usual.to_owned(),
+        text => text,
+    };
+    let mut server_ids = form.all("server_ids");
+    server_ids.sort();
+    server_ids.dedup();
+    OrderForm {
+        server_ids,
+        what: or("what", "security"),
+        packages: form.text("packages"),
+        exclude: form.text("exclude"),
+        reboot: or("reboot", "never"),
+        stagger_minutes: form.text("stagger_minutes"),
+        max_parallel: form.text("max_parallel"),
+        canary: form.text("canary"),
+        max_failures: form.text("max_failures"),
+        window_minutes: form.text("window_minutes"),
+        dry_run: !form.text("dry_run").is_empty(),
+    }
+}
+
+/// The same as the API takes it. What is no number stays text, so that the API refuses it by name.
+pub(crate) fn options(form: &OrderForm) -> Map<String, Value> {
+    let number =
+        |text: &str| text.parse::<i64>().map_or_else(|_| json!(text), |number| json!(number));
+    let mut options = Map::new();
+    let mut put = |name: &str, value: Value| drop(options.insert(name.to_owned(), value));
+    match form.what.as_str() {
+        "security" => put("security_only", json!(true)),
+        "all" => put("security_only", json!(false)),
+        _ => put("packages", json!(words(&form.packages))),
+    }
+    put("reboot", json!(form.reboot));
+    if !form.exclude.is_empty() {
+        put("exclude", json!(words(&form.exclude)));
+    }
+    for (name, text) in [
+        ("stagger_minutes", &form.stagger_minutes),
+        ("max_parallel", &form.max_parallel),
+        ("canary", &form.canary),
+        ("max_failures", &form.max_failures),
+        ("window_minutes", &form.window_minutes),
+    ] {
+        if !text.is_empty() {
+            put(name, number(text));
+        }
+    }
+    if form.dry_run {
+        put("dry_run", json!(true));
+    }
+    options
+}
+
+/// `/order`: the preview, or with `go` the start of what was previewed.
+pub(crate) async fn order(State(app): State<App>, viewer: Viewer, sent: Form) -> Answer {
+    let form = read(&sent);
+    if form.server_ids.is_empty() {
+        return Err(ApiError::new(Code::BadRequest, "No server was selected."));
+    }
+    let mut body = options(&form);
+    body.insert("server_ids".into(), json!(form.server_ids));
+    let names_none = form.what == "packages" && words(&form.packages).is_empty();
+    let outcome = match names_none {
+        // To the API no name means every update; here somebody has not finished.
+        true => Err(ApiError::new(
+            Code::InvalidBody,
+            "Name the packages, or choose another kind of updates.",
+        )),
+        false if sent.goes() => match start(&app, &viewer, &Value::Object(body)).await {
+            Ok(answer) => return Ok(answer),
+            Err(error) => Err(error),
+        },
+        false => look(&app, &viewer, &Value::Object(body)).await,
+    };
+    let frame = frame(&app, &viewer, Section::Servers, "Patch");
+    match outcome {
+        Ok(preview) => {
+            page(&pages::OrderPage { frame, form, preview: Some(preview), errors: Vec::new() })
+        }
+        Err(error) if error.code() == Code::InvalidBody => {
+            let errors = sentences(&error);
+            refused(&pages::OrderPage { frame, form, preview: None, errors })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// What would happen.
+pub(crate) async fn look(
+    app: &App,
+    viewer: &Viewer,
+    body: &Value,
+) -> Result<wire::v1::Preview, ApiError> {
+    let body: Body<PreviewRequest> = Body::of(body)?;
+    Ok(preview::preview(State(app.clone()), viewer.caller(), Query(NoQuery {}), body).await?.0)
+}
+
+async fn start(app: &App, viewer: &Viewer, body: &Value) -> Answer {
+    let body = Body::of(body)?;
+    let made =
+        batches::create(State(app.clone()), viewer.caller(), Query(NoQuery {}), body).await?;
+    see(&location(&made))
+}

@@ -1,0 +1,33 @@
+//! The fleet at a glance.
+
+use axum::extract::State;
+use pages::{NextRun, Section};
+
+use crate::app::App;
+use crate::http::{NoQuery, Query, batches, cves, summary};
+use crate::web::Viewer;
+use crate::web::answer::{Answer, live, page};
+
+/// How many of each are shown.
+const FEW: u32 = 6;
+
+/// `/`.
+pub(crate) async fn overview(
+    State(app): State<App>,
+    viewer: Viewer,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    let caller = viewer.caller();
+    let summary = summary::summary(State(app.clone()), caller.clone(), Query(NoQuery {})).await?.0;
+    let (cves_by_severity, worst) = cves::worst(&app, &caller, FEW).await?;
+    let open = batches::open(&app, &caller, FEW).await?;
+    let schedules = store::schedules::list(&mut *app.db.read().await?, caller.org).await?;
+    let next = schedules
+        .into_iter()
+        .filter_map(|one| Some(NextRun { id: one.id, name: one.name, at: one.next_run_at? }));
+    let mut next: Vec<NextRun> = next.collect();
+    next.sort_by_key(|run| run.at);
+    next.truncate(FEW as usize);
+    let frame = live(&app, &viewer, Section::Overview, "Overview");
+    page(&pages::Overview { frame, summary, cves_by_severity, worst, open, next })
+}

@@ -1,0 +1,365 @@
+//! Schedules: the list, one with its history, and where one is written.
+
+use axum::extract::State;
+use axum::response::IntoResponse as _;
+use domain::schedule::next_runs;
+use pages::Section;
+use pages::form::{OrderForm, ScheduleForm};
+use serde_json::{Map, Value, json};
+use vocab::{Cron, ScheduleId, Zone};
+
+use crate::app::App;
+use crate::http::credentials::Listing;
+use crate::http::problem::{ApiError, Code};
+use crate::http::schedules::{self, NEXT_RUNS, Part};
+use crate::http::{Body, Here, Id, IfMatch, NoBody, NoQuery, Query};
+use crate::web::Viewer;
+use crate::web::answer::{Answer, frame, live, page, refused, see, sentences};
+use crate::web::asked::{Asked, Form, words};
+use crate::web::order::{self, location, look};
+
+/// `/schedules`.
+pub(crate) async fn list(
+    State(app): State<App>,
+    viewer: Viewer,
+    here: Here,
+    asked: Asked<Part>,
+) -> Answer {
+    let list =
+        schedules::list(State(app.clone()), viewer.caller(), here, Query(asked.meant)).await?.0;
+    page(&pages::Schedules { frame: live(&app, &viewer, Section::Schedules, "Schedules"), list })
+}
+
+async fn find(
+    app: &App,
+    viewer: &Viewer,
+    id: ScheduleId,
+) -> Result<(i64, wire::v1::Schedule), ApiError> {
+    let mut reader = app.db.snapshot().await?;
+    let row = schedules::find(&mut reader, &viewer.caller(), id).await?;
+    let generation = row.generation;
+    Ok((generation, schedules::shown(app, &mut reader, row).await?))
+}
+
+/// `/schedules/{id}`.
+pub(crate) async fn one(
+    State(app): State<App>,
+    viewer: Viewer,
+    here: Here,
+    Id(id): Id<ScheduleId>,
+    asked: Asked<Listing>,
+) -> Answer {
+    let (_, it) = find(&app, &viewer, id).await?;
+    let runs =
+        schedules::history(State(app.clone()), viewer.caller(), here, Id(id), Query(asked.meant))
+            .await?
+            .0;
+    page(&pages::SchedulePage {
+        frame: live(&app, &viewer, Section::Schedules, it.name.clone()),
+        it,
+        runs,
+    })
+}
+
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct When {
+    #[serde(default)]
+    cron: String,
+    #[serde(default)]
+    timezone: String,
+}
+
+/// The next instants of what is being typed, or what is wrong with it.
+fn instants(app: &App, cron: &str, timezone: &str) -> pages::Asked {
+    let utc = || "UTC".parse::<Zone>();
+    let nothing = |zone: Zone, told: Option<String>| pages::Asked { next: Vec::new(), zone, told };
+    let Ok(utc) = utc() else { return nothing(Zone::default(), None) };
+    let zone = match timezone {
+        "" => utc,
+        text => match text.parse::<Zone>() {
+            Ok(zone) => zone,
+            Err(error) => return nothing(utc, Some(error.to_string())),
+        },
+    };
+    if cron.is_empty() {
+        return nothing(zone, None);
+    }
+    match cron.parse::<Cron>() {
+        Err(error) => nothing(zone, Some(error.to_string())),
+        Ok(cron) => {
+            let next = next_runs(&cron, &zone, app.clock.now(), NEXT_RUNS);
+            let never = next.is_empty().then(|| "It never runs.".to_owned());
+            pages::Asked { next, zone, told: never }
+        }
+    }
+}
+
+/// The next instants, as one types.
+pub(crate) async fn next(State(app): State<App>, _viewer: Viewer, asked: Asked<When>) -> Answer {
+    page(&instants(&app, asked.meant.cron.trim(), asked.meant.timezone.trim()))
+}
+
+fn written(
+    app: &App,
+    viewer: &Viewer,
+    title: &str,
+    action: String,
+    form: ScheduleForm,
+    errors: Vec<String>,
+) -> pages::ScheduleEdit {
+    let pages::Asked { next, zone, told } = instants(app, &form.cron, &form.timezone);
+    let frame = frame(app, viewer, Section::Schedules, title);
+    pages::ScheduleEdit { frame, form, action, errors, next, zone, told }
+}
+
+/// Where a new one is written.
+pub(crate) async fn blank(State(app): State<App>, viewer: Viewer) -> Answer {
+    let order =
+        OrderForm { what: "security".into(), reboot: "never".into(), ..OrderForm::default() };
+    let form =
+        ScheduleForm { enabled: true, timezone: "UTC".into(), order, ..ScheduleForm::default() };
+    page(&written(&app, &viewer, "New schedule", "/schedules/new".into(), form, Vec::new()))
+}
+
+/// Where one is changed.
+pub(crate) async fn edit(State(app): State<App>, viewer: Viewer, Id(id): Id<ScheduleId>) -> Answer {
+    let (generation, it) = find(&app, &viewer, id).await?;
+    let targets = json!(it.targets);
+    if targets.get("server_ids").and_then(Value::as_array).is_some_and(|ids| !ids.is_empty()) {
+        let detail = "This schedule names its servers one by one: it is changed by the API or by `fleetmend schedules update`.";
+        return Err(ApiError::new(Code::Conflict, detail));
+    }
+    let text = |name: &str| targets.get(name).and_then(Value::as_str).unwrap_or("").to_owned();
+    let tags = targets.get("tags").and_then(Value::as_array).cloned().unwrap_or_default();
+    let tags: Vec<&str> = tags.iter().filter_map(Value::as_str).collect();
+    let listed = |items: Vec<String>| items.join(", ");
+    let number = |value: Option<String>| value.unwrap_or_default();
+    let options = &it.options;
+    let packages: Vec<String> = options.packages.iter().map(ToString::to_string).collect();
+    let what = match (packages.is_empty(), options.security_only) {
+        (false, _) => "packages",
+        (true, true) => "security",
+        (true, false) => "all",
+    };
+    let order = OrderForm {
+        server_ids: Vec::new(),
+        what: what.into(),
+        packages: listed(packages),
+        exclude: listed(options.exclude.iter().map(ToString::to_string).collect()),
+        reboot: pages::word(&options.reboot),
+        stagger_minutes: options.stagger_minutes.to_string(),
+        max_parallel: number(options.max_parallel.map(|most| most.to_string())),
+        canary: options.canary.to_string(),
+        max_failures: number(options.max_failures.map(|limit| limit.to_string())),
+        window_minutes: number(options.window_minutes.map(|window| window.to_string())),
+        dry_run: options.dry_run,
+    };
+    let form = ScheduleForm {
+        generation: generation.to_string(),
+        name: it.name.clone(),
+        description: it.description.clone(),
+        enabled: it.enabled,
+        cron: it.cron.to_string(),
+        timezone: it.timezone.to_string(),
+        all: targets.get("all").and_then(Value::as_bool).unwrap_or(false),
+        environment: text("environment"),
+        os: text("os"),
+        tags: tags.join(", "),
+        order,
+    };
+    page(&written(
+        &app,
+        &viewer,
+        "Edit schedule",
+        format!("/schedules/{id}/edit"),
+        form,
+        Vec::new(),
+    ))
+}
+
+fn read(sent: &Form) -> ScheduleForm {
+    let [generation, name, description, cron, timezone, environment, os, tags] =
+        ["generation", "name", "description", "cron", "timezone", "environment", "os", "tags"]
+            .map(|name| sent.text(name));
+    let [enabled, all] = ["enabled", "all"].map(|name| !sent.text(name).is_empty());
+    ScheduleForm {
+        generation,
+        name,
+        description,
+        enabled,
+        cron,
+        timezone,
+        all,
+        environment,
+        os,
+        tags,
+        order: order::read(sent),
+    }
+}
+
+fn body(form: &ScheduleForm) -> Value {
+    let mut targets = Map::new();
+    if form.all {
+        targets.insert("all".into(), json!(true));
+    }
+    for (name, text) in [("environment", &form.environment), ("os", &form.os)] {
+        if !text.is_empty() {
+            targets.insert(name.into(), json!(text));
+        }
+    }
+    if !form.tags.is_empty() {
+        targets.insert("tags".into(), json!(words(&form.tags)));
+    }
+    let timezone = if form.timezone.is_empty() { "UTC" } else { &form.timezone };
+    json!({"name": form.name, "description": form.description, "enabled": form.enabled, "cron": form.cron,
+        "timezone": timezone, "targets": targets, "options": order::options(&form.order)})
+}
+
+/// The answer to a form that was sent: on, or back with what is wrong.
+fn outcome(
+    app: &App,
+    viewer: &Viewer,
+    title: &str,
+    action: String,
+    form: ScheduleForm,
+    done: Result<String, ApiError>,
+) -> Answer {
+    match done {
+        Ok(path) => see(&path),
+        Err(error)
+            if matches!(
+                error.code(),
+                Code::InvalidBody | Code::AlreadyExists | Code::PreconditionFailed
+            ) =>
+        {
+            let errors = sentences(&error);
+            refused(&written(app, viewer, title, action, form, errors))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn unfinished(form: &ScheduleForm) -> Result<(), ApiError> {
+    match form.order.what == "packages" && words(&form.order.packages).is_empty() {
+        // To the API no name means every update; here somebody has not finished.
+        true => Err(ApiError::new(
+            Code::InvalidBody,
+            "Name the packages, or choose another kind of updates.",
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Makes one.
+pub(crate) async fn create(State(app): State<App>, viewer: Viewer, sent: Form) -> Answer {
+    let form = read(&sent);
+    let make = async {
+        unfinished(&form)?;
+        let body = Body::of(&body(&form))?;
+        let made =
+            schedules::create(State(app.clone()), viewer.caller(), Query(NoQuery {}), body).await?;
+        Ok(location(&made.into_response()))
+    };
+    let done = make.await;
+    outcome(&app, &viewer, "New schedule", "/schedules/new".into(), form, done)
+}
+
+/// Replaces one.
+pub(crate) async fn replace(
+    State(app): State<App>,
+    viewer: Viewer,
+    Id(id): Id<ScheduleId>,
+    sent: Form,
+) -> Answer {
+    let form = read(&sent);
+    let seen = IfMatch::seen(&form.generation);
+    let change = async {
+        unfinished(&form)?;
+        let body = Body::of(&body(&form))?;
+        drop(
+            schedules::replace(
+                State(app.clone()),
+                viewer.caller(),
+                Id(id),
+                Query(NoQuery {}),
+                seen,
+                body,
+            )
+            .await?,
+        );
+        Ok(format!("/schedules/{id}"))
+    };
+    let done = change.await;
+    outcome(&app, &viewer, "Edit schedule", format!("/schedules/{id}/edit"), form, done)
+}
+
+/// Runs one now: first shown, then done.
+pub(crate) async fn run(
+    State(app): State<App>,
+    viewer: Viewer,
+    Id(id): Id<ScheduleId>,
+    form: Form,
+) -> Answer {
+    if form.goes() {
+        let run =
+            schedules::run(State(app), viewer.caller(), Id(id), Query(NoQuery {}), NoBody).await?;
+        return see(&location(&run.into_response()));
+    }
+    let (_, it) = find(&app, &viewer, id).await?;
+    let mut order = json!(it.options);
+    order["targets"] = json!(it.targets);
+    if let Some(fields) = order.as_object_mut() {
+        // What a schedule leaves open is left out of an order.
+        fields.retain(|_, value| !value.is_null());
+    }
+    let preview = look(&app, &viewer, &order).await?;
+    ask(
+        &app,
+        &viewer,
+        id,
+        "run",
+        format!("Run {} now?", it.name),
+        vec!["This is what it would do now.".into()],
+        Some(preview),
+    )
+}
+
+/// Deletes one: first asked, then done.
+pub(crate) async fn delete(
+    State(app): State<App>,
+    viewer: Viewer,
+    Id(id): Id<ScheduleId>,
+    form: Form,
+) -> Answer {
+    if form.goes() {
+        schedules::delete(State(app), viewer.caller(), Id(id), Query(NoQuery {}), IfMatch::any())
+            .await?;
+        return see("/schedules");
+    }
+    let (_, it) = find(&app, &viewer, id).await?;
+    let lines = vec!["It goes with its history. A batch that it started goes on.".into()];
+    ask(&app, &viewer, id, "delete", format!("Delete {}?", it.name), lines, None)
+}
+
+fn ask(
+    app: &App,
+    viewer: &Viewer,
+    id: ScheduleId,
+    action: &str,
+    title: String,
+    lines: Vec<String>,
+    preview: Option<wire::v1::Preview>,
+) -> Answer {
+    let here = format!("/schedules/{id}");
+    let risky = action == "delete";
+    page(&pages::Confirm {
+        frame: frame(app, viewer, Section::Schedules, title),
+        lines,
+        preview,
+        action: format!("{here}/{action}"),
+        verb: if risky { "Delete it".into() } else { "Run it now".into() },
+        back: here,
+        risky,
+    })
+}

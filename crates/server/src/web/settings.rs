@@ -1,0 +1,257 @@
+//! Users, API keys, enrolment tokens, feeds.
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::http::header::HOST;
+use pages::{Section, UserRow};
+use serde_json::{Map, json};
+use store::Page;
+use store::users::User;
+use vocab::{KeyId, Role, TokenId, UserId};
+
+use crate::app::App;
+use crate::http::problem::{ApiError, Code};
+use crate::http::{
+    Body, Here, Id, IfMatch, NoQuery, Query, api_keys, enrollment_tokens, feeds, query,
+};
+use crate::service::{keys, tokens, users};
+use crate::web::Viewer;
+use crate::web::answer::{Answer, frame, page, see};
+use crate::web::asked::Form;
+
+/// How many of each are shown.
+const SHOWN: &str = "limit=200";
+
+/// `/settings`.
+pub(crate) async fn settings(
+    State(app): State<App>,
+    viewer: Viewer,
+    here: Here,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    let (state, caller) = (|| State(app.clone()), viewer.caller());
+    let first = Page { limit: 200, offset: 0 };
+    let found = store::users::list(&mut *app.db.snapshot().await?, caller.org, first).await?;
+    let now = app.clock.now();
+    let row = |user: User| UserRow {
+        me: user.id == viewer.user.id,
+        has_password: user.password.is_some(),
+        awaits: users::awaits(&user, now),
+        id: user.id,
+        name: user.name,
+        role: user.role,
+        created_at: user.created_at,
+    };
+    let users = found.items.into_iter().map(row).collect();
+    let keys =
+        api_keys::list(state(), caller.clone(), here.clone(), Query(query::parse(SHOWN)?)).await?.0;
+    let tokens =
+        enrollment_tokens::list(state(), caller.clone(), here.clone(), Query(query::parse(SHOWN)?))
+            .await?
+            .0;
+    let feeds = feeds::list(state(), caller, here, Query(query::parse(SHOWN)?)).await?.0;
+    let frame = frame(&app, &viewer, Section::Settings, "Settings");
+    page(&pages::Settings { frame, users, keys, tokens, feeds })
+}
+
+fn secret(app: &App, viewer: &Viewer, title: &str, lines: Vec<String>, secret: String) -> Answer {
+    let frame = frame(app, viewer, Section::Settings, title);
+    page(&pages::Secret { frame, lines, secret })
+}
+
+fn ask(
+    app: &App,
+    viewer: &Viewer,
+    title: String,
+    line: &str,
+    action: String,
+    verb: &str,
+) -> Answer {
+    page(&pages::Confirm {
+        frame: frame(app, viewer, Section::Settings, title),
+        lines: vec![line.into()],
+        preview: None,
+        action,
+        verb: verb.into(),
+        back: "/settings".into(),
+        risky: true,
+    })
+}
+
+/// The address that this browser reaches us by.
+fn base(app: &App, headers: &HeaderMap) -> String {
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost:7600");
+    let proxied = headers.get("x-forwarded-proto").is_some_and(|proto| proto == "https");
+    let tls = app.settings.certificate_sha256.is_some() || proxied;
+    format!("{}://{host}", if tls { "https" } else { "http" })
+}
+
+/// Invites a person.
+pub(crate) async fn invite(
+    State(app): State<App>,
+    viewer: Viewer,
+    headers: HeaderMap,
+    form: Form,
+) -> Answer {
+    let role: Role = form
+        .text("role")
+        .parse()
+        .map_err(|_| ApiError::new(Code::BadRequest, "That is no role."))?;
+    let (user, link) =
+        users::invite(&app, &users::actor(&viewer.user), &form.text("name"), role).await?;
+    let lines = vec![format!(
+        "Send this link to {} by a way that you trust. It works once, for 24 hours, and lets them set their password.",
+        user.name
+    )];
+    secret(&app, &viewer, "Invited", lines, format!("{}/welcome/{link}", base(&app, &headers)))
+}
+
+async fn person(app: &App, viewer: &Viewer, id: UserId) -> Result<User, ApiError> {
+    Ok(store::users::get(&mut *app.db.read().await?, viewer.user.org_id, id).await?)
+}
+
+/// Takes a password away, and makes a link for another.
+pub(crate) async fn reset(
+    State(app): State<App>,
+    viewer: Viewer,
+    Id(id): Id<UserId>,
+    headers: HeaderMap,
+    form: Form,
+) -> Answer {
+    let user = person(&app, &viewer, id).await?;
+    if !form.goes() {
+        let line = "They are signed out everywhere, and their password stops working at once. You get a link with which they set another.";
+        return ask(
+            &app,
+            &viewer,
+            format!("Reset {}?", user.name),
+            line,
+            format!("/settings/users/{id}/reset"),
+            "Reset",
+        );
+    }
+    let link = users::reset(&app, &users::actor(&viewer.user), &user).await?;
+    let lines = vec![format!(
+        "Send this link to {} by a way that you trust. It works once, for 24 hours.",
+        user.name
+    )];
+    secret(&app, &viewer, "Reset", lines, format!("{}/welcome/{link}", base(&app, &headers)))
+}
+
+/// Lets a person go.
+pub(crate) async fn remove(
+    State(app): State<App>,
+    viewer: Viewer,
+    Id(id): Id<UserId>,
+    form: Form,
+) -> Answer {
+    let user = person(&app, &viewer, id).await?;
+    if !form.goes() {
+        let line = "They are signed out everywhere at once. What they did stays in the log.";
+        return ask(
+            &app,
+            &viewer,
+            format!("Remove {}?", user.name),
+            line,
+            format!("/settings/users/{id}/remove"),
+            "Remove",
+        );
+    }
+    users::remove(&app, &users::actor(&viewer.user), &user).await?;
+    see("/settings")
+}
+
+/// Makes an API key.
+pub(crate) async fn make_key(State(app): State<App>, viewer: Viewer, form: Form) -> Answer {
+    let body = json!({"name": form.text("name"), "role": form.text("role")});
+    let new = api_keys::read(Body::of(&body)?)?;
+    let (key, text) = keys::create(&app, &viewer.caller().actor(), new).await?;
+    let lines = vec![format!(
+        "The key {} with the role {}. Keep it: only a hash of it is stored.",
+        key.name, key.role
+    )];
+    secret(&app, &viewer, "API key", lines, text)
+}
+
+/// Ends an API key.
+pub(crate) async fn revoke_key(
+    State(app): State<App>,
+    viewer: Viewer,
+    Id(id): Id<KeyId>,
+    form: Form,
+) -> Answer {
+    if !form.goes() {
+        let key = store::api_keys::get(&mut *app.db.read().await?, viewer.user.org_id, id).await?;
+        let line = "It stops working at once, and for ever.";
+        return ask(
+            &app,
+            &viewer,
+            format!("Revoke {}?", key.name),
+            line,
+            format!("/settings/keys/{id}/revoke"),
+            "Revoke",
+        );
+    }
+    api_keys::revoke(State(app), viewer.caller(), Id(id), Query(NoQuery {}), IfMatch::any())
+        .await?;
+    see("/settings#keys")
+}
+
+/// Makes an enrolment token, with the command to paste.
+pub(crate) async fn make_token(
+    State(app): State<App>,
+    viewer: Viewer,
+    headers: HeaderMap,
+    form: Form,
+) -> Answer {
+    let mut body = Map::new();
+    for name in ["name", "environment"] {
+        if !form.text(name).is_empty() {
+            body.insert(name.into(), json!(form.text(name)));
+        }
+    }
+    let uses = form.text("max_uses");
+    if !uses.is_empty() {
+        body.insert(
+            "max_uses".into(),
+            uses.parse::<i64>().map_or_else(|_| json!(uses), |uses| json!(uses)),
+        );
+    }
+    let new = enrollment_tokens::read(Body::of(&body.into())?)?;
+    let (_, text) = tokens::create(&app, &viewer.caller().actor(), new).await?;
+    let lines = vec![
+        "Run this as root on each server that is to join, once the agent is installed.".into(),
+    ];
+    let command =
+        format!("fleetmend-agent enroll --server {} --token {text}", base(&app, &headers));
+    secret(&app, &viewer, "Enrolment token", lines, command)
+}
+
+/// Ends an enrolment token.
+pub(crate) async fn revoke_token(
+    State(app): State<App>,
+    viewer: Viewer,
+    Id(id): Id<TokenId>,
+    form: Form,
+) -> Answer {
+    if !form.goes() {
+        let line = "No server can join with it any more. Those that did stay.";
+        return ask(
+            &app,
+            &viewer,
+            "Revoke this token?".into(),
+            line,
+            format!("/settings/tokens/{id}/revoke"),
+            "Revoke",
+        );
+    }
+    enrollment_tokens::revoke(
+        State(app),
+        viewer.caller(),
+        Id(id),
+        Query(NoQuery {}),
+        IfMatch::any(),
+    )
+    .await?;
+    see("/settings#tokens")
+}

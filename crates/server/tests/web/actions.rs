@@ -1,0 +1,168 @@
+//! What people do: each thing is shown before it is done.
+
+use serde_json::json;
+use vocab::{Role, Severity};
+
+use crate::browser::Browser;
+use crate::fleet::{Host, join, security};
+use crate::support::{Service, both};
+
+async fn fleet(service: &Service) -> [String; 2] {
+    let host = |name| {
+        Host::new(name).with_updates(vec![security("openssl", Severity::High, &["CVE-2026-1"])])
+    };
+    [join(service, host("web-1")).await.to_string(), join(service, host("web-2")).await.to_string()]
+}
+
+async fn batches(service: &Service) -> Vec<serde_json::Value> {
+    service.get("/v1/batches").await.is(200).json()["data"].as_array().unwrap().clone()
+}
+
+both! {
+    async fn an_order_is_previewed_and_starts_only_when_told(service: Service) {
+        let [one, two] = fleet(service).await;
+        let ann = Browser::of(service, "ann", Role::Operator).await;
+        let chosen = [("server_ids", one.as_str()), ("server_ids", two.as_str())];
+        let page = ann.submit("/order", &chosen).await.is(200).text();
+        assert!(page.contains("Patch 2 servers") && page.contains("openssl"), "{page}");
+        assert!(batches(service).await.is_empty());
+
+        let mut form = chosen.to_vec();
+        form.extend([("what", "packages"), ("packages", "openssl"), ("reboot", "if_required"), ("stagger_minutes", "10")]);
+        let page = ann.submit("/order", &form).await.is(200).text();
+        assert!(page.contains("in 10 min") && batches(service).await.is_empty(), "{page}");
+        form.push(("go", "start"));
+        let started = ann.submit("/order", &form).await.is(303);
+        let made = batches(service).await;
+        assert_eq!(started.header("location"), format!("/batches/{}", made[0]["id"].as_str().unwrap()));
+        assert_eq!(made[0]["origin"], "dashboard");
+        assert!(made[0]["started_by"].as_str().unwrap().starts_with("usr_"), "{made:?}");
+        assert_eq!(made[0]["options"]["packages"], json!(["openssl"]));
+        assert_eq!(made[0]["options"]["stagger_minutes"], 10);
+    }
+
+    async fn an_order_with_a_mistake_comes_back_as_it_was_and_starts_nothing(service: Service) {
+        let [one, _] = fleet(service).await;
+        let ann = Browser::of(service, "ann", Role::Operator).await;
+        for (field, value, told) in [
+            ("stagger_minutes", "ten", "stagger minutes"),
+            ("canary", "200%", "canary"),
+            ("reboot", "perhaps", "reboot"),
+            ("what", "packages", "Name the packages"),
+            ("exclude", "$(reboot)", "exclude"),
+        ] {
+            let form = [("server_ids", one.as_str()), (field, value), ("go", "start")];
+            let page = ann.submit("/order", &form).await.is(422).text();
+            assert!(page.contains(told), "{field}: {page}");
+        }
+        ann.submit("/order", &[("go", "start")]).await.is(400);
+        ann.submit("/order", &[("server_ids", "nonsense"), ("go", "start")]).await.is(422);
+        assert!(batches(service).await.is_empty());
+        let viewer = Browser::of(service, "bob", Role::Viewer).await;
+        viewer.submit("/order", &[("server_ids", one.as_str()), ("go", "start")]).await.is(403);
+        assert!(batches(service).await.is_empty());
+    }
+
+    async fn a_batch_is_paused_resumed_and_after_a_question_canceled(service: Service) {
+        let [one, _] = fleet(service).await;
+        let ann = Browser::of(service, "ann", Role::Operator).await;
+        ann.submit("/order", &[("server_ids", one.as_str()), ("go", "start")]).await.is(303);
+        let id = batches(service).await[0]["id"].as_str().unwrap().to_owned();
+        let here = format!("/batches/{id}");
+        let state = async || batches(service).await[0]["state"].as_str().unwrap().to_owned();
+        ann.submit(&format!("{here}/pause"), &[]).await.is(303);
+        assert_eq!(state().await, "paused");
+        assert!(ann.get(&here).await.is(200).text().contains(">Resume<"));
+        ann.submit(&format!("{here}/resume"), &[]).await.is(303);
+        assert_ne!(state().await, "paused");
+        let asked = ann.submit(&format!("{here}/cancel"), &[]).await.is(200).text();
+        assert!(asked.contains("nothing is undone") && state().await != "canceled", "{asked}");
+        ann.submit(&format!("{here}/cancel"), &[("go", "1")]).await.is(303);
+        assert!(["canceling", "canceled"].contains(&state().await.as_str()));
+        ann.submit(&format!("{here}/explode"), &[]).await.is(404);
+        let retry = ann.submit(&format!("{here}/retry"), &[("go", "1")]).await;
+        assert_eq!(retry.status.as_u16(), 409);
+    }
+
+    async fn a_schedule_is_written_changed_run_and_deleted(service: Service) {
+        fleet(service).await;
+        let ann = Browser::of(service, "ann", Role::Operator).await;
+        let mut form = vec![("name", "Nightly"), ("cron", "0 3 * *"), ("timezone", "Europe/Berlin"), ("enabled", "true"),
+            ("environment", "production"), ("what", "all"), ("reboot", "if_required"), ("canary", "10%")];
+        let page = ann.submit("/schedules/new", &form).await.is(422).text();
+        assert!(page.contains("value=\"Nightly\"") && page.contains("role=\"alert\""), "{page}");
+        form[1] = ("cron", "0 3 * * *");
+        let made = ann.submit("/schedules/new", &form).await.is(303);
+        let here = made.header("location").to_owned();
+        assert!(here.starts_with("/schedules/sch_"), "{here}");
+        let page = ann.get(&here).await.is(200).text();
+        assert!(page.contains("Mon 2026-11-16 03:00") && page.contains("canary 10%"), "{page}");
+
+        let edit = ann.get(&format!("{here}/edit")).await.is(200).text();
+        let generation = edit.split("name=\"generation\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+        form[0] = ("name", "Weekly");
+        form.push(("generation", &generation));
+        ann.submit(&format!("{here}/edit"), &form).await.is(303);
+        // The same page, sent again from a tab that is out of date.
+        let stale = ann.submit(&format!("{here}/edit"), &form).await.is(422).text();
+        assert!(stale.contains("It has changed"), "{stale}");
+
+        let asked = ann.submit(&format!("{here}/run"), &[]).await.is(200).text();
+        assert!(asked.contains("web-1") && batches(service).await.is_empty(), "{asked}");
+        let ran = ann.submit(&format!("{here}/run"), &[("go", "1")]).await.is(303);
+        assert_eq!(ran.header("location"), here);
+        assert_eq!(batches(service).await.len(), 1);
+        ann.submit(&format!("{here}/delete"), &[]).await.is(200);
+        ann.get(&here).await.is(200);
+        ann.submit(&format!("{here}/delete"), &[("go", "1")]).await.is(303);
+        ann.get(&here).await.is(404);
+    }
+
+    async fn a_server_is_refreshed_and_after_a_question_removed(service: Service) {
+        let [one, _] = fleet(service).await;
+        let ann = Browser::of(service, "ann", Role::Admin).await;
+        ann.submit(&format!("/servers/{one}/refresh"), &[]).await.is(303);
+        let here = format!("/servers/{one}/remove");
+        ann.submit(&here, &[]).await.is(303);
+        ann.get(&format!("/servers/{one}")).await.is(200);
+        ann.submit(&here, &[("go", "1")]).await.is(303);
+        ann.get(&format!("/servers/{one}")).await.is(404);
+    }
+
+    async fn secrets_are_made_shown_once_and_revoked(service: Service) {
+        let ann = Browser::of(service, "ann", Role::Admin).await;
+        let page = ann.submit("/settings/tokens", &[("name", "web image"), ("environment", "production")]).await.is(200).text();
+        assert!(page.contains("fleetmend-agent enroll --server http://fleet.example --token fme_"), "{page}");
+        let page = ann.submit("/settings/keys", &[("name", "ci"), ("role", "operator")]).await.is(200).text();
+        let key = page.split("id=\"secret\">").nth(1).unwrap().split('<').next().unwrap().to_owned();
+        crate::support::Ask::get("/v1/servers").with_key(&key).send(&service.router).await.is(200);
+        let settings = ann.get("/settings").await.is(200).text();
+        assert!(settings.contains("web image") && !settings.contains(&key) && !settings.contains("fme_"), "{settings}");
+        let found = service.get("/v1/api-keys").await.json();
+        let id = found["data"].as_array().unwrap().iter().find(|key| key["name"] == "ci").unwrap()["id"].clone();
+        let path = format!("/settings/keys/{}/revoke", id.as_str().unwrap());
+        ann.submit(&path, &[]).await.is(200);
+        crate::support::Ask::get("/v1/servers").with_key(&key).send(&service.router).await.is(200);
+        ann.submit(&path, &[("go", "1")]).await.is(303);
+        crate::support::Ask::get("/v1/servers").with_key(&key).send(&service.router).await.is(401);
+    }
+
+    async fn an_administrator_invites_resets_and_removes_but_not_themselves(service: Service) {
+        let ann = Browser::of(service, "ann", Role::Admin).await;
+        let page = ann.submit("/settings/users", &[("name", "bob"), ("role", "viewer")]).await.is(200).text();
+        let link = page.split("/welcome/").nth(1).unwrap().split('<').next().unwrap().to_owned();
+        Browser::new(service).get(&format!("/welcome/{link}")).await.is(200);
+        let taken = ann.submit("/settings/users", &[("name", "BOB"), ("role", "viewer")]).await;
+        assert_eq!(taken.status.as_u16(), 409);
+        let id = async |name: &str| {
+            let mut reader = service.app.db.read().await.unwrap();
+            store::users::by_name(&mut reader, name).await.unwrap().unwrap().id
+        };
+        let (me, bob) = (id("ann").await, id("bob").await);
+        ann.submit(&format!("/settings/users/{me}/remove"), &[("go", "1")]).await.is(409);
+        ann.submit(&format!("/settings/users/{bob}/reset"), &[("go", "1")]).await.is(200);
+        Browser::new(service).get(&format!("/welcome/{link}")).await.is(404);
+        ann.submit(&format!("/settings/users/{bob}/remove"), &[("go", "1")]).await.is(303);
+        assert!(!ann.get("/settings").await.text().contains(">bob"));
+    }
+}

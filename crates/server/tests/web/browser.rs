@@ -1,0 +1,126 @@
+//! Somebody with a browser: keeps cookies, sends forms.
+
+use std::cell::RefCell;
+
+use axum::http::Method;
+use server::service::users;
+use vocab::Role;
+
+use crate::support::{Answer, Ask, Service};
+
+pub(crate) const PASSWORD: &str = "correct horse battery";
+
+/// A browser, signed in or not.
+pub(crate) struct Browser<'a> {
+    service: &'a Service,
+    cookies: RefCell<Vec<(String, String)>>,
+    /// From which address it comes.
+    host: u8,
+}
+
+impl<'a> Browser<'a> {
+    pub(crate) fn new(service: &'a Service) -> Browser<'a> {
+        Browser::at(service, 1)
+    }
+
+    /// One that comes from another address.
+    pub(crate) fn at(service: &'a Service, host: u8) -> Browser<'a> {
+        Browser { service, cookies: RefCell::default(), host }
+    }
+
+    /// A browser of a person with this role, signed in by a one-time link.
+    pub(crate) async fn of(service: &'a Service, name: &str, role: Role) -> Browser<'a> {
+        let actor = users::local(service.org);
+        let (_, link) = users::invite(&service.app, &actor, name, role).await.unwrap();
+        let browser = Browser::new(service);
+        let form = [("password", PASSWORD), ("again", PASSWORD)];
+        browser.post(&format!("/welcome/{link}"), &form).await.is(303);
+        browser
+    }
+
+    async fn send(&self, ask: Ask) -> Answer {
+        let cookies: Vec<String> =
+            self.cookies.borrow().iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let ask =
+            ask.with("cookie", &cookies.join("; ")).with("host", "fleet.example").from(self.host);
+        let answer = ask.send(&self.service.router).await;
+        for line in answer.headers.get_all("set-cookie") {
+            let line = line.to_str().unwrap();
+            for must in ["HttpOnly", "SameSite=Strict", "Path=/"] {
+                assert!(line.contains(must), "{line}");
+            }
+            let (name, value) = line.split(';').next().unwrap().split_once('=').unwrap();
+            self.cookies.borrow_mut().retain(|(known, _)| known != name);
+            if !value.is_empty() {
+                self.cookies.borrow_mut().push((name.to_owned(), value.to_owned()));
+            }
+        }
+        answer
+    }
+
+    pub(crate) fn cookie(&self, name: &str) -> Option<String> {
+        let cookies = self.cookies.borrow();
+        cookies.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
+    }
+
+    /// Loses a cookie.
+    pub(crate) fn forget(&self, name: &str) {
+        self.cookies.borrow_mut().retain(|(known, _)| known != name);
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.send(Ask::get(path)).await
+    }
+
+    /// Sends a form as it is.
+    pub(crate) async fn post(&self, path: &str, form: &[(&str, &str)]) -> Answer {
+        self.send(form_to(path, form)).await
+    }
+
+    /// Sends a form as another site would.
+    pub(crate) async fn post_from(
+        &self,
+        origin: &str,
+        path: &str,
+        form: &[(&str, &str)],
+    ) -> Answer {
+        self.send(form_to(path, form).with("origin", origin)).await
+    }
+
+    /// Sends a form of one of our own pages, with what such a page puts into it.
+    pub(crate) async fn submit(&self, path: &str, form: &[(&str, &str)]) -> Answer {
+        let csrf = self.csrf().await;
+        let mut form = form.to_vec();
+        form.push(("csrf", &csrf));
+        self.post(path, &form).await
+    }
+
+    pub(crate) async fn csrf(&self) -> String {
+        let page = self.get("/schedules").await.is(200);
+        let text = page.text();
+        text.split("name=\"csrf\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()
+    }
+}
+
+fn form_to(path: &str, form: &[(&str, &str)]) -> Ask {
+    let encode = |text: &str| -> String {
+        let byte = |byte: u8| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => {
+                (byte as char).to_string()
+            }
+            other => format!("%{other:02X}"),
+        };
+        text.bytes().map(byte).collect()
+    };
+    let pairs: Vec<String> =
+        form.iter().map(|(name, value)| format!("{}={}", encode(name), encode(value))).collect();
+    Ask::new(Method::POST, path)
+        .with("content-type", "application/x-www-form-urlencoded")
+        .with_body(pairs.join("&"))
+}
+
+impl Answer {
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.bytes.clone()).unwrap()
+    }
+}

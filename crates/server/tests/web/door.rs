@@ -1,0 +1,256 @@
+//! The way in: links, passwords, sessions, forms, guessers.
+
+use axum::http::Method;
+use jiff::SignedDuration;
+use server::service::totp::shown;
+use server::service::users;
+use server::web::{Access, paths};
+use vocab::Role;
+
+use crate::browser::{Browser, PASSWORD};
+use crate::support::{Ask, both};
+
+/// A path of the table, of nothing that there is.
+fn concrete(path: &str) -> String {
+    let id = |prefix: &str| format!("{prefix}_01jcqk3m8ye0fr5cq0k6s8v2xw");
+    let prefix = [
+        ("/servers", "srv"),
+        ("/batches", "bat"),
+        ("/schedules", "sch"),
+        ("/settings/users", "usr"),
+        ("/settings/keys", "key"),
+        ("/settings/tokens", "enr"),
+        ("/cves", "cve"),
+    ];
+    let found =
+        prefix.iter().find(|(start, _)| path.starts_with(start)).map_or("x", |(_, word)| word);
+    path.replace("{id}", &id(found))
+        .replace("{task}", &id("tsk"))
+        .replace("{action}", "pause")
+        .replace("{name}", "openssl")
+}
+
+both! {
+    async fn a_link_sets_a_password_once_and_the_password_signs_in(service: Service) {
+        let actor = users::local(service.org);
+        let (ann, link) = users::invite(&service.app, &actor, " Ann@Example.org ", Role::Admin).await.unwrap();
+        assert_eq!(ann.name, "ann@example.org");
+        let browser = Browser::new(service);
+        let path = format!("/welcome/{link}");
+        let page = browser.get(&path).await.is(200);
+        assert!(page.text().contains("ann@example.org"));
+        let short = browser.post(&path, &[("password", "too short"), ("again", "too short")]).await;
+        assert!(short.is(422).text().contains("12 to 200 characters"));
+        let other = browser.post(&path, &[("password", PASSWORD), ("again", "another one, longer")]).await;
+        assert!(other.is(422).text().contains("not the same"));
+        browser.post(&path, &[("password", PASSWORD), ("again", PASSWORD)]).await.is(303);
+        assert!(browser.get("/").await.is(200).text().contains("Overview"));
+        let page = Browser::new(service).get(&path).await.is(404).text();
+        assert!(page.contains("was used"), "{page}");
+        assert!(page.contains("fleetmend users reset"), "{page}");
+
+        let again = Browser::new(service);
+        let form = [("name", "ANN@example.org"), ("password", PASSWORD), ("next", "/servers?status=online")];
+        let entered = again.post("/sign-in", &form).await.is(303);
+        assert_eq!(entered.header("location"), "/servers?status=online");
+        again.get("/servers?status=online").await.is(200);
+        again.submit("/sign-out", &[]).await.is(303);
+        assert_eq!(again.get("/").await.is(303).header("location"), "/sign-in");
+        // The session of the other browser is another.
+        browser.get("/").await.is(200);
+    }
+
+    async fn a_link_and_a_session_run_out(service: Service) {
+        let actor = users::local(service.org);
+        let (_, late) = users::invite(&service.app, &actor, "late", Role::Viewer).await.unwrap();
+        let ann = Browser::of(service, "ann", Role::Viewer).await;
+        ann.get("/").await.is(200);
+        service.hands.turn(SignedDuration::from_hours(24));
+        assert_eq!(ann.get("/").await.is(303).header("location"), "/sign-in");
+        Browser::new(service).get(&format!("/welcome/{late}")).await.is(404);
+    }
+
+    async fn who_is_reset_or_removed_is_out_at_once(service: Service) {
+        let ann = Browser::of(service, "ann", Role::Viewer).await;
+        let bob = Browser::of(service, "bob", Role::Viewer).await;
+        let actor = users::local(service.org);
+        let find = async |name: &str| {
+            let mut reader = service.app.db.read().await.unwrap();
+            store::users::by_name(&mut reader, name).await.unwrap().unwrap()
+        };
+        let link = users::reset(&service.app, &actor, &find("ann").await).await.unwrap();
+        users::remove(&service.app, &actor, &find("bob").await).await.unwrap();
+        for (gone, name) in [(&ann, "ann"), (&bob, "bob")] {
+            gone.get("/").await.is(303);
+            gone.post("/sign-in", &[("name", name), ("password", PASSWORD)]).await.is(422);
+        }
+        let form = [("password", "another horse battery"), ("again", "another horse battery")];
+        ann.post(&format!("/welcome/{link}"), &form).await.is(303);
+        ann.get("/").await.is(200);
+    }
+
+    /// The whole table: nobody sees a page without signing in, nor one that their role does not reach.
+    async fn every_page_requires_its_role(service: Service) {
+        let browsers = [
+            (Role::Viewer, Browser::of(service, "viewer", Role::Viewer).await),
+            (Role::Operator, Browser::of(service, "operator", Role::Operator).await),
+            (Role::Admin, Browser::of(service, "admin", Role::Admin).await),
+        ];
+        let open: Vec<&str> = paths()
+            .into_iter()
+            .filter(|(access, _)| *access == Access::Open)
+            .map(|(_, path)| path)
+            .collect();
+        assert_eq!(open, ["/sign-in", "/welcome/{link}", "/assets/{mark}/{name}", "/sign-in/code"]);
+        let mut guarded = 0;
+        for (access, path) in paths() {
+            let Access::Signed(needed) = access else { continue };
+            guarded += 1;
+            let path = concrete(path);
+            let stranger = Browser::new(service);
+            let seen = stranger.get(&path).await;
+            assert!(matches!(seen.status.as_u16(), 303 | 405), "{path}: {}", seen.status);
+            let sent = stranger.post(&path, &[]).await;
+            assert!(matches!(sent.status.as_u16(), 401 | 405), "{path}: {}", sent.status);
+            if matches!(path.as_str(), "/sign-out" | "/live") {
+                continue;
+            }
+            for (role, browser) in &browsers {
+                let (got, sent) = (browser.get(&path).await, browser.submit(&path, &[]).await);
+                let refused = [got.status.as_u16(), sent.status.as_u16()].contains(&403);
+                assert_eq!(refused, !role.may(needed), "{role} {path}: {} {}", got.status, sent.status);
+                for answer in [got, sent] {
+                    assert!(!answer.status.is_server_error(), "{role} {path}: {}", answer.text());
+                }
+            }
+        }
+        assert!(guarded > 30, "{guarded}");
+    }
+
+    async fn a_form_is_believed_only_from_our_own_pages(service: Service) {
+        let ann = Browser::of(service, "ann", Role::Admin).await;
+        let csrf = ann.csrf().await;
+        let form = [("name", "x"), ("role", "viewer"), ("csrf", csrf.as_str())];
+        ann.post("/settings/keys", &form[..2]).await.is(403);
+        ann.post("/settings/keys", &[("name", "x"), ("role", "viewer"), ("csrf", "AAAA")]).await.is(403);
+        ann.post_from("https://evil.example", "/settings/keys", &form).await.is(403);
+        ann.post_from("null", "/settings/keys", &form).await.is(403);
+        let other = Browser::of(service, "bob", Role::Admin).await;
+        other.post("/settings/keys", &form).await.is(403);
+        ann.post_from("https://fleet.example", "/settings/keys", &form).await.is(200);
+        let foreign = Browser::new(service);
+        let login = [("name", "ann"), ("password", PASSWORD)];
+        foreign.post_from("https://evil.example", "/sign-in", &login).await.is(403);
+    }
+
+    async fn guessers_are_stopped_and_the_owner_is_not(service: Service) {
+        let owner = Browser::of(service, "ann", Role::Admin).await;
+        owner.submit("/sign-out", &[]).await.is(303);
+        let guesser = Browser::new(service);
+        let wrong = [("name", "ann"), ("password", "password12345")];
+        for _ in 0..10 {
+            guesser.post("/sign-in", &wrong).await.is(422);
+        }
+        let stopped = guesser.post("/sign-in", &wrong).await.is(429);
+        assert!(stopped.text().contains("Too many tries"));
+        // From the same address, through the same proxy: the browser that knows its owner comes in.
+        let right = [("name", "ann"), ("password", PASSWORD)];
+        guesser.post("/sign-in", &right).await.is(429);
+        owner.post("/sign-in", &right).await.is(303);
+        // And from another address with a new browser.
+        let travelling = Browser::at(service, 9);
+        travelling.post("/sign-in", &right).await.is(303);
+    }
+
+    async fn a_second_factor_is_asked_for_once_it_is_on(service: Service) {
+        let ann = Browser::of(service, "ann", Role::Admin).await;
+        let page = ann.submit("/account/totp", &[]).await.is(200).text();
+        let secret = page.split("id=\"secret\">").nth(1).unwrap().split('<').next().unwrap().to_owned();
+        let now = || shown(&secret, service.hands.now());
+        ann.submit("/account/totp", &[("secret", &secret), ("code", "000000")]).await.is(422);
+        ann.submit("/account/totp", &[("secret", &secret), ("code", &now())]).await.is(303);
+        assert!(ann.get("/account").await.text().contains(">on<"));
+
+        service.hands.turn(SignedDuration::from_secs(60));
+        let other = Browser::at(service, 7);
+        let form = [("name", "ann"), ("password", PASSWORD), ("next", "/servers")];
+        let page = other.post("/sign-in", &form).await.is(200).text();
+        assert_eq!(other.cookie("fleetmend_session"), None, "not yet");
+        let ticket = page.split("name=\"ticket\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+        let try_with = async |ticket: &str, code: &str| {
+            let form = [("name", "ann"), ("ticket", ticket), ("code", code), ("next", "/servers")];
+            other.post("/sign-in/code", &form).await
+        };
+        try_with(&ticket, "000000").await.is(422);
+        try_with("9999999999.AAAA", &now()).await.is(422);
+        assert_eq!(try_with(&ticket, &now()).await.is(303).header("location"), "/servers");
+        other.get("/servers").await.is(200);
+        // Neither the ticket nor the code serves twice.
+        try_with(&ticket, &now()).await.is(422);
+
+        let mut reader = service.app.db.read().await.unwrap();
+        let kept = store::users::by_name(&mut reader, "ann").await.unwrap().unwrap();
+        drop(reader);
+        assert!(kept.totp_secret.is_some_and(|sealed| sealed.len() > 20), "sealed, not as it is");
+        ann.submit("/account/totp", &[("code", &now())]).await.is(422);
+        service.hands.turn(SignedDuration::from_secs(60));
+        ann.submit("/account/totp", &[("code", &now())]).await.is(303);
+        Browser::at(service, 8).post("/sign-in", &form).await.is(303);
+    }
+
+    async fn an_unknown_name_and_a_wrong_password_are_answered_alike(service: Service) {
+        Browser::of(service, "ann", Role::Viewer).await;
+        let browser = Browser::new(service);
+        let said = async |name: &str| {
+            let form = [("name", name), ("password", "not the password")];
+            browser.post("/sign-in", &form).await.is(422).text().replace(name, "NAME")
+        };
+        assert_eq!(said("ann").await, said("nobody").await);
+        assert!(said("a\u{0}nn").await.contains("do not fit"));
+    }
+
+    async fn the_database_holds_nothing_that_signs_in(service: Service) {
+        let ann = Browser::of(service, "ann", Role::Admin).await;
+        let session = ann.cookie("fleetmend_session").unwrap();
+        let mut reader = service.app.db.read().await.unwrap();
+        let user = store::users::by_name(&mut reader, "ann").await.unwrap().unwrap();
+        let kept = format!("{user:?}");
+        assert!(!kept.contains(PASSWORD) && !kept.contains(&session), "{kept}");
+        drop(reader);
+        let forged = Ask::get("/").with("cookie", &format!("fleetmend_session={}x", &session[..session.len() - 1]));
+        forged.send(&service.router).await.is(303);
+        ann.forget("fleetmend_session");
+        ann.get("/").await.is(303);
+    }
+
+    async fn the_way_in_leads_nowhere_else(service: Service) {
+        Browser::of(service, "ann", Role::Viewer).await;
+        for evil in ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)"] {
+            let browser = Browser::new(service);
+            let form = [("name", "ann"), ("password", PASSWORD), ("next", evil)];
+            let answer = browser.post("/sign-in", &form).await.is(303);
+            assert_eq!(answer.header("location"), "/", "{evil}");
+        }
+    }
+
+    async fn pages_forbid_what_pages_do_not_need(service: Service) {
+        let ann = Browser::of(service, "ann", Role::Viewer).await;
+        for path in ["/", "/servers/none", "/sign-in", "/servers?nonsense=1"] {
+            let page = ann.get(path).await;
+            let policy = page.header("content-security-policy");
+            assert!(policy.contains("default-src 'none'") && policy.contains("frame-ancestors 'none'"), "{policy}");
+            assert!(!policy.contains("unsafe"), "{policy}");
+            assert_eq!(page.header("x-content-type-options"), "nosniff");
+            assert_eq!(page.header("cache-control"), "no-store");
+            assert!(page.header("content-type").starts_with("text/html"), "{path}");
+        }
+        let style = ann.get(&pages::STYLE.path()).await.is(200);
+        assert!(style.header("cache-control").contains("immutable"));
+        ann.get("/assets/0000000000000000/app.css").await.is(404);
+        // An API key is no way into a page, nor a session into the API.
+        let session = ann.cookie("fleetmend_session").unwrap();
+        let cookie = format!("fleetmend_session={session}");
+        Ask::get("/v1/servers").with("cookie", &cookie).send(&service.router).await.is(401);
+        Ask::new(Method::GET, "/").with_key(&service.admin).send(&service.router).await.is(303);
+    }
+}

@@ -1,0 +1,159 @@
+//! People who sign in. A password is here as a slow hash, a one-time link as a hash; whether either
+//! may still be used is the caller's question.
+
+use jiff::Timestamp;
+use vocab::{OrgId, Role, UserId};
+
+use crate::db::{Conn, on};
+use crate::error::{Result, StoreError, guarded, taken};
+use crate::row::{put, row};
+use crate::sql::join;
+use crate::tx::Tx;
+use crate::{Page, Paged};
+
+row! {
+    /// A person who signs in.
+    pub struct User in "users" by "id" {
+        /// Their id.
+        pub id: UserId,
+        /// Whose they are.
+        pub org_id: OrgId,
+        /// What they sign in with, in lower case.
+        pub name: String,
+        /// What they may do.
+        pub role: Role,
+        /// The hash of their password, as a PHC string; nothing until they set one.
+        pub password: Option<String>,
+        /// The hash of the link with which they set one.
+        pub link_hash: Option<Vec<u8>>,
+        /// Until when that link serves.
+        pub link_expires_at: Option<Timestamp>,
+        /// What their authenticator knows, sealed; nothing if they have none.
+        pub totp_secret: Option<Vec<u8>>,
+        /// The step of the last code that was used.
+        pub totp_step: i64,
+        /// When they were made.
+        pub created_at: Timestamp,
+        /// By whom.
+        pub created_by: String,
+        /// When they were removed, if they were.
+        pub removed_at: Option<Timestamp>,
+        /// How often the row was changed.
+        pub generation: i64,
+    }
+}
+
+/// Nobody of an organization that was removed, and nobody who was removed.
+const LIVE: &str = " and removed_at is null and not exists
+    (select 1 from organizations o where o.id = org_id and o.removed_at is not null)";
+
+/// Writes a new one down; the `generation` is taken as it is.
+pub async fn create(tx: &mut Tx, user: &User) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query(join(&[
+            "insert into users (",
+            User::COLUMNS,
+            ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
+        ]))
+        .bind(put(&user.id))
+        .bind(put(&user.org_id))
+        .bind(put(&user.name))
+        .bind(put(&user.role))
+        .bind(put(&user.password))
+        .bind(put(&user.link_hash))
+        .bind(put(&user.link_expires_at))
+        .bind(put(&user.totp_secret))
+        .bind(user.totp_step)
+        .bind(put(&user.created_at))
+        .bind(put(&user.created_by))
+        .bind(put(&user.removed_at))
+        .bind(user.generation)
+        .execute(c)
+        .await
+        .map(drop)
+    })
+    .map_err(taken("this name"))
+}
+
+/// One of this organization, who was not removed.
+pub async fn get(conn: &mut Conn, org: OrgId, id: UserId) -> Result<User> {
+    let found = on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            User::COLUMNS,
+            " from users where id = $1 and org_id = $2",
+            LIVE,
+        ]))
+        .bind(put(&id))
+        .bind(put(&org))
+        .fetch_optional(c)
+        .await
+    })?;
+    found.ok_or_else(|| StoreError::not_found("user", id))
+}
+
+/// Who signs in with this name, of whatever organization.
+pub async fn by_name(conn: &mut Conn, name: &str) -> Result<Option<User>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&["select ", User::COLUMNS, " from users where name = $1", LIVE]))
+            .bind(name)
+            .fetch_optional(c)
+            .await
+    })?)
+}
+
+/// Whose one-time link has this hash.
+pub async fn by_link(conn: &mut Conn, hash: &[u8]) -> Result<Option<User>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&["select ", User::COLUMNS, " from users where link_hash = $1", LIVE]))
+            .bind(hash)
+            .fetch_optional(c)
+            .await
+    })?)
+}
+
+/// All of this organization who were not removed, by name.
+pub async fn list(conn: &mut Conn, org: OrgId, page: Page) -> Result<Paged<User>> {
+    let items = on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            User::COLUMNS,
+            " from users where org_id = $1 and removed_at is null order by name limit $2 offset $3",
+        ]))
+        .bind(put(&org))
+        .bind(i64::from(page.limit))
+        .bind(put(&page.offset))
+        .fetch_all(c)
+        .await
+    })?;
+    let (total,): (i64,) = on!(conn, |c| {
+        sqlx::query_as("select count(*) from users where org_id = $1 and removed_at is null")
+            .bind(put(&org))
+            .fetch_one(c)
+            .await
+    })?;
+    Ok(Paged { items, total: total.unsigned_abs() })
+}
+
+/// Saves password, link, second factor and removal, unless someone saved this person since `user` was read.
+pub async fn save(tx: &mut Tx, user: &User) -> Result<()> {
+    let saved = on!(tx, |c| {
+        sqlx::query(
+            "update users set password = $1, link_hash = $2, link_expires_at = $3, removed_at = $4,
+                    totp_secret = $5, totp_step = $6, generation = generation + 1
+              where id = $7 and generation = $8",
+        )
+        .bind(put(&user.password))
+        .bind(put(&user.link_hash))
+        .bind(put(&user.link_expires_at))
+        .bind(put(&user.removed_at))
+        .bind(put(&user.totp_secret))
+        .bind(user.totp_step)
+        .bind(put(&user.id))
+        .bind(user.generation)
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected())
+    })?;
+    guarded(saved)
+}

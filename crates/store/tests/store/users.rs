@@ -1,0 +1,94 @@
+//! People and their sessions.
+
+use store::sessions::{self, Session};
+use store::users::{self, User};
+use store::{Db, Page, StoreError, organizations};
+use vocab::{OrgId, Role};
+
+use crate::support::{at, both, nth, org, other_org};
+
+const PAGE: Page = Page { limit: 50, offset: 0 };
+
+fn user(org: OrgId, n: u32, name: &str) -> User {
+    User {
+        id: nth!(UserId, n),
+        org_id: org,
+        name: name.into(),
+        role: Role::Operator,
+        password: None,
+        link_hash: Some(vec![u8::try_from(n).unwrap(); 32]),
+        link_expires_at: Some(at(3600)),
+        totp_secret: None,
+        totp_step: 0,
+        created_at: at(0),
+        created_by: "init".into(),
+        removed_at: None,
+        generation: 1,
+    }
+}
+
+both! {
+    async fn a_person_is_found_by_name_by_link_and_in_their_organization_only(db: Db) {
+        let (here, there) = (org(&db).await, other_org(&db).await);
+        let ann = user(here, 1, "ann@example.org");
+        let mut tx = db.begin().await.unwrap();
+        users::create(&mut tx, &ann).await.unwrap();
+        users::create(&mut tx, &user(there, 2, "bob@example.org")).await.unwrap();
+        tx.commit().await.unwrap();
+        let mut reader = db.read().await.unwrap();
+        assert_eq!(users::by_name(&mut reader, "ann@example.org").await.unwrap(), Some(ann.clone()));
+        assert_eq!(users::by_link(&mut reader, &[1; 32]).await.unwrap(), Some(ann.clone()));
+        assert_eq!(users::by_link(&mut reader, &[9; 32]).await.unwrap(), None);
+        assert_eq!(users::list(&mut reader, here, PAGE).await.unwrap().items, [ann.clone()]);
+        let foreign = users::get(&mut reader, there, ann.id).await.unwrap_err();
+        assert!(matches!(foreign, StoreError::NotFound { .. }), "{foreign:?}");
+    }
+
+    async fn a_name_is_taken_until_its_owner_is_removed_and_a_stale_writer_is_told(db: Db) {
+        let here = org(&db).await;
+        let ann = user(here, 1, "ann");
+        let mut tx = db.begin().await.unwrap();
+        users::create(&mut tx, &ann).await.unwrap();
+        let twice = tx.attempt(async |tx| users::create(tx, &user(here, 2, "ann")).await).await;
+        assert!(matches!(twice.unwrap(), Err(StoreError::AlreadyExists { .. })));
+        let gone = User { removed_at: Some(at(5)), link_hash: None, ..ann.clone() };
+        users::save(&mut tx, &gone).await.unwrap();
+        assert!(matches!(users::save(&mut tx, &gone).await, Err(StoreError::Stale)));
+        users::create(&mut tx, &user(here, 3, "ann")).await.unwrap();
+        tx.commit().await.unwrap();
+        let found = users::by_name(&mut db.read().await.unwrap(), "ann").await.unwrap();
+        assert_eq!(found.unwrap().id, nth!(UserId, 3_u32));
+    }
+
+    async fn a_session_ends_by_time_by_hand_with_its_owner_and_with_the_organization(db: Db) {
+        let here = org(&db).await;
+        let ann = user(here, 1, "ann");
+        let mut tx = db.begin().await.unwrap();
+        users::create(&mut tx, &ann).await.unwrap();
+        for n in 1..=3 {
+            let session = Session {
+                hash: vec![n; 32],
+                user_id: ann.id,
+                created_at: at(0),
+                expires_at: at(100 * i64::from(n)),
+            };
+            sessions::create(&mut tx, &session).await.unwrap();
+        }
+        let mut who = async |n: u8, seconds| {
+            sessions::user(&mut tx, &[n; 32], at(seconds)).await.unwrap().map(|user| user.id)
+        };
+        assert_eq!(who(1, 99).await, Some(ann.id));
+        assert_eq!(who(1, 100).await, None);
+        assert_eq!(who(9, 0).await, None);
+        sessions::end(&mut tx, &[2; 32]).await.unwrap();
+        assert_eq!(sessions::user(&mut tx, &[2; 32], at(0)).await.unwrap(), None);
+        sessions::purge(&mut tx, at(100)).await.unwrap();
+        assert_eq!(sessions::user(&mut tx, &[1; 32], at(0)).await.unwrap(), None);
+        assert!(sessions::user(&mut tx, &[3; 32], at(0)).await.unwrap().is_some());
+        let acme = organizations::get(&mut tx, here).await.unwrap();
+        organizations::remove(&mut tx, &acme, at(9)).await.unwrap();
+        assert_eq!(sessions::user(&mut tx, &[3; 32], at(0)).await.unwrap(), None);
+        sessions::end_all(&mut tx, ann.id).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+}
