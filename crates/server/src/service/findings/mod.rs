@@ -1,9 +1,10 @@
 //! Which flaws an organization's servers have, made ready for reading.
 //!
-//! [`rebuild`] judges every distinct list of packages once, however many servers carry it, and after a feed has changed
-//! only those parts of a list that the change touches. What a finding means for a server also depends on what runs there, the
-//! kernel and old code; so servers of one list and system on which the same runs are one kind, and are counted together. [`spawn`] does so
-//! whenever servers, feeds or suppressions changed. Whoever reads asks `store::findings`, and [`of_server`] for a single server.
+//! A distinct list of packages is taken apart by source, and each group is judged once, however many lists and servers carry it; after a feed
+//! has changed only those that the change touches (`shelf`). What a finding means for a server also depends on what runs there, the
+//! kernel and old code; so servers of one list and system on which the same runs are one kind, and are counted together
+//! (`memory`). A [`Matcher`] remembers all that from one round to the next and writes what changed. [`spawn`] lets it do so whenever
+//! servers, feeds or suppressions changed. Whoever reads asks `store::findings`, and [`of_server`] for a single server.
 
 mod aside;
 mod matcher;

@@ -85,7 +85,8 @@ pub(super) async fn all_of_kind(
                 || cve.packages.iter().any(|source| group.is_of(base, source))
         })
     };
-    let found = of_kind(conn, org, kind, wanted).await?.settled;
+    let mut found = of_kind(conn, org, kind, wanted).await?.settled;
+    found.retain(|one| only.is_none_or(|cve| *cve.id == *one.finding.cve));
     let pending: Vec<Pending> = match kind.update_set {
         Some(set) => entries(conn, org, ListingKind::Updates, set).await?,
         None => Vec::new(),
