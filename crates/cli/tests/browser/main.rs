@@ -1,6 +1,10 @@
 //! The dashboard in a real Chromium: what people see and do, over the real service with a fleet that is at work.
 
-#![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a helper that fails fails the test, and a story that is skipped says so"
+)]
 
 #[path = "../fleetmend/operator.rs"]
 #[allow(dead_code, reason = "the stories in tests/fleetmend use the rest of it")]
