@@ -43,7 +43,10 @@ async fn every_page_can_be_read_wide_and_narrow_in_light_and_in_dark() {
     let schedule = scene.operator.post("/v1/schedules", schedule).await;
     let batch = scene.operator.orders(&scene.fleet, 0..12, json!({"max_parallel": 4})).await;
     scene.operator.until_ended(&batch).await;
-    let patches: Value = scene.operator.get("/v1/patches").await;
+    // What is pending, and how bad it is, is counted a moment after it is told.
+    let listed = |seen: &Value| seen["meta"]["total"].as_u64() > Some(0);
+    let patches = scene.operator.until_at("/v1/patches", listed).await;
+    scene.operator.until_at("/v1/cves", listed).await;
     let patch = patches["data"][0]["package_name"].as_str().unwrap().to_owned();
     let schedule = schedule["id"].as_str().unwrap();
     let pages = [

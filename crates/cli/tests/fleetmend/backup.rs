@@ -114,16 +114,8 @@ async fn there_and_back(database: &[&str]) {
     let listen = service.address.strip_prefix("http://").unwrap();
     let _again = Running::at(listen, &data, database);
     assert_eq!(operator.until_ended(&halfway).await["state"], "canceled");
-    let everyone_is_back = async {
-        loop {
-            let there = operator.get("/v1/servers?status=online&limit=1").await;
-            if there["meta"]["total"] == json!(SERVERS) {
-                return;
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-    };
-    everyone_is_back.await;
+    let everyone_is_back = |there: &Value| there["meta"]["total"] == json!(SERVERS);
+    operator.until_at("/v1/servers?status=online&limit=1", everyone_is_back).await;
     for server in operator.all("/v1/servers").await {
         assert!(server["quarantine"].is_null(), "{server}");
     }

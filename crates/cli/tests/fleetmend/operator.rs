@@ -15,6 +15,18 @@ const LOOKS_MAX: u32 = 3_000;
 /// The most that one page holds.
 const PAGE: usize = 500;
 
+/// Looks again and again until `enough`.
+async fn until(look: impl AsyncFn() -> Value, enough: impl Fn(&Value) -> bool) -> Value {
+    for _ in 0..LOOKS_MAX {
+        let seen = look().await;
+        if enough(&seen) {
+            return seen;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    panic!("it never came: {}", look().await);
+}
+
 /// An operator with a key. Whichever address answers will do.
 pub(crate) struct Operator {
     http: reqwest::Client,
@@ -105,14 +117,12 @@ impl Operator {
 
     /// Looks at a batch again and again until `enough`, and answers with what it then saw.
     pub(crate) async fn until(&self, id: &str, enough: impl Fn(&Value) -> bool) -> Value {
-        for _ in 0..LOOKS_MAX {
-            let seen = self.batch(id).await;
-            if enough(&seen) {
-                return seen;
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-        panic!("it never came: {}", self.batch(id).await);
+        until(async || self.batch(id).await, enough).await
+    }
+
+    /// Looks at a path until `enough`.
+    pub(crate) async fn until_at(&self, path: &str, enough: impl Fn(&Value) -> bool) -> Value {
+        until(async || self.get(path).await, enough).await
     }
 
     pub(crate) async fn until_ended(&self, id: &str) -> Value {
@@ -126,14 +136,11 @@ impl Operator {
         enough: impl Fn(&[Value]) -> bool,
     ) -> Vec<Value> {
         let path = format!("/v1/schedules/{schedule}/runs");
-        for _ in 0..LOOKS_MAX {
-            let runs = self.all(&path).await;
-            if enough(&runs) {
-                return runs;
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-        panic!("it never ran: {}", self.get(&path).await);
+        let runs = until(
+            async || Value::Array(self.all(&path).await),
+            |runs| runs.as_array().is_some_and(|runs| enough(runs)),
+        );
+        runs.await.as_array().cloned().unwrap_or_default()
     }
 
     /// What a batch looks like from both sides.
