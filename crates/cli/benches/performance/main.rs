@@ -56,7 +56,11 @@ impl Asked {
     fn has(&self, row: u32) -> bool {
         let name = format!("row{row}");
         let named = |word: &String| {
-            if word.starts_with("row") { *word == name } else { name.contains(word.as_str()) }
+            // `row1` is that one and not the tenth as well; `row` is every one.
+            match word.strip_prefix("row") {
+                Some("") | None => name.contains(word.as_str()),
+                Some(_) => *word == name,
+            }
         };
         self.rows.is_empty() || self.rows.iter().any(named)
     }
