@@ -110,7 +110,8 @@ impl Demo {
         }));
         let fleet = self.fleet(&app, &dir, &url).await?;
         roll_out(&app).await?;
-        self.tell(&dir, &url, &key)?;
+        let link = dev::link(&app, &url).await?;
+        self.tell(&dir, &url, &key, link.as_deref())?;
         stop.await;
         fleet.stop().await.write(&dir.join(FLEET))?;
         let _ = end.send(());
@@ -228,7 +229,8 @@ impl Demo {
         Ok(fleet)
     }
 
-    fn tell(&self, dir: &Path, url: &str, key: &str) -> anyhow::Result<()> {
+    fn tell(&self, dir: &Path, url: &str, key: &str, link: Option<&str>) -> anyhow::Result<()> {
+        let (dashboard, once) = banner::door(link, url);
         let [servers, patches, cves, batches, runs] = [
             "servers list --environment production",
             "patches list --severity critical,high",
@@ -239,10 +241,11 @@ impl Demo {
         .map(|words| banner::command(dir, words));
         crate::say(&format!(
             "Fleetmend serves on {url}\n\n  \
+               dashboard      {dashboard}\n  \
                API reference  {url}/docs\n  \
                admin key      {key}\n  \
                kept in        {}\n\n\
-             {} simulated servers, seed {}. A rollout with a canary is under way.\n\n\
+             {once}{} simulated servers, seed {}. A rollout with a canary is under way.\n\n\
              Try, in another terminal:\n\n  \
                {servers}\n  \
                {patches}\n  \

@@ -280,7 +280,7 @@ pub(crate) fn actor(org: vocab::OrgId) -> Actor {
 }
 
 /// The link with which the first person sets a password, as long as nobody has one.
-async fn link(app: &App, url: &str) -> anyhow::Result<Option<String>> {
+pub(crate) async fn link(app: &App, url: &str) -> anyhow::Result<Option<String>> {
     let there = store::organizations::list(&mut *app.db.read().await?).await?;
     let organization = there.first().context("there is no organization")?;
     let all = store::Page { limit: 100, offset: 0 };

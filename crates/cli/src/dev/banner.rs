@@ -36,13 +36,7 @@ impl Banner<'_> {
                 "\nNot root: the lists of updates are read as they are and not fetched anew; start it with sudo to change that."
             }
         };
-        let (dashboard, once) = match self.link {
-            Some(link) => (
-                link.to_owned(),
-                "The link to the dashboard works once: it sets the password of `admin`.\n",
-            ),
-            None => (format!("{url}/"), ""),
-        };
+        let (dashboard, once) = door(self.link, url);
         crate::say(&format!(
             "Fleetmend serves on {url}\n\n  \
                dashboard      {dashboard}\n  \
@@ -114,5 +108,16 @@ fn quoted(text: &str) -> String {
     match text.chars().all(plain) {
         true => text.to_owned(),
         false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+/// The way into the dashboard, and what there is to say of it.
+pub(crate) fn door(link: Option<&str>, url: &str) -> (String, &'static str) {
+    match link {
+        Some(link) => (
+            link.to_owned(),
+            "The link to the dashboard works once: it sets the password of `admin`.\n",
+        ),
+        None => (format!("{url}/"), ""),
     }
 }
