@@ -102,25 +102,13 @@ pub async fn by_hash(conn: &mut Conn, hash: &[u8]) -> Result<Option<ApiKey>> {
 
 /// All of this organization, newest first.
 pub async fn list(conn: &mut Conn, org: OrgId, page: Page) -> Result<Paged<ApiKey>> {
-    let items = on!(conn, |c| {
-        sqlx::query_as(join(&[
-            "select ",
-            ApiKey::COLUMNS,
-            " from api_keys where org_id = $1 order by id desc limit $2 offset $3",
-        ]))
-        .bind(put(&org))
-        .bind(i64::from(page.limit))
-        .bind(put(&page.offset))
-        .fetch_all(c)
-        .await
-    })?;
-    let (total,): (i64,) = on!(conn, |c| {
-        sqlx::query_as("select count(*) from api_keys where org_id = $1")
-            .bind(put(&org))
-            .fetch_one(c)
-            .await
-    })?;
-    Ok(Paged { items, total: total.unsigned_abs() })
+    let select = [
+        "select ",
+        ApiKey::COLUMNS,
+        " from api_keys where org_id = $1 order by id desc limit $2 offset $3",
+    ];
+    let count = "select count(*) from api_keys where org_id = $1";
+    Paged::of_org(conn, org, page, (&select, count)).await
 }
 
 /// Ends it.

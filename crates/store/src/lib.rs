@@ -66,6 +66,15 @@ mod plans;
 #[allow(dead_code, reason = "the stories in tests/ use the rest of it")]
 mod support;
 
+use sqlx::FromRow;
+use sqlx::postgres::PgRow;
+use sqlx::sqlite::SqliteRow;
+use vocab::OrgId;
+
+use crate::db::on;
+use crate::row::put;
+use crate::sql::join;
+
 pub use bell::{Bell, Topic};
 pub use db::{Conn, Db, Durability, Options, Reader};
 pub use error::{Cause, Result, StoreError};
@@ -97,5 +106,30 @@ impl<T> Paged<T> {
         let skip = usize::try_from(page.offset).unwrap_or(usize::MAX);
         let items = whole.into_iter().skip(skip).take(page.limit as usize).collect();
         Paged { items, total }
+    }
+}
+
+impl<T> Paged<T>
+where
+    T: for<'r> FromRow<'r, SqliteRow> + for<'r> FromRow<'r, PgRow> + Send + Unpin,
+{
+    /// A part of what an organization has. `select` and `count` know it as `$1`; limit and offset are `$2` and `$3`.
+    pub(crate) async fn of_org(
+        conn: &mut Conn,
+        org: OrgId,
+        page: Page,
+        (select, count): (&[&'static str], &'static str),
+    ) -> Result<Paged<T>> {
+        let items = on!(conn, |c| {
+            sqlx::query_as(join(select))
+                .bind(put(&org))
+                .bind(i64::from(page.limit))
+                .bind(put(&page.offset))
+                .fetch_all(c)
+                .await
+        })?;
+        let (total,): (i64,) =
+            on!(conn, |c| sqlx::query_as(count).bind(put(&org)).fetch_one(c).await)?;
+        Ok(Paged { items, total: total.unsigned_abs() })
     }
 }

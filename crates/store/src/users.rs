@@ -114,25 +114,13 @@ pub async fn by_link(conn: &mut Conn, hash: &[u8]) -> Result<Option<User>> {
 
 /// All of this organization who were not removed, by name.
 pub async fn list(conn: &mut Conn, org: OrgId, page: Page) -> Result<Paged<User>> {
-    let items = on!(conn, |c| {
-        sqlx::query_as(join(&[
-            "select ",
-            User::COLUMNS,
-            " from users where org_id = $1 and removed_at is null order by name limit $2 offset $3",
-        ]))
-        .bind(put(&org))
-        .bind(i64::from(page.limit))
-        .bind(put(&page.offset))
-        .fetch_all(c)
-        .await
-    })?;
-    let (total,): (i64,) = on!(conn, |c| {
-        sqlx::query_as("select count(*) from users where org_id = $1 and removed_at is null")
-            .bind(put(&org))
-            .fetch_one(c)
-            .await
-    })?;
-    Ok(Paged { items, total: total.unsigned_abs() })
+    let select = [
+        "select ",
+        User::COLUMNS,
+        " from users where org_id = $1 and removed_at is null order by name limit $2 offset $3",
+    ];
+    let count = "select count(*) from users where org_id = $1 and removed_at is null";
+    Paged::of_org(conn, org, page, (&select, count)).await
 }
 
 /// Saves password, link, second factor and removal, unless someone saved this person since `user` was read.

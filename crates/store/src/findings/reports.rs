@@ -149,15 +149,8 @@ pub async fn kept_report(
 
 /// Forgets lists that nobody carries any more.
 pub async fn drop_judged(tx: &mut Tx, org: OrgId, base: &str, sets: &[Digest]) -> Result<()> {
-    for chunk in sets.chunks(ROWS_MAX) {
-        on!(tx, |c| {
-            let mut text = Text::new("delete from finding_sets where org_id = ");
-            text.bind(put(&org)).add(" and base = ").bind(base.to_owned());
-            text.add(" and package_set in ").among(chunk.iter().map(put));
-            text.build().execute(c).await.map(drop)
-        })?;
-    }
-    Ok(())
+    let table = ("delete from finding_sets where org_id = ", " and package_set in ");
+    drop_of(tx, org, base, table, sets).await
 }
 
 /// What is known of all groups, by base: those that are not there have nothing.
@@ -232,11 +225,22 @@ pub async fn put_groups(
 
 /// Forgets groups of which there is nothing to say, or that nobody carries any more.
 pub async fn drop_groups(tx: &mut Tx, org: OrgId, base: &str, groups: &[Digest]) -> Result<()> {
-    for chunk in groups.chunks(ROWS_MAX) {
+    let table = ("delete from finding_groups where org_id = ", " and digest in ");
+    drop_of(tx, org, base, table, groups).await
+}
+
+async fn drop_of(
+    tx: &mut Tx,
+    org: OrgId,
+    base: &str,
+    (table, column): (&'static str, &'static str),
+    gone: &[Digest],
+) -> Result<()> {
+    for chunk in gone.chunks(ROWS_MAX) {
         on!(tx, |c| {
-            let mut text = Text::new("delete from finding_groups where org_id = ");
+            let mut text = Text::new(table);
             text.bind(put(&org)).add(" and base = ").bind(base.to_owned());
-            text.add(" and digest in ").among(chunk.iter().map(put));
+            text.add(column).among(chunk.iter().map(put));
             text.build().execute(c).await.map(drop)
         })?;
     }
