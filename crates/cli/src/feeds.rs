@@ -13,7 +13,8 @@ use server::service::feeds::{self, Desk, Import, Imported, Step, bundle};
 use store::feed_sources::{self, Source};
 use store::{Db, Topic};
 
-use crate::settings::{self, Durability, File};
+use crate::installation::Installation;
+use crate::settings::Durability;
 
 /// Take in what is published about flaws, and see what is there.
 #[derive(Args)]
@@ -46,7 +47,7 @@ Example:
     Export(ExportArgs),
     /// Show every feed with its age and size, and why the last import failed
     #[command(after_help = "Example:\n  fleetmend feeds status --data-dir /var/lib/fleetmend")]
-    Status(Installation),
+    Status(Place),
 }
 
 const IMPORT_EXAMPLES: &str = "\
@@ -63,15 +64,11 @@ from an address is fetched again by `feeds update` and by the service itself.";
 /// The longest time between two fetches: a feed that is older is of little use.
 const EVERY_HOURS_MAX: i64 = 24 * 7;
 
-/// Which installation.
+/// Which installation, and how its answer is printed.
 #[derive(Args)]
-struct Installation {
-    /// Where the secrets are kept, and the database unless another one is named
-    #[arg(long, value_name = "D", env = "FLEETMEND_DATA_DIR")]
-    data_dir: PathBuf,
-    /// postgres://…, or the path of a SQLite file [default: fleetmend.db in the data directory]
-    #[arg(long, value_name = "URL", env = "FLEETMEND_DATABASE", hide_env_values = true)]
-    database: Option<String>,
+struct Place {
+    #[command(flatten)]
+    installation: Installation,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -99,7 +96,7 @@ struct ImportArgs {
     #[arg(long, value_name = "NAME=NUMBER", value_parser = release)]
     release: Option<(String, String)>,
     #[command(flatten)]
-    installation: Installation,
+    place: Place,
 }
 
 /// Feeds by their names.
@@ -109,7 +106,7 @@ struct Named {
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     #[command(flatten)]
-    installation: Installation,
+    place: Place,
 }
 
 #[derive(Args)]
@@ -118,7 +115,7 @@ struct ExportArgs {
     #[arg(value_name = "FILE")]
     file: PathBuf,
     #[command(flatten)]
-    installation: Installation,
+    place: Place,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -142,13 +139,9 @@ fn release(text: &str) -> Result<(String, String), String> {
     }
 }
 
-impl Installation {
+impl Place {
     async fn open(&self) -> anyhow::Result<Db> {
-        let file = File::load(None, &self.data_dir)?;
-        let secrets = settings::existing(&self.data_dir)?;
-        let url = self.database.clone().or(file.database);
-        let url = url.unwrap_or_else(|| settings::database_in(&self.data_dir));
-        settings::open(&url, Durability::Process, &secrets).await
+        Ok(self.installation.open(Some(Durability::Process)).await?.0)
     }
 }
 
@@ -159,7 +152,7 @@ impl Feeds {
             Command::Update(named) => named.update().await,
             Command::Forget(named) => named.forget().await,
             Command::Export(export) => export.run().await,
-            Command::Status(installation) => status(&installation).await,
+            Command::Status(place) => status(&place).await,
         }
     }
 }
@@ -170,7 +163,7 @@ impl ImportArgs {
             bail!("--name is for one feed");
         }
         let kind = self.kind()?;
-        let db = self.installation.open().await?;
+        let db = self.place.open().await?;
         let mut failed = 0;
         for feed in &self.feeds {
             let bar = Bar::new(feed);
@@ -193,7 +186,7 @@ impl ImportArgs {
                 }
             };
             match done.with_context(|| format!("{feed} was not imported")) {
-                Ok(imported) => tell(&imported, self.installation.json)?,
+                Ok(imported) => tell(&imported, self.place.json)?,
                 Err(error) => {
                     failed += 1;
                     writeln!(std::io::stderr(), "fleetmend: {error:#}")?;
@@ -231,7 +224,7 @@ fn all_done(failed: u32, what: &str) -> anyhow::Result<()> {
 
 impl Named {
     async fn update(self) -> anyhow::Result<()> {
-        let db = self.installation.open().await?;
+        let db = self.place.open().await?;
         let mut sources = feed_sources::list(&mut *db.read().await?).await?;
         for name in &self.names {
             if !sources.iter().any(|source| source.name == *name) {
@@ -239,7 +232,7 @@ impl Named {
             }
         }
         sources.retain(|source| self.names.is_empty() || self.names.contains(&source.name));
-        if sources.is_empty() && !self.installation.json {
+        if sources.is_empty() && !self.place.json {
             crate::say(
                 "No feed was imported from an address yet: see `fleetmend feeds import --help`.",
             )?;
@@ -248,8 +241,8 @@ impl Named {
         for source in sources {
             let done = self.update_one(&db, &source).await;
             match done.with_context(|| format!("{} was not updated", source.name)) {
-                Ok(Updated::Imported(imported)) => tell(&imported, self.installation.json)?,
-                Ok(Updated::Unchanged { name }) if self.installation.json => {
+                Ok(Updated::Imported(imported)) => tell(&imported, self.place.json)?,
+                Ok(Updated::Unchanged { name }) if self.place.json => {
                     crate::say(&json!({"name": name, "changed": 0}).to_string())?;
                 }
                 Ok(Updated::Unchanged { name }) => crate::say(&format!("{name}: unchanged"))?,
@@ -274,7 +267,7 @@ impl Named {
         if self.names.is_empty() {
             bail!("say which feed: see `fleetmend feeds status`");
         }
-        let db = self.installation.open().await?;
+        let db = self.place.open().await?;
         for name in &self.names {
             let mut tx = db.begin().await?;
             let known = feed_sources::forget(&mut tx, name).await?;
@@ -283,7 +276,7 @@ impl Named {
             if !known {
                 bail!("no feed `{name}` is fetched from an address: see `fleetmend feeds status`");
             }
-            if !self.installation.json {
+            if !self.place.json {
                 crate::say(&format!("{name} is fetched no more; what was imported of it stays"))?;
             }
         }
@@ -294,12 +287,12 @@ impl Named {
 
 impl ExportArgs {
     async fn run(self) -> anyhow::Result<()> {
-        let db = self.installation.open().await?;
+        let db = self.place.open().await?;
         let exported = bundle::export(&db, &self.file, Clock::system().now()).await?;
         db.close().await;
         let bundle::Exported { feeds, records, size_bytes } = exported;
         let file = self.file.display();
-        match self.installation.json {
+        match self.place.json {
             true => crate::say(
                 &json!({"file": file.to_string(), "feeds": feeds, "records": records, "size_bytes": size_bytes})
                     .to_string(),
@@ -320,8 +313,8 @@ fn tell(imported: &Imported, as_json: bool) -> anyhow::Result<()> {
     }
 }
 
-async fn status(installation: &Installation) -> anyhow::Result<()> {
-    let db = installation.open().await?;
+async fn status(place: &Place) -> anyhow::Result<()> {
+    let db = place.open().await?;
     let mut reader = db.read().await?;
     let all = store::feeds::list(&mut reader).await?;
     let sources = feed_sources::list(&mut reader).await?;
@@ -337,7 +330,7 @@ async fn status(installation: &Installation) -> anyhow::Result<()> {
             Row { feed, source, age_seconds }
         })
         .collect();
-    if installation.json {
+    if place.json {
         let feeds: Vec<_> = rows.iter().map(Row::json).collect();
         return crate::say(&json!({"feeds": feeds}).to_string());
     }

@@ -10,7 +10,7 @@ use server::secrets::Secrets;
 use server::service::setup;
 use store::{Db, Options};
 
-use crate::settings::{self, File};
+use crate::settings::{self, Durability, File};
 
 /// Which installation.
 #[derive(Args)]
@@ -37,12 +37,20 @@ impl Installation {
         open_as_is(&self.url(&file), &secrets).await
     }
 
-    /// The service's rooms without its doors.
-    pub(crate) async fn app(&self) -> anyhow::Result<App> {
+    /// The database and the secrets that go with it. How durable is for the settings to say, unless the command knows better.
+    pub(crate) async fn open(
+        &self,
+        durability: Option<Durability>,
+    ) -> anyhow::Result<(Db, Secrets)> {
         let file = File::load(None, &self.data_dir)?;
         let secrets = settings::existing(&self.data_dir)?;
-        let durability = file.durability.unwrap_or_default();
-        let db = settings::open(&self.url(&file), durability, &secrets).await?;
+        let durability = durability.or(file.durability).unwrap_or_default();
+        Ok((settings::open(&self.url(&file), durability, &secrets).await?, secrets))
+    }
+
+    /// The service's rooms without its doors.
+    pub(crate) async fn app(&self, durability: Option<Durability>) -> anyhow::Result<App> {
+        let (db, secrets) = self.open(durability).await?;
         Ok(App::new(Parts { db, clock: Clock::system(), secrets, settings: Settings::default() }))
     }
 }

@@ -71,7 +71,7 @@ impl Orgs {
             Command::List(every) => &every.installation,
             Command::Remove(remove) => &remove.named.every.installation,
         };
-        let app = installation.app().await?;
+        let app = installation.app(None).await?;
         let done = match &self.command {
             Command::Create(named) => create(&app, named).await,
             Command::List(every) => list(&app, every.json).await,

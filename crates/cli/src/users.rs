@@ -1,17 +1,17 @@
 //! `fleetmend users`: people who sign in to the dashboard, made by whoever may read the data directory.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use serde_json::json;
-use server::app::{App, Parts};
-use server::clock::Clock;
+use server::app::App;
 use server::service::{ServiceError, users};
 use store::organizations::{self, Organization};
 use vocab::Role;
 
-use crate::settings::{self, Durability};
+use crate::installation::Installation;
+use crate::settings::Durability;
 
 /// Invite people to the dashboard, on the machine of the service
 #[derive(Args)]
@@ -65,12 +65,8 @@ Example:
 
 #[derive(Args)]
 struct Place {
-    /// Where the secrets are kept, and the database unless another one is named
-    #[arg(long, value_name = "D", env = "FLEETMEND_DATA_DIR")]
-    data_dir: PathBuf,
-    /// postgres://…, or the path of a SQLite file [default: as the service's own settings say]
-    #[arg(long, value_name = "URL", env = "FLEETMEND_DATABASE", hide_env_values = true)]
-    database: Option<String>,
+    #[command(flatten)]
+    installation: Installation,
     /// Where people reach the service, for the link
     #[arg(
         long,
@@ -91,7 +87,7 @@ impl Users {
             | Command::Reset { place, .. }
             | Command::List { place } => place,
         };
-        let app = place.open().await?;
+        let app = place.installation.app(Some(Durability::Full)).await?;
         let done = self.command.act(&app).await;
         app.db.close().await;
         crate::say(&done?)
@@ -99,16 +95,6 @@ impl Users {
 }
 
 impl Place {
-    async fn open(&self) -> anyhow::Result<App> {
-        let secrets = settings::existing(&self.data_dir)?;
-        let file = settings::File::load(None, &self.data_dir)?;
-        let url = self.database.clone().or(file.database);
-        let url = url.unwrap_or_else(|| settings::database_in(&self.data_dir));
-        let db = settings::open(&url, Durability::Full, &secrets).await?;
-        let settings = server::app::Settings::default();
-        Ok(App::new(Parts { db, clock: Clock::system(), secrets, settings }))
-    }
-
     fn told(&self, name: &str, link: &str) -> String {
         let url = link_in(&self.url, link);
         match self.json {
@@ -129,7 +115,7 @@ impl Command {
     async fn act(self, app: &App) -> anyhow::Result<String> {
         match self {
             Command::Create { name, role, org, place } => {
-                let org = organization(app, org.as_deref(), &place.data_dir).await?;
+                let org = organization(app, org.as_deref(), &place.installation.data_dir).await?;
                 let invited = users::invite(app, &users::local(org.id), &name, role).await;
                 let (user, link) = invited.map_err(|error| match error {
                     ServiceError::Conflict { .. } => anyhow::anyhow!(
