@@ -169,6 +169,8 @@ fn client(url: &Url, limits: Limits) -> Result<Client, FetchError> {
     let builder = || {
         let builder = ClientBuilder::new()
             .http1_only()
+            // Whoever sends one elsewhere may hang up behind it: a connection is asked once.
+            .pool_max_idle_per_host(0)
             .user_agent(concat!("fleetmend/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(limits.connect)
             .read_timeout(limits.idle)
