@@ -7,12 +7,14 @@
 mod door;
 mod identity;
 mod order;
+mod rush;
 mod token;
 mod trust;
 
 pub use door::{Connect, ConnectError, Joining, Link, LinkError, ListingKind, jittered};
 pub use identity::{HostKey, Identity, IdentityError, Turn, nonce, signed_text};
 pub use order::{OrderRefusal, verify};
+pub use rush::Rush;
 pub use token::{Pin, Token, TokenError};
 pub use trust::PinnedServer;
 

@@ -21,14 +21,12 @@ use crate::outage::Outage;
 use crate::saved::SavedAgent;
 use crate::swarm::{Handle, Pace, Shared, count};
 use link::{
-    HostKey, Identity, Joining, Link, LinkError, ListingKind, OrderRefusal, Turn, jittered, nonce,
-    verify,
+    HostKey, Identity, Joining, Link, LinkError, ListingKind, OrderRefusal, Rush, Turn, jittered,
+    nonce, verify,
 };
 
 /// The longest that an agent lets its sync be held.
 const HOLD_SECONDS_MAX: u32 = 50;
-/// How many syncs may follow each other at once, each with news, before one is put off.
-const RUSH_MAX: u32 = 16;
 /// What an agent begins with.
 pub(crate) struct Start {
     pub(crate) host: Host,
@@ -69,7 +67,6 @@ struct Life {
 }
 
 /// What a crash forgets.
-#[derive(Default)]
 struct Memory {
     /// Whether the server has not heard yet of something.
     news: bool,
@@ -80,8 +77,22 @@ struct Memory {
     patience: Option<Instant>,
     /// Answers in a row that came early and said nothing.
     quiet: u32,
-    /// Syncs in a row without a pause.
-    rush: u32,
+    rush: Rush,
+}
+
+impl Memory {
+    /// Of someone who has just begun, and says so.
+    fn new() -> Memory {
+        Memory {
+            news: true,
+            facts_wanted: false,
+            wanted: Vec::new(),
+            failures: 0,
+            patience: None,
+            quiet: 0,
+            rush: Rush::new(Instant::now().into_std()),
+        }
+    }
 }
 
 /// What an agent does next.
@@ -154,7 +165,7 @@ impl Agent {
         let host = worker.host();
         let digests = host.kind().digests(host.state.packages);
         let outage = Outage::of(&shared.nature, &mut chance);
-        let memory = Memory { news: true, ..Memory::default() };
+        let memory = Memory::new();
         let script = Script::Usual;
         let (log, key) = (VecDeque::new(), None);
         let way = (host.index % ways.len() as u64) as usize;
@@ -236,7 +247,7 @@ impl Agent {
                 }
                 Happening::Crashed => {
                     count(&counters.crashes);
-                    self.memory = Memory { news: true, ..Memory::default() };
+                    self.memory = Memory::new();
                 }
                 Happening::Reached { .. } | Happening::Ended { .. } => {}
             }
@@ -373,23 +384,18 @@ impl Agent {
         let held = hold > 0 && took.as_secs_f64() > f64::from(hold) / 2.0;
         let sync_seconds = self.life.as_ref().map_or(60, |life| life.sync_seconds);
         let Memory { quiet, rush, news, .. } = &mut self.memory;
-        *rush = if took > Duration::from_secs(1) { 0 } else { *rush + 1 };
+        *quiet = if *news || held { 0 } else { *quiet + 1 };
         match (self.shared.pace, *news) {
-            (_, true) if *rush <= RUSH_MAX => Next::Go,
-            (_, true) => {
-                let most = Duration::from_secs(sync_seconds.into());
-                Next::Wait(jittered(*rush - RUSH_MAX, most, self.chance.share()))
-            }
+            (_, true) => match rush.next(Instant::now().into_std()) {
+                Duration::ZERO => Next::Go,
+                wait => Next::Wait(wait),
+            },
             (Pace::Every(Duration::ZERO), false) => Next::Go,
             (Pace::Every(time), false) => Next::Wait(time),
-            (Pace::Held, false) if held => {
-                (*quiet, *rush) = (0, 0);
-                Next::Go
-            }
+            (Pace::Held, false) if held => Next::Go,
             // The server did not hold it: it drains, or does not want to. Errors and silence must
             // never make an agent ask more often.
             (Pace::Held, false) => {
-                *quiet += 1;
                 let most = Duration::from_secs(sync_seconds.into());
                 Next::Wait(jittered(*quiet, most, self.chance.share()))
             }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use link::{Identity, Link, LinkError, ListingKind, OrderRefusal, Turn, jittered, nonce, verify};
+use link::{
+    Identity, Link, LinkError, ListingKind, OrderRefusal, Rush, Turn, jittered, nonce, verify,
+};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use vocab::{Digest, FailureCode, Line, TaskId};
@@ -26,10 +28,6 @@ const HOLD_SECONDS_MAX: u32 = 50;
 const RECONNECT_MAX: Duration = Duration::from_secs(60);
 /// The most bytes of a log that are sent at once.
 const LOG_BYTES_MAX: usize = 256 * 1024;
-/// How many syncs may follow each other at once, each with news, before one is put off.
-const RUSH_MAX: f64 = 16.0;
-/// How many a second may follow for ever.
-const RUSH_A_SECOND: f64 = 2.0;
 
 pub(super) struct Talk {
     pub(super) link: Link,
@@ -56,7 +54,7 @@ pub(super) struct Memory {
     failures: u32,
     /// Answers in a row that came early and said nothing.
     quiet: u32,
-    pace: Pace,
+    rush: Rush,
     contact: Contact,
 }
 
@@ -70,25 +68,9 @@ impl Memory {
             logs_sent: BTreeMap::new(),
             failures: 0,
             quiet: 0,
-            pace: Pace { left: RUSH_MAX, at: Instant::now() },
+            rush: Rush::new(Instant::now().into_std()),
             contact,
         }
-    }
-}
-
-/// How many syncs may still follow each other at once. It grows with time.
-struct Pace {
-    left: f64,
-    at: Instant,
-}
-
-impl Pace {
-    /// How long to wait before the next one.
-    fn next(&mut self, now: Instant) -> Duration {
-        let grown = now.saturating_duration_since(self.at).as_secs_f64() * RUSH_A_SECOND;
-        self.left = (self.left + grown).min(RUSH_MAX) - 1.0;
-        self.at = now;
-        Duration::from_secs_f64((-self.left).max(0.0) / RUSH_A_SECOND)
     }
 }
 
@@ -175,7 +157,7 @@ impl Talk {
 
     /// Goes on at once, unless that has become a habit.
     fn soon(&mut self) -> Next {
-        match self.memory.pace.next(Instant::now()) {
+        match self.memory.rush.next(Instant::now().into_std()) {
             Duration::ZERO => Next::Go,
             time => Next::Leave(time),
         }
@@ -399,25 +381,6 @@ mod tests {
         let here = at("2016-11-15T04:30:00Z");
         let order = by_our_clock(order, at("2026-11-15T04:10:00Z"), here);
         assert_eq!(order.expires_at, at("2016-11-15T05:20:00Z"));
-    }
-
-    #[test]
-    fn news_is_told_at_once_until_it_comes_too_often_and_never_much_later() {
-        let start = Instant::now();
-        let mut pace = Pace { left: RUSH_MAX, at: start };
-        for _ in 0..16 {
-            assert_eq!(pace.next(start), Duration::ZERO);
-        }
-        // From here on two a second, however long it goes on.
-        let mut now = start;
-        for _ in 0..100 {
-            let wait = pace.next(now);
-            assert_eq!(wait, Duration::from_millis(500));
-            now += wait;
-        }
-        // A quiet while, and there is room again.
-        assert_eq!(pace.next(now + Duration::from_secs(60)), Duration::ZERO);
-        assert_eq!(pace.left, 15.0);
     }
 
     #[test]
