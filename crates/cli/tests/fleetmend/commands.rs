@@ -16,9 +16,9 @@ use crate::terminal::{Keyboard, bare};
 pub(crate) struct World {
     dir: Dir,
     service: Running,
-    operator: Operator,
+    pub(crate) operator: Operator,
     pub(crate) keyboard: Keyboard,
-    fleet: Swarm,
+    pub(crate) fleet: Swarm,
 }
 
 pub(crate) async fn world() -> World {
@@ -290,20 +290,26 @@ async fn a_server_in_quarantine_is_released_by_name() {
         tokio::time::sleep(LOOK_EVERY).await;
     }
     let copy = start(older()).await;
-    let quarantined = async || {
+    let quarantined = async || -> Vec<String> {
         let servers = operator.all("/v1/servers").await;
-        let found = servers.into_iter().find(|server| !server["quarantine"].is_null());
-        found.map(|server| server["hostname"].as_str().unwrap().to_owned())
+        let found = servers.iter().filter(|server| !server["quarantine"].is_null());
+        found.map(|server| server["hostname"].as_str().unwrap().to_owned()).collect()
     };
     let found = loop {
-        if let Some(found) = quarantined().await {
+        let found = quarantined().await;
+        if found.len() > 1 {
             break found;
         }
         tokio::time::sleep(LOOK_EVERY).await;
     };
     copy.stop().await;
-    let released = keyboard.well(&["servers", "release", &found]);
+    let released = keyboard.well(&["servers", "release", &found[0]]);
     assert!(released.contains("gets orders again"), "{released}");
+    let released = keyboard.well(&["servers", "release", &found[1], "--json"]);
+    let released: Value = serde_json::from_str(&released).unwrap();
+    let path = "/v1/servers/{server_id}/release";
+    let wrong = Description::printed().refuses_answer("post", path, "200", &released);
+    assert_eq!((&released["quarantine"], wrong), (&Value::Null, vec![]));
     real.stop().await;
 }
 

@@ -8,6 +8,7 @@ mod database;
 mod demo;
 mod dev;
 mod doctor;
+mod every;
 mod feeds;
 mod fleet;
 mod help;

@@ -15,9 +15,20 @@ impl Description {
 
     /// What is wrong with the answer to a GET of this path, as the document names it; nothing if nothing is.
     pub(crate) fn refuses(&self, path: &str, body: &Value) -> Vec<String> {
-        let response = &self.0["paths"][path]["get"]["responses"]["200"];
+        self.refuses_answer("get", path, "200", body)
+    }
+
+    /// The same for the answer with this status to an operation.
+    pub(crate) fn refuses_answer(
+        &self,
+        method: &str,
+        path: &str,
+        status: &str,
+        body: &Value,
+    ) -> Vec<String> {
+        let response = &self.0["paths"][path][method]["responses"][status];
         let schema = &response["content"]["application/json"]["schema"];
-        assert!(schema.is_object(), "{path} is not described");
+        assert!(schema.is_object(), "{method} {path} {status} is not described");
         let mut wrong = Vec::new();
         self.check(schema, body, path, &mut wrong);
         wrong
