@@ -13,7 +13,7 @@ use server::clock::Clock;
 use crate::installation::Installation;
 use crate::settings::File;
 
-/// Check the whole installation: files, keys, database, disk, clock, certificate, feeds, agents, backups.
+/// Check the whole installation: files, keys, database, audit log, disk, clock, certificate, feeds, agents, backups.
 ///
 /// It changes nothing. Each finding comes with its remedy. It ends with 1 if one of them is a problem.
 #[derive(Args)]

@@ -207,3 +207,27 @@ pub async fn head(conn: &mut Conn, org: OrgId) -> Result<(i64, Vec<u8>)> {
     })?;
     head.ok_or_else(|| StoreError::not_found("organization", org))
 }
+
+/// How many entries are looked at together.
+const PAGE: u32 = 1_000;
+
+/// The first place where an organization's chain does not hold: the entry there was changed, or is gone. Entries may
+/// be added meanwhile.
+pub async fn broken_at(conn: &mut Conn, org: OrgId, seal: &Seal) -> Result<Option<i64>> {
+    let (last, sealed) = head(conn, org).await?;
+    let (mut seq, mut previous) = (0, Vec::new());
+    loop {
+        let entries = after(conn, org, seq, PAGE).await?;
+        if entries.is_empty() {
+            return Ok((seq < last).then_some(seq + 1));
+        }
+        for entry in entries {
+            let follows = entry.seq == seq + 1 && entry.previous == previous;
+            let is_it = entry.hash == seal.stamp(&previous, entry.seq, &entry.unsealed());
+            if !follows || !is_it || (entry.seq == last && entry.hash != sealed) {
+                return Ok(Some(seq + 1));
+            }
+            (seq, previous) = (entry.seq, entry.hash);
+        }
+    }
+}

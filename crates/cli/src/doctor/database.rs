@@ -1,7 +1,10 @@
 //! The database, and what it tells of clocks, leaders, feeds and agents.
 
 use jiff::SignedDuration;
+use server::service::setup;
+use store::audit::{self, Seal};
 use store::backup::damage;
+use store::organizations::Organization;
 use store::{Conn, Db, SCHEMA_VERSION, feeds, health, leases, organizations, restores};
 
 use super::Findings;
@@ -27,7 +30,7 @@ pub(super) async fn look(
             return findings.problem("database", format!("{error:#}"), remedy);
         }
     };
-    if let Err(error) = schema(&db, findings).await {
+    if let Err(error) = schema(&db, &setup::seal(&secrets), findings).await {
         findings.problem(
             "database",
             format!("{error:#}"),
@@ -44,7 +47,7 @@ pub(super) async fn look(
     }
 }
 
-async fn schema(db: &Db, findings: &mut Findings) -> anyhow::Result<()> {
+async fn schema(db: &Db, seal: &Seal, findings: &mut Findings) -> anyhow::Result<()> {
     let engine = db.engine();
     let pending = match db.pending_migrations().await {
         Ok(pending) => pending,
@@ -83,10 +86,35 @@ async fn schema(db: &Db, findings: &mut Findings) -> anyhow::Result<()> {
         0 => findings.problem("organizations", "there is none", "fleetmend orgs create NAME"),
         count => findings.ok("organizations", format!("{count}")),
     }
+    for organization in &there {
+        chain(&mut reader, organization, seal, findings).await?;
+    }
     clocks(&mut reader, findings).await?;
     leader(&mut reader, findings).await?;
     published(&mut reader, findings).await?;
     agents(&mut reader, findings).await
+}
+
+/// Whoever can write to the database can break the chain, and cannot mend it.
+async fn chain(
+    conn: &mut Conn,
+    organization: &Organization,
+    seal: &Seal,
+    findings: &mut Findings,
+) -> anyhow::Result<()> {
+    let name = &organization.name;
+    match audit::broken_at(conn, organization.id, seal).await? {
+        None => {
+            let (entries, _) = audit::head(conn, organization.id).await?;
+            findings.ok("audit log", format!("{name}: none of its entries was changed ({entries})"));
+        }
+        Some(place) => findings.problem(
+            "audit log",
+            format!("{name}: entry {place} was changed or removed, or root.key is not the one it was written with"),
+            "find out who can write to the database; a backup from before has the log as it was",
+        ),
+    }
+    Ok(())
 }
 
 async fn clocks(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> {

@@ -46,8 +46,15 @@ fn a_fresh_installation_is_well_and_whatever_is_worth_knowing_has_a_remedy() {
     first_key(&dir.data());
     let (code, told) = examined(&dir.data(), &[]);
     assert_eq!((code, &told["healthy"]), (0, &json!(true)), "{told:#}");
-    for check in ["data directory", "schema", "integrity", "clock", "disk space", "listen address"]
-    {
+    for check in [
+        "data directory",
+        "schema",
+        "integrity",
+        "audit log",
+        "clock",
+        "disk space",
+        "listen address",
+    ] {
         assert_eq!(found(&told, check, "ok").len(), 1, "{check}: {told:#}");
     }
     assert_eq!(found(&told, "keys", "ok").len(), 2);
@@ -136,10 +143,10 @@ async fn a_database_of_a_newer_release_and_a_damaged_one_are_found() {
     let data = dir.data();
     first_key(&data);
     let path = data.join("fleetmend.db");
-    let by_hand = async |sql: &'static str| {
+    let by_hand = async |sql: &str| {
         let options = SqliteConnectOptions::new().filename(&path);
         let mut hand = SqliteConnection::connect_with(&options).await.unwrap();
-        hand.execute(sql).await.unwrap();
+        hand.execute(sqlx::raw_sql(sqlx::AssertSqlSafe(sql))).await.unwrap();
         hand.close().await.unwrap();
     };
     by_hand(
@@ -150,6 +157,18 @@ async fn a_database_of_a_newer_release_and_a_damaged_one_are_found() {
     assert_eq!(code, 1);
     assert_eq!(found(&told, "database", "problem").len(), 1, "{told:#}");
     by_hand("delete from schema_migrations where version = 9999").await;
+    let (named, unnamed) = ("set actor = 'nobody' || actor", "set actor = substr(actor, 7)");
+    for (table, change, back, place) in [
+        ("audit_entries", named, unnamed, "entry 1 "),
+        ("audit_entries", "set seq = 7", "set seq = 1", "entry 1 "),
+        ("audit_heads", "set seq = 2", "set seq = 1", "entry 2 "),
+    ] {
+        by_hand(&format!("update {table} {change}")).await;
+        let told = ails(&data, "audit log");
+        assert!(told.contains(place), "{told}");
+        by_hand(&format!("update {table} {back}")).await;
+        assert_eq!(found(&examined(&data, &[]).1, "audit log", "ok").len(), 1);
+    }
     by_hand("pragma foreign_keys = off; update api_keys set org_id = 'org_nobody'").await;
     assert!(ails(&data, "integrity").contains("refer to rows that are not there"));
 }
