@@ -232,6 +232,10 @@ pub struct Install {
     /// Only updates that fix security flaws.
     #[serde(default)]
     pub security_only: bool,
+    /// Packages whose updates fix security flaws though the host's repositories may not say so. They are meant by
+    /// `security_only` too; the host's own limits go by what the host knows.
+    #[serde(default)]
+    pub security_packages: Vec<PackageName>,
     /// Whether the host may be rebooted afterwards.
     #[serde(default)]
     pub reboot: RebootPolicy,

@@ -122,6 +122,8 @@ fn why_not(
         text.starts_with(|c: char| c.is_ascii_alphanumeric())
             && text.chars().all(|c| c.is_ascii_alphanumeric() || ".+~:-^_".contains(c))
     };
+    // The service has feeds, and may know more than a repository that tells nothing of security.
+    let is_told = order.security_packages.iter().any(|told| told.as_str() == name);
     let newer = manager.scheme().compare(from(package, update), &update.candidate);
     if matches(&order.exclude, name) {
         Some(Why::Blocked(BlockedBy::Excluded))
@@ -131,7 +133,7 @@ fn why_not(
         Some(Why::Blocked(BlockedBy::Held))
     } else if let Some(by) = update.blocked_by {
         Some(Why::Blocked(by))
-    } else if order.security_only && !update.security {
+    } else if order.security_only && !update.security && !is_told {
         Some(Why::NotSecurity)
     } else if limits.security_only && !update.security {
         Some(Why::Limits("security_only".to_owned()))

@@ -129,6 +129,7 @@ pub(crate) fn install(packages: &[&str]) -> Install {
         packages: packages.iter().map(|name| name.parse().unwrap()).collect(),
         exclude: Vec::new(),
         security_only: false,
+        security_packages: Vec::new(),
         reboot: vocab::RebootPolicy::Never,
         boot_id: Line::default(),
     }

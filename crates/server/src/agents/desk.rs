@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
-use vocab::{Line, ServerId, TaskId};
+use vocab::{Line, PackageName, ServerId, TaskId};
 use wire::agent::{Envelope, Install, Order, Work};
 
 use super::links::lock;
@@ -65,26 +65,38 @@ impl Desk {
 }
 
 impl Assignment {
-    /// The order, signed for this server in the boot that it is in.
-    pub(super) fn envelope(&self, secrets: &Secrets, server: ServerId, boot_id: &Line) -> Envelope {
+    /// Whether what the feeds know of its server's updates matters to it.
+    pub(super) fn is_for_security(&self) -> bool {
+        self.order.as_ref().is_some_and(|order| order.security_only)
+    }
+
+    /// The order, signed for this server in the boot that it is in. `secured`: what the feeds call an update for security.
+    pub(super) fn envelope(
+        &self,
+        secrets: &Secrets,
+        server: ServerId,
+        boot_id: &Line,
+        secured: &[PackageName],
+    ) -> Envelope {
         let order = Order {
             id: self.task,
             server_id: server,
             issued_at: self.issued_at,
             expires_at: self.expires_at,
-            work: self.work(boot_id),
+            work: self.work(boot_id, secured),
         };
         let text = serde_json::to_string(&order).expect("an order is plain data");
         let signature = STANDARD.encode(secrets.sign_order(text.as_bytes()));
         Envelope { order: text, key: key_name(secrets), signature }
     }
 
-    fn work(&self, boot_id: &Line) -> Work {
+    fn work(&self, boot_id: &Line, secured: &[PackageName]) -> Work {
         let Some(order) = &self.order else { return Work::Scan };
         let install = Install {
             packages: order.packages.clone(),
             exclude: order.exclude.clone(),
             security_only: order.security_only,
+            security_packages: if order.security_only { secured.to_vec() } else { Vec::new() },
             reboot: order.reboot,
             boot_id: boot_id.clone(),
         };

@@ -6,14 +6,12 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use jiff::{SignedDuration, Timestamp};
-use store::listings::Kind;
 use store::server_list::{self, Filter, Sort};
 use store::servers::Server;
 use store::{Conn, Page};
 use vocab::{Digest, OrgId, Pending, RebootPolicy, ServerId, Status};
 
-use super::servers::entries;
-use super::{PatchOptions, Result};
+use super::{PatchOptions, Result, findings};
 
 /// How many servers are shown one by one.
 pub const SHOWN_MAX: usize = 500;
@@ -72,13 +70,13 @@ pub async fn outlook(
     let mut outlooks = Vec::with_capacity(shown.len());
     for (turn, id) in (0_u32..).zip(shown) {
         let Some(server) = rows.remove(id) else { continue };
-        if let Some(set) = server.update_set
-            && let Entry::Vacant(new) = lists.entry(set)
+        let alike = findings::alike_by(&server);
+        if let Some(alike) = alike
+            && let Entry::Vacant(new) = lists.entry(alike)
         {
-            new.insert(entries(conn, org, Kind::Updates, set).await?);
+            new.insert(findings::pending(conn, &server).await?);
         }
-        let pending =
-            server.update_set.and_then(|set| lists.get(&set)).map_or(&[][..], Vec::as_slice);
+        let pending = alike.and_then(|alike| lists.get(&alike)).map_or(&[][..], Vec::as_slice);
         outlooks.push(of_server(options, server, pending, turn, total, now));
     }
     Ok(Outlook {

@@ -2,11 +2,12 @@
 
 use serde_json::{Value, json};
 use server::app::App;
+use server::service;
 use server::service::feeds::{Import, import};
 use server::service::findings::{counts, of_server, rebuild};
 use store::{findings, servers};
-use vocab::{Exposure, Installed, listing};
-use wire::agent::Facts;
+use vocab::{Exposure, Installed, Pending, listing};
+use wire::agent::{Facts, Outcome, Work};
 
 use crate::agent::{Agent, facts};
 use crate::support::{World, both, name};
@@ -80,6 +81,34 @@ async fn shown(app: &App, world: &World, agent: &Agent) -> Vec<(String, Exposure
 }
 
 both! {
+    async fn an_order_for_security_means_what_the_feeds_know_too(world: World) {
+        let (app, _engine) = world.leading("a").await;
+        publish(&app, world).await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        // Its repository has an update of each, and says of none that it is for security.
+        let updates = listing::encode(&[
+            Pending::new("libssl3", "amd64", "3.0.1", "3.0.2"),
+            Pending::new("vim", "amd64", "1", "2"),
+        ]);
+        let digest = vocab::Digest::of(&updates);
+        web.says.pending = Some(digest);
+        web.uploads("updates", digest, updates, None).await.unwrap();
+        let vim = Installed::new("vim", "1", "amd64");
+        has(&mut web, &[openssl("3.0.1"), vec![vim]].concat()).await;
+        rebuild(&app, world.org).await.unwrap();
+        for (options, told) in [
+            (json!({"packages": [], "security_only": true}), vec!["libssl3".parse().unwrap()]),
+            (json!({"packages": [], "security_only": false}), vec![]),
+        ] {
+            service::rollouts::create(&app, world.order(vec![web.id], options)).await.unwrap();
+            let order = web.awaits_order().await;
+            let Work::Install(install) = &order.work else { panic!("{:?}", order.work) };
+            assert_eq!(install.security_packages, told);
+            web.reports(order.id, Outcome::Succeeded, world.now()).await;
+        }
+    }
+
     async fn a_flaw_whose_fix_is_on_the_disk_stays_until_the_old_code_no_longer_runs(world: World) {
         let app = world.app("a").await;
         publish(&app, world).await;

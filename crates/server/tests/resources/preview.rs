@@ -1,8 +1,10 @@
 //! `/v1/preview`.
 
 use serde_json::{Value, json};
-use vocab::{BlockedBy, Pending, Severity};
+use server::service::findings;
+use vocab::{BlockedBy, Installed, Pending, Severity};
 
+use crate::feeds::{FRIDAY, lines, osv, take_in, write};
 use crate::fleet::{Host, join, security};
 use crate::support::{Ask, Service, both};
 
@@ -40,6 +42,21 @@ both! {
         assert_eq!((&second["waits_for"], &second["reboot"]), (&json!(["canary"]), &json!("certain")));
         assert_eq!(second["starts_at"], "2026-11-15T04:30:00Z");
         assert_eq!(service.get("/v1/batches").await.json()["meta"]["total"], 0);
+    }
+
+    async fn an_update_that_closes_a_known_flaw_is_one_for_security(service: Service) {
+        let pending = |name: &str| Pending::new(name, "amd64", "1.0", "1.2");
+        let installed = ["curl", "vim"].map(|name| Installed::new(name, "1.0", "amd64")).to_vec();
+        let host = Host { installed, ..Host::new("web-1") };
+        let one = join(service, host.with_updates(vec![pending("curl"), pending("vim")])).await;
+        let order = json!({"server_ids": [one], "security_only": true});
+        assert_eq!(updates(&preview(service, order.clone()).await["servers"][0], "updates"), [""; 0]);
+        let record = osv("DSA-1", FRIDAY, "curl", "1.1", &["CVE-2026-1"]);
+        take_in(service, &write(service, "Debian.jsonl", &lines(&[record]))).await.unwrap();
+        findings::rebuild(&service.app, service.org).await.unwrap();
+        let seen = preview(service, order).await;
+        assert_eq!(updates(&seen["servers"][0], "updates"), ["curl"]);
+        assert_eq!(seen["servers"][0]["updates"][0]["security"], true);
     }
 
     async fn a_preview_of_targets_counts_what_the_window_leaves_out(service: Service) {

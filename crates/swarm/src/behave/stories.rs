@@ -26,7 +26,14 @@ fn id(number: u128) -> TaskId {
 fn everything(reboot: RebootPolicy, host: &Host) -> Work {
     let boot_id = host.boot_id();
     let (packages, exclude) = (Vec::new(), Vec::new());
-    Work::Install(Install { packages, exclude, security_only: false, reboot, boot_id })
+    Work::Install(Install {
+        packages,
+        exclude,
+        security_only: false,
+        security_packages: Vec::new(),
+        reboot,
+        boot_id,
+    })
 }
 
 impl Story {
@@ -265,6 +272,7 @@ fn a_selection_means_what_it_says() {
         packages: packages.iter().map(|name| name.parse().unwrap()).collect(),
         exclude: exclude.iter().map(|pattern| pattern.parse().unwrap()).collect(),
         security_only: false,
+        security_packages: Vec::new(),
         reboot: RebootPolicy::Never,
         boot_id: host.boot_id(),
     };

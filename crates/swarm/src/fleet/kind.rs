@@ -287,7 +287,9 @@ impl Kind {
             let named = order.packages.is_empty()
                 || order.packages.iter().any(|name| name.as_str() == pending.name);
             let excluded = order.exclude.iter().any(|pattern| pattern.matches(&pending.name));
-            if packages.has(place) || !named || (order.security_only && !pending.security) {
+            let told = order.security_packages.iter().any(|name| name.as_str() == pending.name);
+            let secures = pending.security || told || !order.security_only;
+            if packages.has(place) || !named || !secures {
                 continue;
             }
             match pending.blocked_by {

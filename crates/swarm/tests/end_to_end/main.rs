@@ -46,7 +46,14 @@ impl Scene {
             .await;
         let boot_id = self.door.book().servers[&server].boots.last().unwrap().clone();
         let (packages, exclude) = (Vec::new(), Vec::new());
-        let install = Install { packages, exclude, security_only: false, reboot, boot_id };
+        let install = Install {
+            packages,
+            exclude,
+            security_only: false,
+            security_packages: Vec::new(),
+            reboot,
+            boot_id,
+        };
         self.door.order(server, task, Work::Install(install));
     }
 

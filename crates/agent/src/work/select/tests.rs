@@ -6,6 +6,7 @@ fn order(packages: &[&str]) -> Install {
         packages: packages.iter().map(|name| name.parse().unwrap()).collect(),
         exclude: Vec::new(),
         security_only: false,
+        security_packages: Vec::new(),
         reboot: vocab::RebootPolicy::Never,
         boot_id: Line::default(),
     }
@@ -65,6 +66,10 @@ fn names_exclusions_and_security_are_honoured_to_the_letter() {
     let (choices, passed) = chosen(&security, &limits);
     assert_eq!(choices, ["curl:amd64=2"]);
     assert_eq!(passed, ["bash was passed over: its update fixes no security flaw"]);
+    // The service knows of a flaw of which no repository told this host.
+    let security_packages = vec!["bash".parse().unwrap(), "ba.h".parse().unwrap()];
+    let told = Install { security_packages, ..security };
+    assert_eq!(chosen(&told, &limits).0, ["bash:amd64=2", "curl:amd64=2"]);
 }
 
 #[test]
@@ -75,6 +80,8 @@ fn the_hosts_limits_narrow_every_order_and_say_so() {
     assert_eq!(passed, ["bash was passed over: the host's limits.toml forbids it (`exclude`)"]);
     let limits = Limits { security_only: true, ..Limits::default() };
     assert_eq!(chosen(&order(&[]), &limits).0, ["curl:amd64=2"]);
+    let told = Install { security_packages: vec!["bash".parse().unwrap()], ..order(&[]) };
+    assert_eq!(chosen(&told, &limits).0, ["curl:amd64=2"], "the host goes by what it knows");
 }
 
 /// `ba.h` is a legal name, and to apt a regular expression that means bash.

@@ -72,6 +72,7 @@ impl World {
                     packages: Vec::new(),
                     exclude: Vec::new(),
                     security_only: false,
+                    security_packages: Vec::new(),
                     reboot: nature.policy,
                     boot_id,
                 }),
