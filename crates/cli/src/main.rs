@@ -12,6 +12,7 @@ mod init;
 mod installation;
 mod logs;
 mod migrate;
+mod oidc;
 mod operator;
 mod orgs;
 mod serve;

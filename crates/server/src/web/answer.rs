@@ -49,8 +49,12 @@ pub(crate) fn page(page: &impl Template) -> Answer {
 
 /// A page that says that something is wrong with what was sent.
 pub(crate) fn refused(page: &impl Template) -> Answer {
-    with_status(StatusCode::OK, page).map(|mut answer| {
-        *answer.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+    refused_with(StatusCode::UNPROCESSABLE_ENTITY, page)
+}
+
+/// The same with another status.
+pub(crate) fn refused_with(status: StatusCode, page: &impl Template) -> Answer {
+    with_status(status, page).map(|mut answer| {
         answer.extensions_mut().insert(Told);
         answer
     })

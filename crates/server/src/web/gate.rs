@@ -25,12 +25,16 @@ const ADDRESS: u32 = 50;
 /// Guesses at one name from everywhere.
 const NAME: u32 = 100;
 
+/// People who come back from a provider through one address. Nothing can be guessed there; but each makes us ask the provider.
+const BACK: u32 = 100;
+
 /// All buckets of this process.
 pub(crate) struct Gate {
     devices: Buckets<String>,
     near: Buckets<(IpAddr, String)>,
     addresses: Buckets<IpAddr>,
     names: Buckets<String>,
+    back: Buckets<IpAddr>,
 }
 
 fn buckets<K: std::hash::Hash + Eq + Clone>(burst: u32, one_in: Duration) -> Buckets<K> {
@@ -45,6 +49,7 @@ impl Gate {
             near: buckets(NEAR, Duration::from_secs(60)),
             addresses: buckets(ADDRESS, Duration::from_secs(10)),
             names: buckets(NAME, Duration::from_secs(30)),
+            back: buckets(BACK, Duration::from_secs(1)),
         }
     }
 
@@ -61,6 +66,11 @@ impl Gate {
         take(&self.addresses, from)?;
         take(&self.near, (from, name.to_owned()))?;
         take(&self.names, name.to_owned())
+    }
+
+    /// Notes that somebody came back from a provider.
+    pub(crate) fn come_back(&self, from: IpAddr) -> Result<(), ApiError> {
+        take(&self.back, from)
     }
 }
 
@@ -102,6 +112,15 @@ mod tests {
         let tries =
             (0..500).filter(|n| gate.knock(&format!("user-{n}"), HERE, None).is_ok()).count();
         assert_eq!(tries, ADDRESS as usize);
+    }
+
+    #[test]
+    fn who_comes_back_too_often_waits_and_nobody_elsewhere_does() {
+        let gate = Gate::new();
+        let back = (0..500).filter(|_| gate.come_back(HERE).is_ok()).count();
+        // One more may be let in while this runs.
+        assert!((BACK as usize..BACK as usize + 50).contains(&back), "{back}");
+        assert!(gate.come_back(address(1)).is_ok());
     }
 
     #[test]
