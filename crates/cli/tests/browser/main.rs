@@ -14,8 +14,11 @@ mod operator;
 #[allow(dead_code, reason = "the stories in tests/fleetmend use the rest of it")]
 mod support;
 
+mod axe;
 mod driver;
+mod node;
 mod scene;
 
 mod looks;
+mod oidc;
 mod work;

@@ -10,7 +10,7 @@ use server::service::users;
 use vocab::Role;
 
 use crate::browser::{Browser, PASSWORD};
-use crate::provider::{CLIENT, Proof, Provider, SECRET};
+use crate::provider::{CLIENT, Change, Proof, Provider, SECRET};
 use crate::support::{Answer, Service, both};
 
 fn config(service: &Service, provider: &Provider) -> Config {
@@ -204,13 +204,13 @@ both! {
         invited(service, "ann@example.org", Role::Operator).await;
         let browser = Browser::through(router, 1);
         let later = service.hands.now().as_second() + 3_600;
-        let claim = |name: &'static str, value: Value| -> Box<dyn FnOnce(&mut Proof) + Send> {
+        let claim = |name: &'static str, value: Value| -> Change {
             Box::new(move |proof| proof.claims[name] = value)
         };
-        let head = |name: &'static str, value: Value| -> Box<dyn FnOnce(&mut Proof) + Send> {
+        let head = |name: &'static str, value: Value| -> Change {
             Box::new(move |proof| proof.head[name] = value)
         };
-        let lies: Vec<(Box<dyn FnOnce(&mut Proof) + Send>, &str)> = vec![
+        let lies: Vec<(Change, &str)> = vec![
             (claim("aud", json!("another")), "for another service"),
             (claim("aud", json!([])), "for another service"),
             (claim("aud", json!([CLIENT, "another"])), "does not say whom"),
