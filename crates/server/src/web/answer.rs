@@ -4,9 +4,12 @@ use axum::body::Body;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, LOCATION};
 use axum::http::{HeaderValue, Response, StatusCode};
 use axum::response::IntoResponse as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use pages::{Frame, Section, Template};
 
 use crate::app::App;
+use crate::clock::chance;
 use crate::http::problem::{ApiError, foreign, internal};
 use crate::web::Viewer;
 
@@ -27,6 +30,7 @@ pub(crate) fn frame(
         role: viewer.user.role,
         org: viewer.org_name.clone(),
         csrf: viewer.csrf.clone(),
+        once: URL_SAFE_NO_PAD.encode(chance::<16>()),
         now: app.clock.now(),
         live: None,
     }

@@ -18,6 +18,7 @@ pub(crate) mod gate;
 mod guard;
 mod live;
 mod oidc;
+mod once;
 mod order;
 mod overview;
 mod schedules;
