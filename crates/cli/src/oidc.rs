@@ -12,7 +12,7 @@ use crate::settings::File;
 
 const SCOPE: &str = "openid email profile";
 
-/// Sign-in with OpenID Connect
+// Not a doc comment: that would take the place of the command's own description.
 #[derive(Args)]
 #[command(next_help_heading = "Sign-in with OpenID Connect")]
 pub(crate) struct Oidc {
@@ -126,5 +126,88 @@ fn organization(
         }
         (None, [first, ..]) => Ok(first.id),
         (None, []) => bail!("there is no organization"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Given {
+        #[command(flatten)]
+        oidc: Oidc,
+    }
+
+    fn organization(n: u128, name: &str) -> Organization {
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        Organization {
+            id: OrgId::new(now, n),
+            name: name.into(),
+            created_at: now,
+            removed_at: None,
+            generation: 1,
+        }
+    }
+
+    /// What comes of these words, after the two that are always needed.
+    fn config(words: &str, organizations: &[&str]) -> Result<Config, String> {
+        let both = "x --oidc-issuer https://id.example.org/a --oidc-client-id fleetmend";
+        let given = Given::parse_from(format!("{both} {words}").split_whitespace());
+        let all: Vec<_> = (1..).zip(organizations).map(|(n, name)| organization(n, name)).collect();
+        let made = given.oidc.config(&File::default(), &all);
+        made.map(Option::unwrap).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn two_words_are_enough_and_let_in_whoever_was_invited() {
+        let made = config("", &["Acme", "Umbrella"]).unwrap();
+        assert_eq!((made.name.as_str(), made.scope.as_str()), ("id.example.org", SCOPE));
+        assert!(
+            made.roles.is_none() && made.default_role.is_none() && made.client_secret.is_none()
+        );
+        let none = Given::parse_from(["x"]).oidc.config(&File::default(), &[]).unwrap();
+        assert!(none.is_none());
+    }
+
+    #[test]
+    fn roles_are_read_from_flags_and_from_the_file() {
+        let made = config("--oidc-role admin=ops,viewer=staff --oidc-org Acme", &["Acme"]).unwrap();
+        let by_value = vec![(Role::Admin, "ops".into()), (Role::Viewer, "staff".into())];
+        assert_eq!(made.roles, Some(Roles { claim: "groups".into(), by_value }));
+        let text = "oidc_issuer = \"http://127.0.0.1:9\"\noidc_client_id = \"f\"\noidc_role_claim = \"team\"\n\
+                    oidc_role = [\"operator=a,b\"]\n";
+        let file: File = toml::from_str(text).unwrap();
+        let none = Given::parse_from(["x"]).oidc;
+        let made = none.config(&file, &[organization(1, "Acme")]).unwrap().unwrap();
+        let by_value = vec![(Role::Operator, "a,b".into())];
+        assert_eq!(made.roles, Some(Roles { claim: "team".into(), by_value }));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_refused_with_what_to_do() {
+        for (words, told) in [
+            ("--oidc-role-claim groups", "needs at least one --oidc-role"),
+            ("--oidc-role admin", "write ROLE=VALUE"),
+            ("--oidc-role emperor=ops", "emperor"),
+            ("--oidc-default-role viewer", "--oidc-org"),
+            ("--oidc-org Nobody", "Acme, Umbrella"),
+            ("--oidc-scope email", "openid"),
+            ("--oidc-client-secret-file /nowhere/at/all", "/nowhere/at/all"),
+        ] {
+            let refused = config(words, &["Acme", "Umbrella"]).unwrap_err();
+            assert!(refused.contains(told), "{words}: {refused}");
+        }
+        for (words, told) in [
+            ("x --oidc-client-id fleetmend", "--oidc-issuer"),
+            ("x --oidc-issuer https://id.example.org", "--oidc-client-id"),
+            ("x --oidc-issuer http://id.example.org --oidc-client-id f", "https://"),
+        ] {
+            let given = Given::parse_from(words.split_whitespace());
+            let refused = given.oidc.config(&File::default(), &[]).unwrap_err().to_string();
+            assert!(refused.contains(told), "{words}: {refused}");
+        }
     }
 }

@@ -52,8 +52,6 @@ pub(crate) struct Server {
     /// How many requests a key may send at once [default: 2000]
     #[arg(long, value_name = "N", env = "FLEETMEND_REQUESTS_BURST")]
     requests_burst: Option<u32>,
-    #[command(flatten)]
-    oidc: Oidc,
     /// A file with settings [default: fleetmend.toml in the data directory]
     #[arg(long, value_name = "F", env = "FLEETMEND_CONFIG")]
     config: Option<PathBuf>,
@@ -63,6 +61,9 @@ pub(crate) struct Server {
     /// How it is logged [default: text on a terminal, else json]
     #[arg(long, value_enum, env = "FLEETMEND_LOG_FORMAT")]
     log_format: Option<Format>,
+    // Last, since its heading goes for all that follows.
+    #[command(flatten)]
+    oidc: Oidc,
 }
 
 impl Server {

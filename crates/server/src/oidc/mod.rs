@@ -193,7 +193,8 @@ impl Provider {
 
     fn is_told_enough(&self, claims: &Value) -> bool {
         let by = self.config.roles.as_ref().map(|roles| roles.claim.as_str());
-        claims.get("email").is_some() && by.is_none_or(|claim| claims.get(claim).is_some())
+        let email = ["email", "email_verified"].iter().all(|name| claims.get(name).is_some());
+        email && by.is_none_or(|claim| claims.get(claim).is_some())
     }
 
     /// Most providers keep the rest for whoever asks with the token.
@@ -210,6 +211,15 @@ impl Provider {
             return Err(OidcError::Proof("the userinfo endpoint speaks of someone else".into()));
         }
         let (Value::Object(claims), Value::Object(told)) = (claims, told) else { return Ok(()) };
+        // Whether an address was verified is said of the address beside it, and of no other.
+        if told.contains_key("email") && !claims.contains_key("email_verified") {
+            claims.remove("email");
+        }
+        if claims.contains_key("email") {
+            claims.entry("email_verified").or_insert(Value::Bool(false));
+        } else {
+            claims.remove("email_verified");
+        }
         for (name, value) in told {
             claims.entry(name).or_insert(value);
         }

@@ -48,11 +48,15 @@ fn attempt(app: &App, headers: &HeaderMap, flow: &Flow) -> Attempt {
 /// Sends a browser to the provider.
 pub(crate) async fn begin(
     State(app): State<App>,
+    peer: Option<Extension<Peer>>,
     headers: HeaderMap,
     Asked { meant, .. }: Asked<Next>,
 ) -> Answer {
     let provider = provider(&app)?;
     let flow = Flow::begin(&app, meant.path());
+    if let Err(error) = app.gate().pass(address(peer)) {
+        return refused(&app, &headers, flow.next, too_often(&error));
+    }
     match provider.door(app.clock.now(), &attempt(&app, &headers, &flow)).await {
         Err(error) => refused(&app, &headers, flow.next, told(provider, &error)),
         Ok(there) => {
@@ -84,9 +88,8 @@ pub(crate) async fn back(
             (StatusCode::UNPROCESSABLE_ENTITY, told.into()),
         );
     };
-    if let Err(error) = app.gate().come_back(address(peer)) {
-        let told = (StatusCode::TOO_MANY_REQUESTS, error.detail().to_owned());
-        return refused(&app, &headers, flow.next, told);
+    if let Err(error) = app.gate().pass(address(peer)) {
+        return refused(&app, &headers, flow.next, too_often(&error));
     }
     let person = match vouched(&app, provider, &attempt(&app, &headers, &flow), &meant).await {
         Ok(person) => person,
@@ -104,6 +107,10 @@ pub(crate) async fn back(
             refused(&app, &headers, flow.next, told)
         }
     }
+}
+
+fn too_often(error: &ApiError) -> Told {
+    (StatusCode::TOO_MANY_REQUESTS, error.detail().to_owned())
 }
 
 /// Whom the provider vouches for.

@@ -240,6 +240,28 @@ both! {
         signs_in(&browser, &provider, person("s-1", "ann@example.org")).await.is(200);
     }
 
+    async fn whether_an_address_was_verified_is_said_of_that_address_alone(service: Service) {
+        let (provider, router) = both_of(service).await;
+        invited(service, "ann@example.org", Role::Operator).await;
+        let browser = Browser::through(router, 1);
+        let in_the_proof = |claims: Value| {
+            move |proof: &mut Proof| {
+                proof.claims.as_object_mut().unwrap().extend(claims.as_object().unwrap().clone());
+            }
+        };
+        // The proof names somebody else's address, and says nothing of it; the endpoint speaks of another.
+        provider.says_instead(in_the_proof(json!({"email": "ann@example.org"})));
+        let answer = signs_in(&browser, &provider, person("s-9", "eve@example.org")).await;
+        refused(answer, 403, "invite eve@example.org");
+        provider.says_instead(in_the_proof(json!({"email_verified": true})));
+        let endpoint = json!({"sub": "s-9", "email": "ann@example.org"});
+        refused(signs_in(&browser, &provider, endpoint).await, 403, "Verify it there");
+        provider.says_instead(in_the_proof(json!({"email": "ann@example.org", "email_verified": false})));
+        refused(signs_in(&browser, &provider, person("s-9", "ann@example.org")).await, 403, "Verify it there");
+        provider.says_instead(in_the_proof(json!({"email": "ann@example.org", "email_verified": true})));
+        signs_in(&browser, &provider, json!({"sub": "s-1"})).await.is(200);
+    }
+
     async fn a_provider_that_changes_its_key_is_followed_and_one_that_is_another_is_not(service: Service) {
         let (provider, router) = both_of(service).await;
         invited(service, "ann@example.org", Role::Operator).await;
