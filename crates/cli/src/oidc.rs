@@ -12,7 +12,7 @@ use crate::settings::File;
 
 const SCOPE: &str = "openid email profile";
 
-// Not a doc comment: that would take the place of the command's own description.
+// Flags of `fleetmend server`.
 #[derive(Args)]
 #[command(next_help_heading = "Sign-in with OpenID Connect")]
 pub(crate) struct Oidc {
