@@ -4,10 +4,11 @@ use std::path::Path;
 
 use serde_json::json;
 
+use crate::axe::Axe;
 use crate::driver::Tab;
 use crate::node::{self, Provider};
 use crate::scene::{PASSWORD, enter, invited};
-use crate::support::{Dir, Running, first_key};
+use crate::support::{Dir, Running, first_key, fleetmend};
 
 /// A service that knows a provider, and an administrator called `ann@example.org` who is signed out.
 struct Place {
@@ -60,6 +61,13 @@ impl Place {
         self.tab.click(button);
     }
 
+    /// Who there is, as the command line has it.
+    fn people(&self) -> String {
+        let data = self.dir.data();
+        let listed = fleetmend(&["users", "list", "--data-dir", data.to_str().unwrap()]);
+        String::from_utf8({ listed }.output().unwrap().stdout).unwrap()
+    }
+
     /// The service starts again, and knows nothing of the provider yet.
     fn start_again(&mut self) {
         let listen = self.service.address.strip_prefix("http://").unwrap().to_owned();
@@ -89,6 +97,7 @@ fn one_signs_in_at_a_real_provider_and_is_back_where_one_wanted_to_go() {
         place.tab.until_shown("oidc");
         assert_eq!(place.tab.complaints(), Vec::<String>::new(), "{round}");
         place.sign_out();
+        assert_eq!(place.people(), "ann@example.org  admin  Acme  (provider)\n");
         let mut again = place.provider.take().unwrap().again(&home);
         again.serves(&place.service.address);
         place.provider = Some(again);
@@ -123,10 +132,13 @@ fn who_is_refused_is_told_why_and_a_password_works_while_the_provider_is_down() 
     place.go("/sign-in");
     place.tab.click("a.button.main");
     place.tab.until_shown("does not answer");
+    let found = Axe::new().map_or_else(Vec::new, |axe| axe.judge(&place.tab, "both ways in"));
+    assert_eq!(found, Vec::<String>::new());
     place.tab.fill("input[name=name]", "ann@example.org");
     place.tab.fill("input[name=password]", PASSWORD);
     place.tab.click("form button");
     place.tab.until_shown("Overview");
+    assert_eq!(place.people(), "ann@example.org  admin  Acme\n");
     // That it was refused, the browser says too.
     let complaints = place.tab.complaints().into_iter();
     let others: Vec<String> = complaints.filter(|one| !one.contains("/sign-in/oidc")).collect();
