@@ -10,6 +10,7 @@ mod args;
 mod bench;
 mod clock;
 mod contract;
+mod node;
 mod package;
 mod postgres;
 mod process;
@@ -65,6 +66,7 @@ fn run(task: Task, processes: &mut Processes, screen: &mut Screen) -> Result<Exi
         }
         Task::Setup => {
             requirements::provide(&requirements::all(), processes, screen)?;
+            node::provide(&workspace, processes, screen)?;
             screen.line("everything that the checks need is here");
             Ok(ExitCode::SUCCESS)
         }

@@ -83,7 +83,7 @@ pub(crate) fn interpreter(processes: &mut Processes) -> Result<Option<PathBuf>, 
 }
 
 /// What a command printed, if it succeeded.
-fn said(command: &mut Command, processes: &mut Processes) -> Result<String, Halt> {
+pub(crate) fn said(command: &mut Command, processes: &mut Processes) -> Result<String, Halt> {
     let mut said = String::new();
     let status = processes.run_with_lines(command, AT_ONCE, &mut |line| {
         said.push_str(line);
@@ -106,7 +106,7 @@ fn remove_others(base: &Path) {
 }
 
 /// FNV-1a: the same in every build, which the standard library does not promise of its own.
-fn fingerprint(texts: &[&str]) -> u64 {
+pub(crate) fn fingerprint(texts: &[&str]) -> u64 {
     let bytes = texts.iter().flat_map(|text| text.bytes().chain([0]));
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

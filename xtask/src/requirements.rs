@@ -91,6 +91,19 @@ const TABLE: &[Requirement] = &[
         source: Source::Debian(&["chromium", "chromium-driver"]),
         checks: &[Check::Test],
     },
+    // What the tests in a browser need from npm runs in it: `node` installs that.
+    Requirement {
+        what: "Node.js",
+        sign: Sign::Program("node"),
+        source: Source::Debian(&["nodejs"]),
+        checks: &[Check::Test],
+    },
+    Requirement {
+        what: "npm",
+        sign: Sign::Program("npm"),
+        source: Source::Debian(&["npm"]),
+        checks: &[Check::Test],
+    },
     // The judges of our version comparison.
     Requirement {
         what: "rpm",

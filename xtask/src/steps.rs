@@ -9,6 +9,7 @@ use std::time::Instant;
 use crate::args::{Check, TestOptions};
 use crate::clock;
 use crate::contract;
+use crate::node;
 use crate::postgres::{self, Durability, Keep, Postgres};
 use crate::process::{AT_ONCE, Halt, Processes};
 use crate::report::{self, Step, Totals, Verdict, seconds};
@@ -95,7 +96,13 @@ impl Run<'_> {
     fn tools(&mut self, checks: &[Check]) -> Result<(), Halt> {
         let since = self.begin("tools");
         let needs = requirements::of_checks(checks);
-        match requirements::provide(&needs, self.processes, self.screen) {
+        let mut provided = requirements::provide(&needs, self.processes, self.screen);
+        let packages = &self.options.packages;
+        let browser = packages.is_empty() || packages.iter().any(|name| name == "cli");
+        if provided.is_ok() && checks.contains(&Check::Test) && browser {
+            provided = node::provide(self.workspace, self.processes, self.screen);
+        }
+        match provided {
             Ok(()) => self.end("tools", Verdict::Ok, since),
             Err(halt) => {
                 self.end("tools", Verdict::Failed, since);

@@ -12,6 +12,7 @@ mod init;
 mod installation;
 mod logs;
 mod migrate;
+mod oidc;
 mod operator;
 mod orgs;
 mod serve;
@@ -46,7 +47,6 @@ It ends with 0 if it did what it was asked, 1 if it could not, 2 if it was asked
 FLEETMEND_URL and FLEETMEND_API_KEY say which service is meant, and with which key.";
 
 #[derive(Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is one in the life of the process")]
 enum Command {
     /// Start everything on this machine: a service, and an agent that observes this very machine
     Dev(dev::Dev),

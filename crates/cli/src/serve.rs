@@ -10,6 +10,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::logs::{self, Format};
+use crate::oidc::Oidc;
 use crate::settings::{self, Durability, File};
 use crate::tls::Tls;
 
@@ -60,6 +61,9 @@ pub(crate) struct Server {
     /// How it is logged [default: text on a terminal, else json]
     #[arg(long, value_enum, env = "FLEETMEND_LOG_FORMAT")]
     log_format: Option<Format>,
+    // Last, since its heading goes for all that follows.
+    #[command(flatten)]
+    oidc: Oidc,
 }
 
 impl Server {
@@ -97,7 +101,8 @@ impl Server {
         let url = self.database.as_deref().or(file.database.as_deref()).unwrap_or(&usual);
         let durability = self.durability.or(file.durability).unwrap_or_default();
         let db = settings::open(url, durability, &secrets).await?;
-        if store::organizations::list(&mut *db.read().await?).await?.is_empty() {
+        let organizations = store::organizations::list(&mut *db.read().await?).await?;
+        if organizations.is_empty() {
             db.close().await;
             bail!("there is no organization in this database: run `fleetmend init` with it first");
         }
@@ -110,6 +115,7 @@ impl Server {
             requests_burst: (self.requests_burst.or(file.requests_burst))
                 .unwrap_or(usual.requests_burst),
             certificate_sha256: tls.map(|tls| tls.sha256),
+            oidc: self.oidc.config(file, &organizations)?,
             ..usual
         };
         Ok(App::new(Parts { db, clock: Clock::system(), secrets, settings }))

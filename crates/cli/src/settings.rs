@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use serde::Deserialize;
 use server::secrets::Secrets;
 use store::{Db, Options};
+use vocab::Role;
 
 /// What survives which accident.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ValueEnum)]
@@ -33,6 +34,15 @@ pub(crate) struct File {
     pub(crate) durability: Option<Durability>,
     pub(crate) requests_per_second: Option<u32>,
     pub(crate) requests_burst: Option<u32>,
+    pub(crate) oidc_issuer: Option<String>,
+    pub(crate) oidc_client_id: Option<String>,
+    pub(crate) oidc_client_secret_file: Option<PathBuf>,
+    pub(crate) oidc_name: Option<String>,
+    pub(crate) oidc_scope: Option<String>,
+    pub(crate) oidc_role_claim: Option<String>,
+    pub(crate) oidc_role: Option<Vec<String>>,
+    pub(crate) oidc_default_role: Option<Role>,
+    pub(crate) oidc_org: Option<String>,
 }
 
 impl File {
@@ -93,9 +103,13 @@ mod tests {
     #[test]
     fn every_setting_may_stand_in_the_file() {
         let text = "database = \"sqlite:x\"\nlisten = \"[::1]:1\"\ntls_cert = \"c\"\ntls_key = \"k\"\n\
-                    durability = \"full\"\nrequests_per_second = 1\nrequests_burst = 2\n";
+                    durability = \"full\"\nrequests_per_second = 1\nrequests_burst = 2\n\
+                    oidc_issuer = \"https://id.example.org\"\noidc_client_id = \"i\"\noidc_client_secret_file = \"s\"\n\
+                    oidc_name = \"Example\"\noidc_scope = \"openid\"\noidc_role_claim = \"groups\"\n\
+                    oidc_role = [\"admin=ops\"]\noidc_default_role = \"viewer\"\noidc_org = \"Acme\"\n";
         let file: File = toml::from_str(text).unwrap();
         assert_eq!(file.durability, Some(Durability::Full));
         assert_eq!(file.requests_burst, Some(2));
+        assert_eq!(file.oidc_default_role, Some(Role::Viewer));
     }
 }

@@ -165,22 +165,29 @@ async fn list(app: &App, json: bool) -> anyhow::Result<String> {
     let mut reader = app.db.snapshot().await?;
     let mut rows = Vec::new();
     for org in organizations::list(&mut reader).await? {
+        let linked = store::identities::of_org(&mut reader, org.id).await?;
         for user in store::users::list(&mut reader, org.id, ALL).await?.items {
-            rows.push((org.name.clone(), user));
+            let is_linked = linked.iter().any(|identity| identity.user_id == user.id);
+            rows.push((org.name.clone(), user, is_linked));
         }
     }
     if json {
-        let rows = rows.iter().map(|(org, user)| {
-            json!({"name": user.name, "role": user.role, "organization": org, "has_password": user.password.is_some()})
+        let rows = rows.iter().map(|(org, user, is_linked)| {
+            json!({"name": user.name, "role": user.role, "organization": org, "has_password": user.password.is_some(),
+                "has_provider": is_linked})
         });
         return Ok(json!(rows.collect::<Vec<_>>()).to_string());
     }
     if rows.is_empty() {
         return Ok("Nobody yet: `fleetmend users create` invites the first.".into());
     }
-    let line = |(org, user): &(String, store::users::User)| {
-        let invited = if user.password.is_none() { "  (invited)" } else { "" };
-        format!("{}  {}  {org}{invited}", user.name, user.role)
+    let line = |(org, user, is_linked): &(String, store::users::User, bool)| {
+        let how = match (is_linked, user.password.is_some()) {
+            (true, _) => "  (provider)",
+            (false, true) => "",
+            (false, false) => "  (invited)",
+        };
+        format!("{}  {}  {org}{how}", user.name, user.role)
     };
     Ok(rows.iter().map(line).collect::<Vec<_>>().join("\n"))
 }

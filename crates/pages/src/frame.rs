@@ -44,6 +44,8 @@ pub struct Frame {
     pub org: String,
     /// What a form must carry to be believed.
     pub csrf: String,
+    /// What a form carries that must count once, however often it is sent.
+    pub once: String,
     /// What time it is.
     pub now: Timestamp,
     /// Where the page listens for changes, if it does.
@@ -119,6 +121,7 @@ mod tests {
             role,
             org: "Acme".into(),
             csrf: "c".into(),
+            once: "o".into(),
             now: "2026-11-15T04:00:00Z".parse().unwrap(),
             live: None,
         }

@@ -20,8 +20,8 @@ pub use say::{
     score, share, spaced, spoken, targets, what, word,
 };
 pub use views::{
-    Account, Activity, ActivityEntry, Asked, BatchPage, Batches, Code, Confirm, CvePage, Cves,
-    NextRun, OrderPage, Overview, PatchPage, Patches, Problem, ProblemBare, ScheduleEdit,
+    Account, Activity, ActivityEntry, Arrived, Asked, BatchPage, Batches, Code, Confirm, CvePage,
+    Cves, NextRun, OrderPage, Overview, PatchPage, Patches, Problem, ProblemBare, ScheduleEdit,
     SchedulePage, Schedules, Secret, ServerFilter, ServerPage, Servers, Settings, SignIn, TaskPage,
     UserRow, Welcome,
 };

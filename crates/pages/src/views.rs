@@ -24,7 +24,9 @@ macro_rules! pages {
 
 pages! {
     /// Where one signs in.
-    SignIn = "sign_in.html" { name: String, next: String, told: Option<String>, }
+    SignIn = "sign_in.html" { name: String, next: String, told: Option<String>, provider: Option<String>, }
+    /// One has signed in elsewhere, and goes on from here.
+    Arrived = "arrived.html" { next: String, }
     /// Where the second step of signing in is taken.
     Code = "code.html" { name: String, next: String, ticket: String, told: Option<String>, }
     /// One's own account.
@@ -128,6 +130,7 @@ pub struct UserRow {
     pub role: Role,
     pub created_at: Timestamp,
     pub has_password: bool,
+    pub is_linked: bool,
     pub awaits: bool,
     pub me: bool,
 }

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use crate::agents::Door;
 use crate::clock::Clock;
 use crate::http::limit::Limits;
+use crate::oidc::{self, Provider};
 use crate::secrets::Secrets;
 use crate::service::keys::KeyRing;
 use crate::web::gate::Gate;
@@ -21,6 +22,7 @@ struct Inner {
     keys: KeyRing,
     limits: Limits,
     gate: Gate,
+    oidc: Option<Provider>,
     draining: watch::Sender<bool>,
 }
 
@@ -49,6 +51,8 @@ pub struct Settings {
     pub requests_burst: u32,
     /// The SHA-256 of the certificate that agents will see; `None` without TLS.
     pub certificate_sha256: Option<[u8; 32]>,
+    /// Where people may sign in other than with a password.
+    pub oidc: Option<oidc::Config>,
 }
 
 impl Default for Settings {
@@ -59,6 +63,7 @@ impl Default for Settings {
             requests_per_second: 200,
             requests_burst: 2_000,
             certificate_sha256: None,
+            oidc: None,
         }
     }
 }
@@ -69,7 +74,9 @@ impl App {
         let keys = KeyRing::new(&parts.db);
         let limits = Limits::new(&parts.settings);
         let draining = watch::Sender::new(false);
-        App(Arc::new(Inner { parts, door: Door::new(), keys, limits, gate: Gate::new(), draining }))
+        let oidc = parts.settings.oidc.clone().map(Provider::new);
+        let (door, gate) = (Door::new(), Gate::new());
+        App(Arc::new(Inner { parts, door, keys, limits, gate, oidc, draining }))
     }
 
     /// What this process knows of the agents that talk to it.
@@ -88,6 +95,11 @@ impl App {
 
     pub(crate) fn gate(&self) -> &Gate {
         &self.0.gate
+    }
+
+    /// Where people may sign in other than with a password.
+    pub(crate) fn oidc(&self) -> Option<&Provider> {
+        self.0.oidc.as_ref()
     }
 
     /// Tells everyone who holds a request open to answer it now: the service is about to end.

@@ -148,7 +148,7 @@ pub fn address(text: &str) -> Result<Url, FetchError> {
 
 /// Fetches `url`, unless it is the copy that `known` names.
 pub async fn fetch(url: &Url, known: &Validators, limits: Limits) -> Result<Answer, FetchError> {
-    let mut request = client(url, limits)?.get(url.clone());
+    let mut request = client(url, limits, || Policy::custom(redirect))?.get(url.clone());
     if let Some(etag) = &known.etag {
         request = request.header(IF_NONE_MATCH, etag);
     }
@@ -163,7 +163,12 @@ pub async fn fetch(url: &Url, known: &Validators, limits: Limits) -> Result<Answ
     }
 }
 
-fn client(url: &Url, limits: Limits) -> Result<Client, FetchError> {
+/// Who asks at this address; `elsewhere` says what to do when sent to another.
+pub(crate) fn client(
+    url: &Url,
+    limits: Limits,
+    elsewhere: fn() -> Policy,
+) -> Result<Client, FetchError> {
     // Asked for once and for all; whoever was faster has chosen the same.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = || {
@@ -175,7 +180,7 @@ fn client(url: &Url, limits: Limits) -> Result<Client, FetchError> {
             .connect_timeout(limits.connect)
             .read_timeout(limits.idle)
             .timeout(limits.whole)
-            .redirect(Policy::custom(redirect));
+            .redirect(elsewhere());
         if is_here(url) { builder.no_proxy() } else { builder }
     };
     let made = builder().build();
@@ -199,7 +204,7 @@ fn redirect(attempt: reqwest::redirect::Attempt<'_>) -> reqwest::redirect::Actio
 }
 
 /// Whether an address is of this machine, where no proxy could find it.
-fn is_here(url: &Url) -> bool {
+pub(crate) fn is_here(url: &Url) -> bool {
     let host = url.host_str().unwrap_or("").trim_matches(['[', ']']);
     host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
 }

@@ -10,6 +10,7 @@ pub mod clock;
 pub mod engine;
 pub mod fetch;
 pub mod http;
+pub mod oidc;
 mod run;
 pub mod secrets;
 pub mod service;

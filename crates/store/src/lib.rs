@@ -39,6 +39,7 @@ pub mod feeds;
 pub mod findings;
 pub mod health;
 pub mod idempotency;
+pub mod identities;
 pub mod leases;
 pub mod listings;
 pub mod organizations;

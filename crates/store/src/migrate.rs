@@ -41,6 +41,7 @@ const SERIES: &[Migration] = series! {
     12 "0012_feed_sources",
     13 "0013_finding_groups",
     14 "0014_users",
+    15 "0015_identities",
 };
 
 /// The newest schema that this binary knows.

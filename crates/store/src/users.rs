@@ -92,6 +92,16 @@ pub async fn get(conn: &mut Conn, org: OrgId, id: UserId) -> Result<User> {
     found.ok_or_else(|| StoreError::not_found("user", id))
 }
 
+/// Who this is, of whatever organization, unless they were removed.
+pub async fn by_id(conn: &mut Conn, id: UserId) -> Result<Option<User>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&["select ", User::COLUMNS, " from users where id = $1", LIVE]))
+            .bind(put(&id))
+            .fetch_optional(c)
+            .await
+    })?)
+}
+
 /// Who signs in with this name, of whatever organization.
 pub async fn by_name(conn: &mut Conn, name: &str) -> Result<Option<User>> {
     Ok(on!(conn, |c| {
@@ -123,13 +133,24 @@ pub async fn list(conn: &mut Conn, org: OrgId, page: Page) -> Result<Paged<User>
     Paged::of_org(conn, org, page, (&select, count)).await
 }
 
-/// Saves password, link, second factor and removal, unless someone saved this person since `user` was read.
+/// Whether somebody of this name was removed.
+pub async fn was_removed(conn: &mut Conn, name: &str) -> Result<bool> {
+    let (removed,): (i64,) = on!(conn, |c| {
+        sqlx::query_as("select count(*) from users where name = $1 and removed_at is not null")
+            .bind(name)
+            .fetch_one(c)
+            .await
+    })?;
+    Ok(removed > 0)
+}
+
+/// Saves role, password, link, second factor and removal, unless someone saved this person since `user` was read.
 pub async fn save(tx: &mut Tx, user: &User) -> Result<()> {
     let saved = on!(tx, |c| {
         sqlx::query(
             "update users set password = $1, link_hash = $2, link_expires_at = $3, removed_at = $4,
-                    totp_secret = $5, totp_step = $6, generation = generation + 1
-              where id = $7 and generation = $8",
+                    totp_secret = $5, totp_step = $6, role = $7, generation = generation + 1
+              where id = $8 and generation = $9",
         )
         .bind(put(&user.password))
         .bind(put(&user.link_hash))
@@ -137,6 +158,7 @@ pub async fn save(tx: &mut Tx, user: &User) -> Result<()> {
         .bind(put(&user.removed_at))
         .bind(put(&user.totp_secret))
         .bind(user.totp_step)
+        .bind(put(&user.role))
         .bind(put(&user.id))
         .bind(user.generation)
         .execute(c)

@@ -160,7 +160,8 @@ impl Tab {
         panic!("{what}: never, at {}\n{}", self.url(), self.text());
     }
 
-    fn cdp(&self, command: &str, params: &Value) {
+    /// Says something to the browser itself.
+    pub(crate) fn cdp(&self, command: &str, params: &Value) {
         self.ask("POST", "/goog/cdp/execute", &json!({"cmd": command, "params": params}));
     }
 

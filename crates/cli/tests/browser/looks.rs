@@ -6,36 +6,24 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
+use crate::axe::Axe;
 use crate::scene::Scene;
 
-/// What people who cannot see the page, or only a small part of it, would stumble over.
+/// What people would stumble over who see only a small part of the page, and what axe-core leaves open.
 const STUMBLES: &str = r#"
-const named = (at) => (at.labels && at.labels.length) || at.getAttribute("aria-label") || at.innerText?.trim() || at.title || at.type === "hidden";
 const found = [];
 if (document.querySelectorAll("h1").length !== 1) found.push("not one h1");
-if (!document.documentElement.lang) found.push("no language");
-for (const at of document.querySelectorAll("input,select,textarea,button,a[href],summary")) if (!named(at)) found.push("no name: " + at.outerHTML.slice(0, 120));
 for (const at of document.querySelectorAll("svg.plot")) if (!at.getAttribute("aria-label")) found.push("a plot without words");
 const ids = [...document.querySelectorAll("[id]")].map((at) => at.id);
 for (const id of ids) if (ids.filter((other) => other === id).length > 1) found.push("twice: " + id);
 if (document.documentElement.scrollWidth > innerWidth) found.push("wider than the window: " + document.documentElement.scrollWidth);
-for (const at of document.querySelectorAll("main *")) {
-  const style = getComputedStyle(at);
-  if (![...at.childNodes].some((node) => node.nodeType === 3 && node.nodeValue.trim()) || style.visibility === "hidden" || !at.offsetParent) continue;
-  const light = (colour) => { const [r, g, b] = colour.match(/[\d.]+/g).map((n) => { const c = n / 255; return c <= .03928 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4; }); return .2126 * r + .7152 * g + .0722 * b; };
-  let behind = at;
-  while (behind && /rgba\(.*, 0\)|transparent/.test(getComputedStyle(behind).backgroundColor)) behind = behind.parentElement;
-  const [a, b] = [light(style.color), light(behind ? getComputedStyle(behind).backgroundColor : "rgb(255,255,255)")].sort((x, y) => y - x);
-  const ratio = (a + .05) / (b + .05);
-  if (ratio < 4.5 && !at.closest(":disabled")) found.push(`contrast ${ratio.toFixed(2)}: ${at.outerHTML.slice(0, 100)}`);
-}
 return found;
 "#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_page_can_be_read_wide_and_narrow_in_light_and_in_dark() {
     let Some(scene) = Scene::of(30).await else { return };
-    let tab = &scene.tab;
+    let (tab, axe) = (&scene.tab, Axe::new());
     let servers: Value = scene.operator.get("/v1/servers").await;
     let server = servers["data"][0]["id"].as_str().unwrap().to_owned();
     let schedule = json!({"name": "Nightly, production", "cron": "0 3 * * *", "timezone": "Europe/Berlin",
@@ -75,6 +63,9 @@ async fn every_page_can_be_read_wide_and_narrow_in_light_and_in_dark() {
             tab.look(width, theme);
             let found = tab.eval(STUMBLES);
             for one in found.as_array().unwrap() {
+                stumbles.push(format!("{name} {width} {theme}: {one}"));
+            }
+            for one in axe.as_ref().map_or_else(Vec::new, |axe| axe.findings(tab)) {
                 stumbles.push(format!("{name} {width} {theme}: {one}"));
             }
             if let Some(dir) = &kept {

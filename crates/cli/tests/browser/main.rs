@@ -14,8 +14,18 @@ mod operator;
 #[allow(dead_code, reason = "the stories in tests/fleetmend use the rest of it")]
 mod support;
 
+#[path = "../agents/support.rs"]
+#[allow(dead_code, reason = "the stories in tests/agents use the rest of it")]
+mod agents;
+// As the module above knows it.
+use support as service;
+
+mod axe;
 mod driver;
+mod node;
 mod scene;
 
 mod looks;
+mod oidc;
+mod patching;
 mod work;

@@ -1,5 +1,7 @@
 //! A service with a fleet, and somebody in front of a browser.
 
+use std::path::Path;
+
 use swarm::behave::Nature;
 use swarm::{Config, Swarm};
 
@@ -7,12 +9,31 @@ use crate::driver::Tab;
 use crate::operator::Operator;
 use crate::support::{Dir, Running, first_key, fleetmend};
 
-const PASSWORD: &str = "correct horse battery";
+pub(crate) const PASSWORD: &str = "correct horse battery";
 
 /// Agents that are at work for a second or so, and can be watched.
 fn unhurried(config: Config) -> Config {
     let nature = Nature { seed: 11, fail: 0.0, crash: 0.0, offline: 0.0, speed: 50.0 };
     Config { nature, ..config }
+}
+
+/// Invites an administrator: the link.
+pub(crate) fn invited(data: &Path, url: &str, name: &str) -> String {
+    let data = data.to_str().unwrap();
+    let args = ["users", "create", name, "--data-dir", data, "--url", url, "--json"];
+    let made = fleetmend(&args).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let made: serde_json::Value = serde_json::from_slice(&made.stdout).unwrap();
+    made["link"].as_str().unwrap().to_owned()
+}
+
+/// Sets a password, and is in.
+pub(crate) fn enter(tab: &Tab, link: &str) {
+    tab.go(link);
+    tab.fill("input[name=password]", PASSWORD);
+    tab.fill("input[name=again]", PASSWORD);
+    tab.click("button.main");
+    tab.until_shown("Overview");
 }
 
 /// Everything that a story needs.
@@ -34,21 +55,9 @@ impl Scene {
         let key = first_key(&dir.data());
         let service = Running::start(&dir.data(), &[]);
         let url = service.address.clone();
-        let data = dir.data();
-        let data = data.to_str().unwrap();
-        let made =
-            fleetmend(&["users", "create", "ann", "--data-dir", data, "--url", &url, "--json"])
-                .output()
-                .unwrap();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        let made: serde_json::Value = serde_json::from_slice(&made.stdout).unwrap();
         let operator = Operator::new(&url, &key);
         let fleet = operator.fleet(servers, unhurried).await;
-        tab.go(made["link"].as_str().unwrap());
-        tab.fill("input[name=password]", PASSWORD);
-        tab.fill("input[name=again]", PASSWORD);
-        tab.click("button.main");
-        tab.until_shown("Overview");
+        enter(&tab, &invited(&dir.data(), &url, "ann"));
         Some(Scene { tab, operator, fleet, url, service, dir })
     }
 

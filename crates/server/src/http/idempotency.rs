@@ -9,7 +9,6 @@ use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::Request;
 use axum::http::header::{CONTENT_TYPE, ETAG, HeaderName, HeaderValue, LOCATION};
 use axum::http::{HeaderMap, Response, StatusCode};
-use axum::middleware::Next;
 use axum::response::IntoResponse as _;
 use jiff::SignedDuration;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
@@ -35,13 +34,16 @@ const ANSWER_BYTES_MAX: usize = 16 << 20;
 const KEPT_HEADERS: [HeaderName; 3] = [CONTENT_TYPE, LOCATION, ETAG];
 
 /// Runs the handler, unless this request was answered before.
-pub(crate) async fn once(
+pub(crate) async fn once<F>(
     app: App,
     caller: &Caller,
     request: Request,
-    next: Next,
-) -> Result<Response<Body>, ApiError> {
-    let Some(key) = key(request.headers())? else { return Ok(next.run(request).await) };
+    run: impl FnOnce(Request) -> F + Send + 'static,
+) -> Result<Response<Body>, ApiError>
+where
+    F: Future<Output = Response<Body>> + Send,
+{
+    let Some(key) = key(request.headers())? else { return Ok(run(request).await) };
     let request_id = request.extensions().get::<super::observe::RequestId>().cloned();
     let (parts, body) = request.into_parts();
     let bytes = body::read(Request::from_parts(parts.clone(), body), BODY_BYTES_MAX).await?;
@@ -66,7 +68,7 @@ pub(crate) async fn once(
     };
     // On a task of its own: a client that hangs up must not leave the work done and unanswered.
     let work = async move {
-        let handler = next.run(Request::from_parts(parts, Body::from(bytes)));
+        let handler = run(Request::from_parts(parts, Body::from(bytes)));
         let answer = idempotency::during(ticket.clone(), handler).await;
         settle(&app, &seal, &ticket, answer, request_id.as_ref()).await
     };

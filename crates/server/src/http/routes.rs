@@ -128,7 +128,7 @@ async fn guard(
         Ok(()) => {
             request.extensions_mut().insert(caller.clone());
             match *request.method() == Method::POST {
-                true => idempotency::once(app, &caller, request, next).await,
+                true => idempotency::once(app, &caller, request, |again| next.run(again)).await,
                 false => Ok(next.run(request).await),
             }
         }

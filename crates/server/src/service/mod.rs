@@ -7,6 +7,7 @@
 pub mod audit;
 pub mod error;
 pub(crate) mod facts;
+pub mod federated;
 pub mod feeds;
 pub mod findings;
 pub mod keys;

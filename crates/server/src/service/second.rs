@@ -7,7 +7,7 @@ use store::users::{self, User};
 
 use crate::app::App;
 use crate::clock::chance;
-use crate::service::users::{SignIn, Token, actor, invalid, session, told};
+use crate::service::users::{SignIn, Token, Way, actor, invalid, record_sign_in, session, told};
 use crate::service::{Result, audit, totp};
 
 const SECRET_BYTES: usize = 20;
@@ -48,17 +48,18 @@ async fn save(app: &App, after: User, action: &str) -> Result<()> {
     Ok(tx.commit().await?)
 }
 
-/// For whoever gave the right password: good for a code, for five minutes.
-pub(super) fn ticket(app: &App, user: &User) -> Token {
+/// For whoever took the first step, and in which way: good for a code, for five minutes.
+pub(super) fn ticket(app: &App, user: &User, way: Way) -> Token {
     let until = (app.clock.now() + TICKET_LIVES).as_second();
-    format!("{until}.{}", tag(app, user, until))
+    format!("{until}.{}", tag(app, user, until, way))
 }
 
-fn tag(app: &App, user: &User, until: i64) -> String {
+fn tag(app: &App, user: &User, until: i64, way: Way) -> String {
     let id = user.id.to_string();
     // With the generation, so that a ticket is worth nothing once its owner was reset, or came in.
-    let parts: [&[u8]; 3] = [id.as_bytes(), &user.generation.to_be_bytes(), &until.to_be_bytes()];
-    let tag = app.secrets.tag("fleetmend second step v1", &parts);
+    let (seen, until) = (user.generation.to_be_bytes(), until.to_be_bytes());
+    let parts: [&[u8]; 4] = [id.as_bytes(), &seen, &until, way.word().as_bytes()];
+    let tag = app.secrets.tag("fleetmend second step v2", &parts);
     totp::base32(&tag[..20])
 }
 
@@ -69,14 +70,17 @@ pub async fn sign_in(app: &App, name: &str, ticket: &str, code: &str) -> Result<
     let (Some(user), Ok(until)) = (found, until.parse::<i64>()) else { return Ok(SignIn::No) };
     let now: Timestamp = app.clock.now();
     // `blake3::Hash` compares in constant time.
-    let genuine = blake3::hash(shown.as_bytes()) == blake3::hash(tag(app, &user, until).as_bytes());
-    if !genuine || until <= now.as_second() {
+    let is = |way: &Way| {
+        blake3::hash(shown.as_bytes()) == blake3::hash(tag(app, &user, until, *way).as_bytes())
+    };
+    let Some(way) = [Way::Password, Way::Oidc].into_iter().find(is) else { return Ok(SignIn::No) };
+    if until <= now.as_second() {
         return Ok(SignIn::No);
     }
     let secret = user.totp_secret.as_deref().and_then(|sealed| open(app, &user, sealed));
     let Some(secret) = secret else { return Ok(SignIn::No) };
     let Some(step) = totp::fits(&secret, code, now, user.totp_step) else {
-        return Ok(SignIn::NeedsCode(ticket.to_owned()));
+        return Ok(SignIn::NeedsCode { name: user.name, ticket: ticket.to_owned() });
     };
     let after = User { totp_step: step, ..user };
     let mut tx = app.db.begin().await?;
@@ -85,7 +89,7 @@ pub async fn sign_in(app: &App, name: &str, ticket: &str, code: &str) -> Result<
         Err(store::StoreError::Stale) => return Ok(SignIn::No),
         saved => saved?,
     }
-    audit::record(app, &mut tx, &actor(&after), "user.sign_in", after.id, told(&after));
+    record_sign_in(app, &mut tx, &after, way);
     let token = session(app, &mut tx, &after).await?;
     tx.commit().await?;
     Ok(SignIn::In(Box::new(after), token))

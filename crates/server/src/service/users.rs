@@ -4,6 +4,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
+use store::identities;
 use store::sessions::{self, Session};
 use store::users::{self, User};
 use vocab::{OrgId, Role, UserId};
@@ -65,7 +66,8 @@ pub async fn invite(app: &App, actor: &Actor, name: &str, role: Role) -> Result<
     Ok((user, token))
 }
 
-/// Takes a person's password and their second factor away, ends their sessions, and makes a link with which they set another.
+/// Takes a person's password and their second factor away, forgets who they are elsewhere, ends their sessions, and makes a link with
+/// which they set another password.
 pub async fn reset(app: &App, actor: &Actor, seen: &User) -> Result<Token> {
     let (token, hash) = stamped::mint::<RANDOM_BYTES>(&app.secrets, LINK_PURPOSE);
     let until = app.clock.now() + LINK_LIVES;
@@ -78,6 +80,7 @@ pub async fn reset(app: &App, actor: &Actor, seen: &User) -> Result<Token> {
     };
     let mut tx = app.db.begin().await?;
     users::save(&mut tx, &after).await?;
+    identities::unlink(&mut tx, seen.id).await?;
     sessions::end_all(&mut tx, seen.id).await?;
     audit::record(app, &mut tx, actor, "user.reset", seen.id, told(seen));
     audit::emit(app, &mut tx, actor, "user.reset", json!({"user_id": seen.id}));
@@ -138,13 +141,42 @@ pub async fn accept(app: &App, link: &str, password: &str) -> Result<Option<(Use
     Ok(Some((after, token)))
 }
 
+/// How one signs in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    Password,
+    Oidc,
+}
+
+impl Way {
+    /// As the audit log has it.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Way::Password => "password",
+            Way::Oidc => "oidc",
+        }
+    }
+}
+
+/// Writes down that a person signed in, and in which way.
+pub(super) fn record_sign_in(app: &App, tx: &mut store::Tx, user: &User, way: Way) {
+    let mut detail = told(user);
+    detail["by"] = json!(way.word());
+    audit::record(app, tx, &actor(user), "user.sign_in", user.id, detail);
+}
+
 /// What came of a try to sign in.
 #[derive(Debug)]
 pub enum SignIn {
     /// Welcome.
     In(Box<User>, Token),
-    /// The password is right; with this, and a code of their authenticator, they come in.
-    NeedsCode(Token),
+    /// The first step is taken; with this ticket, and a code of their authenticator, they come in.
+    NeedsCode {
+        /// Who they are.
+        name: String,
+        /// What shows that they took the first step.
+        ticket: Token,
+    },
     /// It does not fit.
     No,
 }
@@ -158,14 +190,15 @@ pub async fn sign_in(app: &App, name: &str, password: &str) -> Result<SignIn> {
         password.chars().count() <= PASSWORD_CHARS_MAX && passwords::fits(password, hash).await?;
     let Some(user) = found.filter(|_| fits) else { return Ok(SignIn::No) };
     if user.totp_secret.is_some() {
-        return Ok(SignIn::NeedsCode(second::ticket(app, &user)));
+        let ticket = second::ticket(app, &user, Way::Password);
+        return Ok(SignIn::NeedsCode { name: user.name, ticket });
     }
     let mut tx = app.db.begin().await?;
     // What was read may have changed while the password was looked at.
     if users::get(&mut tx, user.org_id, user.id).await?.generation != user.generation {
         return Ok(SignIn::No);
     }
-    audit::record(app, &mut tx, &actor(&user), "user.sign_in", user.id, told(&user));
+    record_sign_in(app, &mut tx, &user, Way::Password);
     let token = session(app, &mut tx, &user).await?;
     tx.commit().await?;
     Ok(SignIn::In(Box::new(user), token))

@@ -4,9 +4,12 @@ use axum::body::Body;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, LOCATION};
 use axum::http::{HeaderValue, Response, StatusCode};
 use axum::response::IntoResponse as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use pages::{Frame, Section, Template};
 
 use crate::app::App;
+use crate::clock::chance;
 use crate::http::problem::{ApiError, foreign, internal};
 use crate::web::Viewer;
 
@@ -27,6 +30,7 @@ pub(crate) fn frame(
         role: viewer.user.role,
         org: viewer.org_name.clone(),
         csrf: viewer.csrf.clone(),
+        once: URL_SAFE_NO_PAD.encode(chance::<16>()),
         now: app.clock.now(),
         live: None,
     }
@@ -49,8 +53,12 @@ pub(crate) fn page(page: &impl Template) -> Answer {
 
 /// A page that says that something is wrong with what was sent.
 pub(crate) fn refused(page: &impl Template) -> Answer {
-    with_status(StatusCode::OK, page).map(|mut answer| {
-        *answer.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+    refused_with(StatusCode::UNPROCESSABLE_ENTITY, page)
+}
+
+/// The same with another status.
+pub(crate) fn refused_with(status: StatusCode, page: &impl Template) -> Answer {
+    with_status(status, page).map(|mut answer| {
         answer.extensions_mut().insert(Told);
         answer
     })

@@ -3,9 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use axum::Extension;
+use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::header::SET_COOKIE;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, Response, StatusCode};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use store::users::User;
@@ -17,13 +18,15 @@ use crate::http::problem::{ApiError, Code};
 use crate::service::ServiceError;
 use crate::service::second;
 use crate::service::users::{self, SESSION_LIVES, SignIn};
-use crate::web::answer::{Answer, page, refused, see, sentences};
+use crate::web::answer::{Answer, page, refused, refused_with, see, sentences};
 use crate::web::asked::{Asked, Form};
 use crate::web::{Viewer, cookies};
 
 /// How long a browser is known.
 const DEVICE_SECONDS: i64 = 180 * 86_400;
 const DEVICE_BYTES: usize = 16;
+/// Longer than any page of ours; it has to fit into a cookie on the way to a provider and back.
+const NEXT_BYTES_MAX: usize = 2_000;
 const WRONG: &str = "Name and password do not fit.";
 
 #[derive(Debug, serde::Deserialize)]
@@ -33,16 +36,29 @@ pub(crate) struct Next {
     next: String,
 }
 
+impl Next {
+    pub(crate) fn path(&self) -> String {
+        inside(&self.next)
+    }
+}
+
 /// Where to sign in.
-pub(crate) async fn form(Asked { meant, .. }: Asked<Next>) -> Answer {
-    page(&pages::SignIn { name: String::new(), next: inside(&meant.next), told: None })
+pub(crate) async fn form(State(app): State<App>, Asked { meant, .. }: Asked<Next>) -> Answer {
+    page(&door(&app, String::new(), meant.path(), None))
+}
+
+/// The page where one signs in, by whatever ways there are.
+pub(crate) fn door(app: &App, name: String, next: String, told: Option<String>) -> pages::SignIn {
+    let provider = app.oidc().map(|provider| provider.config.name.clone());
+    pages::SignIn { name, next, told, provider }
 }
 
 /// A path of ours: a link to the door must not lead elsewhere from there.
-fn inside(next: &str) -> String {
+pub(crate) fn inside(next: &str) -> String {
     let ours = next.starts_with('/')
         && !next.starts_with("//")
-        && !next.contains(['\\', '\r', '\n', '\t']);
+        && next.len() <= NEXT_BYTES_MAX
+        && !next.contains(|letter: char| letter == '\\' || letter.is_control());
     if ours { next.to_owned() } else { "/".to_owned() }
 }
 
@@ -56,12 +72,12 @@ pub(crate) async fn sign_in(
     let (name, next) = (users::plain_name(&form.text("name")), inside(&form.text("next")));
     if let Err(error) = knock(&app, peer, &headers, &name) {
         let told = Some(error.detail().to_owned());
-        return too_often(refused(&pages::SignIn { name, next, told }));
+        return refused_with(StatusCode::TOO_MANY_REQUESTS, &door(&app, name, next, told));
     }
     match users::sign_in(&app, &name, form.exact("password")).await? {
         SignIn::In(user, session) => entered(&app, &headers, &user, &session, &next),
-        SignIn::NeedsCode(ticket) => page(&pages::Code { name, next, ticket, told: None }),
-        SignIn::No => refused(&pages::SignIn { name, next, told: Some(WRONG.into()) }),
+        SignIn::NeedsCode { name, ticket } => page(&pages::Code { name, next, ticket, told: None }),
+        SignIn::No => refused(&door(&app, name, next, Some(WRONG.into()))),
     }
 }
 
@@ -74,32 +90,28 @@ pub(crate) async fn code(
 ) -> Answer {
     let (name, next) = (users::plain_name(&form.text("name")), inside(&form.text("next")));
     let ticket = form.text("ticket");
-    let again = |told: String| {
-        refused(&pages::Code {
-            name: name.clone(),
-            next: next.clone(),
-            ticket: ticket.clone(),
-            told: Some(told),
-        })
+    let again = |status, told: &str| {
+        let (name, next, ticket) = (name.clone(), next.clone(), ticket.clone());
+        refused_with(status, &pages::Code { name, next, ticket, told: Some(told.to_owned()) })
     };
     if let Err(error) = knock(&app, peer, &headers, &name) {
-        return too_often(again(error.detail().to_owned()));
+        return again(StatusCode::TOO_MANY_REQUESTS, error.detail());
     }
     match second::sign_in(&app, &name, &ticket, &form.text("code")).await? {
         SignIn::In(user, session) => entered(&app, &headers, &user, &session, &next),
-        SignIn::NeedsCode(_) => again("That is not the code of now.".into()),
+        SignIn::NeedsCode { .. } => {
+            again(StatusCode::UNPROCESSABLE_ENTITY, "That is not the code of now.")
+        }
         SignIn::No => {
             let told = Some("That took too long. Begin again.".into());
-            refused(&pages::SignIn { name, next, told })
+            refused(&door(&app, name, next, told))
         }
     }
 }
 
-fn too_often(answer: Answer) -> Answer {
-    answer.map(|mut answer| {
-        *answer.status_mut() = StatusCode::TOO_MANY_REQUESTS;
-        answer
-    })
+/// From where a browser comes.
+pub(crate) fn address(peer: Option<Extension<Peer>>) -> IpAddr {
+    peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |Extension(Peer(peer))| peer.ip())
 }
 
 fn knock(
@@ -108,7 +120,7 @@ fn knock(
     headers: &HeaderMap,
     name: &str,
 ) -> Result<(), ApiError> {
-    let address = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |Extension(Peer(peer))| peer.ip());
+    let address = address(peer);
     let device = cookies::read(headers, cookies::DEVICE);
     app.gate().knock(name, address, device.filter(|device| is_known(app, device, name)))
 }
@@ -129,7 +141,17 @@ fn is_known(app: &App, device: &str, name: &str) -> bool {
 }
 
 fn entered(app: &App, headers: &HeaderMap, user: &User, session: &str, next: &str) -> Answer {
-    let mut answer = see(next)?;
+    remembered(app, headers, user, session, see(next)?)
+}
+
+/// With what a browser keeps that has signed in.
+pub(crate) fn remembered(
+    app: &App,
+    headers: &HeaderMap,
+    user: &User,
+    session: &str,
+    mut answer: Response<Body>,
+) -> Answer {
     let session = cookies::make(app, headers, cookies::SESSION, session, SESSION_LIVES.as_secs());
     let known = device(app, &user.name);
     let device = cookies::make(app, headers, cookies::DEVICE, &known, DEVICE_SECONDS);

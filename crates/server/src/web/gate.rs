@@ -25,12 +25,16 @@ const ADDRESS: u32 = 50;
 /// Guesses at one name from everywhere.
 const NAME: u32 = 100;
 
+/// Ways to a provider and back through one address. Nothing can be guessed there; but each may make us ask the provider.
+const WAYS: u32 = 200;
+
 /// All buckets of this process.
 pub(crate) struct Gate {
     devices: Buckets<String>,
     near: Buckets<(IpAddr, String)>,
     addresses: Buckets<IpAddr>,
     names: Buckets<String>,
+    ways: Buckets<IpAddr>,
 }
 
 fn buckets<K: std::hash::Hash + Eq + Clone>(burst: u32, one_in: Duration) -> Buckets<K> {
@@ -45,6 +49,7 @@ impl Gate {
             near: buckets(NEAR, Duration::from_secs(60)),
             addresses: buckets(ADDRESS, Duration::from_secs(10)),
             names: buckets(NAME, Duration::from_secs(30)),
+            ways: buckets(WAYS, Duration::from_secs(1)),
         }
     }
 
@@ -61,6 +66,11 @@ impl Gate {
         take(&self.addresses, from)?;
         take(&self.near, (from, name.to_owned()))?;
         take(&self.names, name.to_owned())
+    }
+
+    /// Notes that somebody goes to a provider, or comes back.
+    pub(crate) fn pass(&self, from: IpAddr) -> Result<(), ApiError> {
+        take(&self.ways, from)
     }
 }
 
@@ -102,6 +112,14 @@ mod tests {
         let tries =
             (0..500).filter(|n| gate.knock(&format!("user-{n}"), HERE, None).is_ok()).count();
         assert_eq!(tries, ADDRESS as usize);
+    }
+
+    #[test]
+    fn who_goes_to_a_provider_too_often_waits_and_nobody_elsewhere_does() {
+        let gate = Gate::new();
+        let refused = (0..100_000).any(|_| gate.pass(HERE).is_err());
+        assert!(refused);
+        assert!(gate.pass(address(1)).is_ok());
     }
 
     #[test]

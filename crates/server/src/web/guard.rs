@@ -21,10 +21,10 @@ use crate::http::observe::RequestId;
 use crate::http::problem::{ApiError, Code, Finished, internal};
 use crate::http::{Caller, body};
 use crate::service::users;
-use crate::web::{Access, answer, asked, cookies};
+use crate::web::{Access, answer, asked, cookies, once};
 
 /// The largest form: 500 servers and their options.
-const FORM_BYTES_MAX: usize = 256 << 10;
+pub(crate) const FORM_BYTES_MAX: usize = 256 << 10;
 
 /// What a browser may do with our pages: load our files, talk to us, and nothing else.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -116,15 +116,20 @@ async fn admit(
     if let Err(refused) = viewer.caller().require(role) {
         return (Some(viewer), Err(refused));
     }
+    let mut once = None;
     if writes {
         match believed(&viewer, request).await {
-            Ok(again) => request = again,
+            Ok((again, key)) => (request, once) = (again, key),
             Err(refused) => return (Some(viewer), Err(refused)),
         }
     }
     request.extensions_mut().insert(viewer.clone());
     tracing::Span::current().record("key", tracing::field::display(viewer.user.id));
-    (Some(viewer), Ok(next.run(request).await))
+    let answered = match once {
+        Some(key) => once::once(&needs.app, &viewer, &key, request, next).await,
+        None => Ok(next.run(request).await),
+    };
+    (Some(viewer), answered)
 }
 
 async fn who(app: &App, headers: &HeaderMap) -> Result<Option<Viewer>, ApiError> {
@@ -160,8 +165,11 @@ fn to_the_door(request: &Request, writes: bool) -> Result<Response<Body>, ApiErr
     Ok((StatusCode::SEE_OTHER, [(LOCATION, location)]).into_response())
 }
 
-/// A form that carries what only our own pages could give it.
-async fn believed(viewer: &Viewer, request: Request) -> Result<Request, ApiError> {
+/// A form that carries what only our own pages could give it, and what it has to count once by.
+async fn believed(
+    viewer: &Viewer,
+    request: Request,
+) -> Result<(Request, Option<String>), ApiError> {
     let (parts, body) = request.into_parts();
     let bytes = body::read(Request::from_parts(parts.clone(), body), FORM_BYTES_MAX).await?;
     let form = asked::pairs(&bytes)?;
@@ -171,5 +179,6 @@ async fn believed(viewer: &Viewer, request: Request) -> Result<Request, ApiError
         let detail = "This form is not from your session: open the page again and repeat.";
         return Err(ApiError::new(Code::Forbidden, detail));
     }
-    Ok(Request::from_parts(parts, Body::from(bytes)))
+    let once = form.into_iter().find(|(name, _)| name == "once").map(|(_, key)| key);
+    Ok((Request::from_parts(parts, Body::from(bytes)), once))
 }

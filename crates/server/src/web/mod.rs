@@ -13,9 +13,12 @@ mod cookies;
 mod door;
 mod files;
 mod flaws;
+mod flow;
 pub(crate) mod gate;
 mod guard;
 mod live;
+mod oidc;
+mod once;
 mod order;
 mod overview;
 mod schedules;
@@ -48,6 +51,8 @@ fn table() -> Vec<(Access, &'static str, MethodRouter<App>)> {
         (Open, "/welcome/{link}", get(door::invited).post(door::accept)),
         (Open, "/assets/{mark}/{name}", get(assets::asset)),
         (Open, "/sign-in/code", post(door::code)),
+        (Open, "/sign-in/oidc", get(oidc::begin)),
+        (Open, "/sign-in/oidc/back", get(oidc::back)),
         (Signed(Viewer), "/account", get(account::account)),
         (Signed(Viewer), "/account/totp", post(account::totp)),
         (Signed(Viewer), "/sign-out", post(door::sign_out)),

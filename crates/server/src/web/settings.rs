@@ -2,7 +2,6 @@
 
 use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::http::header::HOST;
 use pages::{Section, UserRow};
 use serde_json::{Map, json};
 use store::Page;
@@ -18,6 +17,7 @@ use crate::service::{keys, tokens, users};
 use crate::web::Viewer;
 use crate::web::answer::{Answer, frame, page, see};
 use crate::web::asked::Form;
+use crate::web::cookies::base;
 
 /// How many of each are shown.
 const SHOWN: &str = "limit=200";
@@ -32,9 +32,11 @@ pub(crate) async fn settings(
     let (state, caller) = (|| State(app.clone()), viewer.caller());
     let first = Page { limit: 200, offset: 0 };
     let found = store::users::list(&mut *app.db.snapshot().await?, caller.org, first).await?;
+    let linked = store::identities::of_org(&mut *app.db.read().await?, caller.org).await?;
     let now = app.clock.now();
     let row = |user: User| UserRow {
         me: user.id == viewer.user.id,
+        is_linked: linked.iter().any(|identity| identity.user_id == user.id),
         has_password: user.password.is_some(),
         awaits: users::awaits(&user, now),
         id: user.id,
@@ -78,14 +80,6 @@ fn ask(
     })
 }
 
-/// The address that this browser reaches us by.
-fn base(app: &App, headers: &HeaderMap) -> String {
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost:7600");
-    let proxied = headers.get("x-forwarded-proto").is_some_and(|proto| proto == "https");
-    let tls = app.settings.certificate_sha256.is_some() || proxied;
-    format!("{}://{host}", if tls { "https" } else { "http" })
-}
-
 /// Invites a person.
 pub(crate) async fn invite(
     State(app): State<App>,
@@ -120,7 +114,8 @@ pub(crate) async fn reset(
 ) -> Answer {
     let user = person(&app, &viewer, id).await?;
     if !form.goes() {
-        let line = "They are signed out everywhere, and their password stops working at once. You get a link with which they set another.";
+        let line = "They are signed out everywhere, and their password stops working at once. You get a link with which they set another. \
+                    If they sign in at a provider, it is asked anew who they are.";
         return ask(
             &app,
             &viewer,

@@ -41,6 +41,43 @@ both! {
         assert_eq!(made[0]["options"]["stagger_minutes"], 10);
     }
 
+    async fn a_button_that_is_pressed_twice_starts_one_thing(service: Service) {
+        let once = |page: &str| page.split("name=\"once\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+        let [one, _] = fleet(service).await;
+        let ann = Browser::of(service, "ann", Role::Operator).await;
+        let chosen = [("server_ids", one.as_str())];
+        let word = once(&ann.submit("/order", &chosen).await.is(200).text());
+        let form = [("server_ids", one.as_str()), ("go", "start"), ("once", &word)];
+        let pressed = futures_util::future::join_all((0..5).map(|_| ann.submit("/order", &form))).await;
+        let made = batches(service).await;
+        assert_eq!(made.len(), 1);
+        let there = format!("/batches/{}", made[0]["id"].as_str().unwrap());
+        for answer in pressed {
+            assert_eq!(answer.is(303).header("location"), there);
+        }
+        // Sent again by a reload, much later.
+        assert_eq!(ann.submit("/order", &form).await.is(303).header("location"), there);
+        // Another page is another order, and somebody else's is theirs.
+        let another = once(&ann.submit("/order", &chosen).await.is(200).text());
+        assert_ne!(another, word);
+        let form = [("server_ids", one.as_str()), ("go", "start"), ("once", &another)];
+        ann.submit("/order", &form).await.is(303);
+        assert_eq!(batches(service).await.len(), 2);
+
+        // What cannot be done is told as a page, also the second time; what was a mistake can be mended.
+        let here = format!("{there}/retry");
+        let word = once(&ann.submit(&format!("{there}/cancel"), &[]).await.is(200).text());
+        for _ in 0..2 {
+            let told = ann.submit(&here, &[("go", "1"), ("once", &word)]).await.is(409);
+            assert!(told.header("content-type").starts_with("text/html"), "{told:?}");
+            assert!(told.text().contains("<main"), "{}", told.text());
+        }
+        let mistake = [("server_ids", one.as_str()), ("reboot", "perhaps"), ("go", "start"), ("once", "a-word")];
+        for _ in 0..2 {
+            assert!(ann.submit("/order", &mistake).await.is(422).text().contains("reboot"));
+        }
+    }
+
     async fn an_order_with_a_mistake_comes_back_as_it_was_and_starts_nothing(service: Service) {
         let [one, _] = fleet(service).await;
         let ann = Browser::of(service, "ann", Role::Operator).await;

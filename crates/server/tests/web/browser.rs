@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 
+use axum::Router;
 use axum::http::Method;
 use server::service::users;
 use vocab::Role;
@@ -11,25 +12,30 @@ use crate::support::{Answer, Ask, Service};
 pub(crate) const PASSWORD: &str = "correct horse battery";
 
 /// A browser, signed in or not.
-pub(crate) struct Browser<'a> {
-    service: &'a Service,
+pub(crate) struct Browser {
+    router: Router,
     cookies: RefCell<Vec<(String, String)>>,
     /// From which address it comes.
     host: u8,
 }
 
-impl<'a> Browser<'a> {
-    pub(crate) fn new(service: &'a Service) -> Browser<'a> {
+impl Browser {
+    pub(crate) fn new(service: &Service) -> Browser {
         Browser::at(service, 1)
     }
 
     /// One that comes from another address.
-    pub(crate) fn at(service: &'a Service, host: u8) -> Browser<'a> {
-        Browser { service, cookies: RefCell::default(), host }
+    pub(crate) fn at(service: &Service, host: u8) -> Browser {
+        Browser::through(service.router.clone(), host)
+    }
+
+    /// One that reaches another process of the service.
+    pub(crate) fn through(router: Router, host: u8) -> Browser {
+        Browser { router, cookies: RefCell::default(), host }
     }
 
     /// A browser of a person with this role, signed in by a one-time link.
-    pub(crate) async fn of(service: &'a Service, name: &str, role: Role) -> Browser<'a> {
+    pub(crate) async fn of(service: &Service, name: &str, role: Role) -> Browser {
         let actor = users::local(service.org);
         let (_, link) = users::invite(&service.app, &actor, name, role).await.unwrap();
         let browser = Browser::new(service);
@@ -43,13 +49,18 @@ impl<'a> Browser<'a> {
             self.cookies.borrow().iter().map(|(name, value)| format!("{name}={value}")).collect();
         let ask =
             ask.with("cookie", &cookies.join("; ")).with("host", "fleet.example").from(self.host);
-        let answer = ask.send(&self.service.router).await;
+        let answer = ask.send(&self.router).await;
         for line in answer.headers.get_all("set-cookie") {
             let line = line.to_str().unwrap();
-            for must in ["HttpOnly", "SameSite=Strict", "Path=/"] {
-                assert!(line.contains(must), "{line}");
-            }
             let (name, value) = line.split(';').next().unwrap().split_once('=').unwrap();
+            // One cookie alone comes along from another site, and only to where a provider sends the browser.
+            let flags = match name {
+                "fleetmend_flow" => "Path=/sign-in/oidc; SameSite=Lax; HttpOnly",
+                _ => "Path=/; SameSite=Strict; HttpOnly",
+            };
+            for must in flags.split("; ") {
+                assert!(line.split("; ").any(|flag| flag == must), "{line}");
+            }
             self.cookies.borrow_mut().retain(|(known, _)| known != name);
             if !value.is_empty() {
                 self.cookies.borrow_mut().push((name.to_owned(), value.to_owned()));
@@ -66,6 +77,12 @@ impl<'a> Browser<'a> {
     /// Loses a cookie.
     pub(crate) fn forget(&self, name: &str) {
         self.cookies.borrow_mut().retain(|(known, _)| known != name);
+    }
+
+    /// Takes a cookie as it was.
+    pub(crate) fn keep(&self, name: &str, value: &str) {
+        self.forget(name);
+        self.cookies.borrow_mut().push((name.to_owned(), value.to_owned()));
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {

@@ -101,7 +101,8 @@ both! {
             .filter(|(access, _)| *access == Access::Open)
             .map(|(_, path)| path)
             .collect();
-        assert_eq!(open, ["/sign-in", "/welcome/{link}", "/assets/{mark}/{name}", "/sign-in/code"]);
+        let doors = ["/sign-in", "/welcome/{link}", "/assets/{mark}/{name}", "/sign-in/code"];
+        assert_eq!(open, [&doors[..], &["/sign-in/oidc", "/sign-in/oidc/back"]].concat());
         let mut guarded = 0;
         for (access, path) in paths() {
             let Access::Signed(needed) = access else { continue };

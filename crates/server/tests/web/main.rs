@@ -16,7 +16,9 @@ mod support;
 mod fleet;
 
 mod browser;
+mod provider;
 
 mod actions;
 mod door;
 mod every_page;
+mod oidc;

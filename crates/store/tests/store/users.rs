@@ -1,5 +1,6 @@
-//! People and their sessions.
+//! People, their sessions, and who they are elsewhere.
 
+use store::identities::{self, Identity};
 use store::sessions::{self, Session};
 use store::users::{self, User};
 use store::{Db, Page, StoreError, organizations};
@@ -89,6 +90,40 @@ both! {
         organizations::remove(&mut tx, &acme, at(9)).await.unwrap();
         assert_eq!(sessions::user(&mut tx, &[3; 32], at(0)).await.unwrap(), None);
         sessions::end_all(&mut tx, ann.id).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+
+    async fn a_provider_means_one_person_and_a_person_is_one_at_a_provider(db: Db) {
+        let (here, there) = (org(&db).await, other_org(&db).await);
+        let (ann, bob) = (user(here, 1, "ann"), user(here, 2, "bob"));
+        let at_provider = |subject: &str, who: &User| Identity {
+            issuer: "https://id.example.org".into(),
+            subject: subject.into(),
+            user_id: who.id,
+            created_at: at(1),
+        };
+        let mut tx = db.begin().await.unwrap();
+        for person in [&ann, &bob] {
+            users::create(&mut tx, person).await.unwrap();
+        }
+        identities::link(&mut tx, &at_provider("s-1", &ann)).await.unwrap();
+        let second = at_provider("s-2", &ann);
+        let refused = tx.attempt(async |tx| identities::link(tx, &second).await).await;
+        assert!(matches!(refused.unwrap(), Err(StoreError::AlreadyExists { .. })));
+        let found = identities::find(&mut tx, "https://id.example.org", "s-1").await.unwrap();
+        assert_eq!(found.unwrap().user_id, ann.id);
+        assert_eq!(identities::find(&mut tx, "https://other.example.org", "s-1").await.unwrap(), None);
+        let gone = User { removed_at: Some(at(5)), role: Role::Viewer, ..ann.clone() };
+        assert!(!users::was_removed(&mut tx, "ann").await.unwrap());
+        users::save(&mut tx, &gone).await.unwrap();
+        assert!(users::was_removed(&mut tx, "ann").await.unwrap());
+        assert!(identities::find(&mut tx, "https://id.example.org", "s-1").await.unwrap().is_some());
+        identities::link(&mut tx, &at_provider("s-1", &bob)).await.unwrap();
+        let all = identities::of_org(&mut tx, here).await.unwrap();
+        assert_eq!(all, [at_provider("s-1", &bob)]);
+        assert_eq!(identities::of_org(&mut tx, there).await.unwrap(), []);
+        identities::unlink(&mut tx, bob.id).await.unwrap();
+        assert_eq!(identities::of_org(&mut tx, here).await.unwrap(), []);
         tx.commit().await.unwrap();
     }
 }

@@ -1,0 +1,91 @@
+//! What comes from npm: `cargo xtask setup` and `cargo xtask test` put it into the target directory.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// Where it is, unless it is not there.
+pub(crate) fn home() -> Option<PathBuf> {
+    let target = Path::new(env!("CARGO_BIN_EXE_fleetmend")).ancestors().nth(2).unwrap();
+    let home = target.join("browser");
+    if home.join("complete").is_file() {
+        return Some(home);
+    }
+    let required = std::env::var("FLEETMEND_TEST_REQUIRE_TOOLS").is_ok_and(|value| value == "1");
+    assert!(
+        !required,
+        "nothing of npm is in {}, and FLEETMEND_TEST_REQUIRE_TOOLS=1 is set",
+        home.display()
+    );
+    println!(
+        "skipped: nothing of npm is in {} (`cargo xtask setup` puts it there)",
+        home.display()
+    );
+    None
+}
+
+/// A real provider of identities, gone with its test.
+pub(crate) struct Provider {
+    child: Child,
+    input: ChildStdin,
+    said: BufReader<ChildStdout>,
+    /// Who it is.
+    pub(crate) issuer: String,
+}
+
+impl Provider {
+    /// Starts one on a free port.
+    pub(crate) fn start(home: &Path) -> Provider {
+        Provider::at(home, "0")
+    }
+
+    fn at(home: &Path, port: &str) -> Provider {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/browser/provider.mjs");
+        let mut child = Command::new("node")
+            .arg(script)
+            .args([home.to_str().unwrap(), port])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let input = child.stdin.take().unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap());
+        let mut provider = Provider { child, input, said, issuer: String::new() };
+        provider.issuer = provider.line();
+        provider
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.said.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+
+    /// Tells it where the service is that it vouches to.
+    pub(crate) fn serves(&mut self, service: &str) {
+        writeln!(self.input, "{service}/sign-in/oidc/back").unwrap();
+        // It warns of what suits a test and nothing else.
+        loop {
+            let line = self.line();
+            assert!(!line.is_empty(), "the provider ended; run provider.mjs by hand to see why");
+            if line == "ready" {
+                return;
+            }
+        }
+    }
+
+    /// The same one, started again: with new keys, and nobody signed in.
+    pub(crate) fn again(self, home: &Path) -> Provider {
+        let port = self.issuer.rsplit(':').next().unwrap().to_owned();
+        drop(self);
+        Provider::at(home, &port)
+    }
+}
+
+impl Drop for Provider {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

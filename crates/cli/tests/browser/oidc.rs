@@ -1,0 +1,146 @@
+//! Signing in at a real provider, in a real browser.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use crate::axe::Axe;
+use crate::driver::Tab;
+use crate::node::{self, Provider};
+use crate::scene::{PASSWORD, enter, invited};
+use crate::support::{Dir, Running, first_key, fleetmend};
+
+/// A service that knows a provider, and an administrator called `ann@example.org` who is signed out.
+struct Place {
+    tab: Tab,
+    provider: Option<Provider>,
+    flags: Vec<String>,
+    service: Running,
+    dir: Dir,
+}
+
+impl Place {
+    fn new(home: &Path) -> Option<Place> {
+        let tab = Tab::open()?;
+        let dir = Dir::new();
+        first_key(&dir.data());
+        let secret = dir.0.join("secret");
+        std::fs::write(&secret, "hush\n").unwrap();
+        let mut provider = Provider::start(home);
+        let flags = vec![
+            format!("--oidc-issuer={}", provider.issuer),
+            "--oidc-client-id=fleetmend".to_owned(),
+            format!("--oidc-client-secret-file={}", secret.display()),
+            "--oidc-name=Example".to_owned(),
+        ];
+        let service = serve("127.0.0.1:0", &dir, &flags);
+        provider.serves(&service.address);
+        enter(&tab, &invited(&dir.data(), &service.address, "ann@example.org"));
+        let place = Place { tab, provider: Some(provider), flags, service, dir };
+        place.sign_out();
+        Some(place)
+    }
+
+    fn go(&self, path: &str) {
+        self.tab.go(&format!("{}{path}", self.service.address));
+    }
+
+    fn sign_out(&self) {
+        self.tab.click("form[action='/sign-out'] button");
+        self.tab.until_shown("or with a password");
+    }
+
+    /// From our door to the provider's, and through it.
+    fn sign_in_as(&self, name: &str, button: &str) {
+        // Nobody is signed in, here or there.
+        self.tab.cdp("Network.clearBrowserCookies", &json!({}));
+        self.go("/servers?status=online");
+        self.tab.click("a.button.main");
+        self.tab.until_shown("Who are you?");
+        self.tab.fill("input[name=login]", name);
+        self.tab.click(button);
+    }
+
+    /// Who there is, as the command line has it.
+    fn people(&self) -> String {
+        let data = self.dir.data();
+        let listed = fleetmend(&["users", "list", "--data-dir", data.to_str().unwrap()]);
+        String::from_utf8({ listed }.output().unwrap().stdout).unwrap()
+    }
+
+    /// The service starts again, and knows nothing of the provider yet.
+    fn start_again(&mut self) {
+        let listen = self.service.address.strip_prefix("http://").unwrap().to_owned();
+        self.service.child.kill().unwrap();
+        self.service.child.wait().unwrap();
+        self.service = serve(&listen, &self.dir, &self.flags);
+    }
+}
+
+fn serve(listen: &str, dir: &Dir, flags: &[String]) -> Running {
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    Running::at(listen, &dir.data(), &flags)
+}
+
+#[test]
+fn one_signs_in_at_a_real_provider_and_is_back_where_one_wanted_to_go() {
+    let Some(home) = node::home() else { return };
+    let Some(mut place) = Place::new(&home) else { return };
+    for round in ["first", "after the provider changed its keys"] {
+        place.sign_in_as("ann", "button");
+        let wanted = "/servers?status=online";
+        place.tab.until("the page that was wanted", |tab| tab.url().ends_with(wanted));
+        place.tab.until_shown("ann@example.org");
+        place.go("/activity");
+        place.tab.until_shown("user.sign_in");
+        place.tab.click("tbody tr summary");
+        place.tab.until_shown("oidc");
+        assert_eq!(place.tab.complaints(), Vec::<String>::new(), "{round}");
+        place.sign_out();
+        assert_eq!(place.people(), "ann@example.org  admin  Acme  (provider)\n");
+        let mut again = place.provider.take().unwrap().again(&home);
+        again.serves(&place.service.address);
+        place.provider = Some(again);
+    }
+}
+
+#[test]
+fn who_is_refused_is_told_why_and_a_password_works_while_the_provider_is_down() {
+    let Some(home) = node::home() else { return };
+    let Some(mut place) = Place::new(&home) else { return };
+    place.sign_in_as("stranger", "button");
+    place.tab.until_shown("Ask an administrator to invite stranger@example.org");
+    // The same answer once more.
+    let back = place.tab.url();
+    assert!(back.contains("/sign-in/oidc/back?code="), "{back}");
+    place.tab.go(&back);
+    place.tab.until_shown("was used, or took longer than ten minutes");
+    // And brought to a browser that is on a way of its own.
+    place.tab.cdp("Network.clearBrowserCookies", &json!({}));
+    place.go("/sign-in");
+    place.tab.click("a.button.main");
+    place.tab.until_shown("Who are you?");
+    place.tab.go(&back);
+    place.tab.until_shown("was begun in another browser");
+    place.sign_in_as("unverified", "button");
+    place.tab.until_shown("Verify it there");
+    place.sign_in_as("ann", "#no");
+    place.tab.until_shown("did not let you in");
+
+    place.provider = None;
+    place.start_again();
+    place.go("/sign-in");
+    place.tab.click("a.button.main");
+    place.tab.until_shown("does not answer");
+    let found = Axe::new().map_or_else(Vec::new, |axe| axe.judge(&place.tab, "both ways in"));
+    assert_eq!(found, Vec::<String>::new());
+    place.tab.fill("input[name=name]", "ann@example.org");
+    place.tab.fill("input[name=password]", PASSWORD);
+    place.tab.click("form button");
+    place.tab.until_shown("Overview");
+    assert_eq!(place.people(), "ann@example.org  admin  Acme\n");
+    // That it was refused, the browser says too.
+    let complaints = place.tab.complaints().into_iter();
+    let others: Vec<String> = complaints.filter(|one| !one.contains("/sign-in/oidc")).collect();
+    assert_eq!(others, Vec::<String>::new());
+}

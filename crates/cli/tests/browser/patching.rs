@@ -1,0 +1,60 @@
+//! A real agent on a real Debian, patched from the dashboard.
+
+use lab::apt::{Deb, Pocket, Repo, Server};
+use serde_json::{Value, json};
+
+use crate::agents::{Fleet, Host};
+use crate::driver::{ENTER, Tab};
+use crate::scene::{enter, invited};
+
+/// Found, shown what would happen, patched, watched to its end without a reload; and what the page says is what the package
+/// database of that system says. A thread of its own sees the system, so nothing here is asynchronous.
+#[test]
+fn a_real_server_is_patched_in_the_dashboard_and_its_package_database_agrees() {
+    let debs = [
+        (Pocket::Stable, Deb::new("hello", "1.0")),
+        (Pocket::Stable, Deb::new("other", "1.0")),
+        (Pocket::Security, Deb::new("hello", "1.1").counts_runs()),
+    ];
+    let Some(repo) = Repo::with(&debs) else { return };
+    let Some(server) = Server::having(&repo, &["hello", "other"]) else { return };
+    let Some(tab) = Tab::open() else { return };
+    let fleet = Fleet::new();
+    let host = Host::joined(&fleet, server.root.dir());
+    let seen =
+        fleet.until(&format!("/v1/servers/{}", host.id), |seen| seen["summary"]["updates"] == 1);
+    let name = seen["hostname"].as_str().unwrap().to_owned();
+    let before = server.packages();
+
+    enter(&tab, &invited(&fleet.dir.data(), &fleet.service.address, "ann"));
+    tab.go(&format!("{}/servers", fleet.service.address));
+    tab.fill("input[type=search]", &format!("{name}{ENTER}"));
+    tab.until_shown("1–1 of 1 servers");
+    tab.click("tr[data-row] td.name a");
+    tab.until_shown("Pending updates");
+    assert!(tab.text().contains("hello"), "{}", tab.text());
+    tab.click("form[action='/order'] button");
+    tab.until_shown("What would happen");
+    assert_eq!(server.packages(), before, "nothing has started");
+    tab.click("#start");
+    tab.until("the batch is there", |tab| tab.url().contains("/batches/bat_"));
+    tab.eval("window.neverReloaded = true");
+    tab.until("it ended, live", |tab| {
+        let state = tab.eval("return document.getElementById('state').innerText");
+        state.as_str().is_some_and(|state| state.contains("succeeded"))
+    });
+    assert_eq!(tab.eval("return window.neverReloaded"), true);
+
+    let mut expected = before;
+    expected.insert("hello".into(), "1.1".into());
+    assert_eq!(server.packages(), expected);
+    assert_eq!(server.runs("hello"), ["1.1"], "once");
+    tab.click("td a[href*='/tasks/']");
+    tab.until_shown("What changed");
+    let shown = tab.text();
+    assert!(shown.contains("hello") && shown.contains("1.0") && shown.contains("1.1"), "{shown}");
+    let told: Value =
+        fleet.until(&format!("/v1/servers/{}", host.id), |seen| seen["summary"]["updates"] == 0);
+    assert_eq!(told["status"], json!("online"));
+    assert_eq!(tab.complaints(), Vec::<String>::new());
+}

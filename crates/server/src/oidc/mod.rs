@@ -1,0 +1,292 @@
+//! Signing in at a provider of identities (OpenID Connect): what it is asked, and what is believed of its answers.
+//!
+//! The authorization code flow with PKCE; `token` judges the proof that comes of it, `ask` is the way to the provider, `config`
+//! what an operator may set. Who a person is here is for `service::federated` to say, what a browser sees for `web::oidc`.
+//!
+//! Written on ring and reqwest, which are here in any case. The `openidconnect` crate was considered: it is well kept, but would bring
+//! some eighty crates, among them second copies of our client and of three libraries of cryptography, for what is a hundred lines here, of
+//! which the signatures are ring's.
+
+mod ask;
+mod config;
+mod token;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jiff::{SignedDuration, Timestamp};
+use reqwest::Url;
+use serde::Deserialize;
+use serde_json::Value;
+
+pub use config::{Config, Granted, Roles, Secret, issuer};
+use token::{Expected, Keys, Reject};
+
+/// After which time a provider is asked again where its doors are and what its keys are. A key that is not known is asked for at once.
+const KNOWN_FOR: SignedDuration = SignedDuration::from_hours(1);
+/// Longer words for a person are refused; the specification allows 255.
+const SUBJECT_CHARS_MAX: usize = 255;
+
+/// Why nobody could be signed in.
+#[derive(Debug, thiserror::Error)]
+pub enum OidcError {
+    /// It does not answer, or not in time.
+    #[error("the provider's {what} was not reached")]
+    Unreachable {
+        /// Which of its doors.
+        what: &'static str,
+        /// Why not.
+        source: reqwest::Error,
+    },
+    /// It answers something that cannot be used: an operator has to look.
+    #[error("the provider's {what} cannot be used: {why}")]
+    Unusable {
+        /// Which of its doors.
+        what: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+    /// It does not take the code: it was used, or is too old.
+    #[error("the provider does not take the code ({0})")]
+    Code(String),
+    /// It does not take us: the secret, or what it knows of us, is wrong.
+    #[error("the provider refuses this service ({0})")]
+    Client(String),
+    /// Its proof does not hold.
+    #[error("the provider's proof is not believed: {0}")]
+    Proof(String),
+}
+
+/// What goes with one try to sign in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    /// What the browser brings back.
+    pub state: String,
+    /// What the proof holds.
+    pub nonce: String,
+    /// What shows that whoever brings the code is who asked for it.
+    pub verifier: String,
+    /// Where the browser is sent afterwards.
+    pub redirect_uri: String,
+}
+
+/// Someone a provider vouches for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Person {
+    /// Which provider.
+    pub issuer: String,
+    /// Its word for them.
+    pub subject: String,
+    /// Their address, if the provider says that it is theirs.
+    pub email: Option<String>,
+    /// What the claim says that roles are given by.
+    pub values: Vec<String>,
+}
+
+/// A provider, as an operator set it.
+pub struct Provider {
+    /// What was set.
+    pub config: Config,
+    known: Mutex<Option<Arc<Known>>>,
+}
+
+struct Known {
+    doors: Doors,
+    keys: Keys,
+    at: Timestamp,
+}
+
+#[derive(Debug, Deserialize)]
+struct Doors {
+    issuer: String,
+    authorization_endpoint: String,
+    token_endpoint: String,
+    jwks_uri: String,
+    userinfo_endpoint: Option<String>,
+    #[serde(default)]
+    token_endpoint_auth_methods_supported: Vec<String>,
+    #[serde(default)]
+    authorization_response_iss_parameter_supported: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct Tokens {
+    id_token: String,
+    #[serde(default)]
+    access_token: String,
+}
+
+impl Provider {
+    /// One that was not asked anything yet.
+    pub fn new(config: Config) -> Provider {
+        Provider { config, known: Mutex::new(None) }
+    }
+
+    /// Where a browser is sent to sign in.
+    pub async fn door(&self, now: Timestamp, attempt: &Attempt) -> Result<Url, OidcError> {
+        let known = self.known(now).await?;
+        let mut url = ask::address("authorization endpoint", &known.doors.authorization_endpoint)?;
+        let challenge = ring::digest::digest(&ring::digest::SHA256, attempt.verifier.as_bytes());
+        url.query_pairs_mut()
+            .append_pair("response_type", "code")
+            .append_pair("client_id", &self.config.client_id)
+            .append_pair("redirect_uri", &attempt.redirect_uri)
+            .append_pair("scope", &self.config.scope)
+            .append_pair("state", &attempt.state)
+            .append_pair("nonce", &attempt.nonce)
+            .append_pair("code_challenge", &URL_SAFE_NO_PAD.encode(challenge))
+            .append_pair("code_challenge_method", "S256");
+        Ok(url)
+    }
+
+    /// Whether an answer that names this issuer, or none, is this provider's: one of another must not be taken for its own.
+    pub async fn is_its_answer(&self, now: Timestamp, named: &str) -> Result<bool, OidcError> {
+        let known = self.known(now).await?;
+        let must = known.doors.authorization_response_iss_parameter_supported;
+        Ok(if named.is_empty() { !must } else { named == self.config.issuer })
+    }
+
+    /// Who came back with this code.
+    pub async fn redeem(
+        &self,
+        now: Timestamp,
+        attempt: &Attempt,
+        code: &str,
+    ) -> Result<Person, OidcError> {
+        let known = self.known(now).await?;
+        let form = [
+            ("grant_type", "authorization_code"),
+            ("code", code),
+            ("redirect_uri", attempt.redirect_uri.as_str()),
+            ("code_verifier", attempt.verifier.as_str()),
+        ];
+        let posts = known.doors.token_endpoint_auth_methods_supported.as_slice();
+        let by_form = posts.iter().all(|way| way != "client_secret_basic") && !posts.is_empty();
+        let door = ask::address("token endpoint", &known.doors.token_endpoint)?;
+        let tokens = ask::redeem(&door, &form, &self.config, by_form).await?;
+        let mut claims = self.believed(now, &tokens.id_token, &attempt.nonce).await?;
+        if !self.is_told_enough(&claims) && !tokens.access_token.is_empty() {
+            self.ask_more(&known, &tokens.access_token, &mut claims).await?;
+        }
+        self.person(&claims)
+    }
+
+    /// What a proof says, if it is one. A key that is not known may be a new one.
+    async fn believed(&self, now: Timestamp, proof: &str, nonce: &str) -> Result<Value, OidcError> {
+        let expected = Expected {
+            issuer: &self.config.issuer,
+            client_id: &self.config.client_id,
+            nonce,
+            now: now.as_second(),
+        };
+        let known = self.known(now).await?;
+        let judged = match token::verify(proof, &known.keys, &expected) {
+            Err(Reject::UnknownKey) => {
+                let fresh = self.look(now).await?;
+                token::verify(proof, &fresh.keys, &expected)
+            }
+            judged => judged,
+        };
+        judged.map_err(|reject| OidcError::Proof(reject.to_string()))
+    }
+
+    fn is_told_enough(&self, claims: &Value) -> bool {
+        let by = self.config.roles.as_ref().map(|roles| roles.claim.as_str());
+        let email = ["email", "email_verified"].iter().all(|name| claims.get(name).is_some());
+        email && by.is_none_or(|claim| claims.get(claim).is_some())
+    }
+
+    /// Most providers keep the rest for whoever asks with the token.
+    async fn ask_more(
+        &self,
+        known: &Known,
+        access_token: &str,
+        claims: &mut Value,
+    ) -> Result<(), OidcError> {
+        const WHAT: &str = "userinfo endpoint";
+        let Some(door) = &known.doors.userinfo_endpoint else { return Ok(()) };
+        let told: Value = ask::get(WHAT, &ask::address(WHAT, door)?, Some(access_token)).await?;
+        if told.get("sub") != claims.get("sub") {
+            return Err(OidcError::Proof("the userinfo endpoint speaks of someone else".into()));
+        }
+        let (Value::Object(claims), Value::Object(told)) = (claims, told) else { return Ok(()) };
+        // Whether an address was verified is said of the address beside it, and of no other.
+        if told.contains_key("email") && !claims.contains_key("email_verified") {
+            claims.remove("email");
+        }
+        if claims.contains_key("email") {
+            claims.entry("email_verified").or_insert(Value::Bool(false));
+        } else {
+            claims.remove("email_verified");
+        }
+        for (name, value) in told {
+            claims.entry(name).or_insert(value);
+        }
+        Ok(())
+    }
+
+    fn person(&self, claims: &Value) -> Result<Person, OidcError> {
+        let subject = claims.get("sub").and_then(Value::as_str).unwrap_or("");
+        if subject.is_empty() || subject.chars().count() > SUBJECT_CHARS_MAX || has_control(subject)
+        {
+            return Err(OidcError::Proof("it does not say whom it is about".into()));
+        }
+        // Some providers write the word.
+        let is_verified =
+            |claim: &Value| claim == &Value::Bool(true) || claim.as_str() == Some("true");
+        let verified = claims.get("email_verified").is_some_and(is_verified);
+        let email = claims
+            .get("email")
+            .and_then(Value::as_str)
+            .filter(|email| verified && email.contains('@') && !has_control(email));
+        let claim = self.config.roles.as_ref().and_then(|roles| claims.get(&roles.claim));
+        let values = match claim {
+            Some(Value::String(one)) => vec![one.clone()],
+            Some(Value::Array(all)) => {
+                all.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+            }
+            _ => Vec::new(),
+        };
+        Ok(Person {
+            issuer: self.config.issuer.clone(),
+            subject: subject.to_owned(),
+            email: email.map(str::to_owned),
+            values,
+        })
+    }
+
+    async fn known(&self, now: Timestamp) -> Result<Arc<Known>, OidcError> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let fresh = |known: &Arc<Known>| {
+            let age = now.duration_since(known.at);
+            !age.is_negative() && age < KNOWN_FOR
+        };
+        match known.filter(fresh) {
+            Some(known) => Ok(known),
+            None => self.look(now).await,
+        }
+    }
+
+    async fn look(&self, now: Timestamp) -> Result<Arc<Known>, OidcError> {
+        const WHAT: &str = "discovery document";
+        let issuer = &self.config.issuer;
+        let at = format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'));
+        let doors: Doors = ask::get(WHAT, &ask::address(WHAT, &at)?, None).await?;
+        if doors.issuer != *issuer {
+            let why = format!(
+                "it is of `{}`, and `{issuer}` is set: set what it says, to the letter",
+                doors.issuer
+            );
+            return Err(OidcError::Unusable { what: WHAT, why });
+        }
+        let keys: Value = ask::get("keys", &ask::address("keys", &doors.jwks_uri)?, None).await?;
+        let known = Arc::new(Known { doors, keys: Keys::read(&keys), at: now });
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(known.clone());
+        Ok(known)
+    }
+}
+
+fn has_control(text: &str) -> bool {
+    text.chars().any(char::is_control)
+}

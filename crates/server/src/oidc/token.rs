@@ -1,0 +1,191 @@
+//! Whether a provider's proof (an ID token, a JWT) holds.
+//!
+//! Reads its arguments and nothing else. Only signatures by a key that the provider alone has are taken: never `none`, and never a
+//! shared secret, whatever the proof itself claims to be signed with.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::signature::{self, RsaParameters, RsaPublicKeyComponents, UnparsedPublicKey};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// How far two clocks may differ.
+const CLOCKS_DIFFER_SECONDS: i64 = 60;
+
+/// Why a proof is not believed.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Reject {
+    /// It may be signed with a key that is newer than ours.
+    #[error("it is signed with a key that the provider does not publish")]
+    UnknownKey,
+    /// It does not hold.
+    #[error("{0}")]
+    Because(&'static str),
+}
+
+/// What a proof must say.
+pub(super) struct Expected<'a> {
+    pub(super) issuer: &'a str,
+    pub(super) client_id: &'a str,
+    pub(super) nonce: &'a str,
+    /// In seconds.
+    pub(super) now: i64,
+}
+
+/// What a provider signs with.
+pub(super) struct Keys(Vec<Key>);
+
+struct Key {
+    id: Option<String>,
+    /// If it says so, what it is for.
+    algorithm: Option<String>,
+    shape: Shape,
+}
+
+enum Shape {
+    Rsa { modulus: Vec<u8>, exponent: Vec<u8> },
+    P256(Vec<u8>),
+    P384(Vec<u8>),
+    Ed25519(Vec<u8>),
+}
+
+impl Keys {
+    /// The keys that we can use; others may stand among them.
+    pub(super) fn read(document: &Value) -> Keys {
+        let all = document.get("keys").and_then(Value::as_array);
+        Keys(all.into_iter().flatten().filter_map(key).collect())
+    }
+}
+
+fn key(value: &Value) -> Option<Key> {
+    let text = |name: &str| value.get(name).and_then(Value::as_str);
+    let bytes = |name: &str| URL_SAFE_NO_PAD.decode(text(name)?.trim_end_matches('=')).ok();
+    // A number may be written with zeros before it, which ring does not take.
+    let number = |name: &str| {
+        let bytes = bytes(name)?;
+        let start = bytes.iter().position(|byte| *byte != 0)?;
+        Some(bytes[start..].to_vec())
+    };
+    let point = |size: usize| {
+        let (x, y) = (bytes("x")?, bytes("y")?);
+        (x.len() == size && y.len() == size).then(|| [&[4][..], &x, &y].concat())
+    };
+    if text("use").is_some_and(|purpose| purpose != "sig") {
+        return None;
+    }
+    let shape = match (text("kty")?, text("crv")) {
+        ("RSA", _) => Shape::Rsa { modulus: number("n")?, exponent: number("e")? },
+        ("EC", Some("P-256")) => Shape::P256(point(32)?),
+        ("EC", Some("P-384")) => Shape::P384(point(48)?),
+        ("OKP", Some("Ed25519")) => Shape::Ed25519(bytes("x")?),
+        _ => return None,
+    };
+    Some(Key {
+        id: text("kid").map(str::to_owned),
+        algorithm: text("alg").map(str::to_owned),
+        shape,
+    })
+}
+
+impl Key {
+    /// Whether this is its signature; nothing if such a key does not sign in this way.
+    fn signed(&self, algorithm: &str, message: &[u8], signature: &[u8]) -> Option<bool> {
+        if self.algorithm.as_deref().is_some_and(|own| own != algorithm) {
+            return None;
+        }
+        let plain = |how: &'static dyn signature::VerificationAlgorithm, key: &[u8]| {
+            UnparsedPublicKey::new(how, key).verify(message, signature).is_ok()
+        };
+        let rsa = |how: &'static RsaParameters| match &self.shape {
+            Shape::Rsa { modulus, exponent } => {
+                let key = RsaPublicKeyComponents { n: modulus, e: exponent };
+                Some(key.verify(how, message, signature).is_ok())
+            }
+            _ => None,
+        };
+        match (algorithm, &self.shape) {
+            ("RS256", _) => rsa(&signature::RSA_PKCS1_2048_8192_SHA256),
+            ("RS384", _) => rsa(&signature::RSA_PKCS1_2048_8192_SHA384),
+            ("RS512", _) => rsa(&signature::RSA_PKCS1_2048_8192_SHA512),
+            ("PS256", _) => rsa(&signature::RSA_PSS_2048_8192_SHA256),
+            ("PS384", _) => rsa(&signature::RSA_PSS_2048_8192_SHA384),
+            ("PS512", _) => rsa(&signature::RSA_PSS_2048_8192_SHA512),
+            ("ES256", Shape::P256(key)) => Some(plain(&signature::ECDSA_P256_SHA256_FIXED, key)),
+            ("ES384", Shape::P384(key)) => Some(plain(&signature::ECDSA_P384_SHA384_FIXED, key)),
+            ("EdDSA" | "Ed25519", Shape::Ed25519(key)) => Some(plain(&signature::ED25519, key)),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Head {
+    alg: String,
+    kid: Option<String>,
+    /// What must be understood for the rest to mean anything; we understand none of it.
+    crit: Option<Value>,
+}
+
+/// What a proof says, if it holds.
+pub(super) fn verify(proof: &str, keys: &Keys, expected: &Expected<'_>) -> Result<Value, Reject> {
+    const NONE: Reject = Reject::Because("it is no signed token");
+    let (signed, signature) = proof.rsplit_once('.').ok_or(NONE)?;
+    let (head, body) = signed.split_once('.').ok_or(NONE)?;
+    let bytes = |part: &str| URL_SAFE_NO_PAD.decode(part).map_err(|_| NONE);
+    let head: Head = serde_json::from_slice(&bytes(head)?).map_err(|_| NONE)?;
+    if head.crit.is_some() {
+        return Err(Reject::Because("it has conditions that are not known here"));
+    }
+    if !is_signature(&head.alg) {
+        return Err(Reject::Because("it is not signed with a key of the provider's own"));
+    }
+    let named = keys.0.iter().filter(|key| head.kid.is_none() || key.id == head.kid);
+    let signature = bytes(signature)?;
+    let judged: Vec<bool> =
+        named.filter_map(|key| key.signed(&head.alg, signed.as_bytes(), &signature)).collect();
+    match judged.as_slice() {
+        [] => return Err(Reject::UnknownKey),
+        judged if judged.contains(&true) => {}
+        // Without a name, it may as well be by a newer key.
+        _ if head.kid.is_none() => return Err(Reject::UnknownKey),
+        _ => return Err(Reject::Because("its signature is wrong")),
+    }
+    let claims: Value = serde_json::from_slice(&bytes(body)?).map_err(|_| NONE)?;
+    meant(&claims, expected)?;
+    Ok(claims)
+}
+
+/// `none`, and everything with a secret that we share, is not in the list.
+fn is_signature(algorithm: &str) -> bool {
+    const TAKEN: [&str; 10] = [
+        "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA", "Ed25519",
+    ];
+    TAKEN.contains(&algorithm)
+}
+
+/// Whether claims are by the provider, for us, of now, and of this very try.
+fn meant(claims: &Value, expected: &Expected<'_>) -> Result<(), Reject> {
+    let text = |name: &str| claims.get(name).and_then(Value::as_str);
+    let time = |name: &str| {
+        let value = claims.get(name)?;
+        value.as_i64().or_else(|| value.as_f64().map(|seconds| seconds as i64))
+    };
+    let must = |holds: bool, why| if holds { Ok(()) } else { Err(Reject::Because(why)) };
+    must(text("iss") == Some(expected.issuer), "it is by another issuer")?;
+    let audience: Vec<&str> = match claims.get("aud") {
+        Some(Value::String(one)) => vec![one],
+        Some(Value::Array(all)) => all.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    };
+    must(audience.contains(&expected.client_id), "it is for another service")?;
+    let party = text("azp");
+    must(audience.len() == 1 || party.is_some(), "it is for several, and does not say whom")?;
+    must(party.is_none_or(|party| party == expected.client_id), "it was given to another service")?;
+    let (now, slack) = (expected.now, CLOCKS_DIFFER_SECONDS);
+    must(time("exp").is_some_and(|end| now < end.saturating_add(slack)), "it has expired")?;
+    must(time("iat").is_some_and(|made| made <= now + slack), "it is of a time to come")?;
+    must(time("nbf").is_none_or(|start| start <= now + slack), "it is not valid yet")?;
+    // `blake3::Hash` compares in constant time.
+    let same = |a: &str, b: &str| blake3::hash(a.as_bytes()) == blake3::hash(b.as_bytes());
+    must(text("nonce").is_some_and(|nonce| same(nonce, expected.nonce)), "it is of another try")
+}

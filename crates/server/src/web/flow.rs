@@ -1,0 +1,73 @@
+//! One browser's way to a provider and back.
+//!
+//! Nothing of it is kept here: the browser has a cookie, and what belongs to it is derived from that with a secret of the installation. So
+//! whichever replica it comes back to knows it, nobody fills a table by asking, and a way that another browser began leads nowhere.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jiff::SignedDuration;
+
+use crate::app::App;
+use crate::clock::chance;
+use crate::oidc::Attempt;
+
+/// How long someone may take at the provider.
+pub(crate) const LIVES: SignedDuration = SignedDuration::from_mins(10);
+const RANDOM_BYTES: usize = 16;
+
+/// A way that was begun.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Flow {
+    random: [u8; RANDOM_BYTES],
+    /// In seconds.
+    until: i64,
+    /// Where they wanted to go.
+    pub(crate) next: String,
+}
+
+impl Flow {
+    /// A new one, to a path of ours.
+    pub(crate) fn begin(app: &App, next: String) -> Flow {
+        Flow { random: chance(), until: (app.clock.now() + LIVES).as_second(), next }
+    }
+
+    /// What the browser keeps meanwhile.
+    pub(crate) fn cookie(&self, app: &App) -> String {
+        let text = URL_SAFE_NO_PAD.encode(self.bytes());
+        format!("{text}.{}", self.derived(app, "fleetmend sign-in flow v1"))
+    }
+
+    /// The one that this cookie is of, unless it is over or was not made here.
+    pub(crate) fn read(app: &App, cookie: &str) -> Option<Flow> {
+        let bytes = URL_SAFE_NO_PAD.decode(cookie.split_once('.')?.0).ok()?;
+        let (random, rest) = bytes.split_first_chunk::<RANDOM_BYTES>()?;
+        let (until, next) = rest.split_first_chunk::<8>()?;
+        let next = String::from_utf8(next.to_vec()).ok()?;
+        let flow = Flow { random: *random, until: i64::from_be_bytes(*until), next };
+        let genuine = is_same(cookie, &flow.cookie(app));
+        (genuine && flow.until > app.clock.now().as_second()).then_some(flow)
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        [&self.random[..], &self.until.to_be_bytes(), self.next.as_bytes()].concat()
+    }
+
+    fn derived(&self, app: &App, purpose: &'static str) -> String {
+        URL_SAFE_NO_PAD.encode(app.secrets.tag(purpose, &[&self.bytes()]))
+    }
+
+    /// What goes with it; `redirect_uri` is where the provider sends the browser back to.
+    pub(crate) fn attempt(&self, app: &App, redirect_uri: String) -> Attempt {
+        Attempt {
+            state: self.derived(app, "fleetmend sign-in state v1"),
+            nonce: self.derived(app, "fleetmend sign-in nonce v1"),
+            verifier: self.derived(app, "fleetmend sign-in verifier v1"),
+            redirect_uri,
+        }
+    }
+}
+
+/// Compares in constant time, as `blake3::Hash` does.
+pub(crate) fn is_same(one: &str, other: &str) -> bool {
+    blake3::hash(one.as_bytes()) == blake3::hash(other.as_bytes())
+}

@@ -1,0 +1,255 @@
+//! Signing in at a provider of identities: there, and back.
+//!
+//! Whatever goes wrong, the page where one signs in says what, and what to do; a password works as ever.
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::header::{LOCATION, SET_COOKIE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::IntoResponse as _;
+
+use crate::app::App;
+use crate::http::auth::Peer;
+use crate::http::problem::{ApiError, Code};
+use crate::oidc::{Attempt, OidcError, Person, Provider};
+use crate::service::federated::{self, Refusal};
+use crate::service::users::SignIn;
+use crate::web::answer::{Answer, page, refused_with};
+use crate::web::asked::Asked;
+use crate::web::cookies;
+use crate::web::door::{Next, address, door, remembered};
+use crate::web::flow::{Flow, LIVES, is_same};
+
+/// What a provider sends a browser back with. It may say more than we ask for.
+#[derive(Debug, Default, serde::Deserialize)]
+pub(crate) struct Back {
+    #[serde(default)]
+    code: String,
+    #[serde(default)]
+    state: String,
+    #[serde(default)]
+    iss: String,
+    #[serde(default)]
+    error: String,
+}
+
+/// Why nobody came in, in a sentence, and with which status it is said.
+type Told = (StatusCode, String);
+
+fn provider(app: &App) -> Result<&Provider, ApiError> {
+    let none = || ApiError::new(Code::NotFound, "People sign in with a password here.");
+    app.oidc().ok_or_else(none)
+}
+
+fn attempt(app: &App, headers: &HeaderMap, flow: &Flow) -> Attempt {
+    flow.attempt(app, format!("{}/sign-in/oidc/back", cookies::base(app, headers)))
+}
+
+/// Sends a browser to the provider.
+pub(crate) async fn begin(
+    State(app): State<App>,
+    peer: Option<Extension<Peer>>,
+    headers: HeaderMap,
+    Asked { meant, .. }: Asked<Next>,
+) -> Answer {
+    let provider = provider(&app)?;
+    let flow = Flow::begin(&app, meant.path());
+    if let Err(error) = app.gate().pass(address(peer)) {
+        return refused(&app, &headers, flow.next, too_often(&error));
+    }
+    match provider.door(app.clock.now(), &attempt(&app, &headers, &flow)).await {
+        Err(error) => refused(&app, &headers, flow.next, told(provider, &error)),
+        Ok(there) => {
+            let cookie = flow.cookie(&app);
+            let cookie = cookies::for_the_way_back(&app, &headers, &cookie, LIVES.as_secs());
+            let there = there.to_string();
+            Ok((StatusCode::SEE_OTHER, [(LOCATION, there)], [(SET_COOKIE, cookie)]).into_response())
+        }
+    }
+}
+
+/// Takes a browser in that comes back.
+pub(crate) async fn back(
+    State(app): State<App>,
+    peer: Option<Extension<Peer>>,
+    headers: HeaderMap,
+    Asked { meant, .. }: Asked<Back>,
+) -> Answer {
+    let provider = provider(&app)?;
+    let flow = cookies::read(&headers, cookies::FLOW).and_then(|text| Flow::read(&app, text));
+    // Of another browser, used, or too old: nothing that came with it is looked at.
+    let begun = flow.filter(|flow| is_same(&meant.state, &attempt(&app, &headers, flow).state));
+    let Some(flow) = begun else {
+        let told = "This way in was begun in another browser, was used, or took longer than ten minutes. Begin again.";
+        return refused(
+            &app,
+            &headers,
+            "/".into(),
+            (StatusCode::UNPROCESSABLE_ENTITY, told.into()),
+        );
+    };
+    if let Err(error) = app.gate().pass(address(peer)) {
+        return refused(&app, &headers, flow.next, too_often(&error));
+    }
+    let person = match vouched(&app, provider, &attempt(&app, &headers, &flow), &meant).await {
+        Ok(person) => person,
+        Err(told) => return refused(&app, &headers, flow.next, told),
+    };
+    match federated::sign_in(&app, &provider.config, &person).await? {
+        Ok(signed) => entered(&app, &headers, signed, flow.next),
+        Err(refusal) => {
+            tracing::warn!(
+                subject = person.subject,
+                ?refusal,
+                "the provider's word lets nobody in"
+            );
+            let told = (StatusCode::FORBIDDEN, advice(provider, refusal, &person));
+            refused(&app, &headers, flow.next, told)
+        }
+    }
+}
+
+fn too_often(error: &ApiError) -> Told {
+    (StatusCode::TOO_MANY_REQUESTS, error.detail().to_owned())
+}
+
+/// Whom the provider vouches for.
+async fn vouched(
+    app: &App,
+    provider: &Provider,
+    attempt: &Attempt,
+    back: &Back,
+) -> Result<Person, Told> {
+    let now = app.clock.now();
+    let ours = provider.is_its_answer(now, &back.iss).await;
+    if !ours.map_err(|error| told(provider, &error))? {
+        let error = OidcError::Proof("the answer is another provider's".into());
+        return Err(told(provider, &error));
+    }
+    if !back.error.is_empty() || back.code.is_empty() {
+        return Err((StatusCode::FORBIDDEN, declined(provider, &back.error)));
+    }
+    provider.redeem(now, attempt, &back.code).await.map_err(|error| told(provider, &error))
+}
+
+fn entered(app: &App, headers: &HeaderMap, signed: SignIn, next: String) -> Answer {
+    let mut answer = match signed {
+        SignIn::In(user, session) => {
+            remembered(app, headers, &user, &session, page(&pages::Arrived { next })?)?
+        }
+        SignIn::NeedsCode { name, ticket } => {
+            page(&pages::Code { name, next, ticket, told: None })?
+        }
+        SignIn::No => page(&door(app, String::new(), next, None))?,
+    };
+    answer.headers_mut().append(SET_COOKIE, used_up(app, headers));
+    Ok(answer)
+}
+
+/// Back at the door. The way is used up in any case.
+fn refused(app: &App, headers: &HeaderMap, next: String, (status, told): Told) -> Answer {
+    let mut answer = refused_with(status, &door(app, String::new(), next, Some(told)))?;
+    answer.headers_mut().append(SET_COOKIE, used_up(app, headers));
+    Ok(answer)
+}
+
+fn used_up(app: &App, headers: &HeaderMap) -> axum::http::HeaderValue {
+    cookies::for_the_way_back(app, headers, "", 0)
+}
+
+/// What a person is told of a provider that does not do its part. The log has the rest.
+fn told(provider: &Provider, error: &OidcError) -> Told {
+    let name = &provider.config.name;
+    let cause = std::error::Error::source(error).map(ToString::to_string);
+    tracing::warn!(%error, cause, issuer = provider.config.issuer, "nobody can be signed in");
+    let bad = StatusCode::BAD_GATEWAY;
+    match error {
+        OidcError::Unreachable { .. } => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("{name} does not answer. Try again in a while, or sign in with a password."),
+        ),
+        OidcError::Code(_) => (
+            StatusCode::UNPROCESSABLE_ENTITY,
+            format!(
+                "{name} does not know this way in any more: it was used or is too old. Begin again."
+            ),
+        ),
+        OidcError::Client(word) => (
+            bad,
+            format!(
+                "{name} refuses this service ({word}). Whoever runs it checks --oidc-client-id, the secret's file, and the \
+                     redirect address that {name} has on its list."
+            ),
+        ),
+        OidcError::Unusable { what, .. } => (
+            bad,
+            format!(
+                "The {what} of {name} cannot be used. Whoever runs this service finds the reason in its log. A password works."
+            ),
+        ),
+        OidcError::Proof(why) => (
+            bad,
+            format!(
+                "{name} vouches for someone, but that cannot be believed: {why}. Begin again; if it stays so, tell whoever runs \
+                     this service."
+            ),
+        ),
+    }
+}
+
+/// What the provider itself said instead of who somebody is. Only words of the specification are repeated.
+fn declined(provider: &Provider, word: &str) -> String {
+    let name = &provider.config.name;
+    match word {
+        "access_denied" => format!(
+            "{name} did not let you in, or you did not agree. Begin again, or sign in with a password."
+        ),
+        "login_required"
+        | "interaction_required"
+        | "consent_required"
+        | "account_selection_required" => {
+            format!("{name} wants you to sign in there first. Begin again.")
+        }
+        "temporarily_unavailable" | "server_error" => {
+            format!(
+                "{name} cannot do this just now. Try again in a while, or sign in with a password."
+            )
+        }
+        "invalid_request"
+        | "unauthorized_client"
+        | "unsupported_response_type"
+        | "invalid_scope" => {
+            format!(
+                "{name} refuses this service ({word}). Whoever runs it checks what {name} knows of it."
+            )
+        }
+        _ => format!("{name} did not say who you are. Begin again, or sign in with a password."),
+    }
+}
+
+/// Why someone whom the provider vouches for stays out, and what they can do.
+fn advice(provider: &Provider, refusal: Refusal, person: &Person) -> String {
+    let name = &provider.config.name;
+    let email = person.email.as_deref().unwrap_or("your address");
+    match refusal {
+        Refusal::NotVerified => {
+            format!(
+                "{name} does not say that your e-mail address was verified, so nobody here can be found by it. Verify it there, then begin again."
+            )
+        }
+        Refusal::NotInvited => {
+            format!(
+                "{name} knows you as {email}, and nobody of that name was invited. Ask an administrator to invite {email}, then begin again."
+            )
+        }
+        Refusal::Removed => format!("{email} was removed. An administrator can invite you again."),
+        Refusal::SomeoneElse => {
+            format!(
+                "{email} belongs to someone whom {name} knows as another person. An administrator who knows that it is you resets that account; then begin again."
+            )
+        }
+        Refusal::NoRole => {
+            format!("{name} gives you no role here. Ask whoever looks after the groups there.")
+        }
+    }
+}

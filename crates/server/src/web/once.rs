@@ -1,0 +1,85 @@
+//! A form that starts something counts once: pressed twice, or sent again by a reload, it leads to what the first one made.
+//!
+//! The page that asks gives it a word, and that is its `Idempotency-Key`: the rest is the API's own (`http::idempotency`).
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header::LOCATION;
+use axum::http::{HeaderValue, Response, StatusCode};
+use axum::middleware::Next;
+
+use crate::app::App;
+use crate::http::body;
+use crate::http::idempotency::{self, IDEMPOTENCY_KEY, REPLAYED};
+use crate::http::observe::RequestId;
+use crate::http::problem::{ApiError, Code, Finished};
+use crate::web::Viewer;
+use crate::web::answer::{self, Told};
+use crate::web::guard::FORM_BYTES_MAX;
+
+/// The second press of a button waits for what comes of the first. No request takes longer than 30 s.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+const LOOKS_MAX: u32 = 350;
+
+/// Runs the handler, or answers as the first time.
+pub(crate) async fn once(
+    app: &App,
+    viewer: &Viewer,
+    key: &str,
+    request: Request,
+    next: Next,
+) -> Result<Response<Body>, ApiError> {
+    let (mut parts, body) = request.into_parts();
+    let bytes = body::read(Request::from_parts(parts.clone(), body), FORM_BYTES_MAX).await?;
+    let key = HeaderValue::try_from(format!("form {key}"))
+        .map_err(|_| ApiError::new(Code::BadRequest, "This form is not one of ours."))?;
+    parts.headers.insert(IDEMPOTENCY_KEY, key);
+    let mut answered = Err(ApiError::new(Code::IdempotencyKeyInProgress, ""));
+    for look in 0..LOOKS_MAX {
+        if look > 0 {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        let (app, viewer, next) = (app.clone(), viewer.clone(), next.clone());
+        let request = Request::from_parts(parts.clone(), Body::from(bytes.clone()));
+        let caller = viewer.caller();
+        let run = {
+            let app = app.clone();
+            move |request| shown(app, viewer, request, next)
+        };
+        answered = idempotency::once(app, &caller, request, run).await;
+        match &answered {
+            Err(error) if error.code() == Code::IdempotencyKeyInProgress => {}
+            _ => break,
+        }
+    }
+    answered.map(again)
+}
+
+/// What the handler answers, as a page also where it is an error: it is remembered as it is shown.
+async fn shown(app: App, viewer: Viewer, request: Request, next: Next) -> Response<Body> {
+    let id = request.extensions().get::<RequestId>().map_or("", |id| id.as_str()).to_owned();
+    let path = request.uri().path().to_owned();
+    let mut answered = next.run(request).await;
+    if answered.status().is_client_error() || answered.status().is_server_error() {
+        answered = answer::problem(&app, Some(&viewer), answered, &path, &id);
+    }
+    answered.extensions_mut().insert(Told);
+    answered.extensions_mut().insert(Finished);
+    answered
+}
+
+fn again(mut answer: Response<Body>) -> Response<Body> {
+    if answer.headers_mut().remove(REPLAYED).is_some() {
+        answer.extensions_mut().insert(Told);
+        // What was done when the service died before it could answer is told by the API's path.
+        let path = answer.headers().get(LOCATION).and_then(|path| path.to_str().ok());
+        let ours = path.and_then(|path| path.strip_prefix("/v1")).map(str::to_owned);
+        if let Some(Ok(ours)) = ours.map(HeaderValue::try_from) {
+            answer.headers_mut().insert(LOCATION, ours);
+            *answer.status_mut() = StatusCode::SEE_OTHER;
+        }
+    }
+    answer
+}

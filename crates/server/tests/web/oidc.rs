@@ -1,0 +1,340 @@
+//! Signing in at a provider: who comes in, as whom, and whom nothing lets in.
+
+use axum::Router;
+use jiff::SignedDuration;
+use serde_json::{Value, json};
+use server::app::Settings;
+use server::oidc::{Config, Roles, Secret};
+use server::service::totp::shown;
+use server::service::users;
+use vocab::Role;
+
+use crate::browser::{Browser, PASSWORD};
+use crate::provider::{CLIENT, Change, Proof, Provider, SECRET};
+use crate::support::{Answer, Service, both};
+
+fn config(service: &Service, provider: &Provider) -> Config {
+    Config {
+        issuer: provider.url.clone(),
+        name: "Example".into(),
+        client_id: CLIENT.into(),
+        client_secret: Some(Secret(SECRET.into())),
+        scope: "openid email".into(),
+        roles: None,
+        default_role: None,
+        org: service.org,
+    }
+}
+
+async fn with(service: &Service, config: Config) -> Router {
+    service.again(Settings { oidc: Some(config), ..Settings::default() }).await.1
+}
+
+async fn both_of(service: &Service) -> (Provider, Router) {
+    let provider = Provider::new(service.hands.now()).await;
+    let router = with(service, config(service, &provider)).await;
+    (provider, router)
+}
+
+fn person(subject: &str, email: &str) -> Value {
+    json!({"sub": subject, "email": email, "email_verified": true})
+}
+
+async fn invited(service: &Service, name: &str, role: Role) -> store::users::User {
+    users::invite(&service.app, &users::local(service.org), name, role).await.unwrap().0
+}
+
+async fn sent(browser: &Browser) -> String {
+    let answer = browser.get("/sign-in/oidc?next=%2Fservers").await.is(303);
+    answer.header("location").to_owned()
+}
+
+/// All the way there and back.
+async fn signs_in(browser: &Browser, provider: &Provider, person: Value) -> Answer {
+    let back = provider.agrees(&sent(browser).await, person);
+    browser.get(&back).await
+}
+
+async fn found(service: &Service, name: &str) -> Option<store::users::User> {
+    store::users::by_name(&mut service.app.db.read().await.unwrap(), name).await.unwrap()
+}
+
+/// The answer lets nobody in, and says this.
+#[track_caller]
+fn refused(answer: Answer, status: u16, told: &str) {
+    let answer = answer.is(status);
+    let cookies = answer.headers.get_all("set-cookie").iter();
+    let all: Vec<&str> = cookies.map(|line| line.to_str().unwrap()).collect();
+    assert!(all.iter().all(|line| line.starts_with("fleetmend_flow=;")), "{all:?}");
+    let text = answer.text();
+    assert!(text.contains(told) && text.contains("name=\"password\""), "{told}: {text}");
+}
+
+both! {
+    async fn who_was_invited_comes_in_by_a_verified_address_and_then_by_the_providers_word(service: Service) {
+        let (provider, router) = both_of(service).await;
+        invited(service, "ann@example.org", Role::Operator).await;
+        let browser = Browser::through(router.clone(), 1);
+        let door = browser.get("/sign-in?next=%2Fservers").await.is(200).text();
+        assert!(door.contains("Sign in with Example") && door.contains("/sign-in/oidc?next=%2Fservers"), "{door}");
+        let entered = signs_in(&browser, &provider, person("s-1", "Ann@Example.org")).await.is(200).text();
+        assert!(entered.contains("content=\"0; url=/servers\""), "{entered}");
+        assert!(browser.get("/servers").await.is(200).text().contains("ann@example.org"));
+        assert_eq!(browser.cookie("fleetmend_flow"), None, "used up");
+
+        // The address has changed since; the person has not.
+        let again = Browser::through(router, 2);
+        signs_in(&again, &provider, person("s-1", "ann.smith@example.org")).await.is(200);
+        assert!(again.get("/servers").await.is(200).text().contains("ann@example.org"));
+        assert_eq!((provider.heard("doors"), provider.heard("keys")), (1, 1), "asked once");
+
+        let log = Browser::of(service, "boss", Role::Admin).await.get("/activity").await.text();
+        assert!(log.contains("user.link") && log.contains("user.sign_in") && log.contains("oidc"), "{log}");
+    }
+
+    async fn without_a_provider_there_is_no_button_and_no_way(service: Service) {
+        let browser = Browser::new(service);
+        assert!(!browser.get("/sign-in").await.text().contains("oidc"));
+        browser.get("/sign-in/oidc").await.is(404);
+        browser.get("/sign-in/oidc/back?code=a&state=b").await.is(404);
+    }
+
+    async fn strangers_removed_people_and_addresses_that_changed_hands_stay_out(service: Service) {
+        let (provider, router) = both_of(service).await;
+        let ann = invited(service, "ann@example.org", Role::Operator).await;
+        let browser = Browser::through(router.clone(), 1);
+        let tries = async |subject: &str, email: &str| signs_in(&browser, &provider, person(subject, email)).await;
+        refused(tries("s-9", "eve@example.org").await, 403, "Ask an administrator to invite eve@example.org");
+        let unverified = json!({"sub": "s-1", "email": "ann@example.org", "email_verified": false});
+        refused(signs_in(&browser, &provider, unverified).await, 403, "Verify it there");
+        refused(signs_in(&browser, &provider, json!({"sub": "s-1", "email": "ann@example.org"})).await, 403, "Verify it there");
+        tries("s-1", "ann@example.org").await.is(200);
+        // The provider gave the address to somebody else.
+        refused(tries("s-2", "ann@example.org").await, 403, "knows as another person");
+
+        let open = Config { default_role: Some(Role::Viewer), ..config(service, &provider) };
+        let lax = Browser::through(with(service, open).await, 3);
+        let seen = found(service, "ann@example.org").await.unwrap();
+        users::remove(&service.app, &users::local(service.org), &seen).await.unwrap();
+        assert_eq!(browser.get("/").await.status.as_u16(), 303, "out at once");
+        refused(signs_in(&lax, &provider, person("s-1", "ann@example.org")).await, 403, "was removed");
+        refused(signs_in(&lax, &provider, person("s-7", "ann@example.org")).await, 403, "was removed");
+        // Invited again, she is somebody else here, and the same there.
+        let anew = invited(service, "ann@example.org", Role::Viewer).await;
+        assert_ne!(anew.id, ann.id);
+        signs_in(&lax, &provider, person("s-1", "ann@example.org")).await.is(200);
+        assert!(lax.get("/").await.is(200).text().contains("viewer"));
+        // A reset asks anew who she is.
+        let seen = found(service, "ann@example.org").await.unwrap();
+        users::reset(&service.app, &users::local(service.org), &seen).await.unwrap();
+        signs_in(&lax, &provider, person("s-2", "ann@example.org")).await.is(200);
+    }
+
+    async fn who_may_come_and_with_which_role_is_for_the_operator_to_say(service: Service) {
+        let (provider, _) = both_of(service).await;
+        let open = Config { default_role: Some(Role::Viewer), ..config(service, &provider) };
+        let browser = Browser::through(with(service, open).await, 1);
+        signs_in(&browser, &provider, person("s-1", "New@example.org")).await.is(200);
+        assert_eq!(found(service, "new@example.org").await.unwrap().role, Role::Viewer);
+
+        let by_value = vec![(Role::Admin, "ops".to_owned()), (Role::Viewer, "staff".to_owned())];
+        let roles = Some(Roles { claim: "groups".into(), by_value });
+        let mapped = Config { roles, ..config(service, &provider) };
+        let router = with(service, mapped).await;
+        let browser = Browser::through(router.clone(), 2);
+        let of = |subject: &str, groups: &[&str]| {
+            let mut person = person(subject, &format!("{subject}@example.org"));
+            person["groups"] = json!(groups);
+            person
+        };
+        signs_in(&browser, &provider, of("s-1", &["staff", "ops"])).await.is(200);
+        assert_eq!(found(service, "new@example.org").await.unwrap().role, Role::Admin, "at every sign-in");
+        browser.get("/settings").await.is(200);
+        // Another of her browsers, after she changed places: the first has the new role too.
+        signs_in(&Browser::through(router.clone(), 3), &provider, of("s-1", &["staff"])).await.is(200);
+        browser.get("/settings").await.is(403);
+        refused(signs_in(&browser, &provider, of("s-1", &["other"])).await, 403, "gives you no role");
+        refused(signs_in(&browser, &provider, of("s-4", &[])).await, 403, "gives you no role");
+        signs_in(&browser, &provider, of("s-5", &["ops"])).await.is(200);
+        assert_eq!(found(service, "s-5@example.org").await.unwrap().role, Role::Admin);
+    }
+
+    async fn a_way_in_serves_the_browser_that_began_it_once_and_for_ten_minutes(service: Service) {
+        const BEGIN_AGAIN: &str = "Begin again";
+        let (provider, router) = both_of(service).await;
+        invited(service, "ann@example.org", Role::Operator).await;
+        let ann = person("s-1", "ann@example.org");
+        let [browser, victim] = [1, 2].map(|host| Browser::through(router.clone(), host));
+        // Somebody else's way, handed to a browser that began none, or another one.
+        let back = provider.agrees(&sent(&browser).await, ann.clone());
+        refused(victim.get(&back).await, 422, BEGIN_AGAIN);
+        sent(&victim).await;
+        refused(victim.get(&back).await, 422, BEGIN_AGAIN);
+        assert_eq!(provider.heard("token"), 0, "the code is not even looked at");
+        let flow = browser.cookie("fleetmend_flow").unwrap();
+        browser.get(&back).await.is(200);
+        refused(browser.get(&back).await, 422, BEGIN_AGAIN);
+        // With the cookie put back, the provider still knows that the code was used.
+        browser.keep("fleetmend_flow", &flow);
+        refused(browser.get(&back).await, 422, BEGIN_AGAIN);
+        let back = provider.agrees(&sent(&browser).await, ann.clone());
+        let flow = browser.cookie("fleetmend_flow").unwrap();
+        browser.keep("fleetmend_flow", &format!("{}x", &flow[..flow.len() - 1]));
+        refused(browser.get(&back).await, 422, BEGIN_AGAIN);
+        let back = provider.agrees(&sent(&browser).await, ann);
+        service.hands.turn(SignedDuration::from_mins(10));
+        refused(browser.get(&back).await, 422, "took longer than ten minutes");
+        // Nobody is led elsewhere from here.
+        for elsewhere in ["https://evil.example", "//evil.example", "/\\evil.example", "javascript:alert(1)"] {
+            let told = browser.get(&format!("/sign-in/oidc?next={elsewhere}")).await.is(303).header("location").to_owned();
+            assert!(told.starts_with(&provider.url), "{told}");
+            let back = provider.agrees(&told, person("s-1", "ann@example.org"));
+            provider.says_instead(|proof| {
+                for name in ["exp", "iat"] {
+                    proof.claims[name] = json!(proof.claims[name].as_i64().unwrap() + 600);
+                }
+            });
+            let page = browser.get(&back).await.is(200).text();
+            assert!(page.contains("content=\"0; url=/\""), "{page}");
+        }
+    }
+
+    async fn a_proof_that_does_not_hold_lets_nobody_in(service: Service) {
+        let (provider, router) = both_of(service).await;
+        invited(service, "ann@example.org", Role::Operator).await;
+        let browser = Browser::through(router, 1);
+        let later = service.hands.now().as_second() + 3_600;
+        let claim = |name: &'static str, value: Value| -> Change {
+            Box::new(move |proof| proof.claims[name] = value)
+        };
+        let head = |name: &'static str, value: Value| -> Change {
+            Box::new(move |proof| proof.head[name] = value)
+        };
+        let lies: Vec<(Change, &str)> = vec![
+            (claim("aud", json!("another")), "for another service"),
+            (claim("aud", json!([])), "for another service"),
+            (claim("aud", json!([CLIENT, "another"])), "does not say whom"),
+            (claim("azp", json!("another")), "given to another service"),
+            (claim("iss", json!("https://evil.example")), "another issuer"),
+            (claim("nonce", json!("AAAA")), "of another try"),
+            (claim("nonce", Value::Null), "of another try"),
+            (claim("exp", json!(1)), "has expired"),
+            (claim("exp", Value::Null), "has expired"),
+            (claim("iat", json!(later)), "a time to come"),
+            (claim("nbf", json!(later)), "not valid yet"),
+            (claim("sub", json!("s-2")), "of someone else"),
+            (claim("sub", json!("")), "of someone else"),
+            (head("alg", json!("none")), "not signed with a key of the provider"),
+            (head("alg", json!("HS256")), "not signed with a key of the provider"),
+            (head("alg", json!("RS256")), "a key that the provider does not publish"),
+            (head("kid", json!("2")), "a key that the provider does not publish"),
+            (head("crit", json!(["exp"])), "conditions that are not known"),
+            (Box::new(|proof: &mut Proof| proof.signature = Some(vec![0; 64])), "its signature is wrong"),
+            (Box::new(|proof: &mut Proof| proof.signature = Some(Vec::new())), "its signature is wrong"),
+        ];
+        for (lie, told) in lies {
+            provider.says_instead(lie);
+            refused(signs_in(&browser, &provider, person("s-1", "ann@example.org")).await, 502, told);
+        }
+        assert_eq!(browser.get("/").await.status.as_u16(), 303);
+        signs_in(&browser, &provider, person("s-1", "ann@example.org")).await.is(200);
+    }
+
+    async fn whether_an_address_was_verified_is_said_of_that_address_alone(service: Service) {
+        let (provider, router) = both_of(service).await;
+        invited(service, "ann@example.org", Role::Operator).await;
+        let browser = Browser::through(router, 1);
+        let in_the_proof = |claims: Value| {
+            move |proof: &mut Proof| {
+                proof.claims.as_object_mut().unwrap().extend(claims.as_object().unwrap().clone());
+            }
+        };
+        // The proof names somebody else's address, and says nothing of it; the endpoint speaks of another.
+        provider.says_instead(in_the_proof(json!({"email": "ann@example.org"})));
+        let answer = signs_in(&browser, &provider, person("s-9", "eve@example.org")).await;
+        refused(answer, 403, "invite eve@example.org");
+        provider.says_instead(in_the_proof(json!({"email_verified": true})));
+        let endpoint = json!({"sub": "s-9", "email": "ann@example.org"});
+        refused(signs_in(&browser, &provider, endpoint).await, 403, "Verify it there");
+        provider.says_instead(in_the_proof(json!({"email": "ann@example.org", "email_verified": false})));
+        refused(signs_in(&browser, &provider, person("s-9", "ann@example.org")).await, 403, "Verify it there");
+        provider.says_instead(in_the_proof(json!({"email": "ann@example.org", "email_verified": true})));
+        signs_in(&browser, &provider, json!({"sub": "s-1"})).await.is(200);
+    }
+
+    async fn a_provider_that_changes_its_key_is_followed_and_one_that_is_another_is_not(service: Service) {
+        let (provider, router) = both_of(service).await;
+        invited(service, "ann@example.org", Role::Operator).await;
+        let ann = || person("s-1", "ann@example.org");
+        let browser = Browser::through(router, 1);
+        signs_in(&browser, &provider, ann()).await.is(200);
+        provider.takes_a_new_key();
+        signs_in(&browser, &provider, ann()).await.is(200);
+        assert_eq!(provider.heard("keys"), 2);
+        service.hands.turn(SignedDuration::from_hours(2));
+        for (doors, told) in [
+            (json!({"issuer": "https://evil.example"}), "discovery document of Example cannot be used"),
+            (json!({"authorization_endpoint": "http://evil.example/auth"}), "authorization endpoint of Example cannot be used"),
+            (json!({"jwks_uri": "ftp://127.0.0.1/keys"}), "keys of Example cannot be used"),
+        ] {
+            provider.describes(doors);
+            let fresh = Browser::through(with(service, config(service, &provider)).await, 1);
+            refused(fresh.get("/sign-in/oidc").await, 502, told);
+        }
+        provider.describes(json!({"authorization_response_iss_parameter_supported": true}));
+        let strict = Browser::through(with(service, config(service, &provider)).await, 1);
+        refused(signs_in(&strict, &provider, ann()).await, 502, "another provider");
+        let back = provider.agrees(&sent(&strict).await, ann());
+        refused(strict.get(&format!("{back}&iss=https://evil.example")).await, 502, "another provider");
+    }
+
+    async fn what_the_provider_refuses_is_told_and_one_that_is_down_leaves_passwords(service: Service) {
+        let (provider, router) = both_of(service).await;
+        Browser::of(service, "ann@example.org", Role::Operator).await;
+        let browser = Browser::through(router.clone(), 4);
+        for (word, told) in [
+            ("access_denied", "did not let you in"),
+            ("temporarily_unavailable", "cannot do this just now"),
+            ("invalid_scope", "refuses this service (invalid_scope)"),
+            ("%3Cscript%3E", "did not say who you are"),
+        ] {
+            let back = provider.agrees(&sent(&browser).await, Value::Null);
+            let state = back.split("state=").nth(1).unwrap().split('&').next().unwrap().to_owned();
+            refused(browser.get(&format!("/sign-in/oidc/back?error={word}&state={state}")).await, 403, told);
+        }
+        let wrong = Config { client_secret: None, ..config(service, &provider) };
+        let unknown = Browser::through(with(service, wrong).await, 1);
+        let answer = signs_in(&unknown, &provider, person("s-1", "ann@example.org")).await;
+        refused(answer, 502, "refuses this service (invalid_client)");
+
+        let back = provider.agrees(&sent(&browser).await, person("s-1", "ann@example.org"));
+        let gone = with(service, config(service, &provider)).await;
+        provider.goes_down().await;
+        refused(browser.get(&back).await, 503, "does not answer");
+        let other = Browser::through(gone, 5);
+        refused(other.get("/sign-in/oidc").await, 503, "sign in with a password");
+        let form = [("name", "ann@example.org"), ("password", PASSWORD)];
+        other.post("/sign-in", &form).await.is(303);
+        other.get("/").await.is(200);
+    }
+
+    async fn a_second_factor_is_asked_for_here_as_well(service: Service) {
+        let (provider, router) = both_of(service).await;
+        let ann = Browser::of(service, "ann@example.org", Role::Admin).await;
+        let page = ann.submit("/account/totp", &[]).await.is(200).text();
+        let secret = page.split("id=\"secret\">").nth(1).unwrap().split('<').next().unwrap().to_owned();
+        let now = || shown(&secret, service.hands.now());
+        ann.submit("/account/totp", &[("secret", &secret), ("code", &now())]).await.is(303);
+        service.hands.turn(SignedDuration::from_secs(30));
+        let other = Browser::through(router, 6);
+        let page = signs_in(&other, &provider, person("s-1", "ann@example.org")).await.is(200).text();
+        assert_eq!(other.cookie("fleetmend_session"), None, "not yet");
+        let ticket = page.split("name=\"ticket\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+        let form = [("name", "ann@example.org"), ("ticket", &ticket), ("code", &now()), ("next", "/servers")];
+        assert_eq!(other.post("/sign-in/code", &form).await.is(303).header("location"), "/servers");
+        other.get("/servers").await.is(200);
+        let log = ann.get("/activity").await.text();
+        let entry = log.split("user.sign_in").nth(1).unwrap().split("</tr>").next().unwrap();
+        assert!(entry.contains("oidc"), "{entry}");
+    }
+}

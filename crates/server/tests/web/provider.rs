@@ -1,0 +1,230 @@
+//! A provider of identities on this machine that says what a story has it say: also what no real one would.
+
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::{get, post};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jiff::Timestamp;
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+pub(crate) const CLIENT: &str = "fleetmend";
+pub(crate) const SECRET: &str = "a secret: with/signs+in=it";
+
+/// What changes one proof, after everything in it was as it should be.
+pub(crate) type Change = Box<dyn FnOnce(&mut Proof) + Send>;
+
+/// A proof in the making.
+pub(crate) struct Proof {
+    pub(crate) head: Value,
+    pub(crate) claims: Value,
+    /// Instead of the signature.
+    pub(crate) signature: Option<Vec<u8>>,
+}
+
+pub(crate) struct Provider {
+    pub(crate) url: String,
+    said: Arc<Mutex<Said>>,
+    task: JoinHandle<()>,
+}
+
+struct Said {
+    url: String,
+    key: EcdsaKeyPair,
+    key_id: u32,
+    now: Timestamp,
+    /// The code that was given out last, with what the browser brought.
+    given: Option<(String, Vec<(String, String)>)>,
+    count: u32,
+    /// What it says of whoever signs in.
+    person: Value,
+    change: Option<Change>,
+    /// What discovery says instead.
+    doors: Value,
+    heard: Vec<String>,
+}
+
+fn key() -> EcdsaKeyPair {
+    let chance = SystemRandom::new();
+    let made = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &chance).unwrap();
+    EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, made.as_ref(), &chance).unwrap()
+}
+
+type Shared = Arc<Mutex<Said>>;
+
+impl Provider {
+    pub(crate) async fn new(now: Timestamp) -> Provider {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let said = Arc::new(Mutex::new(Said {
+            url: url.clone(),
+            key: key(),
+            key_id: 1,
+            now,
+            given: None,
+            count: 0,
+            person: Value::Null,
+            change: None,
+            doors: json!({}),
+            heard: Vec::new(),
+        }));
+        let router = Router::new()
+            .route("/.well-known/openid-configuration", get(doors))
+            .route("/keys", get(keys))
+            .route("/token", post(token))
+            .route("/me", get(me))
+            .with_state(said.clone());
+        let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Provider { url, said, task }
+    }
+
+    /// Someone signs in there: what the browser is sent back with.
+    pub(crate) fn agrees(&self, location: &str, person: Value) -> String {
+        let url = location.strip_prefix(&format!("{}/auth?", self.url)).expect(location);
+        let asked: Vec<(String, String)> = url
+            .split('&')
+            .map(|pair| pair.split_once('=').unwrap())
+            .map(|(name, value)| (name.to_owned(), plain(value)))
+            .collect();
+        let of = |name: &str| asked.iter().find(|(key, _)| key == name).unwrap().1.clone();
+        for (name, value) in [
+            ("response_type", "code"),
+            ("client_id", CLIENT),
+            ("redirect_uri", "http://fleet.example/sign-in/oidc/back"),
+            ("code_challenge_method", "S256"),
+        ] {
+            assert_eq!(of(name), value, "{location}");
+        }
+        let mut said = self.said.lock().unwrap();
+        said.count += 1;
+        let code = format!("code-{}", said.count);
+        let state = of("state");
+        said.given = Some((code.clone(), asked));
+        said.person = person;
+        format!("/sign-in/oidc/back?code={code}&state={state}&session_state=x")
+    }
+
+    /// Changes the next proof.
+    pub(crate) fn says_instead(&self, change: impl FnOnce(&mut Proof) + Send + 'static) {
+        self.said.lock().unwrap().change = Some(Box::new(change));
+    }
+
+    /// Describes itself otherwise.
+    pub(crate) fn describes(&self, doors: Value) {
+        self.said.lock().unwrap().doors = doors;
+    }
+
+    /// Signs with another key from now on.
+    pub(crate) fn takes_a_new_key(&self) {
+        let mut said = self.said.lock().unwrap();
+        (said.key, said.key_id) = (key(), said.key_id + 1);
+    }
+
+    /// How often it was asked for this.
+    pub(crate) fn heard(&self, what: &str) -> usize {
+        self.said.lock().unwrap().heard.iter().filter(|heard| *heard == what).count()
+    }
+
+    /// It is gone.
+    pub(crate) async fn goes_down(self) {
+        self.task.abort();
+        let _ = self.task.await;
+    }
+}
+
+fn plain(text: &str) -> String {
+    let (_, value): (String, String) =
+        serde_html_form::from_str::<Vec<(String, String)>>(&format!("x={text}")).unwrap().remove(0);
+    value
+}
+
+async fn doors(State(said): State<Shared>) -> String {
+    let mut said = said.lock().unwrap();
+    said.heard.push("doors".into());
+    let url = &said.url;
+    let mut doors = json!({
+        "issuer": url, "authorization_endpoint": format!("{url}/auth"), "token_endpoint": format!("{url}/token"),
+        "jwks_uri": format!("{url}/keys"), "userinfo_endpoint": format!("{url}/me"),
+        "id_token_signing_alg_values_supported": ["ES256"],
+    });
+    for (name, value) in said.doors.as_object().unwrap() {
+        doors[name] = value.clone();
+    }
+    doors.to_string()
+}
+
+async fn keys(State(said): State<Shared>) -> String {
+    let mut said = said.lock().unwrap();
+    said.heard.push("keys".into());
+    let point = said.key.public_key().as_ref();
+    let [x, y] = [&point[1..33], &point[33..]].map(|part| URL_SAFE_NO_PAD.encode(part));
+    let ours = json!({"kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "kid": said.key_id.to_string(), "x": x, "y": y});
+    json!({"keys": [{"kty": "oct", "k": "AAAA"}, {"kty": "RSA", "use": "enc"}, ours]}).to_string()
+}
+
+async fn token(
+    State(said): State<Shared>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> (StatusCode, String) {
+    let mut said = said.lock().unwrap();
+    said.heard.push("token".into());
+    let form: Vec<(String, String)> = serde_html_form::from_bytes(&body).unwrap();
+    let of = |pairs: &[(String, String)], name: &str| {
+        pairs
+            .iter()
+            .find(|(key, _)| key == name)
+            .map_or_else(String::new, |(_, value)| value.clone())
+    };
+    let refused = |word: &str| (StatusCode::BAD_REQUEST, json!({"error": word}).to_string());
+    let basic = format!("{CLIENT}:{}", "a+secret%3A+with%2Fsigns%2Bin%3Dit");
+    let basic = format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(basic));
+    if headers.get("authorization").is_none_or(|shown| shown != basic.as_str()) {
+        return refused("invalid_client");
+    }
+    let Some((code, asked)) = said.given.take() else { return refused("invalid_grant") };
+    let verifier =
+        ring::digest::digest(&ring::digest::SHA256, of(&form, "code_verifier").as_bytes());
+    let fits = of(&form, "code") == code
+        && of(&form, "grant_type") == "authorization_code"
+        && of(&form, "redirect_uri") == of(&asked, "redirect_uri")
+        && URL_SAFE_NO_PAD.encode(verifier) == of(&asked, "code_challenge");
+    if !fits {
+        return refused("invalid_grant");
+    }
+    let now = said.now.as_second();
+    let mut proof = Proof {
+        head: json!({"alg": "ES256", "kid": said.key_id.to_string()}),
+        claims: json!({"iss": said.url, "aud": CLIENT, "sub": said.person["sub"], "exp": now + 300, "iat": now,
+            "nonce": of(&asked, "nonce")}),
+        signature: None,
+    };
+    if let Some(change) = said.change.take() {
+        change(&mut proof);
+    }
+    let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    let signed = format!("{}.{}", part(&proof.head), part(&proof.claims));
+    let signature = proof.signature.unwrap_or_else(|| {
+        said.key.sign(&SystemRandom::new(), signed.as_bytes()).unwrap().as_ref().to_vec()
+    });
+    let proof = format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature));
+    (
+        StatusCode::OK,
+        json!({"id_token": proof, "access_token": "for me", "token_type": "Bearer"}).to_string(),
+    )
+}
+
+async fn me(State(said): State<Shared>, headers: HeaderMap) -> (StatusCode, String) {
+    let said = said.lock().unwrap();
+    if headers.get("authorization").is_none_or(|shown| shown != "Bearer for me") {
+        return (StatusCode::UNAUTHORIZED, String::new());
+    }
+    (StatusCode::OK, said.person.to_string())
+}

@@ -1,0 +1,64 @@
+//! What the tests in a browser need from npm, at the versions of `browser/package-lock.json`: a real provider of identities, and the judge
+//! of what people can use who do not see, or use no mouse.
+//!
+//! It lies in the target directory, where those tests look for it, and is installed once for each set of versions.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::process::{Halt, Processes};
+use crate::python::{fingerprint, said};
+use crate::screen::Screen;
+use crate::workspace::Workspace;
+
+/// Written when everything is installed; says what was.
+const COMPLETE: &str = "complete";
+const FILES: [&str; 2] = ["package.json", "package-lock.json"];
+
+/// Installs what is not there.
+pub(crate) fn provide(
+    workspace: &Workspace,
+    processes: &mut Processes,
+    screen: &mut Screen,
+) -> Result<(), Halt> {
+    let from = workspace.path("xtask/browser");
+    let home = workspace.target().join("browser");
+    let mut texts = Vec::new();
+    for name in FILES {
+        let path = from.join(name);
+        texts.push(std::fs::read_to_string(&path).map_err(|error| failed(&path, &error))?);
+    }
+    texts.push(said(Command::new("node").arg("--version"), processes)?);
+    let wanted =
+        format!("{:016x}", fingerprint(&texts.iter().map(String::as_str).collect::<Vec<_>>()));
+    if std::fs::read_to_string(home.join(COMPLETE)).is_ok_and(|there| there == wanted) {
+        return Ok(());
+    }
+    screen.at("installing what the tests in a browser need");
+    std::fs::create_dir_all(&home).map_err(|error| failed(&home, &error))?;
+    // One that was interrupted does not count.
+    let _ = std::fs::remove_file(home.join(COMPLETE));
+    for (name, text) in FILES.iter().zip(&texts) {
+        std::fs::write(home.join(name), text).map_err(|error| failed(&home, &error))?;
+    }
+    let mut npm = Command::new("npm");
+    npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]);
+    said(npm.current_dir(&home), processes)?;
+    std::fs::write(home.join(COMPLETE), wanted).map_err(|error| failed(&home, &error))
+}
+
+fn failed(path: &Path, error: &std::io::Error) -> Halt {
+    Halt::Failed(format!("cannot use {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    /// Whoever has a mirror uses it, and nobody is sent past theirs.
+    #[test]
+    fn the_versions_are_exact_and_name_no_place_to_fetch_them_from() {
+        let lock = include_str!("../browser/package-lock.json");
+        assert!(lock.contains("\"integrity\"") && !lock.contains("\"resolved\""));
+        let wanted = include_str!("../browser/package.json");
+        assert!(!wanted.contains('^') && !wanted.contains('~') && !wanted.contains("://"));
+    }
+}
