@@ -7,7 +7,7 @@ use crate::driver::Tab;
 use crate::operator::Operator;
 use crate::support::{Dir, Running, first_key, fleetmend};
 
-const PASSWORD: &str = "correct horse battery";
+pub(crate) const PASSWORD: &str = "correct horse battery";
 
 /// Agents that are at work for a second or so, and can be watched.
 fn unhurried(config: Config) -> Config {

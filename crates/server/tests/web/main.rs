@@ -20,3 +20,4 @@ mod browser;
 mod actions;
 mod door;
 mod every_page;
+mod tables;
