@@ -56,8 +56,9 @@ fn before(last: &Day, day: Date, today: Date, seed: u64) -> Day {
     let [critical, high, medium] = [last.critical, last.high, last.medium].map(&mut open);
     let [low, unknown] = [last.low, last.unknown].map(&mut open);
     let exploited = (last.exploited + u64::from(ago / 6)).min(critical + high);
-    let behind = last.servers.saturating_sub(last.up_to_date);
-    let up_to_date = last.up_to_date.saturating_sub(behind * u64::from(ago % 7) / 14);
+    // Every night some more are brought up to date, until the next Tuesday.
+    let share = 12 + since_tuesday * 6 + Chance::about(seed, "share", u64::from(ago)).below(5);
+    let up_to_date = (last.servers * share / 100).max(last.up_to_date);
     Day { day, up_to_date, critical, high, medium, low, unknown, exploited, ..last.clone() }
 }
 
