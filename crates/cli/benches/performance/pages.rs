@@ -172,11 +172,13 @@ async fn make_schedule(app: &App, place: &Place, nth: usize) {
 /// A batch over the whole fleet, in this phase; all its servers are done if it has ended.
 async fn batch(app: &App, place: &Place, phase: Phase) -> BatchId {
     let at = now();
-    let all = server_list::ids(&mut *app.db.read().await.unwrap(), place.org, &Filter::default());
+    let mut reader = app.db.read().await.unwrap();
+    let servers = server_list::ids(&mut reader, place.org, &Filter::default()).await.unwrap();
+    drop(reader);
     let new = NewRollout {
         org: place.org,
         options: PatchOptions::default(),
-        servers: all.await.unwrap(),
+        servers,
         starts_at: at,
         origin: Origin::Api,
         started_by: "bench".into(),
