@@ -2,8 +2,9 @@
 //!
 //! The hosts are `swarm`'s: simulated agents over the real protocol, in this process. The first start makes the past: the fleet
 //! joins by a clock that is three weeks slow, `history` writes down what happened since, `flaws` says what is wrong with its
-//! packages. Every start then goes on in the present, with a rollout under way.
+//! packages, and `days` how many flaws were open on each day. Every start then goes on in the present, with a rollout under way.
 
+mod days;
 mod flaws;
 mod history;
 
@@ -183,6 +184,7 @@ impl Demo {
         let app = open(dir, app.clock.clone()).await?;
         history::write(&app, organization.id, self.seed, Clock::system().now()).await?;
         self.import_flaws(&app, dir).await?;
+        days::write(&app, organization.id, self.seed, Clock::system().now()).await?;
         app.db.close().await;
         let mark = Mark { seed: self.seed, servers: self.servers };
         Ok(std::fs::write(dir.join(MARK), serde_json::to_vec(&mark)?)?)

@@ -14,7 +14,9 @@
       if (old.nodeValue !== now.nodeValue) old.nodeValue = now.nodeValue;
       return;
     }
-    for (const { name } of [...old.attributes]) if (!now.hasAttribute(name)) old.removeAttribute(name);
+    // What somebody has opened stays open.
+    const opened = (name) => name === "open" && old.nodeName === "DETAILS";
+    for (const { name } of [...old.attributes]) if (!now.hasAttribute(name) && !opened(name)) old.removeAttribute(name);
     for (const { name, value } of now.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
     const keep = new Map([...old.children].filter((child) => child.id).map((child) => [child.id, child]));
     let at = old.firstChild;
@@ -47,6 +49,7 @@
           const now = page.getElementById(region.id);
           if (now) morph(region, document.adoptNode(now));
         }
+        local();
       }
     } catch { /* The stream notices a lost connection and says so. */ }
     asking = false;
@@ -154,6 +157,13 @@
     }
   };
   local();
+  // Days are laid out by the service, so it is told where the reader is.
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  if (zone) {
+    document.cookie = `fleetmend_zone=${zone}; Path=/; Max-Age=31536000; SameSite=Strict${location.protocol === "https:" ? "; Secure" : ""}`;
+    const laid = document.querySelector("[data-zone]");
+    if (laid && laid.dataset.zone !== zone) refresh();
+  }
 
   document.addEventListener("click", async (event) => {
     const button = event.target.closest("[data-copy]");

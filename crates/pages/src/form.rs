@@ -53,5 +53,7 @@ pub struct ScheduleForm {
     pub environment: String,
     pub os: String,
     pub tags: String,
+    /// Names of servers that are to be named, too; those that are, are the order's.
+    pub add_servers: String,
     pub order: OrderForm,
 }

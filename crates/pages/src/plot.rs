@@ -61,41 +61,25 @@ pub fn timeline(tasks: &[Task], now: &Timestamp) -> String {
     };
     let seconds = |from: Timestamp, to: Timestamp| to.duration_since(from).as_secs_f64().max(0.0);
     let whole = seconds(first, last).max(1.0);
-    let (left, row) = (150.0, 16.0);
-    let height = row * spans.len() as f64 + 18.0;
     let said = format!("{} servers in {whole:.0} s, each with its time in work", spans.len());
-    let mut svg = format!(
-        "<svg class=\"plot\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{said}\"><title>{said}</title>"
-    );
-    for (place, (task, from, to)) in spans.iter().enumerate() {
-        let y = row * place as f64;
-        let scale = (WIDTH - left) / whole;
-        let (x, width) = (left + seconds(first, *from) * scale, seconds(*from, *to) * scale);
+    let mut lanes = format!("<div class=\"lanes\" role=\"img\" aria-label=\"{said}\">");
+    for (task, from, to) in &spans {
+        let scale = WIDTH / whole;
+        let (x, width) = (seconds(first, *from) * scale, (seconds(*from, *to) * scale).max(3.0));
         let state = word(&task.state);
         let class = match state.as_str() {
             "succeeded" | "no_change" | "failed" | "timed_out" | "canceled" | "skipped" => &state,
             _ => "running",
         };
-        let name: String = task.hostname.to_string().chars().take(22).collect();
-        let took = seconds(*from, *to);
+        let (name, took) = (escape(&task.hostname.to_string()), seconds(*from, *to));
         let _ = write!(
-            svg,
-            "<text x=\"0\" y=\"{:.1}\">{}</text><rect class=\"bar is-{class}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"11\" rx=\"2\"><title>{}: {}, {took:.0} s</title></rect>",
-            y + 11.0,
-            escape(&name),
-            y + 2.0,
-            width.max(2.0),
-            escape(&task.hostname.to_string()),
+            lanes,
+            "<span title=\"{name}\">{name}</span><svg class=\"lane\" viewBox=\"0 0 {WIDTH} 11\" preserveAspectRatio=\"none\" aria-hidden=\"true\"><rect class=\"bar is-{class}\" x=\"{:.1}\" y=\"0\" width=\"{width:.1}\" height=\"11\"><title>{name}: {}, {took:.0} s</title></rect></svg>",
+            x.min(WIDTH - width),
             escape(&state.replace('_', " ")),
         );
     }
-    let _ = write!(svg, "<text x=\"{left}\" y=\"{:.1}\">0 s</text>", height - 4.0);
-    let _ = write!(
-        svg,
-        "<text x=\"{WIDTH}\" y=\"{:.1}\" text-anchor=\"end\">{whole:.0} s</text></svg>",
-        height - 4.0
-    );
-    svg
+    format!("{lanes}<div class=\"axis dim\"><span>0 s</span><span>{whole:.0} s</span></div></div>")
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 use vocab::{Selector, Zone};
-use wire::v1::{Meta, Options, Progress};
+use wire::v1::{Meta, Options, PackageChange, Progress};
 
 /// Text as markup shows it.
 pub fn escape(text: &str) -> String {
@@ -128,6 +128,16 @@ pub fn counts(progress: &Progress) -> Vec<(String, u64)> {
         .filter_map(|(name, count)| Some((name, count.as_u64()?)))
         .filter(|(_, n)| *n > 0)
         .collect()
+}
+
+/// A package that changed, as a line of markup.
+pub fn change(change: &PackageChange) -> String {
+    let version = |version: &Option<String>, none| {
+        version.as_deref().map_or_else(|| format!("<em>{none}</em>"), escape)
+    };
+    let (from, to) = (version(&change.from, "new"), version(&change.to, "removed"));
+    let name = escape(&change.name);
+    format!("<div>{name} <span class=\"mono dim\">{from} → {to}</span></div>")
 }
 
 /// What an order installs.

@@ -2,15 +2,19 @@
 
 use askama::Template;
 use jiff::Timestamp;
-use vocab::{Role, ScheduleId, UserId, Zone};
+use vocab::{BatchId, Role, ScheduleId, UserId, Zone};
 use wire::v1::{
     ApiKey, Batch, BatchState, Cve, CveDetail, CveSummary, EnrollmentToken, Feed, FleetSummary,
     List, Package, Patch, PatchDetail, Preview, Run, Schedule, Server, ServerDetail,
     SeverityCounts, Task,
 };
 
+use crate::ages::Ages;
+use crate::calendar::Calendar;
 use crate::form::{OrderForm, ScheduleForm};
 use crate::frame::Frame;
+use crate::names::Names;
+use crate::trend::Trend;
 
 macro_rules! pages {
     ($($(#[$doc:meta])* $name:ident = $path:literal { $($(#[$field_doc:meta])* $field:ident: $kind:ty,)* })*) => {$(
@@ -40,14 +44,14 @@ pages! {
     /// The fleet at a glance.
     Overview = "overview.html" {
         frame: Frame, summary: FleetSummary, cves_by_severity: SeverityCounts, worst: Vec<CveSummary>,
-        open: Vec<Batch>, next: Vec<NextRun>,
+        open: Vec<Batch>, next: Vec<NextRun>, trend: Trend,
     }
     /// The list of servers.
     Servers = "servers.html" { frame: Frame, list: List<Server>, filter: ServerFilter, query: String, }
     /// One server.
-    ServerPage = "server.html" { frame: Frame, it: ServerDetail, }
+    ServerPage = "server.html" { frame: Frame, it: ServerDetail, history: List<HistoryRow>, }
     /// The list of patches.
-    Patches = "patches.html" { frame: Frame, list: List<Patch>, severity: String, query: String, }
+    Patches = "patches.html" { frame: Frame, list: List<Patch>, severity: String, query: String, ages: Ages, }
     /// One patch.
     PatchPage = "patch.html" { frame: Frame, it: PatchDetail, }
     /// The list of CVEs.
@@ -55,19 +59,19 @@ pages! {
     /// One CVE.
     CvePage = "cve.html" { frame: Frame, it: CveDetail, }
     /// The list of batches.
-    Batches = "batches.html" { frame: Frame, list: List<Batch>, state: String, query: String, }
+    Batches = "batches.html" { frame: Frame, list: List<Batch>, state: String, query: String, names: Names, }
     /// One batch.
-    BatchPage = "batch.html" { frame: Frame, it: Batch, }
+    BatchPage = "batch.html" { frame: Frame, it: Batch, names: Names, }
     /// One task of a batch, with its log so far.
     TaskPage = "task.html" { frame: Frame, batch: String, it: Task, log: String, }
     /// The list of schedules.
-    Schedules = "schedules.html" { frame: Frame, list: List<Schedule>, }
+    Schedules = "schedules.html" { frame: Frame, list: List<Schedule>, calendar: Calendar, }
     /// One schedule.
     SchedulePage = "schedule.html" { frame: Frame, it: Schedule, runs: List<Run>, }
     /// Where a schedule is written.
     ScheduleEdit = "schedule_edit.html" {
         frame: Frame, form: ScheduleForm, action: String, errors: Vec<String>, next: Vec<Timestamp>, zone: Zone,
-        told: Option<String>,
+        told: Option<String>, names: Names,
     }
     /// When a schedule would run, for the page where it is written.
     Asked = "asked.html" { next: Vec<Timestamp>, zone: Zone, told: Option<String>, }
@@ -79,13 +83,25 @@ pages! {
         risky: bool,
     }
     /// Who did what.
-    Activity = "activity.html" { frame: Frame, entries: Vec<ActivityEntry>, newer: Option<i64>, older: Option<i64>, }
+    Activity = "activity.html" {
+        frame: Frame, entries: Vec<ActivityEntry>, newer: Option<i64>, older: Option<i64>, names: Names,
+    }
     /// Users, keys, tokens, feeds.
     Settings = "settings.html" {
         frame: Frame, users: Vec<UserRow>, keys: List<ApiKey>, tokens: List<EnrollmentToken>, feeds: List<Feed>,
     }
     /// A secret, shown once.
     Secret = "secret.html" { frame: Frame, lines: Vec<String>, secret: String, }
+}
+
+/// A batch that a server took part in.
+#[derive(Debug)]
+#[expect(missing_docs, reason = "as in a batch and its task")]
+pub struct HistoryRow {
+    pub batch: BatchId,
+    pub ordered_at: Timestamp,
+    pub what: String,
+    pub task: Task,
 }
 
 /// What runs next.

@@ -235,6 +235,34 @@ pub async fn list(conn: &mut Conn, org: OrgId, filter: &Filter, page: Page) -> R
     Ok(Paged { items, total: total.unsigned_abs() })
 }
 
+row! {
+    /// How many flaws are open that are alike in how bad they are.
+    pub struct Tally in "cves" by "severity_order" {
+        /// The worst first: 0 is `critical`.
+        pub severity_order: i64,
+        /// 0: known to be exploited; 1: not.
+        pub kev_order: i64,
+        /// How many they are.
+        pub cves: u64,
+    }
+}
+
+/// How many flaws are open, by severity and by whether they are known to be exploited. From one index.
+pub async fn tally(conn: &mut Conn, org: OrgId) -> Result<Vec<Tally>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Tally::COLUMNS,
+            " from (select severity_order, kev_order, count(*) as cves from cves
+                     where org_id = $1 and servers_order < 0 group by severity_order, kev_order) t
+              order by severity_order, kev_order",
+        ]))
+        .bind(put(&org))
+        .fetch_all(c)
+        .await
+    })?)
+}
+
 /// Those of these flaws that some server has.
 pub async fn of_ids(conn: &mut Conn, org: OrgId, ids: &[String]) -> Result<Vec<Cve>> {
     let mut found: Vec<Cve> = Vec::new();

@@ -42,6 +42,7 @@ const SERIES: &[Migration] = series! {
     13 "0013_finding_groups",
     14 "0014_users",
     15 "0015_identities",
+    16 "0016_days",
 };
 
 /// The newest schema that this binary knows.

@@ -297,6 +297,44 @@ pub async fn list(
     Ok(Paged { items, total: total.unsigned_abs() })
 }
 
+row! {
+    /// How many patches of one severity have been pending for about as long.
+    pub struct Age in "patches" by "severity_order" {
+        /// The worst first: 0 is `critical`.
+        pub severity_order: i64,
+        /// How many of the bounds they are older than.
+        pub older_than: u64,
+        /// How many they are.
+        pub patches: u64,
+    }
+}
+
+/// How many patches of each severity were first seen when: after the first of these times, between the first and the
+/// second, and so on.
+pub async fn ages(conn: &mut Conn, org: OrgId, bounds: [Timestamp; 3]) -> Result<Vec<Age>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Age::COLUMNS,
+            " from (select severity_order, older_than, count(*) as patches
+                      from (select severity_order,
+                                   cast(case when first_seen_at > $2 then 0
+                                             when first_seen_at > $3 then 1
+                                             when first_seen_at > $4 then 2
+                                             else 3 end as bigint) as older_than
+                              from patches where org_id = $1) each_one
+                     group by severity_order, older_than) t
+              order by severity_order, older_than",
+        ]))
+        .bind(put(&org))
+        .bind(put(&bounds[0]))
+        .bind(put(&bounds[1]))
+        .bind(put(&bounds[2]))
+        .fetch_all(c)
+        .await
+    })?)
+}
+
 /// The patches of these packages, in the order of the list.
 pub async fn of_names(conn: &mut Conn, org: OrgId, names: &[String]) -> Result<Vec<Patch>> {
     let mut found: Vec<Patch> = Vec::new();

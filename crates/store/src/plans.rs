@@ -156,6 +156,21 @@ async fn ask(
     call!("online servers", list(tx, Filter { status, ..Filter::default() }));
     let status = Some((Status::Offline, at(500)));
     call!("offline servers", list(tx, Filter { status, ..Filter::default() }));
+    let by = async |tx: &mut Tx, sort: Sort| {
+        server_list::items(tx, ours, &Filter::default(), sort, page).await
+    };
+    call!("servers by security updates", by(tx, Sort::SecurityUpdates));
+    call!("servers by when they were seen", by(tx, Sort::LastSeen));
+    let reboot_required = Some(true);
+    let waiting = Filter { reboot_required, ..Filter::default() };
+    call!("servers that want a reboot", list(tx, waiting.clone()));
+    call!("how many want a reboot", server_list::count(tx, ours, &waiting));
+    call!("a server's history", rollout_targets::of_server(tx, nth!(ServerId, 5_u32), page));
+    call!("a server by its name", server_list::of_name(tx, ours, "web-1"));
+    call!("large batches that were not counted", rollouts::uncounted(tx, 9));
+    call!("counts of a batch", rollout_targets::counts(tx, batch));
+    call!("open flaws", crate::findings::tally(tx, ours));
+    call!("ages of patches", crate::patches::ages(tx, ours, [at(3), at(2), at(1)]));
     call!("silent", crate::absences::silent(tx, at(500), at(5_000)));
     call!("total", server_list::count(tx, ours, &Filter::default()));
     call!(

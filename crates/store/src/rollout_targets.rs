@@ -13,7 +13,7 @@ use vocab::{BatchId, OrgId, ServerId, TaskId};
 
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, taken};
-use crate::rollouts::{Rollout, next_revision};
+use crate::rollouts::{self, Rollout, next_revision};
 use crate::row::{parse, put, row};
 use crate::sql::{ROWS_MAX, Text, in_chunks, join};
 use crate::tx::Tx;
@@ -209,8 +209,16 @@ pub async fn list(
     Ok(Paged { items, total })
 }
 
-/// How many targets of a rollout stand where, by [`state_word`].
+/// How many targets of a rollout stand where, by [`state_word`]. Of a large one that has ended it is written down.
 pub async fn counts(conn: &mut Conn, rollout: BatchId) -> Result<BTreeMap<String, u64>> {
+    match rollouts::kept_counts(conn, rollout).await? {
+        Some(kept) => Ok(kept),
+        None => count(conn, rollout).await,
+    }
+}
+
+/// The same, counted one by one.
+pub async fn count(conn: &mut Conn, rollout: BatchId) -> Result<BTreeMap<String, u64>> {
     let found: Vec<(String, i64)> = on!(conn, |c| {
         sqlx::query_as(
             "select state, count(*) from rollout_targets where rollout_id = $1 group by state",
@@ -269,6 +277,33 @@ pub async fn unfinished_of(conn: &mut Conn, server: ServerId) -> Result<Vec<Targ
         .fetch_all(c)
         .await
     })?)
+}
+
+/// What one server took part in, in any rollout, the newest first.
+pub async fn of_server(
+    conn: &mut Conn,
+    server: ServerId,
+    page: Page,
+) -> Result<Paged<TargetResult>> {
+    let items = on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            TargetResult::COLUMNS,
+            " from rollout_targets where server_id = $1 order by rollout_id desc limit $2 offset $3",
+        ]))
+        .bind(put(&server))
+        .bind(i64::from(page.limit))
+        .bind(put(&page.offset))
+        .fetch_all(c)
+        .await
+    })?;
+    let (total,): (i64,) = on!(conn, |c| {
+        sqlx::query_as("select count(*) from rollout_targets where server_id = $1")
+            .bind(put(&server))
+            .fetch_one(c)
+            .await
+    })?;
+    Ok(Paged { items, total: total.unsigned_abs() })
 }
 
 /// Which of these servers are in work, and where.

@@ -14,7 +14,7 @@ use vocab::{BatchId, OrgId, RunId, ServerId, TaskId};
 
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, guarded, taken};
-use crate::row::{parse, put, row};
+use crate::row::{parse, put, row, to_json};
 use crate::sql::{Text, in_chunks, join};
 use crate::tx::Tx;
 use crate::{Page, Paged, Topic, rollout_targets};
@@ -205,6 +205,63 @@ pub async fn save_head(
     guarded(saved)?;
     tx.ring(Topic::Rollouts);
     load(tx, seen.id).await
+}
+
+/// Large rollouts that have ended and were not counted since they last changed, with their revisions.
+pub async fn uncounted(conn: &mut Conn, limit: u32) -> Result<Vec<(BatchId, i64)>> {
+    let found: Vec<(String, i64)> = on!(conn, |c| {
+        sqlx::query_as(
+            "select id, revision from rollouts
+              where ended_at is not null and counted <> revision and total > 500
+              order by id limit $1",
+        )
+        .bind(i64::from(limit))
+        .fetch_all(c)
+        .await
+    })?;
+    found.into_iter().map(|(id, revision)| Ok((parse("rollouts", id)?, revision))).collect()
+}
+
+/// Keeps how many targets stood where at this revision, unless something changed since.
+pub async fn keep_counts(
+    tx: &mut Tx,
+    id: BatchId,
+    revision: i64,
+    counts: &BTreeMap<String, u64>,
+) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query("update rollouts set counts = $1, counted = $2 where id = $3 and revision = $2")
+            .bind(to_json(counts))
+            .bind(revision)
+            .bind(put(&id))
+            .execute(c)
+            .await
+            .map(drop)
+    })?;
+    Ok(())
+}
+
+/// What was kept, if it is still so.
+pub(crate) async fn kept_counts(
+    conn: &mut Conn,
+    id: BatchId,
+) -> Result<Option<BTreeMap<String, u64>>> {
+    let kept: Option<(String,)> = on!(conn, |c| {
+        sqlx::query_as(
+            "select counts from rollouts
+              where id = $1 and counted = revision and counts is not null",
+        )
+        .bind(put(&id))
+        .fetch_optional(c)
+        .await
+    })?;
+    let Some((text,)) = kept else { return Ok(None) };
+    let read = serde_json::from_str(&text);
+    read.map(Some).map_err(|cause| StoreError::Corrupt {
+        table: "rollouts",
+        id: id.to_string(),
+        source: cause.into(),
+    })
 }
 
 /// Forgets up to `limit` rollouts that ended before `cutoff`, and says how many it were.

@@ -51,7 +51,7 @@ impl Sort {
     fn clause(self) -> &'static str {
         match self {
             Sort::Hostname => " order by sort_name, id",
-            Sort::LastSeen => " order by last_seen_at, id",
+            Sort::LastSeen => " order by last_seen_at, server_id",
             Sort::SecurityUpdates => " order by security_updates desc, sort_name, id",
             Sort::Newest => " order by id desc",
         }
@@ -104,7 +104,17 @@ impl Walk {
 
 /// The walk that ends sooner. Few of a status are read and sorted, `some` of them; if they are many, walking
 /// all servers by name fills the page after some `page * all / some`.
-async fn walk(conn: &mut Conn, org: OrgId, filter: &Filter, page: Page) -> Result<Walk> {
+async fn walk(
+    conn: &mut Conn,
+    org: OrgId,
+    filter: &Filter,
+    sort: Sort,
+    page: Page,
+) -> Result<Walk> {
+    // When they were seen is in one order there, and in none among the servers.
+    if sort == Sort::LastSeen {
+        return Ok(Walk::Presence);
+    }
     let Some(status) = filter.status else { return Ok(Walk::Servers) };
     let all = sum(conn, org, &Filter::default()).await?;
     let page = page.offset.saturating_add(page.limit.into());
@@ -225,7 +235,7 @@ pub async fn items(
     sort: Sort,
     page: Page,
 ) -> Result<Vec<Server>> {
-    let walk = walk(conn, org, filter, page).await?;
+    let walk = walk(conn, org, filter, sort, page).await?;
     Ok(on!(conn, |c| {
         let mut text = Text::new("select ");
         text.add(Server::COLUMNS).add(walk.joined());
@@ -305,6 +315,21 @@ pub async fn ids(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<Vec<Ser
         }
         text.add(" order by sort_name, id");
         text.build_as().fetch_all(c).await
+    })?;
+    found.into_iter().map(|(id,)| parse("servers", id)).collect()
+}
+
+/// The servers of this name, upper or lower case.
+pub async fn of_name(conn: &mut Conn, org: OrgId, name: &str) -> Result<Vec<ServerId>> {
+    let found: Vec<(String,)> = on!(conn, |c| {
+        sqlx::query_as(
+            "select id from servers where removed_at is null and org_id = $1 and sort_name = $2
+              order by id",
+        )
+        .bind(put(&org))
+        .bind(name.to_ascii_lowercase())
+        .fetch_all(c)
+        .await
     })?;
     found.into_iter().map(|(id,)| parse("servers", id)).collect()
 }

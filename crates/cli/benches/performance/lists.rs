@@ -159,7 +159,7 @@ pub(crate) async fn rows(engine: Engine, asked: &Asked, table: &mut Table) {
 }
 
 /// Waits until the patches of the whole fleet are counted.
-async fn counted(place: &Place, service: &Service, size: u64) {
+pub(crate) async fn counted(place: &Place, service: &Service, size: u64) {
     let mut client = Client::connect(&service.address).await.unwrap();
     let request = get(&place.key, "/v1/summary");
     for _ in 0..1_200 {
@@ -185,19 +185,23 @@ async fn read(place: &Place, service: &Service, path: &str) -> f64 {
 
 /// The p99 of a request whose path has nothing left to be filled in.
 pub(crate) async fn p99_of(place: &Place, service: &Service, path: &str) -> f64 {
+    p99_of_request(service, path, &get(&place.key, path)).await
+}
+
+/// The p99 of a request, whoever sends it.
+pub(crate) async fn p99_of_request(service: &Service, path: &str, request: &[u8]) -> f64 {
     let mut client = Client::connect(&service.address).await.unwrap();
-    let request = get(&place.key, path);
     let mut millis = Vec::with_capacity(REQUESTS);
     for _ in 0..REQUESTS {
         let start = clock();
-        let body = client.ask(&request).await.unwrap();
+        let body = client.ask(request).await.unwrap();
         millis.push(start.elapsed().as_secs_f64() * 1e3);
         assert!(body.len() > 20, "{path} answered nothing");
     }
     p99(millis)
 }
 
-async fn most_wanted(place: &Place, client: &mut Client) -> String {
+pub(crate) async fn most_wanted(place: &Place, client: &mut Client) -> String {
     let body = client.ask(&get(&place.key, "/v1/patches?limit=500")).await.unwrap();
     let seen: Value = serde_json::from_slice(&body).unwrap();
     let rows = seen["data"].as_array().unwrap().iter();

@@ -1,6 +1,7 @@
 //! What the service carries, measured from outside: the real binary, real sockets, both databases, fleets of 1,000 to
 //! 100,000 servers. `cargo xtask bench row6` runs the rows whose name contains the word; the rows are those of the
-//! list of targets (2 patching, 3 syncs, 4 inventories, 5 held agents, 6 lists, 7 feeds, 9 bytes, 10 schedules).
+//! list of targets (2 patching, 3 syncs, 4 inventories, 5 held agents, 6 lists, 7 feeds, 9 bytes, 10 schedules, 11 pages of the
+//! dashboard).
 //!
 //! Every row checks that the work was done. Times are of this machine at this moment: the load stands beside them, and
 //! CPU seconds are those of the service alone (PostgreSQL's own are not in them).
@@ -11,6 +12,7 @@ mod client;
 mod fleet;
 mod held;
 mod lists;
+mod pages;
 mod patching;
 mod place;
 mod published;
@@ -83,7 +85,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    if !asked.any(&[2, 3, 4, 5, 6, 7, 9, 10]) {
+    if !asked.any(&[2, 3, 4, 5, 6, 7, 9, 10, 11]) {
         return ExitCode::SUCCESS;
     }
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -115,6 +117,9 @@ async fn all(asked: &Asked) {
         }
         if asked.has(10) {
             schedules::row10(*engine, &mut table).await;
+        }
+        if asked.has(11) {
+            pages::row11(*engine, asked, &mut table).await;
         }
     }
     table.end();

@@ -70,6 +70,16 @@ pub(crate) async fn row7(engine: Engine, asked: &Asked, table: &mut Table) {
     }
 }
 
+/// Imports a feed of some records for each server, of which some are open.
+pub(crate) fn publish(place: &Place, size: u64) {
+    let names = names(size);
+    let records = (size * RECORDS_PER_SERVER).min(RECORDS_MAX);
+    let path = place.file("Everything.jsonl");
+    write(&path, (0..records).map(|nth| of_all(&names, nth, "2026-11-01T00:00:00Z", "0.0.1")));
+    let (told, _) = run(place, &path);
+    assert_eq!(told["records"], records);
+}
+
 struct Run<'a> {
     place: &'a Place,
     size: u64,

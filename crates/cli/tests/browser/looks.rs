@@ -4,10 +4,15 @@
 
 use std::path::PathBuf;
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
+use server::secrets::Secrets;
+use store::days::{self, Day};
 
 use crate::axe::Axe;
-use crate::scene::Scene;
+use crate::driver::Tab;
+use crate::scene::{PASSWORD, Scene};
+use crate::support::fleetmend;
 
 /// What people would stumble over who see only a small part of the page, and what axe-core leaves open.
 const STUMBLES: &str = r#"
@@ -20,65 +25,223 @@ if (document.documentElement.scrollWidth > innerWidth) found.push("wider than th
 return found;
 "#;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn every_page_can_be_read_wide_and_narrow_in_light_and_in_dark() {
-    let Some(scene) = Scene::of(30).await else { return };
-    let (tab, axe) = (&scene.tab, Axe::new());
-    let servers: Value = scene.operator.get("/v1/servers").await;
-    let server = servers["data"][0]["id"].as_str().unwrap().to_owned();
-    let schedule = json!({"name": "Nightly, production", "cron": "0 3 * * *", "timezone": "Europe/Berlin",
-        "targets": {"environment": "production"}, "options": {"security_only": true, "canary": "10%", "reboot": "if_required"}});
-    let schedule = scene.operator.post("/v1/schedules", schedule).await;
-    let batch = scene.operator.orders(&scene.fleet, 0..12, json!({"max_parallel": 4})).await;
-    scene.operator.until_ended(&batch).await;
-    // What is pending, and how bad it is, is counted a moment after it is told.
-    let listed = |seen: &Value| seen["meta"]["total"].as_u64() > Some(0);
-    let patches = scene.operator.until_at("/v1/patches", listed).await;
-    scene.operator.until_at("/v1/cves", listed).await;
-    let patch = patches["data"][0]["package_name"].as_str().unwrap().to_owned();
-    let schedule = schedule["id"].as_str().unwrap();
-    let pages = [
-        ("overview", "/".to_owned()),
-        ("servers", "/servers".into()),
-        ("server", format!("/servers/{server}")),
-        ("remove", format!("/servers/{server}/remove")),
-        ("patches", "/patches".into()),
-        ("patch", format!("/patches/{patch}")),
-        ("cves", "/cves".into()),
-        ("batches", "/batches".into()),
-        ("batch", format!("/batches/{batch}")),
-        ("schedules", "/schedules".into()),
-        ("schedule", format!("/schedules/{schedule}")),
-        ("schedule-edit", format!("/schedules/{schedule}/edit")),
-        ("activity", "/activity".into()),
-        ("settings", "/settings".into()),
-        ("problem", "/servers?limit=0".into()),
-        ("sign-in", "/sign-in".into()),
-    ];
-    let kept = std::env::var_os("FLEETMEND_SCREENSHOTS").map(PathBuf::from);
-    let mut stumbles = Vec::new();
-    for (name, path) in &pages {
+/// How one comes to a page: where one goes, and what one does there.
+enum Way {
+    To(String),
+    By(String, Vec<Step>),
+}
+
+enum Step {
+    Press(&'static str),
+    Fill(&'static str, &'static str),
+}
+use Step::{Fill, Press};
+
+impl Way {
+    fn go(&self, scene: &Scene) {
+        let (Way::To(path) | Way::By(path, _)) = self;
+        // A page that another one wrote into is asked for anew.
         scene.go(path);
-        for (width, theme) in [(1280, "light"), (1280, "dark"), (360, "light"), (360, "dark")] {
-            tab.look(width, theme);
-            let found = tab.eval(STUMBLES);
-            for one in found.as_array().unwrap() {
-                stumbles.push(format!("{name} {width} {theme}: {one}"));
-            }
-            for one in axe.as_ref().map_or_else(Vec::new, |axe| axe.findings(tab)) {
-                stumbles.push(format!("{name} {width} {theme}: {one}"));
-            }
-            if let Some(dir) = &kept {
-                std::fs::create_dir_all(dir).unwrap();
-                std::fs::write(dir.join(format!("{name}-{width}-{theme}.png")), tab.picture())
-                    .unwrap();
+        let Way::By(_, steps) = self else { return };
+        for step in steps {
+            match step {
+                Press(css) => scene.tab.click(css),
+                Fill(css, text) => scene.tab.fill(css, text),
             }
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_page_can_be_read_wide_and_narrow_in_light_and_in_dark() {
+    let Some(scene) = Scene::of(30).await else { return };
+    let (pages, axe) = (pages(&scene).await, Axe::new());
+    let kept = std::env::var_os("FLEETMEND_SCREENSHOTS").map(PathBuf::from);
+    let mut stumbles = Vec::new();
+    for (name, way) in &pages {
+        way.go(&scene);
+        look_at(&scene.tab, axe.as_ref(), name, kept.as_ref(), &mut stumbles);
+    }
+    second_step(&scene);
+    look_at(&scene.tab, axe.as_ref(), "code", kept.as_ref(), &mut stumbles);
     assert_eq!(stumbles, Vec::<String>::new());
     // The page about a problem is one, and the browser says so.
     let complaints: Vec<String> =
-        tab.complaints().into_iter().filter(|one| !one.contains("limit=0")).collect();
+        scene.tab.complaints().into_iter().filter(|one| !one.contains("limit=0")).collect();
     assert_eq!(complaints, Vec::<String>::new());
     scene.end().await;
+}
+
+/// Every page, with something on it.
+async fn pages(scene: &Scene) -> Vec<(&'static str, Way)> {
+    let operator = &scene.operator;
+    let servers: Value = operator.get("/v1/servers").await;
+    let server = servers["data"][0]["id"].as_str().unwrap().to_owned();
+    let schedule = json!({"name": "Nightly, production", "cron": "0 3 * * *", "timezone": "Europe/Berlin",
+        "targets": {"environment": "production"}, "options": {"security_only": true, "canary": "10%", "reboot": "if_required"}});
+    let schedule = operator.post("/v1/schedules", schedule).await;
+    let named = json!({"name": "Two of them, at noon", "cron": "0 12 * * MON-FRI", "timezone": "America/New_York",
+        "targets": {"server_ids": [servers["data"][0]["id"], servers["data"][1]["id"]]}});
+    let named = operator.post("/v1/schedules", named).await;
+    let batch = operator.orders(&scene.fleet, 0..12, json!({"max_parallel": 4})).await;
+    operator.until_ended(&batch).await;
+    // What is pending, and how bad it is, is counted a moment after it is told.
+    let listed = |seen: &Value| seen["meta"]["total"].as_u64() > Some(0);
+    let patches = operator.until_at("/v1/patches", listed).await;
+    let cves = operator.until_at("/v1/cves", listed).await;
+    let tasks: Value = operator.get(&format!("/v1/batches/{batch}/tasks")).await;
+    let [patch, cve] = [&patches["data"][0]["package_name"], &cves["data"][0]["id"]]
+        .map(|text| text.as_str().unwrap().to_owned());
+    let [schedule, named] =
+        [&schedule["id"], &named["id"]].map(|id| id.as_str().unwrap().to_owned());
+    let (task, treated) =
+        (tasks["data"][0]["id"].as_str().unwrap(), &tasks["data"][0]["server_id"]);
+    let treated = treated.as_str().unwrap();
+    write_days(scene).await;
+    let to = |path: &str| Way::To(path.to_owned());
+    vec![
+        ("overview", to("/")),
+        ("servers", to("/servers")),
+        ("servers-none", to("/servers?q=nobody")),
+        ("server", to(&format!("/servers/{treated}"))),
+        ("remove", to(&format!("/servers/{server}/remove"))),
+        (
+            "order",
+            Way::By("/servers".into(), vec![Press("input[data-pick]"), Press("[data-needs-pick]")]),
+        ),
+        ("patches", to("/patches")),
+        ("patch", to(&format!("/patches/{patch}"))),
+        ("cves", to("/cves")),
+        ("cve", to(&format!("/cves/{cve}"))),
+        ("cves-none", to("/cves?q=nothing")),
+        ("batches", to("/batches")),
+        ("batch", to(&format!("/batches/{batch}"))),
+        ("task", to(&format!("/batches/{batch}/tasks/{task}"))),
+        ("schedules", to("/schedules")),
+        ("schedule", to(&format!("/schedules/{schedule}"))),
+        ("schedule-edit", to(&format!("/schedules/{named}/edit"))),
+        (
+            "schedule-run",
+            Way::By(format!("/schedules/{schedule}"), vec![Press("form[action$='/run'] button")]),
+        ),
+        ("activity", to("/activity")),
+        ("settings", to("/settings")),
+        (
+            "secret",
+            Way::By(
+                "/settings".into(),
+                vec![
+                    Fill("form[action='/settings/tokens'] input[name=name]", "web image"),
+                    Press("form[action='/settings/tokens'] button"),
+                ],
+            ),
+        ),
+        ("account", to("/account")),
+        (
+            "second-factor",
+            Way::By("/account".into(), vec![Press("form[action='/account/totp'] button")]),
+        ),
+        ("problem", to("/servers?limit=0")),
+        ("sign-in", to("/sign-in")),
+        ("welcome", to(&invitation(scene))),
+    ]
+}
+
+/// The page at every width, in either light; what people would stumble over.
+fn look_at(
+    tab: &Tab,
+    axe: Option<&Axe>,
+    name: &str,
+    kept: Option<&PathBuf>,
+    stumbles: &mut Vec<String>,
+) {
+    for (width, theme) in [(1280, "light"), (1280, "dark"), (360, "light"), (360, "dark")] {
+        tab.look(width, theme);
+        for one in tab.eval(STUMBLES).as_array().unwrap() {
+            stumbles.push(format!("{name} {width} {theme}: {one}"));
+        }
+        for one in axe.map_or_else(Vec::new, |axe| axe.findings(tab)) {
+            stumbles.push(format!("{name} {width} {theme}: {one}"));
+        }
+        if let Some(dir) = kept {
+            std::fs::create_dir_all(dir).unwrap();
+            let file = dir.join(format!("{name}-{width}-{theme}.png"));
+            std::fs::write(file, tab.picture()).unwrap();
+        }
+    }
+}
+
+/// The way of a link with which somebody sets a password.
+fn invitation(scene: &Scene) -> String {
+    let data = scene.dir.data();
+    let words = [
+        "users",
+        "create",
+        "bob",
+        "--data-dir",
+        data.to_str().unwrap(),
+        "--url",
+        &scene.url,
+        "--json",
+    ];
+    let made = fleetmend(&words).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let made: Value = serde_json::from_slice(&made.stdout).unwrap();
+    made["link"].as_str().unwrap().strip_prefix(&scene.url).unwrap().to_owned()
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the service in this story goes by the clock on the wall"
+)]
+fn now() -> Timestamp {
+    Timestamp::now()
+}
+
+/// Nobody waits for a month: the days before today are written past the service.
+async fn write_days(scene: &Scene) {
+    let data = scene.dir.data();
+    let seal = server::service::setup::seal(&Secrets::load(&data).unwrap());
+    let url = format!("sqlite:{}", data.join("fleetmend.db").display());
+    let db = store::Db::open(&store::Options::new(&url, seal)).await.unwrap();
+    let mut tx = db.begin().await.unwrap();
+    let org = store::organizations::list(&mut tx).await.unwrap()[0].id;
+    let mut day = server::service::days::day_of(now());
+    let today = server::service::days::counted(&mut tx, org, day).await.unwrap().unwrap();
+    for ago in 1..24 {
+        day = day.yesterday().unwrap();
+        let then = |count: u64| count * (100 + ago * 2 + (ago + 3) % 7 * 3) / 100;
+        let row = Day {
+            day,
+            up_to_date: today.up_to_date + (30 - ago) / 4 + ago % 7,
+            critical: then(today.critical),
+            high: then(today.high),
+            medium: then(today.medium),
+            low: then(today.low),
+            exploited: ago / 9,
+            ..today.clone()
+        };
+        days::write(&mut tx, org, &row).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+    db.close().await;
+}
+
+/// Turns the second factor on, leaves, and comes back as far as the code.
+fn second_step(scene: &Scene) {
+    let tab = &scene.tab;
+    scene.go("/account");
+    tab.click("form[action='/account/totp'] button");
+    tab.until_shown("Put this into your authenticator");
+    let secret = tab.eval("return document.getElementById('secret').innerText");
+    let code = server::service::totp::shown(secret.as_str().unwrap(), now());
+    tab.fill("input[name=code]", &code);
+    tab.click("form[action='/account/totp'] button");
+    tab.until_shown("Signing in asks for a code");
+    tab.click("form[action='/sign-out'] button");
+    tab.until("one is out", |tab| tab.url().ends_with("/sign-in"));
+    tab.fill("input[name=name]", "ann");
+    tab.fill("input[name=password]", PASSWORD);
+    tab.click("button.main");
+    tab.until_shown("One more step");
 }

@@ -5,6 +5,7 @@
 //! that one plans and starts things; every transaction in which it does so is fenced by its lease.
 //! What concerns the agents that are connected to this process runs in every replica.
 
+mod days;
 mod feeds;
 mod leader;
 mod presence;
@@ -12,6 +13,7 @@ mod refresh;
 mod retention;
 mod rollouts;
 mod schedules;
+mod tallies;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -94,6 +96,8 @@ pub fn spawn_with(app: App, pulse: Pulse) -> Engine {
         tokio::spawn(schedules::fire(app.clone(), pulse.look, lead.clone(), pen)),
         tokio::spawn(refresh::expire(app.clone(), pulse.look, lead.clone())),
         tokio::spawn(feeds::update(app.clone(), pulse.look, lead.clone())),
+        tokio::spawn(days::write(app.clone(), pulse.look, lead.clone())),
+        tokio::spawn(tallies::keep(app.clone(), pulse.look, lead.clone())),
         tokio::spawn(retention::sweep(app.clone(), pulse.sweep, lead.clone())),
         tokio::spawn(presence::write_beats(app.clone(), pulse.beats)),
         tokio::spawn(agents::follow(app.clone(), pulse.look)),

@@ -1,17 +1,18 @@
 //! What is old is forgotten: a little at a time, so that nobody has to wait for it.
 //!
 //! Kept by default: batches and runs for a year, events and logs of tasks for 90 days, refreshes for
-//! a week, package lists that no server carries for 30 days. The audit log is kept for ever.
+//! a week, package lists that no server carries for 30 days, an organization's days for a year. The audit log is kept for ever.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use store::leases::{self, Lease};
-use store::{Tx, events, idempotency, listings, refreshes, rollouts, runs, task_logs};
+use store::{Tx, days, events, idempotency, listings, refreshes, rollouts, runs, task_logs};
 use tokio::sync::watch;
 
 use super::{Lead, complain, until_leading};
 use crate::app::App;
+use crate::service::days::day_of;
 
 /// How long batches, and the runs of schedules, are kept after their end.
 const ROLLOUTS_KEPT: SignedDuration = SignedDuration::from_hours(365 * 24);
@@ -23,6 +24,8 @@ const LOGS_KEPT: SignedDuration = SignedDuration::from_hours(90 * 24);
 const REFRESHES_KEPT: SignedDuration = SignedDuration::from_hours(7 * 24);
 /// How long a package list is kept that no server carries.
 const LISTINGS_KEPT: SignedDuration = SignedDuration::from_hours(30 * 24);
+/// How long it is known how an organization stood on a day.
+const DAYS_KEPT: SignedDuration = SignedDuration::from_hours(365 * 24);
 
 /// How many rows go with one transaction.
 const AT_ONCE: u32 = 500;
@@ -71,6 +74,7 @@ async fn sweep_once(app: &App, lease: &Lease) -> store::Result<bool> {
     let mut tx = app.db.begin().await?;
     leases::fence(&mut tx, lease).await?;
     idempotency::purge(&mut tx, now).await?;
+    days::purge(&mut tx, day_of(before(now, DAYS_KEPT))).await?;
     tx.commit().await?;
     Ok(more)
 }

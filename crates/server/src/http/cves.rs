@@ -106,21 +106,15 @@ pub(crate) async fn worst(
 ) -> Result<(SeverityCounts, Vec<CveSummary>), ApiError> {
     let mut reader = app.db.snapshot().await?;
     let mut counts = SeverityCounts::default();
-    let of = |severity| findings::Filter {
-        severities: vec![severity_order(severity)],
-        suppressed: Some(false),
-        ..findings::Filter::default()
-    };
-    let one = Page { limit: 1, offset: 0 };
-    for (severity, count) in [
-        (Severity::Critical, &mut counts.critical),
-        (Severity::High, &mut counts.high),
-        (Severity::Medium, &mut counts.medium),
-        (Severity::Low, &mut counts.low),
-        (Severity::Unknown, &mut counts.unknown),
-    ] {
-        let total = findings::list(&mut reader, caller.org, &of(severity), one).await?.total;
-        *count = u32::try_from(total).unwrap_or(u32::MAX);
+    for some in findings::tally(&mut reader, caller.org).await? {
+        let count = match severity(some.severity_order) {
+            Severity::Critical => &mut counts.critical,
+            Severity::High => &mut counts.high,
+            Severity::Medium => &mut counts.medium,
+            Severity::Low => &mut counts.low,
+            Severity::Unknown => &mut counts.unknown,
+        };
+        *count = count.saturating_add(u32::try_from(some.cves).unwrap_or(u32::MAX));
     }
     let mut rows = Vec::new();
     for kev in [true, false] {

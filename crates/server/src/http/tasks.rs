@@ -13,7 +13,7 @@ use store::rollout_targets::{self, TargetResult};
 use store::{Conn, Page, Paged, rollouts};
 use utoipa_axum::routes as handlers;
 use vocab::{BatchId, FailureCode, Role, ServerId, Stage, Status, TaskId};
-use wire::v1::{List, Task};
+use wire::v1::{List, Options, Task};
 
 use crate::app::App;
 use crate::http::batches::find;
@@ -62,7 +62,7 @@ impl std::str::FromStr for Word {
 #[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Filter {
+pub(crate) struct Filter {
     /// Where they stand: one state, or several with commas between them.
     #[serde(default)]
     #[param(value_type = Option<String>, required = false, example = "failed,timed_out")]
@@ -83,7 +83,7 @@ struct Filter {
 #[utoipa::path(get, path = "/v1/batches/{batch_id}/tasks", tag = "Batches", operation_id = "list_tasks",
     params(("batch_id" = BatchId, Path, description = "Which batch."), Filter),
     responses((status = 200, description = "A page of tasks.", body = List<Task>)))]
-async fn list(
+pub(crate) async fn list(
     State(app): State<App>,
     caller: Caller,
     here: Here,
@@ -138,6 +138,31 @@ pub(crate) async fn find_task(
         true => Ok(found),
         false => Err(ApiError::not_found("task", &id.to_string())),
     }
+}
+
+/// A batch that a server took part in: which, when it was ordered and what, and the server's task.
+pub(crate) type Past = (BatchId, Timestamp, Options, Task);
+
+/// What a server took part in, the newest first. Why it waits is not asked: its batch says that.
+pub(crate) async fn of_server(
+    conn: &mut Conn,
+    server: ServerId,
+    page: Page,
+) -> Result<Paged<Past>, ApiError> {
+    let found = rollout_targets::of_server(conn, server, page).await?;
+    let mut names = None;
+    let mut items = Vec::with_capacity(found.items.len());
+    for target in found.items {
+        let row = rollouts::load(conn, target.rollout_id).await?;
+        if names.is_none() {
+            names = Some(store::batches::names(conn, row.org_id, &[server]).await?);
+        }
+        let named = names.as_ref().and_then(|names| names.get(&server));
+        let (_, options) = show::stored_options("rollouts", row.id, &row.options)?;
+        let task = show::task(target, named, row.head.phase, None);
+        items.push((row.id, row.created_at, options, task));
+    }
+    Ok(Paged { items, total: found.total })
 }
 
 /// Some tasks of a batch, in the order of their turns.

@@ -5,6 +5,7 @@
 //! `http`, `web` and the engine call it.
 
 pub mod audit;
+pub mod days;
 pub mod error;
 pub(crate) mod facts;
 pub mod federated;

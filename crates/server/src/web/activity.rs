@@ -8,6 +8,7 @@ use crate::app::App;
 use crate::web::Viewer;
 use crate::web::answer::{Answer, frame, page};
 use crate::web::asked::Asked;
+use crate::web::names::names;
 
 const SHOWN: u32 = 50;
 
@@ -38,7 +39,9 @@ pub(crate) async fn activity(
         subject: entry.subject,
         detail: entry.detail,
     };
+    let ids = found.iter().flat_map(|entry| [entry.actor.clone(), entry.subject.clone()]);
+    let names = names(&app, &viewer, ids).await?;
     let entries = found.into_iter().map(shown).collect();
     let frame = frame(&app, &viewer, Section::Activity, "Activity");
-    page(&pages::Activity { frame, entries, newer, older })
+    page(&pages::Activity { frame, entries, newer, older, names })
 }

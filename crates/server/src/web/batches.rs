@@ -13,6 +13,7 @@ use crate::http::{Here, Id, Ids, NoBody, NoQuery, Query, batches, logs, tasks};
 use crate::web::Viewer;
 use crate::web::answer::{Answer, frame, live, page, see};
 use crate::web::asked::{Asked, Form};
+use crate::web::names::names;
 use crate::web::order::location;
 
 /// The longest log that a page is made with; the API has the rest.
@@ -29,7 +30,9 @@ pub(crate) async fn list(
     let list =
         batches::list(State(app.clone()), viewer.caller(), here, Query(asked.meant)).await?.0;
     let frame = live(&app, &viewer, Section::Batches, "Batches");
-    page(&pages::Batches { frame, list, state, query })
+    let by = list.data.iter().filter_map(|batch| batch.started_by.clone());
+    let names = names(&app, &viewer, by).await?;
+    page(&pages::Batches { frame, list, state, query, names })
 }
 
 /// `/batches/{id}`.
@@ -41,11 +44,10 @@ pub(crate) async fn one(
 ) -> Answer {
     let row = batches::find(&mut *app.db.read().await?, &viewer.caller(), id).await?;
     let it = batches::whole(&app, row).await?;
+    let names = names(&app, &viewer, it.started_by.clone()).await?;
     let frame = frame(&app, &viewer, Section::Batches, "Batch");
-    page(&pages::BatchPage {
-        frame: Frame { live: Some(format!("/live?batch={id}")), ..frame },
-        it,
-    })
+    let frame = Frame { live: Some(format!("/live?batch={id}")), ..frame };
+    page(&pages::BatchPage { frame, it, names })
 }
 
 /// `/batches/{id}/tasks/{task}`.

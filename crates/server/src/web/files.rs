@@ -1,7 +1,14 @@
 //! Tables as files: the rows that the list would show, page by page, up to a limit.
 
+mod of_one;
+mod of_settings;
+
+pub(crate) use of_one::{
+    cve_servers, patch_servers, runs, server_cves, server_history, server_packages, tasks,
+};
+pub(crate) use of_settings::{feeds, keys, tokens, users};
+
 use axum::extract::State;
-use axum::http::HeaderValue;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::IntoResponse as _;
 use jiff::Timestamp;
@@ -11,10 +18,11 @@ use serde::de::DeserializeOwned;
 use crate::app::App;
 use crate::http::page::LIMIT_MAX;
 use crate::http::problem::ApiError;
-use crate::http::{Here, Query, batches, cves, patches, query, servers};
-use crate::web::Viewer;
+use crate::http::{Here, NoQuery, Query, batches, cves, patches, query, schedules, servers};
 use crate::web::answer::Answer;
 use crate::web::asked::Asked;
+use crate::web::names::names;
+use crate::web::{Viewer, plots};
 
 /// How many rows a file has at the most: what the API's own pages would be asked for twenty times.
 const ROWS_MAX: u64 = 10_000;
@@ -32,10 +40,11 @@ fn parts<F: DeserializeOwned>(asked: &Asked<F>) -> Result<Vec<Query<F>>, ApiErro
 
 /// All rows of a list: asks until there is no further page.
 macro_rules! all {
-    ($list:path, $app:ident, $viewer:ident, $here:ident, $asked:ident) => {{
+    ($list:path, $app:ident, $viewer:ident, $here:ident, $asked:ident $(, $of:expr)?) => {{
         let mut rows = Vec::new();
         for query in parts(&$asked)? {
-            let part = $list(State($app.clone()), $viewer.caller(), $here.clone(), query).await?.0;
+            let (state, caller) = (State($app.clone()), $viewer.caller());
+            let part = $list(state, caller, $here.clone(), $($of,)? query).await?.0;
             let last = part.links.next.is_none();
             rows.extend(part.data);
             if last {
@@ -45,12 +54,12 @@ macro_rules! all {
         rows
     }};
 }
+use all;
 
 fn file(name: &'static str, text: String) -> Answer {
-    let headers = [
-        (CONTENT_TYPE, HeaderValue::from_static("text/csv; charset=utf-8")),
-        (CONTENT_DISPOSITION, HeaderValue::from_static(name)),
-    ];
+    let named = format!("attachment; filename=\"{name}\"");
+    let headers =
+        [(CONTENT_TYPE, "text/csv; charset=utf-8".to_owned()), (CONTENT_DISPOSITION, named)];
     Ok((headers, text).into_response())
 }
 
@@ -99,7 +108,7 @@ pub(crate) async fn servers(
         "reboot_required",
         "last_seen_at",
     ];
-    file("attachment; filename=\"servers.csv\"", csv(&head, rows))
+    file("servers.csv", csv(&head, rows))
 }
 
 /// `/patches.csv`.
@@ -123,7 +132,7 @@ pub(crate) async fn patches(
     });
     let head =
         ["package_name", "severity", "type", "affected_servers", "cves", "kev", "first_seen_at"];
-    file("attachment; filename=\"patches.csv\"", csv(&head, rows))
+    file("patches.csv", csv(&head, rows))
 }
 
 /// `/cves.csv`.
@@ -148,7 +157,7 @@ pub(crate) async fn cves(
     });
     let head =
         ["id", "severity", "cvss", "epss", "kev", "affected_servers", "packages", "published"];
-    file("attachment; filename=\"cves.csv\"", csv(&head, rows))
+    file("cves.csv", csv(&head, rows))
 }
 
 /// `/batches.csv`.
@@ -159,6 +168,8 @@ pub(crate) async fn batches(
     asked: Asked<batches::BatchFilter>,
 ) -> Answer {
     let rows = all!(batches::list, app, viewer, here, asked);
+    let by = rows.iter().filter_map(|row| row.started_by.clone());
+    let names = names(&app, &viewer, by).await?;
     let rows = rows.into_iter().map(|row| {
         vec![
             row.id.to_string(),
@@ -168,10 +179,126 @@ pub(crate) async fn batches(
             (row.progress.failed + row.progress.timed_out).to_string(),
             row.created_at.to_string(),
             time(row.finished_at),
+            row.started_by.as_deref().map(|by| names.name(by).to_owned()).unwrap_or_default(),
             text(&row.started_by),
         ]
     });
-    let head =
-        ["id", "state", "what", "servers", "failed", "created_at", "finished_at", "started_by"];
-    file("attachment; filename=\"batches.csv\"", csv(&head, rows))
+    let head = [
+        "id",
+        "state",
+        "what",
+        "servers",
+        "failed",
+        "created_at",
+        "finished_at",
+        "started_by_name",
+        "started_by",
+    ];
+    file("batches.csv", csv(&head, rows))
+}
+
+/// `/schedules.csv`: all of them.
+pub(crate) async fn schedules(
+    State(app): State<App>,
+    viewer: Viewer,
+    here: Here,
+    asked: Asked<schedules::Part>,
+) -> Answer {
+    let list = schedules::list(State(app), viewer.caller(), here, Query(asked.meant)).await?.0;
+    let rows = list.data.into_iter().map(|row| {
+        vec![
+            row.id.to_string(),
+            row.name,
+            row.enabled.to_string(),
+            row.cron.to_string(),
+            row.timezone.to_string(),
+            pages::targets(&row.targets),
+            pages::what(&row.options),
+            time(row.next_runs.first().copied()),
+            row.last_run.as_ref().map(|run| pages::word(&run.state)).unwrap_or_default(),
+            time(row.last_run.as_ref().map(|run| run.scheduled_for)),
+        ]
+    });
+    let head = [
+        "id",
+        "name",
+        "enabled",
+        "cron",
+        "timezone",
+        "targets",
+        "what",
+        "next_run_at",
+        "last_run_state",
+        "last_run_at",
+    ];
+    file("schedules.csv", csv(&head, rows))
+}
+
+/// `/activity.csv`: the newest entries.
+pub(crate) async fn activity(
+    State(app): State<App>,
+    viewer: Viewer,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    let mut rows: Vec<store::audit::Entry> = Vec::new();
+    let org = viewer.user.org_id;
+    while (rows.len() as u64) < ROWS_MAX {
+        let before = rows.last().map_or(i64::MAX, |entry| entry.seq);
+        let mut reader = app.db.read().await?;
+        let found = store::audit::before(&mut reader, org, before, LIMIT_MAX).await?;
+        let last = found.len() < LIMIT_MAX as usize;
+        rows.extend(found);
+        if last {
+            break;
+        }
+    }
+    let ids = rows.iter().flat_map(|entry| [entry.actor.clone(), entry.subject.clone()]);
+    let names = names(&app, &viewer, ids).await?;
+    let rows = rows.into_iter().map(|row| {
+        let [actor, subject] = [&row.actor, &row.subject].map(|id| names.name(id).to_owned());
+        vec![
+            row.seq.to_string(),
+            row.at.to_string(),
+            actor,
+            row.actor,
+            row.action,
+            subject,
+            row.subject,
+            row.detail,
+        ]
+    });
+    let head = ["seq", "at", "actor_name", "actor", "action", "subject_name", "subject", "detail"];
+    file("activity.csv", csv(&head, rows))
+}
+
+/// `/trend.csv`: what the plots of the last days are drawn from.
+pub(crate) async fn trend(
+    State(app): State<App>,
+    viewer: Viewer,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    let trend = plots::trend(&app, &viewer).await?;
+    let rows = trend.days.iter().map(|day| {
+        let counts = [day.servers, day.up_to_date].into_iter().chain(day.cves);
+        let counts = counts.chain([day.exploited]).map(|count| count.to_string());
+        [day.day.to_string()].into_iter().chain(counts).collect()
+    });
+    let head = ["day", "servers", "up_to_date"].into_iter();
+    let head: Vec<&str> = head.chain(pages::trend::SEVERITIES).chain(["known_exploited"]).collect();
+    file("trend.csv", csv(&head, rows))
+}
+
+/// `/patch-ages.csv`: what the plot of how long patches have been pending is drawn from.
+pub(crate) async fn ages(
+    State(app): State<App>,
+    viewer: Viewer,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    let ages = plots::ages(&app, &viewer).await?;
+    let rows = ages.spans().into_iter().map(|span| {
+        let counts = span.counts.into_iter().map(|count| count.to_string());
+        [span.said.to_owned()].into_iter().chain(counts).collect()
+    });
+    let head: Vec<&str> = ["pending"].into_iter().chain(pages::trend::SEVERITIES).collect();
+    file("patch-ages.csv", csv(&head, rows))
 }

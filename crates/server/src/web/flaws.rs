@@ -5,9 +5,9 @@ use pages::Section;
 
 use crate::app::App;
 use crate::http::{Here, Id, Query, cves, patches};
-use crate::web::Viewer;
 use crate::web::answer::{Answer, live, page};
 use crate::web::asked::Asked;
+use crate::web::{Viewer, plots};
 
 /// `/patches`.
 pub(crate) async fn patches(
@@ -19,8 +19,9 @@ pub(crate) async fn patches(
     let (severity, query) = (asked.text("severity"), asked.query());
     let list =
         patches::list(State(app.clone()), viewer.caller(), here, Query(asked.meant)).await?.0;
+    let ages = plots::ages(&app, &viewer).await?;
     let frame = live(&app, &viewer, Section::Patches, "Patches");
-    page(&pages::Patches { frame, list, severity, query })
+    page(&pages::Patches { frame, list, severity, query, ages })
 }
 
 /// `/patches/{name}`.

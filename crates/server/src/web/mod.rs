@@ -9,6 +9,7 @@ mod answer;
 mod asked;
 mod assets;
 mod batches;
+mod calendar;
 mod cookies;
 mod door;
 mod files;
@@ -17,10 +18,12 @@ mod flow;
 pub(crate) mod gate;
 mod guard;
 mod live;
+mod names;
 mod oidc;
 mod once;
 mod order;
 mod overview;
+mod plots;
 mod schedules;
 mod servers;
 mod settings;
@@ -57,35 +60,50 @@ fn table() -> Vec<(Access, &'static str, MethodRouter<App>)> {
         (Signed(Viewer), "/account/totp", post(account::totp)),
         (Signed(Viewer), "/sign-out", post(door::sign_out)),
         (Signed(Viewer), "/", get(overview::overview)),
+        (Signed(Viewer), "/trend.csv", get(files::trend)),
         (Signed(Viewer), "/live", get(live::live)),
         (Signed(Viewer), "/servers", get(servers::list)),
         (Signed(Viewer), "/servers.csv", get(files::servers)),
         (Signed(Viewer), "/servers/{id}", get(servers::one)),
+        (Signed(Viewer), "/servers/{id}/packages.csv", get(files::server_packages)),
+        (Signed(Viewer), "/servers/{id}/cves.csv", get(files::server_cves)),
+        (Signed(Viewer), "/servers/{id}/history.csv", get(files::server_history)),
         (Signed(Operator), "/servers/{id}/refresh", post(servers::refresh)),
         (Signed(Admin), "/servers/{id}/remove", get(servers::ask_remove).post(servers::remove)),
         (Signed(Admin), "/servers/{id}/release", post(servers::release)),
         (Signed(Viewer), "/patches", get(flaws::patches)),
         (Signed(Viewer), "/patches.csv", get(files::patches)),
+        (Signed(Viewer), "/patch-ages.csv", get(files::ages)),
         (Signed(Viewer), "/patches/{name}", get(flaws::patch)),
+        (Signed(Viewer), "/patches/{name}/servers.csv", get(files::patch_servers)),
         (Signed(Viewer), "/cves", get(flaws::cves)),
         (Signed(Viewer), "/cves.csv", get(files::cves)),
         (Signed(Viewer), "/cves/{id}", get(flaws::cve)),
+        (Signed(Viewer), "/cves/{id}/servers.csv", get(files::cve_servers)),
         (Signed(Viewer), "/batches", get(batches::list)),
         (Signed(Viewer), "/batches.csv", get(files::batches)),
         (Signed(Viewer), "/batches/{id}", get(batches::one)),
+        (Signed(Viewer), "/batches/{id}/tasks.csv", get(files::tasks)),
         (Signed(Operator), "/batches/{id}/{action}", post(batches::steer)),
         (Signed(Viewer), "/batches/{id}/tasks/{task}", get(batches::task)),
         (Signed(Viewer), "/batches/{id}/tasks/{task}/log", get(batches::log)),
         (Signed(Operator), "/order", post(order::order)),
         (Signed(Viewer), "/schedules", get(schedules::list)),
+        (Signed(Viewer), "/schedules.csv", get(files::schedules)),
         (Signed(Operator), "/schedules/new", get(schedules::blank).post(schedules::create)),
         (Signed(Operator), "/schedules/next", get(schedules::next)),
         (Signed(Viewer), "/schedules/{id}", get(schedules::one)),
+        (Signed(Viewer), "/schedules/{id}/runs.csv", get(files::runs)),
         (Signed(Operator), "/schedules/{id}/edit", get(schedules::edit).post(schedules::replace)),
         (Signed(Operator), "/schedules/{id}/run", post(schedules::run)),
         (Signed(Operator), "/schedules/{id}/delete", post(schedules::delete)),
         (Signed(Admin), "/activity", get(activity::activity)),
+        (Signed(Admin), "/activity.csv", get(files::activity)),
         (Signed(Admin), "/settings", get(settings::settings)),
+        (Signed(Admin), "/settings/users.csv", get(files::users)),
+        (Signed(Admin), "/settings/keys.csv", get(files::keys)),
+        (Signed(Admin), "/settings/tokens.csv", get(files::tokens)),
+        (Signed(Admin), "/settings/feeds.csv", get(files::feeds)),
         (Signed(Admin), "/settings/users", post(settings::invite)),
         (Signed(Admin), "/settings/users/{id}/reset", post(settings::reset)),
         (Signed(Admin), "/settings/users/{id}/remove", post(settings::remove)),

@@ -5,8 +5,8 @@ use pages::{NextRun, Section};
 
 use crate::app::App;
 use crate::http::{NoQuery, Query, batches, cves, summary};
-use crate::web::Viewer;
 use crate::web::answer::{Answer, live, page};
+use crate::web::{Viewer, plots};
 
 /// How many of each are shown.
 const FEW: u32 = 6;
@@ -28,6 +28,7 @@ pub(crate) async fn overview(
     let mut next: Vec<NextRun> = next.collect();
     next.sort_by_key(|run| run.at);
     next.truncate(FEW as usize);
+    let trend = plots::trend(&app, &viewer).await?;
     let frame = live(&app, &viewer, Section::Overview, "Overview");
-    page(&pages::Overview { frame, summary, cves_by_severity, worst, open, next })
+    page(&pages::Overview { frame, summary, cves_by_severity, worst, open, next, trend })
 }

@@ -1,11 +1,13 @@
 //! Schedules: the list, one with its history, and where one is written.
 
 use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::response::IntoResponse as _;
 use domain::schedule::next_runs;
 use pages::Section;
 use pages::form::{OrderForm, ScheduleForm};
 use serde_json::{Map, Value, json};
+use store::server_list;
 use vocab::{Cron, ScheduleId, Zone};
 
 use crate::app::App;
@@ -16,18 +18,23 @@ use crate::http::{Body, Here, Id, IfMatch, NoBody, NoQuery, Query};
 use crate::web::Viewer;
 use crate::web::answer::{Answer, frame, live, page, refused, see, sentences};
 use crate::web::asked::{Asked, Form, words};
+use crate::web::calendar::calendar;
+use crate::web::names::names;
 use crate::web::order::{self, location, look};
 
 /// `/schedules`.
 pub(crate) async fn list(
     State(app): State<App>,
     viewer: Viewer,
+    headers: HeaderMap,
     here: Here,
     asked: Asked<Part>,
 ) -> Answer {
     let list =
         schedules::list(State(app.clone()), viewer.caller(), here, Query(asked.meant)).await?.0;
-    page(&pages::Schedules { frame: live(&app, &viewer, Section::Schedules, "Schedules"), list })
+    let calendar = calendar(&app, &viewer, &headers).await?;
+    let frame = live(&app, &viewer, Section::Schedules, "Schedules");
+    page(&pages::Schedules { frame, list, calendar })
 }
 
 async fn find(
@@ -100,17 +107,18 @@ pub(crate) async fn next(State(app): State<App>, _viewer: Viewer, asked: Asked<W
     page(&instants(&app, asked.meant.cron.trim(), asked.meant.timezone.trim()))
 }
 
-fn written(
+async fn written(
     app: &App,
     viewer: &Viewer,
     title: &str,
     action: String,
     form: ScheduleForm,
     errors: Vec<String>,
-) -> pages::ScheduleEdit {
+) -> Result<pages::ScheduleEdit, ApiError> {
     let pages::Asked { next, zone, told } = instants(app, &form.cron, &form.timezone);
     let frame = frame(app, viewer, Section::Schedules, title);
-    pages::ScheduleEdit { frame, form, action, errors, next, zone, told }
+    let names = names(app, viewer, form.order.server_ids.clone()).await?;
+    Ok(pages::ScheduleEdit { frame, form, action, errors, next, zone, told, names })
 }
 
 /// Where a new one is written.
@@ -119,20 +127,19 @@ pub(crate) async fn blank(State(app): State<App>, viewer: Viewer) -> Answer {
         OrderForm { what: "security".into(), reboot: "never".into(), ..OrderForm::default() };
     let form =
         ScheduleForm { enabled: true, timezone: "UTC".into(), order, ..ScheduleForm::default() };
-    page(&written(&app, &viewer, "New schedule", "/schedules/new".into(), form, Vec::new()))
+    let action = "/schedules/new".into();
+    page(&written(&app, &viewer, "New schedule", action, form, Vec::new()).await?)
 }
 
 /// Where one is changed.
 pub(crate) async fn edit(State(app): State<App>, viewer: Viewer, Id(id): Id<ScheduleId>) -> Answer {
     let (generation, it) = find(&app, &viewer, id).await?;
     let targets = json!(it.targets);
-    if targets.get("server_ids").and_then(Value::as_array).is_some_and(|ids| !ids.is_empty()) {
-        let detail = "This schedule names its servers one by one: it is changed by the API or by `fleetmend schedules update`.";
-        return Err(ApiError::new(Code::Conflict, detail));
-    }
     let text = |name: &str| targets.get(name).and_then(Value::as_str).unwrap_or("").to_owned();
-    let tags = targets.get("tags").and_then(Value::as_array).cloned().unwrap_or_default();
-    let tags: Vec<&str> = tags.iter().filter_map(Value::as_str).collect();
+    let texts = |name: &str| -> Vec<String> {
+        let list = targets.get(name).and_then(Value::as_array).into_iter().flatten();
+        list.filter_map(Value::as_str).map(str::to_owned).collect()
+    };
     let listed = |items: Vec<String>| items.join(", ");
     let number = |value: Option<String>| value.unwrap_or_default();
     let options = &it.options;
@@ -143,7 +150,7 @@ pub(crate) async fn edit(State(app): State<App>, viewer: Viewer, Id(id): Id<Sche
         (true, false) => "all",
     };
     let order = OrderForm {
-        server_ids: Vec::new(),
+        server_ids: texts("server_ids"),
         what: what.into(),
         packages: listed(packages),
         exclude: listed(options.exclude.iter().map(ToString::to_string).collect()),
@@ -165,17 +172,12 @@ pub(crate) async fn edit(State(app): State<App>, viewer: Viewer, Id(id): Id<Sche
         all: targets.get("all").and_then(Value::as_bool).unwrap_or(false),
         environment: text("environment"),
         os: text("os"),
-        tags: tags.join(", "),
+        tags: texts("tags").join(", "),
+        add_servers: String::new(),
         order,
     };
-    page(&written(
-        &app,
-        &viewer,
-        "Edit schedule",
-        format!("/schedules/{id}/edit"),
-        form,
-        Vec::new(),
-    ))
+    let action = format!("/schedules/{id}/edit");
+    page(&written(&app, &viewer, "Edit schedule", action, form, Vec::new()).await?)
 }
 
 fn read(sent: &Form) -> ScheduleForm {
@@ -194,6 +196,7 @@ fn read(sent: &Form) -> ScheduleForm {
         environment,
         os,
         tags,
+        add_servers: sent.text("add_servers"),
         order: order::read(sent),
     }
 }
@@ -211,13 +214,16 @@ fn body(form: &ScheduleForm) -> Value {
     if !form.tags.is_empty() {
         targets.insert("tags".into(), json!(words(&form.tags)));
     }
+    if !form.order.server_ids.is_empty() {
+        targets.insert("server_ids".into(), json!(form.order.server_ids));
+    }
     let timezone = if form.timezone.is_empty() { "UTC" } else { &form.timezone };
     json!({"name": form.name, "description": form.description, "enabled": form.enabled, "cron": form.cron,
         "timezone": timezone, "targets": targets, "options": order::options(&form.order)})
 }
 
 /// The answer to a form that was sent: on, or back with what is wrong.
-fn outcome(
+async fn outcome(
     app: &App,
     viewer: &Viewer,
     title: &str,
@@ -234,7 +240,7 @@ fn outcome(
             ) =>
         {
             let errors = sentences(&error);
-            refused(&written(app, viewer, title, action, form, errors))
+            refused(&written(app, viewer, title, action, form, errors).await?)
         }
         Err(error) => Err(error),
     }
@@ -251,18 +257,39 @@ fn unfinished(form: &ScheduleForm) -> Result<(), ApiError> {
     }
 }
 
+/// Puts those to the named servers that were added by their names. Each name means one server.
+async fn add_servers(app: &App, viewer: &Viewer, form: &mut ScheduleForm) -> Result<(), ApiError> {
+    let wrong = |detail: String| Err(ApiError::new(Code::InvalidBody, detail));
+    let mut added = Vec::new();
+    for name in words(&form.add_servers) {
+        let found =
+            server_list::of_name(&mut *app.db.read().await?, viewer.user.org_id, &name).await?;
+        match found.as_slice() {
+            [one] => added.push(one.to_string()),
+            [] => return wrong(format!("No server is called {name}.")),
+            _ => return wrong(format!("{} servers are called {name}.", found.len())),
+        }
+    }
+    form.order.server_ids.extend(added);
+    form.order.server_ids.sort();
+    form.order.server_ids.dedup();
+    form.add_servers.clear();
+    Ok(())
+}
+
 /// Makes one.
 pub(crate) async fn create(State(app): State<App>, viewer: Viewer, sent: Form) -> Answer {
-    let form = read(&sent);
+    let mut form = read(&sent);
     let make = async {
         unfinished(&form)?;
+        add_servers(&app, &viewer, &mut form).await?;
         let body = Body::of(&body(&form))?;
         let made =
             schedules::create(State(app.clone()), viewer.caller(), Query(NoQuery {}), body).await?;
         Ok(location(&made.into_response()))
     };
     let done = make.await;
-    outcome(&app, &viewer, "New schedule", "/schedules/new".into(), form, done)
+    outcome(&app, &viewer, "New schedule", "/schedules/new".into(), form, done).await
 }
 
 /// Replaces one.
@@ -272,10 +299,11 @@ pub(crate) async fn replace(
     Id(id): Id<ScheduleId>,
     sent: Form,
 ) -> Answer {
-    let form = read(&sent);
+    let mut form = read(&sent);
     let seen = IfMatch::seen(&form.generation);
     let change = async {
         unfinished(&form)?;
+        add_servers(&app, &viewer, &mut form).await?;
         let body = Body::of(&body(&form))?;
         drop(
             schedules::replace(
@@ -291,7 +319,7 @@ pub(crate) async fn replace(
         Ok(format!("/schedules/{id}"))
     };
     let done = change.await;
-    outcome(&app, &viewer, "Edit schedule", format!("/schedules/{id}/edit"), form, done)
+    outcome(&app, &viewer, "Edit schedule", format!("/schedules/{id}/edit"), form, done).await
 }
 
 /// Runs one now: first shown, then done.

@@ -1,14 +1,20 @@
 //! Servers: the list, one, and what is done to one.
 
 use axum::extract::State;
-use pages::{Section, ServerFilter};
+use pages::{HistoryRow, Section, ServerFilter};
+use store::{Page, Paged};
 use vocab::ServerId;
 
 use crate::app::App;
-use crate::http::{Here, Id, IfMatch, NoBody, NoQuery, Query, servers};
+use crate::http::credentials::Listing;
+use crate::http::problem::ApiError;
+use crate::http::{Here, Id, IfMatch, NoBody, NoQuery, Query, page as paging, servers, tasks};
 use crate::web::Viewer;
 use crate::web::answer::{Answer, frame, live, page, see};
 use crate::web::asked::{Asked, Form};
+
+/// How many entries of a server's history its page shows.
+const HISTORY_SHOWN: u32 = 20;
 
 /// `/servers`, with the API's own filters.
 pub(crate) async fn list(
@@ -37,12 +43,35 @@ pub(crate) async fn list(
 pub(crate) async fn one(
     State(app): State<App>,
     viewer: Viewer,
+    here: Here,
     Id(id): Id<ServerId>,
-    Query(NoQuery {}): Query<NoQuery>,
+    asked: Asked<Listing>,
 ) -> Answer {
     let (_, it) = servers::detail(&app, &viewer.caller(), id).await?;
+    let part = match asked.text("limit").is_empty() {
+        true => Page { limit: HISTORY_SHOWN, offset: asked.meant.offset.0 },
+        false => paging::page(asked.meant.limit, asked.meant.offset),
+    };
+    let found = history(&app, id, part).await?;
+    let history = paging::list(&here, part, found, |row| row).0;
     let frame = live(&app, &viewer, Section::Servers, it.server.hostname.to_string());
-    page(&pages::ServerPage { frame, it })
+    page(&pages::ServerPage { frame, it, history })
+}
+
+/// What a server took part in, the newest first.
+pub(crate) async fn history(
+    app: &App,
+    id: ServerId,
+    part: Page,
+) -> Result<Paged<HistoryRow>, ApiError> {
+    let found = tasks::of_server(&mut *app.db.snapshot().await?, id, part).await?;
+    let row = |(batch, ordered_at, options, task): tasks::Past| HistoryRow {
+        batch,
+        ordered_at,
+        what: pages::what(&options),
+        task,
+    };
+    Ok(Paged { items: found.items.into_iter().map(row).collect(), total: found.total })
 }
 
 /// Has its agent look at the packages.

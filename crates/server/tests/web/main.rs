@@ -22,3 +22,4 @@ mod actions;
 mod door;
 mod every_page;
 mod oidc;
+mod tables;

@@ -13,6 +13,7 @@ mod agents;
 mod claims;
 mod credentials;
 mod database;
+mod days;
 mod effects;
 mod feeds;
 mod findings;

@@ -363,6 +363,33 @@ both! {
         tx.commit().await.unwrap();
     }
 
+    async fn a_large_rollout_that_has_ended_is_counted_once_and_again_when_a_report_is_late(db: Db) {
+        let ours = org(&db).await;
+        start(&db, ours, 1, 500).await;
+        let id = start(&db, ours, 2, 501).await;
+        let mut tx = db.begin().await.unwrap();
+        assert_eq!(rollouts::uncounted(&mut tx, 9).await.unwrap(), []);
+        for id in [nth!(BatchId, 1_u32), id] {
+            let seen = rollouts::load(&mut tx, id).await.unwrap();
+            let head = Head { phase: Phase::Ended(End::Canceled), ..seen.head.clone() };
+            rollouts::save_head(&mut tx, &seen, &head, Some(at(9))).await.unwrap();
+        }
+        // A small one is counted whenever somebody asks.
+        let found = rollouts::uncounted(&mut tx, 9).await.unwrap();
+        let [(large, revision)] = found[..] else { panic!("{found:?}") };
+        assert_eq!(large, id);
+        let kept = BTreeMap::from([("as it was kept".to_owned(), 501)]);
+        rollouts::keep_counts(&mut tx, id, revision - 1, &BTreeMap::new()).await.unwrap();
+        rollouts::keep_counts(&mut tx, id, revision, &kept).await.unwrap();
+        assert_eq!(rollout_targets::counts(&mut tx, id).await.unwrap(), kept);
+        assert_eq!(rollouts::uncounted(&mut tx, 9).await.unwrap(), []);
+        rollout_targets::save(&mut tx, id, &[step(0, 1, done(Outcome::Succeeded))]).await.unwrap();
+        let anew = BTreeMap::from([("succeeded".to_owned(), 1), ("waiting".to_owned(), 500)]);
+        assert_eq!(rollout_targets::counts(&mut tx, id).await.unwrap(), anew);
+        assert_eq!(rollouts::uncounted(&mut tx, 9).await.unwrap(), [(id, revision + 1)]);
+        tx.commit().await.unwrap();
+    }
+
     async fn a_target_that_does_not_parse_is_named(place: Place) {
         let db = place.open().await;
         let ours = org(&db).await;

@@ -10,7 +10,7 @@ use crate::support::{at, both, nth, org, other_org};
 
 const PAGE: Page = Page { limit: 50, offset: 0 };
 
-fn user(org: OrgId, n: u32, name: &str) -> User {
+pub(crate) fn user(org: OrgId, n: u32, name: &str) -> User {
     User {
         id: nth!(UserId, n),
         org_id: org,

@@ -1,0 +1,208 @@
+//! Row 11: every page of the dashboard, as the service answers it, with fleets of any size.
+//!
+//! There is something on each: a feed with open flaws, batches over the whole fleet that have ended and one that has not, schedules with
+//! a history, a month of days, a server that took part in all of it.
+
+use domain::rollout::{Done, End, Outcome, Phase, Target as Stand};
+use serde_json::Value;
+use server::app::{App, Parts, Settings};
+use server::clock::Clock;
+use server::service::rollouts::{NewRollout, Origin};
+use server::service::{PatchOptions, rollouts, users};
+use store::days::{self, Day};
+use store::rollout_targets::{self, Move};
+use store::server_list::{self, Filter};
+use vocab::{BatchId, Role};
+
+use crate::client::{Client, get};
+use crate::fleet;
+use crate::lists::{Figures, counted, most_wanted, p99_of_request};
+use crate::place::{Engine, Place, Service};
+use crate::published::publish;
+use crate::table::{Table, Target};
+use crate::{Asked, SIZES, now};
+
+/// How many batches over the whole fleet have ended.
+const ENDED: usize = 4;
+const SCHEDULES: usize = 50;
+
+/// The pages; `{…}` is filled in.
+const PAGES: [&str; 22] = [
+    "/",
+    "/servers",
+    "/servers?status=online&sort=security_updates",
+    "/servers?status=offline",
+    "/servers?sort=last_seen",
+    "/servers?reboot_required=true",
+    "/servers?q=web",
+    "/servers?environment=staging",
+    "/servers/{server}",
+    "/patches",
+    "/patches/{patch}",
+    "/cves",
+    "/cves?kev=true",
+    "/cves/{cve}",
+    "/batches",
+    "/batches/{ended}",
+    "/batches/{open}",
+    "/schedules",
+    "/schedules/{schedule}",
+    "/schedules/{schedule}/edit",
+    "/activity",
+    "/settings",
+];
+
+pub(crate) async fn row11(engine: Engine, asked: &Asked, table: &mut Table) {
+    let mut figures = Figures::new(engine, ", p99");
+    for size in SIZES.into_iter().filter(|size| *size <= asked.largest) {
+        let place = Place::new(engine, &format!("pages_{size}")).await;
+        fleet::fill_alike(&place, size).await;
+        publish(&place, size);
+        let (session, [ended, open]) = past(&place).await;
+        place.analyze().await;
+        let service = place.serve();
+        counted(&place, &service, size).await;
+        let known = Known::look(&place, &service, [ended, open]).await;
+        service.at_rest().await;
+        fleet::heard(&place, size).await;
+        for page in PAGES {
+            let path = known.fill(page);
+            let request = format!(
+                "GET {path} HTTP/1.1\r\nhost: bench\r\ncookie: fleetmend_session={session}\r\n\r\n"
+            );
+            let p99 = p99_of_request(&service, &path, request.as_bytes()).await;
+            figures.add(page, size, (p99, "ms"));
+        }
+        drop(service);
+        place.remove().await;
+    }
+    for page in PAGES {
+        figures.line(table, 11, (page, "ms", Target::Most(100.0)));
+    }
+}
+
+/// Whom and what a person would look at.
+struct Known([(&'static str, String); 6]);
+
+impl Known {
+    async fn look(place: &Place, service: &Service, [ended, open]: [BatchId; 2]) -> Known {
+        let mut client = Client::connect(&service.address).await.unwrap();
+        let patch = most_wanted(place, &mut client).await;
+        let mut first = async |path: &str| -> Value {
+            for _ in 0..1_200 {
+                let body = client.ask(&get(&place.key, path)).await.unwrap();
+                let seen: Value = serde_json::from_slice(&body).unwrap();
+                if seen["meta"]["total"].as_u64() > Some(0) {
+                    return seen["data"][0]["id"].clone();
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            }
+            panic!("{path} stays empty");
+        };
+        let cve = first("/v1/cves").await.as_str().unwrap().to_owned();
+        let schedule = first("/v1/schedules?limit=1").await.as_str().unwrap().to_owned();
+        Known([
+            ("{server}", fleet::id(0).to_string()),
+            ("{patch}", patch),
+            ("{cve}", cve),
+            ("{ended}", ended.to_string()),
+            ("{open}", open.to_string()),
+            ("{schedule}", schedule),
+        ])
+    }
+
+    fn fill(&self, page: &str) -> String {
+        self.0.iter().fold(page.to_owned(), |path, (word, id)| path.replace(word, id))
+    }
+}
+
+/// Makes a past, and somebody who looks at it: their session, a batch that has ended and one that has not.
+async fn past(place: &Place) -> (String, [BatchId; 2]) {
+    let settings = Settings::default();
+    let (db, secrets) = (place.db().await, place.secrets());
+    let app = App::new(Parts { db, clock: Clock::system(), secrets, settings });
+    let mut ended = Vec::new();
+    for _ in 0..ENDED {
+        ended.push(batch(&app, place, Phase::Ended(End::Succeeded)).await);
+    }
+    let open = batch(&app, place, Phase::Paused).await;
+    for nth in 0..SCHEDULES {
+        make_schedule(&app, place, nth).await;
+    }
+    let mut tx = app.db.begin().await.unwrap();
+    let mut day = server::service::days::day_of(now());
+    for nth in 0..30 {
+        let row = Day {
+            day,
+            servers: 1_000,
+            up_to_date: 20 * nth,
+            critical: nth,
+            high: 40,
+            medium: 90,
+            low: 9,
+            unknown: 1,
+            exploited: 2,
+        };
+        days::write(&mut tx, place.org, &row).await.unwrap();
+        day = day.yesterday().unwrap();
+    }
+    tx.commit().await.unwrap();
+    let actor = users::local(place.org);
+    let (_, link) = users::invite(&app, &actor, "ann", Role::Admin).await.unwrap();
+    let accepted = users::accept(&app, &link, "correct horse battery").await.unwrap();
+    let session = accepted.unwrap().1.to_string();
+    app.db.close().await;
+    (session, [ended[0], open])
+}
+
+async fn make_schedule(app: &App, place: &Place, nth: usize) {
+    let wanted = server::service::schedules::Wanted {
+        name: format!("Nightly {nth}"),
+        description: String::new(),
+        enabled: true,
+        cron: format!("{nth} 3 * * *").parse().unwrap(),
+        timezone: "Europe/Berlin".parse().unwrap(),
+        targets: vocab::Selector::All,
+        options: PatchOptions::default(),
+    };
+    let actor = users::local(place.org);
+    server::service::schedules::create(app, &actor, wanted).await.unwrap();
+}
+
+/// A batch over the whole fleet, in this phase; all its servers are done if it has ended.
+async fn batch(app: &App, place: &Place, phase: Phase) -> BatchId {
+    let at = now();
+    let mut reader = app.db.read().await.unwrap();
+    let servers = server_list::ids(&mut reader, place.org, &Filter::default()).await.unwrap();
+    drop(reader);
+    let new = NewRollout {
+        org: place.org,
+        options: PatchOptions::default(),
+        servers,
+        starts_at: at,
+        origin: Origin::Api,
+        started_by: "bench".into(),
+        run_id: None,
+    };
+    let made = rollouts::create(app, new).await.unwrap();
+    let mut tx = app.db.begin().await.unwrap();
+    let is_ended = matches!(phase, Phase::Ended(_));
+    if is_ended {
+        let done = Done { outcome: Outcome::Succeeded, started_at: Some(at), at };
+        let rows = rollout_targets::all(&mut tx, made.id).await.unwrap();
+        let next = |row: &rollout_targets::TargetRow| Move {
+            server_id: row.server_id,
+            seen: row.generation,
+            next: Stand::Done(done),
+            result: None,
+        };
+        let moves: Vec<Move> = rows.iter().map(next).collect();
+        rollout_targets::save(&mut tx, made.id, &moves).await.unwrap();
+    }
+    let seen = store::rollouts::load(&mut tx, made.id).await.unwrap();
+    let mut head = seen.head.clone();
+    head.phase = phase;
+    store::rollouts::save_head(&mut tx, &seen, &head, is_ended.then_some(at)).await.unwrap();
+    tx.commit().await.unwrap();
+    made.id
+}

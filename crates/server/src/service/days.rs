@@ -1,0 +1,52 @@
+//! The organization's days: how many servers are up to date and how many flaws are open, from what is counted anyway.
+
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use store::days::Day;
+use store::server_list::{self, Filter};
+use store::{Conn, Result, StoreError, findings, patches};
+use vocab::{OrgId, Severity};
+
+use super::patches::{Counts, severity};
+
+/// The day that it is, by which days are told apart: that of UTC, wherever servers and people are.
+pub fn day_of(now: Timestamp) -> Date {
+    now.to_zoned(TimeZone::UTC).date()
+}
+
+/// The organization as it stands, for this day's row. Nothing as long as nothing was counted, or nothing is there to
+/// be counted. Reads some ten rows and one index of flaws, never the servers.
+pub async fn counted(conn: &mut Conn, org: OrgId, day: Date) -> Result<Option<Day>> {
+    let servers = server_list::count(conn, org, &Filter::default()).await?;
+    let seen = patches::summary(conn, org).await?;
+    let judged = findings::summary(conn, org).await?;
+    let (Some(seen), Some(_), true) = (seen, judged, servers > 0) else { return Ok(None) };
+    let counts: Counts = serde_json::from_value(seen.counts).map_err(|error| {
+        StoreError::Corrupt { table: "fleet_summaries", id: org.to_string(), source: error.into() }
+    })?;
+    let mut row = Day {
+        day,
+        servers,
+        up_to_date: servers.saturating_sub(counts.with_updates),
+        critical: 0,
+        high: 0,
+        medium: 0,
+        low: 0,
+        unknown: 0,
+        exploited: 0,
+    };
+    for some in findings::tally(conn, org).await? {
+        *match severity(some.severity_order) {
+            Severity::Critical => &mut row.critical,
+            Severity::High => &mut row.high,
+            Severity::Medium => &mut row.medium,
+            Severity::Low => &mut row.low,
+            Severity::Unknown => &mut row.unknown,
+        } += some.cves;
+        if some.kev_order == 0 {
+            row.exploited += some.cves;
+        }
+    }
+    Ok(Some(row))
+}

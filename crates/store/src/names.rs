@@ -1,0 +1,47 @@
+//! What people call the things that an id stands for: for lists in which ids of every kind are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use vocab::OrgId;
+
+use crate::db::{Conn, on};
+use crate::error::Result;
+use crate::row::put;
+use crate::sql::{ROWS_MAX, Text};
+
+/// Where the names are of what has such an id. What was removed keeps its name.
+const NAMED: [(&str, &str, &str); 6] = [
+    ("usr_", "select id, name from users where org_id = ", " and id in "),
+    ("key_", "select id, name from api_keys where org_id = ", " and id in "),
+    ("srv_", "select id, hostname from servers where org_id = ", " and id in "),
+    ("sch_", "select id, name from schedules where org_id = ", " and id in "),
+    ("enr_", "select id, name from enrollment_tokens where org_id = ", " and id in "),
+    // A task is called as the server is that it concerns.
+    (
+        "tsk_",
+        "select task_id, hostname from rollout_targets join servers on id = server_id where org_id = ",
+        " and task_id in ",
+    ),
+];
+
+/// The names of those of these that have one in this organization, by id.
+pub async fn of(
+    conn: &mut Conn,
+    org: OrgId,
+    ids: &BTreeSet<String>,
+) -> Result<BTreeMap<String, String>> {
+    let mut found = BTreeMap::new();
+    for (prefix, select, among) in NAMED {
+        let of_this_kind: Vec<&String> = ids.iter().filter(|id| id.starts_with(prefix)).collect();
+        for chunk in of_this_kind.chunks(ROWS_MAX) {
+            let named: Vec<(String, String)> = on!(conn, |c| {
+                let mut text = Text::new(select);
+                text.bind(put(&org)).add(among);
+                text.list(chunk.iter().map(ToString::to_string));
+                text.build_as().fetch_all(c).await
+            })?;
+            found.extend(named);
+        }
+    }
+    Ok(found)
+}
