@@ -41,6 +41,7 @@ const SERIES: &[Migration] = series! {
     12 "0012_feed_sources",
     13 "0013_finding_groups",
     14 "0014_users",
+    17 "0017_carriers",
 };
 
 /// The newest schema that this binary knows.
