@@ -19,11 +19,12 @@ use crate::tx::Tx;
 /// How many numbers a page has. [`OF_FLAW`] knows it too.
 const PAGE: u32 = 256;
 
-/// What selects the kinds that have a flaw; an organization and the flaw are to be bound after it.
+/// What selects the kinds that have a flaw: between the two stands what takes the column apart, and after them an
+/// organization and the flaw are to be bound. `cross join`, because SQLite then keeps to this order.
 pub(super) const OF_FLAW: [&str; 2] = [
     "(select f.package_set, f.os_release, f.kernel, f.runs from cve_kinds k cross join ",
-    " e join finding_kinds f on f.org_id = k.org_id and f.number = k.page * 256 + cast(e.value as bigint)
-      where k.org_id = ",
+    " e cross join finding_kinds f
+      where f.org_id = k.org_id and f.number = k.page * 256 + cast(e.value as bigint) and k.org_id = ",
 ];
 
 row! {
@@ -147,9 +148,8 @@ pub async fn shift(tx: &mut Tx, org: OrgId, shifts: &[&Shift]) -> Result<()> {
             }
             rows.push((*cve, *page, kinds));
         }
-        let (gone, left): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.2.is_empty());
-        put_rows(tx, org, &left).await?;
-        drop_rows(tx, org, &gone).await?;
+        put_rows(tx, org, &rows).await?;
+        drop_empty(tx, org, &rows).await?;
     }
     Ok(())
 }
@@ -162,20 +162,17 @@ async fn on_pages<'a>(
     pages: impl Iterator<Item = (&'a str, u32)> + Clone,
 ) -> Result<BTreeMap<(String, u32), BTreeSet<u32>>> {
     let found: Vec<Row> = on!(tx, |c| {
-        let mut text = Text::new("select ");
-        text.add(Row::COLUMNS).add(" from cve_kinds where org_id = ").bind(put(&org));
-        text.add(" and (cve, page) in (").rows(pages.clone(), |row, (cve, page)| {
+        let mut text = Text::new("with v (flaw, at) as (");
+        text.rows(pages.clone(), |row, (cve, page)| {
             row.bind(cve.to_owned()).bind(put(&page));
         });
-        text.add(")").build_as().fetch_all(c).await
+        text.add(") select ").add(Row::COLUMNS).add(" from v cross join cve_kinds where org_id = ");
+        text.bind(put(&org)).add(" and cve = v.flaw and page = v.at").build_as().fetch_all(c).await
     })?;
     Ok(found.into_iter().map(|row| ((row.cve, row.page), row.kinds)).collect())
 }
 
 async fn put_rows(tx: &mut Tx, org: OrgId, rows: &[Places<'_>]) -> Result<()> {
-    if rows.is_empty() {
-        return Ok(());
-    }
     Ok(on!(tx, |c| {
         Text::new("insert into cve_kinds (org_id, cve, page, kinds) ")
             .rows(rows, |row, (cve, page, kinds)| {
@@ -189,15 +186,16 @@ async fn put_rows(tx: &mut Tx, org: OrgId, rows: &[Places<'_>]) -> Result<()> {
     })?)
 }
 
-async fn drop_rows(tx: &mut Tx, org: OrgId, rows: &[Places<'_>]) -> Result<()> {
-    if rows.is_empty() {
+/// Takes out rows that name nobody.
+async fn drop_empty(tx: &mut Tx, org: OrgId, rows: &[Places<'_>]) -> Result<()> {
+    let empty: BTreeSet<&str> =
+        rows.iter().filter(|(.., kinds)| kinds.is_empty()).map(|(cve, ..)| *cve).collect();
+    if empty.is_empty() {
         return Ok(());
     }
     Ok(on!(tx, |c| {
-        let mut text = Text::new("delete from cve_kinds where org_id = ");
-        text.bind(put(&org)).add(" and (cve, page) in (").rows(rows, |row, (cve, page, _)| {
-            row.bind((*cve).to_owned()).bind(put(page));
-        });
-        text.add(")").build().execute(c).await.map(drop)
+        let mut text = Text::new("delete from cve_kinds where kinds = '[]' and org_id = ");
+        text.bind(put(&org)).add(" and cve in ").among(empty.iter().map(|cve| (*cve).to_owned()));
+        text.build().execute(c).await.map(drop)
     })?)
 }
