@@ -4,12 +4,13 @@
 //! decides about flaws are one [`Kind`], and a flaw's row counts kinds, never servers one by one. `service::findings`
 //! makes all of it in the background.
 
+mod carriers;
 mod kinds;
 mod reports;
 
+pub use carriers::{Carrier, Shift, carried, carriers, drop_carriers, put_carriers, shift};
 pub use kinds::{
-    Carrier, Counts, Kind, counts, drop_counts, drop_kinds, drop_telling, kinds, known_kinds,
-    put_counts, put_kinds, put_telling, telling,
+    Counts, Kind, counts, drop_counts, drop_telling, kinds, put_counts, put_telling, telling,
 };
 pub use reports::{
     Judged, all_groups, drop_groups, drop_judged, groups, is_judged, judged, keep_report,
@@ -296,7 +297,7 @@ pub async fn servers(
             .await
             .map(|row| row.is_some())
     })?;
-    Ok(on!(conn, |c| {
+    Ok(on!(conn, |c, dialect| {
         let mut text = Text::new("select ");
         text.add(Server::COLUMNS);
         text.add(" from servers join presence on org = org_id and server_id = id where org_id = ");
@@ -306,11 +307,9 @@ pub async fn servers(
             text.add("update_set in (select u.update_set from cve_updates u where u.org_id = ");
             text.bind(put(&org)).add(" and u.cve = ").bind(cve.to_owned()).add(") or ");
         }
+        let [before, after] = carriers::OF_FLAW;
         text.add("(package_set, os_release, kernel, runs) in ");
-        text.add("(select f.package_set, f.os_release, f.kernel, f.runs from cve_kinds k");
-        text.add(
-            " join finding_kinds f on f.org_id = k.org_id and f.kind = k.kind where k.org_id = ",
-        );
+        text.add(before).add(dialect.each_kind).add(after);
         text.bind(put(&org)).add(" and k.cve = ").bind(cve.to_owned()).add("))");
         if let Some(environments) = environments {
             text.add(" and environment in ").list(environments.iter().map(put));

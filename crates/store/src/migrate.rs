@@ -43,6 +43,7 @@ const SERIES: &[Migration] = series! {
     14 "0014_users",
     15 "0015_identities",
     16 "0016_days",
+    17 "0017_carriers",
 };
 
 /// The newest schema that this binary knows.

@@ -9,6 +9,7 @@ use sqlx::AssertSqlSafe;
 use vocab::{OrgId, ServerId, Stage, Status};
 
 use crate::db::{Wire, on};
+use crate::findings::{self, Shift};
 use crate::server_list::{Filter, Sort};
 use crate::sql::spy;
 use crate::support::{Place, at, both, nth, org};
@@ -235,5 +236,27 @@ both! {
         on!(tx, |c| sqlx::query(walk).execute(c).await.map(drop)).unwrap();
         assert!(walks(&mut tx).await > 0 || place.is_sqlite());
         assert!(steps(&mut tx, walk).await.iter().all(|step| step.starts_with("SCAN")));
+    }
+
+    /// By the whole of the key: an organization's rows are as many as all of its flaws have pages.
+    async fn the_kinds_that_have_a_flaw_are_found_by_their_numbers(place: Place) {
+        let db = place.open().await;
+        let ours = org(&db).await;
+        let mut tx = db.begin().await.unwrap();
+        let gained = Shift { cve: "CVE-1".into(), gained: vec![1, 300], lost: Vec::new() };
+        spy::take();
+        findings::shift(&mut tx, ours, &[&gained]).await.unwrap();
+        findings::servers(&mut tx, ours, "CVE-1", None, Page { limit: 50, offset: 0 }).await.unwrap();
+        let mut all = Vec::new();
+        for sql in spy::take() {
+            all.extend(steps(&mut tx, &sql).await);
+        }
+        for wanted in [
+            "SEARCH cve_kinds USING PRIMARY KEY (org_id=? AND cve=? AND page=?)",
+            "SEARCH k USING PRIMARY KEY (org_id=? AND cve=?)",
+            "SEARCH f USING PRIMARY KEY (org_id=? AND number=?)",
+        ] {
+            assert!(all.iter().any(|step| step == wanted) || !place.is_sqlite(), "{wanted}: {all:?}");
+        }
     }
 }

@@ -134,6 +134,7 @@ json!(
     domain::advisory::Epss,
     domain::advisory::Exploited,
     std::collections::BTreeMap<vocab::Severity, u32>,
+    std::collections::BTreeSet<u32>,
     domain::rollout::Head,
     domain::rollout::Target,
 );

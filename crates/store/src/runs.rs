@@ -98,7 +98,7 @@ row! {
         pub started_at: Timestamp,
         /// When it ended.
         pub finished_at: Option<Timestamp>,
-        /// Its rollout.
+        /// Its rollout. One that the calendar started has it a moment later; one that was skipped, never.
         pub batch_id: Option<BatchId>,
         /// On which servers, as the schedule said then.
         pub targets: Selector,
@@ -197,6 +197,41 @@ pub async fn unfinished_among(
         in_chunks(c, schedules, |chunk| {
             let mut text = Text::new("select schedule_id from runs where finished_at is null");
             text.add(" and schedule_id in ").among(chunk.iter().map(put));
+            text
+        })
+        .await
+    })?;
+    found.into_iter().map(|(id,)| parse("runs", id)).collect()
+}
+
+/// Up to `limit` runs that have started and have no rollout yet, of all organizations, the oldest first.
+pub async fn without_batch(conn: &mut Conn, limit: u32) -> Result<Vec<Run>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Run::COLUMNS,
+            " from runs where finished_at is null and batch_id is null
+              order by started_at, id limit $1",
+        ]))
+        .bind(i64::from(limit))
+        .fetch_all(c)
+        .await
+    })?)
+}
+
+/// Says which rollout carries each of these runs out, and answers with those of which it is true: one that has a rollout
+/// keeps it, and one may be gone with its schedule.
+pub async fn give_batches(tx: &mut Tx, given: &[(RunId, BatchId)]) -> Result<BTreeSet<RunId>> {
+    let found: Vec<(String,)> = on!(tx, |c| {
+        in_chunks(c, given, |chunk| {
+            let mut text = Text::new("with v (run, batch) as (");
+            text.rows(chunk, |row, (run, batch)| {
+                row.bind(put(run)).bind(put(batch));
+            });
+            text.add(
+                ") update runs set batch_id = v.batch, generation = generation + 1 from v
+                    where id = v.run and batch_id is null and finished_at is null returning id",
+            );
             text
         })
         .await

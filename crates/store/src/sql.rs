@@ -33,12 +33,15 @@ pub(crate) struct Dialect {
     pub(crate) for_update: &'static str,
     /// Others may read and lock so too, but not change.
     pub(crate) for_share: &'static str,
+    /// The numbers in the column `kinds`, a row each, as `value`.
+    pub(crate) each_kind: &'static str,
     pub(crate) types: &'static [(&'static str, &'static str)],
 }
 
 pub(crate) const SQLITE: Dialect = Dialect {
     for_update: "",
     for_share: "",
+    each_kind: "json_each(k.kinds)",
     types: &[
         ("{{text}}", "TEXT"),
         ("{{int}}", "INTEGER"),
@@ -53,6 +56,7 @@ pub(crate) const SQLITE: Dialect = Dialect {
 pub(crate) const POSTGRES: Dialect = Dialect {
     for_update: " for update",
     for_share: " for share",
+    each_kind: "json_array_elements_text(cast(k.kinds as json))",
     types: &[
         // One order of text in both engines, whatever the locale of the cluster.
         ("{{text}}", "text collate \"C\""),

@@ -13,7 +13,7 @@ pub use exploited::{Epss, EpssError, Exploited};
 pub use severity::{CvssScore, Rating, ScoreError, Verdict, severity_word};
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use vocab::{FixState, Severity};
 
 /// One published statement on one or more flaws.
@@ -108,6 +108,7 @@ impl Affected {
 
 /// A run of affected versions.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Written")]
 pub struct Span {
     /// The first of them; none if there was never a sound one before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -115,6 +116,44 @@ pub struct Span {
     /// Where it ends.
     #[serde(flatten)]
     pub end: End,
+}
+
+/// A span as it is read. What is flattened is written well and read slowly: serde takes every field apart first, and a
+/// feed has hundreds of thousands.
+#[derive(Deserialize)]
+struct Written {
+    from: Option<String>,
+    fixed: Option<String>,
+    fixed_elsewhere: Option<String>,
+    last: Option<String>,
+    #[serde(default, rename = "open")]
+    is_open: Mark,
+}
+
+/// Whether a field is there, whatever it holds.
+#[derive(Default)]
+struct Mark(bool);
+
+impl<'de> Deserialize<'de> for Mark {
+    fn deserialize<D: Deserializer<'de>>(field: D) -> Result<Self, D::Error> {
+        serde::de::IgnoredAny::deserialize(field).map(|_| Mark(true))
+    }
+}
+
+impl TryFrom<Written> for Span {
+    type Error = &'static str;
+
+    fn try_from(written: Written) -> Result<Span, Self::Error> {
+        let Written { from, fixed, fixed_elsewhere, last, is_open } = written;
+        let end = match (fixed, fixed_elsewhere, last, is_open) {
+            (Some(fixed), None, None, Mark(false)) => End::Fixed(fixed),
+            (None, Some(fixed), None, Mark(false)) => End::FixedElsewhere(fixed),
+            (None, None, Some(last), Mark(false)) => End::Last(last),
+            (None, None, None, Mark(true)) => End::Open,
+            _ => return Err("a span has one end"),
+        };
+        Ok(Span { from, end })
+    }
 }
 
 impl Span {
@@ -128,7 +167,7 @@ impl Span {
 }
 
 /// Where a run of affected versions ends.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
     /// This version of the release fixes it.
@@ -185,5 +224,14 @@ mod tests {
         let text = serde_json::to_string(&written).unwrap();
         assert_eq!(serde_json::from_str::<Advisory>(&text).unwrap(), written);
         assert!(text.contains(r#"{"fixed":"2"}"#), "{text}");
+        let last = Span { from: None, end: End::Last("5".to_owned()) };
+        assert_eq!(serde_json::from_str::<Span>(r#"{"last":"5"}"#).unwrap(), last);
+    }
+
+    #[test]
+    fn a_span_without_an_end_or_with_two_is_refused() {
+        for text in [r"{}", r#"{"from":"1"}"#, r#"{"fixed":"1","open":null}"#, r#"{"until":"1"}"#] {
+            assert!(serde_json::from_str::<Span>(text).is_err(), "{text}");
+        }
     }
 }

@@ -110,21 +110,24 @@ impl Tally {
         if let Some(known) = self.places.get(&mention) {
             return *known;
         }
-        let flaw = match self.flaw_ids.get(&mention.cve) {
-            Some(known) => *known,
-            None => {
-                let new = self.flaws.len() as u32;
-                self.flaw_ids.insert(mention.cve.clone(), new);
-                self.flaws.push(mention.cve.clone());
-                self.totals.push(Total::default());
-                new
-            }
-        };
+        let flaw = self.flaw(&mention.cve);
         let cell = Cell { flaw, place: self.mentions.len() as u32 };
         let mention = Arc::new(mention);
         self.mentions.push(mention.clone());
         self.places.insert(mention, cell);
         cell
+    }
+
+    /// What a flaw is known by here.
+    pub fn flaw(&mut self, cve: &Arc<str>) -> u32 {
+        if let Some(known) = self.flaw_ids.get(cve) {
+            return *known;
+        }
+        let new = self.flaws.len() as u32;
+        self.flaw_ids.insert(cve.clone(), new);
+        self.flaws.push(cve.clone());
+        self.totals.push(Total::default());
+        new
     }
 
     /// What stands behind a cell.

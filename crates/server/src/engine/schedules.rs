@@ -1,4 +1,8 @@
 //! Schedules: when an instant has come, its run starts, exactly once.
+//!
+//! In two steps, because ten thousand may be due in one second: first every instant is taken, which moves its schedule on
+//! and starts its run, and then the runs get their batches. Whoever takes the lead looks for runs that have none: the one
+//! who led before may have died between the two.
 
 use std::time::Duration;
 
@@ -12,7 +16,7 @@ use tokio::sync::watch;
 use super::{Lead, Pen, complain, until, until_leading};
 use crate::app::App;
 use crate::service::PatchOptions;
-use crate::service::runs::{self, DueRun};
+use crate::service::runs;
 
 /// How many schedules go into one transaction: many share its cost, and nobody waits for it for long.
 const TOGETHER: usize = 2_500;
@@ -25,9 +29,14 @@ const AHEAD_MAX: u32 = 10_000;
 pub(super) async fn fire(app: App, look: Duration, mut lead: watch::Receiver<Lead>, pen: Pen) {
     let mut changed = app.db.bell(Topic::Schedules);
     let mut ahead = Vec::new();
+    // Under which lease no run is without a batch.
+    let mut settled = None;
     loop {
         let lease = until_leading(&mut lead).await;
-        let sleep = match fire_due(&app, &lease, &pen, &mut ahead).await {
+        let owes_batches = settled != Some(lease.token);
+        let done = fire_due(&app, &lease, &pen, &mut ahead, owes_batches).await;
+        settled = done.is_ok().then_some(lease.token);
+        let sleep = match done {
             Ok(next) => until(next, app.clock.now(), look),
             Err(StoreError::Stale | StoreError::Busy(_)) => Duration::ZERO,
             Err(error) => {
@@ -51,6 +60,7 @@ async fn fire_due(
     lease: &Lease,
     pen: &Pen,
     ahead: &mut Vec<Schedule>,
+    mut owes_batches: bool,
 ) -> store::Result<Option<Timestamp>> {
     let mut held = None;
     loop {
@@ -60,12 +70,17 @@ async fn fire_due(
             0 => schedules::due(&mut *app.db.read().await?, now, TOGETHER as u32).await?,
             ready => ahead.drain(..ready).collect(),
         };
-        if due.is_empty() {
+        if due.is_empty() && !owes_batches {
             return read_ahead(app, now, ahead).await;
         }
         if held.is_none() {
             held = Some(pen.lock().await);
         }
+        if due.is_empty() {
+            owes_batches = give_batches(app, lease).await?;
+            continue;
+        }
+        owes_batches = true;
         let mut tx = app.db.begin().await?;
         leases::fence(&mut tx, lease).await?;
         let ids: Vec<_> = due.iter().map(|schedule| schedule.id).collect();
@@ -82,6 +97,18 @@ async fn fire_due(
         tx.ring(Topic::Schedules);
         tx.commit().await?;
     }
+}
+
+/// Gives some runs that have started their batches. Says whether there were any that had none.
+async fn give_batches(app: &App, lease: &Lease) -> store::Result<bool> {
+    let mut tx = app.db.begin().await?;
+    leases::fence(&mut tx, lease).await?;
+    let found = runs::give_batches(&mut tx, TOGETHER as u32, app.clock.now()).await?;
+    if found {
+        tx.ring(Topic::Schedules);
+        tx.commit().await?;
+    }
+    Ok(found)
 }
 
 /// Reads what is due at the next instant, if that is near. Answers with when to come again.
@@ -121,7 +148,7 @@ async fn carry_out(tx: &mut Tx, moves: &[(&Schedule, &Due)], now: Timestamp) -> 
         }
         let Some(instant) = due.start else { continue };
         match options(schedule) {
-            Ok(options) => starts.push(DueRun { schedule, options, instant }),
+            Ok(_) => starts.push((*schedule, instant)),
             // One row that nobody can read must not keep all the others from running.
             Err(error) => {
                 tracing::error!(error = &error as &dyn std::error::Error, "a run is left out");

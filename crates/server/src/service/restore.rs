@@ -4,7 +4,7 @@
 //! to its host by its id for ever, and a counter that is ahead of ours is no sign of a clone. What they cannot
 //! know is what we would decide a second time under another id, so nothing is left undecided here.
 
-use domain::rollout::{Change, Event, Rollout, Target};
+use domain::rollout::{Change, End, Event, Phase, Rollout, Target};
 use domain::schedule::{self, Progress};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
@@ -75,6 +75,14 @@ async fn call_off(tx: &mut Tx, now: Timestamp) -> store::Result<usize> {
         let told = json!({"batch_id": id, "state": rollouts::phase_word(rollout.head().phase)});
         record(tx, seen.org_id, now, BY, "batch.cancel", id, &told);
         emit(tx, seen.org_id, "batch.changed", now, told);
+    }
+    // What had not begun is over as well.
+    for run in store::runs::without_batch(tx, u32::MAX).await? {
+        store::runs::finish(tx, &run, End::Canceled, now).await?;
+        let told = json!({"run_id": run.id, "schedule_id": run.schedule_id,
+            "state": rollouts::phase_word(Phase::Ended(End::Canceled))});
+        record(tx, run.org_id, now, BY, "run.cancel", run.id, &told);
+        emit(tx, run.org_id, "run.finished", now, told);
     }
     Ok(open.len())
 }

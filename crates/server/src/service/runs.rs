@@ -16,54 +16,63 @@ use super::rollouts::{NewRollout, Origin, create_all_in};
 use super::{PatchOptions, emit, record};
 use crate::clock::dice;
 
-/// A run that is due: of this schedule, for this instant of its calendar.
-#[derive(Debug, Clone)]
-pub(crate) struct DueRun<'a> {
-    pub(crate) schedule: &'a Schedule,
-    pub(crate) options: PatchOptions,
-    pub(crate) instant: Timestamp,
-}
-
-/// Starts runs and their rollouts over whom each schedule means at this moment, all of them in a few statements. One whose
-/// schedule has an unfinished run is skipped; one that was started before is left alone.
+/// Starts the runs of schedules for these instants of their calendars, all of them in a few statements. One whose schedule
+/// has an unfinished run is skipped; one that was started before is left alone.
+///
+/// That an instant is taken is all that is written here, because ten thousand may come at once and none is to be late for
+/// another's sake; [`give_batches`] does the rest, right afterwards or after a crash.
 pub(crate) async fn start_all(
     tx: &mut Tx,
-    due: &[DueRun<'_>],
+    due: &[(&Schedule, Timestamp)],
     now: Timestamp,
 ) -> store::Result<()> {
     let new: Vec<Run> = due
         .iter()
-        .map(|due| Run {
-            scheduled_for: Some(due.instant),
-            batch_id: Some(BatchId::new(now, dice())),
-            ..new_run(due.schedule, now)
-        })
+        .map(|(schedule, instant)| Run { scheduled_for: Some(*instant), ..new_run(schedule, now) })
         .collect();
     let started = runs::start_all(tx, &new).await?;
-    let mut meant = Meant::of(tx, due).await?;
-    let mut batches = Vec::with_capacity(started.len());
-    for (due, run) in due.iter().zip(&new) {
-        let Some(batch) = run.batch_id.filter(|_| started.contains(&run.id)) else {
-            in_the_way(tx, due, run, now).await?;
-            continue;
-        };
+    for ((schedule, instant), run) in due.iter().zip(&new) {
+        if !started.contains(&run.id) {
+            in_the_way(tx, schedule, *instant, run, now).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives up to `limit` runs that have started and have none a batch, over whom each means at this moment, and tells of
+/// them. Says whether there were any.
+pub(crate) async fn give_batches(tx: &mut Tx, limit: u32, now: Timestamp) -> store::Result<bool> {
+    let mut waiting = runs::without_batch(tx, limit).await?;
+    waiting.retain(|run| options(run).is_some());
+    let ids: Vec<_> = waiting.iter().map(|run| (run.id, BatchId::new(now, dice()))).collect();
+    let given = runs::give_batches(tx, &ids).await?;
+    let mut meant = Meant::of(tx, &waiting).await?;
+    let mut batches = Vec::with_capacity(given.len());
+    for (run, (_, batch)) in waiting.iter().zip(&ids).filter(|(run, _)| given.contains(&run.id)) {
+        let Some(options) = options(run) else { continue };
         let rollout = NewRollout {
             org: run.org_id,
-            options: due.options.clone(),
-            servers: meant.by(tx, due.schedule).await?,
-            starts_at: now,
+            options,
+            servers: meant.by(tx, run).await?,
+            starts_at: run.started_at,
             origin: Origin::Schedule,
             started_by: BY.to_owned(),
             run_id: Some(run.id),
         };
-        batches.push((batch, rollout));
+        batches.push((*batch, rollout));
         let told = json!({"run_id": run.id, "schedule_id": run.schedule_id, "batch_id": batch,
-            "scheduled_for": due.instant});
+            "scheduled_for": run.scheduled_for});
         record(tx, run.org_id, now, BY, "run.start", run.id, &told);
         emit(tx, run.org_id, "run.started", now, told);
     }
     create_all_in(tx, batches, now).await?;
-    Ok(())
+    Ok(!waiting.is_empty())
+}
+
+/// What a run does. One that nobody can read must not keep all the others waiting.
+fn options(run: &Run) -> Option<PatchOptions> {
+    let read = PatchOptions::from_json(&run.options);
+    read.inspect_err(|error| tracing::error!(run = %run.id, %error, "a run gets no batch")).ok()
 }
 
 /// Who stands in for a person where the calendar acts.
@@ -79,11 +88,11 @@ struct Meant {
 }
 
 impl Meant {
-    async fn of(tx: &mut Tx, due: &[DueRun<'_>]) -> store::Result<Meant> {
+    async fn of(tx: &mut Tx, runs: &[Run]) -> store::Result<Meant> {
         let mut ids = BTreeMap::<OrgId, BTreeSet<ServerId>>::new();
-        for schedule in due.iter().map(|due| due.schedule) {
-            let named = names_alone(schedule).unwrap_or_default();
-            ids.entry(schedule.org_id).or_default().extend(named);
+        for run in runs {
+            let named = names_alone(&run.targets).unwrap_or_default();
+            ids.entry(run.org_id).or_default().extend(named);
         }
         let mut meant = Meant::default();
         for (org, ids) in ids {
@@ -93,29 +102,28 @@ impl Meant {
         Ok(meant)
     }
 
-    async fn by(&mut self, tx: &mut Tx, schedule: &Schedule) -> store::Result<Vec<ServerId>> {
-        if let Some(names) = self.named.get(&schedule.org_id)
-            && let Some(ids) = names_alone(schedule)
+    async fn by(&mut self, tx: &mut Tx, run: &Run) -> store::Result<Vec<ServerId>> {
+        if let Some(names) = self.named.get(&run.org_id)
+            && let Some(ids) = names_alone(&run.targets)
         {
             let there = ids.iter().filter_map(|id| Some((names.get(id)?, *id)));
             let there: BTreeSet<(&String, ServerId)> = there.collect();
             return Ok(there.into_iter().map(|(_, id)| id).collect());
         }
-        let text = json!(schedule.targets).to_string();
-        match self.by_text.entry((schedule.org_id, text)) {
+        let text = json!(run.targets).to_string();
+        match self.by_text.entry((run.org_id, text)) {
             Entry::Occupied(known) => Ok(known.get().clone()),
             Entry::Vacant(new) => {
-                let filter = Filter::from(&schedule.targets);
-                let ids = server_list::ids(tx, schedule.org_id, &filter).await?;
+                let ids = server_list::ids(tx, run.org_id, &Filter::from(&run.targets)).await?;
                 Ok(new.insert(ids).clone())
             }
         }
     }
 }
 
-/// The servers of a schedule that names them and says nothing else.
-fn names_alone(schedule: &Schedule) -> Option<&[ServerId]> {
-    match &schedule.targets {
+/// The servers of a selector that names them and says nothing else.
+fn names_alone(targets: &Selector) -> Option<&[ServerId]> {
+    match targets {
         Selector::All => None,
         Selector::Matching(criteria) => {
             let alone = criteria.environment().is_none()
@@ -127,14 +135,20 @@ fn names_alone(schedule: &Schedule) -> Option<&[ServerId]> {
 }
 
 /// A run was not ours to start: says why.
-async fn in_the_way(tx: &mut Tx, due: &DueRun<'_>, run: &Run, now: Timestamp) -> store::Result<()> {
+async fn in_the_way(
+    tx: &mut Tx,
+    schedule: &Schedule,
+    instant: Timestamp,
+    run: &Run,
+    now: Timestamp,
+) -> store::Result<()> {
     match runs::start(tx, run).await? {
         // The clock was set back, and this instant came around again.
         Start::AlreadyStarted(_) => Ok(()),
         Start::Overlaps(_) => {
-            let (reason, instant) = (SkipReason::Overlap, due.instant);
+            let reason = SkipReason::Overlap;
             let skipped = Skipped { reason, first: instant, last: instant, count: 1 };
-            skip(tx, due.schedule, &skipped, now).await
+            skip(tx, schedule, &skipped, now).await
         }
         // What was in the way is gone: everything is decided again.
         Start::Started => Err(StoreError::Stale),

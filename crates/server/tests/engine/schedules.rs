@@ -4,10 +4,11 @@ use jiff::Timestamp;
 use serde_json::json;
 use server::app::App;
 use server::clock::dice;
-use store::runs::{self, Run, State};
+use server::service::restore::settle;
+use store::runs::{self, Run, Start, State, Trigger};
 use store::schedules::{self, Schedule};
-use store::{Page, Topic};
-use vocab::{ScheduleId, SkipReason};
+use store::{Page, Topic, rollouts};
+use vocab::{RunId, ScheduleId, SkipReason};
 use wire::agent::Outcome;
 
 use crate::agent::Agent;
@@ -48,6 +49,30 @@ pub(crate) async fn history(app: &App, world: &World, id: ScheduleId) -> Vec<Run
 
 fn told(runs: &[Run]) -> Vec<(State, Option<SkipReason>, Option<Timestamp>)> {
     runs.iter().map(|run| (run.state, run.skip_reason, run.scheduled_for)).collect()
+}
+
+/// The first of the two steps in which a run starts.
+async fn take_instant(app: &App, world: &World, id: ScheduleId) {
+    let mut tx = app.db.begin().await.unwrap();
+    let schedule = schedules::get(&mut tx, world.org, id).await.unwrap();
+    let run = Run {
+        id: RunId::new(world.now(), dice()),
+        org_id: world.org,
+        schedule_id: id,
+        trigger_kind: Trigger::Cron,
+        state: State::Running,
+        skip_reason: None,
+        scheduled_for: schedule.next_run_at,
+        started_at: world.now(),
+        finished_at: None,
+        batch_id: None,
+        targets: schedule.targets.clone(),
+        options: schedule.options.clone(),
+        generation: 1,
+    };
+    assert_eq!(runs::start(&mut tx, &run).await.unwrap(), Start::Started);
+    schedules::advance(&mut tx, &[(&schedule, Some(at(7_200)))]).await.unwrap();
+    tx.commit().await.unwrap();
 }
 
 const SUCCEEDED: State = State::Ended(domain::rollout::End::Succeeded);
@@ -122,5 +147,43 @@ both! {
             ]
         }).await;
         engine.stop().await;
+    }
+
+    /// Whoever led took the instant and died.
+    async fn a_run_that_has_no_batch_gets_it_from_whoever_leads_next(world: World) {
+        let app = world.app("a").await;
+        let id = hourly(&app, world).await;
+        world.set(at(3_600));
+        take_instant(&app, world, id).await;
+        assert_eq!(history(&app, world, id).await[0].batch_id, None);
+        world.set(at(3_660));
+        let (app, engine) = world.leading("b").await;
+        let token = world.token(&app).await;
+        eventually("it ends over nobody", async || {
+            told(&history(&app, world, id).await) == [(SUCCEEDED, None, Some(at(3_600)))]
+        }).await;
+        let run = history(&app, world, id).await.remove(0);
+        let mut reader = app.db.read().await.unwrap();
+        let batch = rollouts::get(&mut reader, world.org, run.batch_id.unwrap()).await.unwrap();
+        assert_eq!((batch.run_id, batch.head.starts_at), (Some(run.id), at(3_600)), "its time counts from the instant");
+        drop(reader);
+        // The next instant is as any other.
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        world.set(at(7_200));
+        web.awaits_order().await;
+        assert_eq!(history(&app, world, id).await.len(), 2);
+        engine.stop().await;
+    }
+
+    async fn a_run_without_a_batch_is_called_off_where_a_backup_is_restored(world: World) {
+        let app = world.app("a").await;
+        let id = hourly(&app, world).await;
+        world.set(at(3_600));
+        take_instant(&app, world, id).await;
+        let mut tx = app.db.begin().await.unwrap();
+        settle(&mut tx, at(3_600), world.now()).await.unwrap();
+        tx.commit().await.unwrap();
+        let canceled = State::Ended(domain::rollout::End::Canceled);
+        assert_eq!(told(&history(&app, world, id).await), [(canceled, None, Some(at(3_600)))]);
     }
 }

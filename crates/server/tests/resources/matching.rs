@@ -1,10 +1,11 @@
 //! What keeps the flaws up to date: it remembers what it found, and comes to the same as one that has just begun.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use server::service::findings::{Look, Matcher};
-use store::findings::{self, Counts, Cve};
+use store::findings::{self, Counts, Cve, Shift};
 use vocab::{Digest, Installed, ServerId, Severity};
 
 use crate::feeds::{lines, osv, take_in, write};
@@ -34,7 +35,7 @@ fn host(name: &'static str, curl: &str) -> Host {
 struct Written {
     rows: Vec<Cve>,
     counts: BTreeMap<Digest, Counts>,
-    kinds: BTreeMap<Digest, Digest>,
+    kinds: BTreeMap<Digest, BTreeSet<String>>,
     groups: Vec<(String, Digest)>,
     exposed: Vec<(String, Vec<ServerId>)>,
 }
@@ -53,10 +54,17 @@ async fn written(service: &Service) -> Written {
     let groups = groups
         .into_iter()
         .flat_map(|(base, some)| some.into_keys().map(move |digest| (base.clone(), digest)));
+    let carriers = findings::carriers(&mut reader, org).await.unwrap();
+    let carried = findings::carried(&mut reader, org).await.unwrap();
+    let flaws_of = |number: u32| {
+        let its = carried.iter().filter(|(_, numbers)| numbers.contains(&number));
+        its.map(|(cve, _)| cve.clone()).collect()
+    };
+    let kinds = carriers.iter().map(|one| (one.digest(), flaws_of(one.number))).collect();
     Written {
         rows,
         counts: findings::counts(&mut reader, org, None).await.unwrap(),
-        kinds: findings::known_kinds(&mut reader, org).await.unwrap(),
+        kinds,
         groups: groups.collect(),
         exposed,
     }
@@ -69,8 +77,13 @@ async fn anew(service: &Service) -> Written {
     let all = written(service).await;
     let gone: Vec<String> = all.rows.iter().map(|row| row.id.clone()).collect();
     findings::change(&mut tx, org, &[], &gone).await.unwrap();
-    let kinds: Vec<Digest> = all.kinds.into_keys().collect();
-    findings::drop_kinds(&mut tx, org, &kinds).await.unwrap();
+    for (cve, lost) in findings::carried(&mut tx, org).await.unwrap() {
+        let shift = Shift { cve: Arc::from(cve), gained: Vec::new(), lost };
+        findings::shift(&mut tx, org, &[&shift]).await.unwrap();
+    }
+    let carriers = findings::carriers(&mut tx, org).await.unwrap();
+    let numbers: Vec<u32> = carriers.iter().map(|one| one.number).collect();
+    findings::drop_carriers(&mut tx, org, &numbers).await.unwrap();
     let counts: Vec<Digest> = all.counts.into_keys().collect();
     findings::drop_counts(&mut tx, org, &counts).await.unwrap();
     for (base, digest) in all.groups {

@@ -37,9 +37,7 @@ impl Kind {
     /// What it is known by, as far as feeds know its flaws. Servers of several environments have the same, if all else is
     /// alike, and whatever updates are pending there.
     pub fn digest(&self) -> Digest {
-        let Kind { package_set, os_release, kernel, runs, .. } = self;
-        let texts = [os_release, kernel, runs].map(String::as_bytes);
-        Digest::of(&[package_set.as_bytes(), texts.join(&b'\n').as_slice()].concat())
+        digest_of(self.package_set, [&self.os_release, &self.kernel, &self.runs])
     }
 
     /// What it is counted by: also what is pending there, and its environment.
@@ -48,6 +46,12 @@ impl Kind {
         let environment = self.environment.as_ref().map(Environment::as_str).unwrap_or_default();
         Digest::of(&[self.digest().as_bytes(), &updates, environment.as_bytes()].concat())
     }
+}
+
+/// Of a list, and of the system, its kernel and what else runs.
+pub(super) fn digest_of(package_set: Digest, texts: [&String; 3]) -> Digest {
+    let texts = texts.map(String::as_bytes);
+    Digest::of(&[package_set.as_bytes(), texts.join(&b'\n').as_slice()].concat())
 }
 
 /// Every kind of server; those in an environment of `apart` are a kind of their own. Walks the servers, so it is for
@@ -86,100 +90,6 @@ pub async fn kinds(
         text.add(" order by package_set, update_set, os_release, kernel, runs, environment");
         text.build_as().fetch_all(c).await
     })?)
-}
-
-/// Which kinds are written down, and from what each was made.
-pub async fn known_kinds(conn: &mut Conn, org: OrgId) -> Result<BTreeMap<Digest, Digest>> {
-    row! {
-        struct Known in "finding_kinds" by "org_id" {
-            kind: Digest,
-            basis: Digest,
-        }
-    }
-    let found: Vec<Known> = on!(conn, |c| {
-        sqlx::query_as(join(&["select ", Known::COLUMNS, " from finding_kinds where org_id = $1"]))
-            .bind(put(&org))
-            .fetch_all(c)
-            .await
-    })?;
-    Ok(found.into_iter().map(|known| (known.kind, known.basis)).collect())
-}
-
-/// Which flaws a kind has, and what changed about that.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Carrier {
-    /// The kind.
-    pub kind: Kind,
-    /// Stands for all flaws that it has.
-    pub basis: Digest,
-    /// Those that it has and did not have.
-    pub gained: Vec<Arc<str>>,
-    /// Those that it had and has no more.
-    pub lost: Vec<Arc<str>>,
-}
-
-/// Writes down what changed about which flaws kinds have.
-pub async fn put_kinds(tx: &mut Tx, org: OrgId, carriers: &[Carrier]) -> Result<()> {
-    for chunk in carriers.chunks(ROWS_MAX) {
-        on!(tx, |c| {
-            Text::new(
-                "insert into finding_kinds (org_id, kind, package_set, os_release, kernel, runs, basis) ",
-            )
-            .rows(chunk, |row, Carrier { kind, basis, .. }| {
-                row.bind(put(&org)).bind(put(&kind.digest())).bind(put(&kind.package_set));
-                row.bind(put(&kind.os_release)).bind(put(&kind.kernel));
-                row.bind(put(&kind.runs)).bind(put(basis));
-            })
-            .add(" on conflict (org_id, kind) do update set basis = excluded.basis")
-            .build()
-            .execute(c)
-            .await
-            .map(drop)
-        })?;
-    }
-    let mut gained: Vec<(&str, Digest)> = Vec::new();
-    let mut lost: BTreeMap<&str, Vec<Digest>> = BTreeMap::new();
-    for carrier in carriers {
-        let digest = carrier.kind.digest();
-        gained.extend(carrier.gained.iter().map(|cve| (cve.as_ref(), digest)));
-        carrier.lost.iter().for_each(|cve| lost.entry(cve).or_default().push(digest));
-    }
-    // In the order of the table: rows that lie together are written together.
-    gained.sort_unstable();
-    for chunk in gained.chunks(ROWS_MAX) {
-        on!(tx, |c| {
-            Text::new("insert into cve_kinds (org_id, cve, kind) ")
-                .rows(chunk, |row, (cve, kind)| {
-                    row.bind(put(&org)).bind((*cve).to_owned()).bind(put(kind));
-                })
-                .add(" on conflict do nothing")
-                .build()
-                .execute(c)
-                .await
-                .map(drop)
-        })?;
-    }
-    for (cve, kinds) in lost {
-        for chunk in kinds.chunks(ROWS_MAX) {
-            on!(tx, |c| {
-                let mut text = Text::new("delete from cve_kinds where org_id = ");
-                text.bind(put(&org)).add(" and cve = ").bind(cve.to_owned());
-                text.add(" and kind in ").among(chunk.iter().map(put));
-                text.build().execute(c).await.map(drop)
-            })?;
-        }
-    }
-    Ok(())
-}
-
-/// Forgets kinds.
-pub async fn drop_kinds(tx: &mut Tx, org: OrgId, kinds: &[Digest]) -> Result<()> {
-    for table in
-        ["delete from cve_kinds where org_id = ", "delete from finding_kinds where org_id = "]
-    {
-        drop_of(tx, org, (table, " and kind in "), kinds).await?;
-    }
-    Ok(())
 }
 
 async fn drop_of(

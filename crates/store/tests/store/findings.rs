@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use domain::finding::{Report, Unjudged, Why};
-use store::findings::{self, Carrier, Cve, Filter, Judged, Kind, Summary};
+use store::findings::{self, Carrier, Cve, Filter, Judged, Kind, Shift, Summary};
 use store::servers::{self, Server};
 use store::{Page, StoreError};
 use vocab::{Digest, Environment, Os, Severity};
@@ -127,20 +127,25 @@ both! {
         let ours_kind = Kind { servers: 2, ..kind(set) };
         assert_eq!((kinds.len(), &kinds[1]), (2, &ours_kind));
         assert_eq!(findings::kinds(&mut tx, ours, Some(&[]), &[]).await.unwrap(), []);
-        let basis = Digest::of(b"basis");
-        let carrier = |gained: &[&str], lost: &[&str]| {
-            let [gained, lost] = [gained, lost].map(|cves| cves.iter().map(|cve| Arc::from(*cve)).collect());
-            [Carrier { kind: ours_kind.clone(), basis, gained, lost }]
-        };
-        findings::put_kinds(&mut tx, ours, &carrier(&["CVE-1", "CVE-2"], &[])).await.unwrap();
-        findings::put_kinds(&mut tx, ours, &carrier(&["CVE-2"], &["CVE-1"])).await.unwrap();
-        assert_eq!(findings::known_kinds(&mut tx, ours).await.unwrap(), BTreeMap::from([(ours_kind.digest(), basis)]));
+        let Kind { package_set, os_release, kernel, runs, .. } = ours_kind.clone();
+        // On the second page of numbers: one that lies on the first is another's.
+        let ours_carrier = Carrier { number: 300, package_set, os_release, kernel, runs };
+        let another = Carrier { number: 44, kernel: "6.1.0-99-amd64".into(), ..ours_carrier.clone() };
+        assert_eq!(ours_carrier.digest(), ours_kind.digest());
+        findings::put_carriers(&mut tx, ours, &[ours_carrier.clone(), another.clone()]).await.unwrap();
+        let shift = |cve: &str, gained: &[u32], lost: &[u32]| Shift { cve: Arc::from(cve), gained: gained.to_vec(), lost: lost.to_vec() };
+        findings::shift(&mut tx, ours, &[&shift("CVE-1", &[300, 44], &[]), &shift("CVE-2", &[44], &[])]).await.unwrap();
+        findings::shift(&mut tx, ours, &[&shift("CVE-2", &[300], &[]), &shift("CVE-1", &[], &[300])]).await.unwrap();
+        assert_eq!(findings::carriers(&mut tx, ours).await.unwrap(), [another, ours_carrier]);
+        let mut carried = findings::carried(&mut tx, ours).await.unwrap();
+        carried.sort();
+        assert_eq!(carried, [("CVE-1".into(), vec![44]), ("CVE-2".into(), vec![44]), ("CVE-2".into(), vec![300])]);
         let found = findings::servers(&mut tx, ours, "CVE-2", None, ALL).await.unwrap();
         assert_eq!(found.iter().map(|server| server.id).collect::<Vec<_>>(), [alike(1).id, alike(2).id]);
         assert_eq!(findings::servers(&mut tx, ours, "CVE-1", None, ALL).await.unwrap(), []);
         let elsewhere = ["elsewhere".parse().unwrap()];
         assert_eq!(findings::servers(&mut tx, ours, "CVE-2", Some(&elsewhere), ALL).await.unwrap(), []);
-        findings::drop_kinds(&mut tx, ours, &[ours_kind.digest()]).await.unwrap();
+        findings::drop_carriers(&mut tx, ours, &[300]).await.unwrap();
         assert_eq!(findings::servers(&mut tx, ours, "CVE-2", None, ALL).await.unwrap(), []);
     }
 

@@ -261,4 +261,28 @@ both! {
         assert!(runs::start_all(&mut tx, &[]).await.unwrap().is_empty());
         tx.commit().await.unwrap();
     }
+
+    async fn a_run_without_a_batch_is_found_until_it_has_one_and_keeps_that(db: Db) {
+        let ours = org(&db).await;
+        let all: Vec<Schedule> = (0..4).map(|n| schedule(ours, n, None)).collect();
+        add(&db, &all).await;
+        let bare = |n: u32| Run { batch_id: None, ..run(&all[n as usize], n, Some(at(60))) };
+        let mut tx = db.begin().await.unwrap();
+        let whole = run(&all[3], 3, Some(at(60)));
+        runs::start_all(&mut tx, &[bare(2), bare(0), whole.clone(), bare(1)]).await.unwrap();
+        runs::start(&mut tx, &skipped(&all[3], 9, at(70))).await.unwrap();
+        assert_eq!(runs::without_batch(&mut tx, 2).await.unwrap(), [bare(0), bare(1)], "the oldest first");
+        runs::finish(&mut tx, &bare(2), End::Canceled, at(80)).await.unwrap();
+        assert_eq!(runs::without_batch(&mut tx, 9).await.unwrap(), [bare(0), bare(1)]);
+        schedules::delete(&mut tx, &all[1]).await.unwrap();
+        let batch = |n: u32| nth!(BatchId, 20 + n);
+        let given: Vec<_> = (0..4_u32).map(|n| (nth!(RunId, n), batch(n))).collect();
+        let taken = runs::give_batches(&mut tx, &given).await.unwrap();
+        assert_eq!(taken.into_iter().collect::<Vec<_>>(), [bare(0).id], "one is gone, one over, one has its own");
+        assert_eq!(runs::of_batch(&mut tx, batch(0)).await.unwrap().unwrap().id, bare(0).id);
+        assert_eq!(runs::get(&mut tx, ours, whole.id).await.unwrap(), whole);
+        assert_eq!(runs::without_batch(&mut tx, 9).await.unwrap(), []);
+        assert!(runs::give_batches(&mut tx, &given).await.unwrap().is_empty());
+        tx.commit().await.unwrap();
+    }
 }

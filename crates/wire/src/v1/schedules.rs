@@ -103,7 +103,7 @@ pub struct Run {
     pub started_at: Option<Timestamp>,
     /// When it ended.
     pub finished_at: Option<Timestamp>,
-    /// The batch that carries it out.
+    /// The batch that carries it out. A run of the calendar has it a moment after its start.
     pub batch_id: Option<BatchId>,
     /// How far it is.
     pub progress: Option<Progress>,

@@ -126,7 +126,8 @@ fn basis(walked: &Walked, revision: i64, aside: &Aside) -> Digest {
 async fn load(conn: &mut Conn, seen: &Summary, aside: &Aside) -> Result<Memory> {
     let org = seen.org_id;
     let mut memory = Memory::new(seen.generation, seen.revision, aside.clone());
-    memory.known_kinds = findings::known_kinds(conn, org).await?;
+    let carriers = findings::carriers(conn, org).await?;
+    memory.carried_before(carriers, findings::carried(conn, org).await?);
     memory.counts = findings::counts(conn, org, None).await?;
     memory.telling = findings::telling(conn, org).await?;
     let rows = findings::all(conn, org).await?;

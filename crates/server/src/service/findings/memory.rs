@@ -1,7 +1,7 @@
 //! What is known of an organization's flaws, in memory: what changed is found by comparing with it, and not by reading
 //! everything again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use domain::advisory::{Advisory, Ecosystem};
@@ -55,10 +55,9 @@ pub(super) struct Memory {
     pub(super) since: BTreeSet<(Ecosystem, Digest)>,
     /// What is counted together, by what it is counted by.
     alike: BTreeMap<Digest, Kind>,
-    /// The flaws that kinds have, as feeds know them.
-    carried: BTreeMap<Digest, Vec<u32>>,
-    /// What stands for the flaws of a kind where they are written down and nobody has looked since.
-    pub(super) known_kinds: BTreeMap<Digest, Digest>,
+    /// The kinds that have flaws, as feeds know them.
+    carried: BTreeMap<Digest, Carried>,
+    numbers: Numbers,
     pub(super) counts: BTreeMap<Digest, Counts>,
     /// The rows as they are written down.
     pub(super) rows: BTreeMap<String, Cve>,
@@ -66,6 +65,39 @@ pub(super) struct Memory {
     pub(super) exploited_count: i64,
     pub(super) tally: Tally,
     is_new: bool,
+}
+
+/// A kind that has flaws, as it is written down.
+#[derive(Debug, Default)]
+struct Carried {
+    number: u32,
+    /// As the tally knows them, sorted.
+    flaws: Vec<u32>,
+}
+
+/// Who is to have which number. They stay small, because those that are free again are given first.
+#[derive(Debug, Default)]
+struct Numbers {
+    next: u32,
+    free: BTreeSet<u32>,
+    /// Those that become free when what is to be written has been.
+    given_back: BTreeSet<u32>,
+}
+
+impl Numbers {
+    fn take(&mut self) -> u32 {
+        self.free.pop_first().unwrap_or_else(|| {
+            self.next += 1;
+            self.next - 1
+        })
+    }
+
+    /// This one is in use, whoever gave it.
+    fn note(&mut self, number: u32) {
+        self.free.extend(self.next..number);
+        self.free.remove(&number);
+        self.next = self.next.max(number + 1);
+    }
 }
 
 /// What has changed around it.
@@ -91,7 +123,7 @@ impl Memory {
             since: BTreeSet::new(),
             alike: BTreeMap::new(),
             carried: BTreeMap::new(),
-            known_kinds: BTreeMap::new(),
+            numbers: Numbers::default(),
             counts: BTreeMap::new(),
             rows: BTreeMap::new(),
             exploited: BTreeSet::new(),
@@ -103,6 +135,7 @@ impl Memory {
 
     /// Takes the news in. What is to be written is in `writes`; whether flaws are exploited is for the caller to add.
     pub(super) fn learn(&mut self, mut news: News, writes: &mut Writes) {
+        self.numbers.free.append(&mut self.numbers.given_back);
         let touched = self.judge(&mut news, writes);
         let all = self.is_new || self.aside.ids() != news.aside.ids();
         let same_servers = Arc::ptr_eq(&self.walked, &news.walked) && !self.is_new;
@@ -244,27 +277,61 @@ impl Memory {
         writes.rows
     }
 
+    /// What is written down: who has which flaws.
+    pub(super) fn carried_before(
+        &mut self,
+        carriers: Vec<Carrier>,
+        flaws: Vec<(String, Vec<u32>)>,
+    ) {
+        let mut by_number: HashMap<u32, Vec<u32>> = HashMap::new();
+        for (cve, numbers) in flaws {
+            let flaw = self.tally.flaw(&Arc::from(cve));
+            for number in numbers {
+                by_number.entry(number).or_default().push(flaw);
+            }
+        }
+        for carrier in carriers {
+            let number = carrier.number;
+            self.numbers.note(number);
+            let mut flaws = by_number.remove(&number).unwrap_or_default();
+            flaws.sort_unstable();
+            self.carried.insert(carrier.digest(), Carried { number, flaws });
+        }
+    }
+
     /// Notes which flaws a kind has.
     fn carry(&mut self, kind: Kind, flaws: Vec<u32>, writes: &mut Writes) {
         let digest = kind.digest();
-        let named = |flaw: &u32| self.tally.name(*flaw).clone();
-        let basis = basis(flaws.iter().map(|flaw| self.tally.name(*flaw)));
-        let before = match (self.carried.get(&digest), self.known_kinds.remove(&digest)) {
-            (Some(before), _) => before.as_slice(),
-            (None, Some(known)) if known == basis => flaws.as_slice(),
-            (None, Some(_)) => {
-                writes.kinds_gone.push(digest);
-                &[]
+        let before = match self.carried.remove(&digest) {
+            None if flaws.is_empty() => return,
+            None => {
+                let number = self.numbers.take();
+                let Kind { package_set, os_release, kernel, runs, .. } = kind;
+                writes.carriers.push(Carrier { number, package_set, os_release, kernel, runs });
+                Carried { number, flaws: Vec::new() }
             }
-            (None, None) => &[],
+            Some(known) => known,
         };
-        if before != flaws {
-            let gained = flaws.iter().filter(|flaw| before.binary_search(flaw).is_err());
-            let lost = before.iter().filter(|flaw| flaws.binary_search(flaw).is_err());
-            let (gained, lost) = (gained.map(named).collect(), lost.map(named).collect());
-            writes.kinds.push(Carrier { kind, basis, gained, lost });
+        let number = before.number;
+        self.shift(before, &flaws, writes);
+        if !flaws.is_empty() {
+            self.carried.insert(digest, Carried { number, flaws });
         }
-        self.carried.insert(digest, flaws);
+    }
+
+    /// Notes what a carrier gained and lost. One that has nothing any more is one no longer.
+    fn shift(&mut self, before: Carried, flaws: &[u32], writes: &mut Writes) {
+        let Carried { number, flaws: had } = before;
+        for flaw in flaws.iter().filter(|flaw| had.binary_search(flaw).is_err()) {
+            writes.shift(*flaw, &self.tally).gained.push(number);
+        }
+        for flaw in had.iter().filter(|flaw| flaws.binary_search(flaw).is_err()) {
+            writes.shift(*flaw, &self.tally).lost.push(number);
+        }
+        if flaws.is_empty() {
+            writes.carriers_gone.push(number);
+            self.numbers.given_back.insert(number);
+        }
     }
 
     /// Takes out what is no more.
@@ -279,12 +346,9 @@ impl Memory {
         let kinds: BTreeSet<Digest> = self.alike.values().map(Kind::digest).collect();
         let gone: Vec<Digest> =
             self.carried.keys().filter(|kind| !kinds.contains(kind)).copied().collect();
-        for kind in gone {
-            if self.carried.remove(&kind).is_some_and(|flaws| !flaws.is_empty()) {
-                writes.kinds_gone.push(kind);
-            }
+        for kind in gone.iter().filter_map(|kind| self.carried.remove(kind)).collect::<Vec<_>>() {
+            self.shift(kind, &[], writes);
         }
-        writes.kinds_gone.extend(std::mem::take(&mut self.known_kinds).into_keys());
     }
 
     /// Notes which lists of updates name which flaws.
@@ -346,18 +410,4 @@ impl Memory {
         }
         self.exploited.extend(exploited);
     }
-}
-
-/// Stands for a set of flaws, in whatever order.
-fn basis<'a>(flaws: impl Iterator<Item = &'a Arc<str>>) -> Digest {
-    let mut sum = [0_u128; 2];
-    for flaw in flaws {
-        let digest = Digest::of(flaw.as_bytes());
-        let (a, b) = digest.as_bytes().split_at(16);
-        for (half, bytes) in sum.iter_mut().zip([a, b]) {
-            let bytes = <[u8; 16]>::try_from(bytes).unwrap_or_default();
-            *half = half.wrapping_add(u128::from_be_bytes(bytes));
-        }
-    }
-    Digest::of(format!("{:x} {:x}", sum[0], sum[1]).as_bytes())
 }

@@ -1,6 +1,9 @@
 //! What changed, written down: as few transactions as it takes, none so long that others wait.
 
-use store::findings::{self, Carrier, Counts, Cve, Judged, Summary};
+use std::collections::HashMap;
+
+use domain::finding::tally::Tally;
+use store::findings::{self, Carrier, Counts, Cve, Judged, Shift, Summary};
 use store::{Topic, Tx};
 use vocab::{Digest, OrgId};
 
@@ -20,8 +23,11 @@ pub(super) struct Writes {
     pub(super) sets_gone: Vec<(String, Vec<Digest>)>,
     /// What is known of lists that old code is from.
     pub(super) kept: Vec<(String, Digest, domain::finding::Report)>,
-    pub(super) kinds: Vec<Carrier>,
-    pub(super) kinds_gone: Vec<Digest>,
+    /// Kinds that have flaws and had none, and the other way round.
+    pub(super) carriers: Vec<Carrier>,
+    pub(super) carriers_gone: Vec<u32>,
+    /// Who gained and who lost a flaw, by what the tally knows it by.
+    shifts: HashMap<u32, Shift>,
     pub(super) counts: Vec<(Digest, Counts)>,
     pub(super) counts_gone: Vec<Digest>,
     pub(super) telling: Vec<(std::sync::Arc<str>, Digest)>,
@@ -31,6 +37,14 @@ pub(super) struct Writes {
 }
 
 impl Writes {
+    /// Who gains a flaw, and who loses it.
+    pub(super) fn shift(&mut self, flaw: u32, tally: &Tally) -> &mut Shift {
+        self.shifts.entry(flaw).or_insert_with(|| {
+            let cve = tally.name(flaw).clone();
+            Shift { cve, gained: Vec::new(), lost: Vec::new() }
+        })
+    }
+
     /// Nobody carries these lists and these groups any more.
     pub(super) fn forget(&mut self, base: &str, sets: Vec<Digest>, groups: Vec<Digest>) {
         self.sets_gone.push((base.to_owned(), sets));
@@ -109,21 +123,13 @@ async fn write_lists(pen: &mut Pen<'_>, org: OrgId, all: &Writes) -> Result<()> 
 }
 
 async fn write_kinds(pen: &mut Pen<'_>, org: OrgId, all: &Writes) -> Result<()> {
-    for some in all.kinds_gone.chunks(TOGETHER / 100) {
-        findings::drop_kinds(pen.tx(some.len() * 50).await?, org, some).await?;
+    for some in all.carriers.chunks(TOGETHER) {
+        findings::put_carriers(pen.tx(some.len()).await?, org, some).await?;
     }
-    let weight = |one: &Carrier| 1 + one.gained.len() + one.lost.len();
-    let mut rest = all.kinds.as_slice();
-    while !rest.is_empty() {
-        let mut rows = 0;
-        let together = rest.iter().take_while(|one| {
-            rows += weight(one);
-            rows <= TOGETHER
-        });
-        let (some, others) = rest.split_at(together.count().max(1));
-        let rows = some.iter().map(weight).sum();
-        findings::put_kinds(pen.tx(rows).await?, org, some).await?;
-        rest = others;
+    write_shifts(pen, org, &all.shifts).await?;
+    // Nobody may be without a number as long as a flaw is said to be his.
+    for some in all.carriers_gone.chunks(TOGETHER) {
+        findings::drop_carriers(pen.tx(some.len()).await?, org, some).await?;
     }
     for some in all.counts.chunks(TOGETHER) {
         findings::put_counts(pen.tx(some.len()).await?, org, some).await?;
@@ -136,6 +142,26 @@ async fn write_kinds(pen: &mut Pen<'_>, org: OrgId, all: &Writes) -> Result<()> 
     }
     for some in all.telling.chunks(TOGETHER) {
         findings::put_telling(pen.tx(some.len()).await?, org, some).await?;
+    }
+    Ok(())
+}
+
+async fn write_shifts(pen: &mut Pen<'_>, org: OrgId, all: &HashMap<u32, Shift>) -> Result<()> {
+    // In the order of the table: rows that lie together are written together.
+    let mut all: Vec<&Shift> = all.values().collect();
+    all.sort_unstable_by(|a, b| a.cve.cmp(&b.cve));
+    let weight = |one: &&Shift| 1 + (one.gained.len() + one.lost.len()) / 16;
+    let mut rest = all.as_slice();
+    while !rest.is_empty() {
+        let mut rows = 0;
+        let together = rest.iter().take_while(|one| {
+            rows += weight(one);
+            rows <= TOGETHER
+        });
+        let (some, others) = rest.split_at(together.count().max(1));
+        let rows = some.iter().map(weight).sum();
+        findings::shift(pen.tx(rows).await?, org, some).await?;
+        rest = others;
     }
     Ok(())
 }

@@ -1,0 +1,201 @@
+//! Which kinds of servers have which flaws.
+//!
+//! A kind that has any is a carrier and has a number, and a row of `cve_kinds` names all carriers of one page of numbers
+//! that have a flaw: there are few rows however many kinds have however many flaws, and a kind that changes
+//! touches one short row for each flaw that it gained or lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use vocab::{Digest, OrgId};
+
+use super::kinds::digest_of;
+use crate::db::{Conn, on};
+use crate::error::Result;
+use crate::row::{put, row};
+use crate::sql::{ROWS_MAX, Text, join};
+use crate::tx::Tx;
+
+/// How many numbers a page has. [`OF_FLAW`] knows it too.
+const PAGE: u32 = 256;
+
+/// What selects the kinds that have a flaw: between the two stands what takes the column apart, and after them an
+/// organization and the flaw are to be bound. `cross join`, because SQLite then keeps to this order.
+pub(super) const OF_FLAW: [&str; 2] = [
+    "(select f.package_set, f.os_release, f.kernel, f.runs from cve_kinds k cross join ",
+    " e cross join finding_kinds f
+      where f.org_id = k.org_id and f.number = k.page * 256 + cast(e.value as bigint) and k.org_id = ",
+];
+
+row! {
+    /// Servers that are alike in everything that decides which flaws they have, and have some.
+    pub struct Carrier in "finding_kinds" by "os_release" {
+        /// What it is known by where its flaws are.
+        pub number: u32,
+        /// Their list of packages.
+        pub package_set: Digest,
+        /// Their system: `debian 12`.
+        pub os_release: String,
+        /// The kernel that runs.
+        pub kernel: String,
+        /// What else runs beside what is installed.
+        pub runs: String,
+    }
+}
+
+impl Carrier {
+    /// [What the kind is known by](super::Kind::digest).
+    pub fn digest(&self) -> Digest {
+        digest_of(self.package_set, [&self.os_release, &self.kernel, &self.runs])
+    }
+}
+
+/// Who has a flaw and did not have it, and the other way round: by number, each once and in one of the two.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shift {
+    /// The flaw.
+    pub cve: Arc<str>,
+    /// Who has it now.
+    pub gained: Vec<u32>,
+    /// Who has it no more.
+    pub lost: Vec<u32>,
+}
+
+/// Every carrier.
+pub async fn carriers(conn: &mut Conn, org: OrgId) -> Result<Vec<Carrier>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Carrier::COLUMNS,
+            " from finding_kinds where org_id = $1 order by number",
+        ]))
+        .bind(put(&org))
+        .fetch_all(c)
+        .await
+    })?)
+}
+
+/// Writes down carriers that are new.
+pub async fn put_carriers(tx: &mut Tx, org: OrgId, carriers: &[Carrier]) -> Result<()> {
+    for chunk in carriers.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            let mut text = Text::new("insert into finding_kinds (org_id, ");
+            text.add(Carrier::COLUMNS).add(") ").rows(chunk, |row, one| {
+                row.bind(put(&org)).bind(put(&one.number)).bind(put(&one.package_set));
+                row.bind(put(&one.os_release)).bind(put(&one.kernel)).bind(put(&one.runs));
+            });
+            text.build().execute(c).await.map(drop)
+        })?;
+    }
+    Ok(())
+}
+
+/// Forgets carriers that have lost all their flaws. Their numbers are free.
+pub async fn drop_carriers(tx: &mut Tx, org: OrgId, numbers: &[u32]) -> Result<()> {
+    for chunk in numbers.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            let mut text = Text::new("delete from finding_kinds where org_id = ");
+            text.bind(put(&org)).add(" and number in ").among(chunk.iter().map(put));
+            text.build().execute(c).await.map(drop)
+        })?;
+    }
+    Ok(())
+}
+
+row! {
+    /// The carriers on one page that have a flaw.
+    struct Row in "cve_kinds" by "cve" {
+        cve: String,
+        page: u32,
+        kinds: BTreeSet<u32>,
+    }
+}
+
+/// Which carriers have which flaw: a flaw, and the numbers of some that have it, each pair once.
+pub async fn carried(conn: &mut Conn, org: OrgId) -> Result<Vec<(String, Vec<u32>)>> {
+    let rows: Vec<Row> = on!(conn, |c| {
+        sqlx::query_as(join(&["select ", Row::COLUMNS, " from cve_kinds where org_id = $1"]))
+            .bind(put(&org))
+            .fetch_all(c)
+            .await
+    })?;
+    let named = |Row { cve, page, kinds }: Row| {
+        (cve, kinds.into_iter().map(|place| page * PAGE + place).collect())
+    };
+    Ok(rows.into_iter().map(named).collect())
+}
+
+/// Writes down who gained flaws and who lost some.
+pub async fn shift(tx: &mut Tx, org: OrgId, shifts: &[&Shift]) -> Result<()> {
+    let mut pages: BTreeMap<(&str, u32), Vec<(u32, bool)>> = BTreeMap::new();
+    for Shift { cve, gained, lost } in shifts {
+        let gained = gained.iter().map(|number| (number, true));
+        for (number, has) in gained.chain(lost.iter().map(|number| (number, false))) {
+            pages.entry((cve, number / PAGE)).or_default().push((number % PAGE, has));
+        }
+    }
+    let pages: Vec<_> = pages.into_iter().collect();
+    for chunk in pages.chunks(ROWS_MAX) {
+        let mut known = on_pages(tx, org, chunk.iter().map(|(page, _)| *page)).await?;
+        let mut rows = Vec::with_capacity(chunk.len());
+        for ((cve, page), changes) in chunk {
+            let mut kinds = known.remove(&((*cve).to_owned(), *page)).unwrap_or_default();
+            for (place, has) in changes {
+                match has {
+                    true => kinds.insert(*place),
+                    false => kinds.remove(place),
+                };
+            }
+            rows.push((*cve, *page, kinds));
+        }
+        put_rows(tx, org, &rows).await?;
+        drop_empty(tx, org, &rows).await?;
+    }
+    Ok(())
+}
+
+type Places<'a> = (&'a str, u32, BTreeSet<u32>);
+
+async fn on_pages<'a>(
+    tx: &mut Tx,
+    org: OrgId,
+    pages: impl Iterator<Item = (&'a str, u32)> + Clone,
+) -> Result<BTreeMap<(String, u32), BTreeSet<u32>>> {
+    let found: Vec<Row> = on!(tx, |c| {
+        let mut text = Text::new("with v (flaw, at) as (");
+        text.rows(pages.clone(), |row, (cve, page)| {
+            row.bind(cve.to_owned()).bind(put(&page));
+        });
+        text.add(") select ").add(Row::COLUMNS).add(" from v cross join cve_kinds where org_id = ");
+        text.bind(put(&org)).add(" and cve = v.flaw and page = v.at").build_as().fetch_all(c).await
+    })?;
+    Ok(found.into_iter().map(|row| ((row.cve, row.page), row.kinds)).collect())
+}
+
+async fn put_rows(tx: &mut Tx, org: OrgId, rows: &[Places<'_>]) -> Result<()> {
+    Ok(on!(tx, |c| {
+        Text::new("insert into cve_kinds (org_id, cve, page, kinds) ")
+            .rows(rows, |row, (cve, page, kinds)| {
+                row.bind(put(&org)).bind((*cve).to_owned()).bind(put(page)).bind(put(kinds));
+            })
+            .add(" on conflict (org_id, cve, page) do update set kinds = excluded.kinds")
+            .build()
+            .execute(c)
+            .await
+            .map(drop)
+    })?)
+}
+
+/// Takes out rows that name nobody.
+async fn drop_empty(tx: &mut Tx, org: OrgId, rows: &[Places<'_>]) -> Result<()> {
+    let empty: BTreeSet<&str> =
+        rows.iter().filter(|(.., kinds)| kinds.is_empty()).map(|(cve, ..)| *cve).collect();
+    if empty.is_empty() {
+        return Ok(());
+    }
+    Ok(on!(tx, |c| {
+        let mut text = Text::new("delete from cve_kinds where kinds = '[]' and org_id = ");
+        text.bind(put(&org)).add(" and cve in ").among(empty.iter().map(|cve| (*cve).to_owned()));
+        text.build().execute(c).await.map(drop)
+    })?)
+}
