@@ -74,18 +74,12 @@ impl Browser {
         cookies.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
     }
 
-    /// Keeps a cookie that a script of the page made.
-    pub(crate) fn keep(&self, name: &str, value: &str) {
-        self.forget(name);
-        self.cookies.borrow_mut().push((name.to_owned(), value.to_owned()));
-    }
-
     /// Loses a cookie.
     pub(crate) fn forget(&self, name: &str) {
         self.cookies.borrow_mut().retain(|(known, _)| known != name);
     }
 
-    /// Takes a cookie as it was.
+    /// Has a cookie that a script of the page made, or that was there before.
     pub(crate) fn keep(&self, name: &str, value: &str) {
         self.forget(name);
         self.cookies.borrow_mut().push((name.to_owned(), value.to_owned()));
