@@ -34,3 +34,6 @@ create index servers_security on servers (org_id, security_updates desc, sort_na
     where removed_at is null;
 create index servers_reboot on servers (org_id, reboot_required, sort_name, id)
     where removed_at is null;
+-- With the id, so that those seen at one moment are in order, too.
+drop index presence_seen;
+create index presence_seen on presence (org, last_seen_at, server_id);

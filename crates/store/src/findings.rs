@@ -255,8 +255,7 @@ pub async fn tally(conn: &mut Conn, org: OrgId) -> Result<Vec<Tally>> {
             "select ",
             Tally::COLUMNS,
             " from (select severity_order, kev_order, count(*) as cves from cves
-                     where org_id = $1 and servers_order < 0 group by severity_order, kev_order) t
-              order by severity_order, kev_order",
+                     where org_id = $1 and servers_order < 0 group by severity_order, kev_order) counted",
         ]))
         .bind(put(&org))
         .fetch_all(c)

@@ -310,7 +310,7 @@ row! {
 }
 
 /// How many patches of each severity were first seen when: after the first of these times, between the first and the
-/// second, and so on.
+/// second, and so on. In no order.
 pub async fn ages(conn: &mut Conn, org: OrgId, bounds: [Timestamp; 3]) -> Result<Vec<Age>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -323,8 +323,7 @@ pub async fn ages(conn: &mut Conn, org: OrgId, bounds: [Timestamp; 3]) -> Result
                                              when first_seen_at > $4 then 2
                                              else 3 end as bigint) as older_than
                               from patches where org_id = $1) each_one
-                     group by severity_order, older_than) t
-              order by severity_order, older_than",
+                     group by severity_order, older_than) counted",
         ]))
         .bind(put(&org))
         .bind(put(&bounds[0]))

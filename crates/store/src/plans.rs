@@ -169,7 +169,6 @@ async fn ask(
     call!("a server's history", rollout_targets::of_server(tx, nth!(ServerId, 5_u32), page));
     call!("a server by its name", server_list::of_name(tx, ours, "web-1"));
     call!("large batches that were not counted", rollouts::uncounted(tx, 9));
-    call!("counts of a batch", rollout_targets::counts(tx, batch));
     call!("open flaws", crate::findings::tally(tx, ours));
     call!("ages of patches", crate::patches::ages(tx, ours, [at(3), at(2), at(1)]));
     call!("silent", crate::absences::silent(tx, at(500), at(5_000)));

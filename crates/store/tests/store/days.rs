@@ -76,8 +76,9 @@ both! {
         let mut tx = db.begin().await.unwrap();
         patches::change(&mut tx, here, &Changes { put, ..Changes::default() }).await.unwrap();
         let ages = patches::ages(&mut tx, here, [at(90), at(50), at(10)]).await.unwrap();
-        let ages: Vec<(i64, u64, u64)> =
+        let mut ages: Vec<(i64, u64, u64)> =
             ages.into_iter().map(|age| (age.severity_order, age.older_than, age.patches)).collect();
+        ages.sort_unstable();
         assert_eq!(ages, [(0, 0, 2), (0, 1, 1), (1, 1, 1), (1, 3, 1)]);
     }
 
