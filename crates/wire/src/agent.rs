@@ -412,8 +412,8 @@ mod tests {
             json!({"kind": "restart_services"}),
             json!({"kind": "reboot", "boot_id": "b-1"}),
             json!({"kind": "install", "packages": ["bash"], "exclude": ["linux-*"],
-                "security_only": true, "reboot": "if_required", "boot_id": "b-1"}),
-            json!({"kind": "plan", "packages": [], "exclude": [], "security_only": false,
+                "security_only": true, "security_packages": ["openssl"], "reboot": "if_required", "boot_id": "b-1"}),
+            json!({"kind": "plan", "packages": [], "exclude": [], "security_only": false, "security_packages": [],
                 "reboot": "never", "boot_id": ""}),
         ] {
             let read = order(work.clone()).unwrap();
