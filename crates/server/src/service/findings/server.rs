@@ -16,7 +16,7 @@ use vocab::{Digest, Exposure, Installed, OrgId, Pending};
 use super::matcher::packages;
 use super::memory::PACKAGES_MAX;
 use super::shelf::settled;
-use crate::service::servers::{entries, inventory};
+use crate::service::servers::entries;
 use crate::service::{Result, facts};
 
 /// What servers of a kind have, and what of it was settled from.
@@ -210,30 +210,16 @@ pub async fn is_checked(conn: &mut Conn, server: &Server) -> Result<bool> {
 /// What is pending on a server. An update that closes one of its flaws is one for security, whether its repository says
 /// so or not.
 pub async fn pending(conn: &mut Conn, server: &Server) -> Result<Vec<Pending>> {
-    let (installed, mut pending) = inventory(conn, server).await?;
-    let Some(kind) = kind_of(server).filter(|_| pending.iter().any(|update| !update.security))
-    else {
-        return Ok(pending);
-    };
-    let all = all_of_kind(conn, server.org_id, &kind, None).await?;
-    let settled: Vec<Settled> = all.into_iter().map(|one| one.settled).collect();
-    let closing = closed_by(server, &installed, &settled, &pending);
-    for (update, closes) in pending.iter_mut().zip(closing) {
-        update.security |= closes;
+    let Some(kind) = kind_of(server) else { return Ok(Vec::new()) };
+    let Some(set) = kind.update_set else { return Ok(Vec::new()) };
+    let mut pending: Vec<Pending> = entries(conn, server.org_id, ListingKind::Updates, set).await?;
+    if pending.iter().any(|update| !update.security) {
+        let closed = closed(conn, server.org_id, &kind, &pending).await?;
+        for (update, flaws) in pending.iter_mut().zip(closed) {
+            update.security |= !flaws.is_empty();
+        }
     }
     Ok(pending)
-}
-
-/// Of each pending update, whether it closes a flaw.
-fn closed_by(
-    server: &Server,
-    installed: &[Installed],
-    flaws: &[Settled],
-    pending: &[Pending],
-) -> Vec<bool> {
-    let Some(base) = Ecosystem::of(&server.os) else { return vec![false; pending.len()] };
-    let closed = domain::finding::closed(base.family(), installed, flaws, pending);
-    closed.iter().map(|flaws| !flaws.is_empty()).collect()
 }
 
 /// The packages of a server whose pending updates close one of its flaws.
@@ -243,8 +229,9 @@ pub fn closing<'a>(
     exposed: &[Exposed],
     pending: &'a [Pending],
 ) -> BTreeSet<&'a str> {
+    let Some(base) = Ecosystem::of(&server.os) else { return BTreeSet::new() };
     let settled: Vec<Settled> = exposed.iter().map(|one| one.settled.clone()).collect();
-    let closed = closed_by(server, installed, &settled, pending);
-    let closing = pending.iter().zip(closed).filter(|(_, closes)| *closes);
+    let closed = domain::finding::closed(base.family(), installed, &settled, pending);
+    let closing = pending.iter().zip(closed).filter(|(_, flaws)| !flaws.is_empty());
     closing.map(|(update, _)| update.name.as_str()).collect()
 }
