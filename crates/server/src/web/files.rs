@@ -14,6 +14,7 @@ use axum::response::IntoResponse as _;
 use jiff::Timestamp;
 use pages::csv::csv;
 use serde::de::DeserializeOwned;
+use store::Page;
 
 use crate::app::App;
 use crate::http::page::LIMIT_MAX;
@@ -38,15 +39,13 @@ fn parts<F: DeserializeOwned>(asked: &Asked<F>) -> Result<Vec<Query<F>>, ApiErro
     (0..ROWS_MAX).step_by(LIMIT_MAX as usize).map(part).collect()
 }
 
-/// All rows of a list: asks until there is no further page.
-macro_rules! all {
-    ($list:path, $app:ident, $viewer:ident, $here:ident, $asked:ident $(, $of:expr)?) => {{
+/// Rows part by part, each with whether it is the last.
+macro_rules! gathered {
+    ($parts:expr, |$part:ident| $asked:expr) => {{
         let mut rows = Vec::new();
-        for query in parts(&$asked)? {
-            let (state, caller) = (State($app.clone()), $viewer.caller());
-            let part = $list(state, caller, $here.clone(), $($of,)? query).await?.0;
-            let last = part.links.next.is_none();
-            rows.extend(part.data);
+        for $part in $parts {
+            let (some, last) = $asked;
+            rows.extend(some);
             if last {
                 break;
             }
@@ -54,7 +53,39 @@ macro_rules! all {
         rows
     }};
 }
+use gathered;
+
+/// All rows of a list of the API.
+macro_rules! all {
+    ($list:path, $app:ident, $viewer:ident, $here:ident, $asked:ident $(, $of:expr)?) => {
+        gathered!(parts(&$asked)?, |query| {
+            let (state, caller) = (State($app.clone()), $viewer.caller());
+            let part = $list(state, caller, $here.clone(), $($of,)? query).await?.0;
+            (part.data, part.links.next.is_none())
+        })
+    };
+}
 use all;
+
+/// The pages that a file is put together from.
+fn page_by_page() -> impl Iterator<Item = Page> {
+    let offsets = (0..ROWS_MAX).step_by(LIMIT_MAX as usize);
+    offsets.map(|offset| Page { limit: LIMIT_MAX, offset })
+}
+
+/// Whether so many rows end with this page.
+fn ends(page: Page, rows: u64) -> bool {
+    page.offset + u64::from(page.limit) >= rows
+}
+
+/// A column: what it is called, and what stands in it.
+type Column<'a, T> = (&'static str, &'a (dyn Fn(&T) -> String + Sync));
+
+fn table<T>(name: &'static str, rows: &[T], columns: &[Column<'_, T>]) -> Answer {
+    let head: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
+    let cells = |row: &T| columns.iter().map(|(_, cell)| cell(row)).collect();
+    file(name, csv(&head, rows.iter().map(cells)))
+}
 
 fn file(name: &'static str, text: String) -> Answer {
     let named = format!("attachment; filename=\"{name}\"");
@@ -71,6 +102,10 @@ fn text(value: &Option<impl ToString>) -> String {
     value.as_ref().map(ToString::to_string).unwrap_or_default()
 }
 
+fn words<'a, T: ToString + 'a>(some: impl IntoIterator<Item = &'a T>) -> String {
+    some.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
 /// `/servers.csv`.
 pub(crate) async fn servers(
     State(app): State<App>,
@@ -79,36 +114,23 @@ pub(crate) async fn servers(
     asked: Asked<servers::Filter>,
 ) -> Answer {
     let rows = all!(servers::list, app, viewer, here, asked);
-    let rows = rows.into_iter().map(|row| {
-        let tags: Vec<String> = row.tags.iter().map(ToString::to_string).collect();
-        vec![
-            row.id.to_string(),
-            row.hostname.to_string(),
-            row.status.to_string(),
-            text(&row.environment),
-            tags.join(" "),
-            text(&row.os),
-            text(&row.kernel),
-            row.summary.updates.to_string(),
-            row.summary.security_updates.to_string(),
-            row.reboot_required.to_string(),
-            time(row.last_seen_at),
-        ]
-    });
-    let head = [
-        "id",
-        "hostname",
-        "status",
-        "environment",
-        "tags",
-        "os",
-        "kernel",
-        "updates",
-        "security_updates",
-        "reboot_required",
-        "last_seen_at",
-    ];
-    file("servers.csv", csv(&head, rows))
+    table(
+        "servers.csv",
+        &rows,
+        &[
+            ("id", &|row| row.id.to_string()),
+            ("hostname", &|row| row.hostname.to_string()),
+            ("status", &|row| row.status.to_string()),
+            ("environment", &|row| text(&row.environment)),
+            ("tags", &|row| words(&row.tags)),
+            ("os", &|row| text(&row.os)),
+            ("kernel", &|row| text(&row.kernel)),
+            ("updates", &|row| row.summary.updates.to_string()),
+            ("security_updates", &|row| row.summary.security_updates.to_string()),
+            ("reboot_required", &|row| row.reboot_required.to_string()),
+            ("last_seen_at", &|row| time(row.last_seen_at)),
+        ],
+    )
 }
 
 /// `/patches.csv`.
@@ -119,20 +141,19 @@ pub(crate) async fn patches(
     asked: Asked<patches::Filter>,
 ) -> Answer {
     let rows = all!(patches::list, app, viewer, here, asked);
-    let rows = rows.into_iter().map(|row| {
-        vec![
-            row.package_name,
-            row.severity.to_string(),
-            pages::word(&row.update_type),
-            row.affected_servers.to_string(),
-            row.cves.join(" "),
-            row.kev.to_string(),
-            row.first_seen_at.to_string(),
-        ]
-    });
-    let head =
-        ["package_name", "severity", "type", "affected_servers", "cves", "kev", "first_seen_at"];
-    file("patches.csv", csv(&head, rows))
+    table(
+        "patches.csv",
+        &rows,
+        &[
+            ("package_name", &|row| row.package_name.clone()),
+            ("severity", &|row| row.severity.to_string()),
+            ("type", &|row| pages::word(&row.update_type)),
+            ("affected_servers", &|row| row.affected_servers.to_string()),
+            ("cves", &|row| row.cves.join(" ")),
+            ("kev", &|row| row.kev.to_string()),
+            ("first_seen_at", &|row| row.first_seen_at.to_string()),
+        ],
+    )
 }
 
 /// `/cves.csv`.
@@ -143,21 +164,20 @@ pub(crate) async fn cves(
     asked: Asked<cves::Filter>,
 ) -> Answer {
     let rows = all!(cves::list, app, viewer, here, asked);
-    let rows = rows.into_iter().map(|row| {
-        vec![
-            row.id,
-            row.severity.to_string(),
-            text(&row.cvss),
-            text(&row.epss),
-            row.kev.to_string(),
-            row.affected_servers.to_string(),
-            row.packages.join(" "),
-            time(row.published),
-        ]
-    });
-    let head =
-        ["id", "severity", "cvss", "epss", "kev", "affected_servers", "packages", "published"];
-    file("cves.csv", csv(&head, rows))
+    table(
+        "cves.csv",
+        &rows,
+        &[
+            ("id", &|row| row.id.clone()),
+            ("severity", &|row| row.severity.to_string()),
+            ("cvss", &|row| text(&row.cvss)),
+            ("epss", &|row| text(&row.epss)),
+            ("kev", &|row| row.kev.to_string()),
+            ("affected_servers", &|row| row.affected_servers.to_string()),
+            ("packages", &|row| row.packages.join(" ")),
+            ("published", &|row| time(row.published)),
+        ],
+    )
 }
 
 /// `/batches.csv`.
@@ -170,31 +190,23 @@ pub(crate) async fn batches(
     let rows = all!(batches::list, app, viewer, here, asked);
     let by = rows.iter().filter_map(|row| row.started_by.clone());
     let names = names(&app, &viewer, by).await?;
-    let rows = rows.into_iter().map(|row| {
-        vec![
-            row.id.to_string(),
-            pages::word(&row.state),
-            pages::what(&row.options),
-            row.progress.total.to_string(),
-            (row.progress.failed + row.progress.timed_out).to_string(),
-            row.created_at.to_string(),
-            time(row.finished_at),
-            row.started_by.as_deref().map(|by| names.name(by).to_owned()).unwrap_or_default(),
-            text(&row.started_by),
-        ]
-    });
-    let head = [
-        "id",
-        "state",
-        "what",
-        "servers",
-        "failed",
-        "created_at",
-        "finished_at",
-        "started_by_name",
-        "started_by",
-    ];
-    file("batches.csv", csv(&head, rows))
+    table(
+        "batches.csv",
+        &rows,
+        &[
+            ("id", &|row| row.id.to_string()),
+            ("state", &|row| pages::word(&row.state)),
+            ("what", &|row| pages::what(&row.options)),
+            ("servers", &|row| row.progress.total.to_string()),
+            ("failed", &|row| (row.progress.failed + row.progress.timed_out).to_string()),
+            ("created_at", &|row| row.created_at.to_string()),
+            ("finished_at", &|row| time(row.finished_at)),
+            ("started_by_name", &|row| {
+                row.started_by.as_deref().map(|by| names.name(by).to_owned()).unwrap_or_default()
+            }),
+            ("started_by", &|row| text(&row.started_by)),
+        ],
+    )
 }
 
 /// `/schedules.csv`: all of them.
@@ -205,33 +217,24 @@ pub(crate) async fn schedules(
     asked: Asked<schedules::Part>,
 ) -> Answer {
     let list = schedules::list(State(app), viewer.caller(), here, Query(asked.meant)).await?.0;
-    let rows = list.data.into_iter().map(|row| {
-        vec![
-            row.id.to_string(),
-            row.name,
-            row.enabled.to_string(),
-            row.cron.to_string(),
-            row.timezone.to_string(),
-            pages::targets(&row.targets),
-            pages::what(&row.options),
-            time(row.next_runs.first().copied()),
-            row.last_run.as_ref().map(|run| pages::word(&run.state)).unwrap_or_default(),
-            time(row.last_run.as_ref().map(|run| run.scheduled_for)),
-        ]
-    });
-    let head = [
-        "id",
-        "name",
-        "enabled",
-        "cron",
-        "timezone",
-        "targets",
-        "what",
-        "next_run_at",
-        "last_run_state",
-        "last_run_at",
-    ];
-    file("schedules.csv", csv(&head, rows))
+    table(
+        "schedules.csv",
+        &list.data,
+        &[
+            ("id", &|row| row.id.to_string()),
+            ("name", &|row| row.name.clone()),
+            ("enabled", &|row| row.enabled.to_string()),
+            ("cron", &|row| row.cron.to_string()),
+            ("timezone", &|row| row.timezone.to_string()),
+            ("targets", &|row| pages::targets(&row.targets)),
+            ("what", &|row| pages::what(&row.options)),
+            ("next_run_at", &|row| time(row.next_runs.first().copied())),
+            ("last_run_state", &|row| {
+                row.last_run.as_ref().map(|run| pages::word(&run.state)).unwrap_or_default()
+            }),
+            ("last_run_at", &|row| time(row.last_run.as_ref().map(|run| run.scheduled_for))),
+        ],
+    )
 }
 
 /// `/activity.csv`: the newest entries.
@@ -240,35 +243,31 @@ pub(crate) async fn activity(
     viewer: Viewer,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Answer {
-    let mut rows: Vec<store::audit::Entry> = Vec::new();
-    let org = viewer.user.org_id;
-    while (rows.len() as u64) < ROWS_MAX {
-        let before = rows.last().map_or(i64::MAX, |entry| entry.seq);
+    let mut before = i64::MAX;
+    let rows: Vec<store::audit::Entry> = gathered!(page_by_page(), |page| {
         let mut reader = app.db.read().await?;
-        let found = store::audit::before(&mut reader, org, before, LIMIT_MAX).await?;
-        let last = found.len() < LIMIT_MAX as usize;
-        rows.extend(found);
-        if last {
-            break;
-        }
-    }
+        let org = viewer.user.org_id;
+        let found = store::audit::before(&mut reader, org, before, page.limit).await?;
+        before = found.last().map_or(0, |entry| entry.seq);
+        let last = found.len() < page.limit as usize;
+        (found, last)
+    });
     let ids = rows.iter().flat_map(|entry| [entry.actor.clone(), entry.subject.clone()]);
     let names = names(&app, &viewer, ids).await?;
-    let rows = rows.into_iter().map(|row| {
-        let [actor, subject] = [&row.actor, &row.subject].map(|id| names.name(id).to_owned());
-        vec![
-            row.seq.to_string(),
-            row.at.to_string(),
-            actor,
-            row.actor,
-            row.action,
-            subject,
-            row.subject,
-            row.detail,
-        ]
-    });
-    let head = ["seq", "at", "actor_name", "actor", "action", "subject_name", "subject", "detail"];
-    file("activity.csv", csv(&head, rows))
+    table(
+        "activity.csv",
+        &rows,
+        &[
+            ("seq", &|row| row.seq.to_string()),
+            ("at", &|row| row.at.to_string()),
+            ("actor_name", &|row| names.name(&row.actor).to_owned()),
+            ("actor", &|row| row.actor.clone()),
+            ("action", &|row| row.action.clone()),
+            ("subject_name", &|row| names.name(&row.subject).to_owned()),
+            ("subject", &|row| row.subject.clone()),
+            ("detail", &|row| row.detail.clone()),
+        ],
+    )
 }
 
 /// `/trend.csv`: what the plots of the last days are drawn from.

@@ -2,14 +2,15 @@
 
 use axum::extract::State;
 use pages::csv::csv;
+use serde::de::DeserializeOwned;
 use store::Page;
 use vocab::{BatchId, ScheduleId, ServerId};
 use wire::v1::PackageChange;
 
-use super::{ROWS_MAX, all, file, parts, text, time};
+use super::{all, ends, file, gathered, page_by_page, parts, table, text, time};
 use crate::app::App;
 use crate::http::credentials::Listing;
-use crate::http::page::LIMIT_MAX;
+use crate::http::problem::ApiError;
 use crate::http::{Here, Id, NoQuery, Query, cves, patches, query, schedules, servers, tasks};
 use crate::web::Viewer;
 use crate::web::answer::Answer;
@@ -24,29 +25,20 @@ pub(crate) async fn server_packages(
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Answer {
     let (_, it) = servers::detail(&app, &viewer.caller(), id).await?;
-    let rows = it.packages.into_iter().map(|row| {
-        vec![
-            row.name,
-            row.version,
-            row.arch,
-            row.source,
-            text(&row.available_version),
-            row.security.to_string(),
-            row.held.to_string(),
-            row.blocked_by.map(|why| pages::word(&why)).unwrap_or_default(),
-        ]
-    });
-    let head = [
-        "name",
-        "version",
-        "arch",
-        "source",
-        "available_version",
-        "security",
-        "held",
-        "blocked_by",
-    ];
-    file("packages.csv", csv(&head, rows))
+    table(
+        "packages.csv",
+        &it.packages,
+        &[
+            ("name", &|row| row.name.clone()),
+            ("version", &|row| row.version.clone()),
+            ("arch", &|row| row.arch.clone()),
+            ("source", &|row| row.source.clone()),
+            ("available_version", &|row| text(&row.available_version)),
+            ("security", &|row| row.security.to_string()),
+            ("held", &|row| row.held.to_string()),
+            ("blocked_by", &|row| row.blocked_by.map(|why| pages::word(&why)).unwrap_or_default()),
+        ],
+    )
 }
 
 /// `/servers/{id}/cves.csv`.
@@ -57,37 +49,24 @@ pub(crate) async fn server_cves(
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Answer {
     let (_, it) = servers::detail(&app, &viewer.caller(), id).await?;
-    let rows = it.cves.into_iter().map(|row| {
-        vec![
-            row.id,
-            row.severity.to_string(),
-            text(&row.cvss),
-            text(&row.epss),
-            row.kev.to_string(),
-            row.package,
-            row.installed_version,
-            text(&row.fixed_version),
-            pages::word(&row.state),
-            pages::word(&row.fix),
-            row.suppressed.is_some().to_string(),
-            time(row.published),
-        ]
-    });
-    let head = [
-        "id",
-        "severity",
-        "cvss",
-        "epss",
-        "kev",
-        "package",
-        "installed_version",
-        "fixed_version",
-        "state",
-        "fix",
-        "suppressed",
-        "published",
-    ];
-    file("cves.csv", csv(&head, rows))
+    table(
+        "cves.csv",
+        &it.cves,
+        &[
+            ("id", &|row| row.id.clone()),
+            ("severity", &|row| row.severity.to_string()),
+            ("cvss", &|row| text(&row.cvss)),
+            ("epss", &|row| text(&row.epss)),
+            ("kev", &|row| row.kev.to_string()),
+            ("package", &|row| row.package.clone()),
+            ("installed_version", &|row| row.installed_version.clone()),
+            ("fixed_version", &|row| text(&row.fixed_version)),
+            ("state", &|row| pages::word(&row.state)),
+            ("fix", &|row| pages::word(&row.fix)),
+            ("suppressed", &|row| row.suppressed.is_some().to_string()),
+            ("published", &|row| time(row.published)),
+        ],
+    )
 }
 
 fn changes(packages: &[PackageChange]) -> String {
@@ -134,15 +113,10 @@ pub(crate) async fn server_history(
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Answer {
     servers::find(&mut *app.db.read().await?, &viewer.caller(), id).await?;
-    let mut rows = Vec::new();
-    for offset in (0..ROWS_MAX).step_by(LIMIT_MAX as usize) {
-        let found = history(&app, id, Page { limit: LIMIT_MAX, offset }).await?.items;
-        let last = found.len() < LIMIT_MAX as usize;
-        rows.extend(found);
-        if last {
-            break;
-        }
-    }
+    let rows = gathered!(page_by_page(), |page| {
+        let found = history(&app, id, page).await?;
+        (found.items, ends(page, found.total))
+    });
     let rows = rows.into_iter().map(|row| {
         let of = [row.batch.to_string(), row.ordered_at.to_string(), row.what];
         of.into_iter().chain(task(&row.task)).collect()
@@ -168,6 +142,11 @@ pub(crate) async fn tasks(
     file("tasks.csv", csv(&head, rows))
 }
 
+/// The question for one page.
+fn part<F: DeserializeOwned>(page: Page) -> Result<Query<F>, ApiError> {
+    query::parse(&format!("limit={}&offset={}", page.limit, page.offset)).map(Query)
+}
+
 /// `/patches/{name}/servers.csv`.
 pub(crate) async fn patch_servers(
     State(app): State<App>,
@@ -175,37 +154,24 @@ pub(crate) async fn patch_servers(
     Id(name): Id<String>,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Answer {
-    let mut rows = Vec::new();
-    for offset in (0..ROWS_MAX).step_by(LIMIT_MAX as usize) {
-        let part = Query(query::parse(&format!("limit={LIMIT_MAX}&offset={offset}"))?);
+    let rows = gathered!(page_by_page(), |page| {
         let (state, id) = (State(app.clone()), Id(name.clone()));
-        let it = patches::get(state, viewer.caller(), id, part).await?.0;
-        rows.extend(it.servers);
-        if offset + u64::from(LIMIT_MAX) >= it.patch.affected_servers {
-            break;
-        }
-    }
-    let rows = rows.into_iter().map(|row| {
-        vec![
-            row.server_id.to_string(),
-            row.hostname.to_string(),
-            row.status.to_string(),
-            text(&row.environment),
-            row.installed_version,
-            row.available_version,
-            row.blocked_by.map(|why| pages::word(&why)).unwrap_or_default(),
-        ]
+        let it = patches::get(state, viewer.caller(), id, part(page)?).await?.0;
+        (it.servers, ends(page, it.patch.affected_servers))
     });
-    let head = [
-        "server_id",
-        "hostname",
-        "status",
-        "environment",
-        "installed_version",
-        "available_version",
-        "blocked_by",
-    ];
-    file("servers.csv", csv(&head, rows))
+    table(
+        "servers.csv",
+        &rows,
+        &[
+            ("server_id", &|row| row.server_id.to_string()),
+            ("hostname", &|row| row.hostname.to_string()),
+            ("status", &|row| row.status.to_string()),
+            ("environment", &|row| text(&row.environment)),
+            ("installed_version", &|row| row.installed_version.clone()),
+            ("available_version", &|row| row.available_version.clone()),
+            ("blocked_by", &|row| row.blocked_by.map(|why| pages::word(&why)).unwrap_or_default()),
+        ],
+    )
 }
 
 /// `/cves/{id}/servers.csv`.
@@ -215,42 +181,27 @@ pub(crate) async fn cve_servers(
     Id(cve): Id<String>,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Answer {
-    let mut rows = Vec::new();
-    for offset in (0..ROWS_MAX).step_by(LIMIT_MAX as usize) {
-        let part = Query(query::parse(&format!("limit={LIMIT_MAX}&offset={offset}"))?);
+    let rows = gathered!(page_by_page(), |page| {
         let (state, id) = (State(app.clone()), Id(cve.clone()));
-        let it = cves::get(state, viewer.caller(), id, part).await?.0;
-        rows.extend(it.servers);
+        let it = cves::get(state, viewer.caller(), id, part(page)?).await?.0;
         let all = it.cve.affected_servers.saturating_add(it.cve.suppressed_servers);
-        if offset + u64::from(LIMIT_MAX) >= all {
-            break;
-        }
-    }
-    let rows = rows.into_iter().map(|row| {
-        vec![
-            row.server_id.to_string(),
-            row.hostname.to_string(),
-            row.status.to_string(),
-            text(&row.environment),
-            row.package,
-            row.installed_version,
-            text(&row.fixed_version),
-            pages::word(&row.state),
-            row.suppressed.is_some().to_string(),
-        ]
+        (it.servers, ends(page, all))
     });
-    let head = [
-        "server_id",
-        "hostname",
-        "status",
-        "environment",
-        "package",
-        "installed_version",
-        "fixed_version",
-        "state",
-        "suppressed",
-    ];
-    file("servers.csv", csv(&head, rows))
+    table(
+        "servers.csv",
+        &rows,
+        &[
+            ("server_id", &|row| row.server_id.to_string()),
+            ("hostname", &|row| row.hostname.to_string()),
+            ("status", &|row| row.status.to_string()),
+            ("environment", &|row| text(&row.environment)),
+            ("package", &|row| row.package.clone()),
+            ("installed_version", &|row| row.installed_version.clone()),
+            ("fixed_version", &|row| text(&row.fixed_version)),
+            ("state", &|row| pages::word(&row.state)),
+            ("suppressed", &|row| row.suppressed.is_some().to_string()),
+        ],
+    )
 }
 
 /// `/schedules/{id}/runs.csv`.
@@ -262,31 +213,23 @@ pub(crate) async fn runs(
     asked: Asked<Listing>,
 ) -> Answer {
     let rows = all!(schedules::history, app, viewer, here, asked, Id(id));
-    let rows = rows.into_iter().map(|row| {
-        let count = |count: Option<u32>| count.map(|count| count.to_string()).unwrap_or_default();
-        let progress = row.progress.as_ref();
-        vec![
-            row.id.to_string(),
-            row.scheduled_for.to_string(),
-            pages::word(&row.state),
-            row.skip_reason.map(|why| pages::word(&why)).unwrap_or_default(),
-            pages::word(&row.trigger),
-            text(&row.batch_id),
-            count(progress.map(|progress| progress.total)),
-            count(progress.map(|progress| progress.failed + progress.timed_out)),
-            time(row.finished_at),
-        ]
-    });
-    let head = [
-        "id",
-        "scheduled_for",
-        "state",
-        "skip_reason",
-        "trigger",
-        "batch",
-        "servers",
-        "failed",
-        "finished_at",
-    ];
-    file("runs.csv", csv(&head, rows))
+    table(
+        "runs.csv",
+        &rows,
+        &[
+            ("id", &|row| row.id.to_string()),
+            ("scheduled_for", &|row| row.scheduled_for.to_string()),
+            ("state", &|row| pages::word(&row.state)),
+            ("skip_reason", &|row| {
+                row.skip_reason.map(|why| pages::word(&why)).unwrap_or_default()
+            }),
+            ("trigger", &|row| pages::word(&row.trigger)),
+            ("batch", &|row| text(&row.batch_id)),
+            ("servers", &|row| text(&row.progress.as_ref().map(|progress| progress.total))),
+            ("failed", &|row| {
+                text(&row.progress.as_ref().map(|progress| progress.failed + progress.timed_out))
+            }),
+            ("finished_at", &|row| time(row.finished_at)),
+        ],
+    )
 }

@@ -1,10 +1,9 @@
 //! The tables of Settings: users, API keys, enrolment tokens, feeds. No secret is in them, as none is on the page.
 
 use axum::extract::State;
-use pages::csv::csv;
 use store::Page;
 
-use super::{ROWS_MAX, all, file, parts, text, time};
+use super::{ROWS_MAX, all, gathered, parts, table, text, time, words};
 use crate::app::App;
 use crate::http::credentials::Listing;
 use crate::http::{Here, NoQuery, Query, api_keys, enrollment_tokens, feeds};
@@ -21,16 +20,17 @@ pub(crate) async fn users(
     let page = Page { limit: u32::try_from(ROWS_MAX).unwrap_or(u32::MAX), offset: 0 };
     let mut reader = app.db.snapshot().await?;
     let found = store::users::list(&mut reader, viewer.user.org_id, page).await?;
-    let rows = found.items.into_iter().map(|row| {
-        vec![
-            row.id.to_string(),
-            row.name,
-            row.role.to_string(),
-            row.totp_secret.is_some().to_string(),
-            row.created_at.to_string(),
-        ]
-    });
-    file("users.csv", csv(&["id", "name", "role", "second_factor", "created_at"], rows))
+    table(
+        "users.csv",
+        &found.items,
+        &[
+            ("id", &|row| row.id.to_string()),
+            ("name", &|row| row.name.clone()),
+            ("role", &|row| row.role.to_string()),
+            ("second_factor", &|row| row.totp_secret.is_some().to_string()),
+            ("created_at", &|row| row.created_at.to_string()),
+        ],
+    )
 }
 
 /// `/settings/keys.csv`.
@@ -41,30 +41,20 @@ pub(crate) async fn keys(
     asked: Asked<Listing>,
 ) -> Answer {
     let rows = all!(api_keys::list, app, viewer, here, asked);
-    let rows = rows.into_iter().map(|row| {
-        let within = row.environments.iter().flatten().map(ToString::to_string);
-        vec![
-            row.id.to_string(),
-            row.name,
-            row.role.to_string(),
-            within.collect::<Vec<_>>().join(" "),
-            row.created_at.to_string(),
-            time(row.last_used_at),
-            time(row.expires_at),
-            time(row.revoked_at),
-        ]
-    });
-    let head = [
-        "id",
-        "name",
-        "role",
-        "environments",
-        "created_at",
-        "last_used_at",
-        "expires_at",
-        "revoked_at",
-    ];
-    file("keys.csv", csv(&head, rows))
+    table(
+        "keys.csv",
+        &rows,
+        &[
+            ("id", &|row| row.id.to_string()),
+            ("name", &|row| row.name.clone()),
+            ("role", &|row| row.role.to_string()),
+            ("environments", &|row| words(row.environments.iter().flatten())),
+            ("created_at", &|row| row.created_at.to_string()),
+            ("last_used_at", &|row| time(row.last_used_at)),
+            ("expires_at", &|row| time(row.expires_at)),
+            ("revoked_at", &|row| time(row.revoked_at)),
+        ],
+    )
 }
 
 /// `/settings/tokens.csv`.
@@ -75,32 +65,21 @@ pub(crate) async fn tokens(
     asked: Asked<Listing>,
 ) -> Answer {
     let rows = all!(enrollment_tokens::list, app, viewer, here, asked);
-    let rows = rows.into_iter().map(|row| {
-        let tags: Vec<String> = row.tags.iter().map(ToString::to_string).collect();
-        vec![
-            row.id.to_string(),
-            row.name,
-            text(&row.environment),
-            tags.join(" "),
-            row.uses.to_string(),
-            text(&row.max_uses),
-            row.created_at.to_string(),
-            time(row.expires_at),
-            time(row.revoked_at),
-        ]
-    });
-    let head = [
-        "id",
-        "name",
-        "environment",
-        "tags",
-        "uses",
-        "max_uses",
-        "created_at",
-        "expires_at",
-        "revoked_at",
-    ];
-    file("tokens.csv", csv(&head, rows))
+    table(
+        "tokens.csv",
+        &rows,
+        &[
+            ("id", &|row| row.id.to_string()),
+            ("name", &|row| row.name.clone()),
+            ("environment", &|row| text(&row.environment)),
+            ("tags", &|row| words(&row.tags)),
+            ("uses", &|row| row.uses.to_string()),
+            ("max_uses", &|row| text(&row.max_uses)),
+            ("created_at", &|row| row.created_at.to_string()),
+            ("expires_at", &|row| time(row.expires_at)),
+            ("revoked_at", &|row| time(row.revoked_at)),
+        ],
+    )
 }
 
 /// `/settings/feeds.csv`.
@@ -111,27 +90,18 @@ pub(crate) async fn feeds(
     asked: Asked<feeds::Part>,
 ) -> Answer {
     let rows = all!(feeds::list, app, viewer, here, asked);
-    let rows = rows.into_iter().map(|row| {
-        vec![
-            row.name,
-            row.kind,
-            row.source,
-            row.records.to_string(),
-            time(row.as_of),
-            time(row.checked_at),
-            time(row.next_update_at),
-            text(&row.last_error),
-        ]
-    });
-    let head = [
-        "name",
-        "kind",
-        "source",
-        "records",
-        "as_of",
-        "checked_at",
-        "next_update_at",
-        "last_error",
-    ];
-    file("feeds.csv", csv(&head, rows))
+    table(
+        "feeds.csv",
+        &rows,
+        &[
+            ("name", &|row| row.name.clone()),
+            ("kind", &|row| row.kind.clone()),
+            ("source", &|row| row.source.clone()),
+            ("records", &|row| row.records.to_string()),
+            ("as_of", &|row| time(row.as_of)),
+            ("checked_at", &|row| time(row.checked_at)),
+            ("next_update_at", &|row| time(row.next_update_at)),
+            ("last_error", &|row| text(&row.last_error)),
+        ],
+    )
 }
