@@ -15,7 +15,8 @@ use sqlx::{
 };
 
 /// How many rows go into one statement. SQLite takes 32,766 values in one statement and PostgreSQL
-/// 65,535; 500 rows of our widest table (26 columns) are 13,000. Larger chunks measured no faster.
+/// 65,535; 500 rows of our widest table (26 columns) are 13,000. Larger chunks measured no faster, but for what
+/// [`in_chunks`] does.
 pub(crate) const ROWS_MAX: usize = 500;
 
 /// Joins pieces of SQL that the compiler has seen.
@@ -81,6 +82,9 @@ impl Dialect {
 /// such a text than on writing the rows, so it gets an array for each column: one short text for any number of rows,
 /// which is planned once.
 pub(crate) trait Rows: Database {
+    /// How many rows [`in_chunks`] puts into one statement.
+    const CHUNK: usize;
+
     /// What is gathered until the last row is known.
     type Columns: Default;
 
@@ -106,6 +110,8 @@ pub(crate) trait Rows: Database {
 }
 
 impl Rows for Sqlite {
+    const CHUNK: usize = ROWS_MAX;
+
     type Columns = ();
 
     fn cell<'v, T: Encode<'v, Self> + Type<Self>>(
@@ -148,6 +154,9 @@ impl Rows for Sqlite {
 }
 
 impl Rows for Postgres {
+    /// Rows that are joined with a table of some thousands are joined by reading the whole of it, once a statement.
+    const CHUNK: usize = 2_500;
+
     type Columns = Vec<Array>;
 
     fn cell<'v, T: Encode<'v, Self> + Type<Self>>(
@@ -281,7 +290,7 @@ impl<DB: Rows> Text<DB> {
     }
 }
 
-/// One statement for each [`ROWS_MAX`] items, and the rows that they gave back. The next is put together while the
+/// One statement for each [`Rows::CHUNK`] items, and the rows that they gave back. The next is put together while the
 /// database carries out the last: with many rows each takes about as long as the other.
 pub(crate) async fn in_chunks<C: Connection, T, R>(
     conn: &mut C,
@@ -294,7 +303,7 @@ where
     for<'c> &'c mut C: Executor<'c, Database = C::Database>,
     R: for<'r> FromRow<'r, <C::Database as Database>::Row> + Send + Unpin,
 {
-    let mut texts = items.chunks(ROWS_MAX).map(text);
+    let mut texts = items.chunks(C::Database::CHUNK).map(text);
     let (mut found, mut next) = (Vec::new(), texts.next());
     while let Some(mut text) = next {
         let carried_out = text.build_as().fetch_all(&mut *conn);
