@@ -33,7 +33,7 @@ pub(crate) async fn row2(engine: Engine, asked: &Asked, table: &mut Table) {
         let ids: Vec<_> = (0..fleet.len()).map(|agent| fleet.server_id(agent).unwrap()).collect();
         let order = json!({"server_ids": ids, "packages": [], "reboot": "if_required",
             "max_parallel": size, "security_only": false, "canary": 0});
-        let (start, before) = (clock(), service.cpu_seconds());
+        let (start, before, counts) = (clock(), service.cpu_seconds(), fleet.counts());
         let batch = operator.post("/v1/batches", order).await;
         let path = format!("/v1/batches/{}", batch["id"].as_str().unwrap());
         let seen = operator.until(&path, |seen| !seen["finished_at"].is_null()).await;
@@ -42,6 +42,14 @@ pub(crate) async fn row2(engine: Engine, asked: &Asked, table: &mut Table) {
         assert_eq!(done, size, "{seen}");
         assert!(fleet.ledger().effects() > 0 && fleet.ledger().violations().is_empty());
         let (took, spent) = (start.elapsed().as_secs_f64(), service.cpu_seconds() - before);
+        let now = fleet.counts();
+        for (what, requests) in [
+            ("  syncs a server", now.syncs - counts.syncs),
+            ("  listings sent a server", now.listings - counts.listings),
+            ("  parts of logs sent a server", now.logs - counts.logs),
+        ] {
+            tell(what, engine, size, requests as f64 / size as f64, "");
+        }
         tell("CPU of the service a server patched", engine, size, spent * 1e3 / size as f64, "ms");
         tell("  the whole batch, beside its agents", engine, size, took, "s");
         seconds.push((size, took));
@@ -100,7 +108,8 @@ impl Operator {
             if enough(&seen) {
                 return seen;
             }
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            // As often as `--watch` looks.
+            tokio::time::sleep(Duration::from_millis(500)).await;
         }
         panic!("{path} never came to what it should");
     }

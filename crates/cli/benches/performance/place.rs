@@ -26,6 +26,21 @@ impl Engine {
     }
 }
 
+/// A connection of someone who only looks.
+pub(crate) enum Eyes {
+    Sqlite(sqlx::SqliteConnection),
+    Postgres(PgConnection),
+}
+
+impl Eyes {
+    pub(crate) async fn number(&mut self, sql: &'static str) -> i64 {
+        match self {
+            Eyes::Sqlite(hand) => sqlx::query_scalar(sql).fetch_one(hand).await.unwrap(),
+            Eyes::Postgres(hand) => sqlx::query_scalar(sql).fetch_one(hand).await.unwrap(),
+        }
+    }
+}
+
 /// A data directory, a database, an organization and its key.
 pub(crate) struct Place {
     pub(crate) engine: Engine,
@@ -110,15 +125,16 @@ impl Place {
 
     /// One number from the database, past the store.
     pub(crate) async fn number(&self, sql: &'static str) -> i64 {
+        self.eyes().await.number(sql).await
+    }
+
+    /// Whoever looks often keeps his connection: to make one costs PostgreSQL a process.
+    pub(crate) async fn eyes(&self) -> Eyes {
         match self.engine {
             Engine::Sqlite => {
-                let mut hand = sqlx::SqliteConnection::connect(&self.url).await.unwrap();
-                sqlx::query_scalar(sql).fetch_one(&mut hand).await.unwrap()
+                Eyes::Sqlite(sqlx::SqliteConnection::connect(&self.url).await.unwrap())
             }
-            Engine::Postgres => {
-                let mut hand = PgConnection::connect(&self.url).await.unwrap();
-                sqlx::query_scalar(sql).fetch_one(&mut hand).await.unwrap()
-            }
+            Engine::Postgres => Eyes::Postgres(PgConnection::connect(&self.url).await.unwrap()),
         }
     }
 
