@@ -16,10 +16,16 @@ use crate::support::{World, at, both, eventually};
 
 /// A schedule over staging, every hour, first at five.
 pub(crate) async fn hourly(app: &App, world: &World) -> ScheduleId {
-    let schedule = Schedule {
+    let schedule = schedule(world, "hourly".into());
+    add(app, std::slice::from_ref(&schedule)).await;
+    schedule.id
+}
+
+fn schedule(world: &World, name: String) -> Schedule {
+    Schedule {
         id: ScheduleId::new(world.now(), dice()),
         org_id: world.org,
-        name: "hourly".into(),
+        name,
         description: String::new(),
         enabled: true,
         cron: "0 * * * *".parse().unwrap(),
@@ -30,12 +36,16 @@ pub(crate) async fn hourly(app: &App, world: &World) -> ScheduleId {
         created_at: world.now(),
         updated_at: world.now(),
         generation: 1,
-    };
+    }
+}
+
+async fn add(app: &App, all: &[Schedule]) {
     let mut tx = app.db.begin().await.unwrap();
-    schedules::create(&mut tx, &schedule).await.unwrap();
+    for schedule in all {
+        schedules::create(&mut tx, schedule).await.unwrap();
+    }
     tx.ring(Topic::Schedules);
     tx.commit().await.unwrap();
-    schedule.id
 }
 
 /// The history, oldest first.
@@ -97,6 +107,27 @@ both! {
         }).await;
         let next = schedules::get(&mut app.db.read().await.unwrap(), world.org, id).await.unwrap();
         assert_eq!(next.next_run_at, Some(at(7_200)));
+        engine.stop().await;
+    }
+
+    async fn more_of_one_instant_than_a_transaction_takes_start_once_each(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let _silent = Agent::join(&app, &token, "web-1").await;
+        let all: Vec<Schedule> = (0..5_100).map(|nth| schedule(world, format!("nth {nth}"))).collect();
+        add(&app, &all).await;
+        world.set(at(3_600));
+        let ids: Vec<ScheduleId> = all.iter().map(|schedule| schedule.id).collect();
+        eventually("every one has its run", async || {
+            let mut reader = app.db.read().await.unwrap();
+            runs::unfinished_among(&mut reader, &ids).await.unwrap().len() == ids.len()
+        }).await;
+        let mut reader = app.db.read().await.unwrap();
+        assert_eq!(schedules::due(&mut reader, world.now(), 1).await.unwrap(), [], "all moved on");
+        drop(reader);
+        for id in [ids[0], ids[2_499], ids[2_500], ids[5_099]] {
+            assert_eq!(told(&history(&app, world, id).await), [(State::Running, None, Some(at(3_600)))]);
+        }
         engine.stop().await;
     }
 
