@@ -55,7 +55,7 @@ async fn a_reader_elsewhere_sees_the_next_runs_by_both_clocks_while_typing() {
     let settled = |tab: &Tab| {
         let shown = tab.eval("return document.getElementById('asked').innerText");
         let shown = shown.as_str().unwrap();
-        shown.contains(&format!("Next runs in {SERVERS}")) && !shown.contains("UTC")
+        shown.contains(&format!("In {SERVERS}")) && !shown.contains("UTC")
     };
     tab.until("the runs are shown in both zones", settled);
     in_both_zones(tab, "#asked");

@@ -41,7 +41,7 @@ const KINDS: [Kind; 30] = [
     ("/schedules.csv", false, &[("Name", "name ~enabled"), ("When", "cron timezone"), ("Which servers", "targets"), ("What", "what"), ("Next run", "next_run_at"), ("Last run", "last_run_state last_run_at")]),
     ("/calendar.csv", false, CALENDAR),
     ("/next.csv", false, &[("*", "local_time ~timezone"), ("Your time", "at"), ("", "")]),
-    ("/next.csv", false, &[("Next runs in *", "local_time ~timezone"), ("Your time", "at")]),
+    ("/next.csv", false, &[("In *", "local_time ~timezone"), ("Your time", "at")]),
     ("/runs.csv", false, &[("For", "scheduled_for"), ("State", "state skip_reason"), ("By", "trigger"), ("Servers", "servers"), ("Failed", "failed"), ("Ended", "finished_at")]),
     ("/activity.csv", false, &[("When", "at"), ("Who", "actor_name"), ("Did", "action"), ("To", "subject_name"), ("Detail", "detail")]),
     ("/users.csv", false, &[("Name", "name"), ("Role", "role"), ("Made", "created_at"), ("", "")]),
