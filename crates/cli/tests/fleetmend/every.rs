@@ -170,13 +170,23 @@ fn word(word: &str) -> String {
 }
 
 /// The commands of a group, as its help lists them.
-pub(crate) fn commands_of(group: &str) -> Vec<String> {
+fn commands_of(group: &str) -> Vec<String> {
     let named = listed(&[group, "--help"]).into_iter();
     named.map(|name| format!("{group} {name}")).collect()
 }
 
+/// Every command that there is.
+pub(crate) fn all_commands() -> Vec<String> {
+    let groups = listed(&["--help"]).into_iter();
+    let within = |name: String| match commands_of(&name) {
+        none if none.is_empty() => vec![name],
+        some => some,
+    };
+    groups.flat_map(within).collect()
+}
+
 /// The commands that a help lists; none if it lists none.
-pub(crate) fn listed(args: &[&str]) -> Vec<String> {
+fn listed(args: &[&str]) -> Vec<String> {
     let shown = fleetmend(args).output().unwrap();
     let text = String::from_utf8(shown.stdout).unwrap();
     let Some((_, listed)) = text.split_once("Commands:\n") else { return Vec::new() };
