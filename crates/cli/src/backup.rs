@@ -66,7 +66,9 @@ impl Backup {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let now = Clock::system().now();
         let file = self.file(now);
-        ensure!(!file.exists(), "{} is there already, and was left as it is", file.display());
+        let shown = file.display();
+        ensure!(!file.exists(), "{shown} is there already, and was left as it is: name another");
+        installation::has_place(&file)?;
         let spool = Spool::new(archive::with_suffix(&file, &format!(".{:08x}", dice() as u32)))?;
         let manifest = self.gather(&spool.0, now).await?;
         let names = names(&spool.0)?;

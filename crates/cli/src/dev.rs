@@ -196,6 +196,9 @@ pub(crate) async fn listener(listen: &str) -> anyhow::Result<TcpListener> {
             std::io::ErrorKind::PermissionDenied => {
                 format!("you may not listen on {listen}: choose a port above 1023 with --listen")
             }
+            std::io::ErrorKind::InvalidInput => {
+                format!("cannot listen on {listen}: say address and port, such as 127.0.0.1:7600")
+            }
             _ => format!("cannot listen on {listen}: choose another address with --listen"),
         };
         anyhow::Error::new(error).context(advice)

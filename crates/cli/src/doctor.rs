@@ -11,6 +11,7 @@ use serde_json::json;
 use server::clock::Clock;
 
 use crate::installation::Installation;
+use crate::operator::screen::count;
 use crate::settings::File;
 
 /// Check the whole installation: files, keys, database, audit log, disk, clock, certificate, feeds, agents, backups.
@@ -122,8 +123,14 @@ impl Doctor {
             }
             false => findings.iter().try_for_each(|found| crate::say(&drawn(found)))?,
         }
+        let notes = findings.iter().filter(|found| found.state == State::Note).count();
         match problems {
-            0 => Ok(()),
+            0 if self.json => Ok(()),
+            0 if notes == 0 => crate::say("Nothing is wrong."),
+            0 => crate::say(&format!(
+                "Nothing is wrong; {} worth knowing.",
+                count(notes, "thing is", "things are")
+            )),
             problems => Err(Problems(problems).into()),
         }
     }

@@ -1,7 +1,7 @@
 //! `fleetmend feeds`: what is published about flaws, on the database of this installation.
 
 use std::io::{IsTerminal as _, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum};
@@ -13,7 +13,9 @@ use server::service::feeds::{self, Desk, Import, Imported, Step, bundle};
 use store::feed_sources::{self, Source};
 use store::{Db, Topic};
 
-use crate::installation::Installation;
+use crate::installation::{Installation, has_place};
+use crate::operator::print;
+use crate::operator::screen::{Cell, Screen, count, cut, maybe, none, spare, whole};
 use crate::settings::Durability;
 
 /// Take in what is published about flaws, and see what is there.
@@ -169,7 +171,14 @@ impl ImportArgs {
             let bar = Bar::new(feed);
             let now = Clock::system().now();
             let progress = move |step| bar.show(step);
-            let done = match feed.starts_with("https://") || feed.starts_with("http://") {
+            let is_address = feed.starts_with("https://") || feed.starts_with("http://");
+            // A mistyped name is no feed, and none is kept in mind for it.
+            if !is_address && !Path::new(feed).exists() {
+                failed += 1;
+                writeln!(std::io::stderr(), "fleetmend: {feed} was not imported: it is not there")?;
+                continue;
+            }
+            let done = match is_address {
                 true => {
                     let wanted = Follow {
                         url: feed.clone(),
@@ -288,6 +297,7 @@ impl Named {
 impl ExportArgs {
     async fn run(self) -> anyhow::Result<()> {
         let db = self.place.open().await?;
+        has_place(&self.file)?;
         let exported = bundle::export(&db, &self.file, Clock::system().now()).await?;
         db.close().await;
         let bundle::Exported { feeds, records, size_bytes } = exported;
@@ -297,7 +307,12 @@ impl ExportArgs {
                 &json!({"file": file.to_string(), "feeds": feeds, "records": records, "size_bytes": size_bytes})
                     .to_string(),
             ),
-            false => crate::say(&format!("{file}: {records} records of {feeds} feeds, {}", size(size_bytes))),
+            false => crate::say(&format!(
+                "{file}: {} of {}, {}",
+                count(records, "record", "records"),
+                count(feeds, "feed", "feeds"),
+                size(size_bytes)
+            )),
         }
     }
 }
@@ -309,7 +324,10 @@ fn tell(imported: &Imported, as_json: bool) -> anyhow::Result<()> {
             &json!({"name": name, "kind": kind, "records": records, "changed": changed})
                 .to_string(),
         ),
-        false => crate::say(&format!("{name} ({kind}): {records} records, {changed} of them new")),
+        false => crate::say(&format!(
+            "{name} ({kind}): {}, {changed} of them new",
+            count(*records, "record", "records")
+        )),
     }
 }
 
@@ -363,50 +381,46 @@ impl Row {
             "last_error": feed.last_error})
     }
 
-    fn cells(&self) -> [String; 6] {
-        let Row { feed, source, age_seconds } = self;
-        let next = match source {
-            Some(source) => format!("{:.0}", source.next_at),
-            None => "by hand".to_owned(),
+    fn cells(&self, screen: &Screen) -> Vec<Cell> {
+        let Row { feed, source, .. } = self;
+        let (records, bytes) = match feed.imported_at {
+            Some(_) => (feed.records.into(), size(feed.size_bytes).into()),
+            None => (none(), none()),
         };
-        let (records, bytes, age) = match feed.imported_at {
-            Some(_) => (feed.records.to_string(), size(feed.size_bytes), age_seconds.map(age)),
-            None => (String::new(), String::new(), None),
-        };
-        let age = age.unwrap_or_else(|| "never imported".to_owned());
-        [feed.name.clone(), feed.kind.clone(), records, bytes, age, next]
+        let as_of = feed.as_of.or(feed.imported_at);
+        let as_of = as_of.map_or_else(|| "never imported".into(), |at| screen.time(at));
+        let next = source.as_ref().map(|source| screen.time(source.next_at));
+        let next = next.unwrap_or_else(|| "by hand".into());
+        let mut cells = vec![(&feed.name).into(), (&feed.kind).into(), records, bytes, as_of, next];
+        if screen.width.is_none() {
+            cells.push(maybe(feed.last_error.as_ref()));
+        }
+        cells
     }
 }
 
+/// A table; why an import failed is in it for programs, and below it for people.
 fn table(rows: &[Row]) -> anyhow::Result<()> {
-    let head = ["FEED", "KIND", "RECORDS", "SIZE", "AGE", "NEXT UPDATE"].map(str::to_owned);
-    let cells: Vec<[String; 6]> = rows.iter().map(Row::cells).collect();
-    let wide = |column: usize| {
-        let all = cells.iter().chain([&head]);
-        all.map(|row| row[column].chars().count()).max().unwrap_or(0)
-    };
-    let wide: [usize; 6] = std::array::from_fn(wide);
-    let line = |row: &[String; 6]| {
-        let padded = row.iter().zip(wide).map(|(cell, wide)| format!("{cell:<wide$}"));
-        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    crate::say(&line(&head))?;
-    for (row, cells) in rows.iter().zip(&cells) {
-        crate::say(&line(cells))?;
-        if let Some(error) = &row.feed.last_error {
-            crate::say(&format!("  failed at {:.0}: {error}", row.feed.tried_at))?;
+    let screen = Screen::stdout();
+    let mut columns = vec![
+        cut("FEED"),
+        whole("KIND"),
+        whole("RECORDS").number(),
+        spare("SIZE").number(),
+        whole("AS OF"),
+        spare("NEXT UPDATE"),
+    ];
+    if screen.width.is_none() {
+        columns.push(whole("LAST ERROR"));
+    }
+    let cells: Vec<_> = rows.iter().map(|row| row.cells(&screen)).collect();
+    print(&screen.table(&columns, &cells))?;
+    for feed in rows.iter().map(|row| &row.feed).filter(|_| screen.width.is_some()) {
+        if let Some(error) = &feed.last_error {
+            crate::say(&format!("{} failed at {:.0}: {error}", feed.name, feed.tried_at))?;
         }
     }
     Ok(())
-}
-
-/// Seconds as a person says them.
-fn age(seconds: i64) -> String {
-    match seconds {
-        ..3_600 => format!("{} min", seconds / 60),
-        3_600..172_800 => format!("{} h", seconds / 3_600),
-        _ => format!("{} days", seconds / 86_400),
-    }
 }
 
 /// Bytes as a person says them.

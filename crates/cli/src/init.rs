@@ -1,9 +1,8 @@
 //! `fleetmend init`: an installation's first minute.
 
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use clap::Args;
 use serde_json::json;
 use server::app::{App, Parts, Settings};
@@ -11,6 +10,7 @@ use server::clock::Clock;
 use server::secrets::Secrets;
 use server::service::setup;
 
+use crate::installation::make_dir;
 use crate::orgs::plain_name;
 use crate::settings::{self, Durability};
 
@@ -43,11 +43,7 @@ impl Init {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let name = plain_name(&self.org)?;
         let dir = self.data_dir.display();
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&self.data_dir)
-            .with_context(|| format!("cannot make {dir}"))?;
+        make_dir(&self.data_dir)?;
         let had_secrets = self.data_dir.join("root.key").exists();
         let url = self.database.clone().unwrap_or_else(|| settings::database_in(&self.data_dir));
         let secrets = Secrets::create(&self.data_dir)?;

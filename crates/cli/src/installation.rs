@@ -1,8 +1,9 @@
 //! Which installation a command works on: a data directory, and a database that may be elsewhere.
 
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail, ensure};
 use clap::Args;
 use server::app::{App, Parts, Settings};
 use server::clock::Clock;
@@ -74,4 +75,21 @@ pub(crate) fn sqlite_path(url: &str) -> Option<&Path> {
     }
     let path = url.strip_prefix("sqlite:").unwrap_or(url);
     Some(Path::new(path.strip_prefix("//").unwrap_or(path)))
+}
+
+/// Makes a directory for its owner alone, and those above it, unless it is there.
+pub(crate) fn make_dir(path: &Path) -> anyhow::Result<()> {
+    let shown = path.display();
+    ensure!(!path.exists() || path.is_dir(), "{shown} is a file, and should be a directory");
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.with_context(|| format!("cannot make {shown}"))
+}
+
+/// Refuses a file that could not be written for want of its directory, before any work is done.
+pub(crate) fn has_place(file: &Path) -> anyhow::Result<()> {
+    let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+    if let Some(parent) = parent.filter(|parent| !parent.is_dir()) {
+        bail!("there is no directory {}: make it first, or name another", parent.display());
+    }
+    Ok(())
 }

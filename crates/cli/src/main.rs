@@ -99,7 +99,8 @@ fn main() -> ExitCode {
         // Whoever reads has seen enough: `fleetmend servers list | head`.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            let _ = writeln!(std::io::stderr(), "fleetmend: {error:#}");
+            let said = format!("{error:#}");
+            let _ = writeln!(std::io::stderr(), "fleetmend: {}", said.trim_end());
             ExitCode::from(if error.is::<operator::Usage>() { 2 } else { 1 })
         }
     }

@@ -1,15 +1,17 @@
 //! `fleetmend orgs`: several organizations in one installation that never see each other.
 
-use anyhow::{Context as _, ensure};
+use anyhow::{anyhow, ensure};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use server::app::App;
 use server::service::organizations::{self as service, Holdings};
-use server::service::setup;
+use server::service::{ServiceError, setup};
+use store::StoreError;
 use store::organizations::{self, Organization};
 
 use crate::installation::Installation;
-use crate::operator::sure;
+use crate::operator::screen::{Screen, count, cut, spare, whole};
+use crate::operator::{print, sure};
 
 /// Make, list and remove organizations. They share the service and never see each other.
 #[derive(Args)]
@@ -93,7 +95,13 @@ pub(crate) fn plain_name(name: &str) -> anyhow::Result<&str> {
 
 async fn create(app: &App, named: &Named) -> anyhow::Result<()> {
     let name = plain_name(&named.name)?;
-    let (organization, api_key) = setup::organization(app, name).await?;
+    let made = setup::organization(app, name).await.map_err(|error| match error {
+        ServiceError::Conflict { .. } => anyhow!(
+            "an organization is called `{name}` already: `fleetmend orgs list` shows those that are there"
+        ),
+        other => other.into(),
+    });
+    let (organization, api_key) = made?;
     let id = organization.id.to_string();
     if named.every.json {
         return crate::say(
@@ -127,13 +135,26 @@ async fn list(app: &App, as_json: bool) -> anyhow::Result<()> {
         });
         return crate::say(&json!({"data": data.collect::<Vec<_>>()}).to_string());
     }
-    let named = |(organization, _): &(Organization, Holdings)| organization.name.chars().count();
-    let width = rows.iter().map(named).max().unwrap_or_default();
-    rows.iter().try_for_each(|(organization, has)| {
-        let Organization { id, name, created_at, .. } = organization;
-        let servers = has.servers;
-        crate::say(&format!("{name:width$}  {id}  since {created_at:.0}  servers: {servers}"))
-    })
+    let screen = Screen::stdout();
+    let columns = [
+        cut("ORGANIZATION"),
+        whole("ID"),
+        whole("SERVERS").number(),
+        spare("SCHEDULES").number(),
+        spare("KEYS").number(),
+        spare("SINCE"),
+    ];
+    let row = |(organization, has): &(Organization, Holdings)| {
+        vec![
+            (&organization.name).into(),
+            organization.id.into(),
+            has.servers.into(),
+            has.schedules.into(),
+            has.keys.into(),
+            screen.time(organization.created_at),
+        ]
+    };
+    print(&screen.table(&columns, &rows.iter().map(row).collect::<Vec<_>>()))
 }
 
 impl Remove {
@@ -144,15 +165,25 @@ impl Remove {
             Ok(id) => organizations::get(&mut reader, id).await,
             Err(_) => organizations::by_name(&mut reader, name).await,
         };
-        let organization = found.context("`fleetmend orgs list` shows those that are there")?;
+        let organization = found.map_err(|error| match error {
+            StoreError::NotFound { .. } => anyhow!(
+                "no organization is called `{name}`: `fleetmend orgs list` shows those that are there"
+            ),
+            other => other.into(),
+        })?;
         let Holdings { servers, schedules, open_batches, keys, tokens } =
             service::holdings(&mut reader, organization.id).await?;
         drop(reader);
         let name = &organization.name;
         sure(
             &format!(
-                "Removing `{name}` removes {servers} servers, calls off {open_batches} batches, stops {schedules} schedules, \
-                 and revokes {keys} keys and {tokens} tokens. There is no way back but a backup. Remove it?"
+                "Removing `{name}` removes {}, calls off {}, stops {}, and revokes {} and {}. \
+                 There is no way back but a backup. Remove it?",
+                count(servers, "server", "servers"),
+                count(open_batches, "batch", "batches"),
+                count(schedules, "schedule", "schedules"),
+                count(keys, "key", "keys"),
+                count(tokens, "token", "tokens"),
             ),
             self.yes,
         )?;
@@ -161,7 +192,10 @@ impl Remove {
             true => crate::say(
                 &json!({"organization": told(&organization), "servers": servers}).to_string(),
             ),
-            false => crate::say(&format!("`{name}` is removed, with {servers} servers.")),
+            false => crate::say(&format!(
+                "`{name}` is removed, with {}.",
+                count(servers, "server", "servers")
+            )),
         }
     }
 }

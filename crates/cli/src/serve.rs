@@ -6,9 +6,9 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use server::app::{App, Parts, Settings};
 use server::clock::{Clock, dice};
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::dev::listener;
 use crate::logs::{self, Format};
 use crate::oidc::Oidc;
 use crate::settings::{self, Durability, File};
@@ -73,9 +73,7 @@ impl Server {
         let tls = self.tls(&file)?;
         let app = self.app(&file, tls.as_ref()).await?;
         let listen = self.listen.or(file.listen).unwrap_or_else(|| LISTEN.to_owned());
-        let listener = TcpListener::bind(&listen)
-            .await
-            .with_context(|| format!("cannot listen on {listen}"))?;
+        let listener = listener(&listen).await?;
         let scheme = if tls.is_some() { "https" } else { "http" };
         let address = format!("{scheme}://{}", listener.local_addr()?);
         let stop = stop()?;

@@ -84,7 +84,8 @@ pub(crate) fn existing(data_dir: &Path) -> anyhow::Result<Secrets> {
     if !data_dir.join("root.key").exists() {
         let dir = data_dir.display();
         bail!(
-            "there is nothing in {dir} yet: run `fleetmend init --data-dir {dir} --org NAME` first"
+            "there is nothing in {dir} yet: name the right directory with --data-dir, \
+             or run `fleetmend init --data-dir {dir} --org NAME` first"
         );
     }
     Ok(Secrets::load(data_dir)?)

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use clap::{Args, Command};
 use clap_complete::Shell;
 
@@ -41,8 +41,11 @@ impl Completions {
 impl Man {
     pub(crate) fn run(&self, command: Command) -> anyhow::Result<()> {
         let dir: &Path = &self.dir;
-        let failed = || format!("cannot write man pages into {}", dir.display());
+        let shown = dir.display();
+        let failed = || format!("cannot write man pages into {shown}");
+        ensure!(!dir.exists() || dir.is_dir(), "{shown} is a file, and should be a directory");
         std::fs::create_dir_all(dir).with_context(failed)?;
-        clap_mangen::generate_to(command, dir).with_context(failed)
+        clap_mangen::generate_to(command, dir).with_context(failed)?;
+        crate::say(&format!("The man pages are in {shown}."))
     }
 }

@@ -11,6 +11,7 @@ use store::organizations::{self, Organization};
 use vocab::Role;
 
 use crate::installation::Installation;
+use crate::operator::screen::{Screen, cut, whole};
 use crate::settings::Durability;
 
 /// Invite people to the dashboard, on the machine of the service
@@ -95,13 +96,12 @@ impl Users {
 }
 
 impl Place {
-    fn told(&self, name: &str, link: &str) -> String {
+    /// A link, and what it is for.
+    fn told(&self, name: &str, link: &str, meant: &str) -> String {
         let url = link_in(&self.url, link);
         match self.json {
             true => json!({"name": name, "link": url}).to_string(),
-            false => format!(
-                "{name} sets a password here. The link works once, for 24 hours:\n\n  {url}"
-            ),
+            false => format!("{name} {meant}. The link works once, for 24 hours:\n\n  {url}"),
         }
     }
 }
@@ -128,7 +128,7 @@ impl Command {
                     }
                     other => other.into(),
                 })?;
-                Ok(place.told(&user.name, &link))
+                Ok(place.told(&user.name, &link, "sets a password here"))
             }
             Command::Reset { name, place } => {
                 let name = users::plain_name(&name);
@@ -137,7 +137,8 @@ impl Command {
                     format!("nobody signs in as `{name}`: `fleetmend users list` shows who does")
                 })?;
                 let link = users::reset(app, &users::local(user.org_id), &user).await?;
-                Ok(place.told(&user.name, &link))
+                let meant = "is signed out everywhere, and sets another password here";
+                Ok(place.told(&user.name, &link, meant))
             }
             Command::List { place } => list(app, place.json).await,
         }
@@ -155,9 +156,11 @@ async fn organization(app: &App, named: Option<&str>, dir: &Path) -> anyhow::Res
         (None, _) => None,
     };
     let names: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
-    found
-        .cloned()
-        .with_context(|| format!("say which organization with --org: {}", names.join(", ")))
+    let names = names.join(", ");
+    found.cloned().with_context(|| match named {
+        Some(name) => format!("no organization is called `{name}`; there are: {names}"),
+        None => format!("say which organization with --org: {names}"),
+    })
 }
 
 async fn list(app: &App, json: bool) -> anyhow::Result<String> {
@@ -181,13 +184,15 @@ async fn list(app: &App, json: bool) -> anyhow::Result<String> {
     if rows.is_empty() {
         return Ok("Nobody yet: `fleetmend users create` invites the first.".into());
     }
-    let line = |(org, user, is_linked): &(String, store::users::User, bool)| {
+    let row = |(org, user, is_linked): &(String, store::users::User, bool)| {
         let how = match (is_linked, user.password.is_some()) {
-            (true, _) => "  (provider)",
-            (false, true) => "",
-            (false, false) => "  (invited)",
+            (true, _) => "by a provider",
+            (false, true) => "by password",
+            (false, false) => "not yet: invited",
         };
-        format!("{}  {}  {org}{how}", user.name, user.role)
+        vec![(&user.name).into(), user.role.into(), org.into(), how.into()]
     };
-    Ok(rows.iter().map(line).collect::<Vec<_>>().join("\n"))
+    let rows: Vec<_> = rows.iter().map(row).collect();
+    let columns = [cut("NAME"), whole("ROLE"), cut("ORGANIZATION"), whole("SIGNS IN")];
+    Ok(Screen::stdout().table(&columns, &rows).trim_end().to_owned())
 }

@@ -120,7 +120,8 @@
   document.addEventListener("submit", (event) => {
     const form = event.target;
     if (form.method === "get") for (const field of [...form.elements]) if (field.name && !field.value) field.disabled = true;
-    if (form.method === "post") setTimeout(() => all("button", form).forEach((button) => (button.disabled = true)));
+    // A file leaves the page as it is, and may be asked for again.
+    if (form.method === "post" && !form.matches("[data-file]")) setTimeout(() => all("button", form).forEach((button) => (button.disabled = true)));
   });
   addEventListener("pageshow", () => all("form :disabled").forEach((field) => field.hasAttribute("data-needs-pick") || (field.disabled = false)));
   const count = () => {

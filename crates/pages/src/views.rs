@@ -70,11 +70,11 @@ pages! {
     SchedulePage = "schedule.html" { frame: Frame, it: Schedule, runs: List<Run>, }
     /// Where a schedule is written.
     ScheduleEdit = "schedule_edit.html" {
-        frame: Frame, form: ScheduleForm, action: String, errors: Vec<String>, next: Vec<Timestamp>, zone: Zone,
-        told: Option<String>, names: Names,
+        frame: Frame, form: ScheduleForm, action: String, errors: Vec<String>, next: Vec<Timestamp>, cron: String,
+        zone: Zone, told: Option<String>, names: Names,
     }
     /// When a schedule would run, for the page where it is written.
-    Asked = "asked.html" { next: Vec<Timestamp>, zone: Zone, told: Option<String>, }
+    Asked = "asked.html" { next: Vec<Timestamp>, cron: String, zone: Zone, told: Option<String>, }
     /// An order before it starts.
     OrderPage = "order.html" { frame: Frame, form: OrderForm, preview: Option<Preview>, errors: Vec<String>, }
     /// A question before something is done.

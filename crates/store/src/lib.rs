@@ -23,6 +23,7 @@ mod db;
 mod error;
 mod migrate;
 mod row;
+mod server_names;
 mod sql;
 mod tx;
 

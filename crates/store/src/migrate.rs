@@ -44,6 +44,7 @@ const SERIES: &[Migration] = series! {
     15 "0015_identities",
     16 "0016_days",
     17 "0017_carriers",
+    19 "0019_server_names",
 };
 
 /// The newest schema that this binary knows.
@@ -283,6 +284,8 @@ mod tests {
             // It is in the counts that came later, too.
             let every = crate::server_list::Filter::default();
             assert_eq!(crate::server_list::count(&mut reader, org, &every).await.unwrap(), 1);
+            let named = crate::server_list::Filter { q: Some("WEB".into()), ..every };
+            assert_eq!(crate::server_list::count(&mut reader, org, &named).await.unwrap(), 1);
             drop(reader);
             db.close().await;
         }

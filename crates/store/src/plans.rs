@@ -166,6 +166,10 @@ async fn ask(
     let waiting = Filter { reboot_required, ..Filter::default() };
     call!("servers that want a reboot", list(tx, waiting.clone()));
     call!("how many want a reboot", server_list::count(tx, ours, &waiting));
+    let q = Some("b-1999".into());
+    let called = Filter { q, ..Filter::default() };
+    call!("servers of a name", list(tx, called.clone()));
+    call!("how many are of a name", server_list::count(tx, ours, &called));
     call!("a server's history", rollout_targets::of_server(tx, nth!(ServerId, 5_u32), page));
     call!("a server by its name", server_list::of_name(tx, ours, "web-1"));
     call!("large batches that were not counted", rollouts::uncounted(tx, 9));

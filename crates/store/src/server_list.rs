@@ -48,12 +48,14 @@ pub enum Sort {
 }
 
 impl Sort {
-    fn clause(self) -> &'static str {
-        match self {
-            Sort::Hostname => " order by sort_name, id",
-            Sort::LastSeen => " order by last_seen_at, server_id",
-            Sort::SecurityUpdates => " order by security_updates desc, sort_name, id",
-            Sort::Newest => " order by id desc",
+    /// In the words of the table that is walked, so that its own order is seen to be the one that is asked for.
+    fn clause(self, walk: Walk) -> &'static str {
+        match (self, walk) {
+            (Sort::Hostname, Walk::Names) => " order by name, named",
+            (Sort::Hostname, _) => " order by sort_name, id",
+            (Sort::LastSeen, _) => " order by last_seen_at, server_id",
+            (Sort::SecurityUpdates, _) => " order by security_updates desc, sort_name, id",
+            (Sort::Newest, _) => " order by id desc",
         }
     }
 }
@@ -81,12 +83,14 @@ impl From<&Criteria> for Filter {
 
 /// Which table to walk and which to look up in. SQLite takes a `cross join` at its word; for
 /// PostgreSQL it is a join like any other.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Walk {
     /// The servers by name, each looked up in `presence`.
     Servers,
     /// Those of the wanted status, each looked up in `servers`.
     Presence,
+    /// The names in which the searched text is, each looked up in the two others.
+    Names,
 }
 
 impl Walk {
@@ -98,12 +102,16 @@ impl Walk {
             Walk::Presence => {
                 " from presence cross join servers where server_id = id and org = org_id"
             }
+            Walk::Names => {
+                " from server_names cross join servers cross join presence
+                 where id = named and server_id = id and org = org_id"
+            }
         }
     }
 }
 
-/// The walk that ends sooner. Few of a status are read and sorted, `some` of them; if they are many, walking
-/// all servers by name fills the page after some `page * all / some`.
+/// The walk that ends sooner. Few of a status or of a name are read and sorted, `some` of them; if they are many, walking
+/// all servers in the order that is asked for fills the page after some `page * all / some`.
 async fn walk(
     conn: &mut Conn,
     org: OrgId,
@@ -112,15 +120,26 @@ async fn walk(
     page: Page,
 ) -> Result<Walk> {
     // When they were seen is in one order there, and in none among the servers.
-    if sort == Sort::LastSeen {
-        return Ok(Walk::Presence);
+    let otherwise = if sort == Sort::LastSeen { Walk::Presence } else { Walk::Servers };
+    if filter.status.is_none() && filter.q.is_none() {
+        return Ok(otherwise);
     }
-    let Some(status) = filter.status else { return Ok(Walk::Servers) };
     let all = sum(conn, org, &Filter::default()).await?;
     let page = page.offset.saturating_add(page.limit.into());
     let worth = all.saturating_mul(page).isqrt();
-    let some = of_status(conn, org, status, worth.saturating_add(1)).await?;
-    Ok(if some <= worth { Walk::Presence } else { Walk::Servers })
+    let most = worth.saturating_add(1);
+    if let Some(status) = filter.status
+        && sort != Sort::LastSeen
+        && of_status(conn, org, status, most).await? <= worth
+    {
+        return Ok(Walk::Presence);
+    }
+    if let Some(q) = &filter.q
+        && (sort == Sort::Hostname || called(conn, org, q, most).await? <= worth)
+    {
+        return Ok(Walk::Names);
+    }
+    Ok(otherwise)
 }
 
 /// How many servers have this status, counted no further than `most`.
@@ -139,6 +158,25 @@ async fn of_status(
             Status::Offline => text.add(" and last_seen_at < "),
         };
         text.bind(put(&since)).add(" limit ").bind(put(&most)).add(") counted");
+        text.build_as().fetch_one(c).await
+    })?;
+    Ok(some.unsigned_abs())
+}
+
+/// Those with this in their name, among the names.
+macro_rules! named {
+    ($text:ident, $org:ident, $q:ident) => {
+        $text.add("owner = ").bind(put(&$org));
+        $text.add(" and name like ").bind(pattern($q)).add(" escape '\\'");
+    };
+}
+
+/// How many servers have this in their name, counted no further than `most`.
+async fn called(conn: &mut Conn, org: OrgId, q: &str, most: u64) -> Result<u64> {
+    let (some,): (i64,) = on!(conn, |c| {
+        let mut text = Text::new("select count(*) from (select 1 as one from server_names where ");
+        named!(text, org, q);
+        text.add(" limit ").bind(put(&most)).add(") counted");
         text.build_as().fetch_one(c).await
     })?;
     Ok(some.unsigned_abs())
@@ -236,41 +274,65 @@ pub async fn items(
     page: Page,
 ) -> Result<Vec<Server>> {
     let walk = walk(conn, org, filter, sort, page).await?;
+    let q = filter.q.as_deref().filter(|_| walk == Walk::Names);
+    let unnamed = Filter { q: None, ..filter.clone() };
+    let rest = if q.is_some() { &unnamed } else { filter };
     Ok(on!(conn, |c| {
         let mut text = Text::new("select ");
         text.add(Server::COLUMNS).add(walk.joined());
-        matching!(text, org, filter);
-        text.add(sort.clause()).add(" limit ").bind(i64::from(page.limit));
+        if let Some(q) = q {
+            text.add(" and ");
+            named!(text, org, q);
+        }
+        matching!(text, org, rest);
+        text.add(sort.clause(walk)).add(" limit ").bind(i64::from(page.limit));
         text.add(" offset ").bind(put(&page.offset));
         text.build_as().fetch_all(c).await
     })?)
 }
 
-/// How many servers match. Without a walk over the fleet, unless the filter speaks of names, tags or
-/// reboots: there are counts by environment and system, and those who are offline are counted one by
-/// one, whoever else there is being online.
+/// How many servers match. Without a walk over the fleet, unless the filter speaks of tags or reboots, or of a name and
+/// something else: there are counts by environment and system, a search by name reads the names alone, and those who are
+/// offline are counted one by one, whoever else there is being online.
 pub async fn count(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> {
-    let by_kind = Filter {
-        status: None,
-        environment: filter.environment.clone(),
-        environments: filter.environments.clone(),
-        os: filter.os.clone(),
-        ..Filter::default()
+    let whichever = Filter { status: None, ..filter.clone() };
+    let Some((status, since)) = filter.status else {
+        return of_any_status(conn, org, filter).await;
     };
-    if (Filter { status: filter.status, ..by_kind.clone() }) != *filter {
+    if !(whichever.is_by_kind() || whichever.is_by_name()) {
         return walked(conn, org, filter, Walk::Servers).await;
     }
-    let Some((status, since)) = filter.status else { return sum(conn, org, filter).await };
     let offline = (Status::Offline, since);
-    let offline = if by_kind == Filter::default() {
+    let offline = if whichever == Filter::default() {
         of_status(conn, org, offline, u64::MAX).await?
     } else {
-        let filter = Filter { status: Some(offline), ..by_kind.clone() };
+        let filter = Filter { status: Some(offline), ..whichever.clone() };
         walked(conn, org, &filter, Walk::Presence).await?
     };
     match status {
         Status::Offline => Ok(offline),
-        Status::Online => Ok(sum(conn, org, &by_kind).await?.saturating_sub(offline)),
+        Status::Online => Ok(of_any_status(conn, org, &whichever).await?.saturating_sub(offline)),
+    }
+}
+
+impl Filter {
+    /// Whether it asks for nothing but what servers are counted by.
+    fn is_by_kind(&self) -> bool {
+        let Filter { environment, environments, os, .. } = self.clone();
+        *self == Filter { environment, environments, os, ..Filter::default() }
+    }
+
+    /// Whether it asks for a name and nothing else.
+    fn is_by_name(&self) -> bool {
+        self.q.is_some() && *self == Filter { q: self.q.clone(), ..Filter::default() }
+    }
+}
+
+async fn of_any_status(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> {
+    match &filter.q {
+        Some(q) if filter.is_by_name() => called(conn, org, q, u64::MAX).await,
+        _ if filter.is_by_kind() => sum(conn, org, filter).await,
+        _ => walked(conn, org, filter, Walk::Servers).await,
     }
 }
 

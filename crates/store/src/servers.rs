@@ -15,6 +15,7 @@ use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, guarded, taken};
 use crate::listings::{self, Kind};
 use crate::row::{parse, put, row};
+use crate::server_names::{self, folded};
 use crate::sql::{ROWS_MAX, Text, join};
 use crate::tx::Tx;
 
@@ -131,6 +132,7 @@ pub async fn enroll_all(tx: &mut Tx, servers: &[Server]) -> Result<()> {
                 .map(drop)
         })?;
         chunk.iter().for_each(|server| tx.count(Counted::of(server), 1));
+        server_names::add(tx, chunk).await?;
         write_tags(tx, chunk).await?;
     }
     Ok(())
@@ -139,7 +141,7 @@ pub async fn enroll_all(tx: &mut Tx, servers: &[Server]) -> Result<()> {
 /// The columns that change, in the order of `enroll` and `save`.
 macro_rules! changeable {
     ($to:ident, $server:ident) => {
-        $to.bind(put(&$server.hostname)).bind($server.hostname.as_str().to_ascii_lowercase());
+        $to.bind(put(&$server.hostname)).bind(folded(&$server.hostname));
         $to.bind(put(&$server.environment)).bind(put(&$server.tags)).bind(put(&$server.os));
         $to.bind($server.os.id().to_ascii_lowercase());
         $to.bind($server.os.to_string().to_ascii_lowercase());
@@ -186,6 +188,9 @@ pub async fn save(tx: &mut Tx, before: &Server, after: &Server, now: Timestamp) 
     if was != is {
         tx.count(was, -1);
         tx.count(is, 1);
+    }
+    if folded(&before.hostname) != folded(&after.hostname) {
+        server_names::rename(tx, before, &after.hostname).await?;
     }
     if before.tags != after.tags {
         delete_tags(tx, after.id).await?;
@@ -366,6 +371,7 @@ pub async fn remove(tx: &mut Tx, seen: &Server, now: Timestamp) -> Result<()> {
     guarded(saved)?;
     tx.count(Counted::of(seen), -1);
     delete_tags(tx, seen.id).await?;
+    server_names::remove(tx, seen).await?;
     on!(tx, |c| {
         sqlx::query("delete from presence where org = $1 and server_id = $2")
             .bind(put(&seen.org_id))

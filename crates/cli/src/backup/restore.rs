@@ -16,7 +16,8 @@ use store::{Db, leases};
 
 use super::archive::{self, Manifest, Spool};
 use super::{DATABASE, SECRETS, SETTINGS, TLS, keep};
-use crate::installation::{self, patient, sqlite_path};
+use crate::installation::{self, make_dir, patient, sqlite_path};
+use crate::operator::screen::count;
 use crate::settings::{self, File};
 
 /// Bring a backup back: the database, the keys, the settings, the certificate.
@@ -83,9 +84,7 @@ impl Restore {
     }
 
     async fn restore(&self, data: &Path) -> anyhow::Result<()> {
-        let shown = data.display();
-        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(data);
-        made.with_context(|| format!("cannot make {shown}"))?;
+        make_dir(data)?;
         // Beside its place, so that what is ready is put there by renaming it.
         let spool = Spool::new(data.join(format!(".restoring-{:08x}", dice() as u32)))?;
         let manifest = archive::unpack(&self.file, &spool.0)?;
@@ -225,7 +224,9 @@ impl Restore {
         let shown = data.display();
         let mut said = format!(
             "{shown} is as it was at {taken_at:.0}. This is epoch {epoch}: what was done since is not done again.\n\
-             {batches} unfinished batches are called off; {schedules} schedules passed over what was due since, and go on from now.\n"
+             Called off: {}. Passed over what was due since, and gone on from now: {}.\n",
+            count(batches, "unfinished batch", "unfinished batches"),
+            count(schedules, "schedule", "schedules"),
         );
         for (was, name) in manifest.tls.iter().flatten().zip(TLS) {
             let now = tls_place(was, name, data);

@@ -5,7 +5,7 @@ use server::service::setup;
 use store::audit::{self, Seal};
 use store::backup::damage;
 use store::organizations::Organization;
-use store::{Conn, Db, SCHEMA_VERSION, feeds, health, leases, organizations, restores};
+use store::{Conn, Db, SCHEMA_VERSION, StoreError, feeds, health, leases, organizations, restores};
 
 use super::Findings;
 use crate::installation::{Installation, open_as_is};
@@ -13,6 +13,8 @@ use crate::settings::{self, File};
 
 /// Clocks that differ by more make leases and times unreliable.
 const CLOCK_MAX: SignedDuration = SignedDuration::from_secs(5);
+const OTHER_RELEASE: &str =
+    "run the release that wrote it, or restore a backup that this release made";
 /// Feeds are published every day or so.
 const FEED_AGE_MAX: SignedDuration = SignedDuration::from_hours(3 * 24);
 
@@ -26,7 +28,13 @@ pub(super) async fn look(
     let db = match open_as_is(&installation.url(file), &secrets).await {
         Ok(db) => db,
         Err(error) => {
-            let remedy = "see that it runs, that its address (--database, or `database` in the settings) is right, and that this user may open it";
+            let newer = matches!(error.downcast_ref(), Some(StoreError::NewerDatabase { .. }));
+            let remedy = match newer {
+                true => OTHER_RELEASE,
+                false => {
+                    "see that it runs, that its address (--database, or `database` in the settings) is right, and that this user may open it"
+                }
+            };
             return findings.problem("database", format!("{error:#}"), remedy);
         }
     };
@@ -52,9 +60,7 @@ async fn schema(db: &Db, seal: &Seal, findings: &mut Findings) -> anyhow::Result
     let pending = match db.pending_migrations().await {
         Ok(pending) => pending,
         Err(error) => {
-            let remedy =
-                "run the release that wrote it, or restore a backup that this release made";
-            findings.problem("schema", error.to_string(), remedy);
+            findings.problem("schema", error.to_string(), OTHER_RELEASE);
             return Ok(());
         }
     };
@@ -194,6 +200,7 @@ async fn agents(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> 
     let others: Vec<_> = versions.iter().filter(|(version, _)| *version != ours).collect();
     let all: u64 = versions.values().sum();
     match others.is_empty() {
+        true if all == 0 => findings.ok("agents", "none has joined yet"),
         true => findings.ok("agents", format!("{all}, all of version {ours}")),
         false => {
             let told: Vec<_> =

@@ -13,7 +13,7 @@ mod names;
 mod order;
 mod patches;
 mod schedules;
-mod screen;
+pub(crate) mod screen;
 mod servers;
 mod summary;
 mod suppressions;
@@ -94,7 +94,7 @@ impl Session {
     }
 }
 
-fn print(text: &str) -> anyhow::Result<()> {
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)

@@ -11,18 +11,18 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 /// Where something is shown.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Screen {
+pub(crate) struct Screen {
     /// How wide it is; nothing if it is no terminal.
-    pub(super) width: Option<usize>,
-    pub(super) height: usize,
-    pub(super) colour: bool,
+    pub(crate) width: Option<usize>,
+    pub(crate) height: usize,
+    pub(crate) colour: bool,
     /// What time it is for those who look at it.
-    pub(super) now: Timestamp,
+    pub(crate) now: Timestamp,
 }
 
 /// What a colour means.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Tone {
+pub(crate) enum Tone {
     #[default]
     Plain,
     Good,
@@ -35,14 +35,14 @@ pub(super) enum Tone {
 
 /// One place in a table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Cell {
+pub(crate) struct Cell {
     text: String,
     tone: Tone,
 }
 
 /// A column of a table.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Column {
+pub(crate) struct Column {
     title: &'static str,
     fit: Fit,
     right: bool,
@@ -57,23 +57,23 @@ enum Fit {
 }
 
 /// A column that is shown whole.
-pub(super) const fn whole(title: &'static str) -> Column {
+pub(crate) const fn whole(title: &'static str) -> Column {
     Column { title, fit: Fit::Whole, right: false }
 }
 
 /// A column that is cut if it must be.
-pub(super) const fn cut(title: &'static str) -> Column {
+pub(crate) const fn cut(title: &'static str) -> Column {
     Column { title, fit: Fit::Cut, right: false }
 }
 
 /// A column that is left out if it must be, the last of them first.
-pub(super) const fn spare(title: &'static str) -> Column {
+pub(crate) const fn spare(title: &'static str) -> Column {
     Column { title, fit: Fit::LeftOut, right: false }
 }
 
 impl Column {
     /// With numbers in it.
-    pub(super) const fn number(self) -> Column {
+    pub(crate) const fn number(self) -> Column {
         Column { right: true, ..self }
     }
 }
@@ -85,21 +85,21 @@ const CUT_MIN: usize = 8;
 const GAP: &str = "  ";
 
 impl Cell {
-    pub(super) fn new(text: impl Into<String>, tone: Tone) -> Cell {
+    pub(crate) fn new(text: impl Into<String>, tone: Tone) -> Cell {
         Cell { text: harmless(text.into()), tone }
     }
 
-    pub(super) fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    pub(super) fn toned(self, tone: Tone) -> Cell {
+    pub(crate) fn toned(self, tone: Tone) -> Cell {
         Cell { tone, ..self }
     }
 }
 
 /// Nothing that a name holds may steer the terminal, or break a line.
-pub(super) fn harmless(text: String) -> String {
+pub(crate) fn harmless(text: String) -> String {
     match text.chars().any(char::is_control) {
         true => text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect(),
         false => text,
@@ -113,21 +113,21 @@ impl<T: ToString> From<T> for Cell {
 }
 
 /// What is not there.
-pub(super) fn none() -> Cell {
+pub(crate) fn none() -> Cell {
     Cell::new("-", Tone::Faint)
 }
 
 /// Something, or nothing.
-pub(super) fn maybe(value: Option<impl ToString>) -> Cell {
+pub(crate) fn maybe(value: Option<impl ToString>) -> Cell {
     value.map_or_else(none, Cell::from)
 }
 
 impl Screen {
-    pub(super) fn stdout() -> Screen {
+    pub(crate) fn stdout() -> Screen {
         Screen::of(&std::io::stdout())
     }
 
-    pub(super) fn stderr() -> Screen {
+    pub(crate) fn stderr() -> Screen {
         Screen::of(&std::io::stderr())
     }
 
@@ -141,7 +141,7 @@ impl Screen {
         Screen { width, height: usize::from(height), colour, now: Clock::system().now() }
     }
 
-    pub(super) fn paint(&self, text: &str, tone: Tone) -> String {
+    pub(crate) fn paint(&self, text: &str, tone: Tone) -> String {
         let code = match tone {
             _ if !self.colour => return text.to_owned(),
             Tone::Plain => return text.to_owned(),
@@ -155,7 +155,7 @@ impl Screen {
     }
 
     /// When something is or was.
-    pub(super) fn time(&self, at: Timestamp) -> Cell {
+    pub(crate) fn time(&self, at: Timestamp) -> Cell {
         match self.width {
             Some(_) => Cell::from(relative(at, self.now)),
             None => Cell::from(format!("{at:.0}")),
@@ -163,12 +163,12 @@ impl Screen {
     }
 
     /// When something is or was, if ever.
-    pub(super) fn maybe_time(&self, at: Option<Timestamp>) -> Cell {
+    pub(crate) fn maybe_time(&self, at: Option<Timestamp>) -> Cell {
         at.map_or_else(none, |at| self.time(at))
     }
 
     /// Names and what they stand for, one a line.
-    pub(super) fn facts(&self, facts: &[(&str, Cell)]) -> String {
+    pub(crate) fn facts(&self, facts: &[(&str, Cell)]) -> String {
         let wide = facts.iter().map(|(name, _)| name.width()).max().unwrap_or(0);
         let mut text = String::new();
         for (name, cell) in facts {
@@ -186,30 +186,30 @@ impl Screen {
     }
 
     /// A whole table.
-    pub(super) fn table(&self, columns: &[Column], rows: &[Vec<Cell>]) -> String {
+    pub(crate) fn table(&self, columns: &[Column], rows: &[Vec<Cell>]) -> String {
         Table::new(*self, columns).page(rows)
     }
 
     /// A heading above a table.
-    pub(super) fn heading(&self, text: &str) -> String {
+    pub(crate) fn heading(&self, text: &str) -> String {
         format!("\n{}\n", self.paint(text, Tone::Title))
     }
 }
 
 /// A table that is shown page by page, each as soon as it is there. The first decides how wide columns are.
-pub(super) struct Table {
+pub(crate) struct Table {
     screen: Screen,
     columns: Vec<Column>,
     widths: Option<Vec<usize>>,
 }
 
 impl Table {
-    pub(super) fn new(screen: Screen, columns: &[Column]) -> Table {
+    pub(crate) fn new(screen: Screen, columns: &[Column]) -> Table {
         Table { screen, columns: columns.to_vec(), widths: None }
     }
 
     /// The next rows, under a head if they are the first.
-    pub(super) fn page(&mut self, rows: &[Vec<Cell>]) -> String {
+    pub(crate) fn page(&mut self, rows: &[Vec<Cell>]) -> String {
         let first = self.widths.is_none();
         let widths = self.widths.take().unwrap_or_else(|| self.fit(rows));
         let mut text = String::new();
@@ -297,7 +297,7 @@ fn padded(text: &str, width: usize, right: bool) -> String {
 }
 
 /// At most so wide, with a sign that something is missing.
-pub(super) fn shortened(text: &str, width: usize) -> String {
+pub(crate) fn shortened(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
     }
@@ -314,7 +314,7 @@ pub(super) fn shortened(text: &str, width: usize) -> String {
 }
 
 /// How long ago or from now, roughly, as people say it.
-pub(super) fn relative(at: Timestamp, now: Timestamp) -> String {
+pub(crate) fn relative(at: Timestamp, now: Timestamp) -> String {
     let seconds = at.duration_since(now).as_secs();
     match seconds {
         -1..=1 => "now".to_owned(),
@@ -324,7 +324,7 @@ pub(super) fn relative(at: Timestamp, now: Timestamp) -> String {
 }
 
 /// A time span, roughly.
-pub(super) fn span(seconds: u64) -> String {
+pub(crate) fn span(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),
         60..3_600 => format!("{} min", seconds / 60),
@@ -334,8 +334,8 @@ pub(super) fn span(seconds: u64) -> String {
 }
 
 /// So many of something.
-pub(super) fn count(number: impl Into<u64>, one: &str, many: &str) -> String {
-    let number = number.into();
+pub(crate) fn count(number: impl TryInto<u64>, one: &str, many: &str) -> String {
+    let number = number.try_into().unwrap_or(u64::MAX);
     format!("{number} {}", if number == 1 { one } else { many })
 }
 

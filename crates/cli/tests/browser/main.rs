@@ -29,3 +29,4 @@ mod looks;
 mod oidc;
 mod patching;
 mod work;
+mod zone;

@@ -61,11 +61,12 @@ impl Place {
         self.tab.click(button);
     }
 
-    /// Who there is, as the command line has it.
-    fn people(&self) -> String {
+    /// Who there is, as the command line has it in a pipe, below its headings.
+    fn people(&self) -> Vec<String> {
         let data = self.dir.data();
         let listed = fleetmend(&["users", "list", "--data-dir", data.to_str().unwrap()]);
-        String::from_utf8({ listed }.output().unwrap().stdout).unwrap()
+        let listed = String::from_utf8({ listed }.output().unwrap().stdout).unwrap();
+        listed.lines().skip(1).map(str::to_owned).collect()
     }
 
     /// The service starts again, and knows nothing of the provider yet.
@@ -97,7 +98,7 @@ fn one_signs_in_at_a_real_provider_and_is_back_where_one_wanted_to_go() {
         place.tab.until_shown("oidc");
         assert_eq!(place.tab.complaints(), Vec::<String>::new(), "{round}");
         place.sign_out();
-        assert_eq!(place.people(), "ann@example.org  admin  Acme  (provider)\n");
+        assert_eq!(place.people(), ["ann@example.org\tadmin\tAcme\tby a provider"]);
         let mut again = place.provider.take().unwrap().again(&home);
         again.serves(&place.service.address);
         place.provider = Some(again);
@@ -138,7 +139,7 @@ fn who_is_refused_is_told_why_and_a_password_works_while_the_provider_is_down() 
     place.tab.fill("input[name=password]", PASSWORD);
     place.tab.click("form button");
     place.tab.until_shown("Overview");
-    assert_eq!(place.people(), "ann@example.org  admin  Acme\n");
+    assert_eq!(place.people(), ["ann@example.org\tadmin\tAcme\tby password"]);
     // That it was refused, the browser says too.
     let complaints = place.tab.complaints().into_iter();
     let others: Vec<String> = complaints.filter(|one| !one.contains("/sign-in/oidc")).collect();

@@ -70,7 +70,8 @@ impl Drop for Dev {
     }
 }
 
-fn stay_at_home() {
+/// The agent has lists of packages fetched: on a network that leads nowhere.
+pub(crate) fn stay_at_home() {
     if rustix::process::geteuid().is_root() {
         lab::network::own();
     }
@@ -87,7 +88,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// How many packages the machine's own dpkg knows; nothing if it has none.
-fn installed_here() -> Option<usize> {
+pub(crate) fn installed_here() -> Option<usize> {
     let listed = std::process::Command::new("dpkg-query")
         .args(["-W", "-f", "${db:Status-Status}\n"])
         .output()

@@ -11,14 +11,14 @@ use crate::database::Database;
 use crate::support::{Dir, Running, first_key, first_key_with, fleetmend};
 
 /// What the doctor says, and how it ends.
-fn examined(data: &Path, more: &[&str]) -> (i32, Value) {
+pub(crate) fn examined(data: &Path, more: &[&str]) -> (i32, Value) {
     let args = ["doctor", "--data-dir", data.to_str().unwrap(), "--json"];
     let done = fleetmend(&[&args[..], more].concat()).output().unwrap();
     let told: Value = serde_json::from_slice(&done.stdout).unwrap();
     (done.status.code().unwrap(), told)
 }
 
-fn found<'a>(told: &'a Value, check: &str, state: &str) -> Vec<&'a Value> {
+pub(crate) fn found<'a>(told: &'a Value, check: &str, state: &str) -> Vec<&'a Value> {
     let all = told["findings"].as_array().unwrap().iter();
     all.filter(|found| found["check"] == check && found["state"] == state).collect()
 }

@@ -18,6 +18,10 @@ const THREE: [&str; 3] = ["one", "two", "three"];
 /// Three of the six, each with another system.
 const SERVERS: [&str; 3] = ["cache-01", "dns-01", "stg-php-01"];
 
+/// The commands that speak to a service; `summary` is one by itself.
+pub(crate) const GROUPS: [&str; 8] =
+    ["servers", "patches", "cves", "suppressions", "batches", "schedules", "tokens", "keys"];
+
 /// Which operation of the API answers with what a command prints for programs.
 type Operation = (&'static str, &'static str, &'static str);
 
@@ -167,13 +171,29 @@ fn word(word: &str) -> String {
 
 /// The commands of a group, as its help lists them.
 fn commands_of(group: &str) -> Vec<String> {
-    let shown = fleetmend(&[group, "--help"]).output().unwrap();
+    let named = listed(&[group, "--help"]).into_iter();
+    named.map(|name| format!("{group} {name}")).collect()
+}
+
+/// Every command that there is.
+pub(crate) fn all_commands() -> Vec<String> {
+    let groups = listed(&["--help"]).into_iter();
+    let within = |name: String| match commands_of(&name) {
+        none if none.is_empty() => vec![name],
+        some => some,
+    };
+    groups.flat_map(within).collect()
+}
+
+/// The commands that a help lists; none if it lists none.
+fn listed(args: &[&str]) -> Vec<String> {
+    let shown = fleetmend(args).output().unwrap();
     let text = String::from_utf8(shown.stdout).unwrap();
-    let (_, listed) = text.split_once("Commands:\n").unwrap();
+    let Some((_, listed)) = text.split_once("Commands:\n") else { return Vec::new() };
     let listed = listed.lines().take_while(|line| !line.is_empty());
     let named = listed.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
     let named = named.filter_map(|line| line.split_whitespace().next());
-    named.filter(|name| *name != "help").map(|name| format!("{group} {name}")).collect()
+    named.filter(|name| *name != "help").map(str::to_owned).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -195,9 +215,7 @@ async fn every_command_on_a_terminal_in_a_pipe_and_as_the_api_says_it() {
     insta::assert_snapshot!("schedules", tour.diary());
     servers(&mut tour, &world).await;
     insta::assert_snapshot!("servers", tour.diary());
-    let groups =
-        ["servers", "patches", "cves", "suppressions", "batches", "schedules", "tokens", "keys"];
-    let mut forgotten: Vec<String> = groups.into_iter().flat_map(commands_of).collect();
+    let mut forgotten: Vec<String> = GROUPS.into_iter().flat_map(commands_of).collect();
     assert!(forgotten.len() > 30, "{forgotten:?}");
     forgotten.retain(|command| !tour.tried.contains(command));
     // It needs a copied host, which is a story of its own.

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::support::{Dir, first_key, fleetmend};
 
-const ADVISORY: &str = r#"{"id": "DSA-1", "modified": "2026-11-13T00:00:00Z", "aliases": ["CVE-2026-1"], "affected": [
+pub(crate) const ADVISORY: &str = r#"{"id": "DSA-1", "modified": "2026-11-13T00:00:00Z", "aliases": ["CVE-2026-1"], "affected": [
     {"package": {"ecosystem": "Debian:12", "name": "curl"}, "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "1.1"}]}]}]}"#;
 
 fn feeds(data: &Path, args: &[&str]) -> Output {
@@ -58,7 +58,7 @@ fn a_feed_is_imported_once_and_a_refused_one_is_remembered() {
 
 /// Someone who publishes one feed over TLS, and has it once: whoever knows it is told that it did not change. Returns its
 /// address, and the heads of the requests that it was asked for once there were as many as it was told.
-fn publisher(dir: &Path, requests: usize) -> (String, JoinHandle<Vec<String>>) {
+pub(crate) fn publisher(dir: &Path, requests: usize) -> (String, JoinHandle<Vec<String>>) {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     std::fs::write(dir.join("authority.pem"), made.cert.pem()).unwrap();
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
@@ -133,7 +133,7 @@ fn a_feed_is_fetched_from_a_publisher_who_can_prove_who_he_is_and_travels_in_a_b
         assert_eq!(json(&done)["changed"], changed);
     }
     let status = String::from_utf8(feeds(&there, &["status"]).stdout).unwrap();
-    assert!(status.starts_with("FEED    KIND"), "{status}");
+    assert!(status.starts_with("FEED\tKIND\t"), "{status}");
     assert!(status.contains("by hand") && status.contains("bundle"), "{status}");
 
     let status = json(&feeds(&dir.data(), &["status", "--json"]));

@@ -12,6 +12,7 @@ mod every;
 mod feeds;
 mod fleet;
 mod help;
+mod local;
 mod operator;
 mod orgs;
 mod pictures;

@@ -2,7 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use nix::pty::{Winsize, openpty};
 
@@ -55,26 +55,37 @@ impl Keyboard {
         keys: &str,
         more: &[(&str, &str)],
     ) -> Said {
-        let size = Winsize { ws_row: 40, ws_col: width, ws_xpixel: 0, ws_ypixel: 0 };
-        let pair = openpty(Some(&size), None).unwrap();
-        let end = |fd: &OwnedFd| Stdio::from(fd.try_clone().unwrap());
         let mut command = self.command(args);
         command.envs(more.iter().copied());
-        command.stdin(end(&pair.slave)).stdout(end(&pair.slave)).stderr(end(&pair.slave));
-        let mut child = command.spawn().unwrap();
-        drop((command, pair.slave));
-        let mut master = std::fs::File::from(pair.master);
-        master.write_all(keys.as_bytes()).unwrap();
-        let mut bytes = Vec::new();
-        let mut part = [0; 4_096];
-        // A terminal that nobody writes to any more ends with an error.
-        while let Ok(read @ 1..) = master.read(&mut part) {
-            bytes.extend(&part[..read]);
-        }
-        let code = child.wait().unwrap().code().unwrap();
-        let out = String::from_utf8(bytes).unwrap().replace("\r\n", "\n");
-        Said { code, out, err: String::new() }
+        typed(command, width, keys, |_, _| {})
     }
+}
+
+/// A command on a terminal of this width, with these keys pressed. `sees` is told all that is on it, whenever more is.
+pub(crate) fn typed(
+    mut command: Command,
+    width: u16,
+    keys: &str,
+    sees: impl Fn(&Child, &str),
+) -> Said {
+    let size = Winsize { ws_row: 40, ws_col: width, ws_xpixel: 0, ws_ypixel: 0 };
+    let pair = openpty(Some(&size), None).unwrap();
+    let end = |fd: &OwnedFd| Stdio::from(fd.try_clone().unwrap());
+    command.stdin(end(&pair.slave)).stdout(end(&pair.slave)).stderr(end(&pair.slave));
+    let mut child = command.spawn().unwrap();
+    drop((command, pair.slave));
+    let mut master = std::fs::File::from(pair.master);
+    master.write_all(keys.as_bytes()).unwrap();
+    let mut bytes = Vec::new();
+    let mut part = [0; 4_096];
+    // A terminal that nobody writes to any more ends with an error.
+    while let Ok(read @ 1..) = master.read(&mut part) {
+        bytes.extend(&part[..read]);
+        sees(&child, &String::from_utf8_lossy(&bytes));
+    }
+    let code = child.wait().unwrap().code().unwrap();
+    let out = String::from_utf8(bytes).unwrap().replace("\r\n", "\n");
+    Said { code, out, err: String::new() }
 }
 
 pub(crate) fn said(output: Output) -> Said {

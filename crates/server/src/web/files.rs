@@ -2,11 +2,14 @@
 
 mod of_one;
 mod of_settings;
+mod of_what_comes;
 
 pub(crate) use of_one::{
-    cve_servers, patch_servers, runs, server_cves, server_history, server_packages, tasks,
+    changes, cve_servers, patch_cves, patch_servers, patch_versions, runs, server_cves,
+    server_history, server_packages, tasks,
 };
 pub(crate) use of_settings::{feeds, keys, tokens, users};
+pub(crate) use of_what_comes::{calendar, next_runs, order, schedule_outlook};
 
 use axum::extract::State;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
@@ -15,6 +18,7 @@ use jiff::Timestamp;
 use pages::csv::csv;
 use serde::de::DeserializeOwned;
 use store::Page;
+use wire::v1::PatchVersion;
 
 use crate::app::App;
 use crate::http::page::LIMIT_MAX;
@@ -106,6 +110,11 @@ fn words<'a, T: ToString + 'a>(some: impl IntoIterator<Item = &'a T>) -> String 
     some.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
+/// What a cell holds many of, where each has spaces in itself.
+fn listed(some: impl Iterator<Item = String>) -> String {
+    some.collect::<Vec<_>>().join("; ")
+}
+
 /// `/servers.csv`.
 pub(crate) async fn servers(
     State(app): State<App>,
@@ -127,6 +136,10 @@ pub(crate) async fn servers(
             ("kernel", &|row| text(&row.kernel)),
             ("updates", &|row| row.summary.updates.to_string()),
             ("security_updates", &|row| row.summary.security_updates.to_string()),
+            ("cves_critical", &|row| row.summary.cves.critical.to_string()),
+            ("cves_high", &|row| row.summary.cves.high.to_string()),
+            ("cves_medium", &|row| row.summary.cves.medium.to_string()),
+            ("cves_low", &|row| row.summary.cves.low.to_string()),
             ("reboot_required", &|row| row.reboot_required.to_string()),
             ("last_seen_at", &|row| time(row.last_seen_at)),
         ],
@@ -151,6 +164,10 @@ pub(crate) async fn patches(
             ("affected_servers", &|row| row.affected_servers.to_string()),
             ("cves", &|row| row.cves.join(" ")),
             ("kev", &|row| row.kev.to_string()),
+            ("versions", &|row| {
+                let one = |it: &PatchVersion| format!("{} → {} {}", it.from, it.to, it.os);
+                listed(row.versions.iter().map(one))
+            }),
             ("first_seen_at", &|row| row.first_seen_at.to_string()),
         ],
     )
@@ -199,6 +216,8 @@ pub(crate) async fn batches(
             ("what", &|row| pages::what(&row.options)),
             ("servers", &|row| row.progress.total.to_string()),
             ("failed", &|row| (row.progress.failed + row.progress.timed_out).to_string()),
+            ("percent", &|row| row.progress.percent.to_string()),
+            ("origin", &|row| pages::word(&row.origin)),
             ("created_at", &|row| row.created_at.to_string()),
             ("finished_at", &|row| time(row.finished_at)),
             ("started_by_name", &|row| {
@@ -295,9 +314,10 @@ pub(crate) async fn ages(
 ) -> Answer {
     let ages = plots::ages(&app, &viewer).await?;
     let rows = ages.spans().into_iter().map(|span| {
-        let counts = span.counts.into_iter().map(|count| count.to_string());
+        let counts = span.counts.into_iter().chain([span.total]).map(|count| count.to_string());
         [span.said.to_owned()].into_iter().chain(counts).collect()
     });
-    let head: Vec<&str> = ["pending"].into_iter().chain(pages::trend::SEVERITIES).collect();
+    let head = ["pending"].into_iter().chain(pages::trend::SEVERITIES);
+    let head: Vec<&str> = head.chain(["packages"]).collect();
     file("patch-ages.csv", csv(&head, rows))
 }

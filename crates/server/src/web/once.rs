@@ -9,6 +9,8 @@ use axum::extract::Request;
 use axum::http::header::LOCATION;
 use axum::http::{HeaderValue, Response, StatusCode};
 use axum::middleware::Next;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use crate::app::App;
 use crate::http::body;
@@ -33,7 +35,12 @@ pub(crate) async fn once(
 ) -> Result<Response<Body>, ApiError> {
     let (mut parts, body) = request.into_parts();
     let bytes = body::read(Request::from_parts(parts.clone(), body), FORM_BYTES_MAX).await?;
-    let key = HeaderValue::try_from(format!("form {key}"))
+    // With what is in it: a page that is gone back to and filled in anew asks for something else, and a page may hold two
+    // forms.
+    let mut told = blake3::Hasher::new();
+    told.update(parts.uri.path().as_bytes()).update(&[0]).update(&bytes);
+    let told = URL_SAFE_NO_PAD.encode(&told.finalize().as_bytes()[..16]);
+    let key = HeaderValue::try_from(format!("form {key} {told}"))
         .map_err(|_| ApiError::new(Code::BadRequest, "This form is not one of ours."))?;
     parts.headers.insert(IDEMPOTENCY_KEY, key);
     let mut answered = Err(ApiError::new(Code::IdempotencyKeyInProgress, ""));
@@ -70,12 +77,19 @@ async fn shown(app: App, viewer: Viewer, request: Request, next: Next) -> Respon
     answered
 }
 
+/// Where the dashboard shows what the API has there. A secret that was lost is not shown: what it belongs to is, and can be revoked.
+fn page_of(path: &str) -> String {
+    let listed = [("/api-keys/", "/settings#keys"), ("/enrollment-tokens/", "/settings#tokens")];
+    let list = listed.iter().find(|(start, _)| path.starts_with(start));
+    list.map_or(path, |(_, page)| page).to_owned()
+}
+
 fn again(mut answer: Response<Body>) -> Response<Body> {
     if answer.headers_mut().remove(REPLAYED).is_some() {
         answer.extensions_mut().insert(Told);
         // What was done when the service died before it could answer is told by the API's path.
         let path = answer.headers().get(LOCATION).and_then(|path| path.to_str().ok());
-        let ours = path.and_then(|path| path.strip_prefix("/v1")).map(str::to_owned);
+        let ours = path.and_then(|path| path.strip_prefix("/v1")).map(page_of);
         if let Some(Ok(ours)) = ours.map(HeaderValue::try_from) {
             answer.headers_mut().insert(LOCATION, ours);
             *answer.status_mut() = StatusCode::SEE_OTHER;

@@ -80,26 +80,31 @@ pub(crate) fn options(form: &OrderForm) -> Map<String, Value> {
     options
 }
 
-/// `/order`: the preview, or with `go` the start of what was previewed.
-pub(crate) async fn order(State(app): State<App>, viewer: Viewer, sent: Form) -> Answer {
-    let form = read(&sent);
+/// The whole as the API takes it.
+pub(crate) fn body(form: &OrderForm) -> Result<Value, ApiError> {
     if form.server_ids.is_empty() {
         return Err(ApiError::new(Code::BadRequest, "No server was selected."));
     }
-    let mut body = options(&form);
-    body.insert("server_ids".into(), json!(form.server_ids));
-    let names_none = form.what == "packages" && words(&form.packages).is_empty();
-    let outcome = match names_none {
+    if form.what == "packages" && words(&form.packages).is_empty() {
         // To the API no name means every update; here somebody has not finished.
-        true => Err(ApiError::new(
-            Code::InvalidBody,
-            "Name the packages, or choose another kind of updates.",
-        )),
-        false if sent.goes() => match start(&app, &viewer, &Value::Object(body)).await {
+        let detail = "Name the packages, or choose another kind of updates.";
+        return Err(ApiError::new(Code::InvalidBody, detail));
+    }
+    let mut body = options(form);
+    body.insert("server_ids".into(), json!(form.server_ids));
+    Ok(Value::Object(body))
+}
+
+/// `/order`: the preview, or with `go` the start of what was previewed.
+pub(crate) async fn order(State(app): State<App>, viewer: Viewer, sent: Form) -> Answer {
+    let form = read(&sent);
+    let outcome = match body(&form) {
+        Ok(body) if sent.goes() => match start(&app, &viewer, &body).await {
             Ok(answer) => return Ok(answer),
             Err(error) => Err(error),
         },
-        false => look(&app, &viewer, &Value::Object(body)).await,
+        Ok(body) => look(&app, &viewer, &body).await,
+        Err(error) => Err(error),
     };
     let frame = frame(&app, &viewer, Section::Servers, "Patch");
     match outcome {

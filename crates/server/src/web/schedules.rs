@@ -78,9 +78,11 @@ pub(crate) struct When {
 }
 
 /// The next instants of what is being typed, or what is wrong with it.
-fn instants(app: &App, cron: &str, timezone: &str) -> pages::Asked {
+pub(crate) fn instants(app: &App, when: &When) -> pages::Asked {
+    let [cron, timezone] = [&when.cron, &when.timezone].map(|text| text.trim());
     let utc = || "UTC".parse::<Zone>();
-    let nothing = |zone: Zone, told: Option<String>| pages::Asked { next: Vec::new(), zone, told };
+    let shown = |next, zone, told| pages::Asked { next, cron: cron.to_owned(), zone, told };
+    let nothing = |zone: Zone, told: Option<String>| shown(Vec::new(), zone, told);
     let Ok(utc) = utc() else { return nothing(Zone::default(), None) };
     let zone = match timezone {
         "" => utc,
@@ -94,17 +96,17 @@ fn instants(app: &App, cron: &str, timezone: &str) -> pages::Asked {
     }
     match cron.parse::<Cron>() {
         Err(error) => nothing(zone, Some(error.to_string())),
-        Ok(cron) => {
-            let next = next_runs(&cron, &zone, app.clock.now(), NEXT_RUNS);
+        Ok(read) => {
+            let next = next_runs(&read, &zone, app.clock.now(), NEXT_RUNS);
             let never = next.is_empty().then(|| "It never runs.".to_owned());
-            pages::Asked { next, zone, told: never }
+            shown(next, zone, never)
         }
     }
 }
 
 /// The next instants, as one types.
 pub(crate) async fn next(State(app): State<App>, _viewer: Viewer, asked: Asked<When>) -> Answer {
-    page(&instants(&app, asked.meant.cron.trim(), asked.meant.timezone.trim()))
+    page(&instants(&app, &asked.meant))
 }
 
 async fn written(
@@ -115,10 +117,11 @@ async fn written(
     form: ScheduleForm,
     errors: Vec<String>,
 ) -> Result<pages::ScheduleEdit, ApiError> {
-    let pages::Asked { next, zone, told } = instants(app, &form.cron, &form.timezone);
+    let when = When { cron: form.cron.clone(), timezone: form.timezone.clone() };
+    let pages::Asked { next, cron, zone, told } = instants(app, &when);
     let frame = frame(app, viewer, Section::Schedules, title);
     let names = names(app, viewer, form.order.server_ids.clone()).await?;
-    Ok(pages::ScheduleEdit { frame, form, action, errors, next, zone, told, names })
+    Ok(pages::ScheduleEdit { frame, form, action, errors, next, cron, zone, told, names })
 }
 
 /// Where a new one is written.
@@ -322,6 +325,23 @@ pub(crate) async fn replace(
     outcome(&app, &viewer, "Edit schedule", format!("/schedules/{id}/edit"), form, done).await
 }
 
+/// A schedule, and what it would do now.
+pub(crate) async fn outlook(
+    app: &App,
+    viewer: &Viewer,
+    id: ScheduleId,
+) -> Result<(wire::v1::Schedule, wire::v1::Preview), ApiError> {
+    let (_, it) = find(app, viewer, id).await?;
+    let mut order = json!(it.options);
+    order["targets"] = json!(it.targets);
+    if let Some(fields) = order.as_object_mut() {
+        // What a schedule leaves open is left out of an order.
+        fields.retain(|_, value| !value.is_null());
+    }
+    let preview = look(app, viewer, &order).await?;
+    Ok((it, preview))
+}
+
 /// Runs one now: first shown, then done.
 pub(crate) async fn run(
     State(app): State<App>,
@@ -334,14 +354,7 @@ pub(crate) async fn run(
             schedules::run(State(app), viewer.caller(), Id(id), Query(NoQuery {}), NoBody).await?;
         return see(&location(&run.into_response()));
     }
-    let (_, it) = find(&app, &viewer, id).await?;
-    let mut order = json!(it.options);
-    order["targets"] = json!(it.targets);
-    if let Some(fields) = order.as_object_mut() {
-        // What a schedule leaves open is left out of an order.
-        fields.retain(|_, value| !value.is_null());
-    }
-    let preview = look(&app, &viewer, &order).await?;
+    let (it, preview) = outlook(&app, &viewer, id).await?;
     ask(
         &app,
         &viewer,

@@ -78,6 +78,62 @@ both! {
         }
     }
 
+    /// What is written on the page itself counts once, too: a schedule, a change of one, a key, a token, an invitation.
+    async fn a_form_that_is_sent_twice_makes_one_thing(service: Service) {
+        let ann = Browser::of(service, "ann", Role::Admin).await;
+        let word = async |page: &str| {
+            let text = ann.get(page).await.is(200).text();
+            text.split("name=\"once\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()
+        };
+        let count = async |list: &str, name: &str| {
+            let all = service.get(list).await.is(200).json()["data"].as_array().unwrap().clone();
+            all.iter().filter(|one| one["name"] == name).count()
+        };
+        let schedule = vec![("name", "Nightly"), ("cron", "0 3 * * *"), ("all", "true"), ("enabled", "true")];
+        for (page, action, fields, list) in [
+            ("/schedules/new", "/schedules/new", schedule, "/v1/schedules"),
+            ("/settings", "/settings/keys", vec![("name", "ci"), ("role", "viewer")], "/v1/api-keys"),
+            ("/settings", "/settings/tokens", vec![("name", "image"), ("environment", "staging")], "/v1/enrollment-tokens"),
+        ] {
+            let once = word(page).await;
+            let form = [&fields[..], &[("once", once.as_str())]].concat();
+            let pressed = futures_util::future::join_all((0..5).map(|_| ann.submit(action, &form))).await;
+            assert_eq!(count(list, fields[0].1).await, 1, "{action}");
+            let shown = |answer: &crate::support::Answer| (answer.status, answer.header("location").to_owned(), answer.text());
+            assert!(pressed[0].status.is_success() || pressed[0].status.is_redirection(), "{}", pressed[0].text());
+            for answer in &pressed {
+                assert_eq!(shown(answer), shown(&pressed[0]), "{action}");
+            }
+            // Gone back to, and filled in anew: that is another.
+            let mut other = form.clone();
+            other[0] = ("name", "another");
+            let made = ann.submit(action, &other).await;
+            assert_eq!((made.status, count(list, "another").await), (pressed[0].status, 1), "{}", made.text());
+        }
+        // Two forms of one page may hold the same, and are two all the same.
+        let once = word("/settings").await;
+        let same = [("name", "bob"), ("role", "viewer"), ("once", once.as_str())];
+        let invited = ann.submit("/settings/users", &same).await.is(200).text();
+        assert!(invited.contains("/welcome/"), "{invited}");
+        assert_eq!(ann.submit("/settings/users", &same).await.is(200).text(), invited);
+        assert!(ann.submit("/settings/keys", &same).await.is(200).text().contains("fmk_"));
+        assert_eq!(count("/v1/api-keys", "bob").await, 1);
+
+        let id = service.get("/v1/schedules").await.json()["data"][0]["id"].as_str().unwrap().to_owned();
+        let edit = format!("/schedules/{id}/edit");
+        let once = word(&edit).await;
+        let change = [("generation", "1"), ("name", "Weekly"), ("cron", "0 4 * * SUN"), ("all", "true"), ("once", once.as_str())];
+        for _ in 0..2 {
+            assert_eq!(ann.submit(&edit, &change).await.is(303).header("location"), format!("/schedules/{id}"));
+        }
+        // A mistake is told, and mended on the same page.
+        let once = word("/schedules/new").await;
+        let form = |cron: &'static str| [("name", "Mended"), ("cron", cron), ("all", "true"), ("once", once.as_str())].to_vec();
+        ann.submit("/schedules/new", &form("nonsense")).await.is(422);
+        ann.submit("/schedules/new", &form("0 5 * * *")).await.is(303);
+        assert_eq!(count("/v1/schedules", "Mended").await, 1);
+    }
+
     async fn an_order_with_a_mistake_comes_back_as_it_was_and_starts_nothing(service: Service) {
         let [one, _] = fleet(service).await;
         let ann = Browser::of(service, "ann", Role::Operator).await;

@@ -16,10 +16,12 @@ mod support;
 mod fleet;
 
 mod browser;
+mod markup;
 mod provider;
 
 mod actions;
 mod door;
 mod every_page;
+mod files;
 mod oidc;
 mod tables;

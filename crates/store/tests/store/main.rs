@@ -23,5 +23,6 @@ mod logs;
 mod patches;
 mod rollouts;
 mod schedules;
+mod search;
 mod servers;
 mod users;

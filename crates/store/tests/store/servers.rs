@@ -66,7 +66,7 @@ fn names(servers: &[Server]) -> Vec<&str> {
     servers.iter().map(|server| server.hostname.as_str()).collect()
 }
 
-async fn found(db: &Db, org: OrgId, filter: &Filter) -> Vec<String> {
+pub(crate) async fn found(db: &Db, org: OrgId, filter: &Filter) -> Vec<String> {
     let mut reader = db.read().await.unwrap();
     let page = server_list::list(&mut reader, org, filter, Sort::Hostname, PAGE).await.unwrap();
     let ids = server_list::ids(&mut reader, org, filter).await.unwrap();

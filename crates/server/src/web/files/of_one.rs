@@ -4,14 +4,14 @@ use axum::extract::State;
 use pages::csv::csv;
 use serde::de::DeserializeOwned;
 use store::Page;
-use vocab::{BatchId, ScheduleId, ServerId};
-use wire::v1::PackageChange;
+use vocab::{BatchId, ScheduleId, ServerId, TaskId};
+use wire::v1::{PackageChange, PatchDetail};
 
-use super::{all, ends, file, gathered, page_by_page, parts, table, text, time};
+use super::{all, ends, file, gathered, listed, page_by_page, parts, table, text, time};
 use crate::app::App;
 use crate::http::credentials::Listing;
 use crate::http::problem::ApiError;
-use crate::http::{Here, Id, NoQuery, Query, cves, patches, query, schedules, servers, tasks};
+use crate::http::{Here, Id, Ids, NoQuery, Query, cves, patches, query, schedules, servers, tasks};
 use crate::web::Viewer;
 use crate::web::answer::Answer;
 use crate::web::asked::Asked;
@@ -69,22 +69,25 @@ pub(crate) async fn server_cves(
     )
 }
 
-fn changes(packages: &[PackageChange]) -> String {
+fn changed(packages: &[PackageChange]) -> String {
     let one = |change: &PackageChange| {
         let [from, to] =
             [&change.from, &change.to].map(|version| version.as_deref().unwrap_or("–"));
         format!("{} {from} → {to}", change.name)
     };
-    packages.iter().map(one).collect::<Vec<_>>().join("; ")
+    listed(packages.iter().map(one))
 }
 
 /// What a task's columns are called, from its state on.
-const TASK: [&str; 8] = [
+const TASK: [&str; 11] = [
     "state",
+    "waiting_for",
     "started_at",
     "finished_at",
+    "duration_seconds",
     "failure_code",
     "message",
+    "notes",
     "packages",
     "reboot_needed",
     "reboot_done",
@@ -95,11 +98,14 @@ fn task(row: &wire::v1::Task) -> Vec<String> {
     let shown = |text: Option<String>| text.unwrap_or_default();
     vec![
         pages::word(&row.state),
+        shown(row.waiting_for.map(|what| pages::word(&what))),
         time(row.started_at),
         time(row.finished_at),
+        shown(result.map(|result| result.duration.to_string())),
         shown(result.and_then(|result| result.failure_code).map(|code| code.to_string())),
         shown(result.and_then(|result| result.message.as_ref()).map(ToString::to_string)),
-        shown(result.map(|result| changes(&result.packages))),
+        shown(result.map(|result| listed(result.notes.iter().map(ToString::to_string)))),
+        shown(result.map(|result| changed(&result.packages))),
         shown(result.map(|result| result.reboot.needed.to_string())),
         shown(result.map(|result| result.reboot.done.to_string())),
     ]
@@ -142,6 +148,25 @@ pub(crate) async fn tasks(
     file("tasks.csv", csv(&head, rows))
 }
 
+/// `/batches/{id}/tasks/{task}/changes.csv`.
+pub(crate) async fn changes(
+    State(app): State<App>,
+    viewer: Viewer,
+    ids: Ids<BatchId, TaskId>,
+    none: Query<NoQuery>,
+) -> Answer {
+    let it = tasks::get(State(app), viewer.caller(), ids, none).await?.0;
+    table(
+        "changes.csv",
+        &it.result.map(|result| result.packages).unwrap_or_default(),
+        &[
+            ("name", &|row| row.name.clone()),
+            ("from", &|row| text(&row.from)),
+            ("to", &|row| text(&row.to)),
+        ],
+    )
+}
+
 /// The question for one page.
 fn part<F: DeserializeOwned>(page: Page) -> Result<Query<F>, ApiError> {
     query::parse(&format!("limit={}&offset={}", page.limit, page.offset)).map(Query)
@@ -170,6 +195,49 @@ pub(crate) async fn patch_servers(
             ("installed_version", &|row| row.installed_version.clone()),
             ("available_version", &|row| row.available_version.clone()),
             ("blocked_by", &|row| row.blocked_by.map(|why| pages::word(&why)).unwrap_or_default()),
+        ],
+    )
+}
+
+/// A patch without the servers that wait for it.
+async fn patch(app: App, viewer: &Viewer, id: Id<String>) -> Result<PatchDetail, ApiError> {
+    let first = part(Page { limit: 1, offset: 0 })?;
+    Ok(patches::get(State(app), viewer.caller(), id, first).await?.0)
+}
+
+/// `/patches/{name}/versions.csv`.
+pub(crate) async fn patch_versions(
+    State(app): State<App>,
+    viewer: Viewer,
+    id: Id<String>,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    table(
+        "versions.csv",
+        &patch(app, &viewer, id).await?.patch.versions,
+        &[
+            ("os", &|row| row.os.clone()),
+            ("from", &|row| row.from.clone()),
+            ("to", &|row| row.to.clone()),
+        ],
+    )
+}
+
+/// `/patches/{name}/cves.csv`.
+pub(crate) async fn patch_cves(
+    State(app): State<App>,
+    viewer: Viewer,
+    id: Id<String>,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    table(
+        "cves.csv",
+        &patch(app, &viewer, id).await?.cve_details,
+        &[
+            ("id", &|row| row.id.clone()),
+            ("severity", &|row| row.severity.to_string()),
+            ("cvss", &|row| text(&row.cvss)),
+            ("kev", &|row| row.kev.to_string()),
         ],
     )
 }

@@ -1,0 +1,98 @@
+//! A reader whose clocks are not those of the servers, and one who takes what is shown along as a file.
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use serde_json::{Value, json};
+
+use crate::driver::Tab;
+use crate::scene::Scene;
+
+const READER: &str = "Asia/Tokyo";
+const SERVERS: &str = "America/New_York";
+
+/// The rows under this selector: the cells, and the instant that the row is about.
+fn rows(tab: &Tab, under: &str) -> Vec<(Timestamp, String, String)> {
+    let script = format!(
+        "return [...document.querySelectorAll('{under} tbody tr')].filter((row) => row.querySelector('time[data-local]')).map((row) => \
+         [row.querySelector('time[data-local]').dateTime, row.cells[0].innerText, row.cells[1].innerText])"
+    );
+    let found = tab.eval(&script);
+    let text = |row: &Value, nth: usize| {
+        // Browsers put a narrow space before AM and PM.
+        row[nth].as_str().unwrap().replace('\u{202f}', " ")
+    };
+    let row = |row: &Value| (text(row, 0).parse().unwrap(), text(row, 1), text(row, 2));
+    found.as_array().unwrap().iter().map(row).collect()
+}
+
+fn told(at: Timestamp, zone: &str, form: &str) -> String {
+    at.to_zoned(TimeZone::get(zone).unwrap()).strftime(form).to_string()
+}
+
+/// Five instants, each told by the clocks of the servers and by the reader's.
+fn in_both_zones(tab: &Tab, under: &str) {
+    let rows = rows(tab, under);
+    assert_eq!(rows.len(), 5, "{}", tab.text());
+    for (at, there, here) in rows {
+        assert!(there.ends_with(" 03:30"), "{there}");
+        assert_eq!(there, told(at, SERVERS, "%a %Y-%m-%d %H:%M"));
+        assert_eq!(here, told(at, READER, "%b %-d, %Y, %-I:%M %p"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_reader_elsewhere_sees_the_next_runs_by_both_clocks_while_typing() {
+    let Some(scene) = Scene::of(1).await else { return };
+    let tab = &scene.tab;
+    tab.cdp("Emulation.setTimezoneOverride", &json!({"timezoneId": READER}));
+    tab.cdp("Emulation.setLocaleOverride", &json!({"locale": "en-US"}));
+    scene.go("/schedules/new");
+    tab.fill("input[name=name]", "Nightly");
+    tab.eval("document.querySelector('input[name=timezone]').value = ''");
+    tab.fill("input[name=cron]", "30 3 * * *");
+    tab.fill("input[name=timezone]", SERVERS);
+    // What was typed last is shown, and told by the reader's clocks.
+    let settled = |tab: &Tab| {
+        let shown = tab.eval("return document.getElementById('asked').innerText");
+        let shown = shown.as_str().unwrap();
+        shown.contains(&format!("In {SERVERS}")) && !shown.contains("UTC")
+    };
+    tab.until("the runs are shown in both zones", settled);
+    in_both_zones(tab, "#asked");
+    tab.click("input[name=all]");
+    tab.click("main button.main");
+    tab.until("the schedule is there", |tab| tab.url().contains("/schedules/sch_"));
+    tab.until("its runs are told", |tab| !tab.text().contains(" UTC"));
+    in_both_zones(tab, "main");
+    // The calendar is laid out by the reader's days.
+    scene.go("/schedules");
+    tab.until_shown(&format!("By the clocks of {READER}"));
+    assert!(tab.text().contains(&format!("03:30 {SERVERS}")), "{}", tab.text());
+    scene.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_preview_is_taken_along_as_a_file_and_goes_on() {
+    let Some(scene) = Scene::of(2).await else { return };
+    let tab = &scene.tab;
+    let dir = scene.dir.0.join("downloads");
+    std::fs::create_dir_all(&dir).unwrap();
+    tab.cdp("Browser.setDownloadBehavior", &json!({"behavior": "allow", "downloadPath": dir}));
+    scene.go("/servers");
+    tab.click("input[data-all]");
+    tab.click("[data-needs-pick]");
+    tab.until_shown("What would happen");
+    // Twice: the first does not use the button up.
+    let file = dir.join("preview.csv");
+    for _ in 0..2 {
+        tab.click("form[action='/order.csv'] button");
+        tab.until("the file is there", |_| {
+            let text = std::fs::read_to_string(&file).unwrap_or_default();
+            text.starts_with("server_id,hostname,") && text.lines().count() == 3
+        });
+        std::fs::remove_file(&file).unwrap();
+    }
+    tab.click("#start");
+    tab.until("the batch is there", |tab| tab.url().contains("/batches/bat_"));
+    scene.end().await;
+}

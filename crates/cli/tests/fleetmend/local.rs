@@ -1,0 +1,424 @@
+//! Every command that works on the installation itself, to the letter: on a terminal, in a pipe, for programs, and when it cannot do
+//! what it was asked. What a service is asked over the network is in `every`.
+
+mod settled;
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::dev::{installed_here, stay_at_home};
+use crate::doctor::{examined, found};
+use crate::every::{GROUPS, all_commands};
+use crate::feeds::{ADVISORY, publisher};
+use crate::support::{Dir, Running, first_key, fleetmend};
+use crate::terminal::{Said, said, typed};
+use settled::{redacted, settled};
+
+const WIDTH: u16 = 120;
+
+/// Someone who tries every command and writes down what it said.
+struct Tour {
+    dir: Dir,
+    tried: BTreeSet<String>,
+    diary: String,
+}
+
+impl Tour {
+    fn new() -> Tour {
+        Tour { dir: Dir::new(), tried: BTreeSet::new(), diary: String::new() }
+    }
+
+    /// A path below the directory of this tour.
+    fn at(&self, name: &str) -> String {
+        self.dir.0.join(name).to_str().unwrap().to_owned()
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = fleetmend(args);
+        command.env("SSL_CERT_FILE", self.at("authority.pem")).env("HOME", self.at("home"));
+        command
+    }
+
+    /// On a terminal, in a pipe, and for programs; each time to another, whose name stands where `{}` does.
+    fn all(&mut self, args: &[&str], to: [&str; 3]) {
+        self.types(&with(args, to[0]), "", 0);
+        self.pipes(&with(args, to[1]), 0);
+        self.prints(&with(args, to[2]), 0);
+    }
+
+    /// The same for what only looks, or can be done again.
+    fn looks(&mut self, args: &[&str]) {
+        self.all(args, [""; 3]);
+    }
+
+    /// It cannot be done, and says why on standard error.
+    fn fails(&mut self, args: &[&str]) {
+        self.types(args, "", 1);
+        self.pipes(args, 1);
+    }
+
+    fn types(&mut self, args: &[&str], keys: &str, code: i32) {
+        let said = typed(self.command(args), WIDTH, keys, |_, _| {});
+        self.writes("on a terminal", args, &said, code);
+    }
+
+    fn pipes(&mut self, args: &[&str], code: i32) {
+        let said = said(self.command(args).output().unwrap());
+        assert!(code == 0 || args[0] == "doctor" || said.out.is_empty(), "{args:?}: {}", said.out);
+        self.writes("in a pipe", args, &said, code);
+    }
+
+    fn prints(&mut self, args: &[&str], code: i32) {
+        let args = [args, &["--json"]].concat();
+        let mut said = said(self.command(&args).output().unwrap());
+        let lines = said.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let lines = lines.map(|value| serde_json::to_string_pretty(&redacted(value)).unwrap());
+        said.out = lines.map(|line| line + "\n").collect();
+        self.writes("for programs", &args, &said, code);
+    }
+
+    fn writes(&mut self, how: &str, args: &[&str], said: &Said, code: i32) {
+        assert_eq!(said.code, code, "{args:?}: {}{}", said.out, said.err);
+        let words = args.iter().take_while(|word| !word.starts_with(['-', '/'])).take(2);
+        let words = words.copied().collect::<Vec<_>>();
+        let group = ["orgs", "users", "feeds"].contains(&words[0]);
+        self.tried.insert(words[..if group { 2 } else { 1 }].join(" "));
+        let settled = |text: &str| settled(text, &self.dir.0);
+        let end = if code == 0 { String::new() } else { format!(", ends with {code}") };
+        let command = settled(&args.join(" "));
+        writeln!(self.diary, "$ fleetmend {} ({how}{end})", command.trim_end()).unwrap();
+        self.diary += &settled(&said.out);
+        if !said.err.is_empty() {
+            write!(self.diary, "[beside it]\n{}", settled(&said.err)).unwrap();
+        }
+        self.diary.push('\n');
+    }
+
+    fn diary(&mut self) -> String {
+        std::mem::take(&mut self.diary)
+    }
+}
+
+fn with<'a>(args: &[&'a str], whom: &'a str) -> Vec<&'a str> {
+    args.iter().map(|arg| if *arg == "{}" { whom } else { arg }).collect()
+}
+
+/// Ends a command once it has said this, and asks only once: who is asked twice ends without waiting.
+fn ends_after<'a>(last: &'a str, signal: Signal) -> impl Fn(&Child, &str) + 'a {
+    let asked = Cell::new(false);
+    move |child, seen| {
+        if seen.contains(last) && !asked.replace(true) {
+            kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal).unwrap();
+        }
+    }
+}
+
+/// The commands that work here: all that are not an operator's.
+fn here() -> BTreeSet<String> {
+    let asks = |command: &String| {
+        let first = command.split(' ').next().unwrap();
+        GROUPS.contains(&first) || first == "summary"
+    };
+    all_commands().into_iter().filter(|command| !asks(command)).collect()
+}
+
+#[test]
+fn every_command_of_the_installation_on_a_terminal_in_a_pipe_and_for_programs() {
+    let mut tour = Tour::new();
+    beginning(&mut tour);
+    insta::assert_snapshot!("beginning", tour.diary());
+    people(&mut tour);
+    insta::assert_snapshot!("people", tour.diary());
+    flaws(&mut tour);
+    insta::assert_snapshot!("flaws", tour.diary());
+    keeping(&mut tour);
+    insta::assert_snapshot!("keeping", tour.diary());
+    itself(&mut tour);
+    insta::assert_snapshot!("itself", tour.diary());
+    serving(&mut tour);
+    insta::assert_snapshot!("serving", tour.diary());
+    let here = here();
+    assert!(here.len() > 15, "{here:?}");
+    let forgotten: Vec<&String> = here.difference(&tour.tried).collect();
+    // They go on until they are ended, and have a story of their own below.
+    assert_eq!(forgotten, ["demo", "dev"]);
+}
+
+fn beginning(tour: &mut Tour) {
+    let [one, two, three] = ["one", "two", "three"].map(|name| tour.at(name));
+    tour.all(&["init", "--org", "Acme", "--data-dir", "{}"], [&one, &two, &three]);
+    tour.fails(&["init", "--org", "Other", "--data-dir", &one]);
+    tour.fails(&["init", "--org", " ", "--data-dir", &tour.at("four")]);
+    let file = tour.at("file");
+    std::fs::write(&file, "").unwrap();
+    tour.fails(&["init", "--org", "Acme", "--data-dir", &file]);
+}
+
+fn people(tour: &mut Tour) {
+    let data = tour.at("one");
+    tour.looks(&["users", "list", "--data-dir", &data]);
+    let url = ["--url", "https://fleet.example"];
+    let names = ["ann@example.org", "bob@example.org", "eve@example.org"];
+    tour.all(&[&["users", "create", "{}", "--data-dir", &data], &url[..]].concat(), names);
+    tour.all(&["users", "reset", "{}", "--data-dir", &data], names);
+    tour.looks(&["users", "list", "--data-dir", &data]);
+    tour.fails(&["users", "create", "ANN@example.org", "--data-dir", &data]);
+    tour.fails(&["users", "create", " ", "--data-dir", &data]);
+    tour.fails(&["users", "reset", "nobody", "--data-dir", &data]);
+    tour.all(&["orgs", "create", "{}", "--data-dir", &data], ["Labs", "Shop", "Bank"]);
+    tour.looks(&["orgs", "list", "--data-dir", &data]);
+    tour.fails(&["orgs", "create", "Labs", "--data-dir", &data]);
+    tour.fails(&["users", "create", "dan@example.org", "--data-dir", &data]);
+    tour.fails(&["users", "create", "dan@example.org", "--org", "Nobody", "--data-dir", &data]);
+    let remove = ["orgs", "remove", "--data-dir", &data];
+    tour.types(&[&remove[..], &["Labs"]].concat(), "n\n", 1);
+    tour.types(&[&remove[..], &["Labs"]].concat(), "y\n", 0);
+    tour.pipes(&[&remove[..], &["Shop"]].concat(), 2);
+    tour.pipes(&[&remove[..], &["Shop", "--yes"]].concat(), 0);
+    tour.prints(&[&remove[..], &["Bank", "--yes"]].concat(), 0);
+    tour.fails(&["orgs", "remove", "--yes", "Nobody", "--data-dir", &data]);
+}
+
+fn flaws(tour: &mut Tour) {
+    let data = tour.at("one");
+    tour.looks(&["feeds", "status", "--data-dir", &data]);
+    tour.types(&["feeds", "update", "--data-dir", &data], "", 0);
+    tour.pipes(&["feeds", "update", "--data-dir", &data], 0);
+    let (file, cut, bundle) = (tour.at("Alma.json"), tour.at("Cut.json"), tour.at("feeds.zst"));
+    std::fs::write(&file, ADVISORY).unwrap();
+    std::fs::write(&cut, &ADVISORY[..60]).unwrap();
+    tour.looks(&["feeds", "import", &file, "--data-dir", &data]);
+    tour.fails(&["feeds", "import", &cut, "--data-dir", &data]);
+    tour.fails(&["feeds", "import", &tour.at("absent.zip"), &cut, "--data-dir", &data]);
+    let (url, served) = publisher(&tour.dir.0, 4);
+    tour.pipes(&["feeds", "import", &url, "--data-dir", &data], 0);
+    tour.looks(&["feeds", "update", "--data-dir", &data]);
+    served.join().unwrap();
+    // Nobody is there any more.
+    tour.fails(&["feeds", "update", "Debian", "--data-dir", &data]);
+    tour.fails(&["feeds", "update", "Debain", "--data-dir", &data]);
+    tour.looks(&["feeds", "status", "--data-dir", &data]);
+    tour.looks(&["feeds", "export", &bundle, "--data-dir", &data]);
+    tour.fails(&["feeds", "export", &tour.at("nowhere/feeds.zst"), "--data-dir", &data]);
+    tour.types(&["feeds", "forget", "Debian", "--data-dir", &data], "", 0);
+    tour.fails(&["feeds", "forget", "Debian", "--data-dir", &data]);
+    tour.fails(&["feeds", "forget", "--data-dir", &data]);
+    let there = tour.at("two");
+    tour.looks(&["feeds", "import", &bundle, "--data-dir", &there]);
+}
+
+fn keeping(tour: &mut Tour) {
+    let data = tour.at("two");
+    let files = ["first.backup", "second.backup", "third.backup"].map(|name| tour.at(name));
+    let files = files.each_ref().map(String::as_str);
+    tour.all(&["backup", "--data-dir", &data, "{}"], files);
+    tour.fails(&["backup", "--data-dir", &data, files[0]]);
+    tour.fails(&["backup", "--data-dir", &data, &tour.at("nowhere/x.backup")]);
+    tour.looks(&["restore", "--check", files[0]]);
+    let places = ["there", "elsewhere", "beyond"].map(|name| tour.at(name));
+    tour.all(&["restore", files[0], "--data-dir", "{}"], places.each_ref().map(String::as_str));
+    tour.fails(&["restore", files[0], "--data-dir", &data]);
+    tour.fails(&["restore", files[0], "--data-dir", &tour.at("one")]);
+    tour.fails(&["restore", &tour.at("absent.backup"), "--data-dir", &data]);
+    let cut = tour.at("cut.backup");
+    let whole = std::fs::read(files[0]).unwrap();
+    std::fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
+    tour.fails(&["restore", "--check", &cut]);
+    tour.looks(&["migrate", "--data-dir", &data]);
+    let emptied = tour.at("there");
+    for (database, args) in [("fleetmend.db", &["--dry-run"][..]), ("fleetmend.db", &[])] {
+        std::fs::write(Path::new(&emptied).join(database), "").unwrap();
+        tour.pipes(&[&["migrate", "--data-dir", &emptied], args].concat(), 0);
+    }
+    // Nobody is at its address, whatever else runs on this machine.
+    let well = tour.at("three");
+    std::fs::write(Path::new(&well).join("fleetmend.toml"), "listen = \"127.0.0.1:1\"\n").unwrap();
+    tour.looks(&["doctor", "--data-dir", &well]);
+}
+
+fn itself(tour: &mut Tour) {
+    // Long, and made by others: what matters of them is that they come, whole and without a word beside them.
+    for args in [
+        &["openapi"][..],
+        &["completions", "bash"],
+        &["completions", "zsh"],
+        &["completions", "fish"],
+    ] {
+        let [on, in_a_pipe] = [
+            typed(tour.command(args), WIDTH, "", |_, _| {}),
+            said(tour.command(args).output().unwrap()),
+        ];
+        assert!(on.out == in_a_pipe.out && on.out.lines().count() > 100, "{args:?}: {}", on.out);
+        let mut said = in_a_pipe;
+        said.out = format!("{}\n…\n", said.out.lines().next().unwrap());
+        tour.writes("on a terminal and in a pipe", args, &said, 0);
+    }
+    tour.pipes(&["completions", "dash"], 2);
+    let pages = tour.at("man");
+    tour.types(&["man", &pages], "", 0);
+    tour.pipes(&["man", &pages], 0);
+    tour.fails(&["man", &tour.at("file")]);
+}
+
+/// A service begins, says where it is, and ends when it is told to.
+fn serving(tour: &mut Tour) {
+    let data = tour.at("two");
+    let args = ["server", "--data-dir", &data, "--listen", "127.0.0.1:0"];
+    let begun = ends_after("fleetmend serves on http", Signal::SIGTERM);
+    let mut on = typed(tour.command(&args), WIDTH, "", begun);
+    // What comes after is the engine's, and in no order.
+    let (before, after) = on.out.split_once("fleetmend serves on ").unwrap();
+    on.out = format!("{before}fleetmend serves on {}\n", after.lines().next().unwrap());
+    tour.writes("on a terminal", &args, &on, 0);
+
+    let service = Running::start(Path::new(&data), &[]);
+    let taken = service.address.strip_prefix("http://").unwrap().to_owned();
+    tour.fails(&["server", "--log", "error", "--data-dir", &tour.at("three"), "--listen", &taken]);
+    // A service that has just begun takes the lead in a moment.
+    while found(&examined(Path::new(&data), &[]).1, "leader", "ok").is_empty() {}
+    tour.fails(&["restore", &tour.at("first.backup"), "--replace", "--data-dir", &data]);
+    drop(service);
+    let listening = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listening.local_addr().unwrap().to_string();
+    for command in ["dev", "demo"] {
+        tour.pipes(&[command, "--data-dir", &tour.at(command), "--listen", &taken], 1);
+        tour.tried.remove(command);
+    }
+    let three = tour.at("three");
+    for wrong in
+        [&["--listen", "nowhere"][..], &["--tls-cert", "cert.pem"], &["--config", "absent.toml"]]
+    {
+        tour.fails(&[&["server", "--log", "error", "--data-dir", &three], wrong].concat());
+    }
+    std::fs::write(Path::new(&three).join("fleetmend.toml"), "listne = \"127.0.0.1:7600\"\n")
+        .unwrap();
+    tour.fails(&["server", "--log", "error", "--data-dir", &three]);
+}
+
+/// What a command that goes on until it is ended tells whoever has started it, at first and when it goes on from there.
+fn begins_twice(args: &[&str]) -> String {
+    const LAST: &str = "Ctrl-C ends it; the next start goes on from here.";
+    let mut tour = Tour::new();
+    let data = tour.at("data");
+    let args = [args, &["--listen", "127.0.0.1:0", "--data-dir", &data]].concat();
+    for _ in 0..2 {
+        let mut command = tour.command(&args);
+        command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        let mut said = typed(command, WIDTH, "", ends_after(LAST, Signal::SIGINT));
+        // What comes after is what the agents have found, and the end.
+        let (banner, _) = said.out.split_once(LAST).unwrap();
+        let lines = banner.lines().filter(|line| !line.starts_with("Not root:"));
+        said.out = lines.chain([LAST]).map(|line| format!("{line}\n")).collect();
+        tour.writes("on a terminal", &args, &said, 0);
+    }
+    tour.diary()
+}
+
+#[test]
+fn what_dev_tells_whoever_has_started_it() {
+    stay_at_home();
+    if installed_here().is_none() {
+        let required = std::env::var_os("FLEETMEND_TEST_REQUIRE_TOOLS").is_some();
+        assert!(!required, "this machine has no dpkg");
+        println!("skipped: this machine has no dpkg to observe");
+        return;
+    }
+    insta::assert_snapshot!("dev", begins_twice(&["dev"]));
+}
+
+#[test]
+fn what_demo_tells_whoever_has_started_it() {
+    insta::assert_snapshot!("demo", begins_twice(&["demo", "--servers", "10", "--speed", "200"]));
+}
+
+/// The commands that need an installation, with what else they need.
+const NEED: [&[&str]; 16] = [
+    &["server", "--log", "error"],
+    &["backup", "FILE"],
+    &["migrate"],
+    &["doctor"],
+    &["orgs", "create", "Labs"],
+    &["orgs", "list"],
+    &["orgs", "remove", "Labs"],
+    &["users", "create", "ann"],
+    &["users", "reset", "ann"],
+    &["users", "list"],
+    &["feeds", "import", "FILE"],
+    &["feeds", "update"],
+    &["feeds", "forget", "Debian"],
+    &["feeds", "export", "FILE"],
+    &["feeds", "status"],
+    &["feeds", "status", "--json"],
+];
+
+#[tokio::test]
+async fn every_command_says_what_is_wrong_with_the_place_that_it_was_given() {
+    let mut tour = Tour::new();
+    let needing = |tour: &mut Tour, data: &str, file: &str| {
+        for args in NEED {
+            let args = args.iter().map(|arg| if *arg == "FILE" { file } else { arg });
+            tour.pipes(&args.chain(["--data-dir", data]).collect::<Vec<_>>(), 1);
+        }
+    };
+    let (absent, file) = (tour.at("absent"), tour.at("file"));
+    needing(&mut tour, &absent, &file);
+    assert!(!Path::new(&absent).exists(), "it was left as it is");
+    insta::assert_snapshot!("absent", tour.diary());
+    let newer = tour.at("newer");
+    first_key(Path::new(&newer));
+    later_release(&newer).await;
+    needing(&mut tour, &newer, &file);
+    insta::assert_snapshot!("newer", tour.diary());
+    assert!(!Path::new(&file).exists(), "nothing was written");
+}
+
+/// What the release after this one would have left.
+async fn later_release(data: &str) {
+    use sqlx::{Connection as _, Executor as _};
+    let options =
+        sqlx::sqlite::SqliteConnectOptions::new().filename(Path::new(data).join("fleetmend.db"));
+    let mut hand = sqlx::sqlite::SqliteConnection::connect_with(&options).await.unwrap();
+    let later =
+        "insert into schema_migrations (version, name, checksum) values (9999, 'later', x'00')";
+    hand.execute(later).await.unwrap();
+    hand.close().await.unwrap();
+}
+
+/// Of every command, an operator's too.
+#[test]
+fn a_mistyped_word_is_answered_with_the_nearest_that_there_is() {
+    let mut tried = 0;
+    for command in all_commands() {
+        let words: Vec<&str> = command.split(' ').collect();
+        let said = said(fleetmend(&[&words[..], &["--hepl"]].concat()).output().unwrap());
+        assert_eq!((said.code, said.out.as_str()), (2, ""), "{command}: {}", said.err);
+        assert!(
+            said.err.contains("'--hepl'") && said.err.contains("'--help'"),
+            "{command}: {}",
+            said.err
+        );
+        tried += 1;
+        // The last of its words with two letters in the wrong order.
+        let mut wrong = words.clone();
+        let last = wrong.pop().unwrap();
+        let (start, end) = last.split_at(last.len() - 2);
+        let typo = format!("{start}{}", end.chars().rev().collect::<String>());
+        // Nothing is near to a word of three letters of which two are wrong.
+        if typo == last || last.len() < 4 {
+            continue;
+        }
+        wrong.push(&typo);
+        let said = self::said(fleetmend(&wrong).output().unwrap());
+        assert_eq!(said.code, 2, "{wrong:?}: {}", said.err);
+        assert!(said.err.contains(&format!("'{last}'")), "{wrong:?}: {}", said.err);
+    }
+    assert!(tried > 45, "{tried}");
+}

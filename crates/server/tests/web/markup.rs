@@ -1,0 +1,124 @@
+//! What a page shows, read from its markup: tables, and the files that they lead to.
+
+/// A table, with the address of the file that it can be had as.
+#[derive(Debug)]
+pub(crate) struct Table {
+    /// The last that the page named before it and no table before it has taken.
+    pub(crate) file: Option<File>,
+    pub(crate) heads: Vec<String>,
+    pub(crate) rows: Vec<Vec<String>>,
+}
+
+/// Where a file is had from.
+#[derive(Debug, Clone)]
+pub(crate) enum File {
+    /// Behind a link.
+    Link(String),
+    /// Behind a form, with what the form holds.
+    Form(String, Vec<(String, String)>),
+}
+
+impl File {
+    pub(crate) fn path(&self) -> &str {
+        let (File::Link(path) | File::Form(path, _)) = self;
+        path
+    }
+}
+
+/// What stands between two marks.
+fn between<'a>(text: &'a str, start: &str, end: &str) -> Option<&'a str> {
+    text.split_once(start)?.1.split_once(end).map(|(inner, _)| inner)
+}
+
+fn plain(text: &str) -> String {
+    let marks = [("&#60;", "<"), ("&#62;", ">"), ("&#34;", "\""), ("&#39;", "'"), ("&#38;", "&")];
+    let text = text.replace("&amp;", "&");
+    marks.iter().fold(text, |text, (mark, meant)| text.replace(mark, meant))
+}
+
+/// The text of a piece of markup. A time is told exactly, whatever words are on it.
+fn said(markup: &str) -> String {
+    let mut text = String::new();
+    let mut rest = markup;
+    while let Some((before, tag)) = rest.split_once('<') {
+        text += before;
+        let (tag, after) = tag.split_once('>').unwrap();
+        rest = after;
+        if tag.starts_with("time ") {
+            text += between(tag, "datetime=\"", "\"").unwrap();
+            rest = after.split_once("</time>").unwrap().1;
+        }
+    }
+    plain(&(text + rest)).split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The cells of one row, or the headings.
+fn cells(row: &str, tag: &str) -> Vec<String> {
+    let mut rest = row;
+    let mut found = Vec::new();
+    while let Some((_, cell)) = rest.split_once(&format!("<{tag}")) {
+        rest = cell;
+        // `<thead` begins as `<th` does.
+        if cell.starts_with(['>', ' ']) {
+            let (cell, after) = cell.split_once(&format!("</{tag}>")).unwrap();
+            found.push(said(cell.split_once('>').unwrap().1));
+            rest = after;
+        }
+    }
+    found
+}
+
+fn form(markup: &str) -> File {
+    let inputs = markup.split("<input ").skip(1);
+    let field = |input: &str| {
+        let text = |name| plain(between(input, &format!("{name}=\""), "\"").unwrap_or(""));
+        (text("name"), text("value"))
+    };
+    File::Form(between(markup, "action=\"", "\"").unwrap().into(), inputs.map(field).collect())
+}
+
+/// The tables of a page in their order.
+pub(crate) fn tables(page: &str) -> Vec<Table> {
+    let mut files: Vec<File> = Vec::new();
+    let mut found = Vec::new();
+    for piece in page.split('<') {
+        let at = piece.as_ptr() as usize - page.as_ptr() as usize;
+        let rest = &page[at..];
+        if piece.starts_with("a ")
+            && let Some(path) = between(piece, "href=\"", "\"")
+            && path.contains(".csv")
+        {
+            files.push(File::Link(plain(path)));
+        } else if piece.starts_with("form ") && piece.contains(".csv\"") {
+            files.push(form(rest.split_once("</form>").unwrap().0));
+        } else if piece.starts_with("table") {
+            let table = rest.split_once("</table>").unwrap().0;
+            let (head, body) = table.split_once("<tbody>").unwrap();
+            let rows = body.split("<tr").skip(1).map(|row| cells(row, "td")).collect();
+            found.push(Table { file: files.pop(), heads: cells(head, "th"), rows });
+        }
+    }
+    found
+}
+
+/// A file's lines, each by its cells (RFC 4180).
+pub(crate) fn csv(text: &str) -> Vec<Vec<String>> {
+    let (mut lines, mut line, mut cell) = (Vec::new(), Vec::new(), String::new());
+    let mut quoted = false;
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        match c {
+            '"' if quoted && rest.peek() == Some(&'"') => cell.push(rest.next().unwrap()),
+            '"' => quoted = !quoted,
+            ',' if !quoted => line.push(std::mem::take(&mut cell)),
+            '\r' if !quoted => {}
+            '\n' if !quoted => {
+                line.push(std::mem::take(&mut cell));
+                lines.push(std::mem::take(&mut line));
+            }
+            c => cell.push(c),
+        }
+    }
+    assert!(cell.is_empty() && line.is_empty() && !quoted, "{text}");
+    lines
+}
