@@ -21,8 +21,20 @@ async fn publish(app: &App, world: &World) {
     };
     let openssl = advisory("DSA-1", "CVE-2026-1", "openssl", "3.0.2");
     let linux = advisory("DSA-2", "CVE-2026-2", "linux", "6.1.90-1");
+    take_in(app, world, &format!("{openssl}\n{linux}\n")).await;
+}
+
+/// One advisory for curl of Alpine 3.22.
+async fn publish_alpine(app: &App, world: &World) {
+    let record = json!({"id": "ALPINE-1", "modified": "2026-11-13T00:00:00Z", "aliases": ["CVE-2026-3"],
+        "affected": [{"package": {"ecosystem": "Alpine:v3.22", "name": "curl"},
+            "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "1.1-r0"}]}]}]});
+    take_in(app, world, &record.to_string()).await;
+}
+
+async fn take_in(app: &App, world: &World, text: &str) {
     let path = std::env::temp_dir().join(name());
-    std::fs::write(&path, format!("{openssl}\n{linux}\n")).unwrap();
+    std::fs::write(&path, text).unwrap();
     let wanted = Import { path: path.clone(), kind: None, as_of: None };
     import(&app.db, wanted, world.now(), |_| {}).await.unwrap();
     std::fs::remove_file(path).unwrap();
@@ -54,6 +66,17 @@ async fn has(agent: &mut Agent, list: &[Installed]) {
     agent.says.installed = Some(digest);
     if !agent.sync(0).await.unwrap().wanted.is_empty() {
         agent.uploads("packages", digest, bytes, None).await.unwrap();
+        assert_eq!(agent.sync(0).await.unwrap().wanted, []);
+    }
+}
+
+/// The agent has these updates to offer now.
+async fn waits(agent: &mut Agent, list: &[Pending]) {
+    let bytes = listing::encode(list);
+    let digest = vocab::Digest::of(&bytes);
+    agent.says.pending = Some(digest);
+    if !agent.sync(0).await.unwrap().wanted.is_empty() {
+        agent.uploads("updates", digest, bytes, None).await.unwrap();
         assert_eq!(agent.sync(0).await.unwrap().wanted, []);
     }
 }
@@ -107,6 +130,42 @@ both! {
             assert_eq!(install.security_packages, told);
             web.reports(order.id, Outcome::Succeeded, world.now()).await;
         }
+    }
+
+    /// apk calls no update one for security; that a list changed is no reason to believe that there are none.
+    async fn what_was_counted_where_the_manager_says_nothing_stands_until_it_is_counted_again(world: World) {
+        let app = world.app("a").await;
+        publish_alpine(&app, world).await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        web.says.facts = telling(json!({"package_manager": "apk",
+            "os": {"id": "alpine", "version": "3.22.1", "name": "Alpine"}}));
+        let [curl, vim] = ["curl", "vim"].map(|name| Pending::new(name, "x86_64", "1.0-r0", "1.1-r0"));
+        has(&mut web, &["curl", "vim"].map(|name| Installed::new(name, "1.0-r0", "x86_64"))).await;
+        let number = async |agent: &Agent| {
+            let mut reader = app.db.read().await.unwrap();
+            let row = servers::get(&mut reader, world.org, agent.id).await.unwrap();
+            (row.updates, row.security_updates)
+        };
+        let count = async || {
+            rebuild(&app, world.org).await.unwrap();
+            service::patches::rebuild(&app, world.org).await.unwrap();
+        };
+        waits(&mut web, std::slice::from_ref(&curl)).await;
+        count().await;
+        assert_eq!(number(&web).await, (1, 1));
+        waits(&mut web, &[curl, vim.clone()]).await;
+        // Patches that are counted before the flaws are say nothing of what nobody has judged.
+        service::patches::rebuild(&app, world.org).await.unwrap();
+        assert_eq!(number(&web).await, (2, 1));
+        count().await;
+        assert_eq!(number(&web).await, (2, 1));
+        waits(&mut web, &[vim]).await;
+        assert_eq!(number(&web).await, (1, 1), "not more than are pending");
+        count().await;
+        assert_eq!(number(&web).await, (1, 0));
+        waits(&mut web, &[]).await;
+        assert_eq!(number(&web).await, (0, 0));
     }
 
     async fn a_flaw_whose_fix_is_on_the_disk_stays_until_the_old_code_no_longer_runs(world: World) {
