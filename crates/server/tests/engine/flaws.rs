@@ -12,13 +12,15 @@ use wire::agent::{Facts, Outcome, Work};
 use crate::agent::{Agent, facts};
 use crate::support::{World, both, name};
 
+/// An advisory for Debian 12.
+fn advisory(id: &str, cve: &str, package: &str, fixed: &str) -> Value {
+    json!({"id": id, "modified": "2026-11-13T00:00:00Z", "aliases": [cve], "affected": [{
+        "package": {"ecosystem": "Debian:12", "name": package},
+        "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": fixed}]}]}]})
+}
+
 /// One advisory each for openssl and the kernel of Debian 12.
 async fn publish(app: &App, world: &World) {
-    let advisory = |id: &str, cve: &str, package: &str, fixed: &str| {
-        json!({"id": id, "modified": "2026-11-13T00:00:00Z", "aliases": [cve], "affected": [{
-            "package": {"ecosystem": "Debian:12", "name": package},
-            "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": fixed}]}]}]})
-    };
     let openssl = advisory("DSA-1", "CVE-2026-1", "openssl", "3.0.2");
     let linux = advisory("DSA-2", "CVE-2026-2", "linux", "6.1.90-1");
     take_in(app, world, &format!("{openssl}\n{linux}\n")).await;
@@ -109,27 +111,37 @@ both! {
         publish(&app, world).await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
+        let mut twin = Agent::join(&app, &token, "web-2").await;
         // Its repository has an update of each, and says of none that it is for security.
         let updates = listing::encode(&[
             Pending::new("libssl3", "amd64", "3.0.1", "3.0.2"),
             Pending::new("vim", "amd64", "1", "2"),
         ]);
         let digest = vocab::Digest::of(&updates);
-        web.says.pending = Some(digest);
-        web.uploads("updates", digest, updates, None).await.unwrap();
         let vim = Installed::new("vim", "1", "amd64");
-        has(&mut web, &[openssl("3.0.1"), vec![vim]].concat()).await;
-        rebuild(&app, world.org).await.unwrap();
-        for (options, told) in [
-            (json!({"packages": [], "security_only": true}), vec!["libssl3".parse().unwrap()]),
-            (json!({"packages": [], "security_only": false}), vec![]),
-        ] {
-            service::rollouts::create(&app, world.order(vec![web.id], options)).await.unwrap();
-            let order = web.awaits_order().await;
-            let Work::Install(install) = &order.work else { panic!("{:?}", order.work) };
-            assert_eq!(install.security_packages, told);
-            web.reports(order.id, Outcome::Succeeded, world.now()).await;
+        for agent in [&mut web, &mut twin] {
+            agent.says.pending = Some(digest);
+            agent.uploads("updates", digest, updates.clone(), None).await.unwrap();
+            has(agent, &[openssl("3.0.1"), vec![vim.clone()]].concat()).await;
         }
+        rebuild(&app, world.org).await.unwrap();
+        let told = async |agent: &mut Agent, security_only: bool| {
+            let options = json!({"packages": [], "security_only": security_only});
+            service::rollouts::create(&app, world.order(vec![agent.id], options)).await.unwrap();
+            let order = agent.awaits_order().await;
+            let Work::Install(install) = &order.work else { panic!("{:?}", order.work) };
+            agent.reports(order.id, Outcome::Succeeded, world.now()).await;
+            install.security_packages.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(told(&mut web, true).await, ["libssl3"]);
+        assert_eq!(told(&mut web, false).await, [""; 0]);
+        assert_eq!(told(&mut twin, true).await, ["libssl3"], "it is like the other");
+        // What a feed says later is meant by every order that goes out later.
+        let more = advisory("DSA-3", "CVE-2026-4", "vim", "2");
+        take_in(&app, world, &more.to_string()).await;
+        rebuild(&app, world.org).await.unwrap();
+        assert_eq!(told(&mut twin, true).await, ["libssl3", "vim"]);
+        assert_eq!(told(&mut web, true).await, ["libssl3", "vim"]);
     }
 
     /// apk calls no update one for security; that a list changed is no reason to believe that there are none.

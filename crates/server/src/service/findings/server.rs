@@ -204,7 +204,7 @@ pub async fn is_checked(conn: &mut Conn, server: &Server) -> Result<bool> {
         return Ok(false);
     };
     Ok(advisories::covers(conn, &base).await?
-        && findings::is_judged(conn, server.org_id, set, base.as_str()).await?)
+        && findings::changed(conn, server.org_id, set, base.as_str()).await?.is_some())
 }
 
 /// What is pending on a server. An update that closes one of its flaws is one for security, whether its repository says
