@@ -13,7 +13,7 @@ pub use kinds::{
     Counts, Kind, counts, drop_counts, drop_telling, kinds, put_counts, put_telling, telling,
 };
 pub use reports::{
-    Judged, all_groups, drop_groups, drop_judged, groups, is_judged, judged, keep_report,
+    Judged, all_groups, changed, drop_groups, drop_judged, groups, judged, keep_report,
     kept_report, put_groups, put_judged,
 };
 

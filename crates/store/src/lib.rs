@@ -48,6 +48,7 @@ pub mod names;
 pub mod organizations;
 pub mod patches;
 pub mod presence;
+pub mod recounts;
 pub mod refreshes;
 pub mod restores;
 pub mod rollout_targets;

@@ -44,6 +44,7 @@ const SERIES: &[Migration] = series! {
     15 "0015_identities",
     16 "0016_days",
     17 "0017_carriers",
+    18 "0018_recounts",
     19 "0019_server_names",
 };
 

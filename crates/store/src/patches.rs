@@ -42,6 +42,10 @@ row! {
         pub outdated: u64,
         /// How many of them have security updates pending.
         pub insecure: u64,
+        /// How many the one of them has that has the fewest.
+        pub fewest: u32,
+        /// How many the one of them has that has the most.
+        pub most: u32,
     }
 }
 
@@ -113,7 +117,8 @@ pub async fn kinds(
                     sum(case when reboot_required then 1 else 0 end) as reboot_required,
                     sum(case when quarantine is not null then 1 else 0 end) as quarantined,
                     sum(case when updates > 0 then 1 else 0 end) as outdated,
-                    sum(case when security_updates > 0 then 1 else 0 end) as insecure
+                    sum(case when security_updates > 0 then 1 else 0 end) as insecure,
+                    min(security_updates) as fewest, max(security_updates) as most
                from servers where removed_at is null and org_id = ",
         );
         text.bind(put(&org));

@@ -13,7 +13,10 @@ use crate::findings::{self, Shift};
 use crate::server_list::{Filter, Sort};
 use crate::sql::spy;
 use crate::support::{Place, at, both, nth, org};
-use crate::{Db, Page, Tx, presence, rollout_targets, rollouts, schedules, server_list, servers};
+use crate::{
+    Db, Page, Tx, patches, presence, recounts, rollout_targets, rollouts, schedules, server_list,
+    servers,
+};
 
 const FLEET: u32 = 2_000;
 
@@ -161,6 +164,24 @@ async fn ask(
         server_list::items(tx, ours, &Filter::default(), sort, page).await
     };
     call!("servers by security updates", by(tx, Sort::SecurityUpdates));
+    let alike = patches::Kind {
+        update_set: Some(vocab::Digest::of(b"updates")),
+        package_set: Some(vocab::Digest::of(b"packages")),
+        os_release: "debian 12".into(),
+        kernel: String::new(),
+        runs: String::new(),
+        os: vocab::Os::new("debian", "12", "").unwrap(),
+        servers: 0,
+        reboot_required: 0,
+        quarantined: 0,
+        outdated: 0,
+        insecure: 0,
+        fewest: 0,
+        most: 0,
+    };
+    call!("who has a wrong number", recounts::wanted(tx, ours, &[(&alike, 1)]));
+    let right = recounts::Recount { id: nth!(ServerId, 5_u32), generation: 9, security_updates: 1 };
+    call!("the right number", recounts::write(tx, &[right]));
     call!("servers by when they were seen", by(tx, Sort::LastSeen));
     let reboot_required = Some(true);
     let waiting = Filter { reboot_required, ..Filter::default() };

@@ -42,7 +42,7 @@ pub use runs::Runs;
 pub use settle::{Kernel, Running, Settled, awaits_boot, settle};
 pub use suppress::Suppression;
 pub use told::{PACKAGE_MANAGER, told};
-pub use update::{closed, closes};
+pub use update::{closed, closes, secured};
 
 use std::fmt;
 use std::sync::Arc;

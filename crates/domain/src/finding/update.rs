@@ -1,7 +1,7 @@
 //! Which findings a pending update closes.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pkgver::Scheme;
 use vocab::{Exposure, FixState, Installed, Pending};
@@ -62,6 +62,15 @@ pub fn closed<'a>(
             .collect()
     };
     pending.iter().map(closed_by).collect()
+}
+
+/// The packages whose pending updates are for security: their manager says so, or one closes a flaw, which `closes` says of
+/// each in their order. By name, because of several architectures of one package each is updated with the others.
+pub fn secured(pending: &[Pending], closes: impl IntoIterator<Item = bool>) -> BTreeSet<&str> {
+    let each = pending.iter().zip(closes);
+    each.filter(|(update, closes)| update.security || *closes)
+        .map(|(update, _)| update.name.as_str())
+        .collect()
 }
 
 /// The source of the kernel that an update brings along: a new kernel has a new name, and what is
@@ -167,8 +176,6 @@ fn without_rebuild(version: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::super::fixtures::{advisory, fixed, packages, report, stance, unfixed};
     use super::super::{Kernel, Running, settle};
     use super::*;

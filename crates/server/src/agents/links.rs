@@ -21,6 +21,7 @@ use super::Refusal;
 use super::credentials::Credential;
 use super::desk::Desk;
 use super::news::{Counted, Press};
+use super::secured::Secured;
 use crate::app::App;
 
 /// How many lists are remembered: more kinds of servers than a large fleet has.
@@ -40,6 +41,7 @@ pub struct Door {
     counts: Mutex<BTreeMap<(OrgId, Kind, Digest), Counted>>,
     pub(super) desk: Desk,
     pub(super) press: Press,
+    pub(super) secured: Secured,
 }
 
 /// One server's link to this process.
@@ -281,6 +283,7 @@ impl Door {
             counts: Mutex::default(),
             desk: Desk::default(),
             press: Press::default(),
+            secured: Secured::default(),
         }
     }
 

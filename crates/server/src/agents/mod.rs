@@ -12,6 +12,7 @@ mod enroll;
 mod follow;
 mod links;
 mod news;
+mod secured;
 mod sync;
 mod uploads;
 

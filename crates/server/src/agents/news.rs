@@ -15,7 +15,7 @@ use store::servers::Server;
 use store::task_logs::{self, Append};
 use store::{StoreError, Tx};
 use tokio::sync::oneshot;
-use vocab::{Digest, OrgId, ServerId, TaskId};
+use vocab::{Digest, OrgId, PackageManager, ServerId, TaskId};
 use wire::agent::{Facts, OrderProgress, OrderResult};
 
 use super::Refusal;
@@ -77,6 +77,22 @@ pub(super) struct Counted {
     pub(super) digest: Digest,
     pub(super) entries: u32,
     pub(super) security: u32,
+}
+
+impl Counted {
+    /// How many of these updates are for security, until what the feeds know of them is counted in (`service::patches`). A
+    /// manager that says nothing of security does not say that there are none: then what was counted before stands, as far
+    /// as so many are pending.
+    fn for_security(self, before: &Server, manager: Option<PackageManager>) -> u32 {
+        match manager {
+            Some(PackageManager::Apk | PackageManager::Pacman) => {
+                self.security.max(before.security_updates.min(self.entries))
+            }
+            Some(PackageManager::Apt | PackageManager::Dnf | PackageManager::Zypper) | None => {
+                self.security
+            }
+        }
+    }
 }
 
 /// What came of a part.
@@ -268,7 +284,8 @@ impl News {
         }
         if let Some(updates) = self.updates {
             after.update_set = Some(updates.digest);
-            (after.updates, after.security_updates) = (updates.entries, updates.security);
+            after.updates = updates.entries;
+            after.security_updates = updates.for_security(before, after.package_manager);
         }
         let known = facts::runs_of(&before.runs);
         let told = match &self.facts {

@@ -10,7 +10,7 @@ use axum::http::Request;
 use serde_json::json;
 use store::listings::{self, Kind};
 use store::{StoreError, Topic, servers};
-use vocab::{Digest, PackageName, TaskId};
+use vocab::{Digest, TaskId};
 use wire::agent::{Envelope, SyncRequest, SyncResponse};
 
 use super::Refusal;
@@ -18,9 +18,10 @@ use super::credentials::verified;
 use super::desk::Assignment;
 use super::links::{Bar, Count, Link, Turn, Word, activity_word};
 use super::news::{Counted, News, Part, Written, write};
+use super::secured::{Names, secured};
 use super::uploads;
 use crate::app::App;
-use crate::service::{ServiceError, TRIES, emit, findings, record};
+use crate::service::{TRIES, emit, record};
 
 const BODY_BYTES_MAX: usize = 1024 * 1024;
 /// A proxy that cuts idle requests does so after a minute at the earliest.
@@ -221,31 +222,13 @@ impl Said {
     ) -> Result<Vec<Envelope>, Refusal> {
         let secured = match self.orders.iter().any(Assignment::is_for_security) {
             true => secured(app, link).await?,
-            false => Vec::new(),
+            false => Names::default(),
         };
         link.hands_out(self.words().collect());
         let sign =
             |order: &Assignment| order.envelope(&app.secrets, link.server, &sync.boot_id, &secured);
         Ok(self.orders.iter().map(sign).collect())
     }
-}
-
-/// The packages of a server whose pending updates are for security as the feeds have it.
-async fn secured(app: &App, link: &Link) -> Result<Vec<PackageName>, Refusal> {
-    let mut reader = app.db.snapshot().await?;
-    let server = servers::get(&mut reader, link.org, link.server).await?;
-    let pending = match findings::pending(&mut reader, &server).await {
-        Ok(pending) => pending,
-        Err(ServiceError::Unavailable(error)) => return Err(error.into()),
-        // What the host knows by itself is patched all the same.
-        Err(error) => {
-            tracing::error!(server = %link.server, %error, "what the feeds know of it cannot be read");
-            Vec::new()
-        }
-    };
-    let secured = pending.iter().filter(|update| update.security);
-    let named = secured.filter_map(|update| update.name.parse().ok());
-    Ok(named.collect())
 }
 
 /// Two use one identity: neither gets orders until a person decides.

@@ -176,7 +176,7 @@ pub(crate) async fn detail(
     let counts = findings::counts(&mut reader, caller.org, std::slice::from_ref(&row)).await?;
     let aside = Aside::read(&mut reader, caller.org, app.clock.now()).await?;
     drop(reader);
-    let closing = findings::closing(&row, &installed, &exposed, &pending);
+    let secured = findings::secured(&row, &installed, &exposed, &pending);
     let updates = joined(&installed, &pending);
     let packages = installed.iter().enumerate().map(|(place, package)| {
         let update = updates.get(&place);
@@ -186,8 +186,7 @@ pub(crate) async fn detail(
             arch: package.arch.clone(),
             source: package.source().to_owned(),
             available_version: update.map(|update| update.candidate.clone()),
-            security: update
-                .is_some_and(|update| update.security || closing.contains(update.name.as_str())),
+            security: update.is_some_and(|update| secured.contains(update.name.as_str())),
             held: package.held,
             blocked_by: update.and_then(|update| update.blocked_by),
         }

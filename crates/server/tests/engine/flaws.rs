@@ -12,17 +12,31 @@ use wire::agent::{Facts, Outcome, Work};
 use crate::agent::{Agent, facts};
 use crate::support::{World, both, name};
 
+/// An advisory for Debian 12.
+fn advisory(id: &str, cve: &str, package: &str, fixed: &str) -> Value {
+    json!({"id": id, "modified": "2026-11-13T00:00:00Z", "aliases": [cve], "affected": [{
+        "package": {"ecosystem": "Debian:12", "name": package},
+        "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": fixed}]}]}]})
+}
+
 /// One advisory each for openssl and the kernel of Debian 12.
 async fn publish(app: &App, world: &World) {
-    let advisory = |id: &str, cve: &str, package: &str, fixed: &str| {
-        json!({"id": id, "modified": "2026-11-13T00:00:00Z", "aliases": [cve], "affected": [{
-            "package": {"ecosystem": "Debian:12", "name": package},
-            "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": fixed}]}]}]})
-    };
     let openssl = advisory("DSA-1", "CVE-2026-1", "openssl", "3.0.2");
     let linux = advisory("DSA-2", "CVE-2026-2", "linux", "6.1.90-1");
+    take_in(app, world, &format!("{openssl}\n{linux}\n")).await;
+}
+
+/// One advisory for curl of Alpine 3.22.
+async fn publish_alpine(app: &App, world: &World) {
+    let record = json!({"id": "ALPINE-1", "modified": "2026-11-13T00:00:00Z", "aliases": ["CVE-2026-3"],
+        "affected": [{"package": {"ecosystem": "Alpine:v3.22", "name": "curl"},
+            "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "1.1-r0"}]}]}]});
+    take_in(app, world, &record.to_string()).await;
+}
+
+async fn take_in(app: &App, world: &World, text: &str) {
     let path = std::env::temp_dir().join(name());
-    std::fs::write(&path, format!("{openssl}\n{linux}\n")).unwrap();
+    std::fs::write(&path, text).unwrap();
     let wanted = Import { path: path.clone(), kind: None, as_of: None };
     import(&app.db, wanted, world.now(), |_| {}).await.unwrap();
     std::fs::remove_file(path).unwrap();
@@ -58,6 +72,17 @@ async fn has(agent: &mut Agent, list: &[Installed]) {
     }
 }
 
+/// The agent has these updates to offer now.
+async fn waits(agent: &mut Agent, list: &[Pending]) {
+    let bytes = listing::encode(list);
+    let digest = vocab::Digest::of(&bytes);
+    agent.says.pending = Some(digest);
+    if !agent.sync(0).await.unwrap().wanted.is_empty() {
+        agent.uploads("updates", digest, bytes, None).await.unwrap();
+        assert_eq!(agent.sync(0).await.unwrap().wanted, []);
+    }
+}
+
 /// Each of the server's flaws and what it means there; how many servers the organization counts for the first.
 async fn shown(app: &App, world: &World, agent: &Agent) -> Vec<(String, Exposure)> {
     rebuild(app, world.org).await.unwrap();
@@ -86,27 +111,73 @@ both! {
         publish(&app, world).await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
+        let mut twin = Agent::join(&app, &token, "web-2").await;
         // Its repository has an update of each, and says of none that it is for security.
         let updates = listing::encode(&[
             Pending::new("libssl3", "amd64", "3.0.1", "3.0.2"),
             Pending::new("vim", "amd64", "1", "2"),
         ]);
         let digest = vocab::Digest::of(&updates);
-        web.says.pending = Some(digest);
-        web.uploads("updates", digest, updates, None).await.unwrap();
         let vim = Installed::new("vim", "1", "amd64");
-        has(&mut web, &[openssl("3.0.1"), vec![vim]].concat()).await;
-        rebuild(&app, world.org).await.unwrap();
-        for (options, told) in [
-            (json!({"packages": [], "security_only": true}), vec!["libssl3".parse().unwrap()]),
-            (json!({"packages": [], "security_only": false}), vec![]),
-        ] {
-            service::rollouts::create(&app, world.order(vec![web.id], options)).await.unwrap();
-            let order = web.awaits_order().await;
-            let Work::Install(install) = &order.work else { panic!("{:?}", order.work) };
-            assert_eq!(install.security_packages, told);
-            web.reports(order.id, Outcome::Succeeded, world.now()).await;
+        for agent in [&mut web, &mut twin] {
+            agent.says.pending = Some(digest);
+            agent.uploads("updates", digest, updates.clone(), None).await.unwrap();
+            has(agent, &[openssl("3.0.1"), vec![vim.clone()]].concat()).await;
         }
+        rebuild(&app, world.org).await.unwrap();
+        let told = async |agent: &mut Agent, security_only: bool| {
+            let options = json!({"packages": [], "security_only": security_only});
+            service::rollouts::create(&app, world.order(vec![agent.id], options)).await.unwrap();
+            let order = agent.awaits_order().await;
+            let Work::Install(install) = &order.work else { panic!("{:?}", order.work) };
+            agent.reports(order.id, Outcome::Succeeded, world.now()).await;
+            install.security_packages.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(told(&mut web, true).await, ["libssl3"]);
+        assert_eq!(told(&mut web, false).await, [""; 0]);
+        assert_eq!(told(&mut twin, true).await, ["libssl3"], "it is like the other");
+        // What a feed says later is meant by every order that goes out later.
+        let more = advisory("DSA-3", "CVE-2026-4", "vim", "2");
+        take_in(&app, world, &more.to_string()).await;
+        rebuild(&app, world.org).await.unwrap();
+        assert_eq!(told(&mut twin, true).await, ["libssl3", "vim"]);
+        assert_eq!(told(&mut web, true).await, ["libssl3", "vim"]);
+    }
+
+    /// apk calls no update one for security; that a list changed is no reason to believe that there are none.
+    async fn what_was_counted_where_the_manager_says_nothing_stands_until_it_is_counted_again(world: World) {
+        let app = world.app("a").await;
+        publish_alpine(&app, world).await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        web.says.facts = telling(json!({"package_manager": "apk",
+            "os": {"id": "alpine", "version": "3.22.1", "name": "Alpine"}}));
+        let [curl, vim] = ["curl", "vim"].map(|name| Pending::new(name, "x86_64", "1.0-r0", "1.1-r0"));
+        has(&mut web, &["curl", "vim"].map(|name| Installed::new(name, "1.0-r0", "x86_64"))).await;
+        let number = async |agent: &Agent| {
+            let mut reader = app.db.read().await.unwrap();
+            let row = servers::get(&mut reader, world.org, agent.id).await.unwrap();
+            (row.updates, row.security_updates)
+        };
+        let count = async || {
+            rebuild(&app, world.org).await.unwrap();
+            service::patches::rebuild(&app, world.org).await.unwrap();
+        };
+        waits(&mut web, std::slice::from_ref(&curl)).await;
+        count().await;
+        assert_eq!(number(&web).await, (1, 1));
+        waits(&mut web, &[curl, vim.clone()]).await;
+        // Patches that are counted before the flaws are say nothing of what nobody has judged.
+        service::patches::rebuild(&app, world.org).await.unwrap();
+        assert_eq!(number(&web).await, (2, 1));
+        count().await;
+        assert_eq!(number(&web).await, (2, 1));
+        waits(&mut web, &[vim]).await;
+        assert_eq!(number(&web).await, (1, 1), "not more than are pending");
+        count().await;
+        assert_eq!(number(&web).await, (1, 0));
+        waits(&mut web, &[]).await;
+        assert_eq!(number(&web).await, (0, 0));
     }
 
     async fn a_flaw_whose_fix_is_on_the_disk_stays_until_the_old_code_no_longer_runs(world: World) {

@@ -108,6 +108,32 @@ pub(crate) async fn join_org(service: &Service, org_id: OrgId, host: Host) -> Se
     id
 }
 
+/// What lies on a server is something else now.
+pub(crate) async fn scan(
+    service: &Service,
+    server: ServerId,
+    installed: &[Installed],
+    pending: &[Pending],
+) {
+    let now = service.hands.now();
+    let mut tx = service.app.db.begin().await.unwrap();
+    let packages = Packed::new(installed.len() as u32, &encode(installed));
+    let updates = Packed::new(pending.len() as u32, &encode(pending));
+    listings::store(&mut tx, service.org, Kind::Packages, &packages, now).await.unwrap();
+    listings::store(&mut tx, service.org, Kind::Updates, &updates, now).await.unwrap();
+    let before = servers::get(&mut tx, service.org, server).await.unwrap();
+    let after = Server {
+        package_set: Some(packages.digest()),
+        update_set: Some(updates.digest()),
+        updates: pending.len() as u32,
+        security_updates: pending.iter().filter(|update| update.security).count() as u32,
+        ..before.clone()
+    };
+    servers::save(&mut tx, &before, &after, now).await.unwrap();
+    tx.ring(Topic::Servers);
+    tx.commit().await.unwrap();
+}
+
 /// Plays engine and agent for one server: an order goes out and ends so.
 pub(crate) async fn finish(service: &Service, batch: &str, server: ServerId, verdict: Verdict) {
     let id: BatchId = batch.parse().unwrap();

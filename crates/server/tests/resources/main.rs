@@ -25,6 +25,7 @@ mod matching;
 mod patches;
 mod preview;
 mod schedules;
+mod secured;
 mod servers;
 mod severity;
 mod suppressions;

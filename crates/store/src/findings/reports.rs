@@ -57,19 +57,19 @@ pub async fn judged(conn: &mut Conn, org: OrgId) -> Result<Vec<Judged>> {
     })?)
 }
 
-/// Whether a list was judged.
-pub async fn is_judged(conn: &mut Conn, org: OrgId, set: Digest, base: &str) -> Result<bool> {
-    Ok(on!(conn, |c| {
-        sqlx::query(
-            "select 1 from finding_sets where org_id = $1 and package_set = $2 and base = $3",
+/// The revision at which what is known of a list last became something else; none if it was never judged.
+pub async fn changed(conn: &mut Conn, org: OrgId, set: Digest, base: &str) -> Result<Option<i64>> {
+    let found: Option<(i64,)> = on!(conn, |c| {
+        sqlx::query_as(
+            "select changed from finding_sets where org_id = $1 and package_set = $2 and base = $3",
         )
         .bind(put(&org))
         .bind(put(&set))
         .bind(base)
         .fetch_optional(c)
         .await
-        .map(|row| row.is_some())
-    })?)
+    })?;
+    Ok(found.map(|(changed,)| changed))
 }
 
 /// Says that lists were judged, and at which revision that came to something else than before.

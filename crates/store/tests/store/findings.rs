@@ -69,8 +69,8 @@ both! {
         findings::put_judged(&mut tx, ours, &[judged(3)]).await.unwrap();
         assert_eq!(findings::judged(&mut tx, ours).await.unwrap(), [judged(3)]);
         assert_eq!(findings::kept_report(&mut tx, ours, set, "Debian:12").await.unwrap(), Some(report("d")));
-        assert!(findings::is_judged(&mut tx, ours, set, "Debian:12").await.unwrap());
-        assert!(!findings::is_judged(&mut tx, theirs, set, "Debian:12").await.unwrap());
+        assert_eq!(findings::changed(&mut tx, ours, set, "Debian:12").await.unwrap(), Some(3));
+        assert_eq!(findings::changed(&mut tx, theirs, set, "Debian:12").await.unwrap(), None);
         findings::drop_judged(&mut tx, ours, "Debian:12", &[set]).await.unwrap();
         assert_eq!(findings::judged(&mut tx, ours).await.unwrap(), []);
     }

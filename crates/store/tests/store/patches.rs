@@ -2,7 +2,8 @@
 
 use serde_json::json;
 use store::patches::{self, Changes, Patch, Summary};
-use store::{Page, StoreError};
+use store::servers::Server;
+use store::{Page, StoreError, recounts};
 use vocab::{Digest, UpdateType};
 
 use crate::support::{Place, at, both, org};
@@ -106,5 +107,49 @@ both! {
         let patch = patch("bash", 0, 6);
         let none = patches::servers(&mut reader, ours, &patch, 9, Some(&within), page).await;
         assert!(none.unwrap().is_empty());
+    }
+
+    async fn the_right_number_goes_to_those_of_a_kind_that_have_another(place: Place) {
+        let db = place.open().await;
+        let (ours, theirs) = (org(&db).await, crate::support::other_org(&db).await);
+        let set = |text: &str| Some(Digest::of(text.as_bytes()));
+        let host = |org, n| Server {
+            update_set: set("updates"),
+            package_set: set("packages"),
+            security_updates: 1,
+            ..crate::servers::server(org, n)
+        };
+        let fleet = [
+            host(ours, 0),
+            Server { security_updates: 2, ..host(ours, 1) },
+            Server { kernel: "6.2".into(), ..host(ours, 2) },
+            Server { package_set: set("others"), ..host(ours, 3) },
+            Server { package_set: None, ..host(ours, 4) },
+            host(ours, 5),
+            host(ours, 6),
+            host(theirs, 7),
+        ];
+        let mut tx = db.begin().await.unwrap();
+        store::servers::enroll_all(&mut tx, &fleet).await.unwrap();
+        store::servers::remove(&mut tx, &fleet[6], at(1)).await.unwrap();
+        tx.commit().await.unwrap();
+        let mut tx = db.begin().await.unwrap();
+        let kinds = patches::kinds(&mut tx, ours, None).await.unwrap();
+        let kind = kinds.iter().find(|kind| kind.servers == 3).unwrap();
+        assert_eq!((kind.fewest, kind.most), (1, 2));
+        let wrong = recounts::wanted(&mut tx, ours, &[(kind, 2)]).await.unwrap();
+        let ids: Vec<_> = wrong.iter().map(|one| one.id).collect();
+        assert_eq!(ids, [fleet[0].id, fleet[5].id]);
+        // Of one of them there are news before the number is written.
+        let seen = Server { generation: 1, ..fleet[5].clone() };
+        let news = Server { updates: 9, ..seen.clone() };
+        store::servers::save(&mut tx, &seen, &news, at(2)).await.unwrap();
+        recounts::write(&mut tx, &wrong).await.unwrap();
+        let mut all = store::servers::get_all(&mut tx, &fleet.clone().map(|one| one.id)).await.unwrap();
+        all.sort_by_key(|server| server.id);
+        let numbers: Vec<_> = all.iter().map(|one| (one.security_updates, one.generation)).collect();
+        assert_eq!(numbers, [(2, 1), (2, 1), (1, 1), (1, 1), (1, 1), (1, 2), (1, 1)]);
+        let left = recounts::wanted(&mut tx, ours, &[(kind, 2)]).await.unwrap();
+        assert_eq!(left.iter().map(|one| one.id).collect::<Vec<_>>(), [fleet[5].id], "it is found the next time");
     }
 }

@@ -76,7 +76,8 @@ pub struct Summary {
     pub packages: u32,
     /// How many updates are pending.
     pub updates: u32,
-    /// How many of them fix security flaws.
+    /// How many of them are for security: those that the server's repositories call so, and those that close a flaw known from a feed. The same that an
+    /// order with `security_only` means. Follows a scan or a feed by some seconds.
     pub security_updates: u32,
     /// How many CVEs it has, those that were set aside not counted.
     pub cves: SeverityCounts,

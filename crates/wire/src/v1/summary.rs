@@ -37,7 +37,7 @@ pub struct ServerCounts {
     pub quarantined: u64,
     /// How many have updates pending.
     pub with_updates: u64,
-    /// How many have security updates pending.
+    /// How many have security updates pending, as their repositories or the feeds know them.
     pub with_security_updates: u64,
 }
 

@@ -16,7 +16,7 @@ mod writing;
 pub use aside::Aside;
 pub use matcher::{Look, Matcher};
 pub use server::{
-    Exposed, alike_by, closed, closing, counts, is_checked, of_server, one_of_server, pending,
+    Exposed, alike_by, closed, counts, is_checked, of_server, one_of_server, pending, secured,
 };
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -204,7 +204,7 @@ pub async fn is_checked(conn: &mut Conn, server: &Server) -> Result<bool> {
         return Ok(false);
     };
     Ok(advisories::covers(conn, &base).await?
-        && findings::is_judged(conn, server.org_id, set, base.as_str()).await?)
+        && findings::changed(conn, server.org_id, set, base.as_str()).await?.is_some())
 }
 
 /// What is pending on a server. An update that closes one of its flaws is one for security, whether its repository says
@@ -215,23 +215,30 @@ pub async fn pending(conn: &mut Conn, server: &Server) -> Result<Vec<Pending>> {
     let mut pending: Vec<Pending> = entries(conn, server.org_id, ListingKind::Updates, set).await?;
     if pending.iter().any(|update| !update.security) {
         let closed = closed(conn, server.org_id, &kind, &pending).await?;
-        for (update, flaws) in pending.iter_mut().zip(closed) {
-            update.security |= !flaws.is_empty();
+        let closes = closed.iter().map(|flaws| !flaws.is_empty());
+        let secured = domain::finding::secured(&pending, closes);
+        let secured: BTreeSet<String> = secured.into_iter().map(str::to_owned).collect();
+        for update in &mut pending {
+            update.security = secured.contains(&update.name);
         }
     }
     Ok(pending)
 }
 
-/// The packages of a server whose pending updates close one of its flaws.
-pub fn closing<'a>(
+/// The packages of a server whose pending updates are for security: the same that [`pending`] calls so, for whoever has read
+/// everything already.
+pub fn secured<'a>(
     server: &Server,
     installed: &[Installed],
     exposed: &[Exposed],
     pending: &'a [Pending],
 ) -> BTreeSet<&'a str> {
-    let Some(base) = Ecosystem::of(&server.os) else { return BTreeSet::new() };
-    let settled: Vec<Settled> = exposed.iter().map(|one| one.settled.clone()).collect();
+    let Some(base) = Ecosystem::of(&server.os) else {
+        return domain::finding::secured(pending, pending.iter().map(|_| false));
+    };
+    // What only the manager tells makes an update one for security if the manager says that it is.
+    let known = exposed.iter().filter(|one| !one.settled.finding.found.told);
+    let settled: Vec<Settled> = known.map(|one| one.settled.clone()).collect();
     let closed = domain::finding::closed(base.family(), installed, &settled, pending);
-    let closing = pending.iter().zip(closed).filter(|(_, flaws)| !flaws.is_empty());
-    closing.map(|(update, _)| update.name.as_str()).collect()
+    domain::finding::secured(pending, closed.iter().map(|flaws| !flaws.is_empty()))
 }

@@ -221,6 +221,8 @@ mod tests {
             quarantined: 0,
             outdated: 3,
             insecure: 0,
+            fewest: 0,
+            most: 0,
         };
         let list =
             vec![Pending::new("libc6", "amd64", "1", "2"), Pending::new("libc6", "i386", "1", "2")];

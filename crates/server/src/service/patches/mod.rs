@@ -4,7 +4,8 @@
 //! servers of 2,000 kinds cost 2,000 lists. [`spawn`] does so whenever servers changed, at most so often that it takes a
 //! small part of one core. Whoever reads asks `store::patches`; a key that sees some environments only is answered by [`within`].
 //! How bad an update is, comes from the flaws that it closes where it is pending, as the feeds know them, and from what
-//! the hosts' package managers say.
+//! the hosts' package managers say. So does how many of a server's updates are for security; where another number stands
+//! it is put right (`store::recounts`).
 
 mod closing;
 mod gather;
@@ -20,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use store::listings::Kind as ListingKind;
 use store::patches::{self, Changes, Kind, Patch, Summary};
 use store::servers::Server;
-use store::{Conn, StoreError, Topic, advisories, findings, organizations};
+use store::{Conn, StoreError, Topic, advisories, findings, organizations, recounts};
 use tokio::task::JoinHandle;
 use vocab::{Digest, Environment, OrgId, Pending, Severity};
 
@@ -33,6 +34,8 @@ use crate::clock::Stopwatch;
 
 /// How many new lists are written down in one transaction.
 const SETS_TOGETHER: usize = 50;
+/// How many servers get another number in one transaction: nobody waits for it longer than some ten milliseconds.
+const SERVERS_TOGETHER: usize = 1_000;
 /// How often the rows are looked after when no bell rings.
 const LOOK: Duration = Duration::from_secs(30);
 /// The least rest between two rounds, and how many times as long as a round takes: a busy fleet has news all the time.
@@ -79,6 +82,20 @@ impl Known {
     async fn exploited(&self, conn: &mut Conn) -> Result<BTreeSet<String>> {
         let named = named(&self.lists, &self.closings);
         Ok(advisories::exploited(conn, &named).await?.into_keys().collect())
+    }
+
+    /// The kinds with as many security updates as they should have, and which of them have servers with another number.
+    fn settled(&self, kinds: Vec<Kind>) -> (Vec<Kind>, Vec<(Kind, u32)>) {
+        let mut wrong = Vec::new();
+        let settle = |kind: Kind| {
+            let Some(truth) = self.closings.secured(&kind, &self.lists) else { return kind };
+            if (kind.fewest, kind.most) != (truth, truth) {
+                wrong.push((kind.clone(), truth));
+            }
+            let insecure = if truth > 0 { kind.servers } else { 0 };
+            Kind { fewest: truth, most: truth, insecure, ..kind }
+        };
+        (kinds.into_iter().map(settle).collect(), wrong)
     }
 
     /// The rows, in the order of the list.
@@ -162,21 +179,23 @@ async fn rebuild_from(app: &App, org: OrgId, known: &mut Known) -> Result<bool> 
     let kinds = patches::kinds(&mut reader, org, None).await?;
     let seen = patches::summary(&mut reader, org).await?;
     let matched = findings::summary(&mut reader, org).await?;
-    let basis = basis(&kinds, matched.map(|matched| matched.basis));
-    if seen.as_ref().is_some_and(|seen| seen.basis == basis) {
+    let matched = matched.map(|matched| matched.basis);
+    if seen.as_ref().is_some_and(|seen| seen.basis == basis(&kinds, matched)) {
         return Ok(false);
     }
     known.read(&mut reader, org, &kinds).await?;
+    let (kinds, wrong) = known.settled(kinds);
     let before = patches::all(&mut reader, org).await?;
     let known_sets = patches::sets(&mut reader, org).await?;
     let exploited = known.exploited(&mut reader).await?;
     drop(reader);
+    recount(app, org, &wrong).await?;
     let rows = known.rows(&kinds, &exploited, &before, now);
     let counts = counted(&kinds, &rows);
     let (changes, sets) = difference(before, rows, &known_sets, &known.lists);
     let next = Summary {
         org_id: org,
-        basis,
+        basis: basis(&kinds, matched),
         counts: serde_json::to_value(counts)
             .map_err(|error| ServiceError::Internal(error.into()))?,
         made_at: now,
@@ -198,6 +217,19 @@ async fn rebuild_from(app: &App, org: OrgId, known: &mut Known) -> Result<bool> 
     Ok(true)
 }
 
+/// Writes down how many security updates servers have, where another number stands. Whoever sends news meanwhile is left
+/// for the next round, which finds them.
+async fn recount(app: &App, org: OrgId, wrong: &[(Kind, u32)]) -> Result<()> {
+    let wrong: Vec<(&Kind, u32)> = wrong.iter().map(|(kind, truth)| (kind, *truth)).collect();
+    let all = recounts::wanted(&mut *app.db.read().await?, org, &wrong).await?;
+    for some in all.chunks(SERVERS_TOGETHER) {
+        let mut tx = app.db.begin().await?;
+        recounts::write(&mut tx, some).await?;
+        tx.commit().await?;
+    }
+    Ok(())
+}
+
 /// The patches of a few environments, in the order of the list. Made on the spot.
 pub async fn within(
     app: &App,
@@ -208,6 +240,7 @@ pub async fn within(
     let kinds = patches::kinds(conn, org, Some(environments)).await?;
     let mut known = Known::default();
     known.read(conn, org, &kinds).await?;
+    let (kinds, _) = known.settled(kinds);
     let before = patches::all(conn, org).await?;
     let exploited = known.exploited(conn).await?;
     let rows = known.rows(&kinds, &exploited, &before, app.clock.now());
@@ -240,6 +273,8 @@ pub async fn of_server(app: &App, conn: &mut Conn, server: &Server) -> Result<Ve
         quarantined: 0,
         outdated: 0,
         insecure: 0,
+        fewest: 0,
+        most: 0,
     };
     let kinds = [alone];
     let mut known = Known { lists: Lists::from([(set, list)]), ..Known::default() };
@@ -258,9 +293,9 @@ fn basis(kinds: &[Kind], matched: Option<Digest>) -> Digest {
     for kind in kinds {
         let (updates, packages) = (word(kind.update_set), word(kind.package_set));
         let Kind { os_release, kernel, runs, servers, .. } = kind;
-        let Kind { reboot_required, quarantined, outdated, insecure, .. } = kind;
+        let Kind { reboot_required, quarantined, outdated, insecure, fewest, most, .. } = kind;
         text += &format!(
-            "{updates} {packages} {os_release} {kernel} {runs} {servers} {reboot_required} {quarantined} {outdated} {insecure}\n"
+            "{updates} {packages} {os_release} {kernel} {runs} {servers} {reboot_required} {quarantined} {outdated} {insecure} {fewest} {most}\n"
         );
     }
     Digest::of(text.as_bytes())

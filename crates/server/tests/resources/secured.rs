@@ -1,0 +1,163 @@
+//! How many of a server's updates are for security: what its repositories say and what the feeds know, and the same number
+//! wherever it is told.
+
+use jiff::SignedDuration;
+use serde_json::{Value, json};
+use server::service::{findings, patches};
+use vocab::{BlockedBy, Installed, Pending, Role, ServerId, Severity};
+
+use crate::feeds::{FRIDAY, lines, osv, take_in, write};
+use crate::fleet::{Host, join, scan, security};
+use crate::support::{Ask, Service, both};
+
+fn installed(version: &str) -> Vec<Installed> {
+    ["busybox", "curl", "vim"].map(|name| Installed::new(name, version, "x86_64")).to_vec()
+}
+
+/// An update that its repository calls one for security.
+fn word(name: &str, cves: &[&str]) -> Pending {
+    let word = security(name, Severity::High, cves);
+    Pending { arch: "x86_64".into(), candidate: "1.2-r0".into(), ..word }
+}
+
+fn update(name: &str, to: &str) -> Pending {
+    Pending::new(name, "x86_64", "1.0-r0", to)
+}
+
+/// apk has two updates to offer, and nothing to say of either.
+fn alpine(name: &'static str) -> Host {
+    let pending = vec![update("busybox", "1.1-r0"), update("curl", "1.2-r0")];
+    Host {
+        os: ("alpine", "3.22.1"),
+        installed: installed("1.0-r0"),
+        ..Host::new(name).with_updates(pending)
+    }
+}
+
+fn debian(name: &'static str, pending: Vec<Pending>) -> Host {
+    Host { installed: installed("1.0-r0"), ..Host::new(name).with_updates(pending) }
+}
+
+/// A flaw in curl that 1.2-r0 fixes, and one in busybox that 1.1-r0 does not.
+async fn publish(service: &Service, ecosystem: &str, file: &str) {
+    let record = |id: &str, package: &str, fixed: &str, cve: &str| {
+        let mut record = osv(id, FRIDAY, package, fixed, &[cve]);
+        record["affected"][0]["package"]["ecosystem"] = json!(ecosystem);
+        record
+    };
+    let curl = record(&format!("{file}-1"), "curl", "1.1-r3", "CVE-2026-1");
+    let busybox = record(&format!("{file}-2"), "busybox", "1.1-r1", "CVE-2026-2");
+    let path = write(service, &format!("{file}.jsonl"), &lines(&[curl, busybox]));
+    take_in(service, &path).await.unwrap();
+}
+
+/// What the tasks in the background do. Says whether patches were counted anew.
+async fn look(service: &Service) -> bool {
+    findings::rebuild(&service.app, service.org).await.unwrap();
+    patches::rebuild(&service.app, service.org).await.unwrap()
+}
+
+/// How many security updates a server has: as the list, the server's own page and a preview of an order for security say, which
+/// agree; and as the summary does, which counts the servers that have any.
+async fn agreed(service: &Service, server: ServerId) -> u64 {
+    let number = |row: &Value| row["summary"]["security_updates"].as_u64().unwrap();
+    let list = service.get("/v1/servers?sort=security_updates").await.is(200).json();
+    let list = list["data"].as_array().unwrap();
+    let numbers: Vec<u64> = list.iter().map(number).collect();
+    assert!(numbers.is_sorted_by(|a, b| a >= b), "{numbers:?}");
+    let listed = list.iter().find(|row| row["id"] == json!(server)).map(number).unwrap();
+    let page = service.get(&format!("/v1/servers/{server}")).await.is(200).json();
+    let marked = page["packages"].as_array().unwrap().iter();
+    let marked = marked.filter(|package| package["security"] == json!(true)).count() as u64;
+    let order = json!({"server_ids": [server], "security_only": true});
+    let preview = service.post("/v1/preview", order).await.is(200).json();
+    let told = |field: &str| preview["servers"][0][field].as_array().unwrap().len() as u64;
+    let meant = told("updates") + told("blocked");
+    assert_eq!((number(&page), marked, meant), (listed, listed, listed));
+    let summary = service.get("/v1/summary").await.is(200).json();
+    let with = numbers.iter().filter(|number| **number > 0).count();
+    assert_eq!(summary["servers"]["with_security_updates"], json!(with));
+    listed
+}
+
+both! {
+    async fn where_the_manager_says_nothing_the_feeds_do(service: Service) {
+        let web = join(service, alpine("web")).await;
+        let twin = join(service, alpine("twin").in_environment("staging")).await;
+        let other = join(service, debian("a", vec![update("vim", "1.1-r0")])).await;
+        look(service).await;
+        assert_eq!(agreed(service, web).await, 0, "nobody knows of a flaw");
+        publish(service, "Alpine:v3.22", "Alpine").await;
+        assert!(look(service).await);
+        assert!(!look(service).await, "nothing changed");
+        assert_eq!(agreed(service, web).await, 1, "the update of busybox does not reach the fix");
+        assert_eq!((agreed(service, twin).await, agreed(service, other).await), (1, 0));
+        let key = service.key(Role::Viewer, Some(&["staging"])).await;
+        let seen = Ask::get("/v1/summary").with_key(&key).send(&service.router).await.is(200).json();
+        assert_eq!(seen["servers"]["with_security_updates"], 1);
+        // Once the update is there it is no longer pending.
+        let mut after = installed("1.0-r0");
+        after[1] = Installed::new("curl", "1.2-r0", "x86_64");
+        scan(service, web, &after, &[update("busybox", "1.1-r0")]).await;
+        look(service).await;
+        assert_eq!((agreed(service, web).await, agreed(service, twin).await), (0, 1));
+    }
+
+    /// What a patch fixes, it fixes: an order for security installs it, so it is counted.
+    async fn a_flaw_that_was_set_aside_leaves_its_update_what_it_is(service: Service) {
+        let web = join(service, alpine("web")).await;
+        publish(service, "Alpine:v3.22", "Alpine").await;
+        look(service).await;
+        let flaws = async || {
+            let page = service.get(&format!("/v1/servers/{web}")).await.is(200).json();
+            page["summary"]["cves"]["unknown"].as_u64().unwrap()
+        };
+        assert_eq!((flaws().await, agreed(service, web).await), (2, 1));
+        let aside = json!({"cve": "CVE-2026-1", "reason": "not built", "expires_at": "2026-11-15T12:00:00Z"});
+        service.post("/v1/suppressions", aside).await.is(201);
+        look(service).await;
+        assert_eq!((flaws().await, agreed(service, web).await), (1, 1));
+        service.hands.turn(SignedDuration::from_hours(9));
+        look(service).await;
+        assert_eq!((flaws().await, agreed(service, web).await), (2, 1));
+    }
+
+    async fn the_managers_word_stands_where_no_feed_knows_anything(service: Service) {
+        let words = || vec![word("vim", &[]), update("curl", "1.2-r0")];
+        let debian = join(service, debian("debian", words())).await;
+        let fedora = join(service, Host { os: ("fedora", "41"), ..self::debian("fedora", words()) }).await;
+        for _ in 0..2 {
+            look(service).await;
+            assert_eq!((agreed(service, debian).await, agreed(service, fedora).await), (1, 1));
+            publish(service, "Alpine:v3.22", "Alpine").await;
+        }
+    }
+
+    async fn what_both_know_is_counted_once_and_what_is_held_back_counts(service: Service) {
+        let mut held = word("curl", &["CVE-2026-1"]);
+        let both = vec![held.clone(), update("busybox", "1.1-r2"), update("vim", "1.1-r0")];
+        let web = join(service, debian("web", both.clone())).await;
+        held.blocked_by = Some(BlockedBy::Held);
+        let back = join(service, debian("held", vec![held])).await;
+        look(service).await;
+        assert_eq!((agreed(service, web).await, agreed(service, back).await), (1, 1));
+        publish(service, "Debian:12", "Debian").await;
+        look(service).await;
+        assert_eq!((agreed(service, web).await, agreed(service, back).await), (2, 1));
+        // A feed may take back what it said.
+        let mut gone = osv("Debian-2", "2026-11-14T00:00:00Z", "busybox", "1.1-r1", &["CVE-2026-2"]);
+        gone["withdrawn"] = json!("2026-11-14T00:00:00Z");
+        take_in(service, &write(service, "Debian.jsonl", &lines(&[gone]))).await.unwrap();
+        look(service).await;
+        assert_eq!(agreed(service, web).await, 1);
+    }
+
+    /// A manager may name flaws of an update that it does not call one for security; nor does an order then.
+    async fn a_flaw_that_a_manager_names_beside_a_plain_update_makes_it_none_for_security(service: Service) {
+        let mut named = update("vim", "1.1-r0");
+        named.cves = vec!["CVE-2026-9".into()];
+        let web = join(service, debian("web", vec![named])).await;
+        look(service).await;
+        assert_eq!(agreed(service, web).await, 0);
+    }
+}

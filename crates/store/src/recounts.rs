@@ -1,0 +1,78 @@
+//! How many of their pending updates are for security, written to servers that are alike and have another number.
+//!
+//! What the number should be is judged once for all of a [`Kind`], by `service::patches`.
+
+use vocab::{OrgId, ServerId};
+
+use crate::db::{Conn, on};
+use crate::error::Result;
+use crate::patches::Kind;
+use crate::row::{put, row};
+use crate::sql::{ROWS_MAX, Text};
+use crate::tx::Tx;
+
+row! {
+    /// A server that has another number than it should have.
+    pub struct Recount in "servers" by "id" {
+        /// Which server.
+        pub id: ServerId,
+        /// The generation of the server that this was decided on.
+        pub generation: i64,
+        /// How many of its updates are for security.
+        pub security_updates: u32,
+    }
+}
+
+/// The servers of these kinds that have another number than is beside their kind, by id. Those that have sent but one of
+/// their lists are never among them.
+pub async fn wanted(conn: &mut Conn, org: OrgId, truth: &[(&Kind, u32)]) -> Result<Vec<Recount>> {
+    let mut found: Vec<Recount> = Vec::new();
+    for chunk in truth.chunks(ROWS_MAX) {
+        found.extend(on!(conn, |c| {
+            let mut text = Text::new("with v (wants, has, system, running, beside, truth) as (");
+            text.rows(chunk, |row, (kind, truth)| {
+                row.bind(put(&kind.update_set)).bind(put(&kind.package_set));
+                row.bind(put(&kind.os_release)).bind(put(&kind.kernel)).bind(put(&kind.runs));
+                row.bind(put(truth));
+            });
+            text.add(") select ").add(Recount::COLUMNS);
+            // From each kind to its servers: SQLite takes a `cross join` at its word.
+            text.add(
+                " from (select s.id, s.generation, v.truth as security_updates
+                          from v cross join servers s
+                         where s.update_set = v.wants and s.package_set = v.has
+                           and s.os_release = v.system and s.kernel = v.running
+                           and s.runs = v.beside and s.security_updates <> v.truth
+                           and s.removed_at is null and s.org_id = ",
+            );
+            text.bind(put(&org)).add(") wrong");
+            text.build_as::<Recount>().fetch_all(c).await
+        })?);
+    }
+    // Everybody locks servers in this order.
+    found.sort_unstable_by_key(|one| one.id);
+    Ok(found)
+}
+
+/// Writes the numbers down. A server that was saved since is left alone. This is no change of a server, and
+/// its generation stays: an agent's news are not overtaken by it.
+pub async fn write(tx: &mut Tx, all: &[Recount]) -> Result<()> {
+    for chunk in all.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            Text::new("with v (server, seen, truth) as (")
+                .rows(chunk, |row, one| {
+                    row.bind(put(&one.id)).bind(one.generation).bind(put(&one.security_updates));
+                })
+                .add(
+                    ") update servers set security_updates = v.truth from v
+                        where id = v.server and generation = v.seen and removed_at is null
+                          and security_updates <> v.truth",
+                )
+                .build()
+                .execute(c)
+                .await
+                .map(drop)
+        })?;
+    }
+    Ok(())
+}
