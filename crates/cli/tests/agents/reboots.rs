@@ -65,10 +65,13 @@ impl Drop for Host {
     }
 }
 
-/// A service that is nothing but a sleep with a library of a package in it.
-const DEMO: &str = "[Service]\nEnvironment=LD_PRELOAD=/usr/lib/libdemo.so\n\
+/// A service that is nothing but a sleep with a library of a package in it. It is up once it has the library, and the
+/// agent comes after it: else an update may be there before anyone has the old one.
+const DEMO: &str = "[Unit]\nBefore=fleetmend-agent.service\n\
+                    [Service]\nEnvironment=LD_PRELOAD=/usr/lib/libdemo.so\n\
                     ExecStartPre=/bin/sh -c 'echo start >> /var/log/demo.starts'\n\
-                    ExecStart=/bin/sleep infinity\n";
+                    ExecStart=/bin/sleep infinity\n\
+                    ExecStartPost=/bin/sh -c 'until grep -q libdemo /proc/$MAINPID/maps; do sleep 0.01; done'\n";
 
 /// An archive with an update that wants a reboot and one of the library; any library will do as that.
 fn archive() -> Option<Repo> {
