@@ -18,6 +18,7 @@ use wire::agent::SyncRequest;
 use wire::v1::Activity;
 
 use super::Refusal;
+use super::awaited::Awaited;
 use super::credentials::Credential;
 use super::desk::Desk;
 use super::news::{Counted, Press};
@@ -39,6 +40,7 @@ pub struct Door {
     drain: watch::Sender<bool>,
     /// The numbers of lists that this process has looked at: thousands of servers carry the same.
     counts: Mutex<BTreeMap<(OrgId, Kind, Digest), Counted>>,
+    pub(super) awaited: Awaited,
     pub(super) desk: Desk,
     pub(super) press: Press,
     pub(super) secured: Secured,
@@ -281,6 +283,7 @@ impl Door {
             returned: Notify::new(),
             drain: watch::Sender::new(false),
             counts: Mutex::default(),
+            awaited: Awaited::default(),
             desk: Desk::default(),
             press: Press::default(),
             secured: Secured::default(),

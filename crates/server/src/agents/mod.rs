@@ -6,6 +6,7 @@
 //! is to be said to whom, and `follow` keeps both up to date. Nothing here decides what a server
 //! is to do; that is the engine's.
 
+mod awaited;
 mod credentials;
 mod desk;
 mod enroll;

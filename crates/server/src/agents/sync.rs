@@ -10,6 +10,7 @@ use axum::http::Request;
 use serde_json::json;
 use store::listings::{self, Kind};
 use store::{StoreError, Topic, servers};
+use tokio::time::Instant;
 use vocab::{Digest, TaskId};
 use wire::agent::{Envelope, SyncRequest, SyncResponse};
 
@@ -38,21 +39,149 @@ pub(super) async fn sync(
     let door = app.door();
     let link = door.link(&app, &who).await?;
     let turn = link.turn(sync.counter, sync.nonce);
-    match turn.count {
+    let hold = Duration::from_secs(sync.hold_seconds.min(HOLD_SECONDS_MAX).into());
+    let call = Call { app: &app, link: &link, turn, over: Instant::now() + hold };
+    match call.turn.count {
         // What it says was true before what later ones said.
-        Count::Late => return hold(&app, &link, &sync, &turn, Answer::default()).await,
-        Count::Behind => quarantine(&app, &link, sync.counter, turn.next_counter).await?,
+        Count::Late => return call.hold(&sync, Answer::default()).await,
+        Count::Behind => quarantine(&app, &link, sync.counter, call.turn.next_counter).await?,
         Count::Next | Count::Again | Count::Ahead => {}
     }
     // One that was held open until now is not waited for any more.
     link.wake.notify_waiters();
-    door.beat(&app, &link, turn.next_counter, app.clock.now());
+    door.beat(&app, &link, call.turn.next_counter, app.clock.now());
     let (wanted, acknowledged) = match link.is_old_news(&sync) {
         true => (Vec::new(), Vec::new()),
-        false => told(&app, &link, &mut sync).await?,
+        false => call.told(&mut sync).await?,
     };
-    let answer = Answer { wanted, acknowledged, wants_facts: turn.count == Count::Ahead };
-    hold(&app, &link, &sync, &turn, answer).await
+    let answer = Answer { wanted, acknowledged, wants_facts: call.turn.count == Count::Ahead };
+    call.hold(&sync, answer).await
+}
+
+/// A sync that is being answered.
+struct Call<'a> {
+    app: &'a App,
+    link: &'a Arc<Link>,
+    turn: Turn,
+    /// When it is answered at the latest.
+    over: Instant,
+}
+
+impl Call<'_> {
+    /// Writes down what is new. Answers with the lists that are wanted and the results that are safe.
+    async fn told(&self, sync: &mut SyncRequest) -> Result<(Vec<Digest>, Vec<TaskId>), Refusal> {
+        let Call { app, link, .. } = *self;
+        let known = link.known();
+        let packages = sync.installed.filter(|digest| known.package_set != Some(*digest));
+        let packages = self.listed(Kind::Packages, packages, sync).await?;
+        let updates = sync.pending.filter(|digest| known.update_set != Some(*digest));
+        let updates = self.listed(Kind::Updates, updates, sync).await?;
+        // It may have waited for a list, and its agent has said something newer meanwhile.
+        if sync.results.is_empty() && !link.is_latest(self.turn.number) {
+            return Ok((Vec::new(), Vec::new()));
+        }
+        let results = std::mem::take(&mut sync.results);
+        let acknowledged = results.iter().map(|result| result.order_id).collect();
+        let news = News {
+            org: link.org,
+            server: link.server,
+            facts: sync.facts.take(),
+            packages: packages.counted(),
+            updates: updates.counted(),
+            // A look whose lists are not here yet is no look.
+            scanned_at: sync.scanned_at.filter(|_| packages.is_here() && updates.is_here()),
+            activity: activity_word(sync.activity),
+            progress: std::mem::take(&mut sync.progress),
+            results,
+            now: app.clock.now(),
+        };
+        match write(app, Part::News(Box::new(news))).await {
+            Ok(Written::Server(known)) => link.learns(known),
+            Ok(Written::Listing | Written::Log(_)) => {}
+            // A list that nobody carried was dropped since we counted it: it will be wanted again.
+            Err(refusal) if refusal.code == "not_found" => {
+                app.door().forget_counts();
+                return Err(Refusal::unavailable());
+            }
+            Err(refusal) => return Err(refusal),
+        }
+        let wanted = [packages, updates].iter().filter_map(Listed::wanted).collect();
+        Ok((wanted, acknowledged))
+    }
+
+    /// What is known of a list. One that another agent is about to send is waited for, as long as the sync may be held; only the
+    /// end of an order does not wait.
+    async fn listed(
+        &self,
+        kind: Kind,
+        digest: Option<Digest>,
+        sync: &SyncRequest,
+    ) -> Result<Listed, Refusal> {
+        let Call { app, link, .. } = *self;
+        let Some(digest) = digest else { return Ok(Listed::Same) };
+        let mut draining = app.door().draining();
+        loop {
+            if let Some(counted) = counted(app, link, kind, digest).await? {
+                return Ok(Listed::Here(counted));
+            }
+            let other = app.door().awaited.other((link.org, kind, digest), link.server);
+            let Some(other) = other else { return Ok(Listed::Wanted(digest)) };
+            if !sync.results.is_empty() || *draining.borrow() {
+                return Ok(Listed::Elsewhere);
+            }
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(self.over) => return Ok(Listed::Elsewhere),
+                // There is something to say to it, or it has come again.
+                () = link.wake.notified() => return Ok(Listed::Elsewhere),
+                _ = draining.changed() => {}
+                () = other.wait() => {}
+            }
+        }
+    }
+
+    /// Waits until there is something to say, or as long as the agent and we are willing to.
+    async fn hold(
+        &self,
+        sync: &SyncRequest,
+        answer: Answer,
+    ) -> Result<Json<SyncResponse>, Refusal> {
+        let Call { app, link, ref turn, .. } = *self;
+        let mut patient = sync.hold_seconds > 0 && answer.is_empty();
+        let over = tokio::time::sleep_until(self.over);
+        tokio::pin!(over);
+        let mut draining = app.door().draining();
+        loop {
+            let woken = link.wake.notified();
+            tokio::pin!(woken);
+            // From here on a ring is not lost.
+            woken.as_mut().enable();
+            if link.bar() == Bar::Removed {
+                return Err(Refusal::removed());
+            }
+            // Whoever sent this has gone on to another sync, which gets what there is to say.
+            let latest = link.is_latest(turn.number);
+            let said = if latest { Said::to(app, link) } else { Said::default() };
+            let wait = latest && patient && !said.is_fresh(link) && !*draining.borrow();
+            if !wait {
+                return Ok(Json(SyncResponse {
+                    counter: turn.next_counter,
+                    orders: if latest { said.hand_out(app, link, sync).await? } else { Vec::new() },
+                    wanted: answer.wanted,
+                    wants_facts: answer.wants_facts,
+                    acknowledged: answer.acknowledged,
+                    withdrawn: said.withdrawn,
+                    sync_seconds: app.settings.sync_seconds,
+                    server_time: app.clock.now(),
+                }));
+            }
+            tokio::select! {
+                () = &mut woken => {}
+                () = &mut over => patient = false,
+                _ = draining.changed() => {}
+            }
+        }
+    }
 }
 
 /// What is to be said besides orders.
@@ -69,55 +198,43 @@ impl Answer {
     }
 }
 
-/// Writes down what is new. Answers with the lists that are wanted and the results that are safe.
-async fn told(
-    app: &App,
-    link: &Link,
-    sync: &mut SyncRequest,
-) -> Result<(Vec<Digest>, Vec<TaskId>), Refusal> {
-    let known = link.known();
-    let mut wanted = Vec::new();
-    let packages = sync.installed.filter(|digest| known.package_set != Some(*digest));
-    let packages = counted(app, link, Kind::Packages, packages, &mut wanted).await?;
-    let updates = sync.pending.filter(|digest| known.update_set != Some(*digest));
-    let updates = counted(app, link, Kind::Updates, updates, &mut wanted).await?;
-    let results = std::mem::take(&mut sync.results);
-    let acknowledged = results.iter().map(|result| result.order_id).collect();
-    let news = News {
-        org: link.org,
-        server: link.server,
-        facts: sync.facts.take(),
-        packages,
-        updates,
-        // A look whose lists are not here yet is no look.
-        scanned_at: sync.scanned_at.filter(|_| wanted.is_empty()),
-        activity: activity_word(sync.activity),
-        progress: std::mem::take(&mut sync.progress),
-        results,
-        now: app.clock.now(),
-    };
-    match write(app, Part::News(Box::new(news))).await {
-        Ok(Written::Server(known)) => link.learns(known),
-        Ok(Written::Listing | Written::Log(_)) => {}
-        // A list that nobody carried was dropped since we counted it: it will be wanted again.
-        Err(refusal) if refusal.code == "not_found" => {
-            app.door().forget_counts();
-            return Err(Refusal::unavailable());
-        }
-        Err(refusal) => return Err(refusal),
-    }
-    Ok((wanted, acknowledged))
+/// A list of which a sync has the digest.
+enum Listed {
+    /// It says nothing new.
+    Same,
+    Here(Counted),
+    Wanted(Digest),
+    /// Another agent has just been asked for it. What this one says of it is taken up when it says so again.
+    Elsewhere,
 }
 
-/// The numbers of a list that is in the store; one that is not is wanted.
+impl Listed {
+    fn counted(&self) -> Option<Counted> {
+        match self {
+            Listed::Here(counted) => Some(*counted),
+            Listed::Same | Listed::Wanted(_) | Listed::Elsewhere => None,
+        }
+    }
+
+    fn wanted(&self) -> Option<Digest> {
+        match self {
+            Listed::Wanted(digest) => Some(*digest),
+            Listed::Same | Listed::Here(_) | Listed::Elsewhere => None,
+        }
+    }
+
+    fn is_here(&self) -> bool {
+        matches!(self, Listed::Same | Listed::Here(_))
+    }
+}
+
+/// The numbers of a list that is in the store.
 async fn counted(
     app: &App,
     link: &Link,
     kind: Kind,
-    digest: Option<Digest>,
-    wanted: &mut Vec<Digest>,
+    digest: Digest,
 ) -> Result<Option<Counted>, Refusal> {
-    let Some(digest) = digest else { return Ok(None) };
     if let Some(counted) = app.door().counted(link.org, kind, digest) {
         return Ok(Some(counted));
     }
@@ -128,56 +245,8 @@ async fn counted(
             app.door().count(link.org, kind, counted);
             Ok(Some(counted))
         }
-        Err(StoreError::NotFound { .. }) => {
-            wanted.push(digest);
-            Ok(None)
-        }
+        Err(StoreError::NotFound { .. }) => Ok(None),
         Err(error) => Err(error.into()),
-    }
-}
-
-/// Waits until there is something to say, or as long as the agent and we are willing to.
-async fn hold(
-    app: &App,
-    link: &Arc<Link>,
-    sync: &SyncRequest,
-    turn: &Turn,
-    answer: Answer,
-) -> Result<Json<SyncResponse>, Refusal> {
-    let seconds = sync.hold_seconds.min(HOLD_SECONDS_MAX);
-    let mut patient = seconds > 0 && answer.is_empty();
-    let over = tokio::time::sleep(Duration::from_secs(u64::from(seconds)));
-    tokio::pin!(over);
-    let mut draining = app.door().draining();
-    loop {
-        let woken = link.wake.notified();
-        tokio::pin!(woken);
-        // From here on a ring is not lost.
-        woken.as_mut().enable();
-        if link.bar() == Bar::Removed {
-            return Err(Refusal::removed());
-        }
-        // Whoever sent this has gone on to another sync, which gets what there is to say.
-        let latest = link.is_latest(turn.number);
-        let said = if latest { Said::to(app, link) } else { Said::default() };
-        let wait = latest && patient && !said.is_fresh(link) && !*draining.borrow();
-        if !wait {
-            return Ok(Json(SyncResponse {
-                counter: turn.next_counter,
-                orders: if latest { said.hand_out(app, link, sync).await? } else { Vec::new() },
-                wanted: answer.wanted,
-                wants_facts: answer.wants_facts,
-                acknowledged: answer.acknowledged,
-                withdrawn: said.withdrawn,
-                sync_seconds: app.settings.sync_seconds,
-                server_time: app.clock.now(),
-            }));
-        }
-        tokio::select! {
-            () = &mut woken => {}
-            () = &mut over => patient = false,
-            _ = draining.changed() => {}
-        }
     }
 }
 

@@ -59,6 +59,7 @@ pub(super) async fn listing(
     write(&app, Part::Listing { org: link.org, kind, packed, now }).await?;
     // The sync that takes it up is on its way.
     app.door().count(link.org, kind, counted);
+    app.door().awaited.came((link.org, kind, digest));
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -149,6 +149,31 @@ both! {
         assert_eq!(bomb, refused(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"));
     }
 
+    async fn one_of_those_that_are_alike_is_asked_for_their_list(world: World) {
+        let app = world.app("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let mut twin = Agent::join(&app, &token, "web-2").await;
+        let installed = listing::encode(&[Installed::new("bash", "5.2", "amd64")]);
+        let digest = vocab::Digest::of(&installed);
+        web.says.installed = Some(digest);
+        twin.says.installed = Some(digest);
+        assert_eq!(web.sync(50).await.unwrap().wanted, [digest]);
+        assert_eq!(web.sync(50).await.unwrap().wanted, [digest], "until it is here");
+        assert_eq!(twin.sync(0).await.unwrap().wanted, [], "who cannot wait says it again later");
+        let seen = twin.clone();
+        let sends = async {
+            web.sync(0).await.unwrap();
+            web.uploads("packages", digest, installed, None).await.unwrap();
+            eventually("the other one is known to have it", async || {
+                server(&app, world, &seen).await.package_set == Some(digest)
+            }).await;
+            app.door().drain();
+        };
+        let (answer, ()) = tokio::join!(twin.sync(50), sends);
+        assert_eq!(answer.unwrap().wanted, []);
+    }
+
     async fn facts_and_activity_are_written_down_when_they_change(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;
@@ -223,8 +248,8 @@ both! {
         service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
         web.awaits_order().await;
         let mut let_go = Vec::new();
-        for _ in 0..5 {
-            let_go.push(web.signed("POST", "/agent/v1/sync", web.sync_body(50)));
+        for hold in [0, 50, 50, 50, 50] {
+            let_go.push(web.signed("POST", "/agent/v1/sync", web.sync_body(hold)));
             assert_eq!(web.orders(0).await.len(), 1, "an order goes out with every answer");
         }
         // The last of them was repeated, and the first is too old by now.
