@@ -2,13 +2,15 @@
 //!
 //! A chunk has a position; one that comes again, wholly or in part, changes nothing.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use jiff::Timestamp;
 use vocab::TaskId;
 
 use crate::db::{Conn, on};
 use crate::error::Result;
-use crate::row::{put, row};
-use crate::sql::join;
+use crate::row::{parse, put, row};
+use crate::sql::{ROWS_MAX, Text, join};
 use crate::tx::Tx;
 
 row! {
@@ -50,37 +52,73 @@ pub async fn length(conn: &mut Conn, task: TaskId) -> Result<u64> {
     Ok(last.map_or(0, |(end,)| end.unsigned_abs()))
 }
 
-/// Adds what is new of a chunk.
-pub async fn append(
-    tx: &mut Tx,
-    task: TaskId,
-    position: u64,
-    body: &[u8],
-    now: Timestamp,
-) -> Result<Append> {
-    let end = length(tx, task).await?;
-    if position > end {
-        return Ok(Append::Gap(end));
+/// A chunk as it arrives.
+#[derive(Debug, Clone, Copy)]
+pub struct Piece<'a> {
+    /// Of which task.
+    pub task: TaskId,
+    /// Where it begins.
+    pub position: u64,
+    /// What was printed.
+    pub body: &'a [u8],
+    /// When it arrived.
+    pub at: Timestamp,
+}
+
+/// Adds what is new of each chunk, as if one came after the other, and says what came of each.
+pub async fn append(tx: &mut Tx, pieces: &[Piece<'_>]) -> Result<Vec<Append>> {
+    let mut done = Vec::with_capacity(pieces.len());
+    for chunk in pieces.chunks(ROWS_MAX) {
+        let mut ends = ends(tx, chunk).await?;
+        let mut fresh = Vec::with_capacity(chunk.len());
+        for piece in chunk {
+            let end = ends.entry(piece.task).or_default();
+            let known = end.checked_sub(piece.position);
+            done.push(match known {
+                None => Append::Gap(*end),
+                Some(known) => {
+                    let known = usize::try_from(known).unwrap_or(usize::MAX);
+                    let body = piece.body.get(known..).unwrap_or_default();
+                    if !body.is_empty() {
+                        fresh.push(Piece { position: *end, body, ..*piece });
+                        *end += body.len() as u64;
+                    }
+                    Append::Kept(*end)
+                }
+            });
+        }
+        if !fresh.is_empty() {
+            insert(tx, &fresh).await?;
+        }
     }
-    let known = usize::try_from(end - position).unwrap_or(usize::MAX);
-    let Some(fresh) = body.get(known..).filter(|fresh| !fresh.is_empty()) else {
-        return Ok(Append::Kept(end));
-    };
-    on!(tx, |c| {
-        sqlx::query(
-            "insert into task_logs (task_id, position, size, body, at) values ($1, $2, $3, $4, $5)
-             on conflict do nothing",
-        )
-        .bind(put(&task))
-        .bind(put(&end))
-        .bind(fresh.len() as i64)
-        .bind(fresh)
-        .bind(put(&now))
-        .execute(c)
-        .await
-        .map(drop)
+    Ok(done)
+}
+
+/// How long the logs of these are.
+async fn ends(conn: &mut Conn, pieces: &[Piece<'_>]) -> Result<BTreeMap<TaskId, u64>> {
+    let tasks: BTreeSet<TaskId> = pieces.iter().map(|piece| piece.task).collect();
+    let found: Vec<(String, i64)> = on!(conn, |c| {
+        let mut text =
+            Text::new("select task_id, max(position + size) from task_logs where task_id in ");
+        text.list(tasks.iter().map(put)).add(" group by task_id").build_as().fetch_all(c).await
     })?;
-    Ok(Append::Kept(end + fresh.len() as u64))
+    found.into_iter().map(|(id, end)| Ok((parse("task_logs", id)?, end.unsigned_abs()))).collect()
+}
+
+async fn insert(tx: &mut Tx, pieces: &[Piece<'_>]) -> Result<()> {
+    on!(tx, |c| {
+        Text::new("insert into task_logs (task_id, position, size, body, at) ")
+            .rows(pieces, |row, piece| {
+                row.bind(put(&piece.task)).bind(put(&piece.position));
+                row.bind(piece.body.len() as i64).bind(piece.body).bind(put(&piece.at));
+            })
+            .add(" on conflict do nothing")
+            .build()
+            .execute(c)
+            .await
+            .map(drop)
+    })?;
+    Ok(())
 }
 
 /// The chunks that hold what comes at `from` and after it, at most `limit` of them.

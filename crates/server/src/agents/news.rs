@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use jiff::Timestamp;
 use store::listings::{self, Kind, Packed};
 use store::servers::Server;
-use store::task_logs::{self, Append};
+use store::task_logs::{self, Append, Piece};
 use store::{StoreError, Tx};
 use tokio::sync::oneshot;
 use vocab::{Digest, OrgId, PackageManager, ServerId, TaskId};
@@ -45,16 +45,28 @@ pub(super) enum Part {
         now: Timestamp,
     },
     /// A piece of a log.
-    Log {
-        /// Of which task.
-        task: TaskId,
-        /// Where it begins.
-        offset: u64,
-        /// The piece.
-        body: axum::body::Bytes,
-        /// When it came.
-        now: Timestamp,
-    },
+    Log(Log),
+}
+
+/// A piece of a log.
+pub(super) struct Log {
+    pub(super) task: TaskId,
+    /// Where it begins.
+    pub(super) offset: u64,
+    pub(super) body: axum::body::Bytes,
+    pub(super) now: Timestamp,
+}
+
+impl Log {
+    fn piece(&self) -> Piece<'_> {
+        Piece { task: self.task, position: self.offset, body: &self.body, at: self.now }
+    }
+
+    async fn append(&self, tx: &mut Tx) -> store::Result<store::Result<Written>> {
+        let done = tx.attempt(async |tx| task_logs::append(tx, &[self.piece()]).await).await?;
+        // One piece has one end.
+        Ok(done.map(|ends| Written::Log(ends.first().copied().unwrap_or(Append::Gap(0)))))
+    }
 }
 
 /// What a sync tells.
@@ -160,16 +172,16 @@ async fn together(app: &App, parts: &[Waiting]) -> store::Result<Vec<store::Resu
     // Rollouts before servers, as the engine does when it claims servers: who locks in one order
     // never waits crosswise.
     let all_reported = report_together(&mut tx, parts).await?;
+    let mut logged = append_together(&mut tx, parts).await?.map(Vec::into_iter);
     for waiting in parts {
         done.push(match &waiting.part {
             Part::News(news) if news.reports() && !all_reported => {
                 tx.attempt(async |tx| news.report(tx).await).await?.err().map(Err)
             }
-            Part::Log { task, offset, body, now } => {
-                let append =
-                    async |tx: &mut Tx| task_logs::append(tx, *task, *offset, body, *now).await;
-                Some(tx.attempt(append).await?.map(Written::Log))
-            }
+            Part::Log(log) => match &mut logged {
+                Some(logged) => logged.next().map(|end| Ok(Written::Log(end))),
+                None => Some(log.append(&mut tx).await?),
+            },
             Part::News(_) | Part::Listing { .. } => None,
         });
     }
@@ -195,6 +207,19 @@ async fn report_together(tx: &mut Tx, parts: &[Waiting]) -> store::Result<bool> 
         return Ok(false);
     }
     Ok(tx.attempt(async |tx| reports::together(tx, &told).await).await?.is_ok())
+}
+
+/// All pieces of logs at once. Nothing, if that did not go well: then nothing of it stands, and each is taken by itself.
+async fn append_together(tx: &mut Tx, parts: &[Waiting]) -> store::Result<Option<Vec<Append>>> {
+    let logs = parts.iter().filter_map(|waiting| match &waiting.part {
+        Part::Log(log) => Some(log.piece()),
+        Part::News(_) | Part::Listing { .. } => None,
+    });
+    let logs: Vec<_> = logs.collect();
+    if logs.len() < 2 {
+        return Ok(None);
+    }
+    Ok(tx.attempt(async |tx| task_logs::append(tx, &logs).await).await?.ok())
 }
 
 async fn store_listings(tx: &mut Tx, parts: &[Waiting]) -> store::Result<()> {
@@ -243,7 +268,7 @@ impl Part {
                 let results = news.results.iter().map(|result| result.order_id);
                 results.chain(news.progress.iter().map(|progress| progress.order_id)).min()
             }
-            Part::Listing { .. } | Part::Log { .. } => None,
+            Part::Listing { .. } | Part::Log(_) => None,
         }
     }
 }

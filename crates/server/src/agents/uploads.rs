@@ -13,7 +13,7 @@ use vocab::{Digest, Installed, Pending, TaskId, listing};
 
 use super::Refusal;
 use super::credentials::verified;
-use super::news::{Counted, Part, Written, write};
+use super::news::{Counted, Log, Part, Written, write};
 use crate::app::App;
 
 /// The most bytes of one piece of a log.
@@ -134,7 +134,7 @@ pub(super) async fn log(
         return Err(not_found(format!("no task `{task}`")));
     }
     let Some(body) = kept(offset, body) else { return Ok(StatusCode::NO_CONTENT) };
-    match write(&app, Part::Log { task, offset, body, now: app.clock.now() }).await? {
+    match write(&app, Part::Log(Log { task, offset, body, now: app.clock.now() })).await? {
         Written::Log(Append::Gap(end)) => {
             let detail = format!("the log is {end} bytes long; send what comes after them first");
             Err(Refusal::new(StatusCode::CONFLICT, "log_gap", detail))

@@ -4,7 +4,7 @@ use axum::http::Method;
 use domain::rollout::{Change, End, Halt, Verdict};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
-use store::task_logs;
+use store::task_logs::{self, Piece};
 use vocab::ServerId;
 
 use crate::fleet::{FAILED, Host, change, end, finish, join};
@@ -218,8 +218,10 @@ both! {
         assert_eq!((empty.header("content-type"), empty.bytes.len()), ("text/plain; charset=utf-8", 0));
         let mut tx = service.app.db.begin().await.unwrap();
         let now = service.hands.now();
-        task_logs::append(&mut tx, task.parse().unwrap(), 0, b"Get:1 openssl\n", now).await.unwrap();
-        task_logs::append(&mut tx, task.parse().unwrap(), 14, b"Setting up \xff\n", now).await.unwrap();
+        let task_id = task.parse().unwrap();
+        let piece = |position, body| Piece { task: task_id, position, body, at: now };
+        let pieces = [piece(0, b"Get:1 openssl\n".as_slice()), piece(14, b"Setting up \xff\n")];
+        task_logs::append(&mut tx, &pieces).await.unwrap();
         tx.commit().await.unwrap();
         finish(service, &batch, one, Verdict::Succeeded).await;
         let log = service.get(&path).await.is(200);

@@ -2,7 +2,7 @@
 
 use store::absences::{self, Absence};
 use store::refreshes::{self, Refresh, State};
-use store::task_logs::{self, Append};
+use store::task_logs::{self, Append, Piece};
 use store::{Db, StoreError, enrollment_tokens, presence, rollouts, runs, servers};
 use vocab::OrgId;
 
@@ -78,11 +78,16 @@ both! {
     async fn a_log_grows_at_its_end_and_nowhere_else(db: Db) {
         let mut tx = db.begin().await.unwrap();
         let task = nth!(TaskId, 1_u32);
-        assert_eq!(task_logs::append(&mut tx, task, 0, b"one ", at(0)).await.unwrap(), Append::Kept(4));
-        assert_eq!(task_logs::append(&mut tx, task, 5, b"x", at(0)).await.unwrap(), Append::Gap(4));
-        assert_eq!(task_logs::append(&mut tx, task, 0, b"one ", at(0)).await.unwrap(), Append::Kept(4));
-        assert_eq!(task_logs::append(&mut tx, task, 2, b"e two ", at(1)).await.unwrap(), Append::Kept(8));
-        assert_eq!(task_logs::append(&mut tx, task, 8, b"three", at(2)).await.unwrap(), Append::Kept(13));
+        let piece = |position, body, second| Piece { task, position, body, at: at(second) };
+        for (piece, end) in [
+            (piece(0, b"one ".as_slice(), 0), Append::Kept(4)),
+            (piece(5, b"x", 0), Append::Gap(4)),
+            (piece(0, b"one ", 0), Append::Kept(4)),
+            (piece(2, b"e two ", 1), Append::Kept(8)),
+            (piece(8, b"three", 2), Append::Kept(13)),
+        ] {
+            assert_eq!(task_logs::append(&mut tx, &[piece]).await.unwrap(), [end]);
+        }
         let text = |chunks: Vec<task_logs::Chunk>| {
             String::from_utf8(chunks.into_iter().flat_map(|chunk| chunk.body).collect()).unwrap()
         };
@@ -91,6 +96,32 @@ both! {
         assert_eq!(text(task_logs::read(&mut tx, nth!(TaskId, 2_u32), 0, 10).await.unwrap()), "");
         assert_eq!(task_logs::purge(&mut tx, at(2), 10).await.unwrap(), 2);
         assert_eq!(task_logs::length(&mut tx, task).await.unwrap(), 13);
+        tx.commit().await.unwrap();
+    }
+
+    async fn pieces_of_many_logs_at_once_are_taken_one_after_the_other(db: Db) {
+        let mut tx = db.begin().await.unwrap();
+        let (one, other, long) = (nth!(TaskId, 1_u32), nth!(TaskId, 2_u32), nth!(TaskId, 3_u32));
+        let piece = |task, position, body| Piece { task, position, body, at: at(0) };
+        task_logs::append(&mut tx, &[piece(other, 0, b"known ".as_slice())]).await.unwrap();
+        let pieces = [
+            piece(one, 0, b"a".as_slice()),
+            piece(other, 6, b"and new"),
+            piece(one, 1, b"bc"),
+            piece(one, 0, b"abcd"),
+            piece(other, 20, b"later"),
+            piece(one, 0, b"ab"),
+        ];
+        use Append::{Gap, Kept};
+        let done = task_logs::append(&mut tx, &pieces).await.unwrap();
+        assert_eq!(done, [Kept(1), Kept(13), Kept(3), Kept(4), Gap(13), Kept(4)]);
+        // More than one statement takes.
+        let all: Vec<_> = (0..1_001).map(|nth| piece(long, nth, b"x".as_slice())).collect();
+        assert_eq!(task_logs::append(&mut tx, &all).await.unwrap().last(), Some(&Kept(1_001)));
+        for (task, text) in [(one, b"abcd".to_vec()), (other, b"known and new".to_vec()), (long, vec![b'x'; 1_001])] {
+            let chunks = task_logs::read(&mut tx, task, 0, 2_000).await.unwrap();
+            assert_eq!(chunks.into_iter().flat_map(|chunk| chunk.body).collect::<Vec<_>>(), text);
+        }
         tx.commit().await.unwrap();
     }
 
