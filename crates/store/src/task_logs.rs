@@ -94,15 +94,25 @@ pub async fn append(tx: &mut Tx, pieces: &[Piece<'_>]) -> Result<Vec<Append>> {
     Ok(done)
 }
 
-/// How long the logs of these are.
+/// How long the logs of these are: by the last chunk of each, since a long upgrade has thousands.
 async fn ends(conn: &mut Conn, pieces: &[Piece<'_>]) -> Result<BTreeMap<TaskId, u64>> {
     let tasks: BTreeSet<TaskId> = pieces.iter().map(|piece| piece.task).collect();
-    let found: Vec<(String, i64)> = on!(conn, |c| {
-        let mut text =
-            Text::new("select task_id, max(position + size) from task_logs where task_id in ");
-        text.list(tasks.iter().map(put)).add(" group by task_id").build_as().fetch_all(c).await
+    let found: Vec<(String, Option<i64>)> = on!(conn, |c| {
+        let mut text = Text::new("with v (task) as (");
+        text.rows(&tasks, |row, task| {
+            row.bind(put(task));
+        });
+        text.add(
+            ") select v.task, (select position + size from task_logs
+                  where task_id = v.task order by position desc limit 1)
+               from v",
+        );
+        text.build_as().fetch_all(c).await
     })?;
-    found.into_iter().map(|(id, end)| Ok((parse("task_logs", id)?, end.unsigned_abs()))).collect()
+    let end = |(id, end): (String, Option<i64>)| {
+        Ok((parse("task_logs", id)?, end.map_or(0, i64::unsigned_abs)))
+    };
+    found.into_iter().map(end).collect()
 }
 
 async fn insert(tx: &mut Tx, pieces: &[Piece<'_>]) -> Result<()> {

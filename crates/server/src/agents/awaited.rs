@@ -1,7 +1,7 @@
 //! Lists that one agent was asked for, and for which the others that carry them wait.
 //!
 //! After an update, servers that are alike come at once with the digest of one and the same new list. To ask each of them
-//! for it would cost more than all the rest of patching them.
+//! for it would cost as much again as several of its syncs.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
