@@ -273,6 +273,8 @@ async fn rollout(db: &Db, org_id: OrgId, n: u32, count: u32) -> vocab::BatchId {
         ended_at: None,
         generation: 1,
         revision: 1,
+        counts: None,
+        counted: 0,
     };
     let targets: Vec<_> =
         (0..count).map(|t| (nth!(TaskId, n * 100_000 + t), nth!(ServerId, t))).collect();
@@ -286,19 +288,20 @@ async fn claims(db: &Db, org: OrgId) {
     let (mut claimed, mut ended) = (Vec::new(), Vec::new());
     for round in 1..=ROUNDS {
         let id = rollout(db, org, round, 1_000).await;
-        let step = |seen, next| {
-            let moved = move |n| Move { server_id: nth!(ServerId, n), seen, next, result: None };
+        let step = |seen, from, next| {
+            let moved =
+                move |n| Move { server_id: nth!(ServerId, n), from, seen, next, result: None };
             (0..1_000_u32).map(moved).collect::<Vec<_>>()
         };
         let busy = Busy { stage: Stage::Dispatched, started_at: at(1), by: at(60) };
-        let offers = step(1, Target::Busy(busy));
+        let offers = step(1, Target::Waiting, Target::Busy(busy));
         let start = now();
         let mut tx = db.begin().await.unwrap();
         assert_eq!(rollout_targets::claim(&mut tx, id, &offers).await.unwrap().len(), 1_000);
         tx.commit().await.unwrap();
         claimed.push(start.elapsed());
         // Back to waiting, so that the next round finds the servers free.
-        let back = step(2, Target::Waiting);
+        let back = step(2, Target::Busy(busy), Target::Waiting);
         let start = now();
         let mut tx = db.begin().await.unwrap();
         rollout_targets::save(&mut tx, id, &back).await.unwrap();

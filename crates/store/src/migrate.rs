@@ -46,6 +46,7 @@ const SERIES: &[Migration] = series! {
     17 "0017_carriers",
     18 "0018_recounts",
     19 "0019_server_names",
+    20 "0020_rollout_counts",
 };
 
 /// The newest schema that this binary knows.

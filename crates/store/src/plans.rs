@@ -74,7 +74,7 @@ fn schedule(org_id: OrgId, n: u32) -> schedules::Schedule {
 
 fn busy(server: ServerId) -> rollout_targets::Move {
     let next = Target::Busy(Busy { stage: Stage::Dispatched, started_at: at(1), by: at(60) });
-    rollout_targets::Move { server_id: server, seen: 1, next, result: None }
+    rollout_targets::Move { server_id: server, from: Target::Waiting, seen: 1, next, result: None }
 }
 
 async fn fill(db: &Db) -> (OrgId, vocab::BatchId) {
@@ -109,6 +109,8 @@ async fn fill(db: &Db) -> (OrgId, vocab::BatchId) {
         ended_at: None,
         generation: 1,
         revision: 1,
+        counts: None,
+        counted: 0,
     };
     rollouts::create(&mut tx, &rollout, &ids).await.unwrap();
     let some: Vec<_> = (0..200_u32).map(|n| busy(nth!(ServerId, n * 7))).collect();
@@ -136,7 +138,8 @@ async fn ask(
     call!("next due", schedules::next_due(tx));
     call!("overdue targets", rollout_targets::overdue(tx, at(50), 100));
     call!("claim", rollout_targets::claim(tx, batch, &[busy(nth!(ServerId, 1_u32))]));
-    let more = rollout_targets::Move { seen: 2, ..busy(nth!(ServerId, 1_u32)) };
+    let first = busy(nth!(ServerId, 1_u32));
+    let more = rollout_targets::Move { from: first.next, seen: 2, ..first };
     call!("save", rollout_targets::save(tx, batch, &[more]));
     call!("in work", rollout_targets::in_work(tx, &[nth!(ServerId, 1_u32)]));
     call!("changed", rollout_targets::changed_since(tx, batch, 3));
@@ -192,8 +195,9 @@ async fn ask(
     call!("servers of a name", list(tx, called.clone()));
     call!("how many are of a name", server_list::count(tx, ours, &called));
     call!("a server's history", rollout_targets::of_server(tx, nth!(ServerId, 5_u32), page));
+    let row = rollouts::load(tx, batch).await.unwrap();
+    call!("tasks of a batch", rollout_targets::list(tx, &row, &[], page));
     call!("a server by its name", server_list::of_name(tx, ours, "web-1"));
-    call!("large batches that were not counted", rollouts::uncounted(tx, 9));
     call!("open flaws", crate::findings::tally(tx, ours));
     call!("ages of patches", crate::patches::ages(tx, ours, [at(3), at(2), at(1)]));
     call!("silent", crate::absences::silent(tx, at(500), at(5_000)));

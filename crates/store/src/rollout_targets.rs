@@ -4,7 +4,7 @@
 //! such targets keeps a server from being in work twice, whatever the replicas believe; [`claim`]
 //! passes over those that are, instead of failing.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use domain::rollout::{Outcome, Target};
 use jiff::Timestamp;
@@ -13,7 +13,7 @@ use vocab::{BatchId, OrgId, ServerId, TaskId};
 
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, taken};
-use crate::rollouts::{self, Rollout, next_revision};
+use crate::rollouts::{Counts, Rollout, Turn};
 use crate::row::{parse, put, row};
 use crate::sql::{ROWS_MAX, Text, in_chunks, join};
 use crate::tx::Tx;
@@ -78,7 +78,9 @@ row! {
 pub struct Move {
     /// Which server.
     pub server_id: ServerId,
-    /// The generation of the target that this was decided on.
+    /// Where it stood when this was decided.
+    pub from: Target,
+    /// The generation of the target then.
     pub seen: i64,
     /// Where it stands from now on.
     pub next: Target,
@@ -188,14 +190,14 @@ pub async fn dispatched(conn: &mut Conn, rollout: BatchId) -> Result<Vec<TargetR
 /// Some targets of a rollout with their results, in the order of their turns; no states: all.
 pub async fn list(
     conn: &mut Conn,
-    rollout: BatchId,
+    rollout: &Rollout,
     states: &[&str],
     page: Page,
 ) -> Result<Paged<TargetResult>> {
     let items = on!(conn, |c| {
         let mut text = Text::new("select ");
         text.add(TargetResult::COLUMNS).add(" from rollout_targets where rollout_id = ");
-        text.bind(put(&rollout));
+        text.bind(put(&rollout.id));
         if !states.is_empty() {
             text.add(" and state in ").list(states.iter().map(ToString::to_string));
         }
@@ -209,16 +211,16 @@ pub async fn list(
     Ok(Paged { items, total })
 }
 
-/// How many targets of a rollout stand where, by [`state_word`]. Of a large one that has ended it is written down.
-pub async fn counts(conn: &mut Conn, rollout: BatchId) -> Result<BTreeMap<String, u64>> {
-    match rollouts::kept_counts(conn, rollout).await? {
-        Some(kept) => Ok(kept),
-        None => count(conn, rollout).await,
+/// How many targets of a rollout stand where. It is written down with it, unless an earlier release was the last to change it.
+pub async fn counts(conn: &mut Conn, rollout: &Rollout) -> Result<Counts> {
+    match &rollout.counts {
+        Some(kept) if rollout.counted == rollout.revision => Ok(kept.clone()),
+        _ => count(conn, rollout.id).await,
     }
 }
 
 /// The same, counted one by one.
-pub async fn count(conn: &mut Conn, rollout: BatchId) -> Result<BTreeMap<String, u64>> {
+pub async fn count(conn: &mut Conn, rollout: BatchId) -> Result<Counts> {
     let found: Vec<(String, i64)> = on!(conn, |c| {
         sqlx::query_as(
             "select state, count(*) from rollout_targets where rollout_id = $1 group by state",
@@ -341,12 +343,16 @@ pub async fn overdue(conn: &mut Conn, now: Timestamp, limit: u32) -> Result<Vec<
 ///
 /// Not for putting a waiting server to work; [`claim`] does that.
 pub async fn save(tx: &mut Tx, rollout: BatchId, moves: &[Move]) -> Result<i64> {
-    let revision = next_revision(tx, rollout).await?;
+    let mut turn = Turn::take(tx, rollout).await?;
     let mut saved = 0;
     for chunk in moves.chunks(ROWS_MAX) {
-        saved += write(tx, rollout, revision, chunk, "").await?.len();
+        saved += write(tx, rollout, turn.revision, chunk, "").await?.len();
     }
-    if saved == moves.len() { Ok(revision) } else { Err(StoreError::Stale) }
+    if saved < moves.len() {
+        return Err(StoreError::Stale);
+    }
+    moves.iter().for_each(|done| turn.moved(done.from, done.next));
+    turn.end(tx).await
 }
 
 /// The next order for this server is another one, under the task's new id: its agent keeps the one
@@ -370,15 +376,18 @@ pub async fn renew(tx: &mut Tx, rollout: BatchId, server: ServerId, task: TaskId
 /// another rollout, may have no orders now (see [`crate::absences::unable_among`]), or their targets changed
 /// since they were seen.
 pub async fn claim(tx: &mut Tx, rollout: BatchId, moves: &[Move]) -> Result<Vec<ServerId>> {
-    let revision = next_revision(tx, rollout).await?;
+    let mut turn = Turn::take(tx, rollout).await?;
     let mut moves = moves.to_vec();
     moves.sort_unstable_by_key(|next| next.server_id);
-    let mut claimed = Vec::with_capacity(moves.len());
+    let mut claimed = BTreeSet::new();
     for chunk in moves.chunks(ROWS_MAX) {
         lock_servers(tx, chunk).await?;
-        claimed.extend(write(tx, rollout, revision, chunk, FREE).await?);
+        claimed.extend(write(tx, rollout, turn.revision, chunk, FREE).await?);
     }
-    Ok(claimed)
+    let done = moves.iter().filter(|next| claimed.contains(&next.server_id));
+    done.for_each(|done| turn.moved(done.from, done.next));
+    turn.end(tx).await?;
+    Ok(claimed.into_iter().collect())
 }
 
 const FREE: &str = " and deadline is null

@@ -4,20 +4,24 @@
 //! head too, so a pause that came in between makes him stale. `revision` grows with every
 //! transaction that changes anything of the rollout: a planner that keeps one in memory asks for
 //! what changed since the revision that it knows.
+//!
+//! How many targets stand where is kept with the rollout by every such transaction, so that nobody who looks has to count
+//! 100,000 of them.
 
 use std::collections::BTreeMap;
 
-use domain::rollout::{End, Head, Phase};
+use domain::rollout::{End, Head, Phase, Target};
 use jiff::Timestamp;
 use serde_json::Value;
 use vocab::{BatchId, OrgId, RunId, ServerId, TaskId};
 
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, guarded, taken};
-use crate::row::{parse, put, row, to_json};
+use crate::rollout_targets::{self, state_word};
+use crate::row::{parse, put, row};
 use crate::sql::{Text, in_chunks, join};
 use crate::tx::Tx;
-use crate::{Page, Paged, Topic, rollout_targets};
+use crate::{Page, Paged, Topic};
 
 row! {
     /// A rollout, without its targets.
@@ -46,7 +50,19 @@ row! {
         pub generation: i64,
         /// How often anything was.
         pub revision: i64,
+        /// How many targets stood where, by [`rollout_targets::state_word`], when the revision was `counted`.
+        pub counts: Option<Counts>,
+        /// See `counts`.
+        pub counted: i64,
     }
+}
+
+/// How many targets stand where, by [`rollout_targets::state_word`]; none of them is zero.
+pub type Counts = BTreeMap<String, u64>;
+
+/// The counts of a rollout that was just made over so many servers.
+pub fn all_waiting(total: u64) -> Counts {
+    (total > 0).then(|| (state_word(Target::Waiting).to_owned(), total)).into_iter().collect()
 }
 
 /// The phase in one word, as the API and the column have it.
@@ -66,8 +82,8 @@ pub fn phase_word(phase: Phase) -> &'static str {
 }
 
 /// Adds a rollout over these servers in the order of their turns, each waiting. All or nothing:
-/// 100,000 of them are some hundred statements in one transaction. `total`, `generation` and
-/// `revision` are set here.
+/// 100,000 of them are some hundred statements in one transaction. `total`, `generation`,
+/// `revision` and the counts are set here.
 pub async fn create(tx: &mut Tx, rollout: &Rollout, targets: &[(TaskId, ServerId)]) -> Result<()> {
     create_all(tx, &[(rollout, targets)]).await
 }
@@ -78,7 +94,7 @@ pub async fn create_all(tx: &mut Tx, rollouts: &[(&Rollout, &[(TaskId, ServerId)
         in_chunks(c, rollouts, |chunk| {
             let mut text = Text::new(
                 "insert into rollouts (id, org_id, head, phase, options, origin, started_by, run_id,
-                    total, created_at, ended_at, generation, revision) ",
+                    total, created_at, ended_at, generation, revision, counts, counted) ",
             );
             text.rows(chunk, |row, (rollout, targets)| {
                 row.bind(put(&rollout.id)).bind(put(&rollout.org_id)).bind(put(&rollout.head));
@@ -87,6 +103,7 @@ pub async fn create_all(tx: &mut Tx, rollouts: &[(&Rollout, &[(TaskId, ServerId)
                 row.bind(put(&rollout.run_id)).bind(targets.len() as i64);
                 row.bind(put(&rollout.created_at)).bind(put(&rollout.ended_at));
                 row.bind(1_i64).bind(1_i64);
+                row.bind(put(&all_waiting(targets.len() as u64))).bind(1_i64);
             });
             text
         })
@@ -190,7 +207,8 @@ pub async fn save_head(
         sqlx::query(
             "update rollouts
                 set head = $1, phase = $2, ended_at = $3,
-                    generation = generation + 1, revision = revision + 1
+                    generation = generation + 1, revision = revision + 1,
+                    counted = case when counted = revision then revision + 1 else counted end
               where id = $4 and generation = $5",
         )
         .bind(put(head))
@@ -205,63 +223,6 @@ pub async fn save_head(
     guarded(saved)?;
     tx.ring(Topic::Rollouts);
     load(tx, seen.id).await
-}
-
-/// Large rollouts that have ended and were not counted since they last changed, with their revisions.
-pub async fn uncounted(conn: &mut Conn, limit: u32) -> Result<Vec<(BatchId, i64)>> {
-    let found: Vec<(String, i64)> = on!(conn, |c| {
-        sqlx::query_as(
-            "select id, revision from rollouts
-              where ended_at is not null and counted <> revision and total > 500
-              order by id limit $1",
-        )
-        .bind(i64::from(limit))
-        .fetch_all(c)
-        .await
-    })?;
-    found.into_iter().map(|(id, revision)| Ok((parse("rollouts", id)?, revision))).collect()
-}
-
-/// Keeps how many targets stood where at this revision, unless something changed since.
-pub async fn keep_counts(
-    tx: &mut Tx,
-    id: BatchId,
-    revision: i64,
-    counts: &BTreeMap<String, u64>,
-) -> Result<()> {
-    on!(tx, |c| {
-        sqlx::query("update rollouts set counts = $1, counted = $2 where id = $3 and revision = $2")
-            .bind(to_json(counts))
-            .bind(revision)
-            .bind(put(&id))
-            .execute(c)
-            .await
-            .map(drop)
-    })?;
-    Ok(())
-}
-
-/// What was kept, if it is still so.
-pub(crate) async fn kept_counts(
-    conn: &mut Conn,
-    id: BatchId,
-) -> Result<Option<BTreeMap<String, u64>>> {
-    let kept: Option<(String,)> = on!(conn, |c| {
-        sqlx::query_as(
-            "select counts from rollouts
-              where id = $1 and counted = revision and counts is not null",
-        )
-        .bind(put(&id))
-        .fetch_optional(c)
-        .await
-    })?;
-    let Some((text,)) = kept else { return Ok(None) };
-    let read = serde_json::from_str(&text);
-    read.map(Some).map_err(|cause| StoreError::Corrupt {
-        table: "rollouts",
-        id: id.to_string(),
-        source: cause.into(),
-    })
 }
 
 /// Forgets up to `limit` rollouts that ended before `cutoff`, and says how many it were.
@@ -279,18 +240,57 @@ pub async fn purge(tx: &mut Tx, cutoff: Timestamp, limit: u32) -> Result<u64> {
     })?)
 }
 
-/// Takes the rollout's next revision. Whoever has it keeps every other writer of this rollout
-/// waiting until his commit, so a reader that has seen one revision never finds an earlier one
-/// afterwards.
-pub(crate) async fn next_revision(tx: &mut Tx, id: BatchId) -> Result<i64> {
-    let taken: Option<(i64,)> = on!(tx, |c| {
-        sqlx::query_as(
-            "update rollouts set revision = revision + 1 where id = $1 returning revision",
-        )
-        .bind(put(&id))
-        .fetch_optional(c)
-        .await
-    })?;
-    tx.ring(Topic::Rollouts);
-    taken.map(|(revision,)| revision).ok_or_else(|| StoreError::not_found("batch", id))
+/// A transaction's turn to change the targets of a rollout. Whoever has it keeps every other writer of this rollout waiting
+/// until his commit, so a reader that has seen one revision never finds an earlier one afterwards.
+pub(crate) struct Turn {
+    rollout: BatchId,
+    /// The rollout's next revision.
+    pub(crate) revision: i64,
+    counts: Counts,
+}
+
+impl Turn {
+    pub(crate) async fn take(tx: &mut Tx, id: BatchId) -> Result<Turn> {
+        let found: Option<Rollout> = on!(tx, |c, d| {
+            sqlx::query_as(join(&[
+                "select ",
+                Rollout::COLUMNS,
+                " from rollouts where id = $1",
+                d.for_update,
+            ]))
+            .bind(put(&id))
+            .fetch_optional(c)
+            .await
+        })?;
+        let seen = found.ok_or_else(|| StoreError::not_found("batch", id))?;
+        let counts = rollout_targets::counts(tx, &seen).await?;
+        tx.ring(Topic::Rollouts);
+        Ok(Turn { rollout: id, revision: seen.revision + 1, counts })
+    }
+
+    /// A target goes from one state to another.
+    pub(crate) fn moved(&mut self, from: Target, to: Target) {
+        let (from, to) = (state_word(from), state_word(to));
+        if let Some(left) = self.counts.get_mut(from) {
+            *left -= 1;
+        }
+        self.counts.retain(|_, count| *count > 0);
+        *self.counts.entry(to.to_owned()).or_default() += 1;
+    }
+
+    /// Writes down what has become of it.
+    pub(crate) async fn end(self, tx: &mut Tx) -> Result<i64> {
+        on!(tx, |c| {
+            sqlx::query(
+                "update rollouts set revision = $1, counted = $1, counts = $2 where id = $3",
+            )
+            .bind(self.revision)
+            .bind(put(&self.counts))
+            .bind(put(&self.rollout))
+            .execute(c)
+            .await
+            .map(drop)
+        })?;
+        Ok(self.revision)
+    }
 }

@@ -133,6 +133,7 @@ json!(
     vocab::Selector,
     domain::advisory::Epss,
     domain::advisory::Exploited,
+    std::collections::BTreeMap<String, u64>,
     std::collections::BTreeMap<vocab::Severity, u32>,
     std::collections::BTreeSet<u32>,
     domain::rollout::Head,

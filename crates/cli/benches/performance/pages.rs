@@ -192,6 +192,7 @@ async fn batch(app: &App, place: &Place, phase: Phase) -> BatchId {
         let rows = rollout_targets::all(&mut tx, made.id).await.unwrap();
         let next = |row: &rollout_targets::TargetRow| Move {
             server_id: row.server_id,
+            from: row.target,
             seen: row.generation,
             next: Stand::Done(done),
             result: None,

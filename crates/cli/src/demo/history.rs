@@ -239,7 +239,8 @@ impl Story<'_> {
             let next = Target::Done(Done { outcome, started_at: Some(begins), at: ends });
             let result = told(server, row.task_id, outcome, (begins, ends), chance);
             rollout.learn(row.server_id, next);
-            moves.push(Move { server_id: row.server_id, seen: row.generation, next, result });
+            let (server_id, from, seen) = (row.server_id, row.target, row.generation);
+            moves.push(Move { server_id, from, seen, next, result });
             last = last.max(ends);
         }
         rollout_targets::save(tx, id, &moves).await?;

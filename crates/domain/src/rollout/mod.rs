@@ -25,7 +25,7 @@ mod target;
 
 pub use pace::{Limits, PATIENCE, Pace};
 pub use phase::{Change, ClockSet, End, Halt, Phase, Refused};
-pub use plan::{Held, MOVES_MAX, Plan, held, plan};
+pub use plan::{Held, MOVES_MAX, Plan, held, held_back, plan};
 pub use tally::Tally;
 pub use target::{
     Busy, Cancel, Done, Event, IllegalMove, Outcome, Skip, Target, Verdict, limit, limit_in_all,

@@ -10,9 +10,10 @@
 use jiff::Timestamp;
 use vocab::{BatchId, ServerId};
 
+use super::pace::Limits;
 use super::phase::{Change, End, Halt, Phase};
 use super::target::{Event, Target, later};
-use super::{Rollout, Tally};
+use super::{Head, Rollout, Tally};
 
 /// How many targets one plan moves at the most. It bounds a transaction, not the rollout: the rest
 /// follows with the next plan, at once.
@@ -107,18 +108,28 @@ pub fn held(rollout: &Rollout, server: ServerId, now: Timestamp) -> Option<Held>
     if slot.target != Target::Waiting {
         return None;
     }
-    by_phase(rollout)
+    by_phase(&rollout.head)
         .or_else(|| (!slot.condition.online).then_some(Held::Offline))
         .or_else(|| slot.condition.busy_in.map(Held::Elsewhere))
         .or_else(|| slot.condition.at_work.then_some(Held::AtWork))
-        .or_else(|| room(rollout, now).err())
+        .or_else(|| room(&rollout.head, &rollout.limits, &rollout.tally, now).err())
+}
+
+/// Why the servers wait that could start, in a rollout of which nothing but this is known: it costs the same for ten servers
+/// and for 100,000.
+pub fn held_back(head: &Head, tally: &Tally, now: Timestamp) -> Option<Held> {
+    if tally.waiting == 0 {
+        return None;
+    }
+    let limits = head.pace.limits(tally.total());
+    by_phase(head).or_else(|| room(head, &limits, tally, now).err())
 }
 
 fn run(rollout: &Rollout, now: Timestamp) -> Plan {
     if let Some(why) = must_halt(rollout) {
         return change(Change::Halt(why), now);
     }
-    match room(rollout, now) {
+    match room(&rollout.head, &rollout.limits, &rollout.tally, now) {
         Ok(room) => moves(rollout, rollout.ready.iter().take(room), Event::Offered, now)
             .unwrap_or_else(|| idle(rollout)),
         Err(held) => idle(rollout).held_by(held),
@@ -127,7 +138,7 @@ fn run(rollout: &Rollout, now: Timestamp) -> Plan {
 
 fn must_halt(rollout: &Rollout) -> Option<Halt> {
     let fresh = rollout.tally.failures().saturating_sub(rollout.head.forgiven);
-    if fresh > 0 && canary_is_out(rollout) {
+    if fresh > 0 && canary_is_out(&rollout.head, &rollout.limits, &rollout.tally) {
         return Some(Halt::CanaryFailed);
     }
     (fresh >= rollout.limits.failures).then_some(Halt::TooManyFailures)
@@ -135,17 +146,16 @@ fn must_halt(rollout: &Rollout) -> Option<Halt> {
 
 /// The first ones to start are the canary, whoever they are: one that is offline or was removed
 /// must not keep the rest waiting.
-fn canary_is_out(rollout: &Rollout) -> bool {
-    !rollout.head.canary_waived && rollout.tally.good() < rollout.limits.canary
+fn canary_is_out(head: &Head, limits: &Limits, tally: &Tally) -> bool {
+    !head.canary_waived && tally.good() < limits.canary
 }
 
 /// How many servers may start now, or what stands in the way.
-fn room(rollout: &Rollout, now: Timestamp) -> Result<usize, Held> {
-    let limits = &rollout.limits;
-    let in_work = rollout.tally.in_work();
+fn room(head: &Head, limits: &Limits, tally: &Tally, now: Timestamp) -> Result<usize, Held> {
+    let in_work = tally.in_work();
     let mut room = limits.parallel.saturating_sub(in_work);
-    if canary_is_out(rollout) {
-        let canaries = limits.canary.saturating_sub(rollout.tally.good() + in_work);
+    if canary_is_out(head, limits, tally) {
+        let canaries = limits.canary.saturating_sub(tally.good() + in_work);
         if canaries == 0 {
             return Err(Held::Canary);
         }
@@ -156,7 +166,7 @@ fn room(rollout: &Rollout, now: Timestamp) -> Result<usize, Held> {
     }
     if !limits.stagger.is_zero() {
         room = 1;
-        let until = rollout.head.last_start.map(|last| later(last, limits.stagger));
+        let until = head.last_start.map(|last| later(last, limits.stagger));
         if let Some(until) = until.filter(|until| *until > now) {
             return Err(Held::Stagger { until });
         }
@@ -164,9 +174,9 @@ fn room(rollout: &Rollout, now: Timestamp) -> Result<usize, Held> {
     Ok(room as usize)
 }
 
-fn by_phase(rollout: &Rollout) -> Option<Held> {
-    match rollout.head.phase {
-        Phase::Scheduled => Some(Held::Scheduled { at: rollout.head.starts_at }),
+fn by_phase(head: &Head) -> Option<Held> {
+    match head.phase {
+        Phase::Scheduled => Some(Held::Scheduled { at: head.starts_at }),
         Phase::Paused => Some(Held::Paused),
         Phase::Halted(why) => Some(Held::Halted(why)),
         Phase::Running | Phase::Canceling | Phase::Ended(_) => None,
@@ -209,7 +219,7 @@ fn idle(rollout: &Rollout) -> Plan {
     let closes = (rollout.tally.waiting > 0).then_some(head.start_by);
     let starts = (head.phase == Phase::Scheduled).then_some(head.starts_at);
     Plan {
-        held: by_phase(rollout),
+        held: by_phase(head),
         wake_at: [late, closes, starts].into_iter().flatten().min(),
         ..Plan::default()
     }

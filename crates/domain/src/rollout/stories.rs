@@ -110,10 +110,17 @@ impl Story {
     fn line(&self, name: &str) -> String {
         let server = self.server(name);
         match self.rollout.target(server).unwrap() {
-            Target::Waiting => match held(&self.rollout, server, self.now) {
-                Some(held) => format!("{name} waits: {}", why(held)),
-                None => format!("{name} waits"),
-            },
+            Target::Waiting => {
+                let held = held(&self.rollout, server, self.now);
+                if !matches!(held, Some(Held::Offline | Held::Elsewhere(_) | Held::AtWork)) {
+                    let (head, tally) = (self.rollout.head(), self.rollout.tally());
+                    assert_eq!(held_back(head, tally, self.now), held, "{name} could start");
+                }
+                match held {
+                    Some(held) => format!("{name} waits: {}", why(held)),
+                    None => format!("{name} waits"),
+                }
+            }
             Target::Busy(busy) => format!("{name} {}", busy.stage),
             Target::Done(done) => match done.outcome {
                 Outcome::Succeeded => format!("{name} succeeded"),

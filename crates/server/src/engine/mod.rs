@@ -13,7 +13,6 @@ mod refresh;
 mod retention;
 mod rollouts;
 mod schedules;
-mod tallies;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -97,7 +96,6 @@ pub fn spawn_with(app: App, pulse: Pulse) -> Engine {
         tokio::spawn(refresh::expire(app.clone(), pulse.look, lead.clone())),
         tokio::spawn(feeds::update(app.clone(), pulse.look, lead.clone())),
         tokio::spawn(days::write(app.clone(), pulse.look, lead.clone())),
-        tokio::spawn(tallies::keep(app.clone(), pulse.look, lead.clone())),
         tokio::spawn(retention::sweep(app.clone(), pulse.sweep, lead.clone())),
         tokio::spawn(presence::write_beats(app.clone(), pulse.beats)),
         tokio::spawn(agents::follow(app.clone(), pulse.look)),

@@ -131,7 +131,7 @@ pub(crate) async fn open(app: &App, caller: &Caller, few: u32) -> Result<Vec<Bat
 
 /// A batch without its tasks.
 async fn in_short(conn: &mut Conn, row: rollouts::Rollout) -> Result<Batch, ApiError> {
-    let counts = rollout_targets::counts(conn, row.id).await?;
+    let counts = rollout_targets::counts(conn, &row).await?;
     let (options, shown) = show::stored_options("rollouts", row.id, &row.options)?;
     let schedule_id = match row.run_id {
         Some(run) => match runs::get(conn, row.org_id, run).await {

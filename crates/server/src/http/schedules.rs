@@ -90,7 +90,12 @@ pub(crate) async fn shown(
     let newest = runs::list(conn, row.org_id, row.id, Page { limit: 1, offset: 0 }).await?;
     let last_run = match newest.items.into_iter().next() {
         Some(run) => {
-            let phase = phase_of(conn, &run).await?;
+            // What an ended one came to, it says itself.
+            let batch = match run.state {
+                runs::State::Running => batch_of(conn, &run).await?,
+                runs::State::Skipped | runs::State::Ended(_) => None,
+            };
+            let phase = batch.map(|batch| batch.head.phase);
             Some(LastRun {
                 id: run.id,
                 state: show::run_state(run.state, phase),
@@ -121,26 +126,22 @@ pub(crate) async fn shown(
     })
 }
 
-/// Where the batch of a run stands, if the run's own word does not say.
-async fn phase_of(
-    conn: &mut Conn,
-    run: &runs::Run,
-) -> Result<Option<domain::rollout::Phase>, ApiError> {
-    match (run.state, run.batch_id) {
-        (runs::State::Running, Some(batch)) => match rollouts::get(conn, run.org_id, batch).await {
-            Err(StoreError::NotFound { .. }) => Ok(None),
-            found => Ok(Some(found?.head.phase)),
-        },
-        _ => Ok(None),
+/// The batch of a run; nothing if it has none, or it was forgotten since.
+async fn batch_of(conn: &mut Conn, run: &runs::Run) -> Result<Option<rollouts::Rollout>, ApiError> {
+    let Some(batch) = run.batch_id else { return Ok(None) };
+    match rollouts::get(conn, run.org_id, batch).await {
+        Err(StoreError::NotFound { .. }) => Ok(None),
+        found => Ok(Some(found?)),
     }
 }
 
 async fn shown_run(conn: &mut Conn, run: runs::Run) -> Result<Run, ApiError> {
-    let phase = phase_of(conn, &run).await?;
-    let progress = match run.batch_id {
+    let batch = batch_of(conn, &run).await?;
+    let phase = batch.as_ref().map(|batch| batch.head.phase);
+    let progress = match batch {
         Some(batch) => {
-            let counts = rollout_targets::counts(conn, batch).await?;
-            Some(show::progress(&counts, phase.unwrap_or(domain::rollout::Phase::Running)))
+            let counts = rollout_targets::counts(conn, &batch).await?;
+            Some(show::progress(&counts, batch.head.phase))
         }
         None => None,
     };

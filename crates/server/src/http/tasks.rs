@@ -4,15 +4,14 @@ use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::extract::State;
-use domain::rollout::{
-    self, Busy, Cancel, Done, Head, Held, Outcome, Phase, Rollout, Skip, Target,
-};
+use domain::rollout::{self, Held, Phase, Tally, Target};
 use jiff::Timestamp;
 use store::batches::Named;
 use store::rollout_targets::{self, TargetResult};
-use store::{Conn, Page, Paged, rollouts};
+use store::rollouts::{self, Counts};
+use store::{Conn, Page, Paged};
 use utoipa_axum::routes as handlers;
-use vocab::{BatchId, FailureCode, Role, ServerId, Stage, Status, TaskId};
+use vocab::{BatchId, Role, ServerId, Stage, Status, TaskId};
 use wire::v1::{List, Options, Task};
 
 use crate::app::App;
@@ -173,7 +172,7 @@ pub(crate) async fn of_batch(
     states: &[&str],
     page: Page,
 ) -> Result<Paged<Task>, ApiError> {
-    let paged = rollout_targets::list(conn, row.id, states, page).await?;
+    let paged = rollout_targets::list(conn, row, states, page).await?;
     let items = shown(app, conn, row, paged.items).await?;
     Ok(Paged { items, total: paged.total })
 }
@@ -211,8 +210,8 @@ async fn reasons(
     if waiting.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let counts = rollout_targets::counts(conn, row.id).await?;
-    let whole = held(&row.head, &counts, app.clock.now());
+    let counts = rollout_targets::counts(conn, row).await?;
+    let whole = rollout::held_back(&row.head, &tally(&counts), app.clock.now());
     let elsewhere: BTreeMap<ServerId, BatchId> = rollout_targets::in_work(conn, waiting)
         .await?
         .into_iter()
@@ -232,26 +231,19 @@ async fn reasons(
     Ok(waiting.iter().filter_map(why).collect())
 }
 
-/// Why a server of a batch waits that could start. The planner decides by how many stand where, so it is asked about a rollout with the
-/// same counts: that costs the same for ten servers and for 100,000, and reads none of them.
-fn held(head: &Head, counts: &BTreeMap<String, u64>, now: Timestamp) -> Option<Held> {
-    let done = |outcome| Target::Done(Done { outcome, started_at: None, at: now });
-    let stand_in = |word: &str| match word {
-        "waiting" => Target::Waiting,
-        "succeeded" => done(Outcome::Succeeded),
-        "no_change" => done(Outcome::NoChange),
-        "failed" => done(Outcome::Failed(FailureCode::AgentError)),
-        "timed_out" => done(Outcome::TimedOut(Stage::Dispatched)),
-        "skipped" => done(Outcome::Skipped(Skip::NotApplicable)),
-        "canceled" => done(Outcome::Canceled(Cancel::Person)),
-        _ => Target::Busy(Busy { stage: Stage::Dispatched, started_at: now, by: Timestamp::MAX }),
-    };
-    let words = counts.iter().flat_map(|(word, count)| {
-        std::iter::repeat_n(word.as_str(), usize::try_from(*count).unwrap_or(0))
-    });
-    let nth = |n: u128| ServerId::new(Timestamp::UNIX_EPOCH, n);
-    let targets: Vec<(ServerId, Target)> =
-        (0..).zip(words).map(|(n, word)| (nth(n), stand_in(word))).collect();
-    let waits = targets.iter().find(|(_, target)| *target == Target::Waiting)?.0;
-    rollout::held(&Rollout::restore(head.clone(), targets), waits, now)
+/// What the planner decides by: it does not tell apart why one was skipped or called off, nor what one in work does.
+fn tally(counts: &Counts) -> Tally {
+    let count = |word: &str| counts.get(word).map_or(0, |n| u32::try_from(*n).unwrap_or(u32::MAX));
+    Tally {
+        waiting: count("waiting"),
+        busy: std::array::from_fn(|nth| count(Stage::ALL[nth].as_str())),
+        succeeded: count("succeeded"),
+        no_change: count("no_change"),
+        failed: count("failed"),
+        timed_out: count("timed_out"),
+        not_applicable: count("skipped"),
+        canceled: count("canceled"),
+        expired: 0,
+        removed: 0,
+    }
 }

@@ -112,8 +112,13 @@ impl Standings {
         let mut moves: BTreeMap<BatchId, Vec<Move>> = BTreeMap::new();
         for Standing { seen, target, result } in self.0.into_values() {
             if target != seen.target {
-                let to =
-                    Move { server_id: seen.server_id, seen: seen.generation, next: target, result };
+                let to = Move {
+                    server_id: seen.server_id,
+                    from: seen.target,
+                    seen: seen.generation,
+                    next: target,
+                    result,
+                };
                 moves.entry(seen.rollout_id).or_default().push(to);
             }
         }
@@ -223,7 +228,8 @@ async fn save(
     if next == seen.target {
         return Ok(());
     }
-    let to = Move { server_id: who.server, seen: seen.generation, next, result };
+    let from = seen.target;
+    let to = Move { server_id: who.server, from, seen: seen.generation, next, result };
     rollout_targets::save(tx, seen.rollout_id, &[to]).await?;
     if next == Target::Waiting {
         let another = TaskId::new(now, dice());

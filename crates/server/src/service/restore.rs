@@ -61,8 +61,8 @@ async fn call_off(tx: &mut Tx, now: Timestamp) -> store::Result<usize> {
                 continue;
             }
             task_moved(tx, seen.org_id, &row, next, now);
-            let server_id = row.server_id;
-            moves.push(Move { server_id, seen: row.generation, next, result: None });
+            let (server_id, from, seen) = (row.server_id, row.target, row.generation);
+            moves.push(Move { server_id, from, seen, next, result: None });
         }
         if !moves.is_empty() {
             rollout_targets::save(tx, *id, &moves).await?;

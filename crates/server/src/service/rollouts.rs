@@ -108,6 +108,8 @@ pub(crate) async fn create_all_in(
             ended_at: None,
             generation: 1,
             revision: 1,
+            counts: Some(rollouts::all_waiting(u64::from(total))),
+            counted: 1,
         });
     }
     let new: Vec<_> = rows.iter().zip(targets.iter().map(Vec::as_slice)).collect();
@@ -256,7 +258,8 @@ pub async fn server_removed(
 ) -> store::Result<()> {
     for row in rollout_targets::unfinished_of(tx, server).await? {
         let Ok(next) = row.target.apply(Event::ServerRemoved, now) else { continue };
-        let to = Move { server_id: server, seen: row.generation, next, result: None };
+        let (from, seen) = (row.target, row.generation);
+        let to = Move { server_id: server, from, seen, next, result: None };
         rollout_targets::save(tx, row.rollout_id, &[to]).await?;
         task_moved(tx, org, &row, next, now);
     }

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::response::IntoResponse as _;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::stream;
-use store::{Bell, Topic, events, rollout_targets, rollouts};
+use store::{Bell, Topic, events, rollouts};
 use vocab::BatchId;
 
 use crate::app::App;
@@ -42,8 +42,8 @@ pub(crate) async fn live(State(app): State<App>, viewer: Viewer, asked: Asked<Ab
     };
     let bells = (app.db.bell(Topic::Events), app.db.bell(Topic::Rollouts));
     let seq = events::latest(&mut *app.db.read().await?).await?;
-    let mut listener = Listener { app, viewer, batch, bells, seq, state: String::new() };
-    listener.state = listener.state().await?;
+    let mut listener = Listener { app, viewer, batch, bells, seq, revision: None };
+    listener.revision = listener.revision().await?;
     let told = stream::unfold(listener, |mut listener| async move {
         let event = listener.next().await?;
         Some((Ok::<_, Infallible>(event), listener))
@@ -58,7 +58,7 @@ struct Listener {
     batch: Option<BatchId>,
     bells: (Bell, Bell),
     seq: i64,
-    state: String,
+    revision: Option<i64>,
 }
 
 impl Listener {
@@ -91,23 +91,22 @@ impl Listener {
         if users::signed_in(&self.app, &self.viewer.session).await?.is_none() {
             return Ok(None);
         }
-        let before = (self.seq, self.state.clone());
+        let before = self.revision;
         let mut reader = self.app.db.read().await?;
         // The number is taken first: what comes after it is found the next time.
         let latest = events::latest(&mut reader).await?;
         let ours = events::after(&mut reader, self.viewer.user.org_id, self.seq, 1).await?;
         drop(reader);
-        self.state = self.state().await?;
+        self.revision = self.revision().await?;
         self.seq = latest;
-        Ok(Some(!ours.is_empty() || self.state != before.1))
+        Ok(Some(!ours.is_empty() || self.revision != before))
     }
 
-    /// Where the batch stands, as far as its page shows it.
-    async fn state(&self) -> store::Result<String> {
-        let Some(batch) = self.batch else { return Ok(String::new()) };
+    /// How often anything of the batch has changed.
+    async fn revision(&self) -> store::Result<Option<i64>> {
+        let Some(batch) = self.batch else { return Ok(None) };
         let mut reader = self.app.db.read().await?;
         let row = rollouts::get(&mut reader, self.viewer.user.org_id, batch).await?;
-        let counts = rollout_targets::counts(&mut reader, batch).await?;
-        Ok(format!("{:?} {} {counts:?}", row.head.phase, row.revision))
+        Ok(Some(row.revision))
     }
 }

@@ -27,7 +27,8 @@ pub(crate) async fn shown(app: &App, world: &World, id: BatchId) -> String {
 
 pub(crate) async fn tasks(app: &App, id: BatchId) -> Vec<TargetResult> {
     let mut reader = app.db.read().await.unwrap();
-    rollout_targets::list(&mut reader, id, &[], PAGE).await.unwrap().items
+    let row = rollouts::load(&mut reader, id).await.unwrap();
+    rollout_targets::list(&mut reader, &row, &[], PAGE).await.unwrap().items
 }
 
 pub(crate) async fn shows(app: &App, world: &World, id: BatchId, wanted: &str) {

@@ -143,13 +143,15 @@ pub(crate) async fn finish(service: &Service, batch: &str, server: ServerId, ver
     let row = rows.iter().find(|row| row.server_id == server).unwrap();
     let busy = row.target.apply(Event::Offered, now).unwrap();
     let busy = busy.apply(Event::Reached(Stage::Installing), now).unwrap();
-    let started = Move { server_id: server, seen: row.generation, next: busy, result: None };
+    let (from, seen) = (row.target, row.generation);
+    let started = Move { server_id: server, from, seen, next: busy, result: None };
     assert_eq!(rollout_targets::claim(&mut tx, id, &[started]).await.unwrap(), [server]);
     let next = busy.apply(Event::Reported(verdict), now).unwrap();
     let report = json!({"order_id": row.task_id, "outcome": "succeeded", "message": "as asked",
         "packages": [{"name": "openssl", "from": "1.0", "to": "1.1"}], "reboot_needed": true,
         "reboot_seconds": 40, "exit": 0, "started_at": now, "finished_at": now});
-    let done = Move { server_id: server, seen: row.generation + 1, next, result: Some(report) };
+    let (from, seen) = (busy, seen + 1);
+    let done = Move { server_id: server, from, seen, next, result: Some(report) };
     rollout_targets::save(&mut tx, id, &[done]).await.unwrap();
     tx.commit().await.unwrap();
 }

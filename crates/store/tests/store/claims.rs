@@ -6,7 +6,7 @@ use store::servers::{self, Server};
 use store::{Db, StoreError, absences};
 use vocab::{ServerId, Stage};
 
-use crate::rollouts::{busy, done, offers, start, step};
+use crate::rollouts::{busy, counts, done, offers, start, step};
 use crate::servers::server;
 use crate::support::{Place, at, both, nth, org};
 
@@ -131,5 +131,11 @@ both! {
         claimed.sort_unstable();
         let all: Vec<ServerId> = (0..1_000_u32).map(|n| nth!(ServerId, n)).collect();
         assert_eq!(claimed, all);
+        let mut reader = replicas[0].read().await.unwrap();
+        let mut at_work = 0;
+        for batch in batches {
+            at_work += counts(&mut reader, batch).await.get("dispatched").copied().unwrap_or(0);
+        }
+        assert_eq!(at_work, 1_000);
     }
 }

@@ -36,7 +36,8 @@ impl Live {
     /// The move of a server to `next`, from where it stands.
     pub(super) fn to(&self, server: ServerId, next: Target) -> Move {
         let seen = self.tasks.get(&server).map_or(0, |task| task.generation);
-        Move { server_id: server, seen, next, result: None }
+        let from = self.rollout.target(server).unwrap_or(Target::Waiting);
+        Move { server_id: server, from, seen, next, result: None }
     }
 
     /// A target as it is stored, as far as we know.
