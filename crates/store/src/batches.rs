@@ -38,7 +38,7 @@ pub async fn names(
             text.add(Named::COLUMNS);
             text.add(" from servers left join presence on org = org_id and server_id = id");
             text.add(" where org_id = ").bind(put(&org));
-            text.add(" and id in ").list(chunk.iter().map(put));
+            text.add(" and id").among(chunk.iter().map(put));
             text.build_as().fetch_all(c).await
         })?;
         found.extend(named.into_iter().map(|named| (named.id, named)));

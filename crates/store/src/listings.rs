@@ -140,7 +140,7 @@ pub async fn missing(
         let found: Vec<(Vec<u8>,)> = on!(conn, |c| {
             let mut text = Text::new("select digest from listings where org_id = ");
             text.bind(put(&org)).add(" and kind = ").bind(kind.word());
-            text.add(" and digest in ").among(chunk.iter().map(put));
+            text.add(" and digest").each(chunk.iter().map(put));
             text.build_as().fetch_all(c).await
         })?;
         known.extend(found.into_iter().map(|(digest,)| digest));
@@ -212,7 +212,7 @@ pub async fn keep_all(
             let mut text = Text::new("update listings set last_used_at = ");
             text.bind(put(&now)).add(" where org_id = ").bind(put(&org));
             text.add(" and kind = ").bind(kind.word()).add(" and last_used_at < ");
-            text.bind(put(&fresh)).add(" and digest in ").among(chunk.iter().map(put));
+            text.bind(put(&fresh)).add(" and digest").each(chunk.iter().map(put));
             text.build().execute(c).await.map(drop)
         })?;
     }

@@ -230,6 +230,19 @@ async fn walks(tx: &mut Tx) -> i64 {
     walks
 }
 
+/// And how many rows of these tables it has read.
+async fn rows_read(tx: &mut Tx) -> i64 {
+    let Wire::Pg(c) = tx.wire() else { return 0 };
+    let (read,) = sqlx::query_as(
+        "select coalesce(sum(seq_tup_read + idx_tup_fetch), 0)::bigint from pg_stat_xact_user_tables
+          where relname in ('servers', 'rollout_targets')",
+    )
+    .fetch_one(c)
+    .await
+    .unwrap();
+    read
+}
+
 both! {
     async fn what_is_asked_often_is_answered_by_an_index(place: Place) {
         let db = place.open().await;
@@ -264,6 +277,55 @@ both! {
         on!(tx, |c| sqlx::query(walk).execute(c).await.map(drop)).unwrap();
         assert!(walks(&mut tx).await > 0 || place.is_sqlite());
         assert!(steps(&mut tx, walk).await.iter().all(|step| step.starts_with("SCAN")));
+    }
+
+    /// What PostgreSQL knows of its tables is a minute old, or older: nothing of a rollout that was just made, and nobody who
+    /// was heard from since. It must not read all of them for that. SQLite has no choice to make.
+    async fn what_came_after_the_last_statistics_is_not_read_as_a_whole(place: Place) {
+        const FEW: i64 = 200;
+        let db = place.open().await;
+        let (ours, first) = fill(&db).await;
+        place.by_hand("analyze").await;
+        let mut tx = db.begin().await.unwrap();
+        let second = nth!(BatchId, 2_u32);
+        let new = rollouts::Rollout { id: second, ..rollouts::load(&mut tx, first).await.unwrap() };
+        let targets: Vec<_> =
+            (0..FLEET).map(|n| (nth!(TaskId, FLEET + n), nth!(ServerId, n))).collect();
+        rollouts::create(&mut tx, &new, &targets).await.unwrap();
+        let heard = |n| presence::Beat {
+            org: ours,
+            server_id: nth!(ServerId, n),
+            seen_at: at(5_000),
+            counter: 2,
+        };
+        presence::beat(&mut tx, &(0..FLEET).map(heard).collect::<Vec<_>>()).await.unwrap();
+        tx.commit().await.unwrap();
+
+        let mut tx = db.begin().await.unwrap();
+        let mut before = 0;
+        macro_rules! few {
+            ($what:literal, $found:expr) => {
+                assert_eq!($found.len(), 5, $what);
+                let now = rows_read(&mut tx).await;
+                let read = now - before;
+                assert!(read < FEW, "{}: {read} rows were read for 5", $what);
+                assert!(place.is_sqlite() || read >= 5, "{}: the counter does count", $what);
+                before = now;
+            };
+        }
+        let start: Vec<_> = (1..6_u32).map(|n| busy(nth!(ServerId, n))).collect();
+        few!("put to work", rollout_targets::claim(&mut tx, second, &start).await.unwrap());
+        few!("changed", rollout_targets::changed_since(&mut tx, second, 1).await.unwrap());
+        few!("dispatched", rollout_targets::dispatched(&mut tx, second).await.unwrap());
+        let page = Page { limit: 5, offset: 0 };
+        let row = rollouts::load(&mut tx, second).await.unwrap();
+        few!("tasks", rollout_targets::list(&mut tx, &row, &[], page).await.unwrap().items);
+        let status = Some((Status::Online, at(4_000)));
+        let online = Filter { status, ..Filter::default() };
+        for sort in [Sort::SecurityUpdates, Sort::Hostname, Sort::LastSeen] {
+            few!("online", server_list::items(&mut tx, ours, &online, sort, page).await.unwrap());
+        }
+        assert!(before > 0 || place.is_sqlite());
     }
 
     /// By the whole of the key: an organization's rows are as many as all of its flaws have pages.

@@ -255,7 +255,7 @@ pub async fn of_tasks(conn: &mut Conn, org: OrgId, tasks: &[TaskId]) -> Result<V
     for chunk in tasks.chunks(ROWS_MAX) {
         found.extend(on!(conn, |c| {
             let mut text = Text::new("select ");
-            text.add(TargetResult::COLUMNS).add(" from rollout_targets where task_id in ");
+            text.add(TargetResult::COLUMNS).add(" from rollout_targets where task_id");
             text.among(chunk.iter().map(put));
             text.add(" and exists (select 1 from rollouts where id = rollout_id and org_id = ");
             text.bind(put(&org)).add(")");
@@ -315,8 +315,8 @@ pub async fn in_work(conn: &mut Conn, servers: &[ServerId]) -> Result<Vec<InWork
         found.extend(on!(conn, |c| {
             let mut text = Text::new("select ");
             text.add(InWork::COLUMNS);
-            text.add(" from rollout_targets where deadline is not null and server_id in ");
-            text.list(chunk.iter().map(put));
+            text.add(" from rollout_targets where deadline is not null and server_id");
+            text.among(chunk.iter().map(put));
             text.build_as::<InWork>().fetch_all(c).await
         })?);
     }
@@ -406,8 +406,8 @@ async fn lock_servers(tx: &mut Tx, moves: &[Move]) -> Result<()> {
         if d.for_update.is_empty() {
             return Ok(());
         }
-        let mut text = Text::new("select id from servers where id in ");
-        text.list(moves.iter().map(|next| put(&next.server_id)));
+        let mut text = Text::new("select id from servers where id");
+        text.among(moves.iter().map(|next| put(&next.server_id)));
         text.add(" order by id").add(d.for_update);
         text.build().fetch_all(c).await.map(drop)
     })?;
@@ -422,9 +422,13 @@ async fn write(
     condition: &'static str,
 ) -> Result<Vec<ServerId>> {
     let written: Vec<(String,)> = on!(tx, |c| {
-        let mut text = Text::new("with v (server, seen, to_state, to_target, due, report) as (");
+        let mut text =
+            Text::new("with v (batch, server, seen, to_state, to_target, due, report) as (");
         text.rows(moves, |row, next| {
-            row.bind(put(&next.server_id)).bind(next.seen).bind(state_word(next.next));
+            // The rollout is told with each row: PostgreSQL knows nothing yet of one that was just made, takes it for a
+            // small one, and would read the whole of it.
+            row.bind(put(&rollout)).bind(put(&next.server_id));
+            row.bind(next.seen).bind(state_word(next.next));
             row.bind(put(&next.next)).bind(put(&deadline(next.next))).bind(put(&next.result));
         });
         text.add(
@@ -433,8 +437,8 @@ async fn write(
                       result = coalesce(v.report, result), generation = generation + 1,
                       revision = ",
         );
-        text.bind(revision).add(" from v where rollout_id = ").bind(put(&rollout));
-        text.add(" and server_id = v.server and generation = v.seen").add(condition);
+        text.bind(revision).add(" from v where rollout_id = v.batch and server_id = v.server");
+        text.add(" and generation = v.seen").add(condition);
         text.add(" returning server_id");
         text.build_as().fetch_all(c).await
     })

@@ -196,7 +196,7 @@ pub async fn unfinished_among(
     let found: Vec<(String,)> = on!(conn, |c| {
         in_chunks(c, schedules, |chunk| {
             let mut text = Text::new("select schedule_id from runs where finished_at is null");
-            text.add(" and schedule_id in ").among(chunk.iter().map(put));
+            text.add(" and schedule_id").among(chunk.iter().map(put));
             text
         })
         .await

@@ -318,7 +318,7 @@ pub async fn get_all(conn: &mut Conn, ids: &[ServerId]) -> Result<Vec<Server>> {
             let mut text = Text::new("select ");
             text.add(Server::COLUMNS);
             text.add(" from servers join presence on org = org_id and server_id = id");
-            text.add(" where removed_at is null and id in ").among(chunk.iter().map(put));
+            text.add(" where removed_at is null and id").among(chunk.iter().map(put));
             text.build_as::<Server>().fetch_all(c).await
         })?);
     }

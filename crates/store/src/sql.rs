@@ -96,10 +96,11 @@ pub(crate) trait Rows: Database {
         value: T,
     );
 
-    /// `(…)` for `in`, of ids by the hundred.
+    /// ` in (…)`, of ids by the hundred. PostgreSQL gets `these`, around an array of them.
     fn among<'v, T: Encode<'v, Self> + Type<Self>>(
         builder: &mut QueryBuilder<Self>,
         items: impl Iterator<Item = T>,
+        these: [&'static str; 2],
     ) -> usize;
 
     /// There are no more rows.
@@ -131,10 +132,11 @@ impl Rows for Sqlite {
     fn among<'v, T: Encode<'v, Self> + Type<Self>>(
         builder: &mut QueryBuilder<Self>,
         items: impl Iterator<Item = T>,
+        _: [&'static str; 2],
     ) -> usize {
         let mut listed = 0;
         for item in items {
-            builder.push(if listed == 0 { "(" } else { ", " }).push_bind(item);
+            builder.push(if listed == 0 { " in (" } else { ", " }).push_bind(item);
             listed += 1;
         }
         builder.push(")");
@@ -174,10 +176,11 @@ impl Rows for Postgres {
     fn among<'v, T: Encode<'v, Self> + Type<Self>>(
         builder: &mut QueryBuilder<Self>,
         items: impl Iterator<Item = T>,
+        [before, after]: [&'static str; 2],
     ) -> usize {
         let mut array = Array::default();
         items.for_each(|item| array.push(item));
-        builder.push("(select unnest(").push_bind(array).push("))");
+        builder.push(before).push_bind(array).push(after);
         0
     }
 
@@ -243,12 +246,23 @@ impl<DB: Rows> Text<DB> {
         self
     }
 
-    /// The same as [`Text::list`] for ids by the hundred, at least one, in a text that PostgreSQL plans once.
+    /// ` in (…)` for ids by the hundred, at least one, in a text that PostgreSQL plans once: a table that is joined.
     pub(crate) fn among<'v, T: Encode<'v, DB> + Type<DB>>(
         &mut self,
         items: impl IntoIterator<Item = T>,
     ) -> &mut Self {
-        self.listed += DB::among(&mut self.builder, items.into_iter());
+        let joined = [" in (select unnest(", "))"];
+        self.listed += DB::among(&mut self.builder, items.into_iter(), joined);
+        self
+    }
+
+    /// The same for the last column of a key whose others are given: each is looked up by the whole key. PostgreSQL might read
+    /// all that have those others before it joins.
+    pub(crate) fn each<'v, T: Encode<'v, DB> + Type<DB>>(
+        &mut self,
+        items: impl IntoIterator<Item = T>,
+    ) -> &mut Self {
+        self.listed += DB::among(&mut self.builder, items.into_iter(), [" = any(", ")"]);
         self
     }
 

@@ -95,7 +95,7 @@ pub async fn drop_carriers(tx: &mut Tx, org: OrgId, numbers: &[u32]) -> Result<(
     for chunk in numbers.chunks(ROWS_MAX) {
         on!(tx, |c| {
             let mut text = Text::new("delete from finding_kinds where org_id = ");
-            text.bind(put(&org)).add(" and number in ").among(chunk.iter().map(put));
+            text.bind(put(&org)).add(" and number").each(chunk.iter().map(put));
             text.build().execute(c).await.map(drop)
         })?;
     }
@@ -195,7 +195,7 @@ async fn drop_empty(tx: &mut Tx, org: OrgId, rows: &[Places<'_>]) -> Result<()> 
     }
     Ok(on!(tx, |c| {
         let mut text = Text::new("delete from cve_kinds where kinds = '[]' and org_id = ");
-        text.bind(put(&org)).add(" and cve in ").among(empty.iter().map(|cve| (*cve).to_owned()));
+        text.bind(put(&org)).add(" and cve").each(empty.iter().map(|cve| (*cve).to_owned()));
         text.build().execute(c).await.map(drop)
     })?)
 }

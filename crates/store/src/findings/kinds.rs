@@ -101,7 +101,7 @@ async fn drop_of(
     for chunk in gone.chunks(ROWS_MAX) {
         on!(tx, |c| {
             let mut text = Text::new(table);
-            text.bind(put(&org)).add(column).among(chunk.iter().map(put));
+            text.bind(put(&org)).add(column).each(chunk.iter().map(put));
             text.build().execute(c).await.map(drop)
         })?;
     }
@@ -138,7 +138,7 @@ pub async fn counts(
         found.extend(on!(conn, |c| {
             let mut text = Text::new("select ");
             text.add(Counted::COLUMNS).add(" from finding_counts where org_id = ").bind(put(&org));
-            text.add(" and alike in ").among(chunk.iter().map(put));
+            text.add(" and alike").each(chunk.iter().map(put));
             text.build_as::<Counted>().fetch_all(c).await
         })?);
     }
@@ -165,7 +165,7 @@ pub async fn put_counts(tx: &mut Tx, org: OrgId, counts: &[(Digest, Counts)]) ->
 
 /// Forgets how many flaws servers have: they have none, or there are no such servers.
 pub async fn drop_counts(tx: &mut Tx, org: OrgId, gone: &[Digest]) -> Result<()> {
-    let table = ("delete from finding_counts where org_id = ", " and alike in ");
+    let table = ("delete from finding_counts where org_id = ", " and alike");
     drop_of(tx, org, table, gone).await
 }
 
@@ -209,6 +209,6 @@ pub async fn put_telling(tx: &mut Tx, org: OrgId, told: &[(Arc<str>, Digest)]) -
 
 /// Forgets what lists of pending updates name.
 pub async fn drop_telling(tx: &mut Tx, org: OrgId, gone: &[Digest]) -> Result<()> {
-    let table = ("delete from cve_updates where org_id = ", " and update_set in ");
+    let table = ("delete from cve_updates where org_id = ", " and update_set");
     drop_of(tx, org, table, gone).await
 }

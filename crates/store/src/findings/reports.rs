@@ -149,7 +149,7 @@ pub async fn kept_report(
 
 /// Forgets lists that nobody carries any more.
 pub async fn drop_judged(tx: &mut Tx, org: OrgId, base: &str, sets: &[Digest]) -> Result<()> {
-    let table = ("delete from finding_sets where org_id = ", " and package_set in ");
+    let table = ("delete from finding_sets where org_id = ", " and package_set");
     drop_of(tx, org, base, table, sets).await
 }
 
@@ -188,8 +188,8 @@ pub async fn groups(
         let rows: Vec<Stored> = on!(conn, |c| {
             let mut text = Text::new("select ");
             text.add(Stored::COLUMNS).add(" from finding_groups where org_id = ").bind(put(&org));
-            text.add(" and base = ").bind(base.to_owned()).add(" and digest in ");
-            text.among(chunk.iter().map(put)).build_as().fetch_all(c).await
+            text.add(" and base = ").bind(base.to_owned()).add(" and digest");
+            text.each(chunk.iter().map(put)).build_as().fetch_all(c).await
         })?;
         for row in rows {
             let (_, digest, report) = row.read()?;
@@ -225,7 +225,7 @@ pub async fn put_groups(
 
 /// Forgets groups of which there is nothing to say, or that nobody carries any more.
 pub async fn drop_groups(tx: &mut Tx, org: OrgId, base: &str, groups: &[Digest]) -> Result<()> {
-    let table = ("delete from finding_groups where org_id = ", " and digest in ");
+    let table = ("delete from finding_groups where org_id = ", " and digest");
     drop_of(tx, org, base, table, groups).await
 }
 
@@ -240,7 +240,7 @@ async fn drop_of(
         on!(tx, |c| {
             let mut text = Text::new(table);
             text.bind(put(&org)).add(" and base = ").bind(base.to_owned());
-            text.add(column).among(chunk.iter().map(put));
+            text.add(column).each(chunk.iter().map(put));
             text.build().execute(c).await.map(drop)
         })?;
     }
