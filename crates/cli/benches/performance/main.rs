@@ -30,16 +30,17 @@ use table::Table;
 /// The sizes of the fleets.
 const SIZES: [u64; 3] = [1_000, 10_000, 100_000];
 
-/// Which rows were asked for, and fleets of up to which size (`--largest 10000`).
+/// Which rows were asked for, fleets of up to which size (`--largest 10000`), and on which engine (`--engine postgres`).
 struct Asked {
     rows: Vec<String>,
     largest: u64,
+    engine: Option<Engine>,
 }
 
 impl Asked {
     /// What the words of the command line mean, or which of them means nothing.
     fn read(words: impl IntoIterator<Item = String>) -> Result<Asked, String> {
-        let mut asked = Asked { rows: Vec::new(), largest: u64::MAX };
+        let mut asked = Asked { rows: Vec::new(), largest: u64::MAX, engine: None };
         let mut words = words.into_iter();
         while let Some(word) = words.next() {
             match word.as_str() {
@@ -47,6 +48,13 @@ impl Asked {
                 "--largest" => {
                     let size = words.next().ok_or("--largest wants a number of servers")?;
                     asked.largest = size.parse().map_err(|_| format!("`{size}` is no number"))?;
+                }
+                "--engine" => {
+                    asked.engine = match words.next().as_deref() {
+                        Some("sqlite") => Some(Engine::Sqlite),
+                        Some("postgres") => Some(Engine::Postgres),
+                        _ => return Err("--engine wants `sqlite` or `postgres`".to_owned()),
+                    };
                 }
                 word if word.starts_with('-') => return Err(format!("there is no option {word}")),
                 _ => asked.rows.push(word),
@@ -101,6 +109,7 @@ async fn all(asked: &Asked) {
         Some(_) => engines.push(Engine::Postgres),
         None => println!("skipped: FLEETMEND_TEST_POSTGRES is not set, so there is SQLite alone"),
     }
+    engines.retain(|engine| asked.engine.is_none_or(|wanted| wanted == *engine));
     let mut table = Table::default();
     for engine in &engines {
         if asked.has(2) {

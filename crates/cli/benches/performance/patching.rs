@@ -30,6 +30,8 @@ pub(crate) async fn row2(engine: Engine, asked: &Asked, table: &mut Table) {
         };
         operator.until("/v1/summary", quiet).await;
         settled(&fleet).await;
+        // As it does by itself within a minute.
+        place.analyze().await;
         let ids: Vec<_> = (0..fleet.len()).map(|agent| fleet.server_id(agent).unwrap()).collect();
         let order = json!({"server_ids": ids, "packages": [], "reboot": "if_required",
             "max_parallel": size, "security_only": false, "canary": 0});
