@@ -30,7 +30,7 @@ pub(crate) async fn row2(engine: Engine, asked: &Asked, table: &mut Table) {
         };
         operator.until("/v1/summary", quiet).await;
         settled(&fleet).await;
-        // As it does by itself within a minute.
+        // PostgreSQL does so by itself within a minute; nobody patches a fleet that enrolled seconds ago.
         place.analyze().await;
         let ids: Vec<_> = (0..fleet.len()).map(|agent| fleet.server_id(agent).unwrap()).collect();
         let order = json!({"server_ids": ids, "packages": [], "reboot": "if_required",
