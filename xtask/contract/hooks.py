@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import re
+import urllib.error
 import urllib.request
 import zlib
 from collections import Counter
@@ -50,6 +51,10 @@ DOOMED, KEPT = SERVERS[: len(SERVERS) // 3], SERVERS[len(SERVERS) // 3 :]
 # Batches that stay under way: the second server's turn comes long after the walk.
 SLOW = {"security_only": True, "stagger_minutes": 1440, "dry_run": True, "server_ids": KEPT[:2]}
 BATCHES = [ask("/v1/batches", SLOW)["id"] for _ in range(8)]
+# Those that may be cancelled, and those that are paused and resumed.
+ENDED, HELD = BATCHES[:4], BATCHES[4:]
+# What a batch must have gone through for an operation to succeed.
+BEFORE = {"pause_batch": "resume", "resume_batch": "pause"}
 REFRESH = ask(f"/v1/servers/{KEPT[0]}/refresh", {})
 OURS = next(key["id"] for key in ask("/v1/api-keys")["data"] if key["created_by"] == "init")
 
@@ -58,6 +63,24 @@ def real(server_id, among):
     """One of these servers in place of one that was made up; every fourth is left as it is."""
     number = zlib.crc32(server_id.encode())
     return server_id if number % 4 == 0 else among[number // 4 % len(among)]
+
+
+def batch_for(operation, batch_id):
+    """A batch that is there in place of one that was made up; every other time as the operation wants it."""
+    if operation == "cancel_batch":
+        return ENDED[next(COUNT) % len(ENDED)] if batch_id == MADE_UP or batch_id in HELD else batch_id
+    if batch_id != MADE_UP:
+        return batch_id
+    count = next(COUNT)
+    if operation not in BEFORE:
+        return BATCHES[count % len(BATCHES)]
+    batch_id = HELD[count // 2 % len(HELD)]
+    if count % 2:
+        try:
+            ask(f"/v1/batches/{batch_id}/{BEFORE[operation]}", {})
+        except urllib.error.HTTPError as refused:
+            assert refused.code == 409, refused
+    return batch_id
 
 
 @schemathesis.hook
@@ -74,9 +97,8 @@ def before_call(context, case, kwargs):
             path["server_id"] = real(server_id, KEPT)
     if path.get("refresh_id") and path.get("server_id") in KEPT and next(COUNT) % 2:
         path["server_id"], path["refresh_id"] = KEPT[0], REFRESH["id"]
-    batch_id = path.get("batch_id")
-    if batch_id == MADE_UP and "task_id" not in path:
-        path["batch_id"] = BATCHES[next(COUNT) % len(BATCHES)]
+    if isinstance(path.get("batch_id"), str) and "task_id" not in path:
+        path["batch_id"] = batch_for(case.operation.definition.raw.get("operationId"), path["batch_id"])
     if path.get("api_key_id") == OURS and case.method == "DELETE":
         # The branch that we sit on.
         path["api_key_id"] = OURS[:-1] + ("0" if OURS[-1] != "0" else "1")

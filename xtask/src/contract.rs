@@ -16,6 +16,10 @@ use crate::workspace::Workspace;
 /// How long schemathesis walks. It goes on until then, so this is most of what the check takes.
 const WALK_SECONDS: u32 = 120;
 
+/// Cargo's words for the programs. A test is named so that what the tests were built from is built from again:
+/// without one, dependencies lose the features that only tests ask of them, and are compiled anew.
+const BUILD: [&str; 5] = ["build", "--workspace", "--bins", "--test", "end_to_end"];
+
 /// Runs every part; what is wrong has been shown. Whether all went well.
 pub(crate) fn check(
     workspace: &Workspace,
@@ -25,7 +29,7 @@ pub(crate) fn check(
     let python = Python::provide(workspace, processes, screen)?;
     screen.at("building the service");
     let mut cargo = workspace.cargo();
-    cargo.args(["build", "--package", "cli", "--package", "swarm"]);
+    cargo.args(BUILD);
     if !shown("cargo build", &mut cargo, processes, screen)? {
         return Ok(false);
     }
