@@ -4,7 +4,6 @@ Nothing here turns a check off or changes what is expected of an answer.
 """
 
 import atexit
-import itertools
 import json
 import os
 import re
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 URL = os.environ["FLEETMEND_URL"]
 KEY = os.environ["FLEETMEND_API_KEY"]
 TALLY = os.environ["FLEETMEND_CONTRACT_TALLY"]
-COUNT = itertools.count()
+TURNS = Counter()
 VERSIONS = re.compile(r'(\*|(W/)?"[!#-~]*")( *, *(\*|(W/)?"[!#-~]*"))*')
 TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
 SERVER_ID = re.compile(r"srv_[0-7][0-9a-hjkmnp-tv-z]{25}")
@@ -56,6 +55,7 @@ ENDED, HELD = BATCHES[:4], BATCHES[4:]
 # What a batch must have gone through for an operation to succeed.
 BEFORE = {"pause_batch": "resume", "resume_batch": "pause"}
 REFRESH = ask(f"/v1/servers/{KEPT[0]}/refresh", {})
+PATCHES = [patch["package_name"] for patch in ask("/v1/patches?limit=500")["data"]]
 OURS = next(key["id"] for key in ask("/v1/api-keys")["data"] if key["created_by"] == "init")
 
 
@@ -65,17 +65,23 @@ def real(server_id, among):
     return server_id if number % 4 == 0 else among[number // 4 % len(among)]
 
 
+def turn(whose):
+    """How often this was asked before, of the same: what others ask in between does not make it chance."""
+    TURNS[whose] += 1
+    return TURNS[whose] - 1
+
+
 def batch_for(operation, batch_id):
     """A batch that is there in place of one that was made up; every other time as the operation wants it."""
     if operation == "cancel_batch":
-        return ENDED[next(COUNT) % len(ENDED)] if batch_id == MADE_UP or batch_id in HELD else batch_id
+        return ENDED[turn(operation) % len(ENDED)] if batch_id == MADE_UP or batch_id in HELD else batch_id
     if batch_id != MADE_UP:
         return batch_id
-    count = next(COUNT)
+    count = turn(operation)
     if operation not in BEFORE:
         return BATCHES[count % len(BATCHES)]
     batch_id = HELD[count // 2 % len(HELD)]
-    if count % 2:
+    if count % 2 == 0:
         try:
             ask(f"/v1/batches/{batch_id}/{BEFORE[operation]}", {})
         except urllib.error.HTTPError as refused:
@@ -95,10 +101,12 @@ def before_call(context, case, kwargs):
                     path["server_id"] = DOOMED[0]
         elif server_id not in SERVERS:
             path["server_id"] = real(server_id, KEPT)
-    if path.get("refresh_id") and path.get("server_id") in KEPT and next(COUNT) % 2:
+    if path.get("refresh_id") and path.get("server_id") in KEPT and turn("refresh") % 2 == 0:
         path["server_id"], path["refresh_id"] = KEPT[0], REFRESH["id"]
     if isinstance(path.get("batch_id"), str) and "task_id" not in path:
         path["batch_id"] = batch_for(case.operation.definition.raw.get("operationId"), path["batch_id"])
+    if isinstance(path.get("package_name"), str) and turn("patch") % 2 == 0:
+        path["package_name"] = PATCHES[zlib.crc32(path["package_name"].encode()) % len(PATCHES)]
     if path.get("api_key_id") == OURS and case.method == "DELETE":
         # The branch that we sit on.
         path["api_key_id"] = OURS[:-1] + ("0" if OURS[-1] != "0" else "1")
@@ -106,9 +114,9 @@ def before_call(context, case, kwargs):
     key = headers.get("Idempotency-Key")
     if isinstance(key, str) and re.fullmatch(r"[!-~]([ -~]{0,253}[!-~])?", key):
         # One key for everything would be answered with 409 for everything, whatever else it says.
-        count = next(COUNT)
+        count = turn("key")
         headers["Idempotency-Key"] = key if count % 10 == 0 else f"{key[:200]}-{count}"
-    if case.method in ("PUT", "DELETE") and VERSIONS.fullmatch(str(headers.get("If-Match", ""))) and next(COUNT) % 3:
+    if case.method in ("PUT", "DELETE") and VERSIONS.fullmatch(str(headers.get("If-Match", ""))) and turn("version") % 3:
         # A version that was made up is answered with 412, whatever else it says.
         headers["If-Match"] = "*"
     query = case.query or {}
