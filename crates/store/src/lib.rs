@@ -22,9 +22,10 @@ mod counts;
 mod db;
 mod error;
 mod migrate;
+mod roster;
 mod row;
-mod server_names;
 mod sql;
+mod tagged;
 mod tx;
 
 pub mod absences;
@@ -64,6 +65,8 @@ pub mod users;
 
 #[cfg(test)]
 extern crate self as store;
+#[cfg(test)]
+mod every_filter;
 #[cfg(test)]
 mod plans;
 #[cfg(test)]

@@ -47,6 +47,7 @@ const SERIES: &[Migration] = series! {
     18 "0018_recounts",
     19 "0019_server_names",
     20 "0020_rollout_counts",
+    21 "0021_roster",
 };
 
 /// The newest schema that this binary knows.

@@ -14,8 +14,8 @@ use crate::server_list::{Filter, Sort};
 use crate::sql::spy;
 use crate::support::{Place, at, both, nth, org};
 use crate::{
-    Db, Page, Tx, patches, presence, recounts, rollout_targets, rollouts, schedules, server_list,
-    servers,
+    Db, Page, Paged, Tx, patches, presence, recounts, rollout_targets, rollouts, schedules,
+    server_list, servers,
 };
 
 const FLEET: u32 = 2_000;
@@ -149,8 +149,7 @@ async fn ask(
         presence::Beat { org: ours, server_id: nth!(ServerId, 5_u32), seen_at: at(9), counter: 2 };
     call!("signs of life", presence::beat(tx, &[beat]));
     let list = async |tx: &mut Tx, filter: Filter| {
-        // The page alone: the total is counted by walking, an index where there is a filter.
-        server_list::items(tx, ours, &filter, Sort::Hostname, page).await
+        server_list::list(tx, ours, &filter, Sort::Hostname, page).await
     };
     call!("servers", list(tx, Filter::default()));
     let environment = Some("staging".parse().unwrap());
@@ -164,7 +163,7 @@ async fn ask(
     let status = Some((Status::Offline, at(500)));
     call!("offline servers", list(tx, Filter { status, ..Filter::default() }));
     let by = async |tx: &mut Tx, sort: Sort| {
-        server_list::items(tx, ours, &Filter::default(), sort, page).await
+        server_list::list(tx, ours, &Filter::default(), sort, page).await
     };
     call!("servers by security updates", by(tx, Sort::SecurityUpdates));
     let alike = patches::Kind {
@@ -222,7 +221,7 @@ async fn walks(tx: &mut Tx) -> i64 {
     let Wire::Pg(c) = tx.wire() else { return 0 };
     let (walks,) = sqlx::query_as(
         "select coalesce(sum(seq_scan), 0)::bigint from pg_stat_xact_user_tables
-          where relname in ('servers', 'server_tags', 'schedules', 'rollout_targets')",
+          where relname in ('servers', 'tagged', 'schedules', 'rollout_targets')",
     )
     .fetch_one(c)
     .await
@@ -323,7 +322,18 @@ both! {
         let status = Some((Status::Online, at(4_000)));
         let online = Filter { status, ..Filter::default() };
         for sort in [Sort::SecurityUpdates, Sort::Hostname, Sort::LastSeen] {
-            few!("online", server_list::items(&mut tx, ours, &online, sort, page).await.unwrap());
+            let online = server_list::list(&mut tx, ours, &online, sort, page);
+            few!("online", online.await.unwrap().items);
+        }
+        // All of one tag may come last of all names.
+        let tags = vec!["rack=39".parse().unwrap()];
+        let status = [None, online.status];
+        for status in status {
+            let tagged = Filter { tags: tags.clone(), status, ..Filter::default() };
+            let by_name = server_list::list(&mut tx, ours, &tagged, Sort::Hostname, page);
+            let Paged { items, total } = by_name.await.unwrap();
+            assert_eq!(total, 50);
+            few!("tagged", items);
         }
         assert!(before > 0 || place.is_sqlite());
     }

@@ -1,6 +1,11 @@
 //! Finding servers: filters, pages, and whom a selector means.
+//!
+//! Any filter in any order, among 100,000 servers, must not read all of their rows, which are wide and scattered anew by every
+//! scan. So who is on a page is found in narrow tables ([`crate::roster`], `tagged`, `presence`), and then the rows of that
+//! page are read. Few that may match are gathered and sorted; if they are many, walking everyone in the order that is asked
+//! for soon fills a page.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use vocab::{Criteria, Environment, OrgId, OsFilter, Selector, ServerId, Status, Tag};
@@ -8,9 +13,9 @@ use vocab::{Criteria, Environment, OrgId, OsFilter, Selector, ServerId, Status, 
 use crate::db::{Conn, on};
 use crate::error::Result;
 use crate::row::{parse, put};
-use crate::servers::Server;
+use crate::servers::{self, Server};
 use crate::sql::{ROWS_MAX, Text};
-use crate::{Page, Paged};
+use crate::{Page, Paged, tagged};
 
 /// What servers must match; the default is every server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,6 +38,14 @@ pub struct Filter {
     pub reboot_required: Option<bool>,
 }
 
+impl Filter {
+    /// Whether it asks for nothing but what servers are counted by.
+    fn is_by_kind(&self) -> bool {
+        let Filter { environment, environments, os, .. } = self.clone();
+        *self == Filter { environment, environments, os, ..Filter::default() }
+    }
+}
+
 /// In which order. Every one ends with the id.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Sort {
@@ -45,19 +58,6 @@ pub enum Sort {
     SecurityUpdates,
     /// Those that joined last first.
     Newest,
-}
-
-impl Sort {
-    /// In the words of the table that is walked, so that its own order is seen to be the one that is asked for.
-    fn clause(self, walk: Walk) -> &'static str {
-        match (self, walk) {
-            (Sort::Hostname, Walk::Names) => " order by name, named",
-            (Sort::Hostname, _) => " order by sort_name, id",
-            (Sort::LastSeen, _) => " order by last_seen_at, server_id",
-            (Sort::SecurityUpdates, _) => " order by security_updates desc, sort_name, id",
-            (Sort::Newest, _) => " order by id desc",
-        }
-    }
 }
 
 impl From<&Selector> for Filter {
@@ -81,117 +81,84 @@ impl From<&Criteria> for Filter {
     }
 }
 
-/// Which table to walk and which to look up in. SQLite takes a `cross join` at its word; for
-/// PostgreSQL it is a join like any other.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Walk {
-    /// The servers by name, each looked up in `presence`.
-    Servers,
-    /// Those of the wanted status, each looked up in `servers`.
-    Presence,
-    /// The names in which the searched text is, each looked up in the two others.
-    Names,
+/// No more servers than these are gathered and sorted for a page, and if both those online and those offline are more, a
+/// status is counted by looking at everyone.
+const GATHERED_MAX: u64 = if cfg!(test) { 25 } else { 2_500 };
+
+/// A table in whose order servers are looked at, and how they are looked up in the two others if it takes them to tell who
+/// matches. SQLite takes a `cross join` at its word; for PostgreSQL it is a join like any other.
+struct Walk {
+    /// What is asked, up to the organization.
+    whom: [&'static str; 2],
+    /// In `roster`, unless the table has its columns.
+    roster: Option<&'static str>,
+    /// In `presence`, unless it is the table.
+    presence: Option<&'static str>,
+    order: &'static str,
 }
 
 impl Walk {
-    fn joined(self) -> &'static str {
-        match self {
-            Walk::Servers => {
-                " from servers cross join presence where server_id = id and org = org_id"
-            }
-            Walk::Presence => {
-                " from presence cross join servers where server_id = id and org = org_id"
-            }
-            Walk::Names => {
-                " from server_names cross join servers cross join presence
-                 where id = named and server_id = id and org = org_id"
-            }
+    const NAMES: Walk = Walk {
+        whom: ["select id from roster", " where org_id = "],
+        roster: None,
+        presence: Some(" and org = org_id and server_id = id"),
+        order: " order by sort_name, id",
+    };
+    const NEWEST: Walk = Walk { order: " order by id desc", ..Walk::NAMES };
+    const UPDATES: Walk = Walk {
+        whom: ["select id from servers", " where removed_at is null and org_id = "],
+        order: " order by security_updates desc, sort_name, id",
+        ..Walk::NAMES
+    };
+    const SEEN: Walk = Walk {
+        whom: ["select server_id from presence", " where org = "],
+        roster: Some(" and org_id = org and id = server_id"),
+        presence: None,
+        order: " order by last_seen_at, server_id",
+    };
+    const TAGGED: Walk = Walk {
+        whom: ["select named from tagged", " where owner = "],
+        roster: Some(" and org_id = owner and sort_name = name and id = named"),
+        presence: Some(" and org = owner and server_id = named"),
+        order: " order by name, named",
+    };
+    const COUNTED: Walk =
+        Walk { whom: ["select count(*) from roster", " where org_id = "], ..Walk::NAMES };
+    const SEEN_COUNTED: Walk =
+        Walk { whom: ["select count(*) from presence", " where org = "], ..Walk::SEEN };
+
+    fn by(sort: Sort) -> Walk {
+        match sort {
+            Sort::Hostname => Walk::NAMES,
+            Sort::LastSeen => Walk::SEEN,
+            Sort::SecurityUpdates => Walk::UPDATES,
+            Sort::Newest => Walk::NEWEST,
         }
     }
 }
 
-/// The walk that ends sooner. Few of a status or of a name are read and sorted, `some` of them; if they are many, walking
-/// all servers in the order that is asked for fills the page after some `page * all / some`.
-async fn walk(
-    conn: &mut Conn,
-    org: OrgId,
-    filter: &Filter,
-    sort: Sort,
-    page: Page,
-) -> Result<Walk> {
-    // When they were seen is in one order there, and in none among the servers.
-    let otherwise = if sort == Sort::LastSeen { Walk::Presence } else { Walk::Servers };
-    if filter.status.is_none() && filter.q.is_none() {
-        return Ok(otherwise);
-    }
-    let all = sum(conn, org, &Filter::default()).await?;
-    let page = page.offset.saturating_add(page.limit.into());
-    let worth = all.saturating_mul(page).isqrt();
-    let most = worth.saturating_add(1);
-    if let Some(status) = filter.status
-        && sort != Sort::LastSeen
-        && of_status(conn, org, status, most).await? <= worth
-    {
-        return Ok(Walk::Presence);
-    }
-    if let Some(q) = &filter.q
-        && (sort == Sort::Hostname || called(conn, org, q, most).await? <= worth)
-    {
-        return Ok(Walk::Names);
-    }
-    Ok(otherwise)
-}
-
-/// How many servers have this status, counted no further than `most`.
-async fn of_status(
-    conn: &mut Conn,
-    org: OrgId,
-    (status, since): (Status, Timestamp),
-    most: u64,
-) -> Result<u64> {
-    let (some,): (i64,) = on!(conn, |c| {
-        let mut text =
-            Text::new("select count(*) from (select 1 as one from presence where org = ");
-        text.bind(put(&org)).add(" and last_seen_at").add(than(status));
-        // In the order of the index, or PostgreSQL would rather read everyone.
-        text.bind(put(&since)).add(" order by last_seen_at limit ").bind(put(&most));
-        text.add(") counted");
-        text.build_as().fetch_one(c).await
-    })?;
-    Ok(some.unsigned_abs())
-}
-
-/// Those with this in their name, among the names.
-macro_rules! named {
-    ($text:ident, $org:ident, $q:ident) => {
-        $text.add("owner = ").bind(put(&$org));
-        $text.add(" and name like ").bind(pattern($q)).add(" escape '\\'");
-    };
-}
-
-/// How many servers have this in their name, counted no further than `most`.
-async fn called(conn: &mut Conn, org: OrgId, q: &str, most: u64) -> Result<u64> {
-    let (some,): (i64,) = on!(conn, |c| {
-        let mut text = Text::new("select count(*) from (select 1 as one from server_names where ");
-        named!(text, org, q);
-        text.add(" limit ").bind(put(&most)).add(") counted");
-        text.build_as().fetch_one(c).await
-    })?;
-    Ok(some.unsigned_abs())
-}
-
-macro_rules! matching {
-    ($text:ident, $org:ident, $filter:ident, $walk:expr) => {
-        $text.add(" and removed_at is null and org_id = ").bind(put(&$org));
-        $text.add(" and org = ").bind(put(&$org));
+/// Whoever matches, on this walk, in no order yet.
+macro_rules! walk {
+    ($text:ident, $walk:expr, $org:ident, $filter:expr) => {
+        let [whom, of] = $walk.whom;
+        let whoever = Filter { status: None, ..$filter.clone() };
+        let roster = $walk.roster.filter(|_| whoever != Filter::default());
+        let presence = $walk.presence.filter(|_| $filter.status.is_some());
+        $text.add(whom);
+        if roster.is_some() {
+            $text.add(" cross join roster");
+        }
+        if presence.is_some() {
+            $text.add(" cross join presence");
+        }
+        $text.add(of).bind(put(&$org));
+        $text.add(roster.unwrap_or_default()).add(presence.unwrap_or_default());
         if let Some((status, since)) = $filter.status {
-            match $walk {
-                Walk::Presence => $text.add(" and last_seen_at"),
+            match presence {
                 // PostgreSQL chooses the walk itself, by what it last knew of these times: where all have moved on since then
                 // it takes those who are online for none. This it cannot reckon with, nor look up.
-                Walk::Servers | Walk::Names => {
-                    $text.add(" and coalesce(last_seen_at, ").bind(put(&since)).add(")")
-                }
+                Some(_) => $text.add(" and coalesce(last_seen_at, ").bind(put(&since)).add(")"),
+                None => $text.add(" and last_seen_at"),
             };
             $text.add(than(status)).bind(put(&since));
         }
@@ -207,9 +174,9 @@ fn than(status: Status) -> &'static str {
     }
 }
 
-/// Everything but the status.
+/// Everything but the status, of `servers`, `roster` or `server_counts`.
 macro_rules! conditions {
-    ($text:ident, $org:ident, $filter:ident) => {
+    ($text:ident, $org:ident, $filter:expr) => {
         if let Some(environment) = &$filter.environment {
             $text.add(" and environment = ").bind(put(environment));
         }
@@ -233,11 +200,11 @@ macro_rules! conditions {
             }
         }
         for tag in &$filter.tags {
-            $text.add(" and id in (select t.server_id from server_tags t where t.org_id = ");
+            $text.add(" and id in (select t.named from tagged t where t.owner = ");
             $text.bind(put(&$org)).add(" and t.tag = ").bind(tag.to_string()).add(")");
         }
         if !$filter.ids.is_empty() {
-            $text.add(" and id").among($filter.ids.iter().map(put));
+            $text.add(" and id").each($filter.ids.iter().map(put));
         }
         if let Some(q) = &$filter.q {
             $text.add(" and sort_name like ").bind(pattern(q)).add(" escape '\\'");
@@ -269,79 +236,214 @@ pub async fn list(
     sort: Sort,
     page: Page,
 ) -> Result<Paged<Server>> {
-    let items = items(conn, org, filter, sort, page).await?;
-    let total = count(conn, org, filter).await?;
+    let (ids, total) = match few(conn, org, filter, sort, page).await? {
+        Some(few) => {
+            let all = sorted(conn, org, filter, &few, sort).await?;
+            let offset = usize::try_from(page.offset).unwrap_or(usize::MAX);
+            let ids = all.iter().copied().skip(offset).take(page.limit as usize).collect();
+            (ids, all.len() as u64)
+        }
+        None => {
+            let total = count(conn, org, filter).await?;
+            (walked(conn, org, filter, sort, page).await?, total)
+        }
+    };
+    let rows = servers::get_all(conn, &ids).await?;
+    let mut rows: BTreeMap<_, _> = rows.into_iter().map(|row| (row.id, row)).collect();
+    let items = ids.iter().filter_map(|id| rows.remove(id)).collect();
     Ok(Paged { items, total })
 }
 
-/// A page of the servers that match.
-pub async fn items(
+/// Everyone who may match, if they are few enough to gather and sort: if `some` match, a walk fills the page after some
+/// `page * all / some` servers.
+async fn few(
     conn: &mut Conn,
     org: OrgId,
     filter: &Filter,
     sort: Sort,
     page: Page,
-) -> Result<Vec<Server>> {
-    let walk = walk(conn, org, filter, sort, page).await?;
-    let q = filter.q.as_deref().filter(|_| walk == Walk::Names);
-    let unnamed = Filter { q: None, ..filter.clone() };
-    let rest = if q.is_some() { &unnamed } else { filter };
-    Ok(on!(conn, |c| {
-        let mut text = Text::new("select ");
-        text.add(Server::COLUMNS).add(walk.joined());
-        if let Some(q) = q {
-            text.add(" and ");
-            named!(text, org, q);
+) -> Result<Option<Vec<ServerId>>> {
+    let all = sum(conn, org, &Filter::default()).await?;
+    let end = page.offset.saturating_add(page.limit.into());
+    let worth = all.saturating_mul(end).isqrt().min(GATHERED_MAX);
+    if filter.is_by_kind() && sum(conn, org, filter).await? > worth {
+        return Ok(None);
+    }
+    if let Some(status) = filter.status
+        && let Some(found) = of_status(conn, org, status, worth).await?
+    {
+        return Ok(Some(found));
+    }
+    if let Some(tag) = filter.tags.first()
+        && let Some(found) = having(conn, org, tag, worth).await?
+    {
+        return Ok(Some(found));
+    }
+    let whoever = Filter { status: None, ..filter.clone() };
+    let rest = Filter { tags: filter.tags.iter().skip(1).cloned().collect(), ..whoever.clone() };
+    // By name, a walk finds them in order while it looks for them.
+    if rest == Filter::default() || sort == Sort::Hostname {
+        return Ok(None);
+    }
+    let found: Vec<(String,)> = on!(conn, |c| {
+        let mut text = Text::new("");
+        walk!(text, Walk::NAMES, org, whoever);
+        text.add(" limit ").bind(put(&worth.saturating_add(1)));
+        text.build_as().fetch_all(c).await
+    })?;
+    no_more_than(worth, found)
+}
+
+/// Those of this status, unless they are more than `most`.
+async fn of_status(
+    conn: &mut Conn,
+    org: OrgId,
+    (status, since): (Status, Timestamp),
+    most: u64,
+) -> Result<Option<Vec<ServerId>>> {
+    let found: Vec<(String,)> = on!(conn, |c| {
+        let mut text = Text::new("select server_id from presence where org = ");
+        text.bind(put(&org)).add(" and last_seen_at").add(than(status)).bind(put(&since));
+        // In the order of the index, or PostgreSQL would rather read everyone.
+        text.add(" order by last_seen_at limit ").bind(put(&most.saturating_add(1)));
+        text.build_as().fetch_all(c).await
+    })?;
+    no_more_than(most, found)
+}
+
+/// Who has not been heard from since then.
+pub async fn offline(conn: &mut Conn, org: OrgId, since: Timestamp) -> Result<BTreeSet<ServerId>> {
+    let found = of_status(conn, org, (Status::Offline, since), u64::MAX).await?;
+    Ok(found.unwrap_or_default().into_iter().collect())
+}
+
+/// Those with this tag, unless they are more than `most`.
+async fn having(
+    conn: &mut Conn,
+    org: OrgId,
+    tag: &Tag,
+    most: u64,
+) -> Result<Option<Vec<ServerId>>> {
+    let found: Vec<(String,)> = on!(conn, |c| {
+        let mut text = Text::new("select named from tagged where owner = ");
+        text.bind(put(&org)).add(" and tag = ").bind(tag.to_string());
+        text.add(" order by name, named limit ").bind(put(&most.saturating_add(1)));
+        text.build_as().fetch_all(c).await
+    })?;
+    no_more_than(most, found)
+}
+
+fn no_more_than(most: u64, found: Vec<(String,)>) -> Result<Option<Vec<ServerId>>> {
+    if found.len() as u64 > most { Ok(None) } else { parsed(found).map(Some) }
+}
+
+fn parsed(found: Vec<(String,)>) -> Result<Vec<ServerId>> {
+    found.into_iter().map(|(id,)| parse("servers", id)).collect()
+}
+
+/// Those among the gathered who match.
+async fn sorted(
+    conn: &mut Conn,
+    org: OrgId,
+    filter: &Filter,
+    gathered: &[ServerId],
+    sort: Sort,
+) -> Result<Vec<ServerId>> {
+    if gathered.is_empty() {
+        return Ok(Vec::new());
+    }
+    parsed(on!(conn, |c| {
+        let mut text = Text::new(
+            "select id from servers cross join presence
+              where org = org_id and server_id = id and removed_at is null and org_id = ",
+        );
+        text.bind(put(&org)).add(" and id").each(gathered.iter().map(put));
+        if let Some((status, since)) = filter.status {
+            text.add(" and last_seen_at").add(than(status)).bind(put(&since));
         }
-        matching!(text, org, rest, walk);
-        text.add(sort.clause(walk)).add(" limit ").bind(i64::from(page.limit));
+        conditions!(text, org, filter);
+        text.add(Walk::by(sort).order);
+        text.build_as().fetch_all(c).await
+    })?)
+}
+
+/// A page of those who match, found by looking at everyone in the order that is asked for.
+async fn walked(
+    conn: &mut Conn,
+    org: OrgId,
+    filter: &Filter,
+    sort: Sort,
+    page: Page,
+) -> Result<Vec<ServerId>> {
+    let (walk, tag, rest) = match (sort, filter.tags.split_first()) {
+        (Sort::Hostname, Some((tag, tags))) => {
+            (Walk::TAGGED, Some(tag), Filter { tags: tags.to_vec(), ..filter.clone() })
+        }
+        _ => (Walk::by(sort), None, filter.clone()),
+    };
+    parsed(on!(conn, |c| {
+        let mut text = Text::new("");
+        walk!(text, walk, org, rest);
+        if let Some(tag) = tag {
+            text.add(" and tag = ").bind(tag.to_string());
+        }
+        text.add(walk.order).add(" limit ").bind(i64::from(page.limit));
         text.add(" offset ").bind(put(&page.offset));
         text.build_as().fetch_all(c).await
     })?)
 }
 
-/// How many servers match. Without a walk over the fleet, unless the filter speaks of tags or reboots, or of a name and
-/// something else: there are counts by environment and system, a search by name reads the names alone, and those who are
-/// offline are counted one by one, whoever else there is being online.
+/// How many servers match.
 pub async fn count(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> {
-    let whichever = Filter { status: None, ..filter.clone() };
     let Some((status, since)) = filter.status else {
         return of_any_status(conn, org, filter).await;
     };
-    if !(whichever.is_by_kind() || whichever.is_by_name()) {
-        return walked(conn, org, filter, Walk::Servers).await;
+    let whoever = Filter { status: None, ..filter.clone() };
+    if !filter.ids.is_empty() {
+        return counted(conn, org, filter, Walk::COUNTED).await;
     }
-    let offline = (Status::Offline, since);
-    let offline = if whichever == Filter::default() {
-        of_status(conn, org, offline, u64::MAX).await?
-    } else {
-        let filter = Filter { status: Some(offline), ..whichever.clone() };
-        walked(conn, org, &filter, Walk::Presence).await?
-    };
-    match status {
-        Status::Offline => Ok(offline),
-        Status::Online => Ok(of_any_status(conn, org, &whichever).await?.saturating_sub(offline)),
+    // Those of the other status are most often few, and the rest are of this one.
+    for side in [Status::Offline, Status::Online] {
+        let Some(found) = of_status(conn, org, (side, since), GATHERED_MAX).await? else {
+            continue;
+        };
+        let found = among(conn, org, &whoever, &found).await?;
+        return match side == status {
+            true => Ok(found),
+            false => Ok(of_any_status(conn, org, &whoever).await?.saturating_sub(found)),
+        };
     }
+    counted(conn, org, filter, Walk::SEEN_COUNTED).await
 }
 
-impl Filter {
-    /// Whether it asks for nothing but what servers are counted by.
-    fn is_by_kind(&self) -> bool {
-        let Filter { environment, environments, os, .. } = self.clone();
-        *self == Filter { environment, environments, os, ..Filter::default() }
+/// How many of the gathered match.
+async fn among(
+    conn: &mut Conn,
+    org: OrgId,
+    whoever: &Filter,
+    gathered: &[ServerId],
+) -> Result<u64> {
+    if gathered.is_empty() || *whoever == Filter::default() {
+        return Ok(gathered.len() as u64);
     }
-
-    /// Whether it asks for a name and nothing else.
-    fn is_by_name(&self) -> bool {
-        self.q.is_some() && *self == Filter { q: self.q.clone(), ..Filter::default() }
-    }
+    let (total,): (i64,) = on!(conn, |c| {
+        let mut text = Text::new("");
+        walk!(text, Walk::COUNTED, org, whoever);
+        text.add(" and id").each(gathered.iter().map(put));
+        text.build_as().fetch_one(c).await
+    })?;
+    Ok(total.unsigned_abs())
 }
 
 async fn of_any_status(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> {
-    match &filter.q {
-        Some(q) if filter.is_by_name() => called(conn, org, q, u64::MAX).await,
-        _ if filter.is_by_kind() => sum(conn, org, filter).await,
-        _ => walked(conn, org, filter, Walk::Servers).await,
+    if filter.is_by_kind() {
+        return sum(conn, org, filter).await;
+    }
+    match &filter.tags[..] {
+        [tag] if *filter == (Filter { tags: filter.tags.clone(), ..Filter::default() }) => {
+            tagged::count(conn, org, tag).await
+        }
+        _ => counted(conn, org, filter, Walk::COUNTED).await,
     }
 }
 
@@ -358,16 +460,11 @@ async fn sum(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> {
     Ok(total.unsigned_abs())
 }
 
-async fn walked(conn: &mut Conn, org: OrgId, filter: &Filter, walk: Walk) -> Result<u64> {
+/// By looking at everyone.
+async fn counted(conn: &mut Conn, org: OrgId, filter: &Filter, walk: Walk) -> Result<u64> {
     let (total,): (i64,) = on!(conn, |c| {
-        let mut text = Text::new("select count(*)");
-        if filter.status.is_none() {
-            text.add(" from servers where removed_at is null and org_id = ").bind(put(&org));
-            conditions!(text, org, filter);
-        } else {
-            text.add(walk.joined());
-            matching!(text, org, filter, walk);
-        }
+        let mut text = Text::new("");
+        walk!(text, walk, org, filter);
         text.build_as().fetch_one(c).await
     })?;
     Ok(total.unsigned_abs())
@@ -375,34 +472,24 @@ async fn walked(conn: &mut Conn, org: OrgId, filter: &Filter, walk: Walk) -> Res
 
 /// Whom a filter means: every server that matches, by name.
 pub async fn ids(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<Vec<ServerId>> {
-    let found: Vec<(String,)> = on!(conn, |c| {
-        let mut text = Text::new("select id");
-        if filter.status.is_some() {
-            text.add(Walk::Servers.joined());
-            matching!(text, org, filter, Walk::Servers);
-        } else {
-            text.add(" from servers where removed_at is null and org_id = ").bind(put(&org));
-            conditions!(text, org, filter);
-        }
-        text.add(" order by sort_name, id");
+    parsed(on!(conn, |c| {
+        let mut text = Text::new("");
+        walk!(text, Walk::NAMES, org, filter);
+        text.add(Walk::NAMES.order);
         text.build_as().fetch_all(c).await
-    })?;
-    found.into_iter().map(|(id,)| parse("servers", id)).collect()
+    })?)
 }
 
 /// The servers of this name, upper or lower case.
 pub async fn of_name(conn: &mut Conn, org: OrgId, name: &str) -> Result<Vec<ServerId>> {
     let found: Vec<(String,)> = on!(conn, |c| {
-        sqlx::query_as(
-            "select id from servers where removed_at is null and org_id = $1 and sort_name = $2
-              order by id",
-        )
-        .bind(put(&org))
-        .bind(name.to_ascii_lowercase())
-        .fetch_all(c)
-        .await
+        sqlx::query_as("select id from roster where org_id = $1 and sort_name = $2 order by id")
+            .bind(put(&org))
+            .bind(name.to_ascii_lowercase())
+            .fetch_all(c)
+            .await
     })?;
-    found.into_iter().map(|(id,)| parse("servers", id)).collect()
+    parsed(found)
 }
 
 /// Those of these servers that are there, and the name that each is sorted by: for who asks on behalf of many.

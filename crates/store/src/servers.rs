@@ -14,9 +14,10 @@ use crate::counts::Kind as Counted;
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, guarded, taken};
 use crate::listings::{self, Kind};
+use crate::roster::{self, folded};
 use crate::row::{parse, put, row};
-use crate::server_names::{self, folded};
 use crate::sql::{ROWS_MAX, Text, join};
+use crate::tagged;
 use crate::tx::Tx;
 
 row! {
@@ -132,8 +133,8 @@ pub async fn enroll_all(tx: &mut Tx, servers: &[Server]) -> Result<()> {
                 .map(drop)
         })?;
         chunk.iter().for_each(|server| tx.count(Counted::of(server), 1));
-        server_names::add(tx, chunk).await?;
-        write_tags(tx, chunk).await?;
+        roster::add(tx, chunk).await?;
+        tagged::add(tx, chunk).await?;
     }
     Ok(())
 }
@@ -189,12 +190,12 @@ pub async fn save(tx: &mut Tx, before: &Server, after: &Server, now: Timestamp) 
         tx.count(was, -1);
         tx.count(is, 1);
     }
-    if folded(&before.hostname) != folded(&after.hostname) {
-        server_names::rename(tx, before, &after.hostname).await?;
+    if roster::differ(before, after) {
+        roster::save(tx, before, after).await?;
     }
-    if before.tags != after.tags {
-        delete_tags(tx, after.id).await?;
-        write_tags(tx, std::slice::from_ref(after)).await?;
+    if folded(&before.hostname) != folded(&after.hostname) || before.tags != after.tags {
+        tagged::remove(tx, after.id).await?;
+        tagged::add(tx, std::slice::from_ref(after)).await?;
     }
     Ok(())
 }
@@ -259,38 +260,6 @@ pub async fn save_scans(tx: &mut Tx, scans: &[Scan]) -> Result<BTreeSet<ServerId
         }
     }
     Ok(saved)
-}
-
-async fn write_tags(tx: &mut Tx, servers: &[Server]) -> Result<()> {
-    let of = |server: &'_ Server| (server.org_id, server.id);
-    let tags =
-        servers.iter().flat_map(|server| server.tags.iter().map(move |tag| (of(server), tag)));
-    let tags: Vec<_> = tags.collect();
-    for chunk in tags.chunks(ROWS_MAX) {
-        on!(tx, |c| {
-            Text::new("insert into server_tags (org_id, tag, server_id) ")
-                .rows(chunk, |row, ((org, id), tag)| {
-                    row.bind(put(org)).bind(tag.as_str().to_owned()).bind(put(id));
-                })
-                .add(" on conflict do nothing")
-                .build()
-                .execute(c)
-                .await
-                .map(drop)
-        })?;
-    }
-    Ok(())
-}
-
-async fn delete_tags(tx: &mut Tx, id: ServerId) -> Result<()> {
-    on!(tx, |c| {
-        sqlx::query("delete from server_tags where server_id = $1")
-            .bind(put(&id))
-            .execute(c)
-            .await
-            .map(drop)
-    })?;
-    Ok(())
 }
 
 /// One of this organization.
@@ -370,8 +339,8 @@ pub async fn remove(tx: &mut Tx, seen: &Server, now: Timestamp) -> Result<()> {
     })?;
     guarded(saved)?;
     tx.count(Counted::of(seen), -1);
-    delete_tags(tx, seen.id).await?;
-    server_names::remove(tx, seen).await?;
+    tagged::remove(tx, seen.id).await?;
+    roster::remove(tx, seen).await?;
     on!(tx, |c| {
         sqlx::query("delete from presence where org = $1 and server_id = $2")
             .bind(put(&seen.org_id))

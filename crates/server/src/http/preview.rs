@@ -9,7 +9,7 @@ use wire::v1::{Preview, PreviewRequest, PreviewServer, PreviewUpdate, RebootOutl
 
 use crate::app::App;
 use crate::http::{ApiError, Body, Caller, NoQuery, Query, Routes, batches, read, servers, show};
-use crate::service::preview::{ServerOutlook, outlook};
+use crate::service::preview::{Meant, SHOWN_MAX, ServerOutlook, outlook};
 
 pub(crate) fn routes() -> Routes {
     Routes::new().add(Role::Viewer, handlers!(preview))
@@ -29,23 +29,25 @@ pub(crate) async fn preview(
     Query(NoQuery {}): Query<NoQuery>,
     body: Body<PreviewRequest>,
 ) -> Result<Json<Preview>, ApiError> {
+    of_order(&app, &caller, body, SHOWN_MAX).await.map(Json)
+}
+
+/// The same with no more than so many servers one by one.
+pub(crate) async fn of_order(
+    app: &App,
+    caller: &Caller,
+    body: Body<PreviewRequest>,
+    shown: usize,
+) -> Result<Preview, ApiError> {
     let (body, mut errors) = body.open();
     let options = match body.targets.is_some() {
         true => read::options(&mut errors, "", body.options()),
         false => read::order(&mut errors, body.options()),
     };
-    let mut meant = Vec::new();
+    let (mut named, mut selector) = (Vec::new(), None);
     match (&body.server_ids, &body.targets) {
-        (Some(ids), None) => meant = batches::existing(&app, &caller, &mut errors, ids).await?,
-        (None, Some(targets)) => {
-            if let Some(selector) = read::targets(&mut errors, targets) {
-                let filter = server_list::Filter {
-                    environments: caller.environments.as_deref().map(<[Environment]>::to_vec),
-                    ..server_list::Filter::from(&selector)
-                };
-                meant = server_list::ids(&mut *app.db.read().await?, caller.org, &filter).await?;
-            }
-        }
+        (Some(ids), None) => named = batches::existing(app, caller, &mut errors, ids).await?,
+        (None, Some(targets)) => selector = read::targets(&mut errors, targets),
         (Some(_), Some(_)) | (None, None) => {
             errors.note(
                 "",
@@ -55,11 +57,21 @@ pub(crate) async fn preview(
         }
     }
     errors.done()?;
-    let (now, since) = (app.clock.now(), servers::online_since(&app));
+    let (now, since) = (app.clock.now(), servers::online_since(app));
     let mut reader = app.db.snapshot().await?;
-    let seen = outlook(&mut reader, caller.org, &options, &meant, since, now).await?;
+    let meant = match selector {
+        Some(selector) => {
+            let filter = server_list::Filter {
+                environments: caller.environments.as_deref().map(<[Environment]>::to_vec),
+                ..server_list::Filter::from(&selector)
+            };
+            Meant::matching(&mut reader, caller.org, &filter, shown, since).await?
+        }
+        None => Meant::named(&mut reader, caller.org, &named, shown, since).await?,
+    };
+    let seen = outlook(&mut reader, &options, meant, now).await?;
     drop(reader);
-    Ok(Json(Preview {
+    Ok(Preview {
         options: show::options(&options),
         total: seen.total,
         offline: seen.offline,
@@ -67,8 +79,8 @@ pub(crate) async fn preview(
         last_start_at: seen.last_start_at,
         beyond_window: seen.beyond_window,
         warnings: show::warnings(&options, u64::from(seen.total)),
-        servers: seen.servers.into_iter().map(|one| of_server(&app, one)).collect(),
-    }))
+        servers: seen.servers.into_iter().map(|one| of_server(app, one)).collect(),
+    })
 }
 
 fn of_server(app: &App, seen: ServerOutlook) -> PreviewServer {

@@ -7,13 +7,13 @@ use std::collections::btree_map::Entry;
 
 use jiff::{SignedDuration, Timestamp};
 use store::server_list::{self, Filter, Sort};
-use store::servers::Server;
-use store::{Conn, Page};
+use store::servers::{self, Server};
+use store::{Conn, Page, Paged};
 use vocab::{Digest, OrgId, Pending, RebootPolicy, ServerId, Status};
 
 use super::{PatchOptions, Result, findings};
 
-/// How many servers are shown one by one.
+/// How many servers are shown one by one, at the most.
 pub const SHOWN_MAX: usize = 500;
 
 /// What an order would do.
@@ -54,22 +54,63 @@ pub struct ServerOutlook {
     pub reboots: Option<bool>,
 }
 
-/// What this order would do to these servers, in the order of their turns.
+/// Who is meant by an order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Meant {
+    total: u64,
+    offline: u64,
+    /// The first, in the order of their turns.
+    first: Vec<Server>,
+}
+
+impl Meant {
+    /// These servers, in this order; so many of them are shown.
+    pub async fn named(
+        conn: &mut Conn,
+        org: OrgId,
+        servers: &[ServerId],
+        shown: usize,
+        online_since: Timestamp,
+    ) -> Result<Meant> {
+        let first = &servers[..servers.len().min(shown)];
+        let rows = servers::get_all(conn, first).await?;
+        let mut rows: BTreeMap<_, _> = rows.into_iter().map(|row| (row.id, row)).collect();
+        let offline = server_list::offline(conn, org, online_since).await?;
+        Ok(Meant {
+            total: servers.len() as u64,
+            offline: servers.iter().filter(|id| offline.contains(id)).count() as u64,
+            first: first.iter().filter_map(|id| rows.remove(id)).collect(),
+        })
+    }
+
+    /// Whoever matches, by name; so many of them are shown.
+    pub async fn matching(
+        conn: &mut Conn,
+        org: OrgId,
+        filter: &Filter,
+        shown: usize,
+        online_since: Timestamp,
+    ) -> Result<Meant> {
+        let page = Page { limit: shown as u32, offset: 0 };
+        let Paged { items: first, total } =
+            server_list::list(conn, org, filter, Sort::Hostname, page).await?;
+        let status = Some((Status::Offline, online_since));
+        let offline = Filter { status, ..filter.clone() };
+        Ok(Meant { total, offline: server_list::count(conn, org, &offline).await?, first })
+    }
+}
+
+/// What this order would do to them.
 pub async fn outlook(
     conn: &mut Conn,
-    org: OrgId,
     options: &PatchOptions,
-    servers: &[ServerId],
-    online_since: Timestamp,
+    meant: Meant,
     now: Timestamp,
 ) -> Result<Outlook> {
-    let total = u32::try_from(servers.len()).unwrap_or(u32::MAX);
-    let shown = &servers[..servers.len().min(SHOWN_MAX)];
-    let mut rows = by_id(conn, org, shown).await?;
+    let total = u32::try_from(meant.total).unwrap_or(u32::MAX);
     let mut lists: BTreeMap<Digest, Vec<Pending>> = BTreeMap::new();
-    let mut outlooks = Vec::with_capacity(shown.len());
-    for (turn, id) in (0_u32..).zip(shown) {
-        let Some(server) = rows.remove(id) else { continue };
+    let mut outlooks = Vec::with_capacity(meant.first.len());
+    for (turn, server) in (0_u32..).zip(meant.first) {
         let alike = findings::alike_by(&server);
         if let Some(alike) = alike
             && let Entry::Vacant(new) = lists.entry(alike)
@@ -81,7 +122,7 @@ pub async fn outlook(
     }
     Ok(Outlook {
         total,
-        offline: offline(conn, org, servers, online_since).await?,
+        offline: u32::try_from(meant.offline).unwrap_or(u32::MAX),
         beyond_window: (0..total)
             .rev()
             .take_while(|turn| start(options, *turn, now).is_none())
@@ -89,35 +130,6 @@ pub async fn outlook(
         last_start_at: (0..total).rev().find_map(|turn| start(options, turn, now)),
         servers: outlooks,
     })
-}
-
-async fn by_id(
-    conn: &mut Conn,
-    org: OrgId,
-    ids: &[ServerId],
-) -> Result<BTreeMap<ServerId, Server>> {
-    if ids.is_empty() {
-        return Ok(BTreeMap::new());
-    }
-    let filter = Filter { ids: ids.to_vec(), ..Filter::default() };
-    let page = Page { limit: SHOWN_MAX as u32, offset: 0 };
-    let rows = server_list::items(conn, org, &filter, Sort::Hostname, page).await?;
-    Ok(rows.into_iter().map(|row| (row.id, row)).collect())
-}
-
-async fn offline(
-    conn: &mut Conn,
-    org: OrgId,
-    servers: &[ServerId],
-    online_since: Timestamp,
-) -> Result<u32> {
-    let mut offline = 0;
-    for chunk in servers.chunks(SHOWN_MAX) {
-        let status = Some((Status::Offline, online_since));
-        let filter = Filter { ids: chunk.to_vec(), status, ..Filter::default() };
-        offline += server_list::count(conn, org, &filter).await?;
-    }
-    Ok(u32::try_from(offline).unwrap_or(u32::MAX))
 }
 
 /// When the server whose turn this is starts at the earliest.

@@ -103,7 +103,7 @@ pub(crate) async fn order(State(app): State<App>, viewer: Viewer, sent: Form) ->
             Ok(answer) => return Ok(answer),
             Err(error) => Err(error),
         },
-        Ok(body) => look(&app, &viewer, &body).await,
+        Ok(body) => look(&app, &viewer, &body, ON_PAGE).await,
         Err(error) => Err(error),
     };
     let frame = frame(&app, &viewer, Section::Servers, "Patch");
@@ -119,14 +119,19 @@ pub(crate) async fn order(State(app): State<App>, viewer: Viewer, sent: Form) ->
     }
 }
 
-/// What would happen.
+/// How many servers a page shows one by one. What would happen to each kind of them is worked out anew for every look; the file
+/// has more.
+pub(crate) const ON_PAGE: usize = 100;
+
+/// What would happen, with so many servers one by one.
 pub(crate) async fn look(
     app: &App,
     viewer: &Viewer,
     body: &Value,
+    shown: usize,
 ) -> Result<wire::v1::Preview, ApiError> {
     let body: Body<PreviewRequest> = Body::of(body)?;
-    Ok(preview::preview(State(app.clone()), viewer.caller(), Query(NoQuery {}), body).await?.0)
+    preview::of_order(app, &viewer.caller(), body, shown).await
 }
 
 async fn start(app: &App, viewer: &Viewer, body: &Value) -> Answer {

@@ -20,7 +20,7 @@ use crate::web::answer::{Answer, frame, live, page, refused, see, sentences};
 use crate::web::asked::{Asked, Form, words};
 use crate::web::calendar::calendar;
 use crate::web::names::names;
-use crate::web::order::{self, location, look};
+use crate::web::order::{self, ON_PAGE, location, look};
 
 /// `/schedules`.
 pub(crate) async fn list(
@@ -325,11 +325,12 @@ pub(crate) async fn replace(
     outcome(&app, &viewer, "Edit schedule", format!("/schedules/{id}/edit"), form, done).await
 }
 
-/// A schedule, and what it would do now.
+/// A schedule, and what it would do now, with so many servers one by one.
 pub(crate) async fn outlook(
     app: &App,
     viewer: &Viewer,
     id: ScheduleId,
+    shown: usize,
 ) -> Result<(wire::v1::Schedule, wire::v1::Preview), ApiError> {
     let (_, it) = find(app, viewer, id).await?;
     let mut order = json!(it.options);
@@ -338,7 +339,7 @@ pub(crate) async fn outlook(
         // What a schedule leaves open is left out of an order.
         fields.retain(|_, value| !value.is_null());
     }
-    let preview = look(app, viewer, &order).await?;
+    let preview = look(app, viewer, &order, shown).await?;
     Ok((it, preview))
 }
 
@@ -354,7 +355,7 @@ pub(crate) async fn run(
             schedules::run(State(app), viewer.caller(), Id(id), Query(NoQuery {}), NoBody).await?;
         return see(&location(&run.into_response()));
     }
-    let (it, preview) = outlook(&app, &viewer, id).await?;
+    let (it, preview) = outlook(&app, &viewer, id, ON_PAGE).await?;
     ask(
         &app,
         &viewer,

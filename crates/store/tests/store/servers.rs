@@ -126,6 +126,30 @@ both! {
         assert_eq!(servers::get(&mut reader, ours, before.id).await.unwrap(), expected);
     }
 
+    async fn those_with_a_tag_are_in_the_order_of_their_names_also_of_new_ones(db: Db) {
+        let ours = org(&db).await;
+        let mut tx = db.begin().await.unwrap();
+        for number in 0..3 {
+            servers::enroll(&mut tx, &server(ours, number)).await.unwrap();
+        }
+        let first = servers::get(&mut tx, ours, nth!(ServerId, 0_u32)).await.unwrap();
+        let renamed = Server { hostname: "ZZ-last".parse().unwrap(), ..first.clone() };
+        servers::save(&mut tx, &first, &renamed, at(1)).await.unwrap();
+        let (offline, online) = ((Status::Offline, at(1)), (Status::Online, at(1)));
+        for (status, total) in [(None, 3), (Some(offline), 3), (Some(online), 0)] {
+            let with = Filter { tags: first.tags.clone(), status, ..Filter::default() };
+            let found = server_list::list(&mut tx, ours, &with, Sort::Hostname, PAGE).await.unwrap();
+            assert_eq!((found.items.len() as u64, found.total), (total, total));
+        }
+        let with = Filter { tags: first.tags.clone(), ..Filter::default() };
+        for sort in [Sort::Hostname, Sort::SecurityUpdates] {
+            let found = server_list::list(&mut tx, ours, &with, sort, PAGE).await.unwrap();
+            let ids: Vec<_> = found.items.iter().map(|server| server.id).collect();
+            assert_eq!(ids, [nth!(ServerId, 1_u32), nth!(ServerId, 2_u32), first.id], "{sort:?}");
+        }
+        tx.commit().await.unwrap();
+    }
+
     async fn new_tags_replace_the_old_ones(db: Db) {
         let ours = org(&db).await;
         let before = server(ours, 1);

@@ -9,6 +9,7 @@ use super::{listed, table, time, words};
 use crate::app::App;
 use crate::http::problem::{ApiError, Code};
 use crate::http::{Id, NoQuery, Query};
+use crate::service::preview::SHOWN_MAX;
 use crate::web::Viewer;
 use crate::web::answer::Answer;
 use crate::web::asked::{Asked, Form};
@@ -42,7 +43,7 @@ fn preview(it: &Preview) -> Answer {
 
 /// `/order.csv`: what an order would do. A form, as the order is: it names up to 500 servers, which no address could.
 pub(crate) async fn order(State(app): State<App>, viewer: Viewer, sent: Form) -> Answer {
-    preview(&look(&app, &viewer, &body(&read(&sent))?).await?)
+    preview(&look(&app, &viewer, &body(&read(&sent))?, SHOWN_MAX).await?)
 }
 
 /// `/schedules/{id}/run.csv`: what a schedule would do now.
@@ -52,7 +53,7 @@ pub(crate) async fn schedule_outlook(
     Id(id): Id<ScheduleId>,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Answer {
-    preview(&outlook(&app, &viewer, id).await?.1)
+    preview(&outlook(&app, &viewer, id, SHOWN_MAX).await?.1)
 }
 
 /// `/schedules/next.csv`: when such a schedule would run.

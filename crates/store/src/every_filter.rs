@@ -1,0 +1,178 @@
+//! Every filter beside every other, in every order: the tables agree with a plain look at each server.
+
+use jiff::Timestamp;
+use vocab::{OrgId, ServerId, Status};
+
+use crate::server_list::{self, Filter, Sort};
+use crate::servers::{self, Server};
+use crate::support::{at, both, nth, org};
+use crate::{Db, Page};
+
+const FLEET: u32 = 120;
+const SORTS: [Sort; 4] = [Sort::Hostname, Sort::LastSeen, Sort::SecurityUpdates, Sort::Newest];
+
+fn server(org_id: OrgId, n: u32) -> Server {
+    let tags: &[&str] = match n % 4 {
+        0 => &["web", "db"],
+        1 | 2 => &["web"],
+        _ => &[],
+    };
+    let os = if n.is_multiple_of(3) { ("ubuntu", "24.04") } else { ("debian", "12") };
+    Server {
+        id: nth!(ServerId, n),
+        org_id,
+        // Neither in the order of the ids nor of the times.
+        hostname: format!("{}-{:03}", if n % 5 < 3 { "Web" } else { "db" }, n * 77 % FLEET)
+            .parse()
+            .unwrap(),
+        environment: match n % 3 {
+            0 => None,
+            1 => Some("staging".parse().unwrap()),
+            _ => Some("production".parse().unwrap()),
+        },
+        tags: tags.iter().map(|tag| tag.parse().unwrap()).collect(),
+        os: vocab::Os::new(os.0, os.1, "").unwrap(),
+        kernel: String::new(),
+        arch: String::new(),
+        package_manager: None,
+        agent_version: String::new(),
+        public_key: n.to_be_bytes().to_vec(),
+        enrolled_at: at(0),
+        last_scan_at: None,
+        reboot_required: n % 7 < 3,
+        reboot_reasons: Vec::new(),
+        activity: "idle".into(),
+        package_set: None,
+        update_set: None,
+        packages: 0,
+        updates: 0,
+        security_updates: n % 11,
+        facts: serde_json::Value::Null,
+        runs: String::new(),
+        quarantine: None,
+        generation: 1,
+        last_seen_at: at(i64::from(n * 31 % FLEET)),
+        counter: 1,
+    }
+}
+
+fn filters() -> Vec<Filter> {
+    // Few, many and all of them are offline.
+    let since = [at(4), at(60), at(117), at(1_000)];
+    let of = |status: Status| since.map(move |since: Timestamp| Some((status, since)));
+    let statuses = [[None; 4], of(Status::Offline), of(Status::Online)].concat();
+    let mut filters = Vec::new();
+    for status in &statuses[3..] {
+        for environment in [None, Some("staging")] {
+            for os in [None, Some("debian"), Some("ubuntu 24.04")] {
+                for tags in [&[][..], &["web"], &["web", "db"]] {
+                    for q in [None, Some("EB-"), Some("b-01")] {
+                        for reboot_required in [None, Some(true)] {
+                            filters.push(Filter {
+                                status: *status,
+                                environment: environment.map(|name| name.parse().unwrap()),
+                                os: os.map(|name| name.parse().unwrap()),
+                                tags: tags.iter().map(|tag| tag.parse().unwrap()).collect(),
+                                q: q.map(str::to_owned),
+                                reboot_required,
+                                ..Filter::default()
+                            });
+                        }
+                    }
+                }
+            }
+        }
+    }
+    let some: Vec<_> = (0..FLEET).step_by(9).map(|n| nth!(ServerId, n)).collect();
+    let limits =
+        [Some(vec!["production".parse().unwrap(), "staging".parse().unwrap()]), Some(Vec::new())];
+    for (n, ids) in [Vec::new(), some].into_iter().enumerate() {
+        for environments in &limits {
+            for status in &statuses[3..] {
+                let environments = environments.clone();
+                let q = (n == 1).then(|| "w".to_owned());
+                filters.push(Filter {
+                    status: *status,
+                    environments,
+                    ids: ids.clone(),
+                    q,
+                    ..Filter::default()
+                });
+            }
+        }
+    }
+    filters
+}
+
+fn matches(filter: &Filter, server: &Server) -> bool {
+    let name = server.hostname.as_str().to_ascii_lowercase();
+    let os = server.os.to_string().to_ascii_lowercase();
+    let Filter { status, environment, environments, os: system, tags, ids, q, reboot_required } =
+        filter;
+    status
+        .is_none_or(|(status, since)| (server.last_seen_at >= since) == (status == Status::Online))
+        && (environment.is_none() || *environment == server.environment)
+        && environments.as_ref().is_none_or(|some| {
+            server.environment.as_ref().is_some_and(|environment| some.contains(environment))
+        })
+        && system.as_ref().is_none_or(|system| os.starts_with(system.as_str()))
+        && tags.iter().all(|tag| server.tags.contains(tag))
+        && (ids.is_empty() || ids.contains(&server.id))
+        && q.as_ref().is_none_or(|q| name.contains(&q.to_ascii_lowercase()))
+        && reboot_required.is_none_or(|required| required == server.reboot_required)
+}
+
+fn in_order(mut fleet: Vec<&Server>, sort: Sort) -> Vec<ServerId> {
+    let name = |server: &Server| server.hostname.as_str().to_ascii_lowercase();
+    match sort {
+        Sort::Hostname => fleet.sort_by_key(|s| (name(s), s.id)),
+        Sort::LastSeen => fleet.sort_by_key(|s| (s.last_seen_at, s.id)),
+        Sort::SecurityUpdates => {
+            fleet.sort_by_key(|s| (std::cmp::Reverse(s.security_updates), name(s), s.id));
+        }
+        Sort::Newest => fleet.sort_by_key(|s| std::cmp::Reverse(s.id)),
+    }
+    fleet.iter().map(|server| server.id).collect()
+}
+
+both! {
+    async fn every_filter_beside_every_other_finds_whom_a_plain_look_finds(db: Db) {
+        let ours = org(&db).await;
+        let mut tx = db.begin().await.unwrap();
+        let mut fleet: Vec<_> = (0..FLEET).map(|n| server(ours, n)).collect();
+        servers::enroll_all(&mut tx, &fleet).await.unwrap();
+        // Some are not what they were when they joined, and one is gone.
+        for (n, server) in fleet.iter_mut().enumerate().filter(|(n, _)| n % 10 == 0) {
+            let before = server.clone();
+            server.hostname = format!("web-new-{n}").parse().unwrap();
+            server.environment = Some("staging".parse().unwrap());
+            server.reboot_required = !before.reboot_required;
+            server.tags = vec!["db".parse().unwrap(), "web".parse().unwrap()];
+            servers::save(&mut tx, &before, server, at(1)).await.unwrap();
+            server.generation += 1;
+        }
+        servers::remove(&mut tx, &fleet.remove(7), at(2)).await.unwrap();
+        tx.commit().await.unwrap();
+
+        let mut tx = db.read().await.unwrap();
+        let (mut found, mut empty) = (0, 0);
+        for (n, filter) in filters().into_iter().enumerate() {
+            let (sort, offset) = (SORTS[n % 4], if n % 3 == 2 { 3 } else { 0 });
+            let page = Page { limit: if n % 5 == 0 { 50 } else { 4 }, offset };
+            let wanted = in_order(fleet.iter().filter(|server| matches(&filter, server)).collect(), sort);
+            let seen = server_list::list(&mut tx, ours, &filter, sort, page).await.unwrap();
+            let ids: Vec<_> = seen.items.iter().map(|server| server.id).collect();
+            let on_page = wanted.iter().skip(offset as usize).take(page.limit as usize);
+            assert_eq!(ids, on_page.copied().collect::<Vec<_>>(), "{filter:?} {sort:?} {page:?}");
+            assert_eq!(seen.total, wanted.len() as u64, "{filter:?}");
+            if n % 7 == 0 {
+                let all = server_list::ids(&mut tx, ours, &filter).await.unwrap();
+                let by_name = fleet.iter().filter(|server| matches(&filter, server)).collect();
+                assert_eq!(all, in_order(by_name, Sort::Hostname), "{filter:?}");
+            }
+            found += usize::from(!wanted.is_empty());
+            empty += usize::from(wanted.is_empty());
+        }
+        assert!(found > 300 && empty > 100, "{found} filters found someone, {empty} nobody");
+    }
+}

