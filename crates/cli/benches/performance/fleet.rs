@@ -20,7 +20,7 @@ use crate::place::Place;
 pub(crate) const SEED: u64 = 1;
 const TOGETHER: usize = 1_000;
 /// As far ahead as a contact may lie without being doubted.
-const AHEAD: SignedDuration = SignedDuration::from_secs(100);
+pub(crate) const AHEAD: SignedDuration = SignedDuration::from_secs(100);
 
 /// The id of the nth server, which no run changes.
 pub(crate) fn id(nth: u64) -> ServerId {

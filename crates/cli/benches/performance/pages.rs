@@ -3,6 +3,8 @@
 //! There is something on each: a feed with open flaws, batches over the whole fleet that have ended and one that has not, schedules with
 //! a history, a month of days, a server that took part in all of it.
 
+use std::time::Instant;
+
 use domain::rollout::{Done, End, Outcome, Phase, Target as Stand};
 use serde_json::Value;
 use server::app::{App, Parts, Settings};
@@ -20,34 +22,51 @@ use crate::lists::{Figures, counted, most_wanted, p99_of_request};
 use crate::place::{Engine, Place, Service};
 use crate::published::publish;
 use crate::table::{Table, Target};
-use crate::{Asked, SIZES, now};
+use crate::{Asked, SIZES, clock, now};
 
 /// How many batches over the whole fleet have ended.
 const ENDED: usize = 4;
 const SCHEDULES: usize = 50;
 
 /// The pages; `{…}` is filled in.
-const PAGES: [&str; 22] = [
+const PAGES: [&str; 39] = [
     "/",
     "/servers",
     "/servers?status=online&sort=security_updates",
     "/servers?status=offline",
     "/servers?sort=last_seen",
     "/servers?reboot_required=true",
+    "/servers?reboot_required=true&status=online",
     "/servers?q=web",
+    "/servers?q=web&status=online",
+    "/servers?q=web&status=offline",
+    "/servers?q=web&environment=staging",
+    "/servers?q=web&sort=security_updates",
     "/servers?environment=staging",
+    "/servers?environment=staging&status=online&sort=security_updates",
+    "/servers?os=debian&status=online",
+    "/servers?tag=web",
+    "/servers?tag=web&status=online",
+    "/servers?tag=web&status=offline",
+    "/servers?tag=web&sort=security_updates",
+    "/servers?tag=web&q=web&reboot_required=true&status=online&sort=newest",
+    "/servers?offset=99900",
     "/servers/{server}",
     "/patches",
+    "/patches?severity=critical,high",
     "/patches/{patch}",
     "/cves",
     "/cves?kev=true",
+    "/cves?q=2026",
     "/cves/{cve}",
     "/batches",
+    "/batches?state=paused",
     "/batches/{ended}",
     "/batches/{open}",
     "/schedules",
     "/schedules/{schedule}",
     "/schedules/{schedule}/edit",
+    "POST /schedules/{schedule}/run",
     "/activity",
     "/settings",
 ];
@@ -64,12 +83,18 @@ pub(crate) async fn row11(engine: Engine, asked: &Asked, table: &mut Table) {
         counted(&place, &service, size).await;
         let known = Known::look(&place, &service, [ended, open]).await;
         service.at_rest().await;
-        fleet::heard(&place, size).await;
+        let mut heard: Option<Instant> = None;
         for page in PAGES {
+            // Nobody falls silent while pages are looked at.
+            if heard.is_none_or(|since| since.elapsed() > fleet::AHEAD.unsigned_abs()) {
+                fleet::heard(&place, size).await;
+                heard = Some(clock());
+            }
             let path = known.fill(page);
-            let request = format!(
-                "GET {path} HTTP/1.1\r\nhost: bench\r\ncookie: fleetmend_session={session}\r\n\r\n"
-            );
+            let request = match path.strip_prefix("POST ") {
+                Some(path) => preview(&service, path, &session).await,
+                None => request(&path, &session),
+            };
             let p99 = p99_of_request(&service, &path, request.as_bytes()).await;
             figures.add(page, size, (p99, "ms"));
         }
@@ -79,6 +104,24 @@ pub(crate) async fn row11(engine: Engine, asked: &Asked, table: &mut Table) {
     for page in PAGES {
         figures.line(table, 11, (page, "ms", Target::Most(100.0)));
     }
+}
+
+fn request(path: &str, session: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: bench\r\ncookie: fleetmend_session={session}\r\n\r\n")
+}
+
+/// What is sent to see what a schedule would do: nothing but the word that proves who asks, from a page of theirs.
+async fn preview(service: &Service, path: &str, session: &str) -> String {
+    let mut client = Client::connect(&service.address).await.unwrap();
+    let page = client.ask(request("/schedules", session).as_bytes()).await.unwrap();
+    let page = String::from_utf8(page).unwrap();
+    let word = page.split("name=\"csrf\" value=\"").nth(1).and_then(|rest| rest.split('"').next());
+    let body = format!("csrf={}", word.expect("a form on the page"));
+    let length = body.len();
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: bench\r\norigin: http://bench\r\ncookie: fleetmend_session={session}\r\n\
+         content-type: application/x-www-form-urlencoded\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
 }
 
 /// Whom and what a person would look at.
