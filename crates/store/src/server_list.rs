@@ -1,7 +1,7 @@
 //! Finding servers: filters, pages, and whom a selector means.
 //!
 //! Any filter in any order, among 100,000 servers, must not read all of their rows, which are wide and scattered anew by every
-//! scan. So who is on a page is found in narrow tables ([`crate::roster`], `tagged`, `presence`), and then the rows of that
+//! scan. So who is on a page is found in narrow tables (`roster`, `tagged`, `presence`), and then the rows of that
 //! page are read. Few that may match are gathered and sorted; if they are many, walking everyone in the order that is asked
 //! for soon fills a page.
 
