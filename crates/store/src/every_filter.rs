@@ -6,7 +6,7 @@ use vocab::{OrgId, ServerId, Status};
 use crate::server_list::{self, Filter, Sort};
 use crate::servers::{self, Server};
 use crate::support::{at, both, nth, org};
-use crate::{Db, Page};
+use crate::{Db, Page, plans};
 
 const FLEET: u32 = 120;
 const SORTS: [Sort; 4] = [Sort::Hostname, Sort::LastSeen, Sort::SecurityUpdates, Sort::Newest];
@@ -19,8 +19,6 @@ fn server(org_id: OrgId, n: u32) -> Server {
     };
     let os = if n.is_multiple_of(3) { ("ubuntu", "24.04") } else { ("debian", "12") };
     Server {
-        id: nth!(ServerId, n),
-        org_id,
         // Neither in the order of the ids nor of the times.
         hostname: format!("{}-{:03}", if n % 5 < 3 { "Web" } else { "db" }, n * 77 % FLEET)
             .parse()
@@ -32,27 +30,10 @@ fn server(org_id: OrgId, n: u32) -> Server {
         },
         tags: tags.iter().map(|tag| tag.parse().unwrap()).collect(),
         os: vocab::Os::new(os.0, os.1, "").unwrap(),
-        kernel: String::new(),
-        arch: String::new(),
-        package_manager: None,
-        agent_version: String::new(),
-        public_key: n.to_be_bytes().to_vec(),
-        enrolled_at: at(0),
-        last_scan_at: None,
         reboot_required: n % 7 < 3,
-        reboot_reasons: Vec::new(),
-        activity: "idle".into(),
-        package_set: None,
-        update_set: None,
-        packages: 0,
-        updates: 0,
         security_updates: n % 11,
-        facts: serde_json::Value::Null,
-        runs: String::new(),
-        quarantine: None,
-        generation: 1,
         last_seen_at: at(i64::from(n * 31 % FLEET)),
-        counter: 1,
+        ..plans::server(org_id, n)
     }
 }
 

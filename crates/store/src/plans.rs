@@ -20,7 +20,7 @@ use crate::{
 
 const FLEET: u32 = 2_000;
 
-fn server(org_id: OrgId, n: u32) -> servers::Server {
+pub(crate) fn server(org_id: OrgId, n: u32) -> servers::Server {
     servers::Server {
         id: nth!(ServerId, n),
         org_id,

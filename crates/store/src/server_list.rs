@@ -5,7 +5,7 @@
 //! page are read. Few that may match are gathered and sorted; if they are many, walking everyone in the order that is asked
 //! for soon fills a page.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use vocab::{Criteria, Environment, OrgId, OsFilter, Selector, ServerId, Status, Tag};
@@ -309,12 +309,6 @@ async fn of_status(
         text.build_as().fetch_all(c).await
     })?;
     no_more_than(most, found)
-}
-
-/// Who has not been heard from since then.
-pub async fn offline(conn: &mut Conn, org: OrgId, since: Timestamp) -> Result<BTreeSet<ServerId>> {
-    let found = of_status(conn, org, (Status::Offline, since), u64::MAX).await?;
-    Ok(found.unwrap_or_default().into_iter().collect())
 }
 
 /// Those with this tag, unless they are more than `most`.

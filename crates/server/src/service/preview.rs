@@ -75,10 +75,15 @@ impl Meant {
         let first = &servers[..servers.len().min(shown)];
         let rows = servers::get_all(conn, first).await?;
         let mut rows: BTreeMap<_, _> = rows.into_iter().map(|row| (row.id, row)).collect();
-        let offline = server_list::offline(conn, org, online_since).await?;
+        let mut offline = 0;
+        for chunk in servers.chunks(SHOWN_MAX) {
+            let status = Some((Status::Offline, online_since));
+            let filter = Filter { ids: chunk.to_vec(), status, ..Filter::default() };
+            offline += server_list::count(conn, org, &filter).await?;
+        }
         Ok(Meant {
             total: servers.len() as u64,
-            offline: servers.iter().filter(|id| offline.contains(id)).count() as u64,
+            offline,
             first: first.iter().filter_map(|id| rows.remove(id)).collect(),
         })
     }
