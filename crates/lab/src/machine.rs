@@ -1,7 +1,7 @@
 //! A root that is booted: systemd as its first process, in namespaces of its own, so that a reboot is one.
 //!
-//! Its network has no way out, and the kernel's settings, which are the host's, it can read only. What it writes stays from one boot to the next; `/run` and `/tmp` do not,
-//! and every boot has a boot id of its own.
+//! Its network has no way out, and the kernel's settings, which are the host's, it can read only. What it writes stays
+//! from one boot to the next; `/run` and `/tmp` do not, and every boot has a boot id of its own.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
@@ -10,18 +10,39 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use crate::has_programs;
 use crate::root::{Base, Root};
 
-/// Everything that is mounted for one boot, in a mount namespace that ends with it. The first argument
+/// A boot's own control group. If two machines had theirs in the same, each would take the other's services for its own,
+/// and remove a group that the other is about to start a service in. Groups of machines that are gone are removed.
+/// The arguments are those of [`BOOT`], which comes first.
+const OWN_GROUP: &str = r#"
+set -e
+boot=$1 R=$2
+mount --make-rprivate /
+mount -t sysfs -o ro sysfs "$R/sys"
+mount -t cgroup2 cgroup2 "$R/sys/fs/cgroup"
+cd "$R/sys/fs/cgroup/$(sed -n 's/^0:://p' /proc/self/cgroup)"
+exec 9<.
+flock 9
+for old in fleetmend-lab.*; do
+    if grep -qx 'populated 0' "$old/cgroup.events" 2>/dev/null; then find "$old" -depth -type d -exec rmdir {} +; fi
+done
+own=$(mktemp -d fleetmend-lab.XXXXXX)
+echo 0 > "$own/cgroup.procs"
+exec 9<&-
+cd /
+umount "$R/sys/fs/cgroup"
+exec unshare --cgroup sh -c "$boot" boot "$R" "$3"
+"#;
+
+/// Everything else that is mounted for one boot, in a mount namespace that ends with it. The first argument
 /// is the root, the second the file with the boot's own id.
 const BOOT: &str = r#"
 set -e
 R=$1
-mount --make-rprivate /
 umount "$R/proc"
 mount -t proc proc "$R/proc"
 mount --bind "$R/proc/sys" "$R/proc/sys"
 mount -o remount,ro,bind "$R/proc/sys"
 mount --bind "$2" "$R/proc/sys/kernel/random/boot_id"
-mount -t sysfs -o ro sysfs "$R/sys"
 mount -t cgroup2 cgroup2 "$R/sys/fs/cgroup"
 mount -t tmpfs -o mode=755 tmpfs "$R/run"
 mount -t tmpfs tmpfs "$R/tmp"
@@ -98,7 +119,7 @@ impl Machine {
         let mut boot = Command::new("unshare");
         boot.args(["--fork", "--kill-child", "--pid", "--mount", "--uts", "--ipc"]);
         boot.args((!self.shares_network).then_some("--net"));
-        boot.args(["--cgroup", "sh", "-c", BOOT, "boot"]).arg(self.root.dir()).arg(file);
+        boot.args(["sh", "-c", OWN_GROUP, "group", BOOT]).arg(self.root.dir()).arg(file);
         boot.stdin(Stdio::null()).stdout(Stdio::null());
         boot.spawn().expect("root may start it")
     }
