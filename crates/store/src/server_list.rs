@@ -5,6 +5,8 @@
 //! page are read. Few that may match are gathered and sorted; if they are many, walking everyone in the order that is asked
 //! for soon fills a page.
 
+mod walk;
+
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -15,7 +17,8 @@ use crate::error::Result;
 use crate::row::{parse, put};
 use crate::servers::{self, Server};
 use crate::sql::{ROWS_MAX, Text};
-use crate::{Page, Paged, tagged};
+use crate::{Page, Paged};
+use walk::{Walk, Way, conditions, pattern, than, walk};
 
 /// What servers must match; the default is every server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -85,149 +88,6 @@ impl From<&Criteria> for Filter {
 /// status is counted by looking at everyone.
 const GATHERED_MAX: u64 = if cfg!(test) { 25 } else { 2_500 };
 
-/// A table in whose order servers are looked at, and how they are looked up in the two others if it takes them to tell who
-/// matches. SQLite takes a `cross join` at its word; for PostgreSQL it is a join like any other.
-struct Walk {
-    /// What is asked, up to the organization.
-    whom: [&'static str; 2],
-    /// In `roster`, unless the table has its columns.
-    roster: Option<&'static str>,
-    /// In `presence`, unless it is the table.
-    presence: Option<&'static str>,
-    order: &'static str,
-}
-
-impl Walk {
-    const NAMES: Walk = Walk {
-        whom: ["select id from roster", " where org_id = "],
-        roster: None,
-        presence: Some(" and org = org_id and server_id = id"),
-        order: " order by sort_name, id",
-    };
-    const NEWEST: Walk = Walk { order: " order by id desc", ..Walk::NAMES };
-    const UPDATES: Walk = Walk {
-        whom: ["select id from servers", " where removed_at is null and org_id = "],
-        order: " order by security_updates desc, sort_name, id",
-        ..Walk::NAMES
-    };
-    const SEEN: Walk = Walk {
-        whom: ["select server_id from presence", " where org = "],
-        roster: Some(" and org_id = org and id = server_id"),
-        presence: None,
-        order: " order by last_seen_at, server_id",
-    };
-    const TAGGED: Walk = Walk {
-        whom: ["select named from tagged", " where owner = "],
-        roster: Some(" and org_id = owner and sort_name = name and id = named"),
-        presence: Some(" and org = owner and server_id = named"),
-        order: " order by name, named",
-    };
-    const COUNTED: Walk =
-        Walk { whom: ["select count(*) from roster", " where org_id = "], ..Walk::NAMES };
-    const SEEN_COUNTED: Walk =
-        Walk { whom: ["select count(*) from presence", " where org = "], ..Walk::SEEN };
-
-    fn by(sort: Sort) -> Walk {
-        match sort {
-            Sort::Hostname => Walk::NAMES,
-            Sort::LastSeen => Walk::SEEN,
-            Sort::SecurityUpdates => Walk::UPDATES,
-            Sort::Newest => Walk::NEWEST,
-        }
-    }
-}
-
-/// Whoever matches, on this walk, in no order yet.
-macro_rules! walk {
-    ($text:ident, $walk:expr, $org:ident, $filter:expr) => {
-        let [whom, of] = $walk.whom;
-        let whoever = Filter { status: None, ..$filter.clone() };
-        let roster = $walk.roster.filter(|_| whoever != Filter::default());
-        let presence = $walk.presence.filter(|_| $filter.status.is_some());
-        $text.add(whom);
-        if roster.is_some() {
-            $text.add(" cross join roster");
-        }
-        if presence.is_some() {
-            $text.add(" cross join presence");
-        }
-        $text.add(of).bind(put(&$org));
-        $text.add(roster.unwrap_or_default()).add(presence.unwrap_or_default());
-        if let Some((status, since)) = $filter.status {
-            match presence {
-                // PostgreSQL chooses the walk itself, by what it last knew of these times: where all have moved on since then
-                // it takes those who are online for none. This it cannot reckon with, nor look up.
-                Some(_) => $text.add(" and coalesce(last_seen_at, ").bind(put(&since)).add(")"),
-                None => $text.add(" and last_seen_at"),
-            };
-            $text.add(than(status)).bind(put(&since));
-        }
-        conditions!($text, $org, $filter);
-    };
-}
-
-/// When someone of this status was last seen, as compared with the time that parts them.
-fn than(status: Status) -> &'static str {
-    match status {
-        Status::Online => " >= ",
-        Status::Offline => " < ",
-    }
-}
-
-/// Everything but the status, of `servers`, `roster` or `server_counts`.
-macro_rules! conditions {
-    ($text:ident, $org:ident, $filter:expr) => {
-        if let Some(environment) = &$filter.environment {
-            $text.add(" and environment = ").bind(put(environment));
-        }
-        if let Some(environments) = &$filter.environments {
-            // `in ()` is SQLite's alone, and a key that is limited to nothing sees nothing.
-            match environments.is_empty() {
-                true => $text.add(" and 1 = 0"),
-                false => $text.add(" and environment in ").list(environments.iter().map(put)),
-            };
-        }
-        if let Some(os) = &$filter.os {
-            let wanted = os.as_str().to_ascii_lowercase();
-            let id = wanted.split(' ').next().unwrap_or_default().to_owned();
-            $text.add(" and os_id = ").bind(id.clone());
-            if id != wanted {
-                // `debian 12` means 12 and 12.5, not 120: from "12." up to the character after the
-                // dot.
-                $text.add(" and (os_release = ").bind(wanted.clone());
-                $text.add(" or (os_release >= ").bind(format!("{wanted}."));
-                $text.add(" and os_release < ").bind(format!("{wanted}/")).add("))");
-            }
-        }
-        for tag in &$filter.tags {
-            $text.add(" and id in (select t.named from tagged t where t.owner = ");
-            $text.bind(put(&$org)).add(" and t.tag = ").bind(tag.to_string()).add(")");
-        }
-        if !$filter.ids.is_empty() {
-            $text.add(" and id").each($filter.ids.iter().map(put));
-        }
-        if let Some(q) = &$filter.q {
-            $text.add(" and sort_name like ").bind(pattern(q)).add(" escape '\\'");
-        }
-        if let Some(required) = $filter.reboot_required {
-            $text.add(" and reboot_required = ").bind(required);
-        }
-    };
-}
-
-/// `%text%` with the characters that `like` obeys made plain.
-fn pattern(q: &str) -> String {
-    let mut pattern = String::from("%");
-    for c in q.to_ascii_lowercase().chars() {
-        if matches!(c, '%' | '_' | '\\') {
-            pattern.push('\\');
-        }
-        pattern.push(c);
-    }
-    pattern.push('%');
-    pattern
-}
-
 /// A page of the servers that match, and how many do.
 pub async fn list(
     conn: &mut Conn,
@@ -285,9 +145,11 @@ async fn few(
     if rest == Filter::default() || sort == Sort::Hostname {
         return Ok(None);
     }
+    let way = Way::past_few(&whoever);
     let found: Vec<(String,)> = on!(conn, |c| {
-        let mut text = Text::new("");
-        walk!(text, Walk::NAMES, org, whoever);
+        let mut text = Text::new("select ");
+        text.add(way.walk.id);
+        walk!(text, way, org);
         text.add(" limit ").bind(put(&worth.saturating_add(1)));
         text.build_as().fetch_all(c).await
     })?;
@@ -369,19 +231,12 @@ async fn walked(
     sort: Sort,
     page: Page,
 ) -> Result<Vec<ServerId>> {
-    let (walk, tag, rest) = match (sort, filter.tags.split_first()) {
-        (Sort::Hostname, Some((tag, tags))) => {
-            (Walk::TAGGED, Some(tag), Filter { tags: tags.to_vec(), ..filter.clone() })
-        }
-        _ => (Walk::by(sort), None, filter.clone()),
-    };
+    let way = Way::by(sort, filter);
     parsed(on!(conn, |c| {
-        let mut text = Text::new("");
-        walk!(text, walk, org, rest);
-        if let Some(tag) = tag {
-            text.add(" and tag = ").bind(tag.to_string());
-        }
-        text.add(walk.order).add(" limit ").bind(i64::from(page.limit));
+        let mut text = Text::new("select ");
+        text.add(way.walk.id);
+        walk!(text, way, org);
+        text.add(way.walk.order).add(" limit ").bind(i64::from(page.limit));
         text.add(" offset ").bind(put(&page.offset));
         text.build_as().fetch_all(c).await
     })?)
@@ -392,10 +247,10 @@ pub async fn count(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> 
     let Some((status, since)) = filter.status else {
         return of_any_status(conn, org, filter).await;
     };
-    let whoever = Filter { status: None, ..filter.clone() };
     if !filter.ids.is_empty() {
-        return counted(conn, org, filter, Walk::COUNTED).await;
+        return counted(conn, org, Way::past_few(filter)).await;
     }
+    let whoever = Filter { status: None, ..filter.clone() };
     // Those of the other status are most often few, and the rest are of this one.
     for side in [Status::Offline, Status::Online] {
         let Some(found) = of_status(conn, org, (side, since), GATHERED_MAX).await? else {
@@ -407,7 +262,7 @@ pub async fn count(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> 
             false => Ok(of_any_status(conn, org, &whoever).await?.saturating_sub(found)),
         };
     }
-    counted(conn, org, filter, Walk::SEEN_COUNTED).await
+    counted(conn, org, Way::by(Sort::LastSeen, filter)).await
 }
 
 /// How many of the gathered match.
@@ -421,23 +276,18 @@ async fn among(
         return Ok(gathered.len() as u64);
     }
     let (total,): (i64,) = on!(conn, |c| {
-        let mut text = Text::new("");
-        walk!(text, Walk::COUNTED, org, whoever);
-        text.add(" and id").each(gathered.iter().map(put));
+        let mut text = Text::new("select count(*) from roster where org_id = ");
+        text.bind(put(&org)).add(" and id").each(gathered.iter().map(put));
+        conditions!(text, org, whoever);
         text.build_as().fetch_one(c).await
     })?;
     Ok(total.unsigned_abs())
 }
 
 async fn of_any_status(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> {
-    if filter.is_by_kind() {
-        return sum(conn, org, filter).await;
-    }
-    match &filter.tags[..] {
-        [tag] if *filter == (Filter { tags: filter.tags.clone(), ..Filter::default() }) => {
-            tagged::count(conn, org, tag).await
-        }
-        _ => counted(conn, org, filter, Walk::COUNTED).await,
+    match filter.is_by_kind() {
+        true => sum(conn, org, filter).await,
+        false => counted(conn, org, Way::past_few(filter)).await,
     }
 }
 
@@ -455,10 +305,10 @@ async fn sum(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> {
 }
 
 /// By looking at everyone.
-async fn counted(conn: &mut Conn, org: OrgId, filter: &Filter, walk: Walk) -> Result<u64> {
+async fn counted(conn: &mut Conn, org: OrgId, way: Way<'_>) -> Result<u64> {
     let (total,): (i64,) = on!(conn, |c| {
-        let mut text = Text::new("");
-        walk!(text, walk, org, filter);
+        let mut text = Text::new("select count(*)");
+        walk!(text, way, org);
         text.build_as().fetch_one(c).await
     })?;
     Ok(total.unsigned_abs())
@@ -466,10 +316,12 @@ async fn counted(conn: &mut Conn, org: OrgId, filter: &Filter, walk: Walk) -> Re
 
 /// Whom a filter means: every server that matches, by name.
 pub async fn ids(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<Vec<ServerId>> {
+    let way = Way::by(Sort::Hostname, filter);
     parsed(on!(conn, |c| {
-        let mut text = Text::new("");
-        walk!(text, Walk::NAMES, org, filter);
-        text.add(Walk::NAMES.order);
+        let mut text = Text::new("select ");
+        text.add(way.walk.id);
+        walk!(text, way, org);
+        text.add(way.walk.order);
         text.build_as().fetch_all(c).await
     })?)
 }

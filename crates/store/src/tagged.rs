@@ -1,8 +1,8 @@
 //! Which servers have a tag, in the order of their names: see [`crate::server_list`].
 
-use vocab::{OrgId, ServerId, Tag};
+use vocab::ServerId;
 
-use crate::db::{Conn, on};
+use crate::db::on;
 use crate::error::Result;
 use crate::roster::folded;
 use crate::row::put;
@@ -37,16 +37,4 @@ pub(crate) async fn remove(tx: &mut Tx, id: ServerId) -> Result<()> {
         sqlx::query("delete from tagged where named = $1").bind(put(&id)).execute(c).await.map(drop)
     })?;
     Ok(())
-}
-
-/// How many servers have this tag.
-pub(crate) async fn count(conn: &mut Conn, org: OrgId, tag: &Tag) -> Result<u64> {
-    let (total,): (i64,) = on!(conn, |c| {
-        sqlx::query_as("select count(*) from tagged where owner = $1 and tag = $2")
-            .bind(put(&org))
-            .bind(tag.as_str())
-            .fetch_one(c)
-            .await
-    })?;
-    Ok(total.unsigned_abs())
 }

@@ -1,0 +1,192 @@
+//! How a list looks at servers one after another: in whose order, and who of them matches.
+//!
+//! The texts are put together by macros, since what is bound is of one engine or the other.
+
+use vocab::{Status, Tag};
+
+use super::{Filter, Sort};
+
+/// A table in whose order servers are looked at, and how they are looked up in the two others if it takes them to tell who
+/// matches. SQLite takes a `cross join` at its word; for PostgreSQL it is a join like any other.
+pub(super) struct Walk {
+    /// What it calls a server's id.
+    pub(super) id: &'static str,
+    pub(super) table: &'static str,
+    /// Up to the organization.
+    pub(super) of: &'static str,
+    /// In `roster`, unless the table has its columns.
+    pub(super) roster: Option<&'static str>,
+    /// In `presence`, unless it is the table.
+    pub(super) presence: Option<&'static str>,
+    pub(super) order: &'static str,
+}
+
+impl Walk {
+    const NAMES: Walk = Walk {
+        id: "id",
+        table: " from roster",
+        of: " where org_id = ",
+        roster: None,
+        presence: Some(" and org = org_id and server_id = id"),
+        order: " order by sort_name, id",
+    };
+    const NEWEST: Walk = Walk { order: " order by id desc", ..Walk::NAMES };
+    const UPDATES: Walk = Walk {
+        table: " from servers",
+        of: " where removed_at is null and org_id = ",
+        order: " order by security_updates desc, sort_name, id",
+        ..Walk::NAMES
+    };
+    const SEEN: Walk = Walk {
+        id: "server_id",
+        table: " from presence",
+        of: " where org = ",
+        roster: Some(" and org_id = org and id = server_id"),
+        presence: None,
+        order: " order by last_seen_at, server_id",
+    };
+    const TAGGED: Walk = Walk {
+        id: "named",
+        table: " from tagged",
+        of: " where owner = ",
+        roster: Some(" and org_id = owner and sort_name = name and id = named"),
+        presence: Some(" and org = owner and server_id = named"),
+        order: " order by name, named",
+    };
+
+    pub(super) fn by(sort: Sort) -> Walk {
+        match sort {
+            Sort::Hostname => Walk::NAMES,
+            Sort::LastSeen => Walk::SEEN,
+            Sort::SecurityUpdates => Walk::UPDATES,
+            Sort::Newest => Walk::NEWEST,
+        }
+    }
+}
+
+/// Who is looked at, and what they must match.
+pub(super) struct Way<'a> {
+    pub(super) walk: Walk,
+    /// Those alone who have it, of `tagged`.
+    pub(super) tag: Option<&'a Tag>,
+    pub(super) rest: Filter,
+}
+
+impl<'a> Way<'a> {
+    /// In this order.
+    pub(super) fn by(sort: Sort, filter: &'a Filter) -> Way<'a> {
+        match (sort, filter.tags.split_first()) {
+            (Sort::Hostname, Some((tag, tags))) => {
+                let rest = Filter { tags: tags.to_vec(), ..filter.clone() };
+                Way { walk: Walk::TAGGED, tag: Some(tag), rest }
+            }
+            _ => Way { walk: Walk::by(sort), tag: None, rest: filter.clone() },
+        }
+    }
+
+    /// In no order, past as few as possible: those who want a reboot are fewer than those who have a tag.
+    pub(super) fn past_few(filter: &'a Filter) -> Way<'a> {
+        match filter.reboot_required {
+            Some(true) => Way { walk: Walk::NAMES, tag: None, rest: filter.clone() },
+            Some(false) | None => Way::by(Sort::Hostname, filter),
+        }
+    }
+}
+
+/// Whoever matches, on this way, in no order yet.
+macro_rules! walk {
+    ($text:ident, $way:expr, $org:ident) => {
+        let Way { walk, tag, rest } = &$way;
+        let whoever = Filter { status: None, ..rest.clone() };
+        let roster = walk.roster.filter(|_| whoever != Filter::default());
+        let presence = walk.presence.filter(|_| rest.status.is_some());
+        $text.add(walk.table);
+        if roster.is_some() {
+            $text.add(" cross join roster");
+        }
+        if presence.is_some() {
+            $text.add(" cross join presence");
+        }
+        $text.add(walk.of).bind(put(&$org));
+        $text.add(roster.unwrap_or_default()).add(presence.unwrap_or_default());
+        if let Some(tag) = tag {
+            $text.add(" and tag = ").bind(tag.to_string());
+        }
+        if let Some((status, since)) = rest.status {
+            match presence {
+                // PostgreSQL chooses the walk itself, by what it last knew of these times: where all have moved on since then
+                // it takes those who are online for none. This it cannot reckon with, nor look up.
+                Some(_) => $text.add(" and coalesce(last_seen_at, ").bind(put(&since)).add(")"),
+                None => $text.add(" and last_seen_at"),
+            };
+            $text.add(than(status)).bind(put(&since));
+        }
+        conditions!($text, $org, rest);
+    };
+}
+
+/// When someone of this status was last seen, as compared with the time that parts them.
+pub(super) fn than(status: Status) -> &'static str {
+    match status {
+        Status::Online => " >= ",
+        Status::Offline => " < ",
+    }
+}
+
+/// Everything but the status, of `servers`, `roster` or `server_counts`.
+macro_rules! conditions {
+    ($text:ident, $org:ident, $filter:expr) => {
+        if let Some(environment) = &$filter.environment {
+            $text.add(" and environment = ").bind(put(environment));
+        }
+        if let Some(environments) = &$filter.environments {
+            // `in ()` is SQLite's alone, and a key that is limited to nothing sees nothing.
+            match environments.is_empty() {
+                true => $text.add(" and 1 = 0"),
+                false => $text.add(" and environment in ").list(environments.iter().map(put)),
+            };
+        }
+        if let Some(os) = &$filter.os {
+            let wanted = os.as_str().to_ascii_lowercase();
+            let id = wanted.split(' ').next().unwrap_or_default().to_owned();
+            $text.add(" and os_id = ").bind(id.clone());
+            if id != wanted {
+                // `debian 12` means 12 and 12.5, not 120: from "12." up to the character after the
+                // dot.
+                $text.add(" and (os_release = ").bind(wanted.clone());
+                $text.add(" or (os_release >= ").bind(format!("{wanted}."));
+                $text.add(" and os_release < ").bind(format!("{wanted}/")).add("))");
+            }
+        }
+        for tag in &$filter.tags {
+            // By the whole key, of those alone who match otherwise; `in` would gather all who have the tag.
+            $text.add(" and exists (select 1 from tagged t where t.owner = ").bind(put(&$org));
+            $text.add(" and t.tag = ").bind(tag.to_string());
+            $text.add(" and t.name = sort_name and t.named = id)");
+        }
+        if !$filter.ids.is_empty() {
+            $text.add(" and id").each($filter.ids.iter().map(put));
+        }
+        if let Some(q) = &$filter.q {
+            $text.add(" and sort_name like ").bind(pattern(q)).add(" escape '\\'");
+        }
+        if let Some(required) = $filter.reboot_required {
+            $text.add(" and reboot_required = ").bind(required);
+        }
+    };
+}
+
+/// `%text%` with the characters that `like` obeys made plain.
+pub(super) fn pattern(q: &str) -> String {
+    let mut pattern = String::from("%");
+    for c in q.to_ascii_lowercase().chars() {
+        if matches!(c, '%' | '_' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern.push('%');
+    pattern
+}
+
+pub(super) use {conditions, walk};
