@@ -3,10 +3,11 @@
 use jiff::Timestamp;
 use vocab::{OrgId, ServerId, Status};
 
+use crate::recounts::{self, Recount};
 use crate::server_list::{self, Filter, Sort};
-use crate::servers::{self, Server};
+use crate::servers::{self, Scan, Server};
 use crate::support::{at, both, nth, org};
-use crate::{Db, Page, plans};
+use crate::{Db, Page, Tx, plans};
 
 const FLEET: u32 = 120;
 const SORTS: [Sort; 4] = [Sort::Hostname, Sort::LastSeen, Sort::SecurityUpdates, Sort::Newest];
@@ -116,6 +117,40 @@ fn in_order(mut fleet: Vec<&Server>, sort: Sort) -> Vec<ServerId> {
     fleet.iter().map(|server| server.id).collect()
 }
 
+/// What scans and counts change is written to some. An agent's news may come from before a count, and are written all the same.
+async fn count_updates(tx: &mut Tx, fleet: &mut [Server]) {
+    let scan = |server: &Server| Scan {
+        id: server.id,
+        seen: server.generation,
+        last_scan_at: Some(at(1)),
+        activity: String::new(),
+        package_set: None,
+        update_set: None,
+        packages: 0,
+        updates: 40,
+        security_updates: 11 - server.security_updates,
+    };
+    let right = |server: &Server| Recount {
+        id: server.id,
+        generation: server.generation,
+        security_updates: 7,
+    };
+    let some = |fleet: &[Server], nth: usize| fleet.iter().skip(nth).step_by(10).cloned().collect();
+    let [scanned, overtaken, counted]: [Vec<Server>; 3] = [3, 5, 6].map(|nth| some(fleet, nth));
+    let counted: Vec<_> = counted.iter().chain(&overtaken).map(right).collect();
+    recounts::write(tx, &counted).await.unwrap();
+    for before in &overtaken {
+        servers::save(tx, before, &Server { activity: "busy".into(), ..before.clone() }, at(1))
+            .await
+            .unwrap();
+    }
+    let scanned: Vec<_> = scanned.iter().map(scan).collect();
+    assert_eq!(servers::save_scans(tx, &scanned).await.unwrap().len(), scanned.len());
+    for server in fleet {
+        *server = servers::get(tx, server.org_id, server.id).await.unwrap();
+    }
+}
+
 both! {
     async fn every_filter_beside_every_other_finds_whom_a_plain_look_finds(db: Db) {
         let ours = org(&db).await;
@@ -133,6 +168,10 @@ both! {
             server.generation += 1;
         }
         servers::remove(&mut tx, &fleet.remove(7), at(2)).await.unwrap();
+        let joined: Vec<_> = fleet.iter().map(|server| server.security_updates).collect();
+        count_updates(&mut tx, &mut fleet).await;
+        let others = fleet.iter().zip(joined).filter(|(server, n)| server.security_updates != *n);
+        assert!(others.count() > 15, "the numbers are others now");
         tx.commit().await.unwrap();
 
         let mut tx = db.read().await.unwrap();

@@ -48,6 +48,7 @@ const SERIES: &[Migration] = series! {
     19 "0019_server_names",
     20 "0020_rollout_counts",
     21 "0021_roster",
+    22 "0022_roster_security",
 };
 
 /// The newest schema that this binary knows.
@@ -252,7 +253,7 @@ mod tests {
                 packages, updates, security_updates, cves, facts, generation)
              values ('srv_01m7ft2cnverqb58v0qewag7sa', 'org_01m7ft1xqrfeztjv07xn79bb7q', 'Web-1', 'web-1', '[]',
                 '{\"id\":\"debian\",\"version\":\"12\",\"name\":\"Debian\"}', 'debian', 'debian 12', '6.1',
-                'x86_64', '0.1.0', {{key}}, {{then}}, {{false}}, '[]', 'idle', 0, 0, 0, '{}', '{}', 1);
+                'x86_64', '0.1.0', {{key}}, {{then}}, {{false}}, '[]', 'idle', 0, 6, 4, '{}', '{}', 1);
         insert into presence (org, server_id, last_seen_at, counter)
              values ('org_01m7ft1xqrfeztjv07xn79bb7q', 'srv_01m7ft2cnverqb58v0qewag7sa', {{then}}, 7);
         insert into counters (name, value) values ('of old', 3)";
@@ -289,6 +290,9 @@ mod tests {
             assert_eq!(crate::server_list::count(&mut reader, org, &every).await.unwrap(), 1);
             let named = crate::server_list::Filter { q: Some("WEB".into()), ..every };
             assert_eq!(crate::server_list::count(&mut reader, org, &named).await.unwrap(), 1);
+            let text = "select cast(security_updates as bigint) from roster";
+            let sorted_by: (i64,) = on!(reader, |c| sqlx::query_as(text).fetch_one(c).await).unwrap();
+            assert_eq!((server.security_updates, sorted_by.0), (4, 4));
             drop(reader);
             db.close().await;
         }

@@ -7,6 +7,7 @@ use vocab::{OrgId, ServerId};
 use crate::db::{Conn, on};
 use crate::error::Result;
 use crate::patches::Kind;
+use crate::roster;
 use crate::row::{put, row};
 use crate::sql::{ROWS_MAX, Text};
 use crate::tx::Tx;
@@ -58,21 +59,20 @@ pub async fn wanted(conn: &mut Conn, org: OrgId, truth: &[(&Kind, u32)]) -> Resu
 /// its generation stays: an agent's news are not overtaken by it.
 pub async fn write(tx: &mut Tx, all: &[Recount]) -> Result<()> {
     for chunk in all.chunks(ROWS_MAX) {
-        on!(tx, |c| {
-            Text::new("with v (server, seen, truth) as (")
-                .rows(chunk, |row, one| {
-                    row.bind(put(&one.id)).bind(one.generation).bind(put(&one.security_updates));
-                })
-                .add(
-                    ") update servers set security_updates = v.truth from v
-                        where id = v.server and generation = v.seen and removed_at is null
-                          and security_updates <> v.truth",
-                )
-                .build()
-                .execute(c)
-                .await
-                .map(drop)
+        let written: Vec<roster::Updates> = on!(tx, |c| {
+            let mut text = Text::new("with v (server, seen, truth) as (");
+            text.rows(chunk, |row, one| {
+                row.bind(put(&one.id)).bind(one.generation).bind(put(&one.security_updates));
+            });
+            text.add(
+                ") update servers set security_updates = v.truth from v
+                    where id = v.server and generation = v.seen and removed_at is null
+                      and security_updates <> v.truth
+                   returning ",
+            );
+            text.add(roster::Updates::COLUMNS).build_as().fetch_all(c).await
         })?;
+        roster::recount(tx, &written).await?;
     }
     Ok(())
 }

@@ -4,13 +4,13 @@
 //! scattered anew by every scan, and 27 ms from names alone. An index over trigrams would need an extension that not every
 //! cluster has, and one for every pair of filters is written with every scan.
 
-use vocab::Hostname;
+use vocab::{Hostname, OrgId, ServerId};
 
 use crate::db::on;
 use crate::error::Result;
-use crate::row::put;
+use crate::row::{put, row};
 use crate::servers::Server;
-use crate::sql::Text;
+use crate::sql::{ROWS_MAX, Text};
 use crate::tx::Tx;
 
 /// As it is sorted and searched.
@@ -18,12 +18,13 @@ pub(crate) fn folded(hostname: &Hostname) -> String {
     hostname.as_str().to_ascii_lowercase()
 }
 
-/// What a filter may ask for, in the order of the columns.
+/// What a filter or an order may ask for, in the order of the columns.
 macro_rules! found_by {
     ($to:ident, $server:ident) => {
         $to.bind(folded(&$server.hostname)).bind(put(&$server.environment));
         $to.bind($server.os.id().to_ascii_lowercase());
         $to.bind($server.os.to_string().to_ascii_lowercase()).bind($server.reboot_required);
+        $to.bind(put(&$server.security_updates));
     };
 }
 
@@ -38,7 +39,8 @@ pub(crate) async fn add(tx: &mut Tx, servers: &[Server]) -> Result<()> {
     on!(tx, |c| {
         Text::new(
             "insert into roster
-                (org_id, id, sort_name, environment, os_id, os_release, reboot_required) ",
+                (org_id, id, sort_name, environment, os_id, os_release, reboot_required,
+                 security_updates) ",
         )
         .rows(servers, |row, server| {
             row.bind(put(&server.org_id)).bind(put(&server.id));
@@ -56,7 +58,8 @@ pub(crate) async fn add(tx: &mut Tx, servers: &[Server]) -> Result<()> {
 pub(crate) async fn save(tx: &mut Tx, before: &Server, after: &Server) -> Result<()> {
     on!(tx, |c| {
         let mut text = Text::new(
-            "update roster set (sort_name, environment, os_id, os_release, reboot_required) = ",
+            "update roster set (sort_name, environment, os_id, os_release, reboot_required,
+                security_updates) = ",
         );
         text.tuple(|row| {
             found_by!(row, after);
@@ -66,6 +69,51 @@ pub(crate) async fn save(tx: &mut Tx, before: &Server, after: &Server) -> Result
         text.add(" and id = ").bind(put(&before.id));
         text.build().execute(c).await.map(drop)
     })?;
+    Ok(())
+}
+
+row! {
+    /// How many of a server's updates are for security, as its own row says now.
+    pub(crate) struct Updates in "servers" by "id" {
+        pub(crate) org_id: OrgId,
+        pub(crate) sort_name: String,
+        pub(crate) id: ServerId,
+        pub(crate) security_updates: u32,
+    }
+}
+
+impl Updates {
+    pub(crate) fn of(server: &Server) -> Updates {
+        Updates {
+            org_id: server.org_id,
+            sort_name: folded(&server.hostname),
+            id: server.id,
+            security_updates: server.security_updates,
+        }
+    }
+}
+
+/// Writes the numbers down, wherever they are others. Whoever calls this has just written the servers' own rows, so nobody
+/// else writes these.
+pub(crate) async fn recount(tx: &mut Tx, all: &[Updates]) -> Result<()> {
+    for chunk in all.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            Text::new("with v (owner, name, server, truth) as (")
+                .rows(chunk, |row, one| {
+                    row.bind(put(&one.org_id)).bind(put(&one.sort_name)).bind(put(&one.id));
+                    row.bind(put(&one.security_updates));
+                })
+                .add(
+                    ") update roster set security_updates = v.truth from v
+                        where org_id = v.owner and sort_name = v.name and id = v.server
+                          and security_updates <> v.truth",
+                )
+                .build()
+                .execute(c)
+                .await
+                .map(drop)
+        })?;
+    }
     Ok(())
 }
 

@@ -18,7 +18,7 @@ use crate::row::{parse, put};
 use crate::servers::{self, Server};
 use crate::sql::{ROWS_MAX, Text};
 use crate::{Page, Paged};
-use walk::{Walk, Way, conditions, pattern, than, walk};
+use walk::{Way, of_kind, pattern, than, walk};
 
 /// What servers must match; the default is every server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -208,17 +208,13 @@ async fn sorted(
     if gathered.is_empty() {
         return Ok(Vec::new());
     }
+    let way = Way::of_all(sort, filter);
     parsed(on!(conn, |c| {
-        let mut text = Text::new(
-            "select id from servers cross join presence
-              where org = org_id and server_id = id and removed_at is null and org_id = ",
-        );
-        text.bind(put(&org)).add(" and id").each(gathered.iter().map(put));
-        if let Some((status, since)) = filter.status {
-            text.add(" and last_seen_at").add(than(status)).bind(put(&since));
-        }
-        conditions!(text, org, filter);
-        text.add(Walk::by(sort).order);
+        let mut text = Text::new("select ");
+        text.add(way.walk.id);
+        walk!(text, way, org);
+        text.add(" and ").add(way.walk.id).each(gathered.iter().map(put));
+        text.add(way.walk.order);
         text.build_as().fetch_all(c).await
     })?)
 }
@@ -275,10 +271,11 @@ async fn among(
     if gathered.is_empty() || *whoever == Filter::default() {
         return Ok(gathered.len() as u64);
     }
+    let way = Way::of_all(Sort::Hostname, whoever);
     let (total,): (i64,) = on!(conn, |c| {
-        let mut text = Text::new("select count(*) from roster where org_id = ");
-        text.bind(put(&org)).add(" and id").each(gathered.iter().map(put));
-        conditions!(text, org, whoever);
+        let mut text = Text::new("select count(*)");
+        walk!(text, way, org);
+        text.add(" and ").add(way.walk.id).each(gathered.iter().map(put));
         text.build_as().fetch_one(c).await
     })?;
     Ok(total.unsigned_abs())
@@ -298,7 +295,7 @@ async fn sum(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> {
             "select cast(coalesce(sum(servers), 0) as bigint) from server_counts where org_id = ",
         );
         text.bind(put(&org));
-        conditions!(text, org, filter);
+        of_kind!(text, filter);
         text.build_as().fetch_one(c).await
     })?;
     Ok(total.unsigned_abs())
@@ -347,9 +344,7 @@ pub async fn names(
     let mut names = BTreeMap::new();
     for chunk in ids.chunks(ROWS_MAX) {
         let found: Vec<(String, String)> = on!(conn, |c| {
-            let mut text = Text::new(
-                "select id, sort_name from servers where removed_at is null and org_id = ",
-            );
+            let mut text = Text::new("select id, sort_name from roster where org_id = ");
             text.bind(put(&org)).add(" and id").among(chunk.iter().map(put));
             text.build_as().fetch_all(c).await
         })?;

@@ -15,7 +15,7 @@ use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, guarded, taken};
 use crate::listings::{self, Kind};
 use crate::roster::{self, folded};
-use crate::row::{parse, put, row};
+use crate::row::{put, row};
 use crate::sql::{ROWS_MAX, Text, join};
 use crate::tagged;
 use crate::tx::Tx;
@@ -190,8 +190,10 @@ pub async fn save(tx: &mut Tx, before: &Server, after: &Server, now: Timestamp) 
         tx.count(was, -1);
         tx.count(is, 1);
     }
-    if roster::differ(before, after) {
-        roster::save(tx, before, after).await?;
+    match roster::differ(before, after) {
+        true => roster::save(tx, before, after).await?,
+        // Counted anew since it was read, it may have another number than it had then.
+        false => roster::recount(tx, &[roster::Updates::of(after)]).await?,
     }
     if folded(&before.hostname) != folded(&after.hostname) || before.tags != after.tags {
         tagged::remove(tx, after.id).await?;
@@ -232,32 +234,29 @@ pub async fn save_scans(tx: &mut Tx, scans: &[Scan]) -> Result<BTreeSet<ServerId
     sorted.sort_unstable_by_key(|scan| scan.id);
     let mut saved = BTreeSet::new();
     for chunk in sorted.chunks(ROWS_MAX) {
-        let found: Vec<(String,)> = on!(tx, |c| {
-            Text::new(
+        let found: Vec<roster::Updates> = on!(tx, |c| {
+            let mut text = Text::new(
                 "with v (server, seen, scanned, doing, has, wants, had, wanted, insecure) as (",
-            )
-            .rows(chunk, |row, scan| {
+            );
+            text.rows(chunk, |row, scan| {
                 row.bind(put(&scan.id)).bind(scan.seen).bind(put(&scan.last_scan_at));
                 row.bind(put(&scan.activity)).bind(put(&scan.package_set));
                 row.bind(put(&scan.update_set)).bind(put(&scan.packages));
                 row.bind(put(&scan.updates)).bind(put(&scan.security_updates));
-            })
-            .add(
+            });
+            text.add(
                 ") update servers
                       set last_scan_at = v.scanned, activity = v.doing, package_set = v.has,
                           update_set = v.wants, packages = v.had, updates = v.wanted,
                           security_updates = v.insecure, generation = generation + 1
                      from v
                     where id = v.server and generation = v.seen and removed_at is null
-                   returning id",
-            )
-            .build_as()
-            .fetch_all(c)
-            .await
+                   returning ",
+            );
+            text.add(roster::Updates::COLUMNS).build_as().fetch_all(c).await
         })?;
-        for (id,) in found {
-            saved.insert(parse("servers", id)?);
-        }
+        roster::recount(tx, &found).await?;
+        saved.extend(found.iter().map(|one| one.id));
     }
     Ok(saved)
 }

@@ -85,6 +85,9 @@ pub(crate) trait Rows: Database {
     /// How many rows [`in_chunks`] puts into one statement.
     const CHUNK: usize;
 
+    /// SQLite's words, or PostgreSQL's.
+    fn own(words: [&'static str; 2]) -> &'static str;
+
     /// What is gathered until the last row is known.
     type Columns: Default;
 
@@ -112,6 +115,10 @@ pub(crate) trait Rows: Database {
 
 impl Rows for Sqlite {
     const CHUNK: usize = ROWS_MAX;
+
+    fn own([words, _]: [&'static str; 2]) -> &'static str {
+        words
+    }
 
     type Columns = ();
 
@@ -158,6 +165,10 @@ impl Rows for Sqlite {
 impl Rows for Postgres {
     /// Rows that are joined with a table of some thousands are joined by reading the whole of it, once a statement.
     const CHUNK: usize = 2_500;
+
+    fn own([_, words]: [&'static str; 2]) -> &'static str {
+        words
+    }
 
     type Columns = Vec<Array>;
 
@@ -215,6 +226,11 @@ impl<DB: Rows> Text<DB> {
     pub(crate) fn add(&mut self, sql: &'static str) -> &mut Self {
         self.builder.push(sql);
         self
+    }
+
+    /// What means the same to both, and is best said to SQLite in the first words and to PostgreSQL in the second.
+    pub(crate) fn add_own(&mut self, words: [&'static str; 2]) -> &mut Self {
+        self.add(DB::own(words))
     }
 
     pub(crate) fn bind<'v, T: Encode<'v, DB> + Type<DB>>(&mut self, value: T) -> &mut Self {

@@ -29,7 +29,7 @@ const ENDED: usize = 4;
 const SCHEDULES: usize = 50;
 
 /// The pages; `{…}` is filled in.
-const PAGES: [&str; 39] = [
+const PAGES: [&str; 42] = [
     "/",
     "/servers",
     "/servers?status=online&sort=security_updates",
@@ -37,6 +37,7 @@ const PAGES: [&str; 39] = [
     "/servers?sort=last_seen",
     "/servers?reboot_required=true",
     "/servers?reboot_required=true&status=online",
+    "/servers?reboot_required=true&q=web&sort=security_updates",
     "/servers?q=web",
     "/servers?q=web&status=online",
     "/servers?q=web&status=offline",
@@ -48,6 +49,8 @@ const PAGES: [&str; 39] = [
     "/servers?tag=web",
     "/servers?tag=web&status=online",
     "/servers?tag=web&status=offline",
+    "/servers?tag=web&environment=staging",
+    "/servers?tag=web&q=web",
     "/servers?tag=web&sort=security_updates",
     "/servers?tag=web&q=web&reboot_required=true&status=online&sort=newest",
     "/servers?offset=99900",

@@ -9,12 +9,17 @@ use super::{Filter, Sort};
 /// A table in whose order servers are looked at, and how they are looked up in the two others if it takes them to tell who
 /// matches. SQLite takes a `cross join` at its word; for PostgreSQL it is a join like any other.
 pub(super) struct Walk {
-    /// What it calls a server's id.
+    /// Where a server's id is.
     pub(super) id: &'static str,
+    /// And its name.
+    pub(super) name: &'static str,
+    /// Whether they have a tag, up to whose and which: SQLite looks up those who match otherwise, by the whole key. That takes
+    /// PostgreSQL long, which rather gathers all who have the tag.
+    pub(super) also_tagged: [&'static str; 2],
     pub(super) table: &'static str,
     /// Up to the organization.
     pub(super) of: &'static str,
-    /// In `roster`, unless the table has its columns.
+    /// In `roster`, unless it is the table.
     pub(super) roster: Option<&'static str>,
     /// In `presence`, unless it is the table.
     pub(super) presence: Option<&'static str>,
@@ -23,7 +28,12 @@ pub(super) struct Walk {
 
 impl Walk {
     const NAMES: Walk = Walk {
-        id: "id",
+        id: "roster.id",
+        name: "roster.sort_name",
+        also_tagged: [
+            " and exists (select 1 from tagged t where t.name = roster.sort_name and t.named = roster.id and",
+            " and roster.id in (select t.named from tagged t where",
+        ],
         table: " from roster",
         of: " where org_id = ",
         roster: None,
@@ -31,37 +41,30 @@ impl Walk {
         order: " order by sort_name, id",
     };
     const NEWEST: Walk = Walk { order: " order by id desc", ..Walk::NAMES };
-    const UPDATES: Walk = Walk {
-        table: " from servers",
-        of: " where removed_at is null and org_id = ",
-        order: " order by security_updates desc, sort_name, id",
-        ..Walk::NAMES
-    };
+    const UPDATES: Walk =
+        Walk { order: " order by security_updates desc, sort_name, id", ..Walk::NAMES };
     const SEEN: Walk = Walk {
-        id: "server_id",
+        id: "presence.server_id",
         table: " from presence",
         of: " where org = ",
         roster: Some(" and org_id = org and id = server_id"),
         presence: None,
         order: " order by last_seen_at, server_id",
+        ..Walk::NAMES
     };
     const TAGGED: Walk = Walk {
-        id: "named",
+        id: "tagged.named",
+        name: "tagged.name",
+        also_tagged: [
+            " and exists (select 1 from tagged t where t.name = tagged.name and t.named = tagged.named and",
+            " and tagged.named in (select t.named from tagged t where",
+        ],
         table: " from tagged",
         of: " where owner = ",
         roster: Some(" and org_id = owner and sort_name = name and id = named"),
         presence: Some(" and org = owner and server_id = named"),
         order: " order by name, named",
     };
-
-    pub(super) fn by(sort: Sort) -> Walk {
-        match sort {
-            Sort::Hostname => Walk::NAMES,
-            Sort::LastSeen => Walk::SEEN,
-            Sort::SecurityUpdates => Walk::UPDATES,
-            Sort::Newest => Walk::NEWEST,
-        }
-    }
 }
 
 /// Who is looked at, and what they must match.
@@ -80,16 +83,42 @@ impl<'a> Way<'a> {
                 let rest = Filter { tags: tags.to_vec(), ..filter.clone() };
                 Way { walk: Walk::TAGGED, tag: Some(tag), rest }
             }
-            _ => Way { walk: Walk::by(sort), tag: None, rest: filter.clone() },
+            _ => Way::of_all(sort, filter),
         }
+    }
+
+    /// In this order, whoever it is.
+    pub(super) fn of_all(sort: Sort, filter: &Filter) -> Way<'a> {
+        let walk = match sort {
+            Sort::Hostname => Walk::NAMES,
+            Sort::LastSeen => Walk::SEEN,
+            Sort::SecurityUpdates => Walk::UPDATES,
+            Sort::Newest => Walk::NEWEST,
+        };
+        Way { walk, tag: None, rest: filter.clone() }
     }
 
     /// In no order, past as few as possible: those who want a reboot are fewer than those who have a tag.
     pub(super) fn past_few(filter: &'a Filter) -> Way<'a> {
         match filter.reboot_required {
-            Some(true) => Way { walk: Walk::NAMES, tag: None, rest: filter.clone() },
+            Some(true) => Way::of_all(Sort::Hostname, filter),
             Some(false) | None => Way::by(Sort::Hostname, filter),
         }
+    }
+
+    /// How to look them up in `roster`, unless all that is asked for is where they are.
+    pub(super) fn roster(&self) -> Option<&'static str> {
+        let Filter { tags, ids, q, status, .. } = self.rest.clone();
+        let there = match self.tag {
+            Some(_) => Filter { tags, ids, q, status, ..Filter::default() },
+            None => Filter { status, ..Filter::default() },
+        };
+        self.walk.roster.filter(|_| self.rest != there)
+    }
+
+    /// How to look them up in `presence`, if it takes that.
+    pub(super) fn presence(&self) -> Option<&'static str> {
+        self.walk.presence.filter(|_| self.rest.status.is_some())
     }
 }
 
@@ -97,9 +126,7 @@ impl<'a> Way<'a> {
 macro_rules! walk {
     ($text:ident, $way:expr, $org:ident) => {
         let Way { walk, tag, rest } = &$way;
-        let whoever = Filter { status: None, ..rest.clone() };
-        let roster = walk.roster.filter(|_| whoever != Filter::default());
-        let presence = walk.presence.filter(|_| rest.status.is_some());
+        let (roster, presence) = ($way.roster(), $way.presence());
         $text.add(walk.table);
         if roster.is_some() {
             $text.add(" cross join roster");
@@ -121,7 +148,20 @@ macro_rules! walk {
             };
             $text.add(than(status)).bind(put(&since));
         }
-        conditions!($text, $org, rest);
+        of_kind!($text, rest);
+        for tag in &rest.tags {
+            $text.add_own(walk.also_tagged).add(" t.owner = ").bind(put(&$org));
+            $text.add(" and t.tag = ").bind(tag.to_string()).add(")");
+        }
+        if !rest.ids.is_empty() {
+            $text.add(" and ").add(walk.id).each(rest.ids.iter().map(put));
+        }
+        if let Some(q) = &rest.q {
+            $text.add(" and ").add(walk.name).add(" like ").bind(pattern(q)).add(" escape '\\'");
+        }
+        if let Some(required) = rest.reboot_required {
+            $text.add(" and reboot_required = ").bind(required);
+        }
     };
 }
 
@@ -133,9 +173,9 @@ pub(super) fn than(status: Status) -> &'static str {
     }
 }
 
-/// Everything but the status, of `servers`, `roster` or `server_counts`.
-macro_rules! conditions {
-    ($text:ident, $org:ident, $filter:expr) => {
+/// In which environment and of which system, in `roster` or `server_counts`.
+macro_rules! of_kind {
+    ($text:ident, $filter:expr) => {
         if let Some(environment) = &$filter.environment {
             $text.add(" and environment = ").bind(put(environment));
         }
@@ -158,21 +198,6 @@ macro_rules! conditions {
                 $text.add(" and os_release < ").bind(format!("{wanted}/")).add("))");
             }
         }
-        for tag in &$filter.tags {
-            // By the whole key, of those alone who match otherwise; `in` would gather all who have the tag.
-            $text.add(" and exists (select 1 from tagged t where t.owner = ").bind(put(&$org));
-            $text.add(" and t.tag = ").bind(tag.to_string());
-            $text.add(" and t.name = sort_name and t.named = id)");
-        }
-        if !$filter.ids.is_empty() {
-            $text.add(" and id").each($filter.ids.iter().map(put));
-        }
-        if let Some(q) = &$filter.q {
-            $text.add(" and sort_name like ").bind(pattern(q)).add(" escape '\\'");
-        }
-        if let Some(required) = $filter.reboot_required {
-            $text.add(" and reboot_required = ").bind(required);
-        }
     };
 }
 
@@ -189,4 +214,4 @@ pub(super) fn pattern(q: &str) -> String {
     pattern
 }
 
-pub(super) use {conditions, walk};
+pub(super) use {of_kind, walk};
