@@ -97,8 +97,8 @@ pub async fn list(
     page: Page,
 ) -> Result<Paged<Server>> {
     let (ids, total) = match few(conn, org, filter, sort, page).await? {
-        Some(few) => {
-            let all = sorted(conn, org, filter, &few, sort).await?;
+        Some((few, rest)) => {
+            let all = sorted(conn, org, &rest, &few, sort).await?;
             let offset = usize::try_from(page.offset).unwrap_or(usize::MAX);
             let ids = all.iter().copied().skip(offset).take(page.limit as usize).collect();
             (ids, all.len() as u64)
@@ -114,35 +114,37 @@ pub async fn list(
     Ok(Paged { items, total })
 }
 
-/// Everyone who may match, if they are few enough to gather and sort: if `some` match, a walk fills the page after some
-/// `page * all / some` servers.
+/// Everyone who may match, and what else they must match, if they are few enough to gather and sort: if `some` match, a walk
+/// fills the page after some `page * all / some` servers.
 async fn few(
     conn: &mut Conn,
     org: OrgId,
     filter: &Filter,
     sort: Sort,
     page: Page,
-) -> Result<Option<Vec<ServerId>>> {
+) -> Result<Option<(Vec<ServerId>, Filter)>> {
     let all = sum(conn, org, &Filter::default()).await?;
     let end = page.offset.saturating_add(page.limit.into());
     let worth = all.saturating_mul(end).isqrt().min(GATHERED_MAX);
     if filter.is_by_kind() && sum(conn, org, filter).await? > worth {
         return Ok(None);
     }
+    let whoever = Filter { status: None, ..filter.clone() };
     if let Some(status) = filter.status
         && let Some(found) = of_status(conn, org, status, worth).await?
     {
-        return Ok(Some(found));
+        return Ok(Some((found, whoever)));
     }
+    let others = filter.tags.iter().skip(1).cloned().collect();
+    let untagged = Filter { tags: others, ..filter.clone() };
     if let Some(tag) = filter.tags.first()
         && let Some(found) = having(conn, org, tag, worth).await?
     {
-        return Ok(Some(found));
+        return Ok(Some((found, untagged)));
     }
-    let whoever = Filter { status: None, ..filter.clone() };
-    let rest = Filter { tags: filter.tags.iter().skip(1).cloned().collect(), ..whoever.clone() };
+    let of_status = Filter { status: filter.status, ..Filter::default() };
     // By name, a walk finds them in order while it looks for them.
-    if rest == Filter::default() || sort == Sort::Hostname {
+    if untagged == of_status || sort == Sort::Hostname {
         return Ok(None);
     }
     let way = Way::past_few(&whoever);
@@ -153,7 +155,7 @@ async fn few(
         text.add(" limit ").bind(put(&worth.saturating_add(1)));
         text.build_as().fetch_all(c).await
     })?;
-    no_more_than(worth, found)
+    Ok(no_more_than(worth, found)?.map(|found| (found, of_status)))
 }
 
 /// Those of this status, unless they are more than `most`.
@@ -197,7 +199,7 @@ fn parsed(found: Vec<(String,)>) -> Result<Vec<ServerId>> {
     found.into_iter().map(|(id,)| parse("servers", id)).collect()
 }
 
-/// Those among the gathered who match.
+/// Those among the gathered who match, in order.
 async fn sorted(
     conn: &mut Conn,
     org: OrgId,
