@@ -208,7 +208,7 @@ async fn ask(
 }
 
 /// SQLite says how it would go about a text.
-async fn steps(tx: &mut Tx, sql: &str) -> Vec<String> {
+pub(crate) async fn steps(tx: &mut Tx, sql: &str) -> Vec<String> {
     let Wire::Sqlite(c) = tx.wire() else { return Vec::new() };
     let sql = AssertSqlSafe(format!("explain query plan {sql}"));
     let rows: Vec<(i64, i64, i64, String)> = sqlx::query_as(sql).fetch_all(c).await.unwrap();

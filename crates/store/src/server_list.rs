@@ -210,7 +210,7 @@ async fn sorted(
     if gathered.is_empty() {
         return Ok(Vec::new());
     }
-    let way = Way::of_all(sort, filter);
+    let way = Way::of_known(sort, filter);
     parsed(on!(conn, |c| {
         let mut text = Text::new("select ");
         text.add(way.walk.id);
@@ -273,7 +273,7 @@ async fn among(
     if gathered.is_empty() || *whoever == Filter::default() {
         return Ok(gathered.len() as u64);
     }
-    let way = Way::of_all(Sort::Hostname, whoever);
+    let way = Way::of_known(Sort::Hostname, whoever);
     let (total,): (i64,) = on!(conn, |c| {
         let mut text = Text::new("select count(*)");
         walk!(text, way, org);

@@ -29,7 +29,7 @@ const ENDED: usize = 4;
 const SCHEDULES: usize = 50;
 
 /// The pages; `{…}` is filled in.
-const PAGES: [&str; 42] = [
+const PAGES: [&str; 44] = [
     "/",
     "/servers",
     "/servers?status=online&sort=security_updates",
@@ -45,6 +45,8 @@ const PAGES: [&str; 42] = [
     "/servers?q=web&sort=security_updates",
     "/servers?environment=staging",
     "/servers?environment=staging&status=online&sort=security_updates",
+    "/servers?environment=staging&sort=last_seen",
+    "/servers?environment=production&sort=newest",
     "/servers?os=debian&status=online",
     "/servers?tag=web",
     "/servers?tag=web&status=online",
