@@ -103,7 +103,16 @@ impl Frame {
         format!("<time data-ago datetime=\"{at}\" title=\"{exact}\">{said}</time>")
     }
 
-    /// The same, or this word if there is none.
+    /// When something would start, which is never in the past, however long one thinks about it.
+    pub fn start(&self, at: &Timestamp) -> String {
+        if self.now.duration_since(*at).as_secs() >= 0 {
+            "at once".to_owned()
+        } else {
+            self.ago(at)
+        }
+    }
+
+    /// The same as [`Frame::ago`], or this word if there is none.
     pub fn ago_or(&self, at: &Option<Timestamp>, none: &'static str) -> String {
         at.as_ref().map_or_else(|| format!("<span class=\"dim\">{none}</span>"), |at| self.ago(at))
     }
@@ -142,6 +151,14 @@ mod tests {
         ] {
             assert!(ago(at).contains(said), "{at}: {}", ago(at));
         }
+    }
+
+    #[test]
+    fn what_would_start_now_does_not_grow_old() {
+        let start = |text: &str| frame(Role::Viewer).start(&text.parse().unwrap());
+        assert_eq!(start("2026-11-15T04:00:00Z"), "at once");
+        assert_eq!(start("2026-11-15T04:00:00.5Z"), "at once");
+        assert!(start("2026-11-15T04:30:00Z").contains(">in 30 min<"));
     }
 
     #[test]
