@@ -2,7 +2,7 @@
 //!
 //! It knows fixes only: a flaw that nothing fixes is not in it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufRead;
 
 use domain::advisory::{Advisory, Affected, Span};
@@ -47,13 +47,14 @@ pub(crate) fn read(
         if pkg.name.is_empty() {
             return Err(place.nonsense(number, "a package without a name").into());
         }
-        for (flaw, fixes) in by_flaw(pkg.secfixes.unwrap_or_default()) {
-            // One flaw may be fixed in several versions: the first fix was not enough.
+        for (id, fixes) in by_vulnerability(pkg.secfixes.unwrap_or_default()) {
             let mut affected = Affected::new(&format!("Alpine:{distroversion}"), &pkg.name);
-            affected.spans = fixes.iter().map(|fix| Span::until(fix)).collect();
+            // The first of several fixes was not enough.
+            affected.spans = fixes.versions.iter().map(|fix| Span::until(fix)).collect();
             each(Record::Advisory(Box::new(Advisory {
-                id: format!("secdb:{distroversion}/{reponame}/{}/{flaw}", pkg.name),
-                flaws: vec![flaw],
+                id: format!("secdb:{distroversion}/{reponame}/{}/{id}", pkg.name),
+                flaws: vec![id],
+                aliases: fixes.aliases.into_iter().collect(),
                 summary: String::new(),
                 published: None,
                 modified: as_of,
@@ -66,26 +67,73 @@ pub(crate) fn read(
     Ok(())
 }
 
-/// Each flaw with the versions that fix it. An entry may hold several ids and remarks.
-fn by_flaw(fixes: BTreeMap<String, Option<Vec<String>>>) -> BTreeMap<String, Vec<String>> {
-    let mut flaws: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (version, ids) in fixes {
-        for entry in ids.unwrap_or_default() {
-            let ids = entry.split_whitespace().filter(|word| is_id(word));
-            for id in ids {
-                let versions = flaws.entry(id.to_owned()).or_default();
-                if !versions.contains(&version) {
-                    versions.push(version.clone());
-                }
-            }
-        }
-    }
-    flaws
+/// The fixes of one vulnerability in one package.
+#[derive(Default)]
+struct Fixes {
+    versions: Vec<String>,
+    aliases: BTreeSet<String>,
 }
 
-/// `CVE-2024-1`, `XSA-466`, `GHSA-…`: capital letters, a hyphen, and something behind it.
+/// The vulnerabilities of a package, each with the versions that fix it.
+///
+/// An entry is one vulnerability with all of its ids and maybe a remark: `CVE-2020-24659
+/// GNUTLS-SA-2020-09-04`. The CVE is its name and the other ids are aliases; an entry that names an
+/// alias alone is about the same CVE. Two CVEs in one entry are two vulnerabilities.
+fn by_vulnerability(fixes: BTreeMap<String, Option<Vec<String>>>) -> BTreeMap<String, Fixes> {
+    let entries: Vec<(String, Vec<String>)> = fixes
+        .into_iter()
+        .flat_map(|(version, entries)| {
+            let ids = entries.unwrap_or_default().into_iter().map(|entry| ids(&entry));
+            ids.map(move |ids| (version.clone(), ids)).collect::<Vec<_>>()
+        })
+        .collect();
+    let mut cves_of: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (_, ids) in &entries {
+        let (cves, aliases): (Vec<&str>, Vec<&str>) =
+            ids.iter().map(String::as_str).partition(|id| is_cve(id));
+        for alias in aliases {
+            cves_of.entry(alias).or_default().extend(&cves);
+        }
+    }
+    let mut found: BTreeMap<String, Fixes> = BTreeMap::new();
+    for (version, ids) in &entries {
+        let mut names: BTreeSet<&str> =
+            ids.iter().map(String::as_str).filter(|id| is_cve(id)).collect();
+        if names.is_empty() {
+            let known = ids.iter().filter_map(|id| cves_of.get(id.as_str())).flatten();
+            names.extend(known);
+        }
+        if names.is_empty() {
+            names.extend(ids.first().map(String::as_str));
+        }
+        for name in &names {
+            let fixes = found.entry((*name).to_owned()).or_default();
+            if !fixes.versions.contains(version) {
+                fixes.versions.push(version.clone());
+            }
+            fixes.aliases.extend(ids.iter().filter(|id| *id != name && !is_cve(id)).cloned());
+        }
+    }
+    found
+}
+
+/// The ids of an entry, in its order. What follows a `#` is a remark.
+fn ids(entry: &str) -> Vec<String> {
+    let ids = entry.split('#').next().unwrap_or_default().split_whitespace();
+    ids.filter(|word| is_id(word)).map(str::to_owned).collect()
+}
+
+/// `CVE-2024-1`, `XSA-466`, `GHSA-…`, `DW202402-001`: capital letters and digits, a hyphen, and more.
+/// A placeholder such as `CVE-????-?????` is none.
 fn is_id(word: &str) -> bool {
     word.split_once('-').is_some_and(|(kind, rest)| {
-        !kind.is_empty() && !rest.is_empty() && kind.bytes().all(|b| b.is_ascii_uppercase())
+        kind.starts_with(|c: char| c.is_ascii_uppercase())
+            && kind.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit())
+            && !rest.is_empty()
+            && rest.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.:".contains(&b))
     })
+}
+
+fn is_cve(id: &str) -> bool {
+    id.strip_prefix("CVE-").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }

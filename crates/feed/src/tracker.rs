@@ -125,6 +125,7 @@ impl Tracker<'_> {
         each(Record::Advisory(Box::new(Advisory {
             id: format!("debian-tracker:{}/{cve}", self.codename),
             flaws: vec![cve],
+            aliases: Vec::new(),
             summary,
             published: None,
             modified: self.as_of,

@@ -24,6 +24,9 @@ pub struct Advisory {
     /// The CVEs that it is about, sorted, each once. A statement without a CVE is about itself,
     /// and this holds its own id.
     pub flaws: Vec<String>,
+    /// Other ids of the same vulnerability, such as `GHSA-…`. Only for an advisory about one CVE.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aliases: Vec<String>,
     /// One line for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub summary: String,
@@ -87,9 +90,11 @@ pub struct Affected {
     /// How bad the distribution finds it in this very package.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub severity: Option<Severity>,
-    /// The module and stream that the package belongs to: `nodejs:18`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub module: Option<String>,
+    /// The modules and streams that the package may belong to: `nodejs:18`. An advisory such as
+    /// `virt:rhel and virt-devel:rhel security update` names several.
+    #[serde(default, alias = "module", skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "one_or_many")]
+    pub modules: Vec<String>,
 }
 
 impl Affected {
@@ -101,9 +106,23 @@ impl Affected {
             spans: Vec::new(),
             stance: None,
             severity: None,
-            module: None,
+            modules: Vec::new(),
         }
     }
+}
+
+/// Earlier releases stored a single module as a string.
+fn one_or_many<'de, D: Deserializer<'de>>(field: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Stored {
+        One(String),
+        Many(Vec<String>),
+    }
+    Ok(match Stored::deserialize(field)? {
+        Stored::One(module) => vec![module],
+        Stored::Many(modules) => modules,
+    })
 }
 
 /// A run of affected versions.
@@ -191,6 +210,7 @@ mod tests {
         Advisory {
             id: "DSA-1-1".to_owned(),
             flaws: vec!["CVE-2026-0001".to_owned()],
+            aliases: Vec::new(),
             summary: String::new(),
             published: None,
             modified: modified.map(|text| text.parse().unwrap()),
@@ -226,6 +246,15 @@ mod tests {
         assert!(text.contains(r#"{"fixed":"2"}"#), "{text}");
         let last = Span { from: None, end: End::Last("5".to_owned()) };
         assert_eq!(serde_json::from_str::<Span>(r#"{"last":"5"}"#).unwrap(), last);
+    }
+
+    #[test]
+    fn a_module_stored_by_an_earlier_release_is_still_read() {
+        let stored = r#"{"ecosystem":"AlmaLinux:9","package":"nodejs","module":"nodejs:18"}"#;
+        let affected = serde_json::from_str::<Affected>(stored).unwrap();
+        assert_eq!(affected.modules, ["nodejs:18"]);
+        let written = serde_json::to_string(&affected).unwrap();
+        assert_eq!(serde_json::from_str::<Affected>(&written).unwrap(), affected);
     }
 
     #[test]

@@ -1,12 +1,15 @@
-//! What several statements on one flaw in one package come to.
+//! Resolves all statements about one CVE in one package to at most one decision.
 //!
-//! 1. `not affected` is final: the distribution says it of this very release.
-//! 2. A fix for everyone decides. Of several the highest, since an earlier one was not enough; if
-//!    the highest is installed, the flaw is gone, and another advisory that still calls it
-//!    deferred or unfixed is stale.
-//! 3. A fix for subscribers counts only where there is none for everyone.
-//! 4. Else what the distribution says of an unfixed flaw: deferred, will not be fixed, and so on.
-//! 5. What cannot be read is `unknown`, not silence, unless something readable decided.
+//! Every range is evaluated; the CVE is closed only if no range contains the installed version.
+//!
+//! 1. `not affected` is final: the distribution says it about this very release.
+//! 2. A fix for everyone decides. If several ranges contain the version, the highest fix counts,
+//!    because the earlier one was not enough.
+//! 3. A fix for subscribers counts if no fix for everyone is left to install.
+//! 4. Otherwise the distribution's statement about an unfixed CVE: deferred, will not fix, and so on.
+//!    Such a statement has no end of its own, so it is stale once a fix inside of its range is
+//!    installed. A fix before the range begins does not end it: the CVE was re-introduced.
+//! 5. A range that cannot be read is `unknown`, never silence, unless a readable one decided.
 
 use std::cmp::Ordering;
 
@@ -100,6 +103,7 @@ impl<'a> Scene<'a> {
             }
             match (self.hits[claim.span], &self.spans[claim.span].span.end) {
                 (Hit::Before | Hit::After, _) => {}
+                (Hit::Inside, _) if self.is_overruled(flaw, claim) => {}
                 (Hit::Unreadable, _) => unreadable = unreadable.or(Some(claim)),
                 (Hit::Inside, End::Fixed(fixed)) => {
                     let best = match claim.channel {
@@ -125,23 +129,40 @@ impl<'a> Scene<'a> {
         if let Some(claim) = unreadable {
             return Some(Decision { state: FixState::Unknown, has_fix: false, claim });
         }
-        let settled = |by: &Claim| self.settled_by_another(flaw, by);
-        if let Some((_, claim)) = subscription.filter(|(_, claim)| !settled(claim)) {
+        if let Some((_, claim)) = subscription {
             return Some(Decision { state: FixState::Subscription, has_fix: true, claim });
         }
-        let claim = unfixed.filter(|claim| !settled(claim))?;
+        let claim = unfixed?;
         let state = claim.stance.unwrap_or(FixState::Affected);
         Some(Decision { state, has_fix: false, claim })
     }
 
-    /// Whether another statement has a fix that is already installed. Within one advisory several
-    /// spans stand side by side, and being past one says nothing of the next; but what it says for
-    /// everyone and for subscribers is about the same span.
-    fn settled_by_another(&self, flaw: &Flaw, claim: &Claim) -> bool {
+    /// Whether an installed fix overrules a statement whose range contains the installed version.
+    ///
+    /// | the range ends | overruled by |
+    /// |---|---|
+    /// | with a fix for everyone, or with the last affected version | nothing |
+    /// | with a fix for subscribers | the fix for everyone that the same advisory names |
+    /// | never, or in another release only | any other statement's fix that lies in the range |
+    fn is_overruled(&self, flaw: &Flaw, claim: &Claim) -> bool {
+        let span = &self.spans[claim.span].span;
+        let same_range_elsewhere = |other: &Claim| match (&span.end, claim.channel) {
+            (End::Last(_), _) | (End::Fixed(_), Channel::Open) => false,
+            (End::Fixed(_), Channel::Subscription) => {
+                other.advisory == claim.advisory && other.channel == Channel::Open
+            }
+            (End::Open | End::FixedElsewhere(_), _) => {
+                other.advisory != claim.advisory || other.channel != claim.channel
+            }
+        };
         flaw.claims.iter().any(|other| {
-            (other.advisory != claim.advisory || other.channel != claim.channel)
+            same_range_elsewhere(other)
                 && self.hits[other.span] == Hit::After
-                && matches!(self.spans[other.span].span.end, End::Fixed(_))
+                && match (&self.spans[other.span].span.end, &span.from) {
+                    (End::Fixed(_), None) => true,
+                    (End::Fixed(fixed), Some(from)) => self.rule.compare(fixed, from).is_gt(),
+                    _ => false,
+                }
         })
     }
 
@@ -150,8 +171,10 @@ impl<'a> Scene<'a> {
     fn applies(&mut self, claim: &Claim) -> bool {
         match (self.modular, claim.modular) {
             (false, false) => true,
-            (true, true) => match (self.subject.module(), claim.module.as_deref()) {
-                (Some(ours), Some(theirs)) => stream(ours) == stream(theirs),
+            (true, true) => match (self.subject.module(), &claim.modules[..]) {
+                (Some(ours), theirs @ [_, ..]) => {
+                    theirs.iter().any(|theirs| stream(ours) == stream(theirs))
+                }
                 _ => {
                     let fixed = match &self.spans[claim.span].span.end {
                         End::Fixed(version) | End::FixedElsewhere(version) | End::Last(version) => {

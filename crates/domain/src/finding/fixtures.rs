@@ -12,6 +12,7 @@ pub(super) fn advisory(id: &str, flaws: &[&str], affected: &[Affected]) -> Advis
     Advisory {
         id: id.to_owned(),
         flaws: flaws.iter().map(|flaw| (*flaw).to_owned()).collect(),
+        aliases: Vec::new(),
         summary: String::new(),
         published: None,
         modified: None,

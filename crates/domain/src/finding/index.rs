@@ -5,7 +5,7 @@
 //! look up what came of it.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -18,7 +18,7 @@ use crate::advisory::{
 use super::decide::{Hit, Scene, place};
 use super::subject::{Map, Subject, subjects};
 use super::version::{Rule, is_modular, readable};
-use super::{Finding, Found, Report, Unjudged, Why};
+use super::{Finding, Found, Reason, Report, Unassessed};
 
 /// The advisories that concern one [base](Ecosystem::base), by the names that they name.
 #[derive(Debug)]
@@ -56,6 +56,7 @@ pub(super) struct Flaw {
     severity_source: Option<Arc<str>>,
     cvss: Option<Arc<CvssScore>>,
     published: Option<Timestamp>,
+    aliases: Arc<[Arc<str>]>,
 }
 
 /// What one advisory says of it.
@@ -67,7 +68,7 @@ pub(super) struct Claim {
     /// Which of the name's spans.
     pub(super) span: usize,
     pub(super) stance: Option<FixState>,
-    pub(super) module: Option<Arc<str>>,
+    pub(super) modules: Vec<Arc<str>>,
     /// Whether it is about a package of a module, also where it does not say of which.
     pub(super) modular: bool,
 }
@@ -111,12 +112,21 @@ impl Index {
         let mut report = Report::default();
         let Some(scheme) = self.family.scheme() else { return report };
         let mut hits = Vec::new();
-        for subject in subjects(self.family, packages, |name| self.names.contains_key(name)) {
+        for subject in subjects(self.family, packages) {
+            let third_party = subject.third_party(self.family);
+            if let Some(origin) = &third_party {
+                let reason = Reason::ThirdParty(origin.clone());
+                report.unassessed.push(unassessed(&subject, reason));
+            }
+            if !subject.names.iter().any(|name| self.names.contains_key(name.as_ref())) {
+                continue;
+            }
             let epochs = self.family.writes_epochs() && !subject.epoch_unknown();
             let rule = Rule { scheme, epochs };
-            match readable(scheme, subject.version) {
-                true => self.judge_one(&subject, rule, &mut hits, &mut report),
-                false => report.unjudged.push(unjudged(&subject, Why::UnreadableVersion)),
+            if readable(scheme, subject.version) {
+                self.judge_one(&subject, rule, third_party, &mut hits, &mut report);
+            } else if third_party.is_none() {
+                report.unassessed.push(unassessed(&subject, Reason::UnknownVersion));
             }
         }
         report.sort();
@@ -146,14 +156,11 @@ impl Index {
         &self,
         subject: &Subject<'_>,
         rule: Rule,
+        third_party: Option<String>,
         hits: &mut Vec<Hit>,
         report: &mut Report,
     ) {
-        let elsewhere = subject.elsewhere(self.family);
-        let from_elsewhere = elsewhere.is_some();
-        if let Some(origin) = &elsewhere {
-            report.unjudged.push(unjudged(subject, Why::Elsewhere(origin.clone())));
-        }
+        let is_third_party = third_party.is_some();
         let mut module_unknown = false;
         let mut package = None;
         let start = report.findings.len();
@@ -169,13 +176,14 @@ impl Index {
             for flaw in &named.flaws {
                 let Some(decision) = scene.decide(flaw) else { continue };
                 let package = package
-                    .get_or_insert_with(|| Arc::new(subject.package(elsewhere.clone())))
+                    .get_or_insert_with(|| Arc::new(subject.package(third_party.clone())))
                     .clone();
                 let known = &named.spans[decision.claim.span];
                 report.findings.push(Finding {
                     cve: flaw.cve.clone(),
+                    aliases: flaw.aliases.clone(),
                     package,
-                    state: if from_elsewhere { FixState::Unknown } else { decision.state },
+                    state: if is_third_party { FixState::Unknown } else { decision.state },
                     fixed_version: known.fixed.clone().filter(|_| decision.has_fix),
                     severity: flaw.severity,
                     severity_source: flaw.severity_source.clone(),
@@ -193,8 +201,8 @@ impl Index {
             }
             module_unknown |= scene.module_unknown;
         }
-        if module_unknown {
-            report.unjudged.push(unjudged(subject, Why::ModuleUnknown));
+        if module_unknown && !is_third_party {
+            report.unassessed.push(unassessed(subject, Reason::UnknownModule));
         }
         if subject.names.len() > 1 {
             merge(&mut report.findings, start, rule);
@@ -227,8 +235,9 @@ fn merge(findings: &mut Vec<Finding>, start: usize, rule: Rule) {
     findings.push(kept);
 }
 
-fn unjudged(subject: &Subject<'_>, why: Why) -> Unjudged {
-    Unjudged { source: subject.source().to_owned(), version: subject.version.to_owned(), why }
+fn unassessed(subject: &Subject<'_>, reason: Reason) -> Unassessed {
+    let (package, version) = (subject.source().to_owned(), subject.version.to_owned());
+    Unassessed { package, version, reason }
 }
 
 /// An index that is being built.
@@ -250,6 +259,7 @@ struct BuildingFlaw {
     claims: Vec<Claim>,
     verdict: Verdict,
     published: Option<Timestamp>,
+    aliases: BTreeSet<Arc<str>>,
 }
 
 impl Building {
@@ -279,14 +289,15 @@ impl Building {
     fn take_affected(&mut self, advisory: &Advisory, affected: &Affected, channel: Channel) {
         let id = self.text(&advisory.id);
         let ecosystem = self.text(affected.ecosystem.as_str());
-        let module = affected.module.as_deref().map(|module| self.text(module));
+        let modules: Vec<Arc<str>> = affected.modules.iter().map(|one| self.text(one)).collect();
         let name = self.text(&affected.package);
+        let aliases: Vec<Arc<str>> = advisory.aliases.iter().map(|one| self.text(one)).collect();
         let cves: Vec<Arc<str>> = advisory.flaws.iter().map(|cve| self.text(cve)).collect();
         let named = self.names.entry(name).or_default();
         let claims: Vec<Claim> = spans(affected)
             .map(|(span, stance)| {
                 let next = named.spans.len();
-                let modular = module.is_some() || ends_in_a_module(&span);
+                let modular = !modules.is_empty() || ends_in_a_module(&span);
                 Claim {
                     modular,
                     advisory: id.clone(),
@@ -294,7 +305,7 @@ impl Building {
                     channel,
                     span: *named.spans.entry(span).or_insert(next),
                     stance,
-                    module: module.clone(),
+                    modules: modules.clone(),
                 }
             })
             .collect();
@@ -302,9 +313,11 @@ impl Building {
             return;
         }
         let alone = advisory.flaws.len() == 1;
+        let aliases: &[Arc<str>] = if alone { &aliases } else { &[] };
         for cve in cves {
             let flaw = named.flaws.entry(cve.clone()).or_default();
             flaw.claims.extend(claims.iter().cloned());
+            flaw.aliases.extend(aliases.iter().cloned());
             flaw.published = match (flaw.published, advisory.published) {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
@@ -336,8 +349,9 @@ impl Building {
                     sources.entry(source.to_owned()).or_insert_with(|| Arc::from(source)).clone()
                 });
                 let cvss = flaw.verdict.cvss().cloned().map(Arc::new);
-                let BuildingFlaw { claims, published, .. } = flaw;
-                Flaw { cve, claims, severity, severity_source, cvss, published }
+                let BuildingFlaw { claims, published, aliases, .. } = flaw;
+                let aliases = aliases.into_iter().collect();
+                Flaw { cve, claims, severity, severity_source, cvss, published, aliases }
             });
             Named {
                 flaws: flaws.collect(),

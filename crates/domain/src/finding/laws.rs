@@ -74,6 +74,82 @@ proptest! {
         prop_assert_eq!(index(&advisories).judge(&packages), report);
     }
 
+    /// A new statement closes a finding only if it is about the same CVE in the same package and
+    /// says that the installed version is not affected or past a fix.
+    #[test]
+    fn a_new_advisory_removes_no_finding_that_it_does_not_speak_about(
+        known in several(),
+        added in one(99),
+        packages in packages(),
+    ) {
+        let mut all = known.clone();
+        all.push(added.clone());
+        let after = index(&all).judge(&packages).findings;
+        let speaks_about = |cve: &str, source: &str, version: &str| {
+            let names = |affected: &&Affected| affected.package == source;
+            let ends = |affected: &Affected| {
+                affected.stance == Some(FixState::NotAffected)
+                    || affected.spans.iter().any(|span| match &span.end {
+                        End::Fixed(fixed) => pkgver::deb::compare(version, fixed).is_ge(),
+                        _ => false,
+                    })
+            };
+            added.flaws.iter().any(|flaw| flaw == cve)
+                && added.affected.iter().filter(names).any(ends)
+        };
+        for finding in index(&known).judge(&packages).findings {
+            let (cve, package) = (&finding.cve, &finding.package);
+            let is_kept = after.iter().any(|one| one.cve == *cve && one.package.source == package.source);
+            prop_assert!(
+                is_kept || speaks_about(cve, &package.source, &package.version),
+                "{added:?} removed {finding:?}"
+            );
+        }
+    }
+
+    /// A range with a fix or a last affected version is closed by nothing but `not affected`.
+    #[test]
+    fn a_fixed_range_that_contains_the_version_is_always_a_finding(
+        advisories in several(),
+        packages in packages(),
+    ) {
+        let not_affected = |cve: &str, source: &str| advisories.iter().any(|one| {
+            one.flaws.iter().any(|flaw| flaw == cve)
+                && one.affected.iter().any(|affected| {
+                    affected.package == source && affected.stance == Some(FixState::NotAffected)
+                })
+        });
+        let found = index(&advisories).judge(&packages).findings;
+        for (package, advisory) in packages.iter().flat_map(|p| advisories.iter().map(move |a| (p, a))) {
+            let here = |one: &&Affected| {
+                one.package == package.source() && one.ecosystem.as_str() == BASE
+            };
+            let version = package.source_version();
+            let contains = |span: &Span| {
+                let after_start = span.from.as_deref()
+                    .is_none_or(|from| pkgver::deb::compare(version, from).is_ge());
+                after_start && match &span.end {
+                    End::Fixed(fixed) => {
+                        !["0", "?"].contains(&fixed.as_str())
+                            && pkgver::deb::compare(version, fixed).is_lt()
+                    }
+                    End::Last(last) => pkgver::deb::compare(version, last).is_le(),
+                    End::Open | End::FixedElsewhere(_) => false,
+                }
+            };
+            if !advisory.affected.iter().filter(here).any(|one| one.spans.iter().any(contains)) {
+                continue;
+            }
+            for cve in &advisory.flaws {
+                let is_found = found.iter().any(|one| {
+                    *one.cve == **cve && one.package.source == package.source()
+                        && one.package.version == version
+                });
+                prop_assert!(is_found || not_affected(cve, package.source()), "{cve} in {package:?}");
+            }
+        }
+    }
+
     /// Why it is enough to judge each group of a set by itself, with no more than the advisories that
     /// name something of it, and after a change only the groups that it touches.
     #[test]

@@ -58,8 +58,10 @@ use crate::advisory::{CvssScore, End, Names, Span};
 pub struct Report {
     /// Its flaws, by CVE, source and version.
     pub findings: Vec<Finding>,
-    /// What could not be judged, although there are advisories for it.
-    pub unjudged: Vec<Unjudged>,
+    /// The packages that no advisory can be held against, with the reason. They may or may not be
+    /// vulnerable.
+    #[serde(default, alias = "unjudged")]
+    pub unassessed: Vec<Unassessed>,
 }
 
 impl Report {
@@ -68,7 +70,7 @@ impl Report {
         let mut whole = Report::default();
         for group in groups {
             whole.findings.extend(group.findings.iter().cloned());
-            whole.unjudged.extend(group.unjudged.iter().cloned());
+            whole.unassessed.extend(group.unassessed.iter().cloned());
         }
         whole.sort();
         whole
@@ -76,7 +78,7 @@ impl Report {
 
     /// Whether there is nothing to say.
     pub fn is_empty(&self) -> bool {
-        self.findings.is_empty() && self.unjudged.is_empty()
+        self.findings.is_empty() && self.unassessed.is_empty()
     }
 
     fn sort(&mut self) {
@@ -85,7 +87,7 @@ impl Report {
             (&finding.cve, source, version, kernel.as_ref())
         }
         self.findings.sort_by(|a, b| key(a).cmp(&key(b)));
-        self.unjudged.sort();
+        self.unassessed.sort();
     }
 }
 
@@ -94,6 +96,9 @@ impl Report {
 pub struct Finding {
     /// The flaw: a CVE, or the id of an advisory that names none.
     pub cve: Arc<str>,
+    /// Other ids of the same vulnerability, sorted.
+    #[serde(default, skip_serializing_if = "no_aliases")]
+    pub aliases: Arc<[Arc<str>]>,
     /// Where it is.
     pub package: Arc<Package>,
     /// What the distribution says of it.
@@ -161,41 +166,53 @@ pub struct Found {
     pub told: bool,
 }
 
-/// Something that could not be judged.
+/// A package that could not be assessed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Unjudged {
-    /// The source package.
-    pub source: String,
-    /// Its version.
+pub struct Unassessed {
+    /// The source package; for a kernel, the release that `uname -r` prints.
+    #[serde(alias = "source")]
+    pub package: String,
+    /// Its version; empty for a kernel.
     pub version: String,
-    /// Why not.
-    pub why: Why,
+    /// Why it was not assessed.
+    #[serde(alias = "why")]
+    pub reason: Reason,
 }
 
-/// Why something could not be judged.
+/// Why a package was not assessed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Why {
-    /// It is not from the distribution, whose advisories say nothing of it.
-    Elsewhere(String),
-    /// Its version is not one that the distribution could have given it.
-    UnreadableVersion,
-    /// It belongs to a module, and the advisories do not say to which stream they belong.
-    ModuleUnknown,
+pub enum Reason {
+    /// It comes from this origin, which the distribution's advisories do not cover.
+    #[serde(alias = "elsewhere")]
+    ThirdParty(String),
+    /// Its version does not follow the distribution's rules.
+    #[serde(alias = "unreadable_version")]
+    UnknownVersion,
+    /// It belongs to a module, and the advisories do not name a stream.
+    #[serde(alias = "module_unknown")]
+    UnknownModule,
+    /// The running kernel is not among the installed packages.
+    ForeignKernel,
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Why::Elsewhere(origin) => {
-                write!(f, "it is from {origin}, and the distribution's advisories do not cover it")
+            Reason::ThirdParty(origin) => {
+                write!(f, "comes from {origin}; the distribution's advisories do not cover it")
             }
-            Why::UnreadableVersion => f.write_str("its version cannot be read"),
-            Why::ModuleUnknown => {
-                f.write_str("it belongs to a module, and the advisories do not name its stream")
+            Reason::UnknownVersion => f.write_str("has a version that cannot be compared"),
+            Reason::UnknownModule => {
+                f.write_str("belongs to a module stream that the advisories do not name")
             }
+            Reason::ForeignKernel => f.write_str("runs, but belongs to no installed package"),
         }
     }
+}
+
+fn no_aliases(aliases: &Arc<[Arc<str>]>) -> bool {
+    aliases.is_empty()
 }
 
 impl Finding {

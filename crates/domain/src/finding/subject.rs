@@ -9,7 +9,7 @@ use vocab::Installed;
 use crate::advisory::{Family, Names};
 
 use super::kernel::{self, Boots, Role};
-use super::version::{is_modular, without_epoch};
+use super::version::{epoch, is_modular, without_epoch};
 use super::{Binary, Package};
 
 /// Maps whose order of iteration is the same in every process, though nothing depends on it.
@@ -58,21 +58,21 @@ pub(super) fn source(family: Family, package: &Installed) -> Cow<'_, str> {
     kernel::source(family, package)
 }
 
-/// The subjects of a set, in the order of its packages; only those with a name that is `known`.
-pub(super) fn subjects<'a>(
-    family: Family,
-    packages: &'a [Installed],
-    known: impl Fn(&str) -> bool,
-) -> Vec<Subject<'a>> {
-    let mut places: Map<(Cow<'a, str>, &'a str, Option<Boots>), usize> = Map::default();
-    let mut subjects: Vec<Subject<'a>> = Vec::new();
+/// The subjects of a set, in the order of its packages.
+pub(super) fn subjects(family: Family, packages: &[Installed]) -> Vec<Subject<'_>> {
+    let by_rpm_source =
+        family.names() == Names::Source && family.scheme() == Some(pkgver::Scheme::Rpm);
+    let mut places: Map<(Cow<'_, str>, &str, Option<Boots>), usize> = Map::default();
+    let mut subjects: Vec<Subject<'_>> = Vec::new();
     for package in packages {
         let Some((name, boots)) = lookup(family, package) else { continue };
-        if !known(&name) || (boots.is_some() && has_core(package, packages)) {
+        if boots.is_some() && has_core(package, packages) {
             continue;
         }
         let source = kernel::source(family, package);
         let version = match (family.names(), &boots) {
+            // The epoch is found below, from all binaries together.
+            (Names::Source, None) if by_rpm_source => without_epoch(package.source_version()),
             (Names::Source, None) => package.source_version(),
             _ => &package.version,
         };
@@ -93,8 +93,9 @@ pub(super) fn subjects<'a>(
         }
         subject.members.push(package);
     }
-    if family.names() == Names::Source && family.scheme() == Some(pkgver::Scheme::Rpm) {
-        subjects.iter_mut().for_each(find_epoch);
+    if by_rpm_source {
+        let sources = subjects.iter_mut().filter(|subject| subject.boots.is_none());
+        sources.for_each(find_epoch);
     }
     subjects
 }
@@ -109,15 +110,19 @@ fn has_core(package: &Installed, packages: &[Installed]) -> bool {
     packages.iter().any(|other| other.name == core && other.version == package.version)
 }
 
-/// An rpm says which source it was built from, but not that source's epoch. Whatever was built
-/// from it under the source's own version has it.
+/// Finds the epoch of an rpm's source, which rpm records nowhere.
+///
+/// A binary with the source's version and release usually has its epoch too, but a subpackage may
+/// set its own: `mod_ssl` has epoch 1, `httpd` and their source have 0. So the binary named like the
+/// source decides, and without one the lowest epoch, because a wrong high epoch would hide every
+/// fix. If no binary has the source's version, epochs are left out of the comparison.
 fn find_epoch(subject: &mut Subject<'_>) {
-    if subject.version != without_epoch(subject.version) {
-        return;
-    }
-    let same =
-        subject.members.iter().find(|package| without_epoch(&package.version) == subject.version);
-    match same {
+    let same_version =
+        |package: &&&Installed| without_epoch(&package.version) == subject.version;
+    let named = |package: &&&Installed| package.name == subject.source;
+    let candidates = || subject.members.iter().filter(same_version);
+    let lowest = || candidates().min_by_key(|package| epoch(&package.version));
+    match candidates().find(named).or_else(lowest) {
         Some(package) => subject.version = &package.version,
         None => subject.epoch_unknown = true,
     }
@@ -141,9 +146,9 @@ impl Subject<'_> {
         self.module().is_some() || is_modular(self.version)
     }
 
-    /// Where it is from, if that is not the distribution.
-    pub(super) fn elsewhere(&self, family: Family) -> Option<String> {
-        self.members.iter().find_map(|package| elsewhere(family, package)).map(Cow::into_owned)
+    /// Its origin, if that is not the distribution.
+    pub(super) fn third_party(&self, family: Family) -> Option<String> {
+        self.members.iter().find_map(|package| third_party(family, package)).map(str::to_owned)
     }
 
     /// The subject as a finding shows it.
@@ -166,26 +171,14 @@ impl Subject<'_> {
     }
 }
 
-/// Where a package is from, if not from the distribution: by what the manager knows of its origin,
-/// else by the marks that rebuilders leave in versions. A package of unknown origin without such
-/// a mark is taken for the distribution's.
-fn elsewhere(family: Family, package: &Installed) -> Option<Cow<'_, str>> {
-    let own: &[&str] = match family {
-        Family::Debian => &["debian", "raspbian"],
-        Family::Ubuntu => &["ubuntu", "canonical"],
-        Family::Alpine => &["alpine"],
-        Family::AlmaLinux => &["almalinux", "alma linux"],
-        Family::Rocky => &["rocky"],
-        Family::RedHat => &["red hat", "redhat"],
-        Family::Suse | Family::OpenSuse => &["suse"],
-        Family::OpenEuler => &["openeuler"],
-        Family::Other => &[],
-    };
-    if let Some(origin) = &package.origin {
-        let lower = origin.to_ascii_lowercase();
-        if lower.contains("backports") || !own.iter().any(|word| lower.contains(word)) {
-            return Some(Cow::Borrowed(origin));
-        }
+/// The origin of a package that is not the distribution's: what the package manager knows, otherwise
+/// the marks that rebuilders leave in versions. A package of unknown origin without such a mark is
+/// taken for the distribution's, so that its CVEs are reported.
+fn third_party(family: Family, package: &Installed) -> Option<&str> {
+    if let Some(origin) = package.origin.as_deref()
+        && !is_own(family, origin)
+    {
+        return Some(origin);
     }
     let marks: &[(&str, &str)] = match family {
         Family::Debian | Family::Ubuntu => &[
@@ -199,6 +192,32 @@ fn elsewhere(family: Family, package: &Installed) -> Option<Cow<'_, str>> {
         _ => &[(".remi", "Remi's repository")],
     };
     let version = package.source_version();
-    let mark = marks.iter().find(|(mark, _)| version.contains(mark))?;
-    Some(Cow::Borrowed(mark.1))
+    marks.iter().find(|(mark, _)| version.contains(mark)).map(|(_, origin)| *origin)
+}
+
+/// Whether an origin is the distribution itself. Compared as a whole: `LP-PPA-ubuntu-toolchain-r-test`
+/// is not Ubuntu, and `obs://build.opensuse.org/server:php` is not SUSE.
+fn is_own(family: Family, origin: &str) -> bool {
+    let own: &[&str] = match family {
+        Family::Debian => &["Debian", "Raspbian"],
+        Family::Ubuntu => &["Ubuntu", "UbuntuESM", "UbuntuESMApps"],
+        // Agents before 0.2 sent the maintainer, `Name <address>`, which says nothing.
+        Family::Alpine if origin.contains('<') => return true,
+        Family::Alpine => &["Alpine Linux"],
+        Family::AlmaLinux => &["AlmaLinux", "AlmaLinux OS Foundation"],
+        Family::Rocky => &["Rocky Enterprise Software Foundation", "Rocky Linux", "Rocky"],
+        Family::RedHat => &["Red Hat, Inc."],
+        // Leap is built from SUSE's own packages and the community's.
+        Family::Suse | Family::OpenSuse => &[
+            "SUSE LLC",
+            "SUSE LINUX GmbH, Nuernberg, Germany",
+            "SUSE LINUX Products GmbH, Nuernberg, Germany",
+            "openSUSE",
+        ],
+        Family::OpenEuler => &["http://openeuler.org", "https://openeuler.org", "openEuler"],
+        Family::Other => &[],
+    };
+    // `SUSE LLC <https://www.suse.com/>`: the address behind the name has changed over the years.
+    let name = origin.split(" <").next().unwrap_or(origin).trim();
+    own.iter().any(|known| known.eq_ignore_ascii_case(name))
 }

@@ -45,6 +45,7 @@ pub fn told(system: &str, pending: &[Pending]) -> Vec<Finding> {
         for cve in update.cves.iter().filter(|cve| known.insert((&update.name, cve.as_str()))) {
             findings.push(Finding {
                 cve: Arc::from(cve.as_str()),
+                aliases: Arc::default(),
                 package: package.clone(),
                 state: FixState::Fixed,
                 fixed_version: Some(candidate.clone()),

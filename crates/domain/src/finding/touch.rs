@@ -108,6 +108,7 @@ pub fn groups(base: &Ecosystem, packages: &[Installed]) -> Vec<Group> {
 /// every package that is named.
 fn same_meaning(a: &Advisory, b: &Advisory) -> bool {
     a.flaws == b.flaws
+        && a.aliases == b.aliases
         && a.ratings == b.ratings
         && a.published == b.published
         && a.withdrawn == b.withdrawn

@@ -8,7 +8,7 @@ use super::fixtures::{
     unfixed,
 };
 use super::touch::{Touched, groups, names};
-use super::{Suppression, Why, closes};
+use super::{Suppression, Reason, Unassessed, closes};
 use crate::advisory::{CvssScore, Ecosystem, End, Family, Names, Rated, Rating, Span};
 
 const NOTHING: [&str; 0] = [];
@@ -127,7 +127,70 @@ fn where_a_feed_writes_no_epochs_they_are_left_out() {
     assert_eq!((judged("1:3.0.12-1.oe2403"), judged("1:3.0.12-2.oe2403")), (1, 0));
 }
 
+#[test]
+fn a_subpackage_with_its_own_epoch_does_not_hide_cves_of_the_source() {
+    let advisories = [on("RLSA-1", &[fixed("Rocky Linux:9", "httpd", "0:2.4.57-8.el9")])];
+    let finding = ["CVE-2026-0001 httpd 2.4.57-5.el9 fixed 0:2.4.57-8.el9"];
+    // As an agent of an earlier release sends it, with the epoch of `mod_ssl` on every source.
+    let httpd = "httpd 2.4.57-5.el9 httpd 1:2.4.57-5.el9";
+    let core = "httpd-core 2.4.57-5.el9 httpd 1:2.4.57-5.el9";
+    let ssl = "mod_ssl 1:2.4.57-5.el9 httpd 1:2.4.57-5.el9";
+    for host in [[httpd, ssl], [ssl, httpd], [core, ssl], [ssl, core]] {
+        assert_eq!(judged("Rocky Linux:9", &advisories, &host), finding, "{host:?}");
+    }
+    // AlmaLinux names binaries: each is compared by its own epoch, version and release.
+    let alma = [on(
+        "ALSA-1",
+        &[
+            fixed("AlmaLinux:9", "httpd", "2.4.57-8.el9"),
+            fixed("AlmaLinux:9", "mod_ssl", "1:2.4.57-8.el9"),
+        ],
+    )];
+    let found = judged("AlmaLinux:9", &alma, &[httpd, ssl]);
+    assert_eq!(found.len(), 2, "{found:?}");
+    let updated = ["httpd 2.4.57-8.el9 httpd 2.4.57-8.el9", "mod_ssl 1:2.4.57-8.el9 httpd 2.4.57-8.el9"];
+    assert_eq!(judged("AlmaLinux:9", &alma, &updated), NOTHING);
+    assert_eq!(judged("Rocky Linux:9", &advisories, &updated), NOTHING);
+}
+
 // Several advisories for one CVE.
+
+#[test]
+fn a_later_fix_for_subscribers_reopens_what_an_earlier_one_closed() {
+    let pro = |version| fixed("Ubuntu:Pro:18.04:LTS", "docker.io", version);
+    let advisories = [
+        on("UBUNTU-1", &[unfixed("Ubuntu:18.04:LTS", "docker.io"), pro("20.10.21-0ubuntu1~18.04.3+esm1")]),
+        on("USN-7161-2", &[pro("20.10.21-0ubuntu1~18.04.3+esm2")]),
+    ];
+    let judged = |version: &str| {
+        judged("Ubuntu:18.04:LTS", &advisories, &[&format!("docker.io {version}")])
+    };
+    assert_eq!(
+        judged("20.10.21-0ubuntu1~18.04.3+esm1"),
+        ["CVE-2026-0001 docker.io 20.10.21-0ubuntu1~18.04.3+esm1 subscription \
+          20.10.21-0ubuntu1~18.04.3+esm2"]
+    );
+    assert_eq!(judged("20.10.21-0ubuntu1~18.04.3+esm2"), NOTHING);
+}
+
+#[test]
+fn a_cve_that_another_record_reintroduces_is_found() {
+    let again = |end| Span { from: Some("2.0-1".to_owned()), end };
+    let first = on("DSA-1-1", &[fixed("Debian:12", "x", "1.5-1")]);
+    for end in [
+        End::Open,
+        End::Fixed("2.2-1".to_owned()),
+        End::Last("2.1-1".to_owned()),
+        End::FixedElsewhere("3.0-1".to_owned()),
+    ] {
+        let second = on("DSA-2-1", &[spanning("Debian:12", "x", again(end.clone()))]);
+        let advisories = [first.clone(), second];
+        let judged = |version: &str| judged("Debian:12", &advisories, &[&format!("x {version}")]);
+        assert_eq!(judged("1.4-1").len(), 1, "{end:?}");
+        assert_eq!(judged("1.6-1"), NOTHING, "{end:?}");
+        assert_eq!(judged("2.1-1").len(), 1, "{end:?}");
+    }
+}
 
 #[test]
 fn of_several_fixes_the_highest_wins_in_whatever_order_they_come() {
@@ -252,7 +315,7 @@ fn streams_of_a_module_are_never_compared_with_each_other() {
     let with_module = |stream: Option<&str>| {
         let version = "1:18.14.2-3.module_el9.2.0+30+e3312493";
         let mut affected = fixed("AlmaLinux:9", "nodejs", version);
-        affected.module = stream.map(str::to_owned);
+        affected.modules = stream.map(str::to_owned).into_iter().collect();
         [on("ALSA-1", &[affected])]
     };
     let installed = |version: &str, module: Option<&str>| {
@@ -262,7 +325,7 @@ fn streams_of_a_module_are_never_compared_with_each_other() {
     };
     let count = |advisories: &[_], host: &[_]| {
         let report = report("AlmaLinux:9", advisories, host);
-        (report.findings.len(), report.unjudged.len())
+        (report.findings.len(), report.unassessed.len())
     };
     let eighteen = with_module(Some("nodejs:18"));
     let old = "1:18.12.1-1.module_el9.1.0+16+91bc168f";
@@ -279,6 +342,23 @@ fn streams_of_a_module_are_never_compared_with_each_other() {
     let same = "1:18.14.2-2.module_el9.2.0+29+de583a0b";
     assert_eq!(count(&unnamed, &installed(same, Some("nodejs:18"))), (1, 0));
     assert_eq!(count(&unnamed, &installed(old, Some("nodejs:18"))), (0, 1));
+}
+
+#[test]
+fn an_advisory_for_two_streams_applies_to_both() {
+    let fix = "7.0.0-13.module+el8.6.0+14480+c0a3aa0f";
+    let installed = |module: &str| {
+        let mut package = package("libvirt 7.0.0-11.module+el8.5.0+13000+aaaaaaaa");
+        package.module = Some(module.to_owned());
+        vec![package]
+    };
+    let mut affected = fixed("Red Hat:8", "libvirt", fix);
+    affected.modules = vec!["virt:rhel".to_owned(), "virt-devel:rhel".to_owned()];
+    let advisories = [on("RHSA-2022:0886", &[affected])];
+    for module in ["virt:rhel", "virt-devel:rhel"] {
+        assert_eq!(report("Red Hat:8", &advisories, &installed(module)).findings.len(), 1);
+    }
+    assert!(report("Red Hat:8", &advisories, &installed("virt:av")).is_empty());
 }
 
 // Subscriptions.
@@ -319,7 +399,7 @@ fn a_package_from_elsewhere_is_marked_instead_of_matched_blindly() {
         report("Debian:12", &advisories, &[package])
     };
     let own = from("8.2.18-1~deb12u1", Some("Debian"));
-    assert_eq!((own.findings[0].state, own.unjudged.len()), (FixState::Fixed, 0));
+    assert_eq!((own.findings[0].state, own.unassessed.len()), (FixState::Fixed, 0));
     let unknown_origin = from("8.2.18-1~deb12u1", None);
     assert_eq!(unknown_origin.findings[0].state, FixState::Fixed);
     let sury = from("8.2.18-1+0~20240101.1+debian12~1.gbp", Some("deb.sury.org"));
@@ -336,8 +416,50 @@ fn a_package_from_elsewhere_is_marked_instead_of_matched_blindly() {
     ] {
         let report = from(version, origin);
         assert_eq!(report.findings, [], "{version}");
-        assert_eq!(report.unjudged[0].why, Why::Elsewhere(shown.to_owned()), "{version}");
+        assert_eq!(report.unassessed[0].reason, Reason::ThirdParty(shown.to_owned()), "{version}");
     }
+}
+
+#[test]
+fn a_distribution_is_recognized_by_its_exact_name() {
+    for (base, own, foreign) in [
+        ("Debian:12", "Debian", "Debian Backports"),
+        ("Ubuntu:22.04:LTS", "Ubuntu", "LP-PPA-ubuntu-toolchain-r-test"),
+        ("Ubuntu:22.04:LTS", "UbuntuESMApps", "UbuntuFIPS"),
+        ("Alpine:v3.18", "Alpine Linux", "nginx_signing"),
+        ("AlmaLinux:9", "AlmaLinux", "Fedora Project"),
+        ("Rocky Linux:9", "Rocky Enterprise Software Foundation", "Rocky Mountain Packages"),
+        ("Red Hat:9", "Red Hat, Inc.", "Red Hat fans"),
+        ("SUSE:15 SP5", "SUSE LLC <https://www.suse.com/>", "obs://build.opensuse.org/server:php"),
+        ("openSUSE:Leap 15.6", "openSUSE", "obs://build.suse.de/home:me"),
+        ("openEuler:24.03-LTS", "http://openeuler.org", "http://openeuler.org.example"),
+    ] {
+        let from = |origin: &str| {
+            let mut package = package("nginx 1.0-1");
+            package.origin = Some(origin.to_owned());
+            report(base, &[on("A-1", &[unfixed(base, "nginx")])], &[package])
+        };
+        assert_eq!(from(own).unassessed, [], "{base} {own}");
+        assert_eq!(from(own).findings[0].state, FixState::Affected, "{base} {own}");
+        let report = from(foreign);
+        assert_eq!(report.findings[0].state, FixState::Unknown, "{base} {foreign}");
+        assert_eq!(report.unassessed[0].reason, Reason::ThirdParty(foreign.to_owned()));
+    }
+    // Earlier agents sent Alpine's maintainers.
+    let mut musl = package("musl 1.2.4-r2");
+    musl.origin = Some("Timo <timo@example.invalid>".to_owned());
+    let advisories = [on("ALPINE-1", &[fixed("Alpine:v3.18", "musl", "1.2.4-r3")])];
+    assert_eq!(report("Alpine:v3.18", &advisories, &[musl]).findings[0].state, FixState::Fixed);
+}
+
+#[test]
+fn a_third_party_package_is_unassessed_even_if_no_advisory_names_it() {
+    let mut docker = package("docker-ce 5:27.0-1");
+    docker.origin = Some("Docker".to_owned());
+    let report = report("Debian:12", &[], &[docker, package("bash 5.2-1")]);
+    let reason = Reason::ThirdParty("Docker".to_owned());
+    let (package, version) = ("docker-ce".to_owned(), "5:27.0-1".to_owned());
+    assert_eq!(report.unassessed, [Unassessed { package, version, reason }]);
 }
 
 // The ecosystem of each entry.
@@ -412,7 +534,7 @@ fn a_version_that_cannot_be_read_is_unknown_and_not_silence() {
     );
     let advisories = [on("DSA-1-1", &[fixed("Debian:12", "bash", "5.2-2")])];
     let odd = report("Debian:12", &advisories, &packages(&["bash <none>"]));
-    assert_eq!((odd.findings.len(), &odd.unjudged[0].why), (0, &Why::UnreadableVersion));
+    assert_eq!((odd.findings.len(), &odd.unassessed[0].reason), (0, &Reason::UnknownVersion));
 }
 
 #[test]

@@ -36,6 +36,14 @@ pub(super) fn without_epoch(version: &str) -> &str {
     }
 }
 
+/// `4` of `4:1.2-3`; 0 where none is written.
+pub(super) fn epoch(version: &str) -> u64 {
+    match without_none(version).split_once(':') {
+        Some((epoch, _)) => epoch.parse().unwrap_or(0),
+        None => 0,
+    }
+}
+
 /// Whether a text can be a version at all. Any two texts have an order; this keeps us from
 /// believing in it where one of them is `<unfixed>` or a remark.
 pub(super) fn readable(scheme: Scheme, version: &str) -> bool {

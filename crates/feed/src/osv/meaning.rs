@@ -3,6 +3,8 @@
 use domain::advisory::{
     Advisory, Affected, CvssScore, Ecosystem, End, Family, Rated, Rating, Span, severity_word,
 };
+use pkgver::Scheme;
+use std::collections::BTreeSet;
 use vocab::FixState;
 
 use super::shape;
@@ -10,6 +12,7 @@ use crate::tracker;
 
 pub(super) fn advisory(osv: shape::Osv<'_>) -> Advisory {
     let flaws = flaws(&osv);
+    let aliases = aliases(&osv, &flaws);
     let shape::Osv { id, summary, published, modified, withdrawn, severity, affected, .. } = osv;
     let summary = summary.unwrap_or_default();
     let mut ratings: Vec<Rated> = Vec::new();
@@ -46,7 +49,7 @@ pub(super) fn advisory(osv: shape::Osv<'_>) -> Advisory {
     {
         rate(None, Rating::Word(word));
     }
-    Advisory { id, flaws, summary, published, modified, withdrawn, ratings, affected: all }
+    Advisory { id, flaws, aliases, summary, published, modified, withdrawn, ratings, affected: all }
 }
 
 /// The CVEs that a record is about. Publishers put them into `upstream`, `aliases`, or `related`, or
@@ -75,6 +78,14 @@ fn flaws(osv: &shape::Osv<'_>) -> Vec<String> {
     flaws
 }
 
+/// The other ids of the one vulnerability that a record is about.
+fn aliases(osv: &shape::Osv<'_>, flaws: &[String]) -> Vec<String> {
+    let [only] = flaws else { return Vec::new() };
+    let words = osv.aliases.iter().flatten().map(|word| word.0.as_ref());
+    let aliases: BTreeSet<&str> = words.filter(|word| word != only && !word.is_empty()).collect();
+    aliases.into_iter().map(str::to_owned).collect()
+}
+
 /// What cannot be read as a rating says nothing, and then the severity is unknown.
 fn rating(said: &shape::Severity) -> Option<Rating> {
     match said.kind.starts_with("CVSS") {
@@ -94,25 +105,46 @@ fn affected(entry: shape::Affected<'_>, summary: &str) -> Option<Affected> {
     for range in entry.ranges.iter().flatten().filter(|range| range.kind != "GIT") {
         affected.spans.extend(spans(&affected.ecosystem, &range.events));
     }
-    if affected.spans.is_empty() {
-        let versions = entry.versions.iter().flatten();
-        affected.spans.extend(versions.map(|shape::Word(version)| Span {
-            from: Some(version.clone().into_owned()),
-            end: End::Last(version.clone().into_owned()),
-        }));
+    // A version that is listed by name is affected even if no range contains it.
+    let ranges = affected.spans.len();
+    for shape::Word(version) in entry.versions.iter().flatten() {
+        let in_range = family.scheme().is_some_and(|scheme| {
+            affected.spans[..ranges].iter().any(|span| contains(scheme, span, version))
+        });
+        // Without a known order only the list says which versions the ranges mean.
+        if !in_range && (family.scheme().is_some() || ranges == 0) {
+            let version = version.clone().into_owned();
+            affected.spans.push(Span { from: Some(version.clone()), end: End::Last(version) });
+        }
     }
     if family == Family::Debian {
         debian(&mut affected, own, &entry.database_specific);
     }
     let modular = |span: &Span| matches!(&span.end, End::Fixed(fixed) if fixed.contains("module"));
     if affected.spans.iter().any(modular) {
-        let stream = summary.split_whitespace().skip(1).find(|word| {
-            word.split_once(':')
-                .is_some_and(|(name, stream)| !name.is_empty() && !stream.is_empty())
-        });
-        affected.module = stream.map(str::to_owned);
+        affected.modules = modules(summary);
     }
     Some(affected)
+}
+
+/// The streams that a summary names: both of `Moderate: virt:rhel and virt-devel:rhel security update`.
+fn modules(summary: &str) -> Vec<String> {
+    let words = summary.split_whitespace().skip(1).map(|word| word.trim_matches([',', ';']));
+    let is_stream = |word: &&str| {
+        word.split_once(':').is_some_and(|(name, stream)| !name.is_empty() && !stream.is_empty())
+    };
+    words.filter(is_stream).map(str::to_owned).collect()
+}
+
+fn contains(scheme: Scheme, span: &Span, version: &str) -> bool {
+    let after_start =
+        span.from.as_deref().is_none_or(|from| scheme.compare(version, from).is_ge());
+    after_start
+        && match &span.end {
+            End::Fixed(end) | End::FixedElsewhere(end) => scheme.compare(version, end).is_lt(),
+            End::Last(last) => scheme.compare(version, last).is_le(),
+            End::Open => true,
+        }
 }
 
 fn debian(affected: &mut Affected, own: &shape::Own, database: &shape::Own) {
@@ -154,12 +186,15 @@ fn spans(ecosystem: &Ecosystem, events: &[shape::Event]) -> Vec<Span> {
             turns.push((version, Turn::Out(End::FixedElsewhere(version.clone()))));
         }
     }
-    // Two are in order as they are written in nearly every record; `0` stands before everything.
-    if turns.len() > 2
-        && let Some(scheme) = ecosystem.family().scheme()
-    {
-        turns.sort_by(|(a, _), (b, _)| {
-            (*a != "0").cmp(&(*b != "0")).then_with(|| scheme.compare(a, b))
+    // The order in which events are written means nothing. `0` stands before everything, and of two
+    // events at one version the range begins first.
+    if let Some(scheme) = ecosystem.family().scheme() {
+        turns.sort_by(|(a, one), (b, other)| {
+            let ends = |turn: &Turn<'_>| matches!(turn, Turn::Out(_));
+            (*a != "0")
+                .cmp(&(*b != "0"))
+                .then_with(|| scheme.compare(a, b))
+                .then_with(|| ends(one).cmp(&ends(other)))
         });
     }
     let mut spans = Vec::new();

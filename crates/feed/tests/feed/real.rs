@@ -181,7 +181,7 @@ fn this_machines_packages_are_judged_by_debians_advisories() {
         packages.len(),
         index.names(),
         report.findings.len(),
-        report.unjudged.len()
+        report.unassessed.len()
     );
     for finding in report.findings.iter().take(3) {
         println!("{}: {}", finding.cve, finding.explanation());

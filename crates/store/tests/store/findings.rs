@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use domain::finding::{Report, Unjudged, Why};
+use domain::finding::{Reason, Report, Unassessed};
 use store::findings::{self, Carrier, Cve, Filter, Judged, Kind, Shift, Summary};
 use store::servers::{self, Server};
 use store::{Page, StoreError};
@@ -42,9 +42,9 @@ fn kind(set: Digest) -> Kind {
 }
 
 fn report(source: &str) -> Report {
-    let unjudged =
-        Unjudged { source: source.into(), version: "1".into(), why: Why::UnreadableVersion };
-    Report { findings: Vec::new(), unjudged: vec![unjudged] }
+    let unassessed =
+        Unassessed { package: source.into(), version: "1".into(), reason: Reason::UnknownVersion };
+    Report { findings: Vec::new(), unassessed: vec![unassessed] }
 }
 
 both! {
