@@ -13,6 +13,7 @@ pub use exploited::{Epss, EpssError, Exploited};
 pub use severity::{CvssScore, Rating, ScoreError, Verdict, severity_word};
 
 use jiff::Timestamp;
+use pkgver::Scheme;
 use serde::{Deserialize, Deserializer, Serialize};
 use vocab::{FixState, Severity};
 
@@ -182,6 +183,17 @@ impl Span {
     /// Everything before this version, which fixes it.
     pub fn until(fixed: &str) -> Self {
         Span { from: None, end: End::Fixed(fixed.to_owned()) }
+    }
+
+    /// Whether a version lies in it. Both must be versions of this scheme.
+    pub fn contains(&self, scheme: Scheme, version: &str) -> bool {
+        let is_before = |end: &str| scheme.compare(version, end).is_lt();
+        !self.from.as_deref().is_some_and(is_before)
+            && match &self.end {
+                End::Fixed(end) | End::FixedElsewhere(end) => is_before(end),
+                End::Last(last) => scheme.compare(version, last).is_le(),
+                End::Open => true,
+            }
     }
 }
 

@@ -117,8 +117,7 @@ fn has_core(package: &Installed, packages: &[Installed]) -> bool {
 /// source decides, and without one the lowest epoch, because a wrong high epoch would hide every
 /// fix. If no binary has the source's version, epochs are left out of the comparison.
 fn find_epoch(subject: &mut Subject<'_>) {
-    let same_version =
-        |package: &&&Installed| without_epoch(&package.version) == subject.version;
+    let same_version = |package: &&&Installed| without_epoch(&package.version) == subject.version;
     let named = |package: &&&Installed| package.name == subject.source;
     let candidates = || subject.members.iter().filter(same_version);
     let lowest = || candidates().min_by_key(|package| epoch(&package.version));

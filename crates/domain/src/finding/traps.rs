@@ -8,7 +8,7 @@ use super::fixtures::{
     unfixed,
 };
 use super::touch::{Touched, groups, names};
-use super::{Suppression, Reason, Unassessed, closes};
+use super::{Reason, Suppression, Unassessed, closes};
 use crate::advisory::{CvssScore, Ecosystem, End, Family, Names, Rated, Rating, Span};
 
 const NOTHING: [&str; 0] = [];
@@ -148,7 +148,8 @@ fn a_subpackage_with_its_own_epoch_does_not_hide_cves_of_the_source() {
     )];
     let found = judged("AlmaLinux:9", &alma, &[httpd, ssl]);
     assert_eq!(found.len(), 2, "{found:?}");
-    let updated = ["httpd 2.4.57-8.el9 httpd 2.4.57-8.el9", "mod_ssl 1:2.4.57-8.el9 httpd 2.4.57-8.el9"];
+    let updated =
+        ["httpd 2.4.57-8.el9 httpd 2.4.57-8.el9", "mod_ssl 1:2.4.57-8.el9 httpd 2.4.57-8.el9"];
     assert_eq!(judged("AlmaLinux:9", &alma, &updated), NOTHING);
     assert_eq!(judged("Rocky Linux:9", &advisories, &updated), NOTHING);
 }
@@ -159,12 +160,14 @@ fn a_subpackage_with_its_own_epoch_does_not_hide_cves_of_the_source() {
 fn a_later_fix_for_subscribers_reopens_what_an_earlier_one_closed() {
     let pro = |version| fixed("Ubuntu:Pro:18.04:LTS", "docker.io", version);
     let advisories = [
-        on("UBUNTU-1", &[unfixed("Ubuntu:18.04:LTS", "docker.io"), pro("20.10.21-0ubuntu1~18.04.3+esm1")]),
+        on(
+            "UBUNTU-1",
+            &[unfixed("Ubuntu:18.04:LTS", "docker.io"), pro("20.10.21-0ubuntu1~18.04.3+esm1")],
+        ),
         on("USN-7161-2", &[pro("20.10.21-0ubuntu1~18.04.3+esm2")]),
     ];
-    let judged = |version: &str| {
-        judged("Ubuntu:18.04:LTS", &advisories, &[&format!("docker.io {version}")])
-    };
+    let judged =
+        |version: &str| judged("Ubuntu:18.04:LTS", &advisories, &[&format!("docker.io {version}")]);
     assert_eq!(
         judged("20.10.21-0ubuntu1~18.04.3+esm1"),
         ["CVE-2026-0001 docker.io 20.10.21-0ubuntu1~18.04.3+esm1 subscription \

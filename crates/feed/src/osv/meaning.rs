@@ -1,10 +1,10 @@
 //! What an OSV record means.
 
+use std::collections::BTreeSet;
+
 use domain::advisory::{
     Advisory, Affected, CvssScore, Ecosystem, End, Family, Rated, Rating, Span, severity_word,
 };
-use pkgver::Scheme;
-use std::collections::BTreeSet;
 use vocab::FixState;
 
 use super::shape;
@@ -109,7 +109,7 @@ fn affected(entry: shape::Affected<'_>, summary: &str) -> Option<Affected> {
     let ranges = affected.spans.len();
     for shape::Word(version) in entry.versions.iter().flatten() {
         let in_range = family.scheme().is_some_and(|scheme| {
-            affected.spans[..ranges].iter().any(|span| contains(scheme, span, version))
+            affected.spans[..ranges].iter().any(|span| span.contains(scheme, version))
         });
         // Without a known order only the list says which versions the ranges mean.
         if !in_range && (family.scheme().is_some() || ranges == 0) {
@@ -134,17 +134,6 @@ fn modules(summary: &str) -> Vec<String> {
         word.split_once(':').is_some_and(|(name, stream)| !name.is_empty() && !stream.is_empty())
     };
     words.filter(is_stream).map(str::to_owned).collect()
-}
-
-fn contains(scheme: Scheme, span: &Span, version: &str) -> bool {
-    let after_start =
-        span.from.as_deref().is_none_or(|from| scheme.compare(version, from).is_ge());
-    after_start
-        && match &span.end {
-            End::Fixed(end) | End::FixedElsewhere(end) => scheme.compare(version, end).is_lt(),
-            End::Last(last) => scheme.compare(version, last).is_le(),
-            End::Open => true,
-        }
 }
 
 fn debian(affected: &mut Affected, own: &shape::Own, database: &shape::Own) {

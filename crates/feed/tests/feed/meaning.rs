@@ -58,6 +58,12 @@ fn events_become_spans_in_whatever_order_they_are_written() {
     let span = |from: Option<&str>, end| Span { from: from.map(str::to_owned), end };
     let fixed = |version: &str| End::Fixed(version.to_owned());
     assert_eq!(range(r#"{"introduced":"0"},{"fixed":"2"}"#), [span(None, fixed("2"))]);
+    assert_eq!(range(r#"{"fixed":"2"},{"introduced":"0"}"#), [span(None, fixed("2"))]);
+    assert_eq!(range(r#"{"fixed":"2"},{"introduced":"1"}"#), [span(Some("1"), fixed("2"))]);
+    assert_eq!(
+        range(r#"{"last_affected":"1"},{"introduced":"1"}"#),
+        [span(Some("1"), End::Last("1".to_owned()))]
+    );
     assert_eq!(range(r#"{"introduced":"0"}"#), [Span::ALL]);
     assert_eq!(
         range(r#"{"introduced":"1"},{"last_affected":"2"}"#),
@@ -74,6 +80,13 @@ fn events_become_spans_in_whatever_order_they_are_written() {
     let git = r#""ranges":[{"type":"GIT","events":[{"introduced":"abc"}]}],"versions":["1","2"]"#;
     let one = |version: &str| span(Some(version), End::Last(version.to_owned()));
     assert_eq!(spans("git", "Debian:12", git), [one("1"), one("2")]);
+    let listed = r#""ranges":[{"type":"ECOSYSTEM","events":[{"introduced":"0"},{"fixed":"2"}]}],
+        "versions":["1","1.9","2","2.5"]"#;
+    assert_eq!(
+        spans("listed", "Debian:12", listed),
+        [span(None, fixed("2")), one("2"), one("2.5")],
+        "versions that only the list names count too"
+    );
 }
 
 #[test]
@@ -121,8 +134,10 @@ fn rebuilds_say_severity_and_module_in_the_first_words() {
         {"package":{"ecosystem":"AlmaLinux:9","name":"plain"},"ranges":[{"type":"ECOSYSTEM","events":[{"introduced":"0"},{"fixed":"1-1.el9"}]}]}]}"#;
     let advisory = osv("alma", text);
     assert_eq!(ratings(&advisory), ["all: high"]);
-    assert_eq!(advisory.affected[0].module.as_deref(), Some("nodejs:18"));
-    assert_eq!(advisory.affected[1].module, None);
+    assert_eq!(advisory.affected[0].modules, ["nodejs:18"]);
+    assert_eq!(advisory.affected[1].modules, [""; 0]);
+    let two = text.replace("nodejs:18 security", "virt:rhel and virt-devel:rhel security");
+    assert_eq!(osv("two-streams", &two).affected[0].modules, ["virt:rhel", "virt-devel:rhel"]);
     let debian = r#"{"id":"DSA-1","summary":"Important: x","affected":[{"package":{"ecosystem":"Debian:12","name":"x"}}]}"#;
     assert_eq!(osv("not-alma", debian).ratings, [], "elsewhere that is no word on severity");
 }
@@ -134,6 +149,8 @@ fn alpines_fixes_are_one_advisory_for_each_flaw_of_a_package() {
         {"pkg":{"name":"apache2","secfixes":{
             "2.4.68-r0":["CVE-2026-1 CVE-2026-2 (+ regression)"],
             "2.4.66-r0":["CVE-2026-1","XSA-466"],
+            "2.4.60-r0":["CVE-2020-24659 GNUTLS-SA-2020-09-04", "CVE-2021-1 SA-1", "CVE-2021-2 SA-1 # remark CVE-1"],
+            "2.4.61-r0":["GNUTLS-SA-2020-09-04", "CVE-????-????? TS-2024-005", "DW202402-001"],
             "0":["CVE-2020-9"]}}},
         {"pkg":{"name":"quiet","secfixes":null}}]}"#;
     let path = folder.write("main.json", text);
@@ -149,7 +166,8 @@ fn alpines_fixes_are_one_advisory_for_each_flaw_of_a_package() {
                     End::Fixed(version) => version.as_str(),
                     other => panic!("{other:?}"),
                 });
-                format!("{} {:?} {:?}", advisory.id, advisory.flaws, fixes.collect::<Vec<_>>())
+                let (fixes, aliases) = (fixes.collect::<Vec<_>>(), &advisory.aliases);
+                format!("{} {:?} {fixes:?} {aliases:?}", advisory.id, advisory.flaws)
             }
             other => panic!("{other:?}"),
         })
@@ -157,10 +175,15 @@ fn alpines_fixes_are_one_advisory_for_each_flaw_of_a_package() {
     assert_eq!(
         shown,
         [
-            r#"secdb:v3.22/main/apache2/CVE-2020-9 ["CVE-2020-9"] ["0"]"#,
-            r#"secdb:v3.22/main/apache2/CVE-2026-1 ["CVE-2026-1"] ["2.4.66-r0", "2.4.68-r0"]"#,
-            r#"secdb:v3.22/main/apache2/CVE-2026-2 ["CVE-2026-2"] ["2.4.68-r0"]"#,
-            r#"secdb:v3.22/main/apache2/XSA-466 ["XSA-466"] ["2.4.66-r0"]"#,
+            r#"secdb:v3.22/main/apache2/CVE-2020-24659 ["CVE-2020-24659"] ["2.4.60-r0", "2.4.61-r0"] ["GNUTLS-SA-2020-09-04"]"#,
+            r#"secdb:v3.22/main/apache2/CVE-2020-9 ["CVE-2020-9"] ["0"] []"#,
+            r#"secdb:v3.22/main/apache2/CVE-2021-1 ["CVE-2021-1"] ["2.4.60-r0"] ["SA-1"]"#,
+            r#"secdb:v3.22/main/apache2/CVE-2021-2 ["CVE-2021-2"] ["2.4.60-r0"] ["SA-1"]"#,
+            r#"secdb:v3.22/main/apache2/CVE-2026-1 ["CVE-2026-1"] ["2.4.66-r0", "2.4.68-r0"] []"#,
+            r#"secdb:v3.22/main/apache2/CVE-2026-2 ["CVE-2026-2"] ["2.4.68-r0"] []"#,
+            r#"secdb:v3.22/main/apache2/DW202402-001 ["DW202402-001"] ["2.4.61-r0"] []"#,
+            r#"secdb:v3.22/main/apache2/TS-2024-005 ["TS-2024-005"] ["2.4.61-r0"] []"#,
+            r#"secdb:v3.22/main/apache2/XSA-466 ["XSA-466"] ["2.4.66-r0"] []"#,
         ]
     );
 }
