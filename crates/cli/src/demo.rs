@@ -193,7 +193,7 @@ impl Demo {
     async fn import_flaws(&self, app: &App, dir: &Path) -> anyhow::Result<()> {
         let now = Clock::system().now();
         for path in flaws::write(dir, self.seed, self.servers, now)? {
-            let import = Import { path, kind: None, as_of: None };
+            let import = Import { path, name: None, kind: None, as_of: None };
             feeds::import(&app.db, import, now, |_| {}).await?;
         }
         Ok(())

@@ -1,7 +1,7 @@
-//! What is published about flaws: statements by id and by the names that they name, the list of exploited flaws,
-//! and the estimates for the others.
+//! Advisories by feed and id and by the packages that they name, KEV entries, and EPSS scores.
 //!
-//! A statement is stored as compressed JSON. Which of two statements holds is decided by whoever writes.
+//! An advisory is stored as compressed JSON. A feed replaces its own advisories only; the caller
+//! decides which of two versions holds.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,8 +21,12 @@ const LEVEL: i32 = 1;
 /// No statement is larger: a feed with a larger one is refused.
 const STATEMENT_BYTES_MAX: usize = 128 * 1024 * 1024;
 
+/// The feed of advisories that were stored before they had one.
+pub const UNKNOWN_FEED: &str = "";
+
 row! {
     struct Stored in "advisories" by "id" {
+        feed: String,
         id: String,
         statement: Vec<u8>,
     }
@@ -65,14 +69,18 @@ pub(crate) fn unpacked<T: serde::de::DeserializeOwned>(
     Ok(serde_json::from_slice(&text)?)
 }
 
-/// Those of these statements that are known.
-pub async fn get_all(conn: &mut Conn, ids: &[String]) -> Result<BTreeMap<String, Advisory>> {
+/// The stored advisories of a feed that have one of these ids.
+pub async fn get_all(
+    conn: &mut Conn,
+    feed: &str,
+    ids: &[String],
+) -> Result<BTreeMap<String, Advisory>> {
     let mut found = BTreeMap::new();
     for chunk in ids.chunks(ROWS_MAX) {
         let rows: Vec<Stored> = on!(conn, |c| {
             let mut text = Text::new("select ");
-            text.add(Stored::COLUMNS).add(" from advisories where id in ");
-            text.list(chunk.iter().cloned()).build_as().fetch_all(c).await
+            text.add(Stored::COLUMNS).add(" from advisories where feed = ").bind(feed.to_owned());
+            text.add(" and id in ").list(chunk.iter().cloned()).build_as().fetch_all(c).await
         })?;
         for row in rows {
             found.insert(row.id.clone(), row.read()?);
@@ -81,30 +89,27 @@ pub async fn get_all(conn: &mut Conn, ids: &[String]) -> Result<BTreeMap<String,
     Ok(found)
 }
 
-/// Writes statements down, each in the place of the one with its id. Each id once.
-pub async fn put_all(tx: &mut Tx, statements: &[Advisory]) -> Result<()> {
+/// Stores a feed's advisories, each in place of the feed's own one with the same id. Each id once.
+pub async fn put_all(tx: &mut Tx, feed: &str, statements: &[Advisory]) -> Result<()> {
     for chunk in statements.chunks(ROWS_MAX) {
         on!(tx, |c| {
-            Text::new("insert into advisories (id, statement) ")
+            Text::new("insert into advisories (feed, id, statement) ")
                 .rows(chunk, |row, statement| {
-                    row.bind(put(&statement.id)).bind(packed(statement));
+                    row.bind(feed.to_owned()).bind(put(&statement.id)).bind(packed(statement));
                 })
-                .add(" on conflict (id) do update set statement = excluded.statement")
+                .add(" on conflict (feed, id) do update set statement = excluded.statement")
                 .build()
                 .execute(c)
                 .await
                 .map(drop)
         })?;
-        on!(tx, |c| {
-            let mut text = Text::new("delete from advisory_names where id in ");
-            text.list(chunk.iter().map(|statement| statement.id.clone()));
-            text.build().execute(c).await.map(drop)
-        })?;
     }
+    let ids: Vec<String> = statements.iter().map(|statement| statement.id.clone()).collect();
+    drop_names(tx, feed, &ids).await?;
     let named: BTreeSet<(String, &str, &str)> = statements
         .iter()
         .flat_map(|statement| statement.affected.iter().map(move |one| (statement, one)))
-        // What nobody matches is kept, and found by nobody.
+        // Advisories for systems that are not matched are kept, but not indexed.
         .filter(|(_, affected)| affected.ecosystem.family() != Family::Other)
         .map(|(statement, affected)| {
             let (base, _) = affected.ecosystem.base();
@@ -114,9 +119,10 @@ pub async fn put_all(tx: &mut Tx, statements: &[Advisory]) -> Result<()> {
     let named: Vec<_> = named.into_iter().collect();
     for chunk in named.chunks(ROWS_MAX) {
         on!(tx, |c| {
-            Text::new("insert into advisory_names (base, name, id) ")
+            Text::new("insert into advisory_names (base, name, feed, id) ")
                 .rows(chunk, |row, (base, name, id)| {
-                    row.bind(base.clone()).bind((*name).to_owned()).bind((*id).to_owned());
+                    row.bind(base.clone()).bind((*name).to_owned());
+                    row.bind(feed.to_owned()).bind((*id).to_owned());
                 })
                 .build()
                 .execute(c)
@@ -125,6 +131,42 @@ pub async fn put_all(tx: &mut Tx, statements: &[Advisory]) -> Result<()> {
         })?;
     }
     Ok(())
+}
+
+async fn drop_names(tx: &mut Tx, feed: &str, ids: &[String]) -> Result<()> {
+    for chunk in ids.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            let mut text = Text::new("delete from advisory_names where feed = ");
+            text.bind(feed.to_owned()).add(" and id in ").list(chunk.iter().cloned());
+            text.build().execute(c).await.map(drop)
+        })?;
+    }
+    Ok(())
+}
+
+/// Deletes some of a feed's advisories.
+pub async fn delete(tx: &mut Tx, feed: &str, ids: &[String]) -> Result<()> {
+    drop_names(tx, feed, ids).await?;
+    for chunk in ids.chunks(ROWS_MAX) {
+        on!(tx, |c| {
+            let mut text = Text::new("delete from advisories where feed = ");
+            text.bind(feed.to_owned()).add(" and id in ").list(chunk.iter().cloned());
+            text.build().execute(c).await.map(drop)
+        })?;
+    }
+    Ok(())
+}
+
+/// Whether a feed has any advisory.
+pub async fn has_any(conn: &mut Conn, feed: &str) -> Result<bool> {
+    let found = on!(conn, |c| {
+        sqlx::query("select 1 from advisories where feed = $1 limit 1")
+            .bind(feed)
+            .fetch_optional(c)
+            .await
+            .map(|row| row.is_some())
+    })?;
+    Ok(found)
 }
 
 /// How many statements there are.
@@ -146,71 +188,53 @@ pub async fn covers(conn: &mut Conn, base: &Ecosystem) -> Result<bool> {
     Ok(found)
 }
 
-/// A part of all statements, by id: those after `after`. Empty: there are no more.
-pub async fn page(conn: &mut Conn, after: &str, limit: u32) -> Result<Vec<Advisory>> {
-    let rows: Vec<Stored> = on!(conn, |c| {
-        sqlx::query_as(join(&[
-            "select ",
-            Stored::COLUMNS,
-            " from advisories where id > $1 order by id limit $2",
-        ]))
-        .bind(after)
-        .bind(i64::from(limit))
-        .fetch_all(c)
-        .await
-    })?;
-    rows.iter().map(Stored::read).collect()
-}
-
-/// A part of the statements that concern a base, by id: those after `after`. Empty: there are no more.
-pub async fn of_base(
+/// A page of all advisories with their feeds, by feed and id: those after `after`. Empty at the end.
+pub async fn page(
     conn: &mut Conn,
-    base: &Ecosystem,
-    after: &str,
+    after: (&str, &str),
     limit: u32,
-) -> Result<Vec<Advisory>> {
+) -> Result<Vec<(String, Advisory)>> {
     let rows: Vec<Stored> = on!(conn, |c| {
         sqlx::query_as(join(&[
             "select ",
             Stored::COLUMNS,
-            " from advisories where id > $1 and exists
-                (select 1 from advisory_names n where n.id = advisories.id and n.base = $2)
-              order by id limit $3",
+            " from advisories where (feed, id) > ($1, $2) order by feed, id limit $3",
         ]))
-        .bind(after)
-        .bind(base.as_str())
+        .bind(after.0)
+        .bind(after.1)
         .bind(i64::from(limit))
         .fetch_all(c)
         .await
     })?;
-    rows.iter().map(Stored::read).collect()
+    rows.into_iter().map(|row| Ok((row.feed.clone(), row.read()?))).collect()
 }
 
-/// The statements that name one of these names of a base, by id.
+/// The advisories of all feeds that name one of these packages of a base, by feed and id.
 pub async fn naming(
     conn: &mut Conn,
     base: &Ecosystem,
     names: &BTreeSet<String>,
 ) -> Result<Vec<Advisory>> {
     let names: Vec<&String> = names.iter().collect();
-    let mut found: Vec<Advisory> = Vec::new();
+    let mut found: Vec<(String, Advisory)> = Vec::new();
     for chunk in names.chunks(ROWS_MAX) {
         on!(conn, |c| {
             let mut text = Text::new("select ");
-            text.add(Stored::COLUMNS).add(" from advisories where id in (select n.id");
+            text.add(Stored::COLUMNS).add(" from advisories where (feed, id) in (select n.feed, n.id");
             text.add(" from advisory_names n where n.base = ").bind(base.as_str().to_owned());
             text.add(" and n.name in ").list(chunk.iter().map(|name| (*name).clone())).add(")");
             // One is unpacked while the database looks for the next: each takes about as long as the other.
             let mut rows = text.build_as::<Stored>().fetch(c);
             while let Some(row) = rows.try_next().await? {
-                found.push(row.read()?);
+                let statement = row.read()?;
+                found.push((row.feed, statement));
             }
         });
     }
-    // One that names packages of two chunks was found twice.
-    found.sort_by(|a, b| a.id.cmp(&b.id));
-    found.dedup_by(|a, b| a.id == b.id);
-    Ok(found)
+    // An advisory that names packages of two chunks was found twice.
+    found.sort_by(|(feed, a), (other, b)| (&a.id, feed).cmp(&(&b.id, other)));
+    found.dedup_by(|(feed, a), (other, b)| a.id == b.id && feed == other);
+    Ok(found.into_iter().map(|(_, statement)| statement).collect())
 }
 
 /// Notes that something changed about these names of a base.

@@ -49,6 +49,7 @@ const SERIES: &[Migration] = series! {
     20 "0020_rollout_counts",
     21 "0021_roster",
     22 "0022_roster_security",
+    23 "0023_advisories_by_feed",
 };
 
 /// The newest schema that this binary knows.

@@ -165,7 +165,7 @@ impl Run<'_> {
     }
 
     async fn take(&self, app: &App, path: &Path, changed: u64) {
-        let wanted = Import { path: path.to_owned(), kind: None, as_of: None };
+        let wanted = Import { path: path.to_owned(), name: None, kind: None, as_of: None };
         let done = import(&app.db, wanted, now(), |_| {}).await.unwrap();
         assert_eq!(done.changed, changed);
     }

@@ -37,7 +37,7 @@ async fn publish_alpine(app: &App, world: &World) {
 async fn take_in(app: &App, world: &World, text: &str) {
     let path = std::env::temp_dir().join(name());
     std::fs::write(&path, text).unwrap();
-    let wanted = Import { path: path.clone(), kind: None, as_of: None };
+    let wanted = Import { path: path.clone(), name: None, kind: None, as_of: None };
     import(&app.db, wanted, world.now(), |_| {}).await.unwrap();
     std::fs::remove_file(path).unwrap();
 }

@@ -28,7 +28,7 @@ pub(crate) fn lines(records: &[Value]) -> String {
 }
 
 pub(crate) async fn take_in(service: &Service, path: &Path) -> Result<Imported, String> {
-    let wanted = Import { path: path.to_owned(), kind: None, as_of: None };
+    let wanted = Import { path: path.to_owned(), name: None, kind: None, as_of: None };
     let done = import(&service.app.db, wanted, service.hands.now(), |_| {}).await;
     done.map_err(|error| error.to_string())
 }
@@ -58,7 +58,7 @@ both! {
         assert_eq!(take_in(service, &path).await.unwrap().changed, 0);
         assert_eq!(known(service).await, (2, 1), "nothing is gone, and nothing has to be judged again");
         let mut reader = service.app.db.read().await.unwrap();
-        let stored = advisories::get_all(&mut reader, &["DSA-1".into()]).await.unwrap();
+        let stored = advisories::get_all(&mut reader, "Debian", &["DSA-1".into()]).await.unwrap();
         assert_eq!(stored["DSA-1"].modified.unwrap().to_string(), FRIDAY);
     }
 
@@ -112,7 +112,7 @@ both! {
         let path = write(service, "Debian.jsonl", &lines(&many));
         let (checked, applied) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let seen = (checked.clone(), applied.clone());
-        let wanted = Import { path, kind: None, as_of: None };
+        let wanted = Import { path, name: None, kind: None, as_of: None };
         let done = import(&service.app.db, wanted, service.hands.now(), move |step| match step {
             Step::Checking(at) => seen.0.store(at.bytes, Ordering::SeqCst),
             Step::Applying(at) => seen.1.store(at.bytes, Ordering::SeqCst),

@@ -43,10 +43,10 @@ async fn feed(service: &Service) -> feeds::Feed {
 /// Every statement, every estimate, every feed.
 async fn everything(
     service: &Service,
-) -> (Vec<Advisory>, Vec<(Epss, Timestamp)>, Vec<feeds::Feed>) {
+) -> (Vec<(String, Advisory)>, Vec<(Epss, Timestamp)>, Vec<feeds::Feed>) {
     let mut reader = service.app.db.read().await.unwrap();
     (
-        advisories::page(&mut reader, "", 9_999).await.unwrap(),
+        advisories::page(&mut reader, ("", ""), 9_999).await.unwrap(),
         advisories::epss_page(&mut reader, "", 9).await.unwrap(),
         feeds::list(&mut reader).await.unwrap(),
     )

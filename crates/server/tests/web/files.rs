@@ -112,7 +112,7 @@ async fn sample(service: &Service, ann: &Browser) -> Vec<(&'static str, Visit)> 
             "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "2"}]}]}]});
     let feed = service.place.dir.join("osv.jsonl");
     std::fs::write(&feed, format!("{osv}\n")).unwrap();
-    let wanted = server::service::feeds::Import { path: feed, kind: None, as_of: None };
+    let wanted = server::service::feeds::Import { path: feed, name: None, kind: None, as_of: None };
     server::service::feeds::import(&service.app.db, wanted, service.hands.now(), |_| {})
         .await
         .unwrap();

@@ -43,16 +43,13 @@ both! {
         let unheard_of = statement("XSA-1", &[("Plan 9", "curl")]);
         let mut tx = db.begin().await.unwrap();
         let all = [curl.clone(), vim, pro, unheard_of.clone()];
-        advisories::put_all(&mut tx, &all).await.unwrap();
+        advisories::put_all(&mut tx, "debian", &all).await.unwrap();
         assert_eq!(advisories::count(&mut tx).await.unwrap(), 4);
         assert!(advisories::covers(&mut tx, &bookworm).await.unwrap());
         assert!(!advisories::covers(&mut tx, &Ecosystem::new("Plan 9")).await.unwrap());
         let asked = ["DSA-1".into(), "XSA-1".into(), "nothing".into()];
-        let found = advisories::get_all(&mut tx, &asked).await.unwrap();
+        let found = advisories::get_all(&mut tx, "debian", &asked).await.unwrap();
         assert_eq!(found.into_values().collect::<Vec<_>>(), [curl, unheard_of]);
-        assert_eq!(ids(&advisories::of_base(&mut tx, &bookworm, "", 10).await.unwrap()), ["DSA-1", "DSA-2"]);
-        assert_eq!(ids(&advisories::of_base(&mut tx, &bookworm, "DSA-1", 10).await.unwrap()), ["DSA-2"]);
-        assert_eq!(ids(&advisories::of_base(&mut tx, &bookworm, "", 1).await.unwrap()), ["DSA-1"]);
         let found = advisories::naming(&mut tx, &bookworm, &names(&["curl", "bash"])).await.unwrap();
         assert_eq!(ids(&found), ["DSA-1"]);
         let open = Ecosystem::new("Ubuntu:22.04:LTS");
@@ -64,12 +61,39 @@ both! {
         let db = place.open().await;
         let bookworm = Ecosystem::new("Debian:12");
         let mut tx = db.begin().await.unwrap();
-        advisories::put_all(&mut tx, &[statement("DSA-1", &[("Debian:12", "curl")])]).await.unwrap();
-        advisories::put_all(&mut tx, &[statement("DSA-1", &[("Debian:12", "wget")])]).await.unwrap();
+        advisories::put_all(&mut tx, "debian", &[statement("DSA-1", &[("Debian:12", "curl")])]).await.unwrap();
+        advisories::put_all(&mut tx, "debian", &[statement("DSA-1", &[("Debian:12", "wget")])]).await.unwrap();
         let found = advisories::naming(&mut tx, &bookworm, &names(&["curl"])).await.unwrap();
         assert_eq!(found, [], "it no longer names it");
         let found = advisories::naming(&mut tx, &bookworm, &names(&["wget"])).await.unwrap();
         assert_eq!(ids(&found), ["DSA-1"]);
+    }
+
+    async fn feeds_with_the_same_ids_keep_their_own_advisories(place: Place) {
+        let db = place.open().await;
+        let mut tx = db.begin().await.unwrap();
+        for (feed, base) in [("v3.22", "Alpine:v3.22"), ("v3.23", "Alpine:v3.23")] {
+            let all = [statement("CVE-1", &[(base, "curl")]), statement("CVE-2", &[(base, "vim")])];
+            advisories::put_all(&mut tx, feed, &all).await.unwrap();
+        }
+        let curl = names(&["curl", "vim"]);
+        for base in ["Alpine:v3.22", "Alpine:v3.23"] {
+            let found = advisories::naming(&mut tx, &Ecosystem::new(base), &curl).await.unwrap();
+            assert_eq!(ids(&found), ["CVE-1", "CVE-2"], "{base}");
+        }
+        let mut seen = Vec::new();
+        let mut after = (String::new(), String::new());
+        loop {
+            let page = advisories::page(&mut tx, (&after.0, &after.1), 3).await.unwrap();
+            let Some((feed, last)) = page.last() else { break };
+            after = (feed.clone(), last.id.clone());
+            seen.extend(page.into_iter().map(|(feed, one)| format!("{feed} {}", one.id)));
+        }
+        assert_eq!(seen, ["v3.22 CVE-1", "v3.22 CVE-2", "v3.23 CVE-1", "v3.23 CVE-2"]);
+        advisories::delete(&mut tx, "v3.22", &["CVE-1".into(), "CVE-2".into()]).await.unwrap();
+        assert!(!advisories::has_any(&mut tx, "v3.22").await.unwrap());
+        let kept = advisories::naming(&mut tx, &Ecosystem::new("Alpine:v3.23"), &curl).await.unwrap();
+        assert_eq!(ids(&kept), ["CVE-1", "CVE-2"]);
     }
 
     async fn what_changed_since_is_known_by_name(place: Place) {

@@ -4,6 +4,7 @@
 //! how many there were, without which it is cut off. It is read twice, as every feed is, and the same rules hold: an older one
 //! removes nothing, and the same one again changes nothing.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -20,8 +21,8 @@ use super::{BUNCHES, Desk, ImportError, Imported, Step, TOGETHER, name_of};
 
 /// What bundles are called where a feed says what it holds.
 pub const KIND: &str = "bundle";
-/// The form of the lines.
-const FORM: u32 = 1;
+/// The form of the lines: since 2 an advisory names its feed.
+const FORM: u32 = 2;
 const LEVEL: i32 = 6;
 /// What a compressed file begins with. No feed is published so.
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -32,7 +33,9 @@ const TOLD_EVERY: u64 = 500;
 #[serde(rename_all = "snake_case")]
 enum Line {
     Fleetmend(Head),
+    /// In form 1.
     Advisory(Box<Advisory>),
+    FeedAdvisory { feed: String, statement: Box<Advisory> },
     Exploited { statement: Exploited, as_of: Timestamp },
     Epss { statement: Epss, as_of: Timestamp },
     End { records: u64 },
@@ -147,14 +150,14 @@ async fn export_to(db: &Db, path: &Path, now: Timestamp) -> Result<Exported, Imp
     writer.line(&Line::Fleetmend(Head { form: FORM, exported_at: now, feeds: told }))?;
     let limit = u32::try_from(TOGETHER).unwrap_or(u32::MAX);
     let mut records = 0;
-    let mut after = String::new();
+    let mut after = (String::new(), String::new());
     loop {
-        let page = advisories::page(&mut reader, &after, limit).await?;
-        let Some(last) = page.last() else { break };
-        after.clone_from(&last.id);
-        for statement in page {
+        let page = advisories::page(&mut reader, (&after.0, &after.1), limit).await?;
+        let Some((feed, last)) = page.last() else { break };
+        after = (feed.clone(), last.id.clone());
+        for (feed, statement) in page {
             records += 1;
-            writer.line(&Line::Advisory(Box::new(statement)))?;
+            writer.line(&Line::FeedAdvisory { feed, statement: Box::new(statement) })?;
         }
     }
     macro_rules! by_flaw {
@@ -291,7 +294,13 @@ async fn take_in(
     });
     let mut taker = Taker::new(*desk);
     while let Some(bunch) = records.recv().await {
-        taker.take(bunch).await?;
+        let mut by_feed: BTreeMap<String, Vec<(Record, Timestamp)>> = BTreeMap::new();
+        for Item { feed, record, as_of } in bunch {
+            by_feed.entry(feed).or_default().push((record, as_of));
+        }
+        for (feed, records) in by_feed {
+            taker.take(&feed, records).await?;
+        }
     }
     reading.await.map_err(|_| ImportError::Ended)??;
     let Whole { head, records, size_bytes } = whole;
@@ -308,13 +317,18 @@ struct Whole {
     size_bytes: u64,
 }
 
-type Dated = (Record, Timestamp);
+/// A record, the feed that it belongs to, and when it is from.
+struct Item {
+    feed: String,
+    record: Record,
+    as_of: Timestamp,
+}
 
-/// Hands out each record with its date.
+/// Hands out each record.
 fn read(
     path: &Path,
     progress: &mut dyn FnMut(Progress),
-    each: &mut dyn FnMut(Dated) -> Result<(), Stopped>,
+    each: &mut dyn FnMut(Item) -> Result<(), Stopped>,
 ) -> Result<Whole, BundleError> {
     let mut lines = Lines::open(path)?;
     let head = match lines.next()? {
@@ -323,17 +337,25 @@ fn read(
         _ => return Err(lines.strange("it does not begin as a bundle does")),
     };
     let mut records = 0;
+    let own = name_of(path);
     loop {
-        let record = match lines.next()? {
-            Line::Advisory(statement) => (Record::Advisory(statement), head.exported_at),
-            Line::Exploited { statement, as_of } => (Record::Exploited(statement), as_of),
-            Line::Epss { statement, as_of } => (Record::Epss(statement), as_of),
+        let (feed, record, as_of) = match lines.next()? {
+            Line::Advisory(statement) => {
+                (own.clone(), Record::Advisory(statement), head.exported_at)
+            }
+            Line::FeedAdvisory { feed, statement } => {
+                (feed, Record::Advisory(statement), head.exported_at)
+            }
+            Line::Exploited { statement, as_of } => {
+                (own.clone(), Record::Exploited(statement), as_of)
+            }
+            Line::Epss { statement, as_of } => (own.clone(), Record::Epss(statement), as_of),
             Line::Fleetmend(_) => return Err(lines.strange("it begins a second time")),
             Line::End { records: stated } if stated == records => break,
             Line::End { .. } => return Err(lines.strange("records are missing")),
         };
         records += 1;
-        if each(record).is_err() {
+        if each(Item { feed, record, as_of }).is_err() {
             break;
         }
         if records % TOLD_EVERY == 0 {

@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use store::feed_sources::{self, Source};
 use store::{Db, StoreError, Topic, feeds};
 
-use super::{About, Desk, Import, ImportError, Imported, Step, take_in, without_ends};
+use super::{About, Desk, Import, ImportError, Imported, Step, name_from, take_in};
 use crate::fetch::{self, Answer, FetchError, Fetched, Limits, Validators};
 
 /// How often a feed is fetched, unless someone says otherwise.
@@ -150,7 +150,7 @@ async fn fetch_and_take_in(
         Err(unknown) => return Err(ImportError::Fetched(unknown.to_string())),
     };
     let about = About { name: source.name.clone(), source: source.url.clone() };
-    let wanted = Import { path: fetched.path.clone(), kind, as_of: None };
+    let wanted = Import { path: fetched.path.clone(), name: None, kind, as_of: None };
     let taken = take_in(desk, wanted, &about, now, progress).await;
     let (imported, row) = taken.map_err(|refusal| in_words_of(&fetched, source, refusal))?;
     Ok(Some((imported, row, fetched.validators.clone())))
@@ -203,16 +203,10 @@ fn later(now: Timestamp, by: SignedDuration) -> Timestamp {
     now.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
-/// What the feed at an address is called: the last part of it without its ends, or the one before where every ecosystem's
-/// file is called `all`.
+/// The name of the feed at a URL.
 fn name_of(url: &reqwest::Url) -> String {
     let parts: Vec<&str> = url.path_segments().into_iter().flatten().collect();
-    let mut parts = parts.into_iter().rev().filter(|part| !part.is_empty()).map(without_ends);
-    let name = match (parts.next(), parts.next()) {
-        (Some("all"), Some(before)) => before,
-        (Some(last), _) => last,
-        (None, _) => url.host_str().unwrap_or("feed"),
-    };
+    let name = name_from(&parts).unwrap_or_else(|| url.host_str().unwrap_or("feed").to_owned());
     name.replace("%3A", ":").replace("%20", " ")
 }
 
@@ -238,6 +232,7 @@ mod tests {
         assert_eq!(name("https://feeds.test/osv/Alpine%3Av3.22/all.zip"), "Alpine:v3.22");
         assert_eq!(name("https://feeds.test/epss_scores-current.csv.gz"), "epss_scores-current");
         assert_eq!(name("https://feeds.test/all.zip"), "all");
+        assert_eq!(name("https://feeds.test/v3.22/main.json"), "v3.22/main");
         assert_eq!(name("https://feeds.test/"), "feeds.test");
     }
 }

@@ -34,6 +34,8 @@ const BUNCHES: usize = 2;
 pub struct Import {
     /// Where it is.
     pub path: PathBuf,
+    /// What to call it; after its file if left out. A feed replaces only its own advisories.
+    pub name: Option<String>,
     /// What it holds; told by its beginning if left out.
     pub kind: Option<Kind>,
     /// Of when it is, where it does not say so itself.
@@ -152,7 +154,8 @@ pub async fn import(
     if bundle::is_one(&wanted.path) {
         return bundle::import(&desk, &wanted.path, now, progress).await;
     }
-    let about = About { name: name_of(&wanted.path), source: wanted.path.display().to_string() };
+    let name = wanted.name.clone().unwrap_or_else(|| name_of(&wanted.path));
+    let about = About { name, source: wanted.path.display().to_string() };
     let word = wanted.kind.as_ref().map_or("unknown", Kind::word);
     match take_in(&desk, wanted, &about, now, progress).await {
         Ok((imported, row)) => {
@@ -172,10 +175,26 @@ pub async fn import(
     }
 }
 
-/// What the feed at a path is called: its file's name without its ends.
+/// The name of the feed at a path: the file's name without its extensions. Publishers call the file
+/// of every ecosystem `all` and of every release `main`; then the directory tells them apart.
 fn name_of(path: &Path) -> String {
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-    without_ends(&name.unwrap_or_else(|| "feed".to_owned())).to_owned()
+    let parts: Vec<String> =
+        path.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    name_from(&parts).unwrap_or_else(|| "feed".to_owned())
+}
+
+/// A feed's name from the parts of its path or URL.
+fn name_from(parts: &[&str]) -> Option<String> {
+    let mut parts = parts.iter().rev().filter(|part| !matches!(**part, "" | "/" | "." | ".."));
+    let last = without_ends(parts.next()?);
+    Some(match (last, parts.next()) {
+        ("all", Some(before)) => (*before).to_owned(),
+        ("main" | "community" | "osv" | "index" | "updateinfo" | "vex", Some(before)) => {
+            format!("{before}/{last}")
+        }
+        (last, _) => last.to_owned(),
+    })
 }
 
 fn without_ends(mut name: &str) -> &str {
@@ -205,7 +224,7 @@ async fn take_in(
     let mut taker = Taker::new(*desk);
     while let Some(bunch) = records.recv().await {
         let as_of = stated.unwrap_or(now);
-        taker.take(bunch.into_iter().map(|record| (record, as_of))).await?;
+        taker.take(&about.name, bunch.into_iter().map(|record| (record, as_of))).await?;
     }
     match reading.await.map_err(|_| ImportError::Ended)? {
         Ok(()) => {}
@@ -235,7 +254,7 @@ async fn take_in(
 
 /// The feed, what it holds, and of when it is.
 fn prepare(wanted: Import) -> Result<(Feed, &'static str, Option<Timestamp>), ImportError> {
-    let Import { path, kind, as_of } = wanted;
+    let Import { path, kind, as_of, .. } = wanted;
     let sniffed = feed::sniff(&path)?;
     let kind = kind.or(sniffed.kind).ok_or_else(|| ImportError::Release(path.clone()))?;
     // A file that says nothing of its age is as old as it looks.

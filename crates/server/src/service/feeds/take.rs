@@ -1,8 +1,8 @@
 //! Writes records down, a bunch at a time, and notes which names they touch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use domain::advisory::{Advisory, Epss, Exploited};
+use domain::advisory::{Advisory, Ecosystem, Epss, Exploited};
 use domain::finding::touch::Touched;
 use feed::Record;
 use jiff::Timestamp;
@@ -13,6 +13,8 @@ use super::Desk;
 /// Writes records down.
 pub(super) struct Taker<'a> {
     desk: Desk<'a>,
+    /// Whether advisories are stored whose feed is not known, from before they had one.
+    has_unknown: Option<bool>,
     /// How many records said something new.
     pub(super) changed: u64,
     /// Of when the newest statement is.
@@ -29,12 +31,13 @@ struct Apart {
 
 impl<'a> Taker<'a> {
     pub(super) fn new(desk: Desk<'a>) -> Taker<'a> {
-        Taker { desk, changed: 0, newest: None }
+        Taker { desk, has_unknown: None, changed: 0, newest: None }
     }
 
-    /// Takes a bunch of records, each with the time that it is of where it does not say so itself.
+    /// Stores records of one feed, each with the time that it is from if it does not say so itself.
     pub(super) async fn take(
         &mut self,
+        feed: &str,
         bunch: impl IntoIterator<Item = (Record, Timestamp)>,
     ) -> Result<(), StoreError> {
         let mut apart = Apart::default();
@@ -53,7 +56,14 @@ impl<'a> Taker<'a> {
         self.newest = self.newest.max(newest);
         // Most of what is published again was published before: it is not worth a transaction.
         let ids: Vec<String> = apart.statements.iter().map(|one| one.id.clone()).collect();
-        let stored = advisories::get_all(&mut *self.desk.db.read().await?, &ids).await?;
+        let mut reader = self.desk.db.read().await?;
+        let stored = advisories::get_all(&mut reader, feed, &ids).await?;
+        let has_unknown = match self.has_unknown {
+            Some(known) => known,
+            None => advisories::has_any(&mut reader, advisories::UNKNOWN_FEED).await?,
+        };
+        self.has_unknown = Some(has_unknown);
+        drop(reader);
         apart
             .statements
             .retain(|new| stored.get(&new.id).is_none_or(|known| new.supersedes(known)));
@@ -61,7 +71,7 @@ impl<'a> Taker<'a> {
             return Ok(());
         }
         let mut tx = self.desk.begin().await?;
-        let changed = write(&mut tx, apart).await?;
+        let changed = write(&mut tx, (feed, has_unknown), apart).await?;
         tx.commit().await?;
         self.changed += changed;
         Ok(())
@@ -69,11 +79,18 @@ impl<'a> Taker<'a> {
 }
 
 /// Writes a bunch under a revision of its own. How many of its records said something new.
-async fn write(tx: &mut Tx, bunch: Apart) -> Result<u64, StoreError> {
+async fn write(
+    tx: &mut Tx,
+    (feed, has_unknown): (&str, bool),
+    bunch: Apart,
+) -> Result<u64, StoreError> {
     // Whoever changes anything waits here for whoever does so now.
     let revision = feeds::next_revision(tx).await?;
     let mut touched = Touched::default();
-    let mut changed = write_statements(tx, bunch.statements, &mut touched).await?;
+    if has_unknown {
+        adopt(tx, &bunch.statements, &mut touched).await?;
+    }
+    let mut changed = write_statements(tx, feed, bunch.statements, &mut touched).await?;
     for (as_of, exploited) in by_time(bunch.exploited) {
         changed += advisories::put_exploited(tx, &exploited, as_of).await?;
     }
@@ -97,14 +114,38 @@ fn by_time<T>(dated: BTreeMap<String, (Timestamp, T)>) -> BTreeMap<Timestamp, Ve
     by_time
 }
 
+/// Deletes advisories of an unknown feed that these replace: same id, and every release named again.
+/// One that also names another release stays, because another feed may have said that.
+async fn adopt(
+    tx: &mut Tx,
+    statements: &[Advisory],
+    touched: &mut Touched,
+) -> Result<(), StoreError> {
+    let ids: Vec<String> = statements.iter().map(|one| one.id.clone()).collect();
+    let unknown = advisories::get_all(tx, advisories::UNKNOWN_FEED, &ids).await?;
+    let bases = |one: &Advisory| -> BTreeSet<Ecosystem> {
+        one.affected.iter().map(|affected| affected.ecosystem.base().0).collect()
+    };
+    let replaced = |new: &&Advisory| {
+        unknown.get(&new.id).is_some_and(|old| bases(old).is_subset(&bases(new)))
+    };
+    let mut gone = Vec::new();
+    for new in statements.iter().filter(replaced) {
+        touched.note(unknown.get(&new.id), Some(new));
+        gone.push(new.id.clone());
+    }
+    advisories::delete(tx, advisories::UNKNOWN_FEED, &gone).await
+}
+
 async fn write_statements(
     tx: &mut Tx,
+    feed: &str,
     statements: Vec<Advisory>,
     touched: &mut Touched,
 ) -> Result<u64, StoreError> {
     let ids: Vec<String> = statements.iter().map(|one| one.id.clone()).collect();
     // Again, now that nobody else changes them.
-    let stored = advisories::get_all(tx, &ids).await?;
+    let stored = advisories::get_all(tx, feed, &ids).await?;
     let mut next: BTreeMap<String, Advisory> = BTreeMap::new();
     for new in statements {
         let known = next.get(&new.id).or_else(|| stored.get(&new.id));
@@ -115,6 +156,6 @@ async fn write_statements(
     }
     let changed = next.len() as u64;
     let next: Vec<Advisory> = next.into_values().collect();
-    advisories::put_all(tx, &next).await?;
+    advisories::put_all(tx, feed, &next).await?;
     Ok(changed)
 }
