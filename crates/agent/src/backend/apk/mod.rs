@@ -1,13 +1,13 @@
-//! apk, of Alpine and its kin.
+//! apk, the package manager of Alpine Linux and its derivatives.
 //!
-//! Individual packages are upgraded by `apk fix --upgrade`: unlike `apk add` it does not write into
-//! `/etc/apk/world`, so that what came as a dependency stays one, and unlike `apk upgrade` it does not
-//! upgrade apk itself first. Nothing can be asked for by its version so; what apk would do is looked at
-//! before, and if that is not exactly what was chosen, it is refused.
+//! Upgrades single packages with `apk fix --upgrade`. Unlike `apk add` it does not write to
+//! `/etc/apk/world`, so dependencies stay dependencies; unlike `apk upgrade` it does not upgrade apk
+//! itself first. It takes no versions, so the back end simulates the upgrade first and refuses it if the
+//! result is not exactly what was chosen.
 //!
-//! apk knows nothing of security: no update is called one here. There is no apk in Debian, so the
-//! tests read texts that were written in its forms, after its manual and its source, and no real apk was
-//! watched at work.
+//! apk knows no security updates, so none is marked as one. `origin` finds the repository of installed
+//! packages. Debian has no apk, so the tests use text in apk's formats, written after its manual and
+//! source; they do not run apk.
 
 mod database;
 mod origin;

@@ -152,7 +152,7 @@ fn tar(name: &str, kind: u8, content: &[u8]) -> Vec<u8> {
     let mut header = [0; 512];
     let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
     put(0, name.as_bytes());
-    put(100, b"0000644\00000000\00000000\0");
+    put(100, b"0000644\x000000000\x000000000\x00");
     put(124, format!("{:011o}\0", content.len()).as_bytes());
     put(136, b"14516200000\0        ");
     put(156, &[kind]);
