@@ -186,7 +186,7 @@ pub(crate) fn installed_is_what_rpm_says(world: &World, held: &[&str]) {
     assert_eq!(kept, held);
 }
 
-/// In httpd, `mod_ssl` sets an epoch of its own, and the source has none.
+/// In httpd, `mod_ssl` sets its own epoch, and the source has none.
 pub(crate) fn subpackage_epoch_is_not_the_epoch_of_the_source(
     manager: Manager,
     backend: fn(agent::root::Root) -> Box<dyn Backend>,

@@ -129,7 +129,7 @@ fn read_archive<'a>(tar: &mut impl BufRead, wanted: &Wanted<'a>) -> io::Result<I
 }
 
 /// The name and size of tar's next file; the name is empty for anything that is not a regular file.
-/// Blocks of zeros end an archive, but the next gzip member may go on with another one.
+/// Blocks of zeros end an archive, but the next gzip member may hold another one.
 fn next_file(tar: &mut impl BufRead) -> io::Result<Option<(String, u64)>> {
     let mut header = [0; BLOCK];
     while header == [0; BLOCK] {

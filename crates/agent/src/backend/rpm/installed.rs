@@ -64,7 +64,7 @@ pub(crate) fn read(answer: &str) -> Result<Vec<Installed>, BackendError> {
 /// line of the spec file. Without it the lowest epoch counts. If that is too low, a fixed CVE is
 /// reported as open; an epoch that is too high would hide open CVEs.
 ///
-/// A package with a version of its own, such as `npm` from `nodejs`, says nothing about the source's
+/// A package with its own version, such as `npm` from `nodejs`, says nothing about the source's
 /// epoch. A source with only such packages is not in the map.
 fn source_epochs<'a>(rows: &[Row<'a>]) -> HashMap<&'a str, u32> {
     // The first element is false if the package is named like the source, and so sorts first.

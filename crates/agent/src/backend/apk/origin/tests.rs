@@ -100,7 +100,7 @@ const NGINX: &str = "Q1bmdpbngtZnJvbS1uZ2lueC1vcmc=";
 /// The checksum of another build.
 const OTHER: &str = "Q1YW5vdGhlci1idWlsZC1vZi1pdAA=";
 
-/// A system of its own, until it is dropped.
+/// A system in a temporary directory, removed on drop.
 struct System {
     dir: PathBuf,
 }
