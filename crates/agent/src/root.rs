@@ -1,5 +1,7 @@
 //! The system that is managed: the running one, or one that is installed under a directory.
 
+use std::ffi::OsString;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::command::Command;
@@ -36,6 +38,36 @@ impl Root {
         self.dir.join(inside.trim_start_matches('/'))
     }
 
+    /// Where a path of the managed system lies after all of its symbolic links, which are followed as
+    /// the managed system sees them: a link to `/media` or `../..` never leads out of the root. None if
+    /// links form a loop. The path need not exist.
+    pub fn resolve(&self, inside: &str) -> Option<PathBuf> {
+        let parts = |path: &Path| -> Vec<OsString> {
+            path.components().rev().map(|part| part.as_os_str().to_owned()).collect()
+        };
+        let mut left = parts(Path::new(inside));
+        let (mut path, mut links) = (self.dir.clone(), 0);
+        while let Some(part) = left.pop() {
+            if part == "/" {
+                path.clone_from(&self.dir);
+            } else if part == ".." {
+                if path != self.dir {
+                    path.pop();
+                }
+            } else if part != "." {
+                match fs::read_link(path.join(&part)) {
+                    Ok(_) if links == LINKS_MAX => return None,
+                    Ok(target) => {
+                        links += 1;
+                        left.extend(parts(&target));
+                    }
+                    Err(_) => path.push(part),
+                }
+            }
+        }
+        Some(path)
+    }
+
     /// Whether the managed system has this program, under the usual directories.
     pub fn has_program(&self, name: &str) -> bool {
         DIRECTORIES.iter().any(|directory| self.path(directory).join(name).is_file())
@@ -51,5 +83,38 @@ impl Root {
     }
 }
 
+/// How many symbolic links are followed in one path, as in Linux itself.
+const LINKS_MAX: usize = 40;
 /// Where programs are looked for.
 pub(crate) const DIRECTORIES: [&str; 4] = ["usr/sbin", "usr/bin", "sbin", "bin"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn links_never_lead_out_of_the_root() {
+        let dir = std::env::temp_dir().join(format!("fleetmend-root-{}", std::process::id()));
+        fs::create_dir_all(dir.join("etc/apk")).unwrap();
+        let links = [
+            ("absolute", "/var/cache/apk"),
+            ("relative", "../../var/cache"),
+            ("above", "../../../../../../var/cache"),
+            ("twice", "/etc/apk/absolute/more"),
+            ("loop", "loop"),
+        ];
+        for (link, target) in links {
+            symlink(target, dir.join("etc/apk").join(link)).unwrap();
+        }
+        let root = Root::under(&dir);
+        let resolved = |inside: &str| root.resolve(inside);
+        assert_eq!(resolved("/etc/apk/plain"), Some(dir.join("etc/apk/plain")));
+        assert_eq!(resolved("/etc/apk/absolute"), Some(dir.join("var/cache/apk")));
+        assert_eq!(resolved("/etc/apk/relative/x"), Some(dir.join("var/cache/x")));
+        assert_eq!(resolved("/etc/apk/above"), Some(dir.join("var/cache")));
+        assert_eq!(resolved("/etc/apk/twice"), Some(dir.join("var/cache/apk/more")));
+        assert_eq!(resolved("/etc/apk/loop"), None);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

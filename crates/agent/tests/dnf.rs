@@ -2,13 +2,19 @@
 
 mod rpm_world;
 
+use agent::backend::Backend;
 use agent::backend::dnf::Dnf;
+use agent::root::Root;
 use lab::rpm::Manager;
 use rpm_world::World;
 use vocab::FailureCode;
 
 fn world() -> Option<World> {
-    World::of(Manager::Dnf, |root| Box::new(Dnf::of(root)))
+    World::of(Manager::Dnf, backend)
+}
+
+fn backend(root: Root) -> Box<dyn Backend> {
+    Box::new(Dnf::of(root))
 }
 
 #[test]
@@ -24,6 +30,11 @@ fn what_is_installed_is_what_rpm_says() {
         .collect();
     held.sort();
     assert_eq!(held, ["kernel-core", "plain"]);
+}
+
+#[test]
+fn subpackage_epoch_is_not_the_epoch_of_the_source() {
+    rpm_world::subpackage_epoch_is_not_the_epoch_of_the_source(Manager::Dnf, backend);
 }
 
 #[test]

@@ -2,13 +2,19 @@
 
 mod rpm_world;
 
+use agent::backend::Backend;
 use agent::backend::zypper::Zypper;
+use agent::root::Root;
 use lab::rpm::Manager;
 use rpm_world::World;
 use vocab::FailureCode;
 
 fn world() -> Option<World> {
-    World::of(Manager::Zypper, |root| Box::new(Zypper::of(root)))
+    World::of(Manager::Zypper, backend)
+}
+
+fn backend(root: Root) -> Box<dyn Backend> {
+    Box::new(Zypper::of(root))
 }
 
 const LOCKS: &str =
@@ -20,6 +26,11 @@ fn what_is_installed_is_what_rpm_says() {
     rpm_world::installed_is_what_rpm_says(&world, &[]);
     world.server.write("/etc/zypp/locks", LOCKS);
     rpm_world::installed_is_what_rpm_says(&world, &["plain"]);
+}
+
+#[test]
+fn subpackage_epoch_is_not_the_epoch_of_the_source() {
+    rpm_world::subpackage_epoch_is_not_the_epoch_of_the_source(Manager::Zypper, backend);
 }
 
 #[test]

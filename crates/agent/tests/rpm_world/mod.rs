@@ -186,6 +186,24 @@ pub(crate) fn installed_is_what_rpm_says(world: &World, held: &[&str]) {
     assert_eq!(kept, held);
 }
 
+/// In httpd, `mod_ssl` sets its own epoch, and the source has none.
+pub(crate) fn subpackage_epoch_is_not_the_epoch_of_the_source(
+    manager: Manager,
+    backend: fn(agent::root::Root) -> Box<dyn Backend>,
+) {
+    let part = |name: &str| Package::new(name, "2.4.57-5.el9").source("httpd");
+    let mod_ssl = part("mod_ssl").line("Epoch: 1");
+    for packages in [[part("httpd"), mod_ssl.clone()], [mod_ssl, part("httpd-core")]] {
+        let Some(repo) = Repo::with(&packages, &[]) else { return };
+        let Some(server) = Server::having(manager, &repo, &packages) else { return };
+        assert!(server.database().contains(&"mod_ssl 1:2.4.57-5.el9 noarch".to_owned()));
+        let installed = backend(agent::root::Root::under(server.dir())).installed().unwrap();
+        let of_httpd = installed.iter().filter(|package| package.source() == "httpd");
+        let versions: Vec<&str> = of_httpd.map(Installed::source_version).collect();
+        assert_eq!(versions, ["2.4.57-5.el9"; 2]);
+    }
+}
+
 /// Exactly what was chosen comes, in the versions that were chosen, with what it needs and no more; an
 /// edited file stays, and the new one is beside it. Then it is no longer pending.
 pub(crate) fn an_order_does_what_was_resolved(world: &World) {

@@ -19,7 +19,8 @@ pub(super) struct Package {
     pub(super) arch: String,
     /// What it was built from, together with others.
     pub(super) origin: String,
-    pub(super) maintainer: Option<String>,
+    /// Identifies this very build; repository indexes have the same.
+    pub(super) checksum: Option<String>,
     /// What is wrong with it, if its installation was cut off or its script failed.
     pub(super) broken: Option<&'static str>,
 }
@@ -45,7 +46,7 @@ impl Database {
                     "V" => value.clone_into(&mut package.version),
                     "A" => value.clone_into(&mut package.arch),
                     "o" => value.clone_into(&mut package.origin),
-                    "m" => package.maintainer = Some(value.to_owned()),
+                    "C" => package.checksum = Some(value.to_owned()),
                     "f" => package.broken = broken(value),
                     "F" => folder = value,
                     "R" if folder == "etc" || folder.starts_with("etc/") => {

@@ -1,15 +1,16 @@
-//! apk, of Alpine and its kin.
+//! apk, the package manager of Alpine Linux and its derivatives.
 //!
-//! Individual packages are upgraded by `apk fix --upgrade`: unlike `apk add` it does not write into
-//! `/etc/apk/world`, so that what came as a dependency stays one, and unlike `apk upgrade` it does not
-//! upgrade apk itself first. Nothing can be asked for by its version so; what apk would do is looked at
-//! before, and if that is not exactly what was chosen, it is refused.
+//! Upgrades single packages with `apk fix --upgrade`. Unlike `apk add` it does not write to
+//! `/etc/apk/world`, so dependencies stay dependencies; unlike `apk upgrade` it does not upgrade apk
+//! itself first. It takes no versions, so the back end simulates the upgrade first and refuses it if the
+//! result is not exactly what was chosen.
 //!
-//! apk knows nothing of security: no update is called one here. There is no apk in Debian, so the
-//! tests read texts that were written in its forms, after its manual and its source, and no real apk was
-//! watched at work.
+//! apk knows no security updates, so none is marked as one. `origin` finds the repository of installed
+//! packages. Debian has no apk, so the tests use text in apk's formats, written after its manual and
+//! source; they do not run apk.
 
 mod database;
+mod origin;
 mod said;
 
 #[cfg(test)]
@@ -68,6 +69,17 @@ impl Apk {
         Ok(Database::read(&String::from_utf8_lossy(&bytes), &world))
     }
 
+    /// What is installed, without origins.
+    fn listed(database: &Database) -> Vec<Installed> {
+        let listed = |package: &database::Package| {
+            let mut installed = Installed::new(&package.name, &package.version, &package.arch)
+                .with_source(&package.origin, &package.version);
+            installed.held = database.pin(&package.name).is_some_and(database::Pin::is_exact);
+            installed
+        };
+        database.packages.iter().map(listed).collect()
+    }
+
     fn apk(&self, action: &str) -> Command {
         self.root.inside("apk").args([action, "--no-progress"])
     }
@@ -95,14 +107,16 @@ impl Backend for Apk {
 
     fn installed(&self) -> Result<Vec<Installed>, BackendError> {
         let database = self.database()?;
-        let listed = |package: &database::Package| {
-            let mut installed = Installed::new(&package.name, &package.version, &package.arch)
-                .with_source(&package.origin, &package.version);
-            installed.origin = package.maintainer.clone();
-            installed.held = database.pin(&package.name).is_some_and(database::Pin::is_exact);
-            installed
-        };
-        Ok(database.packages.iter().map(listed).collect())
+        let mut installed = Apk::listed(&database);
+        let origins = origin::origins(&self.root, &database.packages);
+        for package in &mut installed {
+            package.origin = origins.get(package.name.as_str()).cloned();
+        }
+        Ok(installed)
+    }
+
+    fn versions(&self) -> Result<Vec<Installed>, BackendError> {
+        Ok(Apk::listed(&self.database()?))
     }
 
     fn refresh(&self) -> Vec<Command> {
@@ -145,7 +159,7 @@ impl Backend for Apk {
             let words = format!("{}{}", answer.stderr, answer.stdout);
             return Err(BackendError::Conflict(self.diagnose(answer.exit, &words).message));
         }
-        let transaction = said::transaction(&answer.stdout, &self.installed()?)?;
+        let transaction = said::transaction(&answer.stdout, &self.versions()?)?;
         for choice in chosen {
             let comes = transaction.changes.iter().find(|change| change.name == choice.name);
             let comes = comes.and_then(|change| change.to.as_ref());

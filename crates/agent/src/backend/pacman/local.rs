@@ -22,7 +22,6 @@ pub(super) struct Package {
     pub(super) arch: String,
     /// What it was built from, together with others.
     pub(super) base: String,
-    pub(super) packager: String,
     pub(super) groups: Vec<String>,
     /// What it stands for besides itself: `name`, `name=version`.
     pub(super) provides: Vec<String>,
@@ -101,7 +100,6 @@ impl Package {
             version: one("VERSION"),
             arch: one("ARCH"),
             base: base.unwrap_or_else(|| name.clone()),
-            packager: one("PACKAGER"),
             groups: all("GROUPS"),
             provides: all("PROVIDES"),
             conflicts: all("CONFLICTS"),

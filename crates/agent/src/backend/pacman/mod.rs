@@ -119,7 +119,7 @@ impl Backend for Pacman {
         let listed = |package: &local::Package| {
             let mut installed = Installed::new(&package.name, &package.version, &package.arch)
                 .with_source(&package.base, &package.version);
-            installed.origin = Some(package.packager.clone()).filter(|name| !name.is_empty());
+            // No origin: pacman does not record the repository, and the packager is a person.
             installed.held = held(package);
             installed
         };

@@ -1,4 +1,9 @@
-//! What is installed, as one question to rpm answers it.
+//! Reads the list of installed packages from one `rpm -qa` query.
+//!
+//! A package's origin is its `Vendor` tag, the identity that a build system writes into every package
+//! that it builds: `Red Hat, Inc.`, `SUSE LLC <https://www.suse.com/>`, or for a project of the openSUSE
+//! Build Service `obs://build.opensuse.org/server:php`. The `Packager` tag is not read: it names a person
+//! or a team and says nothing about the repository. A package without a vendor has no origin.
 
 use std::collections::HashMap;
 
@@ -7,9 +12,9 @@ use vocab::listing::{Installed, TEXT_BYTES_MAX};
 use super::nevra::{evr, source};
 use crate::backend::BackendError;
 
-/// The question. `EPOCHNUM`, because `EPOCH` of most packages is `(none)`, which is no number.
+/// The query format. `EPOCHNUM`, because `EPOCH` of most packages is `(none)`, which is not a number.
 pub(crate) const FORMAT: &str = "%{NAME}\\t%{EPOCHNUM}\\t%{VERSION}\\t%{RELEASE}\\t%{ARCH}\\t\
-     %{SOURCERPM}\\t%{MODULARITYLABEL}\\t%{VENDOR}\\t%{PACKAGER}\\n";
+     %{SOURCERPM}\\t%{MODULARITYLABEL}\\t%{VENDOR}\\n";
 
 /// One line of the answer.
 struct Row<'a> {
@@ -20,24 +25,22 @@ struct Row<'a> {
     arch: &'a str,
     source: Option<&'a str>,
     module: Option<&'a str>,
-    origin: Option<&'a str>,
+    vendor: Option<&'a str>,
 }
 
 impl<'a> Row<'a> {
     fn parse(line: &'a str) -> Option<Row<'a>> {
-        let mut fields = line.splitn(9, '\t');
+        let mut fields = line.splitn(8, '\t');
         let mut next = || fields.next();
         let known = |text: &'a str| (text != "(none)" && !text.is_empty()).then_some(text);
         let (name, epoch, version) = (next()?, next()?, next()?);
         let (release, arch) = (next()?, next()?);
-        let (source, module) = (known(next()?), known(next()?));
-        let (vendor, packager) = (known(next()?), known(next()?));
-        let origin = vendor.or(packager);
-        Some(Row { name, epoch, version, release, arch, source, module, origin })
+        let (source, module, vendor) = (known(next()?), known(next()?), known(next()?));
+        Some(Row { name, epoch, version, release, arch, source, module, vendor })
     }
 }
 
-/// Reads the answer. rpm keeps the keys that it trusts as packages; those are left out.
+/// Reads the answer. Skips `gpg-pubkey`: rpm stores trusted keys as packages.
 pub(crate) fn read(answer: &str) -> Result<Vec<Installed>, BackendError> {
     let mut rows = Vec::new();
     for line in answer.lines() {
@@ -53,34 +56,42 @@ pub(crate) fn read(answer: &str) -> Result<Vec<Installed>, BackendError> {
     Ok(rows.iter().map(|row| package(row, &epochs)).collect())
 }
 
-/// The epoch of a source package is nowhere written. A package that was built from it and has its
-/// version and release has its epoch too: `perl-libs` tells it for `perl-Carp`, which has a version of
-/// its own.
-fn source_epochs<'a>(rows: &[Row<'a>]) -> HashMap<&'a str, &'a str> {
-    let mut epochs = HashMap::new();
+/// The epoch of each source package, by the source's file name.
+///
+/// rpm records no epoch of the source. A binary package with the source's version and release usually
+/// has the source's epoch, but a subpackage can set its own: `mod_ssl` has epoch 1 while its source
+/// `httpd` has 0. So the package named like its source decides: both take their epoch from the same
+/// line of the spec file. Without it the lowest epoch counts. If that is too low, a fixed CVE is
+/// reported as open; an epoch that is too high would hide open CVEs.
+///
+/// A package with its own version, such as `npm` from `nodejs`, says nothing about the source's
+/// epoch. A source with only such packages is not in the map.
+fn source_epochs<'a>(rows: &[Row<'a>]) -> HashMap<&'a str, u32> {
+    // The first element is false if the package is named like the source, and so sorts first.
+    let mut epochs: HashMap<&str, (bool, u32)> = HashMap::new();
     for row in rows {
-        let Some((file, (_, version))) = row.source.and_then(|file| Some((file, source(file)?)))
-        else {
-            continue;
-        };
+        let Some(file) = row.source else { continue };
+        let Some((name, version)) = source(file) else { continue };
         if version == format!("{}-{}", row.version, row.release) {
-            epochs.insert(file, row.epoch);
+            let found = (row.name != name, row.epoch.parse().unwrap_or(0));
+            epochs.entry(file).and_modify(|best| *best = found.min(*best)).or_insert(found);
         }
     }
-    epochs
+    epochs.into_iter().map(|(file, (_, epoch))| (file, epoch)).collect()
 }
 
-fn package(row: &Row<'_>, epochs: &HashMap<&str, &str>) -> Installed {
+/// Sends the source's version without an epoch if the epoch is 0 or unknown. The server takes it for
+/// unknown if no package has the source's version and release, and then compares without epochs.
+fn package(row: &Row<'_>, epochs: &HashMap<&str, u32>) -> Installed {
     let mut package = Installed::new(row.name, &evr(row.epoch, row.version, row.release), row.arch);
     if let Some((name, version)) = row.source.and_then(source) {
-        let epoch = row.source.and_then(|file| epochs.get(file)).unwrap_or(&row.epoch);
-        package = match *epoch {
-            "" | "0" => package.with_source(name, version),
-            epoch => package.with_source(name, &format!("{epoch}:{version}")),
+        package = match row.source.and_then(|file| epochs.get(file)) {
+            None | Some(0) => package.with_source(name, version),
+            Some(epoch) => package.with_source(name, &format!("{epoch}:{version}")),
         };
     }
     package.module = row.module.map(name_and_stream);
-    package.origin = row.origin.map(bounded);
+    package.origin = row.vendor.map(bounded);
     package
 }
 
@@ -93,7 +104,7 @@ fn name_and_stream(label: &str) -> String {
     }
 }
 
-/// A text of some packager, made to fit into a listing.
+/// Makes a vendor's text fit into a listing.
 fn bounded(text: &str) -> String {
     let mut text: String = text.chars().filter(|c| !c.is_control()).collect();
     while text.len() > TEXT_BYTES_MAX {
@@ -107,14 +118,14 @@ mod tests {
     use super::*;
 
     const ANSWER: &str = "\
-gpg-pubkey\t0\tfd431d51\t4ae0493b\t(none)\t(none)\t(none)\t(none)\tRed Hat, Inc.
-bash\t0\t5.1.8\t6.el9\tx86_64\tbash-5.1.8-6.el9.src.rpm\t(none)\tRed Hat, Inc.\tRed Hat
-openssl-libs\t1\t3.0.1\t43.el9_0\tx86_64\topenssl-3.0.1-43.el9_0.src.rpm\t(none)\tRed Hat, Inc.\t(none)
-npm\t1\t8.19.2\t1.18.12.1.1.module\tx86_64\tnodejs-18.12.1-1.module.src.rpm\tnodejs:18:807002:bd1\t(none)\tNobody <n@example.invalid>
-nodejs\t1\t18.12.1\t1.module\tx86_64\tnodejs-18.12.1-1.module.src.rpm\tnodejs:18:807002:bd1\t(none)\t(none)
-perl-Carp\t0\t1.50\t460.el9\tnoarch\tperl-5.32.1-460.el9.src.rpm\t(none)\t(none)\t(none)
-perl-libs\t4\t5.32.1\t460.el9\tx86_64\tperl-5.32.1-460.el9.src.rpm\t(none)\t(none)\t(none)
-own\t0\t1\t1\tnoarch\t(none)\t(none)\t(none)\t(none)
+gpg-pubkey\t0\tfd431d51\t4ae0493b\t(none)\t(none)\t(none)\t(none)
+bash\t0\t5.1.8\t6.el9\tx86_64\tbash-5.1.8-6.el9.src.rpm\t(none)\tRed Hat, Inc.
+openssl-libs\t1\t3.0.1\t43.el9_0\tx86_64\topenssl-3.0.1-43.el9_0.src.rpm\t(none)\tRed Hat, Inc.
+npm\t1\t8.19.2\t1.18.12.1.1.module\tx86_64\tnodejs-18.12.1-1.module.src.rpm\tnodejs:18:807002:bd1\t(none)
+nodejs\t1\t18.12.1\t1.module\tx86_64\tnodejs-18.12.1-1.module.src.rpm\tnodejs:18:807002:bd1\t(none)
+perl-Carp\t0\t1.50\t460.el9\tnoarch\tperl-5.32.1-460.el9.src.rpm\t(none)\t(none)
+perl-libs\t4\t5.32.1\t460.el9\tx86_64\tperl-5.32.1-460.el9.src.rpm\t(none)\t(none)
+own\t0\t1\t1\tnoarch\t(none)\t(none)\t(none)
 ";
 
     #[test]
@@ -146,7 +157,7 @@ own\t0\t1\t1\tnoarch\t(none)\t(none)\t(none)\t(none)
             ]
         );
         assert_eq!(list[0].origin.as_deref(), Some("Red Hat, Inc."));
-        assert_eq!(list[2].origin.as_deref(), Some("Nobody <n@example.invalid>"));
+        assert_eq!(list[2].origin, None);
         assert_eq!(list[2].module.as_deref(), Some("nodejs:18"));
         assert_eq!(list[6].origin, None);
     }
@@ -158,9 +169,69 @@ own\t0\t1\t1\tnoarch\t(none)\t(none)\t(none)\t(none)
         assert_eq!(read("").unwrap(), []);
     }
 
+    /// The source versions of packages built from `httpd-2.4.57-5.el9.src.rpm`, given as
+    /// `name epoch version`.
+    fn httpd_sources(packages: &[&str]) -> Vec<String> {
+        let line = |package: &&str| {
+            let (name, rest) = package.split_once(' ').unwrap();
+            let (epoch, version) = rest.split_once(' ').unwrap();
+            format!(
+                "{name}\t{epoch}\t{version}\t5.el9\tx86_64\thttpd-2.4.57-5.el9.src.rpm\t(none)\t\
+                 Red Hat, Inc.\n"
+            )
+        };
+        let answer: String = packages.iter().map(line).collect();
+        let list = read(&answer).unwrap();
+        list.iter().map(|package| package.source_version().to_owned()).collect()
+    }
+
+    #[test]
+    fn subpackage_epoch_does_not_become_the_source_epoch() {
+        let httpd = "httpd 0 2.4.57";
+        let core = "httpd-core 0 2.4.57";
+        let mod_ssl = "mod_ssl 1 2.4.57";
+        for packages in [[httpd, mod_ssl], [mod_ssl, httpd], [core, mod_ssl], [mod_ssl, core]] {
+            assert_eq!(httpd_sources(&packages), ["2.4.57-5.el9"; 2], "{packages:?}");
+        }
+    }
+
+    #[test]
+    fn package_named_like_its_source_gives_the_epoch() {
+        let own = "httpd 2 2.4.57";
+        let lower = "httpd-tools 1 2.4.57";
+        for packages in [[own, lower], [lower, own]] {
+            assert_eq!(httpd_sources(&packages), ["2:2.4.57-5.el9"; 2], "{packages:?}");
+        }
+        // Without it the lowest epoch counts, as a number: 9 is lower than 10.
+        let without = ["httpd-core 10 2.4.57", "httpd-tools 9 2.4.57"];
+        assert_eq!(httpd_sources(&without), ["9:2.4.57-5.el9"; 2]);
+    }
+
+    #[test]
+    fn package_with_its_own_version_gives_no_source_epoch() {
+        assert_eq!(httpd_sources(&["mod_other 3 1.0"]), ["2.4.57-5.el9"]);
+        let beside = ["mod_other 3 1.0", "httpd 1 2.4.57"];
+        assert_eq!(httpd_sources(&beside), ["1:2.4.57-5.el9"; 2]);
+    }
+
+    #[test]
+    fn origin_is_the_vendor_as_the_package_has_it() {
+        let vendors = [
+            "SUSE LLC <https://www.suse.com/>",
+            "openSUSE",
+            "obs://build.opensuse.org/server:php",
+            "http://openeuler.org",
+        ];
+        for vendor in vendors {
+            let line = format!("a\t0\t1\t1\tnoarch\t(none)\t(none)\t{vendor}\n");
+            assert_eq!(read(&line).unwrap()[0].origin.as_deref(), Some(vendor));
+        }
+        assert!(!FORMAT.contains("PACKAGER"), "a packager is a person, not an origin");
+    }
+
     #[test]
     fn an_endless_vendor_is_cut_to_what_a_listing_holds() {
-        let line = format!("a\t0\t1\t1\tnoarch\t(none)\t(none)\t{}\t(none)\n", "é".repeat(400));
+        let line = format!("a\t0\t1\t1\tnoarch\t(none)\t(none)\t{}\n", "é".repeat(400));
         assert_eq!(read(&line).unwrap()[0].origin.as_ref().unwrap().len(), 512);
     }
 }
