@@ -14,6 +14,7 @@ use store::feed_sources::{self, Source};
 use store::{Db, Topic};
 
 use crate::installation::{Installation, has_place};
+use crate::operator::order::sure;
 use crate::operator::print;
 use crate::operator::screen::{Cell, Screen, count, cut, maybe, none, spare, whole};
 use crate::settings::Durability;
@@ -41,6 +42,13 @@ A service that runs does so by itself. A feed that cannot be had stays as it was
     /// Fetch a feed no more; what was imported of it stays
     #[command(after_help = "Example:\n  fleetmend feeds forget --data-dir D Debian")]
     Forget(Named),
+    /// Delete a feed with its advisories
+    #[command(after_help = "\
+Example:
+  fleetmend feeds remove --data-dir D old-copy
+
+CVEs that only this feed knows disappear from every server. KEV and EPSS entries stay.")]
+    Remove(RemoveArgs),
     /// Write everything that is known of feeds into one file, for an installation that reaches nobody
     #[command(after_help = "\
 Example:
@@ -81,7 +89,7 @@ struct ImportArgs {
     /// Files, directories, addresses (https://…), or bundles that `feeds export` has made
     #[arg(required = true, value_name = "FILE|URL")]
     feeds: Vec<String>,
-    /// What to call a feed that comes from an address [default: after the address]
+    /// Name of the feed [default: after the file or URL]. A feed replaces only its own advisories
     #[arg(long)]
     name: Option<String>,
     /// How often a feed that comes from an address is fetched from now on
@@ -107,6 +115,18 @@ struct Named {
     /// Which feeds
     #[arg(value_name = "NAME")]
     names: Vec<String>,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Args)]
+struct RemoveArgs {
+    /// Which feed
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Do not ask for confirmation
+    #[arg(long)]
+    yes: bool,
     #[command(flatten)]
     place: Place,
 }
@@ -153,6 +173,7 @@ impl Feeds {
             Command::Import(import) => import.run().await,
             Command::Update(named) => named.update().await,
             Command::Forget(named) => named.forget().await,
+            Command::Remove(remove) => remove.run().await,
             Command::Export(export) => export.run().await,
             Command::Status(place) => status(&place).await,
         }
@@ -190,7 +211,8 @@ impl ImportArgs {
                     follow::import_url(&db, wanted, Limits::default(), now, progress).await
                 }
                 false => {
-                    let import = Import { path: feed.into(), kind: kind.clone(), as_of: None };
+                    let (name, kind) = (self.name.clone(), kind.clone());
+                    let import = Import { path: feed.into(), name, kind, as_of: None };
                     feeds::import(&db, import, now, progress).await
                 }
             };
@@ -291,6 +313,26 @@ impl Named {
         }
         db.close().await;
         Ok(())
+    }
+}
+
+impl RemoveArgs {
+    async fn run(self) -> anyhow::Result<()> {
+        let db = self.place.open().await?;
+        sure(&format!("Delete the feed `{}` with its advisories?", self.name), self.yes)?;
+        let removed = feeds::remove(&db, &self.name).await?;
+        db.close().await;
+        let Some(advisories) = removed else {
+            bail!("there is no feed `{}`: see `fleetmend feeds status`", self.name);
+        };
+        match self.place.json {
+            true => crate::say(&json!({"name": self.name, "advisories": advisories}).to_string()),
+            false => crate::say(&format!(
+                "{} deleted with {}",
+                self.name,
+                count(advisories, "advisory", "advisories")
+            )),
+        }
     }
 }
 

@@ -52,6 +52,10 @@ pub(crate) struct Server {
     /// How many requests a key may send at once [default: 2000]
     #[arg(long, value_name = "N", env = "FLEETMEND_REQUESTS_BURST")]
     requests_burst: Option<u32>,
+    /// After how many days without a scan a server counts as stale [default: 7]
+    #[arg(long, value_name = "DAYS", env = "FLEETMEND_STALE_AFTER_DAYS",
+        value_parser = clap::value_parser!(u32).range(1..=3650))]
+    stale_after_days: Option<u32>,
     /// A file with settings [default: fleetmend.toml in the data directory]
     #[arg(long, value_name = "F", env = "FLEETMEND_CONFIG")]
     config: Option<PathBuf>,
@@ -112,6 +116,8 @@ impl Server {
                 .unwrap_or(usual.requests_per_second),
             requests_burst: (self.requests_burst.or(file.requests_burst))
                 .unwrap_or(usual.requests_burst),
+            stale_after_days: (self.stale_after_days.or(file.stale_after_days))
+                .unwrap_or(usual.stale_after_days),
             certificate_sha256: tls.map(|tls| tls.sha256),
             oidc: self.oidc.config(file, &organizations)?,
             ..usual

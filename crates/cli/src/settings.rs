@@ -34,6 +34,7 @@ pub(crate) struct File {
     pub(crate) durability: Option<Durability>,
     pub(crate) requests_per_second: Option<u32>,
     pub(crate) requests_burst: Option<u32>,
+    pub(crate) stale_after_days: Option<u32>,
     pub(crate) oidc_issuer: Option<String>,
     pub(crate) oidc_client_id: Option<String>,
     pub(crate) oidc_client_secret_file: Option<PathBuf>,
@@ -104,13 +105,14 @@ mod tests {
     #[test]
     fn every_setting_may_stand_in_the_file() {
         let text = "database = \"sqlite:x\"\nlisten = \"[::1]:1\"\ntls_cert = \"c\"\ntls_key = \"k\"\n\
-                    durability = \"full\"\nrequests_per_second = 1\nrequests_burst = 2\n\
+                    durability = \"full\"\nrequests_per_second = 1\nrequests_burst = 2\nstale_after_days = 3\n\
                     oidc_issuer = \"https://id.example.org\"\noidc_client_id = \"i\"\noidc_client_secret_file = \"s\"\n\
                     oidc_name = \"Example\"\noidc_scope = \"openid\"\noidc_role_claim = \"groups\"\n\
                     oidc_role = [\"admin=ops\"]\noidc_default_role = \"viewer\"\noidc_org = \"Acme\"\n";
         let file: File = toml::from_str(text).unwrap();
         assert_eq!(file.durability, Some(Durability::Full));
         assert_eq!(file.requests_burst, Some(2));
+        assert_eq!(file.stale_after_days, Some(3));
         assert_eq!(file.oidc_default_role, Some(Role::Viewer));
     }
 }

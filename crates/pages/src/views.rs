@@ -151,12 +151,6 @@ pub struct UserRow {
     pub me: bool,
 }
 
-impl Overview {
-    fn up_to_date(&self) -> u64 {
-        self.summary.servers.total.saturating_sub(self.summary.servers.with_updates)
-    }
-}
-
 impl ServerPage {
     fn pending(&self) -> Vec<&Package> {
         self.it.packages.iter().filter(|package| package.available_version.is_some()).collect()

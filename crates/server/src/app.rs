@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 
 use crate::agents::Door;
@@ -43,6 +44,8 @@ pub struct Parts {
 pub struct Settings {
     /// How often an agent syncs if there is nothing to say.
     pub sync_seconds: u32,
+    /// After how many days without a scan a server counts as stale.
+    pub stale_after_days: u32,
     /// Who this process is among replicas.
     pub replica: String,
     /// How many requests a key may send in a second, for long.
@@ -59,6 +62,7 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             sync_seconds: 60,
+            stale_after_days: 7,
             replica: "main".into(),
             requests_per_second: 200,
             requests_burst: 2_000,
@@ -69,6 +73,12 @@ impl Default for Settings {
 }
 
 impl App {
+    /// Servers whose last scan is older than this are stale.
+    pub fn stale_before(&self) -> Timestamp {
+        let days = SignedDuration::from_hours(24 * i64::from(self.settings.stale_after_days));
+        self.clock.now().saturating_sub(days).unwrap_or(Timestamp::UNIX_EPOCH)
+    }
+
     /// Puts the parts together.
     pub fn new(parts: Parts) -> App {
         let keys = KeyRing::new(&parts.db);

@@ -220,7 +220,8 @@ pub async fn naming(
     for chunk in names.chunks(ROWS_MAX) {
         on!(conn, |c| {
             let mut text = Text::new("select ");
-            text.add(Stored::COLUMNS).add(" from advisories where (feed, id) in (select n.feed, n.id");
+            text.add(Stored::COLUMNS)
+                .add(" from advisories where (feed, id) in (select n.feed, n.id");
             text.add(" from advisory_names n where n.base = ").bind(base.as_str().to_owned());
             text.add(" and n.name in ").list(chunk.iter().map(|name| (*name).clone())).add(")");
             // One is unpacked while the database looks for the next: each takes about as long as the other.

@@ -114,6 +114,14 @@ pub async fn unchanged(tx: &mut Tx, name: &str, at: Timestamp) -> Result<()> {
     Ok(())
 }
 
+/// Forgets a feed. Its advisories are not touched.
+pub async fn delete(tx: &mut Tx, name: &str) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query("delete from feeds where name = $1").bind(name).execute(c).await.map(drop)
+    })?;
+    Ok(())
+}
+
 /// How often anything that is published changed.
 pub async fn revision(conn: &mut Conn) -> Result<i64> {
     let (revision,) =

@@ -10,16 +10,19 @@ mod reports;
 
 pub use carriers::{Carrier, Shift, carried, carriers, drop_carriers, put_carriers, shift};
 pub use kinds::{
-    Counts, Kind, counts, drop_counts, drop_telling, kinds, put_counts, put_telling, telling,
+    Counts, Kind, Tallied, counts, drop_counts, drop_telling, kinds, put_counts, put_telling,
+    telling,
 };
 pub use reports::{
-    Judged, all_groups, changed, drop_groups, drop_judged, groups, judged, keep_report,
+    Judged, all_groups, are_judged, changed, drop_groups, drop_judged, groups, judged, keep_report,
     kept_report, put_groups, put_judged,
 };
 
+use std::collections::BTreeMap;
+
 use domain::advisory::CvssScore;
 use jiff::Timestamp;
-use vocab::{Digest, Environment, OrgId};
+use vocab::{Assessment, Digest, Environment, OrgId};
 
 use crate::db::{Conn, on};
 use crate::error::{Result, guarded};
@@ -78,6 +81,10 @@ row! {
         pub generation: i64,
         /// The revision of what is published that they were made from.
         pub revision: i64,
+        /// The version of the matching rules that they were made with.
+        pub rules: i64,
+        /// How many servers are in each state of assessment.
+        pub assessments: BTreeMap<Assessment, u64>,
     }
 }
 
@@ -112,11 +119,13 @@ pub async fn summary(conn: &mut Conn, org: OrgId) -> Result<Option<Summary>> {
 pub async fn begin(tx: &mut Tx, next: &Summary) -> Result<()> {
     let saved = on!(tx, |c| {
         sqlx::query(
-            "insert into cve_summaries (org_id, basis, made_at, generation, revision)
-             values ($1, $2, $3, $4 + 1, $5)
+            "insert into cve_summaries
+                (org_id, basis, made_at, generation, revision, rules, assessments)
+             values ($1, $2, $3, $4 + 1, $5, $6, $7)
              on conflict (org_id) do update
                 set basis = excluded.basis, made_at = excluded.made_at,
-                    generation = excluded.generation, revision = excluded.revision
+                    generation = excluded.generation, revision = excluded.revision,
+                    rules = excluded.rules, assessments = excluded.assessments
               where cve_summaries.generation = $4",
         )
         .bind(put(&next.org_id))
@@ -124,6 +133,8 @@ pub async fn begin(tx: &mut Tx, next: &Summary) -> Result<()> {
         .bind(put(&next.made_at))
         .bind(next.generation)
         .bind(next.revision)
+        .bind(next.rules)
+        .bind(put(&next.assessments))
         .execute(c)
         .await
         .map(|done| done.rows_affected())

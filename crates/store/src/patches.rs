@@ -40,6 +40,8 @@ row! {
         pub quarantined: u64,
         /// How many of them have updates pending.
         pub outdated: u64,
+        /// How many of them were last scanned too long ago, and are in no other count of scans.
+        pub stale: u64,
         /// How many of them have security updates pending.
         pub insecure: u64,
         /// How many the one of them has that has the fewest.
@@ -106,6 +108,7 @@ pub async fn kinds(
     conn: &mut Conn,
     org: OrgId,
     environments: Option<&[Environment]>,
+    stale_before: Timestamp,
 ) -> Result<Vec<Kind>> {
     if environments.is_some_and(<[Environment]>::is_empty) {
         return Ok(Vec::new());
@@ -116,7 +119,14 @@ pub async fn kinds(
             " from (select update_set, package_set, os_release, kernel, runs, min(os) as os, count(*) as servers,
                     sum(case when reboot_required then 1 else 0 end) as reboot_required,
                     sum(case when quarantine is not null then 1 else 0 end) as quarantined,
-                    sum(case when updates > 0 then 1 else 0 end) as outdated,
+                    sum(case when updates > 0 and (last_scan_at is null or last_scan_at >= ",
+        );
+        text.bind(put(&stale_before)).add(
+            ") then 1 else 0 end) as outdated,
+                    sum(case when last_scan_at < ",
+        );
+        text.bind(put(&stale_before)).add(
+            " then 1 else 0 end) as stale,
                     sum(case when security_updates > 0 then 1 else 0 end) as insecure,
                     min(security_updates) as fewest, max(security_updates) as most
                from servers where removed_at is null and org_id = ",

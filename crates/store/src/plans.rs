@@ -177,6 +177,7 @@ async fn ask(
         reboot_required: 0,
         quarantined: 0,
         outdated: 0,
+        stale: 0,
         insecure: 0,
         fewest: 0,
         most: 0,

@@ -135,6 +135,7 @@ json!(
     domain::advisory::Exploited,
     std::collections::BTreeMap<String, u64>,
     std::collections::BTreeMap<vocab::Severity, u32>,
+    std::collections::BTreeMap<vocab::Assessment, u64>,
     std::collections::BTreeSet<u32>,
     domain::rollout::Head,
     domain::rollout::Target,

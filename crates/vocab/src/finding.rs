@@ -32,6 +32,30 @@ words! {
         /// The fix is installed, and the old code still runs.
         FixedOnDisk = "fixed_on_disk",
     }
+
+    /// Whether the CVEs of a server are known.
+    Assessment ("an assessment") {
+        /// All of its packages were matched.
+        Assessed = "assessed",
+        /// Some of its packages or its kernel could not be matched.
+        Partial = "partial",
+        /// No imported feed covers its system.
+        NoFeed = "no_feed",
+        /// It has not reported its packages, or they are not matched yet.
+        NotScanned = "not_scanned",
+    }
+
+    /// Why a package was not assessed.
+    UnassessedReason ("a reason") {
+        /// It comes from a repository that the distribution's advisories do not cover.
+        ThirdParty = "third_party",
+        /// Its version cannot be compared.
+        UnknownVersion = "unknown_version",
+        /// It belongs to a module whose stream the advisories do not name.
+        UnknownModule = "unknown_module",
+        /// The running kernel belongs to no installed package.
+        ForeignKernel = "foreign_kernel",
+    }
 }
 
 impl FixState {

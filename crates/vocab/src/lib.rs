@@ -24,7 +24,7 @@ mod zone;
 
 pub use cron::{Cron, CronError, CronField, FieldProblem};
 pub use digest::{Digest, DigestError};
-pub use finding::{Exposure, FixState};
+pub use finding::{Assessment, Exposure, FixState, UnassessedReason};
 pub use id::{
     BatchId, EventId, IdError, KeyId, OrgId, RunId, ScheduleId, ServerId, SuppressionId, TaskId,
     TokenId, UserId, WebhookId,

@@ -81,6 +81,8 @@ word_schemas! {
     RebootPolicy "Whether a server may be rebooted after its updates: `never`; `if_required`: if the system says that it needs one, also if it did so before; `always`; `services_only`: restart the services that run old code, never the machine.";
     Role "What a caller may do: `viewer` reads; `operator` also patches, refreshes, runs and writes schedules; `admin` also removes servers and manages keys and tokens.";
     Status "Whether a server is heard from.";
+    Assessment "Whether the CVEs of a server are known: all packages were matched (`assessed`); some packages or the kernel could not be matched (`partial`); no imported feed covers its system (`no_feed`); it has not reported its packages, or they are not matched yet (`not_scanned`).";
+    UnassessedReason "Why the CVEs of a package are not known: it does not come from the distribution (`third_party`); its version cannot be compared (`unknown_version`); the advisories do not name its module stream (`unknown_module`); the running kernel belongs to no installed package (`foreign_kernel`).";
     BlockedBy "Why a pending update would not be installed.";
     SkipReason "Why an instant of a schedule did not start a run: the run before it was not finished (`overlap`), or the service was down and came back too late (`missed`).";
     PackageManager "The program that installs packages.";

@@ -10,7 +10,7 @@ mod cves;
 mod keys;
 mod list;
 mod names;
-mod order;
+pub(crate) mod order;
 mod patches;
 mod schedules;
 pub(crate) mod screen;

@@ -26,7 +26,7 @@ impl Summary {
 }
 
 fn drawn(summary: &FleetSummary, screen: &Screen) -> String {
-    let FleetSummary { servers, patches, batches, schedules, counted_at } = summary;
+    let FleetSummary { servers, patches, batches, schedules, counted_at, assessment } = summary;
     let mut fleet =
         format!("{}, {} online", count(servers.total, "server", "servers"), servers.online);
     for (number, words) in [
@@ -57,12 +57,10 @@ fn drawn(summary: &FleetSummary, screen: &Screen) -> String {
         batches.open, batches.running, batches.paused, batches.halted
     );
     let work_tone = if batches.halted > 0 { Tone::Bad } else { Tone::Plain };
-    screen.facts(&[
+    let mut facts = vec![
         ("servers", fleet.into()),
-        (
-            "without updates pending",
-            (servers.total - servers.with_updates.min(servers.total)).into(),
-        ),
+        ("up to date", servers.up_to_date.into()),
+        ("with updates", servers.with_updates.into()),
         ("with security updates", servers.with_security_updates.into()),
         ("pending updates", updates.into()),
         ("by severity", Cell::new(severities, tone)),
@@ -70,5 +68,19 @@ fn drawn(summary: &FleetSummary, screen: &Screen) -> String {
         ("schedules", format!("{}, {} enabled", schedules.total, schedules.enabled).into()),
         ("next run", screen.maybe_time(schedules.next_run_at)),
         ("updates counted", screen.maybe_time(*counted_at)),
-    ])
+    ];
+    // What is not known is said only where there is any of it, and then beside what is known.
+    let unknown = [
+        (assessment.not_scanned, "not scanned", "their packages or CVEs are not known yet"),
+        (servers.stale, "stale", "not scanned for days"),
+        (assessment.no_feed, "no feed", "no imported feed covers their system"),
+        (assessment.partial, "partly assessed", "see `fleetmend servers show NAME`"),
+    ];
+    let mut place = 3;
+    for (number, name, meaning) in unknown.into_iter().filter(|(number, ..)| *number > 0) {
+        let text = format!("{}: {meaning}", count(number, "server", "servers"));
+        facts.insert(place, (name, Cell::new(text, Tone::Warning)));
+        place += 1;
+    }
+    screen.facts(&facts)
 }

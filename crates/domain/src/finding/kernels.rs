@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use vocab::Installed;
 
 use super::fixtures::{fixed, on, packages, report, show, unfixed};
-use super::{Kernel, Running, Settled, awaits_boot, settle};
+use super::{Kernel, Running, Settled, awaits_boot, foreign_kernel, settle};
 use crate::advisory::{Advisory, Family};
 
 const NOTHING: [&str; 0] = [];
@@ -95,6 +95,21 @@ fn where_nobody_knows_what_runs_the_newest_kernel_counts() {
             ["CVE-2026-0001 linux 6.1.76-1 affected: open"]
         );
     }
+}
+
+#[test]
+fn a_kernel_that_no_package_brought_is_unassessed() {
+    let foreign = |kernel| {
+        let found = foreign_kernel(Family::Debian, &debian_kernels(), kernel);
+        found.map(|one| format!("{} {}", one.package, one.reason))
+    };
+    assert_eq!(
+        foreign(Kernel::Release("6.99-custom")).as_deref(),
+        Some("6.99-custom runs, but belongs to no installed package")
+    );
+    assert_eq!(foreign(Kernel::Release("6.1.0-18-amd64")), None);
+    assert_eq!(foreign(Kernel::Foreign), None, "a container's kernel is not its own");
+    assert_eq!(foreign(Kernel::Unknown), None);
 }
 
 #[test]

@@ -39,7 +39,7 @@ mod traps;
 pub use index::Index;
 pub use kernel::Boots;
 pub use runs::Runs;
-pub use settle::{Kernel, Running, Settled, awaits_boot, settle};
+pub use settle::{Kernel, Running, Settled, awaits_boot, foreign_kernel, settle};
 pub use suppress::Suppression;
 pub use told::{PACKAGE_MANAGER, told};
 pub use update::{closed, closes, secured};
@@ -49,9 +49,13 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use vocab::{FixState, Severity};
+use vocab::{FixState, Severity, UnassessedReason};
 
 use crate::advisory::{CvssScore, End, Names, Span};
+
+/// The version of the matching rules. Raise it whenever the same advisories and packages give other
+/// findings, so that an upgraded service matches everything again.
+pub const RULES: i64 = 1;
 
 /// What is known of a set of packages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -207,6 +211,18 @@ impl fmt::Display for Reason {
                 f.write_str("belongs to a module stream that the advisories do not name")
             }
             Reason::ForeignKernel => f.write_str("runs, but belongs to no installed package"),
+        }
+    }
+}
+
+impl Reason {
+    /// The reason without its details.
+    pub const fn code(&self) -> UnassessedReason {
+        match self {
+            Reason::ThirdParty(_) => UnassessedReason::ThirdParty,
+            Reason::UnknownVersion => UnassessedReason::UnknownVersion,
+            Reason::UnknownModule => UnassessedReason::UnknownModule,
+            Reason::ForeignKernel => UnassessedReason::ForeignKernel,
         }
     }
 }

@@ -9,7 +9,7 @@ use vocab::{Exposure, Installed};
 use crate::advisory::Family;
 
 use super::kernel::{self, Role};
-use super::{Boots, Finding};
+use super::{Boots, Finding, Reason, Unassessed};
 
 /// What runs on a server, as far as its packages' flaws are concerned.
 #[derive(Debug, Clone, Copy)]
@@ -91,6 +91,22 @@ pub fn settle(
             .map(|old| Settled { finding: old.finding.clone(), exposure: Exposure::FixedOnDisk }),
     );
     settled
+}
+
+/// The running kernel, if it belongs to none of the `packages`, so that nobody knows its CVEs. `settle`
+/// then judges the newest installed kernel instead.
+pub fn foreign_kernel(
+    family: Family,
+    packages: &[Installed],
+    kernel: Kernel<'_>,
+) -> Option<Unassessed> {
+    let Kernel::Release(uname) = kernel else { return None };
+    let is_installed = Kernels::of(family, packages).0.iter().any(|image| image.boots.is(uname));
+    (!is_installed && family.scheme().is_some()).then(|| Unassessed {
+        package: uname.to_owned(),
+        version: String::new(),
+        reason: Reason::ForeignKernel,
+    })
 }
 
 /// The kernel that a restart would bring, if that is not the one that runs.

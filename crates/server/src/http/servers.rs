@@ -5,14 +5,15 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::IntoResponse;
+use domain::advisory::Ecosystem;
 use domain::server::Presence;
 use jiff::{SignedDuration, Timestamp};
 use store::server_list::{self, Sort};
 use store::servers::{self, Server};
 use store::{Conn, Paged, refreshes};
 use utoipa_axum::routes as handlers;
-use vocab::{Environment, OsFilter, Role, ServerId, Status, Tag, TaskId};
-use wire::v1::{Batch, Cve, List, Package, PatchServer, Refresh, ServerDetail};
+use vocab::{Assessment, Environment, OsFilter, Role, ServerId, Status, Tag, TaskId};
+use wire::v1::{Batch, Coverage, Cve, List, Package, PatchServer, Refresh, ServerDetail};
 
 use crate::app::App;
 use crate::http::read::{self, Commas};
@@ -140,9 +141,9 @@ pub(crate) async fn list(
     let mut reader = app.db.snapshot().await?;
     let Paged { items, total } =
         server_list::list(&mut reader, caller.org, &wanted, sort, page).await?;
-    let counts = findings::counts(&mut reader, caller.org, &items).await?;
-    let items = items.into_iter().zip(counts).collect();
-    let shown = |(row, cves)| show::server(&app, row, &cves);
+    let assessed = findings::assessed(&mut reader, caller.org, &items).await?;
+    let items = items.into_iter().zip(assessed).collect();
+    let shown = |(row, assessed)| show::server(&app, row, &assessed);
     Ok(page::list(&here, page, Paged { items, total }, shown))
 }
 
@@ -171,9 +172,10 @@ pub(crate) async fn detail(
     let mut reader = app.db.snapshot().await?;
     let row = find(&mut reader, caller, id).await?;
     let (installed, pending) = inventory(&mut reader, &row).await?;
-    let exposed = findings::of_server(&mut reader, &row).await?;
-    let cves_checked = findings::is_checked(&mut reader, &row).await?;
-    let counts = findings::counts(&mut reader, caller.org, std::slice::from_ref(&row)).await?;
+    let (exposed, unassessed) = findings::of_server(&mut reader, &row).await?;
+    let assessed = findings::assessed(&mut reader, caller.org, std::slice::from_ref(&row)).await?;
+    let is_covered = !matches!(assessed[0].assessment, Assessment::NoFeed);
+    let cves_checked = matches!(assessed[0].assessment, Assessment::Assessed | Assessment::Partial);
     let aside = Aside::read(&mut reader, caller.org, app.clock.now()).await?;
     drop(reader);
     let secured = findings::secured(&row, &installed, &exposed, &pending);
@@ -202,8 +204,22 @@ pub(crate) async fn detail(
     let suppressed_cves = u32::try_from(suppressed).unwrap_or(u32::MAX);
     let etag = ETag(row.generation);
     let old_code = facts::kept(&row.facts).old_code.into_iter().map(show::old_code).collect();
-    let server = show::server(app, row, &counts[0]);
-    Ok((etag, ServerDetail { server, packages, cves, suppressed_cves, cves_checked, old_code }))
+    let coverage = Ecosystem::of(&row.os).filter(|_| is_covered).map(|base| Coverage {
+        lists_unfixed: base.family().lists_unfixed(),
+        ecosystem: base.as_str().to_owned(),
+    });
+    let server = show::server(app, row, &assessed[0]);
+    let detail = ServerDetail {
+        server,
+        packages,
+        cves,
+        suppressed_cves,
+        cves_checked,
+        unassessed: unassessed.into_iter().map(show::unassessed).collect(),
+        coverage,
+        old_code,
+    };
+    Ok((etag, detail))
 }
 
 /// Remove a server
@@ -328,9 +344,9 @@ pub(crate) async fn release(
                 let row = done?;
                 let mut reader = app.db.read().await?;
                 let rows = std::slice::from_ref(&row);
-                let counts = findings::counts(&mut reader, caller.org, rows).await?;
+                let assessed = findings::assessed(&mut reader, caller.org, rows).await?;
                 let etag = ETag(row.generation);
-                return Ok((etag, Json(show::server(&app, row, &counts[0]))));
+                return Ok((etag, Json(show::server(&app, row, &assessed[0]))));
             }
         }
     }

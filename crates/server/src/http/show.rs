@@ -19,12 +19,12 @@ use vocab::{
 use wire::v1::{
     Activity, BatchState, CveState, Fix, OldCode, Options, Origin, PackageChange, PatchVersion,
     Progress, Reboot, RunState, SeverityCounts, Summary, Suppressed, Task, TaskResult, TaskState,
-    Trigger, WaitingFor,
+    Trigger, UnassessedPackage, WaitingFor,
 };
 
 use crate::app::App;
 use crate::http::ApiError;
-use crate::service::findings::{Aside, Exposed};
+use crate::service::findings::{Aside, Assessed, Exposed};
 use crate::service::{PatchOptions, facts};
 
 /// Whether a server that was last heard from then is online.
@@ -36,7 +36,7 @@ pub(crate) fn status(app: &App, last_seen: Option<Timestamp>) -> Status {
 pub(crate) fn server(
     app: &App,
     row: store::servers::Server,
-    cves: &BTreeMap<Severity, u32>,
+    assessed: &Assessed,
 ) -> wire::v1::Server {
     let line = |text: &str| (!text.is_empty()).then(|| Line::made_of(text));
     wire::v1::Server {
@@ -52,7 +52,9 @@ pub(crate) fn server(
         agent_version: line(&row.agent_version),
         last_seen_at: Some(row.last_seen_at),
         enrolled_at: row.enrolled_at,
+        stale: row.last_scan_at.is_some_and(|at| at < app.stale_before()),
         last_scan_at: row.last_scan_at,
+        assessment: assessed.assessment,
         reboot_required: row.reboot_required,
         reboot_reasons: row.reboot_reasons.iter().map(|reason| Line::made_of(reason)).collect(),
         activity: activity(&row.activity),
@@ -62,9 +64,17 @@ pub(crate) fn server(
             packages: row.packages,
             updates: row.updates,
             security_updates: row.security_updates,
-            cves: severities(cves),
+            cves: severities(&assessed.cves),
+            unassessed: assessed.unassessed,
         },
     }
+}
+
+/// A package that could not be assessed.
+pub(crate) fn unassessed(one: domain::finding::Unassessed) -> UnassessedPackage {
+    let domain::finding::Unassessed { package, version, reason } = one;
+    let version = Some(version).filter(|version| !version.is_empty());
+    UnassessedPackage { package, version, reason: reason.code(), detail: reason.to_string() }
 }
 
 /// What runs old code.
@@ -91,6 +101,7 @@ pub(crate) fn cve(
     }
     wire::v1::Cve {
         id: finding.cve.to_string(),
+        aliases: finding.aliases.iter().map(ToString::to_string).collect(),
         severity: finding.severity,
         severity_source: finding.severity_source.as_ref().map(ToString::to_string),
         cvss: finding.cvss.as_ref().map(|score| score.score()),

@@ -3,9 +3,10 @@
 use axum::Json;
 use axum::extract::State;
 use utoipa_axum::routes as handlers;
-use vocab::Role;
+use vocab::{Assessment, Role};
 use wire::v1::{
-    BatchCounts, FleetSummary, PatchCounts, ScheduleCounts, ServerCounts, SeverityCounts,
+    AssessmentCounts, BatchCounts, FleetSummary, PatchCounts, ScheduleCounts, ServerCounts,
+    SeverityCounts,
 };
 
 use crate::app::App;
@@ -30,6 +31,7 @@ pub(crate) async fn summary(
     let since = servers::online_since(&app);
     let within = caller.environments.as_deref();
     let seen = numbers(&app, &mut reader, caller.org, within, since).await?;
+    let assessed = |state| seen.assessments.get(&state).copied().unwrap_or_default();
     let [critical, high, medium, low, unknown] = seen.counts.severities;
     let [_, running, paused, halted, _] = seen.batches;
     Ok(Json(FleetSummary {
@@ -39,8 +41,17 @@ pub(crate) async fn summary(
             offline: seen.servers.saturating_sub(seen.online),
             reboot_required: seen.counts.reboot_required,
             quarantined: seen.counts.quarantined,
+            up_to_date: seen.counts.up_to_date,
             with_updates: seen.counts.with_updates,
+            stale: seen.counts.stale,
+            not_scanned: seen.counts.not_scanned,
             with_security_updates: seen.counts.with_security_updates,
+        },
+        assessment: AssessmentCounts {
+            assessed: assessed(Assessment::Assessed),
+            partial: assessed(Assessment::Partial),
+            no_feed: assessed(Assessment::NoFeed),
+            not_scanned: seen.servers.saturating_sub(seen.assessments.values().sum()),
         },
         patches: PatchCounts {
             total: seen.counts.patches,

@@ -28,7 +28,7 @@ pub async fn counted(conn: &mut Conn, org: OrgId, day: Date) -> Result<Option<Da
     let mut row = Day {
         day,
         servers,
-        up_to_date: servers.saturating_sub(counts.with_updates),
+        up_to_date: counts.up_to_date,
         critical: 0,
         high: 0,
         medium: 0,

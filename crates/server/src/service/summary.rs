@@ -1,8 +1,10 @@
 //! The organization in numbers, from what is kept ready and a few counts over narrow indexes.
 
+use std::collections::BTreeMap;
+
 use store::server_list::{self, Filter};
-use store::{Conn, batches, patches, rollouts, schedules};
-use vocab::{Environment, OrgId, Selector, Status};
+use store::{Conn, batches, findings, patches, rollouts, schedules};
+use vocab::{Assessment, Environment, OrgId, Selector, Status};
 
 use super::patches::Counts;
 use super::{Result, ServiceError};
@@ -18,6 +20,8 @@ pub struct Numbers {
     pub online: u64,
     /// What is counted with the patches.
     pub counts: Counts,
+    /// How many servers are in each state of assessment; those never scanned are left out.
+    pub assessments: BTreeMap<Assessment, u64>,
     /// As of when.
     pub counted_at: Option<Timestamp>,
     /// How many batches are in each of [`OPEN_PHASES`].
@@ -60,6 +64,14 @@ pub async fn numbers(
             None => (Counts::default(), None),
         },
     };
+    let assessments = match environments {
+        Some(within) => {
+            super::findings::assessments_within(conn, org, within, app.clock.now()).await?
+        }
+        None => {
+            findings::summary(conn, org).await?.map(|seen| seen.assessments).unwrap_or_default()
+        }
+    };
     let mut batches = [0; OPEN_PHASES.len()];
     // Without a limit the open ones are counted at once; few are open, and many have ended.
     let open = rollouts::open_counts(conn, org).await?;
@@ -77,6 +89,7 @@ pub async fn numbers(
         servers,
         online,
         counts,
+        assessments,
         counted_at,
         batches,
         schedules: seen.len() as u64,

@@ -140,7 +140,12 @@ pub(crate) async fn servers(
             ("cves_high", &|row| row.summary.cves.high.to_string()),
             ("cves_medium", &|row| row.summary.cves.medium.to_string()),
             ("cves_low", &|row| row.summary.cves.low.to_string()),
+            ("cves_unknown", &|row| row.summary.cves.unknown.to_string()),
+            ("assessment", &|row| row.assessment.to_string()),
+            ("unassessed_packages", &|row| row.summary.unassessed.to_string()),
             ("reboot_required", &|row| row.reboot_required.to_string()),
+            ("last_scan_at", &|row| time(row.last_scan_at)),
+            ("stale", &|row| row.stale.to_string()),
             ("last_seen_at", &|row| time(row.last_seen_at)),
         ],
     )

@@ -111,20 +111,43 @@ async fn drop_of(
 /// How many flaws of each severity a server has.
 pub type Counts = BTreeMap<Severity, u32>;
 
+/// What is counted of servers that are alike.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tallied {
+    /// How many CVEs of each severity.
+    pub cves: Counts,
+    /// How many packages could not be assessed.
+    pub unassessed: u32,
+}
+
+impl Tallied {
+    /// Whether there is nothing to store.
+    pub fn is_empty(&self) -> bool {
+        self.cves.is_empty() && self.unassessed == 0
+    }
+}
+
 row! {
     struct Counted in "finding_counts" by "org_id" {
         alike: Digest,
         cves: Counts,
+        unassessed: u32,
     }
 }
 
-/// How many flaws servers have, by [what they are counted by](Kind::alike): of these, or of all. Those that are not in
-/// the answer have none.
+impl Counted {
+    fn split(self) -> (Digest, Tallied) {
+        (self.alike, Tallied { cves: self.cves, unassessed: self.unassessed })
+    }
+}
+
+/// What is counted of servers, by [`Kind::alike`]: of these kinds, or of all. Kinds that are not in
+/// the answer have no CVE and nothing unassessed.
 pub async fn counts(
     conn: &mut Conn,
     org: OrgId,
     these: Option<&[Digest]>,
-) -> Result<BTreeMap<Digest, Counts>> {
+) -> Result<BTreeMap<Digest, Tallied>> {
     let mut found: Vec<Counted> = Vec::new();
     let Some(these) = these else {
         found = on!(conn, |c| {
@@ -132,7 +155,7 @@ pub async fn counts(
             text.add(Counted::COLUMNS).add(" from finding_counts where org_id = ");
             text.bind(put(&org)).build_as().fetch_all(c).await
         })?;
-        return Ok(found.into_iter().map(|row| (row.alike, row.cves)).collect());
+        return Ok(found.into_iter().map(Counted::split).collect());
     };
     for chunk in these.chunks(ROWS_MAX) {
         found.extend(on!(conn, |c| {
@@ -142,18 +165,22 @@ pub async fn counts(
             text.build_as::<Counted>().fetch_all(c).await
         })?);
     }
-    Ok(found.into_iter().map(|row| (row.alike, row.cves)).collect())
+    Ok(found.into_iter().map(Counted::split).collect())
 }
 
-/// Writes down how many flaws servers have.
-pub async fn put_counts(tx: &mut Tx, org: OrgId, counts: &[(Digest, Counts)]) -> Result<()> {
+/// Stores what is counted of servers.
+pub async fn put_counts(tx: &mut Tx, org: OrgId, counts: &[(Digest, Tallied)]) -> Result<()> {
     for chunk in counts.chunks(ROWS_MAX) {
         on!(tx, |c| {
-            Text::new("insert into finding_counts (org_id, alike, cves) ")
-                .rows(chunk, |row, (alike, counts)| {
-                    row.bind(put(&org)).bind(put(alike)).bind(put(counts));
+            Text::new("insert into finding_counts (org_id, alike, cves, unassessed) ")
+                .rows(chunk, |row, (alike, tallied)| {
+                    row.bind(put(&org)).bind(put(alike)).bind(put(&tallied.cves));
+                    row.bind(put(&tallied.unassessed));
                 })
-                .add(" on conflict (org_id, alike) do update set cves = excluded.cves")
+                .add(
+                    " on conflict (org_id, alike) do update
+                         set cves = excluded.cves, unassessed = excluded.unassessed",
+                )
                 .build()
                 .execute(c)
                 .await

@@ -1,6 +1,6 @@
 //! What is known of lists of packages: group by group, and which lists were judged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use domain::finding::Report;
 use vocab::{Digest, OrgId};
@@ -70,6 +70,32 @@ pub async fn changed(conn: &mut Conn, org: OrgId, set: Digest, base: &str) -> Re
         .await
     })?;
     Ok(found.map(|(changed,)| changed))
+}
+
+/// Those of these package sets that were matched against a base.
+pub async fn are_judged(
+    conn: &mut Conn,
+    org: OrgId,
+    sets: &BTreeSet<Digest>,
+) -> Result<BTreeSet<(Digest, String)>> {
+    row! {
+        struct Matched in "finding_sets" by "base" {
+            package_set: Digest,
+            base: String,
+        }
+    }
+    let sets: Vec<Digest> = sets.iter().copied().collect();
+    let mut found = BTreeSet::new();
+    for chunk in sets.chunks(ROWS_MAX) {
+        let rows: Vec<Matched> = on!(conn, |c| {
+            let mut text = Text::new("select ");
+            text.add(Matched::COLUMNS).add(" from finding_sets where org_id = ").bind(put(&org));
+            text.add(" and package_set").each(chunk.iter().map(put));
+            text.build_as().fetch_all(c).await
+        })?;
+        found.extend(rows.into_iter().map(|row| (row.package_set, row.base)));
+    }
+    Ok(found)
 }
 
 /// Says that lists were judged, and at which revision that came to something else than before.

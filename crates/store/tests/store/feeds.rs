@@ -16,6 +16,7 @@ fn statement(id: &str, affected: &[(&str, &str)]) -> Advisory {
     Advisory {
         id: id.into(),
         flaws: vec!["CVE-2026-0001".into()],
+        aliases: Vec::new(),
         summary: String::new(),
         published: None,
         modified: Some(at(0)),

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use domain::finding::{Reason, Report, Unassessed};
-use store::findings::{self, Carrier, Cve, Filter, Judged, Kind, Shift, Summary};
+use store::findings::{self, Carrier, Cve, Filter, Judged, Kind, Shift, Summary, Tallied};
 use store::servers::{self, Server};
 use store::{Page, StoreError};
-use vocab::{Digest, Environment, Os, Severity};
+use vocab::{Assessment, Digest, Environment, Os, Severity};
 
 use crate::servers::server;
 use crate::support::{Place, at, both, org, other_org};
@@ -103,7 +103,16 @@ both! {
     async fn of_two_who_make_the_rows_one_is_told_to_look_again(place: Place) {
         let db = place.open().await;
         let ours = org(&db).await;
-        let next = Summary { org_id: ours, basis: Digest::of(b"a"), made_at: at(0), generation: 0, revision: 7 };
+        let assessments = BTreeMap::from([(Assessment::Partial, 3)]);
+        let next = Summary {
+            org_id: ours,
+            basis: Digest::of(b"a"),
+            made_at: at(0),
+            generation: 0,
+            revision: 7,
+            rules: 1,
+            assessments,
+        };
         let mut tx = db.begin().await.unwrap();
         findings::hold(&mut tx, &next).await.unwrap();
         findings::begin(&mut tx, &next).await.unwrap();
@@ -165,7 +174,7 @@ both! {
         assert_eq!(split, [(Some(staging), 1), (None, 2)]);
         assert_eq!(kinds[0].digest(), kinds[1].digest());
         assert_ne!(kinds[0].alike(), kinds[1].alike(), "the same flaws, and not the same of them counts");
-        let counts = |n| BTreeMap::from([(Severity::High, n)]);
+        let counts = |n| Tallied { cves: BTreeMap::from([(Severity::High, n)]), unassessed: n + 1 };
         let written = [(kinds[0].alike(), counts(1)), (kinds[1].alike(), counts(2))];
         findings::put_counts(&mut tx, ours, &written).await.unwrap();
         let all = BTreeMap::from(written);

@@ -134,7 +134,7 @@ both! {
         store::servers::remove(&mut tx, &fleet[6], at(1)).await.unwrap();
         tx.commit().await.unwrap();
         let mut tx = db.begin().await.unwrap();
-        let kinds = patches::kinds(&mut tx, ours, None).await.unwrap();
+        let kinds = patches::kinds(&mut tx, ours, None, at(0)).await.unwrap();
         let kind = kinds.iter().find(|kind| kind.servers == 3).unwrap();
         assert_eq!((kind.fewest, kind.most), (1, 2));
         let wrong = recounts::wanted(&mut tx, ours, &[(kind, 2)]).await.unwrap();

@@ -36,10 +36,12 @@ pub use preview::{Preview, PreviewRequest, PreviewServer, PreviewUpdate, RebootO
 pub use problem::{FieldError, Problem};
 pub use schedules::{LastRun, Run, RunState, Schedule, ScheduleRequest, Trigger};
 pub use servers::{
-    Activity, Cve, CveState, Fix, OldCode, Package, Refresh, RefreshState, Server, ServerDetail,
-    SeverityCounts, Summary,
+    Activity, Coverage, Cve, CveState, Fix, OldCode, Package, Refresh, RefreshState, Server,
+    ServerDetail, SeverityCounts, Summary, UnassessedPackage,
 };
-pub use summary::{BatchCounts, FleetSummary, PatchCounts, ScheduleCounts, ServerCounts};
+pub use summary::{
+    AssessmentCounts, BatchCounts, FleetSummary, PatchCounts, ScheduleCounts, ServerCounts,
+};
 pub use suppressions::{CreateSuppression, Suppressed, Suppression};
 
 #[cfg(test)]

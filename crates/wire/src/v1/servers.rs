@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use vocab::{
-    BlockedBy, Environment, Hostname, Line, Os, PackageManager, ServerId, Severity, Status, Tag,
-    TaskId,
+    Assessment, BlockedBy, Environment, Hostname, Line, Os, PackageManager, ServerId, Severity,
+    Status, Tag, TaskId, UnassessedReason,
 };
 
 use super::Suppressed;
@@ -37,8 +37,13 @@ pub struct Server {
     pub last_seen_at: Option<Timestamp>,
     /// When it joined.
     pub enrolled_at: Timestamp,
-    /// When its packages were last looked at.
+    /// When its packages were last scanned; null if never.
     pub last_scan_at: Option<Timestamp>,
+    /// Whether the last scan is older than the service's `stale_after_days` (7 by default), so that its
+    /// packages, updates and CVEs may be out of date.
+    pub stale: bool,
+    /// Whether its CVEs are known. Only `assessed` with no CVE means that none is known to affect it.
+    pub assessment: Assessment,
     /// Whether it should be rebooted.
     pub reboot_required: bool,
     /// Why it should.
@@ -81,6 +86,32 @@ pub struct Summary {
     pub security_updates: u32,
     /// How many CVEs it has, those that were set aside not counted.
     pub cves: SeverityCounts,
+    /// Number of packages whose CVEs could not be assessed; `assessment` is then `partial`.
+    pub unassessed: u32,
+}
+
+/// A package whose CVEs could not be assessed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct UnassessedPackage {
+    /// The source package; for `foreign_kernel`, the release of the running kernel.
+    pub package: String,
+    /// The installed version; null for a kernel.
+    pub version: Option<String>,
+    /// Why it was not assessed.
+    pub reason: UnassessedReason,
+    /// The reason in words, with the package's origin if that is known.
+    pub detail: String,
+}
+
+/// The vulnerability data that a server is matched against.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Coverage {
+    /// The system whose advisories apply: `Debian:12`.
+    pub ecosystem: String,
+    /// Whether these advisories also list CVEs that no update fixes yet. If not, such CVEs are unknown.
+    pub lists_unfixed: bool,
 }
 
 /// So many of each severity.
@@ -111,6 +142,10 @@ pub struct ServerDetail {
     /// Whether its packages were held against advisories for its system. If not, that no CVE is listed does not
     /// mean that it has none.
     pub cves_checked: bool,
+    /// The packages whose CVEs could not be assessed, by name.
+    pub unassessed: Vec<UnassessedPackage>,
+    /// The vulnerability data that it is matched against; null if no feed covers its system.
+    pub coverage: Option<Coverage>,
     /// What runs code that an update has replaced on the disk.
     pub old_code: Vec<OldCode>,
 }
@@ -155,6 +190,8 @@ pub struct Package {
 pub struct Cve {
     /// Its number: `CVE-2026-1234`.
     pub id: String,
+    /// Other ids of the same vulnerability, such as `GHSA-…`.
+    pub aliases: Vec<String>,
     /// How bad it is.
     pub severity: Severity,
     /// Who says so: a distribution, a version of CVSS, or the host's package manager.

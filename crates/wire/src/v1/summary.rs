@@ -11,6 +11,8 @@ use super::SeverityCounts;
 pub struct FleetSummary {
     /// Its servers.
     pub servers: ServerCounts,
+    /// Number of servers in each state of assessment.
+    pub assessment: AssessmentCounts,
     /// What is pending on them.
     pub patches: PatchCounts,
     /// Its batches.
@@ -35,10 +37,31 @@ pub struct ServerCounts {
     pub reboot_required: u64,
     /// How many get no orders until an administrator decides.
     pub quarantined: u64,
-    /// How many have updates pending.
+    /// Scanned recently, and no update is pending. `up_to_date`, `with_updates`, `stale` and
+    /// `not_scanned` add up to `total`, give or take servers that changed since `counted_at`.
+    pub up_to_date: u64,
+    /// Scanned recently, and updates are pending.
     pub with_updates: u64,
+    /// The last scan is older than the service's `stale_after_days`.
+    pub stale: u64,
+    /// Never reported their packages.
+    pub not_scanned: u64,
     /// How many have security updates pending, as their repositories or the feeds know them.
     pub with_security_updates: u64,
+}
+
+/// Number of servers in each state of assessment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AssessmentCounts {
+    /// All packages were matched.
+    pub assessed: u64,
+    /// Some packages or the kernel could not be matched.
+    pub partial: u64,
+    /// No imported feed covers the system.
+    pub no_feed: u64,
+    /// Packages were never reported, or are not matched yet.
+    pub not_scanned: u64,
 }
 
 /// Pending updates in numbers, one a package name.

@@ -1,6 +1,7 @@
 //! One server, with all that is known of it.
 
-use wire::v1::{Cve, Package, ServerDetail};
+use vocab::Assessment;
+use wire::v1::{Cve, Package, Server, ServerDetail};
 
 use super::{reboot, status};
 use crate::operator::screen::{Cell, Screen, Tone, count, cut, maybe, none, spare, whole};
@@ -17,14 +18,42 @@ pub(super) fn drawn(detail: &ServerDetail, all_packages: bool, screen: &Screen) 
         false => packages(&shown, screen),
     };
     text += &screen.heading("CVEs");
-    text += &match (detail.cves.is_empty(), detail.cves_checked) {
-        (false, _) => cves(&detail.cves, screen),
-        (true, true) => "None known.\n".to_owned(),
-        (true, false) => {
-            "Not checked: no feed was imported for its system (`fleetmend feeds import --help`).\n"
+    if !detail.cves.is_empty() {
+        text += &cves(&detail.cves, screen);
+    }
+    text += &match (detail.server.assessment, detail.cves.is_empty()) {
+        (Assessment::Assessed, true) => "None known.\n".to_owned(),
+        (Assessment::Assessed, false) => String::new(),
+        (Assessment::Partial, true) => {
+            "None known in the packages that could be assessed.\n".to_owned()
+        }
+        (Assessment::Partial, false) => {
+            "More may exist in packages that could not be assessed (below).\n".to_owned()
+        }
+        (Assessment::NoFeed, _) => {
+            "Not assessed: no imported feed covers this system (`fleetmend feeds import --help`).\n"
+                .to_owned()
+        }
+        (Assessment::NotScanned, _) => {
+            "Not assessed: the server has not reported its packages, or they are not matched yet.\n"
                 .to_owned()
         }
     };
+    if let Some(coverage) = detail.coverage.as_ref().filter(|coverage| !coverage.lists_unfixed) {
+        text += &format!(
+            "The feed of {} does not list CVEs that no update fixes yet.\n",
+            coverage.ecosystem
+        );
+    }
+    if !detail.unassessed.is_empty() {
+        let rows: Vec<Vec<Cell>> = (detail.unassessed.iter())
+            .map(|one| {
+                vec![(&one.package).into(), maybe(one.version.as_ref()), (&one.detail).into()]
+            })
+            .collect();
+        text += &screen.heading("Not assessed");
+        text += &screen.table(&[cut("PACKAGE"), cut("VERSION"), cut("WHY")], &rows);
+    }
     if !detail.old_code.is_empty() {
         let rows: Vec<Vec<Cell>> = (detail.old_code.iter())
             .map(|old| {
@@ -55,7 +84,8 @@ fn facts(detail: &ServerDetail, screen: &Screen) -> String {
         ("package manager", maybe(server.package_manager.map(word))),
         ("agent", maybe(server.agent_version.as_ref())),
         ("last seen", screen.maybe_time(server.last_seen_at)),
-        ("last scan", screen.maybe_time(server.last_scan_at)),
+        ("last scan", last_scan(server, screen)),
+        ("assessment", assessment(server)),
         ("enrolled", screen.time(server.enrolled_at)),
         ("packages", totals(detail)),
         ("reboot", reboot(server)),
@@ -74,6 +104,25 @@ fn facts(detail: &ServerDetail, screen: &Screen) -> String {
         facts.push(("quarantine", Cell::new(why.to_string(), Tone::Bad)));
     }
     screen.facts(&facts)
+}
+
+fn last_scan(server: &Server, screen: &Screen) -> Cell {
+    match (server.last_scan_at, server.stale) {
+        (None, _) => Cell::new("never", Tone::Warning),
+        (Some(_), true) => screen.maybe_time(server.last_scan_at).toned(Tone::Warning),
+        (Some(_), false) => screen.maybe_time(server.last_scan_at),
+    }
+}
+
+fn assessment(server: &Server) -> Cell {
+    let text = match (server.assessment, server.summary.unassessed) {
+        (Assessment::Partial, number) => {
+            format!("partial: {} not assessed", count(number, "package", "packages"))
+        }
+        (state, _) => state.to_string().replace('_', " "),
+    };
+    let is_known = server.assessment == Assessment::Assessed;
+    Cell::new(text, if is_known { Tone::Plain } else { Tone::Warning })
 }
 
 fn totals(detail: &ServerDetail) -> Cell {

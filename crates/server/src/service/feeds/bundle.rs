@@ -35,10 +35,21 @@ enum Line {
     Fleetmend(Head),
     /// In form 1.
     Advisory(Box<Advisory>),
-    FeedAdvisory { feed: String, statement: Box<Advisory> },
-    Exploited { statement: Exploited, as_of: Timestamp },
-    Epss { statement: Epss, as_of: Timestamp },
-    End { records: u64 },
+    FeedAdvisory {
+        feed: String,
+        statement: Box<Advisory>,
+    },
+    Exploited {
+        statement: Exploited,
+        as_of: Timestamp,
+    },
+    Epss {
+        statement: Epss,
+        as_of: Timestamp,
+    },
+    End {
+        records: u64,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

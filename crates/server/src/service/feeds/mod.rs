@@ -14,10 +14,12 @@ mod take;
 
 use std::path::{Path, PathBuf};
 
+use domain::advisory::Advisory;
+use domain::finding::touch::Touched;
 use feed::{Checked, Feed, FeedError, Kind, Progress, Record, Stopped};
 use jiff::Timestamp;
 use store::leases::{self, Lease};
-use store::{Db, StoreError, Topic, Tx, feeds};
+use store::{Db, StoreError, Topic, Tx, advisories, feed_sources, feeds};
 use tokio::sync::mpsc;
 
 use crate::fetch::FetchError;
@@ -28,6 +30,8 @@ use take::Taker;
 const TOGETHER: usize = 500;
 /// How many such bunches may wait for the database.
 const BUNCHES: usize = 2;
+/// How many advisories are deleted in one transaction.
+const DELETED_TOGETHER: u32 = 500;
 
 /// A feed to take in.
 #[derive(Debug, Clone)]
@@ -175,11 +179,46 @@ pub async fn import(
     }
 }
 
+/// Deletes a feed with its advisories, and fetches it no more. Returns how many advisories it had, or
+/// none if there is no such feed. KEV and EPSS entries are shared by all copies and stay.
+pub async fn remove(db: &Db, name: &str) -> Result<Option<u64>, StoreError> {
+    let desk = Desk::new(db);
+    let known = feeds::list(&mut *db.read().await?).await?;
+    if !known.iter().any(|feed| feed.name == name) {
+        return Ok(None);
+    }
+    let mut deleted = 0;
+    loop {
+        let page = advisories::page(&mut *db.read().await?, (name, ""), DELETED_TOGETHER).await?;
+        let old: Vec<Advisory> =
+            page.into_iter().filter(|(feed, _)| feed == name).map(|(_, one)| one).collect();
+        if old.is_empty() {
+            break;
+        }
+        let mut tx = desk.begin().await?;
+        let revision = feeds::next_revision(&mut tx).await?;
+        let mut touched = Touched::default();
+        old.iter().for_each(|one| touched.note(Some(one), None));
+        let ids: Vec<String> = old.into_iter().map(|one| one.id).collect();
+        advisories::delete(&mut tx, name, &ids).await?;
+        for base in touched.bases() {
+            advisories::changed(&mut tx, base, touched.names(base), revision).await?;
+        }
+        tx.commit().await?;
+        deleted += ids.len() as u64;
+    }
+    let mut tx = desk.begin().await?;
+    feed_sources::forget(&mut tx, name).await?;
+    feeds::delete(&mut tx, name).await?;
+    tx.ring(Topic::Feeds);
+    tx.commit().await?;
+    Ok(Some(deleted))
+}
+
 /// The name of the feed at a path: the file's name without its extensions. Publishers call the file
 /// of every ecosystem `all` and of every release `main`; then the directory tells them apart.
 fn name_of(path: &Path) -> String {
-    let parts: Vec<String> =
-        path.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    let parts: Vec<String> = path.iter().map(|part| part.to_string_lossy().into_owned()).collect();
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     name_from(&parts).unwrap_or_else(|| "feed".to_owned())
 }

@@ -126,9 +126,8 @@ async fn adopt(
     let bases = |one: &Advisory| -> BTreeSet<Ecosystem> {
         one.affected.iter().map(|affected| affected.ecosystem.base().0).collect()
     };
-    let replaced = |new: &&Advisory| {
-        unknown.get(&new.id).is_some_and(|old| bases(old).is_subset(&bases(new)))
-    };
+    let replaced =
+        |new: &&Advisory| unknown.get(&new.id).is_some_and(|old| bases(old).is_subset(&bases(new)));
     let mut gone = Vec::new();
     for new in statements.iter().filter(replaced) {
         touched.note(unknown.get(&new.id), Some(new));

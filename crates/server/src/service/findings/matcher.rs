@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use domain::advisory::{Advisory, Ecosystem};
 use domain::finding::tally::Mention;
-use domain::finding::{told, touch};
+use domain::finding::{RULES, told, touch};
 use jiff::Timestamp;
 use store::findings::{self, Summary};
 use store::listings::Kind as ListingKind;
@@ -85,21 +85,28 @@ impl Matcher {
             Some(known) => known,
             None => load(&mut reader, &seen, &aside).await?,
         };
+        let rules_changed = seen.generation > 0 && seen.rules != RULES;
         let mut stored = match memory.walked.kinds.is_empty() {
             true => stored(&mut reader, org, &seen).await?,
             false => BTreeMap::new(),
         };
         take_lists(&mut reader, org, &mut memory, &walked, (&mut stored, &mut writes)).await?;
+        if rules_changed {
+            memory.shelves.values_mut().for_each(Shelf::touch_all);
+        }
         let advisories = published(&mut reader, &mut memory, revision).await?;
         let news = News { revision, walked, aside, advisories };
         memory.learn(news, &mut writes);
         look_up_exploited(&mut reader, &mut memory, &mut writes).await?;
+        let covered = covered(&mut reader, memory.shelves.keys()).await?;
         drop(reader);
         if is_done {
             self.memory = Some(memory);
             return Ok(false);
         }
-        let next = Summary { basis, made_at: app.clock.now(), revision, ..seen.clone() };
+        let assessments = memory.assessments(&covered);
+        let made_at = app.clock.now();
+        let next = Summary { basis, made_at, revision, rules: RULES, assessments, ..seen.clone() };
         match write(app, &seen, &next, &writes).await {
             Ok(()) => {}
             // Another replica was faster; its rows are as good as ours.
@@ -114,11 +121,33 @@ impl Matcher {
 
 fn nothing_yet(org: OrgId) -> Summary {
     let basis = Digest::of(b"nothing yet");
-    Summary { org_id: org, basis, made_at: Timestamp::UNIX_EPOCH, generation: 0, revision: 0 }
+    Summary {
+        org_id: org,
+        basis,
+        made_at: Timestamp::UNIX_EPOCH,
+        generation: 0,
+        revision: 0,
+        rules: RULES,
+        assessments: BTreeMap::new(),
+    }
+}
+
+/// Those of these bases that a feed covers.
+pub(super) async fn covered(
+    conn: &mut Conn,
+    bases: impl Iterator<Item = &Ecosystem>,
+) -> Result<BTreeSet<Ecosystem>> {
+    let mut covered = BTreeSet::new();
+    for base in bases {
+        if advisories::covers(conn, base).await? {
+            covered.insert(base.clone());
+        }
+    }
+    Ok(covered)
 }
 
 fn basis(walked: &Walked, revision: i64, aside: &Aside) -> Digest {
-    let text = format!("{revision} {} {}", aside.ids().join(" "), walked.basis);
+    let text = format!("{RULES} {revision} {} {}", aside.ids().join(" "), walked.basis);
     Digest::of(text.as_bytes())
 }
 

@@ -7,14 +7,23 @@ use std::sync::Arc;
 use domain::advisory::{Advisory, Ecosystem};
 use domain::finding::Finding;
 use domain::finding::tally::{Cell, Mention, Tally};
-use store::findings::{Carrier, Counts, Cve, Judged, Kind};
-use vocab::Digest;
+use store::findings::{Carrier, Counts, Cve, Judged, Kind, Tallied};
+use vocab::{Assessment, Digest};
 
 use super::Aside;
 use super::shelf::Shelf;
 use super::writing::Writes;
 use crate::service::facts;
 use crate::service::patches::severity_order;
+
+/// The state of a server whose packages were matched.
+pub(super) const fn assessment(is_covered: bool, unassessed: u32) -> Assessment {
+    match (is_covered, unassessed) {
+        (false, _) => Assessment::NoFeed,
+        (true, 0) => Assessment::Assessed,
+        (true, _) => Assessment::Partial,
+    }
+}
 
 /// How many packages one row names.
 pub(super) const PACKAGES_MAX: usize = 100;
@@ -58,7 +67,7 @@ pub(super) struct Memory {
     /// The kinds that have flaws, as feeds know them.
     carried: BTreeMap<Digest, Carried>,
     numbers: Numbers,
-    pub(super) counts: BTreeMap<Digest, Counts>,
+    pub(super) counts: BTreeMap<Digest, Tallied>,
     /// The rows as they are written down.
     pub(super) rows: BTreeMap<String, Cve>,
     pub(super) exploited: BTreeSet<String>,
@@ -229,27 +238,42 @@ impl Memory {
 
     fn count(&mut self, alike: Digest, writes: &mut Writes) {
         let Some(kind) = self.alike.get(&alike).cloned() else { return };
-        let mut cells = match Ecosystem::of(&kind.os).and_then(|base| self.shelves.get(&base)) {
+        let shelf = Ecosystem::of(&kind.os).and_then(|base| self.shelves.get(&base));
+        let (mut cells, unassessed) = match shelf {
             Some(shelf) => {
                 let runs = facts::runs_of(&kind.runs);
-                shelf.cells(&mut self.tally, &kind.package_set, (&kind.kernel, &runs))
+                let running = (kind.kernel.as_str(), &runs);
+                let cells = shelf.cells(&mut self.tally, &kind.package_set, running);
+                (cells, shelf.unassessed(&kind.package_set, running))
             }
-            None => Vec::new(),
+            None => (Vec::new(), 0),
         };
         let flaws = Tally::flaws(cells.iter().copied());
         // Where a feed speaks of a flaw, the package manager need not.
         let told = kind.update_set.and_then(|set| self.told.get(&set)).into_iter().flatten();
         cells.extend(told.filter(|cell| flaws.binary_search(&cell.flaw()).is_err()));
-        let counts = self.put(alike, &kind, &cells);
-        match counts.is_empty() {
+        let tallied = Tallied { cves: self.put(alike, &kind, &cells), unassessed };
+        match tallied.is_empty() {
             true if self.counts.remove(&alike).is_some() => writes.counts_gone.push(alike),
-            false if self.counts.get(&alike) != Some(&counts) => {
-                self.counts.insert(alike, counts.clone());
-                writes.counts.push((alike, counts));
+            false if self.counts.get(&alike) != Some(&tallied) => {
+                self.counts.insert(alike, tallied.clone());
+                writes.counts.push((alike, tallied));
             }
             _ => {}
         }
         self.carry(kind, flaws, writes);
+    }
+
+    /// How many servers are in each state, if feeds cover these bases. Servers that have not reported
+    /// their packages are not among them.
+    pub(super) fn assessments(&self, covered: &BTreeSet<Ecosystem>) -> BTreeMap<Assessment, u64> {
+        let mut servers = BTreeMap::new();
+        for (alike, kind) in &self.alike {
+            let unassessed = self.counts.get(alike).map_or(0, |tallied| tallied.unassessed);
+            let is_covered = Ecosystem::of(&kind.os).is_some_and(|base| covered.contains(&base));
+            *servers.entry(assessment(is_covered, unassessed)).or_default() += kind.servers;
+        }
+        servers
     }
 
     fn put(&mut self, alike: Digest, kind: &Kind, cells: &[Cell]) -> Counts {

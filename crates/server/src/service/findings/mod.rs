@@ -16,7 +16,8 @@ mod writing;
 pub use aside::Aside;
 pub use matcher::{Look, Matcher};
 pub use server::{
-    Exposed, alike_by, closed, counts, is_checked, of_server, one_of_server, pending, secured,
+    Assessed, Exposed, alike_by, assessed, assessments_within, closed, of_server, one_of_server,
+    pending, secured,
 };
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -165,7 +166,7 @@ pub async fn within(
     let aside = Aside::read(conn, org, app.clock.now()).await?;
     let mut memory = Memory::new(0, 0, aside.clone());
     for kind in findings::kinds(conn, org, Some(environments), aside.environments()).await? {
-        let had = all_of_kind(conn, org, &kind, None).await?;
+        let (had, _) = all_of_kind(conn, org, &kind, None).await?;
         memory.add(&kind, had.iter().map(|one| &one.settled.finding));
     }
     let mut rows = memory.into_rows();

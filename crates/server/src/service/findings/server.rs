@@ -1,21 +1,23 @@
 //! What the flaws of a list of packages mean on one server, or on servers that are alike.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use domain::advisory::{Ecosystem, Epss, Exploited};
 use domain::finding::touch::{self, Group};
-use domain::finding::{Finding, Report, Settled, told};
-use store::findings::{self, Counts, Cve, Kind};
+use domain::finding::{Finding, Report, Settled, Unassessed, foreign_kernel, told};
+use jiff::Timestamp;
+use store::findings::{self, Counts, Cve, Kind, Tallied};
 use store::listings::Kind as ListingKind;
 use store::servers::Server;
 use store::{Conn, advisories};
-use vocab::{Digest, Exposure, Installed, OrgId, Pending};
+use vocab::{Assessment, Digest, Environment, Exposure, Installed, OrgId, Pending};
 
-use super::matcher::packages;
-use super::memory::PACKAGES_MAX;
-use super::shelf::settled;
+use super::Aside;
+use super::matcher::{covered, packages};
+use super::memory::{PACKAGES_MAX, assessment};
+use super::shelf::{running_kernel, settled};
 use crate::service::servers::entries;
 use crate::service::{Result, facts};
 
@@ -24,6 +26,7 @@ use crate::service::{Result, facts};
 pub(super) struct Found {
     packages: Vec<Installed>,
     pub(super) settled: Vec<Settled>,
+    unassessed: Vec<Unassessed>,
 }
 
 /// What servers of a kind have as feeds know it, of the groups that are `wanted`; nothing where nobody publishes anything that is
@@ -48,7 +51,13 @@ async fn of_kind(
     };
     let running = (kind.kernel.as_str(), &runs);
     let settled = settled(&base, before.unwrap_or_default(), &report.findings, &packages, running);
-    Ok(Found { packages, settled })
+    let mut unassessed = report.unassessed;
+    unassessed.extend(foreign_kernel(
+        base.family(),
+        &packages,
+        running_kernel(&kind.kernel, &runs),
+    ));
+    Ok(Found { packages, settled, unassessed })
 }
 
 /// Which flaws each of these pending updates closes on servers of a kind: one list an update, in their order.
@@ -65,7 +74,7 @@ pub async fn closed(
         group.packages.iter().any(|package| names.contains(package.name.as_str()))
             || group.has_kernel(base)
     };
-    let Found { packages, settled } = of_kind(conn, org, kind, wanted).await?;
+    let Found { packages, settled, .. } = of_kind(conn, org, kind, wanted).await?;
     let closed = domain::finding::closed(base.family(), &packages, &settled, pending);
     Ok(closed.into_iter().map(|some| some.into_iter().cloned().collect()).collect())
 }
@@ -77,7 +86,7 @@ pub(super) async fn all_of_kind(
     org: OrgId,
     kind: &Kind,
     only: Option<&Cve>,
-) -> Result<Vec<Had>> {
+) -> Result<(Vec<Had>, Vec<Unassessed>)> {
     let wanted = |base: &Ecosystem, group: &Group| {
         // A row may not name all of them.
         only.is_none_or(|cve| {
@@ -85,7 +94,7 @@ pub(super) async fn all_of_kind(
                 || cve.packages.iter().any(|source| group.is_of(base, source))
         })
     };
-    let mut found = of_kind(conn, org, kind, wanted).await?.settled;
+    let Found { settled: mut found, unassessed, .. } = of_kind(conn, org, kind, wanted).await?;
     found.retain(|one| only.is_none_or(|cve| *cve.id == *one.finding.cve));
     let pending: Vec<Pending> = match kind.update_set {
         Some(set) => entries(conn, org, ListingKind::Updates, set).await?,
@@ -109,7 +118,7 @@ pub(super) async fn all_of_kind(
         settled: Settled { finding, exposure: Exposure::Open },
         manager_agrees: false,
     }));
-    Ok(all)
+    Ok((all, unassessed))
 }
 
 /// A flaw that servers of a kind have.
@@ -119,19 +128,82 @@ pub(super) struct Had {
     manager_agrees: bool,
 }
 
-/// How many flaws of each severity these servers have, in their order.
-pub async fn counts(conn: &mut Conn, org: OrgId, servers: &[Server]) -> Result<Vec<Counts>> {
-    // Whether its environment or its pending updates set a server apart is not known here: the narrowest that is there counts.
+/// The CVEs of a server in numbers, and whether they are all of them.
+#[derive(Debug, Clone)]
+pub struct Assessed {
+    /// Whether its CVEs are known.
+    pub assessment: Assessment,
+    /// How many there are of each severity.
+    pub cves: Counts,
+    /// How many packages could not be assessed.
+    pub unassessed: u32,
+}
+
+/// The CVEs of these servers in numbers, in their order.
+pub async fn assessed(conn: &mut Conn, org: OrgId, servers: &[Server]) -> Result<Vec<Assessed>> {
+    let sets: BTreeSet<Digest> = servers.iter().filter_map(|server| server.package_set).collect();
+    let judged = findings::are_judged(conn, org, &sets).await?;
+    let bases: BTreeSet<Ecosystem> =
+        servers.iter().filter_map(|server| Ecosystem::of(&server.os)).collect();
+    let covered = covered(conn, bases.iter()).await?;
+    let tallied = tallied(conn, org, servers).await?;
+    let assessed = servers.iter().zip(tallied).map(|(server, Tallied { cves, unassessed })| {
+        let base = Ecosystem::of(&server.os);
+        let is_covered = base.as_ref().is_some_and(|base| covered.contains(base));
+        let is_matched = server.package_set.is_some_and(|set| match &base {
+            Some(base) if is_covered => judged.contains(&(set, base.as_str().to_owned())),
+            _ => true,
+        });
+        let assessment = match is_matched {
+            true => assessment(is_covered, unassessed),
+            false => Assessment::NotScanned,
+        };
+        Assessed { assessment, cves, unassessed }
+    });
+    Ok(assessed.collect())
+}
+
+/// How many servers of some environments are in each state.
+pub async fn assessments_within(
+    conn: &mut Conn,
+    org: OrgId,
+    environments: &[Environment],
+    now: Timestamp,
+) -> Result<BTreeMap<Assessment, u64>> {
+    let aside = Aside::read(conn, org, now).await?;
+    let kinds = findings::kinds(conn, org, Some(environments), aside.environments()).await?;
+    let bases: BTreeSet<Ecosystem> =
+        kinds.iter().filter_map(|kind| Ecosystem::of(&kind.os)).collect();
+    let covered = covered(conn, bases.iter()).await?;
+    let keys: BTreeSet<Digest> = kinds.iter().flat_map(|kind| keys(kind, None)).collect();
+    let keys: Vec<Digest> = keys.into_iter().collect();
+    let known = findings::counts(conn, org, Some(&keys)).await?;
+    let mut servers = BTreeMap::new();
+    for kind in &kinds {
+        let tallied = self::keys(kind, None).into_iter().find_map(|key| known.get(&key));
+        let is_covered = Ecosystem::of(&kind.os).is_some_and(|base| covered.contains(&base));
+        let unassessed = tallied.map_or(0, |tallied| tallied.unassessed);
+        *servers.entry(assessment(is_covered, unassessed)).or_default() += kind.servers;
+    }
+    Ok(servers)
+}
+
+/// The keys that a kind may be counted under, the narrowest first. Whether its environment or its
+/// pending updates set it apart is not known here.
+fn keys(kind: &Kind, environment: Option<Environment>) -> Vec<Digest> {
+    let environment = environment.or_else(|| kind.environment.clone());
+    let apart = [(kind.update_set, environment.clone()), (kind.update_set, None)];
+    let together = [(None, environment), (None, None)];
+    let both = apart.into_iter().chain(together);
+    both.map(|(update_set, environment)| Kind { update_set, environment, ..kind.clone() }.alike())
+        .collect()
+}
+
+/// What is counted of these servers, in their order.
+async fn tallied(conn: &mut Conn, org: OrgId, servers: &[Server]) -> Result<Vec<Tallied>> {
     let keys = |server: &Server| -> Vec<Digest> {
         let Some(kind) = kind_of(server) else { return Vec::new() };
-        let environment = server.environment.clone();
-        let apart = [(kind.update_set, environment.clone()), (kind.update_set, None)];
-        let together = [(None, environment), (None, None)];
-        let both = apart.into_iter().chain(together);
-        let alike = both.map(|(update_set, environment)| {
-            Kind { update_set, environment, ..kind.clone() }.alike()
-        });
-        alike.collect()
+        keys(&kind, server.environment.clone())
     };
     let keys: Vec<Vec<Digest>> = servers.iter().map(keys).collect();
     let all: BTreeSet<Digest> = keys.iter().flatten().copied().collect();
@@ -173,19 +245,26 @@ pub struct Exposed {
     pub epss: Option<Epss>,
 }
 
-/// The flaws of one server, the worst first.
-pub async fn of_server(conn: &mut Conn, server: &Server) -> Result<Vec<Exposed>> {
+/// The CVEs of one server, the worst first, and its packages that could not be assessed.
+pub async fn of_server(
+    conn: &mut Conn,
+    server: &Server,
+) -> Result<(Vec<Exposed>, Vec<Unassessed>)> {
     exposed(conn, server, None).await
 }
 
 /// One flaw of one server, in every package that has it.
 pub async fn one_of_server(conn: &mut Conn, server: &Server, cve: &Cve) -> Result<Vec<Exposed>> {
-    exposed(conn, server, Some(cve)).await
+    Ok(exposed(conn, server, Some(cve)).await?.0)
 }
 
-async fn exposed(conn: &mut Conn, server: &Server, only: Option<&Cve>) -> Result<Vec<Exposed>> {
-    let Some(kind) = kind_of(server) else { return Ok(Vec::new()) };
-    let mut all = all_of_kind(conn, server.org_id, &kind, only).await?;
+async fn exposed(
+    conn: &mut Conn,
+    server: &Server,
+    only: Option<&Cve>,
+) -> Result<(Vec<Exposed>, Vec<Unassessed>)> {
+    let Some(kind) = kind_of(server) else { return Ok((Vec::new(), Vec::new())) };
+    let (mut all, unassessed) = all_of_kind(conn, server.org_id, &kind, only).await?;
     all.sort_by_key(|one| Reverse(one.settled.finding.severity));
     let ids: BTreeSet<&str> = all.iter().map(|one| one.settled.finding.cve.as_ref()).collect();
     let exploited = advisories::exploited(conn, &ids).await?;
@@ -195,16 +274,7 @@ async fn exposed(conn: &mut Conn, server: &Server, only: Option<&Cve>) -> Result
         let (exploited, epss) = (exploited.get(cve).cloned(), epss.get(cve).cloned());
         Exposed { settled, manager_agrees, exploited, epss }
     });
-    Ok(exposed.collect())
-}
-
-/// Whether a server's packages were held against anything: where they were not, no flaw found does not mean that there is none.
-pub async fn is_checked(conn: &mut Conn, server: &Server) -> Result<bool> {
-    let (Some(set), Some(base)) = (server.package_set, Ecosystem::of(&server.os)) else {
-        return Ok(false);
-    };
-    Ok(advisories::covers(conn, &base).await?
-        && findings::changed(conn, server.org_id, set, base.as_str()).await?.is_some())
+    Ok((exposed.collect(), unassessed))
 }
 
 /// What is pending on a server. An update that closes one of its flaws is one for security, whether its repository says

@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use domain::advisory::{Advisory, Ecosystem};
 use domain::finding::tally::{Cell, Tally};
 use domain::finding::touch::Group;
-use domain::finding::{Finding, Index, Kernel, Report, Running, Runs, Settled, settle};
+use domain::finding::{
+    Finding, Index, Kernel, Report, Running, Runs, Settled, foreign_kernel, settle,
+};
 use vocab::{Digest, Exposure, Installed};
 
 /// What is known of the groups that are stored.
@@ -162,6 +164,26 @@ impl Shelf {
         (gone, groups)
     }
 
+    /// Everything has to be judged again.
+    pub(super) fn touch_all(&mut self) {
+        let all = self.groups.iter().filter(|(_, known)| !known.is_memory).map(|(id, _)| *id);
+        self.unjudged.extend(all);
+    }
+
+    /// How many packages of a list could not be assessed on servers on which this runs.
+    pub(super) fn unassessed(&self, set: &Digest, (kernel, runs): (&str, &Runs)) -> u32 {
+        let mut count = 0;
+        let mut kernels = Vec::new();
+        for known in self.carried(set) {
+            count += known.report.unassessed.len();
+            if known.is_kernel {
+                kernels.extend(known.group.packages.iter().cloned());
+            }
+        }
+        let foreign = foreign_kernel(self.base.family(), &kernels, running_kernel(kernel, runs));
+        u32::try_from(count + usize::from(foreign.is_some())).unwrap_or(u32::MAX)
+    }
+
     /// Something changed about these names.
     pub(super) fn touch(&mut self, names: &[String]) {
         let touched = names.iter().filter_map(|name| self.by_name.get(name)).flatten();
@@ -250,17 +272,21 @@ pub(super) fn settled(
     packages: &[Installed],
     (kernel, runs): (&str, &Runs),
 ) -> Vec<Settled> {
-    let kernel = match kernel {
-        _ if runs.foreign_kernel => Kernel::Foreign,
-        "" => Kernel::Unknown,
-        release => Kernel::Release(release),
-    };
+    let kernel = running_kernel(kernel, runs);
     let open = |finding| Settled { finding, exposure: Exposure::Open };
     let before: Vec<Settled> = before.findings.into_iter().map(open).collect();
     let running = Running { kernel, old_code: &runs.old_code };
     let mut settled = settle(base.family(), &before, findings, packages, &running);
     settled.retain(|one| !one.finding.state.is_hidden());
     settled
+}
+
+pub(super) fn running_kernel<'a>(kernel: &'a str, runs: &Runs) -> Kernel<'a> {
+    match kernel {
+        _ if runs.foreign_kernel => Kernel::Foreign,
+        "" => Kernel::Unknown,
+        release => Kernel::Release(release),
+    }
 }
 
 fn shown(findings: &[Finding]) -> impl Iterator<Item = &Finding> {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use domain::finding::tally::Tally;
-use store::findings::{self, Carrier, Counts, Cve, Judged, Shift, Summary};
+use store::findings::{self, Carrier, Cve, Judged, Shift, Summary, Tallied};
 use store::{Topic, Tx};
 use vocab::{Digest, OrgId};
 
@@ -28,7 +28,7 @@ pub(super) struct Writes {
     pub(super) carriers_gone: Vec<u32>,
     /// Who gained and who lost a flaw, by what the tally knows it by.
     shifts: HashMap<u32, Shift>,
-    pub(super) counts: Vec<(Digest, Counts)>,
+    pub(super) counts: Vec<(Digest, Tallied)>,
     pub(super) counts_gone: Vec<Digest>,
     pub(super) telling: Vec<(std::sync::Arc<str>, Digest)>,
     pub(super) telling_gone: Vec<Digest>,

@@ -155,7 +155,15 @@ pub(super) fn counted(kinds: &[Kind], rows: &[Patch]) -> Counts {
     for kind in kinds {
         counts.reboot_required += kind.reboot_required;
         counts.quarantined += kind.quarantined;
-        counts.with_updates += kind.outdated;
+        match kind.package_set {
+            None => counts.not_scanned += kind.servers,
+            Some(_) => {
+                counts.with_updates += kind.outdated;
+                counts.stale += kind.stale;
+                counts.up_to_date +=
+                    kind.servers.saturating_sub(kind.outdated).saturating_sub(kind.stale);
+            }
+        }
         counts.with_security_updates += kind.insecure;
     }
     for row in rows {
@@ -220,6 +228,7 @@ mod tests {
             reboot_required: 1,
             quarantined: 0,
             outdated: 3,
+            stale: 0,
             insecure: 0,
             fewest: 0,
             most: 0,

@@ -50,8 +50,14 @@ pub struct Counts {
     pub reboot_required: u64,
     /// How many get no orders until a person decides.
     pub quarantined: u64,
-    /// How many have updates pending.
+    /// How many were scanned recently and have updates pending.
     pub with_updates: u64,
+    /// How many were scanned recently and have none.
+    pub up_to_date: u64,
+    /// How many were last scanned too long ago.
+    pub stale: u64,
+    /// How many never sent their packages.
+    pub not_scanned: u64,
     /// How many have security updates pending.
     pub with_security_updates: u64,
     /// How many packages have an update pending.
@@ -176,7 +182,7 @@ pub async fn rebuild(app: &App, org: OrgId) -> Result<bool> {
 async fn rebuild_from(app: &App, org: OrgId, known: &mut Known) -> Result<bool> {
     let now = app.clock.now();
     let mut reader = app.db.snapshot().await?;
-    let kinds = patches::kinds(&mut reader, org, None).await?;
+    let kinds = patches::kinds(&mut reader, org, None, app.stale_before()).await?;
     let seen = patches::summary(&mut reader, org).await?;
     let matched = findings::summary(&mut reader, org).await?;
     let matched = matched.map(|matched| matched.basis);
@@ -237,7 +243,7 @@ pub async fn within(
     org: OrgId,
     environments: &[Environment],
 ) -> Result<(Vec<Patch>, Counts)> {
-    let kinds = patches::kinds(conn, org, Some(environments)).await?;
+    let kinds = patches::kinds(conn, org, Some(environments), app.stale_before()).await?;
     let mut known = Known::default();
     known.read(conn, org, &kinds).await?;
     let (kinds, _) = known.settled(kinds);
@@ -272,6 +278,7 @@ pub async fn of_server(app: &App, conn: &mut Conn, server: &Server) -> Result<Ve
         reboot_required: 0,
         quarantined: 0,
         outdated: 0,
+        stale: 0,
         insecure: 0,
         fewest: 0,
         most: 0,
@@ -293,9 +300,11 @@ fn basis(kinds: &[Kind], matched: Option<Digest>) -> Digest {
     for kind in kinds {
         let (updates, packages) = (word(kind.update_set), word(kind.package_set));
         let Kind { os_release, kernel, runs, servers, .. } = kind;
-        let Kind { reboot_required, quarantined, outdated, insecure, fewest, most, .. } = kind;
+        let Kind { reboot_required, quarantined, outdated, stale, insecure, fewest, most, .. } =
+            kind;
         text += &format!(
-            "{updates} {packages} {os_release} {kernel} {runs} {servers} {reboot_required} {quarantined} {outdated} {insecure} {fewest} {most}\n"
+            "{updates} {packages} {os_release} {kernel} {runs} {servers} {reboot_required} \
+             {quarantined} {outdated} {stale} {insecure} {fewest} {most}\n"
         );
     }
     Digest::of(text.as_bytes())
