@@ -179,6 +179,9 @@ fn elsewhere(family: Family, package: &Installed) -> Option<Cow<'_, str>> {
         Family::RedHat => &["red hat", "redhat"],
         Family::Suse | Family::OpenSuse => &["suse"],
         Family::OpenEuler => &["openeuler"],
+        Family::Mageia => &["mageia"],
+        Family::AzureLinux => &["microsoft", "azure linux", "mariner"],
+        Family::Arch => &["archlinux.org"],
         Family::Other => &[],
     };
     if let Some(origin) = &package.origin {
@@ -195,7 +198,7 @@ fn elsewhere(family: Family, package: &Installed) -> Option<Cow<'_, str>> {
             ("+rpt", "Raspberry Pi"),
             ("fips", "a certified build"),
         ],
-        Family::Alpine | Family::Other => &[],
+        Family::Alpine | Family::Arch | Family::Other => &[],
         _ => &[(".remi", "Remi's repository")],
     };
     let version = package.source_version();
