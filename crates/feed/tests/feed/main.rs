@@ -3,7 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![expect(clippy::print_stdout, reason = "what is skipped must be seen, and what real feeds hold")]
 
+mod arch;
 mod broken;
+mod csaf;
 mod debsecan;
 mod forms;
 mod meaning;

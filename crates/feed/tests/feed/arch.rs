@@ -1,0 +1,67 @@
+//! Arch Linux's tracker: what each status means, and what the tracker leaves out.
+
+use domain::advisory::{Advisory, End, Names, Span};
+use feed::Kind;
+use vocab::FixState;
+
+use crate::support::{Folder, advisories, chain, check};
+
+fn group(number: u32, status: &str, fixed: &str) -> String {
+    format!(
+        r#"{{"name":"AVG-{number}","packages":["foo","lib32-foo"],"status":"{status}","severity":"High","type":"denial of service","affected":"1.0-1","fixed":{fixed},"ticket":null,"issues":["CVE-2026-0002","CVE-2026-0001","CVE-2026-0002"],"advisories":["ASA-1","ASA-1"]}}"#
+    )
+}
+
+fn read(test: &str, groups: &[String]) -> Vec<Advisory> {
+    let folder = Folder::new(test);
+    advisories(&folder.write("all.json", format!("[{}]", groups.join(",\n"))), Kind::Arch)
+}
+
+#[test]
+fn a_status_decides_what_a_fixed_version_means() {
+    let until = |end| vec![Span { from: None, end }];
+    let elsewhere = || until(End::FixedElsewhere("1.1-1".to_owned()));
+    for (status, fixed, spans, stance) in [
+        ("Fixed", "\"1.1-1\"", until(End::Fixed("1.1-1".to_owned())), None),
+        ("Testing", "\"1.1-1\"", elsewhere(), None),
+        ("Vulnerable", "\"1.1-1\"", elsewhere(), None),
+        ("Vulnerable", "null", vec![Span::ALL], None),
+        ("Vulnerable", "\"\"", vec![Span::ALL], None),
+        ("Not affected", "\"1.1-1\"", vec![], Some(FixState::NotAffected)),
+        ("Not affected", "null", vec![], Some(FixState::NotAffected)),
+        ("Unknown", "\"1.1-1\"", elsewhere(), Some(FixState::Unknown)),
+        ("Unknown", "null", vec![], Some(FixState::Unknown)),
+        ("Fixed", "null", vec![], Some(FixState::Unknown)),
+        ("Something new", "null", vec![], Some(FixState::Unknown)),
+        // Without a pkgrel it cannot be ordered among other fixes.
+        ("Fixed", "\"1.1\"", until(End::FixedElsewhere("1.1".to_owned())), None),
+    ] {
+        let [advisory] = &read("arch-status", &[group(7, status, fixed)])[..] else { panic!() };
+        assert_eq!(advisory.id, "AVG-7");
+        assert_eq!(advisory.flaws, ["CVE-2026-0001", "CVE-2026-0002"]);
+        assert_eq!(advisory.summary, "denial of service");
+        let packages: Vec<&str> =
+            advisory.affected.iter().map(|one| one.package.as_str()).collect();
+        assert_eq!(packages, ["foo", "lib32-foo"]);
+        for affected in &advisory.affected {
+            assert_eq!(affected.ecosystem.as_str(), "Arch");
+            assert_eq!(affected.names(), Names::Binary);
+            assert_eq!((&affected.spans, affected.stance), (&spans, stance), "{status} {fixed}");
+        }
+    }
+}
+
+#[test]
+fn a_document_that_is_not_the_trackers_is_refused() {
+    let folder = Folder::new("arch-refused");
+    for (text, why) in [
+        (r#"[{"name":"X-1","packages":[],"status":"Fixed"}]"#, "is not a group"),
+        (r#"[{"name":"AVG-1"}]"#, "missing field"),
+        (r#"{"id":"DSA-1-1"}"#, "missing field"),
+        ("[", "cut off"),
+        ("[]", "holds no record"),
+    ] {
+        let error = check(&folder.write("x.json", text), Kind::Arch).expect_err(text);
+        assert!(chain(&error).contains(why), "{text}: {}", chain(&error));
+    }
+}
