@@ -12,6 +12,16 @@ fn group(number: u32, status: &str, fixed: &str) -> String {
     )
 }
 
+/// A document with one group for each of three statuses.
+pub(crate) fn sample() -> String {
+    let groups = [
+        group(1, "Fixed", "\"1.1-1\""),
+        group(2, "Vulnerable", "null"),
+        group(3, "Fixed", "\"1:1.0-2\""),
+    ];
+    format!("[{}]", groups.join(","))
+}
+
 fn read(test: &str, groups: &[String]) -> Vec<Advisory> {
     let folder = Folder::new(test);
     advisories(&folder.write("all.json", format!("[{}]", groups.join(",\n"))), Kind::Arch)

@@ -72,6 +72,39 @@ impl Tree {
 const RED_HAT: &str = "Red Hat Product Security";
 const SUSE: &str = "SUSE Product Security Team";
 
+/// A document with a package, a module, a fix and a remediation.
+pub(crate) fn sample() -> Value {
+    let main = "AppStream-9.3.0.Z.MAIN";
+    let module = "mod:12:8100020240814102525:489197e6";
+    let inner = format!("{main}:{module}");
+    Tree::default()
+        .product(main, "cpe:/a:redhat:enterprise_linux:9::appstream")
+        .product("rhel9", "cpe:/o:redhat:enterprise_linux:9")
+        .package("a-1:3.0-1.el9.x86_64", Some("pkg:rpm/redhat/a@3.0-1.el9?arch=x86_64&epoch=1"))
+        .package(module, Some("pkg:rpmmod/redhat/mod@12:8100020240814102525:489197e6"))
+        .package("b-0:1-1.module%2Bel9.src", None)
+        .package("c", None)
+        .relate(main, "a-1:3.0-1.el9.x86_64")
+        .relate(main, module)
+        .relate(&inner, "b-0:1-1.module%2Bel9.src")
+        .relate("rhel9", "c")
+        .document(
+            RED_HAT,
+            json!({
+                "product_status": {
+                    "fixed": [format!("{main}:a-1:3.0-1.el9.x86_64"),
+                        format!("{inner}:b-0:1-1.module%2Bel9.src")],
+                    "known_affected": ["rhel9:c"],
+                },
+                "remediations": [{"category": "no_fix_planned", "details": "Will not fix",
+                    "product_ids": ["rhel9:c"]}],
+                "threats": [{"category": "impact", "details": "Low", "product_ids": ["rhel9:c"]}],
+                "scores": [{"cvss_v3": {
+                    "vectorString": "CVSS:3.1/AV:N/AC:L/PR:N/UI:N/S:U/C:N/I:N/A:H"}}],
+            }),
+        )
+}
+
 fn read(test: &str, document: &Value) -> Advisory {
     let folder = Folder::new(test);
     let path = folder.write("one.json", serde_json::to_string_pretty(document).unwrap());

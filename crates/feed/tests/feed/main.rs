@@ -6,8 +6,10 @@
 mod arch;
 mod broken;
 mod csaf;
+mod damage;
 mod debsecan;
 mod forms;
 mod meaning;
 mod real;
+mod real_csaf;
 mod support;
