@@ -38,7 +38,7 @@ use crate::error::{Halt, Place};
 use crate::{records, text};
 
 use product::{Publisher, Tree};
-use shape::{Csaf, Vulnerability};
+use shape::{Csaf, Document, Vulnerability};
 
 pub(crate) fn read(
     input: &mut dyn BufRead,
@@ -46,11 +46,18 @@ pub(crate) fn read(
     each: &mut dyn FnMut(Record) -> Result<(), Halt>,
 ) -> Result<(), Halt> {
     records::read(input, place, &mut |csaf: Csaf, number| {
-        if !csaf.document.category.starts_with("csaf_") {
+        // Directories hold lists of documents beside the documents.
+        let Some(document) = &csaf.document else {
+            return match csaf.feed.is_some() || csaf.canonical_url.is_some() {
+                true => Ok(()),
+                false => Err(place.nonsense(number, "not a CSAF document: no `document`").into()),
+            };
+        };
+        if !document.category.starts_with("csaf_") {
             let why = "not a CSAF document: `category` does not begin with `csaf_`";
             return Err(place.nonsense(number, why).into());
         }
-        let name = &csaf.document.publisher.name;
+        let name = &document.publisher.name;
         let Some(publisher) = Publisher::new(name) else {
             let why = format!(
                 "only CSAF documents of Red Hat and SUSE can be read, not those of `{}`",
@@ -58,19 +65,19 @@ pub(crate) fn read(
             );
             return Err(place.nonsense(number, why).into());
         };
-        if csaf.document.tracking.id.is_empty() {
+        if document.tracking.id.is_empty() {
             return Err(place.nonsense(number, "a CSAF document without a tracking id").into());
         }
-        advisories(&csaf, publisher)
+        advisories(&csaf, document, publisher)
             .into_iter()
             .try_for_each(|advisory| each(Record::Advisory(Box::new(advisory))))
     })
 }
 
 /// One advisory per CVE, so that ids and statements stay the same when a document gains a CVE.
-fn advisories(csaf: &Csaf, publisher: Publisher) -> Vec<Advisory> {
-    let tracking = &csaf.document.tracking;
-    let is_vex = csaf.document.category == "csaf_vex";
+fn advisories(csaf: &Csaf, document: &Document, publisher: Publisher) -> Vec<Advisory> {
+    let tracking = &document.tracking;
+    let is_vex = document.category == "csaf_vex";
     let tree = Tree::new(publisher, csaf.product_tree.as_ref());
     let advisory = |cve: &str, vulnerability: Option<&Vulnerability>| {
         let id = match is_vex {
@@ -78,7 +85,7 @@ fn advisories(csaf: &Csaf, publisher: Publisher) -> Vec<Advisory> {
             false => format!("{}-csaf:{}/{cve}", publisher.word(), tracking.id),
         };
         let title = vulnerability.and_then(|one| one.title.as_deref());
-        let title = title.or(csaf.document.title.as_deref()).unwrap_or_default();
+        let title = title.or(document.title.as_deref()).unwrap_or_default();
         let mut advisory = Advisory {
             id,
             flaws: vec![cve.to_owned()],
@@ -90,7 +97,7 @@ fn advisories(csaf: &Csaf, publisher: Publisher) -> Vec<Advisory> {
             affected: Vec::new(),
         };
         if let Some(vulnerability) = vulnerability {
-            fill(&mut advisory, csaf, vulnerability, &tree);
+            fill(&mut advisory, document, vulnerability, &tree);
         }
         advisory
     };
@@ -116,7 +123,12 @@ fn time(text: Option<&String>) -> Option<Timestamp> {
 
 /// Adds the packages and the severity. Publishers rate a CVE per product or per document; a word
 /// for a product wins, so the document's word is a rating only if no product has one.
-fn fill(advisory: &mut Advisory, csaf: &Csaf, vulnerability: &Vulnerability, tree: &Tree<'_>) {
+fn fill(
+    advisory: &mut Advisory,
+    document: &Document,
+    vulnerability: &Vulnerability,
+    tree: &Tree<'_>,
+) {
     let scores = vulnerability.scores.iter().flatten().flat_map(shape::Score::vectors);
     for score in scores.filter_map(|vector| CvssScore::of(vector).ok()) {
         let rated = Rated { flaw: None, rating: Rating::Cvss(score) };
@@ -125,10 +137,10 @@ fn fill(advisory: &mut Advisory, csaf: &Csaf, vulnerability: &Vulnerability, tre
         }
     }
     let impacts = || vulnerability.threats.iter().flatten().filter(|one| one.category == "impact");
-    let document = csaf.document.aggregate_severity.as_ref();
-    let document = document.and_then(|severity| severity_word(&severity.text)).or_else(|| {
-        let mut general = impacts().filter(|one| one.product_ids.is_none());
-        general.find_map(|one| severity_word(&one.details))
+    let general = document.aggregate_severity.as_ref();
+    let general = general.and_then(|severity| severity_word(&severity.text)).or_else(|| {
+        let mut unbound = impacts().filter(|one| one.product_ids.is_none());
+        unbound.find_map(|one| severity_word(&one.details))
     });
     let mut by_product: HashMap<&str, Severity> = HashMap::new();
     for impact in impacts() {
@@ -140,7 +152,7 @@ fn fill(advisory: &mut Advisory, csaf: &Csaf, vulnerability: &Vulnerability, tre
     let mut statements = Statements::new(tree, by_product);
     statements.collect(vulnerability);
     advisory.affected = statements.finish();
-    match (advisory.affected.iter().any(|one| one.severity.is_some()), document) {
+    match (advisory.affected.iter().any(|one| one.severity.is_some()), general) {
         (_, None) => {}
         (true, Some(word)) => {
             for one in &mut advisory.affected {
@@ -231,6 +243,13 @@ impl<'a> Statements<'a> {
             module: package.module,
             names: package.names,
         };
+        // It could only contradict OSV's records, and those name source packages.
+        if self.tree.publisher() == Publisher::Suse
+            && key.names == Names::Binary
+            && stance == Some(FixState::NotAffected)
+        {
+            return;
+        }
         let severity = self.severities.get(id).copied();
         let statement = self.all.entry(key).or_default();
         statement.severity = statement.severity.max(severity);
@@ -274,6 +293,7 @@ impl<'a> Statements<'a> {
                 .map(|(key, _)| (key.ecosystem.clone(), key.module.clone(), key.package.clone()))
                 .collect()
         };
+        let lists_sources = self.tree.publisher() == Publisher::RedHat;
         let fixed_names = fixed(None);
         let binary_fixes: BTreeSet<(String, Option<String>)> = fixed(Some(Names::Binary))
             .into_iter()
@@ -293,8 +313,10 @@ impl<'a> Statements<'a> {
             let product = (key.ecosystem.clone(), key.module.clone());
             if !statement.fixes.is_empty() {
                 statement.stance = None;
-                // The source rpm is listed beside the binary packages that are built from it.
-                return key.names == Names::Binary || !binary_fixes.contains(&product);
+                // Red Hat lists the source rpm beside the binary packages that are built from it.
+                return !lists_sources
+                    || key.names == Names::Binary
+                    || !binary_fixes.contains(&product);
             }
             let (ecosystem, module) = product;
             // Servers are matched by major release, so a minor release speaks for itself only.

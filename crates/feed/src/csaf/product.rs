@@ -12,6 +12,9 @@
 //! | `redis-0:6.2.17-1.module+el8.x86_64::redis:6` | Red Hat | the same, with its version |
 //! | `postgresql:12:8100020240814102525:489197e6` | Red Hat | a module; its packages relate to it |
 //! | `krb5-client-1.15.2-4.25` | SUSE | a binary package with its version |
+//!
+//! SUSE lists binary packages, a thousand in one document. Where the package URL names the source
+//! package, that is used instead: its state is the same, and OSV's records name it, too.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -91,6 +94,10 @@ impl<'a> Tree<'a> {
             .relationships
             .extend(relationships.map(|one| (one.full_product_name.product_id.as_str(), one)));
         found
+    }
+
+    pub(super) fn publisher(&self) -> Publisher {
+        self.publisher
     }
 
     /// The product and the package that an id stands for. `None` for anything but a package of an
@@ -244,6 +251,9 @@ fn red_hat_id(id: &str) -> Option<Package> {
 fn suse(id: &str, purl: Option<&str>, has_version: bool) -> Option<Package> {
     if let Some(purl) = purl {
         let purl = Purl::parse(purl).filter(|purl| purl.kind == "rpm")?;
+        if let Some((source, version)) = source_package(&purl) {
+            return package(&source, Names::Source, version);
+        }
         let version = purl.version.map(|version| without_arch(&version).to_owned());
         return package(&purl.name, Names::Binary, version);
     }
@@ -264,6 +274,20 @@ fn suse(id: &str, purl: Option<&str>, has_version: bool) -> Option<Package> {
         }
         _ if has_version => None,
         _ => package(id, Names::Binary, None),
+    }
+}
+
+/// `krb5` and `1.15.2-4.25` from `upstream=krb5-1.15.2-4.25.src.rpm`; only the name if the package
+/// itself has no version.
+fn source_package(purl: &Purl<'_>) -> Option<(String, Option<String>)> {
+    let file = decode(purl.value("upstream")?);
+    let file = file.strip_suffix(".src.rpm").or_else(|| file.strip_suffix(".nosrc.rpm"))?;
+    if purl.version.is_none() {
+        return Some((file.to_owned(), None));
+    }
+    match file.rsplitn(3, '-').collect::<Vec<_>>()[..] {
+        [release, version, name] => Some((name.to_owned(), Some(format!("{version}-{release}")))),
+        _ => None,
     }
 }
 
@@ -439,18 +463,21 @@ mod tests {
             ("a-client-1.15.2-4.25", None, false, "a-client", Some("1.15.2-4.25")),
             ("liba-1_1-32bit", None, false, "liba-1_1-32bit", None),
             ("a", None, false, "a", None),
-            ("a", Some("pkg:rpm/suse/a@?upstream=b.src.rpm"), false, "a", None),
-            (
-                "a-1-4.25",
-                Some("pkg:rpm/suse/a@1-4.25?upstream=b-1-4.25.src.rpm"),
-                true,
-                "a",
-                Some("1-4.25"),
-            ),
+            ("a", Some("pkg:rpm/suse/a"), false, "a", None),
+            ("a-1-4.25", Some("pkg:rpm/suse/a@1-4.25"), true, "a", Some("1-4.25")),
         ] {
             let found = suse(id, purl, has_version).unwrap();
             assert_eq!((found.name.as_str(), found.version.as_deref()), (name, version), "{id}");
             assert_eq!(found.names, Names::Binary, "{id}");
+        }
+        for (purl, version) in [
+            ("pkg:rpm/suse/a@?upstream=src-a.src.rpm", None),
+            ("pkg:rpm/suse/a@1%2Bg-4.25?upstream=src-a-1%2Bg-4.25.src.rpm", Some("1+g-4.25")),
+            ("pkg:rpm/suse/a@2-4.25?upstream=src-a-1-4.nosrc.rpm", Some("1-4")),
+        ] {
+            let found = suse("a", Some(purl), version.is_some()).unwrap();
+            assert_eq!((found.name.as_str(), found.version.as_deref()), ("src-a", version));
+            assert_eq!(found.names, Names::Source, "{purl}");
         }
         assert_eq!(suse("a", None, true), None, "a fix without a version");
     }

@@ -1,10 +1,18 @@
 //! The parts of a CSAF 2.0 document that are read. Everything else is ignored.
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 #[derive(Deserialize)]
 pub(super) struct Csaf {
-    pub(super) document: Document,
+    #[serde(default)]
+    pub(super) document: Option<Document>,
+    /// Present in a list of documents instead.
+    #[serde(default)]
+    pub(super) feed: Option<IgnoredAny>,
+    /// Present in a description of the publisher instead.
+    #[serde(default)]
+    pub(super) canonical_url: Option<IgnoredAny>,
     #[serde(default)]
     pub(super) product_tree: Option<ProductTree>,
     #[serde(default)]

@@ -1,8 +1,9 @@
 //! Arch Linux's tracker: what each status means, and what the tracker leaves out.
 
-use domain::advisory::{Advisory, End, Names, Span};
+use domain::advisory::{Advisory, Ecosystem, End, Names, Span};
+use domain::finding::{Finding, Index};
 use feed::Kind;
-use vocab::FixState;
+use vocab::{FixState, Installed};
 
 use crate::support::{Folder, advisories, chain, check};
 
@@ -59,6 +60,26 @@ fn a_status_decides_what_a_fixed_version_means() {
             assert_eq!((&affected.spans, affected.stance), (&spans, stance), "{status} {fixed}");
         }
     }
+}
+
+#[test]
+fn installed_packages_are_matched_by_groups() {
+    let mut unfixed = group(2, "Vulnerable", "null").replace("CVE-2026-000", "CVE-2026-100");
+    unfixed = unfixed.replace("lib32-foo", "bar");
+    let all = read("arch-match", &[group(1, "Fixed", "\"1:1.1-1\""), unfixed]);
+    let index = Index::new(&Ecosystem::new("Arch"), &all);
+    let found = |name: &str, version: &str| -> Vec<(String, FixState, Option<String>)> {
+        let report = index.judge(&[Installed::new(name, version, "x86_64")]);
+        let shown = |one: &Finding| {
+            (one.cve.to_string(), one.state, one.fixed_version.as_deref().map(str::to_owned))
+        };
+        report.findings.iter().map(shown).collect()
+    };
+    let fixed = |cve: &str| (cve.to_owned(), FixState::Fixed, Some("1:1.1-1".to_owned()));
+    let open = |cve: &str| (cve.to_owned(), FixState::Affected, None);
+    assert_eq!(found("lib32-foo", "2.0-1"), [fixed("CVE-2026-0001"), fixed("CVE-2026-0002")]);
+    assert_eq!(found("lib32-foo", "1:1.1-1"), []);
+    assert_eq!(found("bar", "9-1"), [open("CVE-2026-1001"), open("CVE-2026-1002")]);
 }
 
 #[test]

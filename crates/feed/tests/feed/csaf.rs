@@ -348,17 +348,22 @@ fn suse_recommends_fixes_and_lists_the_rest_under_remediations() {
         .product(ltss, "cpe:/o:suse:sles-ltss:15:sp3")
         .product("SUSE Manager Server 4.2", "cpe:/o:suse:suse-manager-server:4.2")
         .package("a-libs-1.15-4.25", None)
-        .package("b", Some("pkg:rpm/suse/b@?upstream=b.src.rpm"))
+        .package("b-libs", Some("pkg:rpm/suse/b-libs@?upstream=b.src.rpm"))
+        .package("d-libs-2-1.1", Some("pkg:rpm/suse/d-libs@2-1.1?upstream=d-2-1.1.src.rpm"))
+        .package("e", None)
         .relate(server, "a-libs-1.15-4.25")
+        .relate(server, "d-libs-2-1.1")
+        .relate(server, "e")
         .relate("SUSE Manager Server 4.2", "a-libs-1.15-4.25")
-        .relate(server, "b")
+        .relate(server, "b-libs")
         .document(
             SUSE,
             json!({
                 "product_status": {
                     "recommended": [format!("{server}:a-libs-1.15-4.25"),
-                        "SUSE Manager Server 4.2:a-libs-1.15-4.25"],
-                    "known_not_affected": [format!("{server}:b")],
+                        "SUSE Manager Server 4.2:a-libs-1.15-4.25",
+                        format!("{server}:d-libs-2-1.1")],
+                    "known_not_affected": [format!("{server}:b-libs"), format!("{server}:e")],
                 },
                 "remediations": [{"category": "no_fix_planned", "details": "There is no fix planned.",
                     // Neither relationship nor package is in the tree.
@@ -372,10 +377,12 @@ fn suse_recommends_fixes_and_lists_the_rest_under_remediations() {
         [
             "SUSE:Linux Enterprise Server 15 SP3-LTSS c-devel: wont_fix open",
             "SUSE:Linux Enterprise Server 15 SP5 a-libs: 1.15-4.25",
-            "SUSE:Linux Enterprise Server 15 SP5 b: not_affected",
+            "SUSE:Linux Enterprise Server 15 SP5 b (source): not_affected",
+            "SUSE:Linux Enterprise Server 15 SP5 d (source): 2-1.1",
         ]
     );
-    assert!(advisory.affected.iter().all(|one| one.names == Some(Names::Binary)));
+    let named = |names| advisory.affected.iter().filter(move |one| one.names == names).count();
+    assert_eq!((named(Some(Names::Binary)), named(None)), (2, 2));
 }
 
 #[test]
@@ -431,6 +438,7 @@ fn documents_of_other_publishers_are_refused() {
     let mut document = Tree::default().document(RED_HAT, json!({}));
     document["document"]["category"] = json!("something");
     assert!(refusal(&document).contains("not a CSAF document"));
+    assert!(refusal(&json!({"id": "DSA-1-1"})).contains("no `document`"));
     document["document"]["category"] = json!("csaf_vex");
     document["document"]["tracking"]["id"] = json!("");
     assert!(refusal(&document).contains("without a tracking id"));
@@ -466,6 +474,8 @@ fn documents_are_read_from_every_form_and_recognized() {
     ]);
     folder.write("folder/2026/a.json", &one);
     folder.write("folder/2026/b.json", &two);
+    folder.write("folder/2026/feed.json", r#"{"feed": {"entry": []}}"#);
+    folder.write("folder/provider-metadata.json", r#"{"canonical_url": "https://example.com"}"#);
     for (name, bytes) in [
         ("a.jsonl", format!("{one}\n{two}\n").into_bytes()),
         ("b.jsonl.gz", gzip(format!("{one}\n{two}\n").as_bytes())),
@@ -483,6 +493,18 @@ fn documents_are_read_from_every_form_and_recognized() {
     let path = folder.path().join("folder");
     assert_eq!(advisories(&path, Kind::Csaf).len(), 2);
     assert_eq!(feed::sniff(&path).unwrap().kind, Some(Kind::Csaf));
+}
+
+#[test]
+fn a_document_that_is_too_large_is_refused() {
+    let folder = Folder::new("csaf-too-large");
+    let large = vec![b'['; 65 << 20];
+    let archive = tar(&[("a.json", &large)]);
+    for (name, bytes) in [("a.json.zst", &large), ("b.tar.zst", &archive)] {
+        let path = folder.write(name, zstd::stream::encode_all(&bytes[..], 1).unwrap());
+        let error = check(&path, Kind::Csaf).expect_err(name);
+        assert!(chain(&error).contains("has more than 64 MiB"), "{}", chain(&error));
+    }
 }
 
 #[test]
