@@ -11,7 +11,7 @@ use pkgver::Scheme;
 use serde::{Deserialize, Serialize};
 use vocab::Os;
 
-/// An ecosystem name with its release. Unknown names are kept as they are.
+/// An ecosystem name with its release. Unknown names are kept unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Ecosystem(String);
@@ -221,8 +221,8 @@ impl Ecosystem {
     /// The base that a system is matched by. `None` if no feed that we read covers the system: it
     /// must be shown as not checked, never as clean.
     ///
-    /// Kali is one of those. It follows Debian testing with packages of its own, and no release of
-    /// Debian has its versions.
+    /// Kali is one of those. It follows Debian testing with its own packages, and no Debian release
+    /// has those versions.
     pub fn of(os: &Os) -> Option<Ecosystem> {
         let version = os.version();
         let mut parts = version.split('.');
@@ -248,7 +248,7 @@ impl Ecosystem {
             "mageia" => format!("Mageia:{}", major?),
             // CBL-Mariner 2 was renamed to Azure Linux 3, and OSV uses the new name for both.
             "azurelinux" | "mariner" => format!("Azure Linux:{}", major?),
-            _ => match Derived::of(os)? {
+            _ => match Derived::from_os(os)? {
                 Derived::Debian(major) => format!("Debian:{major}"),
                 Derived::Ubuntu(major, minor) => ubuntu(major, minor),
             },
@@ -257,9 +257,9 @@ impl Ecosystem {
     }
 
     /// The release that a derived system takes its packages from, for people: `Ubuntu 22.04` for
-    /// Linux Mint 21. `None` for a system with advisories of its own.
+    /// Linux Mint 21. `None` for a system that has its own advisories.
     pub fn derived_from(os: &Os) -> Option<String> {
-        Derived::of(os).map(|base| match base {
+        Derived::from_os(os).map(|base| match base {
             Derived::Debian(major) => format!("Debian {major}"),
             Derived::Ubuntu(major, minor) => format!("Ubuntu {major}.{minor}"),
         })
@@ -273,11 +273,11 @@ enum Derived<'a> {
 }
 
 impl<'a> Derived<'a> {
-    fn of(os: &'a Os) -> Option<Derived<'a>> {
+    fn from_os(os: &'a Os) -> Option<Derived<'a>> {
         let major = os.version().split('.').next().filter(|part| is_number(part))?;
         match os.id() {
             "raspbian" => Some(Derived::Debian(major)),
-            // LMDE has Mint's id and numbers of its own.
+            // LMDE has Mint's id, but its own numbers.
             "linuxmint" if !os.name().starts_with("LMDE") => match major {
                 "20" => Some(Derived::Ubuntu("20", "04")),
                 "21" => Some(Derived::Ubuntu("22", "04")),

@@ -241,7 +241,7 @@ fn red_hat_id(id: &str) -> Option<Package> {
         };
         return package(name, names, Some(version));
     }
-    // A module by itself: `postgresql:12:8100020240814102525:489197e6`.
+    // A module, not a package: `postgresql:12:8100020240814102525:489197e6`.
     if id.contains(':') {
         return None;
     }
@@ -266,7 +266,7 @@ fn suse(id: &str, purl: Option<&str>, has_version: bool) -> Option<Package> {
         Some((name, version, release)) if has_version => {
             package(name, Names::Binary, Some(format!("{version}-{release}")))
         }
-        // A name such as `libfoo-1_1-32bit` looks alike, but a release has a dot.
+        // A name such as `libfoo-1_1-32bit` looks the same, but a release has a dot.
         Some((name, version, release))
             if digit(version) && digit(release) && release.contains('.') =>
         {
@@ -357,7 +357,7 @@ impl<'a> Purl<'a> {
     }
 }
 
-/// Decodes `%2B`. Anything that is no such sequence stays as it is.
+/// Decodes `%2B`. Anything else is kept unchanged.
 fn decode(text: &str) -> Cow<'_, str> {
     if !text.contains('%') {
         return Cow::Borrowed(text);
