@@ -28,7 +28,7 @@ pub(crate) struct Feeds {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Take feeds in: advisories in OSV's form, Alpine's secdb, Debian's tracker, KEV, EPSS
+    /// Import feeds: OSV, CSAF, Alpine's secdb, the trackers of Debian and Arch, KEV, EPSS
     #[command(after_help = IMPORT_EXAMPLES)]
     Import(ImportArgs),
     /// Fetch the feeds that were imported from an address, if their publishers have other copies
@@ -144,6 +144,10 @@ struct ExportArgs {
 enum Kind {
     /// Advisories in OSV's form
     Osv,
+    /// CSAF documents of Red Hat or SUSE
+    Csaf,
+    /// Arch Linux's security tracker
+    Arch,
     /// Alpine's fixes
     Secdb,
     /// Known exploited vulnerabilities
@@ -235,6 +239,8 @@ impl ImportArgs {
                 Some(feed::Kind::DebianTracker { codename, version })
             }
             (Some(Kind::Osv), None) => Some(feed::Kind::Osv),
+            (Some(Kind::Csaf), None) => Some(feed::Kind::Csaf),
+            (Some(Kind::Arch), None) => Some(feed::Kind::Arch),
             (Some(Kind::Secdb), None) => Some(feed::Kind::Secdb),
             (Some(Kind::Kev), None) => Some(feed::Kind::Kev),
             (Some(Kind::Epss), None) => Some(feed::Kind::Epss),

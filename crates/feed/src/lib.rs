@@ -8,6 +8,8 @@
 //! | [`Kind`] | what | as |
 //! |---|---|---|
 //! | `Osv` | advisories in OSV's form | `.json`, an array, `.jsonl`, each also `.gz`; `.zip`; a directory of them |
+//! | `Csaf` | Red Hat's and SUSE's CSAF documents | as `Osv`, and `.tar`, `.tar.gz`, `.tar.zst` |
+//! | `Arch` | Arch Linux's security tracker | `.json`, also `.gz` |
 //! | `Secdb` | Alpine's fixes | `.json`, also `.gz` |
 //! | `DebianTracker` | Debian's word on each CVE | its own list, also `.gz` |
 //! | `Kev` | known exploited vulnerabilities | `.json`, also `.gz` |
@@ -16,18 +18,23 @@
 //! What is packed is told by its first bytes, not by its name. Nothing here knows a database or a
 //! network: whoever downloads puts a file on the disk first.
 
+mod arch;
+mod csaf;
 mod epss;
 mod error;
 mod kev;
 mod osv;
+mod records;
 mod secdb;
 mod sniff;
 mod source;
+mod tar;
 mod text;
 mod tracker;
 
 pub use error::{FeedError, Place};
 pub use sniff::{Sniffed, sniff};
+pub use source::is_tar;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -46,6 +53,10 @@ pub const RECORD_BYTES_MAX: u64 = 64 * 1024 * 1024;
 pub enum Kind {
     /// Advisories in OSV's form.
     Osv,
+    /// CSAF documents of Red Hat or SUSE.
+    Csaf,
+    /// Arch Linux's security tracker.
+    Arch,
     /// Alpine's database of fixes.
     Secdb,
     /// The list of Debian's security tracker, read for one release.
@@ -66,6 +77,8 @@ impl Kind {
     pub const fn word(&self) -> &'static str {
         match self {
             Kind::Osv => "osv",
+            Kind::Csaf => "csaf",
+            Kind::Arch => "arch",
             Kind::Secdb => "secdb",
             Kind::DebianTracker { .. } => "debian_tracker",
             Kind::Kev => "kev",
@@ -95,7 +108,7 @@ impl FromStr for Kind {
     type Err = UnknownKind;
 
     fn from_str(text: &str) -> Result<Self, UnknownKind> {
-        let plain = [Kind::Osv, Kind::Secdb, Kind::Kev, Kind::Epss];
+        let plain = [Kind::Osv, Kind::Csaf, Kind::Arch, Kind::Secdb, Kind::Kev, Kind::Epss];
         let release = text.strip_prefix("debian_tracker:").and_then(|rest| rest.split_once('='));
         match release {
             Some((codename, version)) => Ok(Kind::DebianTracker {
@@ -195,6 +208,8 @@ impl Feed {
         };
         let walked = source::walk(&self.path, progress, &mut |input, place| match &self.kind {
             Kind::Osv => osv::read(input, place, &mut count),
+            Kind::Csaf => csaf::read(input, place, &mut count),
+            Kind::Arch => arch::read(input, place, self.as_of, &mut count),
             Kind::Secdb => secdb::read(input, place, self.as_of, &mut count),
             Kind::DebianTracker { codename, version } => {
                 tracker::Tracker { codename, version, as_of: self.as_of }
@@ -263,7 +278,8 @@ mod tests {
     fn a_kind_is_read_back_from_what_it_writes() {
         let list = Kind::DebianTracker { codename: "bookworm".into(), version: "12".into() };
         assert_eq!(list.to_string(), "debian_tracker:bookworm=12");
-        for kind in [Kind::Osv, Kind::Secdb, list, Kind::Kev, Kind::Epss] {
+        let plain = [Kind::Osv, Kind::Csaf, Kind::Arch, Kind::Secdb, Kind::Kev, Kind::Epss];
+        for kind in plain.into_iter().chain([list]) {
             assert_eq!(kind.to_string().parse::<Kind>().unwrap(), kind);
         }
         assert!("debian_tracker".parse::<Kind>().is_err() && "nvd".parse::<Kind>().is_err());

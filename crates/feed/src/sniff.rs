@@ -1,46 +1,39 @@
-//! What a file most likely holds, told by how it begins.
+//! Guesses the kind of a feed from its beginning.
 
-use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read};
+use std::io::Read as _;
 use std::path::Path;
 
-use flate2::bufread::MultiGzDecoder;
 use jiff::Timestamp;
 
-use crate::{FeedError, Kind};
+use crate::error::Halt;
+use crate::{FeedError, Kind, source};
 
-/// How much of the beginning is looked at.
+/// How many bytes of the beginning are read.
 const HEAD_BYTES: u64 = 8 * 1024;
 
 /// What a file most likely holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sniffed {
-    /// What it holds; none where a person must say, because the file does not: Debian's list is
+    /// The kind; none where a person must choose, because the file does not tell: Debian's list is
     /// read for one release.
     pub kind: Option<Kind>,
-    /// Of when it is, where it says so at its beginning.
+    /// When it was published, if its beginning says so.
     pub as_of: Option<Timestamp>,
 }
 
-/// Looks at the beginning of what is at `path`. A directory and an archive hold OSV's form.
+/// Reads the beginning of the file at `path`, or of the first file in a directory or an archive.
 pub fn sniff(path: &Path) -> Result<Sniffed, FeedError> {
-    let failed = |source| FeedError::Open { path: path.to_owned(), source };
-    let osv = Sniffed { kind: Some(Kind::Osv), as_of: None };
-    if path.is_dir() {
-        return Ok(osv);
-    }
-    let mut input = BufReader::new(File::open(path).map_err(failed)?);
-    let start = input.fill_buf().map_err(failed)?;
-    if start.starts_with(b"PK") {
-        return Ok(osv);
-    }
     let mut head = Vec::new();
-    // What is cut off or broken is refused with more to say when it is read.
-    let _ = match start.starts_with(&[0x1f, 0x8b]) {
-        true => MultiGzDecoder::new(input).take(HEAD_BYTES).read_to_end(&mut head),
-        false => input.take(HEAD_BYTES).read_to_end(&mut head),
-    };
-    Ok(of_text(&String::from_utf8_lossy(&head)))
+    let walked = source::walk(path, &mut |_| {}, &mut |input, _| {
+        // A file that is cut off is refused with a better message when it is read.
+        let _ = input.take(HEAD_BYTES).read_to_end(&mut head);
+        Err(Halt::Stopped)
+    });
+    match walked {
+        Err(Halt::Feed(error)) if matches!(*error, FeedError::Open { .. }) => Err(*error),
+        // What the walk itself says about a broken file is for the reading to say.
+        _ => Ok(of_text(&String::from_utf8_lossy(&head))),
+    }
 }
 
 fn of_text(head: &str) -> Sniffed {
@@ -51,6 +44,10 @@ fn of_text(head: &str) -> Sniffed {
     } else if has("\"catalogVersion\"") || has("\"dateReleased\"") {
         let stated = head.split("\"dateReleased\"").nth(1);
         (Some(Kind::Kev), stated.and_then(|rest| rest.split('"').nth(1)).and_then(stamp))
+    } else if has("\"csaf_version\"") || has("\"csaf_vex\"") {
+        (Some(Kind::Csaf), None)
+    } else if has("\"AVG-") && has("\"packages\"") {
+        (Some(Kind::Arch), None)
     } else if has("\"distroversion\"") || has("\"reponame\"") {
         (Some(Kind::Secdb), None)
     } else if head.starts_with("CVE-") {
@@ -85,6 +82,8 @@ mod tests {
             ),
             (r#"{"apkurl": "x", "distroversion": "v3.22""#, Some(Kind::Secdb)),
             (r#"{"id": "DSA-1-1""#, Some(Kind::Osv)),
+            (r#"{"document": {"category": "csaf_vex", "csaf_version": "2.0""#, Some(Kind::Csaf)),
+            (r#"[{"name": "AVG-1", "packages": ["a"]"#, Some(Kind::Arch)),
             ("CVE-2026-0001 (x)\n", None),
             ("", Some(Kind::Osv)),
         ];

@@ -11,10 +11,13 @@ use flate2::bufread::MultiGzDecoder;
 
 use crate::Progress;
 use crate::error::{FeedError, Halt, Place};
+use crate::tar;
 
 /// How many bytes are read before someone is told.
 const TOLD_EVERY: u64 = 256 * 1024;
 const BUFFER_BYTES: usize = 64 * 1024;
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// How deep directories are followed.
 const DEPTH_MAX: usize = 8;
 
@@ -80,7 +83,7 @@ fn files(path: &Path, depth: usize) -> Result<Vec<(PathBuf, u64)>, FeedError> {
 
 fn is_feed(name: &str) -> bool {
     let name = name.strip_suffix(".gz").unwrap_or(name);
-    [".json", ".jsonl", ".zip"].iter().any(|end| name.ends_with(end))
+    [".json", ".jsonl", ".zip", ".tar", ".tar.zst"].iter().any(|end| name.ends_with(end))
 }
 
 /// Reads one file, or each one in an archive. Returns how many there were.
@@ -98,13 +101,56 @@ fn document(
     if start.starts_with(b"PK\x03\x04") || start.starts_with(b"PK\x05\x06") {
         return archive(Near { input, at: 0 }, &place, reading);
     }
-    if start.starts_with(&[0x1f, 0x8b]) {
-        let mut unpacked = BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(input));
-        reading(&mut unpacked, &place)?;
+    if start.starts_with(&GZIP) {
+        stream(BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(input)), &place, reading)
+    } else if start.starts_with(&ZSTD) {
+        let unpacked = zstd::stream::read::Decoder::with_buffer(input);
+        let unpacked = unpacked.map_err(|source| place.failed(source))?;
+        stream(BufReader::with_capacity(BUFFER_BYTES, unpacked), &place, reading)
     } else {
-        reading(&mut input, &place)?;
+        stream(input, &place, reading)
     }
+}
+
+/// Reads one unpacked document, or each one in a tar archive. Returns how many there were.
+fn stream(mut input: impl BufRead, place: &Place, reading: &mut Reading<'_>) -> Result<u64, Halt> {
+    let mut head = Vec::with_capacity(tar::BLOCK_BYTES);
+    let block = tar::BLOCK_BYTES as u64;
+    input.by_ref().take(block).read_to_end(&mut head).map_err(|source| place.failed(source))?;
+    let is_tar = tar::is_header(&head);
+    let mut whole = io::Cursor::new(head).chain(input);
+    if is_tar {
+        return tar::read(whole, place, reading);
+    }
+    reading(&mut whole, place)?;
     Ok(1)
+}
+
+/// Whether the file is a tar archive, packed or not.
+pub fn is_tar(path: &Path) -> bool {
+    let mut found = false;
+    let look = |input: &mut dyn Read| {
+        let mut head = Vec::new();
+        let read = input.take(tar::BLOCK_BYTES as u64).read_to_end(&mut head);
+        found = read.is_ok() && tar::is_header(&head);
+    };
+    if let Ok(file) = File::open(path) {
+        unpack(BufReader::new(file), look);
+    }
+    found
+}
+
+fn unpack(mut input: BufReader<File>, mut look: impl FnMut(&mut dyn Read)) {
+    let Ok(start) = input.fill_buf() else { return };
+    if start.starts_with(&GZIP) {
+        look(&mut MultiGzDecoder::new(input));
+    } else if start.starts_with(&ZSTD) {
+        if let Ok(mut unpacked) = zstd::stream::read::Decoder::with_buffer(input) {
+            look(&mut unpacked);
+        }
+    } else {
+        look(&mut input);
+    }
 }
 
 /// An archive's table of contents is at its end, so one that is cut off is refused at once.

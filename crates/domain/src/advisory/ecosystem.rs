@@ -1,8 +1,9 @@
-//! Whose packages an advisory is about, and which of that a server's system is.
+//! Maps ecosystem names in advisories, and the operating systems of servers, to a common base.
 //!
-//! An ecosystem is OSV's word with its release: `Debian:12`, `Ubuntu:Pro:22.04:LTS`. Several of them
-//! may concern one system: what subscribers get, or the repositories of one release. They share a
-//! [`Ecosystem::base`], and matching is done for one base at a time.
+//! An ecosystem is OSV's name with the release: `Debian:12`, `Ubuntu:Pro:22.04:LTS`. Several
+//! ecosystems can apply to one system: one per repository, or one for subscribers. They share a
+//! [`Ecosystem::base`], and matching works on one base at a time. `feed` fills these names in,
+//! `finding` matches by them.
 
 use std::fmt;
 
@@ -10,12 +11,12 @@ use pkgver::Scheme;
 use serde::{Deserialize, Serialize};
 use vocab::Os;
 
-/// An ecosystem as OSV writes it, release and all. Any text will do.
+/// An ecosystem name with its release. Unknown names are kept unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Ecosystem(String);
 
-/// Who publishes the packages of an ecosystem.
+/// The publisher of the packages of an ecosystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// Debian.
@@ -36,21 +37,27 @@ pub enum Family {
     OpenSuse,
     /// openEuler.
     OpenEuler,
-    /// Someone else, whose packages are not matched.
+    /// Mageia.
+    Mageia,
+    /// Azure Linux, and CBL-Mariner before it.
+    AzureLinux,
+    /// Arch Linux.
+    Arch,
+    /// Any other publisher. Its packages are not matched.
     Other,
 }
 
-/// What the names in an ecosystem's advisories are names of.
+/// What the package names in an advisory are names of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Names {
-    /// Source packages: one name for everything that is built from it.
+    /// Source packages: one name for all packages built from it.
     Source,
-    /// The packages that are installed.
+    /// Binary packages: the packages that are installed.
     Binary,
 }
 
-/// Who gets what an ecosystem announces.
+/// Who gets the fixes that an ecosystem announces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Channel {
     /// Everyone.
@@ -59,23 +66,59 @@ pub enum Channel {
     Subscription,
 }
 
+/// Whether a family's feeds list CVEs that have no fix yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum UnfixedCves {
+    /// Yes: no finding means that no known CVE applies.
+    Listed,
+    /// Only the publisher's CSAF documents do. With other feeds alone, no finding means that
+    /// there is no fix to install.
+    CsafOnly,
+    /// No: no finding means that there is no fix to install.
+    NotListed,
+}
+
+impl Names {
+    /// The other kind.
+    pub const fn other(self) -> Names {
+        match self {
+            Names::Source => Names::Binary,
+            Names::Binary => Names::Source,
+        }
+    }
+}
+
 impl Family {
-    /// What the names in its advisories are names of. Rocky and AlmaLinux rebuild the same system and
-    /// differ in this: it cannot be guessed from the kind of package.
+    /// Whether some of its advisories name the other kind of package than [`Family::names`].
+    pub const fn mixes_names(self) -> bool {
+        matches!(self, Self::RedHat | Self::Suse | Self::OpenSuse)
+    }
+
+    /// Whether it maintains several minor releases at once, each with fixes of its own: `el9_2` and
+    /// `el9_4`. A fix for one says nothing about the others.
+    pub const fn has_minor_streams(self) -> bool {
+        matches!(self, Self::RedHat)
+    }
+
+    /// What the names in its advisories are names of, unless an advisory says otherwise
+    /// ([`Affected::names`](super::Affected::names)). This cannot be guessed from the package
+    /// format: Rocky and AlmaLinux rebuild the same system and differ in it.
     pub const fn names(self) -> Names {
         match self {
-            Self::AlmaLinux | Self::RedHat | Self::Other => Names::Binary,
+            Self::AlmaLinux | Self::RedHat | Self::Arch | Self::Other => Names::Binary,
             Self::Debian
             | Self::Ubuntu
             | Self::Alpine
             | Self::Rocky
             | Self::Suse
             | Self::OpenSuse
-            | Self::OpenEuler => Names::Source,
+            | Self::OpenEuler
+            | Self::Mageia
+            | Self::AzureLinux => Names::Source,
         }
     }
 
-    /// Whose rules order its versions; none where that is not known.
+    /// The version order of its packages, if known.
     pub const fn scheme(self) -> Option<Scheme> {
         match self {
             Self::Debian | Self::Ubuntu => Some(Scheme::Deb),
@@ -85,24 +128,44 @@ impl Family {
             | Self::RedHat
             | Self::Suse
             | Self::OpenSuse
-            | Self::OpenEuler => Some(Scheme::Rpm),
+            | Self::OpenEuler
+            | Self::Mageia
+            | Self::AzureLinux => Some(Scheme::Rpm),
+            Self::Arch => Some(Scheme::Pacman),
             Self::Other => None,
         }
     }
 
-    /// Whether its advisories write epochs. Where they do not, a missing one says nothing, and
-    /// versions are compared without.
+    /// Whether its advisories write epochs. If not, a missing epoch is unknown rather than 0, and
+    /// versions are compared without epochs.
     pub const fn writes_epochs(self) -> bool {
-        !matches!(self, Self::OpenEuler)
+        !matches!(self, Self::OpenEuler | Self::Mageia | Self::AzureLinux)
     }
 
-    /// Whether its advisories also speak of flaws that nothing fixes yet. Where they do not, no
-    /// finding means no fix to install, not no flaw, and whoever shows it must say so.
+    /// Whether its feeds list CVEs that have no fix yet.
+    pub const fn unfixed_cves(self) -> UnfixedCves {
+        match self {
+            // Debian's and Ubuntu's OSV records and Debian's tracker name every open CVE; Arch's
+            // tracker has groups with the status `Vulnerable`.
+            Self::Debian | Self::Ubuntu | Self::Arch => UnfixedCves::Listed,
+            Self::RedHat | Self::Suse | Self::OpenSuse => UnfixedCves::CsafOnly,
+            Self::Alpine
+            | Self::AlmaLinux
+            | Self::Rocky
+            | Self::OpenEuler
+            | Self::Mageia
+            | Self::AzureLinux
+            | Self::Other => UnfixedCves::NotListed,
+        }
+    }
+
+    /// Whether every feed of this family lists CVEs that have no fix yet. If not, the UI must say
+    /// that "no findings" means "nothing to install".
     pub const fn lists_unfixed(self) -> bool {
-        matches!(self, Self::Debian | Self::Ubuntu)
+        matches!(self.unfixed_cves(), UnfixedCves::Listed)
     }
 
-    /// What its word on a severity is signed with.
+    /// The name of the publisher as the source of a severity.
     pub const fn signature(self) -> &'static str {
         match self {
             Self::Debian => "debian",
@@ -114,23 +177,26 @@ impl Family {
             Self::Suse => "suse",
             Self::OpenSuse => "opensuse",
             Self::OpenEuler => "openeuler",
+            Self::Mageia => "mageia",
+            Self::AzureLinux => "azurelinux",
+            Self::Arch => "arch",
             Self::Other => "vendor",
         }
     }
 }
 
 impl Ecosystem {
-    /// The ecosystem of this name.
+    /// The ecosystem with this name.
     pub fn new(text: &str) -> Self {
         Self(text.to_owned())
     }
 
-    /// The text of it.
+    /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Who publishes it.
+    /// The publisher.
     pub fn family(&self) -> Family {
         match self.0.split(':').next().unwrap_or_default() {
             "Debian" => Family::Debian,
@@ -142,103 +208,199 @@ impl Ecosystem {
             "SUSE" => Family::Suse,
             "openSUSE" => Family::OpenSuse,
             "openEuler" => Family::OpenEuler,
+            "Mageia" => Family::Mageia,
+            "Azure Linux" => Family::AzureLinux,
+            "Arch" => Family::Arch,
             _ => Family::Other,
         }
     }
 
-    /// The ecosystem that a system of this release is matched by, and who gets its fixes.
+    /// The base that a system of this release is matched by, and who gets the fixes.
     ///
     /// | ecosystem | base |
     /// |---|---|
     /// | `Ubuntu:Pro:22.04:LTS` | `Ubuntu:22.04:LTS`, for subscribers |
     /// | `Red Hat:enterprise_linux:9::appstream` | `Red Hat:9` |
+    /// | `Red Hat:rhel_eus:9.2::baseos` (also AUS, TUS, E4S, ELS) | `Red Hat:9`, for subscribers |
     /// | `SUSE:Linux Enterprise Module for Basesystem 15 SP5` | `SUSE:15 SP5` |
-    /// | `SUSE:Linux Enterprise Server 15 SP3-LTSS` | `SUSE:15 SP3`, for subscribers |
+    /// | `SUSE:Linux Enterprise Server 15 SP3-LTSS` (also ESPOS, for SAP) | `SUSE:15 SP3`, for subscribers |
+    /// | `SUSE:Linux Enterprise Server 16.0` | `SUSE:16.0` |
+    /// | `SUSE:Linux Enterprise Micro 5.5`, `SUSE:Linux Micro 6.0` | `SUSE:Micro 5.5`, `SUSE:Micro 6.0` |
     /// | any other | itself |
     ///
-    /// Ubuntu's certified builds (`Ubuntu:Pro:FIPS:…`) have versions of their own and stay apart.
+    /// Ubuntu's certified builds (`Ubuntu:Pro:FIPS:…`) have their own versions and are not merged.
     pub fn base(&self) -> (Ecosystem, Channel) {
-        let open = |base: String| (Ecosystem(base), Channel::Open);
-        match self.family() {
-            Family::Ubuntu => match self.0.strip_prefix("Ubuntu:Pro:") {
-                Some(release) if release.starts_with(|c: char| c.is_ascii_digit()) => {
-                    (Ecosystem(format!("Ubuntu:{release}")), Channel::Subscription)
-                }
-                _ => open(self.0.clone()),
-            },
-            Family::RedHat => match self.0.split(':').nth(2) {
-                Some(release) if self.0.starts_with("Red Hat:enterprise_linux:") => {
-                    let major = release.split('.').next().unwrap_or(release);
-                    open(format!("Red Hat:{major}"))
-                }
-                _ => open(self.0.clone()),
-            },
-            Family::Suse => suse_base(&self.0).unwrap_or_else(|| open(self.0.clone())),
-            _ => open(self.0.clone()),
-        }
+        let known = match self.family() {
+            Family::Ubuntu => ubuntu_base(&self.0),
+            Family::RedHat => red_hat_base(&self.0),
+            Family::Suse => suse_base(&self.0),
+            _ => None,
+        };
+        known.unwrap_or_else(|| (self.clone(), Channel::Open))
     }
 
-    /// The base that a system is matched by. None where nobody publishes advisories that we
-    /// understand: such a server must be shown as not checked, never as clean.
+    /// The base that a system is matched by. `None` if no feed that we read covers the system: it
+    /// must be shown as not checked, never as clean.
+    ///
+    /// Kali is one of those. It follows Debian testing with its own packages, and no Debian release
+    /// has those versions.
     pub fn of(os: &Os) -> Option<Ecosystem> {
         let version = os.version();
         let mut parts = version.split('.');
-        let major = parts.next().filter(|part| number(part))?;
-        let minor = parts.next().filter(|part| number(part));
+        let major = parts.next().filter(|part| is_number(part));
+        let minor = parts.next().filter(|part| is_number(part));
         let name = match os.id() {
-            "debian" | "raspbian" => format!("Debian:{major}"),
-            "ubuntu" => {
-                let minor = minor?;
-                // A long-term release comes in April of every even year.
-                let even = major.ends_with(['0', '2', '4', '6', '8']);
-                let lts = if even && minor == "04" { ":LTS" } else { "" };
-                format!("Ubuntu:{major}.{minor}{lts}")
+            "arch" => "Arch".to_owned(),
+            // The version of a rolling release is a date, which no advisory names.
+            "opensuse-tumbleweed" | "opensuse-microos" => "openSUSE:Tumbleweed".to_owned(),
+            "debian" => format!("Debian:{}", major?),
+            "ubuntu" => ubuntu(major?, minor?),
+            "alpine" => format!("Alpine:v{}.{}", major?, minor?),
+            "almalinux" => format!("AlmaLinux:{}", major?),
+            "rocky" => format!("Rocky Linux:{}", major?),
+            "rhel" => format!("Red Hat:{}", major?),
+            "sles" | "sled" | "sles_sap" | "sle_hpc" => sles(major?, minor),
+            "sle-micro" | "sl-micro" | "suse-microos" => {
+                format!("SUSE:Micro {}.{}", major?, minor?)
             }
-            "alpine" => format!("Alpine:v{major}.{}", minor?),
-            "almalinux" => format!("AlmaLinux:{major}"),
-            "rocky" => format!("Rocky Linux:{major}"),
-            "rhel" => format!("Red Hat:{major}"),
-            "sles" | "sled" | "sles_sap" => match minor {
-                Some(pack) if pack != "0" => format!("SUSE:{major} SP{pack}"),
-                _ => format!("SUSE:{major}"),
+            "opensuse-leap" => format!("openSUSE:Leap {}.{}", major?, minor?),
+            "opensuse-leap-micro" => format!("openSUSE:Leap Micro {}.{}", major?, minor?),
+            "openeuler" => format!("openEuler:{}.{}{}", major?, minor?, euler_suffix(os)),
+            "mageia" => format!("Mageia:{}", major?),
+            // CBL-Mariner 2 was renamed to Azure Linux 3, and OSV uses the new name for both.
+            "azurelinux" | "mariner" => format!("Azure Linux:{}", major?),
+            _ => match Derived::from_os(os)? {
+                Derived::Debian(major) => format!("Debian:{major}"),
+                Derived::Ubuntu(major, minor) => ubuntu(major, minor),
             },
-            "opensuse-leap" => format!("openSUSE:Leap {major}.{}", minor?),
-            "openeuler" => format!("openEuler:{version}{}", service_pack(os.name())),
-            _ => return None,
         };
         Some(Ecosystem(name))
     }
+
+    /// The release that a derived system takes its packages from, for people: `Ubuntu 22.04` for
+    /// Linux Mint 21. `None` for a system that has its own advisories.
+    pub fn derived_from(os: &Os) -> Option<String> {
+        Derived::from_os(os).map(|base| match base {
+            Derived::Debian(major) => format!("Debian {major}"),
+            Derived::Ubuntu(major, minor) => format!("Ubuntu {major}.{minor}"),
+        })
+    }
 }
 
-fn number(text: &str) -> bool {
+/// A release whose packages another distribution ships.
+enum Derived<'a> {
+    Debian(&'a str),
+    Ubuntu(&'a str, &'a str),
+}
+
+impl<'a> Derived<'a> {
+    fn from_os(os: &'a Os) -> Option<Derived<'a>> {
+        let major = os.version().split('.').next().filter(|part| is_number(part))?;
+        match os.id() {
+            "raspbian" => Some(Derived::Debian(major)),
+            // LMDE has Mint's id, but its own numbers.
+            "linuxmint" if !os.name().starts_with("LMDE") => match major {
+                "20" => Some(Derived::Ubuntu("20", "04")),
+                "21" => Some(Derived::Ubuntu("22", "04")),
+                "22" => Some(Derived::Ubuntu("24", "04")),
+                _ => None,
+            },
+            "linuxmint" | "lmde" => match major {
+                "5" => Some(Derived::Debian("11")),
+                "6" => Some(Derived::Debian("12")),
+                "7" => Some(Derived::Debian("13")),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// `15 SP5` out of `SUSE:Linux Enterprise Module for Basesystem 15 SP5`.
-fn suse_base(text: &str) -> Option<(Ecosystem, Channel)> {
-    let (text, channel) = match text.strip_suffix("-LTSS") {
-        Some(text) => (text, Channel::Subscription),
-        None => (text, Channel::Open),
-    };
-    let mut words = text.rsplit(' ');
-    let last = words.next()?;
-    let release = match last.strip_prefix("SP") {
-        Some(pack) if number(pack) => {
-            let major = words.next().filter(|word| number(word))?;
-            format!("{major} {last}")
-        }
-        _ if number(last) => last.to_owned(),
-        _ => return None,
-    };
-    Some((Ecosystem(format!("SUSE:{release}")), channel))
+fn ubuntu(major: &str, minor: &str) -> String {
+    // A long-term release comes in April of every even year.
+    let even = major.ends_with(['0', '2', '4', '6', '8']);
+    let lts = if even && minor == "04" { ":LTS" } else { "" };
+    format!("Ubuntu:{major}.{minor}{lts}")
 }
 
-/// `-LTS-SP1` out of `openEuler 24.03 (LTS-SP1)`: the version alone does not tell them apart.
-fn service_pack(name: &str) -> String {
-    match name.split_once('(').and_then(|(_, rest)| rest.split_once(')')) {
-        Some((pack, _)) => format!("-{pack}"),
-        None => String::new(),
+/// Service packs ended with SLES 15: the releases of SLES 16 are 16.0, 16.1, and so on.
+fn sles(major: &str, minor: Option<&str>) -> String {
+    let has_packs = matches!(major, "10" | "11" | "12" | "15");
+    match minor {
+        Some(pack) if has_packs && pack != "0" => format!("SUSE:{major} SP{pack}"),
+        _ if has_packs => format!("SUSE:{major}"),
+        minor => format!("SUSE:{major}.{}", minor.unwrap_or("0")),
     }
+}
+
+/// `-LTS-SP1` from `openEuler 24.03 (LTS-SP1)` or `openEuler 24.03 LTS SP1`: the version alone does
+/// not distinguish them.
+fn euler_suffix(os: &Os) -> String {
+    let rest = os.name().split_once(os.version()).map_or("", |(_, rest)| rest);
+    let rest = rest.trim_matches(|c: char| c.is_whitespace() || "()-".contains(c));
+    let words: Vec<&str> = rest.split([' ', '-']).collect();
+    match words.first() {
+        Some(&"LTS") => format!("-{}", words.join("-")),
+        _ => String::new(),
+    }
+}
+
+fn ubuntu_base(text: &str) -> Option<(Ecosystem, Channel)> {
+    let release = text.strip_prefix("Ubuntu:Pro:")?;
+    release
+        .starts_with(|c: char| c.is_ascii_digit())
+        .then(|| (Ecosystem(format!("Ubuntu:{release}")), Channel::Subscription))
+}
+
+/// Ecosystems of Red Hat are the end of a CPE: `enterprise_linux:9::appstream`.
+fn red_hat_base(text: &str) -> Option<(Ecosystem, Channel)> {
+    let mut fields = text.split(':').skip(1);
+    let (product, release) = (fields.next()?, fields.next()?);
+    let major = release.split('.').next().filter(|major| is_number(major))?;
+    let channel = match product {
+        "enterprise_linux" => Channel::Open,
+        _ => {
+            let stream = ["rhel_", "enterprise_linux_"]
+                .iter()
+                .find_map(|start| product.strip_prefix(start))?;
+            let sold = ["eus", "aus", "tus", "e4s", "els", "eus_long_life", "mission_critical"];
+            sold.contains(&stream).then_some(Channel::Subscription)?
+        }
+    };
+    Some((Ecosystem(format!("Red Hat:{major}")), channel))
+}
+
+/// Ecosystems of SUSE are product names: `Linux Enterprise Module for Basesystem 15 SP5`.
+fn suse_base(text: &str) -> Option<(Ecosystem, Channel)> {
+    let product = text.strip_prefix("SUSE:")?;
+    if !["Linux Enterprise ", "Linux Micro ", "Package Hub "].iter().any(|p| product.starts_with(p))
+    {
+        return None;
+    }
+    let sold = ["LTSS", "ESPOS", "Teradata", "TERADATA", "for SAP"];
+    let channel = match sold.iter().any(|word| product.contains(word)) {
+        true => Channel::Subscription,
+        false => Channel::Open,
+    };
+    // The release is the last number, with the service pack behind it: `15 SP3-LTSS`, `11 SP1 LTSS`.
+    let words: Vec<&str> = product
+        .split(' ')
+        .map(|word| word.split_once('-').map_or(word, |(word, _)| word))
+        .collect();
+    let is_release = |word: &str| word.split('.').all(is_number);
+    let at = words.iter().rposition(|word| is_release(word))?;
+    let release = words[at];
+    let pack = words.get(at + 1).filter(|word| word.strip_prefix("SP").is_some_and(is_number));
+    let base = match pack {
+        _ if words.contains(&"Micro") => format!("SUSE:Micro {release}"),
+        Some(pack) => format!("SUSE:{release} {pack}"),
+        None => format!("SUSE:{release}"),
+    };
+    Some((Ecosystem(base), channel))
 }
 
 impl fmt::Display for Ecosystem {
@@ -251,54 +413,140 @@ impl fmt::Display for Ecosystem {
 mod tests {
     use super::*;
 
-    fn of(id: &str, version: &str, name: &str) -> Option<String> {
-        Ecosystem::of(&Os::new(id, version, name).unwrap()).map(|base| base.0)
+    fn os(id: &str, version: &str, name: &str) -> Os {
+        Os::new(id, version, name).unwrap()
     }
 
     #[test]
-    fn a_system_is_matched_by_its_own_release() {
-        for (id, version, base) in [
-            ("debian", "12", "Debian:12"),
-            ("debian", "12.5", "Debian:12"),
-            ("raspbian", "12", "Debian:12"),
-            ("ubuntu", "22.04", "Ubuntu:22.04:LTS"),
-            ("ubuntu", "23.10", "Ubuntu:23.10"),
-            ("ubuntu", "25.04", "Ubuntu:25.04"),
-            ("alpine", "3.22.1", "Alpine:v3.22"),
-            ("almalinux", "9.4", "AlmaLinux:9"),
-            ("rocky", "8.10", "Rocky Linux:8"),
-            ("rhel", "9.4", "Red Hat:9"),
-            ("sles", "15.5", "SUSE:15 SP5"),
-            ("opensuse-leap", "15.6", "openSUSE:Leap 15.6"),
+    fn systems_are_matched_by_their_release() {
+        for (id, version, name, base) in [
+            ("debian", "12", "", "Debian:12"),
+            ("debian", "12.5", "", "Debian:12"),
+            ("ubuntu", "22.04", "", "Ubuntu:22.04:LTS"),
+            ("ubuntu", "23.10", "", "Ubuntu:23.10"),
+            ("ubuntu", "25.04", "", "Ubuntu:25.04"),
+            ("alpine", "3.22.1", "", "Alpine:v3.22"),
+            ("almalinux", "9.4", "", "AlmaLinux:9"),
+            ("rocky", "8.10", "", "Rocky Linux:8"),
+            ("rhel", "9.4", "", "Red Hat:9"),
+            ("rhel", "10.0", "", "Red Hat:10"),
+            ("sles", "15", "", "SUSE:15"),
+            ("sles", "15.0", "", "SUSE:15"),
+            ("sles", "15.5", "", "SUSE:15 SP5"),
+            ("sles_sap", "12.5", "", "SUSE:12 SP5"),
+            ("sles", "16.0", "", "SUSE:16.0"),
+            ("sles", "16.1", "", "SUSE:16.1"),
+            ("suse-microos", "5.2", "", "SUSE:Micro 5.2"),
+            ("sle-micro", "5.5", "", "SUSE:Micro 5.5"),
+            ("sl-micro", "6.0", "", "SUSE:Micro 6.0"),
+            ("opensuse-leap", "15.6", "", "openSUSE:Leap 15.6"),
+            ("opensuse-leap", "16.0", "", "openSUSE:Leap 16.0"),
+            ("opensuse-leap-micro", "5.5", "", "openSUSE:Leap Micro 5.5"),
+            ("opensuse-tumbleweed", "20260818", "", "openSUSE:Tumbleweed"),
+            ("opensuse-microos", "20260818", "", "openSUSE:Tumbleweed"),
+            ("openeuler", "22.03", "openEuler 22.03 LTS", "openEuler:22.03-LTS"),
+            ("openeuler", "22.03", "openEuler 22.03 (LTS)", "openEuler:22.03-LTS"),
+            ("openeuler", "22.03", "openEuler 22.03 (LTS-SP4)", "openEuler:22.03-LTS-SP4"),
+            ("openeuler", "22.03", "openEuler 22.03 LTS SP4", "openEuler:22.03-LTS-SP4"),
+            ("openeuler", "22.03", "openEuler 22.03-LTS-SP4", "openEuler:22.03-LTS-SP4"),
+            ("openeuler", "24.03", "openEuler 24.03 (LTS-SP1)", "openEuler:24.03-LTS-SP1"),
+            ("openeuler", "23.09", "openEuler 23.09", "openEuler:23.09"),
+            ("mageia", "9", "", "Mageia:9"),
+            ("azurelinux", "3.0", "", "Azure Linux:3"),
+            ("mariner", "2.0", "", "Azure Linux:2"),
+            ("arch", "", "Arch Linux", "Arch"),
         ] {
-            assert_eq!(of(id, version, "").as_deref(), Some(base), "{id} {version}");
-        }
-        assert_eq!(
-            of("openeuler", "24.03", "openEuler 24.03 (LTS-SP1)").as_deref(),
-            Some("openEuler:24.03-LTS-SP1")
-        );
-    }
-
-    #[test]
-    fn a_system_that_nobody_publishes_for_has_none() {
-        for (id, version) in [("debian", ""), ("arch", ""), ("linuxmint", "21"), ("fedora", "42")] {
-            assert_eq!(of(id, version, ""), None, "{id} {version}");
+            let os = os(id, version, name);
+            let found = Ecosystem::of(&os);
+            assert_eq!(found, Some(Ecosystem::new(base)), "{id} {version} {name}");
+            assert_eq!(Ecosystem::derived_from(&os), None, "{id} {version} {name}");
+            assert_eq!(Ecosystem::new(base).base(), (Ecosystem::new(base), Channel::Open));
+            assert!(Ecosystem::new(base).family().scheme().is_some(), "{base}");
         }
     }
 
     #[test]
-    fn what_concerns_one_release_has_one_base() {
+    fn derived_systems_are_matched_by_their_base_and_say_so() {
+        for (id, version, name, base, shown) in [
+            ("raspbian", "12", "", "Debian:12", "Debian 12"),
+            ("linuxmint", "20.3", "Linux Mint 20.3", "Ubuntu:20.04:LTS", "Ubuntu 20.04"),
+            ("linuxmint", "21.3", "Linux Mint 21.3", "Ubuntu:22.04:LTS", "Ubuntu 22.04"),
+            ("linuxmint", "22", "Linux Mint 22", "Ubuntu:24.04:LTS", "Ubuntu 24.04"),
+            ("linuxmint", "6", "LMDE 6 (faye)", "Debian:12", "Debian 12"),
+            ("lmde", "5", "", "Debian:11", "Debian 11"),
+        ] {
+            let os = os(id, version, name);
+            assert_eq!(Ecosystem::of(&os), Some(Ecosystem::new(base)), "{id} {version}");
+            assert_eq!(Ecosystem::derived_from(&os).as_deref(), Some(shown), "{id} {version}");
+        }
+    }
+
+    #[test]
+    fn systems_without_a_feed_have_no_base() {
+        for (id, version, name) in [
+            ("debian", "", ""),
+            ("debian", "forky/sid", ""),
+            ("ubuntu", "22", ""),
+            ("linuxmint", "99", "Linux Mint 99"),
+            ("linuxmint", "6", "Linux Mint 6"),
+            ("kali", "2026.3", "Kali GNU/Linux Rolling"),
+            ("fedora", "42", ""),
+            ("amzn", "2023", ""),
+            ("ol", "9.4", ""),
+        ] {
+            let Ok(os) = Os::new(id, version, name) else { continue };
+            assert_eq!(Ecosystem::of(&os), None, "{id} {version}");
+            assert_eq!(Ecosystem::derived_from(&os), None, "{id} {version}");
+        }
+    }
+
+    #[test]
+    fn ecosystems_of_one_release_share_a_base() {
         use Channel::{Open, Subscription};
         for (text, base, channel) in [
             ("Debian:12", "Debian:12", Open),
             ("Ubuntu:22.04:LTS", "Ubuntu:22.04:LTS", Open),
             ("Ubuntu:Pro:22.04:LTS", "Ubuntu:22.04:LTS", Subscription),
             ("Ubuntu:Pro:FIPS:20.04:LTS", "Ubuntu:Pro:FIPS:20.04:LTS", Open),
+            ("Red Hat:9", "Red Hat:9", Open),
             ("Red Hat:enterprise_linux:9::appstream", "Red Hat:9", Open),
-            ("Red Hat:rhel_eus:9.2::baseos", "Red Hat:rhel_eus:9.2::baseos", Open),
+            ("Red Hat:enterprise_linux:10.0", "Red Hat:10", Open),
+            ("Red Hat:rhel_eus:9.2::baseos", "Red Hat:9", Subscription),
+            ("Red Hat:rhel_aus:8.4", "Red Hat:8", Subscription),
+            ("Red Hat:rhel_tus:8.6::appstream", "Red Hat:8", Subscription),
+            ("Red Hat:rhel_e4s:9.0::appstream", "Red Hat:9", Subscription),
+            ("Red Hat:rhel_els:7", "Red Hat:7", Subscription),
+            ("Red Hat:enterprise_linux_eus:10.0", "Red Hat:10", Subscription),
+            ("Red Hat:rhel_dotnet:6.0::el7", "Red Hat:rhel_dotnet:6.0::el7", Open),
+            ("Red Hat:ocp_tools:4.15::el9", "Red Hat:ocp_tools:4.15::el9", Open),
+            ("SUSE:Linux Enterprise Server 15 SP5", "SUSE:15 SP5", Open),
             ("SUSE:Linux Enterprise Module for Basesystem 15 SP5", "SUSE:15 SP5", Open),
+            ("SUSE:Linux Enterprise Module for Python 3 15 SP5", "SUSE:15 SP5", Open),
+            ("SUSE:Linux Enterprise Server 15", "SUSE:15", Open),
+            ("SUSE:Linux Enterprise Server 15-LTSS", "SUSE:15", Subscription),
             ("SUSE:Linux Enterprise Server 15 SP3-LTSS", "SUSE:15 SP3", Subscription),
+            ("SUSE:Linux Enterprise Server 11 SP1 LTSS", "SUSE:11 SP1", Subscription),
+            (
+                "SUSE:Linux Enterprise High Performance Computing 15 SP3-ESPOS",
+                "SUSE:15 SP3",
+                Subscription,
+            ),
+            (
+                "SUSE:Linux Enterprise Server for SAP Applications 15 SP3",
+                "SUSE:15 SP3",
+                Subscription,
+            ),
+            ("SUSE:Linux Enterprise Server 16.0", "SUSE:16.0", Open),
+            ("SUSE:Linux Enterprise Server for SAP applications 16.0", "SUSE:16.0", Subscription),
+            ("SUSE:Linux Enterprise Micro 5.5", "SUSE:Micro 5.5", Open),
+            ("SUSE:Linux Enterprise Micro for Rancher 5.3", "SUSE:Micro 5.3", Open),
+            ("SUSE:Linux Enterprise Micro 6.0", "SUSE:Micro 6.0", Open),
+            ("SUSE:Linux Micro 6.0", "SUSE:Micro 6.0", Open),
             ("SUSE:Linux Micro", "SUSE:Linux Micro", Open),
+            ("SUSE:Package Hub 12", "SUSE:12", Open),
+            ("SUSE:Manager Server 4.2", "SUSE:Manager Server 4.2", Open),
+            ("SUSE:OpenStack Cloud 9", "SUSE:OpenStack Cloud 9", Open),
+            ("openSUSE:Tumbleweed", "openSUSE:Tumbleweed", Open),
             ("Debian", "Debian", Open),
             ("Something New:7", "Something New:7", Open),
             ("", "", Open),
@@ -308,8 +556,24 @@ mod tests {
     }
 
     #[test]
-    fn two_rebuilds_of_one_system_name_different_things() {
+    fn rebuilds_of_one_system_use_different_name_kinds() {
         assert_eq!(Ecosystem::new("Rocky Linux:9").family().names(), Names::Source);
         assert_eq!(Ecosystem::new("AlmaLinux:9").family().names(), Names::Binary);
+    }
+
+    #[test]
+    fn only_feeds_with_unfixed_cves_claim_to_list_them() {
+        for (family, unfixed) in [
+            (Family::Debian, UnfixedCves::Listed),
+            (Family::Ubuntu, UnfixedCves::Listed),
+            (Family::Arch, UnfixedCves::Listed),
+            (Family::RedHat, UnfixedCves::CsafOnly),
+            (Family::Suse, UnfixedCves::CsafOnly),
+            (Family::Alpine, UnfixedCves::NotListed),
+            (Family::Rocky, UnfixedCves::NotListed),
+        ] {
+            assert_eq!(family.unfixed_cves(), unfixed, "{family:?}");
+            assert_eq!(family.lists_unfixed(), unfixed == UnfixedCves::Listed, "{family:?}");
+        }
     }
 }

@@ -8,7 +8,7 @@ mod ecosystem;
 mod exploited;
 mod severity;
 
-pub use ecosystem::{Channel, Ecosystem, Family, Names};
+pub use ecosystem::{Channel, Ecosystem, Family, Names, UnfixedCves};
 pub use exploited::{Epss, EpssError, Exploited};
 pub use severity::{CvssScore, Rating, ScoreError, Verdict, severity_word};
 
@@ -80,8 +80,12 @@ pub struct Rated {
 pub struct Affected {
     /// Whose package it is, with the release.
     pub ecosystem: Ecosystem,
-    /// The package. [`Ecosystem::family`] knows whether that is a source or a binary package.
+    /// The name of the package; see `names` for what it is the name of.
     pub package: String,
+    /// What `package` is the name of, where this differs from [`Family::names`]. One CSAF document
+    /// names source packages for one product and binary packages for another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub names: Option<Names>,
     /// The affected versions: those in any of the spans.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spans: Vec<Span>,
@@ -99,11 +103,17 @@ pub struct Affected {
 }
 
 impl Affected {
+    /// What `package` is the name of.
+    pub fn names(&self) -> Names {
+        self.names.unwrap_or_else(|| self.ecosystem.family().names())
+    }
+
     /// A package of which no more is known than that it is affected.
     pub fn new(ecosystem: &str, package: &str) -> Self {
         Self {
             ecosystem: Ecosystem::new(ecosystem),
             package: package.to_owned(),
+            names: None,
             spans: Vec::new(),
             stance: None,
             severity: None,

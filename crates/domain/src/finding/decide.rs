@@ -15,11 +15,11 @@ use std::cmp::Ordering;
 
 use vocab::FixState;
 
-use crate::advisory::{Channel, End, Span};
+use crate::advisory::{Channel, End, Family, Span};
 
 use super::index::{Claim, Flaw, Known};
 use super::subject::Subject;
-use super::version::{Rule, module_token, readable, stream};
+use super::version::{Rule, minor_release, module_token, readable, stream};
 
 /// Where a version lies, seen from a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +55,17 @@ pub(super) fn place(rule: Rule, version: &str, span: &Span) -> Hit {
     }
 }
 
+/// Whether a fix says anything about a version: subscribers get fixes of their own for each minor
+/// release.
+pub(super) fn covers_stream(family: Family, claim: &Claim, span: &Span, version: &str) -> bool {
+    match (&span.end, claim.channel) {
+        (End::Fixed(fixed), Channel::Subscription) if family.has_minor_streams() => {
+            minor_release(fixed) == minor_release(version)
+        }
+        _ => true,
+    }
+}
+
 /// What was decided, and by whom.
 pub(super) struct Decision<'a> {
     pub(super) state: FixState,
@@ -65,6 +76,7 @@ pub(super) struct Decision<'a> {
 
 /// One subject before one name's statements.
 pub(super) struct Scene<'a> {
+    family: Family,
     rule: Rule,
     subject: &'a Subject<'a>,
     modular: bool,
@@ -76,13 +88,14 @@ pub(super) struct Scene<'a> {
 
 impl<'a> Scene<'a> {
     pub(super) fn new(
+        family: Family,
         rule: Rule,
         subject: &'a Subject<'a>,
         spans: &'a [Known],
         hits: &'a [Hit],
     ) -> Self {
         let modular = subject.is_modular();
-        Scene { rule, subject, modular, spans, hits, module_unknown: false }
+        Scene { family, rule, subject, modular, spans, hits, module_unknown: false }
     }
 
     pub(super) fn decide(&mut self, flaw: &'a Flaw) -> Option<Decision<'a>> {
@@ -144,8 +157,26 @@ impl<'a> Scene<'a> {
     /// | with a fix for everyone, or with the last affected version | nothing |
     /// | with a fix for subscribers | the fix for everyone that the same advisory names |
     /// | never, or in another release only | any other statement's fix that lies in the range |
+    ///
+    /// Red Hat maintains minor releases side by side, so there a fix of the installed package's own
+    /// minor release overrules the fix of every other one, and a subscribers' fix of another minor
+    /// release overrules nothing.
     fn is_overruled(&self, flaw: &Flaw, claim: &Claim) -> bool {
         let span = &self.spans[claim.span].span;
+        if self.family.has_minor_streams()
+            && let End::Fixed(fixed) = &span.end
+        {
+            let ours = minor_release(self.subject.version);
+            let is_passed = |other: &Claim| {
+                let End::Fixed(passed) = &self.spans[other.span].span.end else { return false };
+                self.hits[other.span] == Hit::After
+                    && match (claim.channel, other.channel) {
+                        (Channel::Subscription, Channel::Open) => true,
+                        _ => ours.is_some() && minor_release(passed) == ours,
+                    }
+            };
+            return minor_release(fixed) != ours && flaw.claims.iter().any(is_passed);
+        }
         let same_range_elsewhere = |other: &Claim| match (&span.end, claim.channel) {
             (End::Last(_), _) | (End::Fixed(_), Channel::Open) => false,
             (End::Fixed(_), Channel::Subscription) => {
@@ -158,6 +189,12 @@ impl<'a> Scene<'a> {
         flaw.claims.iter().any(|other| {
             same_range_elsewhere(other)
                 && self.hits[other.span] == Hit::After
+                && covers_stream(
+                    self.family,
+                    other,
+                    &self.spans[other.span].span,
+                    self.subject.version,
+                )
                 && match (&self.spans[other.span].span.end, &span.from) {
                     (End::Fixed(_), None) => true,
                     (End::Fixed(fixed), Some(from)) => self.rule.compare(fixed, from).is_gt(),

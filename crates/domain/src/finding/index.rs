@@ -9,13 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use pkgver::Scheme;
 use vocab::{FixState, Installed, Severity};
 
 use crate::advisory::{
-    Advisory, Affected, Channel, CvssScore, Ecosystem, End, Family, Rating, Span, Verdict,
+    Advisory, Affected, Channel, CvssScore, Ecosystem, End, Family, Names, Rating, Span, Verdict,
 };
 
-use super::decide::{Hit, Scene, place};
+use super::decide::{Hit, Scene, covers_stream, place};
 use super::subject::{Map, Subject, subjects};
 use super::version::{Rule, is_modular, readable};
 use super::{Finding, Found, Reason, Report, Unassessed};
@@ -25,7 +26,15 @@ use super::{Finding, Found, Reason, Report, Unassessed};
 pub struct Index {
     base: Ecosystem,
     family: Family,
-    names: Map<Arc<str>, Named>,
+    /// By what the names are names of: [`Names::Source`] first.
+    names: [Map<Arc<str>, Named>; 2],
+}
+
+fn table(names: Names) -> usize {
+    match names {
+        Names::Source => 0,
+        Names::Binary => 1,
+    }
 }
 
 /// What is known of one name.
@@ -104,33 +113,70 @@ impl Index {
 
     /// How many names there are advisories for.
     pub fn names(&self) -> usize {
-        self.names.len()
+        self.names.iter().map(Map::len).sum()
     }
 
     /// Which of the flaws a set of packages has, and what of it cannot be judged.
     pub fn judge(&self, packages: &[Installed]) -> Report {
         let mut report = Report::default();
         let Some(scheme) = self.family.scheme() else { return report };
+        let usual = self.family.names();
+        self.judge_by(usual, scheme, packages, &mut report);
+        if !self.names[table(usual.other())].is_empty() {
+            let mut other = Report::default();
+            self.judge_by(usual.other(), scheme, packages, &mut other);
+            report.findings.extend(other.findings);
+            drop_duplicates(&mut report.findings);
+        }
+        report.sort();
+        report
+    }
+
+    /// Judges by the advisories that name source packages, or by those that name binary packages.
+    fn judge_by(&self, names: Names, scheme: Scheme, packages: &[Installed], report: &mut Report) {
         let mut hits = Vec::new();
-        for subject in subjects(self.family, packages) {
+        for subject in subjects(self.family, names, packages) {
             let third_party = subject.third_party(self.family);
             if let Some(origin) = &third_party {
                 let reason = Reason::ThirdParty(origin.clone());
                 report.unassessed.push(unassessed(&subject, reason));
             }
-            if !subject.names.iter().any(|name| self.names.contains_key(name.as_ref())) {
+            let known = &self.names[table(names)];
+            if !subject.names.iter().any(|name| known.contains_key(name.as_ref())) {
                 continue;
             }
             let epochs = self.family.writes_epochs() && !subject.epoch_unknown();
             let rule = Rule { scheme, epochs };
             if readable(scheme, subject.version) {
-                self.judge_one(&subject, rule, third_party, &mut hits, &mut report);
+                self.judge_one(names, &subject, rule, third_party, &mut hits, report);
             } else if third_party.is_none() {
                 report.unassessed.push(unassessed(&subject, Reason::UnknownVersion));
             }
         }
-        report.sort();
-        report
+    }
+
+    /// Whether advisories that use the other kind of names have a fix for a CVE that is installed.
+    fn is_fixed_by_other_names(&self, names: Names, subject: &Subject<'_>, cve: &str) -> bool {
+        let others = &self.names[table(names.other())];
+        let Some(scheme) = self.family.scheme() else { return false };
+        // The epoch of a source is not known here.
+        let rule = Rule { scheme, epochs: names == Names::Source };
+        !others.is_empty()
+            && subject.members().iter().any(|package| {
+                let (name, version) = match names {
+                    Names::Source => (package.name.as_str(), package.version.as_str()),
+                    Names::Binary => (subject.source(), package.source_version()),
+                };
+                let Some(named) = others.get(name) else { return false };
+                let found = named.flaws.binary_search_by(|flaw| flaw.cve.as_ref().cmp(cve));
+                let claims = found.map_or(&[][..], |place| &named.flaws[place].claims);
+                claims.iter().any(|claim| {
+                    let span = &named.spans[claim.span].span;
+                    matches!(span.end, End::Fixed(_))
+                        && place(rule, version, span) == Hit::After
+                        && covers_stream(self.family, claim, span, version)
+                })
+            })
     }
 
     /// Where `version` lies, seen from each of a name's spans.
@@ -154,6 +200,7 @@ impl Index {
 
     fn judge_one(
         &self,
+        names: Names,
         subject: &Subject<'_>,
         rule: Rule,
         third_party: Option<String>,
@@ -165,16 +212,20 @@ impl Index {
         let mut package = None;
         let start = report.findings.len();
         for name in &subject.names {
-            let Some((name, named)) = self.names.get_key_value(name.as_ref()) else { continue };
+            let known = self.names[table(names)].get_key_value(name.as_ref());
+            let Some((name, named)) = known else { continue };
             self.place_all(rule, subject.version, named, hits);
             // Past every fix there is, and nothing else is said: so most packages are.
             let past_all = hits.iter().all(|hit| *hit == Hit::After);
             if past_all && !subject.is_modular() {
                 continue;
             }
-            let mut scene = Scene::new(rule, subject, &named.spans, hits);
+            let mut scene = Scene::new(self.family, rule, subject, &named.spans, hits);
             for flaw in &named.flaws {
                 let Some(decision) = scene.decide(flaw) else { continue };
+                if !decision.has_fix && self.is_fixed_by_other_names(names, subject, &flaw.cve) {
+                    continue;
+                }
                 let package = package
                     .get_or_insert_with(|| Arc::new(subject.package(third_party.clone())))
                     .clone();
@@ -193,7 +244,7 @@ impl Index {
                         advisory: decision.claim.advisory.clone(),
                         ecosystem: decision.claim.ecosystem.clone(),
                         name: name.clone(),
-                        names: self.family.names(),
+                        names,
                         span: known.span.clone(),
                         told: false,
                     },
@@ -235,6 +286,31 @@ fn merge(findings: &mut Vec<Finding>, start: usize, rule: Rule) {
     findings.push(kept);
 }
 
+/// Of two findings of one CVE in one source, by its own name and by a binary's, keeps one: rather the
+/// one with a fix, else the first.
+fn drop_duplicates(findings: &mut Vec<Finding>) {
+    let mut places: Map<(Arc<str>, String, Option<String>), usize> = Map::default();
+    let mut kept: Vec<Finding> = Vec::with_capacity(findings.len());
+    for finding in findings.drain(..) {
+        let boots = finding.package.kernel.as_ref().map(ToString::to_string);
+        let key = (finding.cve.clone(), finding.package.source.clone(), boots);
+        match places.get(&key) {
+            // Several versions of one source may be installed side by side.
+            Some(place) if kept[*place].found.names != finding.found.names => {
+                let known = &mut kept[*place];
+                if known.fixed_version.is_none() && finding.fixed_version.is_some() {
+                    *known = finding;
+                }
+            }
+            _ => {
+                places.insert(key, kept.len());
+                kept.push(finding);
+            }
+        }
+    }
+    *findings = kept;
+}
+
 fn unassessed(subject: &Subject<'_>, reason: Reason) -> Unassessed {
     let (package, version) = (subject.source().to_owned(), subject.version.to_owned());
     Unassessed { package, version, reason }
@@ -243,7 +319,7 @@ fn unassessed(subject: &Subject<'_>, reason: Reason) -> Unassessed {
 /// An index that is being built.
 #[derive(Default)]
 struct Building {
-    names: Map<Arc<str>, BuildingName>,
+    names: [Map<Arc<str>, BuildingName>; 2],
     /// Each text once.
     texts: Map<Arc<str>, ()>,
 }
@@ -293,7 +369,7 @@ impl Building {
         let name = self.text(&affected.package);
         let aliases: Vec<Arc<str>> = advisory.aliases.iter().map(|one| self.text(one)).collect();
         let cves: Vec<Arc<str>> = advisory.flaws.iter().map(|cve| self.text(cve)).collect();
-        let named = self.names.entry(name).or_default();
+        let named = self.names[table(affected.names())].entry(name).or_default();
         let claims: Vec<Claim> = spans(affected)
             .map(|(span, stance)| {
                 let next = named.spans.len();
@@ -359,8 +435,9 @@ impl Building {
                 ordered,
             }
         };
-        let names =
-            self.names.into_iter().map(|(name, building)| (name, finish(building))).collect();
+        let names = self.names.map(|table| {
+            table.into_iter().map(|(name, building)| (name, finish(building))).collect()
+        });
         Index { base: base.clone(), family, names }
     }
 }
@@ -372,7 +449,10 @@ fn in_order(spans: Map<Span, usize>, family: Family) -> (Vec<Span>, Vec<usize>, 
     for (span, place) in spans {
         match (&span.end, rule) {
             (End::Fixed(fixed), Some(rule))
-                if span.from.is_none() && readable(rule.scheme, fixed) =>
+                // pacman's order is not total where a release number is missing.
+                if span.from.is_none()
+                    && readable(rule.scheme, fixed)
+                    && rule.scheme != Scheme::Pacman =>
             {
                 ordered.push((fixed.clone(), span, place));
             }

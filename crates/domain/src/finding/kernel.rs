@@ -49,6 +49,9 @@ pub(super) fn role(family: Family, package: &Installed) -> Role {
         Family::AlmaLinux | Family::Rocky | Family::RedHat | Family::OpenEuler => rpm(package),
         Family::Suse | Family::OpenSuse => suse(package),
         Family::Alpine => apk(package),
+        Family::Mageia => mageia(package),
+        Family::AzureLinux => azure(package),
+        Family::Arch => arch(package),
         Family::Other => Role::None,
     }
 }
@@ -166,5 +169,102 @@ fn apk(package: &Installed) -> Role {
             Role::Image(Boots(format!("{version}-{build}-{flavour}")))
         }
         _ => Role::Beside,
+    }
+}
+
+/// Mageia puts the flavor between version and release: `6.6.22-desktop-1.mga9`.
+fn mageia(package: &Installed) -> Role {
+    if package.source() != "kernel" {
+        return Role::None;
+    }
+    let flavor = package.name.strip_prefix("kernel-");
+    match (flavor, without_epoch(&package.version).split_once('-')) {
+        (Some(flavor @ ("desktop" | "server")), Some((version, release))) => {
+            Role::Image(Boots(format!("{version}-{flavor}-{release}")))
+        }
+        _ => Role::Beside,
+    }
+}
+
+/// Azure Linux's `uname -r` has no architecture: `6.6.57.1-7.azl3`.
+fn azure(package: &Installed) -> Role {
+    match (package.source(), package.name.as_str()) {
+        ("kernel", "kernel") => Role::Image(Boots(without_epoch(&package.version).to_owned())),
+        ("kernel", _) => Role::Beside,
+        _ => Role::None,
+    }
+}
+
+/// Arch writes the kernel's local version with a hyphen in `uname -r` and with a dot in the package
+/// version, and appends the flavor: `6.12.4.zen1-1` boots as `6.12.4-zen1-1-zen`.
+fn arch(package: &Installed) -> Role {
+    let flavor = match package.name.as_str() {
+        "linux" => "",
+        "linux-lts" => "-lts",
+        "linux-zen" => "-zen",
+        "linux-hardened" => "-hardened",
+        name => {
+            let built_beside = ["-headers", "-docs"].iter().any(|end| {
+                name.strip_suffix(end).is_some_and(|kernel| {
+                    ["linux", "linux-lts", "linux-zen", "linux-hardened"].contains(&kernel)
+                })
+            });
+            return if built_beside { Role::Beside } else { Role::None };
+        }
+    };
+    let version = without_epoch(&package.version);
+    let local = [".arch", ".zen", ".hardened"].iter().find_map(|mark| version.find(mark));
+    let uname = match local {
+        Some(at) => format!("{}-{}{flavor}", &version[..at], &version[at + 1..]),
+        None => format!("{version}{flavor}"),
+    };
+    Role::Image(Boots(uname))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures::packages;
+    use super::*;
+
+    #[test]
+    fn kernels_boot_under_the_name_that_uname_prints() {
+        for (family, package, uname) in [
+            (Family::Arch, "linux 6.12.4.arch1-1", "6.12.4-arch1-1"),
+            (Family::Arch, "linux-zen 6.12.4.zen1-1", "6.12.4-zen1-1-zen"),
+            (Family::Arch, "linux-hardened 6.11.11.hardened1-1", "6.11.11-hardened1-1-hardened"),
+            (Family::Arch, "linux-lts 6.6.64-1", "6.6.64-1-lts"),
+            (
+                Family::AzureLinux,
+                "kernel 6.6.57.1-7.azl3 kernel 6.6.57.1-7.azl3",
+                "6.6.57.1-7.azl3",
+            ),
+            (
+                Family::Mageia,
+                "kernel-desktop 6.6.22-1.mga9 kernel 6.6.22-1.mga9",
+                "6.6.22-desktop-1.mga9",
+            ),
+        ] {
+            let package = packages(&[package]).remove(0);
+            assert_eq!(role(family, &package), Role::Image(Boots(uname.to_owned())), "{uname}");
+        }
+        for (family, package, expected) in [
+            (Family::Arch, "linux-headers 6.12.4.arch1-1", Role::Beside),
+            (Family::Arch, "linux-firmware 20260801-1", Role::None),
+            (Family::Arch, "linux-api-headers 6.10-1", Role::None),
+            (
+                Family::AzureLinux,
+                "kernel-devel 6.6.57.1-7.azl3 kernel 6.6.57.1-7.azl3",
+                Role::Beside,
+            ),
+            (
+                Family::Mageia,
+                "kernel-desktop-devel 6.6.22-1.mga9 kernel 6.6.22-1.mga9",
+                Role::Beside,
+            ),
+            (Family::Mageia, "bash 5.2-1.mga9 bash 5.2-1.mga9", Role::None),
+        ] {
+            let package = packages(&[package]).remove(0);
+            assert_eq!(role(family, &package), expected, "{}", package.name);
+        }
     }
 }

@@ -30,22 +30,32 @@ pub(super) struct Subject<'a> {
 
 /// The name that a package is looked up by, and what it boots if it is a kernel. None where it is
 /// not looked up at all.
-fn lookup(family: Family, package: &Installed) -> Option<(Cow<'_, str>, Option<Boots>)> {
+fn lookup(
+    family: Family,
+    names: Names,
+    package: &Installed,
+) -> Option<(Cow<'_, str>, Option<Boots>)> {
     let boots = match kernel::role(family, package) {
         Role::Beside => return None,
         Role::Image(boots) => Some(boots),
         Role::None => None,
     };
-    let name = match family.names() {
+    let name = match names {
         Names::Source => kernel::source(family, package),
         Names::Binary => Cow::Borrowed(package.name.as_str()),
     };
     Some((name, boots))
 }
 
-/// The name that a package is looked up by; none where it is not looked up at all.
-pub(super) fn name(family: Family, package: &Installed) -> Option<Cow<'_, str>> {
-    lookup(family, package).map(|(name, _)| name)
+/// The names that a package is looked up by; none where it is not looked up at all. Red Hat and SUSE
+/// name source packages in some advisories and binary packages in others.
+pub(super) fn names(family: Family, package: &Installed) -> impl Iterator<Item = Cow<'_, str>> {
+    let usual = family.names();
+    let other = family.mixes_names().then(|| usual.other());
+    [Some(usual), other]
+        .into_iter()
+        .flatten()
+        .filter_map(move |names| Some(lookup(family, names, package)?.0))
 }
 
 /// Whether a package is a kernel that can be booted.
@@ -58,19 +68,18 @@ pub(super) fn source(family: Family, package: &Installed) -> Cow<'_, str> {
     kernel::source(family, package)
 }
 
-/// The subjects of a set, in the order of its packages.
-pub(super) fn subjects(family: Family, packages: &[Installed]) -> Vec<Subject<'_>> {
-    let by_rpm_source =
-        family.names() == Names::Source && family.scheme() == Some(pkgver::Scheme::Rpm);
+/// The subjects of a set, looked up by these names, in the order of its packages.
+pub(super) fn subjects(family: Family, names: Names, packages: &[Installed]) -> Vec<Subject<'_>> {
+    let by_rpm_source = names == Names::Source && family.scheme() == Some(pkgver::Scheme::Rpm);
     let mut places: Map<(Cow<'_, str>, &str, Option<Boots>), usize> = Map::default();
     let mut subjects: Vec<Subject<'_>> = Vec::new();
     for package in packages {
-        let Some((name, boots)) = lookup(family, package) else { continue };
+        let Some((name, boots)) = lookup(family, names, package) else { continue };
         if boots.is_some() && has_core(package, packages) {
             continue;
         }
         let source = kernel::source(family, package);
-        let version = match (family.names(), &boots) {
+        let version = match (names, &boots) {
             // The epoch is found below, from all binaries together.
             (Names::Source, None) if by_rpm_source => without_epoch(package.source_version()),
             (Names::Source, None) => package.source_version(),
@@ -127,13 +136,17 @@ fn find_epoch(subject: &mut Subject<'_>) {
     }
 }
 
-impl Subject<'_> {
+impl<'a> Subject<'a> {
     pub(super) fn epoch_unknown(&self) -> bool {
         self.epoch_unknown
     }
 
     pub(super) fn source(&self) -> &str {
         &self.source
+    }
+
+    pub(super) fn members(&self) -> &[&'a Installed] {
+        &self.members
     }
 
     /// The module and stream that it belongs to, if it says.
@@ -187,7 +200,7 @@ fn third_party(family: Family, package: &Installed) -> Option<&str> {
             ("+rpt", "Raspberry Pi"),
             ("fips", "a certified build"),
         ],
-        Family::Alpine | Family::Other => &[],
+        Family::Alpine | Family::Arch | Family::Other => &[],
         _ => &[(".remi", "Remi's repository")],
     };
     let version = package.source_version();
@@ -200,7 +213,7 @@ fn is_own(family: Family, origin: &str) -> bool {
     let own: &[&str] = match family {
         Family::Debian => &["Debian", "Raspbian"],
         Family::Ubuntu => &["Ubuntu", "UbuntuESM", "UbuntuESMApps"],
-        // Agents before 0.2 sent the maintainer, `Name <address>`, which says nothing.
+        // Agents of earlier releases sent the maintainer, `Name <address>`, which says nothing.
         Family::Alpine if origin.contains('<') => return true,
         Family::Alpine => &["Alpine Linux"],
         Family::AlmaLinux => &["AlmaLinux", "AlmaLinux OS Foundation"],
@@ -214,6 +227,10 @@ fn is_own(family: Family, origin: &str) -> bool {
             "openSUSE",
         ],
         Family::OpenEuler => &["http://openeuler.org", "https://openeuler.org", "openEuler"],
+        Family::Mageia => &["Mageia.Org"],
+        Family::AzureLinux => &["Microsoft Corporation"],
+        // pacman records no repository; earlier agents sent the packager.
+        Family::Arch => return true,
         Family::Other => &[],
     };
     // `SUSE LLC <https://www.suse.com/>`: the address behind the name has changed over the years.

@@ -89,12 +89,17 @@ pub fn groups(base: &Ecosystem, packages: &[Installed]) -> Vec<Group> {
     let family = base.family();
     let mut by_source: BTreeMap<Cow<'_, str>, Group> = BTreeMap::new();
     for package in packages {
-        let Some(name) = subject::name(family, package) else { continue };
+        let names: Vec<Cow<'_, str>> = subject::names(family, package).collect();
+        if names.is_empty() {
+            continue;
+        }
         let group = by_source
             .entry(subject::source(family, package))
             .or_insert_with(|| Group { names: Vec::new(), packages: Vec::new() });
-        if let Err(place) = group.names.binary_search_by(|known| known.as_str().cmp(&name)) {
-            group.names.insert(place, name.into_owned());
+        for name in names {
+            if let Err(place) = group.names.binary_search_by(|known| known.as_str().cmp(&name)) {
+                group.names.insert(place, name.into_owned());
+            }
         }
         let mut package = package.clone();
         // That says nothing about flaws.
@@ -117,5 +122,5 @@ fn same_meaning(a: &Advisory, b: &Advisory) -> bool {
 /// The names that a set of packages is looked up by in a base, sorted, each once.
 pub fn names<'a>(base: &Ecosystem, packages: &'a [Installed]) -> BTreeSet<Cow<'a, str>> {
     let family = base.family();
-    packages.iter().filter_map(|package| subject::name(family, package)).collect()
+    packages.iter().flat_map(|package| subject::names(family, package)).collect()
 }

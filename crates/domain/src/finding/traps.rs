@@ -364,6 +364,71 @@ fn an_advisory_for_two_streams_applies_to_both() {
     assert!(report("Red Hat:8", &advisories, &installed("virt:av")).is_empty());
 }
 
+#[test]
+fn red_hat_names_sources_and_binaries_side_by_side() {
+    let by = |mut affected: crate::advisory::Affected, names| {
+        affected.names = Some(names);
+        affected
+    };
+    // As CSAF has it: no fix for the source `curl`, and a fix for the binary `libcurl` of another CVE.
+    let unfixed = advisory("VEX-1", &["CVE-1"], &[by(unfixed("Red Hat:9", "curl"), Names::Source)]);
+    let fixed_binary =
+        advisory("VEX-2", &["CVE-2"], &[fixed("Red Hat:9", "libcurl", "7.76.1-26.el9_3.2")]);
+    let host = ["libcurl 7.76.1-23.el9 curl 7.76.1-23.el9"];
+    let known = [unfixed.clone(), fixed_binary];
+    assert_eq!(
+        judged("Red Hat:9", &known, &host),
+        ["CVE-1 curl 7.76.1-23.el9 affected", "CVE-2 curl 7.76.1-23.el9 fixed 7.76.1-26.el9_3.2"]
+    );
+    // Both kinds for one CVE are one finding; an installed fix by either name closes it.
+    let also =
+        advisory("RHSA-1", &["CVE-1"], &[fixed("Red Hat:9", "libcurl", "7.76.1-26.el9_3.2")]);
+    let both = [unfixed, also];
+    assert_eq!(
+        judged("Red Hat:9", &both, &host),
+        ["CVE-1 curl 7.76.1-23.el9 fixed 7.76.1-26.el9_3.2"]
+    );
+    let updated = ["libcurl 7.76.1-26.el9_3.2 curl 7.76.1-26.el9_3.2"];
+    assert_eq!(judged("Red Hat:9", &both, &updated), NOTHING);
+    let base = Ecosystem::new("Red Hat:9");
+    let groups = groups(&base, &packages(&host));
+    assert_eq!(groups[0].names, ["curl", "libcurl"], "a change of either name is noticed");
+}
+
+#[test]
+fn minor_releases_of_red_hat_are_fixed_each_by_itself() {
+    let eus = |minor: &str| format!("Red Hat:rhel_eus:{minor}::appstream");
+    let judged = |advisories: &[_], name: &str, version: &str| {
+        judged("Red Hat:9", advisories, &[&format!("{name} {version}")]).len()
+    };
+    let curl = [on(
+        "RHSA-1",
+        &[
+            fixed("Red Hat:enterprise_linux:9::baseos", "libcurl", "7.76.1-26.el9_3.2"),
+            fixed(&eus("9.2"), "libcurl", "7.76.1-23.el9_2.4"),
+            fixed(&eus("9.0"), "libcurl", "7.76.1-14.el9_0.9"),
+        ],
+    )];
+    for (version, expected) in [
+        ("7.76.1-23.el9_2.4", 0),
+        ("7.76.1-14.el9_0.9", 0),
+        ("7.76.1-26.el9_3.2", 0),
+        ("7.76.1-29.el9_4.1", 0),
+        ("7.76.1-23.el9_2.3", 1),
+        ("7.76.1-14.el9_0.8", 1),
+        ("7.76.1-26.el9_3.1", 1),
+        ("7.76.1-14.el9", 1),
+    ] {
+        assert_eq!(judged(&curl, "libcurl", version), expected, "{version}");
+    }
+    // A subscribers' fix of 9.0 does not settle what is unfixed in 9.2.
+    let mut affected = unfixed("Red Hat:9", "samba");
+    affected.names = Some(Names::Source);
+    let samba = [on("VEX-1", &[affected, fixed(&eus("9.0"), "samba", "4.15.5-111.el9_0")])];
+    assert_eq!(judged(&samba, "samba", "4.17.5-102.el9_2"), 1);
+    assert_eq!(judged(&samba, "samba", "4.15.5-111.el9_0"), 0);
+}
+
 // Subscriptions.
 
 #[test]

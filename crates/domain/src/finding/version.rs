@@ -80,6 +80,27 @@ pub(super) fn module_token(version: &str) -> Option<&str> {
     Some(&token[..end])
 }
 
+/// The minor release that an rpm was built for: `el9_2` of `7.76.1-23.el9_2.4`, or the build of its
+/// module. None for `el9`, the release as it first came out.
+pub(super) fn minor_release(version: &str) -> Option<&str> {
+    if let Some(token) = module_token(version) {
+        return Some(token);
+    }
+    let start = version.match_indices("el").map(|(at, _)| at).find(|at| {
+        let rest = &version[at + 2..];
+        let major = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        major > 0
+            && rest[major..]
+                .strip_prefix('_')
+                .is_some_and(|minor| minor.starts_with(|c: char| c.is_ascii_digit()))
+    })?;
+    let tag = &version[start..];
+    let underscore = tag.find('_')?;
+    let minor = &tag[underscore + 1..];
+    let digits = minor.len() - minor.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    Some(&tag[..underscore + 1 + digits])
+}
+
 /// `nodejs:18` of `nodejs:18:9020020230327120022:rhel9`.
 pub(super) fn stream(label: &str) -> &str {
     match label.match_indices(':').nth(1) {
@@ -130,5 +151,10 @@ mod tests {
         assert_eq!(module_token("1-1.el9"), None);
         assert_eq!(stream("nodejs:18:9020020230327120022:rhel9"), "nodejs:18");
         assert_eq!(stream("nodejs:18"), "nodejs:18");
+        assert_eq!(minor_release("7.76.1-23.el9_2.4"), Some("el9_2"));
+        assert_eq!(minor_release("1:3.6.8-67.el8_10"), Some("el8_10"));
+        assert_eq!(minor_release("4.18.0-5.module+el8.10.0+1+a"), Some("module+el8.10.0"));
+        assert_eq!(minor_release("5.1.8-6.el9"), None);
+        assert_eq!(minor_release("1-1.elrepo_1"), None);
     }
 }

@@ -3,9 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![expect(clippy::print_stdout, reason = "what is skipped must be seen, and what real feeds hold")]
 
+mod arch;
 mod broken;
+mod csaf;
+mod damage;
 mod debsecan;
 mod forms;
 mod meaning;
 mod real;
+mod real_csaf;
 mod support;

@@ -10,7 +10,7 @@ pub struct Feed {
     /// What it is called.
     #[cfg_attr(feature = "openapi", schema(example = "Debian"))]
     pub name: String,
-    /// What it holds: `osv`, `secdb`, `debian_tracker`, `kev`, `epss`, or `bundle`; `unknown` if it was never read.
+    /// What it holds: `osv`, `csaf`, `arch`, `secdb`, `debian_tracker`, `kev`, `epss`, or `bundle`; `unknown` if it was never read.
     #[cfg_attr(feature = "openapi", schema(example = "osv"))]
     pub kind: String,
     /// The file or the address that it was read from.

@@ -123,11 +123,11 @@ pub enum BundleError {
     },
 }
 
-/// Whether a file begins as a bundle does.
+/// Whether a file is a bundle. Red Hat's CSAF archives are packed with zstd, too, but are tar inside.
 pub fn is_one(path: &Path) -> bool {
     let mut start = [0; MAGIC.len()];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
-    path.is_file() && read.is_ok() && start == MAGIC
+    path.is_file() && read.is_ok() && start == MAGIC && !feed::is_tar(path)
 }
 
 /// Writes a bundle. It is there when it is whole, and not before.

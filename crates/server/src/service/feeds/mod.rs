@@ -299,7 +299,8 @@ fn prepare(wanted: Import) -> Result<(Feed, &'static str, Option<Timestamp>), Im
     // A file that says nothing of its age is as old as it looks.
     let written = std::fs::metadata(&path).and_then(|about| about.modified()).ok();
     let written = written.and_then(|time| Timestamp::try_from(time).ok());
-    let as_of = as_of.or(sniffed.as_of).or(written.filter(|_| kind != Kind::Osv));
+    let is_dated = matches!(kind, Kind::Osv | Kind::Csaf);
+    let as_of = as_of.or(sniffed.as_of).or(written.filter(|_| !is_dated));
     let word = kind.word();
     let feed = Feed::new(path, kind);
     let feed = match as_of {

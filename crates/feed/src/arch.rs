@@ -1,0 +1,115 @@
+//! Arch Linux's security tracker: groups of CVEs (`AVG-…`) that concern the same packages.
+//!
+//! The tracker derives `status` from its repositories:
+//!
+//! | status | meaning | here |
+//! |---|---|---|
+//! | `Fixed` | the repositories have the fixed version | affected until it |
+//! | `Testing` | only the testing repositories have it | affected until it, and no update brings it |
+//! | `Vulnerable` | no repository has it, even if a fixed version is known | the same |
+//! | `Unknown` | not decided, or the package was dropped | unknown |
+//! | `Not affected` | the group does not concern Arch, even if it has a fixed version | not affected |
+//!
+//! `affected` is the version that somebody found vulnerable. Older versions are not examined, so
+//! all of them count as affected.
+
+use std::io::BufRead;
+
+use domain::advisory::{Advisory, Affected, End, Rated, Rating, Span, severity_word};
+use jiff::Timestamp;
+use serde::Deserialize;
+use vocab::FixState;
+
+use crate::Record;
+use crate::error::{Halt, Place};
+use crate::{records, text};
+
+#[derive(Deserialize)]
+struct Group {
+    name: String,
+    packages: Vec<String>,
+    status: String,
+    #[serde(default)]
+    severity: Option<String>,
+    #[serde(default, rename = "type")]
+    kind: Option<String>,
+    /// Missing, null or empty if no fix is known.
+    #[serde(default)]
+    fixed: Option<String>,
+    #[serde(default)]
+    issues: Option<Vec<String>>,
+}
+
+pub(crate) fn read(
+    input: &mut dyn BufRead,
+    place: &Place,
+    as_of: Option<Timestamp>,
+    each: &mut dyn FnMut(Record) -> Result<(), Halt>,
+) -> Result<(), Halt> {
+    records::read(input, place, &mut |group: Group, number| {
+        if !group.name.starts_with("AVG-") {
+            let why = format!("`{}` is not a group of Arch's tracker", text::shown(&group.name));
+            return Err(place.nonsense(number, why).into());
+        }
+        each(Record::Advisory(Box::new(advisory(group, as_of))))
+    })
+}
+
+fn advisory(group: Group, as_of: Option<Timestamp>) -> Advisory {
+    let Group { name, packages, status, severity, kind, fixed, issues } = group;
+    let (span, stance) = meaning(&status, fixed.filter(|version| !version.is_empty()));
+    let mut flaws = issues.unwrap_or_default();
+    flaws.retain(|issue| !issue.is_empty());
+    if flaws.is_empty() {
+        flaws.push(name.clone());
+    }
+    flaws.sort();
+    flaws.dedup();
+    let affected = packages
+        .iter()
+        .filter(|package| !package.is_empty())
+        .map(|package| {
+            let mut affected = Affected::new("Arch", package);
+            affected.spans.extend(span.clone());
+            affected.stance = stance;
+            affected
+        })
+        .collect();
+    let word = severity.as_deref().and_then(severity_word);
+    Advisory {
+        id: name,
+        flaws,
+        summary: kind.unwrap_or_default(),
+        published: None,
+        modified: as_of,
+        withdrawn: None,
+        ratings: word
+            .map(|word| Rated { flaw: None, rating: Rating::Word(word) })
+            .into_iter()
+            .collect(),
+        affected,
+    }
+}
+
+/// The affected versions and the tracker's statement on them. No span means every version.
+fn meaning(status: &str, fixed: Option<String>) -> (Option<Span>, Option<FixState>) {
+    let until = |end: fn(String) -> End| move |version| Span { from: None, end: end(version) };
+    match (status, fixed) {
+        ("Not affected", _) => (None, Some(FixState::NotAffected)),
+        ("Fixed", Some(version)) if is_complete(&version) => {
+            (Some(until(End::Fixed)(version)), None)
+        }
+        ("Fixed" | "Testing" | "Vulnerable", Some(version)) => {
+            (Some(until(End::FixedElsewhere)(version)), None)
+        }
+        ("Testing" | "Vulnerable", None) => (Some(Span::ALL), None),
+        (_, fixed) => (fixed.map(until(End::FixedElsewhere)), Some(FixState::Unknown)),
+    }
+}
+
+/// Whether a version has a pkgrel, and ends in a letter or digit before and after it. pacman's order
+/// is total only among such versions, and the matcher sorts fixed versions.
+fn is_complete(version: &str) -> bool {
+    let ends_well = |part: &str| part.ends_with(|c: char| c.is_ascii_alphanumeric());
+    version.rsplit_once('-').is_some_and(|(pkgver, pkgrel)| ends_well(pkgver) && ends_well(pkgrel))
+}

@@ -1,0 +1,361 @@
+//! CSAF documents of Red Hat and SUSE: VEX documents (one per CVE) and security advisories.
+//!
+//! A document has a product tree and, for each CVE, lists of product ids by status. A product id
+//! stands for a package in a product (`AppStream-9.4.0.GA:openssl-1:3.0.7-27.el9.x86_64`), but ids
+//! cannot be split reliably: `relationships` say which package and which product an id combines.
+//! `product` reads packages and products, `shape` is the JSON, and this module turns the statuses
+//! into statements:
+//!
+//! | status | remediation | statement |
+//! |---|---|---|
+//! | `fixed`, `first_fixed`, `recommended` (SUSE) | | fixed in this version |
+//! | `known_affected` | `none_available`: Affected | affected |
+//! | | `none_available`: Fix deferred | deferred |
+//! | | `no_fix_planned`: Will not fix | will not be fixed |
+//! | | `no_fix_planned`: Out of support scope | end of life |
+//! | none (SUSE) | `no_fix_planned` | will not be fixed |
+//! | `known_not_affected` | | not affected |
+//! | `under_investigation` | | unknown |
+//!
+//! Only packages of RHEL, SLES, SL Micro and openSUSE themselves are read. Containers and layered
+//! products are skipped. A document without any of them still becomes an advisory, without
+//! packages: it replaces an earlier version of the document that had some.
+
+mod product;
+mod shape;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::io::BufRead;
+
+use domain::advisory::{
+    Advisory, Affected, CvssScore, Ecosystem, Names, Rated, Rating, Span, severity_word,
+};
+use jiff::Timestamp;
+use vocab::{FixState, Severity};
+
+use crate::Record;
+use crate::error::{Halt, Place};
+use crate::{records, text};
+
+use product::{Publisher, Tree};
+use shape::{Csaf, Document, Vulnerability};
+
+pub(crate) fn read(
+    input: &mut dyn BufRead,
+    place: &Place,
+    each: &mut dyn FnMut(Record) -> Result<(), Halt>,
+) -> Result<(), Halt> {
+    records::read(input, place, &mut |csaf: Csaf, number| {
+        // Directories hold lists of documents beside the documents.
+        let Some(document) = &csaf.document else {
+            return match csaf.feed.is_some() || csaf.canonical_url.is_some() {
+                true => Ok(()),
+                false => Err(place.nonsense(number, "not a CSAF document: no `document`").into()),
+            };
+        };
+        if !document.category.starts_with("csaf_") {
+            let why = "not a CSAF document: `category` does not begin with `csaf_`";
+            return Err(place.nonsense(number, why).into());
+        }
+        let name = &document.publisher.name;
+        let Some(publisher) = Publisher::new(name) else {
+            let why = format!(
+                "only CSAF documents of Red Hat and SUSE can be read, not those of `{}`",
+                text::shown(name)
+            );
+            return Err(place.nonsense(number, why).into());
+        };
+        if document.tracking.id.is_empty() {
+            return Err(place.nonsense(number, "a CSAF document without a tracking id").into());
+        }
+        advisories(&csaf, document, publisher)
+            .into_iter()
+            .try_for_each(|advisory| each(Record::Advisory(Box::new(advisory))))
+    })
+}
+
+/// One advisory per CVE, so that ids and statements stay the same when a document gains a CVE.
+fn advisories(csaf: &Csaf, document: &Document, publisher: Publisher) -> Vec<Advisory> {
+    let tracking = &document.tracking;
+    let is_vex = document.category == "csaf_vex";
+    let tree = Tree::new(publisher, csaf.product_tree.as_ref());
+    let advisory = |cve: &str, vulnerability: Option<&Vulnerability>| {
+        let id = match is_vex {
+            true => format!("{}-vex:{cve}", publisher.word()),
+            false => format!("{}-csaf:{}/{cve}", publisher.word(), tracking.id),
+        };
+        let title = vulnerability.and_then(|one| one.title.as_deref());
+        let title = title.or(document.title.as_deref()).unwrap_or_default();
+        let mut advisory = Advisory {
+            id,
+            flaws: vec![cve.to_owned()],
+            summary: if title == cve { String::new() } else { title.to_owned() },
+            published: time(tracking.initial_release_date.as_ref()),
+            modified: time(tracking.current_release_date.as_ref()),
+            withdrawn: None,
+            ratings: Vec::new(),
+            affected: Vec::new(),
+        };
+        if let Some(vulnerability) = vulnerability {
+            fill(&mut advisory, document, vulnerability, &tree);
+        }
+        advisory
+    };
+    let mut all: Vec<Advisory> = Vec::new();
+    for vulnerability in csaf.vulnerabilities.iter().flatten() {
+        let cve = vulnerability.cve.as_deref().filter(|cve| !cve.is_empty());
+        let one = advisory(cve.unwrap_or(&tracking.id), Some(vulnerability));
+        // A document may have several entries for one CVE, and ids are unique.
+        match all.iter_mut().find(|known| known.id == one.id) {
+            Some(known) => known.affected.extend(one.affected),
+            None => all.push(one),
+        }
+    }
+    if all.is_empty() {
+        all.push(advisory(&tracking.id, None));
+    }
+    all
+}
+
+fn time(text: Option<&String>) -> Option<Timestamp> {
+    text?.parse().ok()
+}
+
+/// Adds the packages and the severity. Publishers rate a CVE per product or per document; a word
+/// for a product wins, so the document's word is a rating only if no product has one.
+fn fill(
+    advisory: &mut Advisory,
+    document: &Document,
+    vulnerability: &Vulnerability,
+    tree: &Tree<'_>,
+) {
+    let scores = vulnerability.scores.iter().flatten().flat_map(shape::Score::vectors);
+    for score in scores.filter_map(|vector| CvssScore::of(vector).ok()) {
+        let rated = Rated { flaw: None, rating: Rating::Cvss(score) };
+        if !advisory.ratings.contains(&rated) {
+            advisory.ratings.push(rated);
+        }
+    }
+    let impacts = || vulnerability.threats.iter().flatten().filter(|one| one.category == "impact");
+    let general = document.aggregate_severity.as_ref();
+    let general = general.and_then(|severity| severity_word(&severity.text)).or_else(|| {
+        let mut unbound = impacts().filter(|one| one.product_ids.is_none());
+        unbound.find_map(|one| severity_word(&one.details))
+    });
+    let mut by_product: HashMap<&str, Severity> = HashMap::new();
+    for impact in impacts() {
+        let Some(word) = severity_word(&impact.details) else { continue };
+        for id in impact.product_ids.iter().flatten() {
+            by_product.insert(id, word);
+        }
+    }
+    let mut statements = Statements::new(tree, by_product);
+    statements.collect(vulnerability);
+    advisory.affected = statements.finish();
+    match (advisory.affected.iter().any(|one| one.severity.is_some()), general) {
+        (_, None) => {}
+        (true, Some(word)) => {
+            for one in &mut advisory.affected {
+                one.severity.get_or_insert(word);
+            }
+        }
+        (false, Some(word)) => {
+            advisory.ratings.insert(0, Rated { flaw: None, rating: Rating::Word(word) });
+        }
+    }
+}
+
+/// A package of one product. Architectures and repositories are merged.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    ecosystem: String,
+    package: String,
+    module: Option<String>,
+    names: Names,
+}
+
+#[derive(Debug, Default)]
+struct Statement {
+    fixes: BTreeSet<String>,
+    stance: Option<FixState>,
+    severity: Option<Severity>,
+    /// Whether the product is a minor release with its own lifetime (EUS and so on).
+    is_minor_stream: bool,
+}
+
+struct Statements<'a> {
+    tree: &'a Tree<'a>,
+    severities: HashMap<&'a str, Severity>,
+    all: BTreeMap<Key, Statement>,
+}
+
+impl<'a> Statements<'a> {
+    fn new(tree: &'a Tree<'a>, severities: HashMap<&'a str, Severity>) -> Self {
+        Self { tree, severities, all: BTreeMap::new() }
+    }
+
+    fn collect(&mut self, vulnerability: &Vulnerability) {
+        let remedies = remedies(vulnerability);
+        let mut listed: HashSet<&str> = HashSet::new();
+        if let Some(status) = &vulnerability.product_status {
+            for id in [&status.fixed, &status.first_fixed, &status.recommended]
+                .into_iter()
+                .flatten()
+                .flatten()
+            {
+                listed.insert(id);
+                self.take(id, None);
+            }
+            for id in [&status.known_affected, &status.first_affected, &status.last_affected]
+                .into_iter()
+                .flatten()
+                .flatten()
+            {
+                listed.insert(id);
+                let stance = remedies.get(id.as_str()).copied().unwrap_or(FixState::Affected);
+                self.take(id, Some(stance));
+            }
+            for id in status.known_not_affected.iter().flatten() {
+                listed.insert(id);
+                self.take(id, Some(FixState::NotAffected));
+            }
+            for id in status.under_investigation.iter().flatten() {
+                listed.insert(id);
+                self.take(id, Some(FixState::Unknown));
+            }
+        }
+        for (id, stance) in remedies {
+            if !listed.contains(id) {
+                self.take(id, Some(stance));
+            }
+        }
+    }
+
+    /// Records the statement on one product id; without a stance it is fixed in its own version.
+    fn take(&mut self, id: &str, stance: Option<FixState>) {
+        let Some((product, package)) = self.tree.find(id, stance.is_none()) else { return };
+        if stance.is_none() && package.version.is_none() {
+            return;
+        }
+        let key = Key {
+            ecosystem: product.ecosystem.clone(),
+            package: package.name,
+            module: package.module,
+            names: package.names,
+        };
+        // It could only contradict OSV's records, and those name source packages.
+        if self.tree.publisher() == Publisher::Suse
+            && key.names == Names::Binary
+            && stance == Some(FixState::NotAffected)
+        {
+            return;
+        }
+        let severity = self.severities.get(id).copied();
+        let statement = self.all.entry(key).or_default();
+        statement.severity = statement.severity.max(severity);
+        statement.is_minor_stream = product.is_minor_stream;
+        match (stance, package.version) {
+            (None, Some(version)) => drop(statement.fixes.insert(version)),
+            (stance, _) => {
+                statement.stance =
+                    statement.stance.into_iter().chain(stance).max_by_key(|one| rank(*one));
+            }
+        }
+    }
+
+    fn finish(mut self) -> Vec<Affected> {
+        self.drop_redundant();
+        let affected = |(key, statement): (Key, Statement)| {
+            let mut affected = Affected::new(&key.ecosystem, &key.package);
+            affected.names =
+                Some(key.names).filter(|names| *names != affected.ecosystem.family().names());
+            affected.spans = statement.fixes.iter().map(|fix| Span::until(fix)).collect();
+            affected.stance = statement.stance;
+            if affected.spans.is_empty() && affected.stance != Some(FixState::NotAffected) {
+                affected.spans.push(Span::ALL);
+            }
+            affected.severity = statement.severity;
+            affected.module = key.module;
+            affected
+        };
+        self.all.into_iter().map(affected).collect()
+    }
+
+    /// Drops what would contradict a better statement on the same package. Minor releases are merged
+    /// into their major release, and each has its own list.
+    fn drop_redundant(&mut self) {
+        let fixed = |names: Option<Names>| -> BTreeSet<(String, Option<String>, String)> {
+            self.all
+                .iter()
+                .filter(|(key, one)| {
+                    !one.fixes.is_empty() && names.is_none_or(|names| key.names == names)
+                })
+                .map(|(key, _)| (key.ecosystem.clone(), key.module.clone(), key.package.clone()))
+                .collect()
+        };
+        let lists_sources = self.tree.publisher() == Publisher::RedHat;
+        let fixed_names = fixed(None);
+        let binary_fixes: BTreeSet<(String, Option<String>)> = fixed(Some(Names::Binary))
+            .into_iter()
+            .map(|(product, module, _)| (product, module))
+            .collect();
+        let base = |key: &Key| {
+            let (base, _) = Ecosystem::new(&key.ecosystem).base();
+            (base, key.module.clone(), key.package.clone(), key.names)
+        };
+        let affected: BTreeSet<_> = self
+            .all
+            .iter()
+            .filter(|(_, one)| !one.fixes.is_empty() || one.stance != Some(FixState::NotAffected))
+            .map(|(key, _)| base(key))
+            .collect();
+        self.all.retain(|key, statement| {
+            let product = (key.ecosystem.clone(), key.module.clone());
+            if !statement.fixes.is_empty() {
+                statement.stance = None;
+                // Red Hat lists the source rpm beside the binary packages that are built from it.
+                return !lists_sources
+                    || key.names == Names::Binary
+                    || !binary_fixes.contains(&product);
+            }
+            let (ecosystem, module) = product;
+            // Servers are matched by major release, so a minor release speaks for itself only.
+            !statement.is_minor_stream
+                && !fixed_names.contains(&(ecosystem, module, key.package.clone()))
+                && (statement.stance != Some(FixState::NotAffected)
+                    || !affected.contains(&base(key)))
+        });
+    }
+}
+
+/// The more a statement asks of an operator, the higher.
+fn rank(stance: FixState) -> u8 {
+    match stance {
+        FixState::NotAffected => 0,
+        FixState::EndOfLife => 1,
+        FixState::WontFix => 2,
+        FixState::Unknown => 3,
+        FixState::Deferred => 4,
+        _ => 5,
+    }
+}
+
+/// What remediations say about products without a fix.
+fn remedies(vulnerability: &Vulnerability) -> BTreeMap<&str, FixState> {
+    let mut remedies = BTreeMap::new();
+    for remediation in vulnerability.remediations.iter().flatten() {
+        let details = remediation.details.as_deref().unwrap_or_default().to_ascii_lowercase();
+        let stance = match remediation.category.as_str() {
+            "none_available" if details.contains("deferred") => FixState::Deferred,
+            "none_available" if details.contains("investigation") => FixState::Unknown,
+            "none_available" => FixState::Affected,
+            "no_fix_planned" if details.contains("out of support") => FixState::EndOfLife,
+            "no_fix_planned" => FixState::WontFix,
+            _ => continue,
+        };
+        for id in remediation.product_ids.iter().flatten() {
+            remedies.insert(id.as_str(), stance);
+        }
+    }
+    remedies
+}

@@ -1,0 +1,182 @@
+//! The parts of a CSAF 2.0 document that are read. Everything else is ignored.
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+#[derive(Deserialize)]
+pub(super) struct Csaf {
+    #[serde(default)]
+    pub(super) document: Option<Document>,
+    /// Present in a list of documents instead.
+    #[serde(default)]
+    pub(super) feed: Option<IgnoredAny>,
+    /// Present in a description of the publisher instead.
+    #[serde(default)]
+    pub(super) canonical_url: Option<IgnoredAny>,
+    #[serde(default)]
+    pub(super) product_tree: Option<ProductTree>,
+    #[serde(default)]
+    pub(super) vulnerabilities: Option<Vec<Vulnerability>>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Document {
+    pub(super) category: String,
+    pub(super) publisher: Publisher,
+    pub(super) tracking: Tracking,
+    #[serde(default)]
+    pub(super) title: Option<String>,
+    #[serde(default)]
+    pub(super) aggregate_severity: Option<AggregateSeverity>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Publisher {
+    pub(super) name: String,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Tracking {
+    pub(super) id: String,
+    #[serde(default)]
+    pub(super) initial_release_date: Option<String>,
+    #[serde(default)]
+    pub(super) current_release_date: Option<String>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct AggregateSeverity {
+    #[serde(default)]
+    pub(super) text: String,
+}
+
+#[derive(Deserialize)]
+pub(super) struct ProductTree {
+    #[serde(default)]
+    pub(super) branches: Option<Vec<Branch>>,
+    #[serde(default)]
+    pub(super) full_product_names: Option<Vec<Product>>,
+    #[serde(default)]
+    pub(super) relationships: Option<Vec<Relationship>>,
+}
+
+/// The JSON parser limits how deep branches are nested.
+#[derive(Deserialize)]
+pub(super) struct Branch {
+    #[serde(default)]
+    pub(super) product: Option<Product>,
+    #[serde(default)]
+    pub(super) branches: Option<Vec<Branch>>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Product {
+    pub(super) product_id: String,
+    #[serde(default)]
+    pub(super) name: String,
+    #[serde(default, rename = "product_identification_helper")]
+    pub(super) helper: Option<Helper>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Helper {
+    #[serde(default)]
+    pub(super) cpe: Option<String>,
+    #[serde(default)]
+    pub(super) purl: Option<String>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Relationship {
+    pub(super) full_product_name: ProductId,
+    pub(super) product_reference: String,
+    pub(super) relates_to_product_reference: String,
+}
+
+#[derive(Deserialize)]
+pub(super) struct ProductId {
+    pub(super) product_id: String,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Vulnerability {
+    #[serde(default)]
+    pub(super) cve: Option<String>,
+    #[serde(default)]
+    pub(super) title: Option<String>,
+    #[serde(default)]
+    pub(super) product_status: Option<ProductStatus>,
+    #[serde(default)]
+    pub(super) remediations: Option<Vec<Remediation>>,
+    #[serde(default)]
+    pub(super) scores: Option<Vec<Score>>,
+    #[serde(default)]
+    pub(super) threats: Option<Vec<Threat>>,
+}
+
+type ProductIds = Option<Vec<String>>;
+
+#[derive(Deserialize)]
+pub(super) struct ProductStatus {
+    #[serde(default)]
+    pub(super) fixed: ProductIds,
+    #[serde(default)]
+    pub(super) first_fixed: ProductIds,
+    #[serde(default)]
+    pub(super) recommended: ProductIds,
+    #[serde(default)]
+    pub(super) known_affected: ProductIds,
+    #[serde(default)]
+    pub(super) first_affected: ProductIds,
+    #[serde(default)]
+    pub(super) last_affected: ProductIds,
+    #[serde(default)]
+    pub(super) known_not_affected: ProductIds,
+    #[serde(default)]
+    pub(super) under_investigation: ProductIds,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Remediation {
+    #[serde(default)]
+    pub(super) category: String,
+    #[serde(default)]
+    pub(super) details: Option<String>,
+    #[serde(default)]
+    pub(super) product_ids: ProductIds,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Threat {
+    #[serde(default)]
+    pub(super) category: String,
+    #[serde(default)]
+    pub(super) details: String,
+    #[serde(default)]
+    pub(super) product_ids: ProductIds,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Score {
+    #[serde(default)]
+    cvss_v2: Option<Cvss>,
+    #[serde(default)]
+    cvss_v3: Option<Cvss>,
+    #[serde(default)]
+    cvss_v4: Option<Cvss>,
+}
+
+#[derive(Deserialize)]
+struct Cvss {
+    #[serde(default, rename = "vectorString")]
+    vector: String,
+}
+
+impl Score {
+    pub(super) fn vectors(&self) -> impl Iterator<Item = &str> {
+        [&self.cvss_v4, &self.cvss_v3, &self.cvss_v2]
+            .into_iter()
+            .flatten()
+            .map(|cvss| cvss.vector.as_str())
+    }
+}

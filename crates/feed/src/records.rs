@@ -1,0 +1,43 @@
+//! Reads JSON documents of one type: one per file, one per line, or an array of them.
+
+use std::io::BufRead;
+
+use serde::de::DeserializeOwned;
+
+use crate::error::{Halt, Place};
+use crate::text;
+
+/// Calls `each` with every document and its number, from 1. At most
+/// [`RECORD_BYTES_MAX`](crate::RECORD_BYTES_MAX) bytes of input are in memory at a time.
+pub(crate) fn read<T: DeserializeOwned>(
+    input: &mut dyn BufRead,
+    place: &Place,
+    each: &mut dyn FnMut(T, u64) -> Result<(), Halt>,
+) -> Result<(), Halt> {
+    let mut line = Vec::new();
+    let mut number = 0;
+    while text::next_line(input, place, number + 1, &mut line)? {
+        let content = line.trim_ascii();
+        if content.is_empty() {
+            continue;
+        }
+        number += 1;
+        if number == 1 && content[0] == b'[' {
+            text::rest(input, place, &mut line)?;
+            let all: Vec<T> =
+                serde_json::from_slice(&line).map_err(|error| place.broken(1, error))?;
+            return all.into_iter().zip(1..).try_for_each(|(one, number)| each(one, number));
+        }
+        match serde_json::from_slice(content) {
+            Ok(one) => each(one, number)?,
+            // The document continues on the next line.
+            Err(error) if number == 1 && error.is_eof() => {
+                text::rest(input, place, &mut line)?;
+                let one = serde_json::from_slice(&line).map_err(|error| place.broken(1, error))?;
+                return each(one, number);
+            }
+            Err(error) => return Err(place.broken(number, error).into()),
+        }
+    }
+    Ok(())
+}
