@@ -227,6 +227,7 @@ CVE-2026-0001 (A flaw in many things ...)
 \t[bookworm] - old <end-of-life>
 \t- gone <removed>
 \t- unsure <undetermined>
+\t- not-in-unstable <not-affected> (Only the release has the code)
 \t- wish <itp> (bug #4)
 \t[bullseye] - elsewhere <no-dsa>
 \tNOTE: https://example.org/a - b
@@ -262,6 +263,7 @@ CVE-2026-0002
             "in-release: fixed in 1.0-1+deb12u1",
             "later: open deferred",
             "never: elsewhere in 2.0-1 wont_fix",
+            "not-in-unstable: fixed in 0",
             "nothing-yet: open affected low",
             "old: open end_of_life",
             "safe: elsewhere in 2.0-1 not_affected",
