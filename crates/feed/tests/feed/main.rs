@@ -5,6 +5,7 @@
 
 mod broken;
 mod debsecan;
+mod differential;
 mod forms;
 mod meaning;
 mod real;
