@@ -8,5 +8,6 @@ mod debsecan;
 mod differential;
 mod forms;
 mod meaning;
+mod osv_spec;
 mod real;
 mod support;
