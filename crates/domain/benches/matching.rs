@@ -29,6 +29,7 @@ fn advisory(id: u32, package: &str, fixed: &str) -> Advisory {
     Advisory {
         id: format!("DSA-{id}-1"),
         flaws: vec![format!("CVE-2026-{id}")],
+        aliases: Vec::new(),
         summary: String::new(),
         published: None,
         modified: None,

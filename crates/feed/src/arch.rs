@@ -79,6 +79,7 @@ fn advisory(group: Group, as_of: Option<Timestamp>) -> Advisory {
     Advisory {
         id: name,
         flaws,
+        aliases: Vec::new(),
         summary: kind.unwrap_or_default(),
         published: None,
         modified: as_of,

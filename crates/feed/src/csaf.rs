@@ -89,6 +89,7 @@ fn advisories(csaf: &Csaf, document: &Document, publisher: Publisher) -> Vec<Adv
         let mut advisory = Advisory {
             id,
             flaws: vec![cve.to_owned()],
+            aliases: Vec::new(),
             summary: if title == cve { String::new() } else { title.to_owned() },
             published: time(tracking.initial_release_date.as_ref()),
             modified: time(tracking.current_release_date.as_ref()),
@@ -275,7 +276,7 @@ impl<'a> Statements<'a> {
                 affected.spans.push(Span::ALL);
             }
             affected.severity = statement.severity;
-            affected.module = key.module;
+            affected.modules = key.module.into_iter().collect();
             affected
         };
         self.all.into_iter().map(affected).collect()

@@ -155,6 +155,13 @@ impl Tracker<'_> {
         };
         affected.spans.push(Span { from: None, end });
         affected.stance = if decisive.is_version { None } else { stance(&decisive.said) };
+        // Said of unstable only. An advisory for the release says otherwise and is not in the list,
+        // so this must not be final.
+        if release.is_none() && affected.stance == Some(FixState::NotAffected) {
+            affected.spans = vec![Span::until("0")];
+            affected.stance = None;
+            return Some(affected);
+        }
         let urgency = [Some(decisive), unstable]
             .into_iter()
             .flatten()

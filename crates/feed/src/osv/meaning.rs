@@ -1,5 +1,6 @@
 //! What an OSV record means.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use domain::advisory::{
@@ -152,7 +153,12 @@ fn debian(affected: &mut Affected, own: &shape::Own, database: &shape::Own) {
     }
 }
 
-/// The spans that a range's events make. They are in any order; by version they alternate.
+/// The spans that a range's events make, as the OSV schema evaluates them.
+///
+/// The order in which events are written means nothing. By version, `introduced` opens a span and the
+/// next end closes it; an end that closes nothing says nothing. A range without `introduced` is
+/// invalid and is read as if it began with the first version. Nothing from the highest `limit` on is
+/// affected.
 fn spans(ecosystem: &Ecosystem, events: &[shape::Event]) -> Vec<Span> {
     enum Turn<'a> {
         In(&'a str),
@@ -169,15 +175,16 @@ fn spans(ecosystem: &Ecosystem, events: &[shape::Event]) -> Vec<Span> {
         if let Some(version) = &event.last_affected {
             turns.push((version, Turn::Out(End::Last(version.clone()))));
         }
-        if let Some(version) = &event.limit
-            && version != "*"
-        {
-            turns.push((version, Turn::Out(End::FixedElsewhere(version.clone()))));
-        }
     }
-    // The order in which events are written means nothing. `0` stands before everything, and of two
-    // events at one version the range begins first.
-    if let Some(scheme) = ecosystem.family().scheme() {
+    let limits: Vec<&str> = events.iter().filter_map(|event| event.limit.as_deref()).collect();
+    let is_start = |(_, turn): &(&str, Turn<'_>)| matches!(turn, Turn::In(_));
+    let is_empty = turns.is_empty() && limits.is_empty();
+    if !is_empty && !turns.iter().any(is_start) {
+        turns.insert(0, ("0", Turn::In("0")));
+    }
+    let scheme = ecosystem.family().scheme();
+    // `0` stands before everything, and of two events at one version the range begins first.
+    if let Some(scheme) = scheme {
         turns.sort_by(|(a, one), (b, other)| {
             let ends = |turn: &Turn<'_>| matches!(turn, Turn::Out(_));
             (*a != "0")
@@ -193,9 +200,28 @@ fn spans(ecosystem: &Ecosystem, events: &[shape::Event]) -> Vec<Span> {
             Turn::In(version) => {
                 open.get_or_insert_with(|| (version != "0").then(|| version.to_owned()));
             }
-            Turn::Out(end) => spans.push(Span { from: open.take().flatten(), end }),
+            Turn::Out(end) => spans.extend(open.take().map(|from| Span { from, end })),
         }
     }
     spans.extend(open.map(|from| Span { from, end: End::Open }));
+    if let Some(scheme) = scheme
+        && !limits.iter().any(|limit| limit.contains('*'))
+        && let Some(limit) = limits.iter().max_by(|a, b| scheme.compare(a, b))
+    {
+        let compare = |a: &str, b: &str| scheme.compare(a, b);
+        spans.iter_mut().for_each(|span| end_at(span, limit, compare));
+    }
     spans
+}
+
+/// Ends a span at a limit, if it does not end before.
+fn end_at(span: &mut Span, limit: &str, compare: impl Fn(&str, &str) -> Ordering) {
+    let ends_before = match &span.end {
+        End::Fixed(end) | End::FixedElsewhere(end) => compare(end, limit).is_le(),
+        End::Last(last) => compare(last, limit).is_lt(),
+        End::Open => false,
+    };
+    if !ends_before {
+        span.end = End::FixedElsewhere(limit.to_owned());
+    }
 }

@@ -15,7 +15,7 @@ use feed::Kind;
 use vocab::Installed;
 
 use crate::real;
-use crate::support::{Folder, advisories};
+use crate::support::{Folder, advisories, has_program};
 
 /// What dpkg knows of this machine.
 pub(crate) fn status() -> Option<String> {
@@ -52,7 +52,7 @@ pub(crate) fn installed(status: &str) -> Vec<Installed> {
 
 /// The advisories in debsecan's own form: for each source and CVE the version that ends it. What
 /// Debian calls unimportant is not in it, nor what never affected the release.
-fn data(feed: &[Advisory]) -> Vec<u8> {
+fn data(feed: &[Advisory]) -> String {
     let mut ends: BTreeMap<(&str, &str), Option<&str>> = BTreeMap::new();
     let mut never: BTreeSet<(&str, &str)> = BTreeSet::new();
     for advisory in feed {
@@ -89,22 +89,17 @@ fn data(feed: &[Advisory]) -> Vec<u8> {
         text.push_str(&format!("{source},{},S ?F,{},\n", number[cve], end.unwrap_or_default()));
     }
     text.push_str("\n\n");
-    let mut packed = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
-    packed.write_all(text.as_bytes()).unwrap();
-    packed.finish().unwrap()
+    text
 }
 
-/// `CVE package`, as debsecan finds them. None where it is not installed.
-fn theirs(folder: &Folder, feed: &[Advisory], status: &Path) -> Option<BTreeSet<String>> {
-    let present = Command::new("sh").args(["-c", "command -v debsecan"]).output();
-    if !present.is_ok_and(|found| found.status.success()) {
-        let required =
-            std::env::var_os("FLEETMEND_TEST_REQUIRE_TOOLS").is_some_and(|set| set == "1");
-        assert!(!required, "debsecan is not installed (Debian package debsecan)");
-        println!("skipped: debsecan is not installed (Debian package debsecan)");
+/// Runs debsecan on this data and returns `CVE package` for each finding. None if it is missing.
+pub(crate) fn run(folder: &Folder, data: &str, status: &Path) -> Option<BTreeSet<String>> {
+    if !has_program("debsecan", "debsecan") {
         return None;
     }
-    folder.write("data/bookworm", data(feed));
+    let mut packed = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(data.as_bytes()).unwrap();
+    folder.write("data/bookworm", packed.finish().unwrap());
     let nothing = folder.write("nothing", "");
     let output = Command::new("debsecan")
         .args(["--suite", "bookworm", "--format", "simple", "--config"])
@@ -117,12 +112,12 @@ fn theirs(folder: &Folder, feed: &[Advisory], status: &Path) -> Option<BTreeSet<
         .arg(status)
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && told.is_empty(), "{told}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && errors.is_empty(), "{errors}");
     Some(String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect())
 }
 
-fn ours(feed: &[Advisory], packages: &[Installed]) -> BTreeSet<String> {
+pub(crate) fn ours(feed: &[Advisory], packages: &[Installed]) -> BTreeSet<String> {
     let report = Index::new(&Ecosystem::new("Debian:12"), feed).judge(packages);
     let findings = report.findings.iter().filter(|finding| !finding.state.is_hidden());
     findings
@@ -150,7 +145,7 @@ fn agree(test: &str, feed: &[Advisory], status: &str) -> Option<usize> {
         let keep = |line: &String| !kernels.contains(package(line).unwrap_or_default().as_str());
         found.into_iter().filter(keep).collect()
     };
-    let theirs = theirs(&folder, feed, &path)?;
+    let theirs = run(&folder, &data(feed), &path)?;
     let all = theirs.len();
     let (theirs, ours) = (without_kernel(theirs), without_kernel(ours(feed, &packages)));
     println!("{test}: debsecan finds {all}, {} of them not in the kernel", theirs.len());

@@ -77,6 +77,21 @@ fn events_become_spans_in_whatever_order_they_are_written() {
         ),
         three
     );
+    let elsewhere = |version: &str| End::FixedElsewhere(version.to_owned());
+    for (events, expected) in [
+        // An end that closes nothing says nothing.
+        (r#"{"introduced":"0"},{"fixed":"2"},{"fixed":"5"}"#, vec![span(None, fixed("2"))]),
+        (r#"{"introduced":"3"},{"fixed":"2"}"#, vec![span(Some("3"), End::Open)]),
+        (r#"{"fixed":"2"}"#, vec![span(None, fixed("2"))]),
+        // A limit ends everything, also before a fix; of several the highest counts.
+        (r#"{"introduced":"0"},{"fixed":"5"},{"limit":"3"}"#, vec![span(None, elsewhere("3"))]),
+        (r#"{"introduced":"0"},{"fixed":"2"},{"limit":"3"}"#, vec![span(None, fixed("2"))]),
+        (r#"{"introduced":"0"},{"limit":"3"},{"limit":"4"}"#, vec![span(None, elsewhere("4"))]),
+        (r#"{"introduced":"0"},{"limit":"3"},{"limit":"*"}"#, vec![Span::ALL]),
+        ("", vec![]),
+    ] {
+        assert_eq!(range(events), expected, "{events}");
+    }
     let git = r#""ranges":[{"type":"GIT","events":[{"introduced":"abc"}]}],"versions":["1","2"]"#;
     let one = |version: &str| span(Some(version), End::Last(version.to_owned()));
     assert_eq!(spans("git", "Debian:12", git), [one("1"), one("2")]);
@@ -212,6 +227,7 @@ CVE-2026-0001 (A flaw in many things ...)
 \t[bookworm] - old <end-of-life>
 \t- gone <removed>
 \t- unsure <undetermined>
+\t- not-in-unstable <not-affected> (Only the release has the code)
 \t- wish <itp> (bug #4)
 \t[bullseye] - elsewhere <no-dsa>
 \tNOTE: https://example.org/a - b
@@ -247,6 +263,7 @@ CVE-2026-0002
             "in-release: fixed in 1.0-1+deb12u1",
             "later: open deferred",
             "never: elsewhere in 2.0-1 wont_fix",
+            "not-in-unstable: fixed in 0",
             "nothing-yet: open affected low",
             "old: open end_of_life",
             "safe: elsewhere in 2.0-1 not_affected",

@@ -37,6 +37,19 @@ impl Drop for Folder {
     }
 }
 
+/// Whether a program is installed. Says so if not, or fails if the tests require their tools.
+pub(crate) fn has_program(program: &str, debian_package: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if std::env::split_paths(&path).any(|directory| directory.join(program).is_file()) {
+        return true;
+    }
+    let missing = format!("{program} is not installed (Debian package {debian_package})");
+    let required = std::env::var_os("FLEETMEND_TEST_REQUIRE_TOOLS").is_some_and(|set| set == "1");
+    assert!(!required, "{missing}");
+    println!("skipped: {missing}");
+    false
+}
+
 pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     packed.write_all(bytes).unwrap();

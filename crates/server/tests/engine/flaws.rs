@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use server::app::App;
 use server::service;
 use server::service::feeds::{Import, import};
-use server::service::findings::{counts, of_server, rebuild};
+use server::service::findings::{assessed, of_server, rebuild};
 use store::{findings, servers};
 use vocab::{Exposure, Installed, Pending, listing};
 use wire::agent::{Facts, Outcome, Work};
@@ -88,7 +88,7 @@ async fn shown(app: &App, world: &World, agent: &Agent) -> Vec<(String, Exposure
     rebuild(app, world.org).await.unwrap();
     let mut reader = app.db.read().await.unwrap();
     let row = servers::get(&mut reader, world.org, agent.id).await.unwrap();
-    let found = of_server(&mut reader, &row).await.unwrap();
+    let (found, _) = of_server(&mut reader, &row).await.unwrap();
     let shown: Vec<_> = found
         .iter()
         .map(|one| (one.settled.finding.cve.to_string(), one.settled.exposure))
@@ -100,7 +100,12 @@ async fn shown(app: &App, world: &World, agent: &Agent) -> Vec<(String, Exposure
         shown.iter().map(|(cve, _)| cve.clone()).collect::<Vec<_>>(),
         "the list says the same"
     );
-    let counts = counts(&mut reader, world.org, std::slice::from_ref(&row)).await.unwrap();
+    let counts: Vec<_> = assessed(&mut reader, world.org, std::slice::from_ref(&row))
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|one| one.cves)
+        .collect();
     assert_eq!(counts[0].values().sum::<u32>() as usize, shown.len(), "and so does the count");
     shown
 }

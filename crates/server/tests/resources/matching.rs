@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use server::service::findings::{Look, Matcher};
-use store::findings::{self, Counts, Cve, Shift};
+use store::findings::{self, Cve, Shift, Tallied};
 use vocab::{Digest, Installed, ServerId, Severity};
 
 use crate::feeds::{lines, osv, take_in, write};
@@ -34,7 +34,7 @@ fn host(name: &'static str, curl: &str) -> Host {
 #[derive(Debug, PartialEq)]
 struct Written {
     rows: Vec<Cve>,
-    counts: BTreeMap<Digest, Counts>,
+    counts: BTreeMap<Digest, Tallied>,
     kinds: BTreeMap<Digest, BTreeSet<String>>,
     groups: Vec<(String, Digest)>,
     exposed: Vec<(String, Vec<ServerId>)>,

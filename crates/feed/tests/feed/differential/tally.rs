@@ -1,0 +1,67 @@
+//! Counts of a comparison, and the check that only listed differences occurred.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+
+#[derive(Default)]
+pub(crate) struct Tally {
+    /// How many answers were compared.
+    pub(crate) pairs: usize,
+    /// In how many of them both report a vulnerability.
+    pub(crate) found: usize,
+    explained: BTreeMap<&'static str, usize>,
+    pub(crate) unexplained: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Listed {
+    difference: Vec<Difference>,
+}
+
+#[derive(Deserialize)]
+struct Difference {
+    name: String,
+    against: String,
+    reason: String,
+}
+
+impl Tally {
+    pub(crate) fn explain(&mut self, rule: &'static str) {
+        *self.explained.entry(rule).or_default() += 1;
+    }
+
+    pub(crate) fn join(mut self, other: Tally) -> Tally {
+        self.pairs += other.pairs;
+        self.found += other.found;
+        self.unexplained.extend(other.unexplained);
+        for (rule, count) in other.explained {
+            *self.explained.entry(rule).or_default() += count;
+        }
+        self
+    }
+
+    /// Prints the counts. Fails on a difference without a rule, on a rule without a difference, and
+    /// if the rules are not those that `differences.toml` lists.
+    pub(crate) fn check<'a>(&self, against: &str, rules: impl Iterator<Item = &'a str>) {
+        let listed: Listed = toml::from_str(include_str!("../differences.toml")).unwrap();
+        let listed: Vec<_> =
+            listed.difference.iter().filter(|entry| entry.against == against).collect();
+        assert!(listed.iter().all(|entry| !entry.reason.is_empty()));
+        let names: BTreeSet<&str> = listed.iter().map(|entry| entry.name.as_str()).collect();
+        assert_eq!(names, rules.collect(), "differences.toml and the predicates");
+
+        println!("{against}: {} answers compared, both report {}", self.pairs, self.found);
+        for name in &names {
+            println!("  {}: {}", name, self.explained.get(name).unwrap_or(&0));
+        }
+        let shown = self.unexplained.iter().take(10).cloned().collect::<Vec<_>>().join("\n");
+        assert!(self.unexplained.is_empty(), "{} unexplained:\n{shown}", self.unexplained.len());
+        let idle: Vec<_> =
+            names.iter().filter(|name| !self.explained.contains_key(*name)).collect();
+        assert!(idle.is_empty(), "rules that explain nothing: {idle:?}");
+        // A generator gone stale would agree about nothing.
+        assert!(self.found * 10 > self.pairs, "{} of {} found", self.found, self.pairs);
+        assert!(self.found * 10 < self.pairs * 9, "{} of {} found", self.found, self.pairs);
+    }
+}
