@@ -82,7 +82,7 @@ word_schemas! {
     Role "What a caller may do: `viewer` reads; `operator` also patches, refreshes, runs and writes schedules; `admin` also removes servers and manages keys and tokens.";
     Status "Whether a server is heard from.";
     BlockedBy "Why a pending update would not be installed.";
-    SkipReason "Why an instant of a schedule did not start a run: the run before it was not finished (`overlap`), or the service was down and came back too late (`missed`).";
+    SkipReason "Why a run was skipped: the previous run had not finished (`overlap`), the service was down and came back too late (`missed`), or no server matched the schedule's targets (`no_servers`).";
     PackageManager "The program that installs packages.";
     FailureCode "Why a task did not succeed. The list is closed.";
     Stage "How far a task is.";
