@@ -350,11 +350,11 @@ async fn a_schedule_without_servers_is_asked_about_and_its_run_fails() {
         assert!(refused.err.contains(part), "no `{part}` in {}", refused.err);
     }
     let no = keyboard.types(200, &create("Typed", "prodction"), "n\n");
-    assert_eq!(no.code, 1, "{}", no.err);
-    assert!(no.err.contains(told) && no.err.contains("Create it anyway? [y/N]"), "{}", no.err);
+    assert_eq!(no.code, 1, "{}", no.out);
+    assert!(no.out.contains(told) && no.out.contains("Create it anyway? [y/N]"), "{}", no.out);
     assert_eq!(keyboard.well(&["schedules", "list"]).lines().count(), 1, "nothing was created");
     let yes = keyboard.types(200, &create("Typed", "prodction"), "y\n");
-    assert_eq!(yes.code, 0, "{}", yes.err);
+    assert_eq!(yes.code, 0, "{}", yes.out);
     assert!(yes.out.contains("Runs are skipped until a server matches."), "{}", yes.out);
     let allowed = [&create("Piped", "prodction")[..], &["--allow-empty", "--json"]].concat();
     let made: Value = serde_json::from_str(&keyboard.well(&allowed)).unwrap();
