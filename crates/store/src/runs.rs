@@ -239,8 +239,8 @@ pub async fn give_batches(tx: &mut Tx, given: &[(RunId, BatchId)]) -> Result<BTr
     found.into_iter().map(|(id,)| parse("runs", id)).collect()
 }
 
-/// Ends runs that have no rollout as skipped. Returns the runs that changed: one that has a rollout or has ended stays
-/// as it is.
+/// Ends runs that have no rollout as skipped. Returns the runs that changed; one that has a rollout or has ended does
+/// not.
 pub async fn skip_all(
     tx: &mut Tx,
     runs: &[RunId],

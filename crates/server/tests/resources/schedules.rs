@@ -228,7 +228,7 @@ both! {
         assert_eq!(service.get(&path).await.json()["last_run"]["state"], "skipped");
         assert_eq!(service.get("/v1/batches").await.json()["meta"]["total"], 0);
 
-        // It is in nobody's way, and an unfinished run is still in its way.
+        // A skipped run does not block the next one; an unfinished run still does.
         let server = join(service, Host::new("web-1")).await;
         service.post(&format!("{path}/run"), json!({})).await.is(202);
         service.delete(&format!("/v1/servers/{server}")).await.is(204);
