@@ -206,6 +206,13 @@ def a_schedule(servers):
     stale = update_schedule.sync_detailed(schedule.id, client=CLIENT, body=wanted, if_match=version)
     expect(stale.status_code == 412, "who has not seen the change does not overwrite it")
 
+    wanted.enabled, wanted.targets = True, models.Selector(environment="prodction")
+    refused = update_schedule.sync_detailed(schedule.id, client=CLIENT, body=wanted)
+    expect(
+        refused.status_code == 422 and refused.parsed.errors[0].code == "no_servers_match",
+        "targets that match no server are refused",
+    )
+
     run = call(run_schedule, schedule.id, answers=HTTPStatus.ACCEPTED).parsed
     expect(run.trigger.value == "manual" and run.batch_id is not None, "a run by hand has a batch")
     expect(ended(run.batch_id).progress.total == len(servers), "it concerns the servers that were selected")

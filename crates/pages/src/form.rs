@@ -55,5 +55,7 @@ pub struct ScheduleForm {
     pub tags: String,
     /// Names of servers that are to be named, too; those that are, are the order's.
     pub add_servers: String,
+    /// Save it although no server matches.
+    pub allow_empty: bool,
     pub order: OrderForm,
 }

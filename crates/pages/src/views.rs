@@ -71,7 +71,7 @@ pages! {
     /// Where a schedule is written.
     ScheduleEdit = "schedule_edit.html" {
         frame: Frame, form: ScheduleForm, action: String, errors: Vec<String>, next: Vec<Timestamp>, cron: String,
-        zone: Zone, told: Option<String>, names: Names,
+        zone: Zone, told: Option<String>, names: Names, unmatched: Option<String>,
     }
     /// When a schedule would run, for the page where it is written.
     Asked = "asked.html" { next: Vec<Timestamp>, cron: String, zone: Zone, told: Option<String>, }

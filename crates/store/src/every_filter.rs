@@ -205,6 +205,8 @@ both! {
             let on_page = wanted.iter().skip(offset as usize).take(page.limit as usize);
             assert_eq!(ids, on_page.copied().collect::<Vec<_>>(), "{filter:?} {sort:?} {page:?}");
             assert_eq!(seen.total, wanted.len() as u64, "{filter:?}");
+            let any = server_list::any(&mut tx, ours, &filter).await.unwrap();
+            assert_eq!(any, !wanted.is_empty(), "{filter:?}");
             if n % 7 == 0 {
                 let all = server_list::ids(&mut tx, ours, &filter).await.unwrap();
                 let by_name = fleet.iter().filter(|server| matches(&filter, server)).collect();

@@ -56,6 +56,7 @@ pub mod rollout_targets;
 pub mod rollouts;
 pub mod runs;
 pub mod schedules;
+pub mod server_labels;
 pub mod server_list;
 pub mod servers;
 pub mod sessions;

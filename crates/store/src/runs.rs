@@ -239,6 +239,31 @@ pub async fn give_batches(tx: &mut Tx, given: &[(RunId, BatchId)]) -> Result<BTr
     found.into_iter().map(|(id,)| parse("runs", id)).collect()
 }
 
+/// Ends runs that have no rollout as skipped. Returns the runs that changed; one that has a rollout or has ended does
+/// not.
+pub async fn skip_all(
+    tx: &mut Tx,
+    runs: &[RunId],
+    reason: SkipReason,
+    now: Timestamp,
+) -> Result<BTreeSet<RunId>> {
+    let found: Vec<(String,)> = on!(tx, |c| {
+        in_chunks(c, runs, |chunk| {
+            let mut text = Text::new("update runs set state = ");
+            text.bind(put(&State::Skipped)).add(", skip_reason = ").bind(put(&reason));
+            text.add(", finished_at = ").bind(put(&now));
+            text.add(
+                ", generation = generation + 1
+                  where batch_id is null and finished_at is null and id",
+            );
+            text.among(chunk.iter().map(put)).add(" returning id");
+            text
+        })
+        .await
+    })?;
+    found.into_iter().map(|(id,)| parse("runs", id)).collect()
+}
+
 /// The run that started this rollout.
 pub async fn of_batch(conn: &mut Conn, batch: BatchId) -> Result<Option<Run>> {
     Ok(on!(conn, |c| {

@@ -240,6 +240,21 @@ async fn walked(
     })?)
 }
 
+/// Whether any server matches.
+pub async fn any(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<bool> {
+    if filter.is_by_kind() {
+        return Ok(sum(conn, org, filter).await? > 0);
+    }
+    let way = Way::past_few(filter);
+    let found: Option<(String,)> = on!(conn, |c| {
+        let mut text = Text::new("select ");
+        text.add(way.walk.id);
+        walk!(text, way, org);
+        text.add(" limit 1").build_as().fetch_optional(c).await
+    })?;
+    Ok(found.is_some())
+}
+
 /// How many servers match.
 pub async fn count(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> {
     let Some((status, since)) = filter.status else {

@@ -84,7 +84,7 @@ word_schemas! {
     Assessment "Whether the CVEs of a server are known: all packages were matched (`assessed`); some packages or the kernel could not be matched (`partial`); no imported feed covers its system (`no_feed`); it has not reported its packages, or they are not matched yet (`not_scanned`).";
     UnassessedReason "Why the CVEs of a package are not known: it does not come from the distribution (`third_party`); its version cannot be compared (`unknown_version`); the advisories do not name its module stream (`unknown_module`); the running kernel belongs to no installed package (`foreign_kernel`).";
     BlockedBy "Why a pending update would not be installed.";
-    SkipReason "Why an instant of a schedule did not start a run: the run before it was not finished (`overlap`), or the service was down and came back too late (`missed`).";
+    SkipReason "Why a run was skipped: the previous run had not finished (`overlap`), the service was down and came back too late (`missed`), or no server matched the schedule's targets (`no_servers`).";
     PackageManager "The program that installs packages.";
     FailureCode "Why a task did not succeed. The list is closed.";
     Stage "How far a task is.";

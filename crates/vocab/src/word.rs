@@ -152,12 +152,14 @@ words! {
         Pinned = "pinned",
     }
 
-    /// Why an instant of a schedule did not start a run.
+    /// Why a run of a schedule was skipped.
     SkipReason ("a reason to skip a run") {
         /// The run before it was not finished.
         Overlap = "overlap",
         /// The service was down and came back too late.
         Missed = "missed",
+        /// No server matched the schedule's targets.
+        NoServers = "no_servers",
     }
 
     /// The program that installs packages on a server.
@@ -198,6 +200,17 @@ impl Role {
     /// Whether this role may do what `needed` may.
     pub fn may(self, needed: Role) -> bool {
         self >= needed
+    }
+}
+
+impl SkipReason {
+    /// The reason as people read it: "Skipped: …".
+    pub fn text(self) -> &'static str {
+        match self {
+            SkipReason::Overlap => "the previous run had not finished",
+            SkipReason::Missed => "the service was down at that time",
+            SkipReason::NoServers => "no server matches the schedule's targets",
+        }
     }
 }
 

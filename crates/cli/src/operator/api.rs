@@ -68,6 +68,22 @@ pub(crate) enum Refusal {
     Stranger { url: String, status: u16 },
 }
 
+impl Refusal {
+    /// Whether a field was refused with this code.
+    pub(super) fn has_error(&self, code: &str) -> bool {
+        self.details(code).next().is_some()
+    }
+
+    /// What is wrong with the fields that were refused with this code.
+    pub(super) fn details(&self, code: &str) -> impl Iterator<Item = &str> {
+        let errors = match self {
+            Refusal::Problem(problem) => problem.errors.as_slice(),
+            Refusal::Unreachable { .. } | Refusal::Stranger { .. } => &[],
+        };
+        errors.iter().filter(move |error| error.code == code).map(|error| error.detail.as_str())
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -11,7 +11,7 @@ use vocab::Portion;
 use wire::v1::{Batch, OptionsRequest, Preview};
 
 use super::api::Body;
-use super::screen::{Screen, count};
+use super::screen::{Screen, count, harmless};
 use super::{Session, Usage, batches, print, tell, watch};
 
 /// What is installed.
@@ -139,7 +139,9 @@ impl Session {
         }
         let preview: Preview = self.api.post(&["preview"], Some(preview)).await?.read()?;
         if preview.total == 0 {
-            bail!("no server is meant: nothing was started");
+            let reasons = preview.warnings.join(" ");
+            let reason = if reasons.is_empty() { "No server matches.".into() } else { reasons };
+            bail!("{} Nothing was started.", harmless(reason));
         }
         let screen = Screen::stderr();
         tell(&outlook::drawn(&preview, &screen))?;
@@ -181,11 +183,11 @@ pub(crate) fn sure(question: &str, yes: bool) -> anyhow::Result<()> {
     }
 }
 
-fn someone_is_there() -> bool {
+pub(super) fn someone_is_there() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
-fn agreed(question: &str) -> anyhow::Result<()> {
+pub(super) fn agreed(question: &str) -> anyhow::Result<()> {
     write!(std::io::stderr(), "{question} [y/N] ")?;
     std::io::stderr().flush()?;
     let mut answer = String::new();

@@ -1,15 +1,19 @@
 //! `fleetmend schedules`.
 
+use anyhow::bail;
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use wire::v1::{OptionsRequest, Run, Schedule, ScheduleRequest};
 
-use super::api::{Body, Query};
+use super::api::{Body, Query, Refusal};
 use super::credentials::Connection;
 use super::list::{Listing, Part};
-use super::order::{Order, Pace, Start, What, sure, top_level};
+use super::order::{Order, Pace, Start, What, agreed, someone_is_there, sure, top_level};
 use super::screen::{Cell, Column, Screen, Tone, cut, harmless, maybe, none, spare, whole};
-use super::{Session, Usage, tell, toned, watch, word};
+use super::{Session, Usage, print, tell, toned, watch, word};
+
+/// The API's code for targets that no server matches.
+const NO_SERVERS_MATCH: &str = "no_servers_match";
 
 /// Patch runs that the calendar starts.
 #[derive(Args)]
@@ -107,6 +111,9 @@ struct Content {
     /// Every server of the organization
     #[arg(long, conflicts_with_all = ["environment", "os", "tag", "server"])]
     all: bool,
+    /// Save it even if no server matches today, without asking
+    #[arg(long)]
+    allow_empty: bool,
     #[command(flatten)]
     what: What,
     #[command(flatten)]
@@ -148,16 +155,21 @@ impl Schedules {
                 shown(&session, &session.api.get(&["schedules", &id]).await?)
             }
             Command::Create(content) => {
-                let body = content.request(&session, None).await?;
-                shown(&session, &session.api.post(&["schedules"], Some(&body)).await?)
+                let request = content.request(&session, None).await?;
+                let send = async |body: &ScheduleRequest| {
+                    session.api.post(&["schedules"], Some(body)).await
+                };
+                shown(&session, &confirm_empty(request, "Create it anyway?", send).await?)
             }
             Command::Update { schedule, content } => {
                 let id = session.schedule(&schedule).await?;
                 let seen = session.api.get(&["schedules", &id]).await?;
                 let request = content.request(&session, Some(seen.read()?)).await?;
                 let path = ["schedules", &id];
-                let body = session.api.put(&path, seen.etag.as_deref(), &request).await?;
-                shown(&session, &body)
+                let send = async |body: &ScheduleRequest| {
+                    session.api.put(&path, seen.etag.as_deref(), body).await
+                };
+                shown(&session, &confirm_empty(request, "Save it anyway?", send).await?)
             }
             Command::Delete { schedule, yes } => {
                 let id = session.schedule(&schedule).await?;
@@ -195,6 +207,7 @@ impl Content {
                 timezone: Some(seen.timezone.to_string()),
                 targets: serde_json::to_value(seen.targets)?,
                 options: Some(serde_json::from_value(serde_json::to_value(seen.options)?)?),
+                allow_empty: None,
             },
             None => {
                 let (Some(name), Some(cron)) = (self.name.clone(), self.cron.clone()) else {
@@ -209,6 +222,7 @@ impl Content {
                     enabled: None,
                     timezone: None,
                     options: None,
+                    allow_empty: None,
                 }
             }
         };
@@ -220,6 +234,7 @@ impl Content {
         request.targets = self.targets(session).await?.unwrap_or(request.targets);
         let before = request.options.unwrap_or_default();
         request.options = Some(self.what.over(before, Some(&self.pace)));
+        request.allow_empty = self.allow_empty.then_some(true);
         Ok(request)
     }
 
@@ -248,6 +263,30 @@ impl Content {
     }
 }
 
+/// Sends a schedule. If it is refused because no server matches, asks on a terminal whether to save it anyway; elsewhere
+/// the refusal says how.
+async fn confirm_empty(
+    mut request: ScheduleRequest,
+    question: &str,
+    send: impl AsyncFn(&ScheduleRequest) -> Result<Body, Refusal>,
+) -> anyhow::Result<Body> {
+    let refusal = match send(&request).await {
+        Err(refusal) if refusal.has_error(NO_SERVERS_MATCH) => refusal,
+        done => return Ok(done?),
+    };
+    if !someone_is_there() {
+        bail!(
+            "{refusal}\n  Correct the targets, or use --allow-empty to save the schedule anyway."
+        );
+    }
+    for reason in refusal.details(NO_SERVERS_MATCH) {
+        tell(&format!("Warning: {}", harmless(reason.to_owned())))?;
+    }
+    agreed(question)?;
+    request.allow_empty = Some(true);
+    Ok(send(&request).await?)
+}
+
 async fn run_now(session: &Session, said: &str, start: &Start) -> anyhow::Result<()> {
     let id = session.schedule(said).await?;
     let seen: Schedule = session.api.get(&["schedules", &id]).await?.read()?;
@@ -257,6 +296,12 @@ async fn run_now(session: &Session, said: &str, start: &Start) -> anyhow::Result
     let order = Order { path: &["schedules", &id, "run"], body: None, preview };
     let body = session.start(order, start).await?;
     let run: Run = body.read()?;
+    if let Some(why) = run.skip_reason {
+        if session.json {
+            print(&format!("{}\n", body.text))?;
+        }
+        bail!("Skipped: {}. Nothing was started.", why.text());
+    }
     if start.watch
         && let Some(batch) = run.batch_id
     {
@@ -291,7 +336,7 @@ fn row(schedule: &Schedule, screen: &Screen) -> Vec<Cell> {
 
 fn run_row(run: &Run, screen: &Screen) -> Vec<Cell> {
     let state = match run.skip_reason {
-        Some(why) => Cell::new(format!("skipped ({})", word(why)), Tone::Faint),
+        Some(why) => Cell::new(format!("skipped ({})", word(why).replace('_', " ")), Tone::Faint),
         None => toned(run.state),
     };
     let failed = run.progress.map(|progress| progress.failed + progress.timed_out);

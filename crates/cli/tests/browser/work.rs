@@ -112,6 +112,28 @@ async fn a_schedule_shows_its_next_runs_while_it_is_typed_and_planted_markup_sta
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_schedule_without_servers_is_saved_after_a_tick() {
+    let Some(scene) = Scene::of(2).await else { return };
+    let tab = &scene.tab;
+    let servers: Value = scene.operator.get("/v1/servers").await;
+    let environment = servers["data"][0]["environment"].as_str().unwrap();
+    scene.go("/schedules/new");
+    tab.fill("input[name=name]", "Mistyped");
+    tab.fill("input[name=cron]", "30 3 * * SUN");
+    tab.fill("input[name=environment]", &format!("{environment}x"));
+    tab.click("main button.main");
+    tab.until_shown(&format!("Did you mean \"{environment}\"?"));
+    assert_eq!(tab.eval("return document.querySelector('input[name=name]').value"), "Mistyped");
+    tab.click("input[name=allow_empty]");
+    tab.click("main button.main");
+    tab.until("the schedule is there", |tab| tab.url().contains("/schedules/sch_"));
+    tab.until_shown("Runs are skipped until a server matches.");
+    // The browser reports the refused form.
+    tab.complaints();
+    scene.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_lost_connection_is_told_and_recovers() {
     let Some(mut scene) = Scene::of(1).await else { return };
     let hidden = |tab: &Tab| tab.eval("return document.getElementById('lost').hidden") == true;

@@ -336,6 +336,52 @@ async fn watching_goes_on_when_the_service_is_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_schedule_without_servers_is_asked_about_and_its_run_fails() {
+    let world = world().await;
+    let keyboard = &world.keyboard;
+    let create = |name: &'static str, environment: &'static str| {
+        let args = ["schedules", "create", "--cron", "@daily", "--security-only", "--environment"];
+        [&args[..], &[environment, "--name", name]].concat()
+    };
+    let told = "No server has the environment \"prodction\". Did you mean \"production\"?";
+    let refused = keyboard.pipes(&create("Piped", "prodction"));
+    assert_eq!((refused.code, refused.out.as_str()), (1, ""));
+    for part in [told, "[no_servers_match]", "--allow-empty"] {
+        assert!(refused.err.contains(part), "no `{part}` in {}", refused.err);
+    }
+    let no = keyboard.types(200, &create("Typed", "prodction"), "n\n");
+    assert_eq!(no.code, 1, "{}", no.out);
+    assert!(no.out.contains(told) && no.out.contains("Create it anyway? [y/N]"), "{}", no.out);
+    assert_eq!(keyboard.well(&["schedules", "list"]).lines().count(), 1, "nothing was created");
+    let yes = keyboard.types(200, &create("Typed", "prodction"), "y\n");
+    assert_eq!(yes.code, 0, "{}", yes.out);
+    assert!(yes.out.contains("Runs are skipped until a server matches."), "{}", yes.out);
+    let allowed = [&create("Piped", "prodction")[..], &["--allow-empty", "--json"]].concat();
+    let made: Value = serde_json::from_str(&keyboard.well(&allowed)).unwrap();
+    assert!(made["warnings"][0].as_str().unwrap().starts_with(told), "{made}");
+
+    let ran = keyboard.pipes(&["schedules", "run", "Piped", "--yes"]);
+    let why = "Skipped: no server matches the schedule's targets.";
+    assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{}", ran.err);
+    assert!(ran.err.contains(why), "{}", ran.err);
+    let ran = keyboard.pipes(&["schedules", "run", "Piped", "--yes", "--watch", "--json"]);
+    let run: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(
+        (ran.code, &run["skip_reason"], &run["batch_id"]),
+        (1, &json!("no_servers"), &Value::Null)
+    );
+    let runs = keyboard.well(&["schedules", "runs", "Piped"]);
+    assert!(runs.contains("\tskipped (no servers)\tmanual\t"), "{runs}");
+
+    let update = ["schedules", "update", "Piped", "--environment"];
+    let refused = keyboard.pipes(&[&update[..], &["prod"]].concat());
+    assert!(refused.code == 1 && refused.err.contains("--allow-empty"), "{}", refused.err);
+    keyboard.well(&[&update[..], &["production"]].concat());
+    let shown = keyboard.well(&["schedules", "show", "Piped"]);
+    assert!(!shown.contains("Warning"), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_schedule_is_made_changed_run_and_deleted_by_its_name() {
     let world = world().await;
     let keyboard = &world.keyboard;

@@ -111,7 +111,7 @@ fn by_name(name: &str, request: bool) -> Option<Value> {
         "stagger_minutes" => json!(10),
         "max_parallel" => json!(5),
         "window_minutes" => json!(240),
-        "dry_run" | "held" | "kev" => json!(false),
+        "dry_run" | "held" | "kev" | "allow_empty" => json!(false),
         "suppressed" | "until" => Value::Null,
         "package_name" | "package" | "source" => json!("openssl"),
         "version" | "installed_version" | "from" => json!("3.0.11-1~deb12u2"),

@@ -10,6 +10,7 @@ use wire::v1::{Preview, PreviewRequest, PreviewServer, PreviewUpdate, RebootOutl
 use crate::app::App;
 use crate::http::{ApiError, Body, Caller, NoQuery, Query, Routes, batches, read, servers, show};
 use crate::service::preview::{Meant, SHOWN_MAX, ServerOutlook, outlook};
+use crate::service::targets::unmatched;
 
 pub(crate) fn routes() -> Routes {
     Routes::new().add(Role::Viewer, handlers!(preview))
@@ -59,17 +60,23 @@ pub(crate) async fn of_order(
     errors.done()?;
     let (now, since) = (app.clock.now(), servers::online_since(app));
     let mut reader = app.db.snapshot().await?;
-    let meant = match selector {
+    let meant = match &selector {
         Some(selector) => {
             let filter = server_list::Filter {
                 environments: caller.environments.as_deref().map(<[Environment]>::to_vec),
-                ..server_list::Filter::from(&selector)
+                ..server_list::Filter::from(selector)
             };
             Meant::matching(&mut reader, caller.org, &filter, shown, since).await?
         }
         None => Meant::named(&mut reader, caller.org, &named, shown, since).await?,
     };
     let seen = outlook(&mut reader, &options, meant, now).await?;
+    let mut warnings = show::warnings(&options, u64::from(seen.total));
+    if let Some(selector) = selector.filter(|_| seen.total == 0) {
+        let visible = caller.environments.as_deref();
+        let unmatched = unmatched(&mut reader, caller.org, visible, &selector).await?;
+        warnings.extend(unmatched.map(|unmatched| unmatched.reason));
+    }
     drop(reader);
     Ok(Preview {
         options: show::options(&options),
@@ -78,7 +85,7 @@ pub(crate) async fn of_order(
         first_start_at: (seen.total > 0).then_some(now),
         last_start_at: seen.last_start_at,
         beyond_window: seen.beyond_window,
-        warnings: show::warnings(&options, u64::from(seen.total)),
+        warnings,
         servers: seen.servers.into_iter().map(|one| of_server(app, one)).collect(),
     })
 }

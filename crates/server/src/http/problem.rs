@@ -232,9 +232,9 @@ fn sentence(errors: &[FieldError]) -> String {
     }
 }
 
-/// With a full stop, unless it ends with a question.
+/// With a full stop, unless it ends with one or with a question mark.
 fn closed(sentence: String) -> String {
-    if sentence.ends_with('?') { sentence } else { sentence + "." }
+    if sentence.ends_with(['?', '.']) { sentence } else { sentence + "." }
 }
 
 impl IntoResponse for ApiError {

@@ -23,7 +23,7 @@ const WINDOW_MINUTES_MAX: u32 = 40_320;
 /// How many servers one order names.
 pub(crate) const SERVER_IDS_MAX: usize = 10_000;
 
-/// What a schedule is to be.
+/// What a schedule is to be. `allow_empty` is left to the caller: it is about the fleet of today.
 pub(crate) fn schedule((body, mut errors): (ScheduleRequest, Errors)) -> Result<Wanted, ApiError> {
     let name = errors.name("/name", body.name);
     let description = body.description.unwrap_or_default();

@@ -20,10 +20,15 @@ use crate::http::{
     Query, Routes, page, read, show,
 };
 use crate::service;
+use crate::service::FieldError;
+use crate::service::schedules::Wanted;
 use crate::service::summary::reaches;
+use crate::service::targets::{Unmatched, unmatched};
 
 /// How many of the next instants are shown.
 pub(crate) const NEXT_RUNS: usize = 5;
+/// The code of the field error for targets that no server matches.
+pub(crate) const NO_SERVERS_MATCH: &str = "no_servers_match";
 
 pub(crate) fn routes() -> Routes {
     Routes::new()
@@ -73,19 +78,48 @@ fn within(caller: &Caller, targets: &Selector) -> Result<(), ApiError> {
     Err(ApiError::new(Code::Forbidden, detail))
 }
 
+/// Refuses the targets of an enabled schedule that match no server, unless the caller allowed it. Before any server is
+/// enrolled nothing is refused: schedules may be written first.
+async fn refuse_unmatched(
+    app: &App,
+    caller: &Caller,
+    wanted: &Wanted,
+    allow_empty: bool,
+) -> Result<(), ApiError> {
+    if allow_empty || !wanted.enabled {
+        return Ok(());
+    }
+    let (mut reader, visible) = (app.db.snapshot().await?, caller.environments.as_deref());
+    match unmatched(&mut reader, caller.org, visible, &wanted.targets).await? {
+        Some(found) if !found.no_fleet => {
+            let detail = "No server matches `targets`. Correct them, or set `allow_empty` to true to \
+                          save the schedule anyway.";
+            let error = FieldError::new("/targets", NO_SERVERS_MATCH, found.reason);
+            Err(ApiError::new(Code::InvalidBody, detail).with_errors(vec![error]))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A schedule as this caller sees it.
 pub(crate) async fn shown(
     app: &App,
     conn: &mut Conn,
+    caller: &Caller,
     row: Schedule,
 ) -> Result<wire::v1::Schedule, ApiError> {
     let (options, shown_options) = show::stored_options("schedules", row.id, &row.options)?;
     let paced = options.pace.stagger_minutes > 0 || options.pace.max_parallel.is_some();
-    let warnings = match options.pace.window_minutes {
-        Some(_) if paced => {
+    let visible = caller.environments.as_deref();
+    let warnings = match unmatched(conn, row.org_id, visible, &row.targets).await? {
+        Some(Unmatched { reason, .. }) => {
+            vec![format!("{reason} Runs are skipped until a server matches.")]
+        }
+        None if paced && options.pace.window_minutes.is_some() => {
             let servers = server_list::count(conn, row.org_id, &Filter::from(&row.targets)).await?;
             show::warnings(&options, servers)
         }
-        _ => Vec::new(),
+        None => Vec::new(),
     };
     let newest = runs::list(conn, row.org_id, row.id, Page { limit: 1, offset: 0 }).await?;
     let last_run = match newest.items.into_iter().next() {
@@ -183,7 +217,7 @@ pub(crate) async fn list(
     let Paged { items: rows, total } = Paged::part_of(all, page);
     let mut items = Vec::with_capacity(rows.len());
     for row in rows {
-        items.push(shown(&app, &mut reader, row).await?);
+        items.push(shown(&app, &mut reader, &caller, row).await?);
     }
     Ok(page::list(&here, page, Paged { items, total }, |schedule| schedule))
 }
@@ -191,6 +225,9 @@ pub(crate) async fn list(
 /// Create a schedule
 ///
 /// `cron` has five fields, in the time of `timezone`. `targets` says which servers, at least one selector, and is resolved when a run starts.
+///
+/// If no server matches `targets` today, an enabled schedule is refused with 422 (`no_servers_match`) unless `allow_empty` is true. With
+/// `allow_empty`, for a disabled schedule, and while no server is enrolled at all, it is saved and `warnings` says so.
 #[utoipa::path(post, path = "/v1/schedules", tag = "Schedules", operation_id = "create_schedule",
     request_body = ScheduleRequest,
     responses((status = 201, description = "The schedule was made.", body = wire::v1::Schedule)))]
@@ -200,12 +237,15 @@ pub(crate) async fn create(
     Query(NoQuery {}): Query<NoQuery>,
     body: Body<ScheduleRequest>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let wanted = read::schedule(body.open())?;
+    let (body, errors) = body.open();
+    let allow_empty = body.allow_empty.unwrap_or(false);
+    let wanted = read::schedule((body, errors))?;
     within(&caller, &wanted.targets)?;
+    refuse_unmatched(&app, &caller, &wanted, allow_empty).await?;
     let made = service::schedules::create(&app, &caller.actor(), wanted).await?;
     let location = format!("/v1/schedules/{}", made.id);
     let etag = ETag(made.generation);
-    let body = shown(&app, &mut *app.db.read().await?, made).await?;
+    let body = shown(&app, &mut *app.db.read().await?, &caller, made).await?;
     Ok((StatusCode::CREATED, [(LOCATION, location)], etag, Json(body)))
 }
 
@@ -222,12 +262,13 @@ async fn get(
     let mut reader = app.db.snapshot().await?;
     let row = find(&mut reader, &caller, id).await?;
     let etag = ETag(row.generation);
-    Ok((etag, Json(shown(&app, &mut reader, row).await?)))
+    Ok((etag, Json(shown(&app, &mut reader, &caller, row).await?)))
 }
 
 /// Update a schedule
 ///
-/// Replaces the whole: a field that is left out gets its default. Runs that are under way go on as they were ordered.
+/// Replaces the whole: a field that is left out gets its default. Runs that are under way go on as they were ordered. Targets that no
+/// server matches are treated as for a new schedule (`allow_empty`).
 #[utoipa::path(put, path = "/v1/schedules/{schedule_id}", tag = "Schedules", operation_id = "update_schedule",
     params(("schedule_id" = ScheduleId, Path, description = "Which schedule.")),
     request_body = ScheduleRequest,
@@ -242,11 +283,14 @@ pub(crate) async fn replace(
 ) -> Result<impl IntoResponse, ApiError> {
     let seen = find(&mut *app.db.read().await?, &caller, id).await?;
     if_match.check(seen.generation)?;
-    let wanted = read::schedule(body.open())?;
+    let (body, errors) = body.open();
+    let allow_empty = body.allow_empty.unwrap_or(false);
+    let wanted = read::schedule((body, errors))?;
     within(&caller, &wanted.targets)?;
+    refuse_unmatched(&app, &caller, &wanted, allow_empty).await?;
     let after = service::schedules::replace(&app, &caller.actor(), &seen, wanted).await?;
     let etag = ETag(after.generation);
-    Ok((etag, Json(shown(&app, &mut *app.db.read().await?, after).await?)))
+    Ok((etag, Json(shown(&app, &mut *app.db.read().await?, &caller, after).await?)))
 }
 
 /// Delete a schedule
@@ -270,10 +314,11 @@ pub(crate) async fn delete(
 
 /// Run a schedule now
 ///
-/// Also one that is not enabled. 409 `run_in_progress` while a run of it has not ended.
+/// Also one that is not enabled. 409 `run_in_progress` while a run of it has not ended. If no server matches its targets, nothing starts:
+/// the run is `skipped` with `skip_reason` `no_servers`, and `batch_id` is null.
 #[utoipa::path(post, path = "/v1/schedules/{schedule_id}/run", tag = "Schedules", operation_id = "run_schedule",
     params(("schedule_id" = ScheduleId, Path, description = "Which schedule.")),
-    responses((status = 202, description = "The run was started.", body = Run)))]
+    responses((status = 202, description = "The run was started, or skipped because no server matches.", body = Run)))]
 pub(crate) async fn run(
     State(app): State<App>,
     caller: Caller,

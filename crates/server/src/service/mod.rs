@@ -29,6 +29,7 @@ pub mod setup;
 pub(crate) mod stamped;
 pub mod summary;
 pub mod suppressions;
+pub mod targets;
 pub mod tokens;
 pub mod totp;
 pub mod users;

@@ -39,34 +39,66 @@ pub(crate) async fn start_all(
     Ok(())
 }
 
-/// Gives up to `limit` runs that have started and have none a batch, over whom each means at this moment, and tells of
-/// them. Says whether there were any.
+/// Creates the batches of up to `limit` runs that have started and have none, over the servers that each one's targets
+/// match now. A run that no server matches ends as skipped. Returns whether there were any such runs.
 pub(crate) async fn give_batches(tx: &mut Tx, limit: u32, now: Timestamp) -> store::Result<bool> {
-    let mut waiting = runs::without_batch(tx, limit).await?;
-    waiting.retain(|run| options(run).is_some());
-    let ids: Vec<_> = waiting.iter().map(|run| (run.id, BatchId::new(now, dice()))).collect();
+    let waiting = runs::without_batch(tx, limit).await?;
+    let readable: Vec<_> =
+        waiting.into_iter().filter_map(|run| Some((options(&run)?, run))).collect();
+    let mut meant = Meant::of(tx, readable.iter().map(|(_, run)| run)).await?;
+    let (mut empty, mut planned) = (Vec::new(), Vec::with_capacity(readable.len()));
+    for (options, run) in &readable {
+        let servers = meant.by(tx, run).await?;
+        match servers.is_empty() {
+            true => empty.push(run),
+            false => planned.push((run, BatchId::new(now, dice()), options, servers)),
+        }
+    }
+    skip_without_servers(tx, &empty, now).await?;
+    let ids: Vec<_> = planned.iter().map(|(run, batch, ..)| (run.id, *batch)).collect();
     let given = runs::give_batches(tx, &ids).await?;
-    let mut meant = Meant::of(tx, &waiting).await?;
     let mut batches = Vec::with_capacity(given.len());
-    for (run, (_, batch)) in waiting.iter().zip(&ids).filter(|(run, _)| given.contains(&run.id)) {
-        let Some(options) = options(run) else { continue };
+    for (run, batch, options, servers) in planned {
+        if !given.contains(&run.id) {
+            continue;
+        }
         let rollout = NewRollout {
             org: run.org_id,
-            options,
-            servers: meant.by(tx, run).await?,
+            options: options.clone(),
+            servers,
             starts_at: run.started_at,
             origin: Origin::Schedule,
             started_by: BY.to_owned(),
             run_id: Some(run.id),
         };
-        batches.push((*batch, rollout));
+        batches.push((batch, rollout));
         let told = json!({"run_id": run.id, "schedule_id": run.schedule_id, "batch_id": batch,
             "scheduled_for": run.scheduled_for});
         record(tx, run.org_id, now, BY, "run.start", run.id, &told);
         emit(tx, run.org_id, "run.started", now, told);
     }
     create_all_in(tx, batches, now).await?;
-    Ok(!waiting.is_empty())
+    Ok(!readable.is_empty())
+}
+
+/// Ends runs whose targets match no server.
+async fn skip_without_servers(tx: &mut Tx, empty: &[&Run], now: Timestamp) -> store::Result<()> {
+    let ids: Vec<_> = empty.iter().map(|run| run.id).collect();
+    let skipped = runs::skip_all(tx, &ids, SkipReason::NoServers, now).await?;
+    for run in empty.iter().filter(|run| skipped.contains(&run.id)) {
+        let at = run.scheduled_for.unwrap_or(run.started_at);
+        let reason = SkipReason::NoServers;
+        note_skipped(tx, BY, run, &Skipped { reason, first: at, last: at, count: 1 }, now);
+    }
+    Ok(())
+}
+
+/// Writes the event and the audit entry of a skipped run.
+pub(crate) fn note_skipped(tx: &mut Tx, by: &str, run: &Run, skipped: &Skipped, now: Timestamp) {
+    let detail = json!({"run_id": run.id, "schedule_id": run.schedule_id, "reason": skipped.reason,
+        "first": skipped.first, "last": skipped.last, "count": skipped.count});
+    record(tx, run.org_id, now, by, "run.skip", run.id, &detail);
+    emit(tx, run.org_id, "run.skipped", now, detail);
 }
 
 /// What a run does. One that nobody can read must not keep all the others waiting.
@@ -88,7 +120,7 @@ struct Meant {
 }
 
 impl Meant {
-    async fn of(tx: &mut Tx, runs: &[Run]) -> store::Result<Meant> {
+    async fn of(tx: &mut Tx, runs: impl Iterator<Item = &Run>) -> store::Result<Meant> {
         let mut ids = BTreeMap::<OrgId, BTreeSet<ServerId>>::new();
         for run in runs {
             let named = names_alone(&run.targets).unwrap_or_default();
@@ -172,10 +204,7 @@ pub(crate) async fn skip(
     if runs::start(tx, &run).await? != Start::Started {
         return Ok(());
     }
-    let told = json!({"run_id": run.id, "schedule_id": schedule.id, "reason": skipped.reason,
-        "first": skipped.first, "last": skipped.last, "count": skipped.count});
-    record(tx, schedule.org_id, now, BY, "run.skip", run.id, &told);
-    emit(tx, schedule.org_id, "run.skipped", now, told);
+    note_skipped(tx, BY, &run, skipped, now);
     Ok(())
 }
 

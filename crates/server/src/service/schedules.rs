@@ -1,14 +1,15 @@
 //! Schedules: made, replaced, deleted, run by hand. The engine runs them by the calendar.
 
-use domain::schedule::next_after;
+use domain::schedule::{Skipped, next_after};
 use serde_json::json;
 use store::runs::{self, Run, Start, State, Trigger};
 use store::schedules::{self, Schedule};
 use store::server_list::{self, Filter};
 use store::{StoreError, Topic};
-use vocab::{BatchId, Cron, RunId, ScheduleId, Selector, Zone};
+use vocab::{BatchId, Cron, RunId, ScheduleId, Selector, SkipReason, Zone};
 
 use super::rollouts::{self, NewRollout, Origin};
+use super::runs::note_skipped;
 use super::{Actor, PatchOptions, Result, ServiceError, TRIES, emit, record};
 use crate::app::App;
 use crate::clock::dice;
@@ -121,7 +122,8 @@ fn told(
     tx.ring(Topic::Schedules);
 }
 
-/// Runs a schedule now, also one that is not enabled. One run at a time.
+/// Runs a schedule now, also one that is not enabled. One run at a time. If its targets match no server, the run that is
+/// returned is skipped and has no batch.
 pub async fn run(app: &App, actor: &Actor, schedule: &Schedule) -> Result<Run> {
     for _ in 0..TRIES {
         match try_run(app, actor, schedule).await {
@@ -142,6 +144,7 @@ async fn try_run(app: &App, actor: &Actor, schedule: &Schedule) -> Result<Run> {
         let id = schedule.id.to_string();
         StoreError::Corrupt { table: "schedules", id, source: source.into() }
     })?;
+    let servers = server_list::ids(&mut tx, actor.org, &Filter::from(&schedule.targets)).await?;
     let batch = BatchId::new(now, dice());
     let run = Run {
         id: RunId::new(now, dice()),
@@ -158,17 +161,38 @@ async fn try_run(app: &App, actor: &Actor, schedule: &Schedule) -> Result<Run> {
         options: schedule.options.clone(),
         generation: 1,
     };
+    let in_progress = |other: RunId| {
+        let detail = format!("run {other} of this schedule has not ended");
+        ServiceError::conflict("run_in_progress", detail)
+    };
+    if servers.is_empty() {
+        // A skipped run overlaps nothing in the store, so an unfinished one is looked for here.
+        if let Some(other) = runs::unfinished(&mut tx, schedule.id).await? {
+            return Err(in_progress(other.id));
+        }
+        let reason = SkipReason::NoServers;
+        let run = Run {
+            state: State::Skipped,
+            skip_reason: Some(reason),
+            finished_at: Some(now),
+            batch_id: None,
+            ..run
+        };
+        runs::start(&mut tx, &run).await?;
+        let skipped = Skipped { reason, first: now, last: now, count: 1 };
+        note_skipped(&mut tx, &actor.who, &run, &skipped, now);
+        tx.ring(Topic::Schedules);
+        tx.commit().await?;
+        return Ok(run);
+    }
     match runs::start(&mut tx, &run).await? {
         Start::Started => {}
-        Start::Overlaps(other) | Start::AlreadyStarted(other) => {
-            let detail = format!("run {other} of this schedule has not ended");
-            return Err(ServiceError::conflict("run_in_progress", detail));
-        }
+        Start::Overlaps(other) | Start::AlreadyStarted(other) => return Err(in_progress(other)),
     }
     let new = NewRollout {
         org: actor.org,
         options,
-        servers: server_list::ids(&mut tx, actor.org, &Filter::from(&schedule.targets)).await?,
+        servers,
         starts_at: now,
         origin: Origin::Schedule,
         started_by: actor.who.clone(),

@@ -13,7 +13,7 @@ use vocab::{Cron, ScheduleId, Zone};
 use crate::app::App;
 use crate::http::credentials::Listing;
 use crate::http::problem::{ApiError, Code};
-use crate::http::schedules::{self, NEXT_RUNS, Part};
+use crate::http::schedules::{self, NEXT_RUNS, NO_SERVERS_MATCH, Part};
 use crate::http::{Body, Here, Id, IfMatch, NoBody, NoQuery, Query};
 use crate::web::Viewer;
 use crate::web::answer::{Answer, frame, live, page, refused, see, sentences};
@@ -42,10 +42,10 @@ async fn find(
     viewer: &Viewer,
     id: ScheduleId,
 ) -> Result<(i64, wire::v1::Schedule), ApiError> {
-    let mut reader = app.db.snapshot().await?;
-    let row = schedules::find(&mut reader, &viewer.caller(), id).await?;
+    let (mut reader, caller) = (app.db.snapshot().await?, viewer.caller());
+    let row = schedules::find(&mut reader, &caller, id).await?;
     let generation = row.generation;
-    Ok((generation, schedules::shown(app, &mut reader, row).await?))
+    Ok((generation, schedules::shown(app, &mut reader, &caller, row).await?))
 }
 
 /// `/schedules/{id}`.
@@ -116,12 +116,24 @@ async fn written(
     action: String,
     form: ScheduleForm,
     errors: Vec<String>,
+    unmatched: Option<String>,
 ) -> Result<pages::ScheduleEdit, ApiError> {
     let when = When { cron: form.cron.clone(), timezone: form.timezone.clone() };
     let pages::Asked { next, cron, zone, told } = instants(app, &when);
     let frame = frame(app, viewer, Section::Schedules, title);
     let names = names(app, viewer, form.order.server_ids.clone()).await?;
-    Ok(pages::ScheduleEdit { frame, form, action, errors, next, cron, zone, told, names })
+    Ok(pages::ScheduleEdit {
+        frame,
+        form,
+        action,
+        errors,
+        next,
+        cron,
+        zone,
+        told,
+        names,
+        unmatched,
+    })
 }
 
 /// Where a new one is written.
@@ -131,7 +143,7 @@ pub(crate) async fn blank(State(app): State<App>, viewer: Viewer) -> Answer {
     let form =
         ScheduleForm { enabled: true, timezone: "UTC".into(), order, ..ScheduleForm::default() };
     let action = "/schedules/new".into();
-    page(&written(&app, &viewer, "New schedule", action, form, Vec::new()).await?)
+    page(&written(&app, &viewer, "New schedule", action, form, Vec::new(), None).await?)
 }
 
 /// Where one is changed.
@@ -177,17 +189,19 @@ pub(crate) async fn edit(State(app): State<App>, viewer: Viewer, Id(id): Id<Sche
         os: text("os"),
         tags: texts("tags").join(", "),
         add_servers: String::new(),
+        allow_empty: false,
         order,
     };
     let action = format!("/schedules/{id}/edit");
-    page(&written(&app, &viewer, "Edit schedule", action, form, Vec::new()).await?)
+    page(&written(&app, &viewer, "Edit schedule", action, form, Vec::new(), None).await?)
 }
 
 fn read(sent: &Form) -> ScheduleForm {
     let [generation, name, description, cron, timezone, environment, os, tags] =
         ["generation", "name", "description", "cron", "timezone", "environment", "os", "tags"]
             .map(|name| sent.text(name));
-    let [enabled, all] = ["enabled", "all"].map(|name| !sent.text(name).is_empty());
+    let [enabled, all, allow_empty] =
+        ["enabled", "all", "allow_empty"].map(|name| !sent.text(name).is_empty());
     ScheduleForm {
         generation,
         name,
@@ -200,6 +214,7 @@ fn read(sent: &Form) -> ScheduleForm {
         os,
         tags,
         add_servers: sent.text("add_servers"),
+        allow_empty,
         order: order::read(sent),
     }
 }
@@ -222,7 +237,8 @@ fn body(form: &ScheduleForm) -> Value {
     }
     let timezone = if form.timezone.is_empty() { "UTC" } else { &form.timezone };
     json!({"name": form.name, "description": form.description, "enabled": form.enabled, "cron": form.cron,
-        "timezone": timezone, "targets": targets, "options": order::options(&form.order)})
+        "timezone": timezone, "targets": targets, "options": order::options(&form.order),
+        "allow_empty": form.allow_empty})
 }
 
 /// The answer to a form that was sent: on, or back with what is wrong.
@@ -242,8 +258,13 @@ async fn outcome(
                 Code::InvalidBody | Code::AlreadyExists | Code::PreconditionFailed
             ) =>
         {
-            let errors = sentences(&error);
-            refused(&written(app, viewer, title, action, form, errors).await?)
+            let unmatched = error.errors().iter().find(|wrong| wrong.code == NO_SERVERS_MATCH);
+            let unmatched = unmatched.map(|wrong| wrong.detail.clone());
+            let errors = match unmatched {
+                Some(_) => vec!["Not saved: no server matches. See “Which servers” below.".into()],
+                None => sentences(&error),
+            };
+            refused(&written(app, viewer, title, action, form, errors, unmatched).await?)
         }
         Err(error) => Err(error),
     }

@@ -170,27 +170,54 @@ both! {
         let id = hourly(&app, world).await;
         world.set(at(72 * 3_600 + 600));
         let engine = server::engine::spawn_with(app.clone(), crate::support::PULSE);
-        // Nobody is in staging: a run over nobody ends at once.
+        // No server is in staging.
         eventually("both are recorded", async || {
             told(&history(&app, world, id).await) == [
                 (State::Skipped, Some(SkipReason::Missed), Some(at(71 * 3_600))),
-                (SUCCEEDED, None, Some(at(72 * 3_600))),
+                (State::Skipped, Some(SkipReason::NoServers), Some(at(72 * 3_600))),
             ]
         }).await;
+        engine.stop().await;
+    }
+
+    async fn an_instant_that_no_server_matches_is_skipped_without_a_batch(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let id = hourly(&app, world).await;
+        world.set(at(3_600));
+        let skipped = (State::Skipped, Some(SkipReason::NoServers), Some(at(3_600)));
+        eventually("it is skipped", async || told(&history(&app, world, id).await) == [skipped]).await;
+        let run = history(&app, world, id).await.remove(0);
+        assert_eq!((run.batch_id, run.finished_at), (None, Some(at(3_600))));
+        let mut reader = app.db.read().await.unwrap();
+        let batches = store::batches::list(&mut reader, world.org, &[], None, Page { limit: 1, offset: 0 }).await.unwrap();
+        assert_eq!(batches.total, 0);
+        drop(reader);
+        // With a server, the next instant is as any other.
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        world.set(at(7_200));
+        web.awaits_order().await;
+        let runs = history(&app, world, id).await;
+        assert_eq!(told(&runs), [skipped, (State::Running, None, Some(at(7_200)))]);
+        assert!(runs[1].batch_id.is_some());
         engine.stop().await;
     }
 
     /// Whoever led took the instant and died.
     async fn a_run_that_has_no_batch_gets_it_from_whoever_leads_next(world: World) {
         let app = world.app("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
         let id = hourly(&app, world).await;
         world.set(at(3_600));
         take_instant(&app, world, id).await;
         assert_eq!(history(&app, world, id).await[0].batch_id, None);
         world.set(at(3_660));
         let (app, engine) = world.leading("b").await;
-        let token = world.token(&app).await;
-        eventually("it ends over nobody", async || {
+        web.moves_to(&app);
+        let order = web.awaits_order().await;
+        web.reports(order.id, Outcome::Succeeded, world.now()).await;
+        eventually("the run ends", async || {
             told(&history(&app, world, id).await) == [(SUCCEEDED, None, Some(at(3_600)))]
         }).await;
         let run = history(&app, world, id).await.remove(0);
@@ -199,7 +226,6 @@ both! {
         assert_eq!((batch.run_id, batch.head.starts_at), (Some(run.id), at(3_600)), "its time counts from the instant");
         drop(reader);
         // The next instant is as any other.
-        let mut web = Agent::join(&app, &token, "web-1").await;
         world.set(at(7_200));
         web.awaits_order().await;
         assert_eq!(history(&app, world, id).await.len(), 2);

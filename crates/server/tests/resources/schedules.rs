@@ -126,6 +126,116 @@ both! {
         assert_eq!(fits.get("warnings"), None);
     }
 
+    async fn targets_that_match_no_server_are_refused_with_the_likely_name(service: Service) {
+        let mut web = Host::new("web-1");
+        web.tags = &["role=web", "blue"];
+        let web = join(service, web).await;
+        join(service, Host { tags: &["green"], os: ("rocky", "9.4"), ..Host::new("db-1").in_environment("staging") }).await;
+        let gone = join(service, Host::new("gone").in_environment("old")).await;
+        service.delete(&format!("/v1/servers/{gone}")).await.is(204);
+        for (targets, told) in [
+            (json!({"environment": "prodction"}), "No server has the environment \"prodction\". Did you mean \"production\"?"),
+            (json!({"environment": "mars"}), "No server has the environment \"mars\"."),
+            (json!({"environment": "old"}), "No server has the environment \"old\"."),
+            (json!({"os": "debain 12"}), "No server runs \"debain 12\". Did you mean \"debian 12\"?"),
+            (json!({"os": "rcky"}), "No server runs \"rcky\". Did you mean \"rocky\"?"),
+            (json!({"tags": ["blue", "grean"]}), "No server has the tag \"grean\". Did you mean \"green\"?"),
+            (json!({"environment": "stagng", "tags": ["role=wbe"]}),
+                "No server has the environment \"stagng\". Did you mean \"staging\"? \
+                 No server has the tag \"role=wbe\". Did you mean \"role=web\"?"),
+            (json!({"server_ids": [gone]}), "The named server does not exist."),
+            (json!({"environment": "staging", "tags": ["blue"]}),
+                "No server matches all of: environment \"staging\", tag \"blue\"."),
+            (json!({"os": "rocky 9", "server_ids": [web]}),
+                "No server matches all of: system \"rocky 9\", the named server."),
+        ] {
+            let mut body = nightly();
+            body["targets"] = targets.clone();
+            let refusal = service.post("/v1/schedules", body).await.is_problem(422, "invalid_body").json();
+            assert_eq!(refusal["errors"], json!([{"pointer": "/targets", "code": "no_servers_match", "detail": told}]));
+            assert!(refusal["detail"].as_str().unwrap().contains("`allow_empty`"), "{refusal}");
+            let order = json!({"targets": targets, "security_only": true});
+            let preview = service.post("/v1/preview", order).await.is(200).json();
+            assert_eq!((&preview["total"], &preview["warnings"]), (&json!(0), &json!([told])));
+        }
+        assert_eq!(service.get("/v1/schedules").await.json()["meta"]["total"], 0);
+        for targets in [json!({"environment": "staging", "tags": ["green"]}), json!({"server_ids": [gone, web]})] {
+            let schedule = json!({"name": targets.to_string(), "cron": "@daily", "targets": targets});
+            let schedule = service.post("/v1/schedules", schedule).await.is(201).json();
+            assert_eq!(schedule.get("warnings"), None);
+        }
+    }
+
+    async fn a_schedule_without_servers_is_saved_with_a_warning_where_allowed(service: Service) {
+        let warned = |schedule: &Value| schedule["warnings"].as_array().map_or(0, Vec::len);
+        // Schedules may be written before the first server is enrolled.
+        let early = service.post("/v1/schedules", nightly()).await.is(201);
+        let path = early.header("location").to_owned();
+        assert_eq!(early.json()["warnings"], json!(["No server is enrolled yet. Runs are skipped until a server matches."]));
+        join(service, Host::new("db-1").in_environment("staging")).await;
+        let told = "No server has the environment \"production\". Runs are skipped until a server matches.";
+        assert_eq!(service.get(&path).await.json()["warnings"], json!([told]));
+
+        let mut body = nightly();
+        let refused = put(service, &path, body.clone(), None).await.is_problem(422, "invalid_body").json();
+        assert_eq!(refused["errors"][0]["code"], "no_servers_match");
+        body["enabled"] = json!(false);
+        assert_eq!(warned(&put(service, &path, body.clone(), None).await.is(200).json()), 1);
+        body["enabled"] = json!(true);
+        body["allow_empty"] = json!(true);
+        let allowed = put(service, &path, body.clone(), None).await.is(200).json();
+        assert_eq!((warned(&allowed), allowed.get("allow_empty")), (1, None));
+        body["name"] = json!("Another");
+        let made = service.post("/v1/schedules", body.clone()).await.is(201).json();
+        assert_eq!(made["warnings"], json!([told]));
+        let listed = service.get("/v1/schedules").await.json();
+        assert_eq!(listed["data"].as_array().unwrap().iter().map(warned).collect::<Vec<_>>(), [1, 1]);
+        body["allow_empty"] = json!("yes");
+        let wrong = service.post("/v1/schedules", body).await.is_problem(422, "invalid_body").json();
+        assert_eq!(wrong["errors"][0]["pointer"], "/allow_empty");
+
+        join(service, Host::new("web-1")).await;
+        assert_eq!(service.get(&path).await.json().get("warnings"), None);
+        put(service, &path, nightly(), None).await.is(200);
+    }
+
+    async fn a_limited_key_learns_nothing_of_other_environments(service: Service) {
+        join(service, Host { tags: &["blue"], ..Host::new("web-1") }).await;
+        let key = service.key(Role::Operator, Some(&["prodction"])).await;
+        let create = async |targets: Value| {
+            let body = json!({"name": targets.to_string(), "cron": "@daily", "targets": targets});
+            let ask = Ask::new(Method::POST, "/v1/schedules").with_key(&key).with_json(body);
+            ask.send(&service.router).await
+        };
+        let early = create(json!({"environment": "prodction"})).await.is(201).json();
+        assert_eq!(early["warnings"], json!(["No server is enrolled in the environments of this API key. \
+            Runs are skipped until a server matches."]));
+        join(service, Host::new("web-2").in_environment("prodction")).await;
+        let refused = create(json!({"environment": "prodction", "tags": ["bleu"], "os": "debian 11"})).await;
+        let refused = refused.is_problem(422, "invalid_body").json();
+        assert_eq!(refused["errors"][0]["detail"],
+            "No server runs \"debian 11\". Did you mean \"debian 12\"? No server has the tag \"bleu\".");
+    }
+
+    async fn a_run_by_hand_that_no_server_matches_is_skipped(service: Service) {
+        let path = made(service, nightly()).await;
+        let answer = service.post(&format!("{path}/run"), json!({})).await.is(202);
+        let run = answer.json();
+        assert_eq!((&run["state"], &run["skip_reason"]), (&json!("skipped"), &json!("no_servers")));
+        assert_eq!((&run["batch_id"], &run["started_at"], &run["trigger"]), (&Value::Null, &Value::Null, &json!("manual")));
+        assert!(run["finished_at"].is_string(), "{run}");
+        assert_eq!(service.get(answer.header("location")).await.is(200).json(), run);
+        assert_eq!(service.get(&path).await.json()["last_run"]["state"], "skipped");
+        assert_eq!(service.get("/v1/batches").await.json()["meta"]["total"], 0);
+
+        // A skipped run does not block the next one; an unfinished run still does.
+        let server = join(service, Host::new("web-1")).await;
+        service.post(&format!("{path}/run"), json!({})).await.is(202);
+        service.delete(&format!("/v1/servers/{server}")).await.is(204);
+        service.post(&format!("{path}/run"), json!({})).await.is_problem(409, "run_in_progress");
+        assert_eq!(service.get(&format!("{path}/runs")).await.json()["meta"]["total"], 2);
+    }
+
     async fn a_schedule_runs_by_hand_one_run_at_a_time(service: Service) {
         let server = join(service, Host::new("web-1")).await;
         join(service, Host::new("elsewhere").in_environment("staging")).await;

@@ -211,6 +211,39 @@ both! {
         ann.get(&here).await.is(404);
     }
 
+    async fn a_schedule_without_servers_needs_a_tick_and_keeps_what_was_typed(service: Service) {
+        fleet(service).await;
+        let ann = Browser::of(service, "ann", Role::Operator).await;
+        let mut form = vec![("name", "Nightly"), ("cron", "0 3 * * *"), ("timezone", "Europe/Berlin"), ("enabled", "true"),
+            ("environment", "prodction"), ("what", "all"), ("reboot", "if_required"), ("canary", "10%")];
+        let page = ann.submit("/schedules/new", &form).await.is(422).text();
+        assert!(page.contains("Did you mean &#34;production&#34;?") && page.contains("Create it anyway"), "{page}");
+        for kept in ["value=\"Nightly\"", "value=\"prodction\"", "value=\"Europe/Berlin\"", "value=\"10%\""] {
+            assert!(page.contains(kept), "no {kept} in {page}");
+        }
+        assert!(!ann.get("/schedules/new").await.is(200).text().contains("allow_empty"));
+        // A tick outlives another mistake.
+        form.push(("allow_empty", "true"));
+        form[1] = ("cron", "0 3 * *");
+        let page = ann.submit("/schedules/new", &form).await.is(422).text();
+        assert!(page.contains("name=\"allow_empty\" value=\"true\" checked"), "{page}");
+        form[1] = ("cron", "0 3 * * *");
+        let here = ann.submit("/schedules/new", &form).await.is(303).header("location").to_owned();
+        let page = ann.get(&here).await.is(200).text();
+        assert!(page.contains("Runs are skipped until a server matches."), "{page}");
+        let asked = ann.submit(&format!("{here}/run"), &[]).await.is(200).text();
+        assert!(asked.contains("No server has the environment"), "{asked}");
+        ann.submit(&format!("{here}/run"), &[("go", "1")]).await.is(303);
+        let page = ann.get(&here).await.is(200).text();
+        assert!(page.contains("skipped</span>: no server matches the schedule&#39;s targets"), "{page}");
+        assert!(batches(service).await.is_empty());
+
+        form.retain(|(name, _)| *name != "allow_empty");
+        form.push(("generation", "1"));
+        let page = ann.submit(&format!("{here}/edit"), &form).await.is(422).text();
+        assert!(page.contains("Save it anyway"), "{page}");
+    }
+
     async fn a_server_is_refreshed_and_after_a_question_removed(service: Service) {
         let [one, _] = fleet(service).await;
         let ann = Browser::of(service, "ann", Role::Admin).await;

@@ -184,6 +184,32 @@ both! {
         }
     }
 
+    async fn only_runs_without_a_rollout_are_skipped_afterwards(db: Db) {
+        let ours = org(&db).await;
+        let all: Vec<Schedule> = (1..=3).map(|n| schedule(ours, n, Some(at(10)))).collect();
+        add(&db, &all).await;
+        let mut tx = db.begin().await.unwrap();
+        let waiting = Run { batch_id: None, ..run(&all[0], 1, Some(at(10))) };
+        let carried_out = run(&all[1], 2, Some(at(10)));
+        let ended = skipped(&all[2], 3, at(10));
+        let runs = [waiting, carried_out, ended];
+        assert_eq!(runs::start_all(&mut tx, &runs).await.unwrap().len(), 3);
+        let ids = runs.each_ref().map(|run| run.id);
+        let changed = runs::skip_all(&mut tx, &ids, SkipReason::NoServers, at(11)).await.unwrap();
+        assert_eq!(changed.into_iter().collect::<Vec<_>>(), [ids[0]]);
+        let [waiting, carried_out, ended] = runs;
+        let skipped = Run {
+            state: State::Skipped,
+            skip_reason: Some(SkipReason::NoServers),
+            finished_at: Some(at(11)),
+            generation: 2,
+            ..waiting
+        };
+        for expected in [skipped, carried_out, ended] {
+            assert_eq!(runs::get(&mut tx, ours, expected.id).await.unwrap(), expected);
+        }
+    }
+
     async fn while_a_run_is_unfinished_another_overlaps_and_is_recorded_as_skipped(db: Db) {
         let ours = org(&db).await;
         let of = schedule(ours, 1, Some(at(10)));

@@ -34,6 +34,9 @@ pub struct ScheduleRequest {
     /// How it is carried out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub options: Option<OptionsRequest>,
+    /// Save the schedule even if no server matches `targets` today; false if left out. Not part of the schedule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allow_empty: Option<bool>,
 }
 
 /// A schedule.
@@ -64,7 +67,7 @@ pub struct Schedule {
     pub created_at: Timestamp,
     /// When it was last changed.
     pub updated_at: Timestamp,
-    /// What its author may not have meant.
+    /// Likely mistakes, such as targets that no server matches today.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -95,7 +98,7 @@ pub struct Run {
     pub trigger: Trigger,
     /// Where it stands.
     pub state: RunState,
-    /// Why it did not start.
+    /// Why it was skipped.
     pub skip_reason: Option<SkipReason>,
     /// For which instant it started, or should have.
     pub scheduled_for: Timestamp,
@@ -103,7 +106,7 @@ pub struct Run {
     pub started_at: Option<Timestamp>,
     /// When it ended.
     pub finished_at: Option<Timestamp>,
-    /// The batch that carries it out. A run of the calendar has it a moment after its start.
+    /// The batch that carries it out. A scheduled run has it a moment after its start; a skipped one has none.
     pub batch_id: Option<BatchId>,
     /// How far it is.
     pub progress: Option<Progress>,

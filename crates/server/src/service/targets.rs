@@ -1,0 +1,137 @@
+//! Explains why the targets of a schedule or an order match no server.
+//!
+//! Reads only. Whether a schedule without servers is refused is for `http::schedules` to decide.
+
+use store::server_labels::{self, Group};
+use store::server_list::{self, Filter};
+use store::{Conn, Result};
+use vocab::{Criteria, Environment, OrgId, Selector, nearest};
+
+/// How many tags are compared with one that no server has.
+const TAGS_COMPARED_MAX: u32 = 5_000;
+
+/// Targets that match no server now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unmatched {
+    /// Why, in sentences; with the name that was probably meant.
+    pub reason: String,
+    /// There is no server at all that the caller could see, so a typo cannot be told from a plan.
+    pub no_fleet: bool,
+}
+
+/// Why `targets` match no server; `None` if they match one. Only servers in the environments `visible` count and are
+/// suggested from; `None`: all of them.
+pub async fn unmatched(
+    conn: &mut Conn,
+    org: OrgId,
+    visible: Option<&[Environment]>,
+    targets: &Selector,
+) -> Result<Option<Unmatched>> {
+    let everyone =
+        Filter { environments: visible.map(<[Environment]>::to_vec), ..Filter::default() };
+    let matching = Filter { environments: everyone.environments.clone(), ..Filter::from(targets) };
+    if server_list::any(conn, org, &matching).await? {
+        return Ok(None);
+    }
+    let criteria = match targets {
+        Selector::Matching(criteria) if server_list::any(conn, org, &everyone).await? => criteria,
+        _ => {
+            let reason = match visible {
+                Some(_) => "No server is enrolled in the environments of this API key.",
+                None => "No server is enrolled yet.",
+            };
+            return Ok(Some(Unmatched { reason: reason.to_owned(), no_fleet: true }));
+        }
+    };
+    let mut sentences = unknown_labels(conn, org, visible, &everyone, criteria).await?;
+    let ids = criteria.server_ids();
+    if !ids.is_empty() {
+        let named = Filter { ids: ids.to_vec(), ..everyone };
+        if !server_list::any(conn, org, &named).await? {
+            sentences.push(match ids {
+                [_] => "The named server does not exist.".to_owned(),
+                _ => format!("None of the {} named servers exists.", ids.len()),
+            });
+        }
+    }
+    if sentences.is_empty() {
+        sentences.push(format!("No server matches all of: {}.", parts(criteria).join(", ")));
+    }
+    Ok(Some(Unmatched { reason: sentences.join(" "), no_fleet: false }))
+}
+
+/// A sentence for the environment, the system and each tag that no server has.
+async fn unknown_labels(
+    conn: &mut Conn,
+    org: OrgId,
+    visible: Option<&[Environment]>,
+    everyone: &Filter,
+    criteria: &Criteria,
+) -> Result<Vec<String>> {
+    let mut sentences = Vec::new();
+    let mut groups = server_labels::groups(conn, org).await?;
+    groups.retain(|group| {
+        visible.is_none_or(|visible| visible.iter().any(|one| one.as_str() == group.environment))
+    });
+    if let Some(environment) = criteria.environment() {
+        let known = |group: &Group| group.environment == environment.as_str();
+        if !groups.iter().any(known) {
+            let names = groups.iter().map(|group| group.environment.as_str());
+            let what = format!("No server has the environment \"{environment}\".");
+            sentences.push(suggesting(what, environment.as_str(), names));
+        }
+    }
+    if let Some(os) = criteria.os() {
+        let filter = Filter { os: Some(os.clone()), ..everyone.clone() };
+        if !server_list::any(conn, org, &filter).await? {
+            let names = groups.iter().flat_map(|group| [&*group.os_id, &*group.os_release]);
+            sentences.push(suggesting(format!("No server runs \"{os}\"."), os.as_str(), names));
+        }
+    }
+    let mut tags = None;
+    for tag in criteria.tags() {
+        let filter = Filter { tags: vec![tag.clone()], ..everyone.clone() };
+        if server_list::any(conn, org, &filter).await? {
+            continue;
+        }
+        if tags.is_none() {
+            // Which environments a tag is used in is not known here, so a limited key gets no suggestion.
+            tags = Some(match visible {
+                Some(_) => Vec::new(),
+                None => server_labels::tags(conn, org, TAGS_COMPARED_MAX).await?,
+            });
+        }
+        let names = tags.iter().flatten().map(String::as_str);
+        sentences.push(suggesting(
+            format!("No server has the tag \"{tag}\"."),
+            tag.as_str(),
+            names,
+        ));
+    }
+    Ok(sentences)
+}
+
+/// The sentence, and the name nearest to `word` if there is one.
+fn suggesting<'a>(
+    sentence: String,
+    word: &str,
+    names: impl IntoIterator<Item = &'a str>,
+) -> String {
+    match nearest(word, names) {
+        Some(name) => format!("{sentence} Did you mean \"{name}\"?"),
+        None => sentence,
+    }
+}
+
+fn parts(criteria: &Criteria) -> Vec<String> {
+    let mut parts = Vec::new();
+    parts.extend(criteria.environment().map(|name| format!("environment \"{name}\"")));
+    parts.extend(criteria.os().map(|os| format!("system \"{os}\"")));
+    parts.extend(criteria.tags().iter().map(|tag| format!("tag \"{tag}\"")));
+    match criteria.server_ids() {
+        [] => {}
+        [_] => parts.push("the named server".to_owned()),
+        ids => parts.push(format!("the {} named servers", ids.len())),
+    }
+    parts
+}

@@ -1,0 +1,57 @@
+//! The environments, systems and tags that servers have: what a mistyped selector may have meant.
+//!
+//! `server_list` finds the servers themselves.
+
+use vocab::OrgId;
+
+use crate::db::{Conn, on};
+use crate::error::Result;
+use crate::row::put;
+
+/// An environment and a system that at least one server has together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    /// `production`; empty: none.
+    pub environment: String,
+    /// `debian`, in lower case.
+    pub os_id: String,
+    /// `debian 12`, in lower case.
+    pub os_release: String,
+}
+
+/// Every combination of environment and system that servers of this organization have.
+pub async fn groups(conn: &mut Conn, org: OrgId) -> Result<Vec<Group>> {
+    let found: Vec<(String, String, String)> = on!(conn, |c| {
+        sqlx::query_as(
+            "select environment, os_id, os_release from server_counts
+              where org_id = $1 and servers > 0 order by environment, os_id, os_release",
+        )
+        .bind(put(&org))
+        .fetch_all(c)
+        .await
+    })?;
+    let group = |(environment, os_id, os_release)| Group { environment, os_id, os_release };
+    Ok(found.into_iter().map(group).collect())
+}
+
+/// Up to `limit` tags that servers of this organization have, in order.
+///
+/// Steps from one tag to the next in the index instead of reading every tagged server.
+pub async fn tags(conn: &mut Conn, org: OrgId, limit: u32) -> Result<Vec<String>> {
+    let found: Vec<(String,)> = on!(conn, |c| {
+        sqlx::query_as(
+            "with recursive known (tag) as (
+                 select min(tag) from tagged where owner = $1
+                 union all
+                 select (select min(t.tag) from tagged t where t.owner = $1 and t.tag > known.tag)
+                   from known where known.tag is not null
+             )
+             select tag from known where tag is not null limit $2",
+        )
+        .bind(put(&org))
+        .bind(i64::from(limit))
+        .fetch_all(c)
+        .await
+    })?;
+    Ok(found.into_iter().map(|(tag,)| tag).collect())
+}
