@@ -119,7 +119,7 @@ fn show(affected: &Affected) -> String {
     if affected.names() == Names::Source {
         text.push_str(" (source)");
     }
-    if let Some(module) = &affected.module {
+    for module in &affected.modules {
         text.push_str(&format!(" [{module}]"));
     }
     let ends: Vec<&str> = affected

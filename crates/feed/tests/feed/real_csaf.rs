@@ -129,7 +129,7 @@ fn real_red_hat_documents_mean_what_they_say() {
         .affected
         .iter()
         .filter(|one| one.package == "postgresql-server" && one.ecosystem.as_str() == "Red Hat:8")
-        .filter_map(|one| one.module.as_deref())
+        .flat_map(|one| one.modules.iter().map(String::as_str))
         .collect();
     let expected = ["postgresql:12", "postgresql:13", "postgresql:15", "postgresql:16"];
     assert_eq!(modules, BTreeSet::from(expected));
