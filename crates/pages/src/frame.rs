@@ -103,10 +103,11 @@ impl Frame {
         format!("<time data-ago datetime=\"{at}\" title=\"{exact}\">{said}</time>")
     }
 
-    /// When something would start, which is never in the past, however long one thinks about it.
+    /// When something would start. A start that is due does not age while the page is read.
     pub fn start(&self, at: &Timestamp) -> String {
         if self.now.duration_since(*at).as_secs() >= 0 {
-            "at once".to_owned()
+            let exact = at.strftime("%Y-%m-%d %H:%M:%S UTC");
+            format!("<time datetime=\"{at}\" title=\"{exact}\">at once</time>")
         } else {
             self.ago(at)
         }
@@ -154,10 +155,11 @@ mod tests {
     }
 
     #[test]
-    fn what_would_start_now_does_not_grow_old() {
+    fn a_due_start_reads_at_once() {
         let start = |text: &str| frame(Role::Viewer).start(&text.parse().unwrap());
-        assert_eq!(start("2026-11-15T04:00:00Z"), "at once");
-        assert_eq!(start("2026-11-15T04:00:00.5Z"), "at once");
+        for due in ["2026-11-15T04:00:00Z", "2026-11-15T04:00:00.5Z"] {
+            assert!(start(due).contains(">at once<") && !start(due).contains("data-ago"));
+        }
         assert!(start("2026-11-15T04:30:00Z").contains(">in 30 min<"));
     }
 

@@ -188,6 +188,19 @@ pub async fn covers(conn: &mut Conn, base: &Ecosystem) -> Result<bool> {
     Ok(found)
 }
 
+/// Whether one of these feeds has an advisory that concerns a base.
+pub async fn covered_by(conn: &mut Conn, base: &Ecosystem, feeds: &[String]) -> Result<bool> {
+    if feeds.is_empty() {
+        return Ok(false);
+    }
+    let found = on!(conn, |c| {
+        let mut text = Text::new("select 1 from advisory_names where base = ");
+        text.bind(base.as_str().to_owned()).add(" and feed in ").list(feeds.iter().cloned());
+        text.add(" limit 1").build().fetch_optional(c).await.map(|row| row.is_some())
+    })?;
+    Ok(found)
+}
+
 /// A page of all advisories with their feeds, by feed and id: those after `after`. Empty at the end.
 pub async fn page(
     conn: &mut Conn,

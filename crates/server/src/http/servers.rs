@@ -176,6 +176,14 @@ pub(crate) async fn detail(
     let assessed = findings::assessed(&mut reader, caller.org, std::slice::from_ref(&row)).await?;
     let is_covered = !matches!(assessed[0].assessment, Assessment::NoFeed);
     let cves_checked = matches!(assessed[0].assessment, Assessment::Assessed | Assessment::Partial);
+    let coverage = match Ecosystem::of(&row.os).filter(|_| is_covered) {
+        None => None,
+        Some(base) => Some(Coverage {
+            lists_unfixed: findings::lists_unfixed(&mut reader, &base).await?,
+            derived_from: Ecosystem::derived_from(&row.os),
+            ecosystem: base.as_str().to_owned(),
+        }),
+    };
     let aside = Aside::read(&mut reader, caller.org, app.clock.now()).await?;
     drop(reader);
     let secured = findings::secured(&row, &installed, &exposed, &pending);
@@ -204,10 +212,6 @@ pub(crate) async fn detail(
     let suppressed_cves = u32::try_from(suppressed).unwrap_or(u32::MAX);
     let etag = ETag(row.generation);
     let old_code = facts::kept(&row.facts).old_code.into_iter().map(show::old_code).collect();
-    let coverage = Ecosystem::of(&row.os).filter(|_| is_covered).map(|base| Coverage {
-        lists_unfixed: base.family().lists_unfixed(),
-        ecosystem: base.as_str().to_owned(),
-    });
     let server = show::server(app, row, &assessed[0]);
     let detail = ServerDetail {
         server,

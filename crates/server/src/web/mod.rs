@@ -67,6 +67,7 @@ fn table() -> Vec<(Access, &'static str, MethodRouter<App>)> {
         (Signed(Viewer), "/servers/{id}", get(servers::one)),
         (Signed(Viewer), "/servers/{id}/packages.csv", get(files::server_packages)),
         (Signed(Viewer), "/servers/{id}/cves.csv", get(files::server_cves)),
+        (Signed(Viewer), "/servers/{id}/unassessed.csv", get(files::server_unassessed)),
         (Signed(Viewer), "/servers/{id}/history.csv", get(files::server_history)),
         (Signed(Operator), "/servers/{id}/refresh", post(servers::refresh)),
         (Signed(Admin), "/servers/{id}/remove", get(servers::ask_remove).post(servers::remove)),

@@ -212,7 +212,7 @@ both! {
             (whole[..whole.len() - 20].to_vec(), "cut off"),
             (packed(&without_end), "cut off"),
             (packed(&text.replace("\"records\":1}}", "\"records\":2}}")), "missing"),
-            (packed(&text.replace("\"form\":1", "\"form\":2")), "newer release"),
+            (packed(&text.replace("\"form\":2", "\"form\":3")), "newer release"),
             (packed(text.lines().nth(1).unwrap()), "cut off"),
             (packed("{}\n"), "line 1"),
             (packed(""), "cut off"),

@@ -17,6 +17,7 @@ mod publisher;
 mod fleet;
 
 mod apart;
+mod assessment;
 mod batches;
 mod cves;
 mod feeds;

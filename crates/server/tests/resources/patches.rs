@@ -149,7 +149,8 @@ both! {
         service.post("/v1/schedules", json!({"name": "s", "cron": "@daily", "targets": {"all": true}})).await.is(201);
         let summary = service.get("/v1/summary").await.is(200).json();
         assert_eq!(summary["servers"], json!({"total": 3, "online": 3, "offline": 0, "reboot_required": 1,
-            "quarantined": 0, "with_updates": 3, "with_security_updates": 3}));
+            "quarantined": 0, "up_to_date": 0, "with_updates": 3, "stale": 0, "not_scanned": 0,
+            "with_security_updates": 3}));
         assert_eq!(summary["patches"], json!({"total": 4, "security": 3,
             "severity": {"critical": 1, "high": 2, "medium": 0, "low": 0, "unknown": 1}}));
         assert_eq!(summary["batches"], json!({"open": 1, "running": 0, "paused": 0, "halted": 0}));

@@ -17,14 +17,15 @@ use crate::support::{Service, both};
 type Kind = (&'static str, bool, &'static [(&'static str, &'static str)]);
 
 #[rustfmt::skip]
-const KINDS: [Kind; 30] = [
+const KINDS: [Kind; 31] = [
     ("/trend.csv", false, &[("Day", "day"), ("Servers", "servers"), ("Up to date", "up_to_date"), ("critical", "critical"), ("high", "high"), ("medium", "medium"), ("low", "low"), ("unknown", "unknown"), ("Known exploited", "known_exploited")]),
     ("/cves.csv", true, &[("CVE", "id"), ("Severity", "severity"), ("Servers", "affected_servers")]),
     ("/batches.csv", true, &[("Servers", "servers"), ("State", "state"), ("Progress", "percent")]),
     ("/schedules.csv", true, &[("Schedule", "name"), ("Next run", "next_run_at")]),
-    ("/servers.csv", false, &[("", ""), ("Name", "hostname"), ("Status", "status"), ("Environment", "environment"), ("System", "os"), ("Updates", "updates"), ("Security", "security_updates"), ("CVEs", "~cves_critical ~cves_high ~cves_medium ~cves_low"), ("Last seen", "last_seen_at")]),
+    ("/servers.csv", false, &[("", ""), ("Name", "hostname"), ("Status", "status"), ("Environment", "environment"), ("System", "os"), ("Updates", "updates"), ("Security", "security_updates"), ("CVEs", "~cves_critical ~cves_high ~cves_medium ~cves_low ~cves_unknown ~assessment ~stale"), ("Last seen", "last_seen_at")]),
     ("/packages.csv", true, &[("Package", "name"), ("Installed", "version"), ("Available", "available_version"), ("Why", "~security"), ("Would be installed", "blocked_by ~held")]),
     ("/cves.csv", false, &[("CVE", "id ~kev"), ("Severity", "severity"), ("CVSS", "cvss"), ("Package", "package"), ("Installed", "installed_version"), ("Fixed in", "fixed_version"), ("State", "state ~suppressed")]),
+    ("/unassessed.csv", false, &[("Package", "package"), ("Version", "version"), ("Reason", "detail ~reason")]),
     ("/history.csv", false, &[("Ordered", "ordered_at"), ("Result", "state failure_code"), ("What", "what"), ("Changed", "message packages ~reboot_done"), ("Took", "duration_seconds"), ("Log", "~batch")]),
     ("/packages.csv", false, &[("Package", "name"), ("Version", "version"), ("Architecture", "arch"), ("Source", "source")]),
     ("/patch-ages.csv", false, &[("Pending for", "pending"), ("As a bar", ""), ("By severity", "~critical ~high ~medium ~low ~unknown"), ("Packages", "packages")]),

@@ -112,6 +112,9 @@ pub struct Coverage {
     pub ecosystem: String,
     /// Whether these advisories also list CVEs that no update fixes yet. If not, such CVEs are unknown.
     pub lists_unfixed: bool,
+    /// The system that this one is based on, if it is matched by that system's advisories:
+    /// `Ubuntu 22.04` for Linux Mint 21.
+    pub derived_from: Option<String>,
 }
 
 /// So many of each severity.

@@ -39,6 +39,10 @@ pub(super) fn drawn(detail: &ServerDetail, all_packages: bool, screen: &Screen) 
                 .to_owned()
         }
     };
+    if let Some(base) = detail.coverage.as_ref().and_then(|coverage| coverage.derived_from.as_ref())
+    {
+        text += &format!("Matched by the advisories of {base}, which this system is based on.\n");
+    }
     if let Some(coverage) = detail.coverage.as_ref().filter(|coverage| !coverage.lists_unfixed) {
         text += &format!(
             "The feed of {} does not list CVEs that no update fixes yet.\n",

@@ -16,8 +16,8 @@ mod writing;
 pub use aside::Aside;
 pub use matcher::{Look, Matcher};
 pub use server::{
-    Assessed, Exposed, alike_by, assessed, assessments_within, closed, of_server, one_of_server,
-    pending, secured,
+    Assessed, Exposed, alike_by, assessed, assessments_within, closed, lists_unfixed, of_server,
+    one_of_server, pending, secured,
 };
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -4,14 +4,14 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use domain::advisory::{Ecosystem, Epss, Exploited};
+use domain::advisory::{Ecosystem, Epss, Exploited, UnfixedCves};
 use domain::finding::touch::{self, Group};
 use domain::finding::{Finding, Report, Settled, Unassessed, foreign_kernel, told};
 use jiff::Timestamp;
 use store::findings::{self, Counts, Cve, Kind, Tallied};
 use store::listings::Kind as ListingKind;
 use store::servers::Server;
-use store::{Conn, advisories};
+use store::{Conn, advisories, feeds};
 use vocab::{Assessment, Digest, Environment, Exposure, Installed, OrgId, Pending};
 
 use super::Aside;
@@ -275,6 +275,19 @@ async fn exposed(
         Exposed { settled, manager_agrees, exploited, epss }
     });
     Ok((exposed.collect(), unassessed))
+}
+
+/// Whether the imported feeds list CVEs of a base that no update fixes yet.
+pub async fn lists_unfixed(conn: &mut Conn, base: &Ecosystem) -> Result<bool> {
+    match base.family().unfixed_cves() {
+        UnfixedCves::Listed => Ok(true),
+        UnfixedCves::NotListed => Ok(false),
+        UnfixedCves::CsafOnly => {
+            let known = feeds::list(conn).await?;
+            let csaf = known.into_iter().filter(|feed| feed.kind == "csaf").map(|feed| feed.name);
+            Ok(advisories::covered_by(conn, base, &csaf.collect::<Vec<_>>()).await?)
+        }
+    }
 }
 
 /// What is pending on a server. An update that closes one of its flaws is one for security, whether its repository says
