@@ -174,7 +174,8 @@ impl Host {
             reboot_reasons: reasons,
             old_code: Vec::new(),
             other_updaters: Vec::new(),
-            foreign_kernel: false,
+            // Like a container: the kernel above belongs to none of its packages.
+            foreign_kernel: true,
         }
     }
 

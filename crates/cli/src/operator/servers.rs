@@ -5,6 +5,7 @@ mod show;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use vocab::Assessment;
 use wire::v1::{Refresh, RefreshState, Server};
 
 use super::api::Query;
@@ -111,13 +112,14 @@ struct Filter {
     part: Part,
 }
 
-const COLUMNS: [Column; 9] = [
+const COLUMNS: [Column; 10] = [
     cut("HOSTNAME"),
     whole("STATUS"),
     spare("ENVIRONMENT"),
     spare("OS"),
     whole("UPDATES").number(),
     whole("SECURITY").number(),
+    spare("ASSESSMENT"),
     spare("REBOOT"),
     spare("SEEN"),
     spare("ID"),
@@ -202,13 +204,27 @@ impl Filter {
 
 fn row(server: &Server, screen: &Screen) -> Vec<Cell> {
     let security = server.summary.security_updates;
+    let (updates, security) = match server.last_scan_at {
+        // Nobody knows: a zero would read as "up to date".
+        None => (Cell::new("?", Tone::Warning), Cell::new("?", Tone::Warning)),
+        Some(_) => {
+            let tone = if security > 0 { Tone::Bad } else { Tone::Plain };
+            (server.summary.updates.into(), Cell::from(security).toned(tone))
+        }
+    };
+    let assessment = match (server.stale, server.assessment) {
+        (true, _) => Cell::new("stale", Tone::Warning),
+        (false, Assessment::Assessed) => word(server.assessment).into(),
+        (false, _) => Cell::new(word(server.assessment).replace('_', " "), Tone::Warning),
+    };
     vec![
         (&server.hostname).into(),
         status(server),
         maybe(server.environment.as_ref()),
         maybe(server.os.as_ref()),
-        server.summary.updates.into(),
-        Cell::from(security).toned(if security > 0 { Tone::Bad } else { Tone::Plain }),
+        updates,
+        security,
+        assessment,
         reboot(server),
         screen.maybe_time(server.last_seen_at),
         server.id.into(),

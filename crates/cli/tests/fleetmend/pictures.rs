@@ -67,15 +67,17 @@ liblognorm5\tcritical\tsecurity\t1\t0.15.15-3ubuntu0.1 -> 0.15.15-3ubuntu0.2\tCV
 ";
 
 const SUMMARY_80: &str = "\
-servers                  6 servers, 6 online, 1 to be rebooted
-without updates pending  0
-with security updates    5
-pending updates          196 packages, 94 for security
-by severity              4 critical, 18 high, 50 medium, 22 low, 102 unknown
-batches                  0 open: 0 running, 0 paused, 0 halted
-schedules                0, 0 enabled
-next run                 -
-updates counted          AGO
+servers                6 servers, 6 online, 1 to be rebooted
+up to date             0
+with updates           6
+no feed                6 servers: no imported feed covers their system
+with security updates  5
+pending updates        196 packages, 94 for security
+by severity            4 critical, 18 high, 50 medium, 22 low, 102 unknown
+batches                0 open: 0 running, 0 paused, 0 halted
+schedules              0, 0 enabled
+next run               -
+updates counted        AGO
 ";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -123,6 +125,7 @@ package manager  apk
 agent            0.1.0-swarm
 last seen        AGO
 last scan        AGO
+assessment       no feed
 enrolled         AGO
 packages         495, 21 updates pending, 0 for security
 reboot           -
@@ -152,7 +155,7 @@ tracefs-doc       4.29.0-r7   4.29.0-r8   -         -
 tracefs-libs      4.29.0-r7   4.29.0-r8   -         -
 
 CVEs
-Not checked: no feed was imported for its system (`fleetmend feeds import --help`).
+Not assessed: no imported feed covers this system (`fleetmend feeds import --help`).
 ";
 
 #[tokio::test(flavor = "multi_thread")]

@@ -219,7 +219,10 @@ pub(crate) async fn detail(
         cves,
         suppressed_cves,
         cves_checked,
-        unassessed: unassessed.into_iter().map(show::unassessed).collect(),
+        unassessed: match assessed[0].assessment {
+            Assessment::Partial => unassessed.into_iter().map(show::unassessed).collect(),
+            Assessment::Assessed | Assessment::NoFeed | Assessment::NotScanned => Vec::new(),
+        },
         coverage,
         old_code,
     };

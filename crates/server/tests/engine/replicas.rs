@@ -49,9 +49,13 @@ both! {
     async fn an_instant_starts_once_however_many_replicas_there_are(world: World) {
         let (a, leader) = world.leading("a").await;
         let (_b, other) = follower(world).await;
+        let token = world.token(&a).await;
+        let mut web = Agent::join(&a, &token, "web-1").await;
         let id = hourly(&a, world).await;
         for hour in 1..=5 {
             world.set(crate::support::at(hour * 3_600));
+            let order = web.awaits_order().await;
+            web.reports(order.id, Outcome::Succeeded, world.now()).await;
             eventually("it ran", async || {
                 let runs = history(&a, world, id).await;
                 runs.len() as i64 == hour && runs.iter().all(|run| matches!(run.state, State::Ended(_)))

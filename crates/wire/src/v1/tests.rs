@@ -122,21 +122,24 @@ fn a_server_has_the_names_of_the_contract() {
         "os": {"id": "debian", "version": "12", "name": "Debian GNU/Linux 12 (bookworm)"},
         "kernel": "6.1.0-18-amd64", "arch": "x86_64", "package_manager": "apt", "agent_version": "0.1.0",
         "last_seen_at": "2026-11-15T04:00:00Z", "enrolled_at": "2026-11-15T04:00:00Z", "last_scan_at": null,
-        "reboot_required": true, "reboot_reasons": ["linux-image-amd64"], "activity": "idle", "quarantine": null,
+        "stale": false, "assessment": "partial", "reboot_required": true, "reboot_reasons": ["linux-image-amd64"], "activity": "idle", "quarantine": null,
         "other_updaters": ["unattended-upgrades"],
         "summary": {"packages": 600, "updates": 3, "security_updates": 1,
-            "cves": {"critical": 0, "high": 1, "medium": 0, "low": 0, "unknown": 0}}});
+            "cves": {"critical": 0, "high": 1, "medium": 0, "low": 0, "unknown": 0}, "unassessed": 1}});
     same::<Server>(row.clone());
     let mut full = row;
     full["packages"] = json!([{"name": "bash", "version": "5.1", "arch": "amd64", "source": "bash",
         "available_version": "5.2", "security": true, "held": true, "blocked_by": "held"}]);
-    full["cves"] = json!([{"id": "CVE-2026-1", "severity": "high", "severity_source": "debian",
+    full["cves"] = json!([{"id": "CVE-2026-1", "aliases": ["GHSA-1"], "severity": "high", "severity_source": "debian",
         "cvss": 7.5, "package": "bash", "installed_version": "5.1", "fixed_version": null,
         "state": "fixed_on_disk", "fix": "affected", "found": "DSA-1 names bash", "kev": false,
         "epss": 0.1, "published": null, "suppressed": {"suppression_id":
         "sup_01jcqk3m8ye0fr5cq0k6s8v2xw", "reason": "not built", "until": null}}]);
     full["suppressed_cves"] = json!(1);
     full["cves_checked"] = json!(true);
+    full["unassessed"] = json!([{"package": "docker-ce", "version": "27.0", "reason": "third_party",
+        "detail": "comes from Docker"}]);
+    full["coverage"] = json!({"ecosystem": "Ubuntu:22.04:LTS", "lists_unfixed": true, "derived_from": "Ubuntu 22.04"});
     full["old_code"] = json!([{"package": "libssl3", "unit": "ssh.service", "process": "sshd"}]);
     same::<ServerDetail>(full);
 }

@@ -158,6 +158,8 @@ pub async fn assessed(conn: &mut Conn, org: OrgId, servers: &[Server]) -> Result
             true => assessment(is_covered, unassessed),
             false => Assessment::NotScanned,
         };
+        // Without a feed everything is unassessed, and a number would say less.
+        let unassessed = if assessment == Assessment::Partial { unassessed } else { 0 };
         Assessed { assessment, cves, unassessed }
     });
     Ok(assessed.collect())
