@@ -58,6 +58,13 @@ pub struct Server {
     pub summary: Summary,
 }
 
+impl Server {
+    /// Whether any of its packages were matched, so that "no CVE" says something.
+    pub fn is_assessed(&self) -> bool {
+        matches!(self.assessment, Assessment::Assessed | Assessment::Partial)
+    }
+}
+
 /// What a server is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -115,7 +115,7 @@ fn by_time<T>(dated: BTreeMap<String, (Timestamp, T)>) -> BTreeMap<Timestamp, Ve
 }
 
 /// Deletes advisories of an unknown feed that these replace: same id, and every release named again.
-/// One that also names another release stays, because another feed may have said that.
+/// One that also names another release stays: another feed may have published that.
 async fn adopt(
     tx: &mut Tx,
     statements: &[Advisory],
