@@ -211,6 +211,10 @@ fn flaws(tour: &mut Tour) {
     tour.types(&["feeds", "forget", "Debian", "--data-dir", &data], "", 0);
     tour.fails(&["feeds", "forget", "Debian", "--data-dir", &data]);
     tour.fails(&["feeds", "forget", "--data-dir", &data]);
+    tour.types(&["feeds", "remove", "Debian", "--data-dir", &data], "n\n", 1);
+    tour.pipes(&["feeds", "remove", "Debian", "--data-dir", &data], 2);
+    tour.types(&["feeds", "remove", "Debian", "--data-dir", &data], "y\n", 0);
+    tour.fails(&["feeds", "remove", "Debian", "--yes", "--data-dir", &data]);
     let there = tour.at("two");
     tour.looks(&["feeds", "import", &bundle, "--data-dir", &there]);
 }
@@ -340,7 +344,7 @@ fn what_demo_tells_whoever_has_started_it() {
 }
 
 /// The commands that need an installation, with what else they need.
-const NEED: [&[&str]; 16] = [
+const NEED: [&[&str]; 17] = [
     &["server", "--log", "error"],
     &["backup", "FILE"],
     &["migrate"],
@@ -354,6 +358,7 @@ const NEED: [&[&str]; 16] = [
     &["feeds", "import", "FILE"],
     &["feeds", "update"],
     &["feeds", "forget", "Debian"],
+    &["feeds", "remove", "Debian", "--yes"],
     &["feeds", "export", "FILE"],
     &["feeds", "status"],
     &["feeds", "status", "--json"],
