@@ -76,11 +76,10 @@ fn drawn(summary: &FleetSummary, screen: &Screen) -> String {
         (assessment.no_feed, "no feed", "no imported feed covers their system"),
         (assessment.partial, "partly assessed", "see `fleetmend servers show NAME`"),
     ];
-    let mut place = 3;
-    for (number, name, meaning) in unknown.into_iter().filter(|(number, ..)| *number > 0) {
+    let shown = unknown.into_iter().filter(|(number, ..)| *number > 0);
+    for (place, (number, name, meaning)) in (3..).zip(shown) {
         let text = format!("{}: {meaning}", count(number, "server", "servers"));
         facts.insert(place, (name, Cell::new(text, Tone::Warning)));
-        place += 1;
     }
     screen.facts(&facts)
 }
