@@ -25,6 +25,7 @@ pub(super) async fn lead(app: App, every: Duration, lead: watch::Sender<Lead>) {
         };
         match next {
             Ok(next) => {
+                app.condition().note_write();
                 // Whoever looks for changes is woken by a new holding, not by each renewal.
                 lead.send_if_modified(|known| {
                     let new = known.as_ref().map(|lease| lease.token)
@@ -34,7 +35,10 @@ pub(super) async fn lead(app: App, every: Duration, lead: watch::Sender<Lead>) {
                 });
             }
             // The lease stands as long as nobody else took it; every commit is fenced in any case.
-            Err(error) => complain("lead", &error),
+            Err(error) => {
+                app.condition().note_write_error(&error);
+                complain("lead", &error);
+            }
         }
         tokio::time::sleep(every).await;
     }
