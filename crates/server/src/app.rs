@@ -88,7 +88,16 @@ impl App {
         let draining = watch::Sender::new(false);
         let oidc = parts.settings.oidc.clone().map(Provider::new);
         let (door, gate) = (Door::new(), Gate::new());
-        App(Arc::new(Inner { parts, door, keys, limits, gate, oidc, draining, condition: Condition::default() }))
+        App(Arc::new(Inner {
+            parts,
+            door,
+            keys,
+            limits,
+            gate,
+            oidc,
+            draining,
+            condition: Condition::default(),
+        }))
     }
 
     /// What this process knows of the agents that talk to it.

@@ -477,11 +477,13 @@ mod tests {
                 let mut tx = db.begin().await?;
                 let Wire::Sqlite(c) = tx.wire() else { panic!("a path is SQLite") };
                 sqlx::query("pragma max_page_count = 1").fetch_one(&mut *c).await?;
-                sqlx::query("insert into leases (name, holder, token, until) values ($1, $2, 1, 0)")
-                    .bind(format!("lease {round}-{n}"))
-                    .bind("x".repeat(4_000))
-                    .execute(&mut *c)
-                    .await?;
+                sqlx::query(
+                    "insert into leases (name, holder, token, until) values ($1, $2, 1, 0)",
+                )
+                .bind(format!("lease {round}-{n}"))
+                .bind("x".repeat(4_000))
+                .execute(&mut *c)
+                .await?;
                 tx.commit().await
             };
             if let Err(error) = written.await {

@@ -42,5 +42,7 @@ pub(crate) async fn readyz(State(app): State<App>) -> Result<Json<Value>, ApiErr
             skew.abs().as_secs()
         )));
     }
-    Ok(Json(json!({"status": "ok", "database": app.db.engine(), "leader": app.condition().leads()})))
+    Ok(Json(
+        json!({"status": "ok", "database": app.db.engine(), "leader": app.condition().leads()}),
+    ))
 }
