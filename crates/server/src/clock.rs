@@ -27,7 +27,6 @@ pub struct Reading {
 
 impl Clock {
     /// This machine's clock.
-    #[expect(clippy::disallowed_methods, reason = "this is the shell's clock")]
     pub fn system() -> Clock {
         Clock::system_ahead_by(SignedDuration::ZERO)
     }
