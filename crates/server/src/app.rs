@@ -7,6 +7,7 @@ use tokio::sync::watch;
 
 use crate::agents::Door;
 use crate::clock::Clock;
+use crate::condition::Condition;
 use crate::http::limit::Limits;
 use crate::oidc::{self, Provider};
 use crate::secrets::Secrets;
@@ -25,6 +26,7 @@ struct Inner {
     gate: Gate,
     oidc: Option<Provider>,
     draining: watch::Sender<bool>,
+    condition: Condition,
 }
 
 /// What an [`App`] is made of.
@@ -86,12 +88,26 @@ impl App {
         let draining = watch::Sender::new(false);
         let oidc = parts.settings.oidc.clone().map(Provider::new);
         let (door, gate) = (Door::new(), Gate::new());
-        App(Arc::new(Inner { parts, door, keys, limits, gate, oidc, draining }))
+        App(Arc::new(Inner {
+            parts,
+            door,
+            keys,
+            limits,
+            gate,
+            oidc,
+            draining,
+            condition: Condition::default(),
+        }))
     }
 
     /// What this process knows of the agents that talk to it.
     pub fn door(&self) -> &Door {
         &self.0.door
+    }
+
+    /// What this process remembers about its own condition.
+    pub fn condition(&self) -> &Condition {
+        &self.0.condition
     }
 
     /// Who may come in.

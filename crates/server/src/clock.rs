@@ -11,7 +11,10 @@ const CORRECTION_MAX: SignedDuration = SignedDuration::from_secs(5);
 
 /// What time it is, and numbers nobody can guess. Cheap to clone.
 #[derive(Clone)]
-pub struct Clock(Arc<dyn Fn() -> Reading + Send + Sync>);
+pub struct Clock {
+    read: Arc<dyn Fn() -> Reading + Send + Sync>,
+    is_real: bool,
+}
 
 /// What two clocks show at the same moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,13 +27,19 @@ pub struct Reading {
 
 impl Clock {
     /// This machine's clock.
-    #[expect(clippy::disallowed_methods, reason = "this is the shell's clock")]
     pub fn system() -> Clock {
+        Clock::system_ahead_by(SignedDuration::ZERO)
+    }
+
+    /// This machine's clock, set wrong: for tests of machines whose clocks disagree.
+    #[expect(clippy::disallowed_methods, reason = "this is the shell's clock")]
+    pub fn system_ahead_by(ahead: SignedDuration) -> Clock {
         let start = std::time::Instant::now();
-        Clock::read_by(move || Reading {
-            wall: Timestamp::now(),
+        let clock = Clock::read_by(move || Reading {
+            wall: Timestamp::now().saturating_add(ahead).unwrap_or(Timestamp::MAX),
             steady: SignedDuration::try_from(start.elapsed()).unwrap_or(SignedDuration::MAX),
-        })
+        });
+        Clock { is_real: true, ..clock }
     }
 
     /// A clock that someone else turns, as time passes.
@@ -43,12 +52,18 @@ impl Clock {
 
     /// Clocks that someone else turns, each for itself.
     pub fn read_by(read: impl Fn() -> Reading + Send + Sync + 'static) -> Clock {
-        Clock(Arc::new(read))
+        Clock { read: Arc::new(read), is_real: false }
     }
 
     /// What time it is, to the microsecond: finer times would not survive the database.
     pub fn now(&self) -> Timestamp {
         self.read().wall
+    }
+
+    /// Whether this is the machine's clock, which should agree with the database's. One that a test
+    /// turns need not.
+    pub fn is_real(&self) -> bool {
+        self.is_real
     }
 
     /// Notices from now on whenever the clock is set.
@@ -57,7 +72,7 @@ impl Clock {
     }
 
     fn read(&self) -> Reading {
-        let Reading { wall, steady } = (self.0)();
+        let Reading { wall, steady } = (self.read)();
         Reading { wall: Timestamp::from_microsecond(wall.as_microsecond()).unwrap_or(wall), steady }
     }
 }

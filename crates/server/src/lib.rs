@@ -7,6 +7,7 @@
 pub mod agents;
 pub mod app;
 pub mod clock;
+pub mod condition;
 pub mod engine;
 pub mod fetch;
 pub mod http;

@@ -24,7 +24,7 @@ use jiff::SignedDuration;
 use store::listings::{Kind, Packed};
 use store::presence::Beat;
 use store::rollout_targets::Move;
-use store::server_list::{Filter, Sort};
+use store::server_list::{Filter, OnlineSpan, Sort};
 use store::servers::Server;
 use store::{Db, Page, listings, presence, rollout_targets, rollouts, server_list, servers};
 use support::{Place, at, nth};
@@ -141,7 +141,7 @@ async fn heartbeats(db: &Db, org: OrgId, fleet: u32) {
             .collect();
         let start = now();
         let mut tx = db.begin().await.unwrap();
-        assert_eq!(presence::beat(&mut tx, &beats).await.unwrap(), u64::from(fleet));
+        assert_eq!(presence::beat(&mut tx, &beats, at(1_000_000)).await.unwrap(), u64::from(fleet));
         tx.commit().await.unwrap();
         rounds.push(start.elapsed());
     }
@@ -149,7 +149,8 @@ async fn heartbeats(db: &Db, org: OrgId, fleet: u32) {
 }
 
 async fn pages(db: &Db, org: OrgId) {
-    let status = |status| Filter { status: Some((status, at(100))), ..Filter::default() };
+    let status =
+        |status| Filter { status: Some((status, OnlineSpan::since(at(100)))), ..Filter::default() };
     let environment = Some("production".parse().unwrap());
     for (what, filter) in [
         ("first page of servers, with the total", Filter::default()),

@@ -46,8 +46,8 @@ row! {
     }
 }
 
-/// Those not heard from since `since`, and those whose last contact lies at `until` or later, where
-/// no contact can lie. By the index of each organization: few of many are away, and this is asked whenever a server changed.
+/// Those not heard from since `since`, and those whose last contact lies at `until` or later, which
+/// only a wrong clock can have recorded. By the index of each organization: few of many are away, and this is asked whenever a server changed.
 pub async fn silent(conn: &mut Conn, since: Timestamp, until: Timestamp) -> Result<Vec<Silent>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[

@@ -16,7 +16,7 @@ use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
     SqliteSynchronous,
 };
-use sqlx::{Postgres, Sqlite, Transaction};
+use sqlx::{Connection as _, Postgres, Sqlite, Transaction};
 
 use crate::audit::Seal;
 use crate::bell::{self, Bell, Bells, Topic};
@@ -319,6 +319,7 @@ async fn sqlite_pools(path: &Path, options: &Options) -> Result<Pools> {
         .acquire_timeout(options.patience)
         .idle_timeout(None)
         .max_lifetime(None)
+        .before_acquire(|conn, _| Box::pin(async move { Ok(outside_transaction(conn)) }))
         .connect_with(writer)
         .await?;
     let ro = SqlitePoolOptions::new()
@@ -326,8 +327,22 @@ async fn sqlite_pools(path: &Path, options: &Options) -> Result<Pools> {
         .acquire_timeout(options.patience)
         .idle_timeout(None)
         .max_lifetime(None)
+        .before_acquire(|conn, _| Box::pin(async move { Ok(outside_transaction(conn)) }))
         .connect_lazy_with(base.read_only(true));
     Ok(Pools::Sqlite { rw, ro })
+}
+
+/// Whether this connection can begin a transaction. If not, the pool closes it and opens another.
+///
+/// SQLite ends a transaction by itself when the disk is full or a read or write fails. The driver's
+/// own rollback then fails, because there is nothing to roll back, and the driver counts the
+/// transaction as open for the rest of the connection's life: every later `begin` would be refused.
+fn outside_transaction(conn: &SqliteConnection) -> bool {
+    let outside = !conn.is_in_transaction();
+    if !outside {
+        tracing::warn!("reopening a SQLite connection whose rollback failed");
+    }
+    outside
 }
 
 async fn pg_pool(address: &PgConnectOptions, options: &Options) -> Result<Pools> {
@@ -451,6 +466,83 @@ mod tests {
         let refused = sqlx::query("delete from leases").execute(c).await.unwrap_err();
         assert!(refused.to_string().contains("readonly"), "{refused}");
         drop(reader);
+        db.close().await;
+        crate::support::remove_sqlite(&place);
+    }
+
+    /// Fills the database until SQLite refuses with SQLITE_FULL. The limit ends with the connection.
+    async fn fill(db: &Db, round: u32) -> StoreError {
+        for n in 0..10_000 {
+            let written = async {
+                let mut tx = db.begin().await?;
+                let Wire::Sqlite(c) = tx.wire() else { panic!("a path is SQLite") };
+                sqlx::query("pragma max_page_count = 1").fetch_one(&mut *c).await?;
+                sqlx::query(
+                    "insert into leases (name, holder, token, until) values ($1, $2, 1, 0)",
+                )
+                .bind(format!("lease {round}-{n}"))
+                .bind("x".repeat(4_000))
+                .execute(&mut *c)
+                .await?;
+                tx.commit().await
+            };
+            if let Err(error) = written.await {
+                return error;
+            }
+        }
+        panic!("the database is never full");
+    }
+
+    async fn count_leases(db: &Db) -> i64 {
+        let mut reader = db.read().await.unwrap();
+        let Wire::Sqlite(c) = reader.wire() else { panic!("a path is SQLite") };
+        let (count,) = sqlx::query_as("select count(*) from leases").fetch_one(c).await.unwrap();
+        count
+    }
+
+    #[tokio::test]
+    async fn writes_work_again_after_a_full_disk() {
+        let place = crate::support::sqlite_place();
+        let db = place.open().await;
+        for round in 0..3 {
+            let refused = fill(&db, round).await;
+            assert!(matches!(refused, StoreError::DiskFull(_)), "{refused:?}");
+            let before = count_leases(&db).await;
+            let mut tx = db.begin().await.unwrap();
+            let (name, now) = (format!("after {before}"), jiff::Timestamp::UNIX_EPOCH);
+            crate::leases::acquire(&mut tx, &name, "a", now, now).await.unwrap().unwrap();
+            tx.commit().await.unwrap();
+            assert_eq!(count_leases(&db).await, before + 1, "nothing acknowledged is lost");
+        }
+        db.close().await;
+        crate::support::remove_sqlite(&place);
+    }
+
+    /// `raise(rollback)` ends the transaction from inside, as a read or write error of the disk does.
+    #[tokio::test]
+    async fn part_that_ends_the_transaction_fails_it_with_the_cause() {
+        let place = crate::support::sqlite_place();
+        let db = place.open().await;
+        place
+            .by_hand(
+                "create trigger ends_all before insert on leases when new.name = 'bad'
+                 begin select raise(rollback, 'the disk failed'); end",
+            )
+            .await;
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let mut tx = db.begin().await.unwrap();
+        crate::leases::acquire(&mut tx, "first", "a", now, now).await.unwrap().unwrap();
+        let failed = tx
+            .attempt(async |tx| crate::leases::acquire(tx, "bad", "a", now, now).await)
+            .await
+            .unwrap_err();
+        let StoreError::Database(cause) = failed else { panic!("{failed:?}") };
+        assert!(cause.to_string().contains("the disk failed"), "{cause}");
+        drop(tx);
+        let mut tx = db.begin().await.unwrap();
+        crate::leases::acquire(&mut tx, "second", "a", now, now).await.unwrap().unwrap();
+        tx.commit().await.unwrap();
+        assert_eq!(count_leases(&db).await, 1, "`first` went with its transaction");
         db.close().await;
         crate::support::remove_sqlite(&place);
     }

@@ -86,6 +86,10 @@ pub enum StoreError {
     /// again.
     #[error("the database asks to try again")]
     Busy(#[source] sqlx::Error),
+    /// The database could not write because its disk is full. Nothing was changed. Answered with
+    /// 503; writes work again as soon as there is space.
+    #[error("the database's disk is full")]
+    DiskFull(#[source] sqlx::Error),
     /// Anything else that the database or the way to it said. Answered with 503.
     #[error("the database did not answer")]
     Database(#[source] sqlx::Error),
@@ -115,6 +119,7 @@ impl From<sqlx::Error> for StoreError {
                 Err(cause) => Self::Database(sqlx::Error::Decode(cause)),
             },
             error if asks_to_retry(&error) => Self::Busy(error),
+            error if is_disk_full(&error) => Self::DiskFull(error),
             error => Self::Database(error),
         }
     }
@@ -123,9 +128,18 @@ impl From<sqlx::Error> for StoreError {
 /// Deadlocks, serialization failures and lock timeouts of PostgreSQL; SQLITE_BUSY in its three
 /// forms (another process, say a command on the data directory, holds the write lock).
 fn asks_to_retry(error: &sqlx::Error) -> bool {
-    const CODES: [&str; 6] = ["40001", "40P01", "55P03", "5", "261", "517"];
+    has_code(error, &["40001", "40P01", "55P03", "5", "261", "517"])
+}
+
+/// `disk_full` of PostgreSQL; SQLITE_FULL and SQLITE_IOERR_SHMSIZE, which is what a full disk does
+/// to the index of SQLite's log.
+fn is_disk_full(error: &sqlx::Error) -> bool {
+    has_code(error, &["53100", "13", "4874"])
+}
+
+fn has_code(error: &sqlx::Error, codes: &[&str]) -> bool {
     let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
-    code.is_some_and(|code| CODES.contains(&code.as_ref()))
+    code.is_some_and(|code| codes.contains(&code.as_ref()))
 }
 
 /// Turns a unique violation into the word that a user understands.

@@ -1,11 +1,10 @@
 //! Every filter beside every other, in every order: the tables agree with a plain look at each server.
 
-use jiff::Timestamp;
 use vocab::{OrgId, ServerId, Status};
 
 use crate::db::Wire;
 use crate::recounts::{self, Recount};
-use crate::server_list::{self, Filter, Sort};
+use crate::server_list::{self, Filter, OnlineSpan, Sort};
 use crate::servers::{self, Scan, Server};
 use crate::sql::spy;
 use crate::support::{at, both, nth, org};
@@ -42,8 +41,13 @@ fn server(org_id: OrgId, n: u32) -> Server {
 
 fn filters() -> Vec<Filter> {
     // Few, many and all of them are offline.
-    let since = [at(4), at(60), at(117), at(1_000)];
-    let of = |status: Status| since.map(move |since: Timestamp| Some((status, since)));
+    let spans = [
+        OnlineSpan::since(at(4)),
+        OnlineSpan { since: at(60), until: at(90) },
+        OnlineSpan { since: at(2), until: at(117) },
+        OnlineSpan::since(at(1_000)),
+    ];
+    let of = |status: Status| spans.map(move |online| Some((status, online)));
     let statuses = [[None; 4], of(Status::Offline), of(Status::Online)].concat();
     let mut filters = Vec::new();
     for status in &statuses[3..] {
@@ -93,8 +97,7 @@ fn matches(filter: &Filter, server: &Server) -> bool {
     let os = server.os.to_string().to_ascii_lowercase();
     let Filter { status, environment, environments, os: system, tags, ids, q, reboot_required } =
         filter;
-    status
-        .is_none_or(|(status, since)| (server.last_seen_at >= since) == (status == Status::Online))
+    status.is_none_or(|(status, online)| online.has(status, server.last_seen_at))
         && (environment.is_none() || *environment == server.environment)
         && environments.as_ref().is_none_or(|some| {
             server.environment.as_ref().is_some_and(|environment| some.contains(environment))

@@ -27,7 +27,11 @@ row! {
     }
 }
 
-/// Takes the lease if nobody holds it at `now`.
+/// Takes the lease until `until` if nobody holds it at `now`.
+///
+/// A lease that ends later than twice the wanted time from now was stamped by a wrong clock, because
+/// no holder stamps further ahead than once that time. It counts as expired: otherwise nobody could
+/// take it for as long as that clock was wrong. If its holder is alive after all, [`fence`] stops it.
 pub async fn acquire(
     tx: &mut Tx,
     name: &str,
@@ -35,12 +39,13 @@ pub async fn acquire(
     now: Timestamp,
     until: Timestamp,
 ) -> Result<Option<Lease>> {
+    let latest = until.saturating_add(until.duration_since(now)).unwrap_or(Timestamp::MAX);
     Ok(on!(tx, |c| {
         sqlx::query_as(join(&[
             "insert into leases (name, holder, token, until) values ($1, $2, 1, $3)
              on conflict (name) do update
                 set holder = excluded.holder, token = leases.token + 1, until = excluded.until
-              where leases.until <= $4
+              where leases.until <= $4 or leases.until > $5
              returning ",
             Lease::COLUMNS,
         ]))
@@ -48,6 +53,7 @@ pub async fn acquire(
         .bind(holder)
         .bind(put(&until))
         .bind(put(&now))
+        .bind(put(&latest))
         .fetch_optional(c)
         .await
     })?)

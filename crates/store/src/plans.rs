@@ -10,7 +10,7 @@ use vocab::{OrgId, ServerId, Stage, Status};
 
 use crate::db::{Wire, on};
 use crate::findings::{self, Shift};
-use crate::server_list::{Filter, Sort};
+use crate::server_list::{Filter, OnlineSpan, Sort};
 use crate::sql::spy;
 use crate::support::{Place, at, both, nth, org};
 use crate::{
@@ -147,7 +147,7 @@ async fn ask(
     call!("one server", servers::get(tx, ours, nth!(ServerId, 5_u32)));
     let beat =
         presence::Beat { org: ours, server_id: nth!(ServerId, 5_u32), seen_at: at(9), counter: 2 };
-    call!("signs of life", presence::beat(tx, &[beat]));
+    call!("signs of life", presence::beat(tx, &[beat], at(1_000_000)));
     let list = async |tx: &mut Tx, filter: Filter| {
         server_list::list(tx, ours, &filter, Sort::Hostname, page).await
     };
@@ -158,9 +158,9 @@ async fn ask(
     call!("servers of a system", list(tx, Filter { os, ..Filter::default() }));
     let tags = vec!["rack=7".parse().unwrap()];
     call!("tagged servers", list(tx, Filter { tags, ..Filter::default() }));
-    let status = Some((Status::Online, at(500)));
+    let status = Some((Status::Online, OnlineSpan::since(at(500))));
     call!("online servers", list(tx, Filter { status, ..Filter::default() }));
-    let status = Some((Status::Offline, at(500)));
+    let status = Some((Status::Offline, OnlineSpan::since(at(500))));
     call!("offline servers", list(tx, Filter { status, ..Filter::default() }));
     let by = async |tx: &mut Tx, sort: Sort| {
         server_list::list(tx, ours, &Filter::default(), sort, page).await
@@ -298,7 +298,7 @@ both! {
             seen_at: at(5_000),
             counter: 2,
         };
-        presence::beat(&mut tx, &(0..FLEET).map(heard).collect::<Vec<_>>()).await.unwrap();
+        presence::beat(&mut tx, &(0..FLEET).map(heard).collect::<Vec<_>>(), at(1_000_000)).await.unwrap();
         tx.commit().await.unwrap();
 
         let mut tx = db.begin().await.unwrap();
@@ -320,7 +320,7 @@ both! {
         let page = Page { limit: 5, offset: 0 };
         let row = rollouts::load(&mut tx, second).await.unwrap();
         few!("tasks", rollout_targets::list(&mut tx, &row, &[], page).await.unwrap().items);
-        let status = Some((Status::Online, at(4_000)));
+        let status = Some((Status::Online, OnlineSpan::since(at(4_000))));
         let online = Filter { status, ..Filter::default() };
         for sort in [Sort::SecurityUpdates, Sort::Hostname, Sort::LastSeen] {
             let online = server_list::list(&mut tx, ours, &online, sort, page);

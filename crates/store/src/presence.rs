@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use vocab::{OrgId, ServerId};
 
 use crate::db::{Conn, on};
@@ -40,15 +40,21 @@ row! {
     }
 }
 
-/// Notes signs of life. Neither the time nor the counter of a server ever goes back; servers that
-/// were removed are passed over. Says how many moved forward.
-pub async fn beat(tx: &mut Tx, beats: &[Beat]) -> Result<u64> {
+/// By how much clocks of replicas may differ.
+const AHEAD_MAX: SignedDuration = SignedDuration::from_secs(10);
+
+/// Notes signs of life. The counter of a server never goes back, and neither does its time, except
+/// one that lies ahead of `now`: a wrong clock wrote that, and without the exception the server would
+/// count as offline for as long as that clock was wrong. Servers that were removed are passed over.
+/// Returns how many rows changed.
+pub async fn beat(tx: &mut Tx, beats: &[Beat], now: Timestamp) -> Result<u64> {
+    let latest_possible = now.saturating_add(AHEAD_MAX).unwrap_or(Timestamp::MAX);
     // Each server once, with the latest of each; sorted, so that replicas lock rows in one order.
     let mut latest = BTreeMap::new();
     for beat in beats {
         let (seen_at, counter) =
-            latest.entry((beat.org, beat.server_id)).or_insert((beat.seen_at, beat.counter));
-        *seen_at = beat.seen_at.max(*seen_at);
+            latest.entry((beat.org, beat.server_id)).or_insert((Timestamp::MIN, beat.counter));
+        *seen_at = beat.seen_at.min(now).max(*seen_at);
         *counter = beat.counter.max(*counter);
     }
     let latest: Vec<_> = latest.into_iter().collect();
@@ -62,12 +68,18 @@ pub async fn beat(tx: &mut Tx, beats: &[Beat]) -> Result<u64> {
                 .add(
                     ") update presence
                        set last_seen_at =
-                                case when v.seen > last_seen_at then v.seen else last_seen_at end,
+                                case when v.seen > last_seen_at or last_seen_at > ",
+                )
+                .bind(put(&latest_possible))
+                .add(
+                    " then v.seen else last_seen_at end,
                            counter = case when v.syncs > counter then v.syncs else counter end
                       from v
                      where org = v.of_org and server_id = v.server
-                       and (v.seen > last_seen_at or v.syncs > counter)",
+                       and (v.seen > last_seen_at or v.syncs > counter or last_seen_at > ",
                 )
+                .bind(put(&latest_possible))
+                .add(")")
                 .build()
                 .execute(c)
                 .await

@@ -264,6 +264,25 @@ pub async fn skip_all(
     found.into_iter().map(|(id,)| parse("runs", id)).collect()
 }
 
+/// Deletes the records of skipped instants of these schedules that lie after `now`: a wrong clock
+/// made them. Returns how many there were.
+pub async fn forget_skipped_ahead(
+    tx: &mut Tx,
+    schedules: &[ScheduleId],
+    now: Timestamp,
+) -> Result<usize> {
+    let found: Vec<(String,)> = on!(tx, |c| {
+        in_chunks(c, schedules, |chunk| {
+            let mut text = Text::new("delete from runs where state = ");
+            text.bind(put(&State::Skipped)).add(" and scheduled_for > ").bind(put(&now));
+            text.add(" and schedule_id").among(chunk.iter().map(put)).add(" returning id");
+            text
+        })
+        .await
+    })?;
+    Ok(found.len())
+}
+
 /// The run that started this rollout.
 pub async fn of_batch(conn: &mut Conn, batch: BatchId) -> Result<Option<Run>> {
     Ok(on!(conn, |c| {

@@ -182,6 +182,20 @@ pub async fn next_due(conn: &mut Conn) -> Result<Option<Timestamp>> {
     Ok(next.map(|next| next.next_run_at))
 }
 
+/// Those whose next instant lies after `now`, of all organizations.
+pub async fn ahead(conn: &mut Conn, now: Timestamp) -> Result<Vec<Schedule>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Schedule::COLUMNS,
+            " from schedules where next_run_at > $1 order by next_run_at, id",
+        ]))
+        .bind(put(&now))
+        .fetch_all(c)
+        .await
+    })?)
+}
+
 /// Moves schedules on from the instant that was due to their next one. Those that someone moved or
 /// saved since are left alone; answers with those that moved. Many in one statement, because ten
 /// thousand may be due in one second.

@@ -9,7 +9,7 @@ mod walk;
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use vocab::{Criteria, Environment, OrgId, OsFilter, Selector, ServerId, Status, Tag};
 
 use crate::db::{Conn, on};
@@ -18,13 +18,13 @@ use crate::row::{parse, put};
 use crate::servers::{self, Server};
 use crate::sql::{ROWS_MAX, Text};
 use crate::{Page, Paged};
-use walk::{Way, of_kind, pattern, than, walk};
+use walk::{Way, of_kind, pattern, walk};
 
 /// What servers must match; the default is every server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Heard from, or not heard from, since this time.
-    pub status: Option<(Status, Timestamp)>,
+    /// Online or offline, by when a contact makes a server online.
+    pub status: Option<(Status, OnlineSpan)>,
     /// In this environment.
     pub environment: Option<Environment>,
     /// In one of these; `None`: wherever. What a key's limit to environments comes to.
@@ -39,6 +39,42 @@ pub struct Filter {
     pub q: Option<String>,
     /// Wanting a reboot, or not.
     pub reboot_required: Option<bool>,
+}
+
+/// The times of a contact that make a server online, both ends included. A contact that lies later
+/// was recorded by a wrong clock and says nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OnlineSpan {
+    /// The first.
+    pub since: Timestamp,
+    /// The last.
+    pub until: Timestamp,
+}
+
+impl OnlineSpan {
+    /// Any time from this one on.
+    pub fn since(since: Timestamp) -> OnlineSpan {
+        OnlineSpan { since, until: Timestamp::MAX }
+    }
+
+    /// Whether a server of this last contact has this status.
+    pub fn has(self, status: Status, last_seen_at: Timestamp) -> bool {
+        let online = self.since <= last_seen_at && last_seen_at <= self.until;
+        online == (status == Status::Online)
+    }
+
+    /// The stretches of time, ends included, that make this status. Times have microseconds.
+    fn stretches(self, status: Status) -> Vec<(Option<Timestamp>, Option<Timestamp>)> {
+        const STEP: SignedDuration = SignedDuration::from_micros(1);
+        match status {
+            Status::Online => vec![(Some(self.since), Some(self.until))],
+            Status::Offline => {
+                let before = self.since.checked_sub(STEP).ok().map(|end| (None, Some(end)));
+                let after = self.until.checked_add(STEP).ok().map(|start| (Some(start), None));
+                before.into_iter().chain(after).collect()
+            }
+        }
+    }
 }
 
 impl Filter {
@@ -162,17 +198,30 @@ async fn few(
 async fn of_status(
     conn: &mut Conn,
     org: OrgId,
-    (status, since): (Status, Timestamp),
+    (status, online): (Status, OnlineSpan),
     most: u64,
 ) -> Result<Option<Vec<ServerId>>> {
-    let found: Vec<(String,)> = on!(conn, |c| {
-        let mut text = Text::new("select server_id from presence where org = ");
-        text.bind(put(&org)).add(" and last_seen_at").add(than(status)).bind(put(&since));
-        // In the order of the index, or PostgreSQL would rather read everyone.
-        text.add(" order by last_seen_at limit ").bind(put(&most.saturating_add(1)));
-        text.build_as().fetch_all(c).await
-    })?;
-    no_more_than(most, found)
+    let mut all: Vec<(String,)> = Vec::new();
+    for (start, end) in online.stretches(status) {
+        let found: Vec<(String,)> = on!(conn, |c| {
+            let mut text = Text::new("select server_id from presence where org = ");
+            text.bind(put(&org));
+            if let Some(start) = start {
+                text.add(" and last_seen_at >= ").bind(put(&start));
+            }
+            if let Some(end) = end {
+                text.add(" and last_seen_at <= ").bind(put(&end));
+            }
+            // In the order of the index, or PostgreSQL would rather read everyone.
+            text.add(" order by last_seen_at limit ").bind(put(&most.saturating_add(1)));
+            text.build_as().fetch_all(c).await
+        })?;
+        all.extend(found);
+        if all.len() as u64 > most {
+            break;
+        }
+    }
+    no_more_than(most, all)
 }
 
 /// Those with this tag, unless they are more than `most`.
@@ -257,7 +306,7 @@ pub async fn any(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<bool> {
 
 /// How many servers match.
 pub async fn count(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> {
-    let Some((status, since)) = filter.status else {
+    let Some((status, online)) = filter.status else {
         return of_any_status(conn, org, filter).await;
     };
     if !filter.ids.is_empty() {
@@ -266,7 +315,7 @@ pub async fn count(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> 
     let whoever = Filter { status: None, ..filter.clone() };
     // Those of the other status are most often few, and the rest are of this one.
     for side in [Status::Offline, Status::Online] {
-        let Some(found) = of_status(conn, org, (side, since), GATHERED_MAX).await? else {
+        let Some(found) = of_status(conn, org, (side, online), GATHERED_MAX).await? else {
             continue;
         };
         let found = among(conn, org, &whoever, &found).await?;

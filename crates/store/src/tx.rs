@@ -104,8 +104,16 @@ impl Tx {
         let kept = (entries.len(), events.len(), counts.len());
         on!(self, |c| sqlx::query("savepoint part").execute(c).await.map(drop))?;
         let done = part(self).await;
-        if done.is_err() {
-            on!(self, |c| sqlx::query("rollback to savepoint part").execute(c).await.map(drop))?;
+        if let Err(cause) = &done {
+            let undone = on!(self, |c| {
+                sqlx::query("rollback to savepoint part").execute(c).await.map(drop)
+            });
+            if let Err(error) = undone {
+                // SQLite ended the whole transaction when the part failed, say because the disk is
+                // full. What failed first says why.
+                tracing::warn!(%error, %cause, "a failed part of a transaction ended all of it");
+                return done.map(Ok);
+            }
             self.gathered.entries.truncate(kept.0);
             self.gathered.events.truncate(kept.1);
             self.gathered.counts.truncate(kept.2);

@@ -84,7 +84,7 @@ pub(crate) async fn heard(place: &Place, size: u64) {
     let beat = |nth| Beat { org, server_id: id(nth), seen_at, counter: 1 };
     let beats: Vec<Beat> = (0..size).map(beat).collect();
     let mut tx = db.begin().await.unwrap();
-    assert_eq!(presence::beat(&mut tx, &beats).await.unwrap(), size);
+    assert_eq!(presence::beat(&mut tx, &beats, Timestamp::MAX).await.unwrap(), size);
     tx.commit().await.unwrap();
     db.close().await;
 }

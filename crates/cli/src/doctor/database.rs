@@ -1,6 +1,7 @@
 //! The database, and what it tells of clocks, leaders, feeds and agents.
 
 use jiff::SignedDuration;
+use server::engine::LEASE_TTL;
 use server::service::setup;
 use store::audit::{self, Seal};
 use store::backup::damage;
@@ -147,9 +148,19 @@ async fn clocks(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> 
 
 async fn leader(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> {
     match leases::get(conn, "engine").await? {
+        Some(lease) if lease.until.duration_since(findings.now) > 2 * LEASE_TTL => {
+            findings.problem(
+                "leader",
+                format!(
+                    "the lease of {} ends at {:.0}, later than any leader sets it: a clock was wrong",
+                    lease.holder, lease.until
+                ),
+                "set the clock with NTP; a running service then leads again within seconds",
+            );
+        }
         Some(lease) if lease.until > findings.now => {
-            findings
-                .ok("leader", format!("a service leads until {:.0}, again and again", lease.until));
+            let told = format!("{} leads until {:.0}, again and again", lease.holder, lease.until);
+            findings.ok("leader", told);
         }
         _ => findings.note(
             "leader",

@@ -370,7 +370,7 @@ impl Door {
         }
         let written = async {
             let mut tx = app.db.begin().await?;
-            presence::beat(&mut tx, &beats).await?;
+            presence::beat(&mut tx, &beats, app.clock.now()).await?;
             if someone_returned {
                 tx.ring(Topic::Presence);
             }

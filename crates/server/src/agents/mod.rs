@@ -76,6 +76,11 @@ impl Refusal {
         Refusal::new(StatusCode::GONE, "server_removed", detail)
     }
 
+    pub(crate) fn disk_full() -> Self {
+        let detail = "the database's disk is full; nothing was lost, try again";
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
+    }
+
     pub(crate) fn unavailable() -> Self {
         let detail = "the database does not answer; nothing was lost, try again";
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
@@ -97,7 +102,10 @@ impl From<StoreError> for Refusal {
             }
             error => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "an agent must try again");
-                Refusal::unavailable()
+                match error {
+                    StoreError::DiskFull(_) => Refusal::disk_full(),
+                    _ => Refusal::unavailable(),
+                }
             }
         }
     }

@@ -27,6 +27,8 @@ use vocab::ServerId;
 use crate::agents;
 use crate::app::App;
 
+pub use leader::{LEASE_TTL, SKEW_MAX};
+
 /// How often the engine does what no bell tells it to.
 #[derive(Debug, Clone, Copy)]
 pub struct Pulse {

@@ -31,10 +31,24 @@ pub(super) async fn fire(app: App, look: Duration, mut lead: watch::Receiver<Lea
     let mut ahead = Vec::new();
     // Under which lease no run is without a batch.
     let mut settled = None;
+    // Under which lease no schedule waits for an instant that a wrong clock set.
+    let mut corrected = None;
+    let mut hands = app.clock.hands();
     loop {
         let lease = until_leading(&mut lead).await;
         let owes_batches = settled != Some(lease.token);
-        let done = fire_due(&app, &lease, &pen, &mut ahead, owes_batches).await;
+        if hands.look().is_some() {
+            corrected = None;
+        }
+        let done = async {
+            if corrected != Some(lease.token) {
+                bring_back(&app, &lease).await?;
+                corrected = Some(lease.token);
+                ahead.clear();
+            }
+            fire_due(&app, &lease, &pen, &mut ahead, owes_batches).await
+        };
+        let done = done.await;
         settled = done.is_ok().then_some(lease.token);
         let sleep = match done {
             Ok(next) => until(next, app.clock.now(), look),
@@ -85,6 +99,35 @@ async fn fire_due(
         let (one, other) = due.split_at(TOGETHER.max(due.len() / 2).min(due.len()));
         tokio::try_join!(take(app, lease, one), take(app, lease, other))?;
     }
+}
+
+/// Brings back schedules that wait for a later instant than their next one from now. While the clock
+/// was ahead they were moved on past instants that have not come, and would start nothing until the
+/// time that the clock showed then. What was recorded as skipped meanwhile did not happen either; an
+/// instant that was started is not started again.
+async fn bring_back(app: &App, lease: &Lease) -> store::Result<()> {
+    let now = app.clock.now();
+    let waiting = schedules::ahead(&mut *app.db.read().await?, now).await?;
+    let next = |one: &Schedule| schedule::next_after(&one.cron, &one.timezone, now);
+    let too_late: Vec<_> = waiting
+        .iter()
+        .map(|one| (one, next(one)))
+        .filter(|(one, next)| next.is_some_and(|next| one.next_run_at > Some(next)))
+        .collect();
+    for moves in too_late.chunks(TOGETHER) {
+        let mut tx = app.db.begin().await?;
+        leases::fence(&mut tx, lease).await?;
+        let moved: Vec<_> = schedules::advance(&mut tx, moves).await?.into_iter().collect();
+        let forgotten = store::runs::forget_skipped_ahead(&mut tx, &moved, now).await?;
+        tx.ring(Topic::Schedules);
+        tx.commit().await?;
+        tracing::warn!(
+            schedules = moved.len(),
+            skipped_runs_deleted = forgotten,
+            "the clock was ahead; schedules wait for their next instant from now again"
+        );
+    }
+    Ok(())
 }
 
 /// Moves these schedules on and starts their runs, some in each transaction.

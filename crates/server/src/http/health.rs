@@ -5,7 +5,8 @@ use axum::extract::State;
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::http::problem::{ApiError, Code, unavailable};
+use crate::condition::WriteFault;
+use crate::http::problem::{ApiError, Code, disk_full, retry_soon, unavailable};
 
 /// Alive
 ///
@@ -19,7 +20,8 @@ pub(crate) async fn healthz() -> Json<Value> {
 
 /// Ready
 ///
-/// The database answers and the service is not about to end.
+/// The database answers, the last write to it worked, this machine's clock agrees with the database's, and the service
+/// is not about to end.
 #[utoipa::path(get, path = "/readyz", tag = "Service", operation_id = "readyz",
     responses((status = 200, description = "It takes requests.", body = Object, example = json!({"status": "ok"}))))]
 pub(crate) async fn readyz(State(app): State<App>) -> Result<Json<Value>, ApiError> {
@@ -27,5 +29,20 @@ pub(crate) async fn readyz(State(app): State<App>) -> Result<Json<Value>, ApiErr
         return Err(ApiError::new(Code::Unavailable, "The service is about to end."));
     }
     app.db.ping().await.map_err(|_| unavailable())?;
-    Ok(Json(json!({"status": "ok", "database": app.db.engine()})))
+    match app.condition().write_fault() {
+        None => {}
+        Some(WriteFault::DiskFull) => return Err(disk_full()),
+        Some(WriteFault::Failed) => {
+            return Err(retry_soon("The database answers but the last write failed; see the log."));
+        }
+    }
+    if let Some(skew) = app.condition().clock_skew() {
+        return Err(retry_soon(&format!(
+            "This machine's clock differs from the database's by {} s. Set it with NTP.",
+            skew.abs().as_secs()
+        )));
+    }
+    Ok(Json(
+        json!({"status": "ok", "database": app.db.engine(), "leader": app.condition().leads()}),
+    ))
 }

@@ -11,6 +11,7 @@ use axum::response::IntoResponse;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 use crate::app::App;
+use crate::condition::Condition;
 use crate::http::feeds;
 
 /// Upper bounds of the histogram of durations, in seconds.
@@ -84,6 +85,19 @@ impl Drop for OpenConnection {
     }
 }
 
+/// What this process knows of itself, whatever other services run in it.
+fn own(condition: &Condition) -> String {
+    let gauge = |name, help, value: bool| {
+        let value = u8::from(value);
+        format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n")
+    };
+    let writes = condition.write_fault().is_none();
+    let clock = condition.clock_skew().is_none();
+    gauge("fleetmend_leader", "Whether this replica leads.", condition.leads())
+        + &gauge("fleetmend_database_writable", "Whether the last write worked.", writes)
+        + &gauge("fleetmend_clock_ok", "Whether this clock agrees with the database's.", clock)
+}
+
 /// The metrics
 ///
 /// In the text format of Prometheus.
@@ -91,6 +105,7 @@ impl Drop for OpenConnection {
     responses((status = 200, description = "The metrics.", content_type = "text/plain", body = String)))]
 pub(crate) async fn metrics(State(app): State<App>) -> impl IntoResponse {
     let mut text = handle().render();
+    text += &own(app.condition());
     // Whoever asks how the service is must be told even if its database does not answer.
     match feeds::metrics(&app).await {
         Ok(more) => text += &more,

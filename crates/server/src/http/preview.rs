@@ -58,7 +58,7 @@ pub(crate) async fn of_order(
         }
     }
     errors.done()?;
-    let (now, since) = (app.clock.now(), servers::online_since(app));
+    let (now, online) = (app.clock.now(), servers::online_span(app));
     let mut reader = app.db.snapshot().await?;
     let meant = match &selector {
         Some(selector) => {
@@ -66,9 +66,9 @@ pub(crate) async fn of_order(
                 environments: caller.environments.as_deref().map(<[Environment]>::to_vec),
                 ..server_list::Filter::from(selector)
             };
-            Meant::matching(&mut reader, caller.org, &filter, shown, since).await?
+            Meant::matching(&mut reader, caller.org, &filter, shown, online).await?
         }
-        None => Meant::named(&mut reader, caller.org, &named, shown, since).await?,
+        None => Meant::named(&mut reader, caller.org, &named, shown, online).await?,
     };
     let seen = outlook(&mut reader, &options, meant, now).await?;
     let mut warnings = show::warnings(&options, u64::from(seen.total));

@@ -112,7 +112,7 @@ codes! {
     RateLimited = "rate_limited", 429, "Too many requests";
     /// A fault of the service. The log has more under the same `request_id`.
     InternalError = "internal_error", 500, "Internal error";
-    /// The database does not answer; nothing was changed.
+    /// The database does not answer or cannot write, for example because its disk is full; nothing was changed.
     Unavailable = "unavailable", 503, "Unavailable";
     /// The service did not answer in time.
     TimedOut = "timed_out", 503, "The service took too long";
@@ -295,7 +295,10 @@ impl From<ServiceError> for ApiError {
             ),
             ServiceError::Unavailable(cause) => {
                 tracing::warn!(cause = chain(&cause), "the database did not answer");
-                unavailable()
+                match cause {
+                    StoreError::DiskFull(_) => disk_full(),
+                    _ => unavailable(),
+                }
             }
             ServiceError::Internal(cause) => {
                 tracing::error!(cause = chain(&*cause), "a request failed by our own fault");
@@ -320,11 +323,19 @@ pub(crate) fn internal() -> ApiError {
 }
 
 pub(crate) fn unavailable() -> ApiError {
-    ApiError::new(
-        Code::Unavailable,
-        "The database does not answer. Nothing was changed; try again soon.",
+    retry_soon("The database does not answer. Nothing was changed; try again soon.")
+}
+
+pub(crate) fn disk_full() -> ApiError {
+    retry_soon(
+        "The database's disk is full. Nothing was changed; free some disk space, then try again.",
     )
-    .with_header(axum::http::header::RETRY_AFTER, HeaderValue::from_static("2"))
+}
+
+/// A 503 that is worth another attempt in two seconds.
+pub(crate) fn retry_soon(detail: &str) -> ApiError {
+    ApiError::new(Code::Unavailable, detail)
+        .with_header(axum::http::header::RETRY_AFTER, HeaderValue::from_static("2"))
 }
 
 /// An error with all its causes, for the log.

@@ -5,7 +5,6 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::IntoResponse;
-use domain::schedule::next_runs;
 use store::schedules::{self, Schedule};
 use store::server_list::{self, Filter};
 use store::{Conn, Page, Paged, StoreError, rollout_targets, rollouts, runs};
@@ -103,7 +102,6 @@ async fn refuse_unmatched(
 
 /// A schedule as this caller sees it.
 pub(crate) async fn shown(
-    app: &App,
     conn: &mut Conn,
     caller: &Caller,
     row: Schedule,
@@ -139,10 +137,7 @@ pub(crate) async fn shown(
         }
         None => None,
     };
-    let next_runs = match row.enabled {
-        true => next_runs(&row.cron, &row.timezone, app.clock.now(), NEXT_RUNS),
-        false => Vec::new(),
-    };
+    let next_runs = service::schedules::upcoming(&row, NEXT_RUNS);
     Ok(wire::v1::Schedule {
         id: row.id,
         name: row.name,
@@ -217,7 +212,7 @@ pub(crate) async fn list(
     let Paged { items: rows, total } = Paged::part_of(all, page);
     let mut items = Vec::with_capacity(rows.len());
     for row in rows {
-        items.push(shown(&app, &mut reader, &caller, row).await?);
+        items.push(shown(&mut reader, &caller, row).await?);
     }
     Ok(page::list(&here, page, Paged { items, total }, |schedule| schedule))
 }
@@ -245,7 +240,7 @@ pub(crate) async fn create(
     let made = service::schedules::create(&app, &caller.actor(), wanted).await?;
     let location = format!("/v1/schedules/{}", made.id);
     let etag = ETag(made.generation);
-    let body = shown(&app, &mut *app.db.read().await?, &caller, made).await?;
+    let body = shown(&mut *app.db.read().await?, &caller, made).await?;
     Ok((StatusCode::CREATED, [(LOCATION, location)], etag, Json(body)))
 }
 
@@ -262,7 +257,7 @@ async fn get(
     let mut reader = app.db.snapshot().await?;
     let row = find(&mut reader, &caller, id).await?;
     let etag = ETag(row.generation);
-    Ok((etag, Json(shown(&app, &mut reader, &caller, row).await?)))
+    Ok((etag, Json(shown(&mut reader, &caller, row).await?)))
 }
 
 /// Update a schedule
@@ -290,7 +285,7 @@ pub(crate) async fn replace(
     refuse_unmatched(&app, &caller, &wanted, allow_empty).await?;
     let after = service::schedules::replace(&app, &caller.actor(), &seen, wanted).await?;
     let etag = ETag(after.generation);
-    Ok((etag, Json(shown(&app, &mut *app.db.read().await?, &caller, after).await?)))
+    Ok((etag, Json(shown(&mut *app.db.read().await?, &caller, after).await?)))
 }
 
 /// Delete a schedule

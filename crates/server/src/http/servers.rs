@@ -8,7 +8,7 @@ use axum::response::IntoResponse;
 use domain::advisory::Ecosystem;
 use domain::server::Presence;
 use jiff::{SignedDuration, Timestamp};
-use store::server_list::{self, Sort};
+use store::server_list::{self, OnlineSpan, Sort};
 use store::servers::{self, Server};
 use store::{Conn, Paged, refreshes};
 use utoipa_axum::routes as handlers;
@@ -88,12 +88,16 @@ enum SortBy {
     Newest,
 }
 
-/// The first instant of a contact that still makes a server online.
-pub(crate) fn online_since(app: &App) -> Timestamp {
+/// The times of a contact that make a server online now: what [`Presence::status`] says, for a query.
+pub(crate) fn online_span(app: &App) -> OnlineSpan {
     let presence = Presence { last_seen: None, sync_seconds: app.settings.sync_seconds };
     // Not including the instant at which the patience has run out; times are kept to the microsecond.
     let patience = presence.patience() - SignedDuration::from_micros(1);
-    app.clock.now().saturating_sub(patience).unwrap_or(Timestamp::MIN)
+    let now = app.clock.now();
+    OnlineSpan {
+        since: now.saturating_sub(patience).unwrap_or(Timestamp::MIN),
+        until: now.saturating_add(patience).unwrap_or(Timestamp::MAX),
+    }
 }
 
 /// A server that this caller can see.
@@ -128,7 +132,7 @@ pub(crate) async fn list(
         SortBy::Newest => Sort::Newest,
     };
     let wanted = server_list::Filter {
-        status: filter.status.map(|status| (status, online_since(&app))),
+        status: filter.status.map(|status| (status, online_span(&app))),
         environment: filter.environment,
         environments: caller.environments.as_deref().map(<[Environment]>::to_vec),
         os: filter.os,

@@ -28,9 +28,9 @@ pub(crate) async fn summary(
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Result<Json<FleetSummary>, ApiError> {
     let mut reader = app.db.snapshot().await?;
-    let since = servers::online_since(&app);
+    let online = servers::online_span(&app);
     let within = caller.environments.as_deref();
-    let seen = numbers(&app, &mut reader, caller.org, within, since).await?;
+    let seen = numbers(&app, &mut reader, caller.org, within, online).await?;
     let assessed = |state| seen.assessments.get(&state).copied().unwrap_or_default();
     let [critical, high, medium, low, unknown] = seen.counts.severities;
     let [_, running, paused, halted, _] = seen.batches;

@@ -73,9 +73,10 @@ impl From<StoreError> for ServiceError {
                 detail: format!("{what} is already taken"),
             },
             StoreError::Stale => ServiceError::Stale,
-            StoreError::Busy(_) | StoreError::Database(_) | StoreError::LeaseLost { .. } => {
-                ServiceError::Unavailable(error)
-            }
+            StoreError::Busy(_)
+            | StoreError::DiskFull(_)
+            | StoreError::Database(_)
+            | StoreError::LeaseLost { .. } => ServiceError::Unavailable(error),
             StoreError::Corrupt { .. }
             | StoreError::NewerDatabase { .. }
             | StoreError::MigrationChanged { .. }

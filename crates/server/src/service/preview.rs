@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use jiff::{SignedDuration, Timestamp};
-use store::server_list::{self, Filter, Sort};
+use store::server_list::{self, Filter, OnlineSpan, Sort};
 use store::servers::{self, Server};
 use store::{Conn, Page, Paged};
 use vocab::{Digest, OrgId, Pending, RebootPolicy, ServerId, Status};
@@ -70,14 +70,14 @@ impl Meant {
         org: OrgId,
         servers: &[ServerId],
         shown: usize,
-        online_since: Timestamp,
+        online: OnlineSpan,
     ) -> Result<Meant> {
         let first = &servers[..servers.len().min(shown)];
         let rows = servers::get_all(conn, first).await?;
         let mut rows: BTreeMap<_, _> = rows.into_iter().map(|row| (row.id, row)).collect();
         let mut offline = 0;
         for chunk in servers.chunks(SHOWN_MAX) {
-            let status = Some((Status::Offline, online_since));
+            let status = Some((Status::Offline, online));
             let filter = Filter { ids: chunk.to_vec(), status, ..Filter::default() };
             offline += server_list::count(conn, org, &filter).await?;
         }
@@ -94,12 +94,12 @@ impl Meant {
         org: OrgId,
         filter: &Filter,
         shown: usize,
-        online_since: Timestamp,
+        online: OnlineSpan,
     ) -> Result<Meant> {
         let page = Page { limit: shown as u32, offset: 0 };
         let Paged { items: first, total } =
             server_list::list(conn, org, filter, Sort::Hostname, page).await?;
-        let status = Some((Status::Offline, online_since));
+        let status = Some((Status::Offline, online));
         let offline = Filter { status, ..filter.clone() };
         Ok(Meant { total, offline: server_list::count(conn, org, &offline).await?, first })
     }

@@ -1,6 +1,7 @@
 //! Schedules: made, replaced, deleted, run by hand. The engine runs them by the calendar.
 
-use domain::schedule::{Skipped, next_after};
+use domain::schedule::{Skipped, next_after, next_runs};
+use jiff::Timestamp;
 use serde_json::json;
 use store::runs::{self, Run, Start, State, Trigger};
 use store::schedules::{self, Schedule};
@@ -31,6 +32,13 @@ pub struct Wanted {
     pub targets: Selector,
     /// What it does there.
     pub options: PatchOptions,
+}
+
+/// The next `count` instants at which the engine will start this schedule, by what is stored.
+pub fn upcoming(schedule: &Schedule, count: usize) -> Vec<Timestamp> {
+    let Some(first) = schedule.next_run_at else { return Vec::new() };
+    let later = next_runs(&schedule.cron, &schedule.timezone, first, count.saturating_sub(1));
+    std::iter::once(first).chain(later).take(count).collect()
 }
 
 /// Makes a schedule.

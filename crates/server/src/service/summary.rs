@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use store::server_list::{self, Filter};
+use store::server_list::{self, Filter, OnlineSpan};
 use store::{Conn, batches, findings, patches, rollouts, schedules};
 use vocab::{Assessment, Environment, OrgId, Selector, Status};
 
@@ -43,12 +43,12 @@ pub async fn numbers(
     conn: &mut Conn,
     org: OrgId,
     environments: Option<&[Environment]>,
-    online_since: Timestamp,
+    online: OnlineSpan,
 ) -> Result<Numbers> {
     let filter =
         Filter { environments: environments.map(<[Environment]>::to_vec), ..Filter::default() };
     let servers = server_list::count(conn, org, &filter).await?;
-    let online = Filter { status: Some((Status::Online, online_since)), ..filter };
+    let online = Filter { status: Some((Status::Online, online)), ..filter };
     let online = server_list::count(conn, org, &online).await?;
     let (counts, counted_at) = match environments {
         Some(within) => {

@@ -45,7 +45,7 @@ async fn find(
     let (mut reader, caller) = (app.db.snapshot().await?, viewer.caller());
     let row = schedules::find(&mut reader, &caller, id).await?;
     let generation = row.generation;
-    Ok((generation, schedules::shown(app, &mut reader, &caller, row).await?))
+    Ok((generation, schedules::shown(&mut reader, &caller, row).await?))
 }
 
 /// `/schedules/{id}`.

@@ -21,6 +21,14 @@ pub(crate) async fn hourly(app: &App, world: &World) -> ScheduleId {
     schedule.id
 }
 
+/// A schedule over staging, every day, first at five.
+pub(crate) async fn daily(app: &App, world: &World) -> ScheduleId {
+    let cron = "0 5 * * *".parse().unwrap();
+    let schedule = Schedule { cron, ..schedule(world, "daily".into()) };
+    add(app, std::slice::from_ref(&schedule)).await;
+    schedule.id
+}
+
 fn schedule(world: &World, name: String) -> Schedule {
     Schedule {
         id: ScheduleId::new(world.now(), dice()),

@@ -87,12 +87,18 @@ impl World {
     /// A replica of the service.
     pub(crate) async fn app(&self, replica: &str) -> App {
         let now = self.now.clone();
+        let clock = Clock::read_by(move || {
+            let hour = *now.lock().unwrap();
+            Reading { wall: hour.wall(), steady: hour.really.duration_since(at(0)) }
+        });
+        self.app_with_clock(replica, clock).await
+    }
+
+    /// A replica of the service with a clock of its own.
+    pub(crate) async fn app_with_clock(&self, replica: &str, clock: Clock) -> App {
         App::new(Parts {
             db: self.open().await,
-            clock: Clock::read_by(move || {
-                let hour = *now.lock().unwrap();
-                Reading { wall: hour.wall(), steady: hour.really.duration_since(at(0)) }
-            }),
+            clock,
             secrets: Secrets::create(&self.folder).unwrap(),
             settings: Settings { replica: replica.into(), ..Settings::default() },
         })

@@ -6,5 +6,6 @@
 mod support;
 
 mod credentials;
+mod disk_full;
 mod everywhere;
 mod idempotency;

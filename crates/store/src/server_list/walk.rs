@@ -2,7 +2,7 @@
 //!
 //! The texts are put together by macros, since what is bound is of one engine or the other.
 
-use vocab::{Status, Tag};
+use vocab::Tag;
 
 use super::{Filter, Sort};
 
@@ -189,14 +189,23 @@ macro_rules! walk {
         if let Some(tag) = tag {
             $text.add(" and tag = ").bind(tag.to_string());
         }
-        if let Some((status, since)) = rest.status {
-            match joined[1] {
-                // PostgreSQL chooses the walk itself, by what it last knew of these times: where all have moved on since then
-                // it takes those who are online for none. This it cannot reckon with, nor look up.
-                Some(_) => $text.add(" and coalesce(last_seen_at, ").bind(put(&since)).add(")"),
-                None => $text.add(" and last_seen_at"),
+        if let Some((status, online)) = rest.status {
+            let [from, or_to, end] = match status {
+                Status::Online => [" >= ", " and ", " <= "],
+                Status::Offline => [" < ", " or ", " > "],
             };
-            $text.add(than(status)).bind(put(&since));
+            $text.add(" and (");
+            for (joint, compared, time) in [("", from, online.since), (or_to, end, online.until)] {
+                $text.add(joint);
+                match joined[1] {
+                    // PostgreSQL chooses the walk itself, by what it last knew of these times: where all have moved on since
+                    // then it takes those who are online for none. This it cannot reckon with, nor look up.
+                    Some(_) => $text.add("coalesce(last_seen_at, ").bind(put(&time)).add(")"),
+                    None => $text.add("last_seen_at"),
+                };
+                $text.add(compared).bind(put(&time));
+            }
+            $text.add(")");
         }
         of_kind!($text, rest);
         for tag in &rest.tags {
@@ -213,14 +222,6 @@ macro_rules! walk {
             $text.add(" and reboot_required = ").bind(required);
         }
     };
-}
-
-/// When someone of this status was last seen, as compared with the time that parts them.
-pub(super) fn than(status: Status) -> &'static str {
-    match status {
-        Status::Online => " >= ",
-        Status::Offline => " < ",
-    }
 }
 
 /// In which environment and of which system, in `roster` or `server_counts`.

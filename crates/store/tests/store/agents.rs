@@ -139,7 +139,7 @@ both! {
         absences::note(&mut tx, std::slice::from_ref(&away)).await.unwrap();
         assert_eq!(absences::known(&mut tx).await.unwrap(), [away]);
         let beat = presence::Beat { org: ours, server_id: id, seen_at: at(50), counter: 2 };
-        presence::beat(&mut tx, &[beat]).await.unwrap();
+        presence::beat(&mut tx, &[beat], at(1_000_000)).await.unwrap();
         assert_eq!(absences::silent(&mut tx, at(0), at(999)).await.unwrap(), []);
         absences::end(&mut tx, &[id]).await.unwrap();
         assert_eq!(absences::known(&mut tx).await.unwrap(), []);

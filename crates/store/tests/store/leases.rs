@@ -61,4 +61,26 @@ both! {
         }
         assert_eq!(holders, 1);
     }
+
+    /// The holder's clock was wrong: by a day, by ten years.
+    async fn lease_stamped_by_a_wrong_clock_is_taken_at_once(db: Db) {
+        const DAY: i64 = 86_400;
+        for (n, wrong) in [DAY, -DAY, 3_650 * DAY, -3_650 * DAY].into_iter().enumerate() {
+            let name = format!("lease {n}");
+            let mut tx = db.begin().await.unwrap();
+            let stamped = leases::acquire(&mut tx, &name, "a", at(wrong), at(wrong + 6)).await;
+            let stamped = stamped.unwrap().unwrap();
+            let taken = leases::acquire(&mut tx, &name, "b", at(0), at(6)).await.unwrap().unwrap();
+            assert_eq!((taken.token, taken.until), (stamped.token + 1, at(6)), "{wrong}");
+            assert!(leases::fence(&mut tx, &stamped).await.is_err(), "{wrong}");
+            tx.commit().await.unwrap();
+        }
+    }
+
+    async fn lease_of_a_clock_that_is_a_little_ahead_is_respected(db: Db) {
+        let mut tx = db.begin().await.unwrap();
+        leases::acquire(&mut tx, "engine", "a", at(5), at(11)).await.unwrap().unwrap();
+        assert_eq!(leases::acquire(&mut tx, "engine", "b", at(0), at(6)).await.unwrap(), None);
+        tx.commit().await.unwrap();
+    }
 }

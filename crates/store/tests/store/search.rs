@@ -2,7 +2,7 @@
 //!
 //! `found` holds the list, its total and the walk over all servers against each other, so each line here is three claims.
 
-use store::server_list::{self, Filter, Sort};
+use store::server_list::{self, Filter, OnlineSpan, Sort};
 use store::servers::{self, Server};
 use store::{Db, Page};
 use vocab::{OrgId, Status};
@@ -84,7 +84,7 @@ both! {
             })
             .collect();
         enroll(&db, &fleet).await;
-        let since = at(50);
+        let since = OnlineSpan::since(at(50));
         for text in ["rare", "often", "none", "-0", "1"] {
             let environment: Option<vocab::Environment> = "staging".parse().ok();
             for status in [None, Some((Status::Online, since)), Some((Status::Offline, since))] {

@@ -3,7 +3,7 @@
 use serde_json::json;
 use store::listings::{self, Kind, Packed};
 use store::presence::{self, Beat};
-use store::server_list::{self, Filter, Sort};
+use store::server_list::{self, Filter, OnlineSpan, Sort};
 use store::servers::{self, Server};
 use store::{Db, Page, StoreError};
 use vocab::{Digest, Installed, OrgId, Os, Selector, ServerId, Status};
@@ -135,7 +135,7 @@ both! {
         let first = servers::get(&mut tx, ours, nth!(ServerId, 0_u32)).await.unwrap();
         let renamed = Server { hostname: "ZZ-last".parse().unwrap(), ..first.clone() };
         servers::save(&mut tx, &first, &renamed, at(1)).await.unwrap();
-        let (offline, online) = ((Status::Offline, at(1)), (Status::Online, at(1)));
+        let (offline, online) = [Status::Offline, Status::Online].map(|status| (status, OnlineSpan::since(at(1)))).into();
         for (status, total) in [(None, 3), (Some(offline), 3), (Some(online), 0)] {
             let with = Filter { tags: first.tags.clone(), status, ..Filter::default() };
             let found = server_list::list(&mut tx, ours, &with, Sort::Hostname, PAGE).await.unwrap();
@@ -182,7 +182,7 @@ both! {
             servers::identity(&mut tx, seen.id).await.unwrap().unwrap().removed_at,
             Some(at(5))
         );
-        assert_eq!(presence::beat(&mut tx, &[beat(&seen, 9, 9)]).await.unwrap(), 0);
+        assert_eq!(presence::beat(&mut tx, &[beat(&seen, 9, 9)], at(1_000_000)).await.unwrap(), 0);
         tx.commit().await.unwrap();
         assert_eq!(found(&db, ours, &Filter::default()).await, ["web-2"]);
         let tagged = Filter { tags: seen.tags.clone(), ..Filter::default() };
@@ -198,14 +198,14 @@ both! {
         enroll(&db, &fleet).await;
         let mut tx = db.begin().await.unwrap();
         let beats: Vec<_> = fleet.iter().map(|server| beat(server, 60, 5)).collect();
-        assert_eq!(presence::beat(&mut tx, &beats).await.unwrap(), 1203);
+        assert_eq!(presence::beat(&mut tx, &beats, at(1_000_000)).await.unwrap(), 1203);
         let late = [
             beat(&fleet[0], 30, 4),
             beat(&fleet[1], 90, 3),
             beat(&fleet[1], 80, 7),
             beat(&fleet[2], 50, 9),
         ];
-        assert_eq!(presence::beat(&mut tx, &late).await.unwrap(), 2);
+        assert_eq!(presence::beat(&mut tx, &late, at(1_000_000)).await.unwrap(), 2);
         tx.commit().await.unwrap();
         let mut reader = db.read().await.unwrap();
         let all = presence::all(&mut reader, ours).await.unwrap();
@@ -244,7 +244,7 @@ both! {
                     for _ in 0..5 {
                         loop {
                             let mut tx = db.begin().await.unwrap();
-                            match presence::beat(&mut tx, &beats).await {
+                            match presence::beat(&mut tx, &beats, at(1_000_000)).await {
                                 Ok(_) => break tx.commit().await.unwrap(),
                                 Err(StoreError::Busy(_)) => {}
                                 Err(other) => panic!("{other:?}"),
@@ -295,9 +295,14 @@ both! {
         assert_eq!(found(&db, ours, &all).await, ["a_b", "axb", "DB-1", "web-1"]);
         assert_eq!(found(&db, theirs, &all).await, ["web-5"]);
         let of = async |filter: Filter| found(&db, ours, &filter).await.join(" ");
-        let status = |status| Filter { status: Some((status, at(50))), ..Filter::default() };
+        let status = |status| Filter { status: Some((status, OnlineSpan::since(at(50)))), ..Filter::default() };
         assert_eq!(of(status(Status::Online)).await, "axb");
         assert_eq!(of(status(Status::Offline)).await, "a_b DB-1 web-1");
+        // A contact later than any clock can have seen by now makes nobody online.
+        let online = OnlineSpan { since: at(50), until: at(60) };
+        let narrow = |status| Filter { status: Some((status, online)), ..Filter::default() };
+        assert_eq!(of(narrow(Status::Online)).await, "");
+        assert_eq!(of(narrow(Status::Offline)).await, "a_b axb DB-1 web-1");
         let q = |q: &str| Filter { q: Some(q.into()), ..Filter::default() };
         assert_eq!(of(q("db")).await, "DB-1");
         assert_eq!(of(q("A_B")).await, "a_b");
@@ -396,10 +401,10 @@ both! {
         let limited = Filter { environments: Some(Vec::new()), ..Filter::default() };
         assert_eq!(total(limited).await, 0);
         let mut tx = db.begin().await.unwrap();
-        presence::beat(&mut tx, &[beat(&all[0], 100, 2), beat(&all[2], 100, 2)]).await.unwrap();
+        presence::beat(&mut tx, &[beat(&all[0], 100, 2), beat(&all[2], 100, 2)], at(1_000_000)).await.unwrap();
         tx.commit().await.unwrap();
         for (status, of_all, of_staging) in [(Status::Online, 2, 1), (Status::Offline, 3, 0)] {
-            let status = Some((status, at(50)));
+            let status = Some((status, OnlineSpan::since(at(50))));
             assert_eq!(total(Filter { status, ..Filter::default() }).await, of_all);
             assert_eq!(total(Filter { status, ..staging() }).await, of_staging);
         }
@@ -446,5 +451,31 @@ both! {
             ..all[0].clone()
         };
         assert_eq!(found, [after, all[1].clone()]);
+    }
+
+    /// The clock was ahead by a day, by ten years, and was set right; or it was behind.
+    async fn sign_of_life_replaces_a_time_from_the_future(db: Db) {
+        const DAY: i64 = 86_400;
+        let ours = org(&db).await;
+        let seen = server(ours, 1);
+        enroll(&db, &[seen.clone()]).await;
+        let mut counter = 1;
+        for wrong in [DAY, 3_650 * DAY, -DAY, -3_650 * DAY] {
+            for now in [wrong, 100] {
+                counter += 1;
+                let mut tx = db.begin().await.unwrap();
+                presence::beat(&mut tx, &[beat(&seen, now, counter)], at(now)).await.unwrap();
+                tx.commit().await.unwrap();
+                let stored = presence::all(&mut db.read().await.unwrap(), ours).await.unwrap();
+                assert_eq!((stored[0].last_seen_at, stored[0].counter), (at(now), counter), "{wrong}");
+            }
+        }
+        // Gathered under the wrong clock, written under the right one.
+        let gathered = [beat(&seen, DAY, 20), beat(&seen, 101, 21)];
+        let mut tx = db.begin().await.unwrap();
+        presence::beat(&mut tx, &gathered, at(101)).await.unwrap();
+        tx.commit().await.unwrap();
+        let stored = presence::all(&mut db.read().await.unwrap(), ours).await.unwrap();
+        assert_eq!(stored[0].last_seen_at, at(101));
     }
 }

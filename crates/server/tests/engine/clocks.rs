@@ -1,0 +1,181 @@
+//! Clocks that were wrong for a while: afterwards everything goes on as if they had not been.
+
+use std::time::Duration;
+
+use domain::server::Presence;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+use server::app::App;
+use server::clock::Clock;
+use server::engine::{self, Engine};
+use server::service;
+use store::runs::State;
+use store::schedules::{self, Schedule};
+use store::server_list::{self, Filter, OnlineSpan};
+use vocab::{ScheduleId, ServerId, Status};
+use wire::agent::Outcome;
+
+use crate::agent::Agent;
+use crate::rollouts::shows;
+use crate::schedules::{daily, history};
+use crate::support::{PULSE, World, at, both, eventually};
+
+const DAY: SignedDuration = SignedDuration::from_hours(24);
+const TEN_YEARS: SignedDuration = SignedDuration::from_hours(24 * 3_652);
+
+/// By how much a clock is ahead.
+fn wrong_clocks() -> [SignedDuration; 4] {
+    [DAY, -DAY, TEN_YEARS, -TEN_YEARS]
+}
+
+async fn last_seen(app: &App, world: &World, id: ServerId) -> Timestamp {
+    let mut reader = app.db.read().await.unwrap();
+    store::servers::get(&mut reader, world.org, id).await.unwrap().last_seen_at
+}
+
+/// Lets the agent sync until that is written down.
+async fn is_heard(app: &App, world: &World, agent: &mut Agent) {
+    agent.sync(0).await.unwrap();
+    let now = world.now();
+    eventually("the sync is written", async || last_seen(app, world, agent.id).await == now).await;
+}
+
+/// How many servers the list shows as online.
+async fn listed_online(app: &App, world: &World) -> u64 {
+    let patience = Presence { last_seen: None, sync_seconds: 60 }.patience();
+    let (since, until) = (world.now() - patience, world.now() + patience);
+    let status = Some((Status::Online, OnlineSpan { since, until }));
+    let filter = Filter { status, ..Filter::default() };
+    server_list::count(&mut app.db.read().await.unwrap(), world.org, &filter).await.unwrap()
+}
+
+async fn stored(app: &App, world: &World, id: ScheduleId) -> Schedule {
+    schedules::get(&mut app.db.read().await.unwrap(), world.org, id).await.unwrap()
+}
+
+/// The process ends without giving the lead back, and another starts.
+async fn restarts(world: &World, app: App, engine: Engine, replica: &str) -> (App, Engine) {
+    drop(engine);
+    app.db.close().await;
+    world.turn(SignedDuration::from_secs(7));
+    world.leading(replica).await
+}
+
+both! {
+    async fn service_leads_again_after_its_clock_was_wrong(world: World) {
+        for wrong in wrong_clocks() {
+            world.sets_the_clock(wrong);
+            let (app, engine) = world.leading("wrong").await;
+            assert!(app.condition().leads());
+            drop(engine);
+            app.db.close().await;
+            world.sets_the_clock(-wrong);
+            let (app, engine) = world.leading("right").await;
+            assert!(app.condition().leads(), "{wrong}");
+            engine.stop().await;
+            assert!(!app.condition().leads());
+            app.db.close().await;
+        }
+    }
+
+    async fn server_is_online_and_gets_orders_after_the_clock_was_wrong(world: World) {
+        let (mut app, mut engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        for restart in [false, true] {
+            for wrong in wrong_clocks() {
+                is_heard(&app, world, &mut web).await;
+                world.sets_the_clock(wrong);
+                is_heard(&app, world, &mut web).await;
+                world.sets_the_clock(-wrong);
+                if restart {
+                    (app, engine) = restarts(world, app, engine, "a").await;
+                    web.moves_to(&app);
+                }
+                if wrong.is_positive() {
+                    // Heard in the future: the list says what the server's page says.
+                    assert_eq!(listed_online(&app, world).await, 0, "{wrong}");
+                }
+                world.turn(SignedDuration::from_secs(1));
+                is_heard(&app, world, &mut web).await;
+                assert_eq!(listed_online(&app, world).await, 1, "{wrong}");
+                let order = world.order(vec![web.id], json!({}));
+                let made = service::rollouts::create(&app, order).await.unwrap();
+                let order = web.awaits_order().await;
+                web.reports(order.id, Outcome::Succeeded, world.now()).await;
+                shows(&app, world, made.id, "succeeded: succeeded").await;
+            }
+        }
+        engine.stop().await;
+    }
+
+    async fn schedule_starts_at_its_next_instant_after_the_clock_was_wrong(world: World) {
+        let (mut app, mut engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let id = daily(&app, world).await;
+        let mut next = at(3_600);
+        for restart in [false, true] {
+            for wrong in wrong_clocks() {
+                let expected = next;
+                world.sets_the_clock(wrong);
+                eventually("the schedule follows the clock", async || {
+                    let stored = stored(&app, world, id).await.next_run_at.unwrap();
+                    let ahead = stored.duration_since(world.now());
+                    ahead.is_positive() && ahead <= DAY
+                }).await;
+                world.sets_the_clock(-wrong);
+                if restart {
+                    (app, engine) = restarts(world, app, engine, "a").await;
+                    web.moves_to(&app);
+                }
+                eventually("the schedule waits for its instant", async || {
+                    stored(&app, world, id).await.next_run_at == Some(expected)
+                }).await;
+                let row = stored(&app, world, id).await;
+                assert_eq!(service::schedules::upcoming(&row, 2), [expected, expected + DAY]);
+                let runs = history(&app, world, id).await;
+                assert!(runs.iter().all(|run| {
+                    run.state != State::Skipped || run.scheduled_for <= Some(world.now())
+                }), "{wrong}: {runs:?}");
+                world.set(expected);
+                let order = web.awaits_order().await;
+                web.reports(order.id, Outcome::Succeeded, world.now()).await;
+                eventually("the instant ran, once", async || {
+                    let runs = history(&app, world, id).await;
+                    let mut of_instant = runs.iter().filter(|run| run.scheduled_for == Some(expected));
+                    matches!(of_instant.next().map(|run| run.state), Some(State::Ended(_)))
+                        && of_instant.next().is_none()
+                }).await;
+                next = expected + DAY;
+                // Later than a run may start, so that the wrong clock misses the instant.
+                world.turn(SignedDuration::from_hours(2));
+            }
+        }
+        engine.stop().await;
+    }
+}
+
+/// Only PostgreSQL has a clock of its own to compare with.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replica_with_a_wrong_clock_neither_takes_nor_keeps_the_lead() {
+    let Some(world) = crate::support::postgres().await else { return };
+    for wrong in wrong_clocks() {
+        let skewed = world.app_with_clock("wrong", Clock::system_ahead_by(wrong)).await;
+        let alone = engine::spawn_with(skewed.clone(), PULSE);
+        eventually("the skew is noticed", async || skewed.condition().clock_skew().is_some()).await;
+        let right = world.app_with_clock("right", Clock::system()).await;
+        let leader = engine::spawn_with(right.clone(), PULSE);
+        eventually("the right one leads", async || leader.leads()).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(leader.leads() && !alone.leads(), "{wrong}");
+        assert_eq!(right.condition().clock_skew(), None);
+        let skew = skewed.condition().clock_skew().unwrap();
+        assert!((skew - wrong).abs() < SignedDuration::from_secs(5), "{skew}");
+        leader.stop().await;
+        alone.stop().await;
+        skewed.db.close().await;
+        right.db.close().await;
+    }
+    crate::support::tidy(world).await;
+}
