@@ -9,6 +9,7 @@ mod agent;
 mod publisher;
 mod support;
 
+mod abuse;
 mod days;
 mod door;
 mod feeds;
