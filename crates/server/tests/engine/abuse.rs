@@ -11,7 +11,7 @@ use vocab::{Digest, Installed, listing};
 use wire::agent::Facts;
 
 use crate::agent::{Agent, facts, refused, send};
-use crate::support::{World, both};
+use crate::support::both;
 
 /// A list of updates of nearly 16 MiB that takes some kilobytes when packed, and much memory when
 /// it is parsed as a whole: thousands of empty references on each line.

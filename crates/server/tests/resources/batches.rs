@@ -258,7 +258,7 @@ both! {
         };
         prints(0, b"before\n").await;
         let created = service.post("/v1/api-keys", json!({"name": "reader", "role": "viewer"})).await.is(201).json();
-        let (id, key) = (created["id"].as_str().unwrap(), created["key"].as_str().unwrap_or_else(|| panic!("{created}")));
+        let (id, key) = (created["id"].as_str().unwrap(), created["api_key"].as_str().unwrap());
         let request = axum::http::Request::get(&path)
             .header("authorization", format!("Bearer {key}"))
             .header("accept", "text/event-stream")
