@@ -20,6 +20,8 @@ use crate::tx::Tx;
 pub struct Request<'a> {
     /// Whose key it is.
     pub org: OrgId,
+    /// Who uses it.
+    pub caller: &'a str,
     /// The key, as the caller chose it.
     pub key: &'a str,
     /// A digest of method, path and body: the same key with another one is a mistake.
@@ -117,12 +119,12 @@ pub async fn claim(
     let claimed = on!(tx, |c| {
         sqlx::query(
             "insert into idempotency_keys
-                (org_id, idempotency_key, fingerprint, locked_until, expires_at)
-             values ($1, $2, $3, $4, $5)
+                (org_id, idempotency_key, fingerprint, locked_until, expires_at, caller)
+             values ($1, $2, $3, $4, $5, $7)
              on conflict (org_id, idempotency_key) do update
                 set fingerprint = excluded.fingerprint, locked_until = excluded.locked_until,
-                    expires_at = excluded.expires_at, status = null, headers = null, body = null,
-                    subject = null
+                    expires_at = excluded.expires_at, caller = excluded.caller, status = null,
+                    headers = null, body = null, subject = null
               where idempotency_keys.expires_at <= $6
                  or (idempotency_keys.status is null and idempotency_keys.locked_until <= $6
                      and idempotency_keys.subject is null
@@ -134,6 +136,7 @@ pub async fn claim(
         .bind(put(&locked_until))
         .bind(put(&expires_at))
         .bind(put(&now))
+        .bind(request.caller)
         .execute(c)
         .await
         .map(|done| done.rows_affected() == 1)
@@ -188,6 +191,49 @@ pub async fn finish(tx: &mut Tx, ticket: &Ticket, response: &Response) -> Result
         .map(|done| done.rows_affected())
     })?;
     guarded(saved)
+}
+
+/// Answers the key if the request changed anything, and gives it back if it did not: repeating a
+/// request that changed nothing is harmless, so its answer need not be stored. Without a `response`
+/// (one too large to store) a repetition is told what was done. `Stale` as in [`finish`].
+pub async fn finish_effect(
+    tx: &mut Tx,
+    ticket: &Ticket,
+    response: Option<&Response>,
+) -> Result<()> {
+    let idle = on!(tx, |c| {
+        sqlx::query(
+            "delete from idempotency_keys
+              where org_id = $1 and idempotency_key = $2 and locked_until = $3
+                and status is null and subject is null",
+        )
+        .bind(put(&ticket.org))
+        .bind(&ticket.key)
+        .bind(put(&ticket.locked_until))
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected() == 1)
+    })?;
+    match response {
+        Some(response) if !idle => finish(tx, ticket, response).await,
+        _ => Ok(()),
+    }
+}
+
+/// How many keys of this caller are stored, counted up to `limit`.
+pub async fn count(conn: &mut Conn, org: OrgId, caller: &str, limit: u32) -> Result<u32> {
+    let (count,): (i64,) = on!(conn, |c| {
+        sqlx::query_as(
+            "select count(*) from (select 1 from idempotency_keys
+                where org_id = $1 and caller = $2 limit $3) as stored",
+        )
+        .bind(put(&org))
+        .bind(caller)
+        .bind(i64::from(limit))
+        .fetch_one(c)
+        .await
+    })?;
+    Ok(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
 /// Gives the key back unanswered, after a failure that the caller may repeat.

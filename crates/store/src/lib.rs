@@ -63,6 +63,7 @@ pub mod sessions;
 pub mod suppressions;
 pub mod task_logs;
 pub mod users;
+pub mod wanted_listings;
 
 #[cfg(test)]
 extern crate self as store;

@@ -29,7 +29,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Kind::Packages => "packages",
             Kind::Updates => "updates",
@@ -65,10 +65,10 @@ impl Packed {
         Self { digest: Digest::of(bytes), entries, size_bytes: bytes.len() as u64, compressed }
     }
 
-    /// The same from bytes that somebody has packed already: `compressed` must be a zstd frame of
-    /// exactly these bytes.
-    pub fn of(entries: u32, bytes: &[u8], compressed: Vec<u8>) -> Self {
-        Self { digest: Digest::of(bytes), entries, size_bytes: bytes.len() as u64, compressed }
+    /// The same for a list that was read as a stream. `compressed` must be zstd frames of exactly
+    /// the `size_bytes` bytes that have this digest.
+    pub fn from_stream(digest: Digest, entries: u32, size_bytes: u64, compressed: Vec<u8>) -> Self {
+        Self { digest, entries, size_bytes, compressed }
     }
 
     /// What it will be known by.
@@ -147,6 +147,22 @@ pub async fn missing(
     }
     let missing = digests.iter().filter(|digest| !known.contains(digest.as_bytes().as_slice()));
     Ok(missing.copied().collect())
+}
+
+/// How many entries a list has. `NotFound`: it is not here.
+pub async fn entries(conn: &mut Conn, org: OrgId, kind: Kind, digest: Digest) -> Result<u32> {
+    let found: Option<(i64,)> = on!(conn, |c| {
+        sqlx::query_as(
+            "select entries from listings where org_id = $1 and kind = $2 and digest = $3",
+        )
+        .bind(put(&org))
+        .bind(kind.word())
+        .bind(put(&digest))
+        .fetch_optional(c)
+        .await
+    })?;
+    let (entries,) = found.ok_or_else(|| StoreError::not_found("package list", digest))?;
+    Ok(u32::try_from(entries).unwrap_or(u32::MAX))
 }
 
 /// The bytes of a list.

@@ -50,6 +50,7 @@ const SERIES: &[Migration] = series! {
     21 "0021_roster",
     22 "0022_roster_security",
     23 "0023_advisories_by_feed",
+    24 "0024_upload_limits",
 };
 
 /// The newest schema that this binary knows.

@@ -2,6 +2,7 @@
 //! order, the cheapest first.
 
 use axum::body::{Body, Bytes};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, Request, StatusCode, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,6 +10,7 @@ use ring::signature::{ED25519, UnparsedPublicKey};
 use vocab::{Digest, ServerId};
 
 use super::Refusal;
+use super::limits::Reserved;
 use crate::app::App;
 use crate::secrets::Secrets;
 
@@ -35,37 +37,65 @@ pub fn signed_text(method: &str, path_and_query: &str, body: &[u8]) -> String {
     format!("fleetmend-agent-v1\n{method}\n{path_and_query}\n{}", Digest::of(body))
 }
 
+/// A request whose signature was checked.
+pub(super) struct Verified {
+    pub(super) who: Credential,
+    pub(super) body: Bytes,
+    /// Memory that the body is charged for.
+    pub(super) reserved: Reserved,
+}
+
 /// Who sent this request, and its body. Nothing but memory is touched.
 pub(super) async fn verified(
     app: &App,
     request: Request<Body>,
     body_bytes_max: usize,
-) -> Result<(Credential, HeaderMap, Bytes), Refusal> {
-    let (parts, body) = request.into_parts();
-    let claim = Claim::read(&parts.headers).ok_or_else(malformed)?;
-    if !same(&claim.tag, &claim.who.tag(&app.secrets)) {
-        return Err(forged("this identity was not given out here"));
-    }
-    let body = read(body, body_bytes_max).await?;
-    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    let text = signed_text(parts.method.as_str(), path, &body);
-    UnparsedPublicKey::new(&ED25519, claim.who.key)
-        .verify(text.as_bytes(), &claim.signature)
-        .map_err(|_| forged("the signature is not that of this key over this request"))?;
-    Ok((claim.who, parts.headers, body))
+) -> Result<Verified, Refusal> {
+    let unread = Unread::new(app, request)?;
+    let verified = unread.verify(app, body_bytes_max).await?;
+    app.door().limits.request_body(verified.who.server, verified.body.len())?;
+    Ok(verified)
 }
 
-/// The body, unless it is too long.
-pub(super) async fn read(body: Body, bytes_max: usize) -> Result<Bytes, Refusal> {
-    axum::body::to_bytes(body, bytes_max).await.map_err(|error| {
-        let cause = std::error::Error::source(&error);
-        if cause.is_some_and(<dyn std::error::Error>::is::<http_body_util::LengthLimitError>) {
-            let detail = format!("at most {bytes_max} bytes are taken here");
-            Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", detail)
-        } else {
-            Refusal::bad_request("the body did not arrive whole")
+/// A request with a genuine tag within its rate limit, whose body was not read yet. Only the
+/// signature over the body shows that the sender holds the key.
+pub(super) struct Unread {
+    pub(super) who: Credential,
+    signature: Vec<u8>,
+    parts: Parts,
+    body: Body,
+}
+
+impl Unread {
+    pub(super) fn new(app: &App, request: Request<Body>) -> Result<Unread, Refusal> {
+        let (parts, body) = request.into_parts();
+        let Claim { who, tag, signature } = Claim::read(&parts.headers).ok_or_else(malformed)?;
+        if !same(&tag, &who.tag(&app.secrets)) {
+            return Err(forged("this identity was not given out here"));
         }
-    })
+        app.door().limits.request(who.server)?;
+        Ok(Unread { who, signature, parts, body })
+    }
+
+    pub(super) fn headers(&self) -> &HeaderMap {
+        &self.parts.headers
+    }
+
+    /// Reads the body and checks the signature.
+    pub(super) async fn verify(
+        self,
+        app: &App,
+        body_bytes_max: usize,
+    ) -> Result<Verified, Refusal> {
+        let Unread { who, signature, parts, body } = self;
+        let (body, reserved) = app.door().limits.read(&parts.headers, body, body_bytes_max).await?;
+        let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+        let text = signed_text(parts.method.as_str(), path, &body);
+        UnparsedPublicKey::new(&ED25519, who.key)
+            .verify(text.as_bytes(), &signature)
+            .map_err(|_| forged("the signature is not that of this key over this request"))?;
+        Ok(Verified { who, body, reserved })
+    }
 }
 
 struct Claim {

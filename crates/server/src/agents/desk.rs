@@ -25,7 +25,7 @@ pub(super) struct Assignment {
     pub(super) withdrawn: bool,
 }
 
-/// All assignments, by server.
+/// All assignments, by server. Filled from the database only: no agent can add to it.
 #[derive(Default)]
 pub(super) struct Desk(Mutex<BTreeMap<ServerId, Vec<Assignment>>>);
 

@@ -16,12 +16,14 @@ use vocab::ServerId;
 use wire::agent::{EnrollRequest, EnrollResponse};
 
 use super::Refusal;
-use super::credentials::{Credential, read};
+use super::credentials::Credential;
 use crate::app::App;
 use crate::clock::dice;
 use crate::service::{emit, record, tokens};
 
 const BODY_BYTES_MAX: usize = 64 * 1024;
+/// The most tags that a host may give itself, as for an enrollment token.
+const TAGS_MAX: usize = 50;
 /// The counter that a new server sends first.
 const FIRST: i64 = 1;
 
@@ -29,7 +31,9 @@ pub(super) async fn enroll(
     State(app): State<App>,
     request: Request<Body>,
 ) -> Result<(StatusCode, Json<EnrollResponse>), Refusal> {
-    let body = read(request.into_body(), BODY_BYTES_MAX).await?;
+    let (parts, body) = request.into_parts();
+    // Charged until the host has joined.
+    let (body, _reserved) = app.door().limits.read(&parts.headers, body, BODY_BYTES_MAX).await?;
     let asked: EnrollRequest = serde_json::from_slice(&body)
         .map_err(|error| Refusal::bad_request(format!("this is not an enrolment: {error}")))?;
     let hash = tokens::recognize(&app.secrets, &asked.token)
@@ -120,12 +124,14 @@ fn new_server(token: &Token, asked: EnrollRequest, key: [u8; 32], now: Timestamp
     let facts = asked.facts;
     let told = crate::service::facts::keep(&facts);
     let runs = Runs::default().next(crate::service::facts::runs(&facts), None, None);
+    let reboot_reasons = crate::service::facts::reboot_reasons(&facts);
+    let tags = asked.tags.into_iter().take(TAGS_MAX).collect();
     Server {
         id: ServerId::new(now, dice()),
         org_id: token.org_id,
         hostname: facts.hostname,
         environment: token.environment.clone().or(asked.environment),
-        tags: if token.tags.is_empty() { asked.tags } else { token.tags.clone() },
+        tags: if token.tags.is_empty() { tags } else { token.tags.clone() },
         os: facts.os,
         kernel: facts.kernel.to_string(),
         arch: facts.arch.to_string(),
@@ -135,7 +141,7 @@ fn new_server(token: &Token, asked: EnrollRequest, key: [u8; 32], now: Timestamp
         enrolled_at: now,
         last_scan_at: None,
         reboot_required: facts.reboot_required,
-        reboot_reasons: facts.reboot_reasons.iter().map(ToString::to_string).collect(),
+        reboot_reasons,
         activity: "idle".into(),
         package_set: None,
         update_set: None,

@@ -12,7 +12,7 @@ use store::absences::Barred;
 use store::listings::Kind;
 use store::presence::{self, Beat};
 use store::{Topic, servers};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use vocab::{Digest, OrgId, ServerId, TaskId};
 use wire::agent::SyncRequest;
 use wire::v1::Activity;
@@ -21,6 +21,7 @@ use super::Refusal;
 use super::awaited::Awaited;
 use super::credentials::Credential;
 use super::desk::Desk;
+use super::limits::AgentLimits;
 use super::news::{Counted, Press};
 use super::secured::Secured;
 use crate::app::App;
@@ -33,14 +34,17 @@ const HEARD: usize = 4;
 
 /// What this process knows of the agents that talk to it.
 pub struct Door {
+    /// Only servers that the database knows get in, so it is as large as the fleet.
     links: RwLock<BTreeMap<ServerId, Arc<Link>>>,
-    beats: Mutex<Vec<Beat>>,
+    /// The last sign of life of each server that is not written down yet.
+    beats: Mutex<BTreeMap<ServerId, Beat>>,
     /// Someone is back who was away: worth writing down at once.
     pub(crate) returned: Notify,
     drain: watch::Sender<bool>,
     /// The numbers of lists that this process has looked at: thousands of servers carry the same.
     counts: Mutex<BTreeMap<(OrgId, Kind, Digest), Counted>>,
     pub(super) awaited: Awaited,
+    pub(super) limits: AgentLimits,
     pub(super) desk: Desk,
     pub(super) press: Press,
     pub(super) secured: Secured,
@@ -52,6 +56,8 @@ pub(super) struct Link {
     pub(super) org: OrgId,
     /// Rings when there may be something to say.
     pub(super) wake: Notify,
+    /// One upload at a time.
+    pub(super) upload: Semaphore,
     standing: Mutex<Standing>,
 }
 
@@ -155,6 +161,7 @@ impl Link {
             server: server.id,
             org: server.org_id,
             wake: Notify::new(),
+            upload: Semaphore::new(1),
             standing: Mutex::new(Standing {
                 bar,
                 expected: server.counter.unsigned_abs(),
@@ -185,7 +192,13 @@ impl Link {
             handed: Vec::new(),
             turn: 0,
         };
-        Link { server, org, wake: Notify::new(), standing: Mutex::new(standing) }
+        Link {
+            server,
+            org,
+            wake: Notify::new(),
+            upload: Semaphore::new(1),
+            standing: Mutex::new(standing),
+        }
     }
 
     /// Takes the sync's counter. In quarantine both copies go on counting, each for itself.
@@ -284,6 +297,7 @@ impl Door {
             drain: watch::Sender::new(false),
             counts: Mutex::default(),
             awaited: Awaited::default(),
+            limits: AgentLimits::new(),
             desk: Desk::default(),
             press: Press::default(),
             secured: Secured::default(),
@@ -354,7 +368,7 @@ impl Door {
             counter: i64::try_from(counter).unwrap_or(i64::MAX),
         };
         let last_seen = link.standing().last_seen.replace(now);
-        lock(&self.beats).push(beat);
+        lock(&self.beats).insert(link.server, beat);
         let sync_seconds = app.settings.sync_seconds;
         if !(Presence { last_seen, sync_seconds }.is_online(now)) {
             self.returned.notify_one();
@@ -364,7 +378,7 @@ impl Door {
     /// Writes down who was heard from since the last time.
     pub(crate) async fn write_beats(&self, app: &App, someone_returned: bool) -> store::Result<()> {
         // They stay until they are committed: whoever is cut off in the middle has lost none.
-        let beats = lock(&self.beats).clone();
+        let beats: Vec<Beat> = lock(&self.beats).values().copied().collect();
         if beats.is_empty() {
             return Ok(());
         }
@@ -377,7 +391,12 @@ impl Door {
             tx.commit().await
         };
         written.await?;
-        lock(&self.beats).drain(..beats.len());
+        let mut waiting = lock(&self.beats);
+        for beat in beats {
+            if waiting.get(&beat.server_id) == Some(&beat) {
+                waiting.remove(&beat.server_id);
+            }
+        }
         Ok(())
     }
 

@@ -11,6 +11,7 @@ mod credentials;
 mod desk;
 mod enroll;
 mod follow;
+mod limits;
 mod links;
 mod news;
 mod secured;
@@ -60,11 +61,17 @@ pub struct Refusal {
     pub code: &'static str,
     /// The reason, for people.
     pub detail: String,
+    /// After how many seconds to try again.
+    pub retry_after: Option<u64>,
 }
 
 impl Refusal {
     pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
-        Refusal { status, code, detail: detail.into() }
+        Refusal { status, code, detail: detail.into(), retry_after: None }
+    }
+
+    pub(crate) fn retry_after(self, seconds: u64) -> Self {
+        Refusal { retry_after: Some(seconds), ..self }
     }
 
     pub(crate) fn bad_request(detail: impl Into<String>) -> Self {
@@ -121,6 +128,10 @@ impl IntoResponse for Refusal {
             "code": self.code,
         });
         let kind = [(header::CONTENT_TYPE, "application/problem+json")];
-        (self.status, kind, body.to_string()).into_response()
+        let mut answer = (self.status, kind, body.to_string()).into_response();
+        if let Some(seconds) = self.retry_after {
+            answer.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+        }
+        answer
     }
 }

@@ -13,12 +13,13 @@ use jiff::Timestamp;
 use store::listings::{self, Kind, Packed};
 use store::servers::Server;
 use store::task_logs::{self, Append, Piece};
-use store::{StoreError, Tx};
+use store::{StoreError, Tx, wanted_listings};
 use tokio::sync::oneshot;
 use vocab::{Digest, OrgId, PackageManager, ServerId, TaskId};
 use wire::agent::{Facts, OrderProgress, OrderResult};
 
 use super::Refusal;
+use super::limits::Reserved;
 use super::links::{Known, lock};
 use crate::app::App;
 use crate::service::facts;
@@ -80,6 +81,8 @@ pub(super) struct News {
     pub(super) activity: &'static str,
     pub(super) progress: Vec<OrderProgress>,
     pub(super) results: Vec<OrderResult>,
+    /// Package sets that the answer asks for.
+    pub(super) wanted: Vec<(Kind, Digest)>,
     pub(super) now: Timestamp,
 }
 
@@ -119,6 +122,8 @@ pub(super) enum Written {
 
 struct Waiting {
     part: Part,
+    /// The memory of the request that brought it, so that what waits here is limited too.
+    _reserved: Reserved,
     tries: u32,
     reply: oneshot::Sender<Result<Written, Refusal>>,
 }
@@ -131,10 +136,10 @@ pub(super) struct Press {
 }
 
 /// Writes a part down. Answers once it is committed.
-pub(super) async fn write(app: &App, part: Part) -> Result<Written, Refusal> {
+pub(super) async fn write(app: &App, part: Part, reserved: Reserved) -> Result<Written, Refusal> {
     let (reply, answer) = oneshot::channel();
     let press = &app.door().press;
-    lock(&press.pile).push(Waiting { part, tries: 0, reply });
+    lock(&press.pile).push(Waiting { part, _reserved: reserved, tries: 0, reply });
     if !press.at_work.swap(true, Ordering::AcqRel) {
         // A task of its own: the request that began it may be cut while others wait for it.
         tokio::spawn(work(app.clone()));
@@ -186,6 +191,7 @@ async fn together(app: &App, parts: &[Waiting]) -> store::Result<Vec<store::Resu
         });
     }
     store_listings(&mut tx, parts).await?;
+    store_wanted(&mut tx, parts).await?;
     scans::save(&mut tx, parts, &mut done).await?;
     tx.commit().await?;
     Ok(done.into_iter().map(|done| done.unwrap_or(Ok(Written::Listing))).collect())
@@ -232,6 +238,18 @@ async fn store_listings(tx: &mut Tx, parts: &[Waiting]) -> store::Result<()> {
         }
     }
     listings::store_all(tx, &lists, latest).await.map(drop)
+}
+
+async fn store_wanted(tx: &mut Tx, parts: &[Waiting]) -> store::Result<()> {
+    let mut wanted = Vec::new();
+    let mut latest = Timestamp::MIN;
+    for waiting in parts {
+        if let Part::News(news) = &waiting.part {
+            wanted.extend(news.wanted.iter().map(|(kind, digest)| (news.server, *kind, *digest)));
+            latest = latest.max(news.now);
+        }
+    }
+    wanted_listings::ask(tx, &wanted, latest).await
 }
 
 fn answer(app: &App, parts: Vec<Waiting>, done: store::Result<Vec<store::Result<Written>>>) {
@@ -300,7 +318,7 @@ impl News {
             after.package_manager = Some(told.package_manager);
             after.agent_version = told.agent_version.to_string();
             after.reboot_required = told.reboot_required;
-            after.reboot_reasons = told.reboot_reasons.iter().map(ToString::to_string).collect();
+            after.reboot_reasons = facts::reboot_reasons(told);
             after.facts = facts::keep(told);
         }
         if let Some(packages) = self.packages {

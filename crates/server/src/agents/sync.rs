@@ -15,8 +15,9 @@ use vocab::{Digest, TaskId};
 use wire::agent::{Envelope, SyncRequest, SyncResponse};
 
 use super::Refusal;
-use super::credentials::verified;
+use super::credentials::{Verified, verified};
 use super::desk::Assignment;
+use super::limits::Reserved;
 use super::links::{Bar, Count, Link, Turn, Word, activity_word};
 use super::news::{Counted, News, Part, Written, write};
 use super::secured::{Names, secured};
@@ -25,6 +26,12 @@ use crate::app::App;
 use crate::service::{TRIES, emit, record};
 
 const BODY_BYTES_MAX: usize = 1024 * 1024;
+/// The most results, and the most progress reports, of one sync. An agent has one order at a time.
+const REPORTS_MAX: usize = 1_000;
+/// The most packages that one result names.
+const MOVES_MAX: usize = 20_000;
+/// The most lines of each other list in a result.
+const LINES_MAX: usize = 2_000;
 /// A proxy that cuts idle requests does so after a minute at the earliest.
 const HOLD_SECONDS_MAX: u32 = 50;
 
@@ -32,10 +39,11 @@ pub(super) async fn sync(
     State(app): State<App>,
     request: Request<Body>,
 ) -> Result<Json<SyncResponse>, Refusal> {
-    let (who, _, body) = verified(&app, request, BODY_BYTES_MAX).await?;
+    let Verified { who, body, reserved } = verified(&app, request, BODY_BYTES_MAX).await?;
     let mut sync: SyncRequest = serde_json::from_slice(&body)
         .map_err(|error| Refusal::bad_request(format!("this is not a sync: {error}")))?;
     drop(body);
+    check_size(&sync)?;
     let door = app.door();
     let link = door.link(&app, &who).await?;
     let turn = link.turn(sync.counter, sync.nonce);
@@ -52,10 +60,28 @@ pub(super) async fn sync(
     door.beat(&app, &link, call.turn.next_counter, app.clock.now());
     let (wanted, acknowledged) = match link.is_old_news(&sync) {
         true => (Vec::new(), Vec::new()),
-        false => call.told(&mut sync).await?,
+        false => call.told(&mut sync, reserved).await?,
     };
     let answer = Answer { wanted, acknowledged, wants_facts: call.turn.count == Count::Ahead };
     call.hold(&sync, answer).await
+}
+
+/// Refuses a sync whose lists no honest agent sends. Results are refused as a whole and never cut:
+/// a result that is shortened is not what the host reported.
+fn check_size(sync: &SyncRequest) -> Result<(), Refusal> {
+    let fits = sync.results.len() <= REPORTS_MAX
+        && sync.progress.len() <= REPORTS_MAX
+        && sync.results.iter().all(|result| {
+            result.packages.len() <= MOVES_MAX
+                && result.set_aside.len() <= LINES_MAX
+                && result.restarted.len() <= LINES_MAX
+                && result.notes.len() <= LINES_MAX
+        });
+    if fits {
+        return Ok(());
+    }
+    let detail = "this sync reports more than one agent can have to report";
+    Err(Refusal::new(axum::http::StatusCode::UNPROCESSABLE_ENTITY, "too_many_reports", detail))
 }
 
 /// A sync that is being answered.
@@ -69,7 +95,11 @@ struct Call<'a> {
 
 impl Call<'_> {
     /// Writes down what is new. Answers with the lists that are wanted and the results that are safe.
-    async fn told(&self, sync: &mut SyncRequest) -> Result<(Vec<Digest>, Vec<TaskId>), Refusal> {
+    async fn told(
+        &self,
+        sync: &mut SyncRequest,
+        reserved: Reserved,
+    ) -> Result<(Vec<Digest>, Vec<TaskId>), Refusal> {
         let Call { app, link, .. } = *self;
         let known = link.known();
         let packages = sync.installed.filter(|digest| known.package_set != Some(*digest));
@@ -82,7 +112,9 @@ impl Call<'_> {
         }
         let results = std::mem::take(&mut sync.results);
         let acknowledged = results.iter().map(|result| result.order_id).collect();
+        let wanted = [(Kind::Packages, packages.wanted()), (Kind::Updates, updates.wanted())];
         let news = News {
+            wanted: wanted.iter().filter_map(|(kind, digest)| Some((*kind, (*digest)?))).collect(),
             org: link.org,
             server: link.server,
             facts: sync.facts.take(),
@@ -95,7 +127,7 @@ impl Call<'_> {
             results,
             now: app.clock.now(),
         };
-        match write(app, Part::News(Box::new(news))).await {
+        match write(app, Part::News(Box::new(news)), reserved).await {
             Ok(Written::Server(known)) => link.learns(known),
             Ok(Written::Listing | Written::Log(_)) => {}
             // A list that nobody carried was dropped since we counted it: it will be wanted again.
@@ -238,16 +270,21 @@ async fn counted(
     if let Some(counted) = app.door().counted(link.org, kind, digest) {
         return Ok(Some(counted));
     }
-    let mut reader = app.db.read().await?;
-    match listings::get(&mut reader, link.org, kind, digest).await {
-        Ok(bytes) => {
-            let counted = uploads::count(kind, digest, &bytes)?;
-            app.door().count(link.org, kind, counted);
-            Ok(Some(counted))
+    let entries = listings::entries(&mut *app.db.read().await?, link.org, kind, digest).await;
+    let counted = match (entries, kind) {
+        (Ok(entries), Kind::Packages) => Counted { digest, entries, security: 0 },
+        // How many of them are for security is only in the list itself.
+        (Ok(_), Kind::Updates) => {
+            let _decoder = app.door().limits.decoder().await?;
+            let bytes = listings::get(&mut *app.db.read().await?, link.org, kind, digest).await?;
+            let count = move || uploads::count(kind, digest, &bytes);
+            tokio::task::spawn_blocking(count).await.map_err(|_| Refusal::unavailable())??
         }
-        Err(StoreError::NotFound { .. }) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
+        (Err(StoreError::NotFound { .. }), _) => return Ok(None),
+        (Err(error), _) => return Err(error.into()),
+    };
+    app.door().count(link.org, kind, counted);
+    Ok(Some(counted))
 }
 
 /// What the desk has for a server. In quarantine it has nothing.

@@ -11,9 +11,9 @@ use vocab::{Environment, KeyId, OrgId, Role, UserId};
 
 use crate::app::App;
 use crate::http::problem::{ApiError, Code, internal};
-use crate::service::Actor;
 use crate::service::keys::Refused;
 use crate::service::rollouts::Origin;
+use crate::service::{Actor, ServiceError, users};
 
 /// Whoever sent a request, once it is known. Put there by `http::routes`, for every route under `/v1`.
 #[derive(Debug, Clone)]
@@ -42,6 +42,29 @@ impl std::fmt::Display for Who {
         match self {
             Who::Key(key) => key.fmt(f),
             Who::User(user) => user.fmt(f),
+        }
+    }
+}
+
+/// What a caller showed. A request that stays open looks at it again from time to time.
+#[derive(Clone)]
+pub(crate) enum Credential {
+    /// The text of an API key.
+    Key(String),
+    /// The token of a session of the dashboard.
+    Session(String),
+}
+
+impl Credential {
+    /// Whether it still lets its bearer in.
+    pub(crate) async fn is_valid(&self, app: &App) -> Result<bool, ServiceError> {
+        match self {
+            Credential::Key(text) => match app.keys().admit(app, text).await {
+                Ok(_) => Ok(true),
+                Err(Refused::Service(error)) => Err(error),
+                Err(Refused::Unknown | Refused::Expired | Refused::Revoked) => Ok(false),
+            },
+            Credential::Session(token) => Ok(users::signed_in(app, token).await?.is_some()),
         }
     }
 }
@@ -107,7 +130,7 @@ pub(crate) async fn identify(
     app: &App,
     headers: &HeaderMap,
     peer: Option<Peer>,
-) -> Result<(Caller, KeyId), ApiError> {
+) -> Result<(Caller, KeyId, Credential), ApiError> {
     let Some(text) = bearer(headers)? else {
         return Err(refusal("Send an API key: `Authorization: Bearer fmk_…`."));
     };
@@ -130,7 +153,7 @@ pub(crate) async fn identify(
         role: key.role,
         environments: key.environments.map(Arc::from),
     };
-    Ok((caller, key.id))
+    Ok((caller, key.id, Credential::Key(text.to_owned())))
 }
 
 fn bearer(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {

@@ -31,6 +31,11 @@ const LOCKED_FOR: SignedDuration = SignedDuration::from_secs(35);
 const KEY_CHARS_MAX: usize = 255;
 /// Far beyond the longest answer to a POST.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// The longest answer that is stored. Whoever repeats a request with a longer one is sent to what
+/// was made.
+const STORED_BYTES_MAX: usize = 256 << 10;
+/// How many answers are stored for one caller at a time.
+const STORED_MAX: u32 = 10_000;
 const KEPT_HEADERS: [HeaderName; 3] = [CONTENT_TYPE, LOCATION, ETAG];
 
 /// Runs the handler, unless this request was answered before.
@@ -51,11 +56,19 @@ where
     let seal = Seal::new(&app, caller, &key);
     let claim = {
         let now = app.clock.now();
-        let request = idempotency::Request { org: caller.org, key: &key, fingerprint };
+        let who = caller.who.to_string();
+        let request =
+            idempotency::Request { org: caller.org, caller: &who, key: &key, fingerprint };
         let mut tx = app.db.begin().await?;
         let claim =
             idempotency::claim(&mut tx, &request, now, now + LOCKED_FOR, now + REMEMBERED_FOR)
                 .await?;
+        if matches!(claim, Claim::Fresh(_)) {
+            let stored = idempotency::count(&mut tx, caller.org, &who, STORED_MAX + 1).await?;
+            if stored > STORED_MAX {
+                return Err(too_many());
+            }
+        }
         tx.commit().await?;
         claim
     };
@@ -102,6 +115,14 @@ fn fingerprint(caller: &Caller, parts: &axum::http::request::Parts, body: &Bytes
     }
     hasher.update(body);
     *hasher.finalize().as_bytes()
+}
+
+fn too_many() -> ApiError {
+    let detail = format!(
+        "This caller has used {STORED_MAX} values of `Idempotency-Key` in 24 hours; send the request without one."
+    );
+    ApiError::new(Code::RateLimited, detail)
+        .with_header(axum::http::header::RETRY_AFTER, HeaderValue::from_static("3600"))
 }
 
 fn in_progress() -> ApiError {
@@ -166,28 +187,30 @@ async fn settle(
         .iter()
         .filter_map(|name| Some((name.as_str(), parts.headers.get(name)?.to_str().ok()?)))
         .collect();
-    let response = is_final(status).then(|| idempotency::Response {
+    let response = (body.len() <= STORED_BYTES_MAX).then(|| idempotency::Response {
         status: status.as_u16(),
         headers: serde_json::to_string(&kept).unwrap_or_default(),
         body: seal.close(&body),
     });
-    if let Err(error) = remember(app, ticket, response).await {
+    if let Err(error) = remember(app, ticket, is_final(status), response).await {
         // What was done is done, and its answer is true: it only cannot be repeated.
         tracing::warn!(cause = problem::chain(&error), "an answer could not be remembered");
     }
     Ok(Response::from_parts(parts, Body::from(body)))
 }
 
-/// Answers the key, or gives it back if there is no answer for good.
+/// Answers the key, or gives it back if there is no answer for good, or if the request changed
+/// nothing: then repeating it changes nothing either, and its answer would only fill the database.
 async fn remember(
     app: &App,
     ticket: &Ticket,
+    is_final: bool,
     response: Option<idempotency::Response>,
 ) -> store::Result<()> {
     let mut tx = app.db.begin().await?;
-    match response {
-        Some(response) => idempotency::finish(&mut tx, ticket, &response).await?,
-        None => idempotency::forget(&mut tx, ticket).await?,
+    match is_final {
+        true => idempotency::finish_effect(&mut tx, ticket, response.as_ref()).await?,
+        false => idempotency::forget(&mut tx, ticket).await?,
     }
     tx.commit().await
 }

@@ -10,25 +10,29 @@ use std::time::Duration;
 use axum::http::header::{HeaderName, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderValue};
 use governor::clock::{Clock as _, DefaultClock};
-use governor::middleware::{NoOpMiddleware, StateInformationMiddleware};
+use governor::middleware::StateInformationMiddleware;
 use governor::state::keyed::DefaultKeyedStateStore;
 use governor::{Quota, RateLimiter};
 use vocab::KeyId;
 
 use crate::app::Settings;
 use crate::http::problem::{ApiError, Code};
+use crate::http::throttle::{Throttle, source_bytes};
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-/// How many addresses are remembered before those that have recovered are let go.
-const ADDRESSES_MAX: usize = 10_000;
+/// How many keys are remembered before those that have recovered are let go. Only keys that the
+/// database knows get in.
+const KEYS_MAX: usize = 10_000;
+/// Bad credentials from one address: so many at once, and one more in each period.
+const BAD: (u32, Duration) = (60, Duration::from_millis(500));
 
 type Buckets<K, M> = RateLimiter<K, DefaultKeyedStateStore<K>, DefaultClock, M>;
 
 /// All buckets.
 pub(crate) struct Limits {
     keys: Buckets<KeyId, StateInformationMiddleware>,
-    strangers: Buckets<IpAddr, NoOpMiddleware>,
+    strangers: Throttle,
     per_second: u32,
     burst: u32,
 }
@@ -46,10 +50,9 @@ impl Limits {
         let per_second = settings.requests_per_second.max(1);
         let burst = settings.requests_burst.max(1);
         let quota = Quota::per_second(at_least_one(per_second)).allow_burst(at_least_one(burst));
-        let bad = Quota::per_second(at_least_one(2)).allow_burst(at_least_one(60));
         Limits {
             keys: RateLimiter::dashmap(quota).with_middleware(),
-            strangers: RateLimiter::dashmap(bad),
+            strangers: Throttle::new(BAD.0, BAD.1),
             per_second,
             burst,
         }
@@ -58,6 +61,9 @@ impl Limits {
     /// Takes one request out of this key's bucket.
     pub(crate) fn take(&self, key: KeyId) -> Result<Left, ApiError> {
         let Limits { per_second, burst, .. } = *self;
+        if self.keys.len() > KEYS_MAX {
+            self.keys.retain_recent();
+        }
         match self.keys.check_key(&key) {
             Ok(state) => Ok(Left { requests: state.remaining_burst_capacity(), burst, per_second }),
             Err(early) => {
@@ -70,13 +76,9 @@ impl Limits {
 
     /// Notes a bad credential; an address with too many is told so.
     pub(crate) fn bad_credential(&self, from: IpAddr) -> Result<(), ApiError> {
-        if self.strangers.len() > ADDRESSES_MAX {
-            self.strangers.retain_recent();
-        }
-        self.strangers.check_key(&from).map_err(|early| {
-            let wait = early.wait_time_from(self.strangers.clock().now());
-            too_many("Too many bad credentials came from this address.", wait)
-        })
+        self.strangers
+            .take(&[&source_bytes(from)])
+            .map_err(|wait| too_many("Too many bad credentials came from this address.", wait))
     }
 }
 

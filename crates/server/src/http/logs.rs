@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -15,7 +16,9 @@ use utoipa_axum::routes as handlers;
 use vocab::{BatchId, Role, TaskId};
 
 use crate::app::App;
+use crate::http::auth::Credential;
 use crate::http::batches::find;
+use crate::http::problem::{chain, internal};
 use crate::http::tasks::find_task;
 use crate::http::{ApiError, Caller, Code, Ids, NoQuery, Query, Routes};
 
@@ -43,6 +46,7 @@ pub(crate) async fn log(
     caller: Caller,
     Ids(batch, id): Ids<BatchId, TaskId>,
     Query(NoQuery {}): Query<NoQuery>,
+    credential: Option<Extension<Credential>>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let mut reader = app.db.read().await?;
@@ -52,7 +56,8 @@ pub(crate) async fn log(
     if live.is_some_and(|accept| accept.contains("text/event-stream")) {
         let from = resume_from(&headers)?;
         drop(reader);
-        return Ok(Sse::new(follow(app, caller, id, from))
+        let Extension(credential) = credential.ok_or_else(internal)?;
+        return Ok(Sse::new(follow(app, caller, credential, id, from))
             .keep_alive(KeepAlive::default())
             .into_response());
     }
@@ -87,20 +92,25 @@ fn resume_from(headers: &HeaderMap) -> Result<u64, ApiError> {
 struct Follower {
     app: App,
     caller: Caller,
+    /// Looked at before each event, so that a revoked key or an ended session hears no more.
+    credential: Credential,
     task: TaskId,
     from: u64,
     bell: store::Bell,
+    credentials: store::Bell,
     over: bool,
 }
 
 fn follow(
     app: App,
     caller: Caller,
+    credential: Credential,
     task: TaskId,
     from: u64,
 ) -> impl Stream<Item = Result<Event, Infallible>> {
     let bell = app.db.bell(Topic::Rollouts);
-    let follower = Follower { app, caller, task, from, bell, over: false };
+    let credentials = app.db.bell(Topic::Credentials);
+    let follower = Follower { app, caller, credential, task, from, bell, credentials, over: false };
     stream::unfold(follower, |mut follower| async move {
         let event = follower.next().await?;
         Some((Ok(event), follower))
@@ -111,6 +121,14 @@ impl Follower {
     /// The next event; nothing once the log is over, or the service about to end.
     async fn next(&mut self) -> Option<Event> {
         while !self.over {
+            match self.credential.is_valid(&self.app).await {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(error) => {
+                    tracing::warn!(cause = chain(&error), "a log is not followed further");
+                    return None;
+                }
+            }
             match self.look().await {
                 Ok(Some(event)) => return Some(event),
                 Ok(None) => {}
@@ -124,6 +142,7 @@ impl Follower {
             }
             tokio::select! {
                 () = self.bell.rung() => {}
+                () = self.credentials.rung() => {}
                 () = tokio::time::sleep(LOOK) => {}
                 () = self.app.until_drain() => return None,
             }

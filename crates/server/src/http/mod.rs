@@ -39,6 +39,7 @@ mod show;
 pub(crate) mod summary;
 mod suppressions;
 pub(crate) mod tasks;
+pub(crate) mod throttle;
 
 pub use auth::Caller;
 pub use body::{Body, NoBody};

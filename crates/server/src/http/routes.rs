@@ -114,7 +114,7 @@ async fn guard(
     next: Next,
 ) -> Response<Body> {
     let peer = request.extensions().get::<Peer>().copied();
-    let (caller, key) = match auth::identify(&app, request.headers(), peer).await {
+    let (caller, key, credential) = match auth::identify(&app, request.headers(), peer).await {
         Ok(found) => found,
         Err(refusal) => return refusal.into_response(),
     };
@@ -127,6 +127,7 @@ async fn guard(
         Err(refusal) => Err(refusal),
         Ok(()) => {
             request.extensions_mut().insert(caller.clone());
+            request.extensions_mut().insert(credential);
             match *request.method() == Method::POST {
                 true => idempotency::once(app, &caller, request, |again| next.run(again)).await,
                 false => Ok(next.run(request).await),

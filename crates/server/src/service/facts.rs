@@ -10,6 +10,9 @@ use wire::agent::{Facts, OLD_CODE_MAX, OldCode};
 
 /// The most other updaters that are kept of one host; there are not that many in the world.
 const UPDATERS_MAX: usize = 50;
+/// The most reasons for a reboot that are kept of one host. Each is a `Line`, so at most 500
+/// characters.
+const REBOOT_REASONS_MAX: usize = 50;
 
 /// What is kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +29,11 @@ pub(crate) fn keep(facts: &Facts) -> Value {
         other_updaters: facts.other_updaters.iter().take(UPDATERS_MAX).cloned().collect(),
     };
     serde_json::to_value(told).expect("lists of text are JSON")
+}
+
+/// Why the host should be rebooted, as far as it is kept.
+pub(crate) fn reboot_reasons(facts: &Facts) -> Vec<String> {
+    facts.reboot_reasons.iter().take(REBOOT_REASONS_MAX).map(ToString::to_string).collect()
 }
 
 /// What was told of what runs: the packages whose old code does, and whether the kernel is foreign.

@@ -63,6 +63,7 @@ pub struct KeyRing(Mutex<Ring>);
 struct Ring {
     bell: Bell,
     known: HashMap<Vec<u8>, (ApiKey, Timestamp)>,
+    /// Only keys that the database knows get in, and each pass of `note_uses` empties it.
     used: BTreeMap<KeyId, Timestamp>,
 }
 

@@ -33,11 +33,17 @@ pub fn plain_name(name: &str) -> String {
     name.trim().to_lowercase()
 }
 
+/// Whether anyone could be called so. Who signs in with something else is refused before the
+/// database is asked, and a name has one spelling only, so that each guess at it is counted.
+pub fn may_be_a_name(name: &str) -> bool {
+    let chars = name.chars().take(NAME_CHARS_MAX + 1).count();
+    (1..=NAME_CHARS_MAX).contains(&chars) && !name.chars().any(char::is_control)
+}
+
 /// Makes a person, and the link with which they set their password.
 pub async fn invite(app: &App, actor: &Actor, name: &str, role: Role) -> Result<(User, Token)> {
     let name = plain_name(name);
-    let chars = name.chars().count();
-    if chars == 0 || chars > NAME_CHARS_MAX || name.chars().any(char::is_control) {
+    if !may_be_a_name(&name) {
         let detail = format!("it has 1 to {NAME_CHARS_MAX} characters on one line");
         return Err(invalid("/name", "invalid_name", detail));
     }

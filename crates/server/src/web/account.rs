@@ -1,14 +1,17 @@
 //! One's own account: the second factor.
 
+use axum::Extension;
 use axum::extract::State;
 use pages::Section;
 
 use crate::app::App;
+use crate::http::auth::Peer;
 use crate::http::problem::ApiError;
 use crate::service::{ServiceError, second};
 use crate::web::Viewer;
 use crate::web::answer::{Answer, frame, page, refused, see, sentences};
 use crate::web::asked::Form;
+use crate::web::door::address;
 
 fn shown(
     app: &App,
@@ -31,8 +34,17 @@ pub(crate) async fn account(State(app): State<App>, viewer: Viewer) -> Answer {
 }
 
 /// Turns the second factor on or off; without a code, shows what the authenticator needs.
-pub(crate) async fn totp(State(app): State<App>, viewer: Viewer, form: Form) -> Answer {
+pub(crate) async fn totp(
+    State(app): State<App>,
+    viewer: Viewer,
+    peer: Option<Extension<Peer>>,
+    form: Form,
+) -> Answer {
     let (secret, code) = (form.text("secret"), form.text("code"));
+    // Without a code there is nothing to guess.
+    if !code.is_empty() {
+        app.gate().code(viewer.user.id, address(peer))?;
+    }
     let done = match (viewer.user.totp_secret.is_some(), secret.is_empty()) {
         (true, _) => second::turn_off(&app, &viewer.user, &code).await,
         (false, true) => return page(&shown(&app, &viewer, Some(second::propose()), None)),

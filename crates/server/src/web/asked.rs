@@ -81,6 +81,22 @@ impl<S: Send + Sync> FromRequest<S> for Form {
     }
 }
 
+/// The most bytes of a form that anyone may send without having signed in.
+const SIGN_IN_BYTES_MAX: usize = 4 << 10;
+
+/// A form of someone who is not signed in yet: a name, a password or a code, and where to go.
+#[derive(Debug, Default)]
+pub(crate) struct SignInForm(pub(crate) Form);
+
+impl<S: Send + Sync> FromRequest<S> for SignInForm {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
+        let bytes: Bytes = body::read(request, SIGN_IN_BYTES_MAX).await?;
+        Ok(SignInForm(Form(pairs(&bytes)?)))
+    }
+}
+
 fn value<'a>(pairs: &'a [(String, String)], name: &str) -> &'a str {
     pairs.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
 }

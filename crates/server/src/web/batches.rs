@@ -1,5 +1,6 @@
 //! Batches: the list, one as it happens, its logs, and how a person steers it.
 
+use axum::Extension;
 use axum::extract::{Path, State};
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue};
@@ -8,6 +9,7 @@ use pages::{Frame, Section};
 use vocab::{BatchId, TaskId};
 
 use crate::app::App;
+use crate::http::auth::Credential;
 use crate::http::problem::{ApiError, Code};
 use crate::http::{Here, Id, Ids, NoBody, NoQuery, Query, batches, logs, tasks};
 use crate::web::Viewer;
@@ -59,8 +61,8 @@ pub(crate) async fn task(
     let none = || Query(NoQuery {});
     let caller = viewer.caller();
     let it = tasks::get(State(app.clone()), caller.clone(), Ids(batch, id), none()).await?.0;
-    let log =
-        logs::log(State(app.clone()), caller, Ids(batch, id), none(), HeaderMap::new()).await?;
+    let log = logs::log(State(app.clone()), caller, Ids(batch, id), none(), None, HeaderMap::new())
+        .await?;
     let bytes = axum::body::to_bytes(log.into_body(), usize::MAX).await.unwrap_or_default();
     let log = String::from_utf8_lossy(&bytes[..bytes.len().min(LOG_BYTES_MAX)]).into_owned();
     let frame = frame(&app, &viewer, Section::Batches, format!("Log of {}", it.hostname));
@@ -79,7 +81,9 @@ pub(crate) async fn log(
     if !headers.contains_key(ACCEPT) {
         headers.insert(ACCEPT, HeaderValue::from_static("text/plain"));
     }
-    let answer = logs::log(State(app), viewer.caller(), ids, Query(NoQuery {}), headers).await?;
+    let session = Some(Extension(Credential::Session(viewer.session.clone())));
+    let answer =
+        logs::log(State(app), viewer.caller(), ids, Query(NoQuery {}), session, headers).await?;
     debug_assert!(answer.headers().contains_key(CONTENT_TYPE));
     Ok(answer)
 }

@@ -19,14 +19,14 @@ use crate::service::ServiceError;
 use crate::service::second;
 use crate::service::users::{self, SESSION_LIVES, SignIn};
 use crate::web::answer::{Answer, page, refused, refused_with, see, sentences};
-use crate::web::asked::{Asked, Form};
+use crate::web::asked::{Asked, SignInForm};
 use crate::web::{Viewer, cookies};
 
 /// How long a browser is known.
 const DEVICE_SECONDS: i64 = 180 * 86_400;
 const DEVICE_BYTES: usize = 16;
-/// Longer than any page of ours; it has to fit into a cookie on the way to a provider and back.
-const NEXT_BYTES_MAX: usize = 2_000;
+/// It has to fit into a cookie on the way to a provider and back, and into a sign-in form of 4 KiB.
+const NEXT_BYTES_MAX: usize = 1_000;
 const WRONG: &str = "Name and password do not fit.";
 
 #[derive(Debug, serde::Deserialize)]
@@ -67,12 +67,15 @@ pub(crate) async fn sign_in(
     State(app): State<App>,
     peer: Option<Extension<Peer>>,
     headers: HeaderMap,
-    form: Form,
+    SignInForm(form): SignInForm,
 ) -> Answer {
     let (name, next) = (users::plain_name(&form.text("name")), inside(&form.text("next")));
     if let Err(error) = knock(&app, peer, &headers, &name) {
         let told = Some(error.detail().to_owned());
         return refused_with(StatusCode::TOO_MANY_REQUESTS, &door(&app, name, next, told));
+    }
+    if !users::may_be_a_name(&name) {
+        return refused(&door(&app, String::new(), next, Some(WRONG.into())));
     }
     match users::sign_in(&app, &name, form.exact("password")).await? {
         SignIn::In(user, session) => entered(&app, &headers, &user, &session, &next),
@@ -86,7 +89,7 @@ pub(crate) async fn code(
     State(app): State<App>,
     peer: Option<Extension<Peer>>,
     headers: HeaderMap,
-    form: Form,
+    SignInForm(form): SignInForm,
 ) -> Answer {
     let (name, next) = (users::plain_name(&form.text("name")), inside(&form.text("next")));
     let ticket = form.text("ticket");
@@ -96,6 +99,9 @@ pub(crate) async fn code(
     };
     if let Err(error) = knock(&app, peer, &headers, &name) {
         return again(StatusCode::TOO_MANY_REQUESTS, error.detail());
+    }
+    if !users::may_be_a_name(&name) {
+        return refused(&door(&app, String::new(), next, Some(WRONG.into())));
     }
     match second::sign_in(&app, &name, &ticket, &form.text("code")).await? {
         SignIn::In(user, session) => entered(&app, &headers, &user, &session, &next),
@@ -185,7 +191,7 @@ pub(crate) async fn accept(
     State(app): State<App>,
     Path(link): Path<String>,
     headers: HeaderMap,
-    form: Form,
+    SignInForm(form): SignInForm,
 ) -> Answer {
     let user = users::invited(&app, &link).await?.ok_or_else(used_up)?;
     let again =

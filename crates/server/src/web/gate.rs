@@ -3,53 +3,49 @@
 //! A guess is counted against the address it comes from, against the name from that address, and against the name. A browser that
 //! has signed in before as this person has a bucket of its own and none of these: however much strangers guess,
 //! from one address or from thousands, or through the same proxy, its owner comes in.
+//!
+//! The same limits hold for a code or a password that someone who is signed in has to give once
+//! more: a stolen session must not be a way to guess the second factor.
 
 use std::net::IpAddr;
-use std::num::NonZeroU32;
 use std::time::Duration;
 
-use governor::clock::{Clock as _, DefaultClock};
-use governor::state::keyed::DefaultKeyedStateStore;
-use governor::{Quota, RateLimiter};
+use vocab::UserId;
 
 use crate::http::problem::{ApiError, Code};
+use crate::http::throttle::{Throttle, source_bytes};
 
-type Buckets<K> = RateLimiter<K, DefaultKeyedStateStore<K>, DefaultClock>;
-
-/// How many keys are remembered before those that have recovered are let go.
-const REMEMBERED_MAX: usize = 10_000;
 /// Guesses at one name from one address, or from one browser that is known.
 const NEAR: u32 = 10;
 /// Guesses at any name from one address.
 const ADDRESS: u32 = 50;
 /// Guesses at one name from everywhere.
 const NAME: u32 = 100;
+/// Codes that someone who is signed in may try.
+const CODES: u32 = 10;
 
 /// Ways to a provider and back through one address. Nothing can be guessed there; but each may make us ask the provider.
 const WAYS: u32 = 200;
 
 /// All buckets of this process.
 pub(crate) struct Gate {
-    devices: Buckets<String>,
-    near: Buckets<(IpAddr, String)>,
-    addresses: Buckets<IpAddr>,
-    names: Buckets<String>,
-    ways: Buckets<IpAddr>,
-}
-
-fn buckets<K: std::hash::Hash + Eq + Clone>(burst: u32, one_in: Duration) -> Buckets<K> {
-    let quota = Quota::with_period(one_in).unwrap_or(Quota::per_minute(NonZeroU32::MIN));
-    RateLimiter::dashmap(quota.allow_burst(NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN)))
+    devices: Throttle,
+    near: Throttle,
+    addresses: Throttle,
+    names: Throttle,
+    codes: Throttle,
+    ways: Throttle,
 }
 
 impl Gate {
     pub(crate) fn new() -> Gate {
         Gate {
-            devices: buckets(NEAR, Duration::from_secs(30)),
-            near: buckets(NEAR, Duration::from_secs(60)),
-            addresses: buckets(ADDRESS, Duration::from_secs(10)),
-            names: buckets(NAME, Duration::from_secs(30)),
-            ways: buckets(WAYS, Duration::from_secs(1)),
+            devices: Throttle::new(NEAR, Duration::from_secs(30)),
+            near: Throttle::new(NEAR, Duration::from_secs(60)),
+            addresses: Throttle::new(ADDRESS, Duration::from_secs(10)),
+            names: Throttle::new(NAME, Duration::from_secs(30)),
+            codes: Throttle::new(CODES, Duration::from_secs(60)),
+            ways: Throttle::new(WAYS, Duration::from_secs(1)),
         }
     }
 
@@ -61,25 +57,30 @@ impl Gate {
         device: Option<&str>,
     ) -> Result<(), ApiError> {
         if let Some(device) = device {
-            return take(&self.devices, device.to_owned());
+            return take(&self.devices, &[device.as_bytes()]);
         }
-        take(&self.addresses, from)?;
-        take(&self.near, (from, name.to_owned()))?;
-        take(&self.names, name.to_owned())
+        let from = source_bytes(from);
+        take(&self.addresses, &[&from])?;
+        take(&self.near, &[&from, name.as_bytes()])?;
+        take(&self.names, &[name.as_bytes()])
+    }
+
+    /// Notes that someone who is signed in gives a code. A known browser has no advantage here: the
+    /// session may be stolen, and its cookies with it.
+    pub(crate) fn code(&self, user: UserId, from: IpAddr) -> Result<(), ApiError> {
+        take(&self.addresses, &[&source_bytes(from)])?;
+        take(&self.codes, &[user.to_string().as_bytes()])
     }
 
     /// Notes that somebody goes to a provider, or comes back.
     pub(crate) fn pass(&self, from: IpAddr) -> Result<(), ApiError> {
-        take(&self.ways, from)
+        take(&self.ways, &[&source_bytes(from)])
     }
 }
 
-fn take<K: std::hash::Hash + Eq + Clone>(buckets: &Buckets<K>, key: K) -> Result<(), ApiError> {
-    if buckets.len() > REMEMBERED_MAX {
-        buckets.retain_recent();
-    }
-    buckets.check_key(&key).map_err(|early| {
-        let seconds = early.wait_time_from(DefaultClock::default().now()).as_secs().max(1);
+fn take(throttle: &Throttle, key: &[&[u8]]) -> Result<(), ApiError> {
+    throttle.take(key).map_err(|wait| {
+        let seconds = wait.as_secs() + 1;
         ApiError::new(
             Code::RateLimited,
             format!("Too many tries. The next is possible in {seconds} s."),
@@ -129,5 +130,13 @@ mod tests {
         assert_eq!(tries, NAME as usize);
         assert!(gate.knock("ann", address(9), None).is_err());
         assert!(gate.knock("ann", address(9), Some("ann's laptop")).is_ok());
+    }
+
+    #[test]
+    fn codes_of_one_user_are_limited_whichever_address_they_come_from() {
+        let gate = Gate::new();
+        let user = UserId::new(jiff::Timestamp::UNIX_EPOCH, 1);
+        let tries = (0..4_000).filter(|n| gate.code(user, address(*n)).is_ok()).count();
+        assert_eq!(tries, CODES as usize);
     }
 }

@@ -130,22 +130,31 @@ both! {
             assert_eq!(row.last_scan_at, Some(at(-60)));
         }
 
+        let asked = async |agent: &mut Agent, digest| {
+            agent.says.installed = Some(digest);
+            assert_eq!(agent.sync(0).await.unwrap().wanted, [digest]);
+        };
+        asked(&mut web, two).await;
         let wrong = web.uploads("packages", two, installed.clone(), None).await.unwrap_err();
         assert_eq!(wrong, refused(StatusCode::UNPROCESSABLE_ENTITY, "digest_mismatch"));
         let junk = b"no json\n".to_vec();
+        asked(&mut web, vocab::Digest::of(&junk)).await;
         let malformed = web.uploads("packages", vocab::Digest::of(&junk), junk, None).await.unwrap_err();
         assert_eq!(malformed, refused(StatusCode::UNPROCESSABLE_ENTITY, "malformed_listing"));
         let odd = web.uploads("packages", one, installed.clone(), Some("gzip")).await.unwrap_err();
         assert_eq!(odd, refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding"));
+        let third = vocab::Digest::of(b"a third list");
         let unknown = web.uploads("secrets", one, installed, None).await.unwrap_err();
         assert_eq!(unknown, refused(StatusCode::NOT_FOUND, "not_found"));
-        let large = vec![b' '; listing::BYTES_MAX + 1];
-        let large_one = web.uploads("packages", one, large.clone(), None).await.unwrap_err();
+        let line = format!("{{\"n\":\"bash\",\"v\":\"{}\"}}\n", "1".repeat(480)).into_bytes();
+        let large = line.repeat(listing::BYTES_MAX / line.len() + 1);
+        asked(&mut web, third).await;
+        let large_one = web.uploads("packages", third, large.clone(), None).await.unwrap_err();
         assert_eq!(large_one, refused(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"));
         // However small it is on the way.
         let bomb = zstd::bulk::compress(&large, 3).unwrap();
         assert!(bomb.len() < 10_000);
-        let bomb = web.uploads("packages", one, bomb, Some("zstd")).await.unwrap_err();
+        let bomb = web.uploads("packages", third, bomb, Some("zstd")).await.unwrap_err();
         assert_eq!(bomb, refused(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"));
     }
 

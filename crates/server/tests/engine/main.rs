@@ -10,6 +10,7 @@ mod publisher;
 mod support;
 
 mod clocks;
+mod abuse;
 mod days;
 mod door;
 mod feeds;

@@ -243,6 +243,45 @@ both! {
         service.get(&format!("/v1/batches/{elsewhere}/tasks/{other}/log")).await.is_problem(404, "not_found");
     }
 
+    async fn a_revoked_key_hears_no_more_of_a_log(service: Service) {
+        let [one, ..] = three(service).await;
+        let batch = ordered(service, json!({"server_ids": [one], "security_only": true})).await;
+        change(service, &batch, Change::Start).await;
+        let seen = shown(service, &batch).await;
+        let task = seen["results"][0]["id"].as_str().unwrap();
+        let path = format!("/v1/batches/{batch}/tasks/{task}/log");
+        let prints = async |position, body: &'static [u8]| {
+            let mut tx = service.app.db.begin().await.unwrap();
+            let piece = Piece { task: task.parse().unwrap(), position, body, at: service.hands.now() };
+            task_logs::append(&mut tx, &[piece]).await.unwrap();
+            tx.commit().await.unwrap();
+        };
+        prints(0, b"before\n").await;
+        let created = service.post("/v1/api-keys", json!({"name": "reader", "role": "viewer"})).await.is(201).json();
+        let (id, key) = (created["id"].as_str().unwrap(), created["api_key"].as_str().unwrap());
+        let request = axum::http::Request::get(&path)
+            .header("authorization", format!("Bearer {key}"))
+            .header("accept", "text/event-stream")
+            .body(axum::body::Body::empty())
+            .unwrap();
+        let answer = tower::ServiceExt::oneshot(service.router.clone(), request).await.unwrap();
+        let mut stream = answer.into_body().into_data_stream();
+        let first = futures_util::StreamExt::next(&mut stream).await.unwrap().unwrap();
+        assert!(String::from_utf8_lossy(&first).contains("before"));
+        service.delete(&format!("/v1/api-keys/{id}")).await;
+        prints(7, b"after\n").await;
+        // The stream ends, and what was printed since is not in it.
+        let rest = async {
+            let mut rest = Vec::new();
+            while let Some(part) = futures_util::StreamExt::next(&mut stream).await {
+                rest.extend_from_slice(&part.unwrap());
+            }
+            String::from_utf8(rest).unwrap()
+        };
+        let rest = tokio::time::timeout(std::time::Duration::from_secs(60), rest).await.unwrap();
+        assert!(!rest.contains("after"), "{rest}");
+    }
+
     async fn the_same_order_with_the_same_key_is_one_batch(service: Service) {
         let [one, ..] = three(service).await;
         let order = |body: Value| {

@@ -23,6 +23,23 @@ fn updates(server: &Value, field: &str) -> Vec<String> {
 }
 
 both! {
+    /// A viewer may ask for previews only, and must not be able to fill the database with them.
+    async fn previews_with_idempotency_keys_store_nothing(service: Service) {
+        let one = join(service, Host::new("web-1")).await;
+        for nth in 0..50 {
+            let ask = Ask::post("/v1/preview", json!({"server_ids": [one], "packages": []}));
+            let ask = ask.with_key(&service.viewer).with("idempotency-key", &format!("key-{nth}"));
+            ask.send(&service.router).await.is(200);
+        }
+        let keys = service.get("/v1/api-keys").await.is(200).json();
+        let mut reader = service.app.db.read().await.unwrap();
+        for key in keys["data"].as_array().unwrap() {
+            let id = key["id"].as_str().unwrap();
+            let stored = store::idempotency::count(&mut reader, service.org, id, 1_000).await.unwrap();
+            assert_eq!(stored, 0, "{id}");
+        }
+    }
+
     async fn a_preview_says_what_when_and_which_reboots_and_changes_nothing(service: Service) {
         let mut held = security("curl", Severity::High, &[]);
         held.blocked_by = Some(BlockedBy::Held);

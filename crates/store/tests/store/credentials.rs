@@ -44,7 +44,7 @@ fn token(org: OrgId, uses_max: Option<u32>) -> Token {
 }
 
 fn request(org: OrgId, body: u8) -> Request<'static> {
-    Request { org, key: "order-17", fingerprint: [body; 32] }
+    Request { org, caller: "key_test", key: "order-17", fingerprint: [body; 32] }
 }
 
 fn answer() -> Response {

@@ -8,7 +8,7 @@ use vocab::OrgId;
 use crate::support::{at, both, org};
 
 fn request(org: OrgId) -> Request<'static> {
-    Request { org, key: "once", fingerprint: [1; 32] }
+    Request { org, caller: "key_test", key: "once", fingerprint: [1; 32] }
 }
 
 async fn claim(db: &Db, org: OrgId, second: i64) -> Claim {

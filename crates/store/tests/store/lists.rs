@@ -135,7 +135,8 @@ both! {
     async fn a_list_that_came_packed_is_unpacked_like_one_that_was_packed_here(db: Db) {
         let ours = org(&db).await;
         let bytes = vocab::listing::encode(&[Installed::new("bash", "5.2", "amd64")]);
-        let packed = Packed::of(1, &bytes, zstd::bulk::compress(&bytes, 19).unwrap());
+        let compressed = zstd::bulk::compress(&bytes, 19).unwrap();
+        let packed = Packed::from_stream(Digest::of(&bytes), 1, bytes.len() as u64, compressed);
         let mut tx = db.begin().await.unwrap();
         assert!(listings::store(&mut tx, ours, Kind::Packages, &packed, at(0)).await.unwrap());
         tx.commit().await.unwrap();
