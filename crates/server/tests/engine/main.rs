@@ -9,8 +9,8 @@ mod agent;
 mod publisher;
 mod support;
 
-mod clocks;
 mod abuse;
+mod clocks;
 mod days;
 mod door;
 mod feeds;
