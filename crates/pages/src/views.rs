@@ -76,7 +76,9 @@ pages! {
     /// When a schedule would run, for the page where it is written.
     Asked = "asked.html" { next: Vec<Timestamp>, cron: String, zone: Zone, told: Option<String>, }
     /// An order before it starts.
-    OrderPage = "order.html" { frame: Frame, form: OrderForm, preview: Option<Preview>, errors: Vec<String>, }
+    OrderPage = "order.html" {
+        frame: Frame, form: OrderForm, names: Names, previewed: Option<OrderPreview>, errors: Vec<String>,
+    }
     /// A question before something is done.
     Confirm = "confirm.html" {
         frame: Frame, lines: Vec<String>, preview: Option<Preview>, action: String, verb: String, back: String,
@@ -92,6 +94,14 @@ pages! {
     }
     /// A secret, shown once.
     Secret = "secret.html" { frame: Frame, lines: Vec<String>, secret: String, }
+}
+
+/// A preview, and the token that starts it.
+#[derive(Debug)]
+#[expect(missing_docs, reason = "named by their types")]
+pub struct OrderPreview {
+    pub preview: Preview,
+    pub token: String,
 }
 
 /// A batch that a server took part in.

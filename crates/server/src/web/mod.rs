@@ -24,6 +24,7 @@ mod once;
 mod order;
 mod overview;
 mod plots;
+mod preview_token;
 mod schedules;
 mod servers;
 mod settings;

@@ -160,7 +160,8 @@ pub(crate) async fn edit(State(app): State<App>, viewer: Viewer, Id(id): Id<Sche
     let options = &it.options;
     let packages: Vec<String> = options.packages.iter().map(ToString::to_string).collect();
     let what = match (packages.is_empty(), options.security_only) {
-        (false, _) => "packages",
+        (false, false) => "packages",
+        (false, true) => "packages_security",
         (true, true) => "security",
         (true, false) => "all",
     };
@@ -270,17 +271,6 @@ async fn outcome(
     }
 }
 
-fn unfinished(form: &ScheduleForm) -> Result<(), ApiError> {
-    match form.order.what == "packages" && words(&form.order.packages).is_empty() {
-        // To the API no name means every update; here somebody has not finished.
-        true => Err(ApiError::new(
-            Code::InvalidBody,
-            "Name the packages, or choose another kind of updates.",
-        )),
-        false => Ok(()),
-    }
-}
-
 /// Puts those to the named servers that were added by their names. Each name means one server.
 async fn add_servers(app: &App, viewer: &Viewer, form: &mut ScheduleForm) -> Result<(), ApiError> {
     let wrong = |detail: String| Err(ApiError::new(Code::InvalidBody, detail));
@@ -305,7 +295,7 @@ async fn add_servers(app: &App, viewer: &Viewer, form: &mut ScheduleForm) -> Res
 pub(crate) async fn create(State(app): State<App>, viewer: Viewer, sent: Form) -> Answer {
     let mut form = read(&sent);
     let make = async {
-        unfinished(&form)?;
+        order::require_packages(&form.order)?;
         add_servers(&app, &viewer, &mut form).await?;
         let body = Body::of(&body(&form))?;
         let made =
@@ -326,7 +316,7 @@ pub(crate) async fn replace(
     let mut form = read(&sent);
     let seen = IfMatch::seen(&form.generation);
     let change = async {
-        unfinished(&form)?;
+        order::require_packages(&form.order)?;
         add_servers(&app, &viewer, &mut form).await?;
         let body = Body::of(&body(&form))?;
         drop(
