@@ -81,8 +81,8 @@ pages! {
     }
     /// A question before something is done.
     Confirm = "confirm.html" {
-        frame: Frame, lines: Vec<String>, preview: Option<Preview>, action: String, verb: String, back: String,
-        risky: bool,
+        frame: Frame, errors: Vec<String>, lines: Vec<String>, previewed: Option<OrderPreview>, action: String,
+        verb: String, back: String, risky: bool,
     }
     /// Who did what.
     Activity = "activity.html" {
@@ -172,17 +172,27 @@ impl ServerPage {
 }
 
 impl BatchPage {
+    /// The number of servers that failed or timed out.
+    fn failures(&self) -> u32 {
+        self.it.progress.failed + self.it.progress.timed_out
+    }
+
     /// What can be done with it as it stands.
-    fn actions(&self) -> Vec<(&'static str, &'static str)> {
+    fn actions(&self) -> Vec<(&'static str, String)> {
         use BatchState as S;
-        let failed = self.it.progress.failed + self.it.progress.timed_out > 0;
+        let failures = self.failures();
+        let cancel = ("cancel", "Cancel…".to_owned());
         match self.it.state {
-            S::Scheduled | S::Running => vec![("pause", "Pause"), ("cancel", "Cancel…")],
-            S::Paused | S::Halted => vec![("resume", "Resume"), ("cancel", "Cancel…")],
+            S::Scheduled | S::Running => vec![("pause", "Pause".to_owned()), cancel],
+            S::Halted if failures > 0 => {
+                let noun = crate::plural(failures, "failure", "failures");
+                vec![("resume", format!("Resume despite {failures} {noun}")), cancel]
+            }
+            S::Paused | S::Halted => vec![("resume", "Resume".to_owned()), cancel],
             S::Canceling => vec![],
             S::Succeeded | S::CompletedWithErrors | S::Failed | S::Canceled | S::Expired => {
-                if failed {
-                    vec![("retry", "Retry failed…")]
+                if failures > 0 {
+                    vec![("retry", "Retry failed…".to_owned())]
                 } else {
                     vec![]
                 }

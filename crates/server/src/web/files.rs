@@ -6,10 +6,10 @@ mod of_what_comes;
 
 pub(crate) use of_one::{
     changes, cve_servers, patch_cves, patch_servers, patch_versions, runs, server_cves,
-    server_history, server_packages, tasks,
+    server_history, server_packages, server_unassessed, tasks,
 };
 pub(crate) use of_settings::{feeds, keys, tokens, users};
-pub(crate) use of_what_comes::{calendar, next_runs, order, schedule_outlook};
+pub(crate) use of_what_comes::{calendar, next_runs, order, retry_outlook, schedule_outlook};
 
 use axum::extract::State;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};

@@ -4,9 +4,12 @@
 //! that the preview covered, and an expiry time. The server stores nothing. `order`, `schedules` and
 //! `batches` issue a token with every preview and check it before they start anything.
 
+use std::collections::BTreeSet;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::SignedDuration;
+use vocab::ServerId;
 
 use crate::app::App;
 use crate::clock::chance;
@@ -61,6 +64,12 @@ pub(crate) fn check(
         return Err(Rejection::Mismatch);
     }
     if expires <= app.clock.now().as_second() { Err(Rejection::Expired) } else { Ok(()) }
+}
+
+/// A set of servers as content of a token: each once, in a fixed order.
+pub(crate) fn server_set(servers: &[ServerId]) -> String {
+    let ids: BTreeSet<String> = servers.iter().map(ToString::to_string).collect();
+    ids.into_iter().collect::<Vec<_>>().join(" ")
 }
 
 fn sign(

@@ -166,7 +166,7 @@ both! {
         ann.submit(&format!("{here}/pause"), &[]).await.is(303);
         assert_eq!(state().await, "paused");
         assert!(ann.get(&here).await.is(200).text().contains(">Resume<"));
-        ann.submit(&format!("{here}/resume"), &[]).await.is(303);
+        ann.submit(&format!("{here}/resume"), &[("state", "paused"), ("failures", "0")]).await.is(303);
         assert_ne!(state().await, "paused");
         let asked = ann.submit(&format!("{here}/cancel"), &[]).await.is(200).text();
         assert!(asked.contains("nothing is undone") && state().await != "canceled", "{asked}");
@@ -202,7 +202,7 @@ both! {
 
         let asked = ann.submit(&format!("{here}/run"), &[]).await.is(200).text();
         assert!(asked.contains("web-1") && batches(service).await.is_empty(), "{asked}");
-        let ran = ann.submit(&format!("{here}/run"), &[("go", "1")]).await.is(303);
+        let ran = ann.confirm(&format!("{here}/run")).await.is(303);
         assert_eq!(ran.header("location"), here);
         assert_eq!(batches(service).await.len(), 1);
         ann.submit(&format!("{here}/delete"), &[]).await.is(200);
@@ -233,7 +233,7 @@ both! {
         assert!(page.contains("Runs are skipped until a server matches."), "{page}");
         let asked = ann.submit(&format!("{here}/run"), &[]).await.is(200).text();
         assert!(asked.contains("No server has the environment"), "{asked}");
-        ann.submit(&format!("{here}/run"), &[("go", "1")]).await.is(303);
+        ann.confirm(&format!("{here}/run")).await.is(303);
         let page = ann.get(&here).await.is(200).text();
         assert!(page.contains("skipped</span>: no server matches the schedule&#39;s targets"), "{page}");
         assert!(batches(service).await.is_empty());

@@ -69,6 +69,26 @@ pub(crate) async fn server_cves(
     )
 }
 
+/// `/servers/{id}/unassessed.csv`.
+pub(crate) async fn server_unassessed(
+    State(app): State<App>,
+    viewer: Viewer,
+    Id(id): Id<ServerId>,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    let (_, it) = servers::detail(&app, &viewer.caller(), id).await?;
+    table(
+        "unassessed.csv",
+        &it.unassessed,
+        &[
+            ("package", &|row| row.package.clone()),
+            ("version", &|row| text(&row.version)),
+            ("reason", &|row| pages::word(&row.reason)),
+            ("detail", &|row| row.detail.clone()),
+        ],
+    )
+}
+
 fn changed(packages: &[PackageChange]) -> String {
     let one = |change: &PackageChange| {
         let [from, to] =
