@@ -131,7 +131,7 @@ fn canary_warning(seen: &Outlook) -> Option<String> {
     let (idle, count) = canaries.fold((0_u32, 0_u32), |(idle, count), server| {
         (idle + u32::from(server.updates.is_empty()), count + 1)
     });
-    // Without others, nobody waits for the canary.
+    // If every server is a canary, no server waits for it.
     if idle == 0 || count >= seen.total {
         return None;
     }

@@ -375,7 +375,8 @@ pub(crate) async fn run(
 ) -> Answer {
     let (caller, org) = (viewer.caller(), viewer.user.org_id);
     let mut errors = Vec::new();
-    // Read before the preview is made: a change in between makes the token useless, not wrong.
+    // Read before the preview is computed: after a change in between, the token does not match and
+    // the run is refused.
     let (schedule, servers) = {
         let mut reader = app.db.snapshot().await?;
         let schedule = schedules::find(&mut reader, &caller, id).await?;
@@ -432,7 +433,7 @@ pub(crate) async fn delete(
     page(&pages::Confirm {
         frame: frame(&app, &viewer, Section::Schedules, format!("Delete {}?", it.name)),
         errors: Vec::new(),
-        lines: vec!["It goes with its history. A batch that it started goes on.".into()],
+        lines: vec!["Its history is deleted as well. A batch that it started continues.".into()],
         previewed: None,
         action: format!("{here}/delete"),
         verb: "Delete it".into(),

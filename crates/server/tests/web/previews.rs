@@ -30,7 +30,7 @@ async fn batches(service: &Service) -> Vec<Value> {
 }
 
 /// The form of a patch page, as it would be sent by Preview.
-fn shown(page: &str) -> Fields {
+fn form_fields(page: &str) -> Fields {
     fields(form_around(page, page.find("data-previewed").unwrap()))
 }
 
@@ -66,7 +66,7 @@ async fn previewed(ann: &Browser, ids: &[String]) -> (Fields, String) {
         ("dry_run", "true"),
     ]);
     let page = ann.submit("/order", &form).await.is(200).text();
-    (shown(&page), page)
+    (form_fields(&page), page)
 }
 
 both! {
@@ -109,7 +109,7 @@ both! {
             let page = send(&ann, &with(form, "start", &token)).await.is(422).text();
             assert!(page.contains(CHANGED), "{what}: {page}");
             // The current values come back, with a preview of them and a token for it.
-            let mut back = shown(&page);
+            let mut back = form_fields(&page);
             let mut sent = form.clone();
             back.retain(|(_, value)| !value.is_empty());
             sent.retain(|(_, value)| !value.is_empty());
@@ -130,7 +130,7 @@ both! {
         // The fresh preview of a refused start starts what it shows.
         let refused = send(&ann, &with(&with(&form, "dry_run", ""), "start", &token)).await.is(422).text();
         assert!(refused.contains(">Patch 5 servers (1 package)</button>"), "{refused}");
-        let started = send(&ann, &with(&shown(&refused), "start", &start_token(&refused))).await.is(303);
+        let started = send(&ann, &with(&form_fields(&refused), "start", &start_token(&refused))).await.is(303);
         let made = service.get(&format!("/v1{}", started.header("location"))).await.is(200).json();
         assert_eq!((&made["progress"]["total"], &made["options"]["dry_run"]), (&json!(5), &json!(false)));
         assert_eq!(batches(service).await.len(), 2);
@@ -143,14 +143,14 @@ both! {
         let chosen: Vec<(&str, &str)> = ids.iter().map(|id| ("server_ids", id.as_str())).collect();
         let page = ann.submit("/order", &chosen).await.is(200).text();
         assert!(page.contains(">Patch 6 servers (security updates)</button>"), "{page}");
-        let (mut form, token) = (shown(&page), start_token(&page));
+        let (mut form, token) = (form_fields(&page), start_token(&page));
         for (name, value) in [("dry_run", "true"), ("canary", "2"), ("max_parallel", "1"), ("exclude", "*")] {
             form = with(&form, name, value);
         }
         let page = send(&ann, &with(&form, "start", &token)).await.is(422).text();
         assert!(page.contains(CHANGED) && batches(service).await.is_empty(), "{page}");
         assert!(page.contains(">Dry run on 6 servers (security updates)</button>"), "{page}");
-        send(&ann, &with(&shown(&page), "start", &start_token(&page))).await.is(303);
+        send(&ann, &with(&form_fields(&page), "start", &start_token(&page))).await.is(303);
         let made = &batches(service).await[0]["options"];
         assert_eq!((&made["dry_run"], &made["canary"], &made["max_parallel"]), (&json!(true), &json!(2), &json!(1)));
         assert_eq!(made["exclude"], json!(["*"]));
