@@ -121,9 +121,30 @@
     const form = event.target;
     if (form.method === "get") for (const field of [...form.elements]) if (field.name && !field.value) field.disabled = true;
     // A file leaves the page as it is, and may be asked for again.
-    if (form.method === "post" && !form.matches("[data-file]")) setTimeout(() => all("button", form).forEach((button) => (button.disabled = true)));
+    if (form.method === "post" && !event.submitter?.matches("[data-file]")) setTimeout(() => all("button", form).forEach((button) => (button.disabled = true)));
   });
-  addEventListener("pageshow", () => all("form :disabled").forEach((field) => field.hasAttribute("data-needs-pick") || (field.disabled = false)));
+  addEventListener("pageshow", () => {
+    all("form :disabled").forEach((field) => field.hasAttribute("data-needs-pick") || (field.disabled = false));
+    matchPreview();
+  });
+  // Start is enabled only while every field is as the service rendered it with the preview. The
+  // comparison is with the rendered values, because a browser restores edits when one goes back.
+  // The service checks the same again with the preview's token.
+  const previewed = document.querySelector("form[data-previewed]");
+  const edited = (field) => {
+    if (field.type === "checkbox" || field.type === "radio") return field.checked !== field.defaultChecked;
+    if (field.tagName === "SELECT") return [...field.options].some((option) => option.selected !== option.defaultSelected);
+    return field.tagName === "INPUT" && field.value !== field.defaultValue;
+  };
+  const matchPreview = () => {
+    const start = previewed?.querySelector("[data-needs-preview]");
+    if (!start) return;
+    start.disabled = [...previewed.elements].some(edited);
+    document.getElementById("changed").hidden = !start.disabled;
+  };
+  for (const kind of ["input", "change"]) previewed?.addEventListener(kind, matchPreview);
+  previewed?.addEventListener("reset", () => setTimeout(matchPreview));
+  matchPreview();
   const count = () => {
     const picked = all("input[data-pick]:checked").length;
     for (const button of all("[data-needs-pick]")) {

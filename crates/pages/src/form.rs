@@ -5,7 +5,7 @@
 #[expect(missing_docs, reason = "the fields of the API, as text")]
 pub struct OrderForm {
     pub server_ids: Vec<String>,
-    /// `security`, `all` or `packages`.
+    /// `security`, `all`, `packages` or `packages_security`.
     pub what: String,
     pub packages: String,
     pub exclude: String,
@@ -16,26 +16,6 @@ pub struct OrderForm {
     pub max_failures: String,
     pub window_minutes: String,
     pub dry_run: bool,
-}
-
-impl OrderForm {
-    /// The form as it is sent.
-    pub fn fields(&self) -> Vec<(&'static str, &str)> {
-        let ids = self.server_ids.iter().map(|id| ("server_ids", id.as_str()));
-        let rest = [
-            ("what", self.what.as_str()),
-            ("packages", &self.packages),
-            ("exclude", &self.exclude),
-            ("reboot", &self.reboot),
-            ("stagger_minutes", &self.stagger_minutes),
-            ("max_parallel", &self.max_parallel),
-            ("canary", &self.canary),
-            ("max_failures", &self.max_failures),
-            ("window_minutes", &self.window_minutes),
-            ("dry_run", if self.dry_run { "true" } else { "" }),
-        ];
-        ids.chain(rest.into_iter().filter(|(_, text)| !text.is_empty())).collect()
-    }
 }
 
 /// A schedule.

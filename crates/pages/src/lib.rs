@@ -22,13 +22,13 @@ pub use frame::{Frame, NavItem, Section};
 pub use names::Names;
 pub use say::{
     Count, chance, change, counts, escape, fewer, in_zone, last_shown, local, number, pace, pill,
-    plural, score, share, spaced, spoken, targets, what, word,
+    plural, score, share, spaced, spoken, start_label, targets, what, word,
 };
 pub use views::{
     Account, Activity, ActivityEntry, Arrived, Asked, BatchPage, Batches, Code, Confirm, CvePage,
-    Cves, HistoryRow, NextRun, OrderPage, Overview, PatchPage, Patches, Problem, ProblemBare,
-    ScheduleEdit, SchedulePage, Schedules, Secret, ServerFilter, ServerPage, Servers, Settings,
-    SignIn, TaskPage, UserRow, Welcome,
+    Cves, HistoryRow, NextRun, OrderPage, OrderPreview, Overview, PatchPage, Patches, Problem,
+    ProblemBare, ScheduleEdit, SchedulePage, Schedules, Secret, ServerFilter, ServerPage, Servers,
+    Settings, SignIn, TaskPage, UserRow, Welcome,
 };
 
 /// How many rows a table shows at the most where the API does not page.

@@ -158,6 +158,24 @@ pub fn what(options: &Options) -> String {
     if options.dry_run { said + " (dry run)" } else { said }
 }
 
+/// The label of the button that starts an order.
+pub fn start_label(options: &Options, servers: impl Count) -> String {
+    let count = servers.count();
+    let target = format!("{} {}", number(count), plural(count, "server", "servers"));
+    let packages = options.packages.len();
+    let named = format!("{} {}", number(packages), plural(packages, "package", "packages"));
+    let what = match (packages, options.security_only) {
+        (0, false) => String::new(),
+        (0, true) => " (security updates)".to_owned(),
+        (_, false) => format!(" ({named})"),
+        (_, true) => format!(" (security updates of {named})"),
+    };
+    match options.dry_run {
+        true => format!("Dry run on {target}{what}"),
+        false => format!("Patch {target}{what}"),
+    }
+}
+
 /// How carefully an order goes.
 pub fn pace(options: &Options) -> String {
     let canary = options.canary.to_string();

@@ -76,11 +76,13 @@ pages! {
     /// When a schedule would run, for the page where it is written.
     Asked = "asked.html" { next: Vec<Timestamp>, cron: String, zone: Zone, told: Option<String>, }
     /// An order before it starts.
-    OrderPage = "order.html" { frame: Frame, form: OrderForm, preview: Option<Preview>, errors: Vec<String>, }
+    OrderPage = "order.html" {
+        frame: Frame, form: OrderForm, names: Names, previewed: Option<OrderPreview>, errors: Vec<String>,
+    }
     /// A question before something is done.
     Confirm = "confirm.html" {
-        frame: Frame, lines: Vec<String>, preview: Option<Preview>, action: String, verb: String, back: String,
-        risky: bool,
+        frame: Frame, errors: Vec<String>, lines: Vec<String>, previewed: Option<OrderPreview>, action: String,
+        verb: String, back: String, risky: bool,
     }
     /// Who did what.
     Activity = "activity.html" {
@@ -92,6 +94,14 @@ pages! {
     }
     /// A secret, shown once.
     Secret = "secret.html" { frame: Frame, lines: Vec<String>, secret: String, }
+}
+
+/// A preview, and the token that starts it.
+#[derive(Debug)]
+#[expect(missing_docs, reason = "named by their types")]
+pub struct OrderPreview {
+    pub preview: Preview,
+    pub token: String,
 }
 
 /// A batch that a server took part in.
@@ -162,17 +172,27 @@ impl ServerPage {
 }
 
 impl BatchPage {
+    /// The number of servers that failed or timed out.
+    fn failures(&self) -> u32 {
+        self.it.progress.failed + self.it.progress.timed_out
+    }
+
     /// What can be done with it as it stands.
-    fn actions(&self) -> Vec<(&'static str, &'static str)> {
+    fn actions(&self) -> Vec<(&'static str, String)> {
         use BatchState as S;
-        let failed = self.it.progress.failed + self.it.progress.timed_out > 0;
+        let failures = self.failures();
+        let cancel = ("cancel", "Cancel…".to_owned());
         match self.it.state {
-            S::Scheduled | S::Running => vec![("pause", "Pause"), ("cancel", "Cancel…")],
-            S::Paused | S::Halted => vec![("resume", "Resume"), ("cancel", "Cancel…")],
+            S::Scheduled | S::Running => vec![("pause", "Pause".to_owned()), cancel],
+            S::Halted if failures > 0 => {
+                let noun = crate::plural(failures, "failure", "failures");
+                vec![("resume", format!("Resume despite {failures} {noun}")), cancel]
+            }
+            S::Paused | S::Halted => vec![("resume", "Resume".to_owned()), cancel],
             S::Canceling => vec![],
             S::Succeeded | S::CompletedWithErrors | S::Failed | S::Canceled | S::Expired => {
-                if failed {
-                    vec![("retry", "Retry failed…")]
+                if failures > 0 {
+                    vec![("retry", "Retry failed…".to_owned())]
                 } else {
                     vec![]
                 }

@@ -28,5 +28,6 @@ mod scene;
 mod looks;
 mod oidc;
 mod patching;
+mod previews;
 mod work;
 mod zone;

@@ -36,6 +36,24 @@ fn a_real_server_is_patched_in_the_dashboard_and_its_package_database_agrees() {
     tab.click("form[action='/order'] button");
     tab.until_shown("What would happen");
     assert_eq!(server.packages(), before, "nothing has started");
+    // A dry run changes nothing, also if it is ticked after the first preview.
+    tab.click("input[name=dry_run]");
+    assert_eq!(tab.eval("return document.getElementById('start').disabled"), true);
+    tab.click("form[data-previewed] .card button");
+    tab.until_shown("Dry run on 1 server (security updates)");
+    tab.click("#start");
+    tab.until("the dry run is there", |tab| tab.url().contains("/batches/bat_"));
+    tab.until("it ended", |tab| {
+        let state = tab.eval("return document.getElementById('state').innerText");
+        state.as_str().is_some_and(|state| state.contains("succeeded"))
+    });
+    assert_eq!(server.packages(), before, "a dry run installs nothing");
+    assert_eq!(server.runs("hello"), Vec::<String>::new());
+
+    tab.go(&format!("{}/servers/{}", fleet.service.address, host.id));
+    tab.click("form[action='/order'] button");
+    tab.until_shown("What would happen");
+    assert!(tab.text().contains("Patch 1 server (security updates)"), "{}", tab.text());
     tab.click("#start");
     tab.until("the batch is there", |tab| tab.url().contains("/batches/bat_"));
     tab.eval("window.neverReloaded = true");

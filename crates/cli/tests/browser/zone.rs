@@ -85,7 +85,7 @@ async fn a_preview_is_taken_along_as_a_file_and_goes_on() {
     // Twice: the first does not use the button up.
     let file = dir.join("preview.csv");
     for _ in 0..2 {
-        tab.click("form[action='/order.csv'] button");
+        tab.click("button[formaction='/order.csv']");
         tab.until("the file is there", |_| {
             let text = std::fs::read_to_string(&file).unwrap_or_default();
             text.starts_with("server_id,hostname,") && text.lines().count() == 3

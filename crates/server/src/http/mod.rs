@@ -35,7 +35,7 @@ pub mod routes;
 pub(crate) mod schedules;
 pub mod serve;
 pub(crate) mod servers;
-mod show;
+pub(crate) mod show;
 pub(crate) mod summary;
 mod suppressions;
 pub(crate) mod tasks;

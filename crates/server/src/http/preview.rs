@@ -2,14 +2,15 @@
 
 use axum::Json;
 use axum::extract::State;
-use store::server_list;
+use store::{Conn, server_list};
 use utoipa_axum::routes as handlers;
-use vocab::{Environment, Pending, Role, Status};
+use vocab::{Environment, Pending, Role, Selector, ServerId, Status};
 use wire::v1::{Preview, PreviewRequest, PreviewServer, PreviewUpdate, RebootOutlook, WaitingFor};
 
 use crate::app::App;
 use crate::http::{ApiError, Body, Caller, NoQuery, Query, Routes, batches, read, servers, show};
-use crate::service::preview::{Meant, SHOWN_MAX, ServerOutlook, outlook};
+use crate::service::PatchOptions;
+use crate::service::preview::{Meant, Outlook, SHOWN_MAX, ServerOutlook, outlook};
 use crate::service::targets::unmatched;
 
 pub(crate) fn routes() -> Routes {
@@ -58,28 +59,61 @@ pub(crate) async fn of_order(
         }
     }
     errors.done()?;
-    let (now, online) = (app.clock.now(), servers::online_span(app));
-    let mut reader = app.db.snapshot().await?;
-    let meant = match &selector {
-        Some(selector) => {
-            let filter = server_list::Filter {
-                environments: caller.environments.as_deref().map(<[Environment]>::to_vec),
-                ..server_list::Filter::from(selector)
-            };
-            Meant::matching(&mut reader, caller.org, &filter, shown, online).await?
-        }
-        None => Meant::named(&mut reader, caller.org, &named, shown, online).await?,
-    };
-    let seen = outlook(&mut reader, &options, meant, now).await?;
-    let mut warnings = show::warnings(&options, u64::from(seen.total));
-    if let Some(selector) = selector.filter(|_| seen.total == 0) {
-        let visible = caller.environments.as_deref();
-        let unmatched = unmatched(&mut reader, caller.org, visible, &selector).await?;
-        warnings.extend(unmatched.map(|unmatched| unmatched.reason));
+    match selector {
+        Some(selector) => of_targets(app, caller, &options, &selector, shown).await,
+        None => of_servers(app, caller, &options, &named, shown).await,
     }
-    drop(reader);
+}
+
+/// What these options would do to these servers, however many they are.
+pub(crate) async fn of_servers(
+    app: &App,
+    caller: &Caller,
+    options: &PatchOptions,
+    named: &[ServerId],
+    shown: usize,
+) -> Result<Preview, ApiError> {
+    let online = servers::online_span(app);
+    let mut reader = app.db.snapshot().await?;
+    let meant = Meant::named(&mut reader, caller.org, named, shown, online).await?;
+    of_meant(app, &mut reader, options, meant).await
+}
+
+async fn of_targets(
+    app: &App,
+    caller: &Caller,
+    options: &PatchOptions,
+    selector: &Selector,
+    shown: usize,
+) -> Result<Preview, ApiError> {
+    let online = servers::online_span(app);
+    let mut reader = app.db.snapshot().await?;
+    let filter = server_list::Filter {
+        environments: caller.environments.as_deref().map(<[Environment]>::to_vec),
+        ..server_list::Filter::from(selector)
+    };
+    let meant = Meant::matching(&mut reader, caller.org, &filter, shown, online).await?;
+    let mut preview = of_meant(app, &mut reader, options, meant).await?;
+    if preview.total == 0 {
+        let visible = caller.environments.as_deref();
+        let unmatched = unmatched(&mut reader, caller.org, visible, selector).await?;
+        preview.warnings.extend(unmatched.map(|unmatched| unmatched.reason));
+    }
+    Ok(preview)
+}
+
+async fn of_meant(
+    app: &App,
+    conn: &mut Conn,
+    options: &PatchOptions,
+    meant: Meant,
+) -> Result<Preview, ApiError> {
+    let now = app.clock.now();
+    let seen = outlook(conn, options, meant, now).await?;
+    let mut warnings = show::warnings(options, u64::from(seen.total));
+    warnings.extend(canary_warning(&seen));
     Ok(Preview {
-        options: show::options(&options),
+        options: show::options(options),
         total: seen.total,
         offline: seen.offline,
         first_start_at: (seen.total > 0).then_some(now),
@@ -88,6 +122,32 @@ pub(crate) async fn of_order(
         warnings,
         servers: seen.servers.into_iter().map(|one| of_server(app, one)).collect(),
     })
+}
+
+/// Warns of a canary that tests nothing. A server with nothing to install succeeds at once, so it
+/// lets the rest start without any evidence. Servers that are not shown are not judged.
+fn canary_warning(seen: &Outlook) -> Option<String> {
+    let canaries = seen.servers.iter().filter(|server| server.canary);
+    let (idle, count) = canaries.fold((0_u32, 0_u32), |(idle, count), server| {
+        (idle + u32::from(server.updates.is_empty()), count + 1)
+    });
+    // If every server is a canary, no server waits for it.
+    if idle == 0 || count >= seen.total {
+        return None;
+    }
+    let without = match (idle, count) {
+        (1, 1) => "the canary server has nothing to install".to_owned(),
+        (idle, count) if idle == count => {
+            format!("none of the {count} canary servers has anything to install")
+        }
+        (1, count) => format!("1 of the {count} canary servers has nothing to install"),
+        (idle, count) => format!("{idle} of the {count} canary servers have nothing to install"),
+    };
+    let effect = match idle == count {
+        true => "the canary tests nothing, and the other servers start right after it",
+        false => "the canary tests less than it seems to",
+    };
+    Some(format!("{without}: {effect}"))
 }
 
 fn of_server(app: &App, seen: ServerOutlook) -> PreviewServer {

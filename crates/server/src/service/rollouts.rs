@@ -8,7 +8,7 @@ use serde_json::json;
 use store::rollout_targets::{self, Move, TargetRow, state_word};
 use store::rollouts::{self, phase_word};
 use store::server_list::{self, Filter};
-use store::{StoreError, Topic, Tx, refreshes, runs};
+use store::{Conn, StoreError, Topic, Tx, refreshes, runs};
 use vocab::{BatchId, OrgId, RunId, ServerId, TaskId};
 
 use super::{Actor, FieldError, PatchOptions, Result, ServiceError, TRIES, emit, record};
@@ -140,7 +140,7 @@ async fn refuse_unknown(tx: &mut Tx, new: &NewRollout) -> Result<()> {
 
 /// No further server starts; those in work go on.
 pub async fn pause(app: &App, actor: &Actor, org: OrgId, id: BatchId) -> Result<rollouts::Rollout> {
-    change(app, actor, org, id, Change::Pause, "pause").await
+    change(app, actor, org, id, Change::Pause, "pause", None).await
 }
 
 /// Goes on; after a halt, in spite of the failures so far.
@@ -150,7 +150,28 @@ pub async fn resume(
     org: OrgId,
     id: BatchId,
 ) -> Result<rollouts::Rollout> {
-    change(app, actor, org, id, Change::Resume, "resume").await
+    change(app, actor, org, id, Change::Resume, "resume", None).await
+}
+
+/// What a user saw of a batch before deciding about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeenBatch {
+    /// The word for its state.
+    pub state: String,
+    /// The number of servers that failed or timed out.
+    pub failures: u32,
+}
+
+/// Resumes a batch that is still as the user saw it. Resuming a halted batch accepts its failures,
+/// so it must not accept failures that the user has not seen.
+pub async fn resume_seen(
+    app: &App,
+    actor: &Actor,
+    org: OrgId,
+    id: BatchId,
+    seen: &SeenBatch,
+) -> Result<rollouts::Rollout> {
+    change(app, actor, org, id, Change::Resume, "resume", Some(seen)).await
 }
 
 /// Calls off what has not started.
@@ -160,7 +181,7 @@ pub async fn cancel(
     org: OrgId,
     id: BatchId,
 ) -> Result<rollouts::Rollout> {
-    change(app, actor, org, id, Change::Cancel, "cancel").await
+    change(app, actor, org, id, Change::Cancel, "cancel", None).await
 }
 
 async fn change(
@@ -170,6 +191,7 @@ async fn change(
     id: BatchId,
     change: Change,
     word: &'static str,
+    shown: Option<&SeenBatch>,
 ) -> Result<rollouts::Rollout> {
     for _ in 0..TRIES {
         let now = app.clock.now();
@@ -182,6 +204,18 @@ async fn change(
         };
         let stands = targets.into_iter().map(|row| (row.server_id, row.target));
         let mut rollout = Rollout::restore(seen.head.clone(), stands);
+        if let Some(shown) = shown {
+            let halted = matches!(seen.head.phase, Phase::Halted(_));
+            let failures = rollout.tally().failures();
+            if shown.state != phase_word(seen.head.phase) || (halted && shown.failures != failures)
+            {
+                let detail = format!(
+                    "the batch changed since the page was shown: it is {}. Review it and {word} it again.",
+                    phase_word(seen.head.phase)
+                );
+                return Err(ServiceError::conflict("changed_meanwhile", detail));
+            }
+        }
         rollout.change(change, now).map_err(|refused| {
             let state = phase_word(refused.phase);
             ServiceError::conflict("batch_state", format!("a batch that is {state} cannot {word}"))
@@ -202,12 +236,16 @@ async fn change(
     Err(ServiceError::Stale)
 }
 
-/// Orders the failed servers of an ended rollout once more, those that are still there.
-pub async fn retry(app: &App, actor: &Actor, org: OrgId, id: BatchId) -> Result<rollouts::Rollout> {
-    let now = app.clock.now();
-    let mut tx = app.db.begin().await?;
-    let seen = rollouts::get(&mut tx, org, id).await?;
-    let rows = rollout_targets::all(&mut tx, id).await?;
+/// The batch and those of its servers that a retry would patch: they failed or timed out, and still
+/// exist.
+pub async fn retryable(
+    conn: &mut Conn,
+    org: OrgId,
+    id: BatchId,
+    now: Timestamp,
+) -> Result<(rollouts::Rollout, Vec<ServerId>)> {
+    let seen = rollouts::get(conn, org, id).await?;
+    let rows = rollout_targets::all(conn, id).await?;
     let whole = restored(&seen, &rows);
     let again = whole.retry(id, now).map_err(|refused| match refused {
         NoRetry::NotEnded => ServiceError::conflict("batch_not_ended", refused.to_string()),
@@ -216,13 +254,35 @@ pub async fn retry(app: &App, actor: &Actor, org: OrgId, id: BatchId) -> Result<
     let mut servers = Vec::new();
     for chunk in again.targets().map(|(server, _)| server).collect::<Vec<_>>().chunks(500) {
         let filter = Filter { ids: chunk.to_vec(), ..Filter::default() };
-        let there: BTreeSet<_> =
-            server_list::ids(&mut tx, org, &filter).await?.into_iter().collect();
+        let there: BTreeSet<_> = server_list::ids(conn, org, &filter).await?.into_iter().collect();
         servers.extend(chunk.iter().copied().filter(|server| there.contains(server)));
     }
     if servers.is_empty() {
         let detail = "every server that failed was removed since";
         return Err(ServiceError::conflict("nothing_to_retry", detail));
+    }
+    Ok((seen, servers))
+}
+
+/// Patches the failed servers of an ended batch once more, those that still exist.
+pub async fn retry(app: &App, actor: &Actor, org: OrgId, id: BatchId) -> Result<rollouts::Rollout> {
+    retry_if(app, actor, org, id, &|_| true).await?.ok_or(ServiceError::Stale)
+}
+
+/// Retries a batch if `approve` accepts the servers that would be patched; returns `None` if not.
+/// `approve` is called inside the transaction that makes the new batch.
+pub async fn retry_if(
+    app: &App,
+    actor: &Actor,
+    org: OrgId,
+    id: BatchId,
+    approve: &(dyn Fn(&[ServerId]) -> bool + Sync),
+) -> Result<Option<rollouts::Rollout>> {
+    let now = app.clock.now();
+    let mut tx = app.db.begin().await?;
+    let (seen, servers) = retryable(&mut tx, org, id, now).await?;
+    if !approve(&servers) {
+        return Ok(None);
     }
     let options = PatchOptions::from_json(&seen.options).map_err(|source| {
         ServiceError::from(StoreError::Corrupt {
@@ -244,7 +304,7 @@ pub async fn retry(app: &App, actor: &Actor, org: OrgId, id: BatchId) -> Result<
     let told = json!({"batch_id": id, "retried_as": made.id});
     record(&mut tx, org, now, &actor.who, "batch.retry", id, &told);
     tx.commit().await?;
-    Ok(made)
+    Ok(Some(made))
 }
 
 /// A server leaves the organization: what is unfinished there is called off. Whoever removes the

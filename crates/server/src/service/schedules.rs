@@ -7,7 +7,7 @@ use store::runs::{self, Run, Start, State, Trigger};
 use store::schedules::{self, Schedule};
 use store::server_list::{self, Filter};
 use store::{StoreError, Topic};
-use vocab::{BatchId, Cron, RunId, ScheduleId, Selector, SkipReason, Zone};
+use vocab::{BatchId, Cron, RunId, ScheduleId, Selector, ServerId, SkipReason, Zone};
 
 use super::rollouts::{self, NewRollout, Origin};
 use super::runs::note_skipped;
@@ -133,8 +133,19 @@ fn told(
 /// Runs a schedule now, also one that is not enabled. One run at a time. If its targets match no server, the run that is
 /// returned is skipped and has no batch.
 pub async fn run(app: &App, actor: &Actor, schedule: &Schedule) -> Result<Run> {
+    run_if(app, actor, schedule, &|_, _| true).await?.ok_or(ServiceError::Stale)
+}
+
+/// Runs a schedule now if `approve` accepts it with the servers that match at this moment; returns
+/// `None` if not. `approve` is called inside the transaction that starts the run.
+pub async fn run_if(
+    app: &App,
+    actor: &Actor,
+    schedule: &Schedule,
+    approve: &(dyn Fn(&Schedule, &[ServerId]) -> bool + Sync),
+) -> Result<Option<Run>> {
     for _ in 0..TRIES {
-        match try_run(app, actor, schedule).await {
+        match try_run(app, actor, schedule, approve).await {
             // The run that was in the way ended between two statements.
             Err(ServiceError::Stale) => {}
             done => return done,
@@ -143,7 +154,12 @@ pub async fn run(app: &App, actor: &Actor, schedule: &Schedule) -> Result<Run> {
     Err(ServiceError::Stale)
 }
 
-async fn try_run(app: &App, actor: &Actor, schedule: &Schedule) -> Result<Run> {
+async fn try_run(
+    app: &App,
+    actor: &Actor,
+    schedule: &Schedule,
+    approve: &(dyn Fn(&Schedule, &[ServerId]) -> bool + Sync),
+) -> Result<Option<Run>> {
     let now = app.clock.now();
     let mut tx = app.db.begin().await?;
     // As it is now, not as the caller saw it.
@@ -153,6 +169,9 @@ async fn try_run(app: &App, actor: &Actor, schedule: &Schedule) -> Result<Run> {
         StoreError::Corrupt { table: "schedules", id, source: source.into() }
     })?;
     let servers = server_list::ids(&mut tx, actor.org, &Filter::from(&schedule.targets)).await?;
+    if !approve(&schedule, &servers) {
+        return Ok(None);
+    }
     let batch = BatchId::new(now, dice());
     let run = Run {
         id: RunId::new(now, dice()),
@@ -191,7 +210,7 @@ async fn try_run(app: &App, actor: &Actor, schedule: &Schedule) -> Result<Run> {
         note_skipped(&mut tx, &actor.who, &run, &skipped, now);
         tx.ring(Topic::Schedules);
         tx.commit().await?;
-        return Ok(run);
+        return Ok(Some(run));
     }
     match runs::start(&mut tx, &run).await? {
         Start::Started => {}
@@ -212,5 +231,5 @@ async fn try_run(app: &App, actor: &Actor, schedule: &Schedule) -> Result<Run> {
     emit(&mut tx, actor.org, "run.started", now, told);
     tx.ring(Topic::Schedules);
     tx.commit().await?;
-    Ok(run)
+    Ok(Some(run))
 }

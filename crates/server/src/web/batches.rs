@@ -4,19 +4,20 @@ use axum::Extension;
 use axum::extract::{Path, State};
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue};
-use axum::response::IntoResponse as _;
 use pages::{Frame, Section};
-use vocab::{BatchId, TaskId};
+use vocab::{BatchId, ServerId, TaskId};
 
 use crate::app::App;
 use crate::http::auth::Credential;
 use crate::http::problem::{ApiError, Code};
-use crate::http::{Here, Id, Ids, NoBody, NoQuery, Query, batches, logs, tasks};
-use crate::web::Viewer;
-use crate::web::answer::{Answer, frame, live, page, see};
+use crate::http::{Here, Id, Ids, NoBody, NoQuery, Query, batches, logs, preview, show, tasks};
+use crate::service::rollouts::{self, SeenBatch};
+use crate::web::answer::{Answer, frame, live, page, refused, see};
 use crate::web::asked::{Asked, Form};
 use crate::web::names::names;
-use crate::web::order::location;
+use crate::web::order::ON_PAGE;
+use crate::web::preview_token::server_set;
+use crate::web::{Viewer, preview_token};
 
 /// The longest log that a page is made with; the API has the rest.
 const LOG_BYTES_MAX: usize = 1 << 20;
@@ -101,42 +102,96 @@ pub(crate) async fn steer(
     let (at, none) = (Id(batch), Query(NoQuery {}));
     match action.as_str() {
         "pause" => drop(batches::pause(state, caller, at, none, NoBody).await?),
-        "resume" => drop(batches::resume(state, caller, at, none, NoBody).await?),
+        "resume" => resume(&app, &viewer, batch, &form).await?,
         "cancel" if form.goes() => drop(batches::cancel(state, caller, at, none, NoBody).await?),
-        "retry" if form.goes() => {
-            let answer = batches::retry(state, caller, at, none, NoBody).await?;
-            return see(&location(&answer.into_response()));
-        }
-        "cancel" | "retry" => return ask(&app, &viewer, batch, &action).await,
+        "cancel" => return ask_cancel(&app, &viewer, batch),
+        "retry" => return retry(&app, &viewer, batch, &form).await,
         _ => return Err(ApiError::new(Code::NotFound, "There is nothing at this path.")),
     }
     see(&format!("/batches/{batch}"))
 }
 
-async fn ask(app: &App, viewer: &Viewer, id: BatchId, action: &str) -> Answer {
-    let row = batches::find(&mut *app.db.read().await?, &viewer.caller(), id).await?;
-    let it = batches::whole(app, row).await?;
-    let failed = it.progress.failed + it.progress.timed_out;
-    let (title, line, verb) = match action {
-        "cancel" => (
-            "Cancel this batch?",
-            "Servers that have not started will not. Those in work end what they have begun; nothing is undone.".to_owned(),
-            "Cancel it",
-        ),
-        _ => (
-            "Retry what failed?",
-            format!("A new batch with the same options, of the {failed} servers that failed or timed out: {}.", pages::what(&it.options)),
-            "Retry",
-        ),
-    };
+fn ask_cancel(app: &App, viewer: &Viewer, id: BatchId) -> Answer {
+    let line = "Servers that have not started will not. Those in work end what they have begun; nothing is undone.";
     let here = format!("/batches/{id}");
     page(&pages::Confirm {
-        frame: frame(app, viewer, Section::Batches, title),
-        lines: vec![line],
-        preview: None,
-        action: format!("{here}/{action}"),
-        verb: verb.into(),
+        frame: frame(app, viewer, Section::Batches, "Cancel this batch?"),
+        errors: Vec::new(),
+        lines: vec![line.to_owned()],
+        previewed: None,
+        action: format!("{here}/cancel"),
+        verb: "Cancel it".into(),
         back: here,
-        risky: action == "cancel",
+        risky: true,
     })
+}
+
+/// Resumes the batch if it is still in the state, and has the failures, that the page showed.
+async fn resume(app: &App, viewer: &Viewer, id: BatchId, form: &Form) -> Result<(), ApiError> {
+    let caller = viewer.caller();
+    batches::find(&mut *app.db.read().await?, &caller, id).await?;
+    let failures = form.text("failures").parse().unwrap_or(u32::MAX);
+    let seen = SeenBatch { state: form.text("state"), failures };
+    drop(rollouts::resume_seen(app, &caller.actor(), caller.org, id, &seen).await?);
+    Ok(())
+}
+
+/// What a preview token for a retry covers, with the id of the batch and the servers. The options
+/// of a batch never change.
+const RETRY: &str = "retry";
+const RETRY_OUTDATED: &str = "The failed servers changed since the preview, or the preview has expired. \
+                              Review it and start again.";
+
+fn retry_content(id: BatchId, servers: &[ServerId]) -> String {
+    format!("{id} {}", server_set(servers))
+}
+
+/// Retries what failed: first a preview, then the servers that it showed.
+async fn retry(app: &App, viewer: &Viewer, id: BatchId, form: &Form) -> Answer {
+    let caller = viewer.caller();
+    let mut errors = Vec::new();
+    if form.goes() {
+        let token = form.exact("preview");
+        let approve = |servers: &[ServerId]| {
+            let content = retry_content(id, servers);
+            preview_token::check(app, viewer, RETRY, &content, token).is_ok()
+        };
+        let made = rollouts::retry_if(app, &caller.actor(), caller.org, id, &approve).await?;
+        if let Some(made) = made {
+            return see(&format!("/batches/{}", made.id));
+        }
+        errors.push(RETRY_OUTDATED.to_owned());
+    }
+    let (servers, preview) = retry_outlook(app, viewer, id, ON_PAGE).await?;
+    let token = preview_token::issue(app, viewer, RETRY, &retry_content(id, &servers));
+    let here = format!("/batches/{id}");
+    let rejected = !errors.is_empty();
+    let question = pages::Confirm {
+        frame: frame(app, viewer, Section::Batches, "Retry what failed?"),
+        errors,
+        lines: vec![
+            "A new batch with the same options, of the servers that failed or timed out."
+                .to_owned(),
+        ],
+        verb: pages::start_label(&preview.options, preview.total),
+        previewed: Some(pages::OrderPreview { preview, token }),
+        action: format!("{here}/retry"),
+        back: here,
+        risky: false,
+    };
+    if rejected { refused(&question) } else { page(&question) }
+}
+
+/// The servers that a retry would patch, and what it would do.
+pub(crate) async fn retry_outlook(
+    app: &App,
+    viewer: &Viewer,
+    id: BatchId,
+    shown: usize,
+) -> Result<(Vec<ServerId>, wire::v1::Preview), ApiError> {
+    let (org, now) = (viewer.user.org_id, app.clock.now());
+    let (row, servers) = rollouts::retryable(&mut *app.db.snapshot().await?, org, id, now).await?;
+    let (options, _) = show::stored_options("rollouts", row.id, &row.options)?;
+    let preview = preview::of_servers(app, &viewer.caller(), &options, &servers, shown).await?;
+    Ok((servers, preview))
 }

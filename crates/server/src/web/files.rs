@@ -9,7 +9,7 @@ pub(crate) use of_one::{
     server_history, server_packages, server_unassessed, tasks,
 };
 pub(crate) use of_settings::{feeds, keys, tokens, users};
-pub(crate) use of_what_comes::{calendar, next_runs, order, schedule_outlook};
+pub(crate) use of_what_comes::{calendar, next_runs, order, retry_outlook, schedule_outlook};
 
 use axum::extract::State;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};

@@ -179,6 +179,8 @@ async fn believed(
         let detail = "This form is not from your session: open the page again and repeat.";
         return Err(ApiError::new(Code::Forbidden, detail));
     }
-    let once = form.into_iter().find(|(name, _)| name == "once").map(|(_, key)| key);
+    // A start counts once per preview: its token is the key.
+    let mut keys = form.into_iter().filter(|(name, _)| matches!(name.as_str(), "once" | "start"));
+    let once = keys.next().map(|(_, key)| key);
     Ok((Request::from_parts(parts, Body::from(bytes)), once))
 }

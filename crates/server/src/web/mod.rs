@@ -24,6 +24,7 @@ mod once;
 mod order;
 mod overview;
 mod plots;
+mod preview_token;
 mod schedules;
 mod servers;
 mod settings;
@@ -88,6 +89,7 @@ fn table() -> Vec<(Access, &'static str, MethodRouter<App>)> {
         (Signed(Viewer), "/batches/{id}", get(batches::one)),
         (Signed(Viewer), "/batches/{id}/tasks.csv", get(files::tasks)),
         (Signed(Operator), "/batches/{id}/{action}", post(batches::steer)),
+        (Signed(Operator), "/batches/{id}/retry.csv", get(files::retry_outlook)),
         (Signed(Viewer), "/batches/{id}/tasks/{task}", get(batches::task)),
         (Signed(Viewer), "/batches/{id}/tasks/{task}/log", get(batches::log)),
         (Signed(Viewer), "/batches/{id}/tasks/{task}/changes.csv", get(files::changes)),

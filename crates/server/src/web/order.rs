@@ -1,4 +1,7 @@
-//! An order: chosen, previewed, started. Nothing starts that was not shown before.
+//! The patch page: options, preview, start.
+//!
+//! One form holds every option. A start is accepted only with the token of a preview of the same
+//! options and servers ([`preview_token`]).
 
 use axum::body::Body as Bytes;
 use axum::extract::State;
@@ -12,9 +15,11 @@ use wire::v1::PreviewRequest;
 use crate::app::App;
 use crate::http::problem::{ApiError, Code};
 use crate::http::{Body, NoQuery, Query, batches, preview};
-use crate::web::Viewer;
 use crate::web::answer::{Answer, frame, page, refused, see, sentences};
 use crate::web::asked::{Form, words};
+use crate::web::names::names;
+use crate::web::preview_token::Rejection;
+use crate::web::{Viewer, preview_token};
 
 /// Where the API says that something is, as the dashboard has it.
 pub(crate) fn location(answer: &Response<Bytes>) -> String {
@@ -57,6 +62,10 @@ pub(crate) fn options(form: &OrderForm) -> Map<String, Value> {
     match form.what.as_str() {
         "security" => put("security_only", json!(true)),
         "all" => put("security_only", json!(false)),
+        "packages_security" => {
+            put("packages", json!(words(&form.packages)));
+            put("security_only", json!(true));
+        }
         _ => put("packages", json!(words(&form.packages))),
     }
     put("reboot", json!(form.reboot));
@@ -80,43 +89,86 @@ pub(crate) fn options(form: &OrderForm) -> Map<String, Value> {
     options
 }
 
+/// Refuses "these packages" without a package: to the API an empty list means every update.
+pub(crate) fn require_packages(form: &OrderForm) -> Result<(), ApiError> {
+    let by_name = form.what.starts_with("packages");
+    if by_name && words(&form.packages).is_empty() {
+        let detail = "Name the packages, or choose another kind of updates.";
+        return Err(ApiError::new(Code::InvalidBody, detail));
+    }
+    Ok(())
+}
+
 /// The whole as the API takes it.
 pub(crate) fn body(form: &OrderForm) -> Result<Value, ApiError> {
     if form.server_ids.is_empty() {
         return Err(ApiError::new(Code::BadRequest, "No server was selected."));
     }
-    if form.what == "packages" && words(&form.packages).is_empty() {
-        // To the API no name means every update; here somebody has not finished.
-        let detail = "Name the packages, or choose another kind of updates.";
-        return Err(ApiError::new(Code::InvalidBody, detail));
-    }
+    require_packages(form)?;
     let mut body = options(form);
     body.insert("server_ids".into(), json!(form.server_ids));
     Ok(Value::Object(body))
 }
 
-/// `/order`: the preview, or with `go` the start of what was previewed.
+/// What a preview token for these options and servers covers.
+const BATCH: &str = "batch";
+
+/// `POST /order`: renders a preview, or starts what was previewed if the Start button sent the
+/// preview's token as `start`.
 pub(crate) async fn order(State(app): State<App>, viewer: Viewer, sent: Form) -> Answer {
     let form = read(&sent);
-    let outcome = match body(&form) {
-        Ok(body) if sent.goes() => match start(&app, &viewer, &body).await {
-            Ok(answer) => return Ok(answer),
-            Err(error) => Err(error),
-        },
-        Ok(body) => look(&app, &viewer, &body, ON_PAGE).await,
-        Err(error) => Err(error),
-    };
-    let frame = frame(&app, &viewer, Section::Servers, "Patch");
-    match outcome {
-        Ok(preview) => {
-            page(&pages::OrderPage { frame, form, preview: Some(preview), errors: Vec::new() })
+    match preview_or_start(&app, &viewer, &sent, &form).await {
+        Ok(Outcome::Started(answer)) => Ok(answer),
+        Ok(Outcome::Previewed { preview, token, rejected }) => {
+            let errors: Vec<String> =
+                rejected.iter().map(|rejection| rejection.message().to_owned()).collect();
+            let previewed = Some(pages::OrderPreview { preview, token });
+            let view = view(&app, &viewer, form, previewed, errors).await?;
+            if rejected.is_some() { refused(&view) } else { page(&view) }
         }
         Err(error) if error.code() == Code::InvalidBody => {
-            let errors = sentences(&error);
-            refused(&pages::OrderPage { frame, form, preview: None, errors })
+            refused(&view(&app, &viewer, form, None, sentences(&error)).await?)
         }
         Err(error) => Err(error),
     }
+}
+
+enum Outcome {
+    Started(Response<Bytes>),
+    Previewed { preview: wire::v1::Preview, token: String, rejected: Option<Rejection> },
+}
+
+async fn preview_or_start(
+    app: &App,
+    viewer: &Viewer,
+    sent: &Form,
+    form: &OrderForm,
+) -> Result<Outcome, ApiError> {
+    let body = body(form)?;
+    // The body holds the options and the sorted server ids, and is what the API is called with.
+    let content = body.to_string();
+    let rejected = match sent.exact("start") {
+        "" => None,
+        token => match preview_token::check(app, viewer, BATCH, &content, token) {
+            Ok(()) => return start(app, viewer, &body).await.map(Outcome::Started),
+            Err(rejection) => Some(rejection),
+        },
+    };
+    let preview = look(app, viewer, &body, ON_PAGE).await?;
+    let token = preview_token::issue(app, viewer, BATCH, &content);
+    Ok(Outcome::Previewed { preview, token, rejected })
+}
+
+async fn view(
+    app: &App,
+    viewer: &Viewer,
+    form: OrderForm,
+    previewed: Option<pages::OrderPreview>,
+    errors: Vec<String>,
+) -> Result<pages::OrderPage, ApiError> {
+    let names = names(app, viewer, form.server_ids.clone()).await?;
+    let frame = frame(app, viewer, Section::Servers, "Patch");
+    Ok(pages::OrderPage { frame, form, names, previewed, errors })
 }
 
 /// How many servers a page shows one by one. What would happen to each kind of them is worked out anew for every look; the file

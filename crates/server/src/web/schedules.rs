@@ -7,20 +7,23 @@ use domain::schedule::next_runs;
 use pages::Section;
 use pages::form::{OrderForm, ScheduleForm};
 use serde_json::{Map, Value, json};
-use store::server_list;
-use vocab::{Cron, ScheduleId, Zone};
+use store::schedules::Schedule;
+use store::server_list::{self, Filter};
+use vocab::{Cron, ScheduleId, ServerId, Zone};
 
 use crate::app::App;
 use crate::http::credentials::Listing;
 use crate::http::problem::{ApiError, Code};
 use crate::http::schedules::{self, NEXT_RUNS, NO_SERVERS_MATCH, Part};
-use crate::http::{Body, Here, Id, IfMatch, NoBody, NoQuery, Query};
-use crate::web::Viewer;
+use crate::http::{Body, Here, Id, IfMatch, NoQuery, Query};
+use crate::service;
 use crate::web::answer::{Answer, frame, live, page, refused, see, sentences};
 use crate::web::asked::{Asked, Form, words};
 use crate::web::calendar::calendar;
 use crate::web::names::names;
 use crate::web::order::{self, ON_PAGE, location, look};
+use crate::web::preview_token::server_set;
+use crate::web::{Viewer, preview_token};
 
 /// `/schedules`.
 pub(crate) async fn list(
@@ -160,7 +163,8 @@ pub(crate) async fn edit(State(app): State<App>, viewer: Viewer, Id(id): Id<Sche
     let options = &it.options;
     let packages: Vec<String> = options.packages.iter().map(ToString::to_string).collect();
     let what = match (packages.is_empty(), options.security_only) {
-        (false, _) => "packages",
+        (false, false) => "packages",
+        (false, true) => "packages_security",
         (true, true) => "security",
         (true, false) => "all",
     };
@@ -270,17 +274,6 @@ async fn outcome(
     }
 }
 
-fn unfinished(form: &ScheduleForm) -> Result<(), ApiError> {
-    match form.order.what == "packages" && words(&form.order.packages).is_empty() {
-        // To the API no name means every update; here somebody has not finished.
-        true => Err(ApiError::new(
-            Code::InvalidBody,
-            "Name the packages, or choose another kind of updates.",
-        )),
-        false => Ok(()),
-    }
-}
-
 /// Puts those to the named servers that were added by their names. Each name means one server.
 async fn add_servers(app: &App, viewer: &Viewer, form: &mut ScheduleForm) -> Result<(), ApiError> {
     let wrong = |detail: String| Err(ApiError::new(Code::InvalidBody, detail));
@@ -305,7 +298,7 @@ async fn add_servers(app: &App, viewer: &Viewer, form: &mut ScheduleForm) -> Res
 pub(crate) async fn create(State(app): State<App>, viewer: Viewer, sent: Form) -> Answer {
     let mut form = read(&sent);
     let make = async {
-        unfinished(&form)?;
+        order::require_packages(&form.order)?;
         add_servers(&app, &viewer, &mut form).await?;
         let body = Body::of(&body(&form))?;
         let made =
@@ -326,7 +319,7 @@ pub(crate) async fn replace(
     let mut form = read(&sent);
     let seen = IfMatch::seen(&form.generation);
     let change = async {
-        unfinished(&form)?;
+        order::require_packages(&form.order)?;
         add_servers(&app, &viewer, &mut form).await?;
         let body = Body::of(&body(&form))?;
         drop(
@@ -364,28 +357,63 @@ pub(crate) async fn outlook(
     Ok((it, preview))
 }
 
-/// Runs one now: first shown, then done.
+/// What a preview token for a run covers, with the options and the servers that match.
+const RUN: &str = "run";
+const RUN_OUTDATED: &str = "The schedule or the servers that match it changed since the preview, or the preview \
+                            has expired. Review it and start again.";
+
+fn run_content(schedule: &Schedule, servers: &[ServerId]) -> String {
+    format!("{} {} {}", schedule.id, schedule.options, server_set(servers))
+}
+
+/// Runs a schedule now: first a preview, then exactly that.
 pub(crate) async fn run(
     State(app): State<App>,
     viewer: Viewer,
     Id(id): Id<ScheduleId>,
     form: Form,
 ) -> Answer {
+    let (caller, org) = (viewer.caller(), viewer.user.org_id);
+    let mut errors = Vec::new();
+    // Read before the preview is computed: after a change in between, the token does not match and
+    // the run is refused.
+    let (schedule, servers) = {
+        let mut reader = app.db.snapshot().await?;
+        let schedule = schedules::find(&mut reader, &caller, id).await?;
+        let filter = Filter::from(&schedule.targets);
+        let servers = server_list::ids(&mut reader, org, &filter).await?;
+        (schedule, servers)
+    };
     if form.goes() {
-        let run =
-            schedules::run(State(app), viewer.caller(), Id(id), Query(NoQuery {}), NoBody).await?;
-        return see(&location(&run.into_response()));
+        let token = form.exact("preview");
+        let approve = |schedule: &Schedule, servers: &[ServerId]| {
+            let content = run_content(schedule, servers);
+            preview_token::check(&app, &viewer, RUN, &content, token).is_ok()
+        };
+        let run = service::schedules::run_if(&app, &caller.actor(), &schedule, &approve).await?;
+        if run.is_some() {
+            return see(&format!("/schedules/{id}"));
+        }
+        errors.push(RUN_OUTDATED.to_owned());
     }
+    let token = preview_token::issue(&app, &viewer, RUN, &run_content(&schedule, &servers));
     let (it, preview) = outlook(&app, &viewer, id, ON_PAGE).await?;
-    ask(
-        &app,
-        &viewer,
-        id,
-        "run",
-        format!("Run {} now?", it.name),
-        vec!["This is what it would do now.".into()],
-        Some(preview),
-    )
+    let here = format!("/schedules/{id}");
+    let rejected = !errors.is_empty();
+    let question = pages::Confirm {
+        frame: frame(&app, &viewer, Section::Schedules, format!("Run {} now?", it.name)),
+        errors,
+        lines: vec!["This is what it would do now.".into()],
+        verb: match preview.total {
+            0 => "Run it now".into(),
+            total => pages::start_label(&preview.options, total),
+        },
+        previewed: Some(pages::OrderPreview { preview, token }),
+        action: format!("{here}/run"),
+        back: here,
+        risky: false,
+    };
+    if rejected { refused(&question) } else { page(&question) }
 }
 
 /// Deletes one: first asked, then done.
@@ -401,28 +429,15 @@ pub(crate) async fn delete(
         return see("/schedules");
     }
     let (_, it) = find(&app, &viewer, id).await?;
-    let lines = vec!["It goes with its history. A batch that it started goes on.".into()];
-    ask(&app, &viewer, id, "delete", format!("Delete {}?", it.name), lines, None)
-}
-
-fn ask(
-    app: &App,
-    viewer: &Viewer,
-    id: ScheduleId,
-    action: &str,
-    title: String,
-    lines: Vec<String>,
-    preview: Option<wire::v1::Preview>,
-) -> Answer {
     let here = format!("/schedules/{id}");
-    let risky = action == "delete";
     page(&pages::Confirm {
-        frame: frame(app, viewer, Section::Schedules, title),
-        lines,
-        preview,
-        action: format!("{here}/{action}"),
-        verb: if risky { "Delete it".into() } else { "Run it now".into() },
+        frame: frame(&app, &viewer, Section::Schedules, format!("Delete {}?", it.name)),
+        errors: Vec::new(),
+        lines: vec!["Its history is deleted as well. A batch that it started continues.".into()],
+        previewed: None,
+        action: format!("{here}/delete"),
+        verb: "Delete it".into(),
         back: here,
-        risky,
+        risky: true,
     })
 }

@@ -7,7 +7,7 @@ use vocab::ServerId;
 
 use crate::app::App;
 use crate::http::credentials::Listing;
-use crate::http::problem::ApiError;
+use crate::http::problem::{ApiError, Code};
 use crate::http::{Here, Id, IfMatch, NoBody, NoQuery, Query, page as paging, servers, tasks};
 use crate::web::Viewer;
 use crate::web::answer::{Answer, frame, live, page, see};
@@ -101,8 +101,9 @@ pub(crate) async fn ask_remove(
     let here = format!("/servers/{id}");
     page(&pages::Confirm {
         frame: frame(&app, &viewer, Section::Servers, title),
+        errors: Vec::new(),
         lines,
-        preview: None,
+        previewed: None,
         action: format!("{here}/remove"),
         verb: "Remove it".into(),
         back: here,
@@ -125,12 +126,19 @@ pub(crate) async fn remove(
     see("/servers")
 }
 
-/// Lets a server out of quarantine.
+/// Releases a server from the quarantine that the page showed, not from a later one.
 pub(crate) async fn release(
     State(app): State<App>,
     viewer: Viewer,
     Id(id): Id<ServerId>,
+    form: Form,
 ) -> Answer {
+    let server = store::servers::get(&mut *app.db.read().await?, viewer.user.org_id, id).await?;
+    if server.quarantine.is_some_and(|reason| reason.trim() != form.text("reason")) {
+        let detail = "The reason for the quarantine changed since the page was shown. Review it and \
+                      release the server again.";
+        return Err(ApiError::new(Code::ChangedMeanwhile, detail));
+    }
     drop(servers::release(State(app), viewer.caller(), Id(id), Query(NoQuery {}), NoBody).await?);
     see(&format!("/servers/{id}"))
 }

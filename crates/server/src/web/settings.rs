@@ -71,8 +71,9 @@ fn ask(
 ) -> Answer {
     page(&pages::Confirm {
         frame: frame(app, viewer, Section::Settings, title),
+        errors: Vec::new(),
         lines: vec![line.into()],
-        preview: None,
+        previewed: None,
         action,
         verb: verb.into(),
         back: "/settings".into(),
@@ -230,11 +231,13 @@ pub(crate) async fn revoke_token(
     form: Form,
 ) -> Answer {
     if !form.goes() {
+        let org = viewer.user.org_id;
+        let token = store::enrollment_tokens::get(&mut *app.db.read().await?, org, id).await?;
         let line = "No server can join with it any more. Those that did stay.";
         return ask(
             &app,
             &viewer,
-            "Revoke this token?".into(),
+            format!("Revoke {}?", token.name),
             line,
             format!("/settings/tokens/{id}/revoke"),
             "Revoke",

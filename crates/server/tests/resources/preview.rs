@@ -61,6 +61,24 @@ both! {
         assert_eq!(service.get("/v1/batches").await.json()["meta"]["total"], 0);
     }
 
+    async fn a_canary_without_changes_is_a_warning(service: Service) {
+        let host = |name| Host::new(name).with_updates(vec![security("openssl", Severity::High, &[])]);
+        let idle = [join(service, Host::new("web-1")).await, join(service, Host::new("web-2")).await];
+        let [one, two] = [join(service, host("web-3")).await, join(service, host("web-4")).await];
+        let warnings = async |servers: &[vocab::ServerId], canary: u32| {
+            let body = json!({"server_ids": servers, "security_only": true, "canary": canary});
+            preview(service, body).await["warnings"].clone()
+        };
+        let effect = "the canary tests nothing, and the other servers start right after it";
+        assert_eq!(warnings(&[idle[0], one, two], 1).await, json!([format!("the canary server has nothing to install: {effect}")]));
+        assert_eq!(warnings(&[idle[0], idle[1], two], 2).await,
+            json!([format!("none of the 2 canary servers has anything to install: {effect}")]));
+        assert_eq!(warnings(&[idle[0], one, two], 2).await,
+            json!(["1 of the 2 canary servers has nothing to install: the canary tests less than it seems to"]));
+        assert_eq!(warnings(&[one, two, idle[0]], 2).await, json!([]));
+        assert_eq!(warnings(&[one, idle[0], idle[1]], 0).await, json!([]));
+    }
+
     async fn an_update_that_closes_a_known_flaw_is_one_for_security(service: Service) {
         let pending = |name: &str| Pending::new(name, "amd64", "1.0", "1.2");
         let installed = ["curl", "vim"].map(|name| Installed::new(name, "1.0", "amd64")).to_vec();

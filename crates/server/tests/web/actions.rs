@@ -3,7 +3,7 @@
 use serde_json::json;
 use vocab::{Role, Severity};
 
-use crate::browser::Browser;
+use crate::browser::{Browser, start_token};
 use crate::fleet::{Host, join, security};
 use crate::support::{Service, both};
 
@@ -31,8 +31,7 @@ both! {
         form.extend([("what", "packages"), ("packages", "openssl"), ("reboot", "if_required"), ("stagger_minutes", "10")]);
         let page = ann.submit("/order", &form).await.is(200).text();
         assert!(page.contains("in 10 min") && batches(service).await.is_empty(), "{page}");
-        form.push(("go", "start"));
-        let started = ann.submit("/order", &form).await.is(303);
+        let started = ann.start(&form).await.is(303);
         let made = batches(service).await;
         assert_eq!(started.header("location"), format!("/batches/{}", made[0]["id"].as_str().unwrap()));
         assert_eq!(made[0]["origin"], "dashboard");
@@ -46,8 +45,8 @@ both! {
         let [one, _] = fleet(service).await;
         let ann = Browser::of(service, "ann", Role::Operator).await;
         let chosen = [("server_ids", one.as_str())];
-        let word = once(&ann.submit("/order", &chosen).await.is(200).text());
-        let form = [("server_ids", one.as_str()), ("go", "start"), ("once", &word)];
+        let token = start_token(&ann.submit("/order", &chosen).await.is(200).text());
+        let form = [("server_ids", one.as_str()), ("start", &token)];
         let pressed = futures_util::future::join_all((0..5).map(|_| ann.submit("/order", &form))).await;
         let made = batches(service).await;
         assert_eq!(made.len(), 1);
@@ -57,11 +56,11 @@ both! {
         }
         // Sent again by a reload, much later.
         assert_eq!(ann.submit("/order", &form).await.is(303).header("location"), there);
-        // Another page is another order, and somebody else's is theirs.
-        let another = once(&ann.submit("/order", &chosen).await.is(200).text());
-        assert_ne!(another, word);
-        let form = [("server_ids", one.as_str()), ("go", "start"), ("once", &another)];
-        ann.submit("/order", &form).await.is(303);
+        // Also after the preview expired.
+        service.hands.turn(jiff::SignedDuration::from_mins(31));
+        assert_eq!(ann.submit("/order", &form).await.is(303).header("location"), there);
+        // Another preview is another batch.
+        ann.start(&chosen).await.is(303);
         assert_eq!(batches(service).await.len(), 2);
 
         // What cannot be done is told as a page, also the second time; what was a mistake can be mended.
@@ -72,7 +71,7 @@ both! {
             assert!(told.header("content-type").starts_with("text/html"), "{told:?}");
             assert!(told.text().contains("<main"), "{}", told.text());
         }
-        let mistake = [("server_ids", one.as_str()), ("reboot", "perhaps"), ("go", "start"), ("once", "a-word")];
+        let mistake = [("server_ids", one.as_str()), ("reboot", "perhaps"), ("start", "a-word")];
         for _ in 0..2 {
             assert!(ann.submit("/order", &mistake).await.is(422).text().contains("reboot"));
         }
@@ -142,31 +141,32 @@ both! {
             ("canary", "200%", "canary"),
             ("reboot", "perhaps", "reboot"),
             ("what", "packages", "Name the packages"),
+            ("what", "packages_security", "Name the packages"),
             ("exclude", "$(reboot)", "exclude"),
         ] {
-            let form = [("server_ids", one.as_str()), (field, value), ("go", "start")];
+            let form = [("server_ids", one.as_str()), (field, value), ("start", "x")];
             let page = ann.submit("/order", &form).await.is(422).text();
             assert!(page.contains(told), "{field}: {page}");
         }
-        ann.submit("/order", &[("go", "start")]).await.is(400);
-        ann.submit("/order", &[("server_ids", "nonsense"), ("go", "start")]).await.is(422);
+        ann.submit("/order", &[("start", "x")]).await.is(400);
+        ann.submit("/order", &[("server_ids", "nonsense"), ("start", "x")]).await.is(422);
         assert!(batches(service).await.is_empty());
         let viewer = Browser::of(service, "bob", Role::Viewer).await;
-        viewer.submit("/order", &[("server_ids", one.as_str()), ("go", "start")]).await.is(403);
+        viewer.submit("/order", &[("server_ids", one.as_str()), ("start", "x")]).await.is(403);
         assert!(batches(service).await.is_empty());
     }
 
     async fn a_batch_is_paused_resumed_and_after_a_question_canceled(service: Service) {
         let [one, _] = fleet(service).await;
         let ann = Browser::of(service, "ann", Role::Operator).await;
-        ann.submit("/order", &[("server_ids", one.as_str()), ("go", "start")]).await.is(303);
+        ann.start(&[("server_ids", one.as_str())]).await.is(303);
         let id = batches(service).await[0]["id"].as_str().unwrap().to_owned();
         let here = format!("/batches/{id}");
         let state = async || batches(service).await[0]["state"].as_str().unwrap().to_owned();
         ann.submit(&format!("{here}/pause"), &[]).await.is(303);
         assert_eq!(state().await, "paused");
         assert!(ann.get(&here).await.is(200).text().contains(">Resume<"));
-        ann.submit(&format!("{here}/resume"), &[]).await.is(303);
+        ann.submit(&format!("{here}/resume"), &[("state", "paused"), ("failures", "0")]).await.is(303);
         assert_ne!(state().await, "paused");
         let asked = ann.submit(&format!("{here}/cancel"), &[]).await.is(200).text();
         assert!(asked.contains("nothing is undone") && state().await != "canceled", "{asked}");
@@ -202,7 +202,7 @@ both! {
 
         let asked = ann.submit(&format!("{here}/run"), &[]).await.is(200).text();
         assert!(asked.contains("web-1") && batches(service).await.is_empty(), "{asked}");
-        let ran = ann.submit(&format!("{here}/run"), &[("go", "1")]).await.is(303);
+        let ran = ann.confirm(&format!("{here}/run")).await.is(303);
         assert_eq!(ran.header("location"), here);
         assert_eq!(batches(service).await.len(), 1);
         ann.submit(&format!("{here}/delete"), &[]).await.is(200);
@@ -233,7 +233,7 @@ both! {
         assert!(page.contains("Runs are skipped until a server matches."), "{page}");
         let asked = ann.submit(&format!("{here}/run"), &[]).await.is(200).text();
         assert!(asked.contains("No server has the environment"), "{asked}");
-        ann.submit(&format!("{here}/run"), &[("go", "1")]).await.is(303);
+        ann.confirm(&format!("{here}/run")).await.is(303);
         let page = ann.get(&here).await.is(200).text();
         assert!(page.contains("skipped</span>: no server matches the schedule&#39;s targets"), "{page}");
         assert!(batches(service).await.is_empty());

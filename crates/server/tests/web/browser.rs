@@ -112,11 +112,37 @@ impl Browser {
         self.post(path, &form).await
     }
 
+    /// Asks for the confirmation page at this path, then confirms what it shows.
+    pub(crate) async fn confirm(&self, path: &str) -> Answer {
+        let page = self.submit(path, &[]).await.is(200).text();
+        let token = preview_field(&page);
+        self.submit(path, &[("go", "1"), ("preview", &token)]).await
+    }
+
+    /// Previews what these fields say on the patch page, then presses Start.
+    pub(crate) async fn start(&self, form: &[(&str, &str)]) -> Answer {
+        let page = self.submit("/order", form).await.is(200).text();
+        let token = start_token(&page);
+        self.submit("/order", &[form, &[("start", &token)]].concat()).await
+    }
+
     pub(crate) async fn csrf(&self) -> String {
         let page = self.get("/schedules").await.is(200);
         let text = page.text();
         text.split("name=\"csrf\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()
     }
+}
+
+/// What the Start button of the patch page sends.
+pub(crate) fn start_token(page: &str) -> String {
+    let button = page.split("name=\"start\" value=\"").nth(1);
+    button.unwrap_or_else(|| panic!("no Start button in {page}")).split('"').next().unwrap().into()
+}
+
+/// The token in the form of a confirmation page.
+pub(crate) fn preview_field(page: &str) -> String {
+    let field = page.split("name=\"preview\" value=\"").nth(1);
+    field.unwrap_or_else(|| panic!("no preview token in {page}")).split('"').next().unwrap().into()
 }
 
 fn form_to(path: &str, form: &[(&str, &str)]) -> Ask {

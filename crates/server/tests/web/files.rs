@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use domain::rollout::End;
 use serde_json::json;
 use server::web::{Access, paths};
 use vocab::{Installed, Role, Severity};
 
 use crate::browser::Browser;
-use crate::fleet::{FAILED, Host, finish, join, security};
+use crate::fleet::{FAILED, Host, end, finish, join, security};
 use crate::markup::{File, Table, csv, tables};
 use crate::support::{Service, both};
 
@@ -38,7 +39,7 @@ const KINDS: [Kind; 31] = [
     ("/batches.csv", false, &[("Started", "created_at"), ("State", "state"), ("What", "what"), ("Servers", "servers"), ("Failed", "failed"), ("Progress", "percent"), ("By", "origin ~started_by_name")]),
     ("/tasks.csv", false, &[("Server", "hostname"), ("State", "state"), ("Detail", "failure_code message waiting_for notes"), ("Packages", "~packages"), ("Reboot", "~reboot_needed ~reboot_done"), ("Log", "~id")]),
     ("/changes.csv", false, &[("Package", "name"), ("From", "from"), ("To", "to")]),
-    ("/order.csv /run.csv", false, &[("Server", "hostname ~canary"), ("Starts", "starts_at waits_for"), ("Would be installed", "~updates"), ("Would not", "~blocked ~nothing_pending"), ("Reboot", "reboot")]),
+    ("/order.csv /run.csv /retry.csv", false, &[("Server", "hostname ~canary"), ("Starts", "starts_at waits_for"), ("Would be installed", "~updates"), ("Would not", "~blocked ~nothing_pending"), ("Reboot", "reboot")]),
     ("/schedules.csv", false, &[("Name", "name ~enabled"), ("When", "cron timezone"), ("Which servers", "targets"), ("What", "what"), ("Next run", "next_run_at"), ("Last run", "last_run_state last_run_at")]),
     ("/calendar.csv", false, CALENDAR),
     ("/next.csv", false, &[("*", "local_time ~timezone"), ("Your time", "at"), ("", "")]),
@@ -55,7 +56,7 @@ const KINDS: [Kind; 31] = [
 const CALENDAR: &[(&str, &str)] = &[];
 
 /// Pages without a table, and answers that are no page.
-const NONE: [&str; 9] = [
+const NONE: [&str; 8] = [
     "/account",
     "/account/totp",
     "/sign-out",
@@ -63,7 +64,6 @@ const NONE: [&str; 9] = [
     "/servers/{id}/refresh",
     "/servers/{id}/remove",
     "/servers/{id}/release",
-    "/batches/{id}/{action}",
     "/batches/{id}/tasks/{task}/log",
 ];
 
@@ -90,6 +90,10 @@ async fn sample(service: &Service, ann: &Browser) -> Vec<(&'static str, Visit)> 
     let (task, batch) = (id(task.unwrap().clone()), id(batch));
     finish(service, &batch, server, FAILED).await;
     service.post("/v1/batches", order).await.is(202);
+    let one = json!({"server_ids": [server], "security_only": true});
+    let failed = id(service.post("/v1/batches", one).await.is(202).json());
+    finish(service, &failed, server, FAILED).await;
+    end(service, &failed, End::Failed).await;
     let nightly = json!({"name": "Nightly", "cron": "0 3 * * *", "timezone": "Europe/Berlin", "targets": {"all": true}});
     let schedule = id(service.post("/v1/schedules", nightly).await.is(201).json());
     service.post("/v1/schedules", json!({"name": "=Weekly", "cron": "30 1 * * SUN", "targets": {"environment": "staging"}})).await.is(201);
@@ -140,6 +144,7 @@ async fn sample(service: &Service, ann: &Browser) -> Vec<(&'static str, Visit)> 
         ("/batches", get("/batches")),
         ("/batches/{id}", get(&format!("/batches/{batch}"))),
         ("/batches/{id}/tasks/{task}", get(&format!("/batches/{batch}/tasks/{task}"))),
+        ("/batches/{id}/{action}", (format!("/batches/{failed}/retry"), form(&[]))),
         ("/order", ("/order".into(), form(&chosen))),
         ("/schedules", get("/schedules")),
         ("/schedules/new", get("/schedules/new")),

@@ -24,4 +24,5 @@ mod door;
 mod every_page;
 mod files;
 mod oidc;
+mod previews;
 mod tables;

@@ -68,13 +68,31 @@ fn cells(row: &str, tag: &str) -> Vec<String> {
     found
 }
 
-fn form(markup: &str) -> File {
-    let inputs = markup.split("<input ").skip(1);
-    let field = |input: &str| {
-        let text = |name| plain(between(input, &format!("{name}=\""), "\"").unwrap_or(""));
-        (text("name"), text("value"))
-    };
-    File::Form(between(markup, "action=\"", "\"").unwrap().into(), inputs.map(field).collect())
+/// The fields of a form as a browser sends them when no named button is pressed.
+pub(crate) fn fields(form: &str) -> Vec<(String, String)> {
+    let attribute =
+        |tag: &str, name| plain(between(tag, &format!(" {name}=\""), "\"").unwrap_or(""));
+    let mut found = Vec::new();
+    let mut select = String::new();
+    for piece in form.split('<').skip(1) {
+        let tag = piece.split_once('>').map_or(piece, |(tag, _)| tag);
+        let kind = attribute(tag, "type");
+        let is_on = !matches!(kind.as_str(), "checkbox" | "radio") || tag.ends_with(" checked");
+        if tag.starts_with("input ") && is_on {
+            found.push((attribute(tag, "name"), attribute(tag, "value")));
+        } else if tag.starts_with("select ") {
+            select = attribute(tag, "name");
+        } else if tag.starts_with("option ") && tag.ends_with(" selected") {
+            found.push((select.clone(), attribute(tag, "value")));
+        }
+    }
+    found
+}
+
+/// The form of a page that contains this position.
+pub(crate) fn form_around(page: &str, at: usize) -> &str {
+    let start = page[..at].rfind("<form ").unwrap();
+    page[start..].split_once("</form>").unwrap().0
 }
 
 /// The tables of a page in their order.
@@ -89,8 +107,10 @@ pub(crate) fn tables(page: &str) -> Vec<Table> {
             && path.contains(".csv")
         {
             files.push(File::Link(plain(path)));
-        } else if piece.starts_with("form ") && piece.contains(".csv\"") {
-            files.push(form(rest.split_once("</form>").unwrap().0));
+        } else if piece.starts_with("button ")
+            && let Some(path) = between(piece, "formaction=\"", "\"")
+        {
+            files.push(File::Form(plain(path), fields(form_around(page, at))));
         } else if piece.starts_with("table") {
             let table = rest.split_once("</table>").unwrap().0;
             let (head, body) = table.split_once("<tbody>").unwrap();

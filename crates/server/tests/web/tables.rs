@@ -82,7 +82,7 @@ both! {
     async fn a_server_has_a_history_and_what_was_done_has_a_name(service: Service) {
         let server = web_1(service).await;
         let ann = Browser::of(service, "ann", Role::Admin).await;
-        ann.submit("/order", &[("server_ids", &server), ("go", "start")]).await.is(303);
+        ann.start(&[("server_ids", &server)]).await.is(303);
         let batch = service.get("/v1/batches").await.is(200).json()["data"][0]["id"].as_str().unwrap().to_owned();
         finish(service, &batch, server.parse().unwrap(), FAILED).await;
         let page = ann.get(&format!("/servers/{server}")).await.is(200).text();

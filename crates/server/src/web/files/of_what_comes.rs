@@ -2,7 +2,7 @@
 
 use axum::extract::State;
 use axum::http::HeaderMap;
-use vocab::ScheduleId;
+use vocab::{BatchId, ScheduleId};
 use wire::v1::{Preview, PreviewUpdate};
 
 use super::{listed, table, time, words};
@@ -10,11 +10,11 @@ use crate::app::App;
 use crate::http::problem::{ApiError, Code};
 use crate::http::{Id, NoQuery, Query};
 use crate::service::preview::SHOWN_MAX;
-use crate::web::Viewer;
 use crate::web::answer::Answer;
 use crate::web::asked::{Asked, Form};
 use crate::web::order::{body, look, read};
 use crate::web::schedules::{When, instants, outlook};
+use crate::web::{Viewer, batches};
 
 fn updates(some: &[PreviewUpdate]) -> String {
     listed(some.iter().map(|update| {
@@ -54,6 +54,16 @@ pub(crate) async fn schedule_outlook(
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Answer {
     preview(&outlook(&app, &viewer, id, SHOWN_MAX).await?.1)
+}
+
+/// `/batches/{id}/retry.csv`: what a retry would do now.
+pub(crate) async fn retry_outlook(
+    State(app): State<App>,
+    viewer: Viewer,
+    Id(id): Id<BatchId>,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    preview(&batches::retry_outlook(&app, &viewer, id, SHOWN_MAX).await?.1)
 }
 
 /// `/schedules/next.csv`: when such a schedule would run.
