@@ -162,8 +162,8 @@ async fn a_list_is_cut_to_the_terminal_and_whole_in_a_pipe() {
     );
     let servers = world.servers().await;
     for (line, (hostname, id)) in lines[1..].iter().zip(&servers) {
-        assert_eq!((line[0], line[8]), (hostname.as_str(), id.as_str()));
-        assert!(line[7].ends_with('Z'), "{line:?}");
+        assert_eq!((line[0], line[9]), (hostname.as_str(), id.as_str()));
+        assert!(line[8].ends_with('Z'), "{line:?}");
     }
     assert!(!piped.contains('\x1b'));
     for width in [40, 64, 80, 132] {
