@@ -69,7 +69,7 @@ fn drawn(summary: &FleetSummary, screen: &Screen) -> String {
         ("next run", screen.maybe_time(schedules.next_run_at)),
         ("updates counted", screen.maybe_time(*counted_at)),
     ];
-    // What is not known is said only where there is any of it, and then beside what is known.
+    // States that make the counts above incomplete; listed only if some server is in them.
     let unknown = [
         (assessment.not_scanned, "not scanned", "their packages or CVEs are not known yet"),
         (servers.stale, "stale", "not scanned for days"),
