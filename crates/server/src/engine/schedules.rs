@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use super::{Lead, Pen, complain, until, until_leading};
 use crate::app::App;
 use crate::service::PatchOptions;
-use crate::service::runs;
+use crate::service::{integrity, runs};
 
 /// How many schedules go into one transaction: many share its cost, and nobody waits for it for long.
 const TOGETHER: usize = 2_500;
@@ -40,13 +40,16 @@ pub(super) async fn fire(app: App, look: Duration, mut lead: watch::Receiver<Lea
         if hands.look().is_some() {
             corrected = None;
         }
+        // Everything below goes by this one reading. If schedules were moved by a time that `hands`
+        // had not seen, nobody would notice that it was wrong.
+        let now = hands.shown();
         let done = async {
             if corrected != Some(lease.token) {
-                bring_back(&app, &lease).await?;
+                bring_back(&app, &lease, now).await?;
                 corrected = Some(lease.token);
                 ahead.clear();
             }
-            fire_due(&app, &lease, &pen, &mut ahead, owes_batches).await
+            fire_due(&app, &lease, &pen, &mut ahead, owes_batches, now).await
         };
         let done = done.await;
         settled = done.is_ok().then_some(lease.token);
@@ -75,10 +78,10 @@ async fn fire_due(
     pen: &Pen,
     ahead: &mut Vec<Schedule>,
     mut owes_batches: bool,
+    now: Timestamp,
 ) -> store::Result<Option<Timestamp>> {
     let mut held = None;
     loop {
-        let now = app.clock.now();
         let ready = ahead.iter().take_while(|one| one.next_run_at <= Some(now));
         let due = match ready.count() {
             0 => schedules::due(&mut *app.db.read().await?, now, 2 * TOGETHER as u32).await?,
@@ -97,7 +100,7 @@ async fn fire_due(
         owes_batches = true;
         // Two at once, where there are many. Where one must wait for the other's turn, as in SQLite, that costs nothing.
         let (one, other) = due.split_at(TOGETHER.max(due.len() / 2).min(due.len()));
-        tokio::try_join!(take(app, lease, one), take(app, lease, other))?;
+        tokio::try_join!(take(app, lease, one, now), take(app, lease, other, now))?;
     }
 }
 
@@ -105,8 +108,7 @@ async fn fire_due(
 /// was ahead they were moved on past instants that have not come, and would start nothing until the
 /// time that the clock showed then. What was recorded as skipped meanwhile did not happen either; an
 /// instant that was started is not started again.
-async fn bring_back(app: &App, lease: &Lease) -> store::Result<()> {
-    let now = app.clock.now();
+async fn bring_back(app: &App, lease: &Lease, now: Timestamp) -> store::Result<()> {
     let waiting = schedules::ahead(&mut *app.db.read().await?, now).await?;
     let next = |one: &Schedule| schedule::next_after(&one.cron, &one.timezone, now);
     let too_late: Vec<_> = waiting
@@ -131,9 +133,13 @@ async fn bring_back(app: &App, lease: &Lease) -> store::Result<()> {
 }
 
 /// Moves these schedules on and starts their runs, some in each transaction.
-async fn take(app: &App, lease: &Lease, due: &[Schedule]) -> store::Result<()> {
+async fn take(
+    app: &App,
+    lease: &Lease,
+    due: &[Schedule],
+    now: Timestamp,
+) -> store::Result<()> {
     for due in due.chunks(TOGETHER) {
-        let now = app.clock.now();
         let mut tx = app.db.begin().await?;
         leases::fence(&mut tx, lease).await?;
         let ids: Vec<_> = due.iter().map(|schedule| schedule.id).collect();
@@ -201,6 +207,10 @@ async fn carry_out(tx: &mut Tx, moves: &[(&Schedule, &Due)], now: Timestamp) -> 
             runs::skip(tx, schedule, skipped, now).await?;
         }
         let Some(instant) = due.start else { continue };
+        if !schedule.enabled || !tx.is_authentic(*schedule) {
+            integrity::refuse_schedule(tx, schedule, now);
+            continue;
+        }
         match options(schedule) {
             Ok(_) => starts.push((*schedule, instant)),
             // One row that nobody can read must not keep all the others from running.
