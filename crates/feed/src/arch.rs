@@ -22,7 +22,11 @@ use vocab::FixState;
 
 use crate::Record;
 use crate::error::{Halt, Place};
+use crate::limits::{self, Limit};
 use crate::{records, text};
+
+/// The most packages of one group.
+const PACKAGES_MAX: usize = 10_000;
 
 #[derive(Deserialize)]
 struct Group {
@@ -51,8 +55,20 @@ pub(crate) fn read(
             let why = format!("`{}` is not a group of Arch's tracker", text::shown(&group.name));
             return Err(place.nonsense(number, why).into());
         }
+        group.check().map_err(|limit| place.too_large(number, limit))?;
         each(Record::Advisory(Box::new(advisory(group, as_of))))
     })
+}
+
+impl Group {
+    /// The fixed version becomes part of every package.
+    fn check(&self) -> Result<(), Limit> {
+        limits::names(self.fixed.as_deref().into_iter().chain([self.name.as_str()]))?;
+        match self.packages.len() > PACKAGES_MAX {
+            true => Err(Limit::Count(PACKAGES_MAX, "packages")),
+            false => Ok(()),
+        }
+    }
 }
 
 fn advisory(group: Group, as_of: Option<Timestamp>) -> Advisory {

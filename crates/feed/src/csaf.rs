@@ -40,6 +40,11 @@ use crate::{records, text};
 use product::{Publisher, Tree};
 use shape::{Csaf, Document, Vulnerability};
 
+/// Products are rated one by one, most of them alike; more different ratings than this are not read.
+const RATINGS_MAX: usize = 100;
+/// Longer titles are cut.
+const TITLE_CHARS_MAX: usize = 1_000;
+
 pub(crate) fn read(
     input: &mut dyn BufRead,
     place: &Place,
@@ -65,6 +70,7 @@ pub(crate) fn read(
             );
             return Err(place.nonsense(number, why).into());
         };
+        csaf.check().map_err(|limit| place.too_large(number, limit))?;
         if document.tracking.id.is_empty() {
             return Err(place.nonsense(number, "a CSAF document without a tracking id").into());
         }
@@ -86,6 +92,8 @@ fn advisories(csaf: &Csaf, document: &Document, publisher: Publisher) -> Vec<Adv
         };
         let title = vulnerability.and_then(|one| one.title.as_deref());
         let title = title.or(document.title.as_deref()).unwrap_or_default();
+        // It may become part of every advisory of the document.
+        let title = title.char_indices().nth(TITLE_CHARS_MAX).map_or(title, |(at, _)| &title[..at]);
         let mut advisory = Advisory {
             id,
             flaws: vec![cve.to_owned()],
@@ -103,13 +111,17 @@ fn advisories(csaf: &Csaf, document: &Document, publisher: Publisher) -> Vec<Adv
         advisory
     };
     let mut all: Vec<Advisory> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
     for vulnerability in csaf.vulnerabilities.iter().flatten() {
         let cve = vulnerability.cve.as_deref().filter(|cve| !cve.is_empty());
         let one = advisory(cve.unwrap_or(&tracking.id), Some(vulnerability));
         // A document may have several entries for one CVE, and ids are unique.
-        match all.iter_mut().find(|known| known.id == one.id) {
-            Some(known) => known.affected.extend(one.affected),
-            None => all.push(one),
+        match places.get(&one.id) {
+            Some(place) => all[*place].affected.extend(one.affected),
+            None => {
+                places.insert(one.id.clone(), all.len());
+                all.push(one);
+            }
         }
     }
     if all.is_empty() {
@@ -133,7 +145,7 @@ fn fill(
     let scores = vulnerability.scores.iter().flatten().flat_map(shape::Score::vectors);
     for score in scores.filter_map(|vector| CvssScore::of(vector).ok()) {
         let rated = Rated { flaw: None, rating: Rating::Cvss(score) };
-        if !advisory.ratings.contains(&rated) {
+        if advisory.ratings.len() < RATINGS_MAX && !advisory.ratings.contains(&rated) {
             advisory.ratings.push(rated);
         }
     }

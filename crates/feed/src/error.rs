@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::limits::Limit;
+
 /// Where in a feed something is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
@@ -76,12 +78,22 @@ pub enum FeedError {
         why: String,
     },
     /// A record, or a whole document, is too large.
-    #[error("{place}: record {record} has more than {} MiB", crate::RECORD_BYTES_MAX >> 20)]
+    #[error("{place}: record {record} exceeds the limit of {limit}")]
     TooLarge {
         /// Where.
         place: Place,
         /// Which one, from 1.
         record: u64,
+        /// The limit.
+        limit: Limit,
+    },
+    /// The whole is too large.
+    #[error("{place} exceeds the limit of {limit}")]
+    Bomb {
+        /// Where the limit was reached.
+        place: Place,
+        /// The limit.
+        limit: Limit,
     },
     /// There is nothing in it.
     #[error("{} holds no record", path.display())]
@@ -113,10 +125,17 @@ impl From<FeedError> for Halt {
 impl Place {
     /// What a failure to read at this place is.
     pub(crate) fn failed(&self, source: std::io::Error) -> FeedError {
+        if let Some(limit) = Limit::of(&source) {
+            return FeedError::Bomb { place: self.clone(), limit };
+        }
         match source.kind() {
             std::io::ErrorKind::UnexpectedEof => FeedError::CutOff { place: self.clone() },
             _ => FeedError::Read { place: self.clone(), source },
         }
+    }
+
+    pub(crate) fn too_large(&self, record: u64, limit: Limit) -> FeedError {
+        FeedError::TooLarge { place: self.clone(), record, limit }
     }
 
     pub(crate) fn nonsense(&self, record: u64, why: impl Into<String>) -> FeedError {

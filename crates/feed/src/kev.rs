@@ -35,8 +35,7 @@ pub(crate) fn read(
 ) -> Result<(), Halt> {
     let mut document = Vec::new();
     text::rest(input, place, &mut document)?;
-    let catalog: Catalog =
-        serde_json::from_slice(&document).map_err(|source| place.broken(1, source))?;
+    let catalog: Catalog = text::json(&document, place, 1)?;
     let found = catalog.vulnerabilities.len() as u64;
     if catalog.count != found {
         let why = format!("the catalog says that it has {} entries and has {found}", catalog.count);

@@ -15,6 +15,8 @@
 //! | `Kev` | known exploited vulnerabilities | `.json`, also `.gz` |
 //! | `Epss` | how likely exploitation is | `.csv`, also `.gz` |
 //!
+//! What a feed may cost is bounded while it is read ([`limits`]), however it is packed.
+//!
 //! What is packed is told by its first bytes, not by its name. Nothing here knows a database or a
 //! network: whoever downloads puts a file on the disk first.
 
@@ -22,7 +24,9 @@ mod arch;
 mod csaf;
 mod epss;
 mod error;
+mod json;
 mod kev;
+pub mod limits;
 mod osv;
 mod records;
 mod secdb;
@@ -44,9 +48,7 @@ use domain::advisory::{Advisory, Epss, Exploited};
 use jiff::Timestamp;
 
 use error::Halt;
-
-/// The most bytes of one record, or of one document of the small kinds.
-pub const RECORD_BYTES_MAX: u64 = 64 * 1024 * 1024;
+use limits::Limit;
 
 /// What a feed holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -202,21 +204,31 @@ impl Feed {
         each: &mut dyn FnMut(Record) -> Result<(), Halt>,
     ) -> Result<Summary, Halt> {
         let mut records = 0;
-        let mut count = |record| {
-            records += 1;
-            each(record)
-        };
-        let walked = source::walk(&self.path, progress, &mut |input, place| match &self.kind {
-            Kind::Osv => osv::read(input, place, &mut count),
-            Kind::Csaf => csaf::read(input, place, &mut count),
-            Kind::Arch => arch::read(input, place, self.as_of, &mut count),
-            Kind::Secdb => secdb::read(input, place, self.as_of, &mut count),
-            Kind::DebianTracker { codename, version } => {
-                tracker::Tracker { codename, version, as_of: self.as_of }
-                    .read(input, place, &mut count)
+        let walked = source::walk(&self.path, progress, &mut |input, place| {
+            let mut number = 0;
+            let mut count = |record| {
+                records += 1;
+                number += 1;
+                if limits::weight(&record) > limits::ADVISORY_BYTES_MAX {
+                    return Err(place.too_large(number, Limit::AdvisoryBytes).into());
+                }
+                if records > limits::RECORDS_MAX {
+                    return Err(place.too_large(number, Limit::Records).into());
+                }
+                each(record)
+            };
+            match &self.kind {
+                Kind::Osv => osv::read(input, place, &mut count),
+                Kind::Csaf => csaf::read(input, place, &mut count),
+                Kind::Arch => arch::read(input, place, self.as_of, &mut count),
+                Kind::Secdb => secdb::read(input, place, self.as_of, &mut count),
+                Kind::DebianTracker { codename, version } => {
+                    tracker::Tracker { codename, version, as_of: self.as_of }
+                        .read(input, place, &mut count)
+                }
+                Kind::Kev => kev::read(input, place, &mut count),
+                Kind::Epss => epss::read(input, place, &mut count),
             }
-            Kind::Kev => kev::read(input, place, &mut count),
-            Kind::Epss => epss::read(input, place, &mut count),
         })?;
         let source::Walked { files, bytes, fingerprint } = walked;
         Ok(Summary { records, files, bytes, fingerprint })

@@ -7,13 +7,13 @@
 mod meaning;
 mod shape;
 
-use std::io::{BufRead, Cursor, Read};
+use std::io::BufRead;
 
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
 
 use crate::Record;
 use crate::error::{Halt, Place};
-use crate::text;
+use crate::{json, limits, text};
 
 use shape::Osv;
 
@@ -25,6 +25,11 @@ pub(crate) fn read(
     place: &Place,
     each: &mut Each<'_>,
 ) -> Result<(), Halt> {
+    if json::is_array(input, place)? {
+        return json::elements(input, place, &mut |text, number| {
+            take(text::json(text, place, number)?, number, place, each)
+        });
+    }
     let mut line = Vec::new();
     let mut number = 0;
     while text::next_line(input, place, number + 1, &mut line)? {
@@ -33,16 +38,13 @@ pub(crate) fn read(
             continue;
         }
         number += 1;
-        if number == 1 && content[0] == b'[' {
-            return array(Cursor::new(line).chain(input), place, each);
-        }
+        limits::check_json(content).map_err(|limit| place.too_large(number, limit))?;
         match serde_json::from_slice::<Osv<'_>>(content) {
             Ok(osv) => take(osv, number, place, each)?,
             // Not the whole of it: the record goes on on the next line.
             Err(error) if number == 1 && error.is_eof() => {
                 text::rest(input, place, &mut line)?;
-                let osv = serde_json::from_slice(&line).map_err(|error| place.broken(1, error))?;
-                return take(osv, number, place, each);
+                return take(text::json(&line, place, 1)?, number, place, each);
             }
             Err(error) => return Err(place.broken(number, error).into()),
         }
@@ -54,45 +56,8 @@ fn take(osv: Osv<'_>, number: u64, place: &Place, each: &mut Each<'_>) -> Result
     if osv.id.is_empty() {
         return Err(place.nonsense(number, "an advisory without an id").into());
     }
+    osv.check().map_err(|limit| place.too_large(number, limit))?;
     each(Record::Advisory(Box::new(meaning::advisory(osv))))
-}
-
-/// An array of records, one at a time.
-fn array(input: impl Read, place: &Place, each: &mut Each<'_>) -> Result<(), Halt> {
-    let mut from = serde_json::Deserializer::from_reader(input);
-    let mut elements = Elements { place, each, number: 0, halt: None };
-    let read = from.deserialize_seq(&mut elements).and_then(|()| from.end());
-    match (elements.halt, read) {
-        (Some(halt), _) => Err(halt),
-        (None, Err(error)) => Err(place.broken(elements.number + 1, error).into()),
-        (None, Ok(())) => Ok(()),
-    }
-}
-
-struct Elements<'a, 'e> {
-    place: &'a Place,
-    each: &'a mut Each<'e>,
-    number: u64,
-    halt: Option<Halt>,
-}
-
-impl<'de> Visitor<'de> for &mut Elements<'_, '_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("an array of advisories")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<(), A::Error> {
-        while let Some(osv) = from.next_element::<Osv<'_>>()? {
-            self.number += 1;
-            if let Err(halt) = take(osv, self.number, self.place, self.each) {
-                self.halt = Some(halt);
-                return Err(A::Error::custom("stopped"));
-            }
-        }
-        Ok(())
-    }
 }
 
 /// A map as `T`; anything else as its default. Publishers may put what they like into the places

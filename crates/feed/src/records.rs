@@ -5,15 +5,20 @@ use std::io::BufRead;
 use serde::de::DeserializeOwned;
 
 use crate::error::{Halt, Place};
-use crate::text;
+use crate::{json, limits, text};
 
 /// Calls `each` with every document and its number, from 1. At most
-/// [`RECORD_BYTES_MAX`](crate::RECORD_BYTES_MAX) bytes of input are in memory at a time.
+/// [`RECORD_BYTES_MAX`](crate::limits::RECORD_BYTES_MAX) bytes of input are in memory at a time.
 pub(crate) fn read<T: DeserializeOwned>(
     input: &mut dyn BufRead,
     place: &Place,
     each: &mut dyn FnMut(T, u64) -> Result<(), Halt>,
 ) -> Result<(), Halt> {
+    if json::is_array(input, place)? {
+        return json::elements(input, place, &mut |text, number| {
+            each(text::json(text, place, number)?, number)
+        });
+    }
     let mut line = Vec::new();
     let mut number = 0;
     while text::next_line(input, place, number + 1, &mut line)? {
@@ -22,19 +27,13 @@ pub(crate) fn read<T: DeserializeOwned>(
             continue;
         }
         number += 1;
-        if number == 1 && content[0] == b'[' {
-            text::rest(input, place, &mut line)?;
-            let all: Vec<T> =
-                serde_json::from_slice(&line).map_err(|error| place.broken(1, error))?;
-            return all.into_iter().zip(1..).try_for_each(|(one, number)| each(one, number));
-        }
+        limits::check_json(content).map_err(|limit| place.too_large(number, limit))?;
         match serde_json::from_slice(content) {
             Ok(one) => each(one, number)?,
             // The document continues on the next line.
             Err(error) if number == 1 && error.is_eof() => {
                 text::rest(input, place, &mut line)?;
-                let one = serde_json::from_slice(&line).map_err(|error| place.broken(1, error))?;
-                return each(one, number);
+                return each(text::json(&line, place, 1)?, number);
             }
             Err(error) => return Err(place.broken(number, error).into()),
         }

@@ -11,7 +11,13 @@ use serde::Deserialize;
 
 use crate::Record;
 use crate::error::{Halt, Place};
+use crate::limits::{self, Limit};
 use crate::text;
+
+/// The most ids in one entry.
+const IDS_MAX: usize = 100;
+/// The most combinations of a vulnerability, one of its ids and a version, in one package.
+const PAIRS_MAX: usize = 200_000;
 
 #[derive(Deserialize)]
 struct Database {
@@ -41,13 +47,16 @@ pub(crate) fn read(
 ) -> Result<(), Halt> {
     let mut document = Vec::new();
     text::rest(input, place, &mut document)?;
-    let Database { distroversion, reponame, packages } =
-        serde_json::from_slice(&document).map_err(|source| place.broken(1, source))?;
+    let Database { distroversion, reponame, packages } = text::json(&document, place, 1)?;
+    limits::names([distroversion.as_str(), &reponame])
+        .map_err(|limit| place.too_large(1, limit))?;
     for (Wrapped { pkg }, number) in packages.into_iter().zip(1..) {
         if pkg.name.is_empty() {
             return Err(place.nonsense(number, "a package without a name").into());
         }
-        for (id, fixes) in by_vulnerability(pkg.secfixes.unwrap_or_default()) {
+        let too_large = |limit| place.too_large(number, limit);
+        limits::names([pkg.name.as_str()]).map_err(too_large)?;
+        for (id, fixes) in by_vulnerability(&pkg.secfixes.unwrap_or_default()).map_err(too_large)? {
             let mut affected = Affected::new(&format!("Alpine:{distroversion}"), &pkg.name);
             // The first of several fixes was not enough.
             affected.spans = fixes.versions.iter().map(|fix| Span::until(fix)).collect();
@@ -79,48 +88,61 @@ struct Fixes {
 /// An entry is one vulnerability with all of its ids and maybe a remark: `CVE-2020-24659
 /// GNUTLS-SA-2020-09-04`. The CVE is its name and the other ids are aliases; an entry that names an
 /// alias alone is about the same CVE. Two CVEs in one entry are two vulnerabilities.
-fn by_vulnerability(fixes: BTreeMap<String, Option<Vec<String>>>) -> BTreeMap<String, Fixes> {
-    let entries: Vec<(String, Vec<String>)> = fixes
-        .into_iter()
-        .flat_map(|(version, entries)| {
-            let ids = entries.unwrap_or_default().into_iter().map(|entry| ids(&entry));
-            ids.map(move |ids| (version.clone(), ids)).collect::<Vec<_>>()
-        })
-        .collect();
+fn by_vulnerability(
+    fixes: &BTreeMap<String, Option<Vec<String>>>,
+) -> Result<BTreeMap<String, Fixes>, Limit> {
+    limits::names(fixes.keys().map(String::as_str))?;
+    let mut entries: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (version, texts) in fixes {
+        for text in texts.iter().flatten() {
+            entries.push((version, ids(text)?));
+        }
+    }
+    let mut pairs = 0;
     let mut cves_of: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (_, ids) in &entries {
         let (cves, aliases): (Vec<&str>, Vec<&str>) =
-            ids.iter().map(String::as_str).partition(|id| is_cve(id));
+            ids.iter().copied().partition(|id| is_cve(id));
         for alias in aliases {
             cves_of.entry(alias).or_default().extend(&cves);
         }
     }
     let mut found: BTreeMap<String, Fixes> = BTreeMap::new();
     for (version, ids) in &entries {
-        let mut names: BTreeSet<&str> =
-            ids.iter().map(String::as_str).filter(|id| is_cve(id)).collect();
+        let mut names: BTreeSet<&str> = ids.iter().copied().filter(|id| is_cve(id)).collect();
         if names.is_empty() {
-            let known = ids.iter().filter_map(|id| cves_of.get(id.as_str())).flatten();
+            let known = ids.iter().filter_map(|id| cves_of.get(id)).flatten();
             names.extend(known);
         }
         if names.is_empty() {
-            names.extend(ids.first().map(String::as_str));
+            names.extend(ids.first());
+        }
+        pairs += names.len() * (1 + ids.len());
+        if pairs > PAIRS_MAX {
+            return Err(Limit::Count(PAIRS_MAX, "pairs of ids"));
         }
         for name in &names {
             let fixes = found.entry((*name).to_owned()).or_default();
-            if !fixes.versions.contains(version) {
-                fixes.versions.push(version.clone());
+            // Versions come in order, so one that is there already was the last.
+            if fixes.versions.last().is_none_or(|last| last != version) {
+                fixes.versions.push((*version).to_owned());
             }
-            fixes.aliases.extend(ids.iter().filter(|id| *id != name && !is_cve(id)).cloned());
+            let aliases = ids.iter().filter(|id| *id != name && !is_cve(id));
+            fixes.aliases.extend(aliases.map(|id| (*id).to_owned()));
         }
     }
-    found
+    Ok(found)
 }
 
 /// The ids of an entry, in its order. What follows a `#` is a remark.
-fn ids(entry: &str) -> Vec<String> {
-    let ids = entry.split('#').next().unwrap_or_default().split_whitespace();
-    ids.filter(|word| is_id(word)).map(str::to_owned).collect()
+fn ids(entry: &str) -> Result<Vec<&str>, Limit> {
+    let words = entry.split('#').next().unwrap_or_default().split_whitespace();
+    let ids: Vec<&str> = words.filter(|word| is_id(word)).take(IDS_MAX + 1).collect();
+    limits::names(ids.iter().copied())?;
+    match ids.len() > IDS_MAX {
+        true => Err(Limit::Count(IDS_MAX, "ids per entry")),
+        false => Ok(ids),
+    }
 }
 
 /// `CVE-2024-1`, `XSA-466`, `GHSA-…`, `DW202402-001`: capital letters and digits, a hyphen, and more.

@@ -1,6 +1,6 @@
 //! Where the bytes come from: files, directories, archives, packed or not.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
@@ -11,6 +11,7 @@ use flate2::bufread::MultiGzDecoder;
 
 use crate::Progress;
 use crate::error::{FeedError, Halt, Place};
+use crate::limits::{self, Bounded, DIRECTORY_BYTES_MAX, Limit};
 use crate::tar;
 
 /// How many bytes are read before someone is told.
@@ -37,8 +38,20 @@ pub(crate) fn walk(
     progress: &mut dyn FnMut(Progress),
     reading: &mut Reading<'_>,
 ) -> Result<Walked, Halt> {
+    walk_within(path, limits::unpacked_bytes_max, progress, reading)
+}
+
+/// Fails with [`Limit::FeedBytes`] if all documents together have more bytes, unpacked, than `bytes_max` allows for
+/// their size on the disk.
+fn walk_within(
+    path: &Path,
+    bytes_max: impl Fn(u64) -> u64,
+    progress: &mut dyn FnMut(Progress),
+    reading: &mut Reading<'_>,
+) -> Result<Walked, Halt> {
     let files = files(path, 0)?;
     let total = files.iter().map(|(_, bytes)| bytes).sum();
+    let mut left = bytes_max(total);
     let meter = Rc::new(RefCell::new(Meter {
         progress,
         now: Progress { bytes: 0, total },
@@ -47,7 +60,7 @@ pub(crate) fn walk(
     }));
     let mut count = 0;
     for (file, _) in &files {
-        count += document(file, &meter, reading)?;
+        count += document(file, &mut left, &meter, reading)?;
     }
     let mut meter = meter.borrow_mut();
     let now = Progress { bytes: total, total };
@@ -89,6 +102,7 @@ fn is_feed(name: &str) -> bool {
 /// Reads one file, or each one in an archive. Returns how many there were.
 fn document(
     path: &Path,
+    left: &mut u64,
     meter: &Rc<RefCell<Meter<'_>>>,
     reading: &mut Reading<'_>,
 ) -> Result<u64, Halt> {
@@ -99,16 +113,19 @@ fn document(
         BufReader::with_capacity(BUFFER_BYTES, Metered { inner: file, meter: meter.clone() });
     let start = input.fill_buf().map_err(|source| place.failed(source))?;
     if start.starts_with(b"PK\x03\x04") || start.starts_with(b"PK\x05\x06") {
-        return archive(Near { input, at: 0 }, &place, reading);
+        let opening = Rc::new(Cell::new(Some(0)));
+        return archive(Near { input, at: 0, opening }, left, &place, reading);
     }
     if start.starts_with(&GZIP) {
-        stream(BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(input)), &place, reading)
+        let unpacked = BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(input));
+        stream(Bounded::new(unpacked, left), &place, reading)
     } else if start.starts_with(&ZSTD) {
         let unpacked = zstd::stream::read::Decoder::with_buffer(input);
         let unpacked = unpacked.map_err(|source| place.failed(source))?;
-        stream(BufReader::with_capacity(BUFFER_BYTES, unpacked), &place, reading)
+        let unpacked = BufReader::with_capacity(BUFFER_BYTES, unpacked);
+        stream(Bounded::new(unpacked, left), &place, reading)
     } else {
-        stream(input, &place, reading)
+        stream(Bounded::new(input, left), &place, reading)
     }
 }
 
@@ -156,6 +173,7 @@ fn unpack(mut input: BufReader<File>, mut look: impl FnMut(&mut dyn Read)) {
 /// An archive's table of contents is at its end, so one that is cut off is refused at once.
 fn archive<R: Read + Seek>(
     input: Near<R>,
+    left: &mut u64,
     place: &Place,
     reading: &mut Reading<'_>,
 ) -> Result<u64, Halt> {
@@ -163,7 +181,9 @@ fn archive<R: Read + Seek>(
         zip::result::ZipError::Io(source) => place.failed(source),
         source => FeedError::Archive { place: place.clone(), source },
     };
+    let opening = input.opening.clone();
     let mut archive = zip::ZipArchive::new(input).map_err(broken)?;
+    opening.set(None);
     let mut count = 0;
     for number in 0..archive.len() {
         let entry = archive.by_index(number).map_err(broken)?;
@@ -174,7 +194,8 @@ fn archive<R: Read + Seek>(
         let place = Place { file: place.file.clone(), entry: Some(name) };
         // Most are far smaller than the buffer, and there are many of them.
         let bytes = usize::try_from(entry.size()).unwrap_or(BUFFER_BYTES).clamp(512, BUFFER_BYTES);
-        reading(&mut BufReader::with_capacity(bytes, entry), &place)?;
+        let input = BufReader::with_capacity(bytes, entry);
+        reading(&mut Bounded::new(input, left), &place)?;
         count += 1;
     }
     Ok(count)
@@ -224,12 +245,21 @@ impl<R: Seek> Seek for Metered<'_, R> {
 struct Near<R> {
     input: BufReader<R>,
     at: u64,
+    /// How much was read for the table of contents, until that is done.
+    opening: Rc<Cell<Option<u64>>>,
 }
 
 impl<R: Read> Read for Near<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.input.read(buffer)?;
         self.at += read as u64;
+        if let Some(bytes) = self.opening.get() {
+            let bytes = bytes + read as u64;
+            self.opening.set(Some(bytes));
+            if bytes > DIRECTORY_BYTES_MAX {
+                return Err(Limit::Directory.into());
+            }
+        }
         Ok(read)
     }
 }
@@ -249,5 +279,89 @@ impl<R: Seek> Seek for Near<R> {
 
     fn stream_position(&mut self) -> io::Result<u64> {
         Ok(self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut to = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        to.write_all(bytes).unwrap();
+        to.finish().unwrap()
+    }
+
+    fn zip(entries: &[(&str, &[u8])]) -> Vec<u8> {
+        let mut to = zip::ZipWriter::new(io::Cursor::new(Vec::new()));
+        for (name, bytes) in entries {
+            to.start_file(*name, zip::write::SimpleFileOptions::default()).unwrap();
+            to.write_all(bytes).unwrap();
+        }
+        to.finish().unwrap().into_inner()
+    }
+
+    fn tar(name: &str, bytes: &[u8]) -> Vec<u8> {
+        let mut tar = vec![0; 512];
+        tar[..name.len()].copy_from_slice(name.as_bytes());
+        tar[124..135].copy_from_slice(format!("{:011o}", bytes.len()).as_bytes());
+        tar[156] = b'0';
+        tar[257..262].copy_from_slice(b"ustar");
+        tar.extend(bytes);
+        tar.resize(tar.len().next_multiple_of(512) + 1024, 0);
+        tar
+    }
+
+    /// All that a feed unpacks to counts, in whichever form: also what no record is made of.
+    #[test]
+    fn what_a_feed_unpacks_to_is_bounded_in_every_form() {
+        let dir = std::env::temp_dir().join(format!("fleetmend-feed-bound-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let lines = b"{}\n".repeat(50_000);
+        let members = [gzip(&lines[..75_000]), gzip(&lines[75_000..])].concat();
+        let long = lines.len() as u64;
+        for (name, bytes, unpacked) in [
+            ("plain", lines.clone(), long),
+            ("gzip", gzip(&lines), long),
+            ("members", members, long),
+            ("zstd", zstd::encode_all(&lines[..], 1).unwrap(), long),
+            ("zip", zip(&[("a.json", &lines[..75_000]), ("b.json", &lines[75_000..])]), long),
+            ("tar", tar("a.json", &lines), long + 1_536),
+            ("tar.gz", gzip(&tar("a.json", &lines)), long + 1_536),
+            ("tar.zst", zstd::encode_all(&tar("a.bin", &lines)[..], 1).unwrap(), long + 1_536),
+            ("trailer", gzip(&[tar("a.json", b"{}"), lines.clone()].concat()), long + 2_048),
+        ] {
+            let path = dir.join(name);
+            fs::write(&path, bytes).unwrap();
+            let read = |left| {
+                walk_within(&path, |_| left, &mut |_| {}, &mut |input, place| {
+                    let copied = io::copy(input, &mut io::sink());
+                    copied.map(drop).map_err(|error| place.failed(error).into())
+                })
+            };
+            assert!(read(unpacked + 512).is_ok(), "{name}");
+            let Err(Halt::Feed(error)) = read(long - 1) else { panic!("{name} was read") };
+            assert!(
+                error.to_string().contains("exceeds the limit of 8 GiB or 400 times"),
+                "{error}"
+            );
+        }
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn the_table_of_contents_of_an_archive_is_bounded() {
+        let read = |bytes| {
+            let opening = Rc::new(Cell::new(Some(DIRECTORY_BYTES_MAX - bytes)));
+            let input = BufReader::new(io::Cursor::new(zip(&[("a.json", b"{}")])));
+            let place = Place { file: "a.zip".into(), entry: None };
+            let near = Near { input, at: 0, opening };
+            archive(near, &mut 100, &place, &mut |_, _| Ok(()))
+        };
+        assert!(read(10_000).is_ok());
+        let Err(Halt::Feed(error)) = read(10) else { panic!("it was read") };
+        assert!(error.to_string().contains("table of contents"), "{error}");
     }
 }

@@ -2,8 +2,10 @@
 
 use std::io::{BufRead, Read};
 
-use crate::RECORD_BYTES_MAX;
+use serde::Deserialize;
+
 use crate::error::{FeedError, Halt, Place};
+use crate::limits::{self, LINE_BYTES_MAX, Limit, RECORD_BYTES_MAX};
 
 /// Reads the next line into `line`, its end included. False at the end of the input.
 pub(crate) fn next_line(
@@ -12,15 +14,33 @@ pub(crate) fn next_line(
     number: u64,
     line: &mut Vec<u8>,
 ) -> Result<bool, FeedError> {
+    bounded_line(input, place, number, line, (RECORD_BYTES_MAX, Limit::RecordBytes))
+}
+
+fn bounded_line(
+    input: &mut dyn BufRead,
+    place: &Place,
+    number: u64,
+    line: &mut Vec<u8>,
+    (bytes_max, limit): (u64, Limit),
+) -> Result<bool, FeedError> {
     line.clear();
-    let read = input
-        .take(RECORD_BYTES_MAX + 1)
-        .read_until(b'\n', line)
-        .map_err(|source| place.failed(source))?;
-    match read as u64 > RECORD_BYTES_MAX {
-        true => Err(FeedError::TooLarge { place: place.clone(), record: number }),
+    let read =
+        input.take(bytes_max + 1).read_until(b'\n', line).map_err(|source| place.failed(source))?;
+    match read as u64 > bytes_max {
+        true => Err(place.too_large(number, limit)),
         false => Ok(read > 0),
     }
+}
+
+/// Parses one record, unless that would take too much memory.
+pub(crate) fn json<'a, T: Deserialize<'a>>(
+    text: &'a [u8],
+    place: &Place,
+    number: u64,
+) -> Result<T, FeedError> {
+    limits::check_json(text).map_err(|limit| place.too_large(number, limit))?;
+    serde_json::from_slice(text).map_err(|error| place.broken(number, error))
 }
 
 /// Reads the rest of the input behind what `document` already holds.
@@ -34,7 +54,7 @@ pub(crate) fn rest(
         .read_to_end(document)
         .map_err(|source| place.failed(source))?;
     match document.len() as u64 > RECORD_BYTES_MAX {
-        true => Err(FeedError::TooLarge { place: place.clone(), record: 1 }),
+        true => Err(place.too_large(1, Limit::RecordBytes)),
         false => Ok(()),
     }
 }
@@ -48,7 +68,7 @@ pub(crate) fn lines(
 ) -> Result<(), Halt> {
     let mut line = Vec::new();
     let mut number = 1;
-    while next_line(input, place, number, &mut line)? {
+    while bounded_line(input, place, number, &mut line, (LINE_BYTES_MAX, Limit::LineBytes))? {
         let Some((b'\n', text)) = line.split_last() else {
             return Err(FeedError::CutOff { place: place.clone() }.into());
         };

@@ -20,6 +20,7 @@ use vocab::FixState;
 
 use crate::Record;
 use crate::error::{FeedError, Halt, Place};
+use crate::limits::Limit;
 use crate::text;
 
 type Each<'a> = dyn FnMut(Record) -> Result<(), Halt> + 'a;
@@ -36,7 +37,13 @@ struct Entry {
     summary: String,
     /// By package: of unstable, and of the release.
     lines: BTreeMap<String, (Option<Line>, Option<Line>)>,
+    bytes: usize,
 }
+
+/// The most packages of one CVE.
+const PACKAGES_MAX: usize = 20_000;
+/// The most bytes of the lines of one CVE.
+const ENTRY_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// What one line says of one package.
 #[derive(Clone)]
@@ -102,17 +109,24 @@ impl Tracker<'_> {
         let state = said.strip_prefix('<').and_then(|said| said.strip_suffix('>'));
         let line =
             Line { said: state.unwrap_or(said).to_owned(), is_version: state.is_none(), notes };
+        entry.bytes += package.len() + line.said.len() + line.notes.len();
+        if entry.bytes > ENTRY_BYTES_MAX {
+            return Err(place.too_large(number, Limit::Count(ENTRY_BYTES_MAX, "bytes")));
+        }
         let lines = entry.lines.entry(package.to_owned()).or_default();
         match release {
             None => lines.0 = Some(line),
             Some(release) if release == self.codename => lines.1 = Some(line),
             Some(_) => {}
         }
-        Ok(())
+        match entry.lines.len() > PACKAGES_MAX {
+            true => Err(place.too_large(number, Limit::Count(PACKAGES_MAX, "packages"))),
+            false => Ok(()),
+        }
     }
 
     fn hand_out(&self, entry: Entry, each: &mut Each<'_>) -> Result<(), Halt> {
-        let Entry { cve, summary, lines } = entry;
+        let Entry { cve, summary, lines, .. } = entry;
         let affected: Vec<Affected> = lines
             .into_iter()
             .filter_map(|(package, (unstable, release))| {
@@ -185,7 +199,7 @@ fn begin(line: &str, number: u64, place: &Place) -> Result<Entry, FeedError> {
         return Err(place.nonsense(number, why));
     }
     let summary = summary.trim().trim_start_matches(['(', '[']).trim_end_matches([')', ']']);
-    Ok(Entry { cve: cve.to_owned(), summary: summary.to_owned(), lines: BTreeMap::new() })
+    Ok(Entry { cve: cve.to_owned(), summary: summary.to_owned(), lines: BTreeMap::new(), bytes: 0 })
 }
 
 /// What the tracker's word for a state means.

@@ -3,6 +3,8 @@
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use crate::limits::{self, Limit};
+
 #[derive(Deserialize)]
 pub(super) struct Csaf {
     #[serde(default)]
@@ -178,5 +180,58 @@ impl Score {
             .into_iter()
             .flatten()
             .map(|cvss| cvss.vector.as_str())
+    }
+}
+
+impl Csaf {
+    /// Names and ids of products are copied into the statements about each of them.
+    pub(super) fn check(&self) -> Result<(), Limit> {
+        let tracking = self.document.iter().map(|document| document.tracking.id.as_str());
+        limits::names(tracking)?;
+        let vulnerabilities = || self.vulnerabilities.iter().flatten();
+        limits::names(vulnerabilities().filter_map(|one| one.cve.as_deref()))?;
+        for one in vulnerabilities() {
+            one.check()?;
+        }
+        let Some(tree) = &self.product_tree else { return Ok(()) };
+        let mut branches: Vec<&Branch> = tree.branches.iter().flatten().collect();
+        while let Some(branch) = branches.pop() {
+            branches.extend(branch.branches.iter().flatten());
+            branch.product.iter().try_for_each(Product::check)?;
+        }
+        tree.full_product_names.iter().flatten().try_for_each(Product::check)?;
+        limits::names(tree.relationships.iter().flatten().flat_map(|one| {
+            let id = &one.full_product_name.product_id;
+            [id.as_str(), &one.product_reference, &one.relates_to_product_reference]
+        }))
+    }
+}
+
+impl Product {
+    fn check(&self) -> Result<(), Limit> {
+        let helper = self.helper.iter().flat_map(|one| [&one.cpe, &one.purl]).flatten();
+        limits::names([self.product_id.as_str(), &self.name])?;
+        limits::names(helper.map(String::as_str))
+    }
+}
+
+impl Vulnerability {
+    fn check(&self) -> Result<(), Limit> {
+        let ids = |ids: &ProductIds| limits::names(ids.iter().flatten().map(String::as_str));
+        if let Some(status) = &self.product_status {
+            [
+                &status.fixed,
+                &status.first_fixed,
+                &status.recommended,
+                &status.known_affected,
+                &status.first_affected,
+                &status.last_affected,
+                &status.known_not_affected,
+                &status.under_investigation,
+            ]
+            .into_iter()
+            .try_for_each(ids)?;
+        }
+        self.remediations.iter().flatten().try_for_each(|one| ids(&one.product_ids))
     }
 }

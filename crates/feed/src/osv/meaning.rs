@@ -9,7 +9,7 @@ use domain::advisory::{
 use vocab::FixState;
 
 use super::shape;
-use crate::tracker;
+use crate::{limits, tracker};
 
 pub(super) fn advisory(osv: shape::Osv<'_>) -> Advisory {
     let flaws = flaws(&osv);
@@ -130,11 +130,18 @@ fn affected(entry: shape::Affected<'_>, summary: &str) -> Option<Affected> {
 
 /// The streams that a summary names: both of `Moderate: virt:rhel and virt-devel:rhel security update`.
 fn modules(summary: &str) -> Vec<String> {
-    let words = summary.split_whitespace().skip(1).map(|word| word.trim_matches([',', ';']));
+    const STREAMS_MAX: usize = 20;
+    let words = summary
+        .get(..limits::NAME_BYTES_MAX)
+        .unwrap_or(summary)
+        .split_whitespace()
+        .skip(1)
+        .map(|word| word.trim_matches([',', ';']));
     let is_stream = |word: &&str| {
         word.split_once(':').is_some_and(|(name, stream)| !name.is_empty() && !stream.is_empty())
     };
-    words.filter(is_stream).map(str::to_owned).collect()
+    // It becomes part of every package: longer ones are not summaries.
+    words.filter(is_stream).take(STREAMS_MAX).map(str::to_owned).collect()
 }
 
 fn debian(affected: &mut Affected, own: &shape::Own, database: &shape::Own) {

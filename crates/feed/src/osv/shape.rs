@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use jiff::Timestamp;
 use serde::Deserialize;
 
+use crate::limits::{self, Limit};
+
 use super::{map_or_default, text_or_empty};
 
 #[derive(Deserialize)]
@@ -121,4 +123,42 @@ pub(super) struct RatedCve {
     pub(super) id: String,
     #[serde(default)]
     pub(super) severity: Vec<Severity>,
+}
+
+/// The most ratings of one record: each is compared with all others.
+const RATINGS_MAX: usize = 1_000;
+/// The most comparisons of a version with a range in one record.
+const COMPARISONS_MAX: usize = 5_000_000;
+
+impl Osv<'_> {
+    /// Refuses a record whose parts multiply: what is copied into each part of an advisory must be
+    /// short, and what is compared with each other part must be few.
+    pub(super) fn check(&self) -> Result<(), Limit> {
+        let affected = || self.affected.iter().flatten();
+        limits::names([self.id.as_str()])?;
+        let mut ratings = self.severity.iter().flatten().count();
+        let mut comparisons: usize = 0;
+        for one in affected() {
+            limits::names(one.package.iter().flat_map(|one| [&*one.ecosystem, &*one.name]))?;
+            limits::names(one.versions.iter().flatten().map(|word| word.0.as_ref()))?;
+            let events = || one.ranges.iter().flatten().flat_map(|range| &range.events);
+            limits::names(events().flat_map(|event| {
+                let Event { introduced, fixed, last_affected, limit } = event;
+                [introduced, fixed, last_affected, limit].into_iter().flatten().map(String::as_str)
+            }))?;
+            let versions = one.versions.iter().flatten().count();
+            comparisons = comparisons.saturating_add(versions.saturating_mul(events().count()));
+            let cves = &one.database_specific.cves_map.cves;
+            limits::names(cves.iter().map(|cve| cve.id.as_str()))?;
+            ratings += one.severity.iter().flatten().count();
+            ratings += cves.iter().map(|cve| cve.severity.len()).sum::<usize>();
+        }
+        match () {
+            () if ratings > RATINGS_MAX => Err(Limit::Count(RATINGS_MAX, "ratings")),
+            () if comparisons > COMPARISONS_MAX => {
+                Err(Limit::Count(COMPARISONS_MAX, "comparisons of versions with ranges"))
+            }
+            () => Ok(()),
+        }
+    }
 }

@@ -498,12 +498,16 @@ fn documents_are_read_from_every_form_and_recognized() {
 #[test]
 fn a_document_that_is_too_large_is_refused() {
     let folder = Folder::new("csaf-too-large");
-    let large = vec![b'['; 65 << 20];
+    let large = vec![b'"'; 65 << 20];
     let archive = tar(&[("a.json", &large)]);
     for (name, bytes) in [("a.json.zst", &large), ("b.tar.zst", &archive)] {
         let path = folder.write(name, zstd::stream::encode_all(&bytes[..], 1).unwrap());
         let error = check(&path, Kind::Csaf).expect_err(name);
-        assert!(chain(&error).contains("has more than 64 MiB"), "{}", chain(&error));
+        assert!(
+            chain(&error).contains("exceeds the limit of 64 MiB per record"),
+            "{}",
+            chain(&error)
+        );
     }
 }
 

@@ -10,14 +10,15 @@ use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use domain::advisory::{Advisory, Epss, Exploited};
-use feed::{Progress, RECORD_BYTES_MAX, Record};
+use feed::limits::{self, Bounded, Limit, RECORD_BYTES_MAX};
+use feed::{Progress, Record};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use store::{Db, Topic, advisories, feeds};
 use tokio::sync::mpsc;
 
 use super::take::Taker;
-use super::{BUNCHES, Desk, ImportError, Imported, Step, TOGETHER, name_of};
+use super::{BUNCHES, Desk, ImportError, Imported, Step, TOGETHER, TOGETHER_BYTES, name_of};
 
 /// What bundles are called where a feed says what it holds.
 pub const KIND: &str = "bundle";
@@ -199,7 +200,12 @@ struct Writer {
 impl Writer {
     fn create(path: &Path) -> Result<Writer, BundleError> {
         let make = || {
-            let mut to = zstd::stream::write::Encoder::new(File::create(path)?, LEVEL)?;
+            // What an export that was killed left behind, or a link that somebody put there.
+            match std::fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let mut to = zstd::stream::write::Encoder::new(File::create_new(path)?, LEVEL)?;
             to.include_checksum(true)?;
             Ok(to)
         };
@@ -290,11 +296,14 @@ async fn take_in(
     let file = path.to_owned();
     let (to_database, mut records) = mpsc::channel(BUNCHES);
     let reading = tokio::task::spawn_blocking(move || {
-        let mut bunch = Vec::with_capacity(TOGETHER);
-        read(&file, &mut |at| progress(Step::Applying(at)), &mut |record| {
-            bunch.push(record);
-            if bunch.len() == TOGETHER {
-                let full = std::mem::replace(&mut bunch, Vec::with_capacity(TOGETHER));
+        let mut bunch = Vec::new();
+        let mut weight = 0;
+        read(&file, &mut |at| progress(Step::Applying(at)), &mut |item| {
+            weight += limits::weight(&item.record);
+            bunch.push(item);
+            if bunch.len() == TOGETHER || weight > TOGETHER_BYTES {
+                let full = std::mem::take(&mut bunch);
+                weight = 0;
                 to_database.blocking_send(full).map_err(|_| Stopped)?;
             }
             Ok(())
@@ -366,6 +375,12 @@ fn read(
             Line::End { .. } => return Err(lines.strange("records are missing")),
         };
         records += 1;
+        if limits::weight(&record) > limits::ADVISORY_BYTES_MAX {
+            return Err(lines.too_large(Limit::AdvisoryBytes));
+        }
+        if records > limits::RECORDS_MAX {
+            return Err(lines.too_large(Limit::Records));
+        }
         if each(Item { feed, record, as_of }).is_err() {
             break;
         }
@@ -385,6 +400,8 @@ struct Lines {
     from: BufReader<zstd::stream::read::Decoder<'static, BufReader<File>>>,
     size_bytes: u64,
     at: u64,
+    /// How many bytes it may still have, unpacked.
+    left: u64,
     text: Vec<u8>,
 }
 
@@ -398,25 +415,37 @@ impl Lines {
         let (size_bytes, place, from) =
             open().map_err(|source| BundleError::Read { path: path.to_owned(), source })?;
         let (path, from) = (path.to_owned(), BufReader::new(from));
-        Ok(Lines { path, place, from, size_bytes, at: 0, text: Vec::new() })
+        let left = limits::unpacked_bytes_max(size_bytes);
+        Ok(Lines { path, place, from, size_bytes, at: 0, left, text: Vec::new() })
     }
 
     fn next(&mut self) -> Result<Line, BundleError> {
         self.at += 1;
         self.text.clear();
-        let read = (&mut self.from).take(RECORD_BYTES_MAX).read_until(b'\n', &mut self.text);
+        let from = Bounded::new(&mut self.from, &mut self.left);
+        let read = from.take(RECORD_BYTES_MAX).read_until(b'\n', &mut self.text);
         match read {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 return Err(BundleError::CutOff { path: self.path.clone() });
             }
-            Err(source) => return Err(BundleError::Read { path: self.path.clone(), source }),
+            Err(source) => {
+                return Err(match Limit::of(&source) {
+                    Some(limit) => self.too_large(limit),
+                    None => BundleError::Read { path: self.path.clone(), source },
+                });
+            }
             Ok(_) if self.text.last() == Some(&b'\n') => {}
             Ok(read) if read as u64 == RECORD_BYTES_MAX => {
-                return Err(self.strange("the line is too long"));
+                return Err(self.too_large(Limit::RecordBytes));
             }
             Ok(_) => return Err(BundleError::CutOff { path: self.path.clone() }),
         }
+        limits::check_json(&self.text).map_err(|limit| self.too_large(limit))?;
         serde_json::from_slice(&self.text).map_err(|error| self.strange(&error.to_string()))
+    }
+
+    fn too_large(&self, limit: Limit) -> BundleError {
+        self.strange(&format!("it exceeds the limit of {limit}"))
     }
 
     fn progress(&mut self) -> Result<Progress, BundleError> {
@@ -453,4 +482,10 @@ impl Told {
             checked_at,
         }
     }
+}
+
+/// Reads a bundle and drops what is in it.
+#[cfg(feature = "fuzzing")]
+pub fn fuzz(path: &Path) {
+    let _ = read(path, &mut |_| {}, &mut |_| Ok(()));
 }

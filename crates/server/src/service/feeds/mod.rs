@@ -28,6 +28,8 @@ use take::Taker;
 
 /// How many records are written together.
 const TOGETHER: usize = 500;
+/// How much memory those may take: a bunch is written earlier if it takes more.
+const TOGETHER_BYTES: usize = 8 * 1024 * 1024;
 /// How many such bunches may wait for the database.
 const BUNCHES: usize = 2;
 /// How many advisories are deleted in one transaction.
@@ -315,11 +317,14 @@ fn read(
     mut progress: impl FnMut(Step),
     to_database: &mpsc::Sender<Vec<Record>>,
 ) -> Result<(), Stopped<()>> {
-    let mut bunch = Vec::with_capacity(TOGETHER);
+    let mut bunch = Vec::new();
+    let mut weight = 0;
     checked.read(&mut |at| progress(Step::Applying(at)), |record| {
+        weight += feed::limits::weight(&record);
         bunch.push(record);
-        if bunch.len() == TOGETHER {
-            let full = std::mem::replace(&mut bunch, Vec::with_capacity(TOGETHER));
+        if bunch.len() == TOGETHER || weight > TOGETHER_BYTES {
+            let full = std::mem::take(&mut bunch);
+            weight = 0;
             to_database.blocking_send(full).map_err(drop)?;
         }
         Ok(())

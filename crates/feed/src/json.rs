@@ -1,0 +1,100 @@
+//! Splits a JSON array into its elements, so that each is parsed within the limits of a record.
+
+use std::io::BufRead;
+
+use crate::error::{FeedError, Halt, Place};
+use crate::limits::{Limit, RECORD_BYTES_MAX, Scan};
+
+/// Takes the text of an element and its number.
+type Each<'a> = dyn FnMut(&[u8], u64) -> Result<(), Halt> + 'a;
+
+/// Whether the input is an array, as far as its first byte tells. Skips white space before it.
+pub(crate) fn is_array(input: &mut dyn BufRead, place: &Place) -> Result<bool, FeedError> {
+    Ok(peek(input, place)? == Some(b'['))
+}
+
+/// The next byte that is not white space; it stays in the input.
+fn peek(input: &mut dyn BufRead, place: &Place) -> Result<Option<u8>, FeedError> {
+    loop {
+        let buffer = input.fill_buf().map_err(|source| place.failed(source))?;
+        if buffer.is_empty() {
+            return Ok(None);
+        }
+        match buffer.iter().position(|byte| !byte.is_ascii_whitespace()) {
+            Some(at) => {
+                let byte = buffer[at];
+                input.consume(at);
+                return Ok(Some(byte));
+            }
+            None => {
+                let all = buffer.len();
+                input.consume(all);
+            }
+        }
+    }
+}
+
+/// Calls `each` with the text of every element of an array and its number, from 1. The text is what
+/// stands between the commas; whether it is JSON is for `each` to find out.
+pub(crate) fn elements(
+    input: &mut dyn BufRead,
+    place: &Place,
+    each: &mut Each<'_>,
+) -> Result<(), Halt> {
+    if !is_array(input, place)? {
+        return Err(place.nonsense(1, "not an array").into());
+    }
+    input.consume(1);
+    let mut text = Vec::new();
+    let mut number = 0;
+    loop {
+        number += 1;
+        let is_last = element(input, place, number, &mut text)?;
+        let content = text.trim_ascii();
+        match (content.is_empty(), is_last) {
+            (true, true) if number == 1 => {}
+            (true, _) => return Err(place.nonsense(number, "an element is missing").into()),
+            (false, _) => each(content, number)?,
+        }
+        if is_last {
+            return match peek(input, place)? {
+                None => Ok(()),
+                Some(_) => Err(place.nonsense(number, "something follows the array").into()),
+            };
+        }
+    }
+}
+
+/// Reads up to the comma or bracket behind an element. Returns whether it was a bracket.
+fn element(
+    input: &mut dyn BufRead,
+    place: &Place,
+    number: u64,
+    text: &mut Vec<u8>,
+) -> Result<bool, FeedError> {
+    text.clear();
+    let mut scan = Scan::default();
+    loop {
+        let buffer = input.fill_buf().map_err(|source| place.failed(source))?;
+        if buffer.is_empty() {
+            return Err(FeedError::CutOff { place: place.clone() });
+        }
+        let mut end = None;
+        for (at, byte) in buffer.iter().enumerate() {
+            if scan.depth == 0 && !scan.in_string && matches!(byte, b',' | b']') {
+                end = Some((at, *byte == b']'));
+                break;
+            }
+            scan.byte(*byte).map_err(|limit| place.too_large(number, limit))?;
+        }
+        let read = end.map_or(buffer.len(), |(at, _)| at);
+        if (text.len() + read) as u64 > RECORD_BYTES_MAX {
+            return Err(place.too_large(number, Limit::RecordBytes));
+        }
+        text.extend_from_slice(&buffer[..read]);
+        input.consume(read + usize::from(end.is_some()));
+        if let Some((_, is_last)) = end {
+            return Ok(is_last);
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! What a feed may cost: bounds on memory and time that hold however a feed is packed.
+//!
+//! A megabyte of gzip or zstd unpacks to gigabytes, three bytes of JSON become a struct of hundreds, and one long string may
+//! be copied into each of a million records. So there are limits for a whole feed, for one record of it as text,
+//! and for what a record becomes. All are far above what publishers have: the largest document known has some 4 MB.
+
+use std::io::{self, BufRead, Read};
+
+use domain::advisory::{Advisory, Affected, End, Span};
+
+use crate::Record;
+
+/// The most bytes of one record, or of one document of the small kinds.
+pub const RECORD_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// The most bytes of a whole feed, unpacked, or [`RATIO_MAX`] times its bytes on the disk if that is more.
+const FEED_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
+/// CSAF documents repeat themselves: an archive of all of them is packed to less than a hundredth.
+const RATIO_MAX: u64 = 400;
+/// The most records of a feed.
+pub const RECORDS_MAX: u64 = 5_000_000;
+/// The most memory that one advisory takes, see [`weight`].
+pub const ADVISORY_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// The most bytes of a zip archive's table of contents, which is kept in memory.
+pub(crate) const DIRECTORY_BYTES_MAX: u64 = 32 * 1024 * 1024;
+/// The most bytes of a line in a list: EPSS, Debian's tracker.
+pub(crate) const LINE_BYTES_MAX: u64 = 1024 * 1024;
+/// The most bytes of a name, a version or an id that is copied into an advisory more than once.
+pub(crate) const NAME_BYTES_MAX: usize = 1_000;
+/// The most values (of JSON) in one record, objects included.
+const VALUES_MAX: u32 = 1_000_000;
+/// The most objects among them.
+const OBJECTS_MAX: u32 = 250_000;
+
+/// A limit that a feed exceeds. Its text completes "exceeds the limit of …".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Limit {
+    /// Of one record.
+    #[error("{} MiB per record", RECORD_BYTES_MAX >> 20)]
+    RecordBytes,
+    /// Of one line.
+    #[error("{} MiB per line", LINE_BYTES_MAX >> 20)]
+    LineBytes,
+    /// Of one record.
+    #[error("{VALUES_MAX} JSON values per record")]
+    Values,
+    /// Of one record.
+    #[error("{OBJECTS_MAX} JSON objects per record")]
+    Objects,
+    /// Of one record as it is kept.
+    #[error("{} MiB of memory per advisory", ADVISORY_BYTES_MAX >> 20)]
+    AdvisoryBytes,
+    /// Of names, versions and ids.
+    #[error("{NAME_BYTES_MAX} bytes per name, version or id")]
+    NameBytes,
+    /// Of lists that are combined with one another.
+    #[error("{0} {1} per record")]
+    Count(usize, &'static str),
+    /// Of the whole feed.
+    #[error("{} GiB or {RATIO_MAX} times its size, unpacked", FEED_BYTES_MAX >> 30)]
+    FeedBytes,
+    /// Of the whole feed.
+    #[error("{RECORDS_MAX} records per feed")]
+    Records,
+    /// Of an archive.
+    #[error("{} MiB for an archive's table of contents", DIRECTORY_BYTES_MAX >> 20)]
+    Directory,
+}
+
+impl From<Limit> for io::Error {
+    fn from(limit: Limit) -> io::Error {
+        io::Error::new(io::ErrorKind::FileTooLarge, limit)
+    }
+}
+
+impl Limit {
+    /// The limit that made a reader stop, if one did.
+    pub fn of(error: &io::Error) -> Option<Limit> {
+        error.get_ref()?.downcast_ref().copied()
+    }
+}
+
+/// How many bytes a feed of this size may have, unpacked.
+pub fn unpacked_bytes_max(size_bytes: u64) -> u64 {
+    size_bytes.saturating_mul(RATIO_MAX).max(FEED_BYTES_MAX)
+}
+
+/// Fails with [`Limit::NameBytes`] if any of these is too long.
+pub(crate) fn names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<(), Limit> {
+    match names.into_iter().any(|name| name.len() > NAME_BYTES_MAX) {
+        true => Err(Limit::NameBytes),
+        false => Ok(()),
+    }
+}
+
+/// Counts JSON while it is read, without parsing it.
+#[derive(Debug, Default)]
+pub(crate) struct Scan {
+    values: u32,
+    objects: u32,
+    pub(crate) depth: u32,
+    pub(crate) in_string: bool,
+    is_escaped: bool,
+}
+
+impl Scan {
+    /// Whether the bytes so far are within the limits.
+    pub(crate) fn byte(&mut self, byte: u8) -> Result<(), Limit> {
+        if self.in_string {
+            match byte {
+                _ if self.is_escaped => self.is_escaped = false,
+                b'\\' => self.is_escaped = true,
+                b'"' => self.in_string = false,
+                _ => {}
+            }
+            return Ok(());
+        }
+        match byte {
+            b'"' => self.in_string = true,
+            b'{' | b'[' => {
+                self.values += 1;
+                self.objects += u32::from(byte == b'{');
+                self.depth += 1;
+            }
+            b'}' | b']' => self.depth = self.depth.saturating_sub(1),
+            b',' => self.values += 1,
+            _ => return Ok(()),
+        }
+        match () {
+            () if self.objects > OBJECTS_MAX => Err(Limit::Objects),
+            () if self.values > VALUES_MAX => Err(Limit::Values),
+            () => Ok(()),
+        }
+    }
+}
+
+/// Refuses JSON that would take more memory to parse than a record may.
+pub fn check_json(text: &[u8]) -> Result<(), Limit> {
+    if text.len() as u64 > RECORD_BYTES_MAX {
+        return Err(Limit::RecordBytes);
+    }
+    let mut scan = Scan::default();
+    text.iter().try_for_each(|byte| scan.byte(*byte))
+}
+
+/// How much memory a record takes, roughly.
+pub fn weight(record: &Record) -> usize {
+    match record {
+        Record::Advisory(advisory) => advisory_weight(advisory),
+        Record::Exploited(_) | Record::Epss(_) => size_of::<Record>(),
+    }
+}
+
+fn advisory_weight(advisory: &Advisory) -> usize {
+    let texts = |list: &[String]| -> usize {
+        list.iter().map(|text| text.len() + size_of::<String>()).sum()
+    };
+    let span = |span: &Span| {
+        let end = match &span.end {
+            End::Fixed(version) | End::FixedElsewhere(version) | End::Last(version) => {
+                version.len()
+            }
+            End::Open => 0,
+        };
+        size_of::<Span>() + span.from.as_ref().map_or(0, String::len) + end
+    };
+    let affected = |one: &Affected| {
+        size_of::<Affected>()
+            + one.ecosystem.as_str().len()
+            + one.package.len()
+            + texts(&one.modules)
+            + one.spans.iter().map(span).sum::<usize>()
+    };
+    let ratings = advisory
+        .ratings
+        .iter()
+        .map(|rated| size_of_val(rated) + rated.flaw.as_ref().map_or(0, String::len));
+    size_of::<Advisory>()
+        + advisory.id.len()
+        + advisory.summary.len()
+        + texts(&advisory.flaws)
+        + texts(&advisory.aliases)
+        + ratings.sum::<usize>()
+        + advisory.affected.iter().map(affected).sum::<usize>()
+}
+
+/// A reader that fails with [`Limit::FeedBytes`] behind so many bytes.
+#[derive(Debug)]
+pub struct Bounded<'a, R> {
+    inner: R,
+    left: &'a mut u64,
+}
+
+impl<'a, R> Bounded<'a, R> {
+    /// Takes what it reads from `left`.
+    pub fn new(inner: R, left: &'a mut u64) -> Self {
+        Bounded { inner, left }
+    }
+}
+
+impl<R: BufRead> Read for Bounded<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.fill_buf()?.read(buffer)?;
+        self.consume(read);
+        Ok(read)
+    }
+}
+
+impl<R: BufRead> BufRead for Bounded<'_, R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if *self.left == 0 && !self.inner.fill_buf()?.is_empty() {
+            return Err(Limit::FeedBytes.into());
+        }
+        let most = usize::try_from(*self.left).unwrap_or(usize::MAX);
+        let buffer = self.inner.fill_buf()?;
+        Ok(&buffer[..buffer.len().min(most)])
+    }
+
+    fn consume(&mut self, amount: usize) {
+        self.inner.consume(amount);
+        *self.left = self.left.saturating_sub(amount as u64);
+    }
+}
