@@ -1,0 +1,198 @@
+//! The targets. Each also checks what must hold of whatever parses.
+
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use link::{HostKey, Identity};
+use ring::signature::{Ed25519KeyPair, KeyPair as _};
+use vocab::terminal::{escape_line, escape_text, is_obeyed};
+use vocab::{Installed, Pending, listing};
+use wire::agent::{EnrollRequest, EnrollResponse, Envelope, Order, SyncRequest, SyncResponse};
+
+use crate::Target;
+
+pub(crate) const ALL: &[Target] = &[
+    Target { name: "agent_requests", run: agent_requests },
+    Target { name: "package_set", run: package_set },
+    Target { name: "orders", run: orders },
+    Target { name: "server_answers", run: server_answers },
+    Target { name: "feed_osv", run: |input| feed(input, feed::Kind::Osv) },
+    Target { name: "feed_csaf", run: |input| feed(input, feed::Kind::Csaf) },
+    Target { name: "feed_tracker", run: |input| feed(input, tracker()) },
+    Target { name: "feed_secdb", run: |input| feed(input, feed::Kind::Secdb) },
+    Target { name: "feed_arch", run: |input| feed(input, feed::Kind::Arch) },
+    Target { name: "feed_kev", run: |input| feed(input, feed::Kind::Kev) },
+    Target { name: "feed_epss", run: |input| feed(input, feed::Kind::Epss) },
+    Target { name: "feed_archives", run: feed_archives },
+    #[cfg(feature = "server")]
+    Target { name: "bundle", run: bundle },
+    #[cfg(feature = "server")]
+    Target { name: "backup", run: crate::backup::run },
+    #[cfg(feature = "server")]
+    Target { name: "oidc", run: server::oidc::fuzz },
+    Target { name: "apt", run: |input| agent::backend::apt::fuzz(&text(input)) },
+    Target { name: "dnf", run: |input| agent::backend::dnf::fuzz(&text(input)) },
+    Target { name: "zypper", run: |input| agent::backend::zypper::fuzz(&text(input)) },
+    Target { name: "apk", run: apk },
+    Target { name: "pacman", run: |input| agent::backend::pacman::fuzz(&text(input)) },
+    Target { name: "versions", run: versions },
+    Target { name: "terminal_text", run: terminal_text },
+];
+
+fn text(input: &[u8]) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(input)
+}
+
+fn agent_requests(input: &[u8]) {
+    if let Ok(request) = serde_json::from_slice::<SyncRequest>(input) {
+        let written = serde_json::to_vec(&request).expect("what was read can be written");
+        let again: SyncRequest = serde_json::from_slice(&written).expect("and read again");
+        assert_eq!(again, request);
+    }
+    if let Ok(request) = serde_json::from_slice::<EnrollRequest>(input) {
+        let written = serde_json::to_vec(&request).expect("what was read can be written");
+        let again: EnrollRequest = serde_json::from_slice(&written).expect("and read again");
+        assert_eq!(again, request);
+    }
+}
+
+fn package_set(input: &[u8]) {
+    fn check<T: listing::Entry + PartialEq + std::fmt::Debug>(input: &[u8]) {
+        if let Ok(mut entries) = listing::decode::<T>(input) {
+            listing::sort(&mut entries);
+            let written = listing::encode(&entries);
+            let again = listing::decode::<T>(&written).expect("what was read can be read again");
+            assert_eq!(again, entries);
+        }
+    }
+    check::<Installed>(input);
+    check::<Pending>(input);
+    #[cfg(feature = "server")]
+    server::agents::fuzz_package_set(input);
+}
+
+fn base64(bytes: &[u8]) -> String {
+    STANDARD.encode(bytes)
+}
+
+fn pair() -> Ed25519KeyPair {
+    Ed25519KeyPair::from_seed_unchecked(&[7; 32]).expect("a seed of 32 bytes")
+}
+
+/// An order that the server's key signed, and an envelope that nobody did.
+fn orders(input: &[u8]) {
+    let (pair, text) = (pair(), text(input));
+    let answer = EnrollResponse {
+        server_id: "srv_01jcqk3m8ye0fr5cq0k6s8v2xw".parse().expect("an id"),
+        tag: base64(&[1]),
+        orders_key: base64(pair.public_key().as_ref()),
+        orders_keys: Vec::new(),
+        counter: 0,
+        sync_seconds: 60,
+        signs_answers: true,
+    };
+    let host = Identity::new(HostKey::from_seed([8; 32]), answer).expect("a key and a tag");
+    let signature = base64(pair.sign(text.as_bytes()).as_ref());
+    let envelope = Envelope { order: text.into_owned(), key: "k".to_owned(), signature };
+    let time: Timestamp = "2026-11-15T04:30:00Z".parse().expect("a time");
+    if let Ok(order) = link::verify(&envelope, &host, time) {
+        assert!(order.expires_at > time && order.server_id == host.server_id);
+    }
+    let _ = serde_json::from_slice::<Order>(input);
+    if let Ok(unsigned) = serde_json::from_slice::<Envelope>(input) {
+        assert!(link::verify(&unsigned, &host, time).is_err(), "an order without a signature");
+    }
+}
+
+fn server_answers(input: &[u8]) {
+    let _ = serde_json::from_slice::<SyncResponse>(input);
+    if let Ok(answer) = serde_json::from_slice::<EnrollResponse>(input) {
+        let _ = Identity::new(HostKey::from_seed([8; 32]), answer);
+    }
+    let _ = text(input).parse::<link::Token>();
+}
+
+fn tracker() -> feed::Kind {
+    feed::Kind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() }
+}
+
+/// Puts an input where a reader of files finds it. One file per thread, in memory where that is possible.
+fn with_file(input: &[u8], read: impl FnOnce(&Path)) {
+    thread_local! {
+        static PATH: std::path::PathBuf = {
+            let memory = Path::new("/dev/shm");
+            let folder = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+            folder.join(format!("fleetmend-fuzz-{:?}-{}", std::thread::current().id(), std::process::id()))
+        };
+    }
+    PATH.with(|path| {
+        std::fs::write(path, input).expect("a file can be written");
+        read(path);
+        let _ = std::fs::remove_file(path);
+    });
+}
+
+fn feed(input: &[u8], kind: feed::Kind) {
+    with_file(input, |path| {
+        let Ok(checked) = feed::Feed::new(path, kind).check(&mut |_| {}) else { return };
+        let mut records = 0;
+        let read = checked.read(&mut |_| {}, |record| {
+            records += 1;
+            assert!(feed::limits::weight(&record) <= feed::limits::ADVISORY_BYTES_MAX);
+            Ok::<(), ()>(())
+        });
+        assert!(read.is_ok(), "what was checked can be read");
+        assert_eq!(records, checked.summary().records);
+    });
+}
+
+/// Anything that may be packed: as it is, and as its beginning tells.
+fn feed_archives(input: &[u8]) {
+    let mut kind = None;
+    with_file(input, |path| {
+        let _ = feed::is_tar(path);
+        kind = feed::sniff(path).ok().and_then(|sniffed| sniffed.kind);
+    });
+    feed(input, kind.unwrap_or_else(tracker));
+}
+
+/// As it is, and packed as a bundle is.
+#[cfg(feature = "server")]
+fn bundle(input: &[u8]) {
+    with_file(input, server::service::feeds::bundle::fuzz);
+    let packed = zstd::encode_all(input, 1).expect("memory can be written to");
+    with_file(&packed, server::service::feeds::bundle::fuzz);
+}
+
+fn apk(input: &[u8]) {
+    agent::backend::apk::fuzz_index(input);
+    agent::backend::apk::fuzz(&text(input));
+}
+
+/// Two versions on two lines.
+fn versions(input: &[u8]) {
+    use pkgver::Scheme;
+    let text = text(input);
+    let (a, b) = text.split_once('\n').unwrap_or((&text, "1.0"));
+    for scheme in [Scheme::Deb, Scheme::Rpm, Scheme::Apk, Scheme::Pacman] {
+        assert!(scheme.compare(a, a).is_eq(), "{scheme:?}: {a:?} is not itself");
+        let (there, back) = (scheme.compare(a, b), scheme.compare(b, a));
+        assert_eq!(there, back.reverse(), "{scheme:?}: {a:?} and {b:?}");
+    }
+}
+
+fn terminal_text(input: &[u8]) {
+    let text = text(input);
+    assert!(!escape_line(&text).contains(is_obeyed));
+    let safe = escape_text(&text);
+    assert!(!safe.contains(|c| is_obeyed(c) && c != '\n' && c != '\t'));
+    if let Ok(value) = serde_json::from_slice::<serde_json::Value>(input) {
+        // Read back without escaping first: a large number may be read with another rounding.
+        let written = value.to_string();
+        let plain = serde_json::from_str::<serde_json::Value>(&written).ok();
+        let again = serde_json::from_str::<serde_json::Value>(&escape_text(&written)).ok();
+        assert!(again.is_some() && again == plain, "JSON stays JSON");
+    }
+}

@@ -1,0 +1,111 @@
+//! `cargo xtask fuzz`: the targets of `crates/fuzz` under libFuzzer, for as long as one likes.
+//!
+//! Builds `fuzz/` with coverage into a directory of its own. A stable compiler is enough: the coverage comes from LLVM's pass
+//! alone, and no sanitizer is used, since there is no unsafe code to look into.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use crate::args::FuzzOptions;
+use crate::process::{Halt, Processes};
+use crate::screen::Screen;
+use crate::workspace::Workspace;
+
+const TRIPLE: &str = "x86_64-unknown-linux-gnu";
+const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module \
+    -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+    -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares";
+/// What an input may take at most. A second of a machine that has nothing else to do; it is measured by the clock on the wall.
+const SECONDS_MAX: u32 = 5;
+const MIB_MAX: u32 = 512;
+const INPUT_BYTES_MAX: u32 = 64 * 1024;
+
+/// Runs the named target, or one after the other.
+pub(crate) fn run(
+    workspace: &Workspace,
+    options: &FuzzOptions,
+    processes: &mut Processes,
+    screen: &mut Screen,
+) -> Result<ExitCode, Halt> {
+    let all = targets(workspace);
+    let named: Vec<String> = match &options.target {
+        Some(name) => vec![name.clone()],
+        None => all.clone(),
+    };
+    let unknown = named
+        .iter()
+        .flat_map(|name| name.split(','))
+        .find(|name| !all.iter().any(|known| known == name));
+    if let Some(name) = unknown {
+        let why = format!("there is no fuzz target `{name}`, only {}", all.join(", "));
+        return Err(Halt::Failed(why));
+    }
+    let target_dir = workspace.target().join("fuzz");
+    let mut build = workspace.cargo();
+    build.current_dir(workspace.path("fuzz")).args(["build", "--release", "--target", TRIPLE]);
+    build.env("RUSTFLAGS", COVERAGE).env("CARGO_TARGET_DIR", &target_dir).stdin(Stdio::null());
+    if !processes.run(&mut build)?.success() {
+        return Err(Halt::Failed("the fuzz targets could not be built".to_owned()));
+    }
+    let program = target_dir.join(TRIPLE).join("release/fleetmend-libfuzzer");
+    let mut broken = Vec::new();
+    for name in named {
+        screen.line(&format!("{name}: {} minutes", options.minutes));
+        let mut fuzzer = fuzzer(workspace, &program, &target_dir, &name, options.minutes)?;
+        if !processes.run(&mut fuzzer)?.success() {
+            broken.push(name);
+        }
+    }
+    match broken.is_empty() {
+        true => Ok(ExitCode::SUCCESS),
+        false => Err(Halt::Failed(format!(
+            "failed: {}. The inputs are in {}; copy each to crates/fuzz/regressions/TARGET once it is fixed",
+            broken.join(", "),
+            target_dir.join("artifacts").display()
+        ))),
+    }
+}
+
+/// Each target has a directory with seeds.
+fn targets(workspace: &Workspace) -> Vec<String> {
+    let entries = std::fs::read_dir(workspace.path("crates/fuzz/seeds"));
+    let folders = entries.into_iter().flatten().flatten().filter(|entry| entry.path().is_dir());
+    let mut names: Vec<String> =
+        folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn fuzzer(
+    workspace: &Workspace,
+    program: &Path,
+    target_dir: &Path,
+    name: &str,
+    minutes: u64,
+) -> Result<Command, Halt> {
+    let made = |path: PathBuf| {
+        let failed = |error| Halt::Failed(format!("cannot make {}: {error}", path.display()));
+        std::fs::create_dir_all(&path).map_err(failed).map(|()| path.clone())
+    };
+    let corpus = made(target_dir.join("corpus").join(name))?;
+    let artifacts = made(target_dir.join("artifacts").join(name))?;
+    let mut fuzzer = Command::new(program);
+    fuzzer.env("FLEETMEND_FUZZ_TARGET", name).stdin(Stdio::null());
+    fuzzer.arg(corpus);
+    for one in name.split(',') {
+        let seeds = workspace.path(&format!("crates/fuzz/seeds/{one}"));
+        fuzzer.arg(seeds);
+        let regressions = workspace.path(&format!("crates/fuzz/regressions/{one}"));
+        if regressions.is_dir() {
+            fuzzer.arg(regressions);
+        }
+    }
+    fuzzer.arg(format!("-max_total_time={}", minutes * 60));
+    fuzzer.arg(format!("-timeout={SECONDS_MAX}")).arg(format!("-rss_limit_mb={MIB_MAX}"));
+    fuzzer.arg(format!("-max_len={INPUT_BYTES_MAX}"));
+    fuzzer.arg(format!("-artifact_prefix={}/", artifacts.display()));
+    fuzzer.args(["-print_final_stats=1", "-verbosity=0"]);
+    Ok(fuzzer)
+}
