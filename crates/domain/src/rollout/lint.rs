@@ -28,10 +28,15 @@ pub fn lint(rollout: &Rollout) -> Vec<String> {
     must!(tally == *rollout.tally(), "counted {tally:?}, kept {:?}", rollout.tally());
     must!(*rollout == rebuilt(rollout), "queues differ from those made anew");
     must!(in_work <= limits.parallel, "{in_work} in work, {} allowed", limits.parallel);
-    let canary_is_out = !head.canary_waived && good < limits.canary;
+    let unproven = !head.canary_waived && tally.succeeded < limits.canary;
     must!(
-        !canary_is_out || good + in_work <= limits.canary,
+        !unproven || head.canary_unchanged || tally.succeeded + in_work <= limits.canary,
         "{in_work} in work beyond a canary of {}",
+        limits.canary
+    );
+    must!(
+        !head.canary_unchanged || good >= limits.canary,
+        "a canary of {} is called unchanged after {good} servers",
         limits.canary
     );
     must!(!head.phase.is_ended() || unfinished == 0, "ended with {unfinished} unfinished");

@@ -55,6 +55,13 @@ pub struct Head {
     pub forgiven: u32,
     /// A person decided to go on without the canary's success.
     pub canary_waived: bool,
+    /// How many targets, from the first, are expected to install something; `None`: all of them. They
+    /// are the canary, because a server with nothing to install proves nothing.
+    #[serde(default)]
+    pub expected: Option<u32>,
+    /// The canary ended without a change on any server, and the rest started unproven.
+    #[serde(default)]
+    pub canary_unchanged: bool,
     /// The latest time at which anything happened to it.
     pub clock: Timestamp,
 }
@@ -168,9 +175,17 @@ impl Rollout {
             last_start: None,
             forgiven: 0,
             canary_waived: false,
+            expected: None,
+            canary_unchanged: false,
             clock: now,
         };
         Rollout::restore(head, targets)
+    }
+
+    /// Declares that only the first `count` servers are expected to install something.
+    pub fn expecting(mut self, count: u32) -> Rollout {
+        self.head.expected = Some(count);
+        self
     }
 
     /// The rollout that was stored as `head` and `targets`. Every server counts as free until
@@ -248,6 +263,7 @@ impl Rollout {
         match change {
             Change::ClockWentBack { .. } => self.bring_near(now),
             Change::ClockSet(set) => self.set_clock(set),
+            Change::CanaryUnchanged => self.head.canary_unchanged = true,
             _ => {}
         }
         self.head.clock = match change {

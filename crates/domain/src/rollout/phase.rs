@@ -64,6 +64,9 @@ pub enum Change {
     Start,
     /// The planner: too much went wrong.
     Halt(Halt),
+    /// The planner: the canary changed nothing and no other server is expected to, so the rest starts
+    /// unproven.
+    CanaryUnchanged,
     /// The planner: every server is at an end, and this is what it comes to.
     End(End),
     /// The planner: this machine's clock shows an earlier time than the rollout has already seen.
@@ -117,6 +120,7 @@ impl Phase {
         Ok(match (self, change) {
             (Scheduled, Change::Start) => Running,
             (Running, Change::Halt(why)) => Halted(why),
+            (Running, Change::CanaryUnchanged) => Running,
             // Also from one end to another: a late report turns "failed" into "succeeded".
             (_, Change::End(end)) => Ended(end),
             (same, Change::ClockWentBack { .. } | Change::ClockSet(_)) => same,
@@ -131,7 +135,10 @@ impl Phase {
             | (phase @ (Canceling | Ended(_)), Change::Resume)
             | (phase @ Ended(_), Change::Cancel)
             | (phase @ (Running | Paused | Halted(_) | Canceling | Ended(_)), Change::Start)
-            | (phase @ (Scheduled | Paused | Halted(_) | Canceling | Ended(_)), Change::Halt(_)) => {
+            | (
+                phase @ (Scheduled | Paused | Halted(_) | Canceling | Ended(_)),
+                Change::Halt(_) | Change::CanaryUnchanged,
+            ) => {
                 return Err(Refused { phase, change });
             }
         })

@@ -104,50 +104,95 @@ pub fn plan(rollout: &Rollout, now: Timestamp) -> Plan {
 
 /// Why `server` waits, if it does.
 pub fn held(rollout: &Rollout, server: ServerId, now: Timestamp) -> Option<Held> {
-    let slot = &rollout.slots[rollout.place(server)? as usize];
+    let place = rollout.place(server)?;
+    let slot = &rollout.slots[place as usize];
     if slot.target != Target::Waiting {
         return None;
     }
-    by_phase(&rollout.head)
+    let (head, limits, tally) = (&rollout.head, &rollout.limits, &rollout.tally);
+    by_phase(head)
         .or_else(|| (!slot.condition.online).then_some(Held::Offline))
         .or_else(|| slot.condition.busy_in.map(Held::Elsewhere))
         .or_else(|| slot.condition.at_work.then_some(Held::AtWork))
-        .or_else(|| room(&rollout.head, &rollout.limits, &rollout.tally, now).err())
+        .or_else(|| held_by_pace(head, limits, tally, place, now))
 }
 
-/// Why the servers wait that could start, in a rollout of which nothing but this is known: it costs the same for ten servers
-/// and for 100,000.
-pub fn held_back(head: &Head, tally: &Tally, now: Timestamp) -> Option<Held> {
-    if tally.waiting == 0 {
-        return None;
-    }
+/// Why a server that could start waits at `place` in the order of turns, told from the head and the
+/// counts alone: it costs the same for ten servers and for 100,000.
+pub fn held_back(head: &Head, tally: &Tally, place: u32, now: Timestamp) -> Option<Held> {
     let limits = head.pace.limits(tally.total());
-    by_phase(head).or_else(|| room(head, &limits, tally, now).err())
+    by_phase(head).or_else(|| held_by_pace(head, &limits, tally, place, now))
+}
+
+fn held_by_pace(
+    head: &Head,
+    limits: &Limits,
+    tally: &Tally,
+    place: u32,
+    now: Timestamp,
+) -> Option<Held> {
+    let room = room(head, limits, tally, now).err();
+    let is_expected = head.expected.is_none_or(|expected| place < expected);
+    let passed_over = !is_expected && only_replacements_start(head, limits, tally);
+    room.or_else(|| passed_over.then_some(Held::Canary))
 }
 
 fn run(rollout: &Rollout, now: Timestamp) -> Plan {
+    let (head, limits, tally) = (&rollout.head, &rollout.limits, &rollout.tally);
     if let Some(why) = must_halt(rollout) {
         return change(Change::Halt(why), now);
     }
-    match room(&rollout.head, &rollout.limits, &rollout.tally, now) {
-        Ok(room) => moves(rollout, rollout.ready.iter().take(room), Event::Offered, now)
-            .unwrap_or_else(|| idle(rollout)),
+    let replaces = only_replacements_start(head, limits, tally);
+    let expected = head.expected.unwrap_or(u32::MAX);
+    // Nobody is left who could take the place of a canary that had nothing to install.
+    let unproven = replaces && rollout.ready.first().is_some_and(|place| *place >= expected);
+    if unproven && tally.in_work() == 0 {
+        return change(Change::CanaryUnchanged, now);
+    }
+    match room(head, limits, tally, now) {
+        Ok(_) if unproven => idle(rollout).held_by(Held::Canary),
+        Ok(room) => {
+            // So many may start whatever is expected of them; the others are replacements. Those that
+            // are expected to install something come first.
+            let any = match canary_is_out(head, limits, tally) {
+                true => limits.canary.saturating_sub(tally.good() + tally.in_work()),
+                false => u32::MAX,
+            };
+            let first = (0_u32..).zip(rollout.ready.iter().take(room));
+            let first = first.filter(|(nth, place)| *nth < any || **place < expected);
+            moves(rollout, first.map(|(_, place)| place), Event::Offered, now)
+                .unwrap_or_else(|| idle(rollout))
+        }
         Err(held) => idle(rollout).held_by(held),
     }
 }
 
 fn must_halt(rollout: &Rollout) -> Option<Halt> {
     let fresh = rollout.tally.failures().saturating_sub(rollout.head.forgiven);
-    if fresh > 0 && canary_is_out(&rollout.head, &rollout.limits, &rollout.tally) {
+    if fresh > 0 && is_unproven(&rollout.head, &rollout.limits, &rollout.tally) {
         return Some(Halt::CanaryFailed);
     }
     (fresh >= rollout.limits.failures).then_some(Halt::TooManyFailures)
 }
 
+/// Fewer servers than the canary names have installed something and come out well. A server that had
+/// nothing to install proves nothing about the update.
+///
 /// The first ones to start are the canary, whoever they are: one that is offline or was removed
 /// must not keep the rest waiting.
+fn is_unproven(head: &Head, limits: &Limits, tally: &Tally) -> bool {
+    !head.canary_waived && tally.succeeded < limits.canary
+}
+
+/// The rest waits for the canary.
 fn canary_is_out(head: &Head, limits: &Limits, tally: &Tally) -> bool {
-    !head.canary_waived && tally.good() < limits.canary
+    is_unproven(head, limits, tally) && !head.canary_unchanged
+}
+
+/// The canary is complete but for servers that had nothing to install: only servers that are expected
+/// to install something may take their places.
+fn only_replacements_start(head: &Head, limits: &Limits, tally: &Tally) -> bool {
+    canary_is_out(head, limits, tally) && tally.good() + tally.in_work() >= limits.canary
 }
 
 /// How many servers may start now, or what stands in the way.
@@ -155,7 +200,7 @@ fn room(head: &Head, limits: &Limits, tally: &Tally, now: Timestamp) -> Result<u
     let in_work = tally.in_work();
     let mut room = limits.parallel.saturating_sub(in_work);
     if canary_is_out(head, limits, tally) {
-        let canaries = limits.canary.saturating_sub(tally.good() + in_work);
+        let canaries = limits.canary.saturating_sub(tally.succeeded + in_work);
         if canaries == 0 {
             return Err(Held::Canary);
         }

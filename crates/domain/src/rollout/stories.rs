@@ -32,6 +32,7 @@ fn batch(number: u128) -> BatchId {
 
 const FAILED: Event = Event::Reported(Verdict::Failed(FailureCode::InstallFailed));
 const SUCCEEDED: Event = Event::Reported(Verdict::Succeeded);
+const NO_CHANGE: Event = Event::Reported(Verdict::NoChange);
 
 impl Story {
     fn of<const N: usize>(names: [&'static str; N], pace: Pace) -> Story {
@@ -44,6 +45,15 @@ impl Story {
         pace: Pace,
     ) -> Story {
         let rollout = Rollout::new(batch(1), pace, starts_at, (0..N).map(id), midnight());
+        let mut story = Story { rollout, now: midnight(), names: names.to_vec() };
+        story.settle();
+        story
+    }
+
+    /// Like [`Story::of`], where only the first `expected` servers have something to install.
+    fn expecting<const N: usize>(expected: u32, names: [&'static str; N], pace: Pace) -> Story {
+        let rollout = Rollout::new(batch(1), pace, midnight(), (0..N).map(id), midnight());
+        let rollout = rollout.expecting(expected);
         let mut story = Story { rollout, now: midnight(), names: names.to_vec() };
         story.settle();
         story
@@ -114,7 +124,9 @@ impl Story {
                 let held = held(&self.rollout, server, self.now);
                 if !matches!(held, Some(Held::Offline | Held::Elsewhere(_) | Held::AtWork)) {
                     let (head, tally) = (self.rollout.head(), self.rollout.tally());
-                    assert_eq!(held_back(head, tally, self.now), held, "{name} could start");
+                    let place = self.rollout.place(server).unwrap();
+                    let back = held_back(head, tally, place, self.now);
+                    assert_eq!(back, held, "{name} could start");
                 }
                 match held {
                     Some(held) => format!("{name} waits: {}", why(held)),

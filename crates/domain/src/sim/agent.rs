@@ -4,10 +4,10 @@
 //! not. The real one is far more careful about package managers; this one is as careful about
 //! messages.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use vocab::{BatchId, FailureCode, ServerId, Stage};
+use vocab::{BatchId, FailureCode, InquiryReply, OrderRecord, ServerId, Stage, WithdrawalReply};
 
 use super::chance::Chance;
 use crate::rollout::{Event, Verdict};
@@ -34,6 +34,16 @@ enum Entry {
     Ended { verdict: Verdict, acknowledged: bool },
 }
 
+/// What the control plane says in one message.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Message {
+    pub(super) orders: Vec<Order>,
+    pub(super) acks: Vec<OrderId>,
+    pub(super) withdrawn: Vec<OrderId>,
+    /// In progress as far as the control plane knows, and not mentioned by the agent.
+    pub(super) unreported: Vec<OrderId>,
+}
+
 /// What a fault did to the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
@@ -51,19 +61,25 @@ pub(super) struct Agent {
     /// How many times it was started: work planned by an earlier life is void.
     pub(super) life: u32,
     journal: BTreeMap<OrderId, Entry>,
+    /// The ids of the orders that it took, kept apart from the journal.
+    taken: BTreeSet<OrderId>,
     /// How often packages were really changed, by order.
     pub(super) effects: BTreeMap<OrderId, u32>,
+    /// How likely an order finds nothing to install, in percent.
+    up_to_date: u32,
     steps_planned: bool,
 }
 
 impl Agent {
-    pub(super) fn new(server: ServerId) -> Agent {
+    pub(super) fn new(server: ServerId, up_to_date: u32) -> Agent {
         Agent {
             server,
+            up_to_date,
             health: Health::Up,
             connected: true,
             life: 0,
             journal: BTreeMap::new(),
+            taken: BTreeSet::new(),
             effects: BTreeMap::new(),
             steps_planned: false,
         }
@@ -81,29 +97,70 @@ impl Agent {
 
     /// A message from the control plane. A repeated order is known by its id, taken once, and
     /// answered with its result: who repeats it has not got that.
-    pub(super) fn hears(&mut self, orders: &[Order], acks: &[OrderId], withdrawn: &[OrderId]) {
-        for order in orders {
-            let taken = Entry::Taken { expires: order.expires };
-            if let Entry::Ended { acknowledged, .. } = self.journal.entry(order.id).or_insert(taken)
+    pub(super) fn hears(&mut self, message: &Message) {
+        for order in &message.orders {
+            let first = match self.taken.insert(order.id) {
+                true => Entry::Taken { expires: order.expires },
+                false => ended(Verdict::Failed(FailureCode::OrderLost)),
+            };
+            if let Entry::Ended { acknowledged, .. } = self.journal.entry(order.id).or_insert(first)
             {
                 *acknowledged = false;
             }
         }
-        for of in withdrawn {
-            // Also one that never arrived: should it still be on its way, it is void.
-            let entry = self
-                .journal
-                .entry(*of)
-                .or_insert(Entry::Ended { verdict: Verdict::Withdrawn, acknowledged: false });
-            if let Entry::Taken { .. } = entry {
-                *entry = Entry::Ended { verdict: Verdict::Withdrawn, acknowledged: false };
+        for id in &message.withdrawn {
+            match self.record(*id).on_withdrawal() {
+                WithdrawalReply::Withdrawn => {
+                    self.taken.insert(*id);
+                    self.journal.insert(*id, ended(Verdict::Withdrawn));
+                }
+                WithdrawalReply::Lost => self.gives_up(*id),
+                WithdrawalReply::Undecided => {}
+                WithdrawalReply::Result => self.says_again(*id),
             }
         }
-        for of in acks {
-            if let Some(Entry::Ended { acknowledged, .. }) = self.journal.get_mut(of) {
+        for id in &message.unreported {
+            match self.record(*id).on_inquiry() {
+                InquiryReply::Lost => self.gives_up(*id),
+                InquiryReply::InProgress => {}
+                InquiryReply::Result => self.says_again(*id),
+            }
+        }
+        for id in &message.acks {
+            if let Some(Entry::Ended { acknowledged, .. }) = self.journal.get_mut(id) {
                 *acknowledged = true;
             }
         }
+    }
+
+    fn record(&self, id: OrderId) -> OrderRecord {
+        match self.journal.get(&id) {
+            None if self.taken.contains(&id) => OrderRecord::Lost,
+            None => OrderRecord::Missing,
+            Some(Entry::Taken { .. }) => OrderRecord::NotStarted,
+            Some(Entry::At(_)) => OrderRecord::Started,
+            Some(Entry::Ended { .. }) => OrderRecord::Ended,
+        }
+    }
+
+    fn gives_up(&mut self, id: OrderId) {
+        self.taken.insert(id);
+        self.journal.insert(id, ended(Verdict::Failed(FailureCode::OrderLost)));
+    }
+
+    fn says_again(&mut self, id: OrderId) {
+        if let Some(Entry::Ended { acknowledged, .. }) = self.journal.get_mut(&id) {
+            *acknowledged = false;
+        }
+    }
+
+    /// The record of the order in work is lost; the host goes on with the next one.
+    pub(super) fn loses_record(&mut self) -> Option<OrderId> {
+        let in_work =
+            |(id, entry): (&OrderId, &Entry)| matches!(entry, Entry::At(_)).then_some(*id);
+        let id = self.journal.iter().find_map(in_work)?;
+        self.journal.remove(&id);
+        Some(id)
     }
 
     /// Everything it has to say that was not acknowledged.
@@ -152,7 +209,7 @@ impl Agent {
         }
         match stage {
             Stage::Dispatched => Entry::At(Stage::Preflight),
-            Stage::Preflight if chance.percent(5) => ended(Verdict::NoChange),
+            Stage::Preflight if chance.percent(self.up_to_date) => ended(Verdict::NoChange),
             Stage::Preflight if chance.percent(3) => ended(Verdict::NotApplicable),
             Stage::Preflight => Entry::At(Stage::Downloading),
             Stage::Downloading => {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use vocab::{BatchId, FailureCode, ServerId, Stage};
 
-use super::agent::{Order, OrderId};
+use super::agent::{Message, Order, OrderId};
 use super::judge::{Judge, Moment};
 use super::reach::{Reached, Trial};
 use crate::rollout::lint::{lint, lint_settled};
@@ -159,6 +159,7 @@ impl Control {
             (_, Change::Pause) => self.reached.count(Trial::Paused),
             (_, Change::Cancel) => self.reached.count(Trial::Canceled),
             (_, Change::Halt(_)) => self.reached.count(Trial::Halted),
+            (_, Change::CanaryUnchanged) => self.reached.count(Trial::CanaryUnchanged),
             _ => {}
         }
         self.judge.changed(of, change, rollout.head().phase, at);
@@ -208,21 +209,24 @@ impl Control {
         }
     }
 
-    /// What an agent must be told: orders that it has not begun, and those that it should drop.
-    pub(super) fn says(&self, server: ServerId) -> (Vec<Order>, Vec<OrderId>) {
-        let (mut orders, mut withdrawn) = (Vec::new(), Vec::new());
+    /// What an agent must be told: orders that it has not begun, those that it should drop, and those in progress
+    /// that it does not mention. `mentioned`: none if it has just said nothing at all.
+    pub(super) fn says(&self, server: ServerId, mentioned: Option<&[OrderId]>) -> Message {
+        let mut message = Message::default();
         for (of, rollout) in &self.live {
-            if let Some(Target::Busy(busy)) = rollout.target(server)
-                && busy.stage == Stage::Dispatched
-            {
-                let id = self.order_of(*of, server);
-                match rollout.head().phase {
-                    Phase::Canceling | Phase::Paused | Phase::Halted(_) => withdrawn.push(id),
-                    _ => orders.push(Order { id, expires: busy.by }),
+            let Some(Target::Busy(busy)) = rollout.target(server) else { continue };
+            let id = self.order_of(*of, server);
+            match rollout.head().phase {
+                _ if busy.stage != Stage::Dispatched => {
+                    if mentioned.is_some_and(|mentioned| !mentioned.contains(&id)) {
+                        message.unreported.push(id);
+                    }
                 }
+                Phase::Canceling | Phase::Paused | Phase::Halted(_) => message.withdrawn.push(id),
+                _ => message.orders.push(Order { id, expires: busy.by }),
             }
         }
-        (orders, withdrawn)
+        message
     }
 
     /// Carries out every plan until there is nothing to do. Answers with the servers that have new
@@ -333,6 +337,9 @@ impl Control {
             Event::WindowClosed => self.reached.count(Trial::Expired),
             Event::ServerRemoved => self.reached.count(Trial::Removed),
             Event::Reported(Verdict::Withdrawn) => self.reached.count(Trial::Withdrawn),
+            Event::Reported(Verdict::Failed(FailureCode::OrderLost)) => {
+                self.reached.count(Trial::OrderLost);
+            }
             Event::Reported(_) if before.is_some_and(is_a_guess) => {
                 self.reached.count(Trial::Corrected);
             }

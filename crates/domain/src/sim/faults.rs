@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 use vocab::{BatchId, Portion};
 
-use super::agent::Health;
+use super::agent::{Agent, Health};
 use super::chance::Chance;
 use super::reach::Trial;
 use super::world::{Happening, World};
@@ -17,7 +17,7 @@ impl World {
     pub(super) fn fault(&mut self) {
         let agent = self.some_agent();
         let back = SignedDuration::from_secs(self.chance.between(1, 3_600));
-        match self.chance.between(0, 11) {
+        match self.chance.between(0, 12) {
             0..=2 => {
                 self.control.reached.count(Trial::Vanished);
                 self.agents[agent].connected = false;
@@ -35,6 +35,11 @@ impl World {
                 self.after(back, Happening::ControlBack);
             }
             9 | 10 if self.chance.percent(25) => self.clock_jumps(),
+            12 => {
+                let losers = self.agents.iter_mut().filter(|agent| agent.is_at_work());
+                let lost = losers.filter_map(Agent::loses_record).next();
+                self.control.trace(|| format!("the record of {lost:?} is lost"));
+            }
             11 if self.chance.percent(20) => self.restored(),
             11 => {
                 self.control.back_up();

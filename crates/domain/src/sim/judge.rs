@@ -70,6 +70,9 @@ struct Case {
     /// How many guesses proved wrong since then.
     corrected: usize,
     canary_waived: bool,
+    /// Servers that are expected to install something.
+    expected: BTreeSet<ServerId>,
+    canary_unchanged: bool,
 }
 
 /// The book, and what was found wrong.
@@ -85,6 +88,11 @@ impl Judge {
         let case = Case {
             pace: rollout.head().pace.clone(),
             seen: order.iter().map(|server| (*server, Seen::Waiting)).collect(),
+            expected: match rollout.head().expected {
+                Some(count) => order.iter().copied().take(count as usize).collect(),
+                None => order.iter().copied().collect(),
+            },
+            canary_unchanged: false,
             order,
             phase: Phase::Scheduled,
             ordered: at,
@@ -205,6 +213,11 @@ impl Case {
         self.order.iter().copied().find(|server| waits(server) && free(*server))
     }
 
+    fn next_may_start(&self, free: &dyn Fn(ServerId) -> bool) -> bool {
+        let may = |server| !self.wants_expected() || self.expected.contains(&server);
+        self.next_in_turn(free).is_some_and(may)
+    }
+
     /// When a server has taken too long, as far as the clock can be trusted.
     fn until(&self, seen: Seen, at: Moment) -> Option<Timestamp> {
         let heard = match self.deaf {
@@ -234,16 +247,42 @@ impl Case {
         self.order.len() as u32
     }
 
-    fn canary_is_out(&self) -> bool {
+    fn succeeded(&self) -> usize {
+        self.count(|end| end == Outcome::Succeeded)
+    }
+
+    fn canary(&self) -> usize {
         let canary = self.pace.canary.map_or(0, |portion| portion.of(self.total()));
-        !self.canary_waived && self.good() < canary.min(self.total()) as usize
+        canary.min(self.total()) as usize
+    }
+
+    fn is_unproven(&self) -> bool {
+        !self.canary_waived && self.succeeded() < self.canary()
+    }
+
+    fn canary_is_out(&self) -> bool {
+        self.is_unproven() && !self.canary_unchanged
+    }
+
+    /// Servers without a change have used up the canary: only servers that are expected to install
+    /// something can complete it.
+    fn wants_expected(&self) -> bool {
+        self.canary_is_out() && self.good() + self.in_work() >= self.canary()
+    }
+
+    /// The canary changed nothing, and of those that could start nobody is expected to.
+    fn nobody_can_prove(&self, free: &dyn Fn(ServerId) -> bool) -> bool {
+        let next = self.next_in_turn(free);
+        self.wants_expected()
+            && self.in_work() == 0
+            && next.is_some_and(|server| !self.expected.contains(&server))
     }
 
     /// How many more may be in work, stagger aside.
     fn room(&self) -> usize {
         let parallel = self.pace.max_parallel.map_or(usize::MAX, |at_once| at_once as usize);
-        let canary = self.pace.canary.map_or(0, |portion| portion.of(self.total())) as usize;
-        let first = if self.canary_is_out() { canary - self.good() } else { usize::MAX };
+        let left = self.canary().saturating_sub(self.succeeded());
+        let first = if self.canary_is_out() { left } else { usize::MAX };
         parallel.min(first).saturating_sub(self.in_work())
     }
 
@@ -251,7 +290,7 @@ impl Case {
     fn halt(&self, failures: usize) -> Option<Halt> {
         let allowed =
             self.pace.max_failures.map_or(usize::MAX, |share| share.of(self.total()) as usize);
-        let failed_first = failures > 0 && self.canary_is_out();
+        let failed_first = failures > 0 && self.is_unproven();
         let too_many = failures > 0 && failures >= allowed;
         failed_first
             .then_some(Halt::CanaryFailed)
@@ -295,6 +334,10 @@ impl Case {
             .or(not(free(server), "started while offline or in work elsewhere"))
             .or(not(self.next_in_turn(free) == Some(server), "started out of turn"))
             .or(not(self.room() > 0, "started beyond the canary or max_parallel"))
+            .or(not(
+                !self.wants_expected() || self.expected.contains(&server),
+                "started behind a canary that changed nothing",
+            ))
             .or(not(self.halt(self.fresh_failures()).is_none(), "started after too many failures"))
             .or(not(overdue.min().is_none_or(|by| by > at.really), "started past a silent server"))
             .or(not(!too_soon, "started too soon after the last one"))
@@ -331,6 +374,10 @@ impl Case {
                 let fresh = self.failures().saturating_sub(forgiven);
                 not(self.halt(fresh).is_some(), "halted for no reason")
             }
+            Change::CanaryUnchanged => not(
+                self.phase == Phase::Running && self.wants_expected() && self.in_work() == 0,
+                "gave up on a canary that can still succeed",
+            ),
             Change::End(end) => not(
                 self.end() == Some(end),
                 &format!("ended as {end:?}, should as {:?}", self.end()),
@@ -362,8 +409,12 @@ impl Case {
             (_, Change::Cancel) => Phase::Canceling,
             (_, Change::Halt(why)) => Phase::Halted(why),
             (_, Change::End(end)) => Phase::Ended(end),
-            (same, Change::ClockWentBack { .. } | Change::ClockSet(_)) => same,
+            (
+                same,
+                Change::CanaryUnchanged | Change::ClockWentBack { .. } | Change::ClockSet(_),
+            ) => same,
         };
+        self.canary_unchanged |= change == Change::CanaryUnchanged;
     }
 
     /// What it comes to, once every server is at an end.
@@ -398,13 +449,15 @@ impl Case {
         let startable = self.phase == Phase::Running
             && (self.stagger().is_zero() || !staggered)
             && self.room() > 0
-            && self.next_in_turn(free).is_some();
+            && self.next_may_start(free);
+        let unproven = self.phase == Phase::Running && self.nobody_can_prove(free);
         let halts = self.phase == Phase::Running
             && self.end().is_none()
             && self.halt(self.fresh_failures()).is_some();
         let overdue = self.due(at, free).is_some_and(|due| due <= at.really);
         let canceling = self.phase == Phase::Canceling && self.someone_waits();
         not(!startable, "someone could start and does not")
+            .or(not(!unproven, "the rest waits for a canary that changed nothing"))
             .or(not(!halts, "it should have halted"))
             .or(not(!overdue, "something is overdue"))
             .or(not(!canceling, "someone waits in a canceled rollout"))
@@ -423,7 +476,7 @@ impl Case {
         let in_turn = self.phase == Phase::Running
             && self.room() > 0
             && !self.stagger().is_zero()
-            && self.next_in_turn(free).is_some();
+            && self.next_may_start(free);
         let next_start = self
             .last_start
             .filter(|last| in_turn && !at.jumped_since(*last))

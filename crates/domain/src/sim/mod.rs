@@ -15,6 +15,8 @@ mod chance;
 mod control;
 mod faults;
 mod judge;
+#[cfg(test)]
+mod lost_orders;
 mod reach;
 mod seen;
 mod world;

@@ -43,17 +43,21 @@ pub enum Trial {
     Contested,
     /// A rollout halted by itself.
     Halted,
+    /// A canary changed nothing, and the rest started unproven.
+    CanaryUnchanged,
     /// A window closed on a server that waited.
     Expired,
     /// An agent fell silent and was given up.
     GivenUp,
     /// A late report replaced such a guess.
     Corrected,
+    /// An agent lost the record of an order in progress, and said so.
+    OrderLost,
 }
 
 impl Trial {
     /// All of them.
-    pub const ALL: [Trial; 23] = [
+    pub const ALL: [Trial; 25] = [
         Trial::Lost,
         Trial::Repeated,
         Trial::Late,
@@ -74,9 +78,11 @@ impl Trial {
         Trial::Removed,
         Trial::Contested,
         Trial::Halted,
+        Trial::CanaryUnchanged,
         Trial::Expired,
         Trial::GivenUp,
         Trial::Corrected,
+        Trial::OrderLost,
     ];
 }
 

@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use vocab::{BatchId, ServerId};
+use vocab::{BatchId, FailureCode, ServerId};
 
-use super::agent::{Agent, Health, Order, OrderId};
+use super::agent::{Agent, Health, Message, OrderId};
 use super::chance::Chance;
 use super::control::{Control, contradicts};
 use super::faults::pace;
 use super::judge::Moment;
 use super::reach::Trial;
 use super::{Failure, Mode, Report};
-use crate::rollout::{Event, Outcome, Pace, Phase, Rollout, Target, limit_in_all};
+use crate::rollout::{Event, Outcome, Pace, Phase, Rollout, Target, Verdict, limit_in_all};
 
 /// How much later than its deadline a thing may end.
 const GRACE: SignedDuration = SignedDuration::from_secs(30);
@@ -24,7 +24,7 @@ pub(super) enum Happening {
     /// A message to the control plane arrives.
     Up { agent: usize, words: Vec<(OrderId, Event)>, at_work: bool },
     /// A message to an agent arrives.
-    Down { agent: usize, orders: Vec<Order>, acks: Vec<OrderId>, withdrawn: Vec<OrderId> },
+    Down { agent: usize, message: Message },
     /// An agent's regular sync is due.
     Sync { agent: usize },
     /// The order in work goes on.
@@ -91,8 +91,10 @@ impl World {
         let mut chance = Chance::new(seed);
         let now: Timestamp = "2026-03-01T02:00:00Z".parse().expect("a constant");
         let size = if chance.percent(15) { chance.between(13, 40) } else { chance.between(1, 12) };
-        let agents: Vec<_> =
-            (0..size).map(|number| Agent::new(ServerId::new(now, number as u128))).collect();
+        let up_to_date = chance.pick(&[5, 5, 70]);
+        let agents: Vec<_> = (0..size)
+            .map(|number| Agent::new(ServerId::new(now, number as u128), up_to_date))
+            .collect();
         let (first, second) = (pace(&mut chance), pace(&mut chance));
         // A rollout without a window may wait for a week; then agents sync less often, or the
         // simulation would be nothing but syncs.
@@ -140,7 +142,9 @@ impl World {
             servers.truncate(keep as usize);
         }
         servers.retain(|server| !self.removed.contains(server));
-        let rollout = Rollout::new(id, pace, at.wall + starts_in, servers, at.wall);
+        let expected = self.chance.pick(&[servers.len(), servers.len() / 2, 0]);
+        let rollout = Rollout::new(id, pace, at.wall + starts_in, servers, at.wall)
+            .expecting(expected as u32);
         self.control.create(rollout, starts_in, at);
     }
 
@@ -191,9 +195,9 @@ impl World {
     fn take(&mut self, happening: Happening) {
         match happening {
             Happening::Up { agent, words, at_work } => self.up(agent, &words, at_work),
-            Happening::Down { agent, orders, acks, withdrawn } => {
+            Happening::Down { agent, message } => {
                 if self.agents[agent].is_reachable() {
-                    self.agents[agent].hears(&orders, &acks, &withdrawn);
+                    self.agents[agent].hears(&message);
                     self.plan_step(agent);
                 }
             }
@@ -269,12 +273,14 @@ impl World {
         let at = self.moment();
         let acks = self.control.hears(server, words, at_work, at);
         self.look();
-        self.answer(agent, acks);
+        let mentioned: Vec<OrderId> = words.iter().map(|(id, _)| *id).collect();
+        let message = self.control.says(server, Some(&mentioned));
+        self.send(Happening::Down { agent, message: Message { acks, ..message } });
     }
 
-    fn answer(&mut self, agent: usize, acks: Vec<OrderId>) {
-        let (orders, withdrawn) = self.control.says(self.agents[agent].server);
-        self.send(Happening::Down { agent, orders, acks, withdrawn });
+    fn wake(&mut self, agent: usize) {
+        let message = self.control.says(self.agents[agent].server, None);
+        self.send(Happening::Down { agent, message });
     }
 
     fn send(&mut self, message: Happening) {
@@ -311,7 +317,7 @@ impl World {
         let (offered, wake_at) = self.control.settle(self.moment());
         for server in offered {
             if let Some(agent) = self.agents.iter().position(|agent| agent.server == server) {
-                self.answer(agent, Vec::new());
+                self.wake(agent);
             }
         }
         // A real one also looks by itself now and then; this one relies on `wake_at`.
@@ -408,6 +414,13 @@ impl World {
                 return None;
             }
             let verdict = agent.verdict(self.control.order_of(of, server));
+            // The backup knows only an order that the agent had already dropped, not the one that was
+            // given in its place.
+            let dropped = verdict == Some(Verdict::Withdrawn)
+                && done.outcome == Outcome::Failed(FailureCode::OrderExpired);
+            if self.was_restored && dropped {
+                return None;
+            }
             contradicts(done.outcome, verdict, agent.has_acted_on(of)).then(|| {
                 format!("{of} says {:?} of {server}, which says {verdict:?}", done.outcome)
             })

@@ -1,5 +1,7 @@
 //! How targets and rollouts come to an end, and what an end is worth.
 
+use proptest::prelude::*;
+
 use super::*;
 
 #[test]
@@ -189,4 +191,50 @@ fn a_silent_server_is_given_a_reason() {
     assert_eq!(code(Outcome::TimedOut(Stage::Installing)), Some(FailureCode::AgentLost));
     assert_eq!(code(Outcome::Skipped(Skip::WindowClosed)), Some(FailureCode::WindowClosed));
     assert_eq!(code(Outcome::Canceled(Cancel::Person)), None);
+}
+
+/// Everything that the agents of five servers report, each result twice.
+fn reports() -> Vec<(ServerId, Event)> {
+    let verdicts = [
+        Verdict::Succeeded,
+        Verdict::NoChange,
+        Verdict::Failed(FailureCode::InstallFailed),
+        Verdict::NotApplicable,
+        Verdict::Succeeded,
+    ];
+    let of_server = |(server, verdict): (usize, Verdict)| {
+        let stages = [Stage::Preflight, Stage::Downloading, Stage::Installing, Stage::Verifying];
+        let reached = stages.map(|stage| (id(server), Event::Reached(stage)));
+        let ended = [(id(server), Event::Reported(verdict)); 2];
+        reached.into_iter().chain(ended)
+    };
+    verdicts.into_iter().enumerate().flat_map(of_server).collect()
+}
+
+proptest! {
+    /// Agents repeat what was not acknowledged, and requests overtake each other. In whatever order their
+    /// reports arrive, before or after the deadlines, every task ends the same.
+    #[test]
+    fn the_order_of_reports_does_not_change_the_final_table(
+        order in Just(reports()).prop_shuffle(),
+        late in 0..=30_usize,
+    ) {
+        let mut story = Story::of(["a", "b", "c", "d", "e"], pace());
+        for (nth, (server, event)) in order.into_iter().enumerate() {
+            if nth == late {
+                // Whoever has not reported by now is given up for lost, and heard from afterwards.
+                story.minutes(24 * 60);
+            }
+            story.rollout.happens(server, event, story.now).unwrap();
+            story.settle();
+        }
+        story.shows([
+            "a succeeded",
+            "b had nothing to change",
+            "c failed: install_failed",
+            "d skipped: NotApplicable",
+            "e succeeded",
+        ]);
+        story.is(Phase::Ended(End::CompletedWithErrors));
+    }
 }

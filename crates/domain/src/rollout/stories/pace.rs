@@ -34,8 +34,60 @@ fn the_rest_starts_when_every_canary_has_succeeded() {
         .shows(["a dispatched", "b dispatched", "c waits: canary", "d waits: canary"])
         .happens("a", SUCCEEDED)
         .shows(["a succeeded", "b dispatched", "c waits: canary", "d waits: canary"])
-        .happens("b", Event::Reported(Verdict::NoChange))
-        .shows(["a succeeded", "b had nothing to change", "c dispatched", "d dispatched"]);
+        .happens("b", SUCCEEDED)
+        .shows(["a succeeded", "b succeeded", "c dispatched", "d dispatched"]);
+}
+
+#[test]
+fn a_canary_with_nothing_to_install_is_replaced_by_the_next_server() {
+    let canary = Some(Portion::Count(1));
+    Story::of(["a", "b", "c"], Pace { canary, ..pace() })
+        .happens("a", NO_CHANGE)
+        .shows(["a had nothing to change", "b dispatched", "c waits: canary"])
+        .happens("b", SUCCEEDED)
+        .shows(["a had nothing to change", "b succeeded", "c dispatched"]);
+}
+
+#[test]
+fn only_servers_that_should_install_something_replace_a_canary() {
+    let canary = Some(Portion::Count(2));
+    let mut story = Story::expecting(3, ["a", "b", "c", "d", "e"], Pace { canary, ..pace() });
+    story
+        .happens("a", NO_CHANGE)
+        .happens("b", NO_CHANGE)
+        // One canary is missing, and only c could be it.
+        .shows([
+            "a had nothing to change",
+            "b had nothing to change",
+            "c dispatched",
+            "d waits: canary",
+            "e waits: canary",
+        ]);
+    assert!(!story.rollout.head().canary_unchanged);
+    story.happens("c", SUCCEEDED);
+    // One of two has proved the update, and nobody is left to be the second.
+    assert!(story.rollout.head().canary_unchanged);
+    story.shows([
+        "a had nothing to change",
+        "b had nothing to change",
+        "c succeeded",
+        "d dispatched",
+        "e dispatched",
+    ]);
+}
+
+#[test]
+fn a_canary_that_changed_nothing_is_recorded_and_the_first_failure_after_it_stops_the_rollout() {
+    let (canary, max_parallel) = (Some(Portion::Count(1)), Some(1));
+    let pace = Pace { canary, max_parallel, ..pace() };
+    let mut story = Story::expecting(0, ["a", "b", "c"], pace);
+    story.happens("a", NO_CHANGE).shows([
+        "a had nothing to change",
+        "b dispatched",
+        "c waits: parallel",
+    ]);
+    assert!(story.rollout.head().canary_unchanged);
+    story.happens("b", FAILED).is(Phase::Halted(Halt::CanaryFailed));
 }
 
 #[test]
