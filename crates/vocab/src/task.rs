@@ -51,6 +51,9 @@ words! {
         UnsupportedOrder = "unsupported_order",
         /// The order arrived too late to be started.
         OrderExpired = "order_expired",
+        /// The agent has no record of an order that it had started. Whether anything was changed
+        /// shows in the server's inventory.
+        OrderLost = "order_lost",
         /// The time to start ran out.
         WindowClosed = "window_closed",
         /// A fault of the agent's own.
