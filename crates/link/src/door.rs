@@ -9,9 +9,14 @@ use reqwest::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, 
 use reqwest::{Client, Method, StatusCode, Url};
 use serde::Deserialize;
 use vocab::{Digest, Environment, Tag, TaskId};
-use wire::agent::{EnrollRequest, EnrollResponse, Facts, SyncRequest, SyncResponse};
+use wire::agent::{
+    EnrollRequest, EnrollResponse, Facts, NONCE_HEADER, SIGNATURE_HEADER, SyncRequest,
+    SyncResponse, TRUSTED_KEYS_HEADER,
+};
 
-use super::{HostKey, Identity, Pin, PinnedServer, Token};
+use super::answer::{Exchange, Proof};
+use super::trust::{TrustStoreError, system_trust};
+use super::{Authorization, HostKey, Identity, Pin, PinnedServer, Token, public_keys};
 
 /// The most bytes of an answer. A host does not trust its server with its memory.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -51,9 +56,9 @@ pub enum ConnectError {
     /// The token says by which certificate to know the server, and the address has no TLS.
     #[error("the token names the server's certificate: its address starts with https://")]
     WantsTls,
-    /// The token says that there is no certificate to know the server by.
-    #[error("the token is for a server without TLS: its address starts with http://")]
-    WantsPlain,
+    /// The server is to be verified by the system's trust store, and that cannot be used.
+    #[error(transparent)]
+    TrustStore(#[from] TrustStoreError),
     /// The client could not be made.
     #[error("no client could be made")]
     Client(#[source] reqwest::Error),
@@ -76,6 +81,13 @@ pub enum LinkError {
     /// The server does not know this host any more. Do nothing ever again.
     #[error("this host was removed from its server")]
     Removed,
+    /// The answer is not signed by the server, or not for this request: anyone in between may have
+    /// written it. Do nothing that it says, and try again.
+    #[error("{}", unproven(*status))]
+    Unproven {
+        /// What was answered.
+        status: StatusCode,
+    },
     /// The server does not want this request. Trying again would change nothing.
     #[error("the server refuses ({status} {code}): {detail}")]
     Refused {
@@ -145,8 +157,12 @@ impl Link {
             (Pin::Plain, "http") => {
                 builder.tls_backend_preconfigured(PinnedServer::client_config([0; 32]))
             }
+            // The service has no TLS itself, and the proxy in front of it has a certificate that
+            // any client of this host would verify.
+            (Pin::Plain, "https") => {
+                builder.https_only(true).tls_backend_preconfigured(system_trust()?)
+            }
             (Pin::Certificate(_), "http") => return Err(ConnectError::WantsTls),
-            (Pin::Plain, "https") => return Err(ConnectError::WantsPlain),
             _ => return Err(malformed()),
         };
         let client = builder.build().map_err(ConnectError::Client)?;
@@ -170,11 +186,13 @@ impl Link {
             .timeout(REQUEST_TIMEOUT)
             .header(CONTENT_TYPE, "application/json")
             .body(json(&request)?);
-        read(&settled(request).await?)
+        read(&receive(request).await?.into_result()?)
     }
 
     /// Syncs. Held open by the server for up to `hold_seconds` while it has nothing to say; whoever
     /// drops the future has cut it off, and repeats it with the same [`Turn`](super::Turn).
+    ///
+    /// `orders_keys` of the answer is empty, or a list of valid keys that may be trusted.
     pub async fn sync(
         &self,
         host: &Identity,
@@ -186,7 +204,14 @@ impl Link {
         headers.insert(CONTENT_TYPE, reqwest::header::HeaderValue::from_static("application/json"));
         let answer =
             self.signed(host, Method::POST, "/agent/v1/sync", headers, body, timeout).await?;
-        read(&answer)
+        let mut response: SyncResponse = read(&answer.body)?;
+        // Whoever could write an unsigned answer could name a key of their own. And a server that
+        // does not announce the key that it signs with is confused.
+        let announced = public_keys(&response.orders_keys).unwrap_or_default();
+        if !answer.signer.is_some_and(|signer| announced.contains(&signer)) {
+            response.orders_keys.clear();
+        }
+        Ok(response)
     }
 
     /// Sends a listing that the server wants, compressed.
@@ -226,16 +251,31 @@ impl Link {
         headers: HeaderMap,
         body: Vec<u8>,
         timeout: Duration,
-    ) -> Result<Vec<u8>, LinkError> {
-        let authorization = host.authorization(method.as_str(), path, &body);
+    ) -> Result<Verified, LinkError> {
+        let Authorization { header, signature } = host.authorization(method.as_str(), path, &body);
+        let exchange = Exchange::new(host, signature);
         let request = self
             .client
             .request(method, format!("{}{path}", self.origin))
             .timeout(timeout)
             .headers(headers)
-            .header(AUTHORIZATION, authorization)
+            .header(AUTHORIZATION, header)
+            .header(NONCE_HEADER, exchange.nonce())
+            .header(TRUSTED_KEYS_HEADER, host.orders_keys.ids().join(","))
             .body(body);
-        settled(request).await
+        let answer = receive(request).await?;
+        let signer = match answer.only_delays() {
+            true => None,
+            false => {
+                let proof = answer.signature.as_deref();
+                match exchange.check(proof, answer.status.as_u16(), &answer.body) {
+                    Proof::SignedBy(key) => Some(key),
+                    Proof::Missing => None,
+                    Proof::Invalid => return Err(LinkError::Unproven { status: answer.status }),
+                }
+            }
+        };
+        Ok(Verified { body: answer.into_result()?, signer })
     }
 }
 
@@ -247,11 +287,40 @@ fn read<T: for<'de> Deserialize<'de>>(answer: &[u8]) -> Result<T, LinkError> {
     serde_json::from_slice(answer).map_err(|error| LinkError::Answer(error.to_string()))
 }
 
-/// Sends a request and reads the whole answer: the body of a success, or why there is none.
-async fn settled(request: reqwest::RequestBuilder) -> Result<Vec<u8>, LinkError> {
+fn unproven(status: StatusCode) -> String {
+    let what = match status {
+        StatusCode::GONE => "an answer says that this host was removed".to_owned(),
+        status => format!("an answer came ({status})"),
+    };
+    format!(
+        "{what}, but it is not signed by this host's server; check what lies between the two, such \
+         as a proxy, and that the server was not replaced by an older version"
+    )
+}
+
+/// The body of a success that may be acted on.
+struct Verified {
+    body: Vec<u8>,
+    /// The key that it was signed with, unless the server is one that does not sign.
+    signer: Option<[u8; 32]>,
+}
+
+/// A whole answer.
+struct Answer {
+    status: StatusCode,
+    retry_after: Option<Duration>,
+    /// What [`SIGNATURE_HEADER`] says.
+    signature: Option<String>,
+    body: Vec<u8>,
+}
+
+/// Sends a request and reads the whole answer.
+async fn receive(request: reqwest::RequestBuilder) -> Result<Answer, LinkError> {
     let mut response = request.send().await.map_err(LinkError::Unreachable)?;
     let status = response.status();
     let retry_after = retry_after(response.headers());
+    let signature = response.headers().get(SIGNATURE_HEADER);
+    let signature = signature.and_then(|value| value.to_str().ok()).map(str::to_owned);
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(LinkError::Unreachable)? {
         if body.len() + chunk.len() > ANSWER_BYTES_MAX {
@@ -259,16 +328,29 @@ async fn settled(request: reqwest::RequestBuilder) -> Result<Vec<u8>, LinkError>
         }
         body.extend_from_slice(&chunk);
     }
-    match status {
-        status if status.is_success() => Ok(body),
-        StatusCode::GONE => Err(LinkError::Removed),
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => {
-            Err(LinkError::Busy { status, retry_after })
-        }
-        status if status.is_server_error() => Err(LinkError::Busy { status, retry_after }),
-        status => {
-            let Problem { code, detail } = serde_json::from_slice(&body).unwrap_or_default();
-            Err(LinkError::Refused { status, code, detail })
+    Ok(Answer { status, retry_after, signature, body })
+}
+
+impl Answer {
+    /// Whether all that it says is "later". A proxy may say so, too; it could as well not answer.
+    fn only_delays(&self) -> bool {
+        let status = self.status;
+        status.is_server_error()
+            || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT)
+    }
+
+    /// The body of a success, or why there is none.
+    fn into_result(self) -> Result<Vec<u8>, LinkError> {
+        let only_delays = self.only_delays();
+        let Answer { status, retry_after, body, .. } = self;
+        match status {
+            status if status.is_success() => Ok(body),
+            StatusCode::GONE => Err(LinkError::Removed),
+            status if only_delays => Err(LinkError::Busy { status, retry_after }),
+            status => {
+                let Problem { code, detail } = serde_json::from_slice(&body).unwrap_or_default();
+                Err(LinkError::Refused { status, code, detail })
+            }
         }
     }
 }
@@ -303,14 +385,16 @@ mod tests {
     }
 
     #[test]
-    fn a_pinned_server_is_never_reached_in_the_clear_nor_a_plain_one_believed_to_be_pinned() {
+    fn a_pinned_server_is_never_reached_in_the_clear() {
         assert!(connect("https://fleet.test:7600", Pin::Certificate([1; 32])).is_ok());
         assert!(connect("http://127.0.0.1:7600/", Pin::Plain).is_ok());
         assert!(matches!(
             connect("http://fleet.test", Pin::Certificate([1; 32])),
             Err(ConnectError::WantsTls)
         ));
-        assert!(matches!(connect("https://fleet.test", Pin::Plain), Err(ConnectError::WantsPlain)));
+        // Verified by the system's trust store, if this machine has one.
+        let public = connect("https://fleet.test", Pin::Plain);
+        assert!(matches!(public, Ok(_) | Err(ConnectError::TrustStore(_))), "{public:?}");
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! Who a host is: a key that was made on it, an id, and a counter that rolls with each sync.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock};
+
 use ring::rand::{SecureRandom as _, SystemRandom};
-use ring::signature::{Ed25519KeyPair, KeyPair as _};
+use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 use vocab::ServerId;
-use wire::agent::EnrollResponse;
+use wire::agent::{EnrollResponse, ORDERS_KEYS_MAX, OrdersKey, orders_key_id};
 
 use super::{base64, from_base64};
 
@@ -42,7 +45,7 @@ impl HostKey {
     }
 }
 
-fn chance<const N: usize>() -> [u8; N] {
+pub(crate) fn chance<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     SystemRandom::new().fill(&mut bytes).expect("the operating system gives random bytes");
     bytes
@@ -62,16 +65,71 @@ pub struct Identity {
     pub server_id: ServerId,
     /// The server's proof that this id and this key belong together, as it gave it.
     pub tag: String,
-    /// The key with which orders are signed.
-    pub orders_key: [u8; 32],
+    /// The keys with which orders and answers are signed.
+    pub orders_keys: TrustedKeys,
     /// The host's own key.
     pub key: HostKey,
+    /// Whether the server is known to sign its answers. From then on an answer without a signature
+    /// is never accepted; before, the server may be one that does not sign yet.
+    pub signs_answers: AtomicBool,
+}
+
+/// The public keys whose orders and answers a host accepts, oldest first. Usually one; two while the
+/// server changes its key. Never empty.
+pub struct TrustedKeys(RwLock<Vec<[u8; 32]>>);
+
+impl TrustedKeys {
+    /// Trusts these; `None` if there are none or more than [`ORDERS_KEYS_MAX`].
+    pub fn new(keys: Vec<[u8; 32]>) -> Option<TrustedKeys> {
+        (1..=ORDERS_KEYS_MAX).contains(&keys.len()).then(|| TrustedKeys(RwLock::new(keys)))
+    }
+
+    /// The keys, oldest first.
+    pub fn keys(&self) -> Vec<[u8; 32]> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Their ids, in the same order.
+    pub fn ids(&self) -> Vec<String> {
+        self.keys().iter().map(|key| orders_key_id(key)).collect()
+    }
+
+    /// Trusts these and no others. An empty or too long list changes nothing.
+    pub fn replace(&self, keys: Vec<[u8; 32]>) {
+        if (1..=ORDERS_KEYS_MAX).contains(&keys.len()) {
+            *self.0.write().unwrap_or_else(PoisonError::into_inner) = keys;
+        }
+    }
+
+    /// The trusted key that made a signature.
+    pub(crate) fn signer(&self, text: &[u8], signature: &[u8]) -> Option<[u8; 32]> {
+        self.keys()
+            .into_iter()
+            .find(|key| UnparsedPublicKey::new(&ED25519, key).verify(text, signature).is_ok())
+    }
+}
+
+/// The public keys of a list, if each of them is one and there are not too many. The ids in the list
+/// are not used: an id follows from its key.
+pub fn public_keys(announced: &[OrdersKey]) -> Option<Vec<[u8; 32]>> {
+    if !(1..=ORDERS_KEYS_MAX).contains(&announced.len()) {
+        return None;
+    }
+    announced.iter().map(|key| from_base64(&key.public_key)?.try_into().ok()).collect()
+}
+
+/// The proof of who sent a request.
+pub struct Authorization {
+    /// The value of the `Authorization` header.
+    pub header: String,
+    /// The signature in it, in base 64. An answer is bound to it.
+    pub signature: String,
 }
 
 /// Why an answer to an enrolment cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
-    /// The key for orders is not one.
+    /// A key for orders is not one.
     #[error("the server's key for orders is not 32 bytes in base 64")]
     OrdersKey,
     /// The tag cannot stand in a header.
@@ -85,20 +143,34 @@ impl Identity {
         let orders_key = from_base64(&answer.orders_key)
             .and_then(|bytes| bytes.try_into().ok())
             .ok_or(IdentityError::OrdersKey)?;
+        // A server of the version before names one key only.
+        let orders_keys = match answer.orders_keys.is_empty() {
+            true => Some(vec![orders_key]),
+            false => public_keys(&answer.orders_keys),
+        };
+        let orders_keys = orders_keys.and_then(TrustedKeys::new).ok_or(IdentityError::OrdersKey)?;
         from_base64(&answer.tag).ok_or(IdentityError::Tag)?;
-        Ok(Identity { server_id: answer.server_id, tag: answer.tag, orders_key, key })
+        let signs_answers = AtomicBool::new(answer.signs_answers);
+        let (server_id, tag) = (answer.server_id, answer.tag);
+        Ok(Identity { server_id, tag, orders_keys, key, signs_answers })
     }
 
-    /// The `Authorization` header of a request.
-    pub fn authorization(&self, method: &str, path_and_query: &str, body: &[u8]) -> String {
+    /// Whether the server is known to sign its answers.
+    pub fn signs_answers(&self) -> bool {
+        self.signs_answers.load(Ordering::Relaxed)
+    }
+
+    /// Signs a request.
+    pub fn authorization(&self, method: &str, path_and_query: &str, body: &[u8]) -> Authorization {
         let signature = self.key.pair.sign(signed_text(method, path_and_query, body).as_bytes());
-        format!(
-            "Agent id={},key={},tag={},sig={}",
+        let signature = base64(signature.as_ref());
+        let header = format!(
+            "Agent id={},key={},tag={},sig={signature}",
             self.server_id,
             self.key.public(),
             self.tag,
-            base64(signature.as_ref())
-        )
+        );
+        Authorization { header, signature }
     }
 }
 
@@ -146,8 +218,10 @@ mod tests {
             server_id: "srv_01jcqk3m8ye0fr5cq0k6s8v2xw".parse().unwrap(),
             tag: base64(&[1; 32]),
             orders_key: base64(&[2; 32]),
+            orders_keys: Vec::new(),
             counter: 1,
             sync_seconds: 60,
+            signs_answers: true,
         }
     }
 
@@ -165,7 +239,7 @@ mod tests {
         let identity =
             Identity::new(HostKey::from_seed(seed.try_into().unwrap()), answer()).unwrap();
         assert_eq!(identity.key.public(), "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=");
-        let header = identity.authorization("POST", "/agent/v1/sync", b"{}");
+        let header = identity.authorization("POST", "/agent/v1/sync", b"{}").header;
         let (head, signature) = header.split_once(",sig=").unwrap();
         assert_eq!(
             head,

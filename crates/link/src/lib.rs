@@ -1,9 +1,11 @@
-//! The client's side of `/agent/v1`: how a host joins, signs, syncs, uploads, and checks its orders.
+//! The client's side of `/agent/v1`: how a host joins, signs, syncs, uploads, and checks its
+//! answers and orders.
 //!
 //! Nothing here simulates anything or decides what is done with an order; whoever calls it brings the
 //! requests and obeys or refuses what was verified. It asks the operating system for chance where a
 //! key or a nonce is made, and never for the time: an order's age is judged by the server's clock.
 
+mod answer;
 mod door;
 mod identity;
 mod order;
@@ -12,11 +14,14 @@ mod token;
 mod trust;
 
 pub use door::{Connect, ConnectError, Joining, Link, LinkError, ListingKind, jittered};
-pub use identity::{HostKey, Identity, IdentityError, Turn, nonce, signed_text};
+pub use identity::{
+    Authorization, HostKey, Identity, IdentityError, TrustedKeys, Turn, nonce, public_keys,
+    signed_text,
+};
 pub use order::{OrderRefusal, verify};
 pub use rush::Rush;
 pub use token::{Pin, Token, TokenError};
-pub use trust::PinnedServer;
+pub use trust::{PinnedServer, TrustStoreError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};

@@ -1,11 +1,14 @@
 //! Whether an order is one: signed by the server's key, meant for this host, and in time.
 
-use jiff::Timestamp;
-use ring::signature::{ED25519, UnparsedPublicKey};
+use jiff::{SignedDuration, Timestamp};
 use vocab::ServerId;
 use wire::agent::{Envelope, Order};
 
 use super::{Identity, from_base64};
+
+/// The longest time between when an order was given and when it expires. A host remembers the ids of
+/// its orders for as long as they are valid, so that none is carried out twice.
+const VALID_FOR_MAX: SignedDuration = SignedDuration::from_hours(31 * 24);
 
 /// Why an envelope holds nothing to be done.
 #[derive(Debug, thiserror::Error)]
@@ -24,26 +27,37 @@ pub enum OrderRefusal {
     /// says so under its id.
     #[error("the order expired at {}", .0.expires_at)]
     Expired(Box<Order>),
+    /// It would be valid for so long that a host could not remember it for all that time.
+    #[error("the order is valid for more than 31 days, until {}", .0.expires_at)]
+    ValidTooLong(Box<Order>),
 }
 
 /// The order in an envelope, if this host may believe it. `server_time` is what the server that
 /// sent it says that the time is: the host's own clock may be years off.
+///
+/// `server_time` needs no comparison with earlier ones. It is part of a signed answer that is bound to
+/// a nonce of this request, so nobody can replay it, and delay it only until the request times out.
+/// A highest time ever seen would add nothing to that, and a server whose clock was a day ahead for
+/// a minute could then give no orders for a day.
 pub fn verify(
     envelope: &Envelope,
     host: &Identity,
     server_time: Timestamp,
 ) -> Result<Order, OrderRefusal> {
     let signature = from_base64(&envelope.signature).ok_or(OrderRefusal::Signature)?;
-    // The envelope says which key signed it; the one that was pinned at enrolment decides.
-    UnparsedPublicKey::new(&ED25519, &host.orders_key)
-        .verify(envelope.order.as_bytes(), &signature)
-        .map_err(|_| OrderRefusal::Signature)?;
+    // The envelope says which key signed it; the keys that this host trusts decide.
+    host.orders_keys
+        .signer(envelope.order.as_bytes(), &signature)
+        .ok_or(OrderRefusal::Signature)?;
     let order: Order = serde_json::from_str(&envelope.order).map_err(OrderRefusal::NotAnOrder)?;
     if order.server_id != host.server_id {
         return Err(OrderRefusal::OtherServer(order.server_id));
     }
     if order.expires_at <= server_time {
         return Err(OrderRefusal::Expired(Box::new(order)));
+    }
+    if order.expires_at.duration_since(order.issued_at) > VALID_FOR_MAX {
+        return Err(OrderRefusal::ValidTooLong(Box::new(order)));
     }
     Ok(order)
 }
@@ -66,8 +80,10 @@ mod tests {
             server_id: SERVER.parse().unwrap(),
             tag: base64(&[1]),
             orders_key: base64(key(1).public_key().as_ref()),
+            orders_keys: Vec::new(),
             counter: 0,
             sync_seconds: 60,
+            signs_answers: true,
         };
         Identity::new(HostKey::generate(), answer).unwrap()
     }
@@ -126,6 +142,19 @@ mod tests {
             assert!(
                 matches!(refused, Err(OrderRefusal::Expired(order)) if order.work == Work::Scan)
             );
+        }
+    }
+
+    #[test]
+    fn order_valid_for_more_than_31_days_is_refused() {
+        let until = |expires_at: &str| {
+            let mut order: Order = serde_json::from_str(&scan(SERVER)).unwrap();
+            order.expires_at = expires_at.parse().unwrap();
+            verify(&signed(&serde_json::to_string(&order).unwrap(), 1), &host(), at(0))
+        };
+        assert!(until("2026-12-16T04:00:00Z").is_ok());
+        for late in ["2026-12-16T04:00:01Z", "9999-01-01T00:00:00Z"] {
+            assert!(matches!(until(late), Err(OrderRefusal::ValidTooLong(_))), "{late}");
         }
     }
 

@@ -18,7 +18,8 @@ pub struct Token {
 /// By what the server is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pin {
-    /// It has no TLS: a trial on one machine, or a proxy that has its own.
+    /// The service has no TLS itself. At an http address the server is not verified: a trial on one
+    /// machine. At an https address there is a proxy, verified by the system's trust store.
     Plain,
     /// The SHA-256 of the certificate that it shows, or of the authority that issued that one.
     Certificate([u8; 32]),

@@ -1,7 +1,9 @@
 //! Whom a host talks to: the server whose certificate, or whose authority, the token names by hash.
 //!
-//! No list of public authorities is asked: a self-signed server is verified all the same and never blindly
-//! trusted, and a certificate that some public authority issued to someone else is refused.
+//! No list of public authorities is asked then: a self-signed server is verified all the same and never
+//! blindly trusted, and a certificate that some public authority issued to someone else is refused.
+//! Only a token that names no certificate (`.plain`), used with an https address, is verified by the
+//! system's trust store, as any other client of the host does it.
 
 use std::sync::Arc;
 
@@ -14,6 +16,41 @@ use rustls::server::ParsedCertificate;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
 };
+
+/// Why the system's trust store cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TrustStoreError {
+    /// It holds no certificate of an authority.
+    #[error(
+        "the token names no certificate, so the server's is verified by this system's trust store, \
+         and that is empty: install the package `ca-certificates`, or set SSL_CERT_FILE"
+    )]
+    Empty,
+    /// It cannot be used for TLS.
+    #[error("the system's trust store cannot be used")]
+    Tls(#[from] Error),
+}
+
+/// A client that trusts the authorities which this system trusts. `SSL_CERT_FILE` and `SSL_CERT_DIR`
+/// name others.
+pub(crate) fn system_trust() -> Result<ClientConfig, TrustStoreError> {
+    let mut roots = RootCertStore::empty();
+    // Certificates that cannot be read or parsed are not trusted; the others are.
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        return Err(TrustStoreError::Empty);
+    }
+    Ok(trusting(roots)?)
+}
+
+/// A client that trusts these authorities, and checks names and dates.
+fn trusting(roots: RootCertStore) -> Result<ClientConfig, Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    Ok(ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth())
+}
 
 /// Accepts the certificate with this SHA-256, or one that the authority with this SHA-256 issued.
 #[derive(Debug)]
@@ -139,6 +176,10 @@ mod tests {
 
     /// A whole handshake in memory: what the client says of a server that shows this chain.
     fn handshake(pin: [u8; 32], shown: Shown) -> Result<(), Error> {
+        handshake_with(PinnedServer::client_config(pin), shown)
+    }
+
+    fn handshake_with(client: ClientConfig, shown: Shown) -> Result<(), Error> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(shown.key.serialize_der()));
         // `CertifiedKey::new` does not ask whether the key fits the certificate: a thief's does not.
@@ -148,8 +189,7 @@ mod tests {
             .with_no_client_auth()
             .with_cert_resolver(Arc::new(SingleCertAndKey::from(shown)));
         let mut server = ServerConnection::new(Arc::new(server))?;
-        let client = Arc::new(PinnedServer::client_config(pin));
-        let mut client = ClientConnection::new(client, "fleet.test".try_into().unwrap())?;
+        let mut client = ClientConnection::new(Arc::new(client), "fleet.test".try_into().unwrap())?;
         while client.is_handshaking() || server.is_handshaking() {
             let mut wire = Vec::new();
             client.write_tls(&mut wire).unwrap();
@@ -192,6 +232,25 @@ mod tests {
         shown.chain.push(authority.der().clone());
         let refused = handshake(sha256(authority.der()), shown);
         assert!(matches!(refused, Err(Error::InvalidCertificate(_))), "{refused:?}");
+    }
+
+    #[test]
+    fn public_certificate_is_verified_by_authority_and_name() {
+        let authority = authority();
+        let client = || {
+            let mut roots = RootCertStore::empty();
+            roots.add(authority.der().clone()).unwrap();
+            trusting(roots).unwrap()
+        };
+        handshake_with(client(), issued("fleet.test", &authority, authority.der())).unwrap();
+        let other_name = issued("evil.test", &authority, authority.der());
+        let refused = handshake_with(client(), other_name);
+        assert!(matches!(
+            refused,
+            Err(Error::InvalidCertificate(CertificateError::NotValidForNameContext { .. }))
+        ));
+        let untrusted = handshake_with(client(), self_signed("fleet.test"));
+        assert!(matches!(untrusted, Err(Error::InvalidCertificate(_))), "{untrusted:?}");
     }
 
     /// Who has the certificate and not its key cannot finish a handshake with it.

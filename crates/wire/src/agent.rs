@@ -12,7 +12,7 @@ use vocab::{
     PackagePattern, RebootPolicy, ServerId, Stage, Tag, TaskId,
 };
 
-use crate::v1::Activity;
+use crate::v1::{Activity, HostLimits};
 
 /// What an agent says: `POST /agent/v1/sync`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +84,13 @@ pub struct Facts {
     /// Whether the kernel belongs to the machine below, as in a container.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub foreign_kernel: bool,
+    /// What the host's administrator allows; `None` from an agent that does not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<HostLimits>,
+    /// The ids ([`orders_key_id`]) of the keys whose orders and answers the agent accepts, at most
+    /// [`ORDERS_KEYS_MAX`]. Empty from an agent that cannot change its key.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trusted_keys: Vec<Line>,
 }
 
 /// The most lines of [`Facts::old_code`].
@@ -122,11 +129,37 @@ pub struct SyncResponse {
     /// Orders to be dropped, if nothing was done for them yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub withdrawn: Vec<TaskId>,
+    /// Orders that the server believes to be in progress and that the sync mentioned neither as
+    /// progress nor as a result. The agent reports the result of each again; one that it has no
+    /// record of ends as [`Outcome::Unknown`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unreported: Vec<TaskId>,
     /// How often to sync, in seconds, if there is nothing to say.
     pub sync_seconds: u32,
     /// What time it is there; 1970 if the server does not say.
     #[serde(default)]
     pub server_time: Timestamp,
+    /// Every key that the server signs with, oldest first, if the agent trusts others than these.
+    /// It replaces the agent's trusted keys, if the answer is signed with one of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub orders_keys: Vec<OrdersKey>,
+}
+
+/// A key that a server signs orders and answers with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OrdersKey {
+    /// [`orders_key_id`] of the public key.
+    pub id: String,
+    /// The Ed25519 public key, in base 64.
+    pub public_key: String,
+}
+
+/// The most keys that a server announces and an agent trusts.
+pub const ORDERS_KEYS_MAX: usize = 4;
+
+/// The id of a key: the start of the BLAKE3 hash of the public key, in hexadecimal.
+pub fn orders_key_id(public_key: &[u8]) -> String {
+    Digest::of(public_key).to_string()[..16].to_owned()
 }
 
 /// How a host joins: `POST /agent/v1/enroll`.
@@ -153,12 +186,46 @@ pub struct EnrollResponse {
     pub server_id: ServerId,
     /// Shows with each request that this server gave the id to this key. In base 64.
     pub tag: String,
-    /// The Ed25519 key with which orders are signed, in base 64.
+    /// The Ed25519 key with which orders are signed, in base 64. While the server changes its key,
+    /// this is the old one, which agents without `orders_keys` need.
     pub orders_key: String,
+    /// Every key that the server signs with, oldest first. Older servers leave it out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub orders_keys: Vec<OrdersKey>,
     /// The counter to send with the first sync.
     pub counter: u64,
     /// How often to sync, in seconds, if there is nothing to say.
     pub sync_seconds: u32,
+    /// Whether the server signs its answers ([`answer_text`]). Older servers leave it out.
+    #[serde(default)]
+    pub signs_answers: bool,
+}
+
+/// Request header: random bytes in base 64, new for every request, repetitions included.
+pub const NONCE_HEADER: &str = "fleetmend-nonce";
+/// The longest value of [`NONCE_HEADER`] that a server uses.
+pub const NONCE_CHARS_MAX: usize = 64;
+/// Response header: the id of the key, a space, and the Ed25519 signature over [`answer_text`] in
+/// base 64.
+pub const SIGNATURE_HEADER: &str = "fleetmend-signature";
+
+/// Request header: the ids of the keys that the agent trusts, separated by commas. It selects the key
+/// that the answer is signed with. Whoever changes it on its way gets an answer that the agent
+/// refuses, or one that is signed with another key that the agent trusts.
+pub const TRUSTED_KEYS_HEADER: &str = "fleetmend-trusted-keys";
+
+/// The text that a server signs for an answer: who it is for, which request it answers, and all of it
+/// that an agent acts on. `request_signature` is the agent's own signature in base 64; it covers
+/// method, path, query and body. No order starts like this text, so neither passes for the other.
+pub fn answer_text(
+    server_id: ServerId,
+    nonce: &str,
+    request_signature: &str,
+    status: u16,
+    body: &[u8],
+) -> String {
+    let body = Digest::of(body);
+    format!("fleetmend-answer-v1\n{server_id}\n{nonce}\n{request_signature}\n{status}\n{body}")
 }
 
 /// An order as it travels: the text that was signed, and its signature. The text is opaque here
@@ -342,6 +409,9 @@ pub enum Outcome {
     Failed,
     /// It was withdrawn before anything was done for it.
     Withdrawn,
+    /// The server asked about an order in progress of which the agent has no record. A server that
+    /// does not know this word reads it as `failed`.
+    Unknown,
 }
 
 /// A package that changed or would.

@@ -71,6 +71,9 @@ pub struct PreviewServer {
     pub nothing_pending: Vec<String>,
     /// Whether it would be rebooted.
     pub reboot: RebootOutlook,
+    /// Settings of the host's own `limits.toml` that affect this order, in words.
+    #[serde(default)]
+    pub host_limits: Vec<String>,
 }
 
 /// An update that an order would install, or would not.

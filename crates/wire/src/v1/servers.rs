@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use vocab::{
-    Assessment, BlockedBy, Environment, Hostname, Line, Os, PackageManager, ServerId, Severity,
-    Status, Tag, TaskId, UnassessedReason,
+    Assessment, BlockedBy, Environment, Hostname, Line, Os, PackageManager, PackagePattern,
+    ServerId, Severity, Status, Tag, TaskId, UnassessedReason,
 };
 
 use super::Suppressed;
@@ -52,6 +52,9 @@ pub struct Server {
     pub activity: Activity,
     /// Other programs on it that install updates by themselves, and so behind a rollout's back.
     pub other_updaters: Vec<Line>,
+    /// What its administrator allows in `limits.toml`; null if its agent does not report it.
+    #[serde(default)]
+    pub limits: Option<HostLimits>,
     /// Why it gets no orders until an administrator decides; nothing if it gets them.
     pub quarantine: Option<Line>,
     /// What there is of it, in numbers.
@@ -62,6 +65,63 @@ impl Server {
     /// Whether any of its packages were matched, so that "no CVE" says something.
     pub fn is_assessed(&self) -> bool {
         matches!(self.assessment, Assessment::Assessed | Assessment::Partial)
+    }
+}
+
+/// What the administrator of a host allows in `/etc/fleetmend/limits.toml`. The host enforces it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default)]
+pub struct HostLimits {
+    /// Why the file cannot be used; the host then allows scans only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<Line>,
+    /// Nothing may be installed, restarted or rebooted.
+    pub frozen: bool,
+    /// The host may not be rebooted.
+    pub never_reboot: bool,
+    /// Only security updates may be installed.
+    pub security_only: bool,
+    /// Packages that are never touched.
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
+    pub exclude: Vec<PackagePattern>,
+    /// The largest number of packages that one order may change.
+    pub max_packages: Option<u32>,
+    /// When changes are allowed, in the host's local time; empty: always.
+    pub allowed_hours: Vec<Line>,
+}
+
+impl HostLimits {
+    /// Why the host refuses every change, if it does.
+    pub fn refuses_changes(&self) -> Option<String> {
+        match (&self.error, self.frozen) {
+            (Some(error), _) => Some(format!("limits.toml on the host cannot be used: {error}")),
+            (None, true) => Some("`frozen` is set in limits.toml on the host".to_owned()),
+            (None, false) => None,
+        }
+    }
+
+    /// What limits an order, one sentence per setting; empty if nothing does.
+    pub fn sentences(&self) -> Vec<String> {
+        let mut all: Vec<String> = self.refuses_changes().into_iter().collect();
+        if self.never_reboot {
+            all.push("the host allows no reboot".to_owned());
+        }
+        if self.security_only {
+            all.push("the host allows security updates only".to_owned());
+        }
+        if !self.exclude.is_empty() {
+            let names: Vec<String> = self.exclude.iter().map(ToString::to_string).collect();
+            all.push(format!("the host excludes {}", names.join(", ")));
+        }
+        if let Some(most) = self.max_packages {
+            all.push(format!("the host allows {most} packages per order"));
+        }
+        if !self.allowed_hours.is_empty() {
+            let hours: Vec<&str> = self.allowed_hours.iter().map(Line::as_str).collect();
+            all.push(format!("the host allows changes only {}", hours.join("; ")));
+        }
+        all
     }
 }
 

@@ -124,6 +124,8 @@ fn a_server_has_the_names_of_the_contract() {
         "last_seen_at": "2026-11-15T04:00:00Z", "enrolled_at": "2026-11-15T04:00:00Z", "last_scan_at": null,
         "stale": false, "assessment": "partial", "reboot_required": true, "reboot_reasons": ["linux-image-amd64"], "activity": "idle", "quarantine": null,
         "other_updaters": ["unattended-upgrades"],
+        "limits": {"frozen": false, "never_reboot": true, "security_only": false, "exclude": ["linux-*"],
+            "max_packages": 200, "allowed_hours": ["Sat 22:00-05:00 (UTC)"]},
         "summary": {"packages": 600, "updates": 3, "security_updates": 1,
             "cves": {"critical": 0, "high": 1, "medium": 0, "low": 0, "unknown": 0}, "unassessed": 1}});
     same::<Server>(row.clone());
