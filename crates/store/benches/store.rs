@@ -259,6 +259,8 @@ async fn rollout(db: &Db, org_id: OrgId, n: u32, count: u32) -> vocab::BatchId {
         last_start: None,
         forgiven: 0,
         canary_waived: false,
+        expected: None,
+        canary_unchanged: false,
         clock: at(0),
     };
     let row = rollouts::Rollout {
@@ -276,6 +278,8 @@ async fn rollout(db: &Db, org_id: OrgId, n: u32, count: u32) -> vocab::BatchId {
         revision: 1,
         counts: None,
         counted: 0,
+        seal: store::seals::Code::default(),
+        head_seal: store::seals::Code::default(),
     };
     let targets: Vec<_> =
         (0..count).map(|t| (nth!(TaskId, n * 100_000 + t), nth!(ServerId, t))).collect();

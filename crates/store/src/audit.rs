@@ -73,19 +73,42 @@ impl Entry {
 
 /// Makes the hash of an entry from the hash before it, its place and its content.
 #[derive(Clone)]
-pub struct Seal(Arc<Stamp>);
+pub struct Seal {
+    stamp: Arc<Stamp>,
+    rows: Arc<RowCode>,
+}
 
 type Stamp = dyn Fn(&[u8], i64, &NewEntry) -> Vec<u8> + Send + Sync;
+type RowCode = dyn Fn(&'static str, &[u8]) -> [u8; 32] + Send + Sync;
 
 impl Seal {
     /// From a keyed hash.
     pub fn new(stamp: impl Fn(&[u8], i64, &NewEntry) -> Vec<u8> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(stamp))
+        // Without a key; an installation always gives one (`with_rows`).
+        let rows = |purpose: &'static str, values: &[u8]| {
+            let framed = [purpose.as_bytes(), &[0], values].concat();
+            *vocab::Digest::of(&framed).as_bytes()
+        };
+        Self { stamp: Arc::new(stamp), rows: Arc::new(rows) }
+    }
+
+    /// The same, with a keyed hash for the rows that make hosts act ([`crate::seals`]).
+    #[must_use]
+    pub fn with_rows(
+        self,
+        rows: impl Fn(&'static str, &[u8]) -> [u8; 32] + Send + Sync + 'static,
+    ) -> Self {
+        Self { rows: Arc::new(rows), ..self }
+    }
+
+    /// The code of a row's values; `purpose` keeps the codes of different tables apart.
+    pub(crate) fn row(&self, purpose: &'static str, values: &[u8]) -> [u8; 32] {
+        (self.rows)(purpose, values)
     }
 
     /// The hash of `entry` at place `seq` after an entry with the hash `previous`.
     pub fn stamp(&self, previous: &[u8], seq: i64, entry: &NewEntry) -> Vec<u8> {
-        (self.0)(previous, seq, entry)
+        (self.stamp)(previous, seq, entry)
     }
 }
 

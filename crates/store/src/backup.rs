@@ -31,6 +31,17 @@ pub struct Copied {
     pub files: Vec<String>,
 }
 
+/// The names of the files that a copy of this schema has; none for an unknown engine.
+pub fn file_names(engine: &str, schema_version: i64) -> Vec<String> {
+    match engine {
+        "sqlite" => vec![SQLITE_FILE.to_owned()],
+        "postgres" => {
+            migrate::tables(schema_version).iter().map(|table| format!("{table}.copy")).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
 /// Copies everything into `dir`, which is there and empty.
 pub async fn copy_out(db: &Db, dir: &Path) -> Result<Copied> {
     let mut snapshot = db.snapshot().await?;

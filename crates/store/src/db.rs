@@ -145,6 +145,11 @@ impl Db {
         Ok(Db(Arc::new(Inner { pools, bells, seal: options.seal.clone(), listener })))
     }
 
+    /// Whether one service alone can use this database: SQLite has no replicas.
+    pub fn is_exclusive(&self) -> bool {
+        matches!(self.0.pools, Pools::Sqlite { .. })
+    }
+
     /// Waits for what is under way and closes every connection.
     pub async fn close(&self) {
         if let Some(listener) = &self.0.listener {
@@ -173,7 +178,7 @@ impl Db {
         const PG: &str = "begin isolation level repeatable read read only";
         Ok(Reader(match &self.0.pools {
             Pools::Sqlite { ro, .. } => Conn::SqliteTx(ro.begin().await?),
-            Pools::Pg(pool) => Conn::PgTx(pool.begin_with(PG).await?),
+            Pools::Pg(pool) => Conn::PgTx(pg_begin(pool, PG).await?),
         }))
     }
 
@@ -185,7 +190,7 @@ impl Db {
             // The one writer of this pool would also do, but a command of another process knows
             // nothing of it.
             Pools::Sqlite { rw, .. } => Conn::SqliteTx(rw.begin_with("begin immediate").await?),
-            Pools::Pg(pool) => Conn::PgTx(pool.begin().await?),
+            Pools::Pg(pool) => Conn::PgTx(pg_begin(pool, "begin").await?),
         };
         Ok(Tx::new(conn, self.clone()))
     }
@@ -343,6 +348,22 @@ fn outside_transaction(conn: &SqliteConnection) -> bool {
         tracing::warn!("reopening a SQLite connection whose rollback failed");
     }
     outside
+}
+
+/// Begins a transaction on a separate task, so that a caller that is dropped meanwhile does not
+/// interrupt it.
+///
+/// The driver rolls back what it has counted as begun. A `begin` that was sent, and whose answer was
+/// not awaited, seems not to be counted: later requests failed after clients had hung up, and no
+/// longer do since this runs to its end.
+async fn pg_begin(
+    pool: &PgPool,
+    begin: &'static str,
+) -> sqlx::Result<Transaction<'static, Postgres>> {
+    let pool = pool.clone();
+    let begun = tokio::spawn(async move { pool.begin_with(begin).await });
+    // It is aborted only when the runtime shuts down.
+    begun.await.unwrap_or(Err(sqlx::Error::PoolClosed))
 }
 
 async fn pg_pool(address: &PgConnectOptions, options: &Options) -> Result<Pools> {

@@ -253,6 +253,20 @@ pub async fn forget(tx: &mut Tx, ticket: &Ticket) -> Result<()> {
     Ok(())
 }
 
+/// Ends the locks of all requests under way. For a service that has just started and is the only one on
+/// its database: the process that held them is gone.
+pub async fn end_locks(tx: &mut Tx, now: Timestamp) -> Result<u64> {
+    Ok(on!(tx, |c| {
+        sqlx::query(
+            "update idempotency_keys set locked_until = $1 where status is null and locked_until > $1",
+        )
+        .bind(put(&now))
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected())
+    })?)
+}
+
 /// Forgets what has expired, and says how many keys it were.
 pub async fn purge(tx: &mut Tx, now: Timestamp) -> Result<u64> {
     Ok(on!(tx, |c| {

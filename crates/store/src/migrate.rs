@@ -51,6 +51,9 @@ const SERIES: &[Migration] = series! {
     22 "0022_roster_security",
     23 "0023_advisories_by_feed",
     24 "0024_upload_limits",
+    25 "0025_row_seals",
+    26 "0026_sync_sessions",
+    27 "0027_user_names",
 };
 
 /// The newest schema that this binary knows.

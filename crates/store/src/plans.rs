@@ -69,6 +69,7 @@ fn schedule(org_id: OrgId, n: u32) -> schedules::Schedule {
         created_at: at(0),
         updated_at: at(0),
         generation: 1,
+        seal: crate::seals::Code::default(),
     }
 }
 
@@ -98,6 +99,8 @@ async fn fill(db: &Db) -> (OrgId, vocab::BatchId) {
             last_start: None,
             forgiven: 0,
             canary_waived: false,
+            expected: None,
+            canary_unchanged: false,
             clock: at(0),
         },
         options: serde_json::json!({}),
@@ -111,6 +114,8 @@ async fn fill(db: &Db) -> (OrgId, vocab::BatchId) {
         revision: 1,
         counts: None,
         counted: 0,
+        seal: crate::seals::Code::default(),
+        head_seal: crate::seals::Code::default(),
     };
     rollouts::create(&mut tx, &rollout, &ids).await.unwrap();
     let some: Vec<_> = (0..200_u32).map(|n| busy(nth!(ServerId, n * 7))).collect();
@@ -316,7 +321,7 @@ both! {
         let start: Vec<_> = (1..6_u32).map(|n| busy(nth!(ServerId, n))).collect();
         few!("put to work", rollout_targets::claim(&mut tx, second, &start).await.unwrap());
         few!("changed", rollout_targets::changed_since(&mut tx, second, 1).await.unwrap());
-        few!("dispatched", rollout_targets::dispatched(&mut tx, second).await.unwrap());
+        few!("busy", rollout_targets::busy(&mut tx, second).await.unwrap());
         let page = Page { limit: 5, offset: 0 };
         let row = rollouts::load(&mut tx, second).await.unwrap();
         few!("tasks", rollout_targets::list(&mut tx, &row, &[], page).await.unwrap().items);

@@ -6,12 +6,12 @@ use std::str::FromStr;
 use jiff::Timestamp;
 use vocab::{OrgId, ServerId, TaskId};
 
-use crate::Topic;
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError};
 use crate::row::{put, row, via};
 use crate::sql::join;
 use crate::tx::Tx;
+use crate::{Topic, seals};
 
 /// Where a refresh stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,16 +84,19 @@ row! {
         pub ended_at: Option<Timestamp>,
         /// Why it ended so, for people.
         pub message: Option<String>,
+        /// Its code; see [`crate::seals`]. Set by this module.
+        pub seal: crate::seals::Code,
     }
 }
 
 /// Writes one down, unless one of the same server is under way: then answers with that one.
 pub async fn request(tx: &mut Tx, refresh: &Refresh) -> Result<Refresh> {
+    let code = seals::refresh(tx.seal(), refresh);
     let new = on!(tx, |c| {
         sqlx::query(join(&[
             "insert into refreshes (",
             Refresh::COLUMNS,
-            ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9) on conflict do nothing",
+            ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) on conflict do nothing",
         ]))
         .bind(put(&refresh.id))
         .bind(put(&refresh.org_id))
@@ -104,6 +107,7 @@ pub async fn request(tx: &mut Tx, refresh: &Refresh) -> Result<Refresh> {
         .bind(put(&refresh.deadline))
         .bind(put(&refresh.ended_at))
         .bind(put(&refresh.message))
+        .bind(code.to_vec())
         .execute(c)
         .await
         .map(|done| done.rows_affected() == 1)

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use domain::rollout::{Outcome, Target};
 use jiff::Timestamp;
 use serde_json::Value;
-use vocab::{BatchId, OrgId, ServerId, TaskId};
+use vocab::{BatchId, OrgId, ServerId, Stage, TaskId};
 
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, taken};
@@ -17,7 +17,7 @@ use crate::rollouts::{Counts, Rollout, Turn};
 use crate::row::{parse, put, row};
 use crate::sql::{ROWS_MAX, Text, in_chunks, join};
 use crate::tx::Tx;
-use crate::{Page, Paged};
+use crate::{Page, Paged, seals};
 
 row! {
     /// A target, as the planner needs it.
@@ -36,6 +36,8 @@ row! {
         pub generation: i64,
         /// The rollout's revision when it was last changed.
         pub revision: i64,
+        /// Its code; see [`crate::seals`].
+        pub seal: crate::seals::Code,
     }
 }
 
@@ -56,6 +58,8 @@ row! {
         pub result: Option<Value>,
         /// How often it was changed.
         pub generation: i64,
+        /// Its code; see [`crate::seals`].
+        pub seal: crate::seals::Code,
     }
 }
 
@@ -120,16 +124,19 @@ pub(crate) async fn insert(
         (0_i64..).zip(*targets).map(|(position, target)| (rollout.id, position, target))
     });
     let places: Vec<_> = places.collect();
+    let seal = &tx.seal().clone();
     let _: Vec<()> = on!(tx, |c| {
         in_chunks(c, &places, |chunk| {
             let mut text = Text::new(
                 "insert into rollout_targets
                     (rollout_id, task_id, server_id, position, state, target,
-                     generation, revision) ",
+                     generation, revision, seal) ",
             );
             text.rows(chunk, |row, (rollout, position, (task, server))| {
                 row.bind(put(rollout)).bind(put(task)).bind(put(server)).bind(*position);
                 row.bind("waiting").bind(waiting.clone()).bind(1_i64).bind(1_i64);
+                let place = u32::try_from(*position).unwrap_or(u32::MAX);
+                row.bind(seals::target(seal, *rollout, *task, *server, place).to_vec());
             });
             text
         })
@@ -173,18 +180,25 @@ pub async fn changed_since(
     })?)
 }
 
-/// The targets whose orders no agent has begun: what the agents' door hands out.
-pub async fn dispatched(conn: &mut Conn, rollout: BatchId) -> Result<Vec<TargetRow>> {
-    Ok(on!(conn, |c| {
-        sqlx::query_as(join(&[
-            "select ",
-            TargetRow::COLUMNS,
-            " from rollout_targets where rollout_id = $1 and state = 'dispatched' order by position",
-        ]))
-        .bind(put(&rollout))
-        .fetch_all(c)
-        .await
-    })?)
+/// The targets in work: their orders are out, started or not.
+pub async fn busy(conn: &mut Conn, rollout: BatchId) -> Result<Vec<TargetRow>> {
+    let mut found: Vec<TargetRow> = Vec::new();
+    // One state at a time: with a list of states PostgreSQL may walk over the whole rollout instead.
+    for stage in Stage::ALL {
+        found.extend(on!(conn, |c| {
+            sqlx::query_as::<_, TargetRow>(join(&[
+                "select ",
+                TargetRow::COLUMNS,
+                " from rollout_targets where rollout_id = $1 and state = $2 order by position",
+            ]))
+            .bind(put(&rollout))
+            .bind(stage.as_str())
+            .fetch_all(c)
+            .await
+        })?);
+    }
+    found.sort_by_key(|row| row.position);
+    Ok(found)
 }
 
 /// Some targets of a rollout with their results, in the order of their turns; no states: all.
@@ -357,14 +371,19 @@ pub async fn save(tx: &mut Tx, rollout: BatchId, moves: &[Move]) -> Result<i64> 
 
 /// The next order for this server is another one, under the task's new id: its agent keeps the one
 /// that it gave back in mind for ever, and would answer for that.
-pub async fn renew(tx: &mut Tx, rollout: BatchId, server: ServerId, task: TaskId) -> Result<()> {
+///
+/// `seen` must be authentic: the new id is sealed with the rest of the row.
+pub async fn renew(tx: &mut Tx, seen: &TargetResult, task: TaskId) -> Result<()> {
+    let code = seals::target(tx.seal(), seen.rollout_id, task, seen.server_id, seen.position);
     on!(tx, |c| {
         sqlx::query(
-            "update rollout_targets set task_id = $1 where rollout_id = $2 and server_id = $3",
+            "update rollout_targets set task_id = $1, seal = $4
+              where rollout_id = $2 and server_id = $3",
         )
         .bind(put(&task))
-        .bind(put(&rollout))
-        .bind(put(&server))
+        .bind(put(&seen.rollout_id))
+        .bind(put(&seen.server_id))
+        .bind(code.to_vec())
         .execute(c)
         .await
         .map(drop)

@@ -21,7 +21,7 @@ use crate::rollout_targets::{self, state_word};
 use crate::row::{parse, put, row};
 use crate::sql::{Text, in_chunks, join};
 use crate::tx::Tx;
-use crate::{Page, Paged, Topic};
+use crate::{Page, Paged, Topic, seals};
 
 row! {
     /// A rollout, without its targets.
@@ -54,6 +54,10 @@ row! {
         pub counts: Option<Counts>,
         /// See `counts`.
         pub counted: i64,
+        /// The code of what it does; see [`crate::seals`]. Set by this module.
+        pub seal: crate::seals::Code,
+        /// The code of how far it is. Set by this module.
+        pub head_seal: crate::seals::Code,
     }
 }
 
@@ -83,18 +87,20 @@ pub fn phase_word(phase: Phase) -> &'static str {
 
 /// Adds a rollout over these servers in the order of their turns, each waiting. All or nothing:
 /// 100,000 of them are some hundred statements in one transaction. `total`, `generation`,
-/// `revision` and the counts are set here.
+/// `revision`, the counts and the seals are set here.
 pub async fn create(tx: &mut Tx, rollout: &Rollout, targets: &[(TaskId, ServerId)]) -> Result<()> {
     create_all(tx, &[(rollout, targets)]).await
 }
 
 /// Adds many rollouts, each over its servers: ten thousand schedules may be due in one second.
 pub async fn create_all(tx: &mut Tx, rollouts: &[(&Rollout, &[(TaskId, ServerId)])]) -> Result<()> {
+    let seal = &tx.seal().clone();
     let _: Vec<()> = on!(tx, |c| {
         in_chunks(c, rollouts, |chunk| {
             let mut text = Text::new(
                 "insert into rollouts (id, org_id, head, phase, options, origin, started_by, run_id,
-                    total, created_at, ended_at, generation, revision, counts, counted) ",
+                    total, created_at, ended_at, generation, revision, counts, counted,
+                    seal, head_seal) ",
             );
             text.rows(chunk, |row, (rollout, targets)| {
                 row.bind(put(&rollout.id)).bind(put(&rollout.org_id)).bind(put(&rollout.head));
@@ -104,6 +110,9 @@ pub async fn create_all(tx: &mut Tx, rollouts: &[(&Rollout, &[(TaskId, ServerId)
                 row.bind(put(&rollout.created_at)).bind(put(&rollout.ended_at));
                 row.bind(1_i64).bind(1_i64);
                 row.bind(put(&all_waiting(targets.len() as u64))).bind(1_i64);
+                row.bind(seals::rollout(seal, rollout).to_vec());
+                let head = seals::head(seal, rollout.id, &rollout.head, rollout.ended_at, 1);
+                row.bind(head.to_vec());
             });
             text
         })
@@ -203,10 +212,12 @@ pub async fn save_head(
     head: &Head,
     ended_at: Option<Timestamp>,
 ) -> Result<Rollout> {
+    let next = seen.generation.saturating_add(1);
+    let head_seal = seals::head(tx.seal(), seen.id, head, ended_at, next);
     let saved = on!(tx, |c| {
         sqlx::query(
             "update rollouts
-                set head = $1, phase = $2, ended_at = $3,
+                set head = $1, phase = $2, ended_at = $3, head_seal = $6,
                     generation = generation + 1, revision = revision + 1,
                     counted = case when counted = revision then revision + 1 else counted end
               where id = $4 and generation = $5",
@@ -216,6 +227,7 @@ pub async fn save_head(
         .bind(put(&ended_at))
         .bind(put(&seen.id))
         .bind(seen.generation)
+        .bind(head_seal.to_vec())
         .execute(c)
         .await
         .map(|done| done.rows_affected())

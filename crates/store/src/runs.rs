@@ -18,7 +18,7 @@ use crate::error::{Result, StoreError, guarded};
 use crate::row::{parse, put, row, via};
 use crate::sql::{Text, in_chunks, join};
 use crate::tx::Tx;
-use crate::{Page, Paged};
+use crate::{Page, Paged, seals};
 
 /// What started a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +106,8 @@ row! {
         pub options: Value,
         /// How often it was changed.
         pub generation: i64,
+        /// Its code; see [`crate::seals`]. Set by this module.
+        pub seal: crate::seals::Code,
     }
 }
 
@@ -139,6 +141,7 @@ pub async fn start(tx: &mut Tx, run: &Run) -> Result<Start> {
 /// Writes many runs down, and answers with those that are ours; what stands in the way of another,
 /// [`start`] says.
 pub async fn start_all(tx: &mut Tx, runs: &[Run]) -> Result<BTreeSet<RunId>> {
+    let seal = &tx.seal().clone();
     // `do nothing` waits for whoever is just inserting the same, and leaves the transaction usable.
     let found: Vec<(String,)> = on!(tx, |c| {
         in_chunks(c, runs, |chunk| {
@@ -151,6 +154,7 @@ pub async fn start_all(tx: &mut Tx, runs: &[Run]) -> Result<BTreeSet<RunId>> {
                 row.bind(put(&run.started_at)).bind(put(&run.finished_at));
                 row.bind(put(&run.batch_id)).bind(put(&run.targets));
                 row.bind(put(&run.options)).bind(run.generation);
+                row.bind(seals::run(seal, run).to_vec());
             });
             text.add(" on conflict do nothing returning id");
             text

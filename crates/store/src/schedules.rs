@@ -9,6 +9,7 @@ use vocab::{Cron, OrgId, ScheduleId, Selector, Zone};
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, guarded, taken};
 use crate::row::{parse, put, row};
+use crate::seals;
 use crate::sql::{Text, in_chunks, join};
 use crate::tx::Tx;
 
@@ -41,6 +42,8 @@ row! {
         pub updated_at: Timestamp,
         /// How often it was changed.
         pub generation: i64,
+        /// Its code; see [`crate::seals`]. Set by this module.
+        pub seal: crate::seals::Code,
     }
 }
 
@@ -48,11 +51,12 @@ const NAME: &str = "a schedule of this name";
 
 /// Adds a schedule; its `generation` is taken as it is.
 pub async fn create(tx: &mut Tx, schedule: &Schedule) -> Result<()> {
+    let code = seals::schedule(tx.seal(), schedule);
     on!(tx, |c| {
         sqlx::query(join(&[
             "insert into schedules (",
             Schedule::COLUMNS,
-            ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
+            ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
         ]))
         .bind(put(&schedule.id))
         .bind(put(&schedule.org_id))
@@ -67,6 +71,7 @@ pub async fn create(tx: &mut Tx, schedule: &Schedule) -> Result<()> {
         .bind(put(&schedule.created_at))
         .bind(put(&schedule.updated_at))
         .bind(schedule.generation)
+        .bind(code.to_vec())
         .execute(c)
         .await
         .map(drop)
@@ -106,11 +111,13 @@ pub async fn list(conn: &mut Conn, org: OrgId) -> Result<Vec<Schedule>> {
 
 /// Saves `next`, unless someone saved since it was read: its `generation` is the one that was seen.
 pub async fn save(tx: &mut Tx, next: &Schedule) -> Result<()> {
+    let code = seals::schedule(tx.seal(), next);
     let saved = on!(tx, |c| {
         sqlx::query(
             "update schedules
                 set name = $1, description = $2, enabled = $3, cron = $4, timezone = $5,
-                    targets = $6, options = $7, next_run_at = $8, updated_at = $9, generation = generation + 1
+                    targets = $6, options = $7, next_run_at = $8, updated_at = $9, seal = $13,
+                    generation = generation + 1
               where id = $10 and org_id = $11 and generation = $12",
         )
         .bind(put(&next.name))
@@ -125,6 +132,7 @@ pub async fn save(tx: &mut Tx, next: &Schedule) -> Result<()> {
         .bind(put(&next.id))
         .bind(put(&next.org_id))
         .bind(next.generation)
+        .bind(code.to_vec())
         .execute(c)
         .await
         .map(|done| done.rows_affected())

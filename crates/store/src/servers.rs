@@ -15,7 +15,7 @@ use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, guarded, taken};
 use crate::listings::{self, Kind};
 use crate::roster::{self, folded};
-use crate::row::{put, row};
+use crate::row::{parse, put, row};
 use crate::sql::{ROWS_MAX, Text, join};
 use crate::tagged;
 use crate::tx::Tx;
@@ -95,6 +95,18 @@ row! {
         pub quarantine: Option<String>,
         /// The counter of its last sync; `None` once it was removed.
         pub counter: Option<i64>,
+    }
+}
+
+row! {
+    /// What an agent tells of its host, with the name to call it by.
+    pub struct FactsRow in "servers" by "id" {
+        /// The server's id.
+        pub id: ServerId,
+        /// What it calls itself.
+        pub hostname: Hostname,
+        /// What its agent tells.
+        pub facts: Value,
     }
 }
 
@@ -289,6 +301,40 @@ pub async fn get_all(conn: &mut Conn, ids: &[ServerId]) -> Result<Vec<Server>> {
             text.add(" where removed_at is null and id").among(chunk.iter().map(put));
             text.build_as::<Server>().fetch_all(c).await
         })?);
+    }
+    Ok(found)
+}
+
+/// The facts of up to `limit` servers of all organizations, without removed ones, in the order of
+/// their ids: those after `after`.
+pub async fn facts_after(
+    conn: &mut Conn,
+    after: Option<ServerId>,
+    limit: u32,
+) -> Result<Vec<FactsRow>> {
+    Ok(on!(conn, |c| {
+        let mut text = Text::new("select ");
+        text.add(FactsRow::COLUMNS).add(" from servers where removed_at is null");
+        if let Some(after) = &after {
+            text.add(" and id > ").bind(put(after));
+        }
+        text.add(" order by id limit ").bind(i64::from(limit));
+        text.build_as::<FactsRow>().fetch_all(c).await
+    })?)
+}
+
+/// Those of these servers that have pending updates.
+pub async fn with_updates(conn: &mut Conn, ids: &[ServerId]) -> Result<BTreeSet<ServerId>> {
+    let mut found = BTreeSet::new();
+    for chunk in ids.chunks(ROWS_MAX) {
+        let rows: Vec<(String,)> = on!(conn, |c| {
+            let mut text = Text::new("select id from servers where removed_at is null");
+            text.add(" and updates > 0 and id").among(chunk.iter().map(put));
+            text.build_as().fetch_all(c).await
+        })?;
+        for (id,) in rows {
+            found.insert(parse("servers", id)?);
+        }
     }
     Ok(found)
 }

@@ -54,6 +54,16 @@ impl Tx {
         self.gathered.counts.push((kind, more));
     }
 
+    /// What rows that make hosts act are sealed with.
+    pub(crate) fn seal(&self) -> &crate::audit::Seal {
+        self.db.seal()
+    }
+
+    /// Whether this installation wrote the row as it is.
+    pub fn is_authentic(&self, row: &impl crate::seals::Sealed) -> bool {
+        row.is_authentic(self.db.seal())
+    }
+
     /// Rings this bell once the commit stands, in every replica.
     pub fn ring(&mut self, topic: Topic) {
         self.gathered.topics.insert(topic);

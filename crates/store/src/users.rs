@@ -102,13 +102,36 @@ pub async fn by_id(conn: &mut Conn, id: UserId) -> Result<Option<User>> {
     })?)
 }
 
-/// Who signs in with this name, of whatever organization.
-pub async fn by_name(conn: &mut Conn, name: &str) -> Result<Option<User>> {
+/// Who signs in to this organization with this name.
+pub async fn by_name(conn: &mut Conn, org: OrgId, name: &str) -> Result<Option<User>> {
     Ok(on!(conn, |c| {
-        sqlx::query_as(join(&["select ", User::COLUMNS, " from users where name = $1", LIVE]))
-            .bind(name)
-            .fetch_optional(c)
-            .await
+        sqlx::query_as(join(&[
+            "select ",
+            User::COLUMNS,
+            " from users where name = $1 and org_id = $2",
+            LIVE,
+        ]))
+        .bind(name)
+        .bind(put(&org))
+        .fetch_optional(c)
+        .await
+    })?)
+}
+
+/// All users of this name, at most one per organization. For the local command line only: sign-in must
+/// not reveal users of other organizations.
+pub async fn all_by_name(conn: &mut Conn, name: &str) -> Result<Vec<User>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            User::COLUMNS,
+            " from users where name = $1",
+            LIVE,
+            " order by org_id",
+        ]))
+        .bind(name)
+        .fetch_all(c)
+        .await
     })?)
 }
 
@@ -133,13 +156,16 @@ pub async fn list(conn: &mut Conn, org: OrgId, page: Page) -> Result<Paged<User>
     Paged::of_org(conn, org, page, (&select, count)).await
 }
 
-/// Whether somebody of this name was removed.
-pub async fn was_removed(conn: &mut Conn, name: &str) -> Result<bool> {
+/// Whether somebody of this name was removed from this organization.
+pub async fn was_removed(conn: &mut Conn, org: OrgId, name: &str) -> Result<bool> {
     let (removed,): (i64,) = on!(conn, |c| {
-        sqlx::query_as("select count(*) from users where name = $1 and removed_at is not null")
-            .bind(name)
-            .fetch_one(c)
-            .await
+        sqlx::query_as(
+            "select count(*) from users where name = $1 and org_id = $2 and removed_at is not null",
+        )
+        .bind(name)
+        .bind(put(&org))
+        .fetch_one(c)
+        .await
     })?;
     Ok(removed > 0)
 }

@@ -27,6 +27,8 @@ fn rollout(org_id: OrgId, n: u32) -> Rollout {
             last_start: None,
             forgiven: 0,
             canary_waived: false,
+            expected: None,
+            canary_unchanged: false,
             clock: at(0),
         },
         options: json!({"packages": ["openssl"]}),
@@ -40,6 +42,8 @@ fn rollout(org_id: OrgId, n: u32) -> Rollout {
         revision: 1,
         counts: Some(Counts::new()),
         counted: 1,
+        seal: store::seals::Code::default(),
+        head_seal: store::seals::Code::default(),
     }
 }
 

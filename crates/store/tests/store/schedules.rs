@@ -26,6 +26,7 @@ fn schedule(org_id: OrgId, n: u32, next_run_at: Option<Timestamp>) -> Schedule {
         created_at: at(0),
         updated_at: at(0),
         generation: 1,
+        seal: store::seals::Code::default(),
     }
 }
 
@@ -44,6 +45,7 @@ fn run(of: &Schedule, n: u32, scheduled_for: Option<Timestamp>) -> Run {
         targets: of.targets.clone(),
         options: of.options.clone(),
         generation: 1,
+        seal: store::seals::Code::default(),
     }
 }
 

@@ -34,10 +34,18 @@ both! {
         let ann = user(here, 1, "ann@example.org");
         let mut tx = db.begin().await.unwrap();
         users::create(&mut tx, &ann).await.unwrap();
-        users::create(&mut tx, &user(there, 2, "bob@example.org")).await.unwrap();
+        // Names of one organization are no concern of another.
+        let other = user(there, 2, "ann@example.org");
+        users::create(&mut tx, &other).await.unwrap();
         tx.commit().await.unwrap();
         let mut reader = db.read().await.unwrap();
-        assert_eq!(users::by_name(&mut reader, "ann@example.org").await.unwrap(), Some(ann.clone()));
+        let by_name = users::by_name(&mut reader, here, "ann@example.org").await.unwrap();
+        assert_eq!(by_name, Some(ann.clone()));
+        let by_name = users::by_name(&mut reader, there, "ann@example.org").await.unwrap();
+        assert_eq!(by_name, Some(other.clone()));
+        let mut both = users::all_by_name(&mut reader, "ann@example.org").await.unwrap();
+        both.sort_by_key(|user| user.id);
+        assert_eq!(both, [ann.clone(), other]);
         assert_eq!(users::by_link(&mut reader, &[1; 32]).await.unwrap(), Some(ann.clone()));
         assert_eq!(users::by_link(&mut reader, &[9; 32]).await.unwrap(), None);
         assert_eq!(users::list(&mut reader, here, PAGE).await.unwrap().items, [ann.clone()]);
@@ -57,7 +65,7 @@ both! {
         assert!(matches!(users::save(&mut tx, &gone).await, Err(StoreError::Stale)));
         users::create(&mut tx, &user(here, 3, "ann")).await.unwrap();
         tx.commit().await.unwrap();
-        let found = users::by_name(&mut db.read().await.unwrap(), "ann").await.unwrap();
+        let found = users::by_name(&mut db.read().await.unwrap(), here, "ann").await.unwrap();
         assert_eq!(found.unwrap().id, nth!(UserId, 3_u32));
     }
 
@@ -114,9 +122,9 @@ both! {
         assert_eq!(found.unwrap().user_id, ann.id);
         assert_eq!(identities::find(&mut tx, "https://other.example.org", "s-1").await.unwrap(), None);
         let gone = User { removed_at: Some(at(5)), role: Role::Viewer, ..ann.clone() };
-        assert!(!users::was_removed(&mut tx, "ann").await.unwrap());
+        assert!(!users::was_removed(&mut tx, here, "ann").await.unwrap());
         users::save(&mut tx, &gone).await.unwrap();
-        assert!(users::was_removed(&mut tx, "ann").await.unwrap());
+        assert!(users::was_removed(&mut tx, here, "ann").await.unwrap());
         assert!(identities::find(&mut tx, "https://id.example.org", "s-1").await.unwrap().is_some());
         identities::link(&mut tx, &at_provider("s-1", &bob)).await.unwrap();
         let all = identities::of_org(&mut tx, here).await.unwrap();

@@ -1,0 +1,110 @@
+//! Which replica owns the session of an agent, and the last syncs that were heard.
+//!
+//! A replica claims a session when an agent shows up whose session it does not own, and then counts
+//! its syncs in memory. What it heard is written together with the signs of life, guarded by the
+//! ownership: a replica whose write changes nothing has lost the session and must claim it again.
+
+use std::collections::BTreeMap;
+
+use vocab::ServerId;
+
+use crate::db::on;
+use crate::error::Result;
+use crate::row::{parse, put, row};
+use crate::sql::{Text, in_chunks, join};
+use crate::tx::Tx;
+
+row! {
+    /// A session as the last owner left it.
+    pub struct SyncSession in "sync_sessions" by "server_id" {
+        /// Of which server.
+        pub server_id: ServerId,
+        /// The replica that owns it; empty: nobody does.
+        pub owner: String,
+        /// The counter that the next sync should carry.
+        pub counter: i64,
+        /// The counters and nonces of the last syncs, 16 bytes each.
+        pub recent: Vec<u8>,
+        /// The same of a replica that heard syncs after it had lost the session.
+        pub contested: Vec<u8>,
+    }
+}
+
+/// Makes `owner` the owner of a session, and returns it as it was left. `counter` is used for a
+/// session that is not there yet.
+pub async fn claim(
+    tx: &mut Tx,
+    server: ServerId,
+    owner: &str,
+    counter: i64,
+) -> Result<SyncSession> {
+    Ok(on!(tx, |c| {
+        sqlx::query_as(join(&[
+            "insert into sync_sessions (server_id, owner, counter, recent, contested)
+             values ($1, $2, $3, $4, $4)
+             on conflict (server_id) do update set owner = excluded.owner returning ",
+            SyncSession::COLUMNS,
+        ]))
+        .bind(put(&server))
+        .bind(owner)
+        .bind(counter)
+        .bind(Vec::<u8>::new())
+        .fetch_one(c)
+        .await
+    })?)
+}
+
+/// Writes what `owner` heard. Returns the servers whose sessions it still owns, with what others heard
+/// who had lost them.
+pub async fn write(
+    tx: &mut Tx,
+    owner: &str,
+    sessions: &[(ServerId, i64, Vec<u8>)],
+) -> Result<BTreeMap<ServerId, Vec<u8>>> {
+    let found: Vec<(String, Vec<u8>)> = on!(tx, |c| {
+        in_chunks(c, sessions, |chunk| {
+            let mut text = Text::new("with v (server, syncs, heard) as (");
+            text.rows(chunk, |row, (server, counter, recent)| {
+                row.bind(put(server)).bind(*counter).bind(recent.clone());
+            });
+            text.add(
+                ") update sync_sessions
+                      set counter = case when v.syncs > counter then v.syncs else counter end,
+                          recent = v.heard
+                     from v where server_id = v.server and owner = ",
+            );
+            text.bind(owner.to_owned()).add(" returning server_id, contested");
+            text
+        })
+        .await
+    })?;
+    found.into_iter().map(|(id, heard)| Ok((parse("sync_sessions", id)?, heard))).collect()
+}
+
+/// Leaves what was heard by a replica that has lost the session, for its owner, and returns what the
+/// owner heard. Whichever of the two writes last sees what the other wrote.
+pub async fn contest(tx: &mut Tx, server: ServerId, heard: Vec<u8>) -> Result<Option<SyncSession>> {
+    Ok(on!(tx, |c| {
+        sqlx::query_as(join(&[
+            "update sync_sessions set contested = $2 where server_id = $1 returning ",
+            SyncSession::COLUMNS,
+        ]))
+        .bind(put(&server))
+        .bind(heard)
+        .fetch_optional(c)
+        .await
+    })?)
+}
+
+/// Forgets the session of a server: a person decided which of two copies is the real one, or the
+/// server was removed.
+pub async fn forget(tx: &mut Tx, server: ServerId) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query("delete from sync_sessions where server_id = $1")
+            .bind(put(&server))
+            .execute(c)
+            .await
+            .map(drop)
+    })?;
+    Ok(())
+}
