@@ -9,6 +9,7 @@
 pub mod backend;
 pub mod command;
 pub mod host;
+pub mod output;
 pub mod root;
 pub mod shell;
 pub mod work;

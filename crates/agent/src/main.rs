@@ -2,10 +2,10 @@
 //!
 //! It ends with 0 if it did what it was asked, 1 if it could not, 2 if it was asked wrongly.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use agent::output;
 use agent::shell::{enroll::Enroll, run::Run, scan::Scan, status::Status};
 use clap::{Parser, Subcommand};
 
@@ -47,11 +47,11 @@ fn main() -> ExitCode {
     }
     match act(command) {
         Ok(said) => {
-            let shown = said.is_empty() || writeln!(std::io::stdout(), "{said}").is_ok();
+            let shown = said.is_empty() || output::print(&said).is_ok();
             if shown { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {
-            let _ = writeln!(std::io::stderr(), "fleetmend-agent: {error:#}");
+            output::note(&format!("{error:#}"));
             ExitCode::FAILURE
         }
     }

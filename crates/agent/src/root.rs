@@ -33,19 +33,47 @@ impl Root {
         self.dir == Path::new("/")
     }
 
-    /// Where a file of the managed system lies: `/etc/os-release` of it.
+    /// Where a file of the managed system lies: `/etc/os-release` of it. Under a directory, symbolic links are
+    /// followed as the managed system sees them, so that nobody reads a file of this system instead.
     pub fn path(&self, inside: &str) -> PathBuf {
-        self.dir.join(inside.trim_start_matches('/'))
+        let plain = self.dir.join(inside.trim_start_matches('/'));
+        match self.is_running_system() {
+            true => plain,
+            false => self.resolve(inside).unwrap_or(plain),
+        }
+    }
+
+    /// The same, but a symbolic link at the end of the path is not followed: for whoever asks about the link itself.
+    pub fn entry(&self, inside: &str) -> PathBuf {
+        let path = Path::new(inside.trim_end_matches('/'));
+        match (path.parent(), path.file_name()) {
+            (Some(parent), Some(name)) => self.path(&parent.to_string_lossy()).join(name),
+            _ => self.path(inside),
+        }
+    }
+
+    /// Where a file lies that was found in a directory of the managed system, after its symbolic links.
+    pub fn follow(&self, found: &Path) -> PathBuf {
+        match found.strip_prefix(&self.dir) {
+            Ok(inside) if !self.is_running_system() => {
+                self.resolve_path(inside).unwrap_or_else(|| found.to_owned())
+            }
+            _ => found.to_owned(),
+        }
     }
 
     /// Where a path of the managed system lies after all of its symbolic links, which are followed as
     /// the managed system sees them: a link to `/media` or `../..` never leads out of the root. None if
     /// links form a loop. The path need not exist.
     pub fn resolve(&self, inside: &str) -> Option<PathBuf> {
+        self.resolve_path(Path::new(inside))
+    }
+
+    fn resolve_path(&self, inside: &Path) -> Option<PathBuf> {
         let parts = |path: &Path| -> Vec<OsString> {
             path.components().rev().map(|part| part.as_os_str().to_owned()).collect()
         };
-        let mut left = parts(Path::new(inside));
+        let mut left = parts(inside);
         let (mut path, mut links) = (self.dir.clone(), 0);
         while let Some(part) = left.pop() {
             if part == "/" {
@@ -70,7 +98,7 @@ impl Root {
 
     /// Whether the managed system has this program, under the usual directories.
     pub fn has_program(&self, name: &str) -> bool {
-        DIRECTORIES.iter().any(|directory| self.path(directory).join(name).is_file())
+        DIRECTORIES.iter().any(|directory| self.path(&format!("{directory}/{name}")).is_file())
     }
 
     /// A command that runs inside the managed system with the system's own program: there it sees
@@ -115,6 +143,10 @@ mod tests {
         assert_eq!(resolved("/etc/apk/above"), Some(dir.join("var/cache")));
         assert_eq!(resolved("/etc/apk/twice"), Some(dir.join("var/cache/apk/more")));
         assert_eq!(resolved("/etc/apk/loop"), None);
+        assert_eq!(root.path("/etc/apk/absolute"), dir.join("var/cache/apk"));
+        assert_eq!(root.follow(&dir.join("etc/apk/above")), dir.join("var/cache"));
+        assert_eq!(root.entry("/etc/apk/absolute"), dir.join("etc/apk/absolute"));
+        assert_eq!(root.entry("/etc/apk/absolute/x"), dir.join("var/cache/apk/x"));
         fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -9,6 +9,7 @@ pub mod apk;
 pub mod apt;
 mod detect;
 pub mod dnf;
+mod glob;
 mod kernel;
 pub mod pacman;
 mod rpm;

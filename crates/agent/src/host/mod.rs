@@ -75,6 +75,10 @@ impl Host {
             old_code: self.old_code(backend),
             other_updaters: updaters::of(&self.root),
             foreign_kernel: !self.has_own_kernel(),
+            // Read again for each sync, so that a change is reported within a minute.
+            limits: None,
+            // The shell knows them.
+            trusted_keys: Vec::new(),
         }
     }
 

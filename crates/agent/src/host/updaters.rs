@@ -63,7 +63,8 @@ impl System<'_> {
         files.retain(ours);
         files.sort();
         files.push(self.root.path("/etc/apt/apt.conf"));
-        files.iter().filter_map(|file| fs::read_to_string(file).ok()).collect::<Vec<_>>().join("\n")
+        let texts = files.iter().filter_map(|file| fs::read_to_string(self.root.follow(file)).ok());
+        texts.collect::<Vec<_>>().join("\n")
     }
 
     /// Its timers come in kinds; the plain one does what its settings say.
@@ -98,7 +99,7 @@ impl System<'_> {
     fn offline_update(&self) -> bool {
         ["/system-update", "/etc/system-update"]
             .iter()
-            .any(|link| self.root.path(link).symlink_metadata().is_ok())
+            .any(|link| self.root.entry(link).symlink_metadata().is_ok())
     }
 
     fn yast(&self) -> bool {

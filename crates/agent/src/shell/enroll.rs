@@ -16,7 +16,8 @@ use crate::host::Host;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The token names the server's certificate, so the server is verified even if it signed its certificate
-itself. Make one with `fleetmend tokens create` or in the dashboard.
+itself. A token that ends with `.plain` names none: an https:// server is then verified by this system's
+trust store. Make one with `fleetmend tokens create` or in the dashboard.
 
 Example:
   fleetmend-agent enroll --server https://fleet.example:7600 --token fme_… --environment production")]
@@ -86,7 +87,9 @@ fn advised(error: LinkError, server: &str) -> anyhow::Error {
         ),
         LinkError::Refused { .. } => "the server did not let this host in".to_owned(),
         LinkError::Busy { .. } => format!("{server} has no time now; try again in a minute"),
-        LinkError::Removed | LinkError::Answer(_) => format!("{server} is not a Fleetmend server"),
+        LinkError::Removed | LinkError::Answer(_) | LinkError::Unproven { .. } => {
+            format!("{server} is not a Fleetmend server")
+        }
     };
     anyhow::Error::new(error).context(advice)
 }

@@ -58,15 +58,18 @@ impl Run {
         let state = State::open(&state_dir_of(self.state_dir, &named))?;
         let _lock = state.lock()?;
         let mut enrolled = enrolled(&state)?;
-        if let Some(moved) = self.server {
-            enrolled.url = moved;
-        }
         if let Some(at) = state.removed()? {
             return Ok(format!(
                 "{} removed this host at {at}: nothing is done any more. To join again, run \
                  `fleetmend-agent enroll`",
                 enrolled.url
             ));
+        }
+        if let Err(error) = state.copy_identity(&enrolled) {
+            say(&format!("{error:#}"));
+        }
+        if let Some(moved) = self.server {
+            enrolled.url = moved;
         }
         let root = root_of(self.root.as_deref().or(enrolled.root.as_deref()))?;
         let backend = backend::detect(&root)?;
@@ -88,8 +91,8 @@ impl Run {
         .context("the agent cannot go on from its journal")?;
         let worker = Arc::new(worker);
         let link = Link::new(Connect { url: &enrolled.url, pin: enrolled.pin()?, from: None })?;
-        let memory = Memory::new(state.turn()?, state.contact()?);
         let identity = Arc::new(enrolled.identity()?);
+        let memory = Memory::new(state.turn(now())?, state.contact(), identity.signs_answers());
         let mut talk =
             Talk { link, identity, state, worker: worker.clone(), host, bell, found, memory };
         say(&format!("{} keeps in touch with {}", enrolled.server_id, enrolled.url));

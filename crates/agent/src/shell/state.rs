@@ -2,6 +2,9 @@
 //!
 //! The directory is for root alone. Every file is written beside its place and renamed into it, with
 //! the file and the directory flushed, so that a cut at any instant leaves the old one or the new one.
+//!
+//! A file that is damaged all the same is moved aside to `NAME.damaged` and rebuilt: the identity from its copy, the
+//! turn by counting on from the time of day, the rest from nothing. Only an identity without a copy ends the agent.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Write as _};
@@ -14,11 +17,14 @@ use anyhow::{Context as _, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
-use link::{HostKey, Identity, Pin, Turn};
+use link::{HostKey, Identity, Pin, TrustedKeys, Turn, nonce};
 use rustix::fs::{FlockOperation, flock};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use vocab::{Line, ServerId};
+
+use super::talk::say;
+use crate::work::files;
 
 /// The state directory.
 #[derive(Debug, Clone)]
@@ -38,9 +44,16 @@ pub struct Enrolled {
     pub root: Option<PathBuf>,
     /// When it joined.
     pub enrolled_at: Timestamp,
+    /// Whether the server is known to sign its answers: from then on no other answer counts.
+    #[serde(default)]
+    signs_answers: bool,
     pin: String,
     tag: String,
+    /// The oldest trusted key, for an agent of the version before.
     orders_key: String,
+    /// All trusted keys, oldest first. Empty if an agent of the version before wrote the file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    orders_keys: Vec<String>,
     key: String,
 }
 
@@ -65,6 +78,8 @@ pub struct Contact {
 }
 
 const IDENTITY: &str = "identity.json";
+/// The same once more, for the day on which the disk loses the first one.
+const IDENTITY_COPY: &str = "identity.json.previous";
 const KEY: &str = "joining.key";
 const TURN: &str = "turn.json";
 const CONTACT: &str = "contact.json";
@@ -86,25 +101,36 @@ impl Enrolled {
             Pin::Plain => "plain".to_owned(),
             Pin::Certificate(sha256) => STANDARD.encode(sha256),
         };
+        let orders_keys: Vec<String> =
+            identity.orders_keys.keys().iter().map(|key| STANDARD.encode(key)).collect();
         Enrolled {
             server_id: identity.server_id,
             url: url.to_owned(),
             root: root.map(Path::to_owned),
             enrolled_at: at,
+            signs_answers: identity.signs_answers(),
             pin,
             tag: identity.tag.clone(),
-            orders_key: STANDARD.encode(identity.orders_key),
+            orders_key: orders_keys.first().cloned().unwrap_or_default(),
+            orders_keys,
             key: STANDARD.encode(identity.key.seed()),
         }
     }
 
     /// Who the host is.
     pub fn identity(&self) -> anyhow::Result<Identity> {
+        let orders_keys = match self.orders_keys.as_slice() {
+            [] => std::slice::from_ref(&self.orders_key),
+            all => all,
+        };
+        let orders_keys: Option<Vec<_>> = orders_keys.iter().map(|key| bytes(key)).collect();
+        let orders_keys = orders_keys.and_then(TrustedKeys::new);
         Ok(Identity {
             server_id: self.server_id,
             tag: self.tag.clone(),
-            orders_key: bytes(&self.orders_key).context("the key for orders is damaged")?,
+            orders_keys: orders_keys.context("a key for orders is damaged")?,
             key: HostKey::from_seed(bytes(&self.key).context("the host's key is damaged")?),
+            signs_answers: self.signs_answers.into(),
         })
     }
 
@@ -152,7 +178,9 @@ impl State {
             .truncate(false)
             .mode(0o600)
             .open(&path)
-            .with_context(|| format!("cannot open {}", path.display()))?;
+            .with_context(|| {
+                format!("cannot open {}: if it is not a file, remove it", path.display())
+            })?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             bail!(
                 "another fleetmend-agent works with {}: stop it first \
@@ -169,19 +197,51 @@ impl State {
         flock(&file, FlockOperation::NonBlockingLockShared).is_err()
     }
 
-    /// Who the host is; nothing before it joined.
+    /// Who the host is; nothing before it joined. If the file is damaged or missing, its copy is used, and the file
+    /// written anew from it.
     pub fn enrolled(&self) -> anyhow::Result<Option<Enrolled>> {
-        self.read(IDENTITY)
+        let first = self.read::<Enrolled>(IDENTITY).and_then(usable);
+        if let Ok(Some(enrolled)) = first {
+            return Ok(Some(enrolled));
+        }
+        match (self.read::<Enrolled>(IDENTITY_COPY).and_then(usable), first) {
+            (Ok(Some(enrolled)), first) => {
+                let path = self.dir.join(IDENTITY);
+                if first.is_err() {
+                    files::move_aside(&path)?;
+                }
+                self.write(IDENTITY, &enrolled)?;
+                say(&format!("{} was damaged: it was restored from its copy", path.display()));
+                Ok(Some(enrolled))
+            }
+            (_, Err(error)) => Err(error.context(format!(
+                "the identity of this host cannot be read. Restore {dir}/{IDENTITY} from a backup, or enroll the \
+                 host again: move {dir} away, remove the server from the fleet, create a token \
+                 (`fleetmend tokens create`) and run `fleetmend-agent enroll --server URL --token TOKEN`",
+                dir = self.dir.display()
+            ))),
+            (_, Ok(_)) => Ok(None),
+        }
+    }
+
+    /// Makes sure that there is a copy of the identity. Hosts that joined with an older agent have none.
+    pub fn copy_identity(&self, enrolled: &Enrolled) -> anyhow::Result<()> {
+        match self.read::<Enrolled>(IDENTITY_COPY).and_then(usable) {
+            Ok(Some(copy)) if serde_json::to_vec(&copy)? == serde_json::to_vec(enrolled)? => Ok(()),
+            Ok(_) => self.write(IDENTITY_COPY, enrolled),
+            Err(_) => {
+                files::move_aside(&self.dir.join(IDENTITY_COPY))?;
+                self.write(IDENTITY_COPY, enrolled)
+            }
+        }
     }
 
     /// The key with which the host joins: the same in every try, so that one whose answer was lost
     /// does not make a second server.
     pub fn joining_key(&self) -> anyhow::Result<HostKey> {
-        let kept: Option<String> = self.read(KEY)?;
-        if let Some(kept) = kept {
-            return Ok(HostKey::from_seed(
-                bytes(&kept).context("joining.key is damaged: remove it")?,
-            ));
+        let kept: Option<String> = self.read_or_rebuild(KEY)?;
+        if let Some(seed) = kept.and_then(|kept| bytes(&kept)) {
+            return Ok(HostKey::from_seed(seed));
         }
         let key = HostKey::generate();
         self.write(KEY, &STANDARD.encode(key.seed()))?;
@@ -191,25 +251,62 @@ impl State {
     /// Writes down that the host has joined. The turn comes first: an identity without one would not
     /// know where to begin. Orders that it had as another server are nobody's any more.
     pub fn join(&self, enrolled: &Enrolled, turn: Turn) -> anyhow::Result<()> {
-        match fs::remove_dir_all(self.dir.join(ORDERS)) {
+        let orders = self.dir.join(ORDERS);
+        match fs::remove_dir_all(&orders) {
+            Err(error) if error.kind() == ErrorKind::NotADirectory => files::move_aside(&orders)?,
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
         self.write(TURN, &turn)?;
         self.write(IDENTITY, enrolled)?;
+        self.copy_identity(enrolled)?;
         self.forget(REMOVED)?;
         self.forget(CONTACT)?;
         self.forget(KEY)
     }
 
-    /// Whose turn it is.
-    pub fn turn(&self) -> anyhow::Result<Turn> {
-        self.read(TURN)?.context("turn.json is missing: enrol this host again")
+    /// Whose turn it is. If that is lost, the count goes on from the time of day: a server takes a counter that is ahead
+    /// of its own, and one that is behind for that of a copy of this host.
+    pub fn turn(&self, now: Timestamp) -> anyhow::Result<Turn> {
+        if let Some(turn) = self.read_or_rebuild(TURN)? {
+            return Ok(turn);
+        }
+        let counter = u64::try_from(now.as_millisecond()).unwrap_or(0);
+        say(&format!(
+            "{}/{TURN} was lost: counting on from {counter}. If this host's clock is wrong, its server may put it \
+             into quarantine; then release it there",
+            self.dir.display()
+        ));
+        let turn = Turn::after(counter, nonce());
+        self.write(TURN, &turn)?;
+        Ok(turn)
     }
 
     /// The next turn; written before anything of the answer that brought it is obeyed.
     pub fn set_turn(&self, turn: Turn) -> anyhow::Result<()> {
         self.write(TURN, &turn)
+    }
+
+    /// Writes down that the server signs its answers. A restart must not forget it: a proxy could then
+    /// pass for a server that does not sign yet.
+    pub fn set_signs_answers(&self) -> anyhow::Result<()> {
+        match self.enrolled()? {
+            Some(enrolled) if !enrolled.signs_answers => {
+                self.write(IDENTITY, &Enrolled { signs_answers: true, ..enrolled })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Stores the keys whose orders and answers this host accepts from now on, in the copy of the
+    /// identity too: a copy with a retired key only would believe nothing any more.
+    pub fn set_trusted_keys(&self, keys: &[[u8; 32]]) -> anyhow::Result<()> {
+        let Some(enrolled) = self.enrolled()? else { return Ok(()) };
+        let orders_keys: Vec<String> = keys.iter().map(|key| STANDARD.encode(key)).collect();
+        let Some(oldest) = orders_keys.first().cloned() else { return Ok(()) };
+        let enrolled = Enrolled { orders_key: oldest, orders_keys, ..enrolled };
+        self.write(IDENTITY, &enrolled)?;
+        self.copy_identity(&enrolled)
     }
 
     /// How the running agent fares. Nothing depends on it, so it is not flushed.
@@ -218,9 +315,9 @@ impl State {
         put(&self.dir, &path, &serde_json::to_vec(contact)?, Flush::No)
     }
 
-    /// How the running agent fares, as far as it said.
-    pub fn contact(&self) -> anyhow::Result<Contact> {
-        Ok(self.read(CONTACT)?.unwrap_or_default())
+    /// How the running agent fares, as far as it said. It is only shown, so damage is no more than a gap.
+    pub fn contact(&self) -> Contact {
+        self.read(CONTACT).ok().flatten().unwrap_or_default()
     }
 
     /// Writes down that the server does not know this host any more.
@@ -228,9 +325,24 @@ impl State {
         self.write(REMOVED, &at)
     }
 
-    /// When the server removed this host, if it did.
+    /// When the server removed this host, if it did. If that cannot be read, the server says so again.
     pub fn removed(&self) -> anyhow::Result<Option<Timestamp>> {
-        self.read(REMOVED)
+        self.read_or_rebuild(REMOVED)
+    }
+
+    /// Reads a file that can be rebuilt: one that is damaged is moved aside.
+    fn read_or_rebuild<T: DeserializeOwned>(&self, name: &str) -> anyhow::Result<Option<T>> {
+        match self.read(name) {
+            Err(error) => {
+                let path = self.dir.join(name);
+                files::move_aside(&path).with_context(|| {
+                    format!("{} is damaged and cannot be moved: remove it", path.display())
+                })?;
+                say(&format!("{error:#}: it was moved aside"));
+                Ok(None)
+            }
+            found => found,
+        }
     }
 
     fn read<T: DeserializeOwned>(&self, name: &str) -> anyhow::Result<Option<T>> {
@@ -251,11 +363,22 @@ impl State {
     }
 
     fn forget(&self, name: &str) -> anyhow::Result<()> {
-        match fs::remove_file(self.dir.join(name)) {
+        let path = self.dir.join(name);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() == ErrorKind::IsADirectory => Ok(files::move_aside(&path)?),
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
             _ => Ok(()),
         }
     }
+}
+
+/// An identity with which something can be signed.
+fn usable(found: Option<Enrolled>) -> anyhow::Result<Option<Enrolled>> {
+    if let Some(enrolled) = &found {
+        enrolled.identity()?;
+        enrolled.pin()?;
+    }
+    Ok(found)
 }
 
 #[derive(PartialEq)]
@@ -268,6 +391,11 @@ enum Flush {
 fn put(dir: &Path, path: &Path, bytes: &[u8], flush: Flush) -> anyhow::Result<()> {
     let beside = path.with_extension("new");
     let failed = || format!("cannot write {}", path.display());
+    for place in [&*beside, path] {
+        if fs::symlink_metadata(place).is_ok_and(|found| found.is_dir()) {
+            files::move_aside(place).with_context(failed)?;
+        }
+    }
     let mut file = OpenOptions::new()
         .write(true)
         .create(true)

@@ -7,14 +7,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use link::{
-    Identity, Link, LinkError, ListingKind, OrderRefusal, Rush, Turn, jittered, nonce, verify,
+    Identity, Link, LinkError, ListingKind, OrderRefusal, Rush, Turn, jittered, nonce, public_keys,
+    verify,
 };
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use vocab::{Digest, FailureCode, Line, TaskId};
-use wire::agent::{Facts, Order, OrderResult, SyncRequest, SyncResponse};
+use wire::agent::{Facts, OrderResult, SyncRequest, SyncResponse};
 use wire::v1::Activity;
 
 use super::clock::now;
@@ -56,10 +57,14 @@ pub(super) struct Memory {
     quiet: u32,
     rush: Rush,
     contact: Contact,
+    /// Whether it is on disk that the server signs its answers.
+    signing_saved: bool,
+    /// Whether the log says that answers come without a valid signature, since the last good one.
+    unproven_logged: bool,
 }
 
 impl Memory {
-    pub(super) fn new(turn: Turn, contact: Contact) -> Memory {
+    pub(super) fn new(turn: Turn, contact: Contact, signing_saved: bool) -> Memory {
         Memory {
             turn,
             sync_seconds: 60,
@@ -70,6 +75,8 @@ impl Memory {
             quiet: 0,
             rush: Rush::new(Instant::now().into_std()),
             contact,
+            signing_saved,
+            unproven_logged: false,
         }
     }
 }
@@ -116,6 +123,12 @@ impl Talk {
         let scan = report.scan.as_ref();
         let newer = scan.filter(|scan| scan.at >= self.found.0);
         let facts = newer.map_or(&self.found.1, |scan| &scan.facts);
+        let trusted_keys = self.identity.orders_keys.ids();
+        let facts = Facts {
+            limits: Some(self.worker.limits()),
+            trusted_keys: trusted_keys.into_iter().map(Line::from).collect(),
+            ..facts.clone()
+        };
         let request = SyncRequest {
             boot_id: self.host.boot_id(),
             counter: self.memory.turn.counter,
@@ -125,7 +138,7 @@ impl Talk {
                 Activity::Rebooting => 1,
                 _ => HOLD_SECONDS_MAX.min(self.memory.sync_seconds.max(1)),
             },
-            facts: (self.memory.facts_told.as_ref() != Some(facts)).then(|| facts.clone()),
+            facts: (self.memory.facts_told.as_ref() != Some(&facts)).then_some(facts),
             installed: scan.map(|scan| scan.installed),
             pending: scan.map(|scan| scan.pending),
             scanned_at: scan.map(|scan| scan.at),
@@ -169,6 +182,10 @@ impl Talk {
         request: &SyncRequest,
         took: Duration,
     ) -> anyhow::Result<Next> {
+        if self.identity.signs_answers() && !self.memory.signing_saved {
+            self.state.set_signs_answers()?;
+            self.memory.signing_saved = true;
+        }
         self.memory.turn = Turn::after(answer.counter, nonce());
         self.state.set_turn(self.memory.turn)?;
         self.memory.sync_seconds = answer.sync_seconds.clamp(1, 3_600);
@@ -184,7 +201,8 @@ impl Talk {
         for result in request.results.iter().filter(|r| answer.acknowledged.contains(&r.order_id)) {
             say(&ended(result));
         }
-        let busy = self.obey(&answer) || answer.wants_facts;
+        let rekeyed = self.trust(&answer)?;
+        let busy = self.obey(&answer) || answer.wants_facts || rekeyed;
         let held = took.as_secs_f64() > f64::from(request.hold_seconds) / 2.0;
         if busy {
             self.memory.quiet = 0;
@@ -201,19 +219,46 @@ impl Talk {
         Ok(Next::Wait(jittered(self.memory.quiet, most, share())))
     }
 
+    /// Trusts the keys that an answer announces, and no others. They are on disk before the server
+    /// is told so: it may then sign with the new one only. True if there was a change.
+    fn trust(&mut self, answer: &SyncResponse) -> anyhow::Result<bool> {
+        let Some(keys) = public_keys(&answer.orders_keys) else { return Ok(false) };
+        let before = self.identity.orders_keys.ids();
+        if keys == self.identity.orders_keys.keys() {
+            return Ok(false);
+        }
+        self.state.set_trusted_keys(&keys)?;
+        self.identity.orders_keys.replace(keys);
+        let after = self.identity.orders_keys.ids();
+        say(&format!(
+            "the server changes its key for orders: trusted before {}, now {}",
+            before.join(", "),
+            after.join(", ")
+        ));
+        Ok(true)
+    }
+
     /// Hands on what an answer asks for. True if there is something to say at once.
     fn obey(&mut self, answer: &SyncResponse) -> bool {
+        self.worker.set_server_time(answer.server_time);
         self.worker.acknowledge(&answer.acknowledged);
         for id in &answer.withdrawn {
             self.worker.withdraw(*id);
         }
+        if !answer.unreported.is_empty() {
+            self.worker.inquire(&answer.unreported);
+        }
         for envelope in &answer.orders {
             match verify(envelope, &self.identity, answer.server_time) {
-                Ok(order) => self.worker.take(by_our_clock(order, answer.server_time, now())),
+                Ok(order) => self.worker.take(order),
                 // One that was begun goes on; one that was not is answered for.
                 Err(OrderRefusal::Expired(order)) => {
                     let why = format!("it was to be begun before {}", order.expires_at);
                     self.worker.refuse(&order, FailureCode::OrderExpired, Line::made_of(&why));
+                }
+                Err(OrderRefusal::ValidTooLong(order)) => {
+                    let why = "the order is valid for more than 31 days";
+                    self.worker.refuse(&order, FailureCode::RejectedByAgent, why.into());
                 }
                 Err(refusal) => say(&format!("an order was not believed: {refusal}")),
             }
@@ -222,6 +267,7 @@ impl Talk {
         !answer.acknowledged.is_empty()
             || !answer.orders.is_empty()
             || !answer.withdrawn.is_empty()
+            || !answer.unreported.is_empty()
             || !answer.wanted.is_empty()
     }
 
@@ -269,7 +315,10 @@ impl Talk {
         if memory.contact.trouble.is_none() {
             memory.contact.trouble_since = Some(now());
             say(&explained(&error));
+        } else if matches!(error, LinkError::Unproven { .. }) && !memory.unproven_logged {
+            say(&explained(&error));
         }
+        memory.unproven_logged |= matches!(error, LinkError::Unproven { .. });
         memory.contact.trouble = Some(Line::made_of(&explained(&error)));
         // Only `status` reads it, so a full disk must not keep the agent from its work.
         let _ = self.state.set_contact(&self.memory.contact);
@@ -283,7 +332,7 @@ impl Talk {
             LinkError::Refused { .. } | LinkError::Answer(_) => {
                 Next::Leave(jittered(u32::MAX, RECONNECT_MAX, share()))
             }
-            LinkError::Unreachable(_) | LinkError::Busy { .. } => {
+            LinkError::Unreachable(_) | LinkError::Busy { .. } | LinkError::Unproven { .. } => {
                 Next::Leave(jittered(failures, RECONNECT_MAX, share()))
             }
         }
@@ -295,6 +344,8 @@ impl Talk {
             say("the server answers again");
         }
         contact.trouble_since = None;
+        self.memory.unproven_logged = false;
+        let contact = &mut self.memory.contact;
         contact.last_sync_at = Some(now());
         let _ = self.state.set_contact(contact);
     }
@@ -315,15 +366,6 @@ impl Talk {
             .and_then(|word| word.as_str().map(str::to_owned))
             .unwrap_or_default();
     }
-}
-
-/// The order with its end of time on this host's clock, which may be years off: what counts is how long
-/// there was left when the server sent it.
-fn by_our_clock(mut order: Order, server_time: Timestamp, now: Timestamp) -> Order {
-    let ahead: SignedDuration = now.duration_since(server_time);
-    let shifted = |at: Timestamp| at.checked_add(ahead).unwrap_or(at);
-    (order.issued_at, order.expires_at) = (shifted(order.issued_at), shifted(order.expires_at));
-    order
 }
 
 /// A result in one line.
@@ -353,8 +395,7 @@ fn explained(error: &LinkError) -> String {
 
 /// For the journal of the host's services, or whoever looks on.
 pub(super) fn say(what: &str) {
-    use std::io::Write as _;
-    let _ = writeln!(std::io::stderr(), "fleetmend-agent: {what}");
+    crate::output::note(what);
 }
 
 /// A number from 0 to 1 that no other host will draw as well.
@@ -366,22 +407,6 @@ fn share() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_order_has_as_much_time_left_here_as_it_had_at_the_server() {
-        let at = |text: &str| text.parse::<Timestamp>().unwrap();
-        let order = Order {
-            id: "tsk_01jcqk3m8ye0fr5cq0k6s8v2xw".parse().unwrap(),
-            server_id: "srv_01jcqk3m8ye0fr5cq0k6s8v2xw".parse().unwrap(),
-            issued_at: at("2026-11-15T04:00:00Z"),
-            expires_at: at("2026-11-15T05:00:00Z"),
-            work: wire::agent::Work::Scan,
-        };
-        // This host believes that it is 2016.
-        let here = at("2016-11-15T04:30:00Z");
-        let order = by_our_clock(order, at("2026-11-15T04:10:00Z"), here);
-        assert_eq!(order.expires_at, at("2016-11-15T05:20:00Z"));
-    }
 
     #[test]
     fn a_share_lies_between_nothing_and_the_whole() {

@@ -9,14 +9,16 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use jiff::Timestamp;
-use vocab::{FailureCode, Stage, TaskId};
+use jiff::{SignedDuration, Timestamp};
+use vocab::{FailureCode, InquiryReply, OrderRecord, TaskId, WithdrawalReply};
 use wire::agent::{Order, OrderProgress, OrderResult, Work};
 
 use super::files;
 use super::journal::{Failure, Journal, Lock, Task};
 use super::log::Log;
 use super::outcome::{self, Ending};
+use super::past_orders::PastOrders;
+use super::recovery;
 use super::step::Facts;
 
 /// How many acknowledged orders keep their logs.
@@ -47,30 +49,50 @@ pub(super) struct Desk {
     /// How many acknowledged orders keep their logs, and how many their results.
     kept: (usize, usize),
     open_max: usize,
+    /// The ids of orders whose results are not kept any more.
+    past: PastOrders,
+    /// What the server's clock said last.
+    server_time: Option<Timestamp>,
+    /// How far this host's clock is ahead of the server's.
+    clock_ahead: SignedDuration,
 }
 
 impl Desk {
     /// Reads what is on disk.
     pub(super) fn open(state_dir: &Path, now: Timestamp) -> io::Result<Desk> {
         let dir = state_dir.join("orders");
-        files::make_directory(&dir)?;
+        files::own_directory(&dir)?;
         let (entries, kept) = (BTreeMap::new(), (LOGS_KEPT, RESULTS_KEPT));
-        let mut desk = Desk { dir, entries, arrivals: 0, kept, open_max: OPEN_MAX };
+        let past = PastOrders::open(&dir)?;
+        let mut desk = Desk {
+            dir,
+            entries,
+            arrivals: 0,
+            kept,
+            open_max: OPEN_MAX,
+            past,
+            server_time: None,
+            clock_ahead: SignedDuration::ZERO,
+        };
         desk.put_by();
         for entry in fs::read_dir(&desk.dir)? {
             let entry = entry?;
             let Ok(id) = entry.file_name().to_string_lossy().parse::<TaskId>() else { continue };
             let path = entry.path();
+            let acknowledged = path.join("acknowledged").exists();
             let journal = match files::read_json::<Journal>(&path.join("journal.json")) {
-                Ok(Some(journal)) => journal,
+                Ok(Some(journal)) if journal.id == id => journal,
+                Ok(Some(_)) => recover(id, &path, "it is that of another order", now)?,
                 // The order was being taken when the agent died: it comes again.
-                Ok(None) => {
+                Ok(None) if recovery::is_untouched(&path) => {
                     fs::remove_dir_all(&path)?;
                     continue;
                 }
-                Err(error) => lost(id, &path, &error, now)?,
+                Ok(None) => recover(id, &path, "it is missing", now)?,
+                Err(error) => recover(id, &path, &error.to_string(), now)?,
             };
-            let acknowledged = path.join("acknowledged").exists();
+            // Only a result is ever acknowledged.
+            let acknowledged = acknowledged && journal.result.is_some();
             desk.arrivals = desk.arrivals.max(journal.arrival + 1);
             desk.entries.insert(id, Entry { journal, acknowledged, written: true });
         }
@@ -96,13 +118,45 @@ impl Desk {
         self.dir.with_file_name("reserve")
     }
 
+    /// What the server's clock says at this moment.
+    pub(super) fn set_server_time(&mut self, server_time: Timestamp, now: Timestamp) {
+        (self.server_time, self.clock_ahead) = (Some(server_time), now.duration_since(server_time));
+    }
+
     /// Takes an order in, once. One that has ended gets its stored result sent again. One that cannot be written down is
     /// answered with that.
     pub(super) fn take(&mut self, order: &Order, now: Timestamp) -> io::Result<()> {
         if self.entries.contains_key(&order.id) {
             return self.tell_again(order.id);
         }
-        self.add(Journal::new(order, self.arrivals, now))
+        if let Some(server_time) = self.server_time.filter(|_| self.past.is_full()) {
+            self.past.drop_expired(server_time);
+        }
+        let refused = if self.past.contains(order.id) {
+            Some("this order was carried out or dropped before; its result is no longer kept here")
+        } else if self.past.is_full() {
+            Some("too many orders came that have not expired: no more are taken until some have")
+        } else {
+            None
+        };
+        let journal = self.journal(order, now);
+        self.add(match refused {
+            Some(why) => {
+                let why = Failure::new(FailureCode::RejectedByAgent, why);
+                Journal { task: Task::Refused(why), ..journal }
+            }
+            None => journal,
+        })
+    }
+
+    /// The journal of an order that has just come, with its times on this host's clock, which may be
+    /// years off: what counts is how long there was left when the server sent it.
+    fn journal(&self, order: &Order, now: Timestamp) -> Journal {
+        let shifted = |at: Timestamp| at.checked_add(self.clock_ahead).unwrap_or(at);
+        let (issued_at, expires_at) = (shifted(order.issued_at), shifted(order.expires_at));
+        let here = Order { issued_at, expires_at, ..order.clone() };
+        let expires_at = Some(order.expires_at);
+        Journal { expires_at, ..Journal::new(&here, self.arrivals, now) }
     }
 
     /// A result that the server had, and asks for once more.
@@ -119,10 +173,10 @@ impl Desk {
 
     /// Takes an order in only to answer it, unless it is here already.
     pub(super) fn refuse(&mut self, order: &Order, why: Failure, now: Timestamp) -> io::Result<()> {
-        if self.entries.contains_key(&order.id) {
+        if self.entries.contains_key(&order.id) || self.past.contains(order.id) {
             return self.take(order, now);
         }
-        self.add(Journal { task: Task::Refused(why), ..Journal::new(order, self.arrivals, now) })
+        self.add(Journal { task: Task::Refused(why), ..self.journal(order, now) })
     }
 
     fn add(&mut self, journal: Journal) -> io::Result<()> {
@@ -133,6 +187,8 @@ impl Desk {
         let written = write_down(&self.directory(journal.id), &journal);
         let journal = match &written {
             Ok(()) => journal,
+            // Nothing is going to be done for it, so its result is true without a file.
+            Err(_) if journal.result.is_some() => journal,
             Err(error) => unwritten(journal, error),
         };
         let entry = Entry { journal, acknowledged: false, written: written.is_ok() };
@@ -140,22 +196,52 @@ impl Desk {
         Ok(())
     }
 
-    /// Answers an order that was withdrawn. Of one that is in work, or was begun, it is only marked: whether anything was done
-    /// for it is decided by its next step. One that has ended gets its stored result sent again: a server that was
-    /// restored from a backup has forgotten it.
+    /// What is on record about an order. `in_work`: the worker's thread has taken it up.
+    fn record(&self, id: TaskId, in_work: bool) -> OrderRecord {
+        match self.entries.get(&id).map(|entry| &entry.journal) {
+            // It ended, and its result is not kept any more.
+            None if self.past.contains(id) => OrderRecord::Lost,
+            None => OrderRecord::Missing,
+            Some(journal) if journal.result.is_some() => OrderRecord::Ended,
+            // A refused order is about to end with its own reason.
+            Some(Journal { task: Task::Refused(_), .. }) => OrderRecord::Started,
+            Some(journal) if in_work || journal.started_at.is_some() => OrderRecord::Started,
+            Some(_) => OrderRecord::NotStarted,
+        }
+    }
+
+    /// Answers an order that was withdrawn. One that is being carried out is only marked: its next step decides
+    /// whether it can still be dropped.
     pub(super) fn withdraw(&mut self, id: TaskId, in_work: bool, now: Timestamp) -> io::Result<()> {
-        let Some(entry) = self.entries.get(&id) else { return Ok(()) };
-        if entry.journal.result.is_some() {
-            return self.tell_again(id);
+        match self.record(id, in_work).on_withdrawal() {
+            WithdrawalReply::Result => self.tell_again(id),
+            WithdrawalReply::Undecided => files::write(&self.directory(id).join("withdrawn"), b""),
+            WithdrawalReply::Withdrawn => self.end_unstarted(id, Ending::Withdrawn, now),
+            WithdrawalReply::Lost => self.end_unstarted(id, Ending::Lost, now),
         }
-        let mut journal = entry.journal.clone();
-        files::write(&self.directory(id).join("withdrawn"), b"")?;
-        if in_work || journal.started_at.is_some() || matches!(journal.task, Task::Refused(_)) {
-            return Ok(());
+    }
+
+    /// Answers for an order that the server believes to be in progress and that no sync mentioned. Returns whether
+    /// there was no record of it.
+    pub(super) fn inquire(&mut self, id: TaskId, now: Timestamp) -> io::Result<bool> {
+        match self.record(id, false).on_inquiry() {
+            InquiryReply::Result => self.tell_again(id).map(|()| false),
+            InquiryReply::InProgress => Ok(false),
+            InquiryReply::Lost => self.end_unstarted(id, Ending::Lost, now).map(|()| true),
         }
-        let facts = Facts::of_nothing();
-        journal.result = Some(outcome::result(&journal, &facts, Ending::Withdrawn, now));
-        self.save(&journal)
+    }
+
+    /// Records the end of an order that has not been started, or of which there is no record. From then on it is
+    /// never carried out.
+    fn end_unstarted(&mut self, id: TaskId, ending: Ending, now: Timestamp) -> io::Result<()> {
+        let known = self.entries.get(&id).map(|entry| entry.journal.clone());
+        let mut journal = known.clone().unwrap_or_else(|| placeholder(id, self.arrivals, now));
+        let result = outcome::result(&journal, &Facts::of_nothing(), ending, now);
+        journal.result = Some(result);
+        match known {
+            Some(_) => self.save(&journal),
+            None => self.add(journal),
+        }
     }
 
     /// Marks results as safe with the server, and forgets the oldest of those.
@@ -187,13 +273,41 @@ impl Desk {
         for (_, id) in done.iter().skip(self.kept.0) {
             remove_if_there(&self.directory(*id).join("log"))?;
         }
-        for (_, id) in done.iter().skip(self.kept.1) {
-            let entry = self.entries.remove(id);
+        let oldest: Vec<TaskId> = done.iter().skip(self.kept.1).map(|(_, id)| *id).collect();
+        let forgettable = self.remember_ids(&oldest)?;
+        for id in forgettable {
+            let entry = self.entries.remove(&id);
             if entry.is_some_and(|entry| entry.written) {
-                fs::remove_dir_all(self.directory(*id))?;
+                fs::remove_dir_all(self.directory(id))?;
             }
         }
         Ok(())
+    }
+
+    /// Writes down the ids of orders that are about to be forgotten, so that none is carried out again
+    /// while it is valid. Returns those that may be forgotten: one that was refused has done nothing, and
+    /// of the others as many as there is room for.
+    fn remember_ids(&mut self, ids: &[TaskId]) -> io::Result<Vec<TaskId>> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut past = self.past.clone();
+        if let Some(server_time) = self.server_time {
+            past.drop_expired(server_time);
+        }
+        let mut forgettable = Vec::new();
+        for id in ids {
+            let Some(entry) = self.entries.get(id) else { continue };
+            // One of which only the id is known may have been carried out before.
+            let is_whole = entry.journal.expires_at.is_some();
+            let refused = is_whole && matches!(entry.journal.task, Task::Refused(_));
+            if refused || past.insert(&entry.journal) {
+                forgettable.push(*id);
+            }
+        }
+        past.save()?;
+        self.past = past;
+        Ok(forgettable)
     }
 
     /// The order to work on: the one that was begun, or the one that came first.
@@ -322,11 +436,8 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
     }
 }
 
-/// An order whose journal cannot be read: all that is left to say is that, under its id.
-fn lost(id: TaskId, dir: &Path, error: &io::Error, now: Timestamp) -> io::Result<Journal> {
-    fs::rename(dir.join("journal.json"), dir.join("journal.bad"))?;
-    let words = format!("the journal of this order cannot be read: {error}");
-    let failure = Failure::new(FailureCode::AgentError, words);
+/// The journal of an order of which only the id is known.
+fn placeholder(id: TaskId, arrival: u64, now: Timestamp) -> Journal {
     let unknown = Order {
         id,
         server_id: vocab::ServerId::new(now, 0),
@@ -334,11 +445,17 @@ fn lost(id: TaskId, dir: &Path, error: &io::Error, now: Timestamp) -> io::Result
         expires_at: now,
         work: Work::Unknown { name: "".into() },
     };
-    let mut journal = Journal::new(&unknown, 0, now);
-    journal.task = Task::Refused(failure.clone());
-    journal.stage = Stage::Verifying;
-    let facts = Facts::of_nothing();
-    journal.result = Some(outcome::result(&journal, &facts, Ending::Failed(failure), now));
+    Journal::new(&unknown, arrival, now)
+}
+
+/// Saves the journal of an order whose own journal cannot be read, so that its end is reported under its id.
+fn recover(id: TaskId, dir: &Path, problem: &str, now: Timestamp) -> io::Result<Journal> {
+    if !fs::metadata(dir).is_ok_and(|found| found.is_dir()) {
+        files::move_aside(dir)?;
+        files::make_directory(dir)?;
+    }
+    files::move_aside(&dir.join("journal.json"))?;
+    let journal = recovery::recovered(placeholder(id, 0, now), dir, problem, now);
     save(dir, &journal)?;
     Ok(journal)
 }
@@ -393,5 +510,107 @@ mod tests {
             desk.results().iter().all(|result| result.outcome != wire::agent::Outcome::Withdrawn)
         );
         assert_eq!(Desk::open(&dir, now).unwrap().results().len(), 3);
+    }
+
+    fn order_at(now: Timestamp, number: u128, valid_for: SignedDuration) -> Order {
+        Order {
+            id: TaskId::new(now, number),
+            server_id: vocab::ServerId::new(now, 1),
+            issued_at: now,
+            expires_at: now + valid_for,
+            work: Work::Scan,
+        }
+    }
+
+    /// Takes the order at hand to its end and has the result acknowledged. Whether it was carried out.
+    fn finish(desk: &mut Desk, now: Timestamp) -> bool {
+        let mut journal = desk.at_hand().unwrap();
+        let refused = matches!(journal.task, Task::Refused(_));
+        let facts = Facts::of_nothing();
+        journal.result = Some(outcome::result(&journal, &facts, Ending::Done, now));
+        desk.save(&journal).unwrap();
+        desk.acknowledge(&[journal.id]).unwrap();
+        !refused
+    }
+
+    #[test]
+    fn valid_order_is_never_taken_twice_however_many_came_since() {
+        let now: Timestamp = "2026-11-15T04:00:00Z".parse().unwrap();
+        let dir = super::super::tests::directory("desk-replay");
+        let hour = SignedDuration::from_hours(1);
+        let open = || {
+            let mut desk = Desk { kept: (1, 2), ..Desk::open(&dir, now).unwrap() };
+            desk.set_server_time(now, now);
+            desk
+        };
+        let mut desk = open();
+        for number in 0..20 {
+            desk.take(&order_at(now, number, hour), now).unwrap();
+            assert!(finish(&mut desk, now), "{number} is new");
+        }
+        assert_eq!(desk.entries.len(), 2);
+        // Again, in the same process and after a restart, also by an answer that calls it late.
+        desk.take(&order_at(now, 0, hour), now).unwrap();
+        assert!(!finish(&mut desk, now));
+        let mut desk = open();
+        desk.take(&order_at(now, 1, hour), now).unwrap();
+        assert!(!finish(&mut desk, now));
+        let late = Failure::new(FailureCode::OrderExpired, "late");
+        desk.refuse(&order_at(now, 2, hour), late, now).unwrap();
+        assert!(!finish(&mut desk, now));
+        // A server clock that was a day ahead for a moment makes nobody forget.
+        desk.set_server_time(now + hour * 24, now);
+        for number in 20..25 {
+            desk.take(&order_at(now + hour * 24, number, hour), now).unwrap();
+            finish(&mut desk, now);
+        }
+        desk.set_server_time(now, now);
+        desk.take(&order_at(now, 3, hour), now).unwrap();
+        assert!(!finish(&mut desk, now));
+        // Long after they expired their ids are forgotten.
+        desk.set_server_time(now + hour * 24 * 40, now);
+        for number in 30..34 {
+            desk.take(&order_at(now + hour * 24 * 40, number, hour), now).unwrap();
+            finish(&mut desk, now);
+        }
+        assert!(!desk.past.contains(order_at(now, 3, hour).id));
+        assert!(desk.past.contains(order_at(now + hour * 24 * 40, 30, hour).id));
+    }
+
+    #[test]
+    fn too_many_valid_orders_are_refused_instead_of_forgotten() {
+        let now: Timestamp = "2026-11-15T04:00:00Z".parse().unwrap();
+        let dir = super::super::tests::directory("desk-full");
+        let hour = SignedDuration::from_hours(1);
+        let mut desk = Desk { kept: (0, 0), ..Desk::open(&dir, now).unwrap() };
+        desk.past.most = 3;
+        desk.set_server_time(now, now);
+        let taken: Vec<bool> = (0..10)
+            .map(|number| {
+                desk.take(&order_at(now, number, hour), now).unwrap();
+                finish(&mut desk, now)
+            })
+            .collect();
+        assert_eq!(taken.iter().filter(|taken| **taken).count(), 3);
+        assert!(desk.entries.is_empty(), "refused ones leave nothing behind");
+        // When they have expired for long enough there is room again.
+        let later = now + hour * 24 * 40;
+        desk.set_server_time(later, now);
+        desk.take(&order_at(later, 20, hour), now).unwrap();
+        assert!(finish(&mut desk, now));
+    }
+
+    #[test]
+    fn order_has_as_much_time_left_here_as_it_had_at_the_server() {
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        // This host believes that it is 2016.
+        let here = at("2016-11-15T04:30:00Z");
+        let mut desk = Desk::open(&super::super::tests::directory("desk-clock"), here).unwrap();
+        desk.set_server_time(at("2026-11-15T04:10:00Z"), here);
+        let order = order_at(at("2026-11-15T04:00:00Z"), 1, SignedDuration::from_hours(1));
+        desk.take(&order, here).unwrap();
+        let journal = desk.at_hand().unwrap();
+        assert_eq!(journal.start_by, at("2016-11-15T05:20:00Z"));
+        assert_eq!(journal.expires_at, Some(at("2026-11-15T05:00:00Z")));
     }
 }

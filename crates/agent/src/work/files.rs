@@ -12,11 +12,47 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
     let beside = Path::new(&beside);
+    clear_directory(beside)?;
     let mut file = File::create(beside)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(beside, path)?;
     sync_directory_of(path)
+}
+
+/// Moves whatever is at `path` out of the way, to `NAME.damaged`, for a person to look at. Whatever was moved there
+/// before is removed. Nothing happens if there is nothing.
+pub(crate) fn move_aside(path: &Path) -> io::Result<()> {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".damaged");
+    let aside = Path::new(&aside);
+    match fs::symlink_metadata(aside) {
+        Ok(found) if found.is_dir() => fs::remove_dir_all(aside)?,
+        Ok(_) => fs::remove_file(aside)?,
+        Err(_) => {}
+    }
+    match fs::rename(path, aside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => sync_directory_of(path),
+    }
+}
+
+/// Moves a directory aside that is where a file is to be written.
+fn clear_directory(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => move_aside(path),
+        _ => Ok(()),
+    }
+}
+
+/// Makes a directory of the agent's own. Something else under its name is moved aside.
+pub(crate) fn own_directory(path: &Path) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(found) if found.is_dir() => return Ok(()),
+        Ok(_) => move_aside(path)?,
+        Err(_) => {}
+    }
+    make_directory(path)
 }
 
 /// Puts room by for a file that is to be written when there may be none left: see [`write_put_by`].

@@ -40,27 +40,43 @@ pub(super) fn state(dir: &Path) -> io::Result<State> {
     if !dir.exists() {
         return Ok(State::NotBegun);
     }
-    if let Some(exits) = files::read_json(&dir.join("exit"))? {
+    let exit = dir.join("exit");
+    if let Ok(Some(exits)) = files::read_json(&exit) {
         return Ok(State::Ended(exits));
     }
-    let lock = lock_file(dir)?;
+    let has_begun = || dir.join("started").exists() || exit.exists();
+    let lock = match lock_file(dir) {
+        // Without the lock's file whoever began it is looked for by their numbers.
+        Err(_) if has_begun() => return Ok(begun(dir)),
+        lock => lock?,
+    };
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => return Ok(State::Running),
         Err(error) => return Err(error.into()),
     }
     // It may have ended between the two looks.
-    if let Some(exits) = files::read_json(&dir.join("exit"))? {
+    if let Ok(Some(exits)) = files::read_json(&exit) {
         return Ok(State::Ended(exits));
     }
-    if dir.join("started").exists() {
-        let child: Option<Option<Process>> = files::read_json(&dir.join("child")).unwrap_or(None);
-        let alive = child.flatten().is_some_and(|child| child.is_alive());
-        return Ok(if alive { State::Orphaned } else { State::Vanished });
+    if has_begun() {
+        return Ok(begun(dir));
     }
     match fs::remove_file(dir.join("job.json")) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(State::NotBegun),
+    }
+}
+
+/// What became of a job that was begun and did not say how it ended, or whose words are damaged.
+fn begun(dir: &Path) -> State {
+    let is_alive = |name: &str| {
+        let found: Option<Option<Process>> = files::read_json(&dir.join(name)).unwrap_or(None);
+        found.flatten().is_some_and(|process| process.is_alive())
+    };
+    match is_alive("child") || is_alive("started") {
+        true => State::Orphaned,
+        false => State::Vanished,
     }
 }
 

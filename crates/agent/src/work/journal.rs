@@ -27,6 +27,9 @@ pub struct Journal {
     pub taken_at: Timestamp,
     /// When it is too late to begin, by this host's clock.
     pub start_by: Timestamp,
+    /// When it expires by the server's clock; older versions did not write it down.
+    #[serde(default)]
+    pub expires_at: Option<Timestamp>,
     /// What is to be done.
     pub task: Task,
     /// When it was begun.
@@ -59,6 +62,13 @@ pub enum Task {
     Reboot(Reboot),
     /// Nothing that this agent does.
     Refused(Failure),
+    /// Not known any more: the order's journal was damaged. Nothing is begun for it.
+    Lost {
+        /// With what it ends.
+        failure: Failure,
+        /// Whether there is an inventory to compare the packages with.
+        compare: bool,
+    },
 }
 
 /// What runs as a process of its own, each at most once, apart from those that may be repeated.
@@ -292,6 +302,7 @@ impl Journal {
             arrival,
             taken_at: now,
             start_by: start_by(order, now),
+            expires_at: None,
             task: Task::of(&order.work),
             started_at: None,
             stage: Stage::Dispatched,

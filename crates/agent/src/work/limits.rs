@@ -24,6 +24,7 @@ use jiff::civil::{Time, Weekday};
 use jiff::tz::TimeZone;
 use serde::Deserialize;
 use vocab::{Line, PackagePattern};
+use wire::v1::HostLimits;
 
 use crate::root::Root;
 
@@ -139,6 +140,26 @@ impl Limits {
         rules
     }
 
+    /// The file as it is reported to the server.
+    pub fn report(path: &Path, zone: &TimeZone) -> HostLimits {
+        match Limits::read(path) {
+            Err(error) => HostLimits { error: Some(error), ..HostLimits::default() },
+            Ok(limits) => HostLimits {
+                error: None,
+                frozen: limits.frozen,
+                never_reboot: limits.never_reboot,
+                security_only: limits.security_only,
+                exclude: limits.exclude,
+                max_packages: limits.max_packages.map(|most| most.try_into().unwrap_or(u32::MAX)),
+                allowed_hours: match limits.allowed_hours.as_deref() {
+                    None => Vec::new(),
+                    Some([]) => vec![Line::from("never".to_owned())],
+                    Some(spans) => spans.iter().map(|span| span.in_words(zone)).collect(),
+                },
+            },
+        }
+    }
+
     fn is_open(&self, zone: &TimeZone, now: Timestamp) -> bool {
         let Some(spans) = &self.allowed_hours else { return true };
         let local = now.to_zoned(zone.clone());
@@ -150,6 +171,13 @@ impl Limits {
 }
 
 impl Span {
+    fn in_words(&self, zone: &TimeZone) -> Line {
+        let days: Vec<&str> = self.days.iter().map(|day| day.as_str()).collect();
+        let days = if days.is_empty() { "daily".to_owned() } else { days.join(", ") };
+        let zone = zone.iana_name().unwrap_or("local time");
+        Line::from(format!("{days} {}-{} ({zone})", self.from, self.to))
+    }
+
     fn holds(&self, today: Day, yesterday: Day, minute: u32) -> bool {
         let on = |day: Day| self.days.is_empty() || self.days.contains(&day);
         let (from, to) = (self.from.0, self.to.0);
@@ -161,6 +189,18 @@ impl Span {
 }
 
 impl Day {
+    fn as_str(self) -> &'static str {
+        match self {
+            Day::Mon => "Mon",
+            Day::Tue => "Tue",
+            Day::Wed => "Wed",
+            Day::Thu => "Thu",
+            Day::Fri => "Fri",
+            Day::Sat => "Sat",
+            Day::Sun => "Sun",
+        }
+    }
+
     fn of(day: Weekday) -> Day {
         match day {
             Weekday::Monday => Day::Mon,
@@ -177,6 +217,12 @@ impl Day {
 fn minutes(time: Time) -> u32 {
     let (hour, minute) = (time.hour().unsigned_abs(), time.minute().unsigned_abs());
     u32::from(hour) * 60 + u32::from(minute)
+}
+
+impl std::fmt::Display for Clock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:02}:{:02}", self.0 / 60, self.0 % 60)
+    }
 }
 
 impl TryFrom<String> for Clock {
@@ -209,7 +255,7 @@ pub(super) fn unsafe_owner(path: &Path) -> Option<String> {
 
 /// The local time zone of the managed system.
 pub fn zone(root: &Root) -> TimeZone {
-    let path = root.path("/etc/localtime");
+    let path = root.entry("/etc/localtime");
     // The link's own text is read, since it points into the managed system and not into this one.
     if let Ok(target) = fs::read_link(&path) {
         let target = target.to_string_lossy();

@@ -5,14 +5,16 @@
 //! to a [`Worker`], which has a thread of its own.
 
 mod desk;
-mod files;
+pub(crate) mod files;
 mod hooks;
 mod job;
 pub mod journal;
 pub mod limits;
 mod log;
 pub mod outcome;
+mod past_orders;
 mod perform;
+mod recovery;
 pub mod select;
 pub mod space;
 pub mod step;
@@ -29,7 +31,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use vocab::{Digest, FailureCode, Line, TaskId};
 use wire::agent::{Facts, Order, OrderProgress, OrderResult};
-use wire::v1::Activity;
+use wire::v1::{Activity, HostLimits};
 
 use crate::backend::Backend;
 use crate::host::Host;
@@ -64,7 +66,9 @@ pub struct Setup {
 #[derive(Debug, thiserror::Error)]
 pub enum WorkError {
     /// The state directory cannot be read or written.
-    #[error("the state directory {dir} cannot be used")]
+    #[error(
+        "the state directory {dir} cannot be used; check its disk, or move it away and enroll again"
+    )]
     State {
         /// Which directory.
         dir: PathBuf,
@@ -119,6 +123,12 @@ impl Worker {
         Ok(Worker { shared, thread: Some(thread) })
     }
 
+    /// What time it is at the server, by whose clock orders are given and expire. Until it is set, this
+    /// host's clock counts as the server's.
+    pub fn set_server_time(&self, server_time: Timestamp) {
+        self.shared.set_server_time(server_time);
+    }
+
     /// Takes an order that [`link::verify`] has verified. The same id is the same order however often it comes; one
     /// that has ended gets its stored result reported again. An order that cannot be written down is answered with
     /// that, and nothing is done for it.
@@ -132,9 +142,22 @@ impl Worker {
         self.shared.refuse(order, Failure::new(code, why));
     }
 
-    /// Drops an order if nothing was done for it yet; one that has not had its turn is answered at once.
+    /// What the host's administrator allows at this moment.
+    pub fn limits(&self) -> HostLimits {
+        let setup = &self.shared.setup;
+        limits::Limits::report(&setup.limits, &limits::zone(&setup.root))
+    }
+
+    /// Drops an order if nothing was done for it yet; one that has not had its turn, or never arrived, is answered at
+    /// once.
     pub fn withdraw(&self, id: TaskId) {
         self.shared.withdraw(id);
+    }
+
+    /// The server believes these orders to be in progress, and no sync mentioned them. Results are reported again; an
+    /// order without a record ends as [`wire::agent::Outcome::Unknown`] and is not carried out again.
+    pub fn inquire(&self, ids: &[TaskId]) {
+        self.shared.inquire(ids);
     }
 
     /// The server has these results: they are not reported again, and forgotten after a while.

@@ -18,6 +18,8 @@ pub enum Ending {
     Done,
     /// It was withdrawn before anything was done.
     Withdrawn,
+    /// The server believes that it is in progress, and there is no record of it here.
+    Lost,
     /// It failed.
     Failed(Failure),
 }
@@ -130,6 +132,11 @@ pub fn result(journal: &Journal, facts: &Facts, ending: Ending, now: Timestamp) 
     let known = &journal.known;
     let (outcome, failure, message) = match ending {
         Ending::Withdrawn => (Outcome::Withdrawn, None, None),
+        Ending::Lost => (
+            Outcome::Unknown,
+            Some(FailureCode::OrderLost),
+            Some("the agent has no record of this order: what was done for it is not known".into()),
+        ),
         Ending::Failed(failure) => {
             (Outcome::Failed, Some(failure.code), Some(failure.message.clone()))
         }
@@ -170,7 +177,7 @@ pub fn result(journal: &Journal, facts: &Facts, ending: Ending, now: Timestamp) 
 fn done(journal: &Journal) -> (Outcome, Option<Line>) {
     let known = &journal.known;
     match &journal.task {
-        Task::Scan | Task::Refused(_) => (Outcome::Succeeded, None),
+        Task::Scan | Task::Refused(_) | Task::Lost { .. } => (Outcome::Succeeded, None),
         Task::Reboot(_) if known.rebooting.is_none() => {
             (Outcome::NoChange, Some(NoReboot::OtherBoot.as_line()))
         }

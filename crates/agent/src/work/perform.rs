@@ -230,7 +230,8 @@ impl Hands<'_> {
             Ok(commands) => commands,
             Err(failure) => return badly(failure),
         };
-        if commands.is_empty() {
+        // What was begun is waited for, also where it is not known any more what it was.
+        if commands.is_empty() && !job::has_begun(&dir) {
             return ended(Ended::Well);
         }
         let is_hook = matches!(act, Act::PreInstall | Act::PostInstall | Act::PreReboot);

@@ -99,6 +99,7 @@ pub fn next(journal: &Journal, facts: &Facts, now: Timestamp) -> Step {
         Task::RestartServices => course.restart_services(),
         Task::Reboot(_) => course.reboot_order(),
         Task::Refused(failure) => course.fail(failure.clone()),
+        Task::Lost { failure, compare } => course.lost(failure, *compare),
     }
 }
 
@@ -138,7 +139,7 @@ impl Course<'_> {
             return Some(Ending::Failed(Failure::new(FailureCode::OrderExpired, late)));
         }
         match &self.journal.task {
-            Task::Scan | Task::Refused(_) => None,
+            Task::Scan | Task::Refused(_) | Task::Lost { .. } => None,
             Task::Plan(_) => self.facts.rules.unreadable.clone().map(rejected),
             Task::Install(_) | Task::RestartServices => {
                 self.facts.rules.forbids_change().map(rejected)
@@ -224,6 +225,14 @@ impl Course<'_> {
             go!(self, self.reboot());
         }
         self.done()
+    }
+
+    /// The order's journal was damaged: only what follows from what was begun.
+    fn lost(&self, failure: &Failure, compare: bool) -> Step {
+        if compare {
+            go!(self, self.aftermath());
+        }
+        self.stop(failure.clone())
     }
 
     fn restart_services(&self) -> Step {

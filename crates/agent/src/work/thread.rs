@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use vocab::{FailureCode, Line, Stage, TaskId};
 use wire::agent::{Order, OrderProgress};
 use wire::v1::Activity;
@@ -58,7 +59,7 @@ enum Wish {
 
 impl Shared {
     pub(super) fn open(setup: Setup) -> io::Result<Shared> {
-        files::make_directory(&setup.state_dir.join("scan"))?;
+        files::own_directory(&setup.state_dir.join("scan"))?;
         let desk = Desk::open(&setup.state_dir, (setup.clock)())?;
         // A report that cannot be read is only a scan that is missing.
         let scan = files::read_json(&setup.state_dir.join("scan/report.json")).unwrap_or(None);
@@ -85,6 +86,11 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn set_server_time(&self, server_time: Timestamp) {
+        let now = (self.setup.clock)();
+        self.state().desk.set_server_time(server_time, now);
+    }
+
     pub(super) fn take(&self, order: &Order) {
         let now = (self.setup.clock)();
         let _ = self.state().desk.take(order, now);
@@ -104,6 +110,20 @@ impl Shared {
         let in_work = state.in_work == Some(id);
         let _ = state.desk.withdraw(id, in_work, (self.setup.clock)());
         state.nudged = in_work;
+        drop(state);
+        self.woken.notify_all();
+        (self.setup.bell)();
+    }
+
+    pub(super) fn inquire(&self, ids: &[TaskId]) {
+        let now = (self.setup.clock)();
+        let mut state = self.state();
+        for id in ids {
+            if let Ok(true) = state.desk.inquire(*id, now) {
+                // What was done for it shows in the packages.
+                state.wish = state.wish.max(Wish::Look);
+            }
+        }
         drop(state);
         self.woken.notify_all();
         (self.setup.bell)();
@@ -265,9 +285,10 @@ impl Shared {
     fn look_again(&self, journal: &Journal) {
         let mut state = self.state();
         state.words = None;
-        let changed =
-            matches!(journal.task, Task::Install(_) | Task::RestartServices | Task::Reboot(_))
-                && journal.started_at.is_some();
+        let changed = matches!(
+            journal.task,
+            Task::Install(_) | Task::RestartServices | Task::Reboot(_) | Task::Lost { .. }
+        ) && journal.started_at.is_some();
         if changed && journal.result.is_some() {
             state.wish = state.wish.max(Wish::Look);
         }

@@ -111,6 +111,35 @@ fn repo() -> Option<Repo> {
     ])
 }
 
+/// A repository on the host's own disk, without a Release file: all that apt has of it is a link to its index, an
+/// absolute path of the managed system, and the index changes without apt.
+#[test]
+fn update_published_in_a_file_repository_is_found_after_a_scan() {
+    let Some(repo) = Repo::with(&[(Pocket::Stable, Deb::new("hello", "1.0"))]) else { return };
+    let Some(server) = Server::having(&repo, &["hello"]) else { return };
+    let publish = || {
+        let index = format!("dists/stable/main/binary-{}/Packages", lab::apt::native_arch());
+        fs::copy(repo.dir().join(index), repo.dir().join("Packages")).unwrap();
+    };
+    publish();
+    server.root.write("/etc/apt/sources.list", "deb [trusted=yes] file:/repo ./\n");
+    server.root.must("sh", &["-c", "rm -r /var/lib/apt/lists/*"]);
+    server.update();
+    let lists = fs::read_dir(server.root.path("/var/lib/apt/lists")).unwrap().flatten();
+    assert!(lists.into_iter().any(|file| file.file_type().unwrap().is_symlink()));
+    scanned(&server, 1, || ());
+    for (number, version) in [(3, "1.1"), (4, "1.2")] {
+        repo.add(&[(Pocket::Stable, Deb::new("hello", version))]);
+        publish();
+        let worker = worker(server.root.dir());
+        let order = order(number, Work::Install(install(&["hello"])));
+        worker.0.take(order.clone());
+        let result = result_of(&worker, order.id);
+        assert_eq!(result.outcome, Outcome::Succeeded, "{result:?}");
+        assert_eq!(server.version("hello").unwrap(), version);
+    }
+}
+
 #[test]
 fn a_security_order_updates_what_is_insecure_and_nothing_else() {
     let Some(repo) = repo() else { return };

@@ -4,6 +4,7 @@
 
 mod apt;
 mod asked;
+mod damage;
 mod disks;
 mod orders;
 mod toy;

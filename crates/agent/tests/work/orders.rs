@@ -126,6 +126,53 @@ fn an_order_that_has_not_had_its_turn_is_withdrawn_at_once() {
 }
 
 #[test]
+fn order_that_never_arrived_is_answered_when_withdrawn() {
+    let toy = Toy::new("never-arrived", &[("bash", "1")], &[("bash", "2")]);
+    let order = order(1, Work::Install(install(&[])));
+    let worker = toy.worker();
+    worker.withdraw(order.id);
+    let result = toy.result(&worker, order.id);
+    assert_eq!((result.outcome, result.failure_code), (Outcome::Withdrawn, None));
+    // Also if it arrives after all, in this life of the agent or in the next one.
+    worker.take(order.clone());
+    assert!(worker.report().progress.is_empty());
+    drop(worker);
+    let worker = toy.worker();
+    assert_eq!(toy.result(&worker, order.id).outcome, Outcome::Withdrawn);
+    worker.acknowledge(&[order.id]);
+    worker.take(order.clone());
+    assert_eq!(toy.result(&worker, order.id).outcome, Outcome::Withdrawn);
+    assert_eq!(toy.text("ran"), "");
+}
+
+#[test]
+fn order_without_a_record_is_reported_as_lost_and_not_run_again() {
+    let toy = Toy::new("lost-record", &[("bash", "1")], &[("bash", "2")]);
+    let order = order(1, Work::Install(install(&[])));
+    assert_eq!(toy.carry_out(&order).outcome, Outcome::Succeeded);
+    let ran = toy.text("ran");
+    assert_ne!(ran, "");
+    // One that is on record is reported again, as it ended.
+    let worker = toy.worker();
+    worker.acknowledge(&[order.id]);
+    worker.inquire(&[order.id]);
+    assert_eq!(toy.result(&worker, order.id).outcome, Outcome::Succeeded);
+    drop(worker);
+    fs::remove_dir_all(toy.dir.join("state/orders")).unwrap();
+    let worker = toy.worker();
+    worker.inquire(&[order.id]);
+    let result = toy.result(&worker, order.id);
+    assert_eq!(result.outcome, Outcome::Unknown);
+    assert_eq!(result.failure_code, Some(FailureCode::OrderLost));
+    worker.take(order.clone());
+    drop(worker);
+    let worker = toy.worker();
+    assert_eq!(toy.result(&worker, order.id).outcome, Outcome::Unknown);
+    assert!(worker.report().progress.is_empty());
+    assert_eq!(toy.text("ran"), ran, "it did not run again");
+}
+
+#[test]
 fn an_order_that_came_too_late_is_answered_and_not_begun() {
     let toy = Toy::new("late", &[("bash", "1")], &[("bash", "2")]);
     let worker = toy.worker();
@@ -268,5 +315,5 @@ fn an_order_whose_journal_cannot_be_read_is_answered_with_that() {
     fs::write(&journal, b"{\"id\":").unwrap();
     let worker = toy.worker();
     let result = toy.result(&worker, order.id);
-    assert!(why(&result).starts_with("agent_error: the journal of this order cannot be read"));
+    assert!(why(&result).starts_with("order_lost: the journal of this order cannot be read"));
 }

@@ -217,7 +217,7 @@ impl Backend for Apk {
         let beside = self.database()?.configuration;
         let beside = beside.into_iter().map(|path| format!("/{path}.apk-new"));
         let mut found: Vec<PathBuf> = beside
-            .filter(|path| self.root.path(path).symlink_metadata().is_ok())
+            .filter(|path| self.root.entry(path).symlink_metadata().is_ok())
             .map(PathBuf::from)
             .collect();
         found.sort();
@@ -231,4 +231,21 @@ impl Backend for Apk {
     fn diagnose(&self, _exit: Option<i32>, said: &str) -> Diagnosis {
         said::diagnose(said)
     }
+}
+
+/// Runs every parser of this backend on a text that may come from anywhere.
+#[cfg(feature = "fuzzing")]
+pub fn fuzz(text: &str) {
+    let (one, other) = text.split_at(text.floor_char_boundary(text.len() / 2));
+    let database = database::Database::read(one, other);
+    let _ = database.pin("busybox").map(|pin| (pin.is_exact(), pin.allows("1.36.1-r2")));
+    let installed = [Installed::new("busybox", "1.36.1-r2", "x86_64")];
+    let _ = (said::upgradable(text, &installed), said::transaction(text, &installed));
+    let _ = (said::lock_owner(text, 7), said::diagnose(text));
+}
+
+/// Reads a package index as apk caches them: a tar archive in gzip members.
+#[cfg(feature = "fuzzing")]
+pub fn fuzz_index(bytes: &[u8]) {
+    origin::fuzz(bytes);
 }

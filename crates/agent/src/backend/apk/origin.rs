@@ -13,7 +13,7 @@ mod tests;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead, BufReader, Read as _};
 use std::path::PathBuf;
 
 use flate2::bufread::MultiGzDecoder;
@@ -57,10 +57,7 @@ pub(super) fn origins<'a>(root: &Root, packages: &'a [Package]) -> HashMap<&'a s
             Ok(index) => index,
             Err(error) => {
                 let path = path.display();
-                let _ = writeln!(
-                    io::stderr(),
-                    "fleetmend-agent: skipped package index {path}: {error}"
-                );
+                crate::output::note(&format!("skipped package index {path}: {error}"));
                 continue;
             }
         };
@@ -196,4 +193,16 @@ fn listed<'a>(index: &mut impl BufRead, wanted: &Wanted<'a>) -> io::Result<HashM
 
 fn broken(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// Reads an index of which one package is installed.
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzz(bytes: &[u8]) {
+    let database = super::database::Database::read("P:busybox\nV:1.36.1-r2\nA:x86_64\n\n", "");
+    let wanted = database.packages.iter().map(|one| (one.name.as_str(), one)).collect();
+    let _ = read_archive(
+        &mut BufReader::new(MultiGzDecoder::new(bytes).take(INDEX_BYTES_MAX)),
+        &wanted,
+    );
+    let _ = read_archive(&mut BufReader::new(bytes), &wanted);
 }

@@ -59,18 +59,29 @@ impl Look {
                 .unwrap_or_else(|_| vec![path]);
             files.sort_unstable();
             for file in files {
-                let Ok(found) = fs::metadata(&file) else { continue };
+                let Ok(found) = fs::symlink_metadata(&file) else { continue };
                 // Of directories inside, such as `partial`, apt says nothing; locks say nothing of content.
-                if found.is_file() && !file.ends_with("lock") {
-                    file.hash(&mut hasher);
-                    let times =
-                        [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()];
-                    (found.ino(), found.size(), times).hash(&mut hasher);
+                if found.is_dir() || file.ends_with("lock") {
+                    continue;
+                }
+                file.hash(&mut hasher);
+                hash_metadata(&found, &mut hasher);
+                // The list of a `file:` repository is a link to the repository's own file, which changes in place.
+                if found.is_symlink() {
+                    match fs::metadata(root.follow(&file)) {
+                        Ok(target) => hash_metadata(&target, &mut hasher),
+                        Err(_) => "absent".hash(&mut hasher),
+                    }
                 }
             }
         }
         Look(hasher.finish())
     }
+}
+
+fn hash_metadata(found: &fs::Metadata, hasher: &mut DefaultHasher) {
+    let times = [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()];
+    (found.dev(), found.ino(), found.size(), times).hash(hasher);
 }
 
 /// What is known of an installed version.
@@ -138,7 +149,9 @@ impl Memory {
             files.any(|file| {
                 let name = file.file_name().unwrap_or_default().to_string_lossy();
                 let compressed = name.contains("_Packages.");
-                compressed || (name.ends_with("_Packages") && mentions(&file).unwrap_or(true))
+                compressed
+                    || (name.ends_with("_Packages")
+                        && mentions(&root.follow(&file)).unwrap_or(true))
             })
         })
     }
@@ -187,6 +200,27 @@ mod tests {
             list.extend(b"\nPhased-Update-Percentage: 10\n");
             assert!(has("x_main_binary-amd64_Packages", &list), "after {before} bytes");
         }
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    /// As apt does it for a `file:` repository: the list is a link to an absolute path of the managed system.
+    #[test]
+    fn list_behind_an_absolute_link_looks_different_when_it_changes() {
+        let dir = std::env::temp_dir().join(format!("fleetmend-link-{}", std::process::id()));
+        let root = Root::under(&dir);
+        let lists = dir.join("var/lib/apt/lists");
+        fs::create_dir_all(&lists).unwrap();
+        fs::create_dir_all(dir.join("repo")).unwrap();
+        let name = "_repo_dists_stable_main_binary-amd64_Packages";
+        std::os::unix::fs::symlink("/repo/Packages", lists.join(name)).unwrap();
+        let absent = Look::at_lists(&root);
+        fs::write(dir.join("repo/Packages"), "Version: 1\n").unwrap();
+        let first = Look::at_lists(&root);
+        assert_ne!(first, absent);
+        assert_eq!(Look::at_lists(&root), first);
+        assert!(!Memory::default().has_phases(&root), "the list is read inside the root");
+        fs::write(dir.join("repo/Packages"), "Version: 10\n").unwrap();
+        assert_ne!(Look::at_lists(&root), first);
         fs::remove_dir_all(dir).unwrap();
     }
 

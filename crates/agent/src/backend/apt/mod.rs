@@ -293,6 +293,28 @@ fn native() -> &'static str {
     }
 }
 
+/// Runs every parser of this backend on a text that may come from anywhere.
+#[cfg(feature = "fuzzing")]
+pub fn fuzz(text: &str) {
+    let releases = policy::Releases::read(text);
+    if let Ok(installed) = read::installed(text) {
+        for (known, package) in policy::read(text).iter().zip(&installed) {
+            let _ = known.pending(package, &releases);
+            let _ = known.origin(&package.version, &releases);
+        }
+    }
+    for known in policy::read(text) {
+        let _ = known.pending(&Installed::new("bash", "5.2-1", "amd64"), &releases);
+        let _ = (known.is_phased(), known.origin("5.2-1", &releases));
+    }
+    let _ = read::simulation(text, "amd64");
+    let _ = preview::read(text, "amd64", |name| name.len() % 2 == 0);
+    let _ = (read::bytes_to_fetch(text), read::disk_bytes(text));
+    let _ = (read::audit(text), read::auto_marked(text));
+    let _ = (diagnose::diagnose(Some(100), text), diagnose::conflict(text));
+    status::fuzz(text);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

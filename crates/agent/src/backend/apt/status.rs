@@ -114,6 +114,14 @@ pub(super) fn messed(packages: &[Package]) -> Vec<Choice> {
     packages.iter().filter(|package| package.messed).map(choice).collect()
 }
 
+/// Reads dpkg's file of states, and what is damaged in it.
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzz(text: &str) {
+    if let Ok(packages) = packages(text) {
+        let _ = (damage(&packages), messed(&packages));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

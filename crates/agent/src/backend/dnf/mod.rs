@@ -200,7 +200,7 @@ impl Dnf {
 /// Which generation `dnf` is, and what the program is called. Fedora's `dnf` is a link to dnf 5, Red
 /// Hat's one to `dnf-3`; on a host with both, the link decides.
 fn generation(root: &Root) -> (Generation, &'static str) {
-    let link = std::fs::read_link(root.path("/usr/bin/dnf")).unwrap_or_default();
+    let link = std::fs::read_link(root.entry("/usr/bin/dnf")).unwrap_or_default();
     let links_to_five = link.file_name().is_some_and(|name| name == "dnf5");
     if root.has_program("dnf") && !links_to_five {
         return (Generation::Four, "dnf");
@@ -358,6 +358,20 @@ impl Backend for Dnf {
             }
         }
     }
+}
+
+/// Runs every parser of this backend on a text that may come from anywhere.
+#[cfg(feature = "fuzzing")]
+pub fn fuzz(text: &str) {
+    let _ = answers::candidates(text);
+    let _ = (answers::replacers(text), answers::download_bytes(text), answers::disk_bytes(text));
+    let _ = (answers::reboot(text), answers::is_unknown_command(text));
+    let (one, other) = text.split_at(text.floor_char_boundary(text.len() / 2));
+    let fixes = [five::fixes(text).unwrap_or_default(), four::fixes(one, other)].concat();
+    let mut pending = vec![vocab::Pending::new("bash", "x86_64", "5.2-1", "5.2-2")];
+    super::rpm::advisory::join(&mut pending, &fixes);
+    let _ = (five::moves(text), four::moves(text));
+    super::rpm::fuzz(text);
 }
 
 #[cfg(test)]

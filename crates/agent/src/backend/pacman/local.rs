@@ -129,39 +129,5 @@ fn sections(text: &str) -> BTreeMap<&str, Vec<&str>> {
 /// Whether a pattern of `IgnorePkg` means this name: `*` is anything, `?` one character, `[…]` one of
 /// those.
 pub(super) fn matches(pattern: &str, name: &str) -> bool {
-    let Some(first) = pattern.chars().next() else { return name.is_empty() };
-    let rest = &pattern[first.len_utf8()..];
-    let mut chars = name.chars();
-    match first {
-        '*' => name
-            .char_indices()
-            .map(|(at, _)| at)
-            .chain([name.len()])
-            .any(|at| matches(rest, &name[at..])),
-        '?' => chars.next().is_some() && matches(rest, chars.as_str()),
-        '[' if rest[1.min(rest.len())..].contains(']') => {
-            let end = 1 + rest[1..].find(']').unwrap_or(0);
-            let (set, rest) = (&rest[..end], &rest[end + 1..]);
-            chars.next().is_some_and(|c| in_set(set, c)) && matches(rest, chars.as_str())
-        }
-        literal => chars.next() == Some(literal) && matches(rest, chars.as_str()),
-    }
-}
-
-/// `abc`, `a-z`, `!abc`.
-fn in_set(set: &str, c: char) -> bool {
-    let negated = set.strip_prefix(['!', '^']);
-    let members: Vec<char> = negated.unwrap_or(set).chars().collect();
-    let mut at = 0;
-    let mut found = false;
-    while at < members.len() {
-        if at + 2 < members.len() && members[at + 1] == '-' {
-            found |= (members[at]..=members[at + 2]).contains(&c);
-            at += 3;
-        } else {
-            found |= members[at] == c;
-            at += 1;
-        }
-    }
-    found != negated.is_some()
+    crate::backend::glob::matches(pattern, name, 1)
 }

@@ -253,7 +253,7 @@ impl Backend for Pacman {
         let backups = self.local()?.packages.into_iter().flat_map(|package| package.backups);
         let beside = backups.map(|path| format!("/{path}.pacnew"));
         let mut found: Vec<PathBuf> = beside
-            .filter(|path| self.root.path(path).symlink_metadata().is_ok())
+            .filter(|path| self.root.entry(path).symlink_metadata().is_ok())
             .map(PathBuf::from)
             .collect();
         found.sort();
@@ -316,4 +316,13 @@ fn holder_of(proc: &Path, file: (u64, u64)) -> Option<i32> {
             fs::metadata(entry.path()).is_ok_and(|open| (open.dev(), open.ino()) == file)
         })
     })
+}
+
+/// Runs every parser of this backend on a text that may come from anywhere.
+#[cfg(feature = "fuzzing")]
+pub fn fuzz(text: &str) {
+    let _ = (said::updates(text), said::has_error(text), said::targets(text));
+    let _ = (said::about(text), said::diagnose(text));
+    let (pattern, name) = text.split_once('\n').unwrap_or((text, "linux-lts"));
+    let _ = local::matches(pattern, name);
 }

@@ -197,49 +197,7 @@ pub(crate) fn ini_values(text: &str, wanted: impl Fn(&str) -> bool, keys: &[&str
 
 /// Whether a pattern with `*`, `?` and `[…]` means this text.
 pub(crate) fn glob(pattern: &str, text: &str) -> bool {
-    let mut rest = pattern.chars();
-    match rest.next() {
-        None => text.is_empty(),
-        Some('*') => {
-            // Stars in a row are one: nobody's pattern takes long.
-            let rest = rest.as_str().trim_start_matches('*');
-            let ends = text.char_indices().map(|(at, _)| at).chain([text.len()]);
-            rest.is_empty() || ends.into_iter().any(|at| glob(rest, &text[at..]))
-        }
-        Some('[') if rest.as_str().contains(']') => {
-            let (set, rest) = rest.as_str().split_once(']').unwrap_or_default();
-            let mut text = text.chars();
-            text.next().is_some_and(|c| in_set(set, c)) && glob(rest, text.as_str())
-        }
-        Some(wanted) => {
-            let mut text = text.chars();
-            text.next().is_some_and(|c| wanted == '?' || wanted == c)
-                && glob(rest.as_str(), text.as_str())
-        }
-    }
-}
-
-fn in_set(set: &str, c: char) -> bool {
-    let (negated, set) = match set.strip_prefix(['!', '^']) {
-        Some(rest) => (true, rest),
-        None => (false, set),
-    };
-    let signs: Vec<char> = set.chars().collect();
-    let mut at = 0;
-    let mut found = false;
-    while at < signs.len() {
-        match signs.get(at + 1..at + 3) {
-            Some(['-', last]) => {
-                found |= (signs[at]..=*last).contains(&c);
-                at += 3;
-            }
-            _ => {
-                found |= signs[at] == c;
-                at += 1;
-            }
-        }
-    }
-    found != negated
+    crate::backend::glob::matches(pattern, text, 0)
 }
 
 #[cfg(test)]

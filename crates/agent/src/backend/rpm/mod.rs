@@ -214,6 +214,20 @@ fn database_broken(answer: &Answer) -> BackendError {
     }
 }
 
+/// Runs every parser of what rpm and its configuration say.
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzz(text: &str) {
+    if let Ok(installed) = installed::read(text) {
+        let _ = kernel::newer_than_running(&installed, "5.14.0-427.el9.x86_64");
+    }
+    let _ = (holds::read_list(text), holds::read_toml(text));
+    let _ = holds::ini_values(text, |section| !section.is_empty(), &["exclude", "excludepkgs"]);
+    let (pattern, name) = text.split_once('\n').unwrap_or((text, "kernel-core"));
+    let _ = holds::glob(pattern, name);
+    let _ = (nevra::split_epoch(text), nevra::source(text), nevra::is_plain_word(text));
+    let _ = (said::by_words(text), said::last_complaint(text));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -282,6 +282,18 @@ impl Backend for Zypper {
     }
 }
 
+/// Runs every parser of this backend on a text that may come from anywhere.
+#[cfg(feature = "fuzzing")]
+pub fn fuzz(text: &str) {
+    let _ = answers::updates(text);
+    let _ = answers::fixes(&answers::patches(text).unwrap_or_default(), text);
+    let _ = (answers::summary(text), answers::words(text), answers::found(text));
+    for lock in locks::read(text) {
+        let _ = lock.means("kernel-default", "5.14.21-1.1");
+    }
+    super::rpm::fuzz(text);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

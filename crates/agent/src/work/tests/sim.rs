@@ -24,6 +24,7 @@ fn judge(world: &World, result: &OrderResult) {
             assert_eq!(begun(Act::Install) + begun(Act::PreInstall) + begun(Act::Reboot), 0);
         }
         Outcome::Failed => assert!(result.failure_code.is_some() && result.message.is_some()),
+        Outcome::Unknown => panic!("the record is there: {result:?}"),
         Outcome::NoChange | Outcome::Skipped => assert!(result.packages.is_empty()),
     }
     if world.was_withdrawn_in_time() {

@@ -1,0 +1,123 @@
+//! Patterns with `*`, `?` and `[…]`, as package managers' configuration has them.
+//!
+//! Matching does not recurse and goes back to the last star only, so no pattern takes long or much of the stack.
+
+/// Longer patterns and names match nothing.
+const BYTES_MAX: usize = 4 * 1024;
+
+enum Part<'a> {
+    Star,
+    Any,
+    Set(&'a str),
+    Char(char),
+}
+
+/// Whether a pattern means this text. A set ends at the first `]` behind its first `set_min` characters; without one, `[` is
+/// a character like any other.
+pub(super) fn matches(pattern: &str, text: &str, set_min: usize) -> bool {
+    if pattern.len() > BYTES_MAX || text.len() > BYTES_MAX {
+        return false;
+    }
+    let parts = parts(pattern, set_min);
+    let text: Vec<char> = text.chars().collect();
+    let (mut part, mut at) = (0, 0);
+    // The last star, and how far the text goes that it stands for.
+    let mut star: Option<(usize, usize)> = None;
+    loop {
+        let is_match = match (parts.get(part), text.get(at)) {
+            (Some(Part::Star), _) => {
+                star = Some((part, at));
+                part += 1;
+                continue;
+            }
+            (None, None) => return true,
+            (Some(Part::Any), Some(_)) => true,
+            (Some(Part::Set(set)), Some(c)) => in_set(set, *c),
+            (Some(Part::Char(wanted)), Some(c)) => wanted == c,
+            _ => false,
+        };
+        match (is_match, star) {
+            (true, _) => (part, at) = (part + 1, at + 1),
+            (false, Some((place, until))) if until < text.len() => {
+                star = Some((place, until + 1));
+                (part, at) = (place + 1, until + 1);
+            }
+            (false, _) => return false,
+        }
+    }
+}
+
+fn parts(pattern: &str, set_min: usize) -> Vec<Part<'_>> {
+    let mut parts = Vec::new();
+    let mut rest = pattern;
+    while let Some(first) = rest.chars().next() {
+        rest = &rest[first.len_utf8()..];
+        let end = |rest: &str| rest.char_indices().skip(set_min).find(|(_, c)| *c == ']');
+        let set_end = (first == '[').then(|| end(rest)).flatten().map(|(at, _)| at);
+        match (first, set_end) {
+            // Stars in a row are one.
+            ('*', _) if matches!(parts.last(), Some(Part::Star)) => {}
+            ('*', _) => parts.push(Part::Star),
+            ('?', _) => parts.push(Part::Any),
+            ('[', Some(end)) => {
+                parts.push(Part::Set(&rest[..end]));
+                rest = &rest[end + 1..];
+            }
+            (c, _) => parts.push(Part::Char(c)),
+        }
+    }
+    parts
+}
+
+/// `abc`, `a-z`, `!abc`.
+fn in_set(set: &str, c: char) -> bool {
+    let negated = set.strip_prefix(['!', '^']);
+    let members: Vec<char> = negated.unwrap_or(set).chars().collect();
+    let mut at = 0;
+    let mut found = false;
+    while at < members.len() {
+        if at + 2 < members.len() && members[at + 1] == '-' {
+            found |= (members[at]..=members[at + 2]).contains(&c);
+            at += 3;
+        } else {
+            found |= members[at] == c;
+            at += 1;
+        }
+    }
+    found != negated.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_as_shells_match_them() {
+        for (pattern, text, expected) in [
+            ("", "", true),
+            ("*", "", true),
+            ("**a", "bca", true),
+            ("*a*b*", "xxaxxbxx", true),
+            ("*a*b", "xxaxxbxx", false),
+            ("a?c", "abc", true),
+            ("a?c", "ac", false),
+            ("[a-c]x", "bx", true),
+            ("[!a-c]x", "bx", false),
+            ("[é", "[é", true),
+            ("[éa]*", "ab", true),
+            ("[", "[", true),
+            ("*é", "aé", true),
+        ] {
+            assert_eq!(matches(pattern, text, 1), expected, "{pattern} {text}");
+        }
+        assert!(matches("[]]", "]", 1) && !matches("[]x", "x", 0));
+    }
+
+    /// Both took longer than anyone waits, or all of the stack.
+    #[test]
+    fn no_pattern_takes_long() {
+        assert!(!matches(&"*a".repeat(2_000), &"a".repeat(1_999), 1));
+        assert!(!matches(&format!("{}b", "*a".repeat(200)), &"a".repeat(4_000), 1));
+        assert!(!matches(&"a".repeat(100_000), &"a".repeat(100_000), 1));
+    }
+}

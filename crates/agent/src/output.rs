@@ -1,0 +1,59 @@
+//! The only place where the agent writes to its standard output and standard error.
+//!
+//! The text may come from a server, a package manager or a repository, and is read on a terminal or in the journal: none
+//! of it may control a terminal or look like another line.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use vocab::terminal::{escape_line, escape_text};
+
+/// Writes one line to standard error, which the journal records.
+pub fn note(what: &str) {
+    let _ = io::stderr().write_all(noted(what).as_bytes());
+}
+
+fn noted(what: &str) -> String {
+    format!("fleetmend-agent: {}\n", escape_line(what))
+}
+
+/// Writes the output of a command to standard output; on a terminal, control characters are escaped.
+pub fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.is_terminal() {
+        true => writeln!(out, "{}", escape_text(text)),
+        false => writeln!(out, "{text}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_one_line_whatever_a_server_said() {
+        let line =
+            noted("the server refuses: \x1b[2Jx\r\nfleetmend-agent: forged\u{9b}31m\u{202e}");
+        assert_eq!(line.matches('\n').count(), 1);
+        assert!(!line.trim_end().contains(vocab::terminal::is_obeyed), "{line:?}");
+    }
+
+    /// Text that is written anywhere else would not be escaped.
+    #[test]
+    fn nothing_else_in_this_crate_writes() {
+        let mut folders =
+            vec![std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if !path.ends_with("output.rs") {
+                    let text = std::fs::read_to_string(&path).unwrap();
+                    for call in ["io::stdout()", "io::stderr()", "print!(", "println!("] {
+                        assert!(!text.contains(call), "{} has `{call}`", path.display());
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The ids of orders that were carried out, kept for as long as the orders are valid.
+//!
+//! An order whose result is still kept is known by its directory. When that goes, its id comes here,
+//! so that a signed order that is sent again, for whatever reason, is never carried out twice. Times
+//! are the server's, by which an order's validity is judged, too.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use jiff::{SignedDuration, Timestamp};
+use vocab::TaskId;
+
+use super::files;
+use super::journal::Journal;
+
+const FILE: &str = "past";
+/// How many ids are kept. At one order a minute, a week's worth.
+const MOST: usize = 10_000;
+/// For how long an id is kept after its order expired. A server's clock that was ahead for a while and
+/// was set back must not make a forgotten order valid again.
+const MARGIN: SignedDuration = SignedDuration::from_hours(7 * 24);
+/// How long an order is assumed to be valid of which no expiry was written down.
+const VALID_FOR: SignedDuration = SignedDuration::from_hours(31 * 24);
+
+/// The ids, with the time at which each order expires.
+#[derive(Clone)]
+pub(super) struct PastOrders {
+    path: PathBuf,
+    ids: BTreeMap<TaskId, Timestamp>,
+    pub(super) most: usize,
+}
+
+impl PastOrders {
+    /// Reads what is on disk in the directory of orders.
+    pub(super) fn open(dir: &Path) -> io::Result<PastOrders> {
+        let path = dir.join(FILE);
+        let text = match fs::read(&path) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(error),
+        };
+        let read = |line: &str| {
+            let (id, expires_at) = line.split_once(' ')?;
+            Some((id.parse().ok()?, expires_at.parse().ok()?))
+        };
+        let ids = text.lines().filter_map(read).collect();
+        Ok(PastOrders { path, ids, most: MOST })
+    }
+
+    pub(super) fn contains(&self, id: TaskId) -> bool {
+        self.ids.contains_key(&id)
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.ids.len() >= self.most
+    }
+
+    /// Adds an order. False if there is no room for it.
+    pub(super) fn insert(&mut self, journal: &Journal) -> bool {
+        if self.is_full() && !self.contains(journal.id) {
+            return false;
+        }
+        let assumed = || journal.taken_at.checked_add(VALID_FOR).unwrap_or(Timestamp::MAX);
+        self.ids.insert(journal.id, journal.expires_at.unwrap_or_else(assumed));
+        true
+    }
+
+    /// Drops the ids of orders that nobody could take for valid any more.
+    pub(super) fn drop_expired(&mut self, server_time: Timestamp) {
+        let since = server_time.saturating_sub(MARGIN).unwrap_or(Timestamp::MIN);
+        self.ids.retain(|_, expires_at| *expires_at >= since);
+    }
+
+    /// Writes them down.
+    pub(super) fn save(&self) -> io::Result<()> {
+        let mut text = String::new();
+        for (id, expires_at) in &self.ids {
+            text.push_str(&format!("{id} {expires_at}\n"));
+        }
+        files::write(&self.path, text.as_bytes())
+    }
+}

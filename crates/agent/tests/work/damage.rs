@@ -1,0 +1,343 @@
+//! Damage to the files of the state directory: the agent goes on or names the file and the remedy, and never carries
+//! an order out twice.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use agent::shell::state::{Enrolled, State};
+use link::{HostKey, Identity, Pin, TrustedKeys, Turn};
+use vocab::{FailureCode, ServerId, Stage};
+use wire::agent::{Order, OrderResult, Outcome, Work};
+
+use crate::toy::{Toy, install, now, order};
+
+/// What happens to a file.
+#[derive(Debug, Clone, Copy)]
+enum Damage {
+    Truncated,
+    Empty,
+    Garbage,
+    WrongType,
+    Directory,
+}
+
+const ALL: [Damage; 5] =
+    [Damage::Truncated, Damage::Empty, Damage::Garbage, Damage::WrongType, Damage::Directory];
+
+impl Damage {
+    fn inflict(self, path: &Path) {
+        let bytes = fs::read(path).unwrap_or_default();
+        match self {
+            Damage::Truncated => fs::write(path, &bytes[..bytes.len() / 2]).unwrap(),
+            Damage::Empty => fs::write(path, b"").unwrap(),
+            Damage::Garbage => fs::write(path, b"\x00\xff{\"\xfe").unwrap(),
+            Damage::WrongType => fs::write(path, b"[[[]], 7]").unwrap(),
+            Damage::Directory => {
+                let _ = fs::remove_file(path);
+                fs::create_dir_all(path.join("full")).unwrap();
+            }
+        }
+    }
+}
+
+/// An installation that has begun and cannot end before the gate is opened, with no agent beside it.
+fn in_the_middle(name: &str) -> (Toy, Order) {
+    let toy = Toy::new(name, &[("bash", "1")], &[("bash", "2")]);
+    fs::write(toy.dir.join("gate"), "").unwrap();
+    let order = order(1, Work::Install(install(&[])));
+    let worker = toy.worker();
+    worker.take(order.clone());
+    toy.until(&worker, |report| {
+        report.progress.iter().any(|order| order.stage == Some(Stage::Installing)).then_some(())
+    });
+    while toy.text("installing").is_empty() {
+        std::thread::yield_now();
+    }
+    drop(worker);
+    (toy, order)
+}
+
+/// The agent is started again, and the installation ends.
+fn goes_on(toy: &Toy, order: &Order) -> OrderResult {
+    let worker = toy.worker();
+    fs::remove_file(toy.dir.join("gate")).unwrap();
+    worker.take(order.clone());
+    toy.result(&worker, order.id)
+}
+
+fn installations(toy: &Toy) -> usize {
+    toy.text("ran").lines().filter(|line| *line == "install").count()
+}
+
+fn moves(result: &OrderResult) -> Vec<String> {
+    let text = |version: &Option<vocab::Line>| version.as_ref().map(ToString::to_string);
+    result
+        .packages
+        .iter()
+        .map(|m| format!("{} {:?}", m.name, (text(&m.from), text(&m.to))))
+        .collect()
+}
+
+const BASH: &str = "bash (Some(\"1\"), Some(\"2\"))";
+
+/// The files of an order in the middle of its installation, and the rest of the state directory, but for jobs that
+/// have ended.
+fn files_in_the_middle() -> Vec<PathBuf> {
+    let (toy, _) = in_the_middle("damage-files");
+    let state = toy.dir.join("state");
+    let (mut files, mut open) = (Vec::new(), vec![state.clone()]);
+    while let Some(dir) = open.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => open.push(path),
+                false => files.push(path.strip_prefix(&state).unwrap().to_owned()),
+            }
+        }
+    }
+    fs::remove_file(toy.dir.join("gate")).unwrap();
+    files.retain(|file| {
+        let text = file.to_string_lossy();
+        !text.contains("refresh.0") && !text.contains("download.0")
+    });
+    files.sort();
+    files
+}
+
+#[test]
+fn damage_to_any_file_in_mid_install_ends_in_one_true_result() {
+    let files = files_in_the_middle();
+    let has = |name: &str| files.iter().any(|file| file.ends_with(name));
+    assert!(has("journal.json") && has("before.json") && has("install.0/started"), "{files:?}");
+    let cases: Vec<(usize, &PathBuf, Damage)> = files
+        .iter()
+        .flat_map(|file| ALL.map(|damage| (file, damage)))
+        .enumerate()
+        .map(|(number, (file, damage))| (number, file, damage))
+        .collect();
+    std::thread::scope(|scope| {
+        for part in cases.chunks(cases.len().div_ceil(6)) {
+            scope.spawn(move || {
+                for (number, file, damage) in part {
+                    let what = format!("{damage:?} {}", file.display());
+                    let (toy, order) = in_the_middle(&format!("damage-{number}"));
+                    damage.inflict(&toy.dir.join("state").join(file));
+                    let result = goes_on(&toy, &order);
+                    assert_eq!(installations(&toy), 1, "{what}");
+                    assert_eq!(toy.text("db/bash"), "2", "{what}");
+                    if file.ends_with("before.json") {
+                        assert_eq!(result.outcome, Outcome::Failed, "{what}: {result:?}");
+                    } else {
+                        assert_eq!(moves(&result), [BASH], "{what}: {result:?}");
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn truncated_journal_is_reported_with_the_packages_that_changed() {
+    let (toy, order) = in_the_middle("damage-journal");
+    let journal = toy.dir.join(format!("state/orders/{}/journal.json", order.id));
+    Damage::Truncated.inflict(&journal);
+    let result = goes_on(&toy, &order);
+    assert_eq!(result.outcome, Outcome::Failed);
+    assert_eq!(result.failure_code, Some(FailureCode::OrderLost));
+    assert_eq!((moves(&result), result.exit), (vec![BASH.to_owned()], Some(0)));
+    let message = result.message.unwrap().to_string();
+    assert!(message.contains("its packages are those that changed since it began"), "{message}");
+    assert!(journal.with_extension("json.damaged").exists());
+}
+
+/// A directory without a journal is one that was just being made only if nothing else is in it.
+#[test]
+fn missing_journal_of_a_started_order_does_not_make_it_run_again() {
+    let (toy, order) = in_the_middle("damage-missing");
+    fs::remove_file(toy.dir.join(format!("state/orders/{}/journal.json", order.id))).unwrap();
+    let result = goes_on(&toy, &order);
+    assert_eq!(result.failure_code, Some(FailureCode::OrderLost));
+    assert_eq!((moves(&result), installations(&toy)), (vec![BASH.to_owned()], 1));
+}
+
+#[test]
+fn hooks_after_an_installation_run_though_the_journal_is_lost() {
+    let toy = Toy::new("damage-hooks", &[("bash", "1")], &[("bash", "2")]);
+    let dir = toy.dir.display();
+    for (hook, file) in [("pre-install.d/10", "drained"), ("post-install.d/10", "back")] {
+        toy.script(&format!("hooks/{hook}"), &format!("echo x >> {dir}/{file}"));
+    }
+    fs::write(toy.dir.join("gate"), "").unwrap();
+    let order = order(1, Work::Install(install(&[])));
+    let worker = toy.worker();
+    worker.take(order.clone());
+    while toy.text("installing").is_empty() {
+        std::thread::yield_now();
+    }
+    drop(worker);
+    Damage::Garbage.inflict(&toy.dir.join(format!("state/orders/{}/journal.json", order.id)));
+    let result = goes_on(&toy, &order);
+    assert_eq!(moves(&result), [BASH], "{result:?}");
+    assert_eq!((toy.text("drained"), toy.text("back")), ("x".to_owned(), "x".to_owned()));
+}
+
+#[test]
+fn files_in_place_of_directories_do_not_keep_the_agent_from_starting() {
+    let toy = Toy::new("damage-directories", &[("bash", "1")], &[("bash", "2")]);
+    let order = order(1, Work::Install(install(&[])));
+    toy.carry_out(&order);
+    let path = |name: &str| toy.dir.join("state").join(name);
+    for name in [format!("orders/{}", order.id), "scan".to_owned(), "orders".to_owned()] {
+        fs::remove_dir_all(path(&name)).unwrap();
+        fs::write(path(&name), "x").unwrap();
+        let worker = toy.worker();
+        if name.ends_with(&order.id.to_string()) {
+            let result = toy.result(&worker, order.id);
+            assert_eq!(result.failure_code, Some(FailureCode::OrderLost));
+            worker.take(order.clone());
+        }
+        let scan = crate::toy::order(2, Work::Scan);
+        worker.take(scan.clone());
+        assert_eq!(toy.result(&worker, scan.id).outcome, Outcome::Succeeded, "{name}");
+        worker.acknowledge(&[scan.id]);
+        drop(worker);
+        let _ = fs::remove_dir_all(path(&format!("orders/{}", scan.id)));
+    }
+    assert_eq!(installations(&toy), 1);
+}
+
+/// A host that is enrolled with a server which does not answer.
+struct Lonely {
+    dir: PathBuf,
+}
+
+impl Lonely {
+    fn new(name: &str) -> Lonely {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("lonely-{name}"));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(dir.join("root/var/lib/dpkg")).unwrap();
+        let status =
+            "Package: bash\nStatus: install ok installed\nVersion: 1\nArchitecture: all\n\n";
+        fs::write(dir.join("root/var/lib/dpkg/status"), status).unwrap();
+        let lonely = Lonely { dir };
+        let identity = Identity {
+            server_id: ServerId::new(now(), 1),
+            tag: "tag".to_owned(),
+            orders_keys: TrustedKeys::new(vec![[7; 32]]).unwrap(),
+            key: HostKey::generate(),
+            signs_answers: true.into(),
+        };
+        let root = lonely.dir.join("root");
+        let url = "http://127.0.0.1:9";
+        let enrolled = Enrolled::new(&identity, url, Pin::Plain, Some(&root), now());
+        lonely.state().join(&enrolled, Turn::after(7, 7)).unwrap();
+        lonely
+    }
+
+    fn state(&self) -> State {
+        State::open(&self.dir.join("state")).unwrap()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join("state").join(name)
+    }
+
+    /// Starts the agent: whether it got as far as to talk to its server, and all that it said until then.
+    fn starts(&self) -> (bool, String) {
+        let mut agent = Command::new(env!("CARGO_BIN_EXE_fleetmend-agent"))
+            .args(["run", "--state-dir"])
+            .arg(self.dir.join("state"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (mut said, mut started) = (String::new(), false);
+        for line in BufReader::new(agent.stderr.take().unwrap()).lines() {
+            let line = line.unwrap();
+            started |= line.contains("keeps in touch with");
+            said.push_str(&line);
+            said.push('\n');
+            if started {
+                break;
+            }
+        }
+        let _ = agent.kill();
+        agent.wait().unwrap();
+        assert!(!said.contains("panicked"), "{said}");
+        (started, said)
+    }
+}
+
+impl Drop for Lonely {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+#[test]
+fn agent_starts_whichever_of_its_own_files_is_damaged() {
+    let lonely = Lonely::new("each");
+    assert!(lonely.starts().0);
+    let names = [
+        "identity.json",
+        "identity.json.previous",
+        "turn.json",
+        "turn.new",
+        "contact.json",
+        "contact.new",
+        "joining.key",
+        "removed",
+        "reserve",
+        "orders/reserve",
+        "scan/report.json",
+        "scan/answers.json",
+    ];
+    let server_id = lonely.state().enrolled().unwrap().unwrap().server_id;
+    for name in names {
+        for damage in ALL {
+            damage.inflict(&lonely.path(name));
+            let (started, said) = lonely.starts();
+            assert!(started, "{damage:?} {name}: {said}");
+            let enrolled = lonely.state().enrolled().unwrap().unwrap();
+            assert_eq!(enrolled.server_id, server_id, "{damage:?} {name}");
+        }
+    }
+}
+
+/// A counter that is behind would look like that of a copy of this host.
+#[test]
+fn lost_turn_counts_on_ahead_of_every_counter_before() {
+    let lonely = Lonely::new("turn");
+    let first: jiff::Timestamp = "2026-11-15T04:00:00Z".parse().unwrap();
+    for (hour, damage) in (1..).zip(ALL) {
+        let at = first + jiff::SignedDuration::from_hours(hour);
+        let before = lonely.state().turn(at).unwrap();
+        damage.inflict(&lonely.path("turn.json"));
+        let after = lonely.state().turn(at).unwrap();
+        assert!(after.counter > before.counter, "{damage:?}");
+        assert_eq!(lonely.state().turn(at).unwrap(), after);
+        lonely.state().set_turn(Turn::after(after.counter + 1, 1)).unwrap();
+    }
+}
+
+#[test]
+fn lost_identity_names_the_file_and_the_way_back() {
+    let lonely = Lonely::new("identity");
+    for damage in ALL {
+        for name in ["identity.json", "identity.json.previous"] {
+            damage.inflict(&lonely.path(name));
+        }
+        let (started, said) = lonely.starts();
+        assert!(!started, "{damage:?}: {said}");
+        let file = lonely.path("identity.json");
+        assert!(said.contains(&*file.to_string_lossy()), "{damage:?}: {said}");
+        assert!(said.contains("fleetmend-agent enroll --server URL --token TOKEN"), "{said}");
+    }
+    let lonely = Lonely::new("lock");
+    Damage::Directory.inflict(&lonely.path("agent.lock"));
+    let (started, said) = lonely.starts();
+    assert!(!started && said.contains("agent.lock: if it is not a file, remove it"), "{said}");
+}
