@@ -4,6 +4,7 @@ pub(crate) mod archive;
 pub(crate) mod restore;
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -24,6 +25,8 @@ pub(crate) const LAST: &str = "last-backup.json";
 /// Where the parts of the database are.
 const DATABASE: &str = "database";
 const SECRETS: [&str; 2] = ["root.key", "orders.key"];
+/// Only there while `orders.key` is rotated.
+const SECRET_NEXT: &str = "orders.next.key";
 const SETTINGS: &str = "fleetmend.toml";
 const TLS: [&str; 2] = ["tls/cert.pem", "tls/key.pem"];
 
@@ -106,6 +109,14 @@ impl Backup {
         let data = &self.installation.data_dir;
         let settings = File::load(None, data)?;
         let secrets = settings::existing(data)?;
+        // Before `orders.key`: if the old key is retired meanwhile, the new one is in the backup twice
+        // and not missing.
+        if secrets.next_orders_key().is_some() {
+            match keep(&data.join(SECRET_NEXT), &dir.join(SECRET_NEXT)) {
+                Err(_) if !data.join(SECRET_NEXT).exists() => {}
+                kept => kept?,
+            }
+        }
         for secret in SECRETS {
             keep(&data.join(secret), &dir.join(secret))?;
         }
@@ -135,7 +146,13 @@ impl Backup {
     fn note(&self, now: Timestamp, file: &Path) {
         let file = file.canonicalize().unwrap_or_else(|_| file.to_owned());
         let noted = serde_json::to_vec(&Last { at: now, file }).unwrap_or_default();
-        let _ = fs::write(self.installation.data_dir.join(LAST), noted);
+        let path = self.installation.data_dir.join(LAST);
+        let new = archive::with_suffix(&path, &format!(".{:08x}", dice() as u32));
+        // Not written in place: whoever owns the directory may have put a link there, and this may be root.
+        let written = fs::File::create_new(&new).and_then(|mut to| to.write_all(&noted));
+        if written.and_then(|()| fs::rename(&new, &path)).is_err() {
+            let _ = fs::remove_file(&new);
+        }
     }
 }
 

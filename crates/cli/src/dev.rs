@@ -251,6 +251,7 @@ async fn open(dir: &Path) -> anyhow::Result<App> {
             false => error,
         }
     })?;
+    settings::adopt(&db, dir).await?;
     // Two processes of one name would both believe that they lead.
     let settings = Settings { replica: format!("{:032x}", dice()), ..Settings::default() };
     Ok(App::new(Parts { db, clock: Clock::system(), secrets, settings }))

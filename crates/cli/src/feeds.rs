@@ -1,6 +1,6 @@
 //! `fleetmend feeds`: what is published about flaws, on the database of this installation.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -17,6 +17,7 @@ use crate::installation::{Installation, has_place};
 use crate::operator::order::sure;
 use crate::operator::print;
 use crate::operator::screen::{Cell, Screen, count, cut, maybe, none, spare, whole};
+use crate::output;
 use crate::settings::Durability;
 
 /// Take in what is published about flaws, and see what is there.
@@ -200,7 +201,7 @@ impl ImportArgs {
             // A mistyped name is no feed, and none is kept in mind for it.
             if !is_address && !Path::new(feed).exists() {
                 failed += 1;
-                writeln!(std::io::stderr(), "fleetmend: {feed} was not imported: it is not there")?;
+                output::err(&format!("fleetmend: {feed} was not imported: it is not there\n"))?;
                 continue;
             }
             let done = match is_address {
@@ -224,7 +225,7 @@ impl ImportArgs {
                 Ok(imported) => tell(&imported, self.place.json)?,
                 Err(error) => {
                     failed += 1;
-                    writeln!(std::io::stderr(), "fleetmend: {error:#}")?;
+                    output::err(&format!("fleetmend: {error:#}\n"))?;
                 }
             }
         }
@@ -285,7 +286,7 @@ impl Named {
                 Ok(Updated::Unchanged { name }) => crate::say(&format!("{name}: unchanged"))?,
                 Err(error) => {
                     failed += 1;
-                    writeln!(std::io::stderr(), "fleetmend: {error:#}")?;
+                    output::err(&format!("fleetmend: {error:#}\n"))?;
                 }
             }
         }
@@ -500,14 +501,15 @@ impl Bar {
         let filled = usize::try_from(percent / 5).unwrap_or(20).min(20);
         let bar = format!("{}{}", "#".repeat(filled), ".".repeat(20 - filled));
         // A line that cannot be written is not worth an import.
-        let _ = write!(std::io::stderr(), "\r\x1b[K{what}: {word} [{bar}] {percent}%");
+        let line = format!("{}{what}: {word} [{bar}] {percent}%", output::fresh_line());
+        let _ = output::err(&line);
     }
 }
 
 impl Drop for Bar {
     fn drop(&mut self) {
         if self.what.is_some() {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
+            let _ = output::err(&output::fresh_line());
         }
     }
 }

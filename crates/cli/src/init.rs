@@ -8,7 +8,7 @@ use serde_json::json;
 use server::app::{App, Parts, Settings};
 use server::clock::Clock;
 use server::secrets::Secrets;
-use server::service::setup;
+use server::service::{integrity, setup};
 
 use crate::installation::make_dir;
 use crate::orgs::plain_name;
@@ -73,6 +73,7 @@ impl Init {
         let app = App::new(Parts { db, clock: Clock::system(), secrets, settings });
         let (organization, api_key) = setup::organization(&app, name).await?;
         app.db.close().await;
+        integrity::mark(&self.data_dir)?;
         let id = organization.id.to_string();
         if self.json {
             let made = json!({"id": id, "name": organization.name, "created_at": organization.created_at.to_string()});

@@ -15,13 +15,14 @@ mod migrate;
 mod oidc;
 mod operator;
 mod orgs;
+mod output;
+mod secrets;
 mod serve;
 mod settings;
 mod shells;
 mod tls;
 mod users;
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -66,6 +67,8 @@ enum Command {
     Doctor(doctor::Doctor),
     /// Make, list and remove organizations
     Orgs(orgs::Orgs),
+    /// List the keys of the installation, and rotate the key that signs orders
+    Secrets(secrets::Secrets),
     #[command(flatten)]
     Operator(operator::Operator),
     /// Take in what is published about flaws, and see what is there
@@ -100,7 +103,7 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let said = format!("{error:#}");
-            let _ = writeln!(std::io::stderr(), "fleetmend: {}", said.trim_end());
+            let _ = output::err(&format!("fleetmend: {}\n", said.trim_end()));
             ExitCode::from(if error.is::<operator::Usage>() { 2 } else { 1 })
         }
     }
@@ -124,6 +127,7 @@ fn act(command: Command) -> anyhow::Result<()> {
             Command::Migrate(migrate) => migrate.run().await,
             Command::Doctor(doctor) => doctor.run().await,
             Command::Orgs(orgs) => orgs.run().await,
+            Command::Secrets(secrets) => secrets.run().await,
             Command::Operator(operator) => operator.run().await,
             Command::Feeds(feeds) => feeds.run().await,
             Command::Users(users) => users.run().await,
@@ -137,7 +141,5 @@ fn act(command: Command) -> anyhow::Result<()> {
 
 /// Writes a line for programs.
 fn say(line: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}")?;
-    Ok(out.flush()?)
+    Ok(output::out(&format!("{line}\n"))?)
 }

@@ -6,6 +6,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use server::app::{App, Parts, Settings};
 use server::clock::{Clock, dice};
+use server::service::audit_anchor;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::dev::listener;
@@ -83,7 +84,9 @@ impl Server {
         let stop = stop()?;
         tracing::info!(address, database = app.db.engine(), "serving");
         crate::say(&format!("fleetmend serves on {address}"))?;
+        let anchored = tokio::spawn(audit_anchor::keep(app.clone(), self.data_dir));
         server::run(app, listener, tls.map(|tls| tls.config), stop).await;
+        anchored.abort();
         Ok(())
     }
 
@@ -108,6 +111,7 @@ impl Server {
             db.close().await;
             bail!("there is no organization in this database: run `fleetmend init` with it first");
         }
+        settings::adopt(&db, &self.data_dir).await?;
         let usual = Settings::default();
         let settings = Settings {
             // Two processes of one name would both believe that they lead.

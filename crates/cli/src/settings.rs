@@ -9,6 +9,7 @@ use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use serde::Deserialize;
 use server::secrets::Secrets;
+use server::service::integrity;
 use store::{Db, Options};
 use vocab::Role;
 
@@ -78,6 +79,16 @@ pub(crate) async fn open(
         Durability::Full => store::Durability::Full,
     };
     Db::open(&options).await.context("cannot open the database")
+}
+
+/// Seals what an earlier release wrote, if that was not done yet.
+pub(crate) async fn adopt(db: &Db, data_dir: &Path) -> anyhow::Result<()> {
+    let now = server::clock::Clock::system().now();
+    let adopted = integrity::adopt_once(db, data_dir, now).await;
+    if let Some(adopted) = adopted.context("cannot seal batches and schedules")? {
+        tracing::info!(?adopted, "batches and schedules of an earlier release are sealed");
+    }
+    Ok(())
 }
 
 /// The data directory of an installation that `init` has made.

@@ -1,11 +1,12 @@
 //! What shells and `man` want to know of this command.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use clap::{Args, Command};
 use clap_complete::Shell;
+
+use crate::output;
 
 /// Print completions for a shell.
 #[derive(Args)]
@@ -32,9 +33,7 @@ impl Completions {
     pub(crate) fn run(&self, mut command: Command) -> anyhow::Result<()> {
         let mut text = Vec::new();
         clap_complete::generate(self.shell, &mut command, "fleetmend", &mut text);
-        let mut out = std::io::stdout().lock();
-        out.write_all(&text)?;
-        Ok(out.flush()?)
+        Ok(output::out(&String::from_utf8_lossy(&text))?)
     }
 }
 

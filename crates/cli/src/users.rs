@@ -51,6 +51,9 @@ Example:
     Reset {
         /// What they sign in with
         name: String,
+        /// In which organization; needed if several have a user of this name
+        #[arg(long, value_name = "NAME")]
+        org: Option<String>,
         #[command(flatten)]
         place: Place,
     },
@@ -130,12 +133,24 @@ impl Command {
                 })?;
                 Ok(place.told(&user.name, &link, "sets a password here"))
             }
-            Command::Reset { name, place } => {
+            Command::Reset { name, org, place } => {
                 let name = users::plain_name(&name);
-                let found = store::users::by_name(&mut *app.db.read().await?, &name).await?;
-                let user = found.with_context(|| {
-                    format!("nobody signs in as `{name}`: `fleetmend users list` shows who does")
-                })?;
+                let mut found =
+                    store::users::all_by_name(&mut *app.db.read().await?, &name).await?;
+                if let Some(org) = org.as_deref() {
+                    let dir = &place.installation.data_dir;
+                    let org = organization(app, Some(org), dir).await?;
+                    found.retain(|user| user.org_id == org.id);
+                }
+                let user = match <[_; 1]>::try_from(found) {
+                    Ok([user]) => user,
+                    Err(found) if found.is_empty() => {
+                        bail!("nobody signs in as `{name}`: `fleetmend users list` shows who does")
+                    }
+                    Err(_) => {
+                        bail!("several organizations have a user `{name}`: name one with `--org`")
+                    }
+                };
                 let link = users::reset(app, &users::local(user.org_id), &user).await?;
                 let meant = "is signed out everywhere, and sets another password here";
                 Ok(place.told(&user.name, &link, meant))

@@ -89,6 +89,7 @@ impl Agent {
         let signature = self.pair.sign(signed_text(method, path, body).as_bytes());
         let mut request = format!(
             "{method} {path} HTTP/1.1\r\nhost: bench\r\n{more}content-length: {}\r\n\
+             fleetmend-nonce: AAAAAAAAAAAAAAAAAAAAAA==\r\n\
              authorization: Agent id={},key={},tag={},sig={}\r\n\r\n",
             body.len(),
             self.who.server,

@@ -101,5 +101,6 @@ fn schedule(org_id: OrgId, nth: u64, due: Timestamp) -> Schedule {
         created_at: now(),
         updated_at: now(),
         generation: 1,
+        seal: store::seals::Code::default(),
     }
 }

@@ -4,15 +4,18 @@
 //! `tar --zstd -tf FILE` shows what is in it; `manifest.json` says what each part must be. Nothing is believed that is not
 //! listed there, and nothing may be missing.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, BufReader, BufWriter, Read, Seek as _, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek as _, Write};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
 use jiff::Timestamp;
 use ring::digest::{Context as Hasher, SHA256};
 use serde::{Deserialize, Serialize};
+
+use super::{DATABASE, SECRET_NEXT, SECRETS, SETTINGS, TLS};
 
 const MANIFEST: &str = "manifest.json";
 /// What this release writes, and the only thing it reads.
@@ -20,10 +23,20 @@ const FORMAT: u32 = 1;
 /// No list of parts is longer.
 const MANIFEST_BYTES_MAX: u64 = 1024 * 1024;
 const BLOCK: usize = 512;
+/// Where a tar header says what kind of file it describes.
+const TYPE: usize = 156;
 /// What a frame begins with that zstd passes over.
 const PASSED_OVER: u32 = 0x184d_2a50;
 /// How long a digest is, in hexadecimal digits.
 const SEALED_CHARS: u32 = 64;
+/// Maximum size of a key file, the settings, a certificate or its key.
+const SMALL_PART_BYTES_MAX: u64 = 1024 * 1024;
+/// Maximum size of all parts together: this many bytes, plus [`RATIO_MAX`] times the size of the file. zstd
+/// packs a database to a tenth or a twentieth; a bomb is packed to a ten-thousandth.
+const UNPACKED_BYTES_MIN: u64 = 64 * 1024 * 1024;
+const RATIO_MAX: u64 = 1_000;
+/// Maximum number of bytes behind the last part.
+const TRAILER_BYTES_MAX: u64 = 64 * 1024;
 
 /// What is in a backup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,36 +136,124 @@ pub(crate) fn pack(
     Ok(manifest)
 }
 
-/// Unpacks `file` into `dir` and holds every part against the list.
+/// Unpacks `file` into `dir`, an empty directory that nobody else can write to, and checks every part against the manifest.
+///
+/// Creates regular files with the names of [`allowed_names`] and nothing else, whatever the archive or its manifest says.
 pub(crate) fn unpack(file: &Path, dir: &Path) -> anyhow::Result<Manifest> {
     let shown = file.display();
-    let mut from = File::open(file).with_context(|| format!("cannot read {shown}"))?;
-    let broken = || format!("{shown} is not a whole backup of fleetmend; nothing was changed");
-    let unpacked = move || -> anyhow::Result<Manifest> {
-        refuse_changed(&mut from)?;
-        let mut tar = zstd::Decoder::new(BufReader::new(from))?;
-        let manifest = read_manifest(&mut tar)?;
-        for part in &manifest.parts {
-            let Some((name, bytes)) = header(&mut tar)? else { bail!("it is cut off") };
-            ensure!(name == part.name, "`{name}` stands where `{}` should", part.name);
-            ensure!(bytes == part.bytes, "`{name}` has {bytes} bytes, not {}", part.bytes);
-            let path = dir.join(inside(&name)?);
-            if let Some(parent) = path.parent() {
-                fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
-            }
-            let mut to = File::options().write(true).create_new(true).mode(0o600).open(&path)?;
-            let copied = io::copy(&mut tar.by_ref().take(bytes), &mut to)?;
-            ensure!(copied == bytes, "`{name}` is cut off");
-            to.sync_all()?;
-            padding(&mut tar, bytes)?;
-            ensure!(digest(&path)?.1 == part.sha256, "`{name}` is not what was backed up");
+    let from = File::open(file).with_context(|| format!("cannot read {shown}"))?;
+    unpack_open(from, dir)
+        .with_context(|| format!("{shown} is not a whole backup of fleetmend; nothing was changed"))
+}
+
+/// [`unpack`] for a file that is already open.
+pub(crate) fn unpack_open(mut from: File, dir: &Path) -> anyhow::Result<Manifest> {
+    refuse_changed(&mut from)?;
+    let file_bytes = from.metadata()?.len();
+    unpack_stream(BufReader::new(from), file_bytes, dir)
+}
+
+/// [`unpack`] for a stream whose digest was checked.
+pub(crate) fn unpack_stream(
+    from: impl BufRead,
+    file_bytes: u64,
+    dir: &Path,
+) -> anyhow::Result<Manifest> {
+    unpack_tar(zstd::Decoder::with_buffer(from)?, file_bytes, dir)
+}
+
+/// [`unpack`] for the archive within the compressed stream.
+pub(crate) fn unpack_tar(
+    mut tar: impl Read,
+    file_bytes: u64,
+    dir: &Path,
+) -> anyhow::Result<Manifest> {
+    let manifest = read_manifest(&mut tar)?;
+    check_parts(&manifest, file_bytes)?;
+    let needed: u64 = manifest.parts.iter().map(|part| part.bytes).sum();
+    let free = rustix::fs::statvfs(dir).map(|fs| fs.f_bavail.saturating_mul(fs.f_frsize))?;
+    ensure!(
+        needed <= free,
+        "its parts need {needed} bytes, and {free} are free below {}",
+        dir.display()
+    );
+    for part in &manifest.parts {
+        let Some((name, bytes)) = header(&mut tar)? else { bail!("it is cut off") };
+        ensure!(name == part.name, "`{}` is where `{}` should be", shown(&name), part.name);
+        ensure!(bytes == part.bytes, "`{name}` has {bytes} bytes, not {}", part.bytes);
+        let path = dir.join(&part.name);
+        if let Some(parent) = path.parent() {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
         }
-        ensure!(header(&mut tar)?.is_none(), "there is more in it than its list says");
-        // To the very end: the checksum of the whole is there.
-        io::copy(&mut tar, &mut io::sink())?;
-        Ok(manifest)
-    };
-    unpacked().with_context(broken)
+        let mut to = File::options().write(true).create_new(true).mode(0o600).open(&path)?;
+        let copied = io::copy(&mut tar.by_ref().take(bytes), &mut to)?;
+        ensure!(copied == bytes, "`{name}` is cut off");
+        to.sync_all()?;
+        padding(&mut tar, bytes)?;
+        ensure!(digest(&path)?.1 == part.sha256, "`{name}` is not what was backed up");
+    }
+    ensure!(header(&mut tar)?.is_none(), "there is more in it than its list says");
+    // To the very end: the checksum of the whole is there.
+    let rest = io::copy(&mut tar.by_ref().take(TRAILER_BYTES_MAX + 1), &mut io::sink())?;
+    ensure!(rest <= TRAILER_BYTES_MAX, "more than {TRAILER_BYTES_MAX} bytes follow its last part");
+    Ok(manifest)
+}
+
+/// Refuses a manifest that lists anything but the files a backup may contain, each at most once, or more bytes than a
+/// backup of this size can hold.
+fn check_parts(manifest: &Manifest, file_bytes: u64) -> anyhow::Result<()> {
+    let allowed = allowed_names(manifest)?;
+    let mut seen = BTreeSet::new();
+    let mut total: u64 = 0;
+    for part in &manifest.parts {
+        let name = part.name.as_str();
+        ensure!(allowed.contains(name), "`{}` is not a file that a backup contains", shown(name));
+        ensure!(seen.insert(name), "`{name}` is in it twice");
+        ensure!(
+            name.starts_with(DATABASE) || part.bytes <= SMALL_PART_BYTES_MAX,
+            "`{name}` has {} bytes, more than the limit of {SMALL_PART_BYTES_MAX}",
+            part.bytes
+        );
+        total = total.saturating_add(part.bytes);
+    }
+    let max = file_bytes.saturating_mul(RATIO_MAX).saturating_add(UNPACKED_BYTES_MIN);
+    ensure!(
+        total <= max,
+        "it unpacks to {total} bytes, more than the limit of {max} for a file of {file_bytes}"
+    );
+    for name in SECRETS {
+        ensure!(seen.contains(name), "`{name}` is missing");
+    }
+    for name in store::backup::file_names(&manifest.engine, manifest.schema_version) {
+        ensure!(
+            seen.contains(format!("{DATABASE}/{name}").as_str()),
+            "`{DATABASE}/{name}` is missing"
+        );
+    }
+    Ok(())
+}
+
+/// Every name that a part of a backup may have. All are relative, without `.` or `..`.
+fn allowed_names(manifest: &Manifest) -> anyhow::Result<BTreeSet<String>> {
+    let Manifest { engine, schema_version, .. } = manifest;
+    ensure!(
+        ["sqlite", "postgres"].contains(&engine.as_str()),
+        "its database is `{}`, neither sqlite nor postgres",
+        shown(engine)
+    );
+    ensure!(
+        (1..=store::SCHEMA_VERSION).contains(schema_version),
+        "its schema is {schema_version}, this release reads 1 to {}: restore it with the release that made it",
+        store::SCHEMA_VERSION
+    );
+    let fixed = SECRETS.into_iter().chain([SECRET_NEXT, SETTINGS]).chain(TLS).map(str::to_owned);
+    let database = store::backup::file_names(engine, *schema_version);
+    Ok(fixed.chain(database.iter().map(|name| format!("{DATABASE}/{name}"))).collect())
+}
+
+/// A name from an archive as an error may repeat it.
+fn shown(name: &str) -> String {
+    name.chars().take(100).flat_map(char::escape_debug).collect()
 }
 
 /// How a backup ends: with the digest of all that stands before, in a frame that zstd passes over.
@@ -187,14 +288,6 @@ fn read_manifest(tar: &mut impl Read) -> anyhow::Result<Manifest> {
         "its format is {format}, this release reads {FORMAT}: restore it with the release that made it"
     );
     Ok(serde_json::from_slice(&text)?)
-}
-
-/// The path of a part below the directory it is unpacked into, and nowhere else.
-fn inside(name: &str) -> anyhow::Result<&Path> {
-    let path = Path::new(name);
-    let plain = path.components().all(|part| matches!(part, Component::Normal(_)));
-    ensure!(plain && !name.is_empty(), "`{name}` is no name of a part");
-    Ok(path)
 }
 
 fn digest(path: &Path) -> anyhow::Result<(u64, String)> {
@@ -247,7 +340,8 @@ fn entry(to: &mut impl Write, name: &str, bytes: u64, from: &mut impl Read) -> a
     Ok(())
 }
 
-/// The name and size of the next file; nothing at the end.
+/// The name and size of the next file; nothing at the end. Refuses links, devices and everything else that is not a
+/// regular file.
 fn header(from: &mut impl Read) -> anyhow::Result<Option<(String, u64)>> {
     let mut head = [0; BLOCK];
     from.read_exact(&mut head)?;
@@ -263,7 +357,14 @@ fn header(from: &mut impl Read) -> anyhow::Result<Option<(String, u64)>> {
         true => u64::from_str_radix(&word(124..136), 8)?,
         false => u64::from_be_bytes(head[128..136].try_into()?),
     };
-    Ok(Some((word(0..100), bytes)))
+    let name = word(0..100);
+    ensure!(
+        matches!(head[TYPE], b'0' | 0),
+        "`{}` is not a regular file (tar type `{}`)",
+        shown(&name),
+        head[TYPE].escape_ascii()
+    );
+    Ok(Some((name, bytes)))
 }
 
 fn fill(bytes: u64) -> usize {
@@ -300,13 +401,5 @@ mod tests {
             assert_eq!(refused.is_ok(), bytes == 0);
             assert_eq!(header(&mut head.as_slice()).unwrap(), Some(("x".to_owned(), bytes)));
         }
-    }
-
-    #[test]
-    fn a_part_cannot_be_placed_outside() {
-        for name in ["../x", "/etc/passwd", "a/../../b", "", "."] {
-            assert!(inside(name).is_err(), "{name}");
-        }
-        assert!(inside("database/a.copy").is_ok());
     }
 }

@@ -1,21 +1,23 @@
 //! `fleetmend restore`: an installation as it was, and nothing that it did since done again.
 
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, chown};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
 use jiff::Timestamp;
+use nix::unistd::{self, Gid, Uid};
 use serde_json::json;
 use server::clock::{Clock, dice};
 use server::secrets::Secrets;
 use server::service::restore::{Settled, settle};
+use server::service::{audit_anchor, integrity};
 use store::backup::{SQLITE_FILE, copy_in, damage};
-use store::{Db, leases};
+use store::{Db, leases, seals};
 
 use super::archive::{self, Manifest, Spool};
-use super::{DATABASE, SECRETS, SETTINGS, TLS, keep};
+use super::{DATABASE, SECRET_NEXT, SECRETS, SETTINGS, TLS, keep};
 use crate::installation::{self, make_dir, patient, sqlite_path};
 use crate::operator::screen::count;
 use crate::settings::{self, File};
@@ -85,11 +87,18 @@ impl Restore {
 
     async fn restore(&self, data: &Path) -> anyhow::Result<()> {
         make_dir(data)?;
+        let file = fs::File::open(&self.file)
+            .with_context(|| format!("cannot read {}", self.file.display()))?;
+        become_owner(data)?;
         // Beside its place, so that what is ready is put there by renaming it.
         let spool = Spool::new(data.join(format!(".restoring-{:08x}", dice() as u32)))?;
-        let manifest = archive::unpack(&self.file, &spool.0)?;
+        let manifest = archive::unpack_open(file, &spool.0).with_context(|| {
+            let shown = self.file.display();
+            format!("{shown} is not a whole backup of fleetmend; nothing was changed")
+        })?;
         let secrets = Secrets::load(&spool.0)?;
         let url = self.url(&manifest, &spool.0, data)?;
+        refuse_links(data, &url)?;
         self.refuse_other_keys(data, &spool.0)?;
         let now = Clock::system().now();
         let settled = match sqlite_path(&url) {
@@ -99,7 +108,6 @@ impl Restore {
                 let settled = settled_file(&new, &secrets, &manifest, now).await?;
                 self.place_files(&manifest, &spool.0, data)?;
                 replace_sqlite(&new, path, now)?;
-                own_as(data, path)?;
                 settled
             }
             None => {
@@ -107,6 +115,9 @@ impl Restore {
                 let db = installation::open_as_is(&url, &secrets).await?;
                 let copied = copy_in(&db, &spool.0.join(DATABASE), manifest.schema_version).await;
                 let mut tx = copied.context("the database took nothing of it")?;
+                if manifest.schema_version < seals::SINCE {
+                    integrity::adopt(&mut tx, now).await?;
+                }
                 let settled = settle(&mut tx, manifest.taken_at, now).await?;
                 self.place_files(&manifest, &spool.0, data)?;
                 tx.commit().await.context("the database took nothing of it")?;
@@ -121,6 +132,9 @@ impl Restore {
     fn url(&self, manifest: &Manifest, spool: &Path, data: &Path) -> anyhow::Result<String> {
         let here = File::load(None, data)?.database;
         let there = File::load(None, spool)?.database;
+        if let (None, None, Some(url)) = (&self.database, &here, &there) {
+            refuse_outside(url, data)?;
+        }
         let named = self.database.clone().or(here).or(there);
         let url = match (named, manifest.engine.as_str()) {
             (Some(url), _) => url,
@@ -141,7 +155,7 @@ impl Restore {
     fn refuse_other_keys(&self, data: &Path, spool: &Path) -> anyhow::Result<()> {
         for secret in SECRETS {
             let there = data.join(secret);
-            let same = there.exists() && fs::read(&there)? == fs::read(spool.join(secret))?;
+            let same = there.exists() && read(&there)? == read(&spool.join(secret))?;
             ensure!(
                 same || !there.exists() || self.replace,
                 "{} holds the keys of another installation, and was left as it is; --replace puts the backup in its place",
@@ -193,22 +207,27 @@ impl Restore {
 
     /// Keys, settings and the certificate. What they replace is kept beside them.
     fn place_files(&self, manifest: &Manifest, spool: &Path, data: &Path) -> anyhow::Result<()> {
-        for secret in SECRETS {
-            place(&spool.join(secret), &data.join(secret))?;
-            own_as(data, &data.join(secret))?;
+        integrity::mark(data)?;
+        audit_anchor::reset(data)?;
+        let listed = |name: &&str| manifest.has(name);
+        let settings =
+            [SETTINGS].into_iter().filter(listed).filter(|name| !data.join(name).exists());
+        // A new key that is not in the backup stays if it belongs to the same `orders.key`: agents may
+        // trust it already.
+        let next = data.join(SECRET_NEXT);
+        let same = |name: &str| read(&data.join(name)).ok() == read(&spool.join(name)).ok();
+        if !manifest.has(SECRET_NEXT) && next.exists() && !same(SECRETS[1]) {
+            let aside = archive::with_suffix(&next, &before(Clock::system().now()));
+            fs::rename(&next, &aside).with_context(|| format!("cannot move {}", next.display()))?;
         }
-        if manifest.has(SETTINGS) && !data.join(SETTINGS).exists() {
-            place(&spool.join(SETTINGS), &data.join(SETTINGS))?;
-            own_as(data, &data.join(SETTINGS))?;
-        }
-        for (was, name) in manifest.tls.iter().flatten().zip(TLS) {
-            let to = tls_place(was, name, data);
+        let next = [SECRET_NEXT].into_iter().filter(listed);
+        let names = next.chain(SECRETS).chain(settings).chain(TLS.into_iter().filter(listed));
+        for name in names {
+            let to = data.join(name);
             if let Some(parent) = to.parent() {
                 fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
-                own_as(data, parent)?;
             }
             place(&spool.join(name), &to)?;
-            own_as(data, &to)?;
         }
         Ok(())
     }
@@ -229,7 +248,7 @@ impl Restore {
             count(schedules, "schedule", "schedules"),
         );
         for (was, name) in manifest.tls.iter().flatten().zip(TLS) {
-            let now = tls_place(was, name, data);
+            let now = data.join(name);
             if now != *was {
                 said += &format!(
                     "{} was {} then: name it in the settings.\n",
@@ -242,9 +261,60 @@ impl Restore {
     }
 }
 
-/// Where a file of the certificate goes: to its own place if that is in the data directory, else into it.
-fn tls_place(was: &Path, name: &str, data: &Path) -> PathBuf {
-    if was.starts_with(data) { was.to_owned() } else { data.join(name) }
+/// Continues as the owner of the data directory, if root runs this for somebody else.
+///
+/// The owner may change the directory at any time. Whatever is planted in it, the restore can then write no more than
+/// its owner could, and what it creates belongs to the owner from the start.
+fn become_owner(data: &Path) -> anyhow::Result<()> {
+    let owner = fs::metadata(data)?;
+    if !rustix::process::geteuid().is_root() || owner.uid() == 0 {
+        return Ok(());
+    }
+    let (uid, gid) = (Uid::from_raw(owner.uid()), Gid::from_raw(owner.gid()));
+    // For all threads, unlike the calls of rustix.
+    unistd::setgroups(&[gid])
+        .and_then(|()| unistd::setresgid(gid, gid, gid))
+        .and_then(|()| unistd::setresuid(uid, uid, uid))
+        .with_context(|| format!("cannot become the owner of {}", data.display()))
+}
+
+/// Refuses a database file that only the settings in the backup name, unless it is below the data directory.
+fn refuse_outside(url: &str, data: &Path) -> anyhow::Result<()> {
+    let Some(path) = sqlite_path(url) else { return Ok(()) };
+    let below = path.strip_prefix(data).is_ok_and(|rest| {
+        rest.components().all(|part| matches!(part, Component::Normal(_)))
+            && rest.components().next().is_some()
+    });
+    ensure!(
+        below,
+        "the settings in the backup put the database at {}, outside of {}: name it with --database if that is what you want",
+        path.display(),
+        data.display()
+    );
+    let mut parents = path.ancestors().skip(1).take_while(|parent| *parent != data);
+    parents.try_for_each(refuse_link)
+}
+
+/// Refuses symbolic links in all places that the restore would write to, before it writes to any.
+fn refuse_links(data: &Path, url: &str) -> anyhow::Result<()> {
+    for name in SECRETS.into_iter().chain([SECRET_NEXT, SETTINGS]).chain(TLS) {
+        let path = data.join(name);
+        path.parent().filter(|parent| *parent != data).map_or(Ok(()), refuse_link)?;
+        refuse_link(&path)?;
+    }
+    let Some(path) = sqlite_path(url) else { return Ok(()) };
+    ["", "-wal", "-shm"].iter().try_for_each(|part| refuse_link(&archive::with_suffix(path, part)))
+}
+
+/// Refuses a symbolic link where the restore would write.
+fn refuse_link(path: &Path) -> anyhow::Result<()> {
+    let is_link = fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
+    ensure!(!is_link, "{} is a symbolic link; remove it and try again", path.display());
+    Ok(())
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 async fn refuse_damage(path: &Path, secrets: &Secrets) -> anyhow::Result<()> {
@@ -269,6 +339,9 @@ async fn settled_file(
     let db = Db::open(&options).await.context("cannot use the database in the backup")?;
     let settled = async {
         let mut tx = db.begin().await?;
+        if manifest.schema_version < seals::SINCE {
+            integrity::adopt(&mut tx, now).await?;
+        }
         let settled = settle(&mut tx, manifest.taken_at, now).await?;
         tx.commit().await?;
         Ok::<_, store::StoreError>(settled)
@@ -301,8 +374,10 @@ fn before(now: Timestamp) -> String {
 
 /// Puts a file into its place, and keeps another one that was there.
 fn place(from: &Path, to: &Path) -> anyhow::Result<()> {
+    refuse_link(to)?;
     if to.exists() {
-        if fs::read(to)? == fs::read(from)? {
+        ensure!(to.is_file(), "{} is not a regular file", to.display());
+        if read(to)? == read(from)? {
             return Ok(());
         }
         let aside = archive::with_suffix(to, &before(Clock::system().now()));
@@ -310,14 +385,4 @@ fn place(from: &Path, to: &Path) -> anyhow::Result<()> {
     }
     keep(from, to)?;
     Ok(archive::sync_parent(to)?)
-}
-
-/// Whoever restores as root does it for the user whose directory it is.
-fn own_as(data: &Path, path: &Path) -> anyhow::Result<()> {
-    if !rustix::process::geteuid().is_root() || !path.exists() {
-        return Ok(());
-    }
-    let owner = fs::metadata(data)?;
-    let chowned = chown(path, Some(owner.uid()), Some(owner.gid()));
-    chowned.with_context(|| format!("cannot give {} to its owner", path.display()))
 }

@@ -201,6 +201,7 @@ impl Story<'_> {
             targets: of.targets.clone(),
             options: of.options.clone(),
             generation: 1,
+            seal: store::seals::Code::default(),
         };
         runs::start(tx, &run).await?;
         Ok(())

@@ -1,12 +1,19 @@
 //! The database, and what it tells of clocks, leaders, feeds and agents.
 
+use std::collections::BTreeMap;
+use std::path::Path;
+
 use jiff::SignedDuration;
 use server::engine::LEASE_TTL;
+use server::secrets::Secrets;
+use server::service::audit_anchor::Anchor;
 use server::service::setup;
 use store::audit::{self, Seal};
 use store::backup::damage;
 use store::organizations::Organization;
 use store::{Conn, Db, SCHEMA_VERSION, StoreError, feeds, health, leases, organizations, restores};
+
+use vocab::OrgId;
 
 use super::Findings;
 use crate::installation::{Installation, open_as_is};
@@ -39,7 +46,8 @@ pub(super) async fn look(
             return findings.problem("database", format!("{error:#}"), remedy);
         }
     };
-    if let Err(error) = schema(&db, &setup::seal(&secrets), findings).await {
+    let data_dir = &installation.data_dir;
+    if let Err(error) = schema(&db, &secrets, data_dir, findings).await {
         findings.problem(
             "database",
             format!("{error:#}"),
@@ -56,7 +64,13 @@ pub(super) async fn look(
     }
 }
 
-async fn schema(db: &Db, seal: &Seal, findings: &mut Findings) -> anyhow::Result<()> {
+async fn schema(
+    db: &Db,
+    secrets: &Secrets,
+    data_dir: &Path,
+    findings: &mut Findings,
+) -> anyhow::Result<()> {
+    let seal = &setup::seal(secrets);
     let engine = db.engine();
     let pending = match db.pending_migrations().await {
         Ok(pending) => pending,
@@ -93,8 +107,16 @@ async fn schema(db: &Db, seal: &Seal, findings: &mut Findings) -> anyhow::Result
         0 => findings.problem("organizations", "there is none", "fleetmend orgs create NAME"),
         count => findings.ok("organizations", format!("{count}")),
     }
+    let missing = match Anchor::load(secrets, data_dir) {
+        Ok(anchor) => anchor.unwrap_or_default().missing(&mut reader).await?,
+        Err(error) => {
+            let remedy = "see \"The audit log\" in docs/security.md";
+            findings.problem("audit log", error.to_string(), remedy);
+            BTreeMap::new()
+        }
+    };
     for organization in &there {
-        chain(&mut reader, organization, seal, findings).await?;
+        chain(&mut reader, organization, seal, &missing, findings).await?;
     }
     clocks(&mut reader, findings).await?;
     leader(&mut reader, findings).await?;
@@ -107,9 +129,18 @@ async fn chain(
     conn: &mut Conn,
     organization: &Organization,
     seal: &Seal,
+    missing: &BTreeMap<OrgId, i64>,
     findings: &mut Findings,
 ) -> anyhow::Result<()> {
     let name = &organization.name;
+    if let Some(seq) = missing.get(&organization.id) {
+        findings.problem(
+            "audit log",
+            format!("{name}: entry {seq} was there once and is missing: the end of the log was cut off, or the database was replaced by an older copy"),
+            "find out who can write to the database; \"The audit log\" in docs/security.md says what to do",
+        );
+        return Ok(());
+    }
     match audit::broken_at(conn, organization.id, seal).await? {
         None => {
             let (entries, _) = audit::head(conn, organization.id).await?;

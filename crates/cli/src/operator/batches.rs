@@ -235,6 +235,9 @@ fn facts(batch: &Batch, screen: &Screen) -> String {
     if let Some(why) = &batch.halt_reason {
         facts.push(("halted because", Cell::new(why.as_str(), Tone::Bad)));
     }
+    for warning in &batch.warnings {
+        facts.push(("warning", Cell::new(warning.as_str(), Tone::Warning)));
+    }
     let mut servers = format!("{}, {}% done", progress.total, progress.percent);
     for (number, what) in [
         (progress.succeeded, "succeeded"),

@@ -20,8 +20,6 @@ mod suppressions;
 mod tokens;
 mod watch;
 
-use std::io::Write as _;
-
 use clap::Subcommand;
 use serde::Serialize;
 
@@ -29,6 +27,8 @@ use api::{Api, Body};
 use credentials::Connection;
 pub(crate) use order::sure;
 use screen::{Cell, Screen, Tone};
+
+use crate::output;
 
 #[derive(Subcommand)]
 pub(crate) enum Operator {
@@ -95,14 +95,12 @@ impl Session {
 }
 
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
+    Ok(output::out(text)?)
 }
 
 /// Tells a person something, beside what is printed.
 fn tell(text: &str) -> anyhow::Result<()> {
-    Ok(writeln!(std::io::stderr(), "{text}")?)
+    Ok(output::err(&format!("{text}\n"))?)
 }
 
 /// A word of the API as it is written there.

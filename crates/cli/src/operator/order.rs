@@ -2,7 +2,7 @@
 
 mod outlook;
 
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::io::{BufRead as _, IsTerminal as _};
 
 use anyhow::bail;
 use clap::Args;
@@ -13,6 +13,7 @@ use wire::v1::{Batch, OptionsRequest, Preview};
 use super::api::Body;
 use super::screen::{Screen, count, harmless};
 use super::{Session, Usage, batches, print, tell, watch};
+use crate::output;
 
 /// What is installed.
 #[derive(Args, Clone)]
@@ -188,8 +189,7 @@ pub(super) fn someone_is_there() -> bool {
 }
 
 pub(super) fn agreed(question: &str) -> anyhow::Result<()> {
-    write!(std::io::stderr(), "{question} [y/N] ")?;
-    std::io::stderr().flush()?;
+    output::err(&format!("{question} [y/N] "))?;
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
     match answer.trim().to_lowercase().as_str() {

@@ -5,9 +5,12 @@
 
 use std::fmt::Write as _;
 
+use crate::output;
+
 use jiff::Timestamp;
 use server::clock::Clock;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+use vocab::terminal::{escape_line, is_obeyed};
 
 /// Where something is shown.
 #[derive(Debug, Clone, Copy)]
@@ -100,8 +103,8 @@ impl Cell {
 
 /// Nothing that a name holds may steer the terminal, or break a line.
 pub(crate) fn harmless(text: String) -> String {
-    match text.chars().any(char::is_control) {
-        true => text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect(),
+    match text.contains(is_obeyed) {
+        true => escape_line(&text.replace(['\n', '\t', '\r'], " ")).into_owned(),
         false => text,
     }
 }
@@ -151,7 +154,7 @@ impl Screen {
             Tone::Faint => "2",
             Tone::Title => "1",
         };
-        format!("\x1b[{code}m{text}\x1b[0m")
+        format!("{}{text}{}", output::control(&format!("{code}m")), output::control("0m"))
     }
 
     /// When something is or was.

@@ -3,7 +3,6 @@
 //! It is drawn on standard error; what came of it goes to standard output at the end.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::time::Duration;
 
 use anyhow::bail;
@@ -13,6 +12,7 @@ use wire::v1::{Batch, BatchState, Progress, Task, TaskState};
 use super::api::{Body, Query, Refusal};
 use super::screen::{Screen, Tone, shortened, span};
 use super::{Session, batches, print, word};
+use crate::output;
 
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How many looks in a row may fail, some two minutes, before it is given up: services restart.
@@ -168,16 +168,16 @@ impl Live {
     fn draw(&mut self, news: &[String], frame: &[String]) -> anyhow::Result<()> {
         let mut text = String::new();
         if self.drawn > 0 {
-            text += &format!("\x1b[{}A\r\x1b[J", self.drawn);
+            text += &output::control(&format!("{}A", self.drawn));
+            text += &output::control("1G");
+            text += &output::control("J");
         }
         for line in news.iter().chain(frame) {
             text += line;
             text.push('\n');
         }
         self.drawn = frame.len();
-        let mut out = std::io::stderr().lock();
-        out.write_all(text.as_bytes())?;
-        Ok(out.flush()?)
+        Ok(output::err(&text)?)
     }
 }
 

@@ -9,7 +9,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
 use axum::routing::{any, post};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -19,6 +21,7 @@ use reqwest::Method;
 use ring::signature::Ed25519KeyPair;
 use serde_json::{Value, json};
 use vocab::TaskId;
+use wire::agent::answer_text;
 
 use crate::support::{Fleet, Host};
 
@@ -232,6 +235,21 @@ fn crafted(villain: &Villain, boot: &str) -> Vec<Value> {
     orders
 }
 
+/// Signs answers as the service does: whoever has its key can do that, too.
+async fn sign_answer(State(villain): State<Shared>, request: Request, next: Next) -> Response {
+    let nonce = request.headers()["fleetmend-nonce"].to_str().unwrap().to_owned();
+    let authorization = request.headers()["authorization"].to_str().unwrap().to_owned();
+    let signature = authorization.rsplit_once(",sig=").unwrap().1;
+    let (mut parts, body) = next.run(request).await.into_parts();
+    let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
+    let villain = villain.lock().unwrap();
+    let id = villain.server_id.parse().unwrap();
+    let text = answer_text(id, &nonce, signature, parts.status.as_u16(), &body);
+    let proof = format!("orders {}", STANDARD.encode(villain.key.sign(text.as_bytes())));
+    parts.headers.insert("fleetmend-signature", proof.parse().unwrap());
+    Response::from_parts(parts, body.into())
+}
+
 /// Takes the place of the service until it is dropped. Hands out all orders, twenty at a time, and keeps the results.
 fn take_over(address: &str, villain: Shared) -> tokio::runtime::Runtime {
     async fn sync(State(villain): State<Shared>, Json(sync): Json<Value>) -> Json<Value> {
@@ -257,6 +275,7 @@ fn take_over(address: &str, villain: Shared) -> tokio::runtime::Runtime {
     let router = axum::Router::new()
         .route("/agent/v1/sync", post(sync))
         .fallback(any(|| async { Json(json!({})) }))
+        .layer(from_fn_with_state(villain.clone(), sign_answer))
         .with_state(villain);
     let listener = runtime.block_on(tokio::net::TcpListener::bind(address)).unwrap();
     runtime.spawn(async move { axum::serve(listener, router).await });

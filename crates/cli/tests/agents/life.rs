@@ -52,6 +52,78 @@ fn a_removed_host_goes_dormant_and_comes_back_only_as_a_new_server() {
     assert!(host.stop());
 }
 
+/// An order that is out, for an agent that was killed while it was idle and never saw it: the batch.
+fn unread(fleet: &Fleet, host: &mut Host) -> Value {
+    fleet.scanned(&host.id);
+    fleet.until(&format!("/v1/servers/{}", host.id), |seen| seen["activity"] == "idle");
+    host.kill();
+    let batch = fleet.post(&format!("/v1/servers/{}/patch", host.id), &order());
+    fleet.until(&batch_path(&batch), |seen| seen["results"][0]["state"] == "dispatched");
+    batch
+}
+
+#[test]
+fn canceled_order_that_the_agent_never_received_does_not_block_its_server() {
+    let Some(server) = server() else { return };
+    let fleet = Fleet::new();
+    let mut host = Host::joined(&fleet, server.root.dir());
+    let batch = unread(&fleet, &mut host);
+    fleet.post(&format!("{}/cancel", batch_path(&batch)), &json!({}));
+    host.start();
+    let seen = fleet.until(&batch_path(&batch), |seen| !seen["finished_at"].is_null());
+    assert_eq!(
+        (&seen["state"], &seen["results"][0]["state"]),
+        (&json!("canceled"), &json!("canceled"))
+    );
+    assert_eq!(server.version("hello").unwrap(), "1.0");
+    let task = fleet.patched(&host.id, &order());
+    assert_eq!(moves(&task), ["hello 1.0 > 1.1"], "{task}");
+    assert!(host.stop());
+}
+
+#[test]
+fn paused_order_that_the_agent_never_received_waits_again() {
+    let Some(server) = server() else { return };
+    let fleet = Fleet::new();
+    let mut host = Host::joined(&fleet, server.root.dir());
+    let batch = unread(&fleet, &mut host);
+    fleet.post(&format!("{}/pause", batch_path(&batch)), &json!({}));
+    host.start();
+    let seen = fleet.until(&batch_path(&batch), |seen| seen["results"][0]["state"] != "dispatched");
+    assert_eq!(
+        (&seen["state"], &seen["results"][0]["state"]),
+        (&json!("paused"), &json!("waiting"))
+    );
+    assert_eq!(server.version("hello").unwrap(), "1.0");
+    fleet.post(&format!("{}/resume", batch_path(&batch)), &json!({}));
+    let seen = fleet.until(&batch_path(&batch), |seen| !seen["finished_at"].is_null());
+    assert_eq!(moves(&seen["results"][0]), ["hello 1.0 > 1.1"], "{seen}");
+    assert_eq!(server.runs("hello"), ["1.1"]);
+    assert!(host.stop());
+}
+
+/// The counter goes on ahead of the server's, so that nobody takes the host for a copy of itself.
+#[test]
+fn host_that_lost_its_turn_is_not_quarantined() {
+    let Some(server) = server() else { return };
+    let fleet = Fleet::new();
+    let mut host = Host::joined(&fleet, server.root.dir());
+    fleet.scanned(&host.id);
+    for text in ["{\"counter\":", ""] {
+        host.kill();
+        server.root.write("/var/lib/fleetmend-agent/turn.json", text);
+        host.start();
+        let asked = fleet.post(&format!("/v1/servers/{}/refresh", host.id), &json!({}));
+        let path = format!("/v1/servers/{}/refreshes/{}", host.id, asked["id"].as_str().unwrap());
+        let seen = fleet.until(&path, |seen| seen["state"] != "pending");
+        assert_eq!(seen["state"], "completed", "{seen}");
+        assert!(fleet.server(&host.id)["quarantine"].is_null());
+    }
+    let task = fleet.patched(&host.id, &order());
+    assert_eq!(moves(&task), ["hello 1.0 > 1.1"], "{task}");
+    assert!(host.stop());
+}
+
 #[test]
 fn an_order_given_while_the_agent_is_away_is_carried_out_when_it_is_back() {
     let Some(server) = server() else { return };
@@ -87,6 +159,12 @@ fn what_the_administrator_of_the_host_forbids_is_refused_by_name() {
     let host = Host::joined(&fleet, server.root.dir());
     server.root.write("/etc/fleetmend/limits.toml", "frozen = true\n");
     let task = fleet.patched(&host.id, &order());
+    // By now the agent has reported the limit, so a preview promises nothing.
+    let preview = json!({"server_ids": [host.id], "packages": []});
+    let (status, preview) = fleet.ask(Method::POST, "/v1/preview", Some(&preview));
+    assert_eq!(status, 200, "{preview}");
+    assert_eq!(preview["servers"][0]["updates"], json!([]), "{preview}");
+    assert!(preview["warnings"][0].as_str().unwrap().contains("will refuse"), "{preview}");
     assert_eq!(task["state"], "failed", "{task}");
     assert_eq!(task["result"]["failure_code"], "rejected_by_agent");
     let message = task["result"]["message"].as_str().unwrap();

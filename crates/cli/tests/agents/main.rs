@@ -8,6 +8,7 @@ mod hosts;
 mod kills;
 mod life;
 mod others;
+mod proxy;
 mod reboots;
 #[path = "../fleetmend/support.rs"]
 #[expect(dead_code, reason = "what the other tests of this binary need as well")]

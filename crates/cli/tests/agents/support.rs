@@ -217,6 +217,8 @@ pub(crate) fn agent_program() -> PathBuf {
 pub(crate) struct Host {
     pub(crate) id: String,
     pub(crate) root: PathBuf,
+    /// The certificates of authorities that the host trusts, if not those of this machine.
+    pub(crate) trust_store: Option<PathBuf>,
     log: PathBuf,
     process: Option<Child>,
 }
@@ -242,7 +244,7 @@ impl Host {
     pub(crate) fn stranger(fleet: &Fleet, root: &Path) -> Host {
         let name = format!("agent-{}.log", root.to_string_lossy().replace('/', "_"));
         let log = fleet.dir.0.join(name);
-        Host { id: String::new(), root: root.to_owned(), log, process: None }
+        Host { id: String::new(), root: root.to_owned(), trust_store: None, log, process: None }
     }
 
     /// A command of the agent for this system.
@@ -250,6 +252,9 @@ impl Host {
         let mut command = Command::new(agent_program());
         command.args(args).arg("--root").arg(&self.root).env_clear().stdin(Stdio::null());
         command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        if let Some(file) = &self.trust_store {
+            command.env("SSL_CERT_FILE", file);
+        }
         command
     }
 
@@ -261,8 +266,14 @@ impl Host {
     /// Enrols, and knows its id from then on.
     #[track_caller]
     pub(crate) fn enroll(&mut self, fleet: &Fleet) {
+        self.enroll_at(fleet, &fleet.service.address);
+    }
+
+    /// The same at another address that leads there.
+    #[track_caller]
+    pub(crate) fn enroll_at(&mut self, fleet: &Fleet, address: &str) {
         let token = fleet.token();
-        let said = self.say(&["enroll", "--server", &fleet.service.address, "--token", &token]);
+        let said = self.say(&["enroll", "--server", address, "--token", &token]);
         let words = format!("{}{}", text(&said.stdout), text(&said.stderr));
         assert!(said.status.success(), "{words}");
         let id = words.split_whitespace().find(|word| word.starts_with("srv_"));

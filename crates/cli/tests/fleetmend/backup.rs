@@ -161,6 +161,7 @@ fn a_backup_goes_to_a_fresh_place_and_the_keys_go_with_it() {
     let settings =
         format!("listen = \"127.0.0.1:0\"\ntls_cert = {cert:?}\ntls_key = {private:?}\n");
     std::fs::write(dir.data().join("fleetmend.toml"), settings).unwrap();
+    well(&["secrets", "rotate", "orders", "--data-dir", text(&dir.data())]);
     let file = dir.0.join("acme.backup");
     let backup = ["backup", "--data-dir", text(&dir.data()), text(&file)].map(str::to_owned);
     let backup: Vec<&str> = backup.iter().map(String::as_str).collect();
@@ -173,7 +174,7 @@ fn a_backup_goes_to_a_fresh_place_and_the_keys_go_with_it() {
     let new = dir.0.join("new");
     let said = well(&["restore", "--data-dir", text(&new), text(&file)]);
     assert!(said.contains("tls/cert.pem was"), "{said}");
-    for name in ["root.key", "orders.key", "fleetmend.toml"] {
+    for name in ["root.key", "orders.key", "orders.next.key", "fleetmend.toml"] {
         let same =
             std::fs::read(dir.data().join(name)).unwrap() == std::fs::read(new.join(name)).unwrap();
         assert!(same, "{name}");

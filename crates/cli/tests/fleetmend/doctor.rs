@@ -172,3 +172,28 @@ async fn a_database_of_a_newer_release_and_a_damaged_one_are_found() {
     by_hand("pragma foreign_keys = off; update api_keys set org_id = 'org_nobody'").await;
     assert!(ails(&data, "integrity").contains("refer to rows that are not there"));
 }
+
+#[tokio::test]
+async fn entry_cut_off_the_end_of_the_audit_log_is_found() {
+    let dir = Dir::new();
+    let data = dir.data();
+    first_key(&data);
+    let url = format!("sqlite:{}", data.join("fleetmend.db").display());
+    let secrets = server::secrets::Secrets::load(&data).unwrap();
+    let options = store::Options::new(url, server::service::setup::seal(&secrets));
+    let app = server::app::App::new(server::app::Parts {
+        db: store::Db::open(&options).await.unwrap(),
+        clock: server::clock::Clock::system(),
+        secrets,
+        settings: server::app::Settings::default(),
+    });
+    server::service::audit_anchor::check(&app, &data).await.unwrap();
+    app.db.close().await;
+    assert_eq!(found(&examined(&data, &[]).1, "audit log", "ok").len(), 1);
+    let hand = SqliteConnectOptions::new().filename(data.join("fleetmend.db"));
+    let mut hand = SqliteConnection::connect_with(&hand).await.unwrap();
+    hand.execute("delete from audit_entries").await.unwrap();
+    hand.execute("update audit_heads set seq = 0, hash = x''").await.unwrap();
+    hand.close().await.unwrap();
+    assert!(ails(&data, "audit log").contains("entry 1 was there once"));
+}

@@ -89,7 +89,7 @@ impl Tour {
         assert_eq!(said.code, code, "{args:?}: {}{}", said.out, said.err);
         let words = args.iter().take_while(|word| !word.starts_with(['-', '/'])).take(2);
         let words = words.copied().collect::<Vec<_>>();
-        let group = ["orgs", "users", "feeds"].contains(&words[0]);
+        let group = ["orgs", "secrets", "users", "feeds"].contains(&words[0]);
         self.tried.insert(words[..if group { 2 } else { 1 }].join(" "));
         let settled = |text: &str| settled(text, &self.dir.0);
         let end = if code == 0 { String::new() } else { format!(", ends with {code}") };
@@ -137,6 +137,8 @@ fn every_command_of_the_installation_on_a_terminal_in_a_pipe_and_for_programs() 
     insta::assert_snapshot!("beginning", tour.diary());
     people(&mut tour);
     insta::assert_snapshot!("people", tour.diary());
+    secrets(&mut tour);
+    insta::assert_snapshot!("secrets", tour.diary());
     flaws(&mut tour);
     insta::assert_snapshot!("flaws", tour.diary());
     keeping(&mut tour);
@@ -185,6 +187,17 @@ fn people(tour: &mut Tour) {
     tour.pipes(&[&remove[..], &["Shop", "--yes"]].concat(), 0);
     tour.prints(&[&remove[..], &["Bank", "--yes"]].concat(), 0);
     tour.fails(&["orgs", "remove", "--yes", "Nobody", "--data-dir", &data]);
+}
+
+fn secrets(tour: &mut Tour) {
+    let [one, two, three] = ["one", "two", "three"].map(|name| tour.at(name));
+    tour.looks(&["secrets", "list", "--data-dir", &one]);
+    tour.fails(&["secrets", "retire", "orders", "--data-dir", &one]);
+    tour.all(&["secrets", "rotate", "orders", "--data-dir", "{}"], [&one, &two, &three]);
+    tour.fails(&["secrets", "rotate", "orders", "--data-dir", &one]);
+    tour.looks(&["secrets", "list", "--data-dir", &one]);
+    tour.all(&["secrets", "retire", "orders", "--data-dir", "{}"], [&one, &two, &three]);
+    tour.pipes(&["secrets", "rotate", "root", "--data-dir", &one], 2);
 }
 
 fn flaws(tour: &mut Tour) {

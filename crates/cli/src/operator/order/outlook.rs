@@ -9,11 +9,14 @@ use crate::operator::{toned, word};
 
 /// How many rows are enough to decide by.
 const ROWS_MAX: usize = 20;
+/// How many servers are named that have the same limit.
+const NAMES_MAX: usize = 5;
 
 pub(super) fn drawn(preview: &Preview, screen: &Screen) -> String {
     let mut text = servers(preview, screen);
     text += &packages(preview, screen);
     text += &blocked(preview);
+    text += &host_limits(preview);
     if let (Some(first), Some(last)) = (preview.first_start_at, preview.last_start_at)
         && first != last
     {
@@ -104,6 +107,26 @@ fn packages(preview: &Preview, screen: &Screen) -> String {
     let mut text = format!("\n{}", screen.table(&columns, &rows));
     if found.len() > rows.len() {
         text += &format!("… and {} more\n", found.len() - rows.len());
+    }
+    text
+}
+
+/// What hosts limit themselves, each with the servers that do.
+fn host_limits(preview: &Preview) -> String {
+    let mut found: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for server in &preview.servers {
+        for limit in &server.host_limits {
+            found.entry(limit).or_default().push(server.hostname.as_str());
+        }
+    }
+    let mut text = String::new();
+    for (limit, names) in found.iter().take(ROWS_MAX) {
+        let shown = names.iter().take(NAMES_MAX).copied().collect::<Vec<_>>().join(", ");
+        let more = match names.len().saturating_sub(NAMES_MAX) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        text += &format!("\nLimit on {shown}{more}: {limit}\n");
     }
     text
 }

@@ -1,7 +1,7 @@
 //! One server, with all that is known of it.
 
 use vocab::Assessment;
-use wire::v1::{Cve, Package, Server, ServerDetail};
+use wire::v1::{Cve, HostLimits, Package, Server, ServerDetail};
 
 use super::{reboot, status};
 use crate::operator::screen::{Cell, Screen, Tone, count, cut, maybe, none, spare, whole};
@@ -103,6 +103,10 @@ fn facts(detail: &ServerDetail, screen: &Screen) -> String {
     if !server.other_updaters.is_empty() {
         let others = server.other_updaters.iter().map(ToString::to_string).collect();
         facts.push(("other updaters", joined(others).toned(Tone::Warning)));
+    }
+    let limits = server.limits.as_ref().map(HostLimits::sentences).unwrap_or_default();
+    if !limits.is_empty() {
+        facts.push(("host limits", joined(limits).toned(Tone::Warning)));
     }
     if let Some(why) = &server.quarantine {
         facts.push(("quarantine", Cell::new(why.to_string(), Tone::Bad)));

@@ -13,7 +13,7 @@ pub(crate) fn settled(text: &str, dir: &Path) -> String {
     let mut settled: Vec<String> = Vec::new();
     for line in text.lines() {
         // A line that was written over is as it was left.
-        let line = bare(line.rsplit("\r\x1b[K").next().unwrap());
+        let line = bare(line.rsplit("\x1b[1G\x1b[K").next().unwrap());
         let line = quantities(&pieces(&line)).trim_end().to_owned();
         // Migrations come with every release.
         if !(line.contains("NNNN_NAME") && settled.last() == Some(&line)) {
@@ -85,9 +85,15 @@ fn named(word: &str) -> String {
         _ if inner.starts_with("20") && inner.contains('T') && inner.ends_with('Z') => {
             "TIME".to_owned()
         }
+        _ if is_key_id(inner) => "KEY_ID".to_owned(),
         _ => return word.to_owned(),
     };
     name + rest
+}
+
+/// Whether this is the id of a key: 16 hexadecimal digits.
+fn is_key_id(word: &str) -> bool {
+    word.len() == 16 && word.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// Numbers of what differs from machine to machine, from minute to minute and from release to release.
@@ -111,6 +117,13 @@ fn quantities(line: &str) -> String {
     for unit in ["s", "min", "h", "days"] {
         line = line.replace(&format!("N {unit} ago"), "WHEN");
         line = line.replace(&format!("in N {unit}"), "WHEN");
+    }
+    // A list of keys: how long ago each was made is another width each time.
+    if line.contains("KEY_ID") {
+        line = line.replace("  now  ", "  WHEN  ");
+        if let Some((before, after)) = line.split_once("WHEN") {
+            line = format!("{before}WHEN  {}", after.trim_start());
+        }
     }
     match line.strip_suffix("  now") {
         Some(line) => format!("{line}  WHEN"),

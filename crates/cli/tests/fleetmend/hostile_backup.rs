@@ -1,0 +1,323 @@
+//! Backups that somebody forged: restoring one writes below the data directory only, or nothing at all.
+//!
+//! The digests in a backup are not secret, so each of these is sealed as a genuine one is.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::{MetadataExt as _, chown, symlink};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::support::{Dir, first_key, fleetmend};
+
+const REGULAR: u8 = b'0';
+
+/// One entry of the tar archive inside a backup.
+#[derive(Clone)]
+struct Entry {
+    name: String,
+    kind: u8,
+    link: &'static str,
+    bytes: Vec<u8>,
+}
+
+/// The contents of a backup, free to be changed.
+#[derive(Clone)]
+struct Forgery {
+    manifest: Value,
+    entries: Vec<Entry>,
+    trailer: Vec<u8>,
+}
+
+impl Forgery {
+    fn read(file: &Path) -> Forgery {
+        let tar = zstd::decode_all(fs::File::open(file).unwrap()).unwrap();
+        let mut entries = Vec::new();
+        let mut rest = &tar[..];
+        while rest[0] != 0 {
+            let (head, body) = rest.split_at(512);
+            let text = |range: std::ops::Range<usize>| {
+                String::from_utf8(head[range].to_vec()).unwrap().trim_matches('\0').to_owned()
+            };
+            let size = usize::from_str_radix(&text(124..136), 8).unwrap();
+            let bytes = body[..size].to_vec();
+            entries.push(Entry { name: text(0..100), kind: REGULAR, link: "", bytes });
+            rest = &body[size.next_multiple_of(512)..];
+        }
+        let manifest = serde_json::from_slice(&entries.remove(0).bytes).unwrap();
+        Forgery { manifest, entries, trailer: Vec::new() }
+    }
+
+    fn add(&mut self, name: &str, kind: u8, link: &'static str, bytes: &[u8]) {
+        self.entries.push(Entry { name: name.to_owned(), kind, link, bytes: bytes.to_vec() });
+    }
+
+    fn entry(&mut self, name: &str) -> &mut Entry {
+        self.entries.iter_mut().find(|entry| entry.name == name).unwrap()
+    }
+
+    /// Writes it with digests that fit.
+    fn write(mut self, file: &Path) {
+        let part = |entry: &Entry| json!({"name": entry.name, "bytes": entry.bytes.len(), "sha256": sha256(&entry.bytes)});
+        self.manifest["parts"] = self.entries.iter().map(part).collect();
+        let manifest = serde_json::to_vec(&self.manifest).unwrap();
+        let mut tar = Vec::new();
+        let list =
+            Entry { name: "manifest.json".to_owned(), kind: REGULAR, link: "", bytes: manifest };
+        for entry in std::iter::once(&list).chain(&self.entries) {
+            let mut head = [0; 512];
+            head[..entry.name.len()].copy_from_slice(entry.name.as_bytes());
+            head[124..136].copy_from_slice(format!("{:011o}\0", entry.bytes.len()).as_bytes());
+            head[156] = entry.kind;
+            head[157..157 + entry.link.len()].copy_from_slice(entry.link.as_bytes());
+            head[257..265].copy_from_slice(b"ustar\x0000");
+            tar.extend(head);
+            tar.extend(&entry.bytes);
+            tar.resize(tar.len().next_multiple_of(512), 0);
+        }
+        tar.extend([0; 1024]);
+        tar.extend(self.trailer);
+        let mut packed = zstd::encode_all(&tar[..], 3).unwrap();
+        let seal = sha256(&packed);
+        packed.extend(0x184d_2a50_u32.to_le_bytes());
+        packed.extend(64_u32.to_le_bytes());
+        packed.extend(seal.as_bytes());
+        fs::File::create(file).unwrap().write_all(&packed).unwrap();
+    }
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+struct Scene {
+    dir: Dir,
+    genuine: Forgery,
+    forged: PathBuf,
+    target: PathBuf,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let dir = Dir::new();
+        first_key(&dir.data());
+        let pem = dir.0.join("pem");
+        fs::write(&pem, "a certificate or its key").unwrap();
+        let settings = format!("tls_cert = {pem:?}\ntls_key = {pem:?}\n");
+        fs::write(dir.data().join("fleetmend.toml"), settings).unwrap();
+        let file = dir.0.join("genuine.backup");
+        let done = run(&["backup", "--data-dir", text(&dir.data()), text(&file)]);
+        assert!(done.0, "{}", done.1);
+        let (forged, target) = (dir.0.join("forged.backup"), dir.0.join("target"));
+        fs::create_dir(&target).unwrap();
+        Scene { genuine: Forgery::read(&file), dir, forged, target }
+    }
+
+    /// Restores what was forged. Answers with whether it worked and what it said, and fails if anything changed outside
+    /// of the target.
+    fn restore(&self, forgery: Forgery) -> (bool, String) {
+        forgery.write(&self.forged);
+        let before = self.outside();
+        let done = run(&["restore", "--data-dir", text(&self.target), text(&self.forged)]);
+        assert_eq!(self.outside(), before, "something changed outside of the data directory");
+        done
+    }
+
+    /// Restores what was forged, and checks it: both must be refused for this reason and leave nothing behind.
+    #[track_caller]
+    fn refused(&self, what: &str, why: &str, forgery: Forgery) {
+        let (restored, said) = self.restore(forgery);
+        assert!(!restored && said.contains(why), "{what}: {said}");
+        let left: Vec<_> = fs::read_dir(&self.target).unwrap().collect();
+        assert!(left.is_empty(), "{what}: {left:?}");
+        let (fine, said) = run(&["restore", "--check", text(&self.forged)]);
+        assert!(!fine && said.contains(why), "{what}: {said}");
+    }
+
+    /// Every path outside of the target, with its contents.
+    fn outside(&self) -> BTreeSet<(PathBuf, Vec<u8>)> {
+        let mut found = BTreeSet::new();
+        let mut folders = vec![self.dir.0.clone()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path == self.target {
+                    continue;
+                }
+                if path.is_dir() {
+                    folders.push(path.clone());
+                }
+                found.insert((path.clone(), fs::read(&path).unwrap_or_default()));
+            }
+        }
+        found
+    }
+}
+
+fn run(args: &[&str]) -> (bool, String) {
+    let done = fleetmend(args).output().unwrap();
+    let said = [done.stdout, done.stderr].concat();
+    (done.status.success(), String::from_utf8_lossy(&said).into_owned())
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn certificate_paths_in_a_manifest_are_not_written_to() {
+    let scene = Scene::new();
+    let mut forgery = scene.genuine.clone();
+    let outside = scene.target.join("../cron.d/root");
+    forgery.manifest["tls"] = json!([outside, scene.target.join("tls/../../evil")]);
+    let (restored, said) = scene.restore(forgery);
+    assert!(restored, "{said}");
+    for name in ["tls/cert.pem", "tls/key.pem"] {
+        assert_eq!(fs::read(scene.target.join(name)).unwrap(), b"a certificate or its key");
+    }
+}
+
+#[test]
+fn parts_with_other_names_than_a_backup_has_are_refused() {
+    let scene = Scene::new();
+    for name in [
+        "../evil",
+        "/tmp/evil",
+        "tls/../../evil",
+        "database/../../evil",
+        "./root.key",
+        "tls//cert.pem",
+        "tls/./cert.pem",
+        "cron.d/evil",
+        "database/evil.copy",
+        "database",
+        "root.key/x",
+        "",
+        "..",
+        "\u{1b}]0;evil\u{7}",
+    ] {
+        let mut forgery = scene.genuine.clone();
+        forgery.add(name, REGULAR, "", b"evil");
+        scene.refused(name, "is not a file that a backup contains", forgery);
+    }
+    // An entry of the archive that the manifest calls something else.
+    let mut forgery = scene.genuine.clone();
+    forgery.manifest["engine"] = json!("../..");
+    scene.refused("engine", "neither sqlite nor postgres", forgery);
+    let mut forgery = scene.genuine.clone();
+    forgery.entries.retain(|entry| entry.name != "orders.key");
+    scene.refused("missing", "`orders.key` is missing", forgery);
+}
+
+#[test]
+fn links_and_devices_in_a_backup_are_refused() {
+    let scene = Scene::new();
+    // Hard link, symbolic link, character device, block device, directory, FIFO, and long names of GNU and POSIX.
+    for kind in *b"1234567LKxg" {
+        for name in ["tls/cert.pem", "root.key", "database/database.sqlite"] {
+            let mut forgery = scene.genuine.clone();
+            let entry = forgery.entry(name);
+            (entry.kind, entry.link) = (kind, "/etc/passwd");
+            scene.refused(name, "is not a regular file", forgery);
+        }
+    }
+}
+
+#[test]
+fn a_part_that_is_there_twice_is_refused() {
+    let scene = Scene::new();
+    for name in ["root.key", "tls/key.pem", "database/database.sqlite"] {
+        let mut forgery = scene.genuine.clone();
+        let bytes = forgery.entry(name).bytes.clone();
+        forgery.add(name, REGULAR, "", &bytes);
+        scene.refused(name, "is in it twice", forgery);
+    }
+}
+
+#[test]
+fn backups_that_unpack_to_too_much_are_refused_before_they_fill_the_disk() {
+    let scene = Scene::new();
+    let mut forgery = scene.genuine.clone();
+    forgery.entry("database/database.sqlite").bytes = vec![0; 160 << 20];
+    scene.refused("database", "more than the limit of", forgery);
+    let mut forgery = scene.genuine.clone();
+    forgery.entry("root.key").bytes = vec![0; 2 << 20];
+    scene.refused("key", "more than the limit of 1048576", forgery);
+    let mut forgery = scene.genuine.clone();
+    forgery.trailer = vec![0; 1 << 20];
+    scene.refused("trailer", "bytes follow its last part", forgery);
+}
+
+#[test]
+fn settings_in_a_backup_cannot_place_the_database_elsewhere() {
+    let scene = Scene::new();
+    let elsewhere = scene.dir.0.join("elsewhere.db");
+    let dots = scene.target.join("../elsewhere.db");
+    for path in [&elsewhere, &dots, &scene.target] {
+        let mut forgery = scene.genuine.clone();
+        let settings = format!("database = {:?}\n", format!("sqlite:{}", path.display()));
+        forgery.entry("fleetmend.toml").bytes = settings.into_bytes();
+        let (restored, said) = scene.restore(forgery);
+        assert!(!restored && said.contains("name it with --database"), "{said}");
+    }
+    assert!(fs::read_dir(&scene.target).unwrap().next().is_none());
+}
+
+#[test]
+fn a_restore_follows_no_link_in_the_data_directory() {
+    let scene = Scene::new();
+    let elsewhere = scene.dir.0.join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    for name in ["tls", "tls/cert.pem", "root.key", "fleetmend.db", "fleetmend.db-wal"] {
+        fs::remove_dir_all(&scene.target).unwrap();
+        fs::create_dir_all(scene.target.join(name).parent().unwrap()).unwrap();
+        symlink(&elsewhere, scene.target.join(name)).unwrap();
+        let (restored, said) = scene.restore(scene.genuine.clone());
+        assert!(!restored && said.contains("is a symbolic link"), "{name}: {said}");
+        fs::remove_file(scene.target.join(name)).unwrap();
+        symlink(elsewhere.join("new"), scene.target.join(name)).unwrap();
+        let (restored, said) = scene.restore(scene.genuine.clone());
+        assert!(!restored && said.contains("is a symbolic link"), "{name}: {said}");
+    }
+}
+
+/// Root restores for the user of the service, who owns the directory and may put there what they like.
+#[test]
+fn root_restores_with_no_more_rights_than_the_owner_of_the_directory() {
+    const OWNER: u32 = 65_534;
+    let scene = Scene::new();
+    if scene.dir.0.metadata().unwrap().uid() != 0 {
+        println!("skipped: only root can restore for somebody else");
+        return;
+    }
+    chown(&scene.target, Some(OWNER), Some(OWNER)).unwrap();
+    let roots = scene.dir.0.join("roots");
+    fs::create_dir(&roots).unwrap();
+    scene.genuine.clone().write(&scene.forged);
+    let restore = |database: &Path| {
+        let database = format!("sqlite:{}", database.display());
+        let place = ["--data-dir", text(&scene.target), "--database", &database];
+        run(&[&["restore", text(&scene.forged)], &place[..]].concat())
+    };
+    let (restored, said) = restore(&roots.join("fleetmend.db"));
+    assert!(!restored && said.contains("Permission denied"), "{said}");
+    assert!(fs::read_dir(&roots).unwrap().next().is_none());
+    fs::read_dir(&scene.target)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_file())
+        .for_each(|path| fs::remove_file(path).unwrap());
+    let (restored, said) = restore(&scene.target.join("fleetmend.db"));
+    assert!(restored, "{said}");
+    let mut folders = vec![scene.target.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            assert_eq!(path.symlink_metadata().unwrap().uid(), OWNER, "{}", path.display());
+            folders.extend(path.is_dir().then_some(path));
+        }
+    }
+}
