@@ -28,11 +28,11 @@ macro_rules! pages {
 
 pages! {
     /// Where one signs in.
-    SignIn = "sign_in.html" { name: String, next: String, told: Option<String>, provider: Option<String>, }
+    SignIn = "sign_in.html" { organization: Option<String>, name: String, next: String, told: Option<String>, provider: Option<String>, }
     /// One has signed in elsewhere, and goes on from here.
     Arrived = "arrived.html" { next: String, }
     /// Where the second step of signing in is taken.
-    Code = "code.html" { name: String, next: String, ticket: String, told: Option<String>, }
+    Code = "code.html" { next: String, ticket: String, told: Option<String>, }
     /// One's own account.
     Account = "account.html" { frame: Frame, has_totp: bool, secret: Option<String>, uri: String, told: Option<String>, }
     /// Where a one-time link leads.

@@ -112,7 +112,10 @@ fn sync(app: &App, (who, pair): &Agent, counter: u64) -> Request<Body> {
         STANDARD.encode(who.tag(&app.secrets)),
         STANDARD.encode(signature)
     );
-    let request = Request::post("/agent/v1/sync").header("authorization", header);
+    let nonce = STANDARD.encode(u128::from(counter).to_be_bytes());
+    let request = Request::post("/agent/v1/sync")
+        .header("authorization", header)
+        .header(wire::agent::NONCE_HEADER, nonce);
     request.body(Body::from(body)).unwrap()
 }
 

@@ -17,6 +17,7 @@ struct State {
     write_fault: Option<WriteFault>,
     clock_skew: Option<SignedDuration>,
     leads: bool,
+    audit_cut: bool,
 }
 
 /// Why the last write failed.
@@ -63,6 +64,16 @@ impl Condition {
         let changed = state.clock_skew.is_some() != skew.is_some();
         state.clock_skew = skew;
         changed
+    }
+
+    /// Whether entries are missing at the end of an audit log.
+    pub fn audit_cut(&self) -> bool {
+        self.state().audit_cut
+    }
+
+    pub(crate) fn note_audit_cut(&self, cut: bool) {
+        self.state().audit_cut = cut;
+        metrics::gauge!("fleetmend_audit_log_intact").set(if cut { 0.0 } else { 1.0 });
     }
 
     pub(crate) fn note_leads(&self, leads: bool) {

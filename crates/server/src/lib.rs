@@ -17,4 +17,4 @@ pub mod secrets;
 pub mod service;
 pub mod web;
 
-pub use run::run;
+pub use run::{end_abandoned_requests, run};

@@ -18,6 +18,7 @@ pub async fn run(
     tls: Option<Arc<rustls::ServerConfig>>,
     stop: impl Future<Output = ()>,
 ) {
+    end_abandoned_requests(&app).await;
     let router = http::router(app.clone());
     let engine = engine::spawn(app.clone());
     let patches = service::patches::spawn(app.clone());
@@ -36,6 +37,22 @@ pub async fn run(
     note_uses(&app).await;
     app.db.close().await;
     tracing::info!("ended");
+}
+
+/// Lets clients repeat requests that a crash cut off, at once. With PostgreSQL other replicas may be at
+/// work, so there the locks run out by themselves.
+pub async fn end_abandoned_requests(app: &App) {
+    if !app.db.is_exclusive() {
+        return;
+    }
+    let end = async {
+        let mut tx = app.db.begin().await?;
+        store::idempotency::end_locks(&mut tx, app.clock.now()).await?;
+        tx.commit().await
+    };
+    if let Err(error) = end.await {
+        tracing::warn!(%error, "requests that a crash cut off stay locked for half a minute");
+    }
 }
 
 async fn keep_house(app: App) {

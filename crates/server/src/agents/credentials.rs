@@ -10,6 +10,7 @@ use ring::signature::{ED25519, UnparsedPublicKey};
 use vocab::{Digest, ServerId};
 
 use super::Refusal;
+use super::answer_signature::Sender;
 use super::limits::Reserved;
 use crate::app::App;
 use crate::secrets::Secrets;
@@ -73,6 +74,9 @@ impl Unread {
         if !same(&tag, &who.tag(&app.secrets)) {
             return Err(forged("this identity was not given out here"));
         }
+        if let Some(sender) = parts.extensions.get::<Sender>() {
+            sender.claims(who.server, &signature);
+        }
         app.door().limits.request(who.server)?;
         Ok(Unread { who, signature, parts, body })
     }
@@ -94,6 +98,9 @@ impl Unread {
         UnparsedPublicKey::new(&ED25519, who.key)
             .verify(text.as_bytes(), &signature)
             .map_err(|_| forged("the signature is not that of this key over this request"))?;
+        if let Some(sender) = parts.extensions.get::<Sender>() {
+            sender.is_verified();
+        }
         Ok(Verified { who, body, reserved })
     }
 }

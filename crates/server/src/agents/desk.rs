@@ -1,4 +1,5 @@
-//! What is to be said to whom: orders that no agent has begun, and those to be dropped.
+//! What is to be said to whom: orders that no agent has begun, those to be dropped, and those in progress, of which
+//! an agent is expected to report.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -6,23 +7,26 @@ use std::sync::{Arc, Mutex};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
-use vocab::{Line, PackageName, ServerId, TaskId};
+use vocab::{Line, OrgId, PackageName, ServerId, TaskId};
 use wire::agent::{Envelope, Install, Order, Work};
 
 use super::links::lock;
-use crate::secrets::Secrets;
+use crate::secrets::SigningKey;
 use crate::service;
 
 /// An order for one server, not yet signed.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Assignment {
     pub(super) task: TaskId,
+    pub(super) org: OrgId,
     /// What is to be done; none: look at the packages.
     pub(super) order: Option<Arc<service::Order>>,
     pub(super) issued_at: Timestamp,
     pub(super) expires_at: Timestamp,
     /// The rollout was called off or stopped: it is to be dropped.
     pub(super) withdrawn: bool,
+    /// The agent has started it: it is not handed out any more, and every sync should mention it.
+    pub(super) started: bool,
 }
 
 /// All assignments, by server. Filled from the database only: no agent can add to it.
@@ -52,7 +56,7 @@ impl Desk {
         }
     }
 
-    /// Somebody began with it, or it is over.
+    /// It is over.
     pub(super) fn clear(&self, server: ServerId, task: TaskId) {
         let mut desk = lock(&self.0);
         if let Some(pile) = desk.get_mut(&server) {
@@ -73,7 +77,7 @@ impl Assignment {
     /// The order, signed for this server in the boot that it is in. `secured`: what the feeds call an update for security.
     pub(super) fn envelope(
         &self,
-        secrets: &Secrets,
+        key: &SigningKey,
         server: ServerId,
         boot_id: &Line,
         secured: &[PackageName],
@@ -86,8 +90,8 @@ impl Assignment {
             work: self.work(boot_id, secured),
         };
         let text = serde_json::to_string(&order).expect("an order is plain data");
-        let signature = STANDARD.encode(secrets.sign_order(text.as_bytes()));
-        Envelope { order: text, key: key_name(secrets), signature }
+        let signature = STANDARD.encode(key.sign(text.as_bytes()));
+        Envelope { order: text, key: key.id().to_owned(), signature }
     }
 
     fn work(&self, boot_id: &Line, secured: &[PackageName]) -> Work {
@@ -102,9 +106,4 @@ impl Assignment {
         };
         if order.dry_run { Work::Plan(install) } else { Work::Install(install) }
     }
-}
-
-/// By what an agent knows which key signed.
-fn key_name(secrets: &Secrets) -> String {
-    blake3::hash(secrets.orders_public_key()).to_hex()[..16].to_owned()
 }

@@ -47,9 +47,12 @@ pub(super) async fn enroll(
     let answer = EnrollResponse {
         server_id: who.server,
         tag: STANDARD.encode(who.tag(&app.secrets)),
-        orders_key: STANDARD.encode(app.secrets.orders_public_key()),
+        // An agent of the version before knows this one only, and cannot say so later.
+        orders_key: app.secrets.orders_key().public_key(),
+        orders_keys: app.secrets.announced(),
         counter,
         sync_seconds: app.settings.sync_seconds,
+        signs_answers: true,
     };
     Ok((StatusCode::CREATED, Json(answer)))
 }

@@ -12,7 +12,7 @@ use vocab::{BatchId, ServerId, Stage, TaskId};
 
 use super::desk::Assignment;
 use crate::app::App;
-use crate::service::{Order, PatchOptions};
+use crate::service::{Order, PatchOptions, integrity};
 
 /// An open rollout, as far as this process has read it.
 struct Followed {
@@ -96,14 +96,53 @@ impl Follower {
                 row => row?,
             };
             let rows = match self.followed.get(&id) {
-                None => rollout_targets::dispatched(&mut reader, id).await?,
+                None => rollout_targets::busy(&mut reader, id).await?,
                 Some(known) => {
                     rollout_targets::changed_since(&mut reader, id, known.revision).await?
                 }
             };
-            self.learn(&row, rows);
+            let canceling = row.head.phase == Phase::Canceling;
+            if !integrity::is_authentic(&self.app.db, &row) {
+                self.distrust(&row);
+                if !canceling {
+                    self.stop(id, "the batch was inserted or changed in the database").await;
+                }
+                continue;
+            }
+            let (genuine, forged): (Vec<_>, Vec<_>) =
+                rows.into_iter().partition(|target| self.app.db.is_authentic(target));
+            self.learn(&row, genuine);
+            if !forged.is_empty() && !canceling {
+                let reason = "a task of the batch was inserted or changed in the database";
+                self.stop(id, reason).await;
+            }
         }
         Ok(())
+    }
+
+    /// Stops a batch of which a row does not verify. Whether that works or not, nothing of the row
+    /// goes out.
+    async fn stop(&self, id: BatchId, reason: &str) {
+        if let Err(error) = integrity::stop_batch(&self.app, id, reason).await {
+            let error = &error as &dyn std::error::Error;
+            tracing::error!(batch = %id, reason, error, "the batch cannot be canceled");
+        }
+    }
+
+    /// Hands out nothing of a batch that does not verify, and takes back what was handed out before
+    /// and was not begun.
+    fn distrust(&mut self, row: &rollouts::Rollout) {
+        let nothing = Followed { revision: 0, withdrawn: true, order: None, out: BTreeMap::new() };
+        let followed = self.followed.entry(row.id).or_insert(nothing);
+        (followed.revision, followed.withdrawn, followed.order) = (row.revision, true, None);
+        let door = self.app.door();
+        for (server, (_, assignment)) in &mut followed.out {
+            assignment.withdrawn = true;
+            door.desk.put(*server, assignment.clone());
+            if let Some(link) = door.known_link(*server) {
+                link.wake.notify_waiters();
+            }
+        }
     }
 
     fn forget(&mut self, id: BatchId) {
@@ -126,21 +165,26 @@ impl Follower {
             Followed { revision: 0, withdrawn: false, order, out: BTreeMap::new() }
         });
         followed.revision = row.revision;
+        let started = row.head.phase != Phase::Scheduled;
         let mut wake = BTreeSet::new();
         for target in rows {
             let (server, task) = (target.server_id, target.task_id);
             match (target.target, &followed.order) {
-                (Target::Busy(busy), Some(order)) if busy.stage == Stage::Dispatched => {
+                (Target::Busy(busy), Some(order)) if started => {
                     let assignment = Assignment {
                         task,
+                        org: row.org_id,
                         order: Some(order.clone()),
                         issued_at: busy.started_at,
                         // Late is late for an agent too: what arrives after the window is not begun.
                         expires_at: busy.by.min(row.head.start_by),
                         withdrawn: followed.withdrawn,
+                        started: busy.stage != Stage::Dispatched,
                     };
                     followed.out.insert(server, (task, assignment.clone()));
-                    if door.desk.put(server, assignment) {
+                    // Its agent knows of an order that it has started.
+                    let news = !assignment.started;
+                    if door.desk.put(server, assignment) && news {
                         wake.insert(server);
                     }
                 }
@@ -159,7 +203,9 @@ impl Follower {
             for (server, (_, assignment)) in &mut followed.out {
                 assignment.withdrawn = withdrawn;
                 door.desk.put(*server, assignment.clone());
-                wake.insert(*server);
+                if !assignment.started {
+                    wake.insert(*server);
+                }
             }
         }
         wake.into_iter()
@@ -170,16 +216,27 @@ impl Follower {
     async fn refreshes(&mut self) -> store::Result<()> {
         let mut reader = self.app.db.read().await?;
         let open = refreshes::open(&mut reader).await?;
+        drop(reader);
+        let (open, forged): (Vec<_>, Vec<_>) =
+            open.into_iter().partition(|refresh| self.app.db.is_authentic(refresh));
+        for refresh in &forged {
+            if let Err(error) = integrity::refuse_refresh(&self.app, refresh).await {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(refresh = %refresh.id, error, "a forged refresh cannot be ended");
+            }
+        }
         let door = self.app.door();
         let mut scans = BTreeMap::new();
         for refresh in open {
             scans.insert(refresh.id, refresh.server_id);
             let assignment = Assignment {
                 task: refresh.id,
+                org: refresh.org_id,
                 order: None,
                 issued_at: refresh.requested_at,
                 expires_at: refresh.deadline,
                 withdrawn: false,
+                started: false,
             };
             if door.desk.put(refresh.server_id, assignment)
                 && let Some(link) = door.known_link(refresh.server_id)

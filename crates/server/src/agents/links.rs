@@ -3,7 +3,7 @@
 //! A link is made at a server's first contact and stays in memory; [`super::follow`] tells it when
 //! its server was removed or put into quarantine. So a sync with nothing new needs no database.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use domain::server::Presence;
@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use store::absences::Barred;
 use store::listings::Kind;
 use store::presence::{self, Beat};
+use store::sync_sessions::{self, SyncSession};
 use store::{Topic, servers};
 use tokio::sync::{Notify, Semaphore, watch};
 use vocab::{Digest, OrgId, ServerId, TaskId};
@@ -24,13 +25,16 @@ use super::desk::Desk;
 use super::limits::AgentLimits;
 use super::news::{Counted, Press};
 use super::secured::Secured;
+use super::sync::quarantine;
 use crate::app::App;
 
 /// How many lists are remembered: more kinds of servers than a large fleet has.
 const COUNTS_MAX: usize = 20_000;
 
-/// How many syncs back one is known that was overtaken by those that were sent after it.
-const HEARD: usize = 4;
+/// How many syncs back a repetition is recognized: about an hour of an idle agent.
+const HEARD: usize = 64;
+/// The length of a counter and a nonce in [`SyncSession::recent`].
+const PAIR_BYTES: usize = 16;
 
 /// What this process knows of the agents that talk to it.
 pub struct Door {
@@ -67,8 +71,11 @@ struct Standing {
     expected: u64,
     /// The nonce of the last sync, if this process heard it.
     nonce: Option<u64>,
-    /// The counters and nonces of the last few, to know one of them that comes late.
-    heard: [(u64, u64); HEARD],
+    /// The counters and nonces of the last syncs, the latest first: one of them that comes again
+    /// was late or was replayed, and another nonce for a counter is another host.
+    heard: VecDeque<(u64, u64)>,
+    /// Whether this replica owns the session ([`sync_sessions`]). Without replicas it always does.
+    owned: bool,
     last_seen: Option<Timestamp>,
     known: Known,
     /// Orders and withdrawals that went out with an answer.
@@ -77,11 +84,12 @@ struct Standing {
     turn: u64,
 }
 
-/// Something that an agent is told: this order, or drop it.
+/// Something that an agent is told: carry out this order, drop it, or report about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Word {
     Do(TaskId),
     Drop(TaskId),
+    Report(TaskId),
 }
 
 /// Whether a server gets orders.
@@ -166,7 +174,8 @@ impl Link {
                 bar,
                 expected: server.counter.unsigned_abs(),
                 nonce: None,
-                heard: [(0, 0); HEARD],
+                heard: VecDeque::new(),
+                owned: false,
                 last_seen: None,
                 known,
                 handed: Vec::new(),
@@ -186,7 +195,8 @@ impl Link {
             bar: Bar::Removed,
             expected: 0,
             nonce: None,
-            heard: [(0, 0); HEARD],
+            heard: VecDeque::new(),
+            owned: false,
             last_seen: None,
             known,
             handed: Vec::new(),
@@ -206,6 +216,10 @@ impl Link {
         let mut standing = self.standing();
         let number = standing.turn + 1;
         if standing.bar == Bar::Quarantine {
+            if standing.heard.contains(&(counter, nonce)) {
+                let next_counter = counter.saturating_add(1);
+                return Turn { count: Count::Late, next_counter, number: 0 };
+            }
             standing.turn = number;
             return Turn { count: Count::Next, next_counter: counter.saturating_add(1), number };
         }
@@ -213,20 +227,24 @@ impl Link {
         let same_nonce = standing.nonce.is_none_or(|last| last == nonce);
         let count = match counter {
             _ if counter == expected => Count::Next,
-            _ if counter > expected => Count::Ahead,
             _ if counter.checked_add(1) == Some(expected) && same_nonce => Count::Again,
             _ if standing.heard.contains(&(counter, nonce)) => Count::Late,
+            _ if counter > expected => Count::Ahead,
             _ => Count::Behind,
         };
         match count {
             Count::Next | Count::Ahead => {
                 standing.expected = counter.saturating_add(1);
                 standing.nonce = Some(nonce);
-                standing.heard.rotate_right(1);
-                standing.heard[0] = (counter, nonce);
+                standing.heard.push_front((counter, nonce));
+                standing.heard.truncate(HEARD);
             }
             Count::Again => standing.handed.clear(),
-            Count::Late => return Turn { count, next_counter: expected, number: 0 },
+            // An honest agent has gone on and does not read this. A copy of an earlier state would
+            // take the current counter from it, and its next sync would look like the real one's.
+            Count::Late => {
+                return Turn { count, next_counter: counter.saturating_add(1), number: 0 };
+            }
             Count::Behind => {}
         }
         standing.turn = number;
@@ -246,11 +264,63 @@ impl Link {
         if standing.bar == Bar::Quarantine && bar == Bar::None {
             // Whoever comes first now is the real one. Those who are held open may be either.
             (standing.expected, standing.nonce) = (0, None);
+            standing.heard.clear();
+            standing.owned = false;
             standing.turn += 1;
         }
         standing.bar = bar;
         drop(standing);
         self.wake.notify_waiters();
+    }
+
+    /// Whether this replica must claim the session before it can judge a counter. In quarantine
+    /// nothing is judged.
+    fn needs_claim(&self) -> bool {
+        let standing = self.standing();
+        !standing.owned && standing.bar == Bar::None
+    }
+
+    /// The session as this replica would write it, if it owns it.
+    fn session(&self) -> Option<(ServerId, i64, Vec<u8>)> {
+        let standing = self.standing();
+        if !standing.owned || standing.bar != Bar::None {
+            return None;
+        }
+        let counter = i64::try_from(standing.expected).unwrap_or(i64::MAX);
+        Some((self.server, counter, to_bytes(&standing.heard)))
+    }
+
+    /// Another replica claimed the session.
+    fn loses_session(&self) {
+        self.standing().owned = false;
+    }
+
+    /// Whether two hosts answered for one counter, as this replica and another one heard it. An
+    /// agent keeps its nonce until a sync is answered, so it never uses two for one counter.
+    fn contradicts(&self, heard_elsewhere: &[u8]) -> Option<u64> {
+        contradiction(&self.standing().heard, &from_bytes(heard_elsewhere))
+    }
+
+    fn heard(&self) -> Vec<u8> {
+        to_bytes(&self.standing().heard)
+    }
+
+    /// Goes on from where another replica left off. Its counter may be behind, if it died before it
+    /// wrote it down; an honest agent's is never behind what was written.
+    fn takes_over(&self, session: &SyncSession) {
+        let mut standing = self.standing();
+        let known: BTreeSet<_> = standing.heard.iter().copied().collect();
+        let theirs = from_bytes(&session.recent);
+        let more = theirs.iter().filter(|pair| !known.contains(pair));
+        let mut heard: Vec<_> = known.iter().chain(more).copied().collect();
+        heard.sort_unstable_by(|a, b| b.cmp(a));
+        heard.truncate(HEARD);
+        standing.heard = heard.into();
+        standing.expected = standing.expected.max(session.counter.unsigned_abs());
+        let last = standing.expected.checked_sub(1);
+        let of_last = standing.heard.iter().find(|(counter, _)| Some(*counter) == last);
+        standing.nonce = of_last.map(|(_, nonce)| *nonce);
+        standing.owned = true;
     }
 
     pub(super) fn known(&self) -> Known {
@@ -375,6 +445,31 @@ impl Door {
         }
     }
 
+    /// Writes down what was heard, now. For tests.
+    #[doc(hidden)]
+    pub async fn flush(&self, app: &App) {
+        let _ = self.write_beats(app, false).await;
+    }
+
+    /// Makes sure that this replica may judge the counters of an agent. `Some`: two hosts were heard
+    /// under one counter, which this is.
+    ///
+    /// A replica that an agent stays with claims once; then it counts in memory.
+    pub(super) async fn claim(&self, app: &App, link: &Link) -> Result<Option<u64>, Refusal> {
+        if !has_replicas(app) || !link.needs_claim() {
+            return Ok(None);
+        }
+        let counter = i64::try_from(link.standing().expected).unwrap_or(i64::MAX);
+        let mut tx = app.db.begin().await?;
+        let replica = &app.settings.replica;
+        let session = sync_sessions::claim(&mut tx, link.server, replica, counter).await?;
+        tx.commit().await?;
+        let twice =
+            link.contradicts(&session.recent).or_else(|| link.contradicts(&session.contested));
+        link.takes_over(&session);
+        Ok(twice)
+    }
+
     /// Writes down who was heard from since the last time.
     pub(crate) async fn write_beats(&self, app: &App, someone_returned: bool) -> store::Result<()> {
         // They stay until they are committed: whoever is cut off in the middle has lost none.
@@ -382,15 +477,35 @@ impl Door {
         if beats.is_empty() {
             return Ok(());
         }
+        let sessions: Vec<_> = match has_replicas(app) {
+            true => {
+                beats.iter().filter_map(|beat| self.known_link(beat.server_id)?.session()).collect()
+            }
+            false => Vec::new(),
+        };
         let written = async {
             let mut tx = app.db.begin().await?;
             presence::beat(&mut tx, &beats, app.clock.now()).await?;
+            let kept = sync_sessions::write(&mut tx, &app.settings.replica, &sessions).await?;
             if someone_returned {
                 tx.ring(Topic::Presence);
             }
-            tx.commit().await
+            tx.commit().await?;
+            Ok::<_, store::StoreError>(kept)
         };
-        written.await?;
+        let kept = written.await?;
+        for (server, ..) in &sessions {
+            let Some(link) = self.known_link(*server) else { continue };
+            let twice = match kept.get(server) {
+                Some(contested) => link.contradicts(contested),
+                None => lost_session(app, &link).await?,
+            };
+            if let Some(counter) = twice
+                && quarantine(app, &link, heard_twice(counter)).await.is_err()
+            {
+                tracing::error!(server = %server, "a copy was noticed and cannot be quarantined");
+            }
+        }
         let mut waiting = lock(&self.beats);
         for beat in beats {
             if waiting.get(&beat.server_id) == Some(&beat) {
@@ -430,6 +545,48 @@ impl Door {
             link.set_bar(bars.get(server).copied().unwrap_or(Bar::None));
         }
     }
+}
+
+/// Another replica claimed a session while this one heard a host, too. `Some`: each heard another nonce
+/// for this counter, so there are two hosts.
+async fn lost_session(app: &App, link: &Link) -> store::Result<Option<u64>> {
+    link.loses_session();
+    let mut tx = app.db.begin().await?;
+    let session = sync_sessions::contest(&mut tx, link.server, link.heard()).await?;
+    tx.commit().await?;
+    Ok(session.and_then(|session| link.contradicts(&session.recent)))
+}
+
+/// SQLite belongs to one process.
+fn has_replicas(app: &App) -> bool {
+    app.db.engine() != "sqlite"
+}
+
+/// Why a server is in quarantine whose two copies were heard by two replicas.
+pub(super) fn heard_twice(counter: u64) -> String {
+    format!(
+        "two copies of this server are talking: both sent counter {counter}, to different \
+         replicas; a clone, or a restored snapshot"
+    )
+}
+
+/// The first counter that has different nonces in the two.
+fn contradiction(ours: &VecDeque<(u64, u64)>, theirs: &[(u64, u64)]) -> Option<u64> {
+    let ours: BTreeMap<_, _> = ours.iter().copied().collect();
+    let differs = |(counter, nonce): &&(u64, u64)| ours.get(counter).is_some_and(|n| n != nonce);
+    theirs.iter().filter(differs).map(|(counter, _)| *counter).min()
+}
+
+fn to_bytes(heard: &VecDeque<(u64, u64)>) -> Vec<u8> {
+    let pair =
+        |(counter, nonce): &(u64, u64)| [counter.to_be_bytes(), nonce.to_be_bytes()].concat();
+    heard.iter().flat_map(pair).collect()
+}
+
+fn from_bytes(bytes: &[u8]) -> Vec<(u64, u64)> {
+    let number = |bytes: &[u8]| bytes.iter().fold(0, |sum, byte| (sum << 8) | u64::from(*byte));
+    let pair = |pair: &[u8]| (number(&pair[..8]), number(&pair[8..]));
+    bytes.chunks_exact(PAIR_BYTES).take(HEARD).map(pair).collect()
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

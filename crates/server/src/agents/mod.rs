@@ -6,6 +6,7 @@
 //! is to be said to whom, and `follow` keeps both up to date. Nothing here decides what a server
 //! is to do; that is the engine's.
 
+mod answer_signature;
 mod awaited;
 mod credentials;
 mod desk;
@@ -17,9 +18,12 @@ mod news;
 mod secured;
 mod sync;
 mod uploads;
+#[cfg(feature = "fuzzing")]
+pub use uploads::fuzz as fuzz_package_set;
 
 use axum::Router;
 use axum::http::{StatusCode, header};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{post, put};
 use serde_json::json;
@@ -33,16 +37,17 @@ pub use links::Door;
 
 /// The side door by itself.
 pub fn router(app: App) -> Router {
-    routes().with_state(app)
+    routes(&app).with_state(app)
 }
 
 /// The routes of the side door, with their whole paths: to be merged, not nested.
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes(app: &App) -> Router<App> {
     Router::new()
         .route("/agent/v1/enroll", post(enroll::enroll))
         .route("/agent/v1/sync", post(sync::sync))
         .route("/agent/v1/listings/{kind}/{digest}", put(uploads::listing))
         .route("/agent/v1/orders/{task_id}/log", post(uploads::log))
+        .route_layer(from_fn_with_state(app.clone(), answer_signature::sign_answer))
         .method_not_allowed_fallback(async || {
             Refusal::new(
                 StatusCode::METHOD_NOT_ALLOWED,

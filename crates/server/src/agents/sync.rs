@@ -18,11 +18,12 @@ use super::Refusal;
 use super::credentials::{Verified, verified};
 use super::desk::Assignment;
 use super::limits::Reserved;
-use super::links::{Bar, Count, Link, Turn, Word, activity_word};
+use super::links::{Bar, Count, Link, Turn, Word, activity_word, heard_twice};
 use super::news::{Counted, News, Part, Written, write};
 use super::secured::{Names, secured};
 use super::uploads;
 use crate::app::App;
+use crate::secrets::{SigningKey, TrustedKeys};
 use crate::service::{TRIES, emit, record};
 
 const BODY_BYTES_MAX: usize = 1024 * 1024;
@@ -39,6 +40,7 @@ pub(super) async fn sync(
     State(app): State<App>,
     request: Request<Body>,
 ) -> Result<Json<SyncResponse>, Refusal> {
+    let trusted = TrustedKeys::read(request.headers());
     let Verified { who, body, reserved } = verified(&app, request, BODY_BYTES_MAX).await?;
     let mut sync: SyncRequest = serde_json::from_slice(&body)
         .map_err(|error| Refusal::bad_request(format!("this is not a sync: {error}")))?;
@@ -46,13 +48,23 @@ pub(super) async fn sync(
     check_size(&sync)?;
     let door = app.door();
     let link = door.link(&app, &who).await?;
+    if let Some(counter) = door.claim(&app, &link).await? {
+        quarantine(&app, &link, heard_twice(counter)).await?;
+    }
     let turn = link.turn(sync.counter, sync.nonce);
     let hold = Duration::from_secs(sync.hold_seconds.min(HOLD_SECONDS_MAX).into());
-    let call = Call { app: &app, link: &link, turn, over: Instant::now() + hold };
+    let mentioned = mentioned(&sync);
+    let over = Instant::now() + hold;
+    let call = Call { app: &app, link: &link, turn, mentioned, trusted, over };
     match call.turn.count {
         // What it says was true before what later ones said.
         Count::Late => return call.hold(&sync, Answer::default()).await,
-        Count::Behind => quarantine(&app, &link, sync.counter, call.turn.next_counter).await?,
+        // A copy, or a request that was captured long ago: nothing that it says is believed.
+        Count::Behind => {
+            let reason = out_of_turn(sync.counter, call.turn.next_counter);
+            quarantine(&app, &link, reason).await?;
+            return call.hold(&sync, Answer::default()).await;
+        }
         Count::Next | Count::Again | Count::Ahead => {}
     }
     // One that was held open until now is not waited for any more.
@@ -84,11 +96,21 @@ fn check_size(sync: &SyncRequest) -> Result<(), Refusal> {
     Err(Refusal::new(axum::http::StatusCode::UNPROCESSABLE_ENTITY, "too_many_reports", detail))
 }
 
+/// The orders that a sync reports about.
+fn mentioned(sync: &SyncRequest) -> Vec<TaskId> {
+    let results = sync.results.iter().map(|result| result.order_id);
+    results.chain(sync.progress.iter().map(|progress| progress.order_id)).collect()
+}
+
 /// A sync that is being answered.
 struct Call<'a> {
     app: &'a App,
     link: &'a Arc<Link>,
     turn: Turn,
+    /// The orders that it reports about.
+    mentioned: Vec<TaskId>,
+    /// The keys that its agent trusts.
+    trusted: TrustedKeys,
     /// When it is answered at the latest.
     over: Instant,
 }
@@ -111,7 +133,7 @@ impl Call<'_> {
             return Ok((Vec::new(), Vec::new()));
         }
         let results = std::mem::take(&mut sync.results);
-        let acknowledged = results.iter().map(|result| result.order_id).collect();
+        let acknowledged: Vec<TaskId> = results.iter().map(|result| result.order_id).collect();
         let wanted = [(Kind::Packages, packages.wanted()), (Kind::Updates, updates.wanted())];
         let news = News {
             wanted: wanted.iter().filter_map(|(kind, digest)| Some((*kind, (*digest)?))).collect(),
@@ -136,6 +158,10 @@ impl Call<'_> {
                 return Err(Refusal::unavailable());
             }
             Err(refusal) => return Err(refusal),
+        }
+        // They are over; `follow` learns so a little later.
+        for task in &acknowledged {
+            app.door().desk.clear(link.server, *task);
         }
         let wanted = [packages, updates].iter().filter_map(Listed::wanted).collect();
         Ok((wanted, acknowledged))
@@ -179,7 +205,8 @@ impl Call<'_> {
         answer: Answer,
     ) -> Result<Json<SyncResponse>, Refusal> {
         let Call { app, link, ref turn, .. } = *self;
-        let mut patient = sync.hold_seconds > 0 && answer.is_empty();
+        let announces = app.secrets.should_announce(&self.trusted);
+        let mut patient = sync.hold_seconds > 0 && answer.is_empty() && !announces;
         let over = tokio::time::sleep_until(self.over);
         tokio::pin!(over);
         let mut draining = app.door().draining();
@@ -193,18 +220,28 @@ impl Call<'_> {
             }
             // Whoever sent this has gone on to another sync, which gets what there is to say.
             let latest = link.is_latest(turn.number);
-            let said = if latest { Said::to(app, link) } else { Said::default() };
+            let said = match latest {
+                true => Said::to(app, link, &self.mentioned),
+                false => Said::default(),
+            };
             let wait = latest && patient && !said.is_fresh(link) && !*draining.borrow();
             if !wait {
+                let key = app.secrets.key_for(&self.trusted);
+                let orders = match latest {
+                    true => said.hand_out(app, link, sync, key).await?,
+                    false => Vec::new(),
+                };
                 return Ok(Json(SyncResponse {
                     counter: turn.next_counter,
-                    orders: if latest { said.hand_out(app, link, sync).await? } else { Vec::new() },
+                    orders,
                     wanted: answer.wanted,
                     wants_facts: answer.wants_facts,
                     acknowledged: answer.acknowledged,
                     withdrawn: said.withdrawn,
+                    unreported: said.unreported,
                     sync_seconds: app.settings.sync_seconds,
                     server_time: app.clock.now(),
+                    orders_keys: if announces { app.secrets.announced() } else { Vec::new() },
                 }));
             }
             tokio::select! {
@@ -292,15 +329,24 @@ async fn counted(
 struct Said {
     orders: Vec<Assignment>,
     withdrawn: Vec<TaskId>,
+    /// Started, and not mentioned by the sync.
+    unreported: Vec<TaskId>,
 }
 
 impl Said {
-    fn to(app: &App, link: &Link) -> Said {
+    fn to(app: &App, link: &Link, mentioned: &[TaskId]) -> Said {
         let now = app.clock.now();
         let mut said = Said::default();
         if link.bar() == Bar::None {
-            for assignment in app.door().desk.of(link.server) {
+            let all = app.door().desk.of(link.server).into_iter();
+            // A server takes no orders of another organization.
+            for assignment in all.filter(|assignment| assignment.org == link.org) {
                 match assignment.withdrawn {
+                    _ if assignment.started => {
+                        if !mentioned.contains(&assignment.task) {
+                            said.unreported.push(assignment.task);
+                        }
+                    }
                     true => said.withdrawn.push(assignment.task),
                     false if now < assignment.expires_at => said.orders.push(assignment),
                     false => {}
@@ -312,7 +358,8 @@ impl Said {
 
     fn words(&self) -> impl Iterator<Item = Word> {
         let withdrawn = self.withdrawn.iter().map(|task| Word::Drop(*task));
-        self.orders.iter().map(|order| Word::Do(order.task)).chain(withdrawn)
+        let unreported = self.unreported.iter().map(|task| Word::Report(*task));
+        self.orders.iter().map(|order| Word::Do(order.task)).chain(withdrawn).chain(unreported)
     }
 
     /// Whether some of it never went out to this agent.
@@ -325,28 +372,35 @@ impl Said {
         app: &App,
         link: &Link,
         sync: &SyncRequest,
+        key: &SigningKey,
     ) -> Result<Vec<Envelope>, Refusal> {
         let secured = match self.orders.iter().any(Assignment::is_for_security) {
             true => secured(app, link).await?,
             false => Names::default(),
         };
         link.hands_out(self.words().collect());
-        let sign =
-            |order: &Assignment| order.envelope(&app.secrets, link.server, &sync.boot_id, &secured);
+        let sign = |order: &Assignment| order.envelope(key, link.server, &sync.boot_id, &secured);
         Ok(self.orders.iter().map(sign).collect())
     }
 }
 
-/// Two use one identity: neither gets orders until a person decides.
-async fn quarantine(app: &App, link: &Link, got: u64, expected: u64) -> Result<(), Refusal> {
-    let reason = format!(
+fn out_of_turn(got: u64, expected: u64) -> String {
+    format!(
         "two copies of this server are talking: one sent counter {got}, {expected} was due; \
          a clone, or a restored snapshot"
-    );
+    )
+}
+
+/// Two use one identity: neither gets orders until a person decides.
+pub(super) async fn quarantine(app: &App, link: &Link, reason: String) -> Result<(), Refusal> {
     for _ in 0..TRIES {
         let now = app.clock.now();
         let mut tx = app.db.begin().await?;
         let before = servers::get(&mut tx, link.org, link.server).await?;
+        if before.quarantine.is_some() {
+            link.set_bar(Bar::Quarantine);
+            return Ok(());
+        }
         let after = servers::Server { quarantine: Some(reason.clone()), ..before.clone() };
         match servers::save(&mut tx, &before, &after, now).await {
             Err(StoreError::Stale) => continue,

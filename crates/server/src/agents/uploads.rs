@@ -263,3 +263,12 @@ fn kept(offset: u64, body: axum::body::Bytes) -> Option<axum::body::Bytes> {
 fn not_found(detail: impl Into<String>) -> Refusal {
     Refusal::new(StatusCode::NOT_FOUND, "not_found", detail)
 }
+
+/// Reads bytes as a package set of either kind, packed or not.
+#[cfg(feature = "fuzzing")]
+pub fn fuzz(bytes: &[u8]) {
+    for kind in [Kind::Packages, Kind::Updates] {
+        let _ = unpack(kind, Digest::of(bytes), bytes, false);
+        let _ = unpack(kind, Digest::of(bytes), bytes, true);
+    }
+}

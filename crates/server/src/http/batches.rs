@@ -129,6 +129,10 @@ pub(crate) async fn open(app: &App, caller: &Caller, few: u32) -> Result<Vec<Bat
     Ok(items)
 }
 
+/// Why a batch went on although its canary proved nothing.
+const CANARY_UNCHANGED: &str = "the canary had too little to install and no other server was known to \
+    have more, so the rest started without an update that was tested; the first failure halts the batch";
+
 /// A batch without its tasks.
 async fn in_short(conn: &mut Conn, row: rollouts::Rollout) -> Result<Batch, ApiError> {
     let counts = rollout_targets::counts(conn, &row).await?;
@@ -143,6 +147,10 @@ async fn in_short(conn: &mut Conn, row: rollouts::Rollout) -> Result<Batch, ApiE
     };
     let phase = row.head.phase;
     let started = !matches!(phase, Phase::Scheduled);
+    let mut warnings = show::warnings(&options, u64::from(row.total));
+    if row.head.canary_unchanged {
+        warnings.push(CANARY_UNCHANGED.to_owned());
+    }
     Ok(Batch {
         id: row.id,
         state: show::batch_state(phase),
@@ -156,7 +164,7 @@ async fn in_short(conn: &mut Conn, row: rollouts::Rollout) -> Result<Batch, ApiE
         started_at: started.then_some(row.head.starts_at),
         finished_at: row.ended_at,
         results: None,
-        warnings: show::warnings(&options, u64::from(row.total)),
+        warnings,
         options: shown,
     })
 }

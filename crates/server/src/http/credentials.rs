@@ -28,10 +28,14 @@ pub(crate) struct Listing {
     pub(crate) offset: Offset,
 }
 
+/// How many errors of one body are kept. A body of a megabyte could have hundreds of thousands.
+const NOTED_MAX: usize = 11_000;
+
 /// Everything that is wrong, gathered.
 #[derive(Debug, Default)]
 #[must_use = "errors that nobody asks about would let a wrong order through"]
 pub(crate) struct Errors {
+    /// At most [`NOTED_MAX`].
     found: Vec<FieldError>,
     /// How many of them are about the shape of the body. What stands at those places now was put there by us, and
     /// nothing more is said of it.
@@ -50,7 +54,7 @@ impl Errors {
                 .strip_prefix(&*shape.pointer)
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        if !self.found[..self.of_shape].iter().any(within) {
+        if self.found.len() < NOTED_MAX && !self.found[..self.of_shape].iter().any(within) {
             self.found.push(FieldError::new(pointer, code, detail));
         }
     }

@@ -148,6 +148,7 @@ fn unanswered(subject: &str) -> Result<Response<Body>, ApiError> {
         ("sch_", "/v1/schedules/"),
         ("bat_", "/v1/batches/"),
         ("srv_", "/v1/servers/"),
+        ("sup_", "/v1/suppressions/"),
     ];
     let place = places.iter().find(|(prefix, _)| subject.starts_with(prefix));
     let location = place.map(|(_, path)| format!("{path}{subject}"));

@@ -89,7 +89,7 @@ fn guarded(app: &App, routes: Routes) -> Router<App> {
     metrics::handle();
     routes
         .mount(app)
-        .merge(agents::routes())
+        .merge(agents::routes(app))
         .merge(web::routes(app))
         .fallback(nothing_here)
         .method_not_allowed_fallback(not_this_way)

@@ -75,7 +75,8 @@ pub(crate) async fn of_servers(
 ) -> Result<Preview, ApiError> {
     let online = servers::online_span(app);
     let mut reader = app.db.snapshot().await?;
-    let meant = Meant::named(&mut reader, caller.org, named, shown, online).await?;
+    let meant =
+        Meant::named(&mut reader, caller.org, options, named.to_vec(), shown, online).await?;
     of_meant(app, &mut reader, options, meant).await
 }
 
@@ -92,7 +93,7 @@ async fn of_targets(
         environments: caller.environments.as_deref().map(<[Environment]>::to_vec),
         ..server_list::Filter::from(selector)
     };
-    let meant = Meant::matching(&mut reader, caller.org, &filter, shown, online).await?;
+    let meant = Meant::matching(&mut reader, caller.org, options, &filter, shown, online).await?;
     let mut preview = of_meant(app, &mut reader, options, meant).await?;
     if preview.total == 0 {
         let visible = caller.environments.as_deref();
@@ -112,6 +113,7 @@ async fn of_meant(
     let seen = outlook(conn, options, meant, now).await?;
     let mut warnings = show::warnings(options, u64::from(seen.total));
     warnings.extend(canary_warning(&seen));
+    warnings.extend(refusal_warning(&seen));
     Ok(Preview {
         options: show::options(options),
         total: seen.total,
@@ -124,8 +126,9 @@ async fn of_meant(
     })
 }
 
-/// Warns of a canary that tests nothing. A server with nothing to install succeeds at once, so it
-/// lets the rest start without any evidence. Servers that are not shown are not judged.
+/// Warns of a canary that proves nothing. Servers with something to install go first, so a canary
+/// without an update means that no other server is known to have one. Servers that are not shown are
+/// not judged.
 fn canary_warning(seen: &Outlook) -> Option<String> {
     let canaries = seen.servers.iter().filter(|server| server.canary);
     let (idle, count) = canaries.fold((0_u32, 0_u32), |(idle, count), server| {
@@ -143,11 +146,22 @@ fn canary_warning(seen: &Outlook) -> Option<String> {
         (1, count) => format!("1 of the {count} canary servers has nothing to install"),
         (idle, count) => format!("{idle} of the {count} canary servers have nothing to install"),
     };
-    let effect = match idle == count {
-        true => "the canary tests nothing, and the other servers start right after it",
-        false => "the canary tests less than it seems to",
-    };
-    Some(format!("{without}: {effect}"))
+    Some(format!(
+        "{without}: as of the last scans no other server has either, so the rest starts after them \
+         without an update that was tested"
+    ))
+}
+
+/// Warns of servers that refuse the order because of their own limits.
+fn refusal_warning(seen: &Outlook) -> Option<String> {
+    let refuse = |server: &&ServerOutlook| server.refused;
+    let count = seen.servers.iter().filter(refuse).count();
+    let first = seen.servers.iter().find(refuse)?;
+    let name = &first.server.hostname;
+    Some(match count {
+        1 => format!("{name} will refuse this order: see its limits"),
+        count => format!("{count} servers, {name} first, will refuse this order: see their limits"),
+    })
 }
 
 fn of_server(app: &App, seen: ServerOutlook) -> PreviewServer {
@@ -181,5 +195,6 @@ fn of_server(app: &App, seen: ServerOutlook) -> PreviewServer {
             None => RebootOutlook::Possible,
             Some(true) => RebootOutlook::Certain,
         },
+        host_limits: seen.host_limits,
     }
 }

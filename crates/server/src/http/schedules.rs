@@ -19,15 +19,19 @@ use crate::http::{
     Query, Routes, page, read, show,
 };
 use crate::service;
-use crate::service::FieldError;
 use crate::service::schedules::Wanted;
 use crate::service::summary::reaches;
 use crate::service::targets::{Unmatched, unmatched};
+use crate::service::{FieldError, ServiceError};
 
 /// How many of the next instants are shown.
 pub(crate) const NEXT_RUNS: usize = 5;
 /// The code of the field error for targets that no server matches.
 pub(crate) const NO_SERVERS_MATCH: &str = "no_servers_match";
+
+/// How often a change is tried again that others came before. Each failure is somebody's success, so
+/// this many must change the same schedule at once before one of them is refused.
+const CONTENDED_TRIES: u32 = 100;
 
 pub(crate) fn routes() -> Routes {
     Routes::new()
@@ -283,9 +287,19 @@ pub(crate) async fn replace(
     let wanted = read::schedule((body, errors))?;
     within(&caller, &wanted.targets)?;
     refuse_unmatched(&app, &caller, &wanted, allow_empty).await?;
-    let after = service::schedules::replace(&app, &caller.actor(), &seen, wanted).await?;
-    let etag = ETag(after.generation);
-    Ok((etag, Json(shown(&mut *app.db.read().await?, &caller, after).await?)))
+    for _ in 0..CONTENDED_TRIES {
+        let seen = find(&mut *app.db.read().await?, &caller, id).await?;
+        if_match.check(seen.generation)?;
+        match service::schedules::replace(&app, &caller.actor(), &seen, wanted.clone()).await {
+            Err(ServiceError::Stale) => {}
+            done => {
+                let after = done?;
+                let etag = ETag(after.generation);
+                return Ok((etag, Json(shown(&mut *app.db.read().await?, &caller, after).await?)));
+            }
+        }
+    }
+    Err(ServiceError::Stale.into())
 }
 
 /// Delete a schedule
@@ -301,10 +315,15 @@ pub(crate) async fn delete(
     Query(NoQuery {}): Query<NoQuery>,
     if_match: IfMatch,
 ) -> Result<StatusCode, ApiError> {
-    let seen = find(&mut *app.db.read().await?, &caller, id).await?;
-    if_match.check(seen.generation)?;
-    service::schedules::delete(&app, &caller.actor(), &seen).await?;
-    Ok(StatusCode::NO_CONTENT)
+    for _ in 0..CONTENDED_TRIES {
+        let seen = find(&mut *app.db.read().await?, &caller, id).await?;
+        if_match.check(seen.generation)?;
+        match service::schedules::delete(&app, &caller.actor(), &seen).await {
+            Err(ServiceError::Stale) => {}
+            done => return Ok(done.map(|()| StatusCode::NO_CONTENT)?),
+        }
+    }
+    Err(ServiceError::Stale.into())
 }
 
 /// Run a schedule now

@@ -39,6 +39,7 @@ pub(crate) fn server(
     assessed: &Assessed,
 ) -> wire::v1::Server {
     let line = |text: &str| (!text.is_empty()).then(|| Line::made_of(text));
+    let kept = facts::kept(&row.facts);
     wire::v1::Server {
         id: row.id,
         status: status(app, Some(row.last_seen_at)),
@@ -58,7 +59,8 @@ pub(crate) fn server(
         reboot_required: row.reboot_required,
         reboot_reasons: row.reboot_reasons.iter().map(|reason| Line::made_of(reason)).collect(),
         activity: activity(&row.activity),
-        other_updaters: facts::kept(&row.facts).other_updaters,
+        other_updaters: kept.other_updaters,
+        limits: kept.limits,
         quarantine: row.quarantine.as_deref().map(Line::made_of),
         summary: Summary {
             packages: row.packages,

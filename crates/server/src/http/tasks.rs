@@ -185,10 +185,10 @@ async fn shown(
 ) -> Result<Vec<Task>, ApiError> {
     let servers: Vec<ServerId> = targets.iter().map(|target| target.server_id).collect();
     let names = store::batches::names(conn, row.org_id, &servers).await?;
-    let waiting: Vec<ServerId> = targets
+    let waiting: Vec<(ServerId, u32)> = targets
         .iter()
         .filter(|target| target.target == Target::Waiting)
-        .map(|target| target.server_id)
+        .map(|target| (target.server_id, target.position))
         .collect();
     let why = reasons(app, conn, row, &names, &waiting).await?;
     let phase = row.head.phase;
@@ -199,25 +199,27 @@ async fn shown(
     Ok(targets.into_iter().map(show).collect())
 }
 
-/// Why each of these servers waits.
+/// Why each of these servers waits, given its place in the order of turns.
 async fn reasons(
     app: &App,
     conn: &mut Conn,
     row: &rollouts::Rollout,
     names: &BTreeMap<ServerId, Named>,
-    waiting: &[ServerId],
+    waiting: &[(ServerId, u32)],
 ) -> Result<BTreeMap<ServerId, Held>, ApiError> {
     if waiting.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let counts = rollout_targets::counts(conn, row).await?;
-    let whole = rollout::held_back(&row.head, &tally(&counts), app.clock.now());
-    let elsewhere: BTreeMap<ServerId, BatchId> = rollout_targets::in_work(conn, waiting)
+    let tally = tally(&rollout_targets::counts(conn, row).await?);
+    let now = app.clock.now();
+    let servers: Vec<ServerId> = waiting.iter().map(|(server, _)| *server).collect();
+    let elsewhere: BTreeMap<ServerId, BatchId> = rollout_targets::in_work(conn, &servers)
         .await?
         .into_iter()
         .map(|busy| (busy.server_id, busy.rollout_id))
         .collect();
-    let why = |server: &ServerId| {
+    let why = |(server, place): &(ServerId, u32)| {
+        let whole = rollout::held_back(&row.head, &tally, *place, now);
         let last_seen = names.get(server).and_then(|named| named.last_seen_at);
         let own = match (show::status(app, last_seen), elsewhere.get(server)) {
             (Status::Offline, _) => Some(Held::Offline),

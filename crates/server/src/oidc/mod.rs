@@ -290,3 +290,34 @@ impl Provider {
 fn has_control(text: &str) -> bool {
     text.chars().any(char::is_control)
 }
+
+/// Reads bytes as each of the documents that an identity provider sends: its metadata, its keys, a token response, and an
+/// ID token with its keys before it, divided by a line feed.
+#[cfg(feature = "fuzzing")]
+pub fn fuzz(bytes: &[u8]) {
+    if let Ok(metadata) = serde_json::from_slice::<Doors>(bytes) {
+        for url in [&metadata.authorization_endpoint, &metadata.token_endpoint, &metadata.jwks_uri]
+        {
+            let _ = ask::address("endpoint", url);
+        }
+    }
+    let _ = serde_json::from_slice::<Tokens>(bytes);
+    let end = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
+    let (keys, proof) = bytes.split_at(end);
+    let keys = Keys::read(&serde_json::from_slice(keys).unwrap_or_default());
+    let expected = Expected { issuer: "https://id.test", client_id: "c", nonce: "n", now: 1 };
+    let claims = token::verify(String::from_utf8_lossy(proof).trim(), &keys, &expected);
+    let provider = Provider::new(Config {
+        issuer: expected.issuer.to_owned(),
+        name: "Test".to_owned(),
+        client_id: "c".to_owned(),
+        client_secret: None,
+        scope: "openid".to_owned(),
+        roles: Some(config::Roles { claim: "groups".to_owned(), by_value: Vec::new() }),
+        default_role: None,
+        org: vocab::OrgId::new(Timestamp::UNIX_EPOCH, 1),
+    });
+    for claims in claims.ok().into_iter().chain(serde_json::from_slice(proof)) {
+        let _ = (token::meant(&claims, &expected), provider.person(&claims));
+    }
+}

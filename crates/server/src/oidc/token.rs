@@ -12,6 +12,9 @@ use serde_json::Value;
 /// How far two clocks may differ.
 const CLOCKS_DIFFER_SECONDS: i64 = 60;
 
+/// The most keys of a provider. A token that names none is checked with each of them.
+const KEYS_MAX: usize = 100;
+
 /// Why a proof is not believed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Reject {
@@ -53,7 +56,7 @@ impl Keys {
     /// The keys that we can use; others may stand among them.
     pub(super) fn read(document: &Value) -> Keys {
         let all = document.get("keys").and_then(Value::as_array);
-        Keys(all.into_iter().flatten().filter_map(key).collect())
+        Keys(all.into_iter().flatten().filter_map(key).take(KEYS_MAX).collect())
     }
 }
 
@@ -164,7 +167,7 @@ fn is_signature(algorithm: &str) -> bool {
 }
 
 /// Whether claims are by the provider, for us, of now, and of this very try.
-fn meant(claims: &Value, expected: &Expected<'_>) -> Result<(), Reject> {
+pub(super) fn meant(claims: &Value, expected: &Expected<'_>) -> Result<(), Reject> {
     let text = |name: &str| claims.get(name).and_then(Value::as_str);
     let time = |name: &str| {
         let value = claims.get(name)?;

@@ -6,13 +6,18 @@ use domain::finding::Runs;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use vocab::Line;
-use wire::agent::{Facts, OLD_CODE_MAX, OldCode};
+use wire::agent::{Facts, OLD_CODE_MAX, ORDERS_KEYS_MAX, OldCode};
+use wire::v1::HostLimits;
 
 /// The most other updaters that are kept of one host; there are not that many in the world.
 const UPDATERS_MAX: usize = 50;
 /// The most reasons for a reboot that are kept of one host. Each is a `Line`, so at most 500
 /// characters.
 const REBOOT_REASONS_MAX: usize = 50;
+/// The most excluded packages of a host's limits that are kept.
+const EXCLUDES_MAX: usize = 200;
+/// The most spans of allowed hours of a host's limits that are kept.
+const HOURS_MAX: usize = 50;
 
 /// What is kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +25,9 @@ const REBOOT_REASONS_MAX: usize = 50;
 pub(crate) struct Told {
     pub(crate) old_code: Vec<OldCode>,
     pub(crate) other_updaters: Vec<Line>,
+    pub(crate) limits: Option<HostLimits>,
+    /// The ids of the keys whose orders the agent accepts; empty if it does not say.
+    pub(crate) trusted_keys: Vec<Line>,
 }
 
 /// What to keep of what was told.
@@ -27,6 +35,12 @@ pub(crate) fn keep(facts: &Facts) -> Value {
     let told = Told {
         old_code: facts.old_code.iter().take(OLD_CODE_MAX).cloned().collect(),
         other_updaters: facts.other_updaters.iter().take(UPDATERS_MAX).cloned().collect(),
+        limits: facts.limits.clone().map(|mut limits| {
+            limits.exclude.truncate(EXCLUDES_MAX);
+            limits.allowed_hours.truncate(HOURS_MAX);
+            limits
+        }),
+        trusted_keys: facts.trusted_keys.iter().take(ORDERS_KEYS_MAX).cloned().collect(),
     };
     serde_json::to_value(told).expect("lists of text are JSON")
 }

@@ -40,13 +40,20 @@ pub async fn sign_in(
 ) -> Result<std::result::Result<SignIn, Refusal>> {
     let mut tx = app.db.begin().await?;
     let linked = identities::find(&mut tx, &person.issuer, &person.subject).await?;
-    let known = match &linked {
+    let mut was_here = linked.is_some();
+    let mut known = match &linked {
         Some(identity) => users::by_id(&mut tx, identity.user_id).await?,
         None => None,
     };
+    // The provider speaks for one organization. A link to a user of another one dates from a time when
+    // the service was configured differently, or when names were shared by all organizations.
+    if let Some(foreign) = known.take_if(|user| user.org_id != config.org) {
+        identities::unlink(&mut tx, foreign.id).await?;
+        was_here = false;
+    }
     let user = match known {
         Some(user) => user,
-        None => match arrive(app, config, &mut tx, person, linked.is_some()).await? {
+        None => match arrive(app, config, &mut tx, person, was_here).await? {
             Ok(user) => user,
             Err(refusal) => return Ok(Err(refusal)),
         },
@@ -58,7 +65,7 @@ pub async fn sign_in(
     };
     let signed = if user.totp_secret.is_some() {
         let ticket = second::ticket(app, &user, Way::Oidc);
-        SignIn::NeedsCode { name: user.name, ticket }
+        SignIn::NeedsCode { ticket }
     } else {
         record_sign_in(app, &mut tx, &user, Way::Oidc);
         let token = session(app, &mut tx, &user).await?;
@@ -78,10 +85,10 @@ async fn arrive(
 ) -> Result<std::result::Result<User, Refusal>> {
     let Some(email) = &person.email else { return Ok(Err(Refusal::NotVerified)) };
     let name = plain_name(email);
-    let user = match users::by_name(tx, &name).await? {
+    let user = match users::by_name(tx, config.org, &name).await? {
         Some(user) => user,
         // Nobody who was removed comes back by themselves, whoever else may come.
-        None if was_here || users::was_removed(tx, &name).await? => {
+        None if was_here || users::was_removed(tx, config.org, &name).await? => {
             return Ok(Err(Refusal::Removed));
         }
         None => match config.granted(&person.values, true) {

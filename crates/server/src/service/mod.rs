@@ -5,14 +5,17 @@
 //! `http`, `web` and the engine call it.
 
 pub mod audit;
+pub mod audit_anchor;
 pub mod days;
 pub mod error;
 pub(crate) mod facts;
 pub mod federated;
 pub mod feeds;
 pub mod findings;
+pub mod integrity;
 pub mod keys;
 pub mod options;
+pub mod orders_keys;
 pub mod organizations;
 pub(crate) mod passwords;
 pub mod patches;

@@ -1,10 +1,10 @@
 //! Refreshes: an agent is asked to look at its packages at once.
 
 use domain::server::Presence;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use store::refreshes::{self, Refresh, State};
-use store::servers;
+use store::{Tx, servers};
 use vocab::{OrgId, ServerId, TaskId};
 
 use super::{Actor, Result, ServiceError, emit, record};
@@ -27,24 +27,37 @@ pub async fn request(app: &App, actor: &Actor, org: OrgId, server: ServerId) -> 
         let detail = format!("{} has not been heard from since {heard}", row.hostname);
         return Err(ServiceError::conflict("server_offline", detail));
     }
+    let made = ask(&mut tx, &actor.who, org, server, now).await?;
+    tx.commit().await?;
+    Ok(made)
+}
+
+/// Writes the request down in a transaction of the caller's.
+pub(super) async fn ask(
+    tx: &mut Tx,
+    who: &str,
+    org: OrgId,
+    server: ServerId,
+    now: Timestamp,
+) -> store::Result<Refresh> {
     let wanted = Refresh {
         id: TaskId::new(now, dice()),
         org_id: org,
         server_id: server,
         state: State::Requested,
-        requested_by: actor.who.clone(),
+        requested_by: who.to_owned(),
         requested_at: now,
         deadline: now + LIMIT,
         ended_at: None,
         message: None,
+        seal: store::seals::Code::default(),
     };
-    let made = refreshes::request(&mut tx, &wanted).await?;
+    let made = refreshes::request(tx, &wanted).await?;
     if made.id == wanted.id {
         let told = json!({"refresh_id": made.id, "server_id": server});
-        record(&mut tx, org, now, &actor.who, "server.refresh", server, &told);
-        emit(&mut tx, org, "server.refresh_requested", now, told);
+        record(tx, org, now, who, "server.refresh", server, &told);
+        emit(tx, org, "server.refresh_requested", now, told);
     }
-    tx.commit().await?;
     Ok(made)
 }
 

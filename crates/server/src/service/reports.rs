@@ -13,7 +13,7 @@ use vocab::{BatchId, FailureCode, OrgId, ServerId, TaskId};
 use wire::agent::{OrderProgress, OrderResult, Outcome};
 
 use super::rollouts::{correct_end, task_moved};
-use super::{emit, record};
+use super::{emit, record, refresh};
 use crate::clock::dice;
 
 /// A task that moved so often goes in circles.
@@ -47,8 +47,8 @@ pub(crate) async fn together(tx: &mut Tx, told: &[Told<'_>]) -> store::Result<()
             }
         }
         for result in *results {
-            // What it means that an order was dropped depends on the whole, and it is rare.
-            if result.outcome == Outcome::Withdrawn {
+            // Both are rare. What a dropped order means depends on the rollout; a lost one asks for a scan.
+            if matches!(result.outcome, Outcome::Withdrawn | Outcome::Unknown) {
                 dropped.push((*who, result, *now));
                 continue;
             }
@@ -156,6 +156,7 @@ fn row(seen: &TargetResult) -> TargetRow {
         target: seen.target,
         generation: seen.generation,
         revision: 0,
+        seal: seen.seal.clone(),
     }
 }
 
@@ -186,6 +187,10 @@ pub(crate) async fn result(
     let event = Event::Reported(verdict(told));
     let report = serde_json::to_value(told).ok();
     save(tx, who, &seen, event, report, now).await?;
+    if told.outcome == Outcome::Unknown && !matches!(seen.target, Target::Done(_)) {
+        // What was done for the order is not known: the packages tell.
+        refresh::ask(tx, "engine", who.org, who.server, now).await?;
+    }
     if matches!(seen.target, Target::Done(_)) {
         correct_end(tx, seen.rollout_id, now).await?;
     }
@@ -199,6 +204,7 @@ fn verdict(told: &OrderResult) -> Verdict {
         Outcome::Skipped => Verdict::NotApplicable,
         Outcome::Failed => Verdict::Failed(told.failure_code.unwrap_or(FailureCode::AgentError)),
         Outcome::Withdrawn => Verdict::Withdrawn,
+        Outcome::Unknown => Verdict::Failed(FailureCode::OrderLost),
     }
 }
 
@@ -231,9 +237,10 @@ async fn save(
     let from = seen.target;
     let to = Move { server_id: who.server, from, seen: seen.generation, next, result };
     rollout_targets::save(tx, seen.rollout_id, &[to]).await?;
-    if next == Target::Waiting {
+    // A task that does not verify keeps its id, and is never sent again.
+    if next == Target::Waiting && tx.is_authentic(seen) {
         let another = TaskId::new(now, dice());
-        rollout_targets::renew(tx, seen.rollout_id, who.server, another).await?;
+        rollout_targets::renew(tx, seen, another).await?;
     }
     task_moved(tx, who.org, &row(seen), next, now);
     Ok(())
@@ -259,7 +266,7 @@ async fn refreshed(
 ) -> store::Result<()> {
     let state = match told.outcome {
         Outcome::Succeeded | Outcome::NoChange | Outcome::Skipped => State::Succeeded,
-        Outcome::Failed | Outcome::Withdrawn => State::Failed,
+        Outcome::Failed | Outcome::Withdrawn | Outcome::Unknown => State::Failed,
     };
     let message = told.message.as_ref().map(vocab::Line::as_str);
     if refreshes::finish(tx, told.order_id, who.server, state, message, now).await? {

@@ -11,7 +11,9 @@ use store::server_list::{self, Filter};
 use store::{Conn, StoreError, Topic, Tx, refreshes, runs};
 use vocab::{BatchId, OrgId, RunId, ServerId, TaskId};
 
-use super::{Actor, FieldError, PatchOptions, Result, ServiceError, TRIES, emit, record};
+use super::{
+    Actor, FieldError, PatchOptions, Result, ServiceError, TRIES, emit, integrity, preview, record,
+};
 use crate::app::App;
 use crate::clock::dice;
 
@@ -87,7 +89,12 @@ pub(crate) async fn create_all_in(
     let mut targets: Vec<Vec<(TaskId, ServerId)>> = Vec::with_capacity(all.len());
     for (id, new) in all {
         let NewRollout { org, options, servers, starts_at, origin, started_by, run_id } = new;
+        let (servers, expected) = preview::in_turn(tx, &options, servers).await?;
         let rollout = Rollout::new(id, options.pace.clone(), starts_at, servers, now);
+        let rollout = match expected {
+            Some(count) => rollout.expecting(count),
+            None => rollout,
+        };
         let tasks = rollout.targets().map(|(server, _)| (TaskId::new(now, dice()), server));
         targets.push(tasks.collect());
         let total = u32::try_from(rollout.targets().count()).unwrap_or(u32::MAX);
@@ -110,6 +117,8 @@ pub(crate) async fn create_all_in(
             revision: 1,
             counts: Some(rollouts::all_waiting(u64::from(total))),
             counted: 1,
+            seal: store::seals::Code::default(),
+            head_seal: store::seals::Code::default(),
         });
     }
     let new: Vec<_> = rows.iter().zip(targets.iter().map(Vec::as_slice)).collect();
@@ -197,6 +206,9 @@ async fn change(
         let now = app.clock.now();
         let mut tx = app.db.begin().await?;
         let seen = rollouts::get(&mut tx, org, id).await?;
+        if change != Change::Cancel && !integrity::is_authentic(&app.db, &seen) {
+            return Err(integrity::refusal("batch"));
+        }
         // Only who goes on after a halt must know how many failures he forgives.
         let targets = match (seen.head.phase, change) {
             (Phase::Halted(_), Change::Resume) => rollout_targets::all(&mut tx, id).await?,
@@ -239,6 +251,7 @@ async fn change(
 /// The batch and those of its servers that a retry would patch: they failed or timed out, and still
 /// exist.
 pub async fn retryable(
+    app: &App,
     conn: &mut Conn,
     org: OrgId,
     id: BatchId,
@@ -246,6 +259,12 @@ pub async fn retryable(
 ) -> Result<(rollouts::Rollout, Vec<ServerId>)> {
     let seen = rollouts::get(conn, org, id).await?;
     let rows = rollout_targets::all(conn, id).await?;
+    let failed = |row: &&TargetRow| matches!(state_word(row.target), "failed" | "timed_out");
+    let genuine = integrity::is_authentic(&app.db, &seen)
+        && rows.iter().filter(failed).all(|row| app.db.is_authentic(row));
+    if !genuine {
+        return Err(integrity::refusal("batch"));
+    }
     let whole = restored(&seen, &rows);
     let again = whole.retry(id, now).map_err(|refused| match refused {
         NoRetry::NotEnded => ServiceError::conflict("batch_not_ended", refused.to_string()),
@@ -280,7 +299,7 @@ pub async fn retry_if(
 ) -> Result<Option<rollouts::Rollout>> {
     let now = app.clock.now();
     let mut tx = app.db.begin().await?;
-    let (seen, servers) = retryable(&mut tx, org, id, now).await?;
+    let (seen, servers) = retryable(app, &mut tx, org, id, now).await?;
     if !approve(&servers) {
         return Ok(None);
     }

@@ -13,7 +13,7 @@ use store::{StoreError, Tx};
 use vocab::{BatchId, OrgId, RunId, Selector, ServerId, SkipReason};
 
 use super::rollouts::{NewRollout, Origin, create_all_in};
-use super::{PatchOptions, emit, record};
+use super::{PatchOptions, emit, integrity, record};
 use crate::clock::dice;
 
 /// Starts the runs of schedules for these instants of their calendars, all of them in a few statements. One whose schedule
@@ -42,7 +42,11 @@ pub(crate) async fn start_all(
 /// Creates the batches of up to `limit` runs that have started and have none, over the servers that each one's targets
 /// match now. A run that no server matches ends as skipped. Returns whether there were any such runs.
 pub(crate) async fn give_batches(tx: &mut Tx, limit: u32, now: Timestamp) -> store::Result<bool> {
-    let waiting = runs::without_batch(tx, limit).await?;
+    let (waiting, forged): (Vec<_>, Vec<_>) =
+        runs::without_batch(tx, limit).await?.into_iter().partition(|run| tx.is_authentic(run));
+    for run in &forged {
+        integrity::refuse_run(tx, run, now).await?;
+    }
     let readable: Vec<_> =
         waiting.into_iter().filter_map(|run| Some((options(&run)?, run))).collect();
     let mut meant = Meant::of(tx, readable.iter().map(|(_, run)| run)).await?;
@@ -78,7 +82,7 @@ pub(crate) async fn give_batches(tx: &mut Tx, limit: u32, now: Timestamp) -> sto
         emit(tx, run.org_id, "run.started", now, told);
     }
     create_all_in(tx, batches, now).await?;
-    Ok(!readable.is_empty())
+    Ok(!readable.is_empty() || !forged.is_empty())
 }
 
 /// Ends runs whose targets match no server.
@@ -223,5 +227,6 @@ fn new_run(schedule: &Schedule, now: Timestamp) -> Run {
         targets: schedule.targets.clone(),
         options: schedule.options.clone(),
         generation: 1,
+        seal: store::seals::Code::default(),
     }
 }

@@ -11,7 +11,7 @@ use vocab::{BatchId, Cron, RunId, ScheduleId, Selector, ServerId, SkipReason, Zo
 
 use super::rollouts::{self, NewRollout, Origin};
 use super::runs::note_skipped;
-use super::{Actor, PatchOptions, Result, ServiceError, TRIES, emit, record};
+use super::{Actor, PatchOptions, Result, ServiceError, TRIES, emit, integrity, record};
 use crate::app::App;
 use crate::clock::dice;
 
@@ -59,6 +59,7 @@ pub async fn create(app: &App, actor: &Actor, wanted: Wanted) -> Result<Schedule
         created_at: now,
         updated_at: now,
         generation: 1,
+        seal: store::seals::Code::default(),
     };
     let mut tx = app.db.begin().await?;
     schedules::create(&mut tx, &made).await?;
@@ -97,6 +98,11 @@ pub async fn replace(
         ..seen.clone()
     };
     let mut tx = app.db.begin().await?;
+    // A client that reads a schedule, changes one field and writes it back must not seal the rest.
+    let stored = schedules::get(&mut tx, seen.org_id, seen.id).await?;
+    if !tx.is_authentic(&stored) {
+        return Err(integrity::refusal("schedule"));
+    }
     schedules::save(&mut tx, &after).await?;
     let after = Schedule { generation: seen.generation + 1, ..after };
     told(&mut tx, actor, &after, "update", "updated", now);
@@ -164,6 +170,9 @@ async fn try_run(
     let mut tx = app.db.begin().await?;
     // As it is now, not as the caller saw it.
     let schedule = schedules::get(&mut tx, actor.org, schedule.id).await?;
+    if !tx.is_authentic(&schedule) {
+        return Err(integrity::refusal("schedule"));
+    }
     let options = PatchOptions::from_json(&schedule.options).map_err(|source| {
         let id = schedule.id.to_string();
         StoreError::Corrupt { table: "schedules", id, source: source.into() }
@@ -187,6 +196,7 @@ async fn try_run(
         targets: schedule.targets.clone(),
         options: schedule.options.clone(),
         generation: 1,
+        seal: store::seals::Code::default(),
     };
     let in_progress = |other: RunId| {
         let detail = format!("run {other} of this schedule has not ended");

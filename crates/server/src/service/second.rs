@@ -4,6 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use serde_json::json;
 use store::users::{self, User};
+use vocab::UserId;
 
 use crate::app::App;
 use crate::clock::chance;
@@ -51,7 +52,43 @@ async fn save(app: &App, after: User, action: &str) -> Result<()> {
 /// For whoever took the first step, and in which way: good for a code, for five minutes.
 pub(super) fn ticket(app: &App, user: &User, way: Way) -> Token {
     let until = (app.clock.now() + TICKET_LIVES).as_second();
-    format!("{until}.{}", tag(app, user, until, way))
+    format!("{until}.{}.{}", user.id, tag(app, user, until, way))
+}
+
+/// Whoever took the first step, as a ticket proves.
+pub struct FirstStep {
+    user: User,
+    way: Way,
+    ticket: Token,
+}
+
+impl FirstStep {
+    /// Reads a ticket. `None` if it was not made here, has expired, or its owner has changed since.
+    pub async fn read(app: &App, ticket: &str) -> Result<Option<FirstStep>> {
+        let mut parts = ticket.splitn(3, '.');
+        let (Some(until), Some(owner), Some(shown)) = (parts.next(), parts.next(), parts.next())
+        else {
+            return Ok(None);
+        };
+        let (Ok(until), Ok(owner)) = (until.parse::<i64>(), owner.parse::<UserId>()) else {
+            return Ok(None);
+        };
+        let found = users::by_id(&mut *app.db.read().await?, owner).await?;
+        let Some(user) = found.filter(|_| until > app.clock.now().as_second()) else {
+            return Ok(None);
+        };
+        // `blake3::Hash` compares in constant time.
+        let is = |way: &Way| {
+            blake3::hash(shown.as_bytes()) == blake3::hash(tag(app, &user, until, *way).as_bytes())
+        };
+        let way = [Way::Password, Way::Oidc].into_iter().find(is);
+        Ok(way.map(|way| FirstStep { user, way, ticket: ticket.to_owned() }))
+    }
+
+    /// Who took it.
+    pub fn owner(&self) -> UserId {
+        self.user.id
+    }
 }
 
 fn tag(app: &App, user: &User, until: i64, way: Way) -> String {
@@ -63,24 +100,14 @@ fn tag(app: &App, user: &User, until: i64, way: Way) -> String {
     totp::base32(&tag[..20])
 }
 
-/// Signs in whoever has the ticket and the code of now. `NeedsCode` if only the code was wrong.
-pub async fn sign_in(app: &App, name: &str, ticket: &str, code: &str) -> Result<SignIn> {
-    let found = users::by_name(&mut *app.db.read().await?, &name.replace('\0', "")).await?;
-    let Some((until, shown)) = ticket.split_once('.') else { return Ok(SignIn::No) };
-    let (Some(user), Ok(until)) = (found, until.parse::<i64>()) else { return Ok(SignIn::No) };
+/// Signs in whoever took the first step and has the current code. `NeedsCode` if only the code was wrong.
+pub async fn sign_in(app: &App, first: FirstStep, code: &str) -> Result<SignIn> {
+    let FirstStep { user, way, ticket } = first;
     let now: Timestamp = app.clock.now();
-    // `blake3::Hash` compares in constant time.
-    let is = |way: &Way| {
-        blake3::hash(shown.as_bytes()) == blake3::hash(tag(app, &user, until, *way).as_bytes())
-    };
-    let Some(way) = [Way::Password, Way::Oidc].into_iter().find(is) else { return Ok(SignIn::No) };
-    if until <= now.as_second() {
-        return Ok(SignIn::No);
-    }
     let secret = user.totp_secret.as_deref().and_then(|sealed| open(app, &user, sealed));
     let Some(secret) = secret else { return Ok(SignIn::No) };
     let Some(step) = totp::fits(&secret, code, now, user.totp_step) else {
-        return Ok(SignIn::NeedsCode { name: user.name, ticket: ticket.to_owned() });
+        return Ok(SignIn::NeedsCode { ticket });
     };
     let after = User { totp_step: step, ..user };
     let mut tx = app.db.begin().await?;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 use store::listings::{self, Kind};
 use store::servers::{self, Server};
-use store::{Conn, StoreError, Topic, absences, presence};
+use store::{Conn, StoreError, Topic, absences, presence, sync_sessions};
 use vocab::listing::{self, Entry};
 use vocab::{Digest, Installed, OrgId, Pending, Severity};
 
@@ -20,6 +20,7 @@ pub async fn remove(app: &App, actor: &Actor, seen: &Server) -> Result<()> {
     // Rollouts are locked before servers, everywhere.
     rollouts::server_removed(&mut tx, actor.org, seen.id, now).await?;
     servers::remove(&mut tx, seen, now).await?;
+    sync_sessions::forget(&mut tx, seen.id).await?;
     absences::end(&mut tx, &[seen.id]).await?;
     let told = json!({"server_id": seen.id, "hostname": seen.hostname});
     record(&mut tx, actor.org, now, &actor.who, "server.remove", seen.id, &told);
@@ -40,6 +41,7 @@ pub async fn release(app: &App, actor: &Actor, seen: &Server) -> Result<Server> 
     let mut tx = app.db.begin().await?;
     servers::save(&mut tx, seen, &after, now).await?;
     presence::set_counter(&mut tx, actor.org, seen.id, 0).await?;
+    sync_sessions::forget(&mut tx, seen.id).await?;
     let told = json!({"server_id": seen.id, "hostname": seen.hostname, "reason": reason});
     record(&mut tx, actor.org, now, &actor.who, "server.release", seen.id, &told);
     emit(&mut tx, actor.org, "server.released", now, told);

@@ -11,11 +11,12 @@ use crate::clock::dice;
 use crate::secrets::Secrets;
 use crate::service::{Actor, Result, audit, keys};
 
-/// The seal of the audit log. Its key is derived from `root.key`, so whoever can write into the database can
-/// break the chain but not forge it.
+/// The seal of the audit log and of the rows that make hosts act. Its key is derived from `root.key`, so whoever can write into the database can
+/// break the chain but not forge it, and cannot create work.
 pub fn seal(secrets: &Secrets) -> Seal {
     let key = secrets.tag("fleetmend audit seal v1", &[]);
-    Seal::new(move |previous, seq, entry| {
+    let row_key = secrets.tag("fleetmend row seal v1", &[]);
+    let seal = Seal::new(move |previous, seq, entry| {
         let mut hasher = blake3::Hasher::new_keyed(&key);
         let (org, at) = (entry.org_id.to_string(), entry.at.to_string());
         let parts: [&[u8]; 8] = [
@@ -33,6 +34,14 @@ pub fn seal(secrets: &Secrets) -> Seal {
             hasher.update(part);
         }
         hasher.finalize().as_bytes().to_vec()
+    });
+    seal.with_rows(move |purpose, values| {
+        let mut hasher = blake3::Hasher::new_keyed(&row_key);
+        for part in [purpose.as_bytes(), values] {
+            hasher.update(&(part.len() as u64).to_be_bytes());
+            hasher.update(part);
+        }
+        *hasher.finalize().as_bytes()
     })
 }
 

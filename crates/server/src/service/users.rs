@@ -4,9 +4,9 @@
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
-use store::identities;
 use store::sessions::{self, Session};
 use store::users::{self, User};
+use store::{identities, organizations};
 use vocab::{OrgId, Role, UserId};
 
 use crate::app::App;
@@ -178,8 +178,6 @@ pub enum SignIn {
     In(Box<User>, Token),
     /// The first step is taken; with this ticket, and a code of their authenticator, they come in.
     NeedsCode {
-        /// Who they are.
-        name: String,
         /// What shows that they took the first step.
         ticket: Token,
     },
@@ -187,17 +185,38 @@ pub enum SignIn {
     No,
 }
 
-/// Signs a person in, if that is their password and they have no second factor.
-pub async fn sign_in(app: &App, name: &str, password: &str) -> Result<SignIn> {
-    let name = plain_name(name);
-    let found = users::by_name(&mut *app.db.read().await?, &name.replace('\0', "")).await?;
+/// The organization that someone signs in to: the one of this name, or if none was given the oldest. A
+/// name is never looked for in several organizations: an administrator who creates a user of the same name in
+/// another one could then keep the owner out, and the time to check would tell how many there are.
+pub async fn organization(app: &App, name: &str) -> Result<Option<OrgId>> {
+    let all = organizations::list(&mut *app.db.read().await?).await?;
+    let (exact, plain) = (name.trim(), plain_name(name));
+    // Two organizations may differ in upper and lower case only.
+    let found = match plain.is_empty() {
+        true => all.iter().min_by_key(|one| (one.created_at, one.id)),
+        false => all
+            .iter()
+            .find(|one| one.name == exact)
+            .or_else(|| all.iter().find(|one| plain_name(&one.name) == plain)),
+    };
+    Ok(found.map(|one| one.id))
+}
+
+/// Signs a person in, if that is their password and they have no second factor. An organization that
+/// does not exist is answered like a wrong password, and as slowly.
+pub async fn sign_in(app: &App, org: Option<OrgId>, name: &str, password: &str) -> Result<SignIn> {
+    let name = plain_name(name).replace('\0', "");
+    let found = match org {
+        Some(org) => users::by_name(&mut *app.db.read().await?, org, &name).await?,
+        None => None,
+    };
     let hash = found.as_ref().and_then(|user| user.password.as_deref());
     let fits =
         password.chars().count() <= PASSWORD_CHARS_MAX && passwords::fits(password, hash).await?;
     let Some(user) = found.filter(|_| fits) else { return Ok(SignIn::No) };
     if user.totp_secret.is_some() {
         let ticket = second::ticket(app, &user, Way::Password);
-        return Ok(SignIn::NeedsCode { name: user.name, ticket });
+        return Ok(SignIn::NeedsCode { ticket });
     }
     let mut tx = app.db.begin().await?;
     // What was read may have changed while the password was looked at.

@@ -43,7 +43,7 @@ pub(crate) async fn totp(
     let (secret, code) = (form.text("secret"), form.text("code"));
     // Without a code there is nothing to guess.
     if !code.is_empty() {
-        app.gate().code(viewer.user.id, address(peer))?;
+        app.gate().code(Some(viewer.user.id), address(peer))?;
     }
     let done = match (viewer.user.totp_secret.is_some(), secret.is_empty()) {
         (true, _) => second::turn_off(&app, &viewer.user, &code).await,

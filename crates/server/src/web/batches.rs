@@ -190,7 +190,8 @@ pub(crate) async fn retry_outlook(
     shown: usize,
 ) -> Result<(Vec<ServerId>, wire::v1::Preview), ApiError> {
     let (org, now) = (viewer.user.org_id, app.clock.now());
-    let (row, servers) = rollouts::retryable(&mut *app.db.snapshot().await?, org, id, now).await?;
+    let (row, servers) =
+        rollouts::retryable(app, &mut *app.db.snapshot().await?, org, id, now).await?;
     let (options, _) = show::stored_options("rollouts", row.id, &row.options)?;
     let preview = preview::of_servers(app, &viewer.caller(), &options, &servers, shown).await?;
     Ok((servers, preview))

@@ -10,13 +10,14 @@ use axum::http::{HeaderMap, Response, StatusCode};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use store::users::User;
+use vocab::OrgId;
 
 use crate::app::App;
 use crate::clock::chance;
 use crate::http::auth::Peer;
 use crate::http::problem::{ApiError, Code};
 use crate::service::ServiceError;
-use crate::service::second;
+use crate::service::second::{self, FirstStep};
 use crate::service::users::{self, SESSION_LIVES, SignIn};
 use crate::web::answer::{Answer, page, refused, refused_with, see, sentences};
 use crate::web::asked::{Asked, SignInForm};
@@ -44,13 +45,44 @@ impl Next {
 
 /// Where to sign in.
 pub(crate) async fn form(State(app): State<App>, Asked { meant, .. }: Asked<Next>) -> Answer {
-    page(&door(&app, String::new(), meant.path(), None))
+    page(&door(&app, Typed::default(), meant.path(), None).await?)
+}
+
+/// What someone typed to sign in, besides the password.
+#[derive(Default)]
+pub(crate) struct Typed {
+    /// The organization; empty for the oldest.
+    organization: String,
+    name: String,
+}
+
+impl Typed {
+    /// What a limit on guesses counts by. Users of the same name in two organizations are counted apart,
+    /// or one organization could lock the users of another out.
+    fn account(&self, org: Option<OrgId>) -> String {
+        match org {
+            Some(org) => account(org, &self.name),
+            None => format!("{}/{}", self.organization, self.name),
+        }
+    }
+}
+
+/// A user's name together with their organization.
+fn account(org: OrgId, name: &str) -> String {
+    format!("{org}/{name}")
 }
 
 /// The page where one signs in, by whatever ways there are.
-pub(crate) fn door(app: &App, name: String, next: String, told: Option<String>) -> pages::SignIn {
+pub(crate) async fn door(
+    app: &App,
+    typed: Typed,
+    next: String,
+    told: Option<String>,
+) -> Result<pages::SignIn, ApiError> {
     let provider = app.oidc().map(|provider| provider.config.name.clone());
-    pages::SignIn { name, next, told, provider }
+    let several = store::organizations::list(&mut *app.db.read().await?).await?.len() > 1;
+    let organization = several.then_some(typed.organization);
+    Ok(pages::SignIn { organization, name: typed.name, next, told, provider })
 }
 
 /// A path of ours: a link to the door must not lead elsewhere from there.
@@ -69,18 +101,26 @@ pub(crate) async fn sign_in(
     headers: HeaderMap,
     SignInForm(form): SignInForm,
 ) -> Answer {
-    let (name, next) = (users::plain_name(&form.text("name")), inside(&form.text("next")));
-    if let Err(error) = knock(&app, peer, &headers, &name) {
+    let name = users::plain_name(&form.text("name"));
+    let organization = form.text("organization").trim().to_owned();
+    let (typed, next) = (Typed { organization, name }, inside(&form.text("next")));
+    let is_sound = users::may_be_a_name(&typed.name)
+        && (typed.organization.is_empty() || users::may_be_a_name(&typed.organization));
+    let org = match is_sound {
+        true => users::organization(&app, &typed.organization).await?,
+        false => None,
+    };
+    if let Err(error) = knock(&app, peer, &headers, &typed.account(org)) {
         let told = Some(error.detail().to_owned());
-        return refused_with(StatusCode::TOO_MANY_REQUESTS, &door(&app, name, next, told));
+        return refused_with(StatusCode::TOO_MANY_REQUESTS, &door(&app, typed, next, told).await?);
     }
-    if !users::may_be_a_name(&name) {
-        return refused(&door(&app, String::new(), next, Some(WRONG.into())));
+    if !is_sound {
+        return refused(&door(&app, Typed::default(), next, Some(WRONG.into())).await?);
     }
-    match users::sign_in(&app, &name, form.exact("password")).await? {
+    match users::sign_in(&app, org, &typed.name, form.exact("password")).await? {
         SignIn::In(user, session) => entered(&app, &headers, &user, &session, &next),
-        SignIn::NeedsCode { name, ticket } => page(&pages::Code { name, next, ticket, told: None }),
-        SignIn::No => refused(&door(&app, name, next, Some(WRONG.into()))),
+        SignIn::NeedsCode { ticket } => page(&pages::Code { next, ticket, told: None }),
+        SignIn::No => refused(&door(&app, typed, next, Some(WRONG.into())).await?),
     }
 }
 
@@ -91,27 +131,28 @@ pub(crate) async fn code(
     headers: HeaderMap,
     SignInForm(form): SignInForm,
 ) -> Answer {
-    let (name, next) = (users::plain_name(&form.text("name")), inside(&form.text("next")));
-    let ticket = form.text("ticket");
-    let again = |status, told: &str| {
-        let (name, next, ticket) = (name.clone(), next.clone(), ticket.clone());
-        refused_with(status, &pages::Code { name, next, ticket, told: Some(told.to_owned()) })
+    let (ticket, next) = (form.text("ticket"), inside(&form.text("next")));
+    let begin_again = async || {
+        let told = Some("That took too long. Begin again.".into());
+        refused(&door(&app, Typed::default(), next.clone(), told).await?)
     };
-    if let Err(error) = knock(&app, peer, &headers, &name) {
+    let again = |status, told: &str| {
+        let (next, ticket) = (next.clone(), ticket.clone());
+        refused_with(status, &pages::Code { next, ticket, told: Some(told.to_owned()) })
+    };
+    let first = FirstStep::read(&app, &ticket).await?;
+    // Only a valid ticket counts against its owner, or strangers could lock them out.
+    if let Err(error) = app.gate().code(first.as_ref().map(FirstStep::owner), address(peer)) {
         return again(StatusCode::TOO_MANY_REQUESTS, error.detail());
     }
-    if !users::may_be_a_name(&name) {
-        return refused(&door(&app, String::new(), next, Some(WRONG.into())));
-    }
-    match second::sign_in(&app, &name, &ticket, &form.text("code")).await? {
+    let Some(first) = first else { return begin_again().await };
+    match second::sign_in(&app, first, &form.text("code")).await? {
         SignIn::In(user, session) => entered(&app, &headers, &user, &session, &next),
-        SignIn::NeedsCode { .. } => {
-            again(StatusCode::UNPROCESSABLE_ENTITY, "That is not the code of now.")
-        }
-        SignIn::No => {
-            let told = Some("That took too long. Begin again.".into());
-            refused(&door(&app, name, next, told))
-        }
+        SignIn::NeedsCode { .. } => again(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "That code is not valid. Enter the current code of your authenticator.",
+        ),
+        SignIn::No => begin_again().await,
     }
 }
 
@@ -124,24 +165,24 @@ fn knock(
     app: &App,
     peer: Option<Extension<Peer>>,
     headers: &HeaderMap,
-    name: &str,
+    account: &str,
 ) -> Result<(), ApiError> {
     let address = address(peer);
     let device = cookies::read(headers, cookies::DEVICE);
-    app.gate().knock(name, address, device.filter(|device| is_known(app, device, name)))
+    app.gate().knock(account, address, device.filter(|device| is_known(app, device, account)))
 }
 
-/// What a browser keeps that has signed in as `name`.
-fn device(app: &App, name: &str) -> String {
+/// What a browser keeps that has signed in to `account`.
+fn device(app: &App, account: &str) -> String {
     let random = chance::<DEVICE_BYTES>();
-    let tag = app.secrets.tag("fleetmend device v1", &[&random, name.as_bytes()]);
+    let tag = app.secrets.tag("fleetmend device v1", &[&random, account.as_bytes()]);
     URL_SAFE_NO_PAD.encode([&random[..], &tag[..16]].concat())
 }
 
-fn is_known(app: &App, device: &str, name: &str) -> bool {
+fn is_known(app: &App, device: &str, account: &str) -> bool {
     let Ok(bytes) = URL_SAFE_NO_PAD.decode(device) else { return false };
     let Some((random, shown)) = bytes.split_at_checked(DEVICE_BYTES) else { return false };
-    let tag = app.secrets.tag("fleetmend device v1", &[random, name.as_bytes()]);
+    let tag = app.secrets.tag("fleetmend device v1", &[random, account.as_bytes()]);
     // `blake3::Hash` compares in constant time.
     blake3::hash(shown) == blake3::hash(&tag[..16])
 }
@@ -159,7 +200,7 @@ pub(crate) fn remembered(
     mut answer: Response<Body>,
 ) -> Answer {
     let session = cookies::make(app, headers, cookies::SESSION, session, SESSION_LIVES.as_secs());
-    let known = device(app, &user.name);
+    let known = device(app, &account(user.org_id, &user.name));
     let device = cookies::make(app, headers, cookies::DEVICE, &known, DEVICE_SECONDS);
     answer.headers_mut().append(SET_COOKIE, session);
     answer.headers_mut().append(SET_COOKIE, device);

@@ -65,11 +65,15 @@ impl Gate {
         take(&self.names, &[name.as_bytes()])
     }
 
-    /// Notes that someone who is signed in gives a code. A known browser has no advantage here: the
-    /// session may be stolen, and its cookies with it.
-    pub(crate) fn code(&self, user: UserId, from: IpAddr) -> Result<(), ApiError> {
+    /// Notes that someone gives a code of the second factor, as a user who has shown a password or a
+    /// session; `None` if they have shown neither. A known browser has no advantage here: the session may
+    /// be stolen, and its cookies with it.
+    pub(crate) fn code(&self, user: Option<UserId>, from: IpAddr) -> Result<(), ApiError> {
         take(&self.addresses, &[&source_bytes(from)])?;
-        take(&self.codes, &[user.to_string().as_bytes()])
+        match user {
+            Some(user) => take(&self.codes, &[user.to_string().as_bytes()]),
+            None => Ok(()),
+        }
     }
 
     /// Notes that somebody goes to a provider, or comes back.
@@ -136,7 +140,7 @@ mod tests {
     fn codes_of_one_user_are_limited_whichever_address_they_come_from() {
         let gate = Gate::new();
         let user = UserId::new(jiff::Timestamp::UNIX_EPOCH, 1);
-        let tries = (0..4_000).filter(|n| gate.code(user, address(*n)).is_ok()).count();
+        let tries = (0..4_000).filter(|n| gate.code(Some(user), address(*n)).is_ok()).count();
         assert_eq!(tries, CODES as usize);
     }
 }

@@ -17,7 +17,7 @@ use crate::service::users::SignIn;
 use crate::web::answer::{Answer, page, refused_with};
 use crate::web::asked::Asked;
 use crate::web::cookies;
-use crate::web::door::{Next, address, door, remembered};
+use crate::web::door::{Next, Typed, address, door, remembered};
 use crate::web::flow::{Flow, LIVES, is_same};
 
 /// What a provider sends a browser back with. It may say more than we ask for.
@@ -55,10 +55,10 @@ pub(crate) async fn begin(
     let provider = provider(&app)?;
     let flow = Flow::begin(&app, meant.path());
     if let Err(error) = app.gate().pass(address(peer)) {
-        return refused(&app, &headers, flow.next, too_often(&error));
+        return refused(&app, &headers, flow.next, too_often(&error)).await;
     }
     match provider.door(app.clock.now(), &attempt(&app, &headers, &flow)).await {
-        Err(error) => refused(&app, &headers, flow.next, told(provider, &error)),
+        Err(error) => refused(&app, &headers, flow.next, told(provider, &error)).await,
         Ok(there) => {
             let cookie = flow.cookie(&app);
             let cookie = cookies::for_the_way_back(&app, &headers, &cookie, LIVES.as_secs());
@@ -86,17 +86,18 @@ pub(crate) async fn back(
             &headers,
             "/".into(),
             (StatusCode::UNPROCESSABLE_ENTITY, told.into()),
-        );
+        )
+        .await;
     };
     if let Err(error) = app.gate().pass(address(peer)) {
-        return refused(&app, &headers, flow.next, too_often(&error));
+        return refused(&app, &headers, flow.next, too_often(&error)).await;
     }
     let person = match vouched(&app, provider, &attempt(&app, &headers, &flow), &meant).await {
         Ok(person) => person,
-        Err(told) => return refused(&app, &headers, flow.next, told),
+        Err(told) => return refused(&app, &headers, flow.next, told).await,
     };
     match federated::sign_in(&app, &provider.config, &person).await? {
-        Ok(signed) => entered(&app, &headers, signed, flow.next),
+        Ok(signed) => entered(&app, &headers, signed, flow.next).await,
         Err(refusal) => {
             tracing::warn!(
                 subject = person.subject,
@@ -104,7 +105,7 @@ pub(crate) async fn back(
                 "the provider's word lets nobody in"
             );
             let told = (StatusCode::FORBIDDEN, advice(provider, refusal, &person));
-            refused(&app, &headers, flow.next, told)
+            refused(&app, &headers, flow.next, told).await
         }
     }
 }
@@ -132,23 +133,21 @@ async fn vouched(
     provider.redeem(now, attempt, &back.code).await.map_err(|error| told(provider, &error))
 }
 
-fn entered(app: &App, headers: &HeaderMap, signed: SignIn, next: String) -> Answer {
+async fn entered(app: &App, headers: &HeaderMap, signed: SignIn, next: String) -> Answer {
     let mut answer = match signed {
         SignIn::In(user, session) => {
             remembered(app, headers, &user, &session, page(&pages::Arrived { next })?)?
         }
-        SignIn::NeedsCode { name, ticket } => {
-            page(&pages::Code { name, next, ticket, told: None })?
-        }
-        SignIn::No => page(&door(app, String::new(), next, None))?,
+        SignIn::NeedsCode { ticket } => page(&pages::Code { next, ticket, told: None })?,
+        SignIn::No => page(&door(app, Typed::default(), next, None).await?)?,
     };
     answer.headers_mut().append(SET_COOKIE, used_up(app, headers));
     Ok(answer)
 }
 
 /// Back at the door. The way is used up in any case.
-fn refused(app: &App, headers: &HeaderMap, next: String, (status, told): Told) -> Answer {
-    let mut answer = refused_with(status, &door(app, String::new(), next, Some(told)))?;
+async fn refused(app: &App, headers: &HeaderMap, next: String, (status, told): Told) -> Answer {
+    let mut answer = refused_with(status, &door(app, Typed::default(), next, Some(told)).await?)?;
     answer.headers_mut().append(SET_COOKIE, used_up(app, headers));
     Ok(answer)
 }

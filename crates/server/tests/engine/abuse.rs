@@ -3,15 +3,17 @@
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use futures_util::future::join_all;
-use serde_json::json;
+use serde_json::{Value, json};
+use server::service;
 use store::listings::Kind;
 use store::{listings, servers};
 use tower::ServiceExt as _;
 use vocab::{Digest, Installed, listing};
-use wire::agent::Facts;
+use wire::agent::{Facts, Outcome};
 
 use crate::agent::{Agent, facts, refused, send};
-use crate::support::both;
+use crate::rollouts::{shows, tasks};
+use crate::support::{both, eventually};
 
 /// A list of updates of nearly 16 MiB that takes some kilobytes when packed, and much memory when
 /// it is parsed as a whole: thousands of empty references on each line.
@@ -208,5 +210,219 @@ both! {
         }
         let refusal = web.sync(0).await.unwrap_err();
         assert_eq!(refusal, refused(StatusCode::UNPROCESSABLE_ENTITY, "too_many_reports"));
+    }
+}
+
+/// A generator of numbers that gives the same ones in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % limit as u64) as usize
+    }
+
+    fn one_of<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.below(of.len())]
+    }
+}
+
+/// Values that no honest agent sends. `stolen`: ids of another server and its orders.
+fn hostile_values(stolen: &[String]) -> Vec<Value> {
+    let nested = (0..100).fold(json!(1), |inside, _| json!([inside]));
+    let mut values = vec![
+        Value::Null,
+        nested,
+        json!(true),
+        json!(-1),
+        json!(0),
+        json!(u64::MAX),
+        json!(i64::MIN),
+        json!(1e308),
+        json!({}),
+        json!([]),
+        json!([[]]),
+        json!(""),
+        json!("\u{0}"),
+        json!("web\u{0}1"),
+        json!("\u{202e}\u{1b}[2J"),
+        json!("x".repeat(70_000)),
+        json!("../../../etc/passwd"),
+        json!("'; drop table servers; --"),
+        json!("9999-12-31T23:59:59Z"),
+        json!("-009999-01-02T00:00:00Z"),
+        json!("1970-01-01T00:00:00Z"),
+        json!("succeeded"),
+        json!("rebooting"),
+    ];
+    values.extend(stolen.iter().map(|id| json!(id)));
+    values
+}
+
+/// Replaces a value at a random place.
+fn replace_somewhere(random: &mut Random, value: &mut Value, with: &Value) {
+    let stop = random.below(5) == 0;
+    match value {
+        Value::Object(fields) if !stop && !fields.is_empty() => {
+            let nth = random.below(fields.len());
+            replace_somewhere(random, fields.values_mut().nth(nth).unwrap(), with);
+        }
+        Value::Array(items) if !stop && !items.is_empty() => {
+            let nth = random.below(items.len());
+            replace_somewhere(random, &mut items[nth], with);
+        }
+        _ => *value = with.clone(),
+    }
+}
+
+/// A sync that says everything that a sync can say.
+fn full_sync(agent: &Agent, order: &str, digest: Digest) -> Value {
+    let mut told = facts("web-1");
+    told["reboot_reasons"] = json!(["a kernel"]);
+    told["old_code"] = json!([{"package": "libssl", "unit": "a.service", "process": "a"}]);
+    told["other_updaters"] = json!(["unattended-upgrades"]);
+    let at = "2026-11-15T04:00:00Z";
+    json!({"boot_id": "boot-1", "counter": agent.counter, "nonce": agent.nonce, "hold_seconds": 0,
+        "facts": told, "installed": digest, "pending": digest, "scanned_at": at,
+        "activity": "idle",
+        "results": [{"order_id": order, "outcome": "failed", "failure_code": "pkg_lock_timeout",
+            "message": "m", "packages": [{"name": "a", "arch": "b", "from": "1", "to": "2"}],
+            "reboot_needed": true, "reboot_seconds": 3, "exit": 1, "set_aside": ["/etc/a"],
+            "restarted": ["a.service"], "notes": ["n"], "started_at": at, "finished_at": at}],
+        "progress": [{"order_id": order, "stage": "installing", "at": at, "message": "m"}]})
+}
+
+/// One request with a genuine signature and odd content.
+fn odd_request(random: &mut Random, agent: &Agent, stolen: &[String]) -> Request<Body> {
+    let values = hostile_values(stolen);
+    let ids = [stolen, &["tsk_".into(), "..%2F..%2Fsync".into(), "%00".into(), "x".repeat(2_000)]]
+        .concat();
+    let lines = "{\"n\":\"bash\",\"v\":\"5.2\",\"a\":\"amd64\",\"c\":\"5.3\"}\n".repeat(3);
+    let mut body = lines.clone().into_bytes();
+    let digest = Digest::of(&body);
+    let (method, path) = match random.below(8) {
+        0 => {
+            let kind = *random.one_of(&["packages", "updates", "", "..", "PACKAGES"]);
+            let named = [vec![digest.to_string()], ids].concat();
+            ("PUT", format!("/agent/v1/listings/{kind}/{}", random.one_of(&named)))
+        }
+        1 => {
+            let offset = *random.one_of(&[
+                "0",
+                "-1",
+                "18446744073709551615",
+                "9223372036854775807",
+                "4194303",
+                "x",
+                "",
+            ]);
+            ("POST", format!("/agent/v1/orders/{}/log?offset={offset}", random.one_of(&ids)))
+        }
+        _ => {
+            let mut sync = full_sync(agent, &stolen[1 + random.below(2)], digest);
+            for _ in 0..random.below(3) {
+                let with = random.one_of(&values).clone();
+                replace_somewhere(random, &mut sync, &with);
+            }
+            // A sync that may be held open would be.
+            if sync["hold_seconds"]
+                .as_u64()
+                .is_some_and(|seconds| seconds > 0 && seconds <= u32::MAX.into())
+            {
+                sync["hold_seconds"] = json!(0);
+            }
+            body = sync.to_string().into_bytes();
+            ("POST", "/agent/v1/sync".to_owned())
+        }
+    };
+    if random.below(4) == 0 && !body.is_empty() {
+        let at = random.below(body.len());
+        body[at] ^= 1 << random.below(8);
+    }
+    if random.below(10) == 0 {
+        body.truncate(random.below(body.len() + 1));
+    }
+    let mut request = agent.signed(method, &path, body);
+    if random.below(6) == 0 {
+        let name = *random.one_of(&[
+            "content-encoding",
+            "content-type",
+            "fleetmend-nonce",
+            "content-length",
+            "x-request-id",
+        ]);
+        let value = *random.one_of(&[
+            "zstd",
+            "gzip",
+            "",
+            "application/xml",
+            "99999999999999999999",
+            "\u{7f}",
+        ]);
+        if let Ok(value) = value.parse() {
+            request.headers_mut().insert(name, value);
+        }
+    }
+    request
+}
+
+both! {
+    async fn odd_requests_with_a_genuine_key_do_no_harm_to_others(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut victim = Agent::join(&app, &token, "victim").await;
+        let ended = service::rollouts::create(&app, world.order(vec![victim.id], json!({}))).await.unwrap();
+        let first = victim.awaits_order().await;
+        victim.logs(first.id, 0, b"as it went\n").await.unwrap();
+        victim.reports(first.id, Outcome::Succeeded, world.now()).await;
+        shows(&app, world, ended.id, "succeeded: succeeded").await;
+        let running = service::rollouts::create(&app, world.order(vec![victim.id], json!({}))).await.unwrap();
+        let second = victim.awaits_order().await;
+        victim.reaches(second.id, vocab::Stage::Installing, world.now());
+        victim.sync(0).await.unwrap();
+        shows(&app, world, running.id, "running: installing").await;
+        let victim_id = victim.id;
+        let state = async || {
+            let mut reader = app.db.read().await.unwrap();
+            let row = servers::get(&mut reader, world.org, victim_id).await.unwrap();
+            let logs = store::task_logs::read(&mut reader, first.id, 0, 100).await.unwrap();
+            format!("{row:?} {:?} {:?} {logs:?}", tasks(&app, ended.id).await, tasks(&app, running.id).await)
+        };
+        eventually("the last sync is written", async || {
+            let mut reader = app.db.read().await.unwrap();
+            let row = servers::get(&mut reader, world.org, victim_id).await.unwrap();
+            row.counter.unsigned_abs() == victim.counter
+        }).await;
+        let before = state().await;
+
+        let stolen = [victim.id.to_string(), first.id.to_string(), second.id.to_string(), ended.id.to_string()];
+        let mut random = Random(0x5eed_1234_5678_9abc);
+        let mut statuses = std::collections::BTreeMap::<u16, u32>::new();
+        for attacker in 0..10 {
+            let mut agent = Agent::join(&app, &token, &format!("web-{attacker}")).await;
+            for nth in 0..250 {
+                let request = odd_request(&mut random, &agent, &stolen);
+                let answer = agent.door.clone().oneshot(request).await.unwrap();
+                let status = answer.status();
+                let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+                let text = String::from_utf8_lossy(&body);
+                assert!(!status.is_server_error(), "request {nth} of {attacker}: {status} {text}");
+                *statuses.entry(status.as_u16()).or_default() += 1;
+                if let Ok(answer) = serde_json::from_slice::<wire::agent::SyncResponse>(&body) {
+                    assert!(answer.orders.is_empty(), "it has none: {text}");
+                    agent.counter = answer.counter;
+                    agent.nonce += 1;
+                }
+            }
+        }
+        println!("{statuses:?}");
+        let handled: u32 = statuses.iter().filter(|(status, _)| **status != 429).map(|(_, count)| count).sum();
+        assert!(handled >= 1_500 && statuses[&200] >= 100, "{statuses:?}");
+        assert_eq!(state().await, before);
+        victim.reports(second.id, Outcome::Succeeded, world.now()).await;
+        shows(&app, world, running.id, "succeeded: succeeded").await;
+        engine.stop().await;
     }
 }

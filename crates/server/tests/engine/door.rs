@@ -267,10 +267,63 @@ both! {
             let answer: wire::agent::SyncResponse = serde_json::from_slice(&answer).unwrap();
             assert!(answer.orders.is_empty());
         }
-        assert_eq!(server(&app, world, &web).await.quarantine, None);
         send(&web.door, let_go.remove(0)).await.unwrap();
-        assert!(server(&app, world, &web).await.quarantine.is_some());
+        assert_eq!(server(&app, world, &web).await.quarantine, None);
         engine.stop().await;
+    }
+
+    /// Someone on the network captured requests and sends them again.
+    async fn replayed_sync_changes_nothing_and_quarantines_nobody(world: World) {
+        let app = world.app("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        web.says.facts = serde_json::from_value(crate::agent::facts("captured")).ok();
+        let captured = web.sync_body(0);
+        web.sync(0).await.unwrap();
+        web.says.facts = serde_json::from_value(crate::agent::facts("web-1")).ok();
+        web.sync(0).await.unwrap();
+        web.sync(0).await.unwrap();
+        let seen = app.door().last_seen(web.id);
+        world.minutes(5);
+        let replayed = web.signed("POST", "/agent/v1/sync", captured);
+        send(&web.door, replayed).await.unwrap();
+        let row = server(&app, world, &web).await;
+        assert_eq!((row.hostname.as_str(), row.quarantine), ("web-1", None));
+        assert_eq!(app.door().last_seen(web.id), seen);
+    }
+
+    async fn sync_of_a_copy_that_is_behind_changes_nothing_but_the_quarantine(world: World) {
+        let app = world.app("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let mut copy = web.clone();
+        copy.nonce = 77;
+        copy.says.facts = serde_json::from_value(crate::agent::facts("copy")).ok();
+        for _ in 0..3 {
+            web.sync(0).await.unwrap();
+        }
+        let seen = app.door().last_seen(web.id);
+        world.minutes(5);
+        assert!(copy.orders(0).await.is_empty());
+        let row = server(&app, world, &web).await;
+        assert_eq!(row.hostname.as_str(), "web-1");
+        assert!(row.quarantine.is_some());
+        assert_eq!(app.door().last_seen(web.id), seen);
+    }
+
+    /// Its first contact repeats a request that was heard long ago.
+    async fn copy_of_an_earlier_state_is_noticed_at_its_second_contact(world: World) {
+        let app = world.app("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let mut copy = web.clone();
+        for _ in 0..10 {
+            web.sync(0).await.unwrap();
+        }
+        copy.sync(0).await.unwrap();
+        assert_eq!(server(&app, world, &web).await.quarantine, None);
+        copy.sync(0).await.unwrap();
+        assert!(server(&app, world, &web).await.quarantine.is_some());
     }
 
     async fn signs_of_life_and_the_counter_are_written_down_together_a_little_later(world: World) {

@@ -10,13 +10,17 @@ mod publisher;
 mod support;
 
 mod abuse;
+mod audit_log;
 mod clocks;
 mod days;
 mod door;
 mod feeds;
 mod flaws;
+mod key_rotation;
 mod outside;
+mod proxy;
 mod refreshes;
 mod replicas;
 mod rollouts;
 mod schedules;
+mod tampering;

@@ -45,6 +45,55 @@ both! {
         engine.stop().await;
     }
 
+    async fn lost_order_fails_at_once_and_its_server_is_scanned(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let made = service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        let order = web.awaits_order().await;
+        web.reaches(order.id, Stage::Installing, world.now());
+        let answer = web.sync(0).await.unwrap();
+        assert!(answer.unreported.is_empty(), "the sync mentions it");
+        shows(&app, world, made.id, "running: installing").await;
+        // A service that has just started asks too.
+        engine.stop().await;
+        drop(app);
+        let (app, engine) = world.leading("b").await;
+        web.moves_to(&app);
+        let mut answer = web.sync(10).await.unwrap();
+        while answer.unreported.is_empty() {
+            answer = web.sync(10).await.unwrap();
+        }
+        assert_eq!((answer.unreported, answer.orders.len()), (vec![order.id], 0));
+        web.reports(order.id, Outcome::Unknown, world.now()).await;
+        shows(&app, world, made.id, "failed: failed").await;
+        let task = tasks(&app, made.id).await.remove(0);
+        let domain::rollout::Target::Done(done) = task.target else { panic!("{:?}", task.target) };
+        assert_eq!(done.outcome.failure_code(), Some(vocab::FailureCode::OrderLost));
+        let scan = web.awaits_order().await;
+        assert_eq!(scan.work, wire::agent::Work::Scan);
+        assert!(web.sync(0).await.unwrap().unreported.is_empty());
+        engine.stop().await;
+    }
+
+    async fn order_in_progress_that_was_mentioned_is_not_asked_about(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let made = service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        let order = web.awaits_order().await;
+        for stage in [Stage::Preflight, Stage::Installing] {
+            web.reaches(order.id, stage, world.now());
+            assert!(web.sync(0).await.unwrap().unreported.is_empty());
+            shows(&app, world, made.id, &format!("running: {stage}")).await;
+        }
+        // Nor is one whose result has just been acknowledged.
+        web.reports(order.id, Outcome::Succeeded, world.now()).await;
+        assert!(web.sync(0).await.unwrap().unreported.is_empty());
+        shows(&app, world, made.id, "succeeded: succeeded").await;
+        engine.stop().await;
+    }
+
     async fn deadlines_that_passed_in_an_outage_wait_until_agents_can_report(world: World) {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;

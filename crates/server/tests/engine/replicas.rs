@@ -19,6 +19,11 @@ async fn follower(world: &World) -> (App, Engine) {
     (app, engine)
 }
 
+async fn quarantined(app: &App, world: &World, web: &Agent) -> bool {
+    let row = store::servers::get(&mut app.db.read().await.unwrap(), world.org, web.id).await;
+    row.unwrap().quarantine.is_some()
+}
+
 both! {
     async fn an_order_reaches_an_agent_that_is_connected_to_the_other_replica(world: World) {
         let (a, leader) = world.leading("a").await;
@@ -44,6 +49,103 @@ both! {
         assert_eq!(row.unwrap().quarantine, None);
         leader.stop().await;
         other.stop().await;
+    }
+
+    /// On SQLite there is one process, so both copies talk to it.
+    async fn copies_that_talk_to_different_replicas_are_quarantined(world: World) {
+        let (a, leader) = world.leading("a").await;
+        let (b, other) = follower(world).await;
+        let token = world.token(&a).await;
+        let mut web = Agent::join(&a, &token, "web-1").await;
+        web.sync(0).await.unwrap();
+        let mut copy = web.clone();
+        if a.db.engine() == "postgres" {
+            copy.moves_to(&b);
+        }
+        // The first contact of the copy may be a repetition; the second is not.
+        for _ in 0..2 {
+            web.sync(0).await.unwrap();
+            copy.sync(0).await.unwrap();
+        }
+        eventually("it is noticed", async || quarantined(&a, world, &web).await).await;
+        let made = service::rollouts::create(&a, world.order(vec![web.id], json!({}))).await.unwrap();
+        eventually("both replicas know", async || {
+            web.sync(0).await.unwrap().orders.is_empty() && copy.sync(0).await.unwrap().orders.is_empty()
+        }).await;
+        shows(&a, world, made.id, "running: waiting").await;
+        assert!(web.orders(0).await.is_empty() && copy.orders(0).await.is_empty());
+
+        // A person decides; the copy that is still there is noticed again.
+        let row = store::servers::get(&mut a.db.read().await.unwrap(), world.org, web.id).await.unwrap();
+        service::servers::release(&a, &world.admin(), &row).await.unwrap();
+        web.awaits_order().await;
+        assert!(!quarantined(&a, world, &web).await);
+        for _ in 0..3 {
+            web.sync(0).await.unwrap();
+            copy.sync(0).await.unwrap();
+        }
+        eventually("it is noticed again", async || quarantined(&a, world, &web).await).await;
+        leader.stop().await;
+        other.stop().await;
+    }
+
+    async fn agent_that_changes_replicas_with_every_sync_is_no_clone(world: World) {
+        if world.app("x").await.db.engine() == "sqlite" {
+            return;
+        }
+        let (a, leader) = world.leading("a").await;
+        let (b, other) = follower(world).await;
+        let token = world.token(&a).await;
+        let mut web = Agent::join(&a, &token, "web-1").await;
+        for round in 0..30 {
+            let to = if round % 2 == 0 { &b } else { &a };
+            // Its answer is lost, and it says the same to the other one.
+            if round % 3 == 0 {
+                let lost = web.signed("POST", "/agent/v1/sync", web.sync_body(0));
+                crate::agent::send(&web.door, lost).await.unwrap();
+            }
+            // One that was let go arrives late, at a replica that never heard it.
+            let late = web.signed("POST", "/agent/v1/sync", web.sync_body(0));
+            web.moves_to(to);
+            web.sync(0).await.unwrap();
+            web.sync(0).await.unwrap();
+            if round % 5 == 0 {
+                a.door().flush(&a).await;
+                b.door().flush(&b).await;
+                let elsewhere = server::agents::router(if round % 2 == 0 { a.clone() } else { b.clone() });
+                crate::agent::send(&elsewhere, late).await.unwrap();
+            }
+            assert!(!quarantined(&a, world, &web).await, "round {round}");
+        }
+        leader.stop().await;
+        other.stop().await;
+        assert!(!quarantined(&a, world, &web).await);
+    }
+
+    /// What a replica heard in its last seconds is lost with it.
+    async fn agent_of_a_replica_that_died_is_no_clone(world: World) {
+        if world.app("x").await.db.engine() == "sqlite" {
+            return;
+        }
+        let a = world.app("a").await;
+        let b = world.app("b").await;
+        let token = world.token(&a).await;
+        let mut web = Agent::join(&a, &token, "web-1").await;
+        for _ in 0..10 {
+            web.sync(0).await.unwrap();
+        }
+        // No engine wrote anything down of it.
+        web.moves_to(&b);
+        for _ in 0..3 {
+            web.sync(0).await.unwrap();
+        }
+        b.door().flush(&b).await;
+        let again = world.app("a-again").await;
+        web.moves_to(&again);
+        for _ in 0..3 {
+            web.sync(0).await.unwrap();
+        }
+        assert!(!quarantined(&again, world, &web).await);
     }
 
     async fn an_instant_starts_once_however_many_replicas_there_are(world: World) {

@@ -205,6 +205,26 @@ both! {
         engine.stop().await;
     }
 
+    /// Neither server is known to have an update, so nobody can prove anything: the rest starts, and it is
+    /// recorded why.
+    async fn a_canary_that_changed_nothing_opens_the_way_only_with_a_record_of_it(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let mut db = Agent::join(&app, &token, "db-1").await;
+        let order = world.order(vec![web.id, db.id], json!({"canary": 1}));
+        let made = service::rollouts::create(&app, order).await.unwrap();
+        let order = web.awaits_order().await;
+        web.reports(order.id, Outcome::NoChange, world.now()).await;
+        let order = db.awaits_order().await;
+        let row = rollouts::get(&mut app.db.read().await.unwrap(), world.org, made.id).await.unwrap();
+        assert!(row.head.canary_unchanged);
+        // An update that nobody has tested: its first failure stops the rest.
+        db.reports(order.id, Outcome::Failed, world.now()).await;
+        shows(&app, world, made.id, "completed_with_errors: no_change failed").await;
+        engine.stop().await;
+    }
+
     async fn servers_that_are_not_there_are_named_and_nothing_starts(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;

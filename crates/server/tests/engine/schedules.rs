@@ -44,6 +44,7 @@ fn schedule(world: &World, name: String) -> Schedule {
         created_at: world.now(),
         updated_at: world.now(),
         generation: 1,
+        seal: store::seals::Code::default(),
     }
 }
 
@@ -87,6 +88,7 @@ async fn take_instant(app: &App, world: &World, id: ScheduleId) {
         targets: schedule.targets.clone(),
         options: schedule.options.clone(),
         generation: 1,
+        seal: store::seals::Code::default(),
     };
     assert_eq!(runs::start(&mut tx, &run).await.unwrap(), Start::Started);
     schedules::advance(&mut tx, &[(&schedule, Some(at(7_200)))]).await.unwrap();

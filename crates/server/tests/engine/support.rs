@@ -15,8 +15,8 @@ use server::service::rollouts::{NewRollout, Origin};
 use server::service::tokens;
 use server::service::{Actor, PatchOptions};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
-use store::audit::Seal;
 use store::enrollment_tokens::Token;
 use store::{Db, Options};
 use vocab::{OrgId, Role, ServerId, TokenId};
@@ -74,11 +74,7 @@ impl World {
     }
 
     async fn open(&self) -> Db {
-        let seal = Seal::new(|previous, seq, entry| {
-            let mut bytes = previous.to_vec();
-            bytes.extend(format!("{seq}{entry:?}").bytes());
-            vocab::Digest::of(&bytes).as_bytes().to_vec()
-        });
+        let seal = server::service::setup::seal(&Secrets::create(&self.folder).unwrap());
         let mut options = Options::new(&self.url, seal);
         options.patience = Duration::from_secs(30);
         Db::open(&options).await.unwrap()
@@ -110,6 +106,32 @@ impl World {
         let engine = engine::spawn_with(app.clone(), PULSE);
         eventually("it leads", async || engine.leads()).await;
         (app, engine)
+    }
+
+    /// Runs SQL as someone would who has the database and not the keys. Returns the number of rows
+    /// that changed.
+    pub(crate) async fn by_hand(&self, sql: &str) -> u64 {
+        let sql = AssertSqlSafe(sql.to_owned());
+        match self.url.strip_prefix("sqlite:") {
+            Some(path) => {
+                let options = SqliteConnectOptions::new().filename(path).foreign_keys(false);
+                let mut conn = SqliteConnection::connect_with(&options).await.unwrap();
+                let done = conn.execute(sql).await.unwrap().rows_affected();
+                conn.close().await.unwrap();
+                done
+            }
+            None => {
+                let mut conn = PgConnection::connect(&self.url).await.unwrap();
+                let done = conn.execute(sql).await.unwrap().rows_affected();
+                conn.close().await.unwrap();
+                done
+            }
+        }
+    }
+
+    /// Where the keys are.
+    pub(crate) fn data_dir(&self) -> &std::path::Path {
+        &self.folder
     }
 
     pub(crate) fn now(&self) -> Timestamp {

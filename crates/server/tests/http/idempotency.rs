@@ -106,6 +106,19 @@ async fn forget_the_answer(service: &Service) {
 }
 
 both! {
+    /// After kill -9 a client need not wait for the lock, unless another replica could hold it.
+    async fn a_restart_ends_the_lock_of_a_request_that_was_cut_off(service: Service) {
+        let first = create(service, "a", "ci").send(&service.router).await.is(201);
+        forget_the_answer(service).await;
+        create(service, "a", "ci").send(&service.router).await.is_problem(409, "idempotency_key_in_progress");
+        server::end_abandoned_requests(&service.app).await;
+        let again = create(service, "a", "ci").send(&service.router).await;
+        match service.app.db.is_exclusive() {
+            true => assert_eq!(again.is(303).header("location"), first.header("location")),
+            false => _ = again.is_problem(409, "idempotency_key_in_progress"),
+        }
+    }
+
     async fn a_crash_after_the_work_and_before_the_answer_costs_no_second_effect(service: Service) {
         let first = create(service, "a", "ci").send(&service.router).await.is(201);
         forget_the_answer(service).await;

@@ -25,6 +25,8 @@ pub(crate) struct Host {
     pub(crate) quarantine: Option<&'static str>,
     pub(crate) installed: Vec<Installed>,
     pub(crate) pending: Vec<Pending>,
+    /// What its agent reports beyond what every list shows.
+    pub(crate) facts: serde_json::Value,
 }
 
 impl Host {
@@ -38,6 +40,7 @@ impl Host {
             quarantine: None,
             installed: Vec::new(),
             pending: Vec::new(),
+            facts: json!({}),
         }
     }
 
@@ -95,7 +98,7 @@ pub(crate) async fn join_org(service: &Service, org_id: OrgId, host: Host) -> Se
         packages: host.installed.len() as u32,
         updates: host.pending.len() as u32,
         security_updates: host.pending.iter().filter(|update| update.security).count() as u32,
-        facts: json!({}),
+        facts: host.facts,
         runs: String::new(),
         quarantine: host.quarantine.map(str::to_owned),
         generation: 1,

@@ -18,11 +18,14 @@ mod fleet;
 
 mod apart;
 mod assessment;
+mod audit;
 mod batches;
+mod crashes;
 mod cves;
 mod feeds;
 mod follow;
 mod matching;
+mod mutations;
 mod patches;
 mod preview;
 mod schedules;

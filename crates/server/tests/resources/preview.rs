@@ -61,22 +61,73 @@ both! {
         assert_eq!(service.get("/v1/batches").await.json()["meta"]["total"], 0);
     }
 
-    async fn a_canary_without_changes_is_a_warning(service: Service) {
+    async fn servers_with_updates_are_the_canary_and_one_without_is_a_warning(service: Service) {
         let host = |name| Host::new(name).with_updates(vec![security("openssl", Severity::High, &[])]);
         let idle = [join(service, Host::new("web-1")).await, join(service, Host::new("web-2")).await];
         let [one, two] = [join(service, host("web-3")).await, join(service, host("web-4")).await];
-        let warnings = async |servers: &[vocab::ServerId], canary: u32| {
+        let seen = async |servers: &[vocab::ServerId], canary: u32| {
             let body = json!({"server_ids": servers, "security_only": true, "canary": canary});
-            preview(service, body).await["warnings"].clone()
+            let seen = preview(service, body.clone()).await;
+            let names: Vec<String> = seen["servers"].as_array().unwrap().iter()
+                .map(|one| one["hostname"].as_str().unwrap().to_owned()).collect();
+            // The batch starts its servers in the order that the preview shows.
+            let batch = service.post("/v1/batches", body).await.is(202).json();
+            let turns: Vec<String> = batch["results"].as_array().unwrap().iter()
+                .map(|one| one["hostname"].as_str().unwrap().to_owned()).collect();
+            assert_eq!(names, turns);
+            (names, seen["warnings"].clone())
         };
-        let effect = "the canary tests nothing, and the other servers start right after it";
-        assert_eq!(warnings(&[idle[0], one, two], 1).await, json!([format!("the canary server has nothing to install: {effect}")]));
-        assert_eq!(warnings(&[idle[0], idle[1], two], 2).await,
-            json!([format!("none of the 2 canary servers has anything to install: {effect}")]));
-        assert_eq!(warnings(&[idle[0], one, two], 2).await,
-            json!(["1 of the 2 canary servers has nothing to install: the canary tests less than it seems to"]));
-        assert_eq!(warnings(&[one, two, idle[0]], 2).await, json!([]));
-        assert_eq!(warnings(&[one, idle[0], idle[1]], 0).await, json!([]));
+        let effect = "as of the last scans no other server has either, so the rest starts after them \
+            without an update that was tested";
+        let (names, warnings) = seen(&[idle[0], one, two, one], 1).await;
+        assert_eq!((names.as_slice(), warnings), (&["web-3".into(), "web-4".into(), "web-1".into()][..], json!([])));
+        let (names, warnings) = seen(&[idle[0], idle[1], two], 2).await;
+        assert_eq!(names, ["web-4", "web-1", "web-2"]);
+        assert_eq!(warnings, json!([format!("1 of the 2 canary servers has nothing to install: {effect}")]));
+        let (_, warnings) = seen(&idle, 1).await;
+        assert_eq!(warnings, json!([format!("the canary server has nothing to install: {effect}")]));
+        let (names, warnings) = seen(&[idle[0], one], 0).await;
+        assert_eq!((names.as_slice(), warnings), (&["web-1".into(), "web-3".into()][..], json!([])));
+    }
+
+    async fn a_preview_promises_nothing_that_the_hosts_own_limits_refuse(service: Service) {
+        let pending = || vec![security("openssl", Severity::High, &[]), Pending::new("vim", "amd64", "1", "2")];
+        let host = |name, limits: Value| {
+            Host { facts: json!({"limits": limits}), ..Host::new(name) }.with_updates(pending())
+        };
+        let ids = [
+            join(service, host("frozen", json!({"frozen": true}))).await,
+            join(service, host("damaged", json!({"error": "line 3: no such key"}))).await,
+            join(service, host("small", json!({"max_packages": 1}))).await,
+            join(service, host("careful", json!({"security_only": true, "never_reboot": true}))).await,
+            join(service, host("pinned", json!({"exclude": ["open*"], "allowed_hours": ["Sat 22:00-05:00 (UTC)"]}))).await,
+            join(service, host("free", json!({}))).await,
+        ];
+        let order = json!({"server_ids": ids, "packages": [], "reboot": "always"});
+        let seen = preview(service, order.clone()).await;
+        let chosen: Vec<_> = seen["servers"].as_array().unwrap().iter()
+            .map(|one| (updates(one, "updates"), updates(one, "blocked"), one["reboot"].as_str().unwrap())).collect();
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let all = || names(&["openssl", "vim"]);
+        assert_eq!(chosen, [
+            (vec![], all(), "no"),
+            (vec![], all(), "no"),
+            (vec![], all(), "certain"),
+            (names(&["openssl"]), names(&["vim"]), "no"),
+            (names(&["vim"]), names(&["openssl"]), "certain"),
+            (all(), vec![], "certain"),
+        ]);
+        let said = |nth: usize| seen["servers"][nth]["host_limits"].to_string();
+        assert!(said(0).contains("`frozen` is set") && said(1).contains("line 3") && said(5) == "[]", "{seen}");
+        assert!(said(4).contains("excludes open*") && said(4).contains("Sat 22:00-05:00"), "{seen}");
+        assert_eq!(seen["warnings"], json!(["3 servers, frozen first, will refuse this order: see their limits"]));
+        // A frozen host carries out a dry run, and is not a canary as long as another server can be one.
+        let dry = json!({"server_ids": [ids[0]], "packages": [], "dry_run": true});
+        assert_eq!(updates(&preview(service, dry).await["servers"][0], "updates"), all());
+        let canary = json!({"server_ids": [ids[0], ids[5]], "packages": [], "canary": 1});
+        assert_eq!(preview(service, canary).await["servers"][0]["hostname"], "free");
+        let shown = service.get(&format!("/v1/servers/{}", ids[0])).await.is(200).json();
+        assert_eq!(shown["limits"]["frozen"], true);
     }
 
     async fn an_update_that_closes_a_known_flaw_is_one_for_security(service: Service) {

@@ -236,6 +236,34 @@ both! {
         assert_eq!(service.get(&format!("{path}/runs")).await.json()["meta"]["total"], 2);
     }
 
+    /// Of many changes to one version one wins, and the others learn that it is another version now.
+    async fn parallel_changes_to_one_version_have_one_winner_and_without_a_version_all_succeed(service: Service) {
+        join(service, Host::new("web-1")).await;
+        let body = |name: &str| json!({"name": name, "cron": "0 3 * * *", "targets": {"all": true},
+            "options": {"security_only": true}});
+        let made = service.post("/v1/schedules", body("Nightly")).await.is(201);
+        let (path, etag) = (made.header("location").to_owned(), made.header("etag").to_owned());
+        let put = |nth: usize, tag: Option<String>| {
+            let ask = Ask::new(Method::PUT, &path).with_key(&service.admin);
+            let ask = ask.with_json(body(&format!("Nightly {nth}")));
+            let ask = match tag {
+                Some(tag) => ask.with("if-match", &tag),
+                None => ask,
+            };
+            let router = service.router.clone();
+            tokio::spawn(async move { ask.send(&router).await.status.as_u16() })
+        };
+        let mut statuses = Vec::new();
+        for task in (0..20).map(|nth| put(nth, Some(etag.clone()))).collect::<Vec<_>>() {
+            statuses.push(task.await.unwrap());
+        }
+        statuses.sort_unstable();
+        assert_eq!(statuses, [vec![200], vec![412; 19]].concat());
+        for task in (0..20).map(|nth| put(nth, None)).collect::<Vec<_>>() {
+            assert_eq!(task.await.unwrap(), 200);
+        }
+    }
+
     async fn a_schedule_runs_by_hand_one_run_at_a_time(service: Service) {
         let server = join(service, Host::new("web-1")).await;
         join(service, Host::new("elsewhere").in_environment("staging")).await;

@@ -282,7 +282,7 @@ both! {
         assert_eq!(taken.status.as_u16(), 409);
         let id = async |name: &str| {
             let mut reader = service.app.db.read().await.unwrap();
-            store::users::by_name(&mut reader, name).await.unwrap().unwrap().id
+            store::users::by_name(&mut reader, service.org, name).await.unwrap().unwrap().id
         };
         let (me, bob) = (id("ann").await, id("bob").await);
         ann.submit(&format!("/settings/users/{me}/remove"), &[("go", "1")]).await.is(409);

@@ -8,7 +8,7 @@ use server::web::{Access, paths};
 use vocab::Role;
 
 use crate::browser::{Browser, PASSWORD};
-use crate::support::{Ask, both};
+use crate::support::{Answer, Ask, both};
 
 /// A path of the table, of nothing that there is.
 fn concrete(path: &str) -> String {
@@ -76,7 +76,7 @@ both! {
         let actor = users::local(service.org);
         let find = async |name: &str| {
             let mut reader = service.app.db.read().await.unwrap();
-            store::users::by_name(&mut reader, name).await.unwrap().unwrap()
+            store::users::by_name(&mut reader, service.org, name).await.unwrap().unwrap()
         };
         let link = users::reset(&service.app, &actor, &find("ann").await).await.unwrap();
         users::remove(&service.app, &actor, &find("bob").await).await.unwrap();
@@ -241,24 +241,89 @@ both! {
         assert_eq!(other.cookie("fleetmend_session"), None, "not yet");
         let ticket = page.split("name=\"ticket\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
         let try_with = async |ticket: &str, code: &str| {
-            let form = [("name", "ann"), ("ticket", ticket), ("code", code), ("next", "/servers")];
+            let form = [("ticket", ticket), ("code", code), ("next", "/servers")];
             other.post("/sign-in/code", &form).await
         };
         try_with(&ticket, "000000").await.is(422);
-        try_with("9999999999.AAAA", &now()).await.is(422);
+        let (head, tag) = ticket.rsplit_once('.').unwrap();
+        // Guesses with forged tickets do not use up the owner's.
+        for nth in 0..30 {
+            let forged = format!("{head}.{}A", &tag[..tag.len() - 1]);
+            let stranger = Browser::at(service, 100 + nth);
+            stranger.post("/sign-in/code", &[("ticket", &forged), ("code", "000000")]).await.is(422);
+        }
+        for forged in ["9999999999.AAAA", "..", "", "9999999999.usr_x.AAAA"] {
+            try_with(forged, &now()).await.is(422);
+        }
         assert_eq!(try_with(&ticket, &now()).await.is(303).header("location"), "/servers");
         other.get("/servers").await.is(200);
         // Neither the ticket nor the code serves twice.
         try_with(&ticket, &now()).await.is(422);
 
         let mut reader = service.app.db.read().await.unwrap();
-        let kept = store::users::by_name(&mut reader, "ann").await.unwrap().unwrap();
+        let kept = store::users::by_name(&mut reader, service.org, "ann").await.unwrap().unwrap();
         drop(reader);
         assert!(kept.totp_secret.is_some_and(|sealed| sealed.len() > 20), "sealed, not as it is");
         ann.submit("/account/totp", &[("code", &now())]).await.is(422);
         service.hands.turn(SignedDuration::from_secs(60));
         ann.submit("/account/totp", &[("code", &now())]).await.is(303);
         Browser::at(service, 8).post("/sign-in", &form).await.is(303);
+    }
+
+    /// A password that was stolen is not a way to guess the code, however many addresses guess.
+    async fn the_code_of_the_second_step_cannot_be_guessed(service: Service) {
+        let ann = Browser::of(service, "ann", Role::Admin).await;
+        let page = ann.submit("/account/totp", &[]).await.is(200).text();
+        let secret = page.split("id=\"secret\">").nth(1).unwrap().split('<').next().unwrap().to_owned();
+        let code = shown(&secret, service.hands.now());
+        ann.submit("/account/totp", &[("secret", &secret), ("code", &code)]).await.is(303);
+        let mut guesses = 0;
+        for nth in 0..60_u8 {
+            let thief = Browser::at(service, 100 + nth);
+            let page = thief.post("/sign-in", &[("name", "ann"), ("password", PASSWORD)]).await.is(200).text();
+            let ticket = page.split("name=\"ticket\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+            let form = [("ticket", ticket.as_str()), ("code", "000000")];
+            guesses += usize::from(thief.post("/sign-in/code", &form).await.status.as_u16() == 422);
+        }
+        assert!(guesses <= 10, "{guesses}");
+    }
+
+    async fn organizations_cannot_learn_block_or_take_over_each_others_names(service: Service) {
+        service.stranger().await;
+        let umbrella = {
+            let mut reader = service.app.db.read().await.unwrap();
+            store::organizations::by_name(&mut reader, "Umbrella").await.unwrap().id
+        };
+        let acme = {
+            let mut reader = service.app.db.read().await.unwrap();
+            store::organizations::get(&mut reader, service.org).await.unwrap().name
+        };
+        // Both may have a user of the same name, and neither is told of the other's.
+        let _ann = Browser::of(service, "ann", Role::Admin).await;
+        let other = "another long password";
+        let (_, link) = users::invite(&service.app, &users::local(umbrella), "ann", Role::Viewer).await.unwrap();
+        let form = [("password", other), ("again", other)];
+        Browser::new(service).post(&format!("/welcome/{link}"), &form).await.is(303);
+        let signs_in = async |host: u8, organization: &str, password: &str| {
+            let form = [("organization", organization), ("name", "ann"), ("password", password)];
+            Browser::at(service, host).post("/sign-in", &form).await
+        };
+        signs_in(2, &acme.to_uppercase(), PASSWORD).await.is(303);
+        signs_in(2, "Umbrella", other).await.is(303);
+        signs_in(2, &acme, other).await.is(422);
+        signs_in(2, "Umbrella", PASSWORD).await.is(422);
+        // An organization that does not exist is answered like a wrong password.
+        let masked = |answer: Answer, organization: &str| answer.is(422).text().replace(organization, "ORG");
+        let wrong = masked(signs_in(3, "Umbrella", "not the password").await, "Umbrella");
+        assert_eq!(wrong, masked(signs_in(3, "Nowhere", "not the password").await, "Nowhere"));
+        // Guesses at the one do not lock the other out.
+        let mut stopped = false;
+        for host in 10..150 {
+            stopped |= signs_in(host, "Umbrella", "not the password").await.status.as_u16() == 429;
+        }
+        assert!(stopped);
+        signs_in(200, "Umbrella", other).await.is(429);
+        signs_in(200, &acme, PASSWORD).await.is(303);
     }
 
     async fn an_unknown_name_and_a_wrong_password_are_answered_alike(service: Service) {
@@ -276,7 +341,7 @@ both! {
         let ann = Browser::of(service, "ann", Role::Admin).await;
         let session = ann.cookie("fleetmend_session").unwrap();
         let mut reader = service.app.db.read().await.unwrap();
-        let user = store::users::by_name(&mut reader, "ann").await.unwrap().unwrap();
+        let user = store::users::by_name(&mut reader, service.org, "ann").await.unwrap().unwrap();
         let kept = format!("{user:?}");
         assert!(!kept.contains(PASSWORD) && !kept.contains(&session), "{kept}");
         drop(reader);

@@ -39,7 +39,7 @@ const KINDS: [Kind; 31] = [
     ("/batches.csv", false, &[("Started", "created_at"), ("State", "state"), ("What", "what"), ("Servers", "servers"), ("Failed", "failed"), ("Progress", "percent"), ("By", "origin ~started_by_name")]),
     ("/tasks.csv", false, &[("Server", "hostname"), ("State", "state"), ("Detail", "failure_code message waiting_for notes"), ("Packages", "~packages"), ("Reboot", "~reboot_needed ~reboot_done"), ("Log", "~id")]),
     ("/changes.csv", false, &[("Package", "name"), ("From", "from"), ("To", "to")]),
-    ("/order.csv /run.csv /retry.csv", false, &[("Server", "hostname ~canary"), ("Starts", "starts_at waits_for"), ("Would be installed", "~updates"), ("Would not", "~blocked ~nothing_pending"), ("Reboot", "reboot")]),
+    ("/order.csv /run.csv /retry.csv", false, &[("Server", "hostname ~canary"), ("Starts", "starts_at waits_for"), ("Would be installed", "~updates"), ("Would not", "~blocked ~nothing_pending ~host_limits"), ("Reboot", "reboot")]),
     ("/schedules.csv", false, &[("Name", "name ~enabled"), ("When", "cron timezone"), ("Which servers", "targets"), ("What", "what"), ("Next run", "next_run_at"), ("Last run", "last_run_state last_run_at")]),
     ("/calendar.csv", false, CALENDAR),
     ("/next.csv", false, &[("*", "local_time ~timezone"), ("Your time", "at"), ("", "")]),

@@ -56,7 +56,9 @@ async fn signs_in(browser: &Browser, provider: &Provider, person: Value) -> Answ
 }
 
 async fn found(service: &Service, name: &str) -> Option<store::users::User> {
-    store::users::by_name(&mut service.app.db.read().await.unwrap(), name).await.unwrap()
+    store::users::by_name(&mut service.app.db.read().await.unwrap(), service.org, name)
+        .await
+        .unwrap()
 }
 
 /// The answer lets nobody in, and says this.
@@ -90,6 +92,39 @@ both! {
 
         let log = Browser::of(service, "boss", Role::Admin).await.get("/activity").await.text();
         assert!(log.contains("user.link") && log.contains("user.sign_in") && log.contains("oidc"), "{log}");
+    }
+
+    /// The provider speaks for one organization: an invitation to another is none of its business, and a link
+    /// from a time when names were shared is undone.
+    async fn nobody_lands_in_another_organization(service: Service) {
+        let (provider, router) = both_of(service).await;
+        service.stranger().await;
+        let umbrella = {
+            let mut reader = service.app.db.read().await.unwrap();
+            store::organizations::by_name(&mut reader, "Umbrella").await.unwrap().id
+        };
+        let (there, _) =
+            users::invite(&service.app, &users::local(umbrella), "ann@example.org", Role::Admin).await.unwrap();
+        let browser = Browser::through(router.clone(), 1);
+        let answer = signs_in(&browser, &provider, person("s-1", "ann@example.org")).await;
+        refused(answer, 403, "Ask an administrator to invite ann@example.org");
+        let mut tx = service.app.db.begin().await.unwrap();
+        let link = store::identities::Identity {
+            issuer: provider.url.clone(),
+            subject: "s-1".into(),
+            user_id: there.id,
+            created_at: service.hands.now(),
+        };
+        store::identities::link(&mut tx, &link).await.unwrap();
+        tx.commit().await.unwrap();
+        let answer = signs_in(&browser, &provider, person("s-1", "ann@example.org")).await;
+        refused(answer, 403, "Ask an administrator to invite ann@example.org");
+        // Invited here, the same person comes in here.
+        let here = invited(service, "ann@example.org", Role::Viewer).await;
+        signs_in(&browser, &provider, person("s-1", "ann@example.org")).await.is(200);
+        let mut reader = service.app.db.read().await.unwrap();
+        let found = store::identities::find(&mut reader, &provider.url, "s-1").await.unwrap();
+        assert_eq!(found.unwrap().user_id, here.id);
     }
 
     async fn without_a_provider_there_is_no_button_and_no_way(service: Service) {

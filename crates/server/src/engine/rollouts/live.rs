@@ -4,13 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use domain::rollout::{Condition, Rollout, Target};
+use domain::rollout::{Condition, Phase, Rollout, Target};
 use jiff::{SignedDuration, Timestamp};
 use store::rollout_targets::{self, Move, TargetRow};
-use store::{Conn, StoreError, rollouts};
+use store::{Conn, Db, StoreError, rollouts};
 use vocab::{BatchId, ServerId, TaskId};
 
 use crate::engine::Unable;
+use crate::service::integrity;
 use crate::service::rollouts::restored;
 
 /// An open rollout.
@@ -51,6 +52,7 @@ impl Live {
             target: self.rollout.target(server)?,
             generation: task.generation,
             revision: self.revision,
+            seal: store::seals::Code::default(),
         })
     }
 }
@@ -64,6 +66,8 @@ pub(super) struct Fleet {
     in_work: BTreeMap<ServerId, BatchId>,
     unable: Arc<Unable>,
     dirty: BTreeSet<BatchId>,
+    /// Those of which a row does not verify, and why. They are not planned.
+    forged: BTreeMap<BatchId, &'static str>,
     deaf: Option<(Timestamp, SignedDuration)>,
 }
 
@@ -84,6 +88,7 @@ impl Fleet {
     pub(super) fn to_be_planned(&self, now: Timestamp) -> Vec<BatchId> {
         let due = |live: &Live| live.wake_at.is_some_and(|at| at <= now);
         let ids = self.live.iter().filter(|(id, live)| self.dirty.contains(id) || due(live));
+        let ids = ids.filter(|(id, _)| !self.forged.contains_key(id));
         ids.map(|(id, _)| *id).collect()
     }
 
@@ -130,8 +135,19 @@ impl Fleet {
         over.into_iter().for_each(|id| self.forget(id));
     }
 
+    /// Whether a row of this one does not verify.
+    pub(super) fn is_forged(&self, id: BatchId) -> bool {
+        self.forged.contains_key(&id)
+    }
+
+    /// Those that must be stopped, each with the reason.
+    pub(super) fn forged(&self) -> Vec<(BatchId, &'static str)> {
+        self.forged.iter().map(|(id, reason)| (*id, *reason)).collect()
+    }
+
     pub(super) fn forget(&mut self, id: BatchId) {
         self.dirty.remove(&id);
+        self.forged.remove(&id);
         let Some(gone) = self.live.remove(&id) else { return };
         for server in gone.tasks.into_keys() {
             if let Some(members) = self.members.get_mut(&server) {
@@ -145,7 +161,12 @@ impl Fleet {
     }
 
     /// Reads what changed of a rollout since it was last read, or all of it.
-    pub(super) async fn follow(&mut self, conn: &mut Conn, id: BatchId) -> store::Result<()> {
+    pub(super) async fn follow(
+        &mut self,
+        db: &Db,
+        conn: &mut Conn,
+        id: BatchId,
+    ) -> store::Result<()> {
         // The head first: what changes after it is read once more with the next bell.
         let row = match rollouts::load(conn, id).await {
             Err(StoreError::NotFound { .. }) => {
@@ -161,10 +182,12 @@ impl Fleet {
         self.dirty.insert(id);
         let Some(live) = self.live.get_mut(&id) else {
             let rows = rollout_targets::all(conn, id).await?;
+            self.judge(db, &row, &rows);
             self.take_up(row, &rows);
             return Ok(());
         };
         let rows = rollout_targets::changed_since(conn, id, live.revision).await?;
+        let forged = forged(db, &row, &rows);
         live.revision = row.revision;
         live.rollout.learn_head(row.head.clone());
         live.row = row;
@@ -178,7 +201,16 @@ impl Fleet {
         for target in rows {
             self.occupy(id, target.server_id, is_busy(target.target));
         }
+        if let Some(reason) = forged {
+            self.forged.insert(id, reason);
+        }
         Ok(())
+    }
+
+    fn judge(&mut self, db: &Db, row: &rollouts::Rollout, rows: &[TargetRow]) {
+        if let Some(reason) = forged(db, row, rows) {
+            self.forged.insert(row.id, reason);
+        }
     }
 
     fn take_up(&mut self, row: rollouts::Rollout, rows: &[TargetRow]) {
@@ -290,6 +322,18 @@ impl Fleet {
             live.rollout.notice(server, condition);
         }
     }
+}
+
+/// Why a batch must not go on. One that is being canceled starts nothing and is left to its end.
+fn forged(db: &Db, row: &rollouts::Rollout, rows: &[TargetRow]) -> Option<&'static str> {
+    if row.head.phase == Phase::Canceling {
+        return None;
+    }
+    if !integrity::is_authentic(db, row) {
+        return Some("the batch was inserted or changed in the database");
+    }
+    let genuine = rows.iter().all(|target| db.is_authentic(target));
+    (!genuine).then_some("a task of the batch was inserted or changed in the database")
 }
 
 fn is_busy(target: Target) -> bool {

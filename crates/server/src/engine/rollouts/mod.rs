@@ -32,7 +32,7 @@ use super::{Away, Lead, Pen, complain, until, until_leading};
 use crate::app::App;
 use crate::clock::{Hands, Stopwatch};
 use crate::service::rollouts::{ended, task_moved};
-use crate::service::{emit, record};
+use crate::service::{emit, integrity, record};
 
 /// After so many attempts in a row that others overtook, a rollout pauses.
 const FRUITLESS_MAX: u32 = 100;
@@ -132,10 +132,11 @@ impl Driver {
         self.owed.retain(|owed, _| open.iter().any(|(id, _)| id == owed));
         for (id, revision) in open {
             if self.fleet.revision(id) != Some(revision) {
-                self.fleet.follow(&mut reader, id).await?;
+                self.fleet.follow(&self.app.db, &mut reader, id).await?;
             }
         }
         drop(reader);
+        self.stop_forged().await?;
         if self.rested.seconds() > DEAF_SECONDS {
             tracing::warn!("nothing was heard or done for a while; agents are given time");
             self.listens_from_now_on();
@@ -146,6 +147,22 @@ impl Driver {
         }
         self.rested = Stopwatch::start();
         Ok(self.fleet.wake_at())
+    }
+
+    /// Cancels batches of which a row does not verify. They go on as any that was canceled; one that
+    /// cannot be canceled is left alone, and not planned either.
+    async fn stop_forged(&mut self) -> store::Result<()> {
+        for (id, reason) in self.fleet.forged() {
+            self.fleet.forget(id);
+            match integrity::stop_batch(&self.app, id, reason).await {
+                Ok(()) => {
+                    let mut reader = self.app.db.read().await?;
+                    self.fleet.follow(&self.app.db, &mut reader, id).await?;
+                }
+                Err(error) => complain("a batch that was changed in the database", &error),
+            }
+        }
+        Ok(())
     }
 
     /// What time it is. No time is planned by before the rollouts know how the clock came to show it.
@@ -179,6 +196,11 @@ impl Driver {
         loop {
             let now = self.now();
             let Some(next) = self.next(id, now) else { return Ok(()) };
+            // A change was noticed while this was carried out; the next step stops the batch.
+            if self.fleet.is_forged(id) {
+                self.fleet.stir(id);
+                return Ok(());
+            }
             if next.is_idle() {
                 self.fleet.planned(id, next.wake_at);
                 return Ok(());
@@ -200,7 +222,7 @@ impl Driver {
                 }
                 Ok(Step::Overtaken) | Err(StoreError::Stale | StoreError::Busy(_)) => {
                     fruitless += 1;
-                    self.fleet.follow(&mut *self.app.db.read().await?, id).await?;
+                    self.fleet.follow(&self.app.db, &mut *self.app.db.read().await?, id).await?;
                 }
                 Err(error) => return Err(error),
             }
@@ -245,7 +267,10 @@ impl Driver {
         match over {
             Some(end) => ended(&mut tx, &row, end, now, now).await?,
             None => {
-                let told = json!({"batch_id": id, "state": phase_word(row.head.phase)});
+                let mut told = json!({"batch_id": id, "state": phase_word(row.head.phase)});
+                if change == Change::CanaryUnchanged {
+                    told["reason"] = json!("canary_unchanged");
+                }
                 record(&mut tx, row.org_id, now, "engine", "batch.change", id, &told);
                 emit(&mut tx, row.org_id, "batch.changed", now, told);
             }
@@ -326,7 +351,7 @@ impl Driver {
         if alone {
             return Ok(());
         }
-        self.fleet.follow(&mut *self.app.db.read().await?, id).await
+        self.fleet.follow(&self.app.db, &mut *self.app.db.read().await?, id).await
     }
 
     /// Servers that we wanted are not to be had: who has them, or which may have no orders?

@@ -36,6 +36,7 @@ fn preview(it: &Preview) -> Answer {
             ("updates", &|row| updates(&row.updates)),
             ("blocked", &|row| updates(&row.blocked)),
             ("nothing_pending", &|row| row.nothing_pending.join(" ")),
+            ("host_limits", &|row| row.host_limits.join("; ")),
             ("reboot", &|row| pages::word(&row.reboot)),
         ],
     )

@@ -1,0 +1,137 @@
+//! Somebody removes entries from the end of the audit log.
+
+use serde_json::json;
+use server::app::App;
+use server::service::audit_anchor::{self, check};
+use server::service::{self};
+use store::audit;
+
+use crate::agent::Agent;
+use crate::rollouts::kinds_of_events;
+use crate::support::{World, both, eventually};
+
+/// Some changes that are logged.
+async fn changes(app: &App, world: &World, web: &Agent, count: usize) {
+    for _ in 0..count {
+        service::rollouts::create(app, world.order(vec![web.id], json!({}))).await.unwrap();
+    }
+}
+
+async fn length(app: &App, world: &World) -> i64 {
+    audit::head(&mut app.db.read().await.unwrap(), world.org).await.unwrap().0
+}
+
+/// Cuts the log after this entry, and sets the head accordingly.
+async fn cut_after(world: &World, seq: i64) {
+    let org = world.org;
+    world
+        .by_hand(&format!("delete from audit_entries where org_id = '{org}' and seq > {seq}"))
+        .await;
+    let hash = match seq {
+        0 => "hash".to_owned(),
+        _ => format!("(select hash from audit_entries where org_id = '{org}' and seq = {seq})"),
+    };
+    world
+        .by_hand(&format!(
+            "update audit_heads set seq = {seq}, hash = {hash} where org_id = '{org}'"
+        ))
+        .await;
+}
+
+both! {
+    async fn entries_cut_from_the_end_are_noticed(world: World) {
+        let app = world.app("a").await;
+        let token = world.token(&app).await;
+        let web = Agent::join(&app, &token, "web-1").await;
+        let dir = world.data_dir();
+        for cut in [1, 3, i64::MAX] {
+            audit_anchor::reset(dir).unwrap();
+            changes(&app, world, &web, 5).await;
+            assert!(check(&app, dir).await.unwrap().is_empty());
+            let long = length(&app, world).await;
+            cut_after(world, (long - cut).max(0)).await;
+            assert_eq!(check(&app, dir).await.unwrap()[&world.org], long);
+            // Also after others were logged in their place, as many and more.
+            changes(&app, world, &web, 10).await;
+            assert_eq!(check(&app, dir).await.unwrap()[&world.org], long);
+        }
+        // The head alone, and the last entry alone.
+        audit_anchor::reset(dir).unwrap();
+        check(&app, dir).await.unwrap();
+        let long = length(&app, world).await;
+        world.by_hand(&format!("update audit_heads set seq = {}", long - 1)).await;
+        assert_eq!(check(&app, dir).await.unwrap().len(), 1);
+        world.by_hand(&format!("update audit_heads set seq = {long}")).await;
+        assert!(check(&app, dir).await.unwrap().is_empty());
+        world.by_hand(&format!("delete from audit_entries where seq = {long}")).await;
+        assert_eq!(check(&app, dir).await.unwrap().len(), 1);
+        world.by_hand("delete from audit_heads").await;
+        assert_eq!(check(&app, dir).await.unwrap().len(), 1);
+    }
+
+    async fn cut_log_raises_an_alarm_in_a_running_service(world: World) {
+        let app = world.app("a").await;
+        let token = world.token(&app).await;
+        let web = Agent::join(&app, &token, "web-1").await;
+        changes(&app, world, &web, 3).await;
+        assert!(check(&app, world.data_dir()).await.unwrap().is_empty());
+        let long = length(&app, world).await;
+        cut_after(world, long - 1).await;
+        let kept = tokio::spawn(audit_anchor::keep(app.clone(), world.data_dir().to_owned()));
+        eventually("the alarm is raised", async || {
+            kinds_of_events(&app, world).await.contains(&"audit.cut".to_owned())
+        }).await;
+        assert!(app.condition().audit_cut());
+        kept.abort();
+    }
+
+    async fn restarts_and_crashes_raise_no_false_alarm(world: World) {
+        let app = world.app("a").await;
+        let token = world.token(&app).await;
+        let web = Agent::join(&app, &token, "web-1").await;
+        for _ in 0..3 {
+            changes(&app, world, &web, 2).await;
+            assert!(check(&app, world.data_dir()).await.unwrap().is_empty());
+            // What was logged after the last write of the file is in the database alone.
+            changes(&app, world, &web, 2).await;
+            // The connections of this one are left as they are, as by a kill.
+            let next = world.app("b").await;
+            assert!(check(&next, world.data_dir()).await.unwrap().is_empty());
+            next.db.close().await;
+        }
+    }
+
+    async fn forged_anchor_is_refused(world: World) {
+        let app = world.app("a").await;
+        check(&app, world.data_dir()).await.unwrap();
+        let path = world.data_dir().join(audit_anchor::FILE);
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.replacen("\"seq\":0", "\"seq\":1", 1)).unwrap();
+        assert!(check(&app, world.data_dir()).await.is_err());
+        std::fs::write(&path, "").unwrap();
+        assert!(check(&app, world.data_dir()).await.is_err());
+    }
+}
+
+/// The file is replaced by a copy that was taken earlier, without `restore`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn older_copy_of_the_database_is_noticed() {
+    let world = crate::support::sqlite().await;
+    let app = world.app("a").await;
+    let token = world.token(&app).await;
+    let web = Agent::join(&app, &token, "web-1").await;
+    changes(&app, &world, &web, 2).await;
+    let (path, copy) = (world.data_dir().join("fleetmend.db"), world.data_dir().join("copy.db"));
+    world.by_hand(&format!("vacuum into '{}'", copy.display())).await;
+    changes(&app, &world, &web, 2).await;
+    assert!(check(&app, world.data_dir()).await.unwrap().is_empty());
+    app.db.close().await;
+    std::fs::rename(&copy, &path).unwrap();
+    for log in ["fleetmend.db-wal", "fleetmend.db-shm"] {
+        let _ = std::fs::remove_file(world.data_dir().join(log));
+    }
+    let app = world.app("b").await;
+    assert_eq!(check(&app, world.data_dir()).await.unwrap().len(), 1);
+    app.db.close().await;
+    crate::support::tidy(world).await;
+}

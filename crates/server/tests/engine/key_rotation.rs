@@ -1,0 +1,258 @@
+//! Rotation of `orders.key` under real agents (`link`): nobody is lost, no order is lost, and a retired
+//! or forged key counts for nothing.
+
+use std::path::Path;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use link::{
+    Connect, HostKey, Identity, Joining, Link, LinkError, Pin, Turn, nonce, public_keys, verify,
+};
+use ring::signature::{Ed25519KeyPair, KeyPair as _};
+use serde_json::{Value, json};
+use server::agents;
+use server::app::App;
+use server::secrets::Secrets;
+use server::service;
+use server::service::orders_keys::untrusting;
+use vocab::Line;
+use wire::agent::{Facts, Order, OrderResult, Outcome, SyncRequest, SyncResponse, orders_key_id};
+use wire::v1::Activity;
+
+use crate::agent::{Agent as OldAgent, facts};
+use crate::support::{both, eventually};
+
+async fn serve(router: Router) -> Link {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    Link::new(Connect { url: &url, pin: Pin::Plain, from: None }).unwrap()
+}
+
+async fn link_to(app: &App) -> Link {
+    serve(agents::router(app.clone())).await
+}
+
+/// An agent that trusts what it is told as the real one does.
+struct Agent {
+    link: Link,
+    identity: Identity,
+    turn: Turn,
+    results: Vec<OrderResult>,
+}
+
+impl Agent {
+    async fn join(link: &Link, token: &str, hostname: &str) -> Agent {
+        let facts = serde_json::from_value(facts(hostname)).unwrap();
+        let joining = Joining { facts, environment: None, tags: Vec::new() };
+        let key = HostKey::generate();
+        let answer = link.enroll(&token.parse().unwrap(), &key, joining).await.unwrap();
+        let turn = Turn::after(answer.counter, nonce());
+        let identity = Identity::new(key, answer).unwrap();
+        Agent { link: link.clone(), identity, turn, results: Vec::new() }
+    }
+
+    async fn sync(&mut self) -> Result<SyncResponse, LinkError> {
+        let trusted_keys = self.identity.orders_keys.ids().into_iter().map(Line::from).collect();
+        let known: Facts = serde_json::from_value(facts("web-1")).unwrap();
+        let request = SyncRequest {
+            boot_id: "boot-1".into(),
+            counter: self.turn.counter,
+            nonce: self.turn.nonce,
+            hold_seconds: 0,
+            facts: Some(Facts { trusted_keys, ..known }),
+            installed: None,
+            pending: None,
+            scanned_at: None,
+            activity: Activity::Idle,
+            results: self.results.clone(),
+            progress: Vec::new(),
+        };
+        let answer = self.link.sync(&self.identity, &request).await?;
+        self.turn = Turn::after(answer.counter, nonce());
+        self.results.retain(|result| !answer.acknowledged.contains(&result.order_id));
+        if let Some(keys) = public_keys(&answer.orders_keys) {
+            self.identity.orders_keys.replace(keys);
+        }
+        Ok(answer)
+    }
+
+    /// Syncs until an order comes: the key that signed it, and the order.
+    async fn order(&mut self) -> (String, Order) {
+        for _ in 0..500 {
+            let answer = self.sync().await.unwrap();
+            if let Some(envelope) = answer.orders.first() {
+                let order = verify(envelope, &self.identity, answer.server_time).unwrap();
+                return (envelope.key.clone(), order);
+            }
+            tokio::task::yield_now().await;
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        panic!("no order came");
+    }
+
+    async fn succeeds(&mut self, order: &Order) {
+        self.results.push(OrderResult {
+            order_id: order.id,
+            outcome: Outcome::Succeeded,
+            failure_code: None,
+            message: None,
+            packages: Vec::new(),
+            reboot_needed: false,
+            reboot_seconds: None,
+            exit: Some(0),
+            set_aside: Vec::new(),
+            restarted: Vec::new(),
+            notes: Vec::new(),
+            started_at: order.issued_at,
+            finished_at: order.issued_at,
+        });
+        while !self.results.is_empty() {
+            self.sync().await.unwrap();
+        }
+    }
+
+    fn trusts(&self) -> Vec<String> {
+        self.identity.orders_keys.ids()
+    }
+}
+
+async fn missing(app: &App, key: &str) -> usize {
+    untrusting(&mut app.db.read().await.unwrap(), key).await.unwrap().count
+}
+
+fn ids(dir: &Path) -> (String, Option<String>) {
+    let keys = Secrets::load(dir).unwrap();
+    (keys.orders_key().id().to_owned(), keys.next_orders_key().map(|key| key.id().to_owned()))
+}
+
+/// Answers every sync in the name of the service, with a key that no agent was told of.
+async fn forge(State(signature): State<Option<String>>, _: Request) -> Response {
+    let key = Ed25519KeyPair::from_seed_unchecked(&[9; 32]).unwrap();
+    let public = key.public_key().as_ref();
+    let body = json!({"counter": 7, "sync_seconds": 60, "orders_keys":
+        [{"id": orders_key_id(public), "public_key": STANDARD.encode(public)}]});
+    let mut response = Response::builder().status(200);
+    if let Some(signature) = signature {
+        response = response.header("fleetmend-signature", signature);
+    }
+    response.body(Body::from(body.to_string())).unwrap()
+}
+
+both! {
+    async fn key_rotates_in_the_middle_of_a_batch_and_nothing_is_lost(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let link = link_to(&app).await;
+        let mut web = Agent::join(&link, &token, "web-1").await;
+        let mut away = Agent::join(&link, &token, "away-1").await;
+        let mut old = OldAgent::join(&app, &token, "old-1").await;
+        away.sync().await.unwrap();
+        let (first, none) = ids(world.data_dir());
+        assert_eq!(none, None);
+        let servers = vec![web.identity.server_id, away.identity.server_id, old.id];
+        let made = service::rollouts::create(&app, world.order(servers, json!({"packages": ["bash"]})));
+        let batch = made.await.unwrap().id;
+        let (key, begun) = web.order().await;
+        assert_eq!(key, first);
+
+        // The service is restarted with a second key while the batch runs.
+        engine.stop().await;
+        app.db.close().await;
+        Secrets::rotate_orders(world.data_dir()).unwrap();
+        assert!(Secrets::rotate_orders(world.data_dir()).is_err(), "a new key is never replaced");
+        let (same, second) = ids(world.data_dir());
+        let second = second.unwrap();
+        assert_eq!(same, first);
+        let (app, engine) = world.leading("b").await;
+        let link = link_to(&app).await;
+        (web.link, away.link) = (link.clone(), link.clone());
+        old.moves_to(&app);
+        assert_eq!(missing(&app, &second).await, 3);
+        web.sync().await.unwrap();
+        assert_eq!(web.trusts(), [first.clone(), second.clone()]);
+        let (key, again) = web.order().await;
+        assert_eq!((key, again.id), (second.clone(), begun.id), "the same order, by the new key");
+        web.succeeds(&begun).await;
+        let late = Agent::join(&link, &token, "late-1").await;
+        assert_eq!(late.trusts(), [first.clone(), second.clone()]);
+        // An agent that cannot change its key gets its order by the old one.
+        let order = old.awaits_order().await;
+        old.reports(order.id, Outcome::Succeeded, world.now()).await;
+
+        // One that was offline in the meantime works as before, too.
+        let left = untrusting(&mut app.db.read().await.unwrap(), &second).await.unwrap();
+        let names: Vec<_> = left.first.iter().map(|(name, _)| name.as_str()).collect();
+        assert!(names.contains(&"old-1") && names.len() == left.count, "{left:?}");
+        assert!(left.first.iter().any(|(_, id)| *id == away.identity.server_id), "{left:?}");
+        assert!(!left.first.iter().any(|(_, id)| *id == web.identity.server_id), "{left:?}");
+        let (_, order) = away.order().await;
+        away.succeeds(&order).await;
+        eventually("the batch ended", async || {
+            let mut reader = app.db.read().await.unwrap();
+            let row = store::rollouts::get(&mut reader, world.org, batch).await.unwrap();
+            row.ended_at.is_some()
+        })
+        .await;
+        engine.stop().await;
+    }
+
+    async fn retired_key_counts_for_nothing(world: World) {
+        let app = world.app("a").await;
+        let token = world.token(&app).await;
+        let link = link_to(&app).await;
+        let mut web = Agent::join(&link, &token, "web-1").await;
+        let mut away = Agent::join(&link, &token, "away-1").await;
+        let old_app = app;
+        Secrets::rotate_orders(world.data_dir()).unwrap();
+        let app = world.app("b").await;
+        let (first, second) = ids(world.data_dir());
+        let second = second.unwrap();
+        web.link = link_to(&app).await;
+        web.sync().await.unwrap();
+        web.sync().await.unwrap();
+        assert_eq!(missing(&app, &second).await, 1, "the one that was away");
+
+        Secrets::retire_orders(world.data_dir()).unwrap();
+        assert_eq!(ids(world.data_dir()), (second.clone(), None));
+        let app = world.app("c").await;
+        let link = link_to(&app).await;
+        web.link = link.clone();
+        web.sync().await.unwrap();
+        assert_eq!(web.trusts(), std::slice::from_ref(&second));
+        // Whoever has the old key can sign no answer for it any more.
+        web.link = link_to(&old_app).await;
+        assert_ne!(first, second);
+        assert!(matches!(web.sync().await, Err(LinkError::Unproven { .. })));
+        web.link = link.clone();
+        web.sync().await.unwrap();
+        // And one that has only the old key believes nothing of the new one.
+        away.link = link;
+        assert!(matches!(away.sync().await, Err(LinkError::Unproven { .. })));
+        assert_eq!(away.trusts(), [first]);
+    }
+
+    async fn keys_in_forged_answers_are_ignored(world: World) {
+        let app = world.app("a").await;
+        let token = world.token(&app).await;
+        let link = link_to(&app).await;
+        let mut web = Agent::join(&link, &token, "web-1").await;
+        let before = web.trusts();
+        for signature in [None, Some("k AAAA".to_owned())] {
+            web.link = serve(Router::new().fallback(forge).with_state(signature)).await;
+            assert!(matches!(web.sync().await, Err(LinkError::Unproven { .. })));
+            assert_eq!(web.trusts(), before);
+        }
+        // A service that never signed is believed without a signature, but not about keys.
+        web.identity.signs_answers = false.into();
+        web.link = serve(Router::new().fallback(forge).with_state(None)).await;
+        let answer: Value = serde_json::to_value(web.sync().await.unwrap()).unwrap();
+        assert_eq!(answer["orders_keys"], Value::Null);
+        assert_eq!(web.trusts(), before);
+    }
+}

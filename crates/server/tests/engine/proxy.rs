@@ -1,0 +1,323 @@
+//! A proxy without any key between real agents (`link`) and the service: nothing that it changes,
+//! repeats, swaps or makes up is acted on, and the agent carries on afterwards.
+
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use link::{
+    Connect, HostKey, Identity, Joining, Link, LinkError, ListingKind, Pin, Turn, nonce, verify,
+};
+use serde_json::{Value, json};
+use server::agents;
+use server::app::App;
+use server::service;
+use vocab::{Digest, TaskId};
+use wire::agent::{SyncRequest, SyncResponse};
+use wire::v1::Activity;
+
+use crate::agent::facts;
+use crate::support::{both, eventually};
+
+/// What the proxy changes of an answer.
+type Change = Box<dyn FnOnce(&mut Answer) + Send>;
+
+#[derive(Debug, Clone, Default)]
+struct Answer {
+    status: u16,
+    signature: Option<String>,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    /// Replaces a field of the body, whether it is there or not.
+    fn set(&mut self, field: &str, value: Value) {
+        let mut body: Value = serde_json::from_slice(&self.body).unwrap();
+        body[field] = value;
+        self.body = body.to_string().into_bytes();
+    }
+}
+
+#[derive(Clone)]
+struct Proxy {
+    upstream: String,
+    client: reqwest::Client,
+    state: Arc<Mutex<ProxyState>>,
+}
+
+#[derive(Default)]
+struct ProxyState {
+    /// For the next answer.
+    change: Option<Change>,
+    /// Whether the next request arrives with another body or nonce.
+    other_body: bool,
+    other_nonce: bool,
+    /// The last answer of the service, as it came.
+    last: Answer,
+}
+
+async fn serve(router: Router) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    format!("http://{address}")
+}
+
+impl Proxy {
+    async fn before(app: &App) -> (Proxy, Link) {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let upstream = serve(agents::router(app.clone())).await;
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let proxy = Proxy { upstream, client, state: Arc::default() };
+        let url = serve(Router::new().fallback(forward).with_state(proxy.clone())).await;
+        (proxy, Link::new(Connect { url: &url, pin: Pin::Plain, from: None }).unwrap())
+    }
+
+    fn changes_next(&self, change: impl FnOnce(&mut Answer) + Send + 'static) {
+        self.state.lock().unwrap().change = Some(Box::new(change));
+    }
+
+    fn last(&self) -> Answer {
+        self.state.lock().unwrap().last.clone()
+    }
+}
+
+async fn forward(State(proxy): State<Proxy>, request: Request) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let mut body = axum::body::to_bytes(body, usize::MAX).await.unwrap().to_vec();
+    {
+        let mut state = proxy.state.lock().unwrap();
+        if std::mem::take(&mut state.other_body) {
+            body.push(b' ');
+        }
+        if std::mem::take(&mut state.other_nonce) {
+            parts.headers.insert("fleetmend-nonce", "AAAAAAAAAAAAAAAAAAAAAA==".parse().unwrap());
+        }
+    }
+    parts.headers.remove("host");
+    parts.headers.remove("content-length");
+    let path = parts.uri.path_and_query().unwrap().as_str();
+    let request = proxy.client.request(parts.method, format!("{}{path}", proxy.upstream));
+    let answer = request.headers(parts.headers).body(body).send().await.unwrap();
+    let signature = answer.headers().get("fleetmend-signature");
+    let mut answer = Answer {
+        status: answer.status().as_u16(),
+        signature: signature.map(|value| value.to_str().unwrap().to_owned()),
+        body: answer.bytes().await.unwrap().to_vec(),
+    };
+    let mut state = proxy.state.lock().unwrap();
+    state.last = answer.clone();
+    if let Some(change) = state.change.take() {
+        change(&mut answer);
+    }
+    let mut response = Response::builder().status(answer.status);
+    if let Some(signature) = answer.signature {
+        response = response.header("fleetmend-signature", signature);
+    }
+    response.body(Body::from(answer.body)).unwrap()
+}
+
+/// An agent that syncs as the real one does.
+struct Agent {
+    link: Link,
+    identity: Identity,
+    turn: Turn,
+}
+
+impl Agent {
+    async fn join(link: &Link, token: &str, hostname: &str) -> Agent {
+        let joining = Joining {
+            facts: serde_json::from_value(facts(hostname)).unwrap(),
+            environment: None,
+            tags: Vec::new(),
+        };
+        let key = HostKey::generate();
+        let answer = link.enroll(&token.parse().unwrap(), &key, joining).await.unwrap();
+        assert!(answer.signs_answers);
+        let turn = Turn::after(answer.counter, nonce());
+        Agent { link: link.clone(), identity: Identity::new(key, answer).unwrap(), turn }
+    }
+
+    async fn sync(&mut self) -> Result<SyncResponse, LinkError> {
+        let request = SyncRequest {
+            boot_id: "boot-1".into(),
+            counter: self.turn.counter,
+            nonce: self.turn.nonce,
+            hold_seconds: 0,
+            facts: None,
+            installed: None,
+            pending: None,
+            scanned_at: None,
+            activity: Activity::Idle,
+            results: Vec::new(),
+            progress: Vec::new(),
+        };
+        let answer = self.link.sync(&self.identity, &request).await?;
+        self.turn = Turn::after(answer.counter, nonce());
+        Ok(answer)
+    }
+}
+
+fn is_unproven<T>(answer: &Result<T, LinkError>) -> bool {
+    matches!(answer, Err(LinkError::Unproven { .. }))
+}
+
+both! {
+    async fn forged_answers_are_not_acted_on(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let (proxy, link) = Proxy::before(&app).await;
+        let mut web = Agent::join(&link, &token, "web-1").await;
+        let mut other = Agent::join(&link, &token, "web-2").await;
+        other.sync().await.unwrap();
+        let of_other = proxy.last();
+
+        // An order is under way when the proxy keeps the answer back and the operator cancels.
+        let options = json!({"packages": ["bash"]});
+        let made = service::rollouts::create(&app, world.order(vec![web.identity.server_id], options));
+        let made = made.await.unwrap();
+        eventually("the order is in an answer", async || {
+            !web.sync().await.unwrap().orders.is_empty()
+        })
+        .await;
+        let with_order = proxy.last();
+        let order = serde_json::from_slice::<Value>(&with_order.body).unwrap()["orders"].clone();
+        let id = made.id;
+        service::rollouts::cancel(&app, &world.admin(), world.org, id).await.unwrap();
+        world.minutes(11);
+        eventually("the order is not handed out any more", async || {
+            web.sync().await.unwrap().orders.is_empty()
+        })
+        .await;
+        let then = world.now() - jiff::SignedDuration::from_mins(11);
+
+        let task = TaskId::new(world.now(), 7);
+        let field = |name: &'static str, value: Value| -> (&'static str, Change) {
+            (name, Box::new(move |answer| answer.set(name, value)))
+        };
+        let attacks: Vec<(&str, Change)> = vec![
+            field("counter", json!(1_000_000)),
+            field("orders", order.clone()),
+            field("wanted", json!([Digest::of(b"x")])),
+            field("wants_facts", json!(true)),
+            field("acknowledged", json!([task])),
+            field("withdrawn", json!([task])),
+            field("sync_seconds", json!(3_600)),
+            field("server_time", json!(then)),
+            field("from_a_newer_server", json!(1)),
+            ("order and time", Box::new(move |answer| {
+                answer.set("orders", order);
+                answer.set("server_time", json!(then));
+            })),
+            ("replayed answer", Box::new(move |answer| *answer = with_order)),
+            ("answer to another agent", Box::new(move |answer| *answer = of_other)),
+            ("no signature", Box::new(|answer| answer.signature = None)),
+            ("no base64", Box::new(|answer| answer.signature = Some("k !".to_owned()))),
+            ("410 with a good signature", Box::new(|answer| answer.status = 410)),
+            ("201 with a good signature", Box::new(|answer| answer.status = 201)),
+            ("410 without one", Box::new(|answer| {
+                *answer = Answer { status: 410, body: b"{}".to_vec(), signature: None };
+            })),
+            ("401 without one", Box::new(|answer| {
+                *answer = Answer { status: 401, body: b"{}".to_vec(), signature: None };
+            })),
+            ("empty", Box::new(|answer| answer.body.clear())),
+        ];
+        for (name, change) in attacks {
+            proxy.changes_next(change);
+            let turn = web.turn;
+            let answer = web.sync().await;
+            assert!(is_unproven(&answer), "{name}: {answer:?}");
+            assert_eq!(web.turn, turn);
+            // Repeated with the same turn, it is answered as if nothing had happened.
+            let good = web.sync().await.unwrap();
+            assert!(good.orders.is_empty() && good.counter <= turn.counter + 1, "{name}: {good:?}");
+        }
+        // A delayed answer is none to the repetition of its request.
+        proxy.changes_next(|answer| answer.status = 502);
+        assert!(matches!(web.sync().await, Err(LinkError::Busy { .. })));
+        let delayed = proxy.last();
+        proxy.changes_next(move |answer| *answer = delayed);
+        assert!(is_unproven(&web.sync().await));
+        web.sync().await.unwrap();
+        // Changed on its way there, a request gets no answer that counts either.
+        proxy.state.lock().unwrap().other_nonce = true;
+        assert!(is_unproven(&web.sync().await));
+        proxy.state.lock().unwrap().other_body = true;
+        assert!(is_unproven(&web.sync().await));
+        web.sync().await.unwrap();
+        engine.stop().await;
+    }
+
+    async fn refusals_count_only_if_the_service_gave_them(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let (proxy, link) = Proxy::before(&app).await;
+        let mut web = Agent::join(&link, &token, "web-1").await;
+        let task = TaskId::new(world.now(), 7);
+        let send = async |web: &Agent| link.send_log(&web.identity, task, 0, b"x".to_vec()).await;
+        // There is no such task, and the service says so.
+        let refused = send(&web).await;
+        assert!(matches!(refused, Err(LinkError::Refused { .. })), "{refused:?}");
+        // The agent would never send this part of the log again.
+        proxy.changes_next(|answer| answer.signature = None);
+        assert!(is_unproven(&send(&web).await));
+        proxy.state.lock().unwrap().other_body = true;
+        assert!(is_unproven(&send(&web).await));
+        proxy.changes_next(|answer| *answer = Answer { status: 204, ..Answer::default() });
+        assert!(is_unproven(&send(&web).await));
+        // The service's own word that a server was removed counts on every route.
+        let mut reader = app.db.read().await.unwrap();
+        let row = store::servers::get(&mut reader, world.org, web.identity.server_id);
+        let row = row.await.unwrap();
+        drop(reader);
+        service::servers::remove(&app, &world.admin(), &row).await.unwrap();
+        eventually("it is removed", async || matches!(web.sync().await, Err(LinkError::Removed))).await;
+        assert!(matches!(send(&web).await, Err(LinkError::Removed)));
+        let digest = Digest::of(b"x");
+        let listing = link.put_listing(&web.identity, ListingKind::Packages, digest, b"x").await;
+        assert!(matches!(listing, Err(LinkError::Removed)), "{listing:?}");
+        engine.stop().await;
+    }
+
+    /// A server of the version before does not sign; a proxy must not pass for one later.
+    async fn unsigned_answers_are_accepted_only_before_the_first_signed_one(world: World) {
+        let app = world.app("a").await;
+        let token = world.token(&app).await;
+        let (proxy, link) = Proxy::before(&app).await;
+        let mut web = Agent::join(&link, &token, "web-1").await;
+        web.identity.signs_answers = false.into();
+        proxy.changes_next(|answer| answer.signature = None);
+        web.sync().await.unwrap();
+        assert!(!web.identity.signs_answers());
+        web.sync().await.unwrap();
+        assert!(web.identity.signs_answers());
+        proxy.changes_next(|answer| answer.signature = None);
+        assert!(is_unproven(&web.sync().await));
+    }
+
+    /// The answer is new, so its time is the service's, whatever an earlier one said.
+    async fn server_clock_that_was_ahead_blocks_no_orders(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let (_, link) = Proxy::before(&app).await;
+        let mut web = Agent::join(&link, &token, "web-1").await;
+        let day = jiff::SignedDuration::from_hours(24);
+        world.sets_the_clock(day);
+        let ahead = web.sync().await.unwrap().server_time;
+        world.sets_the_clock(-day);
+        let options = json!({"packages": ["bash"]});
+        let order = world.order(vec![web.identity.server_id], options);
+        service::rollouts::create(&app, order).await.unwrap();
+        eventually("an order comes and is believed", async || {
+            let answer = web.sync().await.unwrap();
+            assert!(answer.server_time < ahead);
+            let believed = |envelope| verify(envelope, &web.identity, answer.server_time).is_ok();
+            answer.orders.iter().any(believed)
+        })
+        .await;
+        engine.stop().await;
+    }
+}

@@ -1,0 +1,383 @@
+//! Somebody writes into the database without the keys. Nothing of it reaches a host, and an alarm
+//! is raised.
+
+use jiff::SignedDuration;
+use serde_json::json;
+use server::app::App;
+use server::service::integrity;
+use server::service::{self, ServiceError, refresh, schedules as calendar};
+use store::{Page, rollouts, schedules};
+use vocab::{BatchId, OrgId, RunId, ScheduleId, TaskId};
+use wire::agent::{Outcome, Work};
+
+use crate::agent::Agent;
+use crate::rollouts::{kinds_of_events, shows, tasks};
+use crate::schedules::hourly;
+use crate::support::{World, at, both, eventually};
+
+/// How often an alarm of this kind was raised, as an event and in the audit log.
+async fn alarms(app: &App, world: &World, kind: &str) -> usize {
+    let events = kinds_of_events(app, world).await.iter().filter(|event| *event == kind).count();
+    let mut reader = app.db.read().await.unwrap();
+    let entries = store::audit::after(&mut reader, world.org, 0, 10_000).await.unwrap();
+    events.min(entries.iter().filter(|entry| entry.action == kind).count())
+}
+
+async fn alarm(app: &App, world: &World, kind: &str, count: usize) {
+    eventually(&format!("{count} alarms {kind}"), async || alarms(app, world, kind).await == count)
+        .await;
+}
+
+/// A batch whose hour comes tomorrow.
+async fn for_tomorrow(app: &App, world: &World, web: &Agent) -> rollouts::Rollout {
+    let mut order = world.order(vec![web.id], json!({"reboot": "never", "dry_run": true}));
+    order.starts_at = world.now() + SignedDuration::from_hours(24);
+    service::rollouts::create(app, order).await.unwrap()
+}
+
+/// A schedule over staging, every hour, first at the next one.
+async fn hourly_from_now(app: &App, world: &World) -> schedules::Schedule {
+    let wanted = calendar::Wanted {
+        name: "hourly".into(),
+        description: String::new(),
+        enabled: true,
+        cron: "0 * * * *".parse().unwrap(),
+        timezone: "UTC".parse().unwrap(),
+        targets: serde_json::from_value(json!({"environment": "staging"})).unwrap(),
+        options: service::PatchOptions::from_json(&json!({"security_only": true})).unwrap(),
+    };
+    calendar::create(app, &world.admin(), wanted).await.unwrap()
+}
+
+/// Copies a batch and its tasks under new ids, as if it had never started.
+async fn copy_batch(world: &World, from: BatchId, tasks: &[(vocab::ServerId, TaskId)]) -> BatchId {
+    let copy = BatchId::new(world.now(), 77);
+    world
+        .by_hand(&format!(
+            "insert into rollouts (id, org_id, head, phase, options, origin, started_by, run_id,
+                total, created_at, ended_at, generation, revision, counts, counted, seal, head_seal)
+             select '{copy}', org_id, replace(head, '{from}', '{copy}'), phase, options, origin,
+                started_by, run_id, total, created_at, ended_at, generation, revision, counts,
+                counted, seal, head_seal from rollouts where id = '{from}'"
+        ))
+        .await;
+    for (server, task) in tasks {
+        world
+            .by_hand(&format!(
+                "insert into rollout_targets (rollout_id, task_id, server_id, position, state,
+                    target, deadline, result, generation, revision, seal)
+                 select '{copy}', '{task}', server_id, position, state, target, deadline, result,
+                    generation, revision, seal from rollout_targets
+                  where rollout_id = '{from}' and server_id = '{server}'"
+            ))
+            .await;
+    }
+    copy
+}
+
+both! {
+    async fn copied_batch_with_new_ids_is_never_dispatched(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let options = json!({"reboot": "if_required", "stagger_minutes": 60});
+        let mut order = world.order(vec![web.id], options);
+        order.starts_at = world.now() + SignedDuration::from_mins(1);
+        let made = service::rollouts::create(&app, order).await.unwrap();
+        let copy = copy_batch(world, made.id, &[(web.id, TaskId::new(at(0), 7))]).await;
+        alarm(&app, world, "batch.tampered", 1).await;
+        shows(&app, world, copy, "canceled: canceled").await;
+        // The genuine one is unaffected.
+        world.minutes(1);
+        let order = web.awaits_order().await;
+        assert_eq!(order.id, tasks(&app, made.id).await[0].task_id);
+        web.reports(order.id, Outcome::Succeeded, world.now()).await;
+        shows(&app, world, made.id, "succeeded: succeeded").await;
+        assert_eq!(alarms(&app, world, "batch.tampered").await, 1);
+        engine.stop().await;
+    }
+
+    async fn batch_changed_in_any_column_is_canceled(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let other = OrgId::new(at(0), 2);
+        let mut tx = app.db.begin().await.unwrap();
+        store::organizations::create(&mut tx, other, "Other", at(0)).await.unwrap();
+        tx.commit().await.unwrap();
+        let early = "head = replace(replace(head, 'scheduled', 'running'), '2026-11-16', '2026-11-15'),
+            phase = 'running'";
+        let changes = [
+            "options = replace(options, '\"never\"', '\"if_required\"')",
+            "options = replace(options, 'true', 'false')",
+            "options = replace(options, '\"packages\":[]', '\"packages\":[\"bash\"]')",
+            "options = replace(options, '\"max_parallel\":null', '\"max_parallel\":9')",
+            "options = 'no longer JSON at all'",
+            "started_by = 'key_other'",
+            "origin = 'dashboard'",
+            early,
+            "head = replace(head, '2026-11-22', '2027-11-22'), generation = generation + 1",
+            "seal = null",
+            "head_seal = null",
+        ];
+        for (n, change) in changes.iter().enumerate() {
+            let made = for_tomorrow(&app, world, &web).await;
+            // JSON text must parse at all, or nobody can read the row.
+            let change = change.replace("'no longer JSON at all'", "'{\"reboot\":7}'");
+            let id = made.id;
+            let sql = format!("update rollouts set {change}, revision = revision + 1 where id = '{id}'");
+            assert_eq!(world.by_hand(&sql).await, 1);
+            alarm(&app, world, "batch.tampered", n + 1).await;
+            shows(&app, world, id, "canceled: canceled").await;
+            assert!(web.orders(0).await.is_empty(), "{change}");
+        }
+        // Moved to another organization: the alarm is in the log of that one.
+        let made = for_tomorrow(&app, world, &web).await;
+        world.by_hand(&format!("update rollouts set org_id = '{other}', revision = revision + 1
+            where id = '{}'", made.id)).await;
+        eventually("it is canceled", async || {
+            let row = rollouts::load(&mut app.db.read().await.unwrap(), made.id).await.unwrap();
+            rollouts::phase_word(row.head.phase) == "canceled"
+        }).await;
+        engine.stop().await;
+    }
+
+    async fn batch_changed_while_nobody_looked_is_canceled_at_the_next_start(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let made = for_tomorrow(&app, world, &web).await;
+        engine.stop().await;
+        world.by_hand("update rollouts set options = replace(options, 'true', 'false')").await;
+        let (app, engine) = world.leading("b").await;
+        web.moves_to(&app);
+        alarm(&app, world, "batch.tampered", 1).await;
+        world.turn(SignedDuration::from_hours(25));
+        assert!(web.orders(0).await.is_empty());
+        shows(&app, world, made.id, "canceled: canceled").await;
+        engine.stop().await;
+    }
+
+    async fn batch_that_was_canceled_cannot_be_set_going_again(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let made = for_tomorrow(&app, world, &web).await;
+        let before = rollouts::load(&mut app.db.read().await.unwrap(), made.id).await.unwrap();
+        service::rollouts::cancel(&app, &world.admin(), world.org, made.id).await.unwrap();
+        shows(&app, world, made.id, "canceled: canceled").await;
+        let head = serde_json::to_string(&before.head).unwrap().replace("scheduled", "running");
+        world.by_hand(&format!("update rollout_targets set state = 'waiting', target = '\"waiting\"'
+            where rollout_id = '{}'", made.id)).await;
+        world.by_hand(&format!("update rollouts set head = '{head}', phase = 'running',
+            ended_at = null, revision = revision + 1 where id = '{}'", made.id)).await;
+        alarm(&app, world, "batch.tampered", 1).await;
+        world.turn(SignedDuration::from_hours(25));
+        assert!(web.orders(0).await.is_empty());
+        shows(&app, world, made.id, "canceled: canceled").await;
+        engine.stop().await;
+    }
+
+    async fn inserted_or_moved_task_is_never_dispatched(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let mut db = Agent::join(&app, &token, "db-1").await;
+        let inserted = "insert into rollout_targets (rollout_id, task_id, server_id, position, state,
+                target, deadline, result, generation, revision, seal)
+             select rollout_id, 'TASK', 'OTHER', 9, state, target, deadline, result, generation, 2,
+                seal from rollout_targets where rollout_id = 'BATCH'";
+        let moved = "update rollout_targets set server_id = 'OTHER', revision = 2
+            where rollout_id = 'BATCH'";
+        let renamed = "update rollout_targets set task_id = 'TASK', revision = 2
+            where rollout_id = 'BATCH'";
+        for (n, sql) in [inserted, moved, renamed].iter().enumerate() {
+            let made = for_tomorrow(&app, world, &web).await;
+            let task = TaskId::new(at(0), 100 + n as u128);
+            let sql = sql.replace("TASK", &task.to_string()).replace("OTHER", &db.id.to_string());
+            let sql = sql.replace("BATCH", &made.id.to_string());
+            assert_eq!(world.by_hand(&sql).await, 1);
+            world.by_hand(&format!("update rollouts set revision = revision + 1 where id = '{}'", made.id)).await;
+            alarm(&app, world, "batch.tampered", n + 1).await;
+            assert!(web.orders(0).await.is_empty() && db.orders(0).await.is_empty());
+        }
+        // A task that pretends to be dispatched already, in a batch whose hour has not come.
+        let made = for_tomorrow(&app, world, &web).await;
+        let busy = json!({"busy": {"stage": "dispatched", "started_at": world.now(),
+            "by": world.now() + SignedDuration::from_hours(1)}});
+        world.by_hand(&format!("update rollout_targets set state = 'dispatched', target = '{busy}',
+            revision = 2 where rollout_id = '{}'", made.id)).await;
+        world.by_hand(&format!("update rollouts set revision = revision + 1 where id = '{}'", made.id)).await;
+        world.minutes(1);
+        let second = service::rollouts::create(&app, world.order(vec![db.id], json!({}))).await.unwrap();
+        // When the later one is out, the earlier one was looked at.
+        assert_eq!(db.awaits_order().await.id, tasks(&app, second.id).await[0].task_id);
+        assert!(web.orders(0).await.is_empty());
+        engine.stop().await;
+    }
+
+    async fn changed_or_inserted_schedule_starts_nothing(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let changes = [
+            "options = replace(options, 'true', 'false')",
+            "targets = '\"all\"'",
+            "cron = '*/30 * * * *'",
+            "timezone = 'Europe/Berlin'",
+            "seal = null",
+            "enabled = ENABLED",
+        ];
+        for (n, change) in changes.iter().enumerate() {
+            let stored = hourly_from_now(&app, world).await;
+            let id = stored.id;
+            let mut change = change.replace("ENABLED", if app.db.engine() == "sqlite" { "1" } else { "true" });
+            if change.starts_with("enabled") {
+                // It was switched off by a person.
+                let mut tx = app.db.begin().await.unwrap();
+                let off = schedules::Schedule { enabled: false, ..stored.clone() };
+                schedules::save(&mut tx, &off).await.unwrap();
+                tx.commit().await.unwrap();
+            }
+            if change.starts_with("targets") {
+                change = format!("targets = '{}'", json!({"environment": "production"}));
+            }
+            assert_eq!(world.by_hand(&format!("update schedules set {change} where id = '{id}'")).await, 1);
+            assert!(matches!(
+                calendar::run(&app, &world.admin(), &stored).await,
+                Err(ServiceError::Conflict { .. })
+            ));
+            let hour = n as i64 + 1;
+            world.set(at(hour * 3_600));
+            world.by_hand(&format!("update schedules set next_run_at = next_run_at where id = '{id}'")).await;
+            let mut tx = app.db.begin().await.unwrap();
+            tx.ring(store::Topic::Schedules);
+            tx.commit().await.unwrap();
+            alarm(&app, world, "schedule.tampered", n + 1).await;
+            world.by_hand(&format!("delete from schedules where id = '{id}'")).await;
+            assert!(web.orders(0).await.is_empty(), "{change}");
+        }
+        // A copy under another id and name.
+        world.set(at(10 * 3_600));
+        let id = hourly_from_now(&app, world).await.id;
+        world.set(at(11 * 3_600));
+        let copy = ScheduleId::new(at(0), 55);
+        eventually("it ran", async || !crate::schedules::history(&app, world, id).await.is_empty()).await;
+        let order = web.awaits_order().await;
+        web.reports(order.id, Outcome::Succeeded, world.now()).await;
+        world.by_hand(&format!("insert into schedules (id, org_id, name, description, enabled, cron,
+                timezone, targets, options, next_run_at, created_at, updated_at, generation, seal)
+            select '{copy}', org_id, 'copy', description, enabled, cron, timezone, targets, options,
+                created_at, created_at, updated_at, generation, seal from schedules where id = '{id}'")).await;
+        world.by_hand(&format!("update schedules set next_run_at = null where id = '{id}'")).await;
+        world.minutes(1);
+        let mut tx = app.db.begin().await.unwrap();
+        tx.ring(store::Topic::Schedules);
+        tx.commit().await.unwrap();
+        alarm(&app, world, "schedule.tampered", changes.len() + 1).await;
+        assert!(web.orders(0).await.is_empty());
+        engine.stop().await;
+    }
+
+    async fn inserted_run_gets_no_batch(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let id = hourly(&app, world).await;
+        world.set(at(3_600));
+        let order = web.awaits_order().await;
+        web.reports(order.id, Outcome::Succeeded, world.now()).await;
+        eventually("it ended", async || {
+            crate::schedules::history(&app, world, id).await.iter().all(|run| run.finished_at.is_some())
+        }).await;
+        engine.stop().await;
+        let run = RunId::new(at(0), 5);
+        world.by_hand(&format!("insert into runs (id, org_id, schedule_id, trigger_kind, state,
+                skip_reason, scheduled_for, started_at, finished_at, batch_id, targets, options,
+                generation, seal)
+            select '{run}', org_id, schedule_id, trigger_kind, 'running', null, null, started_at,
+                null, null, targets, '{{\"reboot\":\"if_required\"}}', 1, seal from runs")).await;
+        let (app, engine) = world.leading("b").await;
+        web.moves_to(&app);
+        alarm(&app, world, "run.tampered", 1).await;
+        assert!(web.orders(0).await.is_empty());
+        let page = Page { limit: 10, offset: 0 };
+        let all = rollouts::list(&mut app.db.read().await.unwrap(), world.org, &[], page).await.unwrap();
+        assert_eq!(all.total, 1);
+        engine.stop().await;
+    }
+
+    async fn inserted_refresh_is_not_sent(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        web.sync(0).await.unwrap();
+        let asked = refresh::request(&app, &world.admin(), world.org, web.id).await.unwrap();
+        let order = web.awaits_order().await;
+        assert_eq!(order.work, Work::Scan);
+        web.reports(asked.id, Outcome::Succeeded, world.now()).await;
+        let copy = TaskId::new(at(0), 9);
+        world.by_hand(&format!("insert into refreshes (id, org_id, server_id, state, requested_by,
+                requested_at, deadline, ended_at, message, seal)
+            select '{copy}', org_id, server_id, 'requested', requested_by, requested_at, deadline,
+                null, null, seal from refreshes where id = '{}'", asked.id)).await;
+        alarm(&app, world, "refresh.tampered", 1).await;
+        assert!(web.orders(0).await.is_empty());
+        engine.stop().await;
+    }
+
+    async fn people_cannot_resume_or_retry_what_was_changed(world: World) {
+        let app = world.app("a").await;
+        let token = world.token(&app).await;
+        let web = Agent::join(&app, &token, "web-1").await;
+        let made = for_tomorrow(&app, world, &web).await;
+        let admin = world.admin();
+        service::rollouts::pause(&app, &admin, world.org, made.id).await.unwrap();
+        world.by_hand("update rollouts set options = replace(options, 'true', 'false')").await;
+        let refused = service::rollouts::resume(&app, &admin, world.org, made.id).await;
+        assert!(matches!(refused, Err(ServiceError::Conflict { .. })));
+        let refused = service::rollouts::retry(&app, &admin, world.org, made.id).await;
+        assert!(matches!(refused, Err(ServiceError::Conflict { .. })));
+        service::rollouts::cancel(&app, &admin, world.org, made.id).await.unwrap();
+    }
+
+    /// Rows of the release before have no code. They are sealed once, and never again.
+    async fn rows_of_the_earlier_release_are_sealed_once(world: World) {
+        const UNSEAL: [&str; 3] = [
+            "update rollouts set seal = null, head_seal = null",
+            "update rollout_targets set seal = null",
+            "update schedules set seal = null",
+        ];
+        let app = world.app("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let made = service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        hourly(&app, world).await;
+        for sql in UNSEAL {
+            world.by_hand(sql).await;
+        }
+        let adopted = integrity::adopt_once(&app.db, world.data_dir(), world.now()).await.unwrap().unwrap();
+        assert_eq!((adopted.batches, adopted.tasks, adopted.schedules), (1, 1, 1));
+        drop(app);
+        let (app, engine) = world.leading("b").await;
+        web.moves_to(&app);
+        let order = web.awaits_order().await;
+        assert_eq!(order.id, tasks(&app, made.id).await[0].task_id);
+        web.reports(order.id, Outcome::Succeeded, world.now()).await;
+        shows(&app, world, made.id, "succeeded: succeeded").await;
+
+        // Whoever clears the codes afterwards gains nothing, also where the file is gone.
+        let later = for_tomorrow(&app, world, &web).await;
+        engine.stop().await;
+        for sql in UNSEAL {
+            world.by_hand(sql).await;
+        }
+        assert_eq!(integrity::adopt_once(&app.db, world.data_dir(), world.now()).await.unwrap(), None);
+        std::fs::remove_file(world.data_dir().join("rows.sealed")).unwrap();
+        let (app, engine) = world.leading("c").await;
+        assert_eq!(integrity::adopt_once(&app.db, world.data_dir(), world.now()).await.unwrap(), None);
+        assert!(world.data_dir().join("rows.sealed").exists());
+        shows(&app, world, later.id, "canceled: canceled").await;
+        engine.stop().await;
+    }
+}

@@ -1,0 +1,30 @@
+//! The audit log names who changed what, whichever operation it was.
+
+use crate::mutations::{READ_ONLY, audited, mutations, new_admin};
+use crate::support::{Ask, both};
+
+both! {
+    async fn every_mutating_operation_is_in_the_audit_log(service: Service) {
+        let cases = mutations(service).await;
+        let (who, key) = new_admin(service).await;
+        for case in cases {
+            let before = audited(service, &who).await.len();
+            case.ask(&key).send(&service.router).await.is(case.status);
+            let after = audited(service, &who).await;
+            assert!(after.len() > before, "{} {} is not in the audit log", case.method, case.route);
+            println!("{} {}: {:?}", case.method, case.route, &after[before..]);
+        }
+        let mut reader = service.app.db.read().await.unwrap();
+        let seal = server::service::setup::seal(&service.app.secrets);
+        assert_eq!(store::audit::broken_at(&mut reader, service.org, &seal).await.unwrap(), None);
+    }
+
+    async fn operations_that_change_nothing_are_not_in_the_audit_log(service: Service) {
+        let (who, key) = new_admin(service).await;
+        for (method, path) in READ_ONLY {
+            let body = serde_json::json!({"targets": {"all": true}});
+            Ask::new(method, path).with_json(body).with_key(&key).send(&service.router).await.is(200);
+        }
+        assert_eq!(audited(service, &who).await, Vec::<String>::new());
+    }
+}

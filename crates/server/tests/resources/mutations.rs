@@ -1,0 +1,141 @@
+//! One successful request for every operation of the API that changes something.
+
+use axum::http::Method;
+use domain::rollout::{Change, End};
+use serde_json::{Value, json};
+
+use crate::fleet::{FAILED, Host, change, end, finish, join};
+use crate::support::{Answer, Ask, Service};
+
+/// Operations that use a method other than GET and change nothing.
+pub(crate) const READ_ONLY: [(Method, &str); 1] = [(Method::POST, "/v1/preview")];
+
+/// A request that succeeds once.
+#[derive(Clone)]
+pub(crate) struct Mutation {
+    pub(crate) method: Method,
+    /// The path as the route table has it.
+    pub(crate) route: &'static str,
+    pub(crate) path: String,
+    pub(crate) body: Option<Value>,
+    pub(crate) status: u16,
+}
+
+impl Mutation {
+    fn new(method: Method, route: &'static str, id: &str, body: Value, status: u16) -> Mutation {
+        let path = route
+            .split('/')
+            .map(|segment| if segment.starts_with('{') { id } else { segment })
+            .collect::<Vec<_>>()
+            .join("/");
+        let body = (method != Method::DELETE).then_some(body);
+        Mutation { method, route, path, body, status }
+    }
+
+    pub(crate) fn ask(&self, key: &str) -> Ask {
+        let ask = Ask::new(self.method.clone(), &self.path).with_key(key);
+        match &self.body {
+            Some(body) => ask.with_json(body.clone()),
+            None => ask,
+        }
+    }
+}
+
+fn id(answer: Answer) -> String {
+    answer.json()["id"].as_str().unwrap().to_owned()
+}
+
+async fn batch(service: &Service, name: &'static str) -> String {
+    let server = join(service, Host::new(name)).await;
+    let body = json!({"server_ids": [server], "security_only": true});
+    let batch = id(service.post("/v1/batches", body).await.is(202));
+    change(service, &batch, Change::Start).await;
+    batch
+}
+
+async fn schedule(service: &Service, name: &str) -> String {
+    let body = json!({"name": name, "cron": "@daily", "targets": {"all": true}});
+    id(service.post("/v1/schedules", body).await.is(201))
+}
+
+/// Creates what the requests need and returns one request for each operation. Fails if the route
+/// table has an operation without one.
+pub(crate) async fn mutations(service: &Service) -> Vec<Mutation> {
+    let web = join(service, Host::new("web")).await.to_string();
+    let copied = Host { quarantine: Some("a copy"), ..Host::new("copied") };
+    let copied = join(service, copied).await.to_string();
+    let removed = join(service, Host::new("removed")).await.to_string();
+    let canceled = batch(service, "canceled").await;
+    let paused = batch(service, "paused").await;
+    let resumed = batch(service, "resumed").await;
+    service.post(&format!("/v1/batches/{resumed}/pause"), json!({})).await.is(200);
+    let server = join(service, Host::new("retried")).await;
+    let body = json!({"server_ids": [server], "security_only": true});
+    let retried = id(service.post("/v1/batches", body.clone()).await.is(202));
+    change(service, &retried, Change::Start).await;
+    finish(service, &retried, server, FAILED).await;
+    end(service, &retried, End::CompletedWithErrors).await;
+    let (updated, deleted) = (schedule(service, "b").await, schedule(service, "c").await);
+    let ran = schedule(service, "d").await;
+    let viewer = json!({"name": "k", "role": "viewer"});
+    let key = id(service.post("/v1/api-keys", viewer.clone()).await.is(201));
+    let token = id(service.post("/v1/enrollment-tokens", json!({})).await.is(201));
+    let suppression = json!({"cve": "CVE-2026-1", "reason": "not built"});
+    let suppressed = id(service.post("/v1/suppressions", suppression).await.is(201));
+    let suppression = json!({"cve": "CVE-2026-2", "reason": "not built"});
+    let daily = |name: &str| json!({"name": name, "cron": "@daily", "targets": {"all": true}});
+
+    let post = |route, id: &str, body, status| Mutation::new(Method::POST, route, id, body, status);
+    let delete = |route, id: &str| Mutation::new(Method::DELETE, route, id, json!({}), 204);
+    let update = "/v1/schedules/{schedule_id}";
+    let all = vec![
+        post("/v1/api-keys", "", viewer, 201),
+        post("/v1/batches", "", body, 202),
+        post("/v1/batches/{batch_id}/cancel", &canceled, json!({}), 200),
+        post("/v1/batches/{batch_id}/pause", &paused, json!({}), 200),
+        post("/v1/batches/{batch_id}/resume", &resumed, json!({}), 200),
+        post("/v1/batches/{batch_id}/retry", &retried, json!({}), 202),
+        post("/v1/enrollment-tokens", "", json!({}), 201),
+        post("/v1/schedules", "", daily("a"), 201),
+        post("/v1/schedules/{schedule_id}/run", &ran, json!({}), 202),
+        post("/v1/servers/{server_id}/patch", &web, json!({"security_only": true}), 202),
+        post("/v1/servers/{server_id}/refresh", &web, json!({}), 202),
+        post("/v1/servers/{server_id}/release", &copied, json!({}), 200),
+        post("/v1/suppressions", "", suppression, 201),
+        Mutation::new(Method::PUT, update, &updated, daily("renamed"), 200),
+        delete("/v1/schedules/{schedule_id}", &deleted),
+        delete("/v1/servers/{server_id}", &removed),
+        delete("/v1/api-keys/{api_key_id}", &key),
+        delete("/v1/enrollment-tokens/{token_id}", &token),
+        delete("/v1/suppressions/{suppression_id}", &suppressed),
+    ];
+    let routes = server::http::routes().operations();
+    for (method, route, _) in &routes {
+        let read_only = *method == Method::GET
+            || READ_ONLY.iter().any(|(other, path)| other == method && path == route);
+        let covered = all.iter().any(|case| case.method == *method && case.route == route);
+        assert!(read_only != covered, "{method} {route} needs one case here, or to be READ_ONLY");
+    }
+    for case in &all {
+        let there =
+            routes.iter().any(|(method, route, _)| *method == case.method && route == case.route);
+        assert!(there, "there is no {} {}", case.method, case.route);
+    }
+    all
+}
+
+/// A new administrator's key: its id, which is how the audit log names it, and the key.
+pub(crate) async fn new_admin(service: &Service) -> (String, String) {
+    let body = json!({"name": "somebody", "role": "admin"});
+    let made = service.post("/v1/api-keys", body).await.is(201).json();
+    let text = |field: &str| made[field].as_str().unwrap().to_owned();
+    (text("id"), text("api_key"))
+}
+
+/// What the audit log says that `who` did: actions, in order.
+pub(crate) async fn audited(service: &Service, who: &str) -> Vec<String> {
+    let mut reader = service.app.db.read().await.unwrap();
+    let entries = store::audit::after(&mut reader, service.org, 0, 1_000).await.unwrap();
+    assert!(entries.len() < 1_000);
+    entries.into_iter().filter(|entry| entry.actor == who).map(|entry| entry.action).collect()
+}
