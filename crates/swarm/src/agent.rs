@@ -11,8 +11,8 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use vocab::listing::encode;
-use vocab::{Digest, FailureCode, TaskId};
-use wire::agent::{SyncRequest, SyncResponse};
+use vocab::{Digest, FailureCode, Line, TaskId};
+use wire::agent::{Facts, SyncRequest, SyncResponse};
 
 use crate::Chance;
 use crate::behave::{Happening, Script, Taken, Worker};
@@ -22,7 +22,7 @@ use crate::saved::SavedAgent;
 use crate::swarm::{Handle, Pace, Shared, count};
 use link::{
     HostKey, Identity, Joining, Link, LinkError, ListingKind, OrderRefusal, Rush, Turn, jittered,
-    nonce, verify,
+    nonce, public_keys, verify,
 };
 
 /// The longest that an agent lets its sync be held.
@@ -362,7 +362,10 @@ impl Agent {
             counter: life.turn.counter,
             nonce: life.turn.nonce,
             hold_seconds,
-            facts: self.memory.facts_wanted.then(|| host.facts()),
+            facts: self.memory.facts_wanted.then(|| Facts {
+                trusted_keys: life.identity.orders_keys.ids().into_iter().map(Line::from).collect(),
+                ..host.facts()
+            }),
             installed: Some(self.digests.installed),
             pending: Some(self.digests.pending),
             scanned_at: self.worker.scanned_at(),
@@ -379,8 +382,13 @@ impl Agent {
         life.turn = Turn::after(answer.counter, nonce());
         life.sync_seconds = answer.sync_seconds.clamp(1, 3_600);
         self.memory.failures = 0;
-        self.memory.facts_wanted = answer.wants_facts;
-        self.memory.news = self.obey(&answer) || answer.wants_facts;
+        let announced = public_keys(&answer.orders_keys);
+        let rekeyed = announced.filter(|keys| *keys != life.identity.orders_keys.keys());
+        self.memory.facts_wanted = answer.wants_facts || rekeyed.is_some();
+        if let Some(keys) = rekeyed {
+            life.identity.orders_keys.replace(keys);
+        }
+        self.memory.news = self.obey(&answer) || self.memory.facts_wanted;
         let held = hold > 0 && took.as_secs_f64() > f64::from(hold) / 2.0;
         let sync_seconds = self.life.as_ref().map_or(60, |life| life.sync_seconds);
         let Memory { quiet, rush, news, .. } = &mut self.memory;
@@ -435,6 +443,9 @@ impl Agent {
         for order in &answer.withdrawn {
             news |= worker.withdraw(*order, now);
         }
+        for order in &answer.unreported {
+            news |= self.script != Script::NeverAnswer && worker.inquire(*order, now);
+        }
         let ours = |digest: &&Digest| {
             **digest == self.digests.installed || **digest == self.digests.pending
         };
@@ -462,6 +473,10 @@ impl Agent {
             LinkError::Removed => {
                 count(&self.shared.counters.removed);
                 Next::End
+            }
+            LinkError::Unproven { .. } => {
+                count(&self.shared.counters.forged);
+                Next::Wait(wait)
             }
             LinkError::Unreachable(_) | LinkError::Busy { .. } => {
                 count(&self.shared.counters.failed);

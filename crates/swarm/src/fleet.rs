@@ -174,6 +174,8 @@ impl Host {
             reboot_reasons: reasons,
             old_code: Vec::new(),
             other_updaters: Vec::new(),
+            limits: None,
+            trusted_keys: Vec::new(),
             // Like a container: the kernel above belongs to none of its packages.
             foreign_kernel: true,
         }

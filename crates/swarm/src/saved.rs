@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use vocab::ServerId;
 
 use crate::behave::Durable;
-use link::{HostKey, Identity, Turn};
+use link::{HostKey, Identity, TrustedKeys, Turn};
 
 /// The agents of a swarm that came to a clean end.
 #[derive(Debug, Default)]
@@ -37,7 +37,9 @@ pub(crate) struct SavedAgent {
     pub(crate) index: u64,
     server_id: ServerId,
     tag: String,
-    orders_key: String,
+    orders_keys: Vec<String>,
+    #[serde(default)]
+    signs_answers: bool,
     key: String,
     pub(crate) turn: Turn,
     pub(crate) sync_seconds: u32,
@@ -86,7 +88,13 @@ impl SavedAgent {
             index,
             server_id: identity.server_id,
             tag: identity.tag.clone(),
-            orders_key: STANDARD.encode(identity.orders_key),
+            orders_keys: identity
+                .orders_keys
+                .keys()
+                .iter()
+                .map(|key| STANDARD.encode(key))
+                .collect(),
+            signs_answers: identity.signs_answers(),
             key: STANDARD.encode(identity.key.seed()),
             turn,
             sync_seconds,
@@ -96,11 +104,13 @@ impl SavedAgent {
 
     pub(crate) fn identity(&self) -> Option<Identity> {
         let bytes = |text: &str| STANDARD.decode(text).ok()?.try_into().ok();
+        let orders_keys: Option<Vec<_>> = self.orders_keys.iter().map(|key| bytes(key)).collect();
         Some(Identity {
             server_id: self.server_id,
             tag: self.tag.clone(),
-            orders_key: bytes(&self.orders_key)?,
+            orders_keys: TrustedKeys::new(orders_keys?)?,
             key: HostKey::from_seed(bytes(&self.key)?),
+            signs_answers: self.signs_answers.into(),
         })
     }
 }

@@ -123,7 +123,7 @@ counts! {
     orders,
     /// Results that the server has acknowledged.
     results,
-    /// Orders that were not signed by the server, or not meant for the host that got them.
+    /// Answers and orders that were not signed by the server, or not meant for the host that got them.
     forged,
     /// Listings that were uploaded.
     listings,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
-use vocab::{FailureCode, Stage, TaskId};
+use vocab::{FailureCode, InquiryReply, OrderRecord, Stage, TaskId, WithdrawalReply};
 use wire::agent::{Order, OrderProgress, OrderResult, Outcome, Work};
 use wire::v1::Activity;
 
@@ -198,19 +198,49 @@ impl Worker {
     /// Drops an order for which nothing was done yet, and says so. Of one that has had an effect, or
     /// may have, the true result is told in time. True if there is a result to be told now.
     pub fn withdraw(&mut self, order: TaskId, now: Timestamp) -> bool {
-        if self.kept.current.as_ref().is_some_and(|current| current.order.id == order) {
-            if !self.kept.current.as_ref().is_some_and(Current::is_harmless) {
-                return false;
+        match self.record(order).on_withdrawal() {
+            WithdrawalReply::Undecided => false,
+            WithdrawalReply::Result => self.knows(order),
+            WithdrawalReply::Lost => self.lost(order, now),
+            WithdrawalReply::Withdrawn => {
+                self.kept.current.take_if(|current| current.order.id == order);
+                self.kept.queue.retain(|queued| queued.id != order);
+                let message = "withdrawn before it began";
+                self.end(nothing_done(order, Outcome::Withdrawn, None, message, now));
+                true
             }
-            self.kept.current = None;
-        } else if let Some(place) = self.kept.queue.iter().position(|queued| queued.id == order) {
-            self.kept.queue.remove(place);
-        } else if self.knows(order) {
-            return true;
         }
-        // One that never arrived is answered as well: it may still be on its way.
-        self.end(nothing_done(order, Outcome::Withdrawn, None, "withdrawn before it began", now));
+    }
+
+    /// Answers for an order that the server believes to be in progress and that no sync mentioned. True if there is
+    /// a result to be told now.
+    pub fn inquire(&mut self, order: TaskId, now: Timestamp) -> bool {
+        match self.record(order).on_inquiry() {
+            InquiryReply::InProgress => false,
+            InquiryReply::Result => self.knows(order),
+            InquiryReply::Lost => self.lost(order, now),
+        }
+    }
+
+    fn lost(&mut self, order: TaskId, now: Timestamp) -> bool {
+        let code = Some(FailureCode::OrderLost);
+        let message = "the agent has no record of this order";
+        self.end(nothing_done(order, Outcome::Unknown, code, message, now));
         true
+    }
+
+    fn record(&self, order: TaskId) -> OrderRecord {
+        if self.kept.done.iter().any(|done| done.result.order_id == order) {
+            return OrderRecord::Ended;
+        }
+        match &self.kept.current {
+            Some(current) if current.order.id == order => match current.is_harmless() {
+                true => OrderRecord::NotStarted,
+                false => OrderRecord::Started,
+            },
+            _ if self.kept.queue.iter().any(|queued| queued.id == order) => OrderRecord::NotStarted,
+            _ => OrderRecord::Missing,
+        }
     }
 
     /// The server has this result for good.

@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::{Path, Query, State};
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{post, put};
 use base64::Engine as _;
@@ -51,6 +52,7 @@ pub(crate) struct Book {
     /// Everything that an agent must not do.
     pub(crate) protests: Vec<String>,
     pub(crate) enrolments: u64,
+    nonces: BTreeSet<String>,
 }
 
 pub(crate) struct Row {
@@ -90,6 +92,7 @@ impl Door {
             .route("/agent/v1/sync", post(sync))
             .route("/agent/v1/listings/{kind}/{digest}", put(listing))
             .route("/agent/v1/orders/{task}/log", post(log))
+            .layer(from_fn_with_state(self.clone(), sign))
             .with_state(self.clone())
     }
 
@@ -198,6 +201,33 @@ fn tag(id: ServerId, key: &[u8]) -> Vec<u8> {
     blake3::hash(&[id.to_string().as_bytes(), key].concat()).as_bytes().to_vec()
 }
 
+/// Who sent a request, its signature and its nonce.
+fn signed_parts(headers: &HeaderMap) -> Option<(String, String, String)> {
+    let header = |name: &str| headers.get(name)?.to_str().ok();
+    let parts = header("authorization")?.strip_prefix("Agent ")?.split(',');
+    let parts: BTreeMap<&str, &str> = parts.filter_map(|part| part.split_once('=')).collect();
+    let nonce = header("fleetmend-nonce")?.to_owned();
+    Some(((*parts.get("id")?).to_owned(), (*parts.get("sig")?).to_owned(), nonce))
+}
+
+/// Signs every answer to a request that is signed itself.
+async fn sign(State(door): State<Door>, request: Request, next: Next) -> Response {
+    let Some((id, signature, nonce)) = signed_parts(request.headers()) else {
+        return next.run(request).await;
+    };
+    let is_new = door.book().nonces.insert(nonce.clone());
+    if !is_new {
+        door.book().protests.push(format!("{id} sent the nonce {nonce} twice"));
+    }
+    let (mut parts, body) = next.run(request).await.into_parts();
+    let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
+    let (status, hash) = (parts.status.as_u16(), blake3::hash(&body).to_hex());
+    let text = format!("fleetmend-answer-v1\n{id}\n{nonce}\n{signature}\n{status}\n{hash}");
+    let proof = format!("k1 {}", STANDARD.encode(door.0.orders.sign(text.as_bytes())));
+    parts.headers.insert("fleetmend-signature", proof.parse().unwrap());
+    Response::from_parts(parts, Body::from(body))
+}
+
 async fn enroll(State(door): State<Door>, body: Bytes) -> Response {
     let asked: EnrollRequest = serde_json::from_slice(&body).unwrap();
     if !asked.token.starts_with(&door.0.secret) {
@@ -212,8 +242,10 @@ async fn enroll(State(door): State<Door>, body: Bytes) -> Response {
         server_id: id,
         tag: STANDARD.encode(tag(id, &key)),
         orders_key: STANDARD.encode(door.0.orders.public_key()),
+        orders_keys: Vec::new(),
         counter: 1,
         sync_seconds: SYNC_SECONDS,
+        signs_answers: true,
     };
     let row = Row {
         key,
@@ -330,9 +362,11 @@ impl Door {
             wanted: heard.wanted,
             wants_facts: false,
             acknowledged: heard.acknowledged,
+            unreported: Vec::new(),
             withdrawn: row.withdrawn.iter().copied().collect(),
             sync_seconds: SYNC_SECONDS,
             server_time: NOW.parse().unwrap(),
+            orders_keys: Vec::new(),
         };
         serde_json::to_string(&answer).unwrap().into_response()
     }
