@@ -16,6 +16,7 @@ pub(crate) enum Task {
     /// The arguments of the simulation, untouched.
     Sim(Vec<String>),
     Bench(Option<String>),
+    Fuzz(FuzzOptions),
     Package(PackageOptions),
 }
 
@@ -48,6 +49,15 @@ pub(crate) struct PackageOptions {
     pub(crate) programs: Option<PathBuf>,
     /// Where the packages go.
     pub(crate) out: Option<PathBuf>,
+}
+
+/// The options of `cargo xtask fuzz`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct FuzzOptions {
+    /// One target instead of all; several at once, divided by commas.
+    pub(crate) target: Option<String>,
+    /// For how long each runs.
+    pub(crate) minutes: u64,
 }
 
 /// The checks that `cargo xtask test` is made of.
@@ -83,6 +93,7 @@ pub(crate) enum Misuse {
     NoSuchOption { command: &'static str, option: String },
     NoValue { option: &'static str },
     NoSuchCheck(String),
+    NotMinutes(String),
     TooMany { command: &'static str, word: String },
 }
 
@@ -96,6 +107,9 @@ impl fmt::Display for Misuse {
             Misuse::NoValue { option } => write!(f, "`{option}` needs a value"),
             Misuse::NoSuchCheck(word) => {
                 write!(f, "there is no check `{word}`, only fmt, clippy, test, doc and contract")
+            }
+            Misuse::NotMinutes(word) => {
+                write!(f, "`--minutes` must be a whole number from 1 to 10080 (got `{word}`)")
             }
             Misuse::TooMany { command, word } => {
                 write!(f, "`{command}` does not know what to do with `{word}`")
@@ -113,7 +127,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Task, Mis
     match command.as_str() {
         "help" => help(rest.first().map(String::as_str)),
         word if is_help(word) => Ok(Task::Help(HELP)),
-        "setup" | "test" | "postgres" | "sim" | "bench" | "package" if asks_help => {
+        "setup" | "test" | "postgres" | "sim" | "bench" | "fuzz" | "package" if asks_help => {
             help(Some(&command))
         }
         "setup" => nothing_after("setup", &rest).map(|()| Task::Setup),
@@ -121,6 +135,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Task, Mis
         "postgres" => postgres(rest),
         "sim" => Ok(Task::Sim(rest)),
         "bench" => bench(rest),
+        "fuzz" => fuzz(rest),
         "package" => package(rest),
         _ => Err(Misuse::NoSuchCommand(command)),
     }
@@ -138,6 +153,7 @@ fn help(command: Option<&str>) -> Result<Task, Misuse> {
         Some("postgres") => POSTGRES,
         Some("sim") => SIM,
         Some("bench") => BENCH,
+        Some("fuzz") => FUZZ,
         Some("package") => PACKAGE,
         Some(word) => return Err(Misuse::NoSuchCommand(word.to_owned())),
     }))
@@ -203,6 +219,25 @@ fn bench(words: Vec<String>) -> Result<Task, Misuse> {
     }
 }
 
+fn fuzz(words: Vec<String>) -> Result<Task, Misuse> {
+    let mut options = FuzzOptions { target: None, minutes: 10 };
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--target" => {
+                options.target = Some(words.next().ok_or(Misuse::NoValue { option: "--target" })?);
+            }
+            "--minutes" => {
+                let value = words.next().ok_or(Misuse::NoValue { option: "--minutes" })?;
+                let minutes = value.parse().ok().filter(|minutes| (1..=10_080).contains(minutes));
+                options.minutes = minutes.ok_or(Misuse::NotMinutes(value))?;
+            }
+            word => return Err(unknown("fuzz", word)),
+        }
+    }
+    Ok(Task::Fuzz(options))
+}
+
 fn package(words: Vec<String>) -> Result<Task, Misuse> {
     let mut options = PackageOptions::default();
     let mut words = words.into_iter();
@@ -224,6 +259,7 @@ cargo xtask COMMAND
   postgres   run a command beside a private PostgreSQL, or keep one until Ctrl-C
   sim        run the simulation of the rollout planner
   bench      run the benchmarks
+  fuzz       fuzz the parsers of outside bytes
   package    make .deb and .rpm of the agent and of the server
   setup      install what the checks need and this machine lacks
   help       show this, or `help COMMAND`";
@@ -264,6 +300,16 @@ cargo xtask bench [FILTER]
 
 Runs the benchmarks of every crate that has some, on SQLite and on a private PostgreSQL that
 waits for the disk as a real one does. FILTER limits them to those whose name contains it.";
+
+const FUZZ: &str = "\
+cargo xtask fuzz [--target TARGET] [--minutes N]
+
+Fuzzes the parsers of outside bytes with libFuzzer, one target after the other, each for N minutes
+[default: 10]. It needs a C++ compiler. Inputs that break something are left in
+target/fuzz/artifacts; an input that takes more than a second or 512 MiB counts as well.
+
+  --target TARGET   one target of crates/fuzz, or several at once, divided by commas
+  --minutes N       for how long each runs";
 
 const PACKAGE: &str = "\
 cargo xtask package [--programs DIR] [--out DIR]
@@ -320,6 +366,8 @@ mod tests {
         assert_eq!(read("test -p"), Err(Misuse::NoValue { option: "-p" }));
         assert_eq!(read("bench a b"), Err(Misuse::TooMany { command: "bench", word: "b".into() }));
         assert_eq!(read("postgres --port 1"), Err(option("postgres", "--port")));
+        assert_eq!(read("fuzz --minutes 0"), Err(Misuse::NotMinutes("0".into())));
+        assert_eq!(read("fuzz --target"), Err(Misuse::NoValue { option: "--target" }));
         assert_eq!(read("setup --yes"), Err(option("setup", "--yes")));
         assert_eq!(read("package --sign"), Err(option("package", "--sign")));
         assert_eq!(read("package --out"), Err(Misuse::NoValue { option: "--out" }));

@@ -10,6 +10,7 @@ mod args;
 mod bench;
 mod clock;
 mod contract;
+mod fuzz;
 mod node;
 mod package;
 mod postgres;
@@ -78,6 +79,7 @@ fn run(task: Task, processes: &mut Processes, screen: &mut Screen) -> Result<Exi
             cargo.args(arguments).stdin(Stdio::null());
             Ok(code_of(processes.run(&mut cargo)?))
         }
+        Task::Fuzz(options) => fuzz::run(&workspace, &options, processes, screen),
         Task::Package(options) => package::all(&workspace, &options, processes, screen),
         Task::Bench(filter) => bench::all(&workspace, filter.as_deref(), processes, screen),
     }
