@@ -306,7 +306,7 @@ cargo xtask fuzz [--target TARGET] [--minutes N]
 
 Fuzzes the parsers of outside bytes with libFuzzer, one target after the other, each for N minutes
 [default: 10]. It needs a C++ compiler. Inputs that break something are left in
-target/fuzz/artifacts; an input that takes more than a second or 512 MiB counts as well.
+target/fuzz/artifacts; an input that takes more than 5 seconds or 512 MiB counts as well.
 
   --target TARGET   one target of crates/fuzz, or several at once, divided by commas
   --minutes N       for how long each runs";

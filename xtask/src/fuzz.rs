@@ -17,7 +17,7 @@ const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares";
-/// What an input may take at most. A second of a machine that has nothing else to do; it is measured by the clock on the wall.
+/// What an input may take at most, measured by the clock on the wall; far more than it needs, since the machine may be busy.
 const SECONDS_MAX: u32 = 5;
 const MIB_MAX: u32 = 512;
 const INPUT_BYTES_MAX: u32 = 64 * 1024;

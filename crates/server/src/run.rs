@@ -40,7 +40,7 @@ pub async fn run(
 }
 
 /// Lets clients repeat requests that a crash cut off, at once. With PostgreSQL other replicas may be at
-/// work, so there the locks run out by themselves.
+/// work; there a claim names its process, and whoever repeats the request finds that it is gone.
 pub async fn end_abandoned_requests(app: &App) {
     if !app.db.is_exclusive() {
         return;

@@ -3,7 +3,11 @@
 //! Whoever hears it looks for himself. On PostgreSQL a `notify` in the writing transaction rings
 //! the other replicas' bells; while a listener's connection is down rings are lost, so it rings
 //! everything once when it is back, and every listener looks up now and then without a ring.
+//!
+//! The listener's connection also shows the other replicas that this process is alive: see [`Holder`].
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
@@ -103,6 +107,26 @@ impl Bells {
     }
 }
 
+/// The number of an advisory lock that the listener's connection holds for as long as it stands. When
+/// a process dies, PostgreSQL frees the lock at once, and whoever can take it knows that the process is gone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Holder(Arc<AtomicI64>);
+
+impl Holder {
+    pub(crate) fn number(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Takes a lock with a new number: the old connection may not have ended yet for PostgreSQL.
+    async fn lock(&self, listener: &mut PgListener) -> sqlx::Result<()> {
+        const DRAW: &str = "select hashtextextended(gen_random_uuid()::text, 0)";
+        let number: i64 = sqlx::query_scalar(DRAW).fetch_one(&mut *listener).await?;
+        sqlx::query("select pg_advisory_lock($1)").bind(number).execute(listener).await?;
+        self.0.store(number, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
 /// Rings the topics of a transaction at its commit, in every replica.
 pub(crate) const NOTIFY: &str = "select pg_notify('fleetmend', $1)";
 
@@ -110,15 +134,16 @@ pub(crate) const NOTIFY: &str = "select pg_notify('fleetmend', $1)";
 pub(crate) async fn follow(
     options: PgConnectOptions,
     bells: Bells,
+    holder: Holder,
 ) -> sqlx::Result<tokio::task::JoinHandle<()>> {
-    let first = connect(&options).await?;
+    let first = connect(&options, &holder).await?;
     Ok(tokio::spawn(async move {
         let mut listener = Some(first);
         loop {
             if let Some(connected) = &mut listener {
-                hear(connected, &bells).await;
+                hear(connected, &bells, &holder).await;
             }
-            listener = match connect(&options).await {
+            listener = match connect(&options, &holder).await {
                 Ok(again) => Some(again),
                 Err(_) => {
                     tokio::time::sleep(RECONNECT_AFTER).await;
@@ -132,21 +157,27 @@ pub(crate) async fn follow(
     }))
 }
 
-async fn connect(options: &PgConnectOptions) -> sqlx::Result<PgListener> {
+async fn connect(options: &PgConnectOptions, holder: &Holder) -> sqlx::Result<PgListener> {
     // A pool of its own, so that the listener does not sit on one of the working connections.
     let pool = PgPoolOptions::new().max_connections(1).connect_with(options.clone()).await?;
     let mut listener = PgListener::connect_with(&pool).await?;
     listener.listen(CHANNEL).await?;
+    holder.lock(&mut listener).await?;
     Ok(listener)
 }
 
 /// Until the connection is beyond repair.
-async fn hear(listener: &mut PgListener, bells: &Bells) {
+async fn hear(listener: &mut PgListener, bells: &Bells, holder: &Holder) {
     while let Ok(heard) = listener.try_recv().await {
         match heard {
             Some(notification) => bells.ring_word(notification.payload()),
             // The connection was lost and is back: what was said in between is lost too.
-            None => bells.ring_all(),
+            None => {
+                bells.ring_all();
+                if holder.lock(listener).await.is_err() {
+                    return;
+                }
+            }
         }
     }
 }

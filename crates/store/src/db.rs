@@ -19,7 +19,7 @@ use sqlx::sqlite::{
 use sqlx::{Connection as _, Postgres, Sqlite, Transaction};
 
 use crate::audit::Seal;
-use crate::bell::{self, Bell, Bells, Topic};
+use crate::bell::{self, Bell, Bells, Holder, Topic};
 use crate::error::{Result, StoreError};
 use crate::migrate::{self, Step};
 use crate::tx::Tx;
@@ -73,6 +73,7 @@ struct Inner {
     bells: Bells,
     seal: Seal,
     listener: Option<tokio::task::JoinHandle<()>>,
+    holder: Holder,
 }
 
 impl Drop for Inner {
@@ -132,7 +133,7 @@ impl Db {
     }
 
     pub(crate) async fn connect(options: &Options) -> Result<Db> {
-        let bells = Bells::new();
+        let (bells, holder) = (Bells::new(), Holder::default());
         let address = Address::parse(&options.url)?;
         let pools = match &address {
             Address::Sqlite(path) => sqlite_patiently(path, options).await?,
@@ -140,9 +141,12 @@ impl Db {
         };
         let listener = match address {
             Address::Sqlite(_) => None,
-            Address::Pg(address) => Some(bell::follow(*address, bells.clone()).await?),
+            Address::Pg(address) => {
+                Some(bell::follow(*address, bells.clone(), holder.clone()).await?)
+            }
         };
-        Ok(Db(Arc::new(Inner { pools, bells, seal: options.seal.clone(), listener })))
+        let seal = options.seal.clone();
+        Ok(Db(Arc::new(Inner { pools, bells, seal, listener, holder })))
     }
 
     /// Whether one service alone can use this database: SQLite has no replicas.
@@ -226,6 +230,11 @@ impl Db {
 
     pub(crate) fn bells(&self) -> &Bells {
         &self.0.bells
+    }
+
+    /// By which other replicas can tell whether this process is alive; see [`Holder`].
+    pub(crate) fn holder(&self) -> Option<i64> {
+        (!self.is_exclusive()).then(|| self.0.holder.number())
     }
 
     pub(crate) fn seal(&self) -> &Seal {

@@ -5,8 +5,11 @@
 //! first; until it finishes, or its lock runs out, a repetition is told that it is under way. Such work is done
 //! [`during`] its ticket: then every commit that changes anything notes so beside the key. After a crash a repetition
 //! learns that the work was done, and a worker whose lock ran out cannot commit what somebody else does.
+//!
+//! On PostgreSQL the claim names the process at work, so that the claims of one that died need not run out: see
+//! [`crate::bell::Holder`]. A process that only lost its connection may look dead; it cannot commit either.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use vocab::OrgId;
 
 use crate::db::{Conn, on};
@@ -74,6 +77,7 @@ row! {
         idempotency_key: String,
         locked_until: Timestamp,
         subject: Option<String>,
+        holder: Option<i64>,
     }
 }
 
@@ -114,17 +118,18 @@ pub async fn claim(
     locked_until: Timestamp,
     expires_at: Timestamp,
 ) -> Result<Claim> {
+    let holder = tx.holder();
     // An upsert, because on PostgreSQL it waits for a transaction that is just inserting the same
     // key, and a `select` before it would not.
     let claimed = on!(tx, |c| {
         sqlx::query(
             "insert into idempotency_keys
-                (org_id, idempotency_key, fingerprint, locked_until, expires_at, caller)
-             values ($1, $2, $3, $4, $5, $7)
+                (org_id, idempotency_key, fingerprint, locked_until, expires_at, caller, holder)
+             values ($1, $2, $3, $4, $5, $7, $8)
              on conflict (org_id, idempotency_key) do update
                 set fingerprint = excluded.fingerprint, locked_until = excluded.locked_until,
                     expires_at = excluded.expires_at, caller = excluded.caller, status = null,
-                    headers = null, body = null, subject = null
+                    headers = null, body = null, subject = null, holder = excluded.holder
               where idempotency_keys.expires_at <= $6
                  or (idempotency_keys.status is null and idempotency_keys.locked_until <= $6
                      and idempotency_keys.subject is null
@@ -137,16 +142,13 @@ pub async fn claim(
         .bind(put(&expires_at))
         .bind(put(&now))
         .bind(request.caller)
+        .bind(holder)
         .execute(c)
         .await
         .map(|done| done.rows_affected() == 1)
     })?;
     if claimed {
-        return Ok(Claim::Fresh(Ticket {
-            org: request.org,
-            key: request.key.to_owned(),
-            locked_until,
-        }));
+        return Ok(fresh(request, locked_until));
     }
     let stored: Stored = on!(tx, |c| {
         sqlx::query_as(join(&[
@@ -161,9 +163,10 @@ pub async fn claim(
     })?;
     Ok(match stored.status {
         _ if stored.fingerprint != request.fingerprint => Claim::Mismatch,
+        None if stored.locked_until > now && !is_dead(tx, &stored).await? => Claim::InProgress,
         None => match stored.subject {
-            Some(subject) if stored.locked_until <= now => Claim::Unanswered { subject },
-            _ => Claim::InProgress,
+            Some(subject) => Claim::Unanswered { subject },
+            None => take_over(tx, request, &stored, locked_until, expires_at).await?,
         },
         Some(status) => Claim::Replay(Response {
             status,
@@ -171,6 +174,51 @@ pub async fn claim(
             body: stored.body.unwrap_or_default(),
         }),
     })
+}
+
+fn fresh(request: &Request<'_>, locked_until: Timestamp) -> Claim {
+    Claim::Fresh(Ticket { org: request.org, key: request.key.to_owned(), locked_until })
+}
+
+/// Whether the process that claimed a key is gone. Until the end of this transaction nobody else finds
+/// out: of several that repeat a request, one takes over.
+async fn is_dead(tx: &mut Tx, stored: &Stored) -> Result<bool> {
+    let (Some(_), Some(holder)) = (tx.holder(), stored.holder) else { return Ok(false) };
+    Ok(on!(tx, |c| {
+        sqlx::query_scalar("select pg_try_advisory_xact_lock($1)").bind(holder).fetch_one(c).await
+    })?)
+}
+
+/// Claims a key from a process that died before it did anything.
+async fn take_over(
+    tx: &mut Tx,
+    request: &Request<'_>,
+    stored: &Stored,
+    locked_until: Timestamp,
+    expires_at: Timestamp,
+) -> Result<Claim> {
+    // Never the time of the claim before: the ticket is told apart by it.
+    let locked_until = locked_until.max(stored.locked_until + SignedDuration::from_micros(1));
+    let holder = tx.holder();
+    let taken = on!(tx, |c| {
+        sqlx::query(
+            "update idempotency_keys
+                set locked_until = $1, expires_at = $2, caller = $3, holder = $4
+              where org_id = $5 and idempotency_key = $6 and locked_until = $7
+                and status is null and subject is null",
+        )
+        .bind(put(&locked_until))
+        .bind(put(&expires_at))
+        .bind(request.caller)
+        .bind(holder)
+        .bind(put(&request.org))
+        .bind(request.key)
+        .bind(put(&stored.locked_until))
+        .execute(c)
+        .await
+        .map(|done| done.rows_affected() == 1)
+    })?;
+    Ok(if taken { fresh(request, locked_until) } else { Claim::InProgress })
 }
 
 /// Answers the key. `Stale`: the lock ran out and somebody else does the work: do not commit.

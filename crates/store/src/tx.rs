@@ -54,6 +54,11 @@ impl Tx {
         self.gathered.counts.push((kind, more));
     }
 
+    /// See [`Db::holder`].
+    pub(crate) fn holder(&self) -> Option<i64> {
+        self.db.holder()
+    }
+
     /// What rows that make hosts act are sealed with.
     pub(crate) fn seal(&self) -> &crate::audit::Seal {
         self.db.seal()

@@ -1,20 +1,26 @@
 //! What a request with an idempotency key has done, if its answer is lost.
 
+use std::time::Duration;
+
 use store::audit::NewEntry;
 use store::idempotency::{self, Claim, Request, Ticket};
 use store::{Db, StoreError};
 use vocab::OrgId;
 
-use crate::support::{at, both, org};
+use crate::support::{Place, at, both, org, postgres_place, remove_postgres};
 
 fn request(org: OrgId) -> Request<'static> {
     Request { org, caller: "key_test", key: "once", fingerprint: [1; 32] }
 }
 
 async fn claim(db: &Db, org: OrgId, second: i64) -> Claim {
+    claim_request(db, &request(org), second).await
+}
+
+async fn claim_request(db: &Db, request: &Request<'_>, second: i64) -> Claim {
     let mut tx = db.begin().await.unwrap();
     let (now, locked, end) = (at(second), at(second + 35), at(second + 86_400));
-    let claim = idempotency::claim(&mut tx, &request(org), now, locked, end).await.unwrap();
+    let claim = idempotency::claim(&mut tx, request, now, locked, end).await.unwrap();
     tx.commit().await.unwrap();
     claim
 }
@@ -64,4 +70,70 @@ both! {
         let log = store::audit::after(&mut db.read().await.unwrap(), org, 0, 10).await.unwrap();
         assert_eq!(log.iter().map(|entry| entry.subject.as_str()).collect::<Vec<_>>(), ["bat_2"]);
     }
+}
+
+/// Repeats the claim until it is no longer under way: PostgreSQL notices soon that a process is gone.
+async fn claim_settled(db: &Db, org: OrgId) -> Claim {
+    for _ in 0..2_000 {
+        match claim(db, org, 1).await {
+            Claim::InProgress => tokio::time::sleep(Duration::from_millis(5)).await,
+            settled => return settled,
+        }
+    }
+    panic!("the claim of a dead process is still under way after ten seconds");
+}
+
+/// Only PostgreSQL has several processes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claim_of_a_process_that_died_is_free_at_once() {
+    let Some(place) = postgres_place::<Place>().await else { return };
+    let (dies, lives) = (place.open().await, place.open().await);
+    let org = org(&lives).await;
+    let slow = fresh(&dies, org, 0).await;
+    assert_eq!(claim(&lives, org, 1).await, Claim::InProgress);
+    assert_eq!(claim(&dies, org, 1).await, Claim::InProgress);
+    dies.close().await;
+    let Claim::Fresh(next) = claim_settled(&lives, org).await else { panic!() };
+    assert_eq!(claim(&lives, org, 1).await, Claim::InProgress);
+    // It was only cut off: what it does now has no effect.
+    let refusal = idempotency::during(slow, work(&lives, org, "bat_1")).await;
+    assert!(matches!(refusal, Err(StoreError::Stale)), "{refusal:?}");
+    idempotency::during(next, work(&lives, org, "bat_2")).await.unwrap();
+    lives.close().await;
+    let third = place.open().await;
+    assert_eq!(claim_settled(&third, org).await, Claim::Unanswered { subject: "bat_2".into() });
+    third.close().await;
+    remove_postgres(&place).await;
+}
+
+/// The connection that shows that a process is alive is cut, and comes back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn process_whose_connections_were_cut_holds_what_it_claims_afterwards() {
+    let Some(place) = postgres_place::<Place>().await else { return };
+    let (cut, other) = (place.open().await, place.open().await);
+    let org = org(&other).await;
+    fresh(&cut, org, 0).await;
+    let mut bell = cut.bell(store::Topic::Feeds);
+    let cuts = "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory'
+        and database = (select oid from pg_database where datname = current_database())";
+    place.by_hand(cuts).await;
+    // Rings once the connection is back, and the lock is taken right after.
+    bell.rung().await;
+    assert!(matches!(claim_settled(&other, org).await, Claim::Fresh(_)));
+    let mut held = false;
+    for second in 0..2_000 {
+        // Each of these is a key that nobody used.
+        let key = format!("key {second}");
+        let request = Request { key: &key, ..request(org) };
+        assert!(matches!(claim_request(&cut, &request, 2).await, Claim::Fresh(_)));
+        held = claim_request(&other, &request, 2).await == Claim::InProgress;
+        if held {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(held, "a process that is alive looks dead");
+    cut.close().await;
+    other.close().await;
+    remove_postgres(&place).await;
 }
