@@ -36,6 +36,10 @@ const HEARD: usize = 64;
 /// The length of a counter and a nonce in [`SyncSession::recent`].
 const PAIR_BYTES: usize = 16;
 
+/// The number of agents that are asked for in the database at the same time, at their first contact. Fewer than
+/// the connections that `store::Options` opens.
+const FIRST_CONTACTS: usize = 3;
+
 /// What this process knows of the agents that talk to it.
 pub struct Door {
     /// Only servers that the database knows get in, so it is as large as the fleet.
@@ -44,6 +48,9 @@ pub struct Door {
     beats: Mutex<BTreeMap<ServerId, Beat>>,
     /// Someone is back who was away: worth writing down at once.
     pub(crate) returned: Notify,
+    /// Agents that this process does not know yet read and claim by turns: after a restart the whole fleet
+    /// comes at once, and must leave connections to the database for everyone else.
+    first_contacts: Semaphore,
     drain: watch::Sender<bool>,
     /// The numbers of lists that this process has looked at: thousands of servers carry the same.
     counts: Mutex<BTreeMap<(OrgId, Kind, Digest), Counted>>,
@@ -364,6 +371,7 @@ impl Door {
             links: RwLock::default(),
             beats: Mutex::default(),
             returned: Notify::new(),
+            first_contacts: Semaphore::new(FIRST_CONTACTS),
             drain: watch::Sender::new(false),
             counts: Mutex::default(),
             awaited: Awaited::default(),
@@ -406,6 +414,7 @@ impl Door {
     }
 
     async fn first_contact(&self, app: &App, who: &Credential) -> Result<Arc<Link>, Refusal> {
+        let _turn = self.first_contacts.acquire().await.map_err(|_| Refusal::unavailable())?;
         let mut reader = app.db.read().await?;
         let identity = servers::identity(&mut reader, who.server).await?;
         // The tag is ours, so it was let in once; the database was restored from before that.
@@ -460,6 +469,7 @@ impl Door {
             return Ok(None);
         }
         let counter = i64::try_from(link.standing().expected).unwrap_or(i64::MAX);
+        let _turn = self.first_contacts.acquire().await.map_err(|_| Refusal::unavailable())?;
         let mut tx = app.db.begin().await?;
         let replica = &app.settings.replica;
         let session = sync_sessions::claim(&mut tx, link.server, replica, counter).await?;

@@ -1,5 +1,7 @@
 //! Who may come in by the side door, and what is believed of what they say.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use jiff::SignedDuration;
@@ -8,6 +10,7 @@ use server::agents;
 use server::app::App;
 use server::service;
 use server::service::tokens;
+use sqlx::Executor as _;
 use store::enrollment_tokens::Token;
 use store::{Topic, servers, task_logs};
 use vocab::{Installed, Pending, listing};
@@ -424,4 +427,41 @@ async fn read(app: &App, task: vocab::TaskId) -> Vec<u8> {
     let mut reader = app.db.read().await.unwrap();
     let chunks = task_logs::read(&mut reader, task, 0, 1_000).await.unwrap();
     chunks.into_iter().flat_map(|chunk| chunk.body).collect()
+}
+
+/// Only on PostgreSQL can a reader be made to wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fleet_that_comes_back_at_once_leaves_connections_for_everyone_else() {
+    let Some(world) = crate::support::postgres().await else { return };
+    let app = world.app("before").await;
+    let token = world.token(&app).await;
+    let mut fleet = Vec::new();
+    for number in 0..24 {
+        fleet.push(Agent::join(&app, &token, &format!("web-{number}")).await);
+    }
+    app.db.close().await;
+    let app = world.app("after").await;
+    let mut stuck = world.postgres_connection().await;
+    stuck.execute("begin; lock table servers in access exclusive mode").await.unwrap();
+    let syncs = fleet.into_iter().map(|mut agent| {
+        agent.moves_to(&app);
+        tokio::spawn(async move { agent.sync(0).await.map(drop) })
+    });
+    let syncs: Vec<_> = syncs.collect();
+    let mut watch = world.postgres_connection().await;
+    eventually("agents wait for the database", async || {
+        let waiting =
+            "select count(*) from pg_locks where not granted and relation = 'servers'::regclass";
+        sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut watch).await.unwrap() >= 3
+    })
+    .await;
+    let others = futures_util::future::join_all((0..5).map(|_| app.db.read()));
+    let others = tokio::time::timeout(Duration::from_secs(5), others).await;
+    assert!(others.expect("there is no connection left").iter().all(Result::is_ok));
+    stuck.execute("rollback").await.unwrap();
+    for sync in syncs {
+        sync.await.unwrap().unwrap();
+    }
+    app.db.close().await;
+    crate::support::tidy(world).await;
 }

@@ -129,6 +129,11 @@ impl World {
         }
     }
 
+    /// A connection past the service.
+    pub(crate) async fn postgres_connection(&self) -> PgConnection {
+        PgConnection::connect(&self.url).await.unwrap()
+    }
+
     /// Where the keys are.
     pub(crate) fn data_dir(&self) -> &std::path::Path {
         &self.folder
