@@ -23,7 +23,9 @@ pub(crate) fn start(filter: &str, format: Option<Format>) -> anyhow::Result<()> 
     let terminal = std::io::stderr().is_terminal();
     let format = format.unwrap_or(if terminal { Format::Text } else { Format::Json });
     let colours = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let log = tracing_subscriber::fmt().with_env_filter(filter);
+    // Standard error may be closed or full. By default that is reported on standard error again, by a macro that
+    // panics if it cannot be written, in whatever task writes the line.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);
     match format {
         Format::Text => {
             log.with_writer(std::io::stderr)

@@ -78,10 +78,15 @@ impl Running {
 
     /// At an address of the test's choice, so that a second one can take the place of a first.
     pub(crate) fn at(listen: &str, data: &Path, more: &[&str]) -> Running {
+        Running::with_log(listen, data, more, Stdio::null())
+    }
+
+    /// With its log going there.
+    pub(crate) fn with_log(listen: &str, data: &Path, more: &[&str], log: Stdio) -> Running {
         let mut args = vec!["server", "--data-dir", data.to_str().unwrap(), "--listen", listen];
         args.extend(more);
         let mut child =
-            fleetmend(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+            fleetmend(&args).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("fleetmend serves on ").unwrap().to_owned();

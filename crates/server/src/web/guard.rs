@@ -21,7 +21,8 @@ use crate::http::observe::RequestId;
 use crate::http::problem::{ApiError, Code, Finished, internal};
 use crate::http::{Caller, body};
 use crate::service::users;
-use crate::web::{Access, answer, asked, cookies, once};
+use crate::web::once::{self, Once};
+use crate::web::{Access, answer, asked, cookies};
 
 /// The largest form: 500 servers and their options.
 pub(crate) const FORM_BYTES_MAX: usize = 256 << 10;
@@ -126,7 +127,7 @@ async fn admit(
     request.extensions_mut().insert(viewer.clone());
     tracing::Span::current().record("key", tracing::field::display(viewer.user.id));
     let answered = match once {
-        Some(key) => once::once(&needs.app, &viewer, &key, request, next).await,
+        Some(key) => once::once(&needs.app, &viewer, key, request, next).await,
         None => Ok(next.run(request).await),
     };
     (Some(viewer), answered)
@@ -169,7 +170,7 @@ fn to_the_door(request: &Request, writes: bool) -> Result<Response<Body>, ApiErr
 async fn believed(
     viewer: &Viewer,
     request: Request,
-) -> Result<(Request, Option<String>), ApiError> {
+) -> Result<(Request, Option<Once>), ApiError> {
     let (parts, body) = request.into_parts();
     let bytes = body::read(Request::from_parts(parts.clone(), body), FORM_BYTES_MAX).await?;
     let form = asked::pairs(&bytes)?;
@@ -179,8 +180,10 @@ async fn believed(
         let detail = "This form is not from your session: open the page again and repeat.";
         return Err(ApiError::new(Code::Forbidden, detail));
     }
-    // A start counts once per preview: its token is the key.
-    let mut keys = form.into_iter().filter(|(name, _)| matches!(name.as_str(), "once" | "start"));
-    let once = keys.next().map(|(_, key)| key);
+    let once = form.into_iter().find_map(|(name, key)| match name.as_str() {
+        "once" => Some(Once::Form(key)),
+        "start" => Some(Once::Preview(key)),
+        _ => None,
+    });
     Ok((Request::from_parts(parts, Body::from(bytes)), once))
 }

@@ -25,22 +25,37 @@ use crate::web::guard::FORM_BYTES_MAX;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const LOOKS_MAX: u32 = 350;
 
+/// What a form has to count once by.
+pub(crate) enum Once {
+    /// A word that the page drew. It counts with what is in the form: a page that is gone back to and
+    /// filled in anew asks for something else, and a page may hold two forms.
+    Form(String),
+    /// The token of a preview. It starts once, whatever else is in the form.
+    Preview(String),
+}
+
 /// Runs the handler, or answers as the first time.
 pub(crate) async fn once(
     app: &App,
     viewer: &Viewer,
-    key: &str,
+    key: Once,
     request: Request,
     next: Next,
 ) -> Result<Response<Body>, ApiError> {
     let (mut parts, body) = request.into_parts();
     let bytes = body::read(Request::from_parts(parts.clone(), body), FORM_BYTES_MAX).await?;
-    // With what is in it: a page that is gone back to and filled in anew asks for something else, and a page may hold two
-    // forms.
-    let mut told = blake3::Hasher::new();
-    told.update(parts.uri.path().as_bytes()).update(&[0]).update(&bytes);
-    let told = URL_SAFE_NO_PAD.encode(&told.finalize().as_bytes()[..16]);
-    let key = HeaderValue::try_from(format!("form {key} {told}"))
+    let digest = |parts: &[&[u8]]| {
+        let mut hasher = blake3::Hasher::new();
+        parts.iter().for_each(|part| _ = hasher.update(part).update(&[0]));
+        URL_SAFE_NO_PAD.encode(&hasher.finalize().as_bytes()[..16])
+    };
+    let (key, is_preview) = match key {
+        Once::Form(word) => {
+            (format!("form {word} {}", digest(&[parts.uri.path().as_bytes(), &bytes])), false)
+        }
+        Once::Preview(token) => (format!("preview {}", digest(&[token.as_bytes()])), true),
+    };
+    let key = HeaderValue::try_from(key)
         .map_err(|_| ApiError::new(Code::BadRequest, "This form is not one of ours."))?;
     parts.headers.insert(IDEMPOTENCY_KEY, key);
     let mut answered = Err(ApiError::new(Code::IdempotencyKeyInProgress, ""));
@@ -61,7 +76,23 @@ pub(crate) async fn once(
             _ => break,
         }
     }
-    answered.map(again)
+    match answered {
+        Err(error) if is_preview && error.code() == Code::IdempotencyKeyReused => {
+            parts.headers.remove(IDEMPOTENCY_KEY);
+            let request = Request::from_parts(parts, Body::from(without_token(&bytes)));
+            Ok(shown(app.clone(), viewer.clone(), request, next).await)
+        }
+        answered => answered.map(again),
+    }
+}
+
+/// The same form with a token that starts nothing: the handler shows a new preview instead.
+fn without_token(form: &[u8]) -> Vec<u8> {
+    let fields = form.split(|byte| *byte == b'&').map(|field| match field {
+        field if field.starts_with(b"start=") => b"start=used".as_slice(),
+        field => field,
+    });
+    fields.collect::<Vec<_>>().join(&b'&')
 }
 
 /// What the handler answers, as a page also where it is an error: it is remembered as it is shown.
