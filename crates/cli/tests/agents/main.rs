@@ -16,3 +16,4 @@ mod service;
 mod support;
 mod ten;
 mod tutorial;
+mod villain;
