@@ -277,7 +277,8 @@ fn rpm_host_stands_the_attack(manager: Manager) {
     Target {
         root: server.dir(),
         files: server.dir(),
-        ignored: &["run", "var/lib/dnf", "var/lib/rpm", "var/lib/zypp", "usr/lib/sysimage"],
+        // The last one is where Debian's rpm keeps the database of a system under another root.
+        ignored: &["run", "var/lib/dnf", "var/lib/rpm", "var/lib/zypp", "root/.rpmdb"],
         malformed: &[
             "/tmp/evil.rpm",
             "./evil.rpm",
@@ -371,4 +372,101 @@ fn with_pacman_an_attacker_can_only_upgrade_what_is_installed() {
         changed: &["usr/share/hello/version"],
     }
     .stands_the_attack();
+}
+
+/// A stand-in for apk, which Debian does not have. It speaks as apk does, upgrades `hello` and `other`, and does
+/// what an attacker wants when it is given any other name.
+const APK: &str = r#"#!/bin/sh
+echo "$*" >> /var/log/apk.calls
+installed=/usr/lib/apk/db/installed
+simulate= names=
+for word in "$@"; do
+    [ "$names" ] && names="$names
+$word"
+    [ "$word" = --simulate ] && simulate=1
+    [ "$word" = -- ] && names=--
+done
+case "$1" in
+list)
+    for name in hello other; do
+        grep -A1 "^P:$name$" $installed | grep -q "^V:1.0-r0$" &&
+            echo "$name-1.1-r0 x86_64 {$name} (MIT) [upgradable from: $name-1.0-r0]"
+    done
+    ;;
+fix)
+    echo "$names" | while read -r name; do
+        case "$name" in
+        --) ;;
+        hello | other)
+            grep -A1 "^P:$name$" $installed | grep -q "^V:1.0-r0$" || continue
+            echo "(1/1) Upgrading $name (1.0-r0 -> 1.1-r0)"
+            [ "$simulate" ] && continue
+            sed -i "/^P:$name$/{n;s/.*/V:1.1-r0/}" $installed
+            echo 1.1-r0 >> "/var/log/$name.runs"
+            ;;
+        *) touch /tmp/owned ;;
+        esac
+    done
+    ;;
+esac
+exit 0
+"#;
+
+#[test]
+fn with_apk_an_attacker_can_only_upgrade_what_is_installed() {
+    use std::os::unix::fs::PermissionsExt as _;
+    if !lab::root::ready() {
+        return;
+    }
+    let root = lab::root::Root::over(Path::new("/"));
+    // The root is an overlay of this machine, whose own packages are not meant.
+    root.write("/var/lib/dpkg/status", "");
+    let versions = [("hello", "1.0-r0"), ("older", "2.0-r0"), ("other", "1.0-r0")];
+    let listed = versions.map(|(name, version)| format!("P:{name}\nV:{version}\nA:x86_64\n\n"));
+    let database = "/usr/lib/apk/db/installed";
+    root.write(database, &listed.concat());
+    root.write("/etc/os-release", "ID=alpine\nVERSION_ID=3.22.0\nPRETTY_NAME=\"Lab\"\n");
+    root.write("/usr/bin/apk", APK);
+    let executable = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(root.path("/usr/bin/apk"), executable).unwrap();
+    for log in ["apk.calls", "hello.runs", "other.runs"] {
+        root.write(&format!("/var/log/{log}"), "");
+    }
+    let packages = || {
+        let text = root.read(database);
+        let of = |block: &str| {
+            let field = |key: &str| block.lines().find_map(|line| line.strip_prefix(key));
+            Some((field("P:")?.to_owned(), field("V:")?.to_owned()))
+        };
+        text.split("\n\n").filter_map(of).collect()
+    };
+    Target {
+        root: root.dir(),
+        files: &root.home().join("upper"),
+        ignored: &["usr/lib/apk/db"],
+        malformed: &[
+            "hello=1.0-r0",
+            "hello>0",
+            "hello~1",
+            "evil=9.9",
+            ".evil",
+            "/tmp/evil.apk",
+            "--allow-untrusted",
+            "--repository=/tmp",
+            "--root=/",
+        ],
+        absent: &["evil.apk", "evil-9.9-r0", "hello-1.1-r0", "hello@edge"],
+        slow: false,
+        packages: &packages,
+        runs: &|| lines_of(&root.path("/var/log/hello.runs")),
+        version: "1.1-r0",
+        changed: &[],
+    }
+    .stands_the_attack();
+    assert!(!root.path("/tmp/owned").exists(), "{}", root.read("/var/log/apk.calls"));
+    let calls = root.read("/var/log/apk.calls");
+    assert!(calls.lines().any(|call| call.ends_with("--upgrade -- hello")), "{calls}");
+    let named = calls.lines().filter_map(|call| call.split_once(" -- "));
+    let names: BTreeSet<&str> = named.flat_map(|(_, names)| names.split(' ')).collect();
+    assert_eq!(names, BTreeSet::from(["hello", "other"]), "{calls}");
 }
