@@ -63,7 +63,7 @@ impl Villain {
     fn order_with(&self, number: u64, work: &Value, but: &Value) -> Value {
         let hour = SignedDuration::from_hours(1);
         let mut order = json!({"id": id(number), "server_id": self.server_id, "work": work,
-            "issued_at": self.now - hour, "expires_at": self.now + hour});
+            "issued_at": self.now - hour, "expires_at": self.now + hour, "of_a_newer_version": [1]});
         for (name, value) in but.as_object().unwrap() {
             order[name] = value.clone();
         }
@@ -202,7 +202,7 @@ pub(crate) fn take_over(address: &str, villain: Shared) -> tokio::runtime::Runti
         }
         Json(json!({"counter": counter + 1, "orders": villain.handed.1,
             "acknowledged": acknowledged, "sync_seconds": 1, "server_time": villain.now,
-            "withdrawn": [], "wanted": []}))
+            "withdrawn": [], "wanted": [], "of_a_newer_version": {"any": null}}))
     }
     let runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = { runtime }.worker_threads(1).enable_all().build().unwrap();
