@@ -16,6 +16,7 @@ mod hostile_agent;
 mod hostile_backup;
 mod hostile_feed;
 mod local;
+mod memory;
 mod operator;
 mod orgs;
 mod pictures;
