@@ -64,7 +64,12 @@ impl Space {
     async fn check(&mut self, app: &App) -> store::Result<()> {
         let errors = store::disk_full_errors();
         if errors != self.errors_seen {
-            health::check_space(&app.db).await?;
+            match health::check_space(&app.db).await {
+                Err(error @ StoreError::DiskFull(_)) => return Err(error),
+                // Such as of a role that may not create tables: the next write that is refused tells.
+                Err(error) => complain("space", &error),
+                Ok(()) => {}
+            }
             self.errors_seen = errors;
         }
         Ok(())
