@@ -21,8 +21,7 @@ const TEN_YEARS: i64 = 3_652 * DAY;
 const WRONG: [i64; 6] = [HOUR, -HOUR, DAY, -DAY, TEN_YEARS, -TEN_YEARS];
 
 /// A clock that a test sets, for one program.
-#[derive(Clone)]
-pub(crate) struct SetClock {
+struct SetClock {
     library: PathBuf,
     seconds_ahead: PathBuf,
 }
@@ -46,8 +45,9 @@ impl SetClock {
         file.write_all_at(&seconds_ahead.to_ne_bytes(), 0).unwrap();
     }
 
-    pub(crate) fn applies_to(&self, command: &mut Command) {
-        command.env("LD_PRELOAD", &self.library).env("WRONG_CLOCK", &self.seconds_ahead);
+    /// With these variables a program has this clock.
+    fn environment(&self) -> Vec<(&'static str, PathBuf)> {
+        vec![("LD_PRELOAD", self.library.clone()), ("WRONG_CLOCK", self.seconds_ahead.clone())]
     }
 }
 
@@ -117,7 +117,7 @@ fn agent_with_a_wrong_clock_does_every_order_once() {
     let clock = SetClock::new(&world.dir.0, "agent");
     let fleet = Fleet::new();
     let mut host = Host::stranger(&fleet, world.server.root.dir());
-    host.clock = Some(clock.clone());
+    host.environment = clock.environment();
     // It is wrong already when the host joins.
     clock.set(-TEN_YEARS);
     host.enroll(&fleet);
@@ -143,7 +143,9 @@ fn agent_with_a_wrong_clock_does_every_order_once() {
 fn service_with_a_wrong_clock_gets_every_order_done_once() {
     let Some(mut world) = World::new(2 * WRONG.len()) else { return };
     let clock = SetClock::new(&world.dir.0, "service");
-    let fleet = Fleet::started(|command| clock.applies_to(command));
+    let fleet = Fleet::started(|command| {
+        command.envs(clock.environment());
+    });
     let host = Host::joined(&fleet, world.server.root.dir());
     fleet.scanned(&host.id);
     for wrong in WRONG {

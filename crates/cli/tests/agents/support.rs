@@ -230,8 +230,8 @@ pub(crate) struct Host {
     pub(crate) root: PathBuf,
     /// The certificates of authorities that the host trusts, if not those of this machine.
     pub(crate) trust_store: Option<PathBuf>,
-    /// The clock of the agent, if not that of this machine.
-    pub(crate) clock: Option<crate::clocks::SetClock>,
+    /// More variables for the agent.
+    pub(crate) environment: Vec<(&'static str, PathBuf)>,
     log: PathBuf,
     process: Option<Child>,
 }
@@ -261,7 +261,7 @@ impl Host {
             id: String::new(),
             root: root.to_owned(),
             trust_store: None,
-            clock: None,
+            environment: Vec::new(),
             log,
             process: None,
         }
@@ -275,9 +275,7 @@ impl Host {
         if let Some(file) = &self.trust_store {
             command.env("SSL_CERT_FILE", file);
         }
-        if let Some(clock) = &self.clock {
-            clock.applies_to(&mut command);
-        }
+        command.envs(self.environment.iter().cloned());
         command
     }
 
