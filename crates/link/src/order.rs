@@ -117,6 +117,27 @@ mod tests {
         assert_eq!(order.work, Work::Scan);
     }
 
+    /// Between the programs of version 0.1.0 (`crates/wire/tests/recorded.rs`).
+    #[test]
+    fn recorded_orders_are_believed_with_the_recorded_key() {
+        let recording = include_str!("../../wire/tests/recorded/0.1.0.json");
+        let recording: serde_json::Value = serde_json::from_str(recording).unwrap();
+        let exchanges = recording["exchanges"].as_object().unwrap();
+        let answer = serde_json::from_value(exchanges["enroll"]["answer"].clone()).unwrap();
+        let host = Identity::new(HostKey::generate(), answer).unwrap();
+        let mut believed = 0;
+        for exchange in exchanges.values() {
+            for envelope in exchange["answer"]["orders"].as_array().into_iter().flatten() {
+                let envelope: Envelope = serde_json::from_value(envelope.clone()).unwrap();
+                let server_time = exchange["answer"]["server_time"].as_str().unwrap();
+                let order = verify(&envelope, &host, server_time.parse().unwrap()).unwrap();
+                assert!(matches!(order.work, Work::Plan(_) | Work::Install(_)), "{order:?}");
+                believed += 1;
+            }
+        }
+        assert_eq!(believed, 3);
+    }
+
     #[test]
     fn a_changed_letter_or_another_key_is_refused() {
         let mut changed = signed(&scan(SERVER), 1);

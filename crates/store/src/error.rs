@@ -4,6 +4,8 @@
 //! table and its id: that is a bug or a hand in the database, and someone must look at that very
 //! row.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use sqlx::error::ErrorKind;
 
 /// What a store function answers.
@@ -95,6 +97,14 @@ pub enum StoreError {
     Database(#[source] sqlx::Error),
 }
 
+/// How often a database had no space, in this process.
+static DISK_FULL_ERRORS: AtomicU64 = AtomicU64::new(0);
+
+/// How often any database has refused a write of this process because its disk was full.
+pub fn disk_full_errors() -> u64 {
+    DISK_FULL_ERRORS.load(Ordering::Relaxed)
+}
+
 impl StoreError {
     /// There is no such thing here.
     pub fn not_found(kind: &'static str, id: impl ToString) -> Self {
@@ -119,7 +129,10 @@ impl From<sqlx::Error> for StoreError {
                 Err(cause) => Self::Database(sqlx::Error::Decode(cause)),
             },
             error if asks_to_retry(&error) => Self::Busy(error),
-            error if is_disk_full(&error) => Self::DiskFull(error),
+            error if is_disk_full(&error) => {
+                DISK_FULL_ERRORS.fetch_add(1, Ordering::Relaxed);
+                Self::DiskFull(error)
+            }
             error => Self::Database(error),
         }
     }

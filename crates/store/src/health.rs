@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::db::{Conn, Wire, on};
+use crate::db::{Conn, Db, Wire, on};
 use crate::error::Result;
 
 /// How many servers of all organizations have an agent of which version.
@@ -59,4 +59,20 @@ pub async fn clock(conn: &mut Conn) -> Result<Option<Timestamp>> {
             .fetch_one(c)
             .await?;
     Ok(Timestamp::from_microsecond(micros).ok())
+}
+
+/// Whether there is space for new rows on PostgreSQL's disk: writes a megabyte and takes it back. Small updates are no
+/// sign of that, because PostgreSQL puts them where older versions of the same rows were. With SQLite, where every
+/// write takes space, it does nothing.
+pub async fn check_space(db: &Db) -> Result<()> {
+    let mut tx = db.begin().await?;
+    if let Wire::Pg(c) = tx.wire() {
+        for text in [
+            "create table space_check (filler text)",
+            "insert into space_check select repeat('x', 1000) from generate_series(1, 1000)",
+        ] {
+            sqlx::query(text).execute(&mut *c).await?;
+        }
+    }
+    tx.rollback().await
 }

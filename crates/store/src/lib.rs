@@ -89,7 +89,7 @@ use crate::sql::join;
 
 pub use bell::{Bell, Topic};
 pub use db::{Conn, Db, Durability, Options, Reader};
-pub use error::{Cause, Result, StoreError};
+pub use error::{Cause, Result, StoreError, disk_full_errors};
 pub use migrate::{SCHEMA_VERSION, Step};
 pub use tx::Tx;
 

@@ -1,34 +1,23 @@
-//! A break-in at the control plane: someone has the real signing key and says what they like.
+//! A break-in at the control plane: someone has the real signing key and sends any order.
 //!
 //! The service is stopped and another takes its address, with its keys. It sends orders to a real agent on a
-//! real Debian system. Whatever they say, all that ever happens there are upgrades of packages that are
-//! installed, from the host's own archive.
+//! system with a real package manager. Whatever they say, all that ever happens there are upgrades of packages that
+//! are installed, from the host's own archive.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use axum::Json;
-use axum::extract::{Request, State};
-use axum::middleware::{Next, from_fn_with_state};
-use axum::response::Response;
-use axum::routing::{any, post};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use jiff::{SignedDuration, Timestamp};
-use lab::apt::{Deb, Pocket, Repo, Server};
+use lab::rpm::Manager;
 use reqwest::Method;
-use ring::signature::Ed25519KeyPair;
-use serde_json::{Value, json};
-use vocab::TaskId;
-use wire::agent::answer_text;
+use serde_json::json;
 
-use crate::support::{Fleet, Host};
+use crate::support::{Fleet, Host, moves};
+use crate::villain::{Names, Villain, crafted, id, take_over};
 
-/// What a package manager reads more into than a name.
-const NAMES: [&str; 44] = [
+/// What some package manager reads more into than a name.
+const MALFORMED: [&str; 39] = [
     "bash-",
-    "bash+",
     "hello-",
     "hello=0.9",
     "hello=1.0",
@@ -44,16 +33,13 @@ const NAMES: [&str; 44] = [
     "~i",
     "standard^",
     "task^",
-    "ba.h",
-    "hel.o",
     "h.*",
     "^hello$",
-    "/tmp/evil.deb",
-    "./evil.deb",
-    "../../tmp/evil.deb",
-    "evil.deb",
-    "file:///tmp/evil.deb",
-    "https://evil.invalid/evil.deb",
+    "/tmp/evil",
+    "./evil",
+    "../../tmp/evil",
+    "file:///tmp/evil",
+    "https://evil.invalid/evil",
     "--allow-downgrades",
     "--allow-unauthenticated",
     "-oDPkg::Pre-Invoke::=/tmp/evil.sh",
@@ -67,251 +53,142 @@ const NAMES: [&str; 44] = [
     "hello\u{0}evil",
     "",
     " ",
-    "absent",
-    "evil",
-    "HELLO",
     "dpkg hello",
+    "@core",
+    "!hello",
 ];
 
-fn evil_deb() -> Deb {
-    Deb::new("evil", "9.9").script("touch /tmp/owned")
+/// Correct names that no installed package has, though a package manager would find something by them.
+const ABSENT: [&str; 7] = ["ba.h", "hel.o", "absent", "evil", "HELLO", "bash+", "hello.evil"];
+
+/// A host under attack: `hello` and `other` have updates; `evil` is in the archive and not installed; `older` is
+/// installed in a newer version than the archive's.
+struct Target<'a> {
+    root: &'a Path,
+    /// Where files are compared: the root, or what was written over the system that it is based on.
+    files: &'a Path,
+    /// What the package manager keeps for itself.
+    ignored: &'a [&'a str],
+    /// More of [`MALFORMED`] and of [`ABSENT`], for this package manager.
+    malformed: &'a [&'a str],
+    absent: &'a [&'a str],
+    /// Each order takes seconds.
+    slow: bool,
+    /// The version of each package.
+    packages: &'a dyn Fn() -> BTreeMap<String, String>,
+    /// The versions of `hello` whose script has run.
+    runs: &'a dyn Fn() -> Vec<String>,
+    /// The new version of `hello`, and the files that differ once it is installed.
+    version: &'a str,
+    changed: &'a [&'a str],
 }
 
-/// `hello` and `other` have updates; `evil` is in the archive and not installed; `older` is installed in a newer
-/// version than the archive's.
-fn server() -> Option<Server> {
-    let repo = Repo::with(&[
-        (Pocket::Stable, Deb::new("hello", "1.0")),
-        (Pocket::Security, Deb::new("hello", "1.1").counts_runs()),
-        (Pocket::Stable, Deb::new("other", "1.0")),
-        (Pocket::Updates, Deb::new("other", "1.1").counts_runs()),
-        (Pocket::Stable, Deb::new("older", "2.0")),
-        (Pocket::Updates, Deb::new("older", "1.0").script("touch /tmp/owned")),
-        (Pocket::Updates, evil_deb()),
-    ])?;
-    let server = Server::having(&repo, &["hello", "other", "older"])?;
-    let made = std::fs::read_dir(repo.dir().join("pool/stable-updates")).unwrap().flatten();
-    let evil = made.map(|f| f.path()).find(|path| path.to_string_lossy().contains("evil")).unwrap();
-    std::fs::copy(evil, server.root.path("/tmp/evil.deb")).unwrap();
-    Some(server)
-}
-
-#[test]
-fn names_that_mean_more_than_a_name_are_refused_by_the_service() {
-    let Some(server) = server() else { return };
-    let fleet = Fleet::new();
-    let host = Host::enrolled(&fleet, server.root.dir());
-    let legal = ["ba.h", "hel.o", "absent", "evil", "evil.deb", "HELLO", "bash+"];
-    for name in NAMES.iter().filter(|name| !legal.contains(name)) {
-        for (path, body) in [
-            (format!("/v1/servers/{}/patch", host.id), json!({"packages": [name]})),
-            ("/v1/batches".to_owned(), json!({"packages": [name], "server_ids": [host.id]})),
-        ] {
-            let (status, answer) = fleet.ask(Method::POST, &path, Some(&body));
-            assert_eq!(status, 422, "{name:?}: {answer}");
-            assert!(
-                answer["errors"][0]["pointer"].as_str().unwrap().contains("/packages"),
-                "{answer}"
-            );
+impl Target<'_> {
+    fn names(&self) -> Names<'_> {
+        Names {
+            malformed: MALFORMED.iter().chain(self.malformed).copied().collect(),
+            absent: ABSENT.iter().chain(self.absent).copied().collect(),
+            few: self.slow,
         }
     }
-    assert_eq!(fleet.get("/v1/batches")["meta"]["total"], 0);
-}
 
-/// Who sits where the service sat.
-struct Villain {
-    key: Ed25519KeyPair,
-    server_id: String,
-    now: Timestamp,
-    /// What is still to go out.
-    orders: Vec<Value>,
-    /// What went out last, and to which count: a sync that repeats it has not seen the answer.
-    handed: (u64, Vec<Value>),
-    /// The results that came, by order.
-    results: BTreeMap<String, Value>,
-}
-
-type Shared = Arc<Mutex<Villain>>;
-
-impl Villain {
-    fn sign(&self, order: &str) -> Value {
-        let signature = STANDARD.encode(self.key.sign(order.as_bytes()));
-        json!({"order": order, "key": "orders", "signature": signature})
-    }
-
-    fn order(&self, number: u64, work: &Value) -> Value {
-        self.order_with(number, work, &json!({}))
-    }
-
-    /// An order that is good but for what `but` replaces.
-    fn order_with(&self, number: u64, work: &Value, but: &Value) -> Value {
-        let hour = SignedDuration::from_hours(1);
-        let mut order = json!({"id": id(number), "server_id": self.server_id, "work": work,
-            "issued_at": self.now - hour, "expires_at": self.now + hour});
-        for (name, value) in but.as_object().unwrap() {
-            order[name] = value.clone();
-        }
-        self.sign(&order.to_string())
-    }
-}
-
-fn id(number: u64) -> String {
-    let at = "2026-11-15T04:00:00Z".parse().unwrap();
-    TaskId::new(at, number.into()).to_string()
-}
-
-/// Some two hundred orders. None of them may do anything.
-fn crafted(villain: &Villain, boot: &str) -> Vec<Value> {
-    let mut numbers = 0..;
-    let mut next = || numbers.next().unwrap();
-    let mut orders = Vec::new();
-    for name in NAMES {
-        for kind in ["install", "plan"] {
-            let work = json!({"kind": kind, "packages": [name], "boot_id": boot});
-            orders.push(villain.order(next(), &work));
-        }
-        let beside = json!({"kind": "install", "packages": ["absent", name], "boot_id": boot});
-        orders.push(villain.order(next(), &beside));
-    }
-    let install = json!({"kind": "install", "packages": ["hello"], "boot_id": boot});
-    for work in [
-        json!({"kind": "install", "packages": ["older"]}),
-        json!({"kind": "install", "packages": ["hello"], "exclude": ["*"]}),
-        json!({"kind": "install", "packages": ["older"], "exclude": ["--purge"]}),
-        json!({"kind": "install", "packages": "hello"}),
-        json!({"kind": "install", "packages": [["hello"]]}),
-        json!({"kind": "install", "packages": [{"name": "evil", "version": "9.9"}]}),
-        json!({"kind": "install", "packages": ["hello"], "reboot": "now"}),
-        json!({"kind": "install", "packages": ["older"], "reboot": "always", "boot_id": "another"}),
-        json!({"kind": "reboot", "boot_id": "another"}),
-        json!({"kind": "reboot", "boot_id": ""}),
-        json!({"kind": "reboot"}),
-        json!({"kind": "remove", "packages": ["hello"]}),
-        json!({"kind": "downgrade", "packages": ["hello"]}),
-        json!({"kind": "add_repository", "line": "deb [trusted=yes] http://evil.invalid/ x main"}),
-        json!({"kind": "run_script", "script": "touch /tmp/owned"}),
-        json!({"kind": "Install", "packages": ["hello"]}),
-        json!({"kind": null}),
-        json!({}),
-        json!([]),
-        json!("install"),
-    ] {
-        orders.push(villain.order(next(), &work));
-    }
-    let past = villain.now - SignedDuration::from_secs(1);
-    let other = "srv_01jcqk3m8ye0fr5cq0k6s8v2xw";
-    for but in [
-        json!({"expires_at": past}),
-        json!({"expires_at": "1970-01-01T00:00:00Z"}),
-        json!({"server_id": other}),
-        json!({"server_id": "srv_*"}),
-        json!({"server_id": null}),
-        json!({"id": "tsk_../../../../etc/cron.d/evil"}),
-        json!({"id": "../evil"}),
-        json!({"id": null}),
-        json!({"expires_at": "never"}),
-    ] {
-        orders.push(villain.order_with(next(), &install, &but));
-    }
-    // Not signed by the key, or signed for something else.
-    let stranger = Ed25519KeyPair::from_seed_unchecked(&[7; 32]).unwrap();
-    for _ in 0..10 {
-        let mut order = villain.order(next(), &install);
-        let text = order["order"].as_str().unwrap().to_owned();
-        order["signature"] = STANDARD.encode(stranger.sign(text.as_bytes())).into();
-        orders.push(order);
-        let mut order = villain.order(next(), &json!({"kind": "scan"}));
-        order["order"] = text.into();
-        orders.push(order);
-    }
-    for signature in ["", "!", "AAAA"] {
-        let mut order = villain.order(next(), &install);
-        order["signature"] = signature.into();
-        orders.push(order);
-    }
-    for text in ["", "{}", "[]", "null", "{\"id\":", "rm -rf /"] {
-        orders.push(villain.sign(text));
-    }
-    orders
-}
-
-/// Signs answers as the service does: whoever has its key can do that, too.
-async fn sign_answer(State(villain): State<Shared>, request: Request, next: Next) -> Response {
-    let nonce = request.headers()["fleetmend-nonce"].to_str().unwrap().to_owned();
-    let authorization = request.headers()["authorization"].to_str().unwrap().to_owned();
-    let signature = authorization.rsplit_once(",sig=").unwrap().1;
-    let (mut parts, body) = next.run(request).await.into_parts();
-    let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
-    let villain = villain.lock().unwrap();
-    let id = villain.server_id.parse().unwrap();
-    let text = answer_text(id, &nonce, signature, parts.status.as_u16(), &body);
-    let proof = format!("orders {}", STANDARD.encode(villain.key.sign(text.as_bytes())));
-    parts.headers.insert("fleetmend-signature", proof.parse().unwrap());
-    Response::from_parts(parts, body.into())
-}
-
-/// Takes the place of the service until it is dropped. Hands out all orders, twenty at a time, and keeps the results.
-fn take_over(address: &str, villain: Shared) -> tokio::runtime::Runtime {
-    async fn sync(State(villain): State<Shared>, Json(sync): Json<Value>) -> Json<Value> {
-        let mut villain = villain.lock().unwrap();
-        let mut acknowledged = Vec::new();
-        for result in sync["results"].as_array().into_iter().flatten() {
-            let id = result["order_id"].as_str().unwrap().to_owned();
-            acknowledged.push(id.clone());
-            villain.results.insert(id, result.clone());
-        }
-        let counter = sync["counter"].as_u64().unwrap();
-        if villain.handed.0 != counter {
-            let some = villain.orders.len().min(20);
-            villain.handed = (counter, villain.orders.drain(..some).collect());
-        }
-        Json(json!({"counter": counter + 1, "orders": villain.handed.1,
-            "acknowledged": acknowledged, "sync_seconds": 1, "server_time": villain.now,
-            "withdrawn": [], "wanted": []}))
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = { runtime }.worker_threads(1).enable_all().build().unwrap();
-    let address = address.strip_prefix("http://").unwrap().to_owned();
-    let router = axum::Router::new()
-        .route("/agent/v1/sync", post(sync))
-        .fallback(any(|| async { Json(json!({})) }))
-        .layer(from_fn_with_state(villain.clone(), sign_answer))
-        .with_state(villain);
-    let listener = runtime.block_on(tokio::net::TcpListener::bind(address)).unwrap();
-    runtime.spawn(async move { axum::serve(listener, router).await });
-    runtime
-}
-
-/// Every file of a system but those that apt, dpkg and the agent keep for themselves, with what it holds.
-fn files(root: &Path) -> BTreeMap<String, Vec<u8>> {
-    const THEIRS: [&str; 7] = [
-        "proc",
-        "repo",
-        "var/lib/fleetmend-agent",
-        "var/lib/apt",
-        "var/cache",
-        "var/log",
-        "var/lib/dpkg",
-    ];
-    let mut found = BTreeMap::new();
-    let mut open = vec![root.to_owned()];
-    while let Some(dir) = open.pop() {
-        for entry in std::fs::read_dir(&dir).unwrap().flatten() {
-            let path = entry.path();
-            let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
-            let kind = entry.file_type().unwrap();
-            if THEIRS.contains(&name.as_str()) {
-                continue;
-            } else if kind.is_dir() {
-                open.push(path);
-            } else if kind.is_file() {
-                found.insert(name, std::fs::read(&path).unwrap());
-            } else {
-                found.insert(name, Vec::new());
+    /// Every file but those that the package manager and the agent keep for themselves, with its content.
+    fn files(&self) -> BTreeMap<String, Vec<u8>> {
+        let mut found = BTreeMap::new();
+        let mut open = vec![self.files.to_owned()];
+        while let Some(dir) = open.pop() {
+            for entry in std::fs::read_dir(&dir).unwrap().flatten() {
+                let path = entry.path();
+                let name = path.strip_prefix(self.files).unwrap().to_string_lossy().into_owned();
+                let kind = entry.file_type().unwrap();
+                let common = ["proc", "var/cache", "var/log", "var/lib/fleetmend-agent"];
+                if common.iter().chain(self.ignored).any(|ignored| *ignored == name) {
+                    continue;
+                } else if kind.is_dir() {
+                    open.push(path);
+                } else if kind.is_file() {
+                    found.insert(name, std::fs::read(&path).unwrap());
+                } else {
+                    found.insert(name, Vec::new());
+                }
             }
         }
+        found
     }
-    found
+
+    /// The honest service refuses malformed names. Correct names that nothing installed has change nothing.
+    fn gets_no_hostile_names_from_the_service(&self, fleet: &Fleet, host: &Host) {
+        let names = self.names();
+        for name in names.malformed {
+            for (path, body) in [
+                (format!("/v1/servers/{}/patch", host.id), json!({"packages": [name]})),
+                ("/v1/batches".to_owned(), json!({"packages": [name], "server_ids": [host.id]})),
+            ] {
+                let (status, answer) = fleet.ask(Method::POST, &path, Some(&body));
+                assert_eq!(status, 422, "{name:?}: {answer}");
+                let pointer = answer["errors"][0]["pointer"].as_str().unwrap();
+                assert!(pointer.contains("/packages"), "{answer}");
+            }
+        }
+        assert_eq!(fleet.get("/v1/batches")["meta"]["total"], 0);
+        let (packages, files) = ((self.packages)(), self.files());
+        let task = fleet.patched(&host.id, &json!({"packages": names.absent}));
+        assert_ne!(task["state"], "succeeded", "{task}");
+        assert!(moves(&task).is_empty(), "{task}");
+        assert_eq!((self.packages)(), packages);
+        assert_eq!(changed(&files, &self.files()), [""; 0]);
+    }
+
+    /// The whole attack. What comes from the honest service first needs no host of its own.
+    fn stands_the_attack(&self) {
+        let mut fleet = Fleet::new();
+        let mut host = Host::joined(&fleet, self.root);
+        fleet.scanned(&host.id);
+        self.gets_no_hostile_names_from_the_service(&fleet, &host);
+        assert!(host.stop());
+
+        let mut villain = Villain::breaks_in(&mut fleet, &host.id);
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        let mut orders = crafted(&villain, boot.trim(), &self.names());
+        assert!(orders.len() >= 180, "{} orders", orders.len());
+        // A valid one, three times, at the end: when it is answered, all were looked at.
+        let work = json!({"kind": "install", "packages": ["hello"], "boot_id": boot.trim()});
+        let (valid, valid_id) = (villain.order(9_999, &work), id(9_999));
+        orders.extend([valid.clone(), valid.clone(), valid.clone()]);
+        villain.orders = orders;
+        let villain = Arc::new(Mutex::new(villain));
+        let (files_before, packages_before) = (self.files(), (self.packages)());
+        let _runtime = take_over(&fleet.service.address, villain.clone());
+        host.start();
+        let is_answered = || villain.lock().unwrap().results.contains_key(&valid_id);
+        fleet.until_true("the last order is answered", is_answered);
+        // Once more, long after it was answered and acknowledged.
+        {
+            let mut villain = villain.lock().unwrap();
+            villain.results.remove(&valid_id);
+            villain.orders.push(valid);
+        }
+        fleet.until_true("the same order is answered again", is_answered);
+
+        let mut expected = packages_before;
+        expected.insert("hello".to_owned(), self.version.to_owned());
+        assert_eq!((self.packages)(), expected);
+        assert_eq!((self.runs)(), [self.version], "replayed, it ran once");
+        assert_eq!(changed(&files_before, &self.files()), self.changed);
+        let villain = villain.lock().unwrap();
+        for (id, result) in &villain.results {
+            let outcome = result["outcome"].as_str().unwrap();
+            if *id == valid_id {
+                assert_eq!(outcome, "succeeded", "{result}");
+            } else {
+                assert_ne!(outcome, "succeeded", "{result}");
+                assert_eq!(result["packages"].as_array().map_or(0, Vec::len), 0, "{result}");
+            }
+        }
+        assert!(villain.results.len() > 120, "{} answers", villain.results.len());
+        let words = host.words();
+        assert!(words.contains("an order was not believed"), "{words}");
+    }
 }
 
 fn changed(before: &BTreeMap<String, Vec<u8>>, after: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
@@ -319,76 +196,277 @@ fn changed(before: &BTreeMap<String, Vec<u8>>, after: &BTreeMap<String, Vec<u8>>
     names.into_iter().filter(|name| before.get(*name) != after.get(*name)).cloned().collect()
 }
 
+/// Lines such as `hello 1.0-1 noarch`, by name.
+fn by_name(lines: &[String]) -> BTreeMap<String, String> {
+    let pair = |line: &String| {
+        let (name, version) = line.split_once(' ')?;
+        Some((name.to_owned(), version.trim_end_matches(" noarch").to_owned()))
+    };
+    lines.iter().filter_map(pair).collect()
+}
+
+/// The lines of a file of a host, if there is one.
+fn lines_of(path: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// Puts the package `evil` of a repository where orders look for it, beside the root's other files.
+fn place_evil(repository: &Path, root: &Path, name: &str) {
+    let found = std::fs::read_dir(repository).unwrap().flatten().map(|entry| entry.path());
+    let is_evil = |path: &std::path::PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("evil"))
+    };
+    let evil = { found }.find(is_evil).unwrap();
+    std::fs::create_dir_all(root.join("tmp")).unwrap();
+    for name in [name, "evil"] {
+        std::fs::copy(&evil, root.join("tmp").join(name)).unwrap();
+    }
+}
+
 #[test]
 fn whoever_holds_the_signing_key_can_upgrade_what_is_installed_and_nothing_else() {
-    let Some(server) = server() else { return };
-    let mut fleet = Fleet::new();
-    let mut host = Host::joined(&fleet, server.root.dir());
-    fleet.scanned(&host.id);
-    assert!(host.stop());
-    fleet.service.child.kill().unwrap();
-    fleet.service.child.wait().unwrap();
-    let seed = std::fs::read(fleet.dir.data().join("orders.key")).unwrap();
-    let key = Ed25519KeyPair::from_seed_unchecked(&seed).unwrap();
-    let villain = Arc::new(Mutex::new(Villain {
-        key,
-        server_id: host.id.clone(),
-        now: "2026-11-15T04:00:00Z".parse().unwrap(),
-        orders: Vec::new(),
-        handed: (0, Vec::new()),
-        results: BTreeMap::new(),
-    }));
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-    let (sent, good) = {
-        let mut villain = villain.lock().unwrap();
-        let mut orders = crafted(&villain, boot.trim());
-        let sent = orders.len();
-        // One that is in order, three times, at the end: when it is answered, all were looked at.
-        let work = json!({"kind": "install", "packages": ["hello"], "boot_id": boot.trim()});
-        let good = villain.order(9_999, &work);
-        orders.extend([good.clone(), good.clone(), good]);
-        villain.orders = orders;
-        (sent, id(9_999))
-    };
-    assert!(sent >= 180, "{sent} orders");
-    let (files_before, packages_before) = (files(server.root.dir()), server.packages());
-    let _runtime = take_over(&fleet.service.address, villain.clone());
-    host.start();
-    fleet.until_true("the last order is answered", || {
-        villain.lock().unwrap().results.contains_key(&good)
-    });
-    // Once more, long after it was answered and acknowledged.
-    let again = {
-        let mut villain = villain.lock().unwrap();
-        villain.results.remove(&good);
-        let work = json!({"kind": "install", "packages": ["hello"], "boot_id": boot.trim()});
-        let again = villain.order(9_999, &work);
-        villain.orders.push(again.clone());
-        again
-    };
-    fleet.until_true("the same order is answered again", || {
-        villain.lock().unwrap().results.contains_key(&good)
-    });
-    assert!(again["order"].as_str().unwrap().contains(&good));
-
-    let mut expected = packages_before.clone();
-    expected.insert("hello".to_owned(), "1.1".to_owned());
-    assert_eq!(server.packages(), expected);
-    assert_eq!(server.runs("hello"), ["1.1"], "replayed, it ran once");
-    assert!(server.runs("other").is_empty());
-    let differing = changed(&files_before, &files(server.root.dir()));
-    assert_eq!(differing, ["usr/share/hello/version"]);
-    let villain = villain.lock().unwrap();
-    for (id, result) in &villain.results {
-        let outcome = result["outcome"].as_str().unwrap();
-        if *id == good {
-            assert_eq!(outcome, "succeeded", "{result}");
-        } else {
-            assert_ne!(outcome, "succeeded", "{result}");
-            assert_eq!(result["packages"].as_array().map_or(0, Vec::len), 0, "{result}");
-        }
+    use lab::apt::{Deb, Pocket, Repo, Server};
+    let owned = "touch /tmp/owned";
+    let repo = Repo::with(&[
+        (Pocket::Stable, Deb::new("hello", "1.0")),
+        (Pocket::Security, Deb::new("hello", "1.1").counts_runs()),
+        (Pocket::Stable, Deb::new("other", "1.0")),
+        (Pocket::Updates, Deb::new("other", "1.1").counts_runs()),
+        (Pocket::Stable, Deb::new("older", "2.0")),
+        (Pocket::Updates, Deb::new("older", "1.0").script(owned)),
+        (Pocket::Updates, Deb::new("evil", "9.9").script(owned)),
+    ]);
+    let Some(repo) = repo else { return };
+    let Some(server) = Server::having(&repo, &["hello", "other", "older"]) else { return };
+    let root = server.root.dir();
+    place_evil(&repo.dir().join("pool/stable-updates"), root, "evil.deb");
+    Target {
+        root,
+        files: root,
+        ignored: &["repo", "var/lib/apt", "var/lib/dpkg"],
+        malformed: &["/tmp/evil.deb", "./evil.deb", "../../tmp/evil.deb", "file:///tmp/evil.deb"],
+        absent: &["evil.deb"],
+        slow: false,
+        packages: &|| server.packages(),
+        runs: &|| server.runs("hello"),
+        version: "1.1",
+        changed: &["usr/share/hello/version"],
     }
-    assert!(villain.results.len() > 140, "{} answers", villain.results.len());
-    let words = host.words();
-    assert!(words.contains("an order was not believed"), "{words}");
+    .stands_the_attack();
+}
+
+/// Of dnf and zypper.
+fn rpm_host_stands_the_attack(manager: Manager) {
+    use lab::rpm::{Advisory, Package, Repo, Server};
+    let owned = |package: Package| package.script("post", "echo owned > /tmp/owned");
+    let old = ["hello", "other"].map(|name| Package::new(name, "1.0-1"));
+    let new = ["hello", "other"].map(|name| {
+        let script = format!("echo 1.1-1 >> /run/{name}.runs");
+        Package::new(name, "1.1-1").script("post", &script)
+    });
+    let newest = Package::new("older", "2.0-1");
+    let fix = Advisory::security("LSA-2024:1", "Important", &["CVE-2024-1"], &[&new[0]]);
+    let mut all = [&old[..], &new[..]].concat();
+    all.extend([owned(Package::new("older", "1.0-1")), owned(Package::new("evil", "9.9-1"))]);
+    let Some(repo) = Repo::with(&all, &[fix]) else { return };
+    let installed = [&old[..], &[newest]].concat();
+    let Some(server) = Server::having(manager, &repo, &installed) else { return };
+    server.write("/etc/os-release", "ID=lab\nVERSION_ID=9\nPRETTY_NAME=\"Lab 9\"\n");
+    place_evil(repo.dir(), server.dir(), "evil.rpm");
+    Target {
+        root: server.dir(),
+        files: server.dir(),
+        // The last one is where Debian's rpm keeps the database of a system under another root.
+        ignored: &["run", "var/lib/dnf", "var/lib/rpm", "var/lib/zypp", "root/.rpmdb"],
+        malformed: &[
+            "/tmp/evil.rpm",
+            "./evil.rpm",
+            "file:///tmp/evil.rpm",
+            "/usr/share/evil/9.9-1",
+            "evil-9.9-1.noarch",
+            "hello.noarch",
+            "hello-1.0-1.noarch",
+            "hello-0:1.1-1.noarch",
+            "hello = 1.0",
+            "hello<9",
+            "@*",
+            "package:evil",
+            "patch:LSA-2024:1",
+            "pattern:evil",
+            "lab:evil",
+            "+evil",
+            "-hello",
+            "~hello",
+            "--nogpgcheck",
+            "--oldpackage",
+            "--force-resolution",
+            "--plus-repo=file:///tmp",
+            "--setopt=reposdir=/tmp",
+            "--repofrompath=evil,file:///tmp",
+        ],
+        absent: &["evil.rpm", "evil-9.9-1", "hello-1.0-1", "hello-1.1-1", "hello-0.9"],
+        slow: true,
+        packages: &|| by_name(&server.database()),
+        runs: &|| lines_of(&server.path("/run/hello.runs")),
+        version: "1.1-1",
+        changed: &["usr/share/hello/1.0-1", "usr/share/hello/1.1-1"],
+    }
+    .stands_the_attack();
+}
+
+#[test]
+fn with_dnf_an_attacker_can_only_upgrade_what_is_installed() {
+    rpm_host_stands_the_attack(Manager::Dnf);
+}
+
+#[test]
+fn with_zypper_an_attacker_can_only_upgrade_what_is_installed() {
+    rpm_host_stands_the_attack(Manager::Zypper);
+}
+
+#[test]
+fn with_pacman_an_attacker_can_only_upgrade_what_is_installed() {
+    use lab::pacman::{Package, Repository, Server};
+    let names = ["hello", "other", "older"];
+    let old = [("hello", "1.0-1"), ("other", "1.0-1"), ("older", "2.0-1")];
+    let old = old.map(|(name, version)| Package::new(name, version));
+    let Some(repository) = Repository::with(&old) else { return };
+    let server = Server::having(&repository, &names);
+    repository.add(&[
+        Package::new("hello", "1.1-1").after_upgrade("echo 1.1-1 >> /var/log/hello.runs"),
+        Package::new("other", "1.1-1"),
+        Package::new("older", "1.0-1").after_upgrade("touch /tmp/owned"),
+        Package::new("evil", "9.9-1").saying("group", "evils"),
+    ]);
+    let root = server.root();
+    // The root is an overlay of this machine, whose own packages are not meant.
+    root.write("/var/lib/dpkg/status", "");
+    let _ = std::fs::remove_file(root.path("/var/log/hello.runs"));
+    place_evil(&root.path("/srv/lab"), root.dir(), "evil.pkg.tar.gz");
+    Target {
+        root: root.dir(),
+        files: &root.home().join("upper"),
+        // pacman runs ldconfig after each transaction.
+        ignored: &["var/lib/pacman", "etc/ld.so.cache"],
+        malformed: &[
+            "/tmp/evil.pkg.tar.gz",
+            "file:///tmp/evil.pkg.tar.gz",
+            "lab/evil",
+            "lab/hello",
+            "hello=1.0-1",
+            "hello>0",
+            "hello<2",
+            "-R",
+            "-Rns",
+            "-U",
+            "--overwrite=*",
+            "--dbpath=/tmp",
+            "--config=/tmp/evil",
+        ],
+        absent: &["evil.pkg.tar.gz", "evil-9.9-1", "evils", "hello-1.1-1", "hello@lab"],
+        slow: true,
+        packages: &|| by_name(&server.installed()),
+        runs: &|| lines_of(&root.path("/var/log/hello.runs")),
+        version: "1.1-1",
+        changed: &["usr/share/hello/version"],
+    }
+    .stands_the_attack();
+}
+
+/// A stand-in for apk, which Debian does not have. It speaks as apk does, upgrades `hello` and `other`, and does
+/// what an attacker wants when it is given any other name.
+const APK: &str = r#"#!/bin/sh
+echo "$*" >> /var/log/apk.calls
+installed=/usr/lib/apk/db/installed
+simulate= names=
+for word in "$@"; do
+    [ "$names" ] && names="$names
+$word"
+    [ "$word" = --simulate ] && simulate=1
+    [ "$word" = -- ] && names=--
+done
+case "$1" in
+list)
+    for name in hello other; do
+        grep -A1 "^P:$name$" $installed | grep -q "^V:1.0-r0$" &&
+            echo "$name-1.1-r0 x86_64 {$name} (MIT) [upgradable from: $name-1.0-r0]"
+    done
+    ;;
+fix)
+    echo "$names" | while read -r name; do
+        case "$name" in
+        --) ;;
+        hello | other)
+            grep -A1 "^P:$name$" $installed | grep -q "^V:1.0-r0$" || continue
+            echo "(1/1) Upgrading $name (1.0-r0 -> 1.1-r0)"
+            [ "$simulate" ] && continue
+            sed -i "/^P:$name$/{n;s/.*/V:1.1-r0/}" $installed
+            echo 1.1-r0 >> "/var/log/$name.runs"
+            ;;
+        *) touch /tmp/owned ;;
+        esac
+    done
+    ;;
+esac
+exit 0
+"#;
+
+#[test]
+fn with_apk_an_attacker_can_only_upgrade_what_is_installed() {
+    use std::os::unix::fs::PermissionsExt as _;
+    if !lab::root::ready() {
+        return;
+    }
+    let root = lab::root::Root::over(Path::new("/"));
+    // The root is an overlay of this machine, whose own packages are not meant.
+    root.write("/var/lib/dpkg/status", "");
+    let versions = [("hello", "1.0-r0"), ("older", "2.0-r0"), ("other", "1.0-r0")];
+    let listed = versions.map(|(name, version)| format!("P:{name}\nV:{version}\nA:x86_64\n\n"));
+    let database = "/usr/lib/apk/db/installed";
+    root.write(database, &listed.concat());
+    root.write("/etc/os-release", "ID=alpine\nVERSION_ID=3.22.0\nPRETTY_NAME=\"Lab\"\n");
+    root.write("/usr/bin/apk", APK);
+    let executable = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(root.path("/usr/bin/apk"), executable).unwrap();
+    for log in ["apk.calls", "hello.runs", "other.runs"] {
+        root.write(&format!("/var/log/{log}"), "");
+    }
+    let packages = || {
+        let text = root.read(database);
+        let of = |block: &str| {
+            let field = |key: &str| block.lines().find_map(|line| line.strip_prefix(key));
+            Some((field("P:")?.to_owned(), field("V:")?.to_owned()))
+        };
+        text.split("\n\n").filter_map(of).collect()
+    };
+    Target {
+        root: root.dir(),
+        files: &root.home().join("upper"),
+        ignored: &["usr/lib/apk/db"],
+        malformed: &[
+            "hello=1.0-r0",
+            "hello>0",
+            "hello~1",
+            "evil=9.9",
+            ".evil",
+            "/tmp/evil.apk",
+            "--allow-untrusted",
+            "--repository=/tmp",
+            "--root=/",
+        ],
+        absent: &["evil.apk", "evil-9.9-r0", "hello-1.1-r0", "hello@edge"],
+        slow: false,
+        packages: &packages,
+        runs: &|| lines_of(&root.path("/var/log/hello.runs")),
+        version: "1.1-r0",
+        changed: &[],
+    }
+    .stands_the_attack();
+    assert!(!root.path("/tmp/owned").exists(), "{}", root.read("/var/log/apk.calls"));
+    let calls = root.read("/var/log/apk.calls");
+    assert!(calls.lines().any(|call| call.ends_with("--upgrade -- hello")), "{calls}");
+    let named = calls.lines().filter_map(|call| call.split_once(" -- "));
+    let names: BTreeSet<&str> = named.flat_map(|(_, names)| names.split(' ')).collect();
+    assert_eq!(names, BTreeSet::from(["hello", "other"]), "{calls}");
 }

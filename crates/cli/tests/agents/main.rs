@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails to set up has failed")]
 
 mod apt;
+mod clocks;
 mod hostile;
 mod hosts;
 mod kills;
@@ -16,3 +17,4 @@ mod service;
 mod support;
 mod ten;
 mod tutorial;
+mod villain;

@@ -35,10 +35,21 @@ impl Fleet {
 
     /// A service with more flags, and a client that gets on with it.
     pub(crate) fn with(more: &[&str], client: reqwest::ClientBuilder) -> Fleet {
+        Fleet::made(client, |dir| Running::start(&dir.data(), more))
+    }
+
+    /// A service that is started with changes to its command.
+    pub(crate) fn started(change: impl FnOnce(&mut Command)) -> Fleet {
+        Fleet::made(reqwest::Client::builder(), |dir| {
+            Running::with("127.0.0.1:0", &dir.data(), &[], change)
+        })
+    }
+
+    fn made(client: reqwest::ClientBuilder, start: impl FnOnce(&Dir) -> Running) -> Fleet {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = Dir::new();
         let key = first_key(&dir.data());
-        let service = Running::start(&dir.data(), more);
+        let service = start(&dir);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let http = client.no_proxy().build().unwrap();
         Fleet { dir, service, key, http, runtime }
@@ -219,6 +230,8 @@ pub(crate) struct Host {
     pub(crate) root: PathBuf,
     /// The certificates of authorities that the host trusts, if not those of this machine.
     pub(crate) trust_store: Option<PathBuf>,
+    /// More variables for the agent.
+    pub(crate) environment: Vec<(&'static str, PathBuf)>,
     log: PathBuf,
     process: Option<Child>,
 }
@@ -244,7 +257,14 @@ impl Host {
     pub(crate) fn stranger(fleet: &Fleet, root: &Path) -> Host {
         let name = format!("agent-{}.log", root.to_string_lossy().replace('/', "_"));
         let log = fleet.dir.0.join(name);
-        Host { id: String::new(), root: root.to_owned(), trust_store: None, log, process: None }
+        Host {
+            id: String::new(),
+            root: root.to_owned(),
+            trust_store: None,
+            environment: Vec::new(),
+            log,
+            process: None,
+        }
     }
 
     /// A command of the agent for this system.
@@ -255,6 +275,7 @@ impl Host {
         if let Some(file) = &self.trust_store {
             command.env("SSL_CERT_FILE", file);
         }
+        command.envs(self.environment.iter().cloned());
         command
     }
 

@@ -17,6 +17,7 @@ mod hostile_backup;
 mod hostile_feed;
 mod local;
 mod logs;
+mod memory;
 mod operator;
 mod orgs;
 mod pictures;

@@ -78,15 +78,21 @@ impl Running {
 
     /// At an address of the test's choice, so that a second one can take the place of a first.
     pub(crate) fn at(listen: &str, data: &Path, more: &[&str]) -> Running {
-        Running::with_log(listen, data, more, Stdio::null())
+        Running::with(listen, data, more, |_| ())
     }
 
-    /// With its log going there.
-    pub(crate) fn with_log(listen: &str, data: &Path, more: &[&str], log: Stdio) -> Running {
+    /// With changes to the command, such as to its environment.
+    pub(crate) fn with(
+        listen: &str,
+        data: &Path,
+        more: &[&str],
+        change: impl FnOnce(&mut Command),
+    ) -> Running {
         let mut args = vec!["server", "--data-dir", data.to_str().unwrap(), "--listen", listen];
         args.extend(more);
-        let mut child =
-            fleetmend(&args).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+        let mut command = fleetmend(&args);
+        change(command.stdout(Stdio::piped()).stderr(Stdio::null()));
+        let mut child = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("fleetmend serves on ").unwrap().to_owned();

@@ -23,11 +23,18 @@ pub const SKEW_MAX: SignedDuration = SignedDuration::from_secs(5);
 
 /// Takes the lead whenever nobody has it, and keeps it. Until it is aborted.
 pub(super) async fn lead(app: App, every: Duration, lead: watch::Sender<Lead>) {
+    let mut space = Space { errors_seen: store::disk_full_errors() };
     loop {
         let held = lead.borrow().clone();
         match take_or_keep(&app, held.as_deref()).await {
             Ok(next) => {
-                app.condition().note_write();
+                match space.check(&app).await {
+                    Ok(()) => app.condition().note_write(),
+                    Err(error) => {
+                        app.condition().note_write_error(&error);
+                        complain("space", &error);
+                    }
+                }
                 note_change(&app, held.as_deref(), next.as_ref());
                 // Whoever looks for changes is woken by a new holding, not by each renewal.
                 lead.send_if_modified(|known| {
@@ -44,6 +51,28 @@ pub(super) async fn lead(app: App, every: Duration, lead: watch::Sender<Lead>) {
             }
         }
         tokio::time::sleep(every).await;
+    }
+}
+
+/// Whether the database's disk has space. A lease can be renewed on a full disk ([`health::check_space`]), so once any
+/// write of this process was refused for that reason, a lease does not prove that writes work.
+struct Space {
+    errors_seen: u64,
+}
+
+impl Space {
+    async fn check(&mut self, app: &App) -> store::Result<()> {
+        let errors = store::disk_full_errors();
+        if errors != self.errors_seen {
+            match health::check_space(&app.db).await {
+                Err(error @ StoreError::DiskFull(_)) => return Err(error),
+                // Such as of a role that may not create tables: the next write that is refused tells.
+                Err(error) => complain("space", &error),
+                Ok(()) => {}
+            }
+            self.errors_seen = errors;
+        }
+        Ok(())
     }
 }
 

@@ -5,7 +5,9 @@ use jiff::Timestamp;
 use serde_json::json;
 use store::organizations::{self, Organization};
 use store::server_list::{self, Filter};
-use store::{Conn, Page, Topic, Tx, absences, api_keys, enrollment_tokens, schedules, servers};
+use store::{
+    Conn, Page, Topic, Tx, absences, api_keys, enrollment_tokens, schedules, servers, sync_sessions,
+};
 use vocab::{BatchId, OrgId};
 
 use super::{Result, record, rollouts};
@@ -74,6 +76,7 @@ pub async fn remove(app: &App, seen: &Organization) -> Result<Holdings> {
         rollouts::server_removed(&mut tx, seen.id, id, now).await?;
         let server = servers::get(&mut tx, seen.id, id).await?;
         servers::remove(&mut tx, &server, now).await?;
+        sync_sessions::forget(&mut tx, id).await?;
         absences::end(&mut tx, &[id]).await?;
     }
     organizations::remove(&mut tx, seen, now).await?;

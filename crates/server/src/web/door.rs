@@ -21,11 +21,14 @@ use crate::service::second::{self, FirstStep};
 use crate::service::users::{self, SESSION_LIVES, SignIn};
 use crate::web::answer::{Answer, page, refused, refused_with, see, sentences};
 use crate::web::asked::{Asked, SignInForm};
+use crate::web::gate::Browser;
 use crate::web::{Viewer, cookies};
 
 /// How long a browser is known.
 const DEVICE_SECONDS: i64 = 180 * 86_400;
+/// Of each part of what such a browser keeps.
 const DEVICE_BYTES: usize = 16;
+const DEVICE_PURPOSE: &str = "fleetmend device of any account v1";
 /// It has to fit into a cookie on the way to a provider and back, and into a sign-in form of 4 KiB.
 const NEXT_BYTES_MAX: usize = 1_000;
 const WRONG: &str = "Name and password do not fit.";
@@ -106,13 +109,24 @@ pub(crate) async fn sign_in(
     let (typed, next) = (Typed { organization, name }, inside(&form.text("next")));
     let is_sound = users::may_be_a_name(&typed.name)
         && (typed.organization.is_empty() || users::may_be_a_name(&typed.organization));
+    let from = address(peer);
+    let device = cookies::read(&headers, cookies::DEVICE).filter(|device| is_ours(&app, device));
+    // Whoever tries too often costs no query.
+    if let Err(error) = app.gate().arrive(from, device) {
+        return throttled(&app, typed, next, &error);
+    }
     let org = match is_sound {
         true => users::organization(&app, &typed.organization).await?,
         false => None,
     };
-    if let Err(error) = knock(&app, peer, &headers, &typed.account(org)) {
-        let told = Some(error.detail().to_owned());
-        return refused_with(StatusCode::TOO_MANY_REQUESTS, &door(&app, typed, next, told).await?);
+    let account = typed.account(org);
+    let browser = match device {
+        Some(device) if is_known(&app, device, &account) => Browser::Known,
+        Some(_) => Browser::OfAnother,
+        None => Browser::Unknown,
+    };
+    if let Err(error) = app.gate().knock(&account, from, browser) {
+        return throttled(&app, typed, next, &error);
     }
     if !is_sound {
         return refused(&door(&app, Typed::default(), next, Some(WRONG.into())).await?);
@@ -161,30 +175,47 @@ pub(crate) fn address(peer: Option<Extension<Peer>>) -> IpAddr {
     peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |Extension(Peer(peer))| peer.ip())
 }
 
-fn knock(
-    app: &App,
-    peer: Option<Extension<Peer>>,
-    headers: &HeaderMap,
-    account: &str,
-) -> Result<(), ApiError> {
-    let address = address(peer);
-    let device = cookies::read(headers, cookies::DEVICE);
-    app.gate().knock(account, address, device.filter(|device| is_known(app, device, account)))
+/// The page where one signs in, for somebody who tried too often. The database is not asked for it.
+fn throttled(app: &App, typed: Typed, next: String, error: &ApiError) -> Answer {
+    let provider = app.oidc().map(|provider| provider.config.name.clone());
+    let organization = (!typed.organization.is_empty()).then_some(typed.organization);
+    let told = Some(error.detail().to_owned());
+    let page = pages::SignIn { organization, name: typed.name, next, told, provider };
+    refused_with(StatusCode::TOO_MANY_REQUESTS, &page)
 }
 
-/// What a browser keeps that has signed in to `account`.
+/// What a browser keeps that has signed in to `account`: random bytes, a tag for the account, and a tag for both by which
+/// it is recognized before anyone knows the account.
 fn device(app: &App, account: &str) -> String {
     let random = chance::<DEVICE_BYTES>();
-    let tag = app.secrets.tag("fleetmend device v1", &[&random, account.as_bytes()]);
-    URL_SAFE_NO_PAD.encode([&random[..], &tag[..16]].concat())
+    let of_account = account_tag(app, &random, account);
+    let ours = app.secrets.tag(DEVICE_PURPOSE, &[&random, &of_account]);
+    URL_SAFE_NO_PAD.encode([&random[..], &of_account, &ours[..DEVICE_BYTES]].concat())
 }
 
-fn is_known(app: &App, device: &str, account: &str) -> bool {
-    let Ok(bytes) = URL_SAFE_NO_PAD.decode(device) else { return false };
-    let Some((random, shown)) = bytes.split_at_checked(DEVICE_BYTES) else { return false };
-    let tag = app.secrets.tag("fleetmend device v1", &[random, account.as_bytes()]);
+fn account_tag(app: &App, random: &[u8], account: &str) -> Vec<u8> {
+    app.secrets.tag("fleetmend device v1", &[random, account.as_bytes()])[..DEVICE_BYTES].to_vec()
+}
+
+/// The three parts of what a browser keeps.
+fn device_parts(device: &str) -> Option<[Vec<u8>; 3]> {
+    let bytes = URL_SAFE_NO_PAD.decode(device).ok()?;
+    let parts: Vec<Vec<u8>> = bytes.chunks(DEVICE_BYTES).map(<[u8]>::to_vec).collect();
+    parts.try_into().ok()
+}
+
+/// Whether this service gave it to a browser that had signed in.
+fn is_ours(app: &App, device: &str) -> bool {
+    let Some([random, of_account, shown]) = device_parts(device) else { return false };
+    let ours = app.secrets.tag(DEVICE_PURPOSE, &[&random, &of_account]);
     // `blake3::Hash` compares in constant time.
-    blake3::hash(shown) == blake3::hash(&tag[..16])
+    blake3::hash(&shown) == blake3::hash(&ours[..DEVICE_BYTES])
+}
+
+/// Whether it is from a browser that had signed in to `account`. [`is_ours`] must have said yes.
+fn is_known(app: &App, device: &str, account: &str) -> bool {
+    let Some([random, of_account, _]) = device_parts(device) else { return false };
+    blake3::hash(&of_account) == blake3::hash(&account_tag(app, &random, account))
 }
 
 fn entered(app: &App, headers: &HeaderMap, user: &User, session: &str, next: &str) -> Answer {

@@ -27,6 +27,17 @@ const CODES: u32 = 10;
 /// Ways to a provider and back through one address. Nothing can be guessed there; but each may make us ask the provider.
 const WAYS: u32 = 200;
 
+/// What a browser has shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Browser {
+    /// That it has signed in before as the person it signs in as now.
+    Known,
+    /// That it has signed in before as somebody else.
+    OfAnother,
+    /// Nothing.
+    Unknown,
+}
+
 /// All buckets of this process.
 pub(crate) struct Gate {
     devices: Throttle,
@@ -49,18 +60,23 @@ impl Gate {
         }
     }
 
-    /// Notes a try to sign in as `name`; `device` is what a browser showed that is known to have signed in as them.
-    pub(crate) fn knock(
-        &self,
-        name: &str,
-        from: IpAddr,
-        device: Option<&str>,
-    ) -> Result<(), ApiError> {
-        if let Some(device) = device {
-            return take(&self.devices, &[device.as_bytes()]);
+    /// Notes a try to sign in, before the database is asked anything. `device` is what a browser showed that has signed
+    /// in before, as whomever.
+    pub(crate) fn arrive(&self, from: IpAddr, device: Option<&str>) -> Result<(), ApiError> {
+        match device {
+            Some(device) => take(&self.devices, &[device.as_bytes()]),
+            None => take(&self.addresses, &[&source_bytes(from)]),
         }
+    }
+
+    /// Notes as whom, after [`Gate::arrive`].
+    pub(crate) fn knock(&self, name: &str, from: IpAddr, browser: Browser) -> Result<(), ApiError> {
         let from = source_bytes(from);
-        take(&self.addresses, &[&from])?;
+        match browser {
+            Browser::Known => return Ok(()),
+            Browser::OfAnother => take(&self.addresses, &[&from])?,
+            Browser::Unknown => {}
+        }
         take(&self.near, &[&from, name.as_bytes()])?;
         take(&self.names, &[name.as_bytes()])
     }
@@ -103,19 +119,36 @@ mod tests {
         IpAddr::from([10, 0, (n >> 8) as u8, (n & 255) as u8])
     }
 
+    /// A try to sign in, from a browser that is known if it shows a device.
+    fn knock(gate: &Gate, name: &str, from: IpAddr, device: Option<&str>) -> Result<(), ApiError> {
+        gate.arrive(from, device)?;
+        gate.knock(name, from, device.map_or(Browser::Unknown, |_| Browser::Known))
+    }
+
+    #[test]
+    fn browser_of_another_person_is_limited_like_a_stranger() {
+        let gate = Gate::new();
+        let try_as = |device: &str| {
+            gate.arrive(HERE, Some(device))?;
+            gate.knock("ann", HERE, Browser::OfAnother)
+        };
+        let tries = (0..50).filter(|n| try_as(&format!("device {n}")).is_ok()).count();
+        assert_eq!(tries, NEAR as usize);
+    }
+
     #[test]
     fn a_guesser_is_stopped_and_the_owner_at_another_address_is_not() {
         let gate = Gate::new();
-        let tries = (0..50).filter(|_| gate.knock("ann", HERE, None).is_ok()).count();
+        let tries = (0..50).filter(|_| knock(&gate, "ann", HERE, None).is_ok()).count();
         assert_eq!(tries, NEAR as usize);
-        assert!(gate.knock("ann", address(1), None).is_ok());
+        assert!(knock(&gate, "ann", address(1), None).is_ok());
     }
 
     #[test]
     fn one_address_cannot_go_through_all_names() {
         let gate = Gate::new();
         let tries =
-            (0..500).filter(|n| gate.knock(&format!("user-{n}"), HERE, None).is_ok()).count();
+            (0..500).filter(|n| knock(&gate, &format!("user-{n}"), HERE, None).is_ok()).count();
         assert_eq!(tries, ADDRESS as usize);
     }
 
@@ -130,10 +163,10 @@ mod tests {
     #[test]
     fn thousands_of_addresses_do_not_keep_out_a_browser_that_is_known() {
         let gate = Gate::new();
-        let tries = (0..5_000).filter(|n| gate.knock("ann", address(*n), None).is_ok()).count();
+        let tries = (0..5_000).filter(|n| knock(&gate, "ann", address(*n), None).is_ok()).count();
         assert_eq!(tries, NAME as usize);
-        assert!(gate.knock("ann", address(9), None).is_err());
-        assert!(gate.knock("ann", address(9), Some("ann's laptop")).is_ok());
+        assert!(knock(&gate, "ann", address(9), None).is_err());
+        assert!(knock(&gate, "ann", address(9), Some("ann's laptop")).is_ok());
     }
 
     #[test]

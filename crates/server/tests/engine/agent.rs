@@ -88,6 +88,11 @@ impl Agent {
     pub(crate) async fn join(app: &App, token: &str, hostname: &str) -> Agent {
         let seed = chance();
         let answer = enroll(app, token, &public(&seed), hostname).await.unwrap();
+        Agent::joined(app, seed, answer)
+    }
+
+    /// One that has joined with the key of this seed.
+    pub(crate) fn joined(app: &App, seed: [u8; 32], answer: EnrollResponse) -> Agent {
         Agent {
             door: agents::router(app.clone()),
             seed,
@@ -228,7 +233,7 @@ impl Agent {
     }
 }
 
-fn public(seed: &[u8; 32]) -> Vec<u8> {
+pub(crate) fn public(seed: &[u8; 32]) -> Vec<u8> {
     Ed25519KeyPair::from_seed_unchecked(seed).unwrap().public_key().as_ref().to_vec()
 }
 

@@ -20,12 +20,15 @@ use crate::rollouts::shows;
 use crate::schedules::{daily, history};
 use crate::support::{PULSE, World, at, both, eventually};
 
+const HOUR: SignedDuration = SignedDuration::from_hours(1);
 const DAY: SignedDuration = SignedDuration::from_hours(24);
+const HALF_HOUR: SignedDuration = SignedDuration::from_mins(30);
 const TEN_YEARS: SignedDuration = SignedDuration::from_hours(24 * 3_652);
 
-/// By how much a clock is ahead.
-fn wrong_clocks() -> [SignedDuration; 4] {
-    [DAY, -DAY, TEN_YEARS, -TEN_YEARS]
+/// By how much a clock is ahead. The hours come last: a schedule starts nothing in them only if its instant is not in them
+/// either, which is so once a test has begun. `clock_that_shows_an_instant_twice_starts_it_once` has the other case.
+fn wrong_clocks() -> [SignedDuration; 6] {
+    [DAY, -DAY, TEN_YEARS, -TEN_YEARS, HOUR, -HOUR]
 }
 
 async fn last_seen(app: &App, world: &World, id: ServerId) -> Timestamp {
@@ -51,6 +54,30 @@ async fn listed_online(app: &App, world: &World) -> u64 {
 
 async fn stored(app: &App, world: &World, id: ScheduleId) -> Schedule {
     schedules::get(&mut app.db.read().await.unwrap(), world.org, id).await.unwrap()
+}
+
+/// Whether an instant of a schedule ran to its end, and no other run has it.
+async fn ran_once(app: &App, world: &World, id: ScheduleId, instant: Timestamp) -> bool {
+    let runs = history(app, world, id).await;
+    let of_instant: Vec<_> =
+        runs.iter().filter(|run| run.scheduled_for == Some(instant)).map(|run| run.state).collect();
+    matches!(of_instant[..], [State::Ended(_)])
+}
+
+/// The schedule waits again for an instant that it has run at. When the clock shows it, nothing starts.
+async fn comes_again_and_starts_nothing(
+    app: &App,
+    world: &World,
+    id: ScheduleId,
+    instant: Timestamp,
+    agent: &mut Agent,
+) {
+    let waits_for = async |next: Timestamp| stored(app, world, id).await.next_run_at == Some(next);
+    eventually("the schedule follows the clock", async || waits_for(instant).await).await;
+    world.set(instant);
+    eventually("the schedule moves on", async || waits_for(instant + DAY).await).await;
+    assert!(ran_once(app, world, id, instant).await);
+    assert!(agent.sync(0).await.unwrap().orders.is_empty());
 }
 
 /// The process ends without giving the lead back, and another starts.
@@ -151,6 +178,45 @@ both! {
                 // Later than a run may start, so that the wrong clock misses the instant.
                 world.turn(SignedDuration::from_hours(2));
             }
+        }
+        engine.stop().await;
+    }
+
+    /// A clock that is an hour wrong around five o'clock, when the schedule runs, shows five o'clock twice.
+    async fn clock_that_shows_an_instant_twice_starts_it_once(world: World) {
+        let (mut app, mut engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let id = daily(&app, world).await;
+        let mut instant = at(3_600);
+        for restart in [false, true] {
+            // Ahead at half past four: the run starts by that clock, which is then set right.
+            world.set(instant - HALF_HOUR);
+            world.sets_the_clock(HOUR);
+            let order = web.awaits_order().await;
+            web.reports(order.id, Outcome::Succeeded, world.now()).await;
+            eventually("the run ends", async || ran_once(&app, world, id, instant).await).await;
+            world.sets_the_clock(-HOUR);
+            if restart {
+                (app, engine) = restarts(world, app, engine, "a").await;
+                web.moves_to(&app);
+            }
+            comes_again_and_starts_nothing(&app, world, id, instant, &mut web).await;
+            // The next day it runs as usual. At half past five the clock is set back for a while.
+            instant += DAY;
+            world.set(instant);
+            let order = web.awaits_order().await;
+            web.reports(order.id, Outcome::Succeeded, world.now()).await;
+            eventually("the run ends", async || ran_once(&app, world, id, instant).await).await;
+            world.set(instant + HALF_HOUR);
+            world.sets_the_clock(-HOUR);
+            if restart {
+                (app, engine) = restarts(world, app, engine, "a").await;
+                web.moves_to(&app);
+            }
+            comes_again_and_starts_nothing(&app, world, id, instant, &mut web).await;
+            world.sets_the_clock(HOUR);
+            instant += DAY;
         }
         engine.stop().await;
     }

@@ -19,6 +19,7 @@ mod flaws;
 mod key_rotation;
 mod outside;
 mod proxy;
+mod recorded;
 mod refreshes;
 mod replicas;
 mod rollouts;

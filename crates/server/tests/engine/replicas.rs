@@ -24,7 +24,48 @@ async fn quarantined(app: &App, world: &World, web: &Agent) -> bool {
     row.unwrap().quarantine.is_some()
 }
 
+/// How many sessions of agents are in the database.
+async fn sessions(world: &World) -> u64 {
+    world.by_hand("update sync_sessions set counter = counter").await
+}
+
 both! {
+    async fn removed_servers_and_organizations_leave_no_sessions(world: World) {
+        let (app, engine) = world.leading("a").await;
+        if app.db.engine() == "sqlite" {
+            // Sessions are kept for replicas only.
+            engine.stop().await;
+            return;
+        }
+        let token = world.token(&app).await;
+        let mut agents = Vec::new();
+        for name in ["web-1", "web-2", "web-3"] {
+            let mut agent = Agent::join(&app, &token, name).await;
+            agent.sync(0).await.unwrap();
+            agent.sync(0).await.unwrap();
+            agents.push(agent);
+        }
+        app.door().flush(&app).await;
+        assert_eq!(sessions(world).await, 3);
+        let row = {
+            let mut reader = app.db.read().await.unwrap();
+            store::servers::get(&mut reader, world.org, agents[0].id).await.unwrap()
+        };
+        service::servers::remove(&app, &world.admin(), &row).await.unwrap();
+        assert_eq!(sessions(world).await, 2);
+        let seen = {
+            let mut reader = app.db.read().await.unwrap();
+            store::organizations::get(&mut reader, world.org).await.unwrap()
+        };
+        service::organizations::remove(&app, &seen).await.unwrap();
+        for agent in &mut agents {
+            assert!(agent.sync(0).await.is_err(), "it is told that it was removed");
+        }
+        app.door().flush(&app).await;
+        assert_eq!(sessions(world).await, 0);
+        engine.stop().await;
+    }
+
     async fn an_order_reaches_an_agent_that_is_connected_to_the_other_replica(world: World) {
         let (a, leader) = world.leading("a").await;
         let (b, other) = follower(world).await;

@@ -1,5 +1,8 @@
-//! SQLite on a real file system that is full: refused with the reason, and back without a restart.
+//! A database on a real file system that is full: refused with the reason, and back without a restart.
+//!
+//! PostgreSQL has its tables there, in a tablespace, and not its log: without space for that it stops.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -7,8 +10,9 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use serde_json::json;
 use server::engine::{self, Pulse};
+use sqlx::{AssertSqlSafe, Executor as _};
 
-use crate::support::{Place, Service};
+use crate::support::{Place, Service, superuser};
 
 const TOKENS: &str = "/v1/enrollment-tokens";
 
@@ -16,12 +20,15 @@ const TOKENS: &str = "/v1/enrollment-tokens";
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    /// `None` for anyone but root, who alone may mount.
-    fn over(dir: &Path) -> Option<SmallDisk> {
+    /// With options such as `size=8m`. `None` for anyone but root, who alone may mount.
+    fn over(dir: &Path, options: &str) -> Option<SmallDisk> {
         let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=8m", "tmpfs"]).arg(dir);
-        let mounted = mount.output().is_ok_and(|output| output.status.success());
-        mounted.then(|| SmallDisk(dir.to_owned()))
+        mount.args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(dir);
+        if mount.output().is_ok_and(|output| output.status.success()) {
+            return Some(SmallDisk(dir.to_owned()));
+        }
+        println!("skipped: only root may mount a small file system");
+        None
     }
 
     fn fill(&self) {
@@ -52,7 +59,7 @@ async fn readiness(service: &Service) -> (u16, String) {
 
 async fn until_ready(service: &Service, wanted: u16) -> String {
     let mut seen = String::new();
-    for _ in 0..500 {
+    for _ in 0..2_000 {
         let (status, text) = readiness(service).await;
         if status == wanted {
             return text;
@@ -65,17 +72,11 @@ async fn until_ready(service: &Service, wanted: u16) -> String {
     panic!("/readyz never answered {wanted}: {seen}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn full_disk_is_reported_and_writes_work_again_once_there_is_space() {
-    let place = Place::sqlite();
-    let Some(disk) = SmallDisk::over(&place.dir) else {
-        println!("skipped: only root may mount a small file system");
-        return;
-    };
-    let service = Service::on(place).await;
+/// Fills the disk of a service three times and frees it again.
+async fn is_full_and_recovers(service: &Service, disk: &SmallDisk) {
     let pulse = Pulse { lead: Duration::from_millis(20), ..Pulse::default() };
     let engine = engine::spawn_with(service.app.clone(), pulse);
-    until_ready(&service, 200).await;
+    until_ready(service, 200).await;
     let mut acknowledged = 0;
     for _ in 0..3 {
         disk.fill();
@@ -89,20 +90,59 @@ async fn full_disk_is_reported_and_writes_work_again_once_there_is_space() {
         let detail = refusal.json()["detail"].as_str().unwrap().to_owned();
         assert!(detail.contains("disk is full"), "{detail}");
         assert_eq!(refusal.header("retry-after"), "2");
-        assert!(until_ready(&service, 503).await.contains("disk is full"));
+        assert!(until_ready(service, 503).await.contains("disk is full"));
         // Reads still work.
         service.get(TOKENS).await.is(200);
+        // While nobody frees space it stays so, though small writes may work.
+        for _ in 0..20 {
+            let (status, text) = readiness(service).await;
+            assert_eq!(status, 503, "{text}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
         disk.free();
         service.post(TOKENS, json!({"name": "after"})).await.is(201);
         acknowledged += 1;
-        until_ready(&service, 200).await;
+        until_ready(service, 200).await;
         assert!(engine.leads());
         let listed = service.get(TOKENS).await.is(200).json();
         assert_eq!(listed["meta"]["total"], acknowledged, "{listed}");
     }
     engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn full_disk_is_reported_and_writes_work_again_once_there_is_space() {
+    let place = Place::sqlite();
+    let Some(disk) = SmallDisk::over(&place.dir, "size=8m") else { return };
+    let service = Service::on(place).await;
+    is_full_and_recovers(&service, &disk).await;
     service.app.db.close().await;
     let dir = service.place.dir.clone();
     drop(disk);
     std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn full_disk_of_postgres_is_reported_and_writes_work_again_once_there_is_space() {
+    let Some(mut admin) = superuser().await else { return };
+    let (data,): (String,) =
+        sqlx::query_as("show data_directory").fetch_one(&mut admin).await.unwrap();
+    let Ok(owner) = std::fs::metadata(data) else {
+        println!("skipped: PostgreSQL is on another machine");
+        return;
+    };
+    let name = format!("fleetmend_small_{}", std::process::id());
+    let dir = std::env::temp_dir().join(&name);
+    std::fs::create_dir_all(&dir).unwrap();
+    let options = format!("size=64m,mode=700,uid={},gid={}", owner.uid(), owner.gid());
+    let Some(disk) = SmallDisk::over(&dir, &options) else { return };
+    let make = format!("create tablespace {name} location '{}'", dir.display());
+    admin.execute(AssertSqlSafe(make)).await.unwrap();
+    let place = Place::postgres_with(&format!("tablespace {name}")).await.unwrap();
+    let service = Service::on(place).await;
+    is_full_and_recovers(&service, &disk).await;
+    service.remove().await;
+    admin.execute(AssertSqlSafe(format!("drop tablespace {name}"))).await.unwrap();
+    drop(disk);
+    std::fs::remove_dir(dir).unwrap();
 }

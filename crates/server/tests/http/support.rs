@@ -77,6 +77,11 @@ impl Place {
     }
 
     pub(crate) async fn postgres() -> Option<Place> {
+        Place::postgres_with("").await
+    }
+
+    /// With more words for `create database`.
+    pub(crate) async fn postgres_with(options: &str) -> Option<Place> {
         let cluster = cluster()?;
         let mut admin = PgConnection::connect(&cluster).await.unwrap();
         let mut database = String::new();
@@ -85,10 +90,15 @@ impl Place {
             let options = PgConnectOptions::from_str(&cluster).unwrap().database(name);
             sqlx::ConnectOptions::to_url_lossy(&options).to_string()
         });
-        let make = AssertSqlSafe(format!("create database {database}"));
+        let make = AssertSqlSafe(format!("create database {database} {options}"));
         admin.execute(make).await.unwrap();
         Some(place)
     }
+}
+
+/// A connection to PostgreSQL as its superuser.
+pub(crate) async fn superuser() -> Option<PgConnection> {
+    Some(PgConnection::connect(&cluster()?).await.unwrap())
 }
 
 fn cluster() -> Option<String> {

@@ -192,6 +192,23 @@ both! {
         }
     }
 
+    /// Whoever tries too often is refused before the database is asked: here it is gone.
+    async fn throttled_sign_in_does_not_ask_the_database(service: Service) {
+        let try_once = async |host: u8| {
+            // No name can be this, so no password is checked either.
+            let form = [("name", "a\u{1}b"), ("password", "x")];
+            Browser::at(service, host).post("/sign-in", &form).await
+        };
+        let mut tries = 0;
+        while try_once(7).await.status.as_u16() == 422 {
+            tries += 1;
+            assert!(tries < 1_000, "never refused");
+        }
+        service.app.db.close().await;
+        try_once(7).await.is(429);
+        try_once(8).await.is(503);
+    }
+
     /// A spelling that the database would read as the same name must not be a bucket of its own.
     async fn a_name_with_control_characters_is_no_way_around_the_limit(service: Service) {
         let _ann = Browser::of(service, "ann", Role::Admin).await;

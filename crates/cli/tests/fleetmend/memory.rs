@@ -1,0 +1,142 @@
+//! A service that may use 512 MiB of memory, with a fleet, an import and floods at the same time.
+//!
+//! The limit is RLIMIT_DATA, which needs no rights: it counts every private writable mapping of the process, used or
+//! not, and the kernel refuses more. What is read from files is measured besides, as the peak of resident memory.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::fleet::{allow_files, hurried};
+use crate::operator::Operator;
+use crate::support::{Dir, Running, first_key, fleetmend};
+
+const BYTES_MAX: u64 = 512 << 20;
+const SERVERS: usize = 500;
+const ADVISORIES: usize = 20_000;
+/// How many connections send each kind of flood, and how much each of them sends.
+const FLOODERS: usize = 32;
+const FLOOD_BYTES: usize = 16 << 20;
+
+/// Limits the memory of a process that runs.
+fn limit(pid: u32) {
+    let mut prlimit = Command::new("prlimit");
+    prlimit.arg(format!("--data={BYTES_MAX}")).args(["--pid", &pid.to_string()]);
+    assert!(prlimit.status().unwrap().success());
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max data size")).unwrap();
+    assert!(line.contains(&BYTES_MAX.to_string()), "{line}");
+}
+
+/// The most resident memory that a process has had, in bytes.
+fn peak(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.strip_suffix("kB"));
+    kib.unwrap().trim().parse::<u64>().unwrap() << 10
+}
+
+/// Writes a feed of advisories for packages of Debian 12.
+fn write_feed(path: &Path) {
+    let mut file = std::io::BufWriter::new(fs::File::create(path).unwrap());
+    for number in 0..ADVISORIES {
+        let advisory = json!({"id": format!("DSA-{number}-1"), "modified": "2026-11-01T00:00:00Z",
+            "aliases": [format!("CVE-2026-{number:05}")], "summary": "x".repeat(500),
+            "affected": [{"package": {"ecosystem": "Debian:12", "name": format!("package-{number}")},
+                "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "9:1-1"}]}]}]});
+        writeln!(file, "{advisory}").unwrap();
+    }
+}
+
+/// Imports a feed beside the service, under the same limit.
+fn import(data: &Path, feed: &Path) {
+    let args = ["feeds", "import", "--data-dir", data.to_str().unwrap(), feed.to_str().unwrap()];
+    let import = fleetmend(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    limit(import.id());
+    let done = import.wait_with_output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// Sends `start`, and then letters until the service has enough of it.
+async fn flood(address: &str, start: &str, chunked: bool) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let letters = "a".repeat(64 << 10);
+    let block = if chunked { format!("{:x}\r\n{letters}\r\n", letters.len()) } else { letters };
+    if stream.write_all(start.as_bytes()).await.is_err() {
+        return;
+    }
+    for _ in 0..FLOOD_BYTES / block.len() {
+        if stream.write_all(block.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+    let mut answer = [0; 12];
+    let read = stream.read(&mut answer).await.unwrap_or(0);
+    assert!(!answer[..read].ends_with(b" 200"), "{start}: it was accepted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn service_with_512_mib_serves_its_fleet_through_an_import_and_floods() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    allow_files();
+    let dir = Dir::new();
+    let key = first_key(&dir.data());
+    let mut service = Running::start(&dir.data(), &[]);
+    let pid = service.child.id();
+    limit(pid);
+    let operator = Operator::new(&service.address, &key);
+    let fleet = operator.fleet(SERVERS as u64, hurried).await;
+    let feed = dir.0.join("feed.jsonl");
+    write_feed(&feed);
+
+    let address = service.address.strip_prefix("http://").unwrap().to_owned();
+    let with_body = |path: &str, more: &str| {
+        format!("POST {path} HTTP/1.1\r\nHost: x\r\n{more}Transfer-Encoding: chunked\r\n\r\n")
+    };
+    let json = format!("Authorization: Bearer {key}\r\nContent-Type: application/json\r\n");
+    let form = "Content-Type: application/x-www-form-urlencoded\r\n";
+    let floods = [
+        (with_body("/v1/batches", &json), true),
+        (with_body("/sign-in", form), true),
+        (with_body("/agent/v1/enroll", "Content-Type: application/json\r\n"), true),
+        (with_body("/agent/v1/sync", "Content-Type: application/json\r\n"), true),
+        ("GET /v1/servers?name=".to_owned(), false),
+        ("GET / HTTP/1.1\r\nHost: x\r\nCookie: ".to_owned(), false),
+    ];
+    let mut flooders = Vec::new();
+    for (start, chunked) in floods.into_iter().cycle().take(6 * FLOODERS) {
+        let address = address.clone();
+        flooders.push(tokio::spawn(async move { flood(&address, &start, chunked).await }));
+    }
+    let data = dir.data();
+    let import = tokio::task::spawn_blocking(move || import(&data, &feed));
+    let batch = operator.orders(&fleet, 0..SERVERS, json!({"max_parallel": 100})).await;
+    for flooder in flooders {
+        flooder.await.unwrap();
+    }
+    import.await.unwrap();
+    operator.until_ended(&batch).await;
+    operator.both_sides(&fleet, &batch).await.all_came_through(SERVERS);
+    operator.until_at("/v1/feeds", |feeds| feeds["data"][0]["records"] == ADVISORIES).await;
+    assert!(service.child.try_wait().unwrap().is_none(), "the service ended");
+    let peak = peak(pid);
+    println!("the service had at most {} MiB", peak >> 20);
+    assert!(peak < BYTES_MAX, "{peak} bytes");
+    assert!(fleet.ledger().violations().is_empty());
+    fleet.stop().await;
+}
+
+/// The limit above is one: a process that wants more than it does not get it.
+#[test]
+fn process_above_its_limit_of_memory_ends() {
+    let mut sleeper = Command::new("sh");
+    sleeper.args(["-c", "read go; exec dd if=/dev/zero of=/dev/null bs=1G count=1"]);
+    let mut sleeper = sleeper.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    limit(sleeper.id());
+    sleeper.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    assert!(!sleeper.wait().unwrap().success());
+}

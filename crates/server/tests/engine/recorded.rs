@@ -1,0 +1,189 @@
+//! What the agent of version 0.1.0 sent (`crates/wire/tests/recorded.rs`), sent again to the service of today: as it was,
+//! with fields of a newer version, and without anything that an older version may leave out.
+
+use axum::body::Body;
+use axum::http::Request;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use server::agents;
+use server::app::App;
+use server::clock::chance;
+use server::service;
+
+use crate::agent::{Agent, public, send};
+use crate::rollouts::shows;
+use crate::support::{World, both};
+
+/// How a recorded request is changed.
+#[derive(Debug, Clone, Copy)]
+enum Form {
+    Recorded,
+    Newer,
+    Older,
+}
+
+/// Fields that have a default, by the names that may stand before them.
+const OPTIONAL: [(&str, &[&str]); 4] = [
+    ("", &["nonce", "hold_seconds", "activity", "environment", "tags"]),
+    (
+        "facts",
+        &[
+            "kernel",
+            "arch",
+            "agent_version",
+            "reboot_required",
+            "reboot_reasons",
+            "foreign_kernel",
+            "limits",
+            "trusted_keys",
+        ],
+    ),
+    ("results", &["message", "packages", "reboot_needed", "exit", "notes"]),
+    ("progress", &["stage"]),
+];
+
+fn add_fields(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.values_mut().for_each(add_fields);
+            fields.insert("from_a_newer_agent".to_owned(), json!({"any": [1, null]}));
+        }
+        Value::Array(values) => values.iter_mut().for_each(add_fields),
+        _ => {}
+    }
+}
+
+fn remove_fields(request: &mut Value) {
+    for (place, names) in OPTIONAL {
+        let objects: Vec<&mut Value> = match place {
+            "" => vec![&mut *request],
+            _ => match request.get_mut(place) {
+                Some(Value::Array(values)) => values.iter_mut().collect(),
+                Some(value) => vec![value],
+                None => Vec::new(),
+            },
+        };
+        for object in objects {
+            let fields = object.as_object_mut().unwrap();
+            fields.retain(|name, _| !names.contains(&name.as_str()));
+        }
+    }
+}
+
+/// A recorded request in another form.
+fn request(recording: &Value, form: Form, step: &str) -> Value {
+    let mut request = recording["exchanges"][step]["request"].clone();
+    match form {
+        Form::Recorded => {}
+        Form::Newer => add_fields(&mut request),
+        Form::Older => remove_fields(&mut request),
+    }
+    request
+}
+
+/// Every field that an agent of version 0.1.0 was given is there, and of the same type.
+#[track_caller]
+fn has_all_of_the_recorded_answer(recording: &Value, step: &str, answer: &Value) {
+    for (name, value) in recording["exchanges"][step]["answer"].as_object().unwrap() {
+        let same = std::mem::discriminant(value) == std::mem::discriminant(&answer[name]);
+        assert!(same, "{step}: {name}: {value} was {}", answer[name]);
+    }
+}
+
+/// The agent of version 0.1.0, who repeats itself.
+struct Recorded {
+    recording: Value,
+    form: Form,
+    agent: Agent,
+}
+
+impl Recorded {
+    async fn join(app: &App, token: &str, form: Form) -> Recorded {
+        let recording = include_str!("../../../wire/tests/recorded/0.1.0.json");
+        let recording: Value = serde_json::from_str(recording).unwrap();
+        let seed = chance();
+        let mut body = request(&recording, form, "enroll");
+        body["token"] = json!(token);
+        body["public_key"] = json!(STANDARD.encode(public(&seed)));
+        let join = Request::post("/agent/v1/enroll").body(Body::from(body.to_string())).unwrap();
+        let answer = send(&agents::router(app.clone()), join).await.unwrap();
+        let answer: Value = serde_json::from_slice(&answer).unwrap();
+        has_all_of_the_recorded_answer(&recording, "enroll", &answer);
+        let agent = Agent::joined(app, seed, serde_json::from_value(answer).unwrap());
+        Recorded { recording, form, agent }
+    }
+
+    /// Sends a recorded sync, about this order if it is about one.
+    async fn sync(&mut self, step: &str, order: Option<&str>) -> Value {
+        let mut body = request(&self.recording, self.form, step);
+        body["counter"] = json!(self.agent.counter);
+        body["hold_seconds"] = json!(0);
+        for part in ["results", "progress"] {
+            for about in body.get_mut(part).and_then(Value::as_array_mut).into_iter().flatten() {
+                about["order_id"] = json!(order.unwrap());
+            }
+        }
+        let body = body.to_string().into_bytes();
+        let request = self.agent.signed("POST", "/agent/v1/sync", body);
+        let answer: Value =
+            serde_json::from_slice(&send(&self.agent.door, request).await.unwrap()).unwrap();
+        self.agent.counter = answer["counter"].as_u64().unwrap();
+        answer
+    }
+
+    /// Sends a recorded list.
+    async fn upload(&self, kind: &str) {
+        let listing = &self.recording["listings"][kind];
+        let body = STANDARD.decode(listing["body_base64"].as_str().unwrap()).unwrap();
+        let mut request = self.agent.signed("PUT", listing["path"].as_str().unwrap(), body);
+        request.headers_mut().insert("content-encoding", "zstd".parse().unwrap());
+        send(&self.agent.door, request).await.unwrap();
+    }
+
+    /// Syncs until an order comes, and answers with its id.
+    async fn awaits_order(&mut self, step: &str) -> String {
+        for _ in 0..2_000 {
+            let answer = self.sync(step, None).await;
+            if let Some(envelope) = answer["orders"].get(0) {
+                has_all_of_the_recorded_answer(&self.recording, step, &answer);
+                let order: Value =
+                    serde_json::from_str(envelope["order"].as_str().unwrap()).unwrap();
+                return order["id"].as_str().unwrap().to_owned();
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        panic!("no order came");
+    }
+}
+
+both! {
+    async fn agent_of_version_0_1_0_is_understood(world: World) {
+        let (app, engine) = world.leading("a").await;
+        for form in [Form::Recorded, Form::Newer, Form::Older] {
+            let token = world.token(&app).await;
+            let mut old = Recorded::join(&app, &token, form).await;
+            let answer = old.sync("facts", None).await;
+            has_all_of_the_recorded_answer(&old.recording, "facts", &answer);
+            old.sync("scanned", None).await;
+            // Lists are shared, so only the first of these hosts is asked for them.
+            if let Form::Recorded = form {
+                old.upload("updates").await;
+                old.upload("packages").await;
+            }
+            let order = world.order(vec![old.agent.id], json!({}));
+            let made = service::rollouts::create(&app, order).await.unwrap();
+            let id = old.awaits_order("install_order").await;
+            old.sync("plan_progress", Some(&id)).await;
+            let answer = old.sync("install_result", Some(&id)).await;
+            has_all_of_the_recorded_answer(&old.recording, "install_result", &answer);
+            assert_eq!(answer["acknowledged"], json!([id]), "{form:?}");
+            shows(&app, world, made.id, "succeeded: succeeded").await;
+            let mut reader = app.db.read().await.unwrap();
+            let row = store::servers::get(&mut reader, world.org, old.agent.id).await.unwrap();
+            drop(reader);
+            assert!(row.package_set.is_some() && row.update_set.is_some(), "{form:?}");
+        }
+        engine.stop().await;
+    }
+}
