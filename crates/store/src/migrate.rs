@@ -54,6 +54,7 @@ const SERIES: &[Migration] = series! {
     25 "0025_row_seals",
     26 "0026_sync_sessions",
     27 "0027_user_names",
+    28 "0028_root_keys",
 };
 
 /// The newest schema that this binary knows.

@@ -41,13 +41,17 @@ pub async fn create(tx: &mut Tx, id: OrgId, name: &str, now: Timestamp) -> Resul
         .map(drop)
     })
     .map_err(taken(NAME))?;
+    let root_key = tx.seal().key_id();
     on!(tx, |c| {
-        sqlx::query("insert into audit_heads (org_id, seq, hash) values ($1, 0, $2)")
-            .bind(put(&id))
-            .bind(Vec::<u8>::new())
-            .execute(c)
-            .await
-            .map(drop)
+        sqlx::query(
+            "insert into audit_heads (org_id, seq, hash, root_key_id) values ($1, 0, $2, $3)",
+        )
+        .bind(put(&id))
+        .bind(Vec::<u8>::new())
+        .bind(&root_key)
+        .execute(c)
+        .await
+        .map(drop)
     })?;
     get(tx, id).await
 }

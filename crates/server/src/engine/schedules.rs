@@ -133,12 +133,7 @@ async fn bring_back(app: &App, lease: &Lease, now: Timestamp) -> store::Result<(
 }
 
 /// Moves these schedules on and starts their runs, some in each transaction.
-async fn take(
-    app: &App,
-    lease: &Lease,
-    due: &[Schedule],
-    now: Timestamp,
-) -> store::Result<()> {
+async fn take(app: &App, lease: &Lease, due: &[Schedule], now: Timestamp) -> store::Result<()> {
     for due in due.chunks(TOGETHER) {
         let mut tx = app.db.begin().await?;
         leases::fence(&mut tx, lease).await?;

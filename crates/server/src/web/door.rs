@@ -26,6 +26,8 @@ use crate::web::{Viewer, cookies};
 /// How long a browser is known.
 const DEVICE_SECONDS: i64 = 180 * 86_400;
 const DEVICE_BYTES: usize = 16;
+const DEVICE_TAG_BYTES: usize = 16;
+const DEVICE: &str = "fleetmend device v1";
 /// It has to fit into a cookie on the way to a provider and back, and into a sign-in form of 4 KiB.
 const NEXT_BYTES_MAX: usize = 1_000;
 const WRONG: &str = "Name and password do not fit.";
@@ -175,16 +177,14 @@ fn knock(
 /// What a browser keeps that has signed in to `account`.
 fn device(app: &App, account: &str) -> String {
     let random = chance::<DEVICE_BYTES>();
-    let tag = app.secrets.tag("fleetmend device v1", &[&random, account.as_bytes()]);
-    URL_SAFE_NO_PAD.encode([&random[..], &tag[..16]].concat())
+    let tag = app.secrets.tag(DEVICE, &[&random, account.as_bytes()]);
+    URL_SAFE_NO_PAD.encode([&random[..], &tag[..DEVICE_TAG_BYTES]].concat())
 }
 
 fn is_known(app: &App, device: &str, account: &str) -> bool {
     let Ok(bytes) = URL_SAFE_NO_PAD.decode(device) else { return false };
     let Some((random, shown)) = bytes.split_at_checked(DEVICE_BYTES) else { return false };
-    let tag = app.secrets.tag("fleetmend device v1", &[random, account.as_bytes()]);
-    // `blake3::Hash` compares in constant time.
-    blake3::hash(shown) == blake3::hash(&tag[..16])
+    app.secrets.verifies(DEVICE, &[random, account.as_bytes()], DEVICE_TAG_BYTES, shown)
 }
 
 fn entered(app: &App, headers: &HeaderMap, user: &User, session: &str, next: &str) -> Answer {
