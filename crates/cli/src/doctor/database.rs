@@ -118,6 +118,8 @@ async fn schema(db: &Db, data_dir: &Path, findings: &mut Findings) -> anyhow::Re
     for organization in &there {
         chain(&mut reader, organization, seal, &missing, findings).await?;
     }
+    drop(reader);
+    let mut reader = db.read().await?;
     clocks(&mut reader, findings).await?;
     leader(&mut reader, findings).await?;
     published(&mut reader, findings).await?;

@@ -5,6 +5,7 @@
 mod apt;
 mod hostile;
 mod hosts;
+mod key_rotation;
 mod kills;
 mod life;
 mod others;

@@ -22,5 +22,6 @@ mod proxy;
 mod refreshes;
 mod replicas;
 mod rollouts;
+mod root_rotation;
 mod schedules;
 mod tampering;
