@@ -29,6 +29,11 @@ fn list(fleet: &Fleet) -> Value {
     serde_json::from_str(&said).unwrap()
 }
 
+/// A service whose operator keeps no connection to it open.
+fn restartable() -> Fleet {
+    Fleet::with(&[], reqwest::Client::builder().pool_max_idle_per_host(0))
+}
+
 /// Ends the service and starts it again at the same address.
 fn restart(fleet: &mut Fleet) {
     let listen = fleet.service.address.strip_prefix("http://").unwrap().to_owned();
@@ -104,7 +109,7 @@ fn agent_carries_out_orders_after_both_keys_were_rotated_and_retired() {
         (Pocket::Security, Deb::new("hello", "1.1")),
     ]);
     let Some(server) = repo.and_then(|repo| Server::having(&repo, &["hello"])) else { return };
-    let fleet = Fleet::new();
+    let fleet = restartable();
     let mut host = Host::joined(&fleet, server.root.dir());
     fleet.scanned(&host.id);
     let fleet = rotate_and_retire(fleet, &host);
@@ -117,7 +122,7 @@ fn agent_carries_out_orders_after_both_keys_were_rotated_and_retired() {
 /// Needs no package manager: the agent takes the order, tries, and reports why it could not.
 #[test]
 fn agent_takes_and_answers_orders_after_both_keys_were_rotated_and_retired() {
-    let fleet = Fleet::new();
+    let fleet = restartable();
     let root = fleet.dir.0.join("root");
     for (file, content) in [
         ("etc/os-release", "ID=debian\nVERSION_ID=\"12\"\nPRETTY_NAME=\"Debian 12\"\n"),
