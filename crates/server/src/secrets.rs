@@ -331,9 +331,12 @@ fn derived(root: &[u8; 32], purpose: &'static str, parts: &[&[u8]]) -> [u8; 32] 
     *hasher.finalize().as_bytes()
 }
 
+/// A change of the files in a directory.
+type RotationStep = fn(&Path) -> Result<(), SecretsError>;
+
 /// What [`Secrets::rotate_root`] does, one step after the other. A crash between any two of them leaves a
 /// directory that [`Secrets::load`] can use and in which the rotation can be started again.
-const ROTATE_ROOT: [fn(&Path) -> Result<(), SecretsError>; 5] = [
+const ROTATE_ROOT: [RotationStep; 5] = [
     // What a crash left behind: a new key that nobody used, and a second name of the same key.
     |dir| {
         remove(&dir.join(ROOT_BESIDE))?;
