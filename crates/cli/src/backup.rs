@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use server::clock::{Clock, dice};
+use server::secrets::Secrets;
 use store::backup::copy_out;
 
 use crate::installation::{self, Installation};
@@ -27,6 +28,8 @@ const DATABASE: &str = "database";
 const SECRETS: [&str; 2] = ["root.key", "orders.key"];
 /// Only there while `orders.key` is rotated.
 const SECRET_NEXT: &str = "orders.next.key";
+/// Only there while `root.key` is rotated.
+const SECRET_OLD: &str = "root.old.key";
 const SETTINGS: &str = "fleetmend.toml";
 const TLS: [&str; 2] = ["tls/cert.pem", "tls/key.pem"];
 
@@ -120,6 +123,10 @@ impl Backup {
         for secret in SECRETS {
             keep(&data.join(secret), &dir.join(secret))?;
         }
+        // After `root.key`, which becomes the old one when it is rotated.
+        if data.join(SECRET_OLD).exists() {
+            keep(&data.join(SECRET_OLD), &dir.join(SECRET_OLD))?;
+        }
         if data.join(SETTINGS).exists() {
             keep(&data.join(SETTINGS), &dir.join(SETTINGS))?;
         }
@@ -136,6 +143,11 @@ impl Backup {
         let engine = db.engine();
         db.close().await;
         let copied = copied.context("the database could not be copied")?;
+        let (kept, now_there) = (Secrets::load(dir)?, Secrets::load(data)?);
+        ensure!(
+            kept.root_key_id() == now_there.root_key_id(),
+            "root.key was rotated while the backup was taken: try again"
+        );
         if copied.schema_version == 0 {
             bail!("there is nothing in this database yet: run `fleetmend init` with it first");
         }

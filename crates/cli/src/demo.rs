@@ -264,7 +264,8 @@ impl Demo {
 
 async fn open(dir: &Path, clock: Clock) -> anyhow::Result<App> {
     let secrets = Secrets::create(dir)?;
-    let db = settings::open(&settings::database_in(dir), Durability::Process, &secrets).await?;
+    let url = settings::database_in(dir);
+    let (db, secrets) = settings::open_service(&url, Durability::Process, secrets).await?;
     settings::adopt(&db, dir).await?;
     let settings = Settings { replica: format!("{:032x}", dice()), ..Settings::default() };
     Ok(App::new(Parts { db, clock, secrets, settings }))

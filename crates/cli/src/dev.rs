@@ -236,8 +236,9 @@ fn parsed<T: Args>(flags: Vec<OsString>) -> anyhow::Result<T> {
 /// The service on the embedded database, with an organization in it.
 async fn open(dir: &Path) -> anyhow::Result<App> {
     let secrets = Secrets::create(dir)?;
-    let opened = settings::open(&settings::database_in(dir), Durability::Process, &secrets).await;
-    let db = opened.map_err(|error| {
+    let url = settings::database_in(dir);
+    let opened = settings::open_service(&url, Durability::Process, secrets).await;
+    let (db, secrets) = opened.map_err(|error| {
         let other_version = matches!(
             error.downcast_ref::<StoreError>(),
             Some(StoreError::NewerDatabase { .. } | StoreError::MigrationChanged { .. })

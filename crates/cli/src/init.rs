@@ -8,7 +8,7 @@ use serde_json::json;
 use server::app::{App, Parts, Settings};
 use server::clock::Clock;
 use server::secrets::Secrets;
-use server::service::{integrity, setup};
+use server::service::{integrity, root_keys, setup};
 
 use crate::installation::make_dir;
 use crate::orgs::plain_name;
@@ -69,6 +69,7 @@ impl Init {
                 }
             }
         }
+        root_keys::admit(&db, &secrets, Clock::system().now()).await?;
         let settings = Settings::default();
         let app = App::new(Parts { db, clock: Clock::system(), secrets, settings });
         let (organization, api_key) = setup::organization(&app, name).await?;

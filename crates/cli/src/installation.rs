@@ -46,7 +46,7 @@ impl Installation {
         let file = File::load(None, &self.data_dir)?;
         let secrets = settings::existing(&self.data_dir)?;
         let durability = durability.or(file.durability).unwrap_or_default();
-        Ok((settings::open(&self.url(&file), durability, &secrets).await?, secrets))
+        settings::open_command(&self.url(&file), durability, secrets).await
     }
 
     /// The service's rooms without its doors.

@@ -1,4 +1,6 @@
-//! `fleetmend secrets`: the keys of an installation, and the rotation of `orders.key`.
+//! `fleetmend secrets`: the keys of an installation, and their rotation.
+
+mod root;
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +10,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use jiff::Timestamp;
 use serde_json::json;
 use server::app::App;
-use server::secrets::{ORDERS, ORDERS_NEXT, ROOT, Secrets as Keys};
+use server::secrets::{ORDERS, ORDERS_NEXT, ROOT, ROOT_OLD, Secrets as Keys};
 use server::service::orders_keys::{self, Untrusting};
 
 use crate::installation::Installation;
@@ -16,7 +18,7 @@ use crate::operator::screen::{Screen, count, cut, whole};
 use crate::operator::{print, sure};
 use crate::settings::Durability;
 
-/// List the keys of the installation, and rotate the key that signs orders
+/// List the keys of the installation, and rotate them
 #[derive(Args)]
 pub(crate) struct Secrets {
     #[command(subcommand)]
@@ -25,34 +27,35 @@ pub(crate) struct Secrets {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List the keys, with the number of agents that do not trust a new one yet
+    /// List the keys, with what still depends on an old one
     #[command(
         after_help = "Example:\n  fleetmend secrets list --data-dir /var/lib/fleetmend --json"
     )]
     List(Place),
-    /// Create a new key; agents learn it while the old one stays valid
+    /// Create a new key; the old one stays valid until it is retired
     ///
     /// Restart the service afterwards, with the same files on every replica.
     #[command(
-        after_help = "Example:\n  fleetmend secrets rotate orders --data-dir /var/lib/fleetmend"
+        after_help = "Examples:\n  fleetmend secrets rotate orders --data-dir /var/lib/fleetmend\n  fleetmend secrets rotate root --data-dir /var/lib/fleetmend"
     )]
     Rotate {
         key: Rotatable,
         #[command(flatten)]
         place: Place,
     },
-    /// Delete the old key, once every agent trusts the new one
+    /// Delete the old key, once nothing depends on it
     ///
     /// Restart the service afterwards, with the same files on every replica. There is no way back but a backup.
     #[command(after_help = "\
 Examples:
   fleetmend secrets retire orders --data-dir /var/lib/fleetmend
-  fleetmend secrets retire orders --data-dir /var/lib/fleetmend --force")]
+  fleetmend secrets retire orders --data-dir /var/lib/fleetmend --force
+  fleetmend secrets retire root --data-dir /var/lib/fleetmend")]
     Retire {
         key: Rotatable,
         #[command(flatten)]
         place: Place,
-        /// Also if some agents trust the old key only; they have to be enrolled again
+        /// Also if something depends on the old key; it is refused from then on
         #[arg(long)]
         force: bool,
         /// Do not ask for confirmation
@@ -66,6 +69,8 @@ Examples:
 enum Rotatable {
     /// The key that signs orders and answers to agents
     Orders,
+    /// The key that credentials, seals and encryption are derived from
+    Root,
 }
 
 #[derive(Args)]
@@ -91,8 +96,12 @@ impl Secrets {
         let done = match &self.command {
             Command::List(place) => list(&app, place).await,
             Command::Rotate { key: Rotatable::Orders, place } => rotate(&app, place).await,
+            Command::Rotate { key: Rotatable::Root, place } => root::rotate(&app, place).await,
             Command::Retire { key: Rotatable::Orders, place, force, yes } => {
                 retire(&app, place, *force, *yes).await
+            }
+            Command::Retire { key: Rotatable::Root, place, force, yes } => {
+                root::retire(&app, place, *force, *yes).await
             }
         };
         app.db.close().await;
@@ -121,8 +130,12 @@ async fn list(app: &App, place: &Place) -> anyhow::Result<()> {
     let keys = &app.secrets;
     let next = keys.next_orders_key();
     let state = if next.is_some() { "old" } else { "current" };
-    let mut rows =
-        vec![row(ROOT, &keys.root_key_id(), "current"), row(ORDERS, keys.orders_key().id(), state)];
+    let root = root::Listed::read(app, dir).await?;
+    let mut rows = vec![row(ROOT, &root.id, if root.old.is_some() { "new" } else { "current" })];
+    if let Some(old) = &root.old {
+        rows.push(row(ROOT_OLD, old, "old"));
+    }
+    rows.push(row(ORDERS, keys.orders_key().id(), state));
     if let Some(next) = next {
         let untrusting = orders_keys::untrusting(&mut *app.db.read().await?, next.id()).await?;
         rows.push(Row { untrusting: Some(untrusting), ..row(ORDERS_NEXT, next.id(), "new") });
@@ -134,7 +147,11 @@ async fn list(app: &App, place: &Place) -> anyhow::Result<()> {
                 "agents_without_it": untrusting.map(|found| found.count),
                 "agents": untrusting.map(|found| found.servers)})
         });
-        return crate::say(&json!({"data": data.collect::<Vec<_>>()}).to_string());
+        let mut told = json!({"data": data.collect::<Vec<_>>()});
+        if let Some(rotation) = root.json() {
+            told["root_rotation"] = rotation;
+        }
+        return crate::say(&told.to_string());
     }
     let screen = Screen::stdout();
     let columns = [
@@ -154,7 +171,11 @@ async fn list(app: &App, place: &Place) -> anyhow::Result<()> {
             without.unwrap_or_else(|| "-".to_owned()).into(),
         ]
     };
-    print(&screen.table(&columns, &rows.iter().map(row).collect::<Vec<_>>()))
+    print(&screen.table(&columns, &rows.iter().map(row).collect::<Vec<_>>()))?;
+    match root.told() {
+        Some(told) => crate::say(&told),
+        None => Ok(()),
+    }
 }
 
 /// When the file was written. Copies and restored files are as old as they are.

@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use server::app::{App, Parts, Settings};
 use server::clock::{Clock, dice};
-use server::service::audit_anchor;
+use server::service::{audit_anchor, root_keys};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::dev::listener;
@@ -84,9 +84,11 @@ impl Server {
         let stop = stop()?;
         tracing::info!(address, database = app.db.engine(), "serving");
         crate::say(&format!("fleetmend serves on {address}"))?;
-        let anchored = tokio::spawn(audit_anchor::keep(app.clone(), self.data_dir));
+        let anchored = tokio::spawn(audit_anchor::keep(app.clone(), self.data_dir.clone()));
+        let resealing = tokio::spawn(root_keys::keep_resealing(app.clone(), self.data_dir));
         server::run(app, listener, tls.map(|tls| tls.config), stop).await;
         anchored.abort();
+        resealing.abort();
         Ok(())
     }
 
@@ -105,7 +107,7 @@ impl Server {
         let usual = settings::database_in(&self.data_dir);
         let url = self.database.as_deref().or(file.database.as_deref()).unwrap_or(&usual);
         let durability = self.durability.or(file.durability).unwrap_or_default();
-        let db = settings::open(url, durability, &secrets).await?;
+        let (db, secrets) = settings::open_service(url, durability, secrets).await?;
         let organizations = store::organizations::list(&mut *db.read().await?).await?;
         if organizations.is_empty() {
             db.close().await;

@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use serde::Deserialize;
 use server::secrets::Secrets;
 use server::service::integrity;
+use server::service::root_keys::{self, OpenError};
 use store::{Db, Options};
 use vocab::Role;
 
@@ -73,12 +74,44 @@ pub(crate) async fn open(
     durability: Durability,
     secrets: &Secrets,
 ) -> anyhow::Result<Db> {
+    connect(url, durability, secrets).await.context("cannot open the database")
+}
+
+/// Opens it for a service, which is the first to use a root key that was rotated.
+pub(crate) async fn open_service(
+    url: &str,
+    durability: Durability,
+    secrets: Secrets,
+) -> anyhow::Result<(Db, Secrets)> {
+    let now = server::clock::Clock::system().now();
+    let open = async |secrets: &Secrets| connect(url, durability, secrets).await;
+    root_keys::open_service(secrets, now, open).await.map_err(not_opened)
+}
+
+/// Opens it for a command, with the root key that the service uses.
+pub(crate) async fn open_command(
+    url: &str,
+    durability: Durability,
+    secrets: Secrets,
+) -> anyhow::Result<(Db, Secrets)> {
+    let open = async |secrets: &Secrets| connect(url, durability, secrets).await;
+    root_keys::open_command(secrets, open).await.map_err(not_opened)
+}
+
+fn not_opened(error: OpenError) -> anyhow::Error {
+    match error {
+        OpenError::Store(error) => anyhow::Error::from(error).context("cannot open the database"),
+        OpenError::Unfit(unfit) => unfit.into(),
+    }
+}
+
+async fn connect(url: &str, durability: Durability, secrets: &Secrets) -> store::Result<Db> {
     let mut options = Options::new(url, server::service::setup::seal(secrets));
     options.durability = match durability {
         Durability::Process => store::Durability::Process,
         Durability::Full => store::Durability::Full,
     };
-    Db::open(&options).await.context("cannot open the database")
+    Db::open(&options).await
 }
 
 /// Seals what an earlier release wrote, if that was not done yet.

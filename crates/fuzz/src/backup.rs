@@ -3,6 +3,7 @@
 const DATABASE: &str = "database";
 const SECRETS: [&str; 2] = ["root.key", "orders.key"];
 const SECRET_NEXT: &str = "orders.next.key";
+const SECRET_OLD: &str = "root.old.key";
 const SETTINGS: &str = "fleetmend.toml";
 const TLS: [&str; 2] = ["tls/cert.pem", "tls/key.pem"];
 

@@ -15,6 +15,7 @@ use wire::agent::{
 };
 
 use super::answer::{Exchange, Proof};
+use super::identity::is_tag;
 use super::trust::{TrustStoreError, system_trust};
 use super::{Authorization, HostKey, Identity, Pin, PinnedServer, Token, public_keys};
 
@@ -192,7 +193,8 @@ impl Link {
     /// Syncs. Held open by the server for up to `hold_seconds` while it has nothing to say; whoever
     /// drops the future has cut it off, and repeats it with the same [`Turn`](super::Turn).
     ///
-    /// `orders_keys` of the answer is empty, or a list of valid keys that may be trusted.
+    /// `orders_keys` of the answer is empty, or a list of valid keys that may be trusted. `renewed_tag`
+    /// is there only if the server said so.
     pub async fn sync(
         &self,
         host: &Identity,
@@ -211,6 +213,8 @@ impl Link {
         if !answer.signer.is_some_and(|signer| announced.contains(&signer)) {
             response.orders_keys.clear();
         }
+        let signed = answer.signer.is_some();
+        response.renewed_tag = response.renewed_tag.filter(|tag| signed && is_tag(tag));
         Ok(response)
     }
 

@@ -64,7 +64,7 @@ pub struct Identity {
     /// Its id.
     pub server_id: ServerId,
     /// The server's proof that this id and this key belong together, as it gave it.
-    pub tag: String,
+    pub tag: IdentityTag,
     /// The keys with which orders and answers are signed.
     pub orders_keys: TrustedKeys,
     /// The host's own key.
@@ -72,6 +72,37 @@ pub struct Identity {
     /// Whether the server is known to sign its answers. From then on an answer without a signature
     /// is never accepted; before, the server may be one that does not sign yet.
     pub signs_answers: AtomicBool,
+}
+
+/// The tag of an identity, in base 64. The server may replace it.
+pub struct IdentityTag(RwLock<String>);
+
+/// The length of a tag that replaces another.
+const TAG_BYTES: usize = 32;
+
+impl From<String> for IdentityTag {
+    fn from(tag: String) -> IdentityTag {
+        IdentityTag(RwLock::new(tag))
+    }
+}
+
+impl IdentityTag {
+    /// The tag.
+    pub fn get(&self) -> String {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Uses this one from now on. One that is malformed changes nothing.
+    pub fn replace(&self, tag: &str) {
+        if is_tag(tag) {
+            tag.clone_into(&mut self.0.write().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+}
+
+/// Whether this can be the tag of an identity.
+pub(crate) fn is_tag(text: &str) -> bool {
+    from_base64(text).is_some_and(|bytes| bytes.len() == TAG_BYTES)
 }
 
 /// The public keys whose orders and answers a host accepts, oldest first. Usually one; two while the
@@ -151,7 +182,7 @@ impl Identity {
         let orders_keys = orders_keys.and_then(TrustedKeys::new).ok_or(IdentityError::OrdersKey)?;
         from_base64(&answer.tag).ok_or(IdentityError::Tag)?;
         let signs_answers = AtomicBool::new(answer.signs_answers);
-        let (server_id, tag) = (answer.server_id, answer.tag);
+        let (server_id, tag) = (answer.server_id, answer.tag.into());
         Ok(Identity { server_id, tag, orders_keys, key, signs_answers })
     }
 
@@ -168,7 +199,7 @@ impl Identity {
             "Agent id={},key={},tag={},sig={signature}",
             self.server_id,
             self.key.public(),
-            self.tag,
+            self.tag.get(),
         );
         Authorization { header, signature }
     }

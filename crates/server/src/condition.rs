@@ -18,6 +18,7 @@ struct State {
     clock_skew: Option<SignedDuration>,
     leads: bool,
     audit_cut: bool,
+    root_key_rotated: bool,
 }
 
 /// Why the last write failed.
@@ -74,6 +75,16 @@ impl Condition {
     pub(crate) fn note_audit_cut(&self, cut: bool) {
         self.state().audit_cut = cut;
         metrics::gauge!("fleetmend_audit_log_intact").set(if cut { 0.0 } else { 1.0 });
+    }
+
+    /// Whether other replicas use a root key that this process does not have.
+    pub fn root_key_rotated(&self) -> bool {
+        self.state().root_key_rotated
+    }
+
+    /// Returns whether that is news.
+    pub(crate) fn note_root_key_rotated(&self, rotated: bool) -> bool {
+        std::mem::replace(&mut self.state().root_key_rotated, rotated) != rotated
     }
 
     pub(crate) fn note_leads(&self, leads: bool) {

@@ -7,6 +7,10 @@
 //! While `orders.key` is rotated, `orders.next.key` is there as well. Agents learn the new public key from
 //! answers that are signed with the old one, and each agent gets signatures of the newest key that it
 //! trusts. Retiring the old key renames the new one to `orders.key`.
+//!
+//! While `root.key` is rotated, `root.old.key` has the key before it. Everything is made with the new
+//! key, and what was made with either is accepted: see [`Secrets::verifies`] and
+//! [`crate::service::root_keys`].
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -22,6 +26,10 @@ use crate::clock::chance;
 
 /// The file of the root key.
 pub const ROOT: &str = "root.key";
+/// The file of the root key before it, while it is rotated.
+pub const ROOT_OLD: &str = "root.old.key";
+/// Where a new root key is written before it takes its place.
+const ROOT_BESIDE: &str = "root.key.new";
 /// The file of the key that signs.
 pub const ORDERS: &str = "orders.key";
 /// The file of the key that will replace it, while it is rotated.
@@ -33,7 +41,33 @@ pub struct Secrets {
     orders: SigningKey,
     /// The one that replaces it, while it is rotated.
     orders_next: Option<SigningKey>,
-    root: [u8; 32],
+    root: RootKey,
+    /// The one before it, while it is rotated.
+    root_old: Option<RootKey>,
+}
+
+/// A key from which others are derived.
+#[derive(Clone)]
+struct RootKey {
+    id: String,
+    key: [u8; 32],
+}
+
+impl RootKey {
+    fn load(path: &Path) -> Result<RootKey, SecretsError> {
+        let key = read(path)?;
+        let id = derived(&key, "fleetmend root key id v1", &[]);
+        Ok(RootKey { id: vocab::Digest::of(&id).to_string()[..16].to_owned(), key })
+    }
+}
+
+/// Which root key something was made with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Age {
+    /// With the current one.
+    Current,
+    /// With the one before it, which is being rotated out.
+    Old,
 }
 
 /// A key that signs orders and answers.
@@ -119,7 +153,45 @@ impl Secrets {
             // A copy of the directory that was made while the old key was retired may have it twice.
             next => Some(next?).filter(|next| next.id != orders.id),
         };
-        Ok(Secrets { orders, orders_next, root: read(&dir.join(ROOT))? })
+        let root = RootKey::load(&dir.join(ROOT))?;
+        let root_old = match RootKey::load(&dir.join(ROOT_OLD)) {
+            Err(SecretsError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                None
+            }
+            // A crash in `rotate_root` leaves it there twice.
+            old => Some(old?).filter(|old| old.id != root.id),
+        };
+        Ok(Secrets { orders, orders_next, root, root_old })
+    }
+
+    /// Replaces `root.key` in `dir` by a new one, and keeps it as `root.old.key`. Refused while there
+    /// is another old key. Whatever is cut off, `root.key` is a usable key, and the old one is there.
+    pub fn rotate_root(dir: &Path) -> Result<Secrets, SecretsError> {
+        for step in ROTATE_ROOT {
+            step(dir)?;
+        }
+        Secrets::load(dir)
+    }
+
+    /// Deletes the old root key in `dir`.
+    pub fn retire_root(dir: &Path) -> Result<Secrets, SecretsError> {
+        let path = dir.join(ROOT_OLD);
+        remove(&path)?;
+        sync_dir(dir).map_err(|source| SecretsError::File { path, source })?;
+        Secrets::load(dir)
+    }
+
+    /// The same without the old root key: it was retired.
+    #[must_use]
+    pub fn without_old_root(self) -> Secrets {
+        Secrets { root_old: None, ..self }
+    }
+
+    /// The same as before `root.key` was rotated. Nothing changes if it is not being rotated.
+    #[must_use]
+    pub fn before_root_rotation(self) -> Secrets {
+        let Secrets { orders, orders_next, root, root_old } = self;
+        Secrets { orders, orders_next, root: root_old.unwrap_or(root), root_old: None }
     }
 
     /// Creates the key that will replace `orders.key`, in `dir`. One that is there is never replaced.
@@ -127,12 +199,7 @@ impl Secrets {
         let (path, beside) = (dir.join(ORDERS_NEXT), dir.join("orders.next.key.new"));
         let failed = |path: &Path, source| SecretsError::File { path: path.to_owned(), source };
         // Written beside its place, so that a crash leaves no half a key there.
-        match fs::remove_file(&beside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(failed(&beside, error));
-            }
-            _ => {}
-        }
+        remove(&beside)?;
         write_new(&beside, &chance::<32>())?;
         let linked =
             same_owner(&dir.join(ORDERS), &beside).and_then(|()| fs::hard_link(&beside, &path));
@@ -184,21 +251,129 @@ impl Secrets {
     }
 
     /// An id of `root.key`, to compare the files of replicas by. It tells nothing about the key.
-    pub fn root_key_id(&self) -> String {
-        let id = self.tag("fleetmend root key id v1", &[]);
-        vocab::Digest::of(&id).to_string()[..16].to_owned()
+    pub fn root_key_id(&self) -> &str {
+        &self.root.id
     }
 
-    /// A keyed digest of `parts` for one purpose. Parts are framed, so that moving a byte from one
-    /// to the next gives another digest.
+    /// The id of the root key before it, while it is rotated.
+    pub fn old_root_key_id(&self) -> Option<&str> {
+        self.root_old.as_ref().map(|old| old.id.as_str())
+    }
+
+    /// The id of the key of this age.
+    pub(crate) fn root_key_id_of(&self, age: Age) -> &str {
+        &self.root_of(age).id
+    }
+
+    /// A keyed digest of `parts` for one purpose, with the current key. Parts are framed, so that moving
+    /// a byte from one to the next gives another digest. To check one, use [`Secrets::verifies`].
     pub fn tag(&self, purpose: &'static str, parts: &[&[u8]]) -> [u8; 32] {
-        let key = blake3::derive_key(purpose, &self.root);
-        let mut hasher = blake3::Hasher::new_keyed(&key);
-        for part in parts {
-            hasher.update(&(part.len() as u64).to_be_bytes());
-            hasher.update(part);
+        self.tag_of(Age::Current, purpose, parts)
+    }
+
+    /// The same with the key of this age, for what has to be derived again from something older. Without
+    /// an old key that is the current one.
+    pub(crate) fn tag_of(&self, age: Age, purpose: &'static str, parts: &[&[u8]]) -> [u8; 32] {
+        derived(&self.root_of(age).key, purpose, parts)
+    }
+
+    /// Whether `shown` is the digest of `parts` for this purpose, cut to `length` bytes, by the current
+    /// or the old key. Compares in constant time.
+    pub fn verifies(
+        &self,
+        purpose: &'static str,
+        parts: &[&[u8]],
+        length: usize,
+        shown: &[u8],
+    ) -> bool {
+        self.maker(purpose, parts, length, shown).is_some()
+    }
+
+    /// Which key made `shown`, if it is one that [`Secrets::verifies`] accepts.
+    pub(crate) fn maker(
+        &self,
+        purpose: &'static str,
+        parts: &[&[u8]],
+        length: usize,
+        shown: &[u8],
+    ) -> Option<Age> {
+        // `blake3::Hash` compares in constant time.
+        let is = |age: &Age| {
+            let expected = self.tag_of(*age, purpose, parts);
+            shown.len() == length
+                && blake3::hash(shown) == blake3::hash(&expected[..length.min(expected.len())])
+        };
+        self.ages().find(is)
+    }
+
+    /// The keys that there are, newest first: for what was encrypted with one of them.
+    pub(crate) fn ages(&self) -> impl Iterator<Item = Age> {
+        let old = self.root_old.as_ref().map(|_| Age::Old);
+        [Some(Age::Current), old].into_iter().flatten()
+    }
+
+    fn root_of(&self, age: Age) -> &RootKey {
+        match age {
+            Age::Current => &self.root,
+            Age::Old => self.root_old.as_ref().unwrap_or(&self.root),
         }
-        *hasher.finalize().as_bytes()
+    }
+}
+
+/// A keyed digest of `parts` for one purpose.
+fn derived(root: &[u8; 32], purpose: &'static str, parts: &[&[u8]]) -> [u8; 32] {
+    let key = blake3::derive_key(purpose, root);
+    let mut hasher = blake3::Hasher::new_keyed(&key);
+    for part in parts {
+        hasher.update(&(part.len() as u64).to_be_bytes());
+        hasher.update(part);
+    }
+    *hasher.finalize().as_bytes()
+}
+
+/// A change of the files in a directory.
+type RotationStep = fn(&Path) -> Result<(), SecretsError>;
+
+/// What [`Secrets::rotate_root`] does, one step after the other. A crash between any two of them leaves a
+/// directory that [`Secrets::load`] can use and in which the rotation can be started again.
+const ROTATE_ROOT: [RotationStep; 5] = [
+    // What a crash left behind: a new key that nobody used, and a second name of the same key.
+    |dir| {
+        remove(&dir.join(ROOT_BESIDE))?;
+        let (old, root) = (dir.join(ROOT_OLD), RootKey::load(&dir.join(ROOT))?);
+        match RootKey::load(&old) {
+            Ok(found) if found.id == root.id => remove(&old),
+            _ => Ok(()),
+        }
+    },
+    |dir| {
+        let beside = dir.join(ROOT_BESIDE);
+        write_new(&beside, &chance::<32>())?;
+        same_owner(&dir.join(ROOT), &beside)
+            .map_err(|source| SecretsError::File { path: beside, source })
+    },
+    // An old key that is there is never replaced.
+    |dir| {
+        let old = dir.join(ROOT_OLD);
+        fs::hard_link(dir.join(ROOT), &old)
+            .and_then(|()| sync_dir(dir))
+            .map_err(|source| SecretsError::File { path: old, source })
+    },
+    |dir| {
+        let root = dir.join(ROOT);
+        fs::rename(dir.join(ROOT_BESIDE), &root)
+            .map_err(|source| SecretsError::File { path: root, source })
+    },
+    |dir| sync_dir(dir).map_err(|source| SecretsError::File { path: dir.to_owned(), source }),
+];
+
+/// Removes a file that may be there.
+fn remove(path: &Path) -> Result<(), SecretsError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(SecretsError::File { path: path.to_owned(), source: error })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -232,4 +407,70 @@ fn same_owner(like: &Path, file: &Path) -> io::Result<()> {
 
 fn sync_dir(dir: &Path) -> io::Result<()> {
     fs::File::open(dir)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new(name: &str) -> Dir {
+            let dir = std::env::temp_dir().join(format!("fleetmend-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&dir);
+            fs::create_dir_all(&dir).unwrap();
+            Dir(dir)
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    const PURPOSE: &str = "fleetmend test v1";
+
+    #[test]
+    fn a_crash_anywhere_in_a_rotation_of_the_root_key_loses_no_key() {
+        for done in 0..=ROTATE_ROOT.len() {
+            let dir = Dir::new(&format!("rotate-root-{done}"));
+            let before = Secrets::create(&dir.0).unwrap();
+            let tag = before.tag(PURPOSE, &[b"x"]);
+            for step in &ROTATE_ROOT[..done] {
+                step(&dir.0).unwrap();
+            }
+            let found = Secrets::create(&dir.0).unwrap();
+            assert!(found.verifies(PURPOSE, &[b"x"], 32, &tag), "after {done} steps");
+            let rotated = found.old_root_key_id().is_some();
+            assert_eq!(rotated, done >= 4, "after {done} steps");
+            // It can be started again, or is complete and refuses to be.
+            match Secrets::rotate_root(&dir.0) {
+                Ok(after) => {
+                    assert!(!rotated, "after {done} steps");
+                    assert_eq!(after.old_root_key_id(), Some(before.root_key_id()));
+                }
+                Err(_) => assert!(rotated, "after {done} steps"),
+            }
+            let after = Secrets::load(&dir.0).unwrap();
+            assert!(after.verifies(PURPOSE, &[b"x"], 32, &tag), "after {done} steps");
+            assert_ne!(after.tag(PURPOSE, &[b"x"]), tag);
+            let retired = Secrets::retire_root(&dir.0).unwrap();
+            assert!(!retired.verifies(PURPOSE, &[b"x"], 32, &tag), "after {done} steps");
+            assert_eq!(retired.root_key_id(), after.root_key_id());
+        }
+    }
+
+    #[test]
+    fn only_a_whole_tag_of_the_right_length_verifies() {
+        let dir = Dir::new("tag-length");
+        let secrets = Secrets::create(&dir.0).unwrap();
+        let tag = secrets.tag(PURPOSE, &[b"x"]);
+        assert!(secrets.verifies(PURPOSE, &[b"x"], 8, &tag[..8]));
+        for (length, shown) in [(8, &tag[..7]), (8, &tag[..]), (8, b""), (32, &tag[..8])] {
+            assert!(!secrets.verifies(PURPOSE, &[b"x"], length, shown), "{length} {shown:?}");
+        }
+        assert!(!secrets.verifies(PURPOSE, &[b"y"], 32, &tag));
+    }
 }

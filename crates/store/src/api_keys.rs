@@ -43,11 +43,12 @@ row! {
 
 /// Writes a new key down; its `generation` is taken as it is.
 pub async fn create(tx: &mut Tx, key: &ApiKey) -> Result<()> {
+    let root_key = tx.seal().key_id();
     on!(tx, |c| {
         sqlx::query(join(&[
             "insert into api_keys (",
             ApiKey::COLUMNS,
-            ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+            ", root_key_id) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
         ]))
         .bind(put(&key.id))
         .bind(put(&key.org_id))
@@ -61,6 +62,7 @@ pub async fn create(tx: &mut Tx, key: &ApiKey) -> Result<()> {
         .bind(put(&key.revoked_at))
         .bind(put(&key.last_used_at))
         .bind(key.generation)
+        .bind(&root_key)
         .execute(c)
         .await
         .map(drop)

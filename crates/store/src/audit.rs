@@ -2,8 +2,8 @@
 //!
 //! Each organization has a chain. An entry holds the hash of the one before it and its own, which
 //! is made by the [`Seal`] that the caller handed in: its key is not in the database, so whoever
-//! can write here can break the chain but not forge it. Entries are added, never changed; there is
-//! no function that would.
+//! can write here can break the chain but not forge it. Entries are added, never changed; only their
+//! hashes are made anew when the key is rotated ([`reseal`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use crate::db::{Conn, on};
 use crate::error::{Result, StoreError};
 use crate::row::{put, row};
 use crate::sql::{Text, in_chunks, join};
+use crate::tx::Tx;
 
 /// An entry that has no place in the chain yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,6 +77,10 @@ impl Entry {
 pub struct Seal {
     stamp: Arc<Stamp>,
     rows: Arc<RowCode>,
+    /// The id of the key behind it.
+    key_id: Option<Arc<str>>,
+    /// The seal of the key that is being rotated out: what it sealed is accepted.
+    old: Option<Arc<Seal>>,
 }
 
 type Stamp = dyn Fn(&[u8], i64, &NewEntry) -> Vec<u8> + Send + Sync;
@@ -89,7 +94,29 @@ impl Seal {
             let framed = [purpose.as_bytes(), &[0], values].concat();
             *vocab::Digest::of(&framed).as_bytes()
         };
-        Self { stamp: Arc::new(stamp), rows: Arc::new(rows) }
+        Self { stamp: Arc::new(stamp), rows: Arc::new(rows), key_id: None, old: None }
+    }
+
+    /// The same, under the id of its key: nothing is written once another process uses a newer one.
+    #[must_use]
+    pub fn with_key_id(self, id: &str) -> Self {
+        Self { key_id: Some(id.into()), ..self }
+    }
+
+    /// The same, which accepts what another one has sealed.
+    #[must_use]
+    pub fn with_old(self, old: Seal) -> Self {
+        Self { old: Some(Arc::new(old)), ..self }
+    }
+
+    /// The id of the key behind it, if it has one.
+    pub(crate) fn key_id(&self) -> Option<String> {
+        self.key_id.as_deref().map(str::to_owned)
+    }
+
+    /// The seal that is being rotated out.
+    pub(crate) fn old(&self) -> Option<&Seal> {
+        self.old.as_deref()
     }
 
     /// The same, with a keyed hash for the rows that make hosts act ([`crate::seals`]).
@@ -120,7 +147,7 @@ pub(crate) async fn append(conn: &mut Conn, seal: &Seal, entries: Vec<NewEntry>)
         chains.entry(entry.org_id).or_default().push(entry);
     }
     for (org, entries) in chains {
-        let head = lock_head(conn, org).await?;
+        let head = lock_head(conn, seal, org).await?;
         let links = forge(seal, head, entries)?;
         insert(conn, &links).await?;
         if let Some(last) = links.last() {
@@ -146,14 +173,22 @@ fn forge(seal: &Seal, head: (i64, Vec<u8>), entries: Vec<NewEntry>) -> Result<Ve
     Ok(links)
 }
 
-async fn lock_head(conn: &mut Conn, org: OrgId) -> Result<(i64, Vec<u8>)> {
-    let head = on!(conn, |c, d| {
-        sqlx::query_as(join(&["select seq, hash from audit_heads where org_id = $1", d.for_update]))
-            .bind(put(&org))
-            .fetch_optional(c)
-            .await
+/// Keeps others from adding entries. Refused if another process uses a newer root key.
+async fn lock_head(conn: &mut Conn, seal: &Seal, org: OrgId) -> Result<(i64, Vec<u8>)> {
+    let head: Option<(i64, Vec<u8>, Option<String>)> = on!(conn, |c, d| {
+        sqlx::query_as(join(&[
+            "select seq, hash, root_key_id from audit_heads where org_id = $1",
+            d.for_update,
+        ]))
+        .bind(put(&org))
+        .fetch_optional(c)
+        .await
     })?;
-    head.ok_or_else(|| StoreError::not_found("organization", org))
+    let (seq, hash, wanted) = head.ok_or_else(|| StoreError::not_found("organization", org))?;
+    match (wanted, seal.key_id.as_deref()) {
+        (Some(wanted), Some(ours)) if wanted != ours => Err(StoreError::RootKeyRotated),
+        _ => Ok((seq, hash)),
+    }
 }
 
 async fn insert(conn: &mut Conn, links: &[Entry]) -> Result<()> {
@@ -235,9 +270,13 @@ pub async fn head(conn: &mut Conn, org: OrgId) -> Result<(i64, Vec<u8>)> {
 const PAGE: u32 = 1_000;
 
 /// The first place where an organization's chain does not hold: the entry there was changed, or is gone. Entries may
-/// be added meanwhile.
+/// be added meanwhile; while it is sealed again ([`reseal`]), `conn` must be a snapshot.
 pub async fn broken_at(conn: &mut Conn, org: OrgId, seal: &Seal) -> Result<Option<i64>> {
     let (last, sealed) = head(conn, org).await?;
+    let seam = Seam::get(conn, org, false).await?;
+    if let Some(seam) = seam.as_ref().filter(|seam| !seam.is_authentic(seal)) {
+        return Ok(Some(seam.seq + 1));
+    }
     let (mut seq, mut previous) = (0, Vec::new());
     loop {
         let entries = after(conn, org, seq, PAGE).await?;
@@ -246,11 +285,229 @@ pub async fn broken_at(conn: &mut Conn, org: OrgId, seal: &Seal) -> Result<Optio
         }
         for entry in entries {
             let follows = entry.seq == seq + 1 && entry.previous == previous;
-            let is_it = entry.hash == seal.stamp(&previous, entry.seq, &entry.unsealed());
+            let made_by = match &seam {
+                Some(seam) => seam.seal_of(entry.seq, seal),
+                None => Some(seal),
+            };
+            let is_it = made_by.is_some_and(|seal| {
+                entry.hash == seal.stamp(&previous, entry.seq, &entry.unsealed())
+            });
             if !follows || !is_it || (entry.seq == last && entry.hash != sealed) {
                 return Ok(Some(seq + 1));
             }
             (seq, previous) = (entry.seq, entry.hash);
+            if let Some(seam) = seam.as_ref().filter(|seam| seam.seq == seq) {
+                if seam.resealed != previous {
+                    return Ok(Some(seq));
+                }
+                previous.clone_from(&seam.hash);
+            }
         }
     }
+}
+
+row! {
+    /// Where a chain that is being sealed again changes from the new hashes to the old ones. The entry
+    /// after it refers to the hash that the entry before it had. Its code is made with the new key, so
+    /// nobody can move it.
+    struct Seam in "audit_seams" by "org_id" {
+        org_id: OrgId,
+        seq: i64,
+        hash: Vec<u8>,
+        resealed: Vec<u8>,
+        until_seq: i64,
+        code: Vec<u8>,
+    }
+}
+
+impl Seam {
+    fn sealed(mut self, seal: &Seal) -> Seam {
+        self.code = self.expected(seal).to_vec();
+        self
+    }
+
+    fn is_authentic(&self, seal: &Seal) -> bool {
+        self.code == self.expected(seal)
+    }
+
+    fn expected(&self, seal: &Seal) -> [u8; 32] {
+        let mut values = self.org_id.to_string().into_bytes();
+        for number in [self.seq, self.until_seq] {
+            values.extend(number.to_be_bytes());
+        }
+        for hash in [&self.hash, &self.resealed] {
+            values.extend((hash.len() as u64).to_be_bytes());
+            values.extend(hash);
+        }
+        seal.row("audit_seams", &values)
+    }
+
+    /// With what the entry at this place must be sealed: the old key counts only between the entries
+    /// that were sealed again and the first one that was written with the new key.
+    fn seal_of<'a>(&self, seq: i64, seal: &'a Seal) -> Option<&'a Seal> {
+        match seq > self.seq && seq <= self.until_seq {
+            true => seal.old(),
+            false => Some(seal),
+        }
+    }
+
+    async fn get(conn: &mut Conn, org: OrgId, lock: bool) -> Result<Option<Seam>> {
+        Ok(on!(conn, |c, d| {
+            let lock = if lock { d.for_update } else { "" };
+            sqlx::query_as(join(&[
+                "select ",
+                Seam::COLUMNS,
+                " from audit_seams where org_id = $1",
+                lock,
+            ]))
+            .bind(put(&org))
+            .fetch_optional(c)
+            .await
+        })?)
+    }
+
+    async fn save(&self, tx: &mut Tx) -> Result<()> {
+        on!(tx, |c| {
+            sqlx::query(join(&[
+                "insert into audit_seams (",
+                Seam::COLUMNS,
+                ") values ($1, $2, $3, $4, $5, $6)
+                 on conflict (org_id) do update set seq = excluded.seq, hash = excluded.hash,
+                    resealed = excluded.resealed, until_seq = excluded.until_seq,
+                    code = excluded.code",
+            ]))
+            .bind(put(&self.org_id))
+            .bind(self.seq)
+            .bind(put(&self.hash))
+            .bind(put(&self.resealed))
+            .bind(self.until_seq)
+            .bind(put(&self.code))
+            .execute(c)
+            .await
+            .map(drop)
+        })?;
+        Ok(())
+    }
+}
+
+/// From now on entries are sealed with this transaction's key; those that are there will be sealed
+/// again by [`reseal`]. Of all organizations, removed ones too.
+pub(crate) async fn begin_reseal(tx: &mut Tx) -> Result<()> {
+    let seal = tx.seal().clone();
+    let heads: Vec<(String, i64)> = on!(tx, |c, d| {
+        sqlx::query_as(join(&["select org_id, seq from audit_heads order by org_id", d.for_update]))
+            .fetch_all(c)
+            .await
+    })?;
+    for (org, seq) in heads.into_iter().filter(|(_, seq)| *seq > 0) {
+        let seam = Seam {
+            org_id: crate::row::parse("audit_heads", org)?,
+            seq: 0,
+            hash: Vec::new(),
+            resealed: Vec::new(),
+            until_seq: seq,
+            code: Vec::new(),
+        };
+        seam.sealed(&seal).save(tx).await?;
+    }
+    claim_heads(tx).await
+}
+
+/// From now on entries are sealed with this transaction's key, and with no other.
+pub(crate) async fn claim_heads(tx: &mut Tx) -> Result<()> {
+    let key_id = tx.seal().key_id();
+    on!(tx, |c| {
+        sqlx::query("update audit_heads set root_key_id = $1")
+            .bind(&key_id)
+            .execute(c)
+            .await
+            .map(drop)
+    })?;
+    Ok(())
+}
+
+/// The organizations whose logs are not yet sealed with the new key throughout.
+pub async fn unresealed(conn: &mut Conn) -> Result<Vec<OrgId>> {
+    let found: Vec<(String,)> = on!(conn, |c| {
+        sqlx::query_as("select org_id from audit_seams order by org_id").fetch_all(c).await
+    })?;
+    found.into_iter().map(|(org,)| crate::row::parse("audit_seams", org)).collect()
+}
+
+/// How far a log has been sealed again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resealed {
+    /// All of it.
+    Done,
+    /// There is more.
+    Part,
+    /// The entry at this place was changed or removed. It and what follows stays as it is.
+    Broken(i64),
+}
+
+/// Seals up to `limit` more entries of a log with the new key, those that verify.
+pub async fn reseal(tx: &mut Tx, org: OrgId, limit: u32) -> Result<Resealed> {
+    let seal = tx.seal().clone();
+    let Some(seam) = Seam::get(tx, org, true).await? else { return Ok(Resealed::Done) };
+    if !seam.is_authentic(&seal) {
+        return Ok(Resealed::Broken(seam.seq + 1));
+    }
+    let (last, head_hash) = lock_head(tx, &seal, org).await?;
+    let entries = after(tx, org, seam.seq, limit).await?;
+    let (mut seq, mut previous, mut resealed) =
+        (seam.seq, seam.hash.clone(), seam.resealed.clone());
+    let mut links = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let made_by = seam.seal_of(entry.seq, &seal);
+        let is_it = made_by.is_some_and(|made_by| {
+            entry.hash == made_by.stamp(&previous, entry.seq, &entry.unsealed())
+        });
+        if entry.seq != seq + 1 || entry.previous != previous || !is_it {
+            break;
+        }
+        let hash = seal.stamp(&resealed, entry.seq, &entry.unsealed());
+        (seq, previous) = (entry.seq, entry.hash.clone());
+        links.push(Entry {
+            previous: std::mem::replace(&mut resealed, hash.clone()),
+            hash,
+            ..entry
+        });
+    }
+    rewrite(tx, &links).await?;
+    if seq == last && previous == head_hash {
+        if let Some(end) = links.last() {
+            save_head(tx, end).await?;
+        }
+        on!(tx, |c| {
+            sqlx::query("delete from audit_seams where org_id = $1")
+                .bind(put(&org))
+                .execute(c)
+                .await
+                .map(drop)
+        })?;
+        return Ok(Resealed::Done);
+    }
+    let is_whole = links.len() == limit as usize;
+    let next = Seam { seq, hash: previous, resealed, ..seam };
+    next.sealed(&seal).save(tx).await?;
+    Ok(if is_whole { Resealed::Part } else { Resealed::Broken(seq + 1) })
+}
+
+async fn rewrite(tx: &mut Tx, links: &[Entry]) -> Result<()> {
+    let _: Vec<()> = on!(tx, |c| {
+        in_chunks(c, links, |chunk| {
+            let mut text = Text::new("with v (org, place, before, code) as (");
+            text.rows(chunk, |cell, link| {
+                cell.bind(put(&link.org_id)).bind(link.seq);
+                cell.bind(put(&link.previous)).bind(put(&link.hash));
+            });
+            text.add(
+                ") update audit_entries set previous = v.before, hash = v.code from v
+                    where org_id = v.org and seq = v.place",
+            );
+            text
+        })
+        .await
+    })?;
+    Ok(())
 }

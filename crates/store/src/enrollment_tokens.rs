@@ -58,11 +58,12 @@ pub enum Use {
 
 /// Writes a new token down.
 pub async fn create(tx: &mut Tx, token: &Token) -> Result<()> {
+    let root_key = tx.seal().key_id();
     on!(tx, |c| {
         sqlx::query(join(&[
             "insert into enrollment_tokens (",
             Token::COLUMNS,
-            ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+            ", root_key_id) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
         ]))
         .bind(put(&token.id))
         .bind(put(&token.org_id))
@@ -76,6 +77,7 @@ pub async fn create(tx: &mut Tx, token: &Token) -> Result<()> {
         .bind(put(&token.created_by))
         .bind(put(&token.expires_at))
         .bind(put(&token.revoked_at))
+        .bind(&root_key)
         .execute(c)
         .await
         .map(drop)

@@ -34,6 +34,10 @@ pub enum StoreError {
         /// The lease's name.
         name: String,
     },
+    /// Another process uses a newer root key: what this one would write could not be verified.
+    /// Answered with 503.
+    #[error("root.key was rotated: restart this replica with the new key files")]
+    RootKeyRotated,
     /// Something that must be unique is taken. Answered with 409.
     #[error("{what} is already taken")]
     AlreadyExists {

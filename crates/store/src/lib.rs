@@ -54,6 +54,7 @@ pub mod refreshes;
 pub mod restores;
 pub mod rollout_targets;
 pub mod rollouts;
+pub mod root_keys;
 pub mod runs;
 pub mod schedules;
 pub mod seals;

@@ -55,6 +55,7 @@ const SERIES: &[Migration] = series! {
     26 "0026_sync_sessions",
     27 "0027_user_names",
     28 "0028_idempotency_holder",
+    29 "0029_root_keys",
 };
 
 /// The newest schema that this binary knows.

@@ -5,6 +5,7 @@ use vocab::OrgId;
 
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, guarded, taken};
+use crate::root_keys;
 use crate::row::{put, row};
 use crate::sql::join;
 use crate::tx::Tx;
@@ -41,13 +42,22 @@ pub async fn create(tx: &mut Tx, id: OrgId, name: &str, now: Timestamp) -> Resul
         .map(drop)
     })
     .map_err(taken(NAME))?;
+    let root_key = tx.seal().key_id();
+    if let (Some(ours), Some(used)) = (&root_key, root_keys::recorded(tx).await?)
+        && *ours != used.id
+    {
+        return Err(StoreError::RootKeyRotated);
+    }
     on!(tx, |c| {
-        sqlx::query("insert into audit_heads (org_id, seq, hash) values ($1, 0, $2)")
-            .bind(put(&id))
-            .bind(Vec::<u8>::new())
-            .execute(c)
-            .await
-            .map(drop)
+        sqlx::query(
+            "insert into audit_heads (org_id, seq, hash, root_key_id) values ($1, 0, $2, $3)",
+        )
+        .bind(put(&id))
+        .bind(Vec::<u8>::new())
+        .bind(&root_key)
+        .execute(c)
+        .await
+        .map(drop)
     })?;
     get(tx, id).await
 }

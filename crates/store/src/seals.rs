@@ -23,7 +23,7 @@ use crate::sql::{Text, in_chunks, join};
 use crate::tx::Tx;
 use domain::rollout::Head;
 use jiff::Timestamp;
-use vocab::{BatchId, ServerId, TaskId};
+use vocab::{BatchId, RunId, ScheduleId, ServerId, TaskId};
 
 /// The schema since which rows carry a code.
 pub const SINCE: i64 = 25;
@@ -92,9 +92,17 @@ impl Column for Code {
 }
 
 impl Code {
-    fn fits(&self, expected: &[u8; 32]) -> bool {
+    /// Whether it is what `code` makes with the key, or with the one that is being rotated out.
+    fn fits(&self, seal: &Seal, code: impl Fn(&Seal) -> [u8; 32]) -> bool {
+        let seals = [Some(seal), seal.old()].into_iter().flatten();
         // Whoever could measure how long this takes would still need the key for another guess.
-        self.0.as_ref().is_some_and(|found| found.as_slice() == expected)
+        { seals }.any(|seal| self.0.as_deref().is_some_and(|found| found == code(seal)))
+    }
+
+    /// The code before and after, if `code` has made it with the key that is being rotated out.
+    fn renewed(&self, seal: &Seal, code: impl Fn(&Seal) -> [u8; 32]) -> Option<[Vec<u8>; 2]> {
+        let found = self.0.as_deref()?;
+        (found == code(seal.old()?)).then(|| [found.to_vec(), code(seal).to_vec()])
     }
 }
 
@@ -183,42 +191,49 @@ pub(crate) fn refresh(seal: &Seal, row: &Refresh) -> [u8; 32] {
     seal.row("refreshes", &parts.0)
 }
 
+/// The code of how far a batch is.
+fn head_of(seal: &Seal, row: &Rollout) -> [u8; 32] {
+    head(seal, row.id, &row.head, row.ended_at, row.generation)
+}
+
 impl Sealed for Rollout {
     fn is_authentic(&self, seal: &Seal) -> bool {
-        let head = head(seal, self.id, &self.head, self.ended_at, self.generation);
-        self.seal.fits(&rollout(seal, self)) && self.head_seal.fits(&head)
+        self.seal.fits(seal, |seal| rollout(seal, self))
+            && self.head_seal.fits(seal, |seal| head_of(seal, self))
     }
 }
 
 impl Sealed for TargetRow {
     fn is_authentic(&self, seal: &Seal) -> bool {
-        let expected = target(seal, self.rollout_id, self.task_id, self.server_id, self.position);
-        self.seal.fits(&expected)
+        self.seal.fits(seal, |seal| {
+            target(seal, self.rollout_id, self.task_id, self.server_id, self.position)
+        })
     }
 }
 
 impl Sealed for TargetResult {
     fn is_authentic(&self, seal: &Seal) -> bool {
-        let expected = target(seal, self.rollout_id, self.task_id, self.server_id, self.position);
-        self.seal.fits(&expected)
+        self.seal.fits(seal, |seal| {
+            target(seal, self.rollout_id, self.task_id, self.server_id, self.position)
+        })
     }
 }
 
 impl Sealed for Schedule {
     fn is_authentic(&self, seal: &Seal) -> bool {
-        self.seal.fits(&schedule(seal, self))
+        self.seal.fits(seal, |seal| schedule(seal, self))
     }
 }
 
 impl Sealed for Run {
     fn is_authentic(&self, seal: &Seal) -> bool {
-        self.seal.fits(&run(seal, self))
+        self.seal.fits(seal, |seal| run(seal, self))
     }
 }
 
 impl Sealed for Refresh {
     fn is_authentic(&self, seal: &Seal) -> bool {
-        self.seal.fits(&refresh(seal, self))
+        self.seal.fits(seal, |seal| refresh(seal, self))
     }
 }
 
@@ -352,6 +367,162 @@ adopt_by_id! {
     adopt_refreshes: Refresh, refresh,
         " from refreshes where seal is null and ended_at is null",
         ") update refreshes set seal = v.code from v where id = v.row_id and seal is null";
+}
+
+row! {
+    struct SealedTask in "rollout_targets" by "task_id" {
+        rollout_id: BatchId,
+        task_id: TaskId,
+        server_id: ServerId,
+        position: u32,
+        seal: Code,
+    }
+}
+
+/// The tables with codes, and how far [`reseal`] is in one of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// Batches after this one.
+    Batches(Option<BatchId>),
+    /// Tasks after that of this batch and server.
+    Tasks(Option<(BatchId, ServerId)>),
+    /// Schedules after this one.
+    Schedules(Option<ScheduleId>),
+    /// Runs after this one.
+    Runs(Option<RunId>),
+    /// Refreshes after this one.
+    Refreshes(Option<TaskId>),
+}
+
+impl Place {
+    /// Where to begin.
+    pub const START: Place = Place::Batches(None);
+}
+
+/// Seals up to `limit` rows from a place on with the current key that are sealed with the one that is
+/// being rotated out. Rows that do not verify stay as they are. Returns where to go on.
+pub async fn reseal(tx: &mut Tx, from: Place, limit: u32) -> Result<Option<Place>> {
+    let seal = tx.seal().clone();
+    Ok(Some(match from {
+        Place::Batches(after) => match reseal_batches(tx, &seal, after, limit).await? {
+            None => Place::Tasks(None),
+            after => Place::Batches(after),
+        },
+        Place::Tasks(after) => match reseal_tasks(tx, &seal, after, limit).await? {
+            None => Place::Schedules(None),
+            after => Place::Tasks(after),
+        },
+        Place::Schedules(after) => match reseal_schedules(tx, &seal, after, limit).await? {
+            None => Place::Runs(None),
+            after => Place::Schedules(after),
+        },
+        Place::Runs(after) => match reseal_runs(tx, &seal, after, limit).await? {
+            None => Place::Refreshes(None),
+            after => Place::Runs(after),
+        },
+        Place::Refreshes(after) => match reseal_refreshes(tx, &seal, after, limit).await? {
+            None => return Ok(None),
+            after => Place::Refreshes(after),
+        },
+    }))
+}
+
+/// Writes new codes of rows that have an `id`, where they are still the ones that were read.
+macro_rules! reseal_by_id {
+    ($($name:ident: $row:ty, $id:ty, $old:ident, $code:ident, $from:literal, $update:literal;)*) => {$(
+        async fn $name(
+            tx: &mut Tx,
+            seal: &Seal,
+            after: Option<$id>,
+            limit: u32,
+        ) -> Result<Option<$id>> {
+            let rows: Vec<$row> = on!(tx, |c| {
+                let mut text = Text::new("select ");
+                text.add(<$row>::COLUMNS).add($from);
+                if let Some(after) = &after {
+                    text.add(" where id > ").bind(put(after));
+                }
+                text.add(" order by id limit ").bind(i64::from(limit));
+                text.build_as::<$row>().fetch_all(c).await
+            })?;
+            let renew = |row: &$row| Some((row.id, row.$old.renewed(seal, |seal| $code(seal, row))?));
+            let renewed: Vec<_> = rows.iter().filter_map(renew).collect();
+            let _: Vec<()> = on!(tx, |c| {
+                in_chunks(c, &renewed, |chunk| {
+                    let mut text = Text::new("with v (row_id, before, code) as (");
+                    text.rows(chunk, |cell, (id, [before, code])| {
+                        cell.bind(put(id)).bind(before.clone()).bind(code.clone());
+                    });
+                    text.add($update);
+                    text
+                })
+                .await
+            })?;
+            Ok(rows.last().map(|row| row.id))
+        }
+    )*};
+}
+
+reseal_by_id! {
+    reseal_batch_rows: Rollout, BatchId, seal, rollout, " from rollouts",
+        ") update rollouts set seal = v.code from v where id = v.row_id and seal = v.before";
+    reseal_batch_heads: Rollout, BatchId, head_seal, head_of, " from rollouts",
+        ") update rollouts set head_seal = v.code from v where id = v.row_id and head_seal = v.before";
+    reseal_schedules: Schedule, ScheduleId, seal, schedule, " from schedules",
+        ") update schedules set seal = v.code from v where id = v.row_id and seal = v.before";
+    reseal_runs: Run, RunId, seal, run, " from runs",
+        ") update runs set seal = v.code from v where id = v.row_id and seal = v.before";
+    reseal_refreshes: Refresh, TaskId, seal, refresh, " from refreshes",
+        ") update refreshes set seal = v.code from v where id = v.row_id and seal = v.before";
+}
+
+async fn reseal_batches(
+    tx: &mut Tx,
+    seal: &Seal,
+    after: Option<BatchId>,
+    limit: u32,
+) -> Result<Option<BatchId>> {
+    reseal_batch_heads(tx, seal, after, limit).await?;
+    reseal_batch_rows(tx, seal, after, limit).await
+}
+
+async fn reseal_tasks(
+    tx: &mut Tx,
+    seal: &Seal,
+    after: Option<(BatchId, ServerId)>,
+    limit: u32,
+) -> Result<Option<(BatchId, ServerId)>> {
+    let rows: Vec<SealedTask> = on!(tx, |c| {
+        let mut text = Text::new("select ");
+        text.add(SealedTask::COLUMNS).add(" from rollout_targets");
+        if let Some((batch, server)) = &after {
+            text.add(" where (rollout_id, server_id) > (").bind(put(batch));
+            text.add(", ").bind(put(server)).add(")");
+        }
+        text.add(" order by rollout_id, server_id limit ").bind(i64::from(limit));
+        text.build_as::<SealedTask>().fetch_all(c).await
+    })?;
+    let renew = |row: &SealedTask| {
+        let code =
+            |seal: &Seal| target(seal, row.rollout_id, row.task_id, row.server_id, row.position);
+        Some((row.rollout_id, row.server_id, row.seal.renewed(seal, code)?))
+    };
+    let renewed: Vec<_> = rows.iter().filter_map(renew).collect();
+    let _: Vec<()> = on!(tx, |c| {
+        in_chunks(c, &renewed, |chunk| {
+            let mut text = Text::new("with v (batch, server, before, code) as (");
+            text.rows(chunk, |cell, (batch, server, [before, code])| {
+                cell.bind(put(batch)).bind(put(server)).bind(before.clone()).bind(code.clone());
+            });
+            text.add(
+                ") update rollout_targets set seal = v.code from v
+                    where rollout_id = v.batch and server_id = v.server and seal = v.before",
+            );
+            text
+        })
+        .await
+    })?;
+    Ok(rows.last().map(|row| (row.rollout_id, row.server_id)))
 }
 
 /// Whether an audit log has an entry of this action. Reads the whole log.

@@ -117,10 +117,11 @@ pub async fn enroll(tx: &mut Tx, server: &Server) -> Result<()> {
 
 /// Adds many servers. All or nothing.
 pub async fn enroll_all(tx: &mut Tx, servers: &[Server]) -> Result<()> {
+    let root_key = tx.seal().key_id();
     for chunk in servers.chunks(ROWS_MAX) {
         on!(tx, |c| {
             let mut text = Text::new(
-                "insert into servers (generation, id, org_id, public_key, enrolled_at, hostname,
+                "insert into servers (generation, id, org_id, public_key, enrolled_at, root_key_id, hostname,
                     sort_name, environment, tags, os, os_id, os_release, kernel, arch, package_manager,
                     agent_version, last_scan_at, reboot_required, reboot_reasons, activity, package_set,
                     update_set, packages, updates, security_updates, facts, runs, quarantine) ",
@@ -128,6 +129,7 @@ pub async fn enroll_all(tx: &mut Tx, servers: &[Server]) -> Result<()> {
             text.rows(chunk, |row, server| {
                 row.bind(1_i64).bind(put(&server.id)).bind(put(&server.org_id));
                 row.bind(put(&server.public_key)).bind(put(&server.enrolled_at));
+                row.bind(root_key.clone());
                 changeable!(row, server);
             });
             text.build().execute(c).await.map(drop)
@@ -321,6 +323,30 @@ pub async fn facts_after(
         text.add(" order by id limit ").bind(i64::from(limit));
         text.build_as::<FactsRow>().fetch_all(c).await
     })?)
+}
+
+/// Notes the root key that an agent's identity was made with.
+pub async fn set_root_key(tx: &mut Tx, id: ServerId, root_key: &str) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query("update servers set root_key_id = $1 where id = $2")
+            .bind(root_key)
+            .bind(put(&id))
+            .execute(c)
+            .await
+            .map(drop)
+    })?;
+    Ok(())
+}
+
+/// The root key that an agent's identity was made with, as far as it was noted.
+pub async fn root_key(conn: &mut Conn, id: ServerId) -> Result<Option<String>> {
+    let found: Option<(Option<String>,)> = on!(conn, |c| {
+        sqlx::query_as("select root_key_id from servers where id = $1")
+            .bind(put(&id))
+            .fetch_optional(c)
+            .await
+    })?;
+    Ok(found.and_then(|(id,)| id))
 }
 
 /// Those of these servers that have pending updates.

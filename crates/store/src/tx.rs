@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 
-use crate::audit::{self, NewEntry};
+use crate::audit::{self, NewEntry, Seal};
 use crate::bell::{NOTIFY, Topic};
 use crate::counts::{self, Kind};
 use crate::db::{Conn, Db, Wire, on};
@@ -22,6 +22,7 @@ use crate::idempotency;
 pub struct Tx {
     conn: Conn,
     db: Db,
+    seal: Seal,
     gathered: Gathered,
 }
 
@@ -35,7 +36,8 @@ struct Gathered {
 
 impl Tx {
     pub(crate) fn new(conn: Conn, db: Db) -> Self {
-        Self { conn, db, gathered: Gathered::default() }
+        let seal = db.seal().clone();
+        Self { conn, db, seal, gathered: Gathered::default() }
     }
 
     /// Writes `event` with the commit, under the next number.
@@ -60,13 +62,18 @@ impl Tx {
     }
 
     /// What rows that make hosts act are sealed with.
-    pub(crate) fn seal(&self) -> &crate::audit::Seal {
-        self.db.seal()
+    pub(crate) fn seal(&self) -> &Seal {
+        &self.seal
+    }
+
+    /// Seals with this instead of what the database was opened with.
+    pub fn use_seal(&mut self, seal: Seal) {
+        self.seal = seal;
     }
 
     /// Whether this installation wrote the row as it is.
     pub fn is_authentic(&self, row: &impl crate::seals::Sealed) -> bool {
-        row.is_authentic(self.db.seal())
+        row.is_authentic(&self.seal)
     }
 
     /// Rings this bell once the commit stands, in every replica.
@@ -77,13 +84,12 @@ impl Tx {
     /// Makes everything that was done durable and visible, all of it or nothing.
     pub async fn commit(mut self) -> Result<()> {
         let Gathered { entries, events, counts, topics } = std::mem::take(&mut self.gathered);
-        let seal = self.db.seal().clone();
         // Whatever changes anything writes an audit entry; its subject is what was done.
         if let Some(entry) = entries.first() {
             idempotency::note_effect(&mut self.conn, &entry.subject).await?;
         }
         counts::write(&mut self.conn, counts).await?;
-        audit::append(&mut self.conn, &seal, entries).await?;
+        audit::append(&mut self.conn, &self.seal, entries).await?;
         events::append(&mut self.conn, events).await?;
         if let Wire::Pg(c) = self.conn.wire() {
             for topic in &topics {

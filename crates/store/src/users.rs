@@ -6,8 +6,8 @@ use vocab::{OrgId, Role, UserId};
 
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, guarded, taken};
-use crate::row::{put, row};
-use crate::sql::join;
+use crate::row::{parse, put, row};
+use crate::sql::{Text, join};
 use crate::tx::Tx;
 use crate::{Page, Paged};
 
@@ -192,4 +192,37 @@ pub async fn save(tx: &mut Tx, user: &User) -> Result<()> {
         .map(|done| done.rows_affected())
     })?;
     guarded(saved)
+}
+
+/// What the authenticators of up to `limit` users know, sealed, in the order of their ids: those after
+/// `after`. Of all organizations.
+pub async fn sealed_after(
+    conn: &mut Conn,
+    after: Option<UserId>,
+    limit: u32,
+) -> Result<Vec<(UserId, Vec<u8>)>> {
+    let rows: Vec<(String, Vec<u8>)> = on!(conn, |c| {
+        let mut text = Text::new("select id, totp_secret from users where totp_secret is not null");
+        if let Some(after) = &after {
+            text.add(" and id > ").bind(put(after));
+        }
+        text.add(" order by id limit ").bind(i64::from(limit));
+        text.build_as().fetch_all(c).await
+    })?;
+    rows.into_iter().map(|(id, sealed)| Ok((parse("users", id)?, sealed))).collect()
+}
+
+/// Replaces what a user's authenticator knows by the same under another key, unless it was changed since.
+/// It is no change of the user, so the generation stays.
+pub async fn reseal(tx: &mut Tx, id: UserId, before: &[u8], after: &[u8]) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query("update users set totp_secret = $1 where id = $2 and totp_secret = $3")
+            .bind(after)
+            .bind(put(&id))
+            .bind(before)
+            .execute(c)
+            .await
+            .map(drop)
+    })?;
+    Ok(())
 }

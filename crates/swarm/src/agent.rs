@@ -388,7 +388,11 @@ impl Agent {
         if let Some(keys) = rekeyed {
             life.identity.orders_keys.replace(keys);
         }
-        self.memory.news = self.obey(&answer) || self.memory.facts_wanted;
+        if let Some(tag) = &answer.renewed_tag {
+            life.identity.tag.replace(tag);
+        }
+        self.memory.news =
+            self.obey(&answer) || self.memory.facts_wanted || answer.renewed_tag.is_some();
         let held = hold > 0 && took.as_secs_f64() > f64::from(hold) / 2.0;
         let sync_seconds = self.life.as_ref().map_or(60, |life| life.sync_seconds);
         let Memory { quiet, rush, news, .. } = &mut self.memory;

@@ -87,7 +87,7 @@ impl SavedAgent {
         SavedAgent {
             index,
             server_id: identity.server_id,
-            tag: identity.tag.clone(),
+            tag: identity.tag.get(),
             orders_keys: identity
                 .orders_keys
                 .keys()
@@ -107,7 +107,7 @@ impl SavedAgent {
         let orders_keys: Option<Vec<_>> = self.orders_keys.iter().map(|key| bytes(key)).collect();
         Some(Identity {
             server_id: self.server_id,
-            tag: self.tag.clone(),
+            tag: self.tag.clone().into(),
             orders_keys: TrustedKeys::new(orders_keys?)?,
             key: HostKey::from_seed(bytes(&self.key)?),
             signs_answers: self.signs_answers.into(),

@@ -143,6 +143,10 @@ pub struct SyncResponse {
     /// It replaces the agent's trusted keys, if the answer is signed with one of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub orders_keys: Vec<OrdersKey>,
+    /// The tag to send from now on instead of the one of the request ([`EnrollResponse::tag`]): the server
+    /// is rotating the key that tags are made with. It counts in signed answers only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renewed_tag: Option<String>,
 }
 
 /// A key that a server signs orders and answers with.

@@ -110,7 +110,7 @@ impl Enrolled {
             enrolled_at: at,
             signs_answers: identity.signs_answers(),
             pin,
-            tag: identity.tag.clone(),
+            tag: identity.tag.get(),
             orders_key: orders_keys.first().cloned().unwrap_or_default(),
             orders_keys,
             key: STANDARD.encode(identity.key.seed()),
@@ -127,7 +127,7 @@ impl Enrolled {
         let orders_keys = orders_keys.and_then(TrustedKeys::new);
         Ok(Identity {
             server_id: self.server_id,
-            tag: self.tag.clone(),
+            tag: self.tag.clone().into(),
             orders_keys: orders_keys.context("a key for orders is damaged")?,
             key: HostKey::from_seed(bytes(&self.key).context("the host's key is damaged")?),
             signs_answers: self.signs_answers.into(),
@@ -305,6 +305,15 @@ impl State {
         let orders_keys: Vec<String> = keys.iter().map(|key| STANDARD.encode(key)).collect();
         let Some(oldest) = orders_keys.first().cloned() else { return Ok(()) };
         let enrolled = Enrolled { orders_key: oldest, orders_keys, ..enrolled };
+        self.write(IDENTITY, &enrolled)?;
+        self.copy_identity(&enrolled)
+    }
+
+    /// Stores the tag that this host sends from now on, in the copy of the identity too: a copy with
+    /// the tag of a retired key only would be refused.
+    pub fn set_tag(&self, tag: &str) -> anyhow::Result<()> {
+        let Some(enrolled) = self.enrolled()? else { return Ok(()) };
+        let enrolled = Enrolled { tag: tag.to_owned(), ..enrolled };
         self.write(IDENTITY, &enrolled)?;
         self.copy_identity(&enrolled)
     }

@@ -201,7 +201,7 @@ impl Talk {
         for result in request.results.iter().filter(|r| answer.acknowledged.contains(&r.order_id)) {
             say(&ended(result));
         }
-        let rekeyed = self.trust(&answer)?;
+        let rekeyed = self.trust(&answer)? | self.renew_tag(&answer)?;
         let busy = self.obey(&answer) || answer.wants_facts || rekeyed;
         let held = took.as_secs_f64() > f64::from(request.hold_seconds) / 2.0;
         if busy {
@@ -235,6 +235,19 @@ impl Talk {
             before.join(", "),
             after.join(", ")
         ));
+        Ok(true)
+    }
+
+    /// Uses the tag that an answer brings. It is on disk before it is used: the server may then accept
+    /// this one only. True if there was a change.
+    fn renew_tag(&mut self, answer: &SyncResponse) -> anyhow::Result<bool> {
+        let Some(tag) = &answer.renewed_tag else { return Ok(false) };
+        if *tag == self.identity.tag.get() {
+            return Ok(false);
+        }
+        self.state.set_tag(tag)?;
+        self.identity.tag.replace(tag);
+        say("the server changes the key behind this host's identity: it was renewed");
         Ok(true)
     }
 

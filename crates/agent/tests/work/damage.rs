@@ -224,7 +224,7 @@ impl Lonely {
         let lonely = Lonely { dir };
         let identity = Identity {
             server_id: ServerId::new(now(), 1),
-            tag: "tag".to_owned(),
+            tag: "tag".to_owned().into(),
             orders_keys: TrustedKeys::new(vec![[7; 32]]).unwrap(),
             key: HostKey::generate(),
             signs_answers: true.into(),

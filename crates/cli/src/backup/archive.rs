@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use ring::digest::{Context as Hasher, SHA256};
 use serde::{Deserialize, Serialize};
 
-use super::{DATABASE, SECRET_NEXT, SECRETS, SETTINGS, TLS};
+use super::{DATABASE, SECRET_NEXT, SECRET_OLD, SECRETS, SETTINGS, TLS};
 
 const MANIFEST: &str = "manifest.json";
 /// What this release writes, and the only thing it reads.
@@ -246,7 +246,8 @@ fn allowed_names(manifest: &Manifest) -> anyhow::Result<BTreeSet<String>> {
         "its schema is {schema_version}, this release reads 1 to {}: restore it with the release that made it",
         store::SCHEMA_VERSION
     );
-    let fixed = SECRETS.into_iter().chain([SECRET_NEXT, SETTINGS]).chain(TLS).map(str::to_owned);
+    let fixed = SECRETS.into_iter().chain([SECRET_NEXT, SECRET_OLD, SETTINGS]).chain(TLS);
+    let fixed = fixed.map(str::to_owned);
     let database = store::backup::file_names(engine, *schema_version);
     Ok(fixed.chain(database.iter().map(|name| format!("{DATABASE}/{name}"))).collect())
 }

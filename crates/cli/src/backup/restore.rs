@@ -12,12 +12,12 @@ use serde_json::json;
 use server::clock::{Clock, dice};
 use server::secrets::Secrets;
 use server::service::restore::{Settled, settle};
-use server::service::{audit_anchor, integrity};
+use server::service::{audit_anchor, integrity, root_keys, setup};
 use store::backup::{SQLITE_FILE, copy_in, damage};
-use store::{Db, leases, seals};
+use store::{Db, Tx, leases, seals};
 
 use super::archive::{self, Manifest, Spool};
-use super::{DATABASE, SECRET_NEXT, SECRETS, SETTINGS, TLS, keep};
+use super::{DATABASE, SECRET_NEXT, SECRET_OLD, SECRETS, SETTINGS, TLS, keep};
 use crate::installation::{self, make_dir, patient, sqlite_path};
 use crate::operator::screen::count;
 use crate::settings::{self, File};
@@ -105,7 +105,7 @@ impl Restore {
             Some(path) => {
                 self.refuse_used(&url, path.exists(), now).await?;
                 let new = spool.0.join(DATABASE).join(SQLITE_FILE);
-                let settled = settled_file(&new, &secrets, &manifest, now).await?;
+                let settled = settled_file(&new, &spool.0, &secrets, &manifest, now).await?;
                 self.place_files(&manifest, &spool.0, data)?;
                 replace_sqlite(&new, path, now)?;
                 settled
@@ -115,6 +115,7 @@ impl Restore {
                 let db = installation::open_as_is(&url, &secrets).await?;
                 let copied = copy_in(&db, &spool.0.join(DATABASE), manifest.schema_version).await;
                 let mut tx = copied.context("the database took nothing of it")?;
+                use_recorded_key(&mut tx, &spool.0, manifest.schema_version).await?;
                 if manifest.schema_version < seals::SINCE {
                     integrity::adopt(&mut tx, now).await?;
                 }
@@ -220,7 +221,13 @@ impl Restore {
             let aside = archive::with_suffix(&next, &before(Clock::system().now()));
             fs::rename(&next, &aside).with_context(|| format!("cannot move {}", next.display()))?;
         }
-        let next = [SECRET_NEXT].into_iter().filter(listed);
+        // An old key that is not in the backup belongs to another rotation.
+        let old = data.join(SECRET_OLD);
+        if !manifest.has(SECRET_OLD) && old.exists() {
+            let aside = archive::with_suffix(&old, &before(Clock::system().now()));
+            fs::rename(&old, &aside).with_context(|| format!("cannot move {}", old.display()))?;
+        }
+        let next = [SECRET_NEXT, SECRET_OLD].into_iter().filter(listed);
         let names = next.chain(SECRETS).chain(settings).chain(TLS.into_iter().filter(listed));
         for name in names {
             let to = data.join(name);
@@ -297,7 +304,7 @@ fn refuse_outside(url: &str, data: &Path) -> anyhow::Result<()> {
 
 /// Refuses symbolic links in all places that the restore would write to, before it writes to any.
 fn refuse_links(data: &Path, url: &str) -> anyhow::Result<()> {
-    for name in SECRETS.into_iter().chain([SECRET_NEXT, SETTINGS]).chain(TLS) {
+    for name in SECRETS.into_iter().chain([SECRET_NEXT, SECRET_OLD, SETTINGS]).chain(TLS) {
         let path = data.join(name);
         path.parent().filter(|parent| *parent != data).map_or(Ok(()), refuse_link)?;
         refuse_link(&path)?;
@@ -326,9 +333,24 @@ async fn refuse_damage(path: &Path, secrets: &Secrets) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Seals with the root key that the service used when the backup was taken: the key may have been
+/// rotated, and no service been started since.
+async fn use_recorded_key(tx: &mut Tx, spool: &Path, schema_version: i64) -> anyhow::Result<()> {
+    if schema_version < store::root_keys::SINCE {
+        return Ok(());
+    }
+    let recorded = store::root_keys::recorded(tx).await?;
+    let secrets = Secrets::load(spool)?;
+    let fit = root_keys::fit(recorded.as_ref(), &secrets)
+        .context("the keys in the backup are not those of its database")?;
+    tx.use_seal(setup::seal(&root_keys::as_recorded(fit, secrets)));
+    Ok(())
+}
+
 /// The file of the backup, made fit to be served while nobody can see it.
 async fn settled_file(
     path: &Path,
+    spool: &Path,
     secrets: &Secrets,
     manifest: &Manifest,
     now: Timestamp,
@@ -339,12 +361,13 @@ async fn settled_file(
     let db = Db::open(&options).await.context("cannot use the database in the backup")?;
     let settled = async {
         let mut tx = db.begin().await?;
+        use_recorded_key(&mut tx, spool, manifest.schema_version).await?;
         if manifest.schema_version < seals::SINCE {
             integrity::adopt(&mut tx, now).await?;
         }
         let settled = settle(&mut tx, manifest.taken_at, now).await?;
         tx.commit().await?;
-        Ok::<_, store::StoreError>(settled)
+        Ok::<_, anyhow::Error>(settled)
     };
     let settled = settled.await;
     db.close().await;

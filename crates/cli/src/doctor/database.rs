@@ -7,6 +7,7 @@ use jiff::SignedDuration;
 use server::engine::LEASE_TTL;
 use server::secrets::Secrets;
 use server::service::audit_anchor::Anchor;
+use server::service::root_keys::{self, Fit};
 use server::service::setup;
 use store::audit::{self, Seal};
 use store::backup::damage;
@@ -23,6 +24,8 @@ use crate::settings::{self, File};
 const CLOCK_MAX: SignedDuration = SignedDuration::from_secs(5);
 const OTHER_RELEASE: &str =
     "run the release that wrote it, or restore a backup that this release made";
+/// A key that leaked is worth something until it is retired.
+const ROTATION_DAYS_MAX: i64 = 30;
 /// Feeds are published every day or so.
 const FEED_AGE_MAX: SignedDuration = SignedDuration::from_hours(3 * 24);
 
@@ -47,7 +50,7 @@ pub(super) async fn look(
         }
     };
     let data_dir = &installation.data_dir;
-    if let Err(error) = schema(&db, &secrets, data_dir, findings).await {
+    if let Err(error) = schema(&db, data_dir, findings).await {
         findings.problem(
             "database",
             format!("{error:#}"),
@@ -64,13 +67,7 @@ pub(super) async fn look(
     }
 }
 
-async fn schema(
-    db: &Db,
-    secrets: &Secrets,
-    data_dir: &Path,
-    findings: &mut Findings,
-) -> anyhow::Result<()> {
-    let seal = &setup::seal(secrets);
+async fn schema(db: &Db, data_dir: &Path, findings: &mut Findings) -> anyhow::Result<()> {
     let engine = db.engine();
     let pending = match db.pending_migrations().await {
         Ok(pending) => pending,
@@ -101,13 +98,16 @@ async fn schema(
         true => findings.ok("integrity", "nothing is damaged"),
         false => findings.problem("integrity", damage.join("; "), "stop the service and restore the last backup that `fleetmend restore --check` finds whole"),
     }
-    let mut reader = db.read().await?;
+    // One state of the audit log, also while it is sealed again.
+    let mut reader = db.snapshot().await?;
+    let Some(secrets) = root_key(&mut reader, data_dir, findings).await? else { return Ok(()) };
+    let seal = &setup::seal(&secrets);
     let there = organizations::list(&mut reader).await?;
     match there.len() {
         0 => findings.problem("organizations", "there is none", "fleetmend orgs create NAME"),
         count => findings.ok("organizations", format!("{count}")),
     }
-    let missing = match Anchor::load(secrets, data_dir) {
+    let missing = match Anchor::load(&secrets, data_dir) {
         Ok(anchor) => anchor.unwrap_or_default().missing(&mut reader).await?,
         Err(error) => {
             let remedy = "see \"The audit log\" in docs/security.md";
@@ -118,10 +118,56 @@ async fn schema(
     for organization in &there {
         chain(&mut reader, organization, seal, &missing, findings).await?;
     }
+    drop(reader);
+    let mut reader = db.read().await?;
     clocks(&mut reader, findings).await?;
     leader(&mut reader, findings).await?;
     published(&mut reader, findings).await?;
     agents(&mut reader, findings).await
+}
+
+/// The keys that the database expects; nothing if they are not there.
+async fn root_key(
+    conn: &mut Conn,
+    data_dir: &Path,
+    findings: &mut Findings,
+) -> anyhow::Result<Option<Secrets>> {
+    let secrets = settings::existing(data_dir)?;
+    let recorded = store::root_keys::recorded(conn).await?;
+    let fit = match root_keys::fit(recorded.as_ref(), &secrets) {
+        Ok(fit) => fit,
+        Err(unfit) => {
+            let remedy = "see \"Keys\" in docs/security.md; the service does not start like this";
+            findings.problem("root key", unfit.to_string(), remedy);
+            return Ok(None);
+        }
+    };
+    match fit {
+        Fit::First | Fit::Same => {}
+        Fit::Rotated => findings.note(
+            "root key",
+            "root.key was rotated, and no service was started with the new one",
+            "restart the service, with the same key files on every replica",
+        ),
+        Fit::Retired => findings.note(
+            "root key",
+            "root.old.key was retired, and is not used any more",
+            format!("rm {}", data_dir.join("root.old.key").display()),
+        ),
+    }
+    if let Some(recorded) = recorded.filter(|recorded| recorded.old_id.is_some()) {
+        let days = findings.now.duration_since(recorded.since).as_hours() / 24;
+        let told = format!("root.key is being rotated since {:.0}", recorded.since);
+        match days > ROTATION_DAYS_MAX {
+            true => findings.problem(
+                "root key",
+                format!("{told}: both keys are valid for {days} days now"),
+                "`fleetmend secrets list` shows what depends on the old one; then `fleetmend secrets retire root`",
+            ),
+            false => findings.ok("root key", told),
+        }
+    }
+    Ok(Some(root_keys::as_recorded(fit, secrets)))
 }
 
 /// Whoever can write to the database can break the chain, and cannot mend it.

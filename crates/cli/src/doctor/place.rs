@@ -37,7 +37,7 @@ pub(super) fn look(installation: &Installation, findings: &mut Findings) {
             format!("chmod 0700 {shown}"),
         ),
     }
-    for name in ["root.key", "orders.key", "orders.next.key"] {
+    for name in ["root.key", "root.old.key", "orders.key", "orders.next.key"] {
         key(&data.join(name), found.uid(), findings);
     }
     if let Err(error) = Secrets::load(data) {

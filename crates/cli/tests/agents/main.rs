@@ -6,6 +6,7 @@ mod apt;
 mod clocks;
 mod hostile;
 mod hosts;
+mod key_rotation;
 mod kills;
 mod life;
 mod others;

@@ -197,7 +197,12 @@ fn secrets(tour: &mut Tour) {
     tour.fails(&["secrets", "rotate", "orders", "--data-dir", &one]);
     tour.looks(&["secrets", "list", "--data-dir", &one]);
     tour.all(&["secrets", "retire", "orders", "--data-dir", "{}"], [&one, &two, &three]);
-    tour.pipes(&["secrets", "rotate", "root", "--data-dir", &one], 2);
+    tour.fails(&["secrets", "retire", "root", "--data-dir", &one]);
+    tour.all(&["secrets", "rotate", "root", "--data-dir", "{}"], [&one, &two, &three]);
+    tour.fails(&["secrets", "rotate", "root", "--data-dir", &one]);
+    tour.looks(&["secrets", "list", "--data-dir", &one]);
+    tour.fails(&["secrets", "retire", "root", "--data-dir", &one]);
+    tour.pipes(&["secrets", "rotate", "tls", "--data-dir", &one], 2);
 }
 
 fn flaws(tour: &mut Tour) {

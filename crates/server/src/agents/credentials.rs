@@ -13,9 +13,10 @@ use super::Refusal;
 use super::answer_signature::Sender;
 use super::limits::Reserved;
 use crate::app::App;
-use crate::secrets::Secrets;
+use crate::secrets::{Age, Secrets};
 
 const AGENT: &str = "fleetmend agent v1";
+const TAG_BYTES: usize = 32;
 
 /// Who an agent claims to be, with the tag that shows that we said so once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +32,11 @@ impl Credential {
     pub fn tag(&self, secrets: &Secrets) -> [u8; 32] {
         secrets.tag(AGENT, &[self.server.to_string().as_bytes(), &self.key])
     }
+
+    /// Which key made this tag, if this installation gave it to this server and this key.
+    fn maker(&self, secrets: &Secrets, tag: &[u8]) -> Option<Age> {
+        secrets.maker(AGENT, &[self.server.to_string().as_bytes(), &self.key], TAG_BYTES, tag)
+    }
 }
 
 /// What an agent signs: the method, path and query, and the digest of the body.
@@ -41,6 +47,8 @@ pub fn signed_text(method: &str, path_and_query: &str, body: &[u8]) -> String {
 /// A request whose signature was checked.
 pub(super) struct Verified {
     pub(super) who: Credential,
+    /// The root key that its tag was made with.
+    pub(super) age: Age,
     pub(super) body: Bytes,
     /// Memory that the body is charged for.
     pub(super) reserved: Reserved,
@@ -62,6 +70,7 @@ pub(super) async fn verified(
 /// signature over the body shows that the sender holds the key.
 pub(super) struct Unread {
     pub(super) who: Credential,
+    age: Age,
     signature: Vec<u8>,
     parts: Parts,
     body: Body,
@@ -71,14 +80,14 @@ impl Unread {
     pub(super) fn new(app: &App, request: Request<Body>) -> Result<Unread, Refusal> {
         let (parts, body) = request.into_parts();
         let Claim { who, tag, signature } = Claim::read(&parts.headers).ok_or_else(malformed)?;
-        if !same(&tag, &who.tag(&app.secrets)) {
-            return Err(forged("this identity was not given out here"));
-        }
+        let age = who
+            .maker(&app.secrets, &tag)
+            .ok_or_else(|| forged("this identity was not given out here"))?;
         if let Some(sender) = parts.extensions.get::<Sender>() {
             sender.claims(who.server, &signature);
         }
         app.door().limits.request(who.server)?;
-        Ok(Unread { who, signature, parts, body })
+        Ok(Unread { who, age, signature, parts, body })
     }
 
     pub(super) fn headers(&self) -> &HeaderMap {
@@ -91,7 +100,7 @@ impl Unread {
         app: &App,
         body_bytes_max: usize,
     ) -> Result<Verified, Refusal> {
-        let Unread { who, signature, parts, body } = self;
+        let Unread { who, age, signature, parts, body } = self;
         let (body, reserved) = app.door().limits.read(&parts.headers, body, body_bytes_max).await?;
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         let text = signed_text(parts.method.as_str(), path, &body);
@@ -101,7 +110,7 @@ impl Unread {
         if let Some(sender) = parts.extensions.get::<Sender>() {
             sender.is_verified();
         }
-        Ok(Verified { who, body, reserved })
+        Ok(Verified { who, age, body, reserved })
     }
 }
 
@@ -143,9 +152,4 @@ fn malformed() -> Refusal {
 
 fn forged(detail: &str) -> Refusal {
     Refusal::new(StatusCode::UNAUTHORIZED, "bad_credential", detail)
-}
-
-/// Compared without telling by its time where the first difference is.
-fn same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |seen, (a, b)| seen | (a ^ b)) == 0
 }

@@ -27,6 +27,7 @@ use super::news::{Counted, Press};
 use super::secured::Secured;
 use super::sync::quarantine;
 use crate::app::App;
+use crate::secrets::Age;
 
 /// How many lists are remembered: more kinds of servers than a large fleet has.
 const COUNTS_MAX: usize = 20_000;
@@ -89,6 +90,10 @@ struct Standing {
     handed: Vec<Word>,
     /// Which sync is the latest; an older one that is still held open need not be any longer.
     turn: u64,
+    /// Which root key its identity was made with, once that is in the database.
+    noted_age: Option<Age>,
+    /// Whether an answer brought it a new tag.
+    tag_offered: bool,
 }
 
 /// Something that an agent is told: carry out this order, drop it, or report about it.
@@ -187,6 +192,8 @@ impl Link {
                 known,
                 handed: Vec::new(),
                 turn: 0,
+                noted_age: None,
+                tag_offered: false,
             }),
         }
     }
@@ -208,6 +215,8 @@ impl Link {
             known,
             handed: Vec::new(),
             turn: 0,
+            noted_age: None,
+            tag_offered: false,
         };
         Link {
             server,
@@ -256,6 +265,19 @@ impl Link {
         }
         standing.turn = number;
         Turn { count, next_counter: standing.expected, number }
+    }
+
+    pub(super) fn noted_age(&self) -> Option<Age> {
+        self.standing().noted_age
+    }
+
+    pub(super) fn notes_age(&self, age: Age) {
+        self.standing().noted_age = Some(age);
+    }
+
+    /// Whether a new tag is offered for the first time.
+    pub(super) fn offers_tag(&self) -> bool {
+        !std::mem::replace(&mut self.standing().tag_offered, true)
     }
 
     pub(super) fn bar(&self) -> Bar {

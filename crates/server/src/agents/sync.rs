@@ -7,6 +7,8 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::Request;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 use store::listings::{self, Kind};
 use store::{StoreError, Topic, servers};
@@ -23,7 +25,7 @@ use super::news::{Counted, News, Part, Written, write};
 use super::secured::{Names, secured};
 use super::uploads;
 use crate::app::App;
-use crate::secrets::{SigningKey, TrustedKeys};
+use crate::secrets::{Age, SigningKey, TrustedKeys};
 use crate::service::{TRIES, emit, record};
 
 const BODY_BYTES_MAX: usize = 1024 * 1024;
@@ -41,7 +43,7 @@ pub(super) async fn sync(
     request: Request<Body>,
 ) -> Result<Json<SyncResponse>, Refusal> {
     let trusted = TrustedKeys::read(request.headers());
-    let Verified { who, body, reserved } = verified(&app, request, BODY_BYTES_MAX).await?;
+    let Verified { who, age, body, reserved } = verified(&app, request, BODY_BYTES_MAX).await?;
     let mut sync: SyncRequest = serde_json::from_slice(&body)
         .map_err(|error| Refusal::bad_request(format!("this is not a sync: {error}")))?;
     drop(body);
@@ -55,7 +57,7 @@ pub(super) async fn sync(
     let hold = Duration::from_secs(sync.hold_seconds.min(HOLD_SECONDS_MAX).into());
     let mentioned = mentioned(&sync);
     let over = Instant::now() + hold;
-    let call = Call { app: &app, link: &link, turn, mentioned, trusted, over };
+    let mut call = Call { app: &app, link: &link, turn, mentioned, trusted, tag: None, over };
     match call.turn.count {
         // What it says was true before what later ones said.
         Count::Late => return call.hold(&sync, Answer::default()).await,
@@ -70,6 +72,8 @@ pub(super) async fn sync(
     // One that was held open until now is not waited for any more.
     link.wake.notify_waiters();
     door.beat(&app, &link, call.turn.next_counter, app.clock.now());
+    note_root_key(&app, &link, age).await;
+    call.tag = (age == Age::Old).then(|| STANDARD.encode(who.tag(&app.secrets)));
     let (wanted, acknowledged) = match link.is_old_news(&sync) {
         true => (Vec::new(), Vec::new()),
         false => call.told(&mut sync, reserved).await?,
@@ -111,6 +115,8 @@ struct Call<'a> {
     mentioned: Vec<TaskId>,
     /// The keys that its agent trusts.
     trusted: TrustedKeys,
+    /// The tag of the current root key, for an agent that sent one of the old key.
+    tag: Option<String>,
     /// When it is answered at the latest.
     over: Instant,
 }
@@ -206,7 +212,9 @@ impl Call<'_> {
     ) -> Result<Json<SyncResponse>, Refusal> {
         let Call { app, link, ref turn, .. } = *self;
         let announces = app.secrets.should_announce(&self.trusted);
-        let mut patient = sync.hold_seconds > 0 && answer.is_empty() && !announces;
+        // An agent of the version before keeps its old tag, and is held as ever after the first offer.
+        let renews = self.tag.is_some() && link.offers_tag();
+        let mut patient = sync.hold_seconds > 0 && answer.is_empty() && !announces && !renews;
         let over = tokio::time::sleep_until(self.over);
         tokio::pin!(over);
         let mut draining = app.door().draining();
@@ -242,6 +250,7 @@ impl Call<'_> {
                     sync_seconds: app.settings.sync_seconds,
                     server_time: app.clock.now(),
                     orders_keys: if announces { app.secrets.announced() } else { Vec::new() },
+                    renewed_tag: self.tag.clone(),
                 }));
             }
             tokio::select! {
@@ -389,6 +398,30 @@ fn out_of_turn(got: u64, expected: u64) -> String {
         "two copies of this server are talking: one sent counter {got}, {expected} was due; \
          a clone, or a restored snapshot"
     )
+}
+
+/// Notes which root key an agent's identity was made with, while that is rotated. Servers of which
+/// nothing was noted count as ones of the old key.
+async fn note_root_key(app: &App, link: &Link, age: Age) {
+    if app.secrets.old_root_key_id().is_none() || link.noted_age() == Some(age) {
+        return;
+    }
+    let current = app.secrets.root_key_id();
+    let note = async {
+        let known = servers::root_key(&mut *app.db.read().await?, link.server).await?;
+        if (known.as_deref() == Some(current)) != (age == Age::Current) {
+            let mut tx = app.db.begin().await?;
+            let id = app.secrets.root_key_id_of(age);
+            servers::set_root_key(&mut tx, link.server, id).await?;
+            tx.commit().await?;
+        }
+        Ok::<_, StoreError>(())
+    };
+    match note.await {
+        Ok(()) => link.notes_age(age),
+        // It is noted at the next sync.
+        Err(error) => tracing::warn!(server = %link.server, %error, "its root key is not noted"),
+    }
 }
 
 /// Two use one identity: neither gets orders until a person decides.

@@ -226,7 +226,7 @@ pub(super) async fn log(
     offset: Result<Query<Offset>, axum::extract::rejection::QueryRejection>,
     request: Request<Body>,
 ) -> Result<StatusCode, Refusal> {
-    let Verified { who, body, reserved } = verified(&app, request, CHUNK_BYTES_MAX).await?;
+    let Verified { who, body, reserved, .. } = verified(&app, request, CHUNK_BYTES_MAX).await?;
     let Query(Offset { offset }) =
         offset.map_err(|error| Refusal::bad_request(error.body_text()))?;
     let task: TaskId = task.parse().map_err(|_| not_found(format!("no task `{task}`")))?;

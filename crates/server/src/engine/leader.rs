@@ -2,7 +2,8 @@
 //!
 //! On PostgreSQL leases go by the database's clock, which all replicas share, and a replica whose own
 //! clock differs from it by more than [`SKEW_MAX`] does not lead: it would start schedules at the
-//! wrong time and take servers for offline.
+//! wrong time and take servers for offline. Nor does one lead that lacks the root key which others use:
+//! it would take rows for forged that are not.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use tokio::sync::watch;
 
 use super::{Lead, complain};
 use crate::app::App;
+use crate::service::root_keys;
 
 const NAME: &str = "engine";
 /// How long the others wait for a leader that fell silent.
@@ -81,13 +83,16 @@ async fn take_or_keep(app: &App, held: Option<&Lease>) -> store::Result<Option<L
     let mut tx = app.db.begin().await?;
     let time = LeaseTime::read(app, &mut tx).await?;
     note_skew(app, time.skew);
+    let rotated = !root_keys::is_ours(app, &mut tx).await?;
+    note_rotated(app, rotated);
+    let may_lead = time.skew.is_none() && !rotated;
     let until = time.now.saturating_add(LEASE_TTL).unwrap_or(Timestamp::MAX);
     let replica = &app.settings.replica;
-    let next = match (held, time.skew) {
-        (None, None) => leases::acquire(&mut tx, NAME, replica, time.now, until).await,
-        (None, Some(_)) => Ok(None),
-        (Some(lease), None) => leases::renew(&mut tx, lease, until).await.map(Some),
-        (Some(lease), Some(_)) => leases::release(&mut tx, lease, time.now).await.map(|()| None),
+    let next = match (held, may_lead) {
+        (None, true) => leases::acquire(&mut tx, NAME, replica, time.now, until).await,
+        (None, false) => Ok(None),
+        (Some(lease), true) => leases::renew(&mut tx, lease, until).await.map(Some),
+        (Some(lease), false) => leases::release(&mut tx, lease, time.now).await.map(|()| None),
     };
     match next {
         Ok(next) => {
@@ -152,6 +157,16 @@ fn note_skew(app: &App, skew: Option<SignedDuration>) {
             "this machine's clock differs from the database's; this replica does not lead until it is set"
         ),
         None => tracing::info!(replica, "this machine's clock agrees with the database's again"),
+    }
+}
+
+fn note_rotated(app: &App, rotated: bool) {
+    if app.condition().note_root_key_rotated(rotated) && rotated {
+        let replica = &app.settings.replica;
+        tracing::error!(
+            replica,
+            "root.key was rotated: restart this replica with the new key files"
+        );
     }
 }
 

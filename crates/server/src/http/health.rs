@@ -20,8 +20,8 @@ pub(crate) async fn healthz() -> Json<Value> {
 
 /// Ready
 ///
-/// The database answers, the last write to it worked, this machine's clock agrees with the database's, and the service
-/// is not about to end.
+/// The database answers, the last write to it worked, this machine's clock agrees with the database's, its `root.key`
+/// is the one that the other replicas use, and the service is not about to end.
 #[utoipa::path(get, path = "/readyz", tag = "Service", operation_id = "readyz",
     responses((status = 200, description = "It takes requests.", body = Object, example = json!({"status": "ok"}))))]
 pub(crate) async fn readyz(State(app): State<App>) -> Result<Json<Value>, ApiError> {
@@ -41,6 +41,11 @@ pub(crate) async fn readyz(State(app): State<App>) -> Result<Json<Value>, ApiErr
             "This machine's clock differs from the database's by {} s. Set it with NTP.",
             skew.abs().as_secs()
         )));
+    }
+    if app.condition().root_key_rotated() {
+        return Err(retry_soon(
+            "root.key was rotated: restart this replica with the new key files.",
+        ));
     }
     let mut body =
         json!({"status": "ok", "database": app.db.engine(), "leader": app.condition().leads()});

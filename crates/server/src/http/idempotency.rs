@@ -221,9 +221,11 @@ fn replay(
     stored: idempotency::Response,
     request_id: Option<&super::observe::RequestId>,
 ) -> Response<Body> {
-    let Some(mut body) = seal.open(stored.body) else {
-        tracing::error!("a remembered answer cannot be opened: `root.key` was changed");
-        return problem::internal().into_response();
+    let Some(mut body) = seal.open(&stored.body) else {
+        tracing::warn!("a remembered answer cannot be opened: its `root.key` was retired");
+        let detail = "The first request with this `Idempotency-Key` was carried out; its answer was \
+                      lost when the key that it was stored under was retired.";
+        return ApiError::new(Code::Conflict, detail).into_response();
     };
     if let (Ok(mut told), Some(id)) =
         (serde_json::from_slice::<wire::v1::Problem>(&body), request_id)
@@ -245,21 +247,28 @@ fn replay(
 }
 
 /// Closes remembered answers so that the database alone does not give them away.
-struct Seal(LessSafeKey);
+struct Seal {
+    current: LessSafeKey,
+    /// Of the root key that is being rotated out.
+    old: Option<LessSafeKey>,
+}
 
 impl Seal {
     fn new(app: &App, caller: &Caller, key: &str) -> Seal {
         let org = caller.org.to_string();
         let parts: [&[u8]; 2] = [org.as_bytes(), key.as_bytes()];
-        let secret = app.secrets.tag("fleetmend remembered answer v1", &parts);
-        let key = UnboundKey::new(&AES_256_GCM, &secret).expect("AES-256 takes 32 bytes");
-        Seal(LessSafeKey::new(key))
+        let mut keys = app.secrets.ages().map(|age| {
+            let secret = app.secrets.tag_of(age, "fleetmend remembered answer v1", &parts);
+            let key = UnboundKey::new(&AES_256_GCM, &secret).expect("AES-256 takes 32 bytes");
+            LessSafeKey::new(key)
+        });
+        Seal { current: keys.next().expect("there is a current key"), old: keys.next() }
     }
 
     fn close(&self, body: &[u8]) -> Vec<u8> {
         let nonce = chance::<NONCE_LEN>();
         let mut sealed = body.to_vec();
-        let closed = self.0.seal_in_place_append_tag(
+        let closed = self.current.seal_in_place_append_tag(
             Nonce::assume_unique_for_key(nonce),
             Aad::empty(),
             &mut sealed,
@@ -268,11 +277,12 @@ impl Seal {
         [&nonce[..], &sealed].concat()
     }
 
-    fn open(&self, sealed: Vec<u8>) -> Option<Vec<u8>> {
+    fn open(&self, sealed: &[u8]) -> Option<Vec<u8>> {
         let (nonce, rest) = sealed.split_first_chunk::<NONCE_LEN>()?;
-        let mut rest = rest.to_vec();
-        let nonce = Nonce::assume_unique_for_key(*nonce);
-        let opened = self.0.open_in_place(nonce, Aad::empty(), &mut rest).ok()?;
-        Some(opened.to_vec())
+        [Some(&self.current), self.old.as_ref()].into_iter().flatten().find_map(|key| {
+            let mut rest = rest.to_vec();
+            let nonce = Nonce::assume_unique_for_key(*nonce);
+            Some(key.open_in_place(nonce, Aad::empty(), &mut rest).ok()?.to_vec())
+        })
     }
 }

@@ -19,19 +19,36 @@ use vocab::OrgId;
 
 use super::{emit, record};
 use crate::app::App;
-use crate::secrets::Secrets;
+use crate::secrets::{Age, Secrets};
 
 /// The file in the data directory.
 pub const FILE: &str = "audit.anchor";
 /// How often the file is brought up to date. What was logged since can be cut off unnoticed.
 const EVERY: Duration = Duration::from_secs(1);
 const PURPOSE: &str = "fleetmend audit anchor v1";
+const CODE_BYTES: usize = 32;
 
 /// The last entry of an organization's log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Last {
     seq: i64,
     hash: Vec<u8>,
+    /// A digest of what the entry says. Its hash changes when `root.key` is rotated, this does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    content: Option<vocab::Digest>,
+}
+
+impl Last {
+    fn is(&self, entry: &audit::Entry) -> bool {
+        entry.seq == self.seq
+            && (entry.hash == self.hash || self.content == Some(content_of(entry)))
+    }
+}
+
+fn content_of(entry: &audit::Entry) -> vocab::Digest {
+    let (org, seq, at) = (entry.org_id.to_string(), entry.seq.to_string(), entry.at.to_string());
+    let parts = [&org, &seq, &at, &entry.actor, &entry.action, &entry.subject, &entry.detail];
+    vocab::Digest::of(&serde_json::to_vec(&parts).expect("text is JSON"))
 }
 
 /// The last entries that were seen, by organization.
@@ -66,6 +83,14 @@ pub enum AnchorError {
 impl Anchor {
     /// The anchor in `data_dir`; `None` if there is none yet.
     pub fn load(secrets: &Secrets, data_dir: &Path) -> Result<Option<Anchor>, AnchorError> {
+        Ok(Anchor::load_with_age(secrets, data_dir)?.map(|(anchor, _)| anchor))
+    }
+
+    /// The same, with the root key that it was written with.
+    fn load_with_age(
+        secrets: &Secrets,
+        data_dir: &Path,
+    ) -> Result<Option<(Anchor, Age)>, AnchorError> {
         let path = data_dir.join(FILE);
         let text = match fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -74,15 +99,16 @@ impl Anchor {
         let stored: Stored = serde_json::from_slice(&text)
             .map_err(|_| AnchorError::Forged { path: path.clone() })?;
         let anchor = Anchor(stored.entries);
-        if anchor.code(secrets).as_slice() != stored.code {
-            return Err(AnchorError::Forged { path });
+        match secrets.maker(PURPOSE, &[&anchor.text()], CODE_BYTES, &stored.code) {
+            Some(age) => Ok(Some((anchor, age))),
+            None => Err(AnchorError::Forged { path }),
         }
-        Ok(Some(anchor))
     }
 
     fn save(&self, secrets: &Secrets, data_dir: &Path) -> Result<(), AnchorError> {
         let path = data_dir.join(FILE);
-        let stored = Stored { entries: self.0.clone(), code: self.code(secrets).to_vec() };
+        let code = secrets.tag(PURPOSE, &[&self.text()]).to_vec();
+        let stored = Stored { entries: self.0.clone(), code };
         let text = serde_json::to_vec(&stored).expect("an anchor is plain data");
         let write = || -> io::Result<()> {
             let new = data_dir.join(format!("{FILE}.new"));
@@ -96,9 +122,8 @@ impl Anchor {
         write().map_err(|source| AnchorError::File { path: path.clone(), source })
     }
 
-    fn code(&self, secrets: &Secrets) -> [u8; 32] {
-        let text = serde_json::to_vec(&self.0).expect("an anchor is plain data");
-        secrets.tag(PURPOSE, &[&text])
+    fn text(&self) -> Vec<u8> {
+        serde_json::to_vec(&self.0).expect("an anchor is plain data")
     }
 
     /// The organizations whose logs lack an entry that was seen, and its place.
@@ -107,10 +132,9 @@ impl Anchor {
         for (org, last) in &self.0 {
             let before = last.seq.saturating_sub(1);
             let found = audit::after(conn, *org, before, 1).await?;
-            let same = |entry: &audit::Entry| entry.seq == last.seq && entry.hash == last.hash;
             let heads = audit::head(conn, *org).await;
             let reaches = heads.is_ok_and(|(seq, _)| seq >= last.seq);
-            if last.seq > 0 && !(found.first().is_some_and(same) && reaches) {
+            if last.seq > 0 && !(found.first().is_some_and(|entry| last.is(entry)) && reaches) {
                 missing.insert(*org, last.seq);
             }
         }
@@ -121,7 +145,7 @@ impl Anchor {
 /// Looks at the logs and brings the file up to date. Returns the organizations whose logs were cut;
 /// for those it stays as it is.
 pub async fn check(app: &App, data_dir: &Path) -> Result<BTreeMap<OrgId, i64>, CheckError> {
-    let stored = Anchor::load(&app.secrets, data_dir)?;
+    let (stored, age) = Anchor::load_with_age(&app.secrets, data_dir)?.unzip();
     let known = stored.clone().unwrap_or_default();
     let mut reader = app.db.snapshot().await?;
     let missing = known.missing(&mut reader).await?;
@@ -131,10 +155,12 @@ pub async fn check(app: &App, data_dir: &Path) -> Result<BTreeMap<OrgId, i64>, C
             continue;
         }
         let (seq, hash) = audit::head(&mut reader, organization.id).await?;
-        next.0.insert(organization.id, Last { seq, hash });
+        let last = audit::after(&mut reader, organization.id, seq - 1, 1).await?;
+        let content = last.first().filter(|entry| entry.seq == seq).map(content_of);
+        next.0.insert(organization.id, Last { seq, hash, content });
     }
     drop(reader);
-    if stored.as_ref() != Some(&next) {
+    if stored.as_ref() != Some(&next) || age == Some(Age::Old) {
         next.save(&app.secrets, data_dir)?;
     }
     Ok(missing)

@@ -76,6 +76,7 @@ impl From<StoreError> for ServiceError {
             StoreError::Busy(_)
             | StoreError::DiskFull(_)
             | StoreError::Database(_)
+            | StoreError::RootKeyRotated
             | StoreError::LeaseLost { .. } => ServiceError::Unavailable(error),
             StoreError::Corrupt { .. }
             | StoreError::NewerDatabase { .. }

@@ -24,6 +24,7 @@ pub mod refresh;
 pub(crate) mod reports;
 pub mod restore;
 pub mod rollouts;
+pub mod root_keys;
 pub mod runs;
 pub mod schedules;
 pub mod second;

@@ -8,10 +8,14 @@ use vocab::UserId;
 
 use crate::app::App;
 use crate::clock::chance;
+use crate::secrets::{Age, Secrets};
 use crate::service::users::{SignIn, Token, Way, actor, invalid, record_sign_in, session, told};
 use crate::service::{Result, audit, totp};
 
 const SECRET_BYTES: usize = 20;
+const AUTHENTICATOR: &str = "fleetmend authenticator v1";
+const TICKET: &str = "fleetmend second step v2";
+const TICKET_TAG_BYTES: usize = 20;
 /// How long someone may look for their telephone.
 const TICKET_LIVES: SignedDuration = SignedDuration::from_mins(5);
 
@@ -52,7 +56,8 @@ async fn save(app: &App, after: User, action: &str) -> Result<()> {
 /// For whoever took the first step, and in which way: good for a code, for five minutes.
 pub(super) fn ticket(app: &App, user: &User, way: Way) -> Token {
     let until = (app.clock.now() + TICKET_LIVES).as_second();
-    format!("{until}.{}.{}", user.id, tag(app, user, until, way))
+    let tag = with_parts(user, until, way, |parts| app.secrets.tag(TICKET, parts));
+    format!("{until}.{}.{}", user.id, totp::base32(&tag[..TICKET_TAG_BYTES]))
 }
 
 /// Whoever took the first step, as a ticket proves.
@@ -77,9 +82,11 @@ impl FirstStep {
         let Some(user) = found.filter(|_| until > app.clock.now().as_second()) else {
             return Ok(None);
         };
-        // `blake3::Hash` compares in constant time.
+        let shown = totp::from_base32(shown);
         let is = |way: &Way| {
-            blake3::hash(shown.as_bytes()) == blake3::hash(tag(app, &user, until, *way).as_bytes())
+            with_parts(&user, until, *way, |parts| {
+                app.secrets.verifies(TICKET, parts, TICKET_TAG_BYTES, &shown)
+            })
         };
         let way = [Way::Password, Way::Oidc].into_iter().find(is);
         Ok(way.map(|way| FirstStep { user, way, ticket: ticket.to_owned() }))
@@ -91,13 +98,12 @@ impl FirstStep {
     }
 }
 
-fn tag(app: &App, user: &User, until: i64, way: Way) -> String {
+/// What a ticket is a digest of.
+fn with_parts<T>(user: &User, until: i64, way: Way, make: impl FnOnce(&[&[u8]]) -> T) -> T {
     let id = user.id.to_string();
     // With the generation, so that a ticket is worth nothing once its owner was reset, or came in.
     let (seen, until) = (user.generation.to_be_bytes(), until.to_be_bytes());
-    let parts: [&[u8]; 4] = [id.as_bytes(), &seen, &until, way.word().as_bytes()];
-    let tag = app.secrets.tag("fleetmend second step v2", &parts);
-    totp::base32(&tag[..20])
+    make(&[id.as_bytes(), &seen, &until, way.word().as_bytes()])
 }
 
 /// Signs in whoever took the first step and has the current code. `NeedsCode` if only the code was wrong.
@@ -122,15 +128,33 @@ pub async fn sign_in(app: &App, first: FirstStep, code: &str) -> Result<SignIn> 
     Ok(SignIn::In(Box::new(after), token))
 }
 
-fn key(app: &App, user: &User) -> LessSafeKey {
-    let secret = app.secrets.tag("fleetmend authenticator v1", &[user.id.to_string().as_bytes()]);
+fn seal(app: &App, user: &User, secret: &[u8]) -> Vec<u8> {
+    encrypt(&app.secrets, user.id, secret)
+}
+
+fn open(app: &App, user: &User, sealed: &[u8]) -> Option<Vec<u8>> {
+    app.secrets.ages().find_map(|age| decrypt(&app.secrets, age, user.id, sealed))
+}
+
+/// What is to be stored instead of a secret that was encrypted with the old root key. Nothing if it was
+/// not: the rest needs no change, or cannot be read.
+pub(super) fn renewed(secrets: &Secrets, user: UserId, sealed: &[u8]) -> Option<Vec<u8>> {
+    if secrets.old_root_key_id().is_none() || decrypt(secrets, Age::Current, user, sealed).is_some()
+    {
+        return None;
+    }
+    Some(encrypt(secrets, user, &decrypt(secrets, Age::Old, user, sealed)?))
+}
+
+fn key(secrets: &Secrets, age: Age, user: UserId) -> LessSafeKey {
+    let secret = secrets.tag_of(age, AUTHENTICATOR, &[user.to_string().as_bytes()]);
     LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &secret).expect("AES-256 takes 32 bytes"))
 }
 
-fn seal(app: &App, user: &User, secret: &[u8]) -> Vec<u8> {
+fn encrypt(secrets: &Secrets, user: UserId, secret: &[u8]) -> Vec<u8> {
     let nonce = chance::<NONCE_LEN>();
     let mut sealed = secret.to_vec();
-    let closed = key(app, user).seal_in_place_append_tag(
+    let closed = key(secrets, Age::Current, user).seal_in_place_append_tag(
         Nonce::assume_unique_for_key(nonce),
         Aad::empty(),
         &mut sealed,
@@ -139,9 +163,9 @@ fn seal(app: &App, user: &User, secret: &[u8]) -> Vec<u8> {
     [&nonce[..], &sealed].concat()
 }
 
-fn open(app: &App, user: &User, sealed: &[u8]) -> Option<Vec<u8>> {
+fn decrypt(secrets: &Secrets, age: Age, user: UserId, sealed: &[u8]) -> Option<Vec<u8>> {
     let (nonce, rest) = sealed.split_first_chunk::<NONCE_LEN>()?;
     let mut rest = rest.to_vec();
     let nonce = Nonce::assume_unique_for_key(*nonce);
-    Some(key(app, user).open_in_place(nonce, Aad::empty(), &mut rest).ok()?.to_vec())
+    Some(key(secrets, age, user).open_in_place(nonce, Aad::empty(), &mut rest).ok()?.to_vec())
 }

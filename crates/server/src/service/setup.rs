@@ -8,14 +8,24 @@ use vocab::{KeyId, OrgId, Role};
 
 use crate::app::App;
 use crate::clock::dice;
-use crate::secrets::Secrets;
+use crate::secrets::{Age, Secrets};
 use crate::service::{Actor, Result, audit, keys};
 
 /// The seal of the audit log and of the rows that make hosts act. Its key is derived from `root.key`, so whoever can write into the database can
 /// break the chain but not forge it, and cannot create work.
+///
+/// While `root.key` is rotated, it seals with the new one and accepts both.
 pub fn seal(secrets: &Secrets) -> Seal {
-    let key = secrets.tag("fleetmend audit seal v1", &[]);
-    let row_key = secrets.tag("fleetmend row seal v1", &[]);
+    let seal = seal_of(secrets, Age::Current).with_key_id(secrets.root_key_id());
+    match secrets.old_root_key_id() {
+        Some(_) => seal.with_old(seal_of(secrets, Age::Old)),
+        None => seal,
+    }
+}
+
+fn seal_of(secrets: &Secrets, age: Age) -> Seal {
+    let key = secrets.tag_of(age, "fleetmend audit seal v1", &[]);
+    let row_key = secrets.tag_of(age, "fleetmend row seal v1", &[]);
     let seal = Seal::new(move |previous, seq, entry| {
         let mut hasher = blake3::Hasher::new_keyed(&key);
         let (org, at) = (entry.org_id.to_string(), entry.at.to_string());

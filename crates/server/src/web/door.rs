@@ -29,6 +29,7 @@ const DEVICE_SECONDS: i64 = 180 * 86_400;
 /// Of each part of what such a browser keeps.
 const DEVICE_BYTES: usize = 16;
 const DEVICE_PURPOSE: &str = "fleetmend device of any account v1";
+const DEVICE: &str = "fleetmend device v1";
 /// It has to fit into a cookie on the way to a provider and back, and into a sign-in form of 4 KiB.
 const NEXT_BYTES_MAX: usize = 1_000;
 const WRONG: &str = "Name and password do not fit.";
@@ -194,7 +195,7 @@ fn device(app: &App, account: &str) -> String {
 }
 
 fn account_tag(app: &App, random: &[u8], account: &str) -> Vec<u8> {
-    app.secrets.tag("fleetmend device v1", &[random, account.as_bytes()])[..DEVICE_BYTES].to_vec()
+    app.secrets.tag(DEVICE, &[random, account.as_bytes()])[..DEVICE_BYTES].to_vec()
 }
 
 /// The three parts of what a browser keeps.
@@ -207,15 +208,13 @@ fn device_parts(device: &str) -> Option<[Vec<u8>; 3]> {
 /// Whether this service gave it to a browser that had signed in.
 fn is_ours(app: &App, device: &str) -> bool {
     let Some([random, of_account, shown]) = device_parts(device) else { return false };
-    let ours = app.secrets.tag(DEVICE_PURPOSE, &[&random, &of_account]);
-    // `blake3::Hash` compares in constant time.
-    blake3::hash(&shown) == blake3::hash(&ours[..DEVICE_BYTES])
+    app.secrets.verifies(DEVICE_PURPOSE, &[&random, &of_account], DEVICE_BYTES, &shown)
 }
 
 /// Whether it is from a browser that had signed in to `account`. [`is_ours`] must have said yes.
 fn is_known(app: &App, device: &str, account: &str) -> bool {
     let Some([random, of_account, _]) = device_parts(device) else { return false };
-    blake3::hash(&of_account) == blake3::hash(&account_tag(app, &random, account))
+    app.secrets.verifies(DEVICE, &[&random, account.as_bytes()], DEVICE_BYTES, &of_account)
 }
 
 fn entered(app: &App, headers: &HeaderMap, user: &User, session: &str, next: &str) -> Answer {

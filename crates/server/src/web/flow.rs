@@ -10,6 +10,7 @@ use jiff::SignedDuration;
 use crate::app::App;
 use crate::clock::chance;
 use crate::oidc::Attempt;
+use crate::secrets::Age;
 
 /// How long someone may take at the provider.
 pub(crate) const LIVES: SignedDuration = SignedDuration::from_mins(10);
@@ -23,29 +24,37 @@ pub(crate) struct Flow {
     until: i64,
     /// Where they wanted to go.
     pub(crate) next: String,
+    /// The key that everything of it is derived with: `root.key` may be rotated on the way.
+    age: Age,
 }
+
+const COOKIE: &str = "fleetmend sign-in flow v1";
+const TAG_BYTES: usize = 32;
 
 impl Flow {
     /// A new one, to a path of ours.
     pub(crate) fn begin(app: &App, next: String) -> Flow {
-        Flow { random: chance(), until: (app.clock.now() + LIVES).as_second(), next }
+        let until = (app.clock.now() + LIVES).as_second();
+        Flow { random: chance(), until, next, age: Age::Current }
     }
 
     /// What the browser keeps meanwhile.
     pub(crate) fn cookie(&self, app: &App) -> String {
         let text = URL_SAFE_NO_PAD.encode(self.bytes());
-        format!("{text}.{}", self.derived(app, "fleetmend sign-in flow v1"))
+        format!("{text}.{}", self.derived(app, COOKIE))
     }
 
     /// The one that this cookie is of, unless it is over or was not made here.
     pub(crate) fn read(app: &App, cookie: &str) -> Option<Flow> {
-        let bytes = URL_SAFE_NO_PAD.decode(cookie.split_once('.')?.0).ok()?;
+        let (text, shown) = cookie.split_once('.')?;
+        let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+        let shown = URL_SAFE_NO_PAD.decode(shown).ok()?;
+        let age = app.secrets.maker(COOKIE, &[&bytes], TAG_BYTES, &shown)?;
         let (random, rest) = bytes.split_first_chunk::<RANDOM_BYTES>()?;
         let (until, next) = rest.split_first_chunk::<8>()?;
         let next = String::from_utf8(next.to_vec()).ok()?;
-        let flow = Flow { random: *random, until: i64::from_be_bytes(*until), next };
-        let genuine = is_same(cookie, &flow.cookie(app));
-        (genuine && flow.until > app.clock.now().as_second()).then_some(flow)
+        let flow = Flow { random: *random, until: i64::from_be_bytes(*until), next, age };
+        (flow.until > app.clock.now().as_second()).then_some(flow)
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -53,7 +62,7 @@ impl Flow {
     }
 
     fn derived(&self, app: &App, purpose: &'static str) -> String {
-        URL_SAFE_NO_PAD.encode(app.secrets.tag(purpose, &[&self.bytes()]))
+        URL_SAFE_NO_PAD.encode(app.secrets.tag_of(self.age, purpose, &[&self.bytes()]))
     }
 
     /// What goes with it; `redirect_uri` is where the provider sends the browser back to.

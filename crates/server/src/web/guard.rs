@@ -27,6 +27,10 @@ use crate::web::{Access, answer, asked, cookies};
 /// The largest form: 500 servers and their options.
 pub(crate) const FORM_BYTES_MAX: usize = 256 << 10;
 
+/// The purpose of the tag in every form, and its length.
+const FORM: &str = "fleetmend form v1";
+const FORM_TAG_BYTES: usize = 16;
+
 /// What a browser may do with our pages: load our files, talk to us, and nothing else.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
     form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
@@ -119,7 +123,7 @@ async fn admit(
     }
     let mut once = None;
     if writes {
-        match believed(&viewer, request).await {
+        match believed(&needs.app, &viewer, request).await {
             Ok((again, key)) => (request, once) = (again, key),
             Err(refused) => return (Some(viewer), Err(refused)),
         }
@@ -137,8 +141,8 @@ async fn who(app: &App, headers: &HeaderMap) -> Result<Option<Viewer>, ApiError>
     let Some(session) = cookies::read(headers, cookies::SESSION) else { return Ok(None) };
     let Some(user) = users::signed_in(app, session).await? else { return Ok(None) };
     let organization = organizations::get(&mut *app.db.read().await?, user.org_id).await?;
-    let tag = app.secrets.tag("fleetmend form v1", &[session.as_bytes()]);
-    let csrf = URL_SAFE_NO_PAD.encode(&tag[..16]);
+    let tag = app.secrets.tag(FORM, &[session.as_bytes()]);
+    let csrf = URL_SAFE_NO_PAD.encode(&tag[..FORM_TAG_BYTES]);
     Ok(Some(Viewer { user, org_name: organization.name, csrf, session: session.to_owned() }))
 }
 
@@ -168,6 +172,7 @@ fn to_the_door(request: &Request, writes: bool) -> Result<Response<Body>, ApiErr
 
 /// A form that carries what only our own pages could give it, and what it has to count once by.
 async fn believed(
+    app: &App,
     viewer: &Viewer,
     request: Request,
 ) -> Result<(Request, Option<Once>), ApiError> {
@@ -175,8 +180,8 @@ async fn believed(
     let bytes = body::read(Request::from_parts(parts.clone(), body), FORM_BYTES_MAX).await?;
     let form = asked::pairs(&bytes)?;
     let shown = form.iter().find(|(name, _)| name == "csrf").map_or("", |(_, text)| text.as_str());
-    // `blake3::Hash` compares in constant time.
-    if blake3::hash(shown.as_bytes()) != blake3::hash(viewer.csrf.as_bytes()) {
+    let tag = URL_SAFE_NO_PAD.decode(shown).unwrap_or_default();
+    if !app.secrets.verifies(FORM, &[viewer.session.as_bytes()], FORM_TAG_BYTES, &tag) {
         let detail = "This form is not from your session: open the page again and repeat.";
         return Err(ApiError::new(Code::Forbidden, detail));
     }

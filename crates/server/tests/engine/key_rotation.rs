@@ -34,20 +34,20 @@ async fn serve(router: Router) -> Link {
     Link::new(Connect { url: &url, pin: Pin::Plain, from: None }).unwrap()
 }
 
-async fn link_to(app: &App) -> Link {
+pub(crate) async fn link_to(app: &App) -> Link {
     serve(agents::router(app.clone())).await
 }
 
 /// An agent that trusts what it is told as the real one does.
-struct Agent {
-    link: Link,
-    identity: Identity,
+pub(crate) struct Agent {
+    pub(crate) link: Link,
+    pub(crate) identity: Identity,
     turn: Turn,
     results: Vec<OrderResult>,
 }
 
 impl Agent {
-    async fn join(link: &Link, token: &str, hostname: &str) -> Agent {
+    pub(crate) async fn join(link: &Link, token: &str, hostname: &str) -> Agent {
         let facts = serde_json::from_value(facts(hostname)).unwrap();
         let joining = Joining { facts, environment: None, tags: Vec::new() };
         let key = HostKey::generate();
@@ -57,7 +57,7 @@ impl Agent {
         Agent { link: link.clone(), identity, turn, results: Vec::new() }
     }
 
-    async fn sync(&mut self) -> Result<SyncResponse, LinkError> {
+    pub(crate) async fn sync(&mut self) -> Result<SyncResponse, LinkError> {
         let trusted_keys = self.identity.orders_keys.ids().into_iter().map(Line::from).collect();
         let known: Facts = serde_json::from_value(facts("web-1")).unwrap();
         let request = SyncRequest {
@@ -79,11 +79,14 @@ impl Agent {
         if let Some(keys) = public_keys(&answer.orders_keys) {
             self.identity.orders_keys.replace(keys);
         }
+        if let Some(tag) = &answer.renewed_tag {
+            self.identity.tag.replace(tag);
+        }
         Ok(answer)
     }
 
     /// Syncs until an order comes: the key that signed it, and the order.
-    async fn order(&mut self) -> (String, Order) {
+    pub(crate) async fn order(&mut self) -> (String, Order) {
         for _ in 0..500 {
             let answer = self.sync().await.unwrap();
             if let Some(envelope) = answer.orders.first() {
@@ -96,7 +99,7 @@ impl Agent {
         panic!("no order came");
     }
 
-    async fn succeeds(&mut self, order: &Order) {
+    pub(crate) async fn succeeds(&mut self, order: &Order) {
         self.results.push(OrderResult {
             order_id: order.id,
             outcome: Outcome::Succeeded,

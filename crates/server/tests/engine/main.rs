@@ -23,5 +23,6 @@ mod recorded;
 mod refreshes;
 mod replicas;
 mod rollouts;
+mod root_rotation;
 mod schedules;
 mod tampering;

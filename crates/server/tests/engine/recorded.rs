@@ -13,7 +13,7 @@ use server::service;
 
 use crate::agent::{Agent, public, send};
 use crate::rollouts::shows;
-use crate::support::{World, both};
+use crate::support::both;
 
 /// How a recorded request is changed.
 #[derive(Debug, Clone, Copy)]

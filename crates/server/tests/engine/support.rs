@@ -12,6 +12,7 @@ use server::clock::{Clock, Reading, dice};
 use server::engine::{self, Engine, Pulse};
 use server::secrets::Secrets;
 use server::service::rollouts::{NewRollout, Origin};
+use server::service::root_keys::{self, OpenError};
 use server::service::tokens;
 use server::service::{Actor, PatchOptions};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
@@ -74,10 +75,13 @@ impl World {
     }
 
     async fn open(&self) -> Db {
-        let seal = server::service::setup::seal(&Secrets::create(&self.folder).unwrap());
-        let mut options = Options::new(&self.url, seal);
+        self.open_with(&Secrets::create(&self.folder).unwrap()).await.unwrap()
+    }
+
+    async fn open_with(&self, secrets: &Secrets) -> store::Result<Db> {
+        let mut options = Options::new(&self.url, server::service::setup::seal(secrets));
         options.patience = Duration::from_secs(30);
-        Db::open(&options).await.unwrap()
+        Db::open(&options).await
     }
 
     /// A replica of the service.
@@ -92,12 +96,16 @@ impl World {
 
     /// A replica of the service with a clock of its own.
     pub(crate) async fn app_with_clock(&self, replica: &str, clock: Clock) -> App {
-        App::new(Parts {
-            db: self.open().await,
-            clock,
-            secrets: Secrets::create(&self.folder).unwrap(),
-            settings: Settings { replica: replica.into(), ..Settings::default() },
-        })
+        self.try_app(replica, clock).await.unwrap()
+    }
+
+    /// The same, if its keys are those of the database.
+    pub(crate) async fn try_app(&self, replica: &str, clock: Clock) -> Result<App, OpenError> {
+        let secrets = Secrets::create(&self.folder).unwrap();
+        let open = async |secrets: &Secrets| self.open_with(secrets).await;
+        let (db, secrets) = root_keys::open_service(secrets, self.now(), open).await?;
+        let settings = Settings { replica: replica.into(), ..Settings::default() };
+        Ok(App::new(Parts { db, clock, secrets, settings }))
     }
 
     /// A replica with its engine, leading.

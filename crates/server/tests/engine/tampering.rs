@@ -16,7 +16,7 @@ use crate::schedules::hourly;
 use crate::support::{World, at, both, eventually};
 
 /// How often an alarm of this kind was raised, as an event and in the audit log.
-async fn alarms(app: &App, world: &World, kind: &str) -> usize {
+pub(crate) async fn alarms(app: &App, world: &World, kind: &str) -> usize {
     let events = kinds_of_events(app, world).await.iter().filter(|event| *event == kind).count();
     let mut reader = app.db.read().await.unwrap();
     let entries = store::audit::after(&mut reader, world.org, 0, 10_000).await.unwrap();
@@ -36,7 +36,7 @@ async fn for_tomorrow(app: &App, world: &World, web: &Agent) -> rollouts::Rollou
 }
 
 /// A schedule over staging, every hour, first at the next one.
-async fn hourly_from_now(app: &App, world: &World) -> schedules::Schedule {
+pub(crate) async fn hourly_from_now(app: &App, world: &World) -> schedules::Schedule {
     let wanted = calendar::Wanted {
         name: "hourly".into(),
         description: String::new(),

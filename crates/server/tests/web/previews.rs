@@ -128,12 +128,12 @@ both! {
             "reboot": "never", "stagger_minutes": 5, "max_parallel": 1, "canary": 2, "max_failures": 1,
             "window_minutes": 60, "dry_run": true}));
         // A token that was used starts nothing more, also if a field is added that nobody reads.
-        let batches = service.get("/v1/batches").await.is(200).json()["meta"]["total"].clone();
+        let total = service.get("/v1/batches").await.is(200).json()["meta"]["total"].clone();
         for junk in ["1", "2"] {
             send(&ann, &with(&with(&form, "junk", junk), "start", &token)).await.is(422);
         }
         let unchanged = send(&ann, &with(&form, "start", &token)).await.is(303);
-        assert_eq!(service.get("/v1/batches").await.is(200).json()["meta"]["total"], batches);
+        assert_eq!(service.get("/v1/batches").await.is(200).json()["meta"]["total"], total);
         assert!(unchanged.header("location").starts_with("/batches/"));
         // The fresh preview of a refused start starts what it shows.
         let refused = send(&ann, &with(&with(&form, "dry_run", ""), "start", &token)).await.is(422).text();

@@ -366,6 +366,7 @@ impl Door {
             withdrawn: row.withdrawn.iter().copied().collect(),
             sync_seconds: SYNC_SECONDS,
             server_time: NOW.parse().unwrap(),
+            renewed_tag: None,
             orders_keys: Vec::new(),
         };
         serde_json::to_string(&answer).unwrap().into_response()

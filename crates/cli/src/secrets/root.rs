@@ -1,0 +1,198 @@
+//! The rotation of `root.key`.
+
+use std::path::Path;
+
+use anyhow::{Context as _, bail, ensure};
+use serde_json::{Value, json};
+use server::app::App;
+use server::secrets::{ROOT_OLD, Secrets as Keys};
+use server::service::orders_keys;
+use server::service::root_keys::{self, Broken, Dependence, Fit};
+use store::root_keys::{Dependents, Recorded};
+
+use super::{Place, RESTART};
+use crate::operator::screen::count;
+use crate::operator::sure;
+
+/// The root key and the one before it, as the files have them.
+pub(super) struct Listed {
+    pub(super) id: String,
+    pub(super) old: Option<String>,
+    fit: Fit,
+    recorded: Option<Recorded>,
+    dependence: Option<Dependence>,
+}
+
+impl Listed {
+    pub(super) async fn read(app: &App, dir: &Path) -> anyhow::Result<Listed> {
+        let keys = Keys::load(dir)?;
+        let recorded = root_keys::recorded(&app.db).await?;
+        let fit = root_keys::fit(recorded.as_ref(), &keys)?;
+        let old = keys.old_root_key_id().map(str::to_owned);
+        let dependence = match (fit, &old) {
+            (Fit::Same, Some(_)) => Some(dependence(app, keys.root_key_id()).await?),
+            _ => None,
+        };
+        Ok(Listed { id: keys.root_key_id().to_owned(), old, fit, recorded, dependence })
+    }
+
+    fn is_resealed(&self) -> bool {
+        self.recorded.as_ref().is_some_and(|recorded| recorded.resealed_at.is_some())
+    }
+
+    /// What depends on the old key, for programs.
+    pub(super) fn json(&self) -> Option<Value> {
+        self.old.as_ref()?;
+        let found = self.dependence.as_ref();
+        Some(json!({"in_use": self.fit == Fit::Same, "resealed": self.is_resealed(),
+            "since": self.recorded.as_ref().map(|recorded| recorded.since),
+            "api_keys": found.map(|found| found.api_keys.count),
+            "enrollment_tokens": found.map(|found| found.enrollment_tokens.count),
+            "agents": found.map(|found| found.agents.count)}))
+    }
+
+    /// The same for people.
+    pub(super) fn told(&self) -> Option<String> {
+        self.old.as_ref()?;
+        Some(match (self.fit, &self.dependence) {
+            (Fit::Retired, _) => format!("{ROOT_OLD} was retired: delete it."),
+            (_, Some(found)) if found.is_empty() && self.is_resealed() => {
+                format!("Nothing depends on {ROOT_OLD}.")
+            }
+            (_, Some(found)) if found.is_empty() => {
+                format!("Rows are still being sealed again; nothing else depends on {ROOT_OLD}.")
+            }
+            (_, Some(found)) => format!("{ROOT_OLD} is needed by\n{}", lines(found)),
+            _ => "No service was started with the new root.key yet: restart it.".to_owned(),
+        })
+    }
+}
+
+async fn dependence(app: &App, key_id: &str) -> anyhow::Result<Dependence> {
+    let mut reader = app.db.read().await?;
+    Ok(root_keys::dependence(&mut reader, key_id, app.clock.now()).await?)
+}
+
+pub(super) async fn rotate(app: &App, place: &Place) -> anyhow::Result<()> {
+    let dir = &place.installation.data_dir;
+    let keys = Keys::load(dir)?;
+    if let Some(old) = keys.old_root_key_id() {
+        bail!(
+            "root.key is being rotated already, from {old} to {}: `fleetmend secrets list` shows how far \
+             that is, and `fleetmend secrets retire root` ends it",
+            keys.root_key_id()
+        );
+    }
+    // What is recorded tells the next start that it is this key that was rotated.
+    root_keys::admit(&app.db, &app.secrets, app.clock.now()).await?;
+    let old = keys.root_key_id();
+    let detail = json!({"key": "root", "old": old});
+    orders_keys::audit(app, "secrets.rotate", old, &detail).await?;
+    let keys = Keys::rotate_root(dir).context("the key was not rotated")?;
+    let new = keys.root_key_id();
+    if place.json {
+        return crate::say(&json!({"key": "root", "old": old, "new": new}).to_string());
+    }
+    crate::say(&format!(
+        "The new key {new} is root.key now. The old key {old} is in {} and stays valid.\n{RESTART} It \
+         then uses the new key, and agents get new identities at their next contact.\nReplace the API \
+         keys and enrollment tokens that are in use, and take a backup. Once `fleetmend secrets list` \
+         shows that nothing depends on the old key, run\n\n  fleetmend secrets retire root --data-dir {}",
+        dir.join(ROOT_OLD).display(),
+        dir.display(),
+    ))
+}
+
+const AFTERWARDS: &str = "People who signed in before the rotation have to sign in again, and one-time \
+    links from before are refused (`fleetmend users reset NAME` creates another).";
+
+pub(super) async fn retire(app: &App, place: &Place, force: bool, yes: bool) -> anyhow::Result<()> {
+    let dir = &place.installation.data_dir;
+    let keys = Keys::load(dir)?;
+    let Some(old) = keys.old_root_key_id().map(str::to_owned) else {
+        bail!(
+            "there is no old root key: create a new one with `fleetmend secrets rotate root` first"
+        );
+    };
+    let new = keys.root_key_id();
+    let recorded = root_keys::recorded(&app.db).await?;
+    match root_keys::fit(recorded.as_ref(), &keys)? {
+        Fit::Same => {}
+        // It was retired, on another replica or by a command that was cut off.
+        Fit::Retired => {
+            Keys::retire_root(dir)?;
+            return told(place, &old, new, &json!({"key": "root", "old": old, "new": new}));
+        }
+        Fit::First | Fit::Rotated => {
+            bail!("no service was started with the new root.key yet: restart the service first");
+        }
+    }
+    let broken = root_keys::reseal(app).await.context("not everything was sealed again")?;
+    let found = dependence(app, new).await?;
+    if !found.is_empty() || !broken.is_empty() {
+        let why = format!("{}{}", lines(&found), broken_logs(&broken));
+        ensure!(
+            force,
+            "the old root key is still needed by\n{why}\nCreate new API keys (`fleetmend keys create`) and \
+             enrollment tokens (`fleetmend tokens create`) and revoke the old ones; start and update these \
+             agents, or remove the servers. `--force` retires the old key all the same: the API keys and \
+             tokens are then refused, and the agents have to be enrolled again"
+        );
+        let question = format!(
+            "The old root key is still needed by\n{why}\nThe API keys and tokens will be refused, and the \
+             agents will have to be enrolled again. {AFTERWARDS} Retire the old key?"
+        );
+        sure(&question, yes)?;
+    }
+    let detail = json!({"key": "root", "old": old, "new": new, "api_keys": found.api_keys.count,
+        "enrollment_tokens": found.enrollment_tokens.count, "agents_without_it": found.agents.count});
+    root_keys::retire(app, &old, &detail).await?;
+    Keys::retire_root(dir)?;
+    told(place, &old, new, &detail)
+}
+
+fn told(place: &Place, old: &str, new: &str, detail: &Value) -> anyhow::Result<()> {
+    if place.json {
+        return crate::say(&detail.to_string());
+    }
+    crate::say(&format!(
+        "The old key {old} is deleted; {new} is the only root key now.\nDelete {ROOT_OLD} on every other \
+         replica, if there are several, and restart the service: until then it accepts the old key.\n\
+         {AFTERWARDS}\nTake a backup: one from before the rotation has only the old key.",
+    ))
+}
+
+/// A line for each kind of credential.
+fn lines(found: &Dependence) -> String {
+    let Dependence { api_keys, enrollment_tokens, agents } = found;
+    [
+        line(api_keys, "API key", "API keys"),
+        line(enrollment_tokens, "enrollment token", "enrollment tokens"),
+        line(agents, "agent", "agents"),
+    ]
+    .into_iter()
+    .flatten()
+    .collect::<Vec<_>>()
+    .join("\n")
+}
+
+/// `  2 API keys: ci (key_…), backup (key_…)`.
+fn line<Id: std::fmt::Display>(found: &Dependents<Id>, one: &str, many: &str) -> Option<String> {
+    if found.count == 0 {
+        return None;
+    }
+    let total = usize::try_from(found.count).unwrap_or(usize::MAX);
+    let names: Vec<_> = found.first.iter().map(|(name, id)| format!("{name} ({id})")).collect();
+    let more = total.saturating_sub(names.len());
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    Some(format!("  {}: {}{more}", count(total, one, many), names.join(", ")))
+}
+
+fn broken_logs(broken: &Broken) -> String {
+    let line = |(org, seq): &(vocab::OrgId, i64)| {
+        format!(
+            "\n  the audit log of {org}, which was changed at entry {seq} and cannot be sealed again"
+        )
+    };
+    broken.iter().map(line).collect()
+}

@@ -1,0 +1,150 @@
+//! Both keys of an installation are rotated under a real agent.
+
+use std::path::Path;
+
+use lab::apt::{Deb, Pocket, Repo, Server};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::service::{Running, fleetmend};
+use crate::support::{Fleet, Host, moves, text};
+
+/// A command on the data directory: whether it went well, and what it said.
+fn secrets(fleet: &Fleet, args: &[&str]) -> (bool, String) {
+    let data = fleet.dir.data();
+    let place = ["--data-dir", data.to_str().unwrap()];
+    let said = fleetmend(&[&["secrets"], args, &place[..]].concat()).output().unwrap();
+    (said.status.success(), format!("{}{}", text(&said.stdout), text(&said.stderr)))
+}
+
+#[track_caller]
+fn done(fleet: &Fleet, args: &[&str]) {
+    let (well, said) = secrets(fleet, args);
+    assert!(well, "{args:?}: {said}");
+}
+
+fn list(fleet: &Fleet) -> Value {
+    let (well, said) = secrets(fleet, &["list", "--json"]);
+    assert!(well, "{said}");
+    serde_json::from_str(&said).unwrap()
+}
+
+/// A service whose operator keeps no connection to it open.
+fn restartable() -> Fleet {
+    Fleet::with(&[], reqwest::Client::builder().pool_max_idle_per_host(0))
+}
+
+/// Ends the service and starts it again at the same address.
+fn restart(fleet: &mut Fleet) {
+    let listen = fleet.service.address.strip_prefix("http://").unwrap().to_owned();
+    fleet.service.signal(Signal::SIGTERM);
+    assert!(fleet.service.ended_well());
+    fleet.service = Running::at(&listen, &fleet.dir.data(), &[]);
+}
+
+fn tag(state: &Path) -> String {
+    let identity: Value =
+        serde_json::from_slice(&std::fs::read(state.join("identity.json")).unwrap()).unwrap();
+    identity["tag"].as_str().unwrap().to_owned()
+}
+
+/// Rotates and retires both keys under a running agent, each followed by a restart of the service.
+fn rotate_and_retire(mut fleet: Fleet, host: &Host) -> Fleet {
+    let state = host.root.join("var/lib/fleetmend-agent");
+    let first = tag(&state);
+
+    done(&fleet, &["rotate", "orders"]);
+    done(&fleet, &["rotate", "root"]);
+    let (well, said) = secrets(&fleet, &["retire", "root"]);
+    assert!(!well && said.contains("restart the service first"), "{said}");
+    restart(&mut fleet);
+    fleet.until_true("the agent has a new identity and trusts the new key", || {
+        let seen = list(&fleet);
+        let trusted = seen["data"].as_array().unwrap().iter();
+        let left = { trusted }.find(|key| key["file"] == "orders.next.key").unwrap();
+        left["agents_without_it"] == 0 && seen["root_rotation"]["agents"] == 0
+    });
+    assert_ne!(tag(&state), first);
+    assert!(host.words().contains("it was renewed"), "{}", host.words());
+
+    // The API key of this test and the token of the host are of the old key.
+    let (well, said) = secrets(&fleet, &["retire", "root"]);
+    assert!(!well && said.contains("first admin key (key_"), "{said}");
+    let made = fleet.post("/v1/api-keys", &json!({"name": "new", "role": "admin"}));
+    let old = fleet.get("/v1/api-keys")["data"].as_array().unwrap().clone();
+    fleet.key = made["api_key"].as_str().unwrap().to_owned();
+    let ends = |fleet: &Fleet, path: &str, id: &Value| {
+        let path = format!("{path}/{}", id.as_str().unwrap());
+        let (status, said) = fleet.ask(reqwest::Method::DELETE, &path, None);
+        assert!((200..300).contains(&status), "{path}: {status} {said}");
+    };
+    for key in old.iter().filter(|key| key["id"] != made["id"]) {
+        ends(&fleet, "/v1/api-keys", &key["id"]);
+    }
+    for token in fleet.get("/v1/enrollment-tokens")["data"].as_array().unwrap() {
+        ends(&fleet, "/v1/enrollment-tokens", &token["id"]);
+    }
+    done(&fleet, &["retire", "root"]);
+    done(&fleet, &["retire", "orders"]);
+    assert!(!fleet.dir.data().join("root.old.key").exists());
+    restart(&mut fleet);
+    fleet
+}
+
+/// The audit log verifies with the keys that are left.
+fn audit_log_is_whole(fleet: &Fleet) {
+    let data = fleet.dir.data();
+    let doctor = fleetmend(&["doctor", "--json", "--data-dir", data.to_str().unwrap()]);
+    let said: Value = serde_json::from_slice(&{ doctor }.output().unwrap().stdout).unwrap();
+    let logs = said["findings"].as_array().unwrap().iter();
+    let states: Vec<_> =
+        logs.filter(|found| found["check"] == "audit log").map(|found| &found["state"]).collect();
+    assert_eq!(states, ["ok"], "{said}");
+}
+
+#[test]
+fn agent_carries_out_orders_after_both_keys_were_rotated_and_retired() {
+    let repo = Repo::with(&[
+        (Pocket::Stable, Deb::new("hello", "1.0")),
+        (Pocket::Security, Deb::new("hello", "1.1")),
+    ]);
+    let Some(server) = repo.and_then(|repo| Server::having(&repo, &["hello"])) else { return };
+    let fleet = restartable();
+    let mut host = Host::joined(&fleet, server.root.dir());
+    fleet.scanned(&host.id);
+    let fleet = rotate_and_retire(fleet, &host);
+    let task = fleet.patched(&host.id, &json!({"packages": ["hello"]}));
+    assert_eq!(moves(&task), ["hello 1.0 > 1.1"], "{task}");
+    audit_log_is_whole(&fleet);
+    assert!(host.stop());
+}
+
+/// Needs no package manager: the agent takes the order, tries, and reports why it could not.
+#[test]
+fn agent_takes_and_answers_orders_after_both_keys_were_rotated_and_retired() {
+    let fleet = restartable();
+    let root = fleet.dir.0.join("root");
+    for (file, content) in [
+        ("etc/os-release", "ID=debian\nVERSION_ID=\"12\"\nPRETTY_NAME=\"Debian 12\"\n"),
+        (
+            "var/lib/dpkg/status",
+            "Package: bash\nStatus: install ok installed\nVersion: 1\nArchitecture: all\n\n",
+        ),
+    ] {
+        let path = root.join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+    let mut host = Host::joined(&fleet, &root);
+    let fleet = rotate_and_retire(fleet, &host);
+    for _ in 0..2 {
+        let task = fleet.patched(&host.id, &json!({"packages": ["bash"]}));
+        let id = task["id"].as_str().unwrap();
+        assert!(host.words().contains(&format!("{id}: failed")), "{task} {}", host.words());
+        // The new identity is found again by an agent that was restarted.
+        assert!(host.stop());
+        host.start();
+    }
+    audit_log_is_whole(&fleet);
+    assert!(host.stop());
+}

@@ -1,0 +1,309 @@
+//! Rotation of `root.key`: what was made with the old key works until it is retired, and nothing that
+//! is genuine is ever taken for forged.
+
+use axum::body::Body;
+use axum::http::Request;
+use jiff::SignedDuration;
+use link::LinkError;
+use serde_json::{Value, json};
+use server::app::App;
+use server::clock::Clock;
+use server::engine;
+use server::secrets::Secrets;
+use server::service::keys::{self, NewKey};
+use server::service::root_keys::{self, Dependence, OpenError, Unfit, dependence};
+use server::service::second::{self, FirstStep};
+use server::service::users::{self, SignIn};
+use server::service::{self, audit_anchor, setup, totp};
+use store::audit;
+use tower::ServiceExt as _;
+use vocab::Role;
+use wire::agent::Outcome;
+
+use crate::agent::Agent as OldAgent;
+use crate::key_rotation::{Agent, link_to};
+use crate::rollouts::kinds_of_events;
+use crate::support::{PULSE, World, both, eventually};
+use crate::tampering::{alarms, hourly_from_now};
+
+const PASSWORD: &str = "correct horse battery staple";
+
+async fn new_key(app: &App, world: &World, name: &str) -> String {
+    let new = NewKey { name: name.into(), role: Role::Admin, environments: None, expires_at: None };
+    keys::create(app, &world.admin(), new).await.unwrap().1
+}
+
+/// Asks the API: status and body.
+async fn ask(app: &App, method: &str, path: &str, key: &str, once: Option<&str>) -> (u16, Value) {
+    let mut request = Request::builder().method(method).uri(path);
+    request = request.header("authorization", format!("Bearer {key}"));
+    request = request.header("content-type", "application/json");
+    if let Some(once) = once {
+        request = request.header("idempotency-key", once);
+    }
+    let body = if method == "POST" { Body::from("{}") } else { Body::empty() };
+    let router = server::http::router(app.clone());
+    let answer = router.oneshot(request.body(body).unwrap()).await.unwrap();
+    let status = answer.status().as_u16();
+    let bytes = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+    (status, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
+}
+
+async fn needs(app: &App) -> Dependence {
+    let mut reader = app.db.read().await.unwrap();
+    dependence(&mut reader, app.secrets.root_key_id(), app.clock.now()).await.unwrap()
+}
+
+/// Where the audit log does not verify.
+async fn broken(app: &App, world: &World) -> Option<i64> {
+    let mut reader = app.db.snapshot().await.unwrap();
+    audit::broken_at(&mut reader, world.org, &setup::seal(&app.secrets)).await.unwrap()
+}
+
+async fn alarm_of_any_kind(app: &App, world: &World) -> Option<String> {
+    let events = kinds_of_events(app, world).await;
+    events.into_iter().find(|kind| kind.ends_with(".tampered") || kind == "audit.cut")
+}
+
+/// Signs in with the second factor.
+async fn sign_in(app: &App, world: &World, secret: &str) -> Option<String> {
+    let first = users::sign_in(app, Some(world.org), "ann", PASSWORD).await.unwrap();
+    let SignIn::NeedsCode { ticket } = first else { panic!("{first:?}") };
+    let first = FirstStep::read(app, &ticket).await.unwrap()?;
+    // A code serves once.
+    world.turn(SignedDuration::from_secs(60));
+    match second::sign_in(app, first, &totp::shown(secret, world.now())).await.unwrap() {
+        SignIn::In(_, session) => Some(session),
+        _ => None,
+    }
+}
+
+both! {
+    async fn everything_survives_a_rotation_and_a_retired_key_counts_for_nothing(world: World) {
+        let dir = world.data_dir();
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let link = link_to(&app).await;
+        let mut web = Agent::join(&link, &token, "web-1").await;
+        let mut old = OldAgent::join(&app, &token, "old-1").await;
+        let key = new_key(&app, world, "ci").await;
+        let (user, invitation) =
+            users::invite(&app, &world.admin(), "ann", Role::Admin).await.unwrap();
+        let (_, session) = users::accept(&app, &invitation, PASSWORD).await.unwrap().unwrap();
+        let ann = users::signed_in(&app, &session).await.unwrap().unwrap();
+        let secret = second::propose();
+        second::turn_on(&app, &ann, &secret, &totp::shown(&secret, world.now())).await.unwrap();
+        let (_, invited) = users::invite(&app, &world.admin(), "bob", Role::Viewer).await.unwrap();
+        let schedule = hourly_from_now(&app, world).await;
+        let servers = vec![web.identity.server_id, old.id];
+        let made = service::rollouts::create(&app, world.order(servers, json!({"packages": ["bash"]})));
+        let batch = made.await.unwrap().id;
+        let (_, begun) = web.order().await;
+        let once = Some("again");
+        let (status, first) = ask(&app, "POST", "/v1/enrollment-tokens", &key, once).await;
+        assert_eq!(status, 201, "{first}");
+        audit_anchor::check(&app, dir).await.unwrap();
+        engine.stop().await;
+        app.db.close().await;
+
+        // The service is restarted with a new key.
+        let before = Secrets::load(dir).unwrap();
+        Secrets::rotate_root(dir).unwrap();
+        assert!(Secrets::rotate_root(dir).is_err(), "an old key is never replaced");
+        let (app, engine) = world.leading("b").await;
+        assert_eq!(app.secrets.old_root_key_id(), Some(before.root_key_id()));
+        assert_eq!(broken(&app, world).await, None);
+        assert!(audit_anchor::check(&app, dir).await.unwrap().is_empty());
+        let (_, again) = ask(&app, "POST", "/v1/enrollment-tokens", &key, once).await;
+        assert_eq!(again, first, "the remembered answer");
+        assert_eq!(users::signed_in(&app, &session).await.unwrap().unwrap().id, user.id);
+        assert!(users::invited(&app, &invited).await.unwrap().is_some());
+        let found = needs(&app).await;
+        assert_eq!((found.api_keys.count, found.agents.count), (1, 2));
+        assert_eq!(found.api_keys.first[0].0, "ci");
+        assert_eq!(found.enrollment_tokens.count, 2);
+        // The agent's tag is renewed, and its order goes on.
+        let before_tag = web.identity.tag.get();
+        web.link = link_to(&app).await;
+        web.sync().await.unwrap();
+        assert_ne!(web.identity.tag.get(), before_tag);
+        assert_eq!(web.sync().await.unwrap().renewed_tag, None);
+        web.succeeds(&begun).await;
+        // An agent that knows nothing of it works as before.
+        old.moves_to(&app);
+        let order = old.awaits_order().await;
+        old.reports(order.id, Outcome::Succeeded, world.now()).await;
+        eventually("the batch ended", async || {
+            let mut reader = app.db.read().await.unwrap();
+            store::rollouts::get(&mut reader, world.org, batch).await.unwrap().ended_at.is_some()
+        })
+        .await;
+        let found = needs(&app).await;
+        let left: Vec<_> = found.agents.first.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(left, ["old-1"]);
+        // Second factor, before and after it is encrypted anew.
+        assert!(sign_in(&app, world, &secret).await.is_some());
+        assert!(root_keys::reseal(&app).await.unwrap().is_empty());
+        let session = sign_in(&app, world, &secret).await.unwrap();
+        assert_eq!(broken(&app, world).await, None);
+        assert!(audit_anchor::check(&app, dir).await.unwrap().is_empty());
+        let late = new_key(&app, world, "late").await;
+        assert_eq!(needs(&app).await.api_keys.count, 1, "the new one is of the new key");
+        engine.stop().await;
+
+        // It is retired, and everything that is left was made with the new key.
+        let retired = app.secrets.old_root_key_id().unwrap().to_owned();
+        root_keys::retire(&app, &retired, &json!({"key": "root"})).await.unwrap();
+        app.db.close().await;
+        // A crash before the file is deleted does no harm.
+        let app = world.app("c").await;
+        assert_eq!(app.secrets.old_root_key_id(), None);
+        app.db.close().await;
+        Secrets::retire_root(dir).unwrap();
+        let (app, engine) = world.leading("d").await;
+        assert_eq!(broken(&app, world).await, None);
+        assert!(audit_anchor::check(&app, dir).await.unwrap().is_empty());
+        assert_eq!(ask(&app, "GET", "/v1/servers", &key, None).await.0, 401);
+        assert_eq!(ask(&app, "GET", "/v1/servers", &late, None).await.0, 200);
+        assert!(users::signed_in(&app, &session).await.unwrap().is_some());
+        assert!(users::invited(&app, &invited).await.unwrap().is_none());
+        assert!(sign_in(&app, world, &secret).await.is_some());
+        web.link = link_to(&app).await;
+        web.sync().await.unwrap();
+        old.moves_to(&app);
+        assert_eq!(old.sync(0).await.unwrap_err().0, 401);
+        web.identity.tag.replace(&before_tag);
+        let refused = web.sync().await;
+        assert!(
+            matches!(&refused, Err(LinkError::Unproven { status }) if status.as_u16() == 401),
+            "{refused:?}"
+        );
+        let mut reader = app.db.read().await.unwrap();
+        let schedule = store::schedules::get(&mut reader, world.org, schedule.id).await.unwrap();
+        assert!(app.db.is_authentic(&schedule));
+        drop(reader);
+        assert_eq!(alarm_of_any_kind(&app, world).await, None);
+        engine.stop().await;
+    }
+
+    async fn forged_rows_and_entries_are_not_sealed_again(world: World) {
+        let app = world.app("a").await;
+        let token = world.token(&app).await;
+        let web = OldAgent::join(&app, &token, "web-1").await;
+        let (good, bad) = (hourly_from_now(&app, world).await, {
+            let mut order = world.order(vec![web.id], json!({"dry_run": true}));
+            order.starts_at = world.now() + SignedDuration::from_hours(24);
+            service::rollouts::create(&app, order).await.unwrap()
+        });
+        app.db.close().await;
+        world
+            .by_hand(&format!("update rollouts set started_by = 'mallory' where id = '{}'", bad.id))
+            .await;
+        world.by_hand("update audit_entries set actor = 'mallory' where seq = 2").await;
+        Secrets::rotate_root(world.data_dir()).unwrap();
+        let (app, engine) = world.leading("b").await;
+        assert_eq!(root_keys::reseal(&app).await.unwrap(), [(world.org, 2)]);
+        eventually("the forged batch is canceled", async || {
+            alarms(&app, world, "batch.tampered").await == 1
+        })
+        .await;
+        assert_eq!(broken(&app, world).await, Some(2));
+        let mut reader = app.db.read().await.unwrap();
+        let good = store::schedules::get(&mut reader, world.org, good.id).await.unwrap();
+        assert!(app.db.is_authentic(&good));
+        drop(reader);
+        assert_eq!(alarms(&app, world, "schedule.tampered").await, 0);
+        engine.stop().await;
+    }
+
+    /// Every step of sealing the log again leaves a log that verifies, and entries are added meanwhile.
+    async fn audit_log_verifies_at_every_step(world: World) {
+        let app = world.app("a").await;
+        for number in 0..12 {
+            new_key(&app, world, &format!("key {number}")).await;
+        }
+        app.db.close().await;
+        Secrets::rotate_root(world.data_dir()).unwrap();
+        let app = world.app("b").await;
+        let mut steps = 0;
+        loop {
+            let mut tx = app.db.begin().await.unwrap();
+            let done = audit::reseal(&mut tx, world.org, 5).await.unwrap();
+            tx.commit().await.unwrap();
+            assert_eq!(broken(&app, world).await, None, "after {steps} steps");
+            if done == audit::Resealed::Done {
+                break;
+            }
+            assert_eq!(done, audit::Resealed::Part);
+            if steps == 0 {
+                new_key(&app, world, "meanwhile").await;
+                // Nobody without the keys can move the place from which old hashes count.
+                let moved = "update audit_seams set seq = seq - 1";
+                world.by_hand(moved).await;
+                assert_eq!(broken(&app, world).await, Some(5));
+                world.by_hand("update audit_seams set seq = seq + 1").await;
+            }
+            steps += 1;
+        }
+        assert!(steps >= 2);
+        new_key(&app, world, "after").await;
+        assert_eq!(broken(&app, world).await, None);
+    }
+
+    async fn replica_with_the_old_key_only_does_nothing(world: World) {
+        let (old, old_engine) = world.leading("a").await;
+        let token = world.token(&old).await;
+        let web = OldAgent::join(&old, &token, "web-1").await;
+        let dir = world.data_dir();
+        let of_old = std::fs::read(dir.join("root.key")).unwrap();
+        Secrets::rotate_root(dir).unwrap();
+
+        // Another replica starts with the new key and creates work.
+        let new = world.app("b").await;
+        let mut order = world.order(vec![web.id], json!({"dry_run": true}));
+        order.starts_at = world.now() + SignedDuration::from_hours(24);
+        let batch = service::rollouts::create(&new, order).await.unwrap().id;
+        hourly_from_now(&new, world).await;
+        eventually("the old replica gives up the lead", async || {
+            old.condition().root_key_rotated() && !old_engine.leads()
+        })
+        .await;
+        let new_key_of_old = NewKey {
+            name: "x".into(),
+            role: Role::Admin,
+            environments: None,
+            expires_at: None,
+        };
+        assert!(keys::create(&old, &world.admin(), new_key_of_old).await.is_err());
+        let (status, told) = ask(&old, "GET", "/readyz", "", None).await;
+        assert_eq!(status, 503);
+        assert!(told["detail"].as_str().unwrap().starts_with("root.key was rotated"), "{told}");
+        let engine = engine::spawn_with(new.clone(), PULSE);
+        eventually("the new replica leads", async || engine.leads()).await;
+        let mut reader = new.db.read().await.unwrap();
+        let row = store::rollouts::get(&mut reader, world.org, batch).await.unwrap();
+        assert_eq!(row.ended_at, None);
+        drop(reader);
+        assert_eq!(alarm_of_any_kind(&new, world).await, None);
+        assert_eq!(broken(&new, world).await, None);
+
+        // It cannot be started again like this, nor with a key of something else.
+        let kept = std::fs::read(dir.join("root.key")).unwrap();
+        for (root, wanted) in [(of_old.clone(), true), (vec![7; 32], false)] {
+            std::fs::write(dir.join("root.key"), root).unwrap();
+            std::fs::rename(dir.join("root.old.key"), dir.join("aside")).unwrap();
+            let refused = world.try_app("c", Clock::system()).await.err().unwrap();
+            let OpenError::Unfit(unfit) = refused else { panic!("{refused}") };
+            assert_eq!(unfit == Unfit::Rotated, wanted, "{unfit}");
+            assert_eq!(matches!(unfit, Unfit::Foreign { .. }), !wanted, "{unfit}");
+            std::fs::rename(dir.join("aside"), dir.join("root.old.key")).unwrap();
+        }
+        // Nor without the old key, while the rotation is open.
+        std::fs::write(dir.join("root.key"), kept).unwrap();
+        std::fs::remove_file(dir.join("root.old.key")).unwrap();
+        let refused = world.try_app("c", Clock::system()).await.err().unwrap();
+        assert!(matches!(refused, OpenError::Unfit(Unfit::OldMissing { .. })), "{refused}");
+        engine.stop().await;
+        old_engine.stop().await;
+    }
+}

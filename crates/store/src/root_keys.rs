@@ -1,0 +1,156 @@
+//! Which root key the services of this installation use, and what still depends on the one before it.
+//!
+//! The keys are files, and only their ids are here. Every process compares them with its own: one with
+//! other files would take rows for forged that are not.
+
+use jiff::Timestamp;
+use vocab::{KeyId, ServerId, TokenId};
+
+use crate::db::{Conn, on};
+use crate::error::Result;
+use crate::row::{parse, put, row};
+use crate::sql::join;
+use crate::tx::Tx;
+use crate::{audit, migrate};
+
+/// The schema since which ids of root keys are recorded.
+pub const SINCE: i64 = 28;
+
+row! {
+    /// The root key that is in use.
+    pub struct Recorded in "root_keys" by "id" {
+        /// Its id.
+        pub id: String,
+        /// The id of the one that it replaces, while it is rotated.
+        pub old_id: Option<String>,
+        /// When a service first used it.
+        pub since: Timestamp,
+        /// When everything had been sealed again with it.
+        pub resealed_at: Option<Timestamp>,
+    }
+}
+
+/// What is recorded; nothing before the first start.
+pub async fn recorded(conn: &mut Conn) -> Result<Option<Recorded>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&["select ", Recorded::COLUMNS, " from root_keys where place = 1"]))
+            .fetch_optional(c)
+            .await
+    })?)
+}
+
+/// Lets one process at a time change what is recorded, until its transaction ends.
+pub async fn lock(tx: &mut Tx) -> Result<()> {
+    migrate::lock(tx).await
+}
+
+async fn save(tx: &mut Tx, recorded: &Recorded) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query(
+            "insert into root_keys (place, id, old_id, since, resealed_at)
+                values (1, $1, $2, $3, $4)
+             on conflict (place) do update set id = excluded.id, old_id = excluded.old_id,
+                since = excluded.since, resealed_at = excluded.resealed_at",
+        )
+        .bind(put(&recorded.id))
+        .bind(put(&recorded.old_id))
+        .bind(put(&recorded.since))
+        .bind(put(&recorded.resealed_at))
+        .execute(c)
+        .await
+        .map(drop)
+    })?;
+    Ok(())
+}
+
+/// Records the first key. Only processes that seal with it can write from now on.
+pub async fn begin(tx: &mut Tx, id: &str, now: Timestamp) -> Result<()> {
+    let first = Recorded { id: id.into(), old_id: None, since: now, resealed_at: None };
+    save(tx, &first).await?;
+    audit::claim_heads(tx).await
+}
+
+/// Records that `id` replaces `old_id`. The transaction must seal with the new key. From now on
+/// processes with the old key only can write nothing into an audit log, and so cancel nothing.
+pub async fn switch(tx: &mut Tx, id: &str, old_id: &str, now: Timestamp) -> Result<()> {
+    let next =
+        Recorded { id: id.into(), old_id: Some(old_id.into()), since: now, resealed_at: None };
+    save(tx, &next).await?;
+    audit::begin_reseal(tx).await
+}
+
+/// Records that everything is sealed with the new key.
+pub async fn set_resealed(tx: &mut Tx, id: &str, now: Timestamp) -> Result<()> {
+    on!(tx, |c| {
+        sqlx::query("update root_keys set resealed_at = $1 where id = $2 and resealed_at is null")
+            .bind(put(&now))
+            .bind(id)
+            .execute(c)
+            .await
+            .map(drop)
+    })?;
+    Ok(())
+}
+
+/// Records that the old key counts no more.
+pub async fn retire(tx: &mut Tx) -> Result<()> {
+    on!(tx, |c| sqlx::query("update root_keys set old_id = null").execute(c).await.map(drop))?;
+    Ok(())
+}
+
+/// Credentials of one kind that were not made with the current key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dependents<Id> {
+    /// How many.
+    pub count: u64,
+    /// The first of them: name and id.
+    pub first: Vec<(String, Id)>,
+}
+
+macro_rules! dependents {
+    ($($(#[$meta:meta])* $name:ident: $id:ty, $table:literal, $select:literal, $from:literal;)*) => {$(
+        $(#[$meta])*
+        pub async fn $name(
+            conn: &mut Conn,
+            key_id: &str,
+            now: Timestamp,
+            limit: u32,
+        ) -> Result<Dependents<$id>> {
+            let (count,): (i64,) = on!(conn, |c| {
+                sqlx::query_as(join(&["select count(*)", $from]))
+                    .bind(key_id)
+                    .bind(put(&now))
+                    .fetch_one(c)
+                    .await
+            })?;
+            let rows: Vec<(String, String)> = on!(conn, |c| {
+                sqlx::query_as(join(&[$select, $from, " order by id limit $3"]))
+                    .bind(key_id)
+                    .bind(put(&now))
+                    .bind(i64::from(limit))
+                    .fetch_all(c)
+                    .await
+            })?;
+            let first = rows.into_iter().map(|(name, id)| Ok((name, parse($table, id)?)));
+            Ok(Dependents { count: count.unsigned_abs(), first: first.collect::<Result<_>>()? })
+        }
+    )*};
+}
+
+dependents! {
+    /// API keys that are valid and were not made with this key.
+    api_keys: KeyId, "api_keys", "select name, id",
+        " from api_keys where (root_key_id is null or root_key_id <> $1) and revoked_at is null
+            and (expires_at is null or expires_at > $2) and org_id in
+                (select id from organizations where removed_at is null)";
+    /// Enrollment tokens that are valid and were not made with this key.
+    enrollment_tokens: TokenId, "enrollment_tokens", "select name, id",
+        " from enrollment_tokens where (root_key_id is null or root_key_id <> $1)
+            and revoked_at is null and (expires_at is null or expires_at > $2)
+            and (uses_max is null or uses < uses_max) and org_id in
+                (select id from organizations where removed_at is null)";
+    /// Servers whose agents have not shown an identity that was made with this key.
+    servers: ServerId, "servers", "select hostname, id",
+        " from servers where (root_key_id is null or root_key_id <> $1)
+            and (removed_at is null or removed_at > $2)";
+}
