@@ -8,7 +8,12 @@ use serde_json::json;
 use crate::support::{Dir, Running, first_key};
 
 /// Sends requests that are logged, and expects their answers.
-async fn is_served(data: &std::path::Path, key: &str, log: Stdio, before: impl FnOnce(&mut Running)) {
+async fn is_served(
+    data: &std::path::Path,
+    key: &str,
+    log: Stdio,
+    before: impl FnOnce(&mut Running),
+) {
     let mut service = Running::with("127.0.0.1:0", data, &[], |command| _ = command.stderr(log));
     before(&mut service);
     let http = reqwest::Client::new();

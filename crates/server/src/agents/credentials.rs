@@ -11,7 +11,7 @@ use vocab::{Digest, ServerId};
 
 use super::Refusal;
 use super::answer_signature::Sender;
-use super::limits::Reserved;
+use super::limits::{BodyOf, Reserved, Slot};
 use crate::app::App;
 use crate::secrets::{Age, Secrets};
 
@@ -52,6 +52,8 @@ pub(super) struct Verified {
     pub(super) body: Bytes,
     /// Memory that the body is charged for.
     pub(super) reserved: Reserved,
+    /// To be kept until the request is answered.
+    pub(super) slot: Slot,
 }
 
 /// Who sent this request, and its body. Nothing but memory is touched.
@@ -61,7 +63,7 @@ pub(super) async fn verified(
     body_bytes_max: usize,
 ) -> Result<Verified, Refusal> {
     let unread = Unread::new(app, request)?;
-    let verified = unread.verify(app, body_bytes_max).await?;
+    let verified = unread.verify(app, BodyOf::Request, body_bytes_max).await?;
     app.door().limits.request_body(verified.who.server, verified.body.len())?;
     Ok(verified)
 }
@@ -74,6 +76,7 @@ pub(super) struct Unread {
     signature: Vec<u8>,
     parts: Parts,
     body: Body,
+    slot: Slot,
 }
 
 impl Unread {
@@ -87,7 +90,8 @@ impl Unread {
             sender.claims(who.server, &signature);
         }
         app.door().limits.request(who.server)?;
-        Ok(Unread { who, age, signature, parts, body })
+        let slot = app.door().limits.slot(who.server)?;
+        Ok(Unread { who, age, signature, parts, body, slot })
     }
 
     pub(super) fn headers(&self) -> &HeaderMap {
@@ -98,10 +102,12 @@ impl Unread {
     pub(super) async fn verify(
         self,
         app: &App,
+        of: BodyOf,
         body_bytes_max: usize,
     ) -> Result<Verified, Refusal> {
-        let Unread { who, age, signature, parts, body } = self;
-        let (body, reserved) = app.door().limits.read(&parts.headers, body, body_bytes_max).await?;
+        let Unread { who, age, signature, parts, body, slot } = self;
+        let limits = &app.door().limits;
+        let (body, reserved) = limits.read(of, &parts.headers, body, body_bytes_max).await?;
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         let text = signed_text(parts.method.as_str(), path, &body);
         UnparsedPublicKey::new(&ED25519, who.key)
@@ -110,7 +116,7 @@ impl Unread {
         if let Some(sender) = parts.extensions.get::<Sender>() {
             sender.is_verified();
         }
-        Ok(Verified { who, age, body, reserved })
+        Ok(Verified { who, age, body, reserved, slot })
     }
 }
 

@@ -17,6 +17,7 @@ use wire::agent::{EnrollRequest, EnrollResponse};
 
 use super::Refusal;
 use super::credentials::Credential;
+use super::limits::BodyOf;
 use crate::app::App;
 use crate::clock::dice;
 use crate::service::{emit, record, tokens};
@@ -33,7 +34,9 @@ pub(super) async fn enroll(
 ) -> Result<(StatusCode, Json<EnrollResponse>), Refusal> {
     let (parts, body) = request.into_parts();
     // Charged until the host has joined.
-    let (body, _reserved) = app.door().limits.read(&parts.headers, body, BODY_BYTES_MAX).await?;
+    let limits = &app.door().limits;
+    let (body, _reserved) =
+        limits.read(BodyOf::Enrollment, &parts.headers, body, BODY_BYTES_MAX).await?;
     let asked: EnrollRequest = serde_json::from_slice(&body)
         .map_err(|error| Refusal::bad_request(format!("this is not an enrolment: {error}")))?;
     let hash = tokens::recognize(&app.secrets, &asked.token)

@@ -85,6 +85,8 @@ struct Standing {
     /// Whether this replica owns the session ([`sync_sessions`]). Without replicas it always does.
     owned: bool,
     last_seen: Option<Timestamp>,
+    /// Whether the agent is to send its facts again.
+    wants_facts: bool,
     known: Known,
     /// Orders and withdrawals that went out with an answer.
     handed: Vec<Word>,
@@ -189,6 +191,7 @@ impl Link {
                 heard: VecDeque::new(),
                 owned: false,
                 last_seen: None,
+                wants_facts: false,
                 known,
                 handed: Vec::new(),
                 turn: 0,
@@ -212,6 +215,7 @@ impl Link {
             heard: VecDeque::new(),
             owned: false,
             last_seen: None,
+            wants_facts: false,
             known,
             handed: Vec::new(),
             turn: 0,
@@ -319,9 +323,17 @@ impl Link {
         Some((self.server, counter, to_bytes(&standing.heard)))
     }
 
-    /// Another replica claimed the session.
+    /// Another replica claimed the session. What it wrote may be older than what was told here, if it heard
+    /// a captured request: the agent is asked for its facts again.
     fn loses_session(&self) {
-        self.standing().owned = false;
+        let mut standing = self.standing();
+        standing.owned = false;
+        standing.wants_facts = true;
+    }
+
+    /// Whether the agent is to send its facts again. Says so once.
+    pub(super) fn takes_wish_for_facts(&self) -> bool {
+        std::mem::take(&mut self.standing().wants_facts)
     }
 
     /// Whether two hosts answered for one counter, as this replica and another one heard it. An
@@ -337,19 +349,30 @@ impl Link {
     /// Goes on from where another replica left off. Its counter may be behind, if it died before it
     /// wrote it down; an honest agent's is never behind what was written.
     fn takes_over(&self, session: &SyncSession) {
+        self.learns_of(&session.recent);
         let mut standing = self.standing();
-        let known: BTreeSet<_> = standing.heard.iter().copied().collect();
-        let theirs = from_bytes(&session.recent);
-        let more = theirs.iter().filter(|pair| !known.contains(pair));
-        let mut heard: Vec<_> = known.iter().chain(more).copied().collect();
-        heard.sort_unstable_by(|a, b| b.cmp(a));
-        heard.truncate(HEARD);
-        standing.heard = heard.into();
         standing.expected = standing.expected.max(session.counter.unsigned_abs());
         let last = standing.expected.checked_sub(1);
         let of_last = standing.heard.iter().find(|(counter, _)| Some(*counter) == last);
         standing.nonce = of_last.map(|(_, nonce)| *nonce);
         standing.owned = true;
+    }
+
+    /// Takes over what another replica heard: its syncs are not new here, should they be sent again.
+    fn learns_of(&self, heard_elsewhere: &[u8]) {
+        let mut standing = self.standing();
+        let known: BTreeSet<_> = standing.heard.iter().copied().collect();
+        let theirs = from_bytes(heard_elsewhere);
+        let more = theirs.iter().filter(|pair| !known.contains(pair));
+        let mut heard: Vec<_> = known.iter().chain(more).copied().collect();
+        heard.sort_unstable_by(|a, b| b.cmp(a));
+        heard.truncate(HEARD);
+        if let Some((counter, nonce)) = heard.first().filter(|(last, _)| *last >= standing.expected)
+        {
+            standing.expected = counter.saturating_add(1);
+            standing.nonce = Some(*nonce);
+        }
+        standing.heard = heard.into();
     }
 
     pub(super) fn known(&self) -> Known {
@@ -529,7 +552,10 @@ impl Door {
         for (server, ..) in &sessions {
             let Some(link) = self.known_link(*server) else { continue };
             let twice = match kept.get(server) {
-                Some(contested) => link.contradicts(contested),
+                Some(contested) => link.contradicts(contested).or_else(|| {
+                    link.learns_of(contested);
+                    None
+                }),
                 None => lost_session(app, &link).await?,
             };
             if let Some(counter) = twice

@@ -9,6 +9,7 @@ use axum::extract::State;
 use axum::http::Request;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
 use serde_json::json;
 use store::listings::{self, Kind};
 use store::{StoreError, Topic, servers};
@@ -35,6 +36,9 @@ const REPORTS_MAX: usize = 1_000;
 const MOVES_MAX: usize = 20_000;
 /// The most lines of each other list in a result.
 const LINES_MAX: usize = 2_000;
+/// No agent existed before. PostgreSQL does not know all times that JSON can say, and news of many agents are
+/// written together.
+const EARLIEST: Timestamp = Timestamp::constant(946_684_800, 0);
 /// A proxy that cuts idle requests does so after a minute at the earliest.
 const HOLD_SECONDS_MAX: u32 = 50;
 
@@ -43,7 +47,8 @@ pub(super) async fn sync(
     request: Request<Body>,
 ) -> Result<Json<SyncResponse>, Refusal> {
     let trusted = TrustedKeys::read(request.headers());
-    let Verified { who, age, body, reserved } = verified(&app, request, BODY_BYTES_MAX).await?;
+    let Verified { who, age, body, reserved, slot: _slot } =
+        verified(&app, request, BODY_BYTES_MAX).await?;
     let mut sync: SyncRequest = serde_json::from_slice(&body)
         .map_err(|error| Refusal::bad_request(format!("this is not a sync: {error}")))?;
     drop(body);
@@ -60,12 +65,16 @@ pub(super) async fn sync(
     let mut call = Call { app: &app, link: &link, turn, mentioned, trusted, tag: None, over };
     match call.turn.count {
         // What it says was true before what later ones said.
-        Count::Late => return call.hold(&sync, Answer::default()).await,
+        Count::Late => {
+            drop(reserved);
+            return call.hold(&without_reports(sync), Answer::default()).await;
+        }
         // A copy, or a request that was captured long ago: nothing that it says is believed.
         Count::Behind => {
             let reason = out_of_turn(sync.counter, call.turn.next_counter);
             quarantine(&app, &link, reason).await?;
-            return call.hold(&sync, Answer::default()).await;
+            drop(reserved);
+            return call.hold(&without_reports(sync), Answer::default()).await;
         }
         Count::Next | Count::Again | Count::Ahead => {}
     }
@@ -74,12 +83,27 @@ pub(super) async fn sync(
     door.beat(&app, &link, call.turn.next_counter, app.clock.now());
     note_root_key(&app, &link, age).await;
     call.tag = (age == Age::Old).then(|| STANDARD.encode(who.tag(&app.secrets)));
+    if link.bar() == Bar::Quarantine {
+        // Nobody knows which of the copies is the real one, or whether this was captured long ago. The end
+        // of an order counts: only whoever got it can report it. After the quarantine facts are asked for again.
+        sync.facts = None;
+        (sync.installed, sync.pending, sync.scanned_at) = (None, None, None);
+    }
     let (wanted, acknowledged) = match link.is_old_news(&sync) {
-        true => (Vec::new(), Vec::new()),
+        true => {
+            drop(reserved);
+            (Vec::new(), Vec::new())
+        }
         false => call.told(&mut sync, reserved).await?,
     };
-    let answer = Answer { wanted, acknowledged, wants_facts: call.turn.count == Count::Ahead };
-    call.hold(&sync, answer).await
+    let wants_facts = link.takes_wish_for_facts() || call.turn.count == Count::Ahead;
+    let answer = Answer { wanted, acknowledged, wants_facts };
+    call.hold(&without_reports(sync), answer).await
+}
+
+/// What is left of a sync while it is held open, so that it takes no memory.
+fn without_reports(sync: SyncRequest) -> SyncRequest {
+    SyncRequest { facts: None, results: Vec::new(), progress: Vec::new(), ..sync }
 }
 
 /// Refuses a sync whose lists no honest agent sends. Results are refused as a whole and never cut:
@@ -149,7 +173,9 @@ impl Call<'_> {
             packages: packages.counted(),
             updates: updates.counted(),
             // A look whose lists are not here yet is no look.
-            scanned_at: sync.scanned_at.filter(|_| packages.is_here() && updates.is_here()),
+            scanned_at: sync
+                .scanned_at
+                .filter(|at| *at > EARLIEST && packages.is_here() && updates.is_here()),
             activity: activity_word(sync.activity),
             progress: std::mem::take(&mut sync.progress),
             results,

@@ -14,6 +14,7 @@ use vocab::{Digest, Installed, ListingError, Pending, TaskId, listing};
 
 use super::Refusal;
 use super::credentials::{Unread, Verified, verified};
+use super::limits::BodyOf;
 use super::news::{Counted, Log, Part, Written, write};
 use crate::app::App;
 
@@ -30,8 +31,10 @@ const WINDOW_LOG_MAX: u32 = 23;
 /// The most bytes of one line. A kernel update that names 5,000 advisories and 5,000 CVEs has
 /// about half of it. Parsing a line takes up to nine times its bytes.
 const LINE_BYTES_MAX: usize = 512 * 1024;
+/// The most updates that are pending on one server. Each package of them is a row that the whole fleet shares.
+const UPDATES_MAX: usize = 20_000;
 /// The most advisories and CVEs of a whole list, so that it can be read into memory later.
-const REFERENCES_MAX: usize = 500_000;
+const REFERENCES_MAX: usize = 100_000;
 /// How long an upload is accepted after the server was asked for it.
 const WANTED_FOR: SignedDuration = SignedDuration::from_mins(15);
 const CUT: &[u8] = b"\n[the log was longer and is cut here]\n";
@@ -67,7 +70,8 @@ pub(super) async fn listing(
     drop(reader);
     let limits = &app.door().limits;
     limits.upload(link.server)?;
-    let Verified { body, reserved, .. } = unread.verify(&app, listing::BYTES_MAX).await?;
+    let Verified { body, reserved, slot: _slot, .. } =
+        unread.verify(&app, BodyOf::Upload, listing::BYTES_MAX).await?;
     limits.upload_body(link.server, body.len())?;
     let decoder = limits.decoder().await?;
     let unpacked = tokio::task::spawn_blocking(move || unpack(kind, digest, &body, compressed));
@@ -170,6 +174,11 @@ impl Listing {
             if entries as usize > listing::LINES_MAX {
                 return Err(malformed(ListingError::Lines.to_string()));
             }
+            if kind == Kind::Updates && entries as usize > UPDATES_MAX {
+                return Err(malformed(format!(
+                    "at most {UPDATES_MAX} updates are pending on a server"
+                )));
+            }
             hasher.update(&line);
             let wrong = |error: ListingError| malformed(at_line(error, entries).to_string());
             match kind {
@@ -226,7 +235,8 @@ pub(super) async fn log(
     offset: Result<Query<Offset>, axum::extract::rejection::QueryRejection>,
     request: Request<Body>,
 ) -> Result<StatusCode, Refusal> {
-    let Verified { who, body, reserved, .. } = verified(&app, request, CHUNK_BYTES_MAX).await?;
+    let Verified { who, body, reserved, slot: _slot, .. } =
+        verified(&app, request, CHUNK_BYTES_MAX).await?;
     let Query(Offset { offset }) =
         offset.map_err(|error| Refusal::bad_request(error.body_text()))?;
     let task: TaskId = task.parse().map_err(|_| not_found(format!("no task `{task}`")))?;

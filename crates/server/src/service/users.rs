@@ -11,7 +11,8 @@ use vocab::{OrgId, Role, UserId};
 
 use crate::app::App;
 use crate::clock::dice;
-use crate::service::{Actor, FieldError, Result, ServiceError, audit, passwords, second, stamped};
+use crate::service::passwords::{self, Fits};
+use crate::service::{Actor, FieldError, Result, ServiceError, audit, second, stamped};
 
 const RANDOM_BYTES: usize = 32;
 const LINK_PURPOSE: &str = "fleetmend sign-in link v1";
@@ -183,6 +184,8 @@ pub enum SignIn {
     },
     /// It does not fit.
     No,
+    /// Too many others are signing in.
+    Busy,
 }
 
 /// The organization that someone signs in to: the one of this name, or if none was given the oldest. A
@@ -203,17 +206,29 @@ pub async fn organization(app: &App, name: &str) -> Result<Option<OrgId>> {
 }
 
 /// Signs a person in, if that is their password and they have no second factor. An organization that
-/// does not exist is answered like a wrong password, and as slowly.
-pub async fn sign_in(app: &App, org: Option<OrgId>, name: &str, password: &str) -> Result<SignIn> {
+/// does not exist is answered like a wrong password, and as slowly. `is_known`: this browser signed in
+/// to this account before; it does not wait behind strangers.
+pub async fn sign_in(
+    app: &App,
+    org: Option<OrgId>,
+    name: &str,
+    password: &str,
+    is_known: bool,
+) -> Result<SignIn> {
     let name = plain_name(name).replace('\0', "");
     let found = match org {
         Some(org) => users::by_name(&mut *app.db.read().await?, org, &name).await?,
         None => None,
     };
     let hash = found.as_ref().and_then(|user| user.password.as_deref());
-    let fits =
-        password.chars().count() <= PASSWORD_CHARS_MAX && passwords::fits(password, hash).await?;
-    let Some(user) = found.filter(|_| fits) else { return Ok(SignIn::No) };
+    if password.chars().count() > PASSWORD_CHARS_MAX {
+        return Ok(SignIn::No);
+    }
+    let user = match (passwords::fits(password, hash, is_known).await?, found) {
+        (Fits::Yes, Some(user)) => user,
+        (Fits::Busy, _) => return Ok(SignIn::Busy),
+        (Fits::Yes | Fits::No, _) => return Ok(SignIn::No),
+    };
     if user.totp_secret.is_some() {
         let ticket = second::ticket(app, &user, Way::Password);
         return Ok(SignIn::NeedsCode { ticket });

@@ -32,6 +32,7 @@ const DEVICE_PURPOSE: &str = "fleetmend device of any account v1";
 const DEVICE: &str = "fleetmend device v1";
 /// It has to fit into a cookie on the way to a provider and back, and into a sign-in form of 4 KiB.
 const NEXT_BYTES_MAX: usize = 1_000;
+const BUSY: &str = "Too many people are signing in at this moment. Try again in a minute.";
 const WRONG: &str = "Name and password do not fit.";
 
 #[derive(Debug, serde::Deserialize)]
@@ -132,10 +133,12 @@ pub(crate) async fn sign_in(
     if !is_sound {
         return refused(&door(&app, Typed::default(), next, Some(WRONG.into())).await?);
     }
-    match users::sign_in(&app, org, &typed.name, form.exact("password")).await? {
+    let is_known = browser == Browser::Known;
+    match users::sign_in(&app, org, &typed.name, form.exact("password"), is_known).await? {
         SignIn::In(user, session) => entered(&app, &headers, &user, &session, &next),
         SignIn::NeedsCode { ticket } => page(&pages::Code { next, ticket, told: None }),
         SignIn::No => refused(&door(&app, typed, next, Some(WRONG.into())).await?),
+        SignIn::Busy => throttled(&app, typed, next, &ApiError::new(Code::RateLimited, BUSY)),
     }
 }
 
@@ -167,7 +170,7 @@ pub(crate) async fn code(
             StatusCode::UNPROCESSABLE_ENTITY,
             "That code is not valid. Enter the current code of your authenticator.",
         ),
-        SignIn::No => begin_again().await,
+        SignIn::No | SignIn::Busy => begin_again().await,
     }
 }
 

@@ -139,7 +139,7 @@ async fn entered(app: &App, headers: &HeaderMap, signed: SignIn, next: String) -
             remembered(app, headers, &user, &session, page(&pages::Arrived { next })?)?
         }
         SignIn::NeedsCode { ticket } => page(&pages::Code { next, ticket, told: None })?,
-        SignIn::No => page(&door(app, Typed::default(), next, None).await?)?,
+        SignIn::No | SignIn::Busy => page(&door(app, Typed::default(), next, None).await?)?,
     };
     answer.headers_mut().append(SET_COOKIE, used_up(app, headers));
     Ok(answer)

@@ -186,6 +186,43 @@ both! {
         assert_eq!(answer.unwrap().wanted, []);
     }
 
+    /// A host that is two, or a captured request: in quarantine nothing that is said of the host is believed.
+    async fn replay_in_quarantine_does_not_change_what_is_known(world: World) {
+        let app = world.app("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        web.says.facts = Some(serde_json::from_value(crate::agent::facts("old-name")).unwrap());
+        let captured = web.sync_body(0);
+        web.sync(0).await.unwrap();
+        web.says.facts = Some(serde_json::from_value(crate::agent::facts("new-name")).unwrap());
+        // More syncs than are remembered.
+        for _ in 0..70 {
+            web.sync(0).await.unwrap();
+        }
+        for _ in 0..3 {
+            let request = web.signed("POST", "/agent/v1/sync", captured.clone());
+            send(&web.door, request).await.unwrap();
+            let row = server(&app, world, &web).await;
+            assert!(row.quarantine.is_some());
+            assert_eq!(row.hostname.as_str(), "new-name");
+        }
+        let row = server(&app, world, &web).await;
+        service::servers::release(&app, &world.admin(), &row).await.unwrap();
+    }
+
+    /// News of many agents are written together: what one says must not make that fail for the others.
+    async fn times_that_no_database_knows_are_not_written(world: World) {
+        let app = world.app("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        for time in [jiff::Timestamp::MIN, jiff::Timestamp::UNIX_EPOCH, jiff::Timestamp::MAX] {
+            web.says.scanned_at = Some(time);
+            web.sync(0).await.unwrap();
+            let scanned = server(&app, world, &web).await.last_scan_at;
+            assert!(scanned.is_none_or(|at| at == world.now()), "{scanned:?}");
+        }
+    }
+
     async fn facts_and_activity_are_written_down_when_they_change(world: World) {
         let app = world.app("a").await;
         let token = world.token(&app).await;

@@ -8,7 +8,7 @@ use server::service;
 use store::runs::State;
 use wire::agent::{Outcome, SyncResponse};
 
-use crate::agent::Agent;
+use crate::agent::{Agent, facts};
 use crate::rollouts::{shows, tasks};
 use crate::schedules::{history, hourly};
 use crate::support::{PULSE, World, both, eventually};
@@ -27,6 +27,11 @@ async fn quarantined(app: &App, world: &World, web: &Agent) -> bool {
 /// How many sessions of agents are in the database.
 async fn sessions(world: &World) -> u64 {
     world.by_hand("update sync_sessions set counter = counter").await
+}
+
+async fn hostname_of(app: &App, world: &World, agent: &Agent) -> String {
+    let mut reader = app.db.read().await.unwrap();
+    store::servers::get(&mut reader, world.org, agent.id).await.unwrap().hostname.to_string()
 }
 
 both! {
@@ -128,6 +133,43 @@ both! {
         eventually("it is noticed again", async || quarantined(&a, world, &web).await).await;
         leader.stop().await;
         other.stop().await;
+    }
+
+    async fn requests_replayed_at_another_replica_do_not_bring_old_facts_back(world: World) {
+        let (a, b) = (world.app("a").await, world.app("b").await);
+        if a.db.engine() == "sqlite" {
+            return;
+        }
+        let token = world.token(&a).await;
+        let mut web = Agent::join(&a, &token, "web-1").await;
+        let mut captured = Vec::new();
+        for number in 0..5 {
+            web.says.facts = Some(serde_json::from_value(facts(&format!("name-{number}"))).unwrap());
+            captured.push(web.sync_body(0));
+            web.sync(0).await.unwrap();
+        }
+        let elsewhere = server::agents::router(b.clone());
+        let replay = async |nth: usize| {
+            let request = web.signed("POST", "/agent/v1/sync", captured[nth].clone());
+            crate::agent::send(&elsewhere, request).await.unwrap();
+        };
+        // What the first replica heard is not written yet.
+        replay(1).await;
+        a.door().flush(&a).await;
+        b.door().flush(&b).await;
+        let taken = hostname_of(&a, world, &web).await;
+        for nth in [2, 3] {
+            replay(nth).await;
+            assert_eq!(hostname_of(&a, world, &web).await, taken);
+        }
+        assert!(!quarantined(&a, world, &web).await);
+        // The agent itself puts it right at its next contact.
+        assert!(web.sync(0).await.unwrap().wants_facts);
+        web.says.facts = Some(serde_json::from_value(facts("name-4")).unwrap());
+        web.sync(0).await.unwrap();
+        assert_eq!(hostname_of(&a, world, &web).await, "name-4");
+        assert!(!web.sync(0).await.unwrap().wants_facts);
+        assert!(!quarantined(&a, world, &web).await);
     }
 
     async fn agent_that_changes_replicas_with_every_sync_is_no_clone(world: World) {

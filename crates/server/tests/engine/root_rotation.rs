@@ -67,7 +67,7 @@ async fn alarm_of_any_kind(app: &App, world: &World) -> Option<String> {
 
 /// Signs in with the second factor.
 async fn sign_in(app: &App, world: &World, secret: &str) -> Option<String> {
-    let first = users::sign_in(app, Some(world.org), "ann", PASSWORD).await.unwrap();
+    let first = users::sign_in(app, Some(world.org), "ann", PASSWORD, false).await.unwrap();
     let SignIn::NeedsCode { ticket } = first else { panic!("{first:?}") };
     let first = FirstStep::read(app, &ticket).await.unwrap()?;
     // A code serves once.
