@@ -161,8 +161,8 @@ async fn connect(options: &PgConnectOptions, holder: &Holder) -> sqlx::Result<Pg
     // A pool of its own, so that the listener does not sit on one of the working connections.
     let pool = PgPoolOptions::new().max_connections(1).connect_with(options.clone()).await?;
     let mut listener = PgListener::connect_with(&pool).await?;
-    listener.listen(CHANNEL).await?;
     holder.lock(&mut listener).await?;
+    listener.listen(CHANNEL).await?;
     Ok(listener)
 }
 

@@ -37,7 +37,8 @@ fn bomb(mark: &str) -> (Digest, Vec<u8>) {
 /// A list of nearly 16 MiB that is as it should be, and takes little when packed.
 fn large(mark: &str) -> (Digest, Vec<u8>) {
     let version = "1".repeat(380);
-    let lines = (0..39_000).map(|n| format!("{{\"n\":\"{mark}-{n:05}\",\"c\":\"{version}\"}}\n"));
+    let line = |n| format!("{{\"n\":\"{mark}-{n:05}\",\"c\":\"{version}\",\"i\":\"{version}\"}}\n");
+    let lines = (0..19_900).map(line);
     let text: String = lines.collect();
     assert!(text.len() > listing::BYTES_MAX * 9 / 10 && text.len() < listing::BYTES_MAX);
     (Digest::of(text.as_bytes()), zstd::bulk::compress(text.as_bytes(), 3).unwrap())

@@ -124,6 +124,7 @@ async fn full_disk_is_reported_and_writes_work_again_once_there_is_space() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn full_disk_of_postgres_is_reported_and_writes_work_again_once_there_is_space() {
+    let _alone = crate::support::CLUSTER.write().await;
     let Some(mut admin) = superuser().await else { return };
     let (data,): (String,) =
         sqlx::query_as("show data_directory").fetch_one(&mut admin).await.unwrap();

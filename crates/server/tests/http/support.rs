@@ -44,6 +44,7 @@ macro_rules! both {
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn postgres() {
+                let _shared = crate::support::CLUSTER.read().await;
                 let Some(place) = crate::support::Place::postgres().await else { return };
                 let service = crate::support::Service::on(place).await;
                 story(&service).await;
@@ -53,6 +54,10 @@ macro_rules! both {
     )*};
 }
 pub(crate) use both;
+
+/// Every test of this program uses the same PostgreSQL. One that makes it fail needs it alone: while a disk of it is
+/// full there are no checkpoints, and so nobody can create or drop a database.
+pub(crate) static CLUSTER: tokio::sync::RwLock<()> = tokio::sync::RwLock::const_new(());
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
