@@ -7,7 +7,7 @@
 //! learns that the work was done, and a worker whose lock ran out cannot commit what somebody else does.
 //!
 //! On PostgreSQL the claim names the process at work, so that the claims of one that died need not run out: see
-//! [`crate::bell::Holder`]. A process that only lost its connection may look dead; it cannot commit either.
+//! `bell::Holder`. A process that only lost its connection may look dead; it cannot commit either.
 
 use jiff::{SignedDuration, Timestamp};
 use vocab::OrgId;
