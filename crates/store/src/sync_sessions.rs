@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use vocab::ServerId;
 
 use crate::db::on;
-use crate::error::Result;
+use crate::error::{Result, StoreError};
 use crate::row::{parse, put, row};
 use crate::sql::{Text, in_chunks, join};
 use crate::tx::Tx;
@@ -32,12 +32,28 @@ row! {
 
 /// Makes `owner` the owner of a session, and returns it as it was left. `counter` is used for a
 /// session that is not there yet.
+///
+/// Fails with `NotFound` if the server was removed. The row of the server stays locked until the
+/// transaction ends, so that a removal at the same time cannot leave a session behind.
 pub async fn claim(
     tx: &mut Tx,
     server: ServerId,
     owner: &str,
     counter: i64,
 ) -> Result<SyncSession> {
+    let known = on!(tx, |c, d| {
+        sqlx::query(join(&[
+            "select 1 from servers where id = $1 and removed_at is null",
+            d.for_share,
+        ]))
+        .bind(put(&server))
+        .fetch_optional(c)
+        .await
+        .map(|row| row.is_some())
+    })?;
+    if !known {
+        return Err(StoreError::not_found("server", server));
+    }
     Ok(on!(tx, |c| {
         sqlx::query_as(join(&[
             "insert into sync_sessions (server_id, owner, counter, recent, contested)

@@ -63,10 +63,24 @@ both! {
             store::organizations::get(&mut reader, world.org).await.unwrap()
         };
         service::organizations::remove(&app, &seen).await.unwrap();
+        // A replica that has not read about the removal yet answers once more, and one that hears
+        // an agent for the first time asks for its session: neither brings a session back.
+        let other = world.app("b").await;
         for agent in &mut agents {
-            assert!(agent.sync(0).await.is_err(), "it is told that it was removed");
+            let mut late = agent.clone();
+            late.moves_to(&other);
+            late.sync(0).await.expect_err("its first contact with this replica");
+            eventually("an agent is told that it was removed", async || {
+                agent.sync(0).await.is_err()
+            })
+            .await;
         }
+        let mut tx = app.db.begin().await.unwrap();
+        let claimed = store::sync_sessions::claim(&mut tx, agents[1].id, "a", 1).await;
+        assert!(matches!(claimed, Err(store::StoreError::NotFound { kind: "server", .. })));
+        drop(tx);
         app.door().flush(&app).await;
+        other.door().flush(&other).await;
         assert_eq!(sessions(world).await, 0);
         engine.stop().await;
     }
