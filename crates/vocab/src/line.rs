@@ -21,7 +21,8 @@ impl Line {
         let obeyed = |c: char| {
             c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
         };
-        let mut chars = text.trim().chars();
+        // What becomes a space at an end goes with the other spaces there: a line stays as it is.
+        let mut chars = text.trim_matches(|c: char| c.is_whitespace() || obeyed(c)).chars();
         let mut line: String =
             chars.by_ref().take(Self::CHARS_MAX).map(|c| if obeyed(c) { ' ' } else { c }).collect();
         if chars.next().is_some() {
@@ -73,6 +74,7 @@ mod tests {
             Line::from("E: \u{1b}[31mbroken\u{202e}\r\nstop").as_str(),
             "E:  [31mbroken   stop"
         );
+        assert_eq!(Line::from("\u{7f} n\u{7f}").as_str(), "n");
         let long = Line::made_of(&"x".repeat(600));
         assert!(long.as_str().chars().count() == 500 && long.as_str().ends_with("x…"));
     }
