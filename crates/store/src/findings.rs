@@ -175,7 +175,7 @@ pub async fn all(conn: &mut Conn, org: OrgId) -> Result<Vec<Cve>> {
 }
 
 /// Puts rows that are new or different, and takes away those of flaws that nobody has any more.
-pub async fn change(tx: &mut Tx, org: OrgId, rows: &[Cve], gone: &[String]) -> Result<()> {
+pub async fn change(tx: &mut Tx, org: OrgId, rows: &[&Cve], gone: &[String]) -> Result<()> {
     for chunk in gone.chunks(ROWS_MAX) {
         on!(tx, |c| {
             let mut text = Text::new("delete from cves where org_id = ");

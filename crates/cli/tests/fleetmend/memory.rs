@@ -8,12 +8,19 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use serde_json::json;
+use link::{Connect, HostKey, Identity, Joining, Link, LinkError, ListingKind, Token, Turn, nonce};
+use serde_json::{Value, json};
+use swarm::fleet::Fleet;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
+use vocab::Digest;
+use vocab::listing::{Installed, LINES_MAX, Pending, encode};
+use wire::agent::{Facts, SyncRequest};
+use wire::v1::Activity;
+
 use crate::fleet::{allow_files, hurried};
-use crate::operator::Operator;
+use crate::operator::{LOOK_EVERY, Operator};
 use crate::support::{Dir, Running, first_key, fleetmend};
 
 const BYTES_MAX: u64 = 512 << 20;
@@ -22,6 +29,11 @@ const ADVISORIES: usize = 20_000;
 /// How many connections send each kind of flood, and how much each of them sends.
 const FLOODERS: usize = 32;
 const FLOOD_BYTES: usize = 16 << 20;
+/// How often an agent reports other lists.
+const REPORTS: usize = 2;
+/// The largest list of updates that is accepted.
+const UPDATES_MAX: usize = 20_000;
+const REFERENCES_PER_UPDATE: usize = 5;
 
 /// Limits the memory of a process that runs.
 fn limit(pid: u32) {
@@ -128,6 +140,98 @@ async fn service_with_512_mib_serves_its_fleet_through_an_import_and_floods() {
     assert!(peak < BYTES_MAX, "{peak} bytes");
     assert!(fleet.ledger().violations().is_empty());
     fleet.stop().await;
+}
+
+/// An agent that sends the largest lists that are accepted, each time others.
+struct Hoarder {
+    link: Link,
+    identity: Identity,
+    turn: Turn,
+    facts: Facts,
+}
+
+impl Hoarder {
+    async fn enroll(operator: &Operator) -> Hoarder {
+        let token = operator.post("/v1/enrollment-tokens", json!({"name": "hoarder"})).await;
+        let token: Token = token["token"].as_str().unwrap().parse().unwrap();
+        let link = Connect { url: &operator.url, pin: token.pin(), from: None };
+        let link = Link::new(link).unwrap();
+        let facts = Fleet::new(7, 1).host(0).facts();
+        let joining = Joining { facts: facts.clone(), environment: None, tags: Vec::new() };
+        let key = HostKey::generate();
+        let answer = link.enroll(&token, &key, joining).await.unwrap();
+        let turn = Turn::after(answer.counter, nonce());
+        Hoarder { identity: Identity::new(key, answer).unwrap(), link, turn, facts }
+    }
+
+    /// Reports lists of which nothing was ever reported before.
+    async fn report(&mut self, round: usize) {
+        let name = |number: usize| format!("package-{round}-{number}-{}", "x".repeat(40));
+        let packages = (0..LINES_MAX).map(|n| Installed::new(&name(n), "1.0-1", "amd64"));
+        let updates = (0..UPDATES_MAX).map(|n| {
+            let cve = |c| format!("CVE-2026-{round:02}{n:05}{c}");
+            json!({"n": name(n), "a": "amd64", "c": "2.0-1", "i": "1.0-1", "s": true, "t": "security",
+                "cv": (0..REFERENCES_PER_UPDATE).map(cve).collect::<Vec<_>>()})
+        });
+        let updates = updates.map(|update| serde_json::from_value(update).unwrap());
+        let packages = encode(&packages.collect::<Vec<_>>());
+        let updates = encode(&updates.collect::<Vec<Pending>>());
+        let lists = [(ListingKind::Packages, packages), (ListingKind::Updates, updates)];
+        let digests = [Digest::of(&lists[0].1), Digest::of(&lists[1].1)];
+        self.sync(digests).await;
+        for (digest, (kind, bytes)) in digests.into_iter().zip(&lists) {
+            // It sends more often than it may: then it is told to wait.
+            let sent = async || self.link.put_listing(&self.identity, *kind, digest, bytes).await;
+            for _ in 0..300 {
+                match sent().await {
+                    Ok(()) => break,
+                    Err(LinkError::Busy { .. }) => tokio::time::sleep(LOOK_EVERY).await,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        self.sync(digests).await;
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this is the agent's clock")]
+    async fn sync(&mut self, [installed, pending]: [Digest; 2]) {
+        let Turn { counter, nonce: last } = self.turn;
+        let request = SyncRequest {
+            boot_id: "boot".into(),
+            counter,
+            nonce: last,
+            hold_seconds: 0,
+            facts: Some(self.facts.clone()),
+            installed: Some(installed),
+            pending: Some(pending),
+            scanned_at: Some(jiff::Timestamp::now()),
+            activity: Activity::Idle,
+            results: Vec::new(),
+            progress: Vec::new(),
+        };
+        let answer = self.link.sync(&self.identity, &request).await.unwrap();
+        self.turn = Turn::after(answer.counter, nonce());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agent_that_reports_ever_new_lists_of_the_largest_size_does_not_exhaust_512_mib() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let dir = Dir::new();
+    let key = first_key(&dir.data());
+    let mut service = Running::start(&dir.data(), &[]);
+    let pid = service.child.id();
+    limit(pid);
+    let operator = Operator::new(&service.address, &key);
+    let mut hoarder = Hoarder::enroll(&operator).await;
+    for round in 0..REPORTS {
+        hoarder.report(round).await;
+        let newest = format!("CVE-2026-{round:02}");
+        let is_newest = |row: &Value| row.as_str().is_some_and(|id| id.starts_with(&newest));
+        operator.until_at("/v1/cves?limit=1", |cves| is_newest(&cves["data"][0]["id"])).await;
+        println!("after {} reports the service had at most {} MiB", round + 1, peak(pid) >> 20);
+    }
+    assert!(service.child.try_wait().unwrap().is_none(), "the service ended");
 }
 
 /// The limit above is one: a process that wants more than it does not get it.

@@ -41,7 +41,7 @@ pub use kernel::Boots;
 pub use runs::Runs;
 pub use settle::{Kernel, Running, Settled, awaits_boot, foreign_kernel, settle};
 pub use suppress::Suppression;
-pub use told::{PACKAGE_MANAGER, told};
+pub use told::{PACKAGE_MANAGER, each_told, told};
 pub use update::{closed, closes, secured};
 
 use std::fmt;

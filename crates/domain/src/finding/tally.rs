@@ -198,7 +198,7 @@ impl Tally {
     /// Whether most of what it remembers is about nothing any more: then it is time for a new one.
     pub fn is_worn(&self) -> bool {
         let live: usize = self.totals.iter().map(|total| total.kinds.len()).sum();
-        self.mentions.len() > 2 * live + 100_000
+        self.mentions.len() > live + live / 2 + 10_000
     }
 
     fn row(&self, flaw: u32) -> Option<Row<'_>> {

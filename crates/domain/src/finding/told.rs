@@ -16,10 +16,16 @@ pub const PACKAGE_MANAGER: &str = "package_manager";
 ///
 /// Only what is pending is told of: of a flaw that nothing fixes yet a manager knows nothing.
 pub fn told(system: &str, pending: &[Pending]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    each_told(system, pending, |finding| findings.push(finding));
+    findings
+}
+
+/// The same one at a time, for callers that do not keep them: a list may name 100,000.
+pub fn each_told(system: &str, pending: &[Pending], mut take: impl FnMut(Finding)) {
     let ecosystem: Arc<str> = Arc::from(system);
     let source: Arc<str> = Arc::from(PACKAGE_MANAGER);
     let mut known: BTreeSet<(&str, &str)> = BTreeSet::new();
-    let mut findings = Vec::new();
     for update in pending.iter().filter(|update| !update.cves.is_empty()) {
         let package = Arc::new(Package {
             source: update.name.clone(),
@@ -43,7 +49,7 @@ pub fn told(system: &str, pending: &[Pending]) -> Vec<Finding> {
             told: true,
         };
         for cve in update.cves.iter().filter(|cve| known.insert((&update.name, cve.as_str()))) {
-            findings.push(Finding {
+            take(Finding {
                 cve: Arc::from(cve.as_str()),
                 aliases: Arc::default(),
                 package: package.clone(),
@@ -57,7 +63,6 @@ pub fn told(system: &str, pending: &[Pending]) -> Vec<Finding> {
             });
         }
     }
-    findings
 }
 
 pub(super) fn explanation(finding: &Finding) -> String {

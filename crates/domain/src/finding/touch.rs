@@ -106,7 +106,13 @@ pub fn groups(base: &Ecosystem, packages: &[Installed]) -> Vec<Group> {
         package.held = false;
         group.packages.push(package);
     }
-    by_source.into_values().collect()
+    // Most sources have one package, and a group is kept as long as a server has it.
+    let mut groups: Vec<Group> = by_source.into_values().collect();
+    for group in &mut groups {
+        group.names.shrink_to_fit();
+        group.packages.shrink_to_fit();
+    }
+    groups
 }
 
 /// Whether two statements differ in what they affect at most. A severity or a flaw more concerns

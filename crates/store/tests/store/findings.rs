@@ -80,7 +80,7 @@ both! {
         let (ours, theirs) = (org(&db).await, other_org(&db).await);
         let rows = [cve("CVE-4", 1, 1, 9), cve("CVE-3", 1, 0, 1), cve("CVE-2", 1, 1, 9), cve("CVE-1", 4, 1, 99), cve("CVE-9", 0, 1, 1)];
         let mut tx = db.begin().await.unwrap();
-        findings::change(&mut tx, ours, &rows, &[]).await.unwrap();
+        findings::change(&mut tx, ours, &rows.each_ref(), &[]).await.unwrap();
         let listed = async |tx: &mut store::Tx, filter: Filter, page| {
             let paged = findings::list(tx, ours, &filter, page).await.unwrap();
             (paged.items.into_iter().map(|row| row.id).collect::<Vec<_>>(), paged.total)
@@ -93,7 +93,7 @@ both! {
         assert_eq!(listed(&mut tx, Filter { q: Some("E-4".into()), ..Filter::default() }, ALL).await, (ids(&["CVE-4"]), 1));
         assert_eq!(findings::list(&mut tx, theirs, &Filter::default(), ALL).await.unwrap().total, 0);
         let again = [Cve { packages: vec!["vim".into()], ..cve("CVE-4", 0, 0, 3) }];
-        findings::change(&mut tx, ours, &again, &["CVE-1".into()]).await.unwrap();
+        findings::change(&mut tx, ours, &again.each_ref(), &["CVE-1".into()]).await.unwrap();
         let all = findings::all(&mut tx, ours).await.unwrap();
         assert_eq!((all.len(), &all[2]), (4, &again[0]));
         assert_eq!(findings::of_ids(&mut tx, ours, &["CVE-4".into(), "CVE-1".into()]).await.unwrap(), again);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use domain::advisory::{Advisory, Ecosystem};
 use domain::finding::tally::Mention;
-use domain::finding::{RULES, told, touch};
+use domain::finding::{RULES, each_told, touch};
 use jiff::Timestamp;
 use store::findings::{self, Summary};
 use store::listings::Kind as ListingKind;
@@ -107,7 +107,7 @@ impl Matcher {
         let assessments = memory.assessments(&covered);
         let made_at = app.clock.now();
         let next = Summary { basis, made_at, revision, rules: RULES, assessments, ..seen.clone() };
-        match write(app, &seen, &next, &writes).await {
+        match write(app, &seen, &next, &writes, &memory.rows).await {
             Ok(()) => {}
             // Another replica was faster; its rows are as good as ours.
             Err(ServiceError::Stale) => return Ok(false),
@@ -162,7 +162,7 @@ async fn load(conn: &mut Conn, seen: &Summary, aside: &Aside) -> Result<Memory> 
     let rows = findings::all(conn, org).await?;
     let exploited = rows.iter().filter(|row| row.kev_order == 0);
     memory.exploited = exploited.map(|row| row.id.clone()).collect();
-    memory.rows = rows.into_iter().map(|row| (row.id.clone(), row)).collect();
+    memory.rows = rows.into_iter().map(|row| (Arc::from(row.id.as_str()), Box::new(row))).collect();
     Ok(memory)
 }
 
@@ -203,8 +203,10 @@ async fn take_lists(
             && !memory.told.contains_key(&set)
         {
             let pending: Vec<Pending> = entries(conn, org, ListingKind::Updates, set).await?;
-            let told = told(&kind.os_release, &pending);
-            let cells = told.iter().map(|one| memory.tally.cell(Mention::from(one))).collect();
+            let mut cells = Vec::new();
+            each_told(&kind.os_release, &pending, |finding| {
+                cells.push(memory.tally.cell(Mention::from(&finding)));
+            });
             memory.told.insert(set, cells);
         }
     }
@@ -270,11 +272,10 @@ async fn look_up_exploited(
     writes: &mut Writes,
 ) -> Result<()> {
     let count = advisories::exploited_count(conn).await?;
-    let ids: BTreeSet<String> = match count == memory.exploited_count {
-        true => writes.rows.iter().map(|row| row.id.clone()).collect(),
-        false => memory.rows.keys().cloned().collect(),
+    let ids: BTreeSet<&str> = match count == memory.exploited_count {
+        true => writes.rows.iter().map(AsRef::as_ref).collect(),
+        false => memory.rows.keys().map(AsRef::as_ref).collect(),
     };
-    let ids: BTreeSet<&str> = ids.iter().map(String::as_str).collect();
     let exploited = advisories::exploited(conn, &ids).await?;
     memory.exploited_count = count;
     memory.exploit(exploited.into_keys().collect(), writes);

@@ -69,7 +69,7 @@ pub(super) struct Memory {
     numbers: Numbers,
     pub(super) counts: BTreeMap<Digest, Tallied>,
     /// The rows as they are written down.
-    pub(super) rows: BTreeMap<String, Cve>,
+    pub(super) rows: HashMap<Arc<str>, Box<Cve>>,
     pub(super) exploited: BTreeSet<String>,
     pub(super) exploited_count: i64,
     pub(super) tally: Tally,
@@ -134,7 +134,7 @@ impl Memory {
             carried: BTreeMap::new(),
             numbers: Numbers::default(),
             counts: BTreeMap::new(),
-            rows: BTreeMap::new(),
+            rows: HashMap::new(),
             exploited: BTreeSet::new(),
             exploited_count: -1,
             tally: Tally::default(),
@@ -298,7 +298,7 @@ impl Memory {
     pub(super) fn into_rows(mut self) -> Vec<Cve> {
         let mut writes = Writes::default();
         self.change_rows(&mut writes);
-        writes.rows
+        self.rows.into_values().map(|row| *row).collect()
     }
 
     /// What is written down: who has which flaws.
@@ -391,14 +391,14 @@ impl Memory {
     fn change_rows(&mut self, writes: &mut Writes) {
         let changes = self.tally.changes();
         // Whoever is new here does not know what was counted before.
-        let mut unknown: BTreeSet<String> = match self.is_new {
+        let mut unknown: BTreeSet<Arc<str>> = match self.is_new {
             true => self.rows.keys().cloned().collect(),
             false => BTreeSet::new(),
         };
         for (id, row) in changes {
-            unknown.remove(id.as_ref());
+            unknown.remove(&id);
             let Some(row) = row else {
-                unknown.insert(id.to_string());
+                unknown.insert(id);
                 continue;
             };
             let next = Cve {
@@ -412,24 +412,22 @@ impl Memory {
                 published: row.worst.published,
                 packages: row.packages.into_iter().take(PACKAGES_MAX).map(str::to_owned).collect(),
             };
-            if self.rows.get(id.as_ref()) != Some(&next) {
-                self.rows.insert(id.to_string(), next.clone());
-                writes.rows.push(next);
+            if self.rows.get(&id).map(AsRef::as_ref) != Some(&next) {
+                self.rows.insert(id.clone(), Box::new(next));
+                writes.rows.insert(id);
             }
         }
-        writes.rows_gone.extend(unknown.into_iter().filter(|id| self.rows.remove(id).is_some()));
+        let gone = unknown.into_iter().filter_map(|id| self.rows.remove(&id));
+        writes.rows_gone.extend(gone.map(|row| row.id));
     }
 
     /// These flaws are exploited, of those in `asked`.
     pub(super) fn exploit(&mut self, exploited: BTreeSet<String>, writes: &mut Writes) {
         for id in &exploited {
-            let Some(row) = self.rows.get_mut(id).filter(|row| row.kev_order != 0) else {
-                continue;
-            };
-            row.kev_order = 0;
-            match writes.rows.iter_mut().find(|written| written.id == *id) {
-                Some(written) => written.kev_order = 0,
-                None => writes.rows.push(row.clone()),
+            let id: Arc<str> = Arc::from(id.as_str());
+            if let Some(row) = self.rows.get_mut(&id).filter(|row| row.kev_order != 0) {
+                row.kev_order = 0;
+                writes.rows.insert(id);
             }
         }
         self.exploited.extend(exploited);

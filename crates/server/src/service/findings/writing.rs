@@ -1,6 +1,7 @@
 //! What changed, written down: as few transactions as it takes, none so long that others wait.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use domain::finding::tally::Tally;
 use store::findings::{self, Carrier, Cve, Judged, Shift, Summary, Tallied};
@@ -30,9 +31,10 @@ pub(super) struct Writes {
     shifts: HashMap<u32, Shift>,
     pub(super) counts: Vec<(Digest, Tallied)>,
     pub(super) counts_gone: Vec<Digest>,
-    pub(super) telling: Vec<(std::sync::Arc<str>, Digest)>,
+    pub(super) telling: Vec<(Arc<str>, Digest)>,
     pub(super) telling_gone: Vec<Digest>,
-    pub(super) rows: Vec<Cve>,
+    /// The flaws whose rows are others now.
+    pub(super) rows: BTreeSet<Arc<str>>,
     pub(super) rows_gone: Vec<String>,
 }
 
@@ -81,12 +83,20 @@ impl Pen<'_> {
 }
 
 /// Writes it all down, and at last that it was made from what `next` says. `Stale` if somebody else did so since `seen`.
-pub(super) async fn write(app: &App, seen: &Summary, next: &Summary, all: &Writes) -> Result<()> {
+pub(super) async fn write(
+    app: &App,
+    seen: &Summary,
+    next: &Summary,
+    all: &Writes,
+    rows: &HashMap<Arc<str>, Box<Cve>>,
+) -> Result<()> {
     let org = seen.org_id;
     let mut pen = Pen { app, seen, tx: None, rows: 0 };
     write_lists(&mut pen, org, all).await?;
     write_kinds(&mut pen, org, all).await?;
-    for some in all.rows.chunks(TOGETHER / 4) {
+    let changed: Vec<&Cve> =
+        all.rows.iter().filter_map(|id| rows.get(id).map(AsRef::as_ref)).collect();
+    for some in changed.chunks(TOGETHER / 4) {
         findings::change(pen.tx(some.len()).await?, org, some, &[]).await?;
     }
     let tx = pen.tx(all.rows_gone.len()).await?;
