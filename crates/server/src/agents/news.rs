@@ -147,8 +147,20 @@ pub(super) async fn write(app: &App, part: Part, reserved: Reserved) -> Result<W
     answer.await.unwrap_or_else(|_| Err(Refusal::unavailable()))
 }
 
+/// Lets others begin if the one at work panics: their parts would wait forever.
+struct AtWork<'a>(&'a AtomicBool);
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(false, Ordering::Release);
+        }
+    }
+}
+
 async fn work(app: App) {
     let press = &app.door().press;
+    let _at_work = AtWork(&press.at_work);
     loop {
         let mut parts = {
             let mut pile = lock(&press.pile);

@@ -13,6 +13,7 @@ mod refresh;
 mod retention;
 mod rollouts;
 mod schedules;
+mod supervise;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -80,6 +81,26 @@ struct Unable {
     at_work: BTreeSet<ServerId>,
 }
 
+/// What tasks of the engine are started with, as often as they have to be started.
+#[derive(Clone)]
+struct Parts {
+    app: App,
+    pulse: Pulse,
+    lead_in: watch::Sender<Lead>,
+    lead: watch::Receiver<Lead>,
+    away_in: watch::Sender<Away>,
+    away: watch::Receiver<Away>,
+    pen: Pen,
+}
+
+fn supervised<F>(parts: &Parts, name: &'static str, start: fn(Parts) -> F) -> JoinHandle<()>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let parts = parts.clone();
+    tokio::spawn(supervise::run(name, move || start(parts.clone())))
+}
+
 /// Starts the engine.
 pub fn spawn(app: App) -> Engine {
     spawn_with(app, Pulse::default())
@@ -90,19 +111,23 @@ pub fn spawn_with(app: App, pulse: Pulse) -> Engine {
     let (lead_in, lead) = watch::channel(None);
     let (away_in, away) = watch::channel(None);
     let pen = Pen::default();
+    let parts = Parts { app, pulse, lead_in, lead, away_in, away, pen };
     let tasks = vec![
-        tokio::spawn(leader::lead(app.clone(), pulse.lead, lead_in)),
-        tokio::spawn(presence::watch(app.clone(), pulse.look, lead.clone(), away_in)),
-        tokio::spawn(rollouts::drive(app.clone(), pulse.look, lead.clone(), away, pen.clone())),
-        tokio::spawn(schedules::fire(app.clone(), pulse.look, lead.clone(), pen)),
-        tokio::spawn(refresh::expire(app.clone(), pulse.look, lead.clone())),
-        tokio::spawn(feeds::update(app.clone(), pulse.look, lead.clone())),
-        tokio::spawn(days::write(app.clone(), pulse.look, lead.clone())),
-        tokio::spawn(retention::sweep(app.clone(), pulse.sweep, lead.clone())),
-        tokio::spawn(presence::write_beats(app.clone(), pulse.beats)),
-        tokio::spawn(agents::follow(app.clone(), pulse.look)),
-        tokio::spawn(agents::watch_barred(app.clone(), pulse.look)),
+        supervised(&parts, "leader", |p| leader::lead(p.app, p.pulse.lead, p.lead_in)),
+        supervised(&parts, "presence", |p| presence::watch(p.app, p.pulse.look, p.lead, p.away_in)),
+        supervised(&parts, "rollouts", |p| {
+            rollouts::drive(p.app, p.pulse.look, p.lead, p.away, p.pen)
+        }),
+        supervised(&parts, "schedules", |p| schedules::fire(p.app, p.pulse.look, p.lead, p.pen)),
+        supervised(&parts, "refreshes", |p| refresh::expire(p.app, p.pulse.look, p.lead)),
+        supervised(&parts, "feeds", |p| feeds::update(p.app, p.pulse.look, p.lead)),
+        supervised(&parts, "daily statistics", |p| days::write(p.app, p.pulse.look, p.lead)),
+        supervised(&parts, "retention", |p| retention::sweep(p.app, p.pulse.sweep, p.lead)),
+        supervised(&parts, "heartbeats", |p| presence::write_beats(p.app, p.pulse.beats)),
+        supervised(&parts, "dispatcher", |p| agents::follow(p.app, p.pulse.look)),
+        supervised(&parts, "removals", |p| agents::watch_barred(p.app, p.pulse.look)),
     ];
+    let Parts { app, lead, .. } = parts;
     Engine { app, lead, tasks }
 }
 

@@ -38,6 +38,10 @@ pub fn handle() -> &'static PrometheusHandle {
 
 fn describe() {
     metrics::describe_counter!("fleetmend_http_requests_total", "Requests answered.");
+    metrics::describe_counter!(
+        "fleetmend_task_panics_total",
+        "Background tasks that panicked and were started again."
+    );
     metrics::describe_histogram!(
         "fleetmend_http_request_duration_seconds",
         metrics::Unit::Seconds,

@@ -194,7 +194,9 @@ pub async fn keep(app: App, data_dir: PathBuf) {
                 }
             }
             Err(error) => {
-                app.condition().note_audit_cut(matches!(error, CheckError::Anchor(_)));
+                // A file that cannot be written, such as on a full disk, says nothing about the log.
+                let is_forged = matches!(error, CheckError::Anchor(AnchorError::Forged { .. }));
+                app.condition().note_audit_cut(is_forged);
                 let error = &error as &dyn std::error::Error;
                 tracing::error!(error, "the end of the audit log cannot be checked");
             }
