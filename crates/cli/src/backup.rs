@@ -13,12 +13,14 @@ use clap::Args;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use server::clock::{Clock, dice};
-use server::secrets::Secrets;
+use service::clock::{Clock, dice};
+use service::secrets::Secrets;
 use store::backup::copy_out;
 
-use crate::installation::{self, Installation};
-use crate::settings::{self, File};
+use crate::installation;
+use crate::installation::Installation;
+use crate::settings;
+use crate::settings::File;
 use archive::{Manifest, Spool};
 
 /// What says in the data directory when the last backup was taken.

@@ -18,11 +18,15 @@ use domain::rollout::Pace;
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 use server::app::{App, Parts, Settings};
-use server::clock::{Clock, dice};
-use server::secrets::Secrets;
-use server::service::feeds::{self, Import};
-use server::service::rollouts::{self, NewRollout, Origin};
-use server::service::{Order, PatchOptions, setup, tokens};
+use service::auth::enrollment_tokens;
+use service::clock::{Clock, dice};
+use service::commands::batches as rollouts;
+use service::commands::batches::{NewRollout, Origin};
+use service::commands::feeds;
+use service::commands::feeds::Import;
+use service::commands::setup;
+use service::secrets::Secrets;
+use service::{Order, PatchOptions};
 use store::server_list::{self, Filter};
 use swarm::behave::{Nature, Script};
 use swarm::{Config, Saved, Swarm};
@@ -30,11 +34,14 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use vocab::{FailureCode, OrgId, Portion, RebootPolicy};
 
-use crate::dev::{self, banner};
+use crate::dev;
+use crate::dev::banner;
 use crate::logs;
-use crate::operator::credentials::{self, Credentials};
+use crate::operator::credentials;
+use crate::operator::credentials::Credentials;
 use crate::serve::{LISTEN, stop};
-use crate::settings::{self, Durability};
+use crate::settings;
+use crate::settings::Durability;
 
 const ORGANIZATION: &str = "Demo";
 /// How much of a past there is.
@@ -200,14 +207,14 @@ impl Demo {
     }
 
     async fn config(&self, app: &App, org: OrgId, url: &str) -> anyhow::Result<Config> {
-        let new = tokens::NewToken {
+        let new = enrollment_tokens::NewToken {
             name: "simulated servers".into(),
             environment: None,
             tags: Vec::new(),
             uses_max: None,
             expires_at: None,
         };
-        let (_, token) = tokens::create(app, &dev::actor(org), new).await?;
+        let (_, token) = enrollment_tokens::create(app, &dev::actor(org), new).await?;
         let config = Config::new(url, token.parse()?, self.servers);
         Ok(Config { nature: self.nature(self.speed), ..config })
     }

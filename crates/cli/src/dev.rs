@@ -14,20 +14,26 @@ use agent::shell::{enroll::Enroll, run::Run, state::State};
 use anyhow::{Context as _, bail};
 use clap::{Args, Command};
 use server::app::{App, Parts, Settings};
-use server::clock::{Clock, dice};
-use server::secrets::Secrets;
-use server::service::keys::{self, NewKey};
-use server::service::tokens::{self, NewToken};
-use server::service::{Actor, setup, users};
+use service::Actor;
+use service::auth::api_keys as keys;
+use service::auth::api_keys::NewKey;
+use service::auth::enrollment_tokens as tokens;
+use service::auth::enrollment_tokens::NewToken;
+use service::auth::users;
+use service::clock::{Clock, dice};
+use service::commands::setup;
+use service::secrets::Secrets;
 use store::StoreError;
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 use vocab::Role;
 
 use crate::logs;
-use crate::operator::credentials::{self, Credentials};
+use crate::operator::credentials;
+use crate::operator::credentials::Credentials;
 use crate::serve::{LISTEN, stop};
-use crate::settings::{self, Durability};
+use crate::settings;
+use crate::settings::Durability;
 
 const ORGANIZATION: &str = "Development";
 /// Who signs in first.

@@ -8,7 +8,7 @@ use clap::Args;
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::json;
-use server::clock::Clock;
+use service::clock::Clock;
 
 use crate::installation::Installation;
 use crate::operator::screen::count;

@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
-use server::clock::Clock;
-use server::fetch::Limits;
-use server::service::feeds::follow::{self, Follow, Updated};
-use server::service::feeds::{self, Desk, Import, Imported, Step, bundle};
+use service::clock::Clock;
+use service::commands::feeds;
+use service::commands::feeds::follow;
+use service::commands::feeds::follow::{Follow, Updated};
+use service::commands::feeds::{Desk, Import, Imported, Step, bundle};
+use service::fetch::Limits;
 use store::feed_sources::{self, Source};
 use store::{Db, Topic};
 

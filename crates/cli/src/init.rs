@@ -6,13 +6,16 @@ use anyhow::bail;
 use clap::Args;
 use serde_json::json;
 use server::app::{App, Parts, Settings};
-use server::clock::Clock;
-use server::secrets::Secrets;
-use server::service::{integrity, root_keys, setup};
+use service::auth::root_keys;
+use service::clock::Clock;
+use service::commands::setup;
+use service::integrity;
+use service::secrets::Secrets;
 
 use crate::installation::make_dir;
 use crate::orgs::plain_name;
-use crate::settings::{self, Durability};
+use crate::settings;
+use crate::settings::Durability;
 
 /// Make the database, the secrets, an organization and its first admin key.
 ///

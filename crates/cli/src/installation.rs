@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
 use server::app::{App, Parts, Settings};
-use server::clock::Clock;
-use server::secrets::Secrets;
-use server::service::setup;
+use service::clock::Clock;
+use service::commands::setup;
+use service::secrets::Secrets;
 use store::{Db, Options};
 
-use crate::settings::{self, Durability, File};
+use crate::settings;
+use crate::settings::{Durability, File};
 
 /// Which installation.
 #[derive(Args)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use server::oidc::{Config, Roles, Secret, issuer};
+use service::auth::oidc::{Config, Roles, Secret, issuer};
 use store::organizations::Organization;
 use vocab::{OrgId, Role};
 

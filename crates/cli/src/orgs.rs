@@ -4,8 +4,10 @@ use anyhow::{anyhow, ensure};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use server::app::App;
-use server::service::organizations::{self as service, Holdings};
-use server::service::{ServiceError, setup};
+use service::ServiceError;
+use service::commands::organizations as commands;
+use service::commands::organizations::Holdings;
+use service::commands::setup;
 use store::StoreError;
 use store::organizations::{self, Organization};
 
@@ -122,7 +124,7 @@ async fn list(app: &App, as_json: bool) -> anyhow::Result<()> {
     let mut reader = app.db.read().await?;
     let mut rows = Vec::new();
     for organization in organizations::list(&mut reader).await? {
-        let has = service::holdings(&mut reader, organization.id).await?;
+        let has = commands::holdings(&mut reader, organization.id).await?;
         rows.push((organization, has));
     }
     if as_json {
@@ -172,7 +174,7 @@ impl Remove {
             other => other.into(),
         })?;
         let Holdings { servers, schedules, open_batches, keys, tokens } =
-            service::holdings(&mut reader, organization.id).await?;
+            commands::holdings(&mut reader, organization.id).await?;
         drop(reader);
         let name = &organization.name;
         sure(
@@ -187,7 +189,7 @@ impl Remove {
             ),
             self.yes,
         )?;
-        service::remove(app, &organization).await?;
+        commands::remove(app, &organization).await?;
         match self.named.every.json {
             true => crate::say(
                 &json!({"organization": told(&organization), "servers": servers}).to_string(),

@@ -7,7 +7,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 
-use server::clock::dice;
+use service::clock::dice;
 use vocab::terminal::escape_text;
 
 /// Writes to standard output.

@@ -10,8 +10,9 @@ use clap::{Args, Subcommand, ValueEnum};
 use jiff::Timestamp;
 use serde_json::json;
 use server::app::App;
-use server::secrets::{ORDERS, ORDERS_NEXT, ROOT, ROOT_OLD, Secrets as Keys};
-use server::service::orders_keys::{self, Untrusting};
+use service::auth::orders_keys;
+use service::auth::orders_keys::Untrusting;
+use service::secrets::{ORDERS, ORDERS_NEXT, ROOT, ROOT_OLD, Secrets as Keys};
 
 use crate::installation::Installation;
 use crate::operator::screen::{Screen, count, cut, whole};

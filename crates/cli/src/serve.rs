@@ -5,14 +5,17 @@ use std::path::PathBuf;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use server::app::{App, Parts, Settings};
-use server::clock::{Clock, dice};
-use server::service::{audit_anchor, root_keys};
+use service::audit_anchor;
+use service::auth::root_keys;
+use service::clock::{Clock, dice};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::dev::listener;
-use crate::logs::{self, Format};
+use crate::logs;
+use crate::logs::Format;
 use crate::oidc::Oidc;
-use crate::settings::{self, Durability, File};
+use crate::settings;
+use crate::settings::{Durability, File};
 use crate::tls::Tls;
 
 pub(crate) const LISTEN: &str = "127.0.0.1:7600";
@@ -84,8 +87,10 @@ impl Server {
         let stop = stop()?;
         tracing::info!(address, database = app.db.engine(), "serving");
         crate::say(&format!("fleetmend serves on {address}"))?;
-        let anchored = tokio::spawn(audit_anchor::keep(app.clone(), self.data_dir.clone()));
-        let resealing = tokio::spawn(root_keys::keep_resealing(app.clone(), self.data_dir));
+        let anchored =
+            tokio::spawn(audit_anchor::keep(app.service().clone(), self.data_dir.clone()));
+        let resealing =
+            tokio::spawn(root_keys::keep_resealing(app.service().clone(), self.data_dir));
         server::run(app, listener, tls.map(|tls| tls.config), stop).await;
         anchored.abort();
         resealing.abort();

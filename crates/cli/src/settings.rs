@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use serde::Deserialize;
-use server::secrets::Secrets;
-use server::service::integrity;
-use server::service::root_keys::{self, OpenError};
+use service::auth::root_keys;
+use service::auth::root_keys::OpenError;
+use service::integrity;
+use service::secrets::Secrets;
 use store::{Db, Options};
 use vocab::Role;
 
@@ -83,7 +84,7 @@ pub(crate) async fn open_service(
     durability: Durability,
     secrets: Secrets,
 ) -> anyhow::Result<(Db, Secrets)> {
-    let now = server::clock::Clock::system().now();
+    let now = service::clock::Clock::system().now();
     let open = async |secrets: &Secrets| connect(url, durability, secrets).await;
     root_keys::open_service(secrets, now, open).await.map_err(not_opened)
 }
@@ -106,7 +107,7 @@ fn not_opened(error: OpenError) -> anyhow::Error {
 }
 
 async fn connect(url: &str, durability: Durability, secrets: &Secrets) -> store::Result<Db> {
-    let mut options = Options::new(url, server::service::setup::seal(secrets));
+    let mut options = Options::new(url, service::commands::setup::seal(secrets));
     options.durability = match durability {
         Durability::Process => store::Durability::Process,
         Durability::Full => store::Durability::Full,
@@ -116,7 +117,7 @@ async fn connect(url: &str, durability: Durability, secrets: &Secrets) -> store:
 
 /// Seals what an earlier release wrote, if that was not done yet.
 pub(crate) async fn adopt(db: &Db, data_dir: &Path) -> anyhow::Result<()> {
-    let now = server::clock::Clock::system().now();
+    let now = service::clock::Clock::system().now();
     let adopted = integrity::adopt_once(db, data_dir, now).await;
     if let Some(adopted) = adopted.context("cannot seal batches and schedules")? {
         tracing::info!(?adopted, "batches and schedules of an earlier release are sealed");

@@ -6,7 +6,8 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use server::app::App;
-use server::service::{ServiceError, users};
+use service::ServiceError;
+use service::auth::users;
 use store::organizations::{self, Organization};
 use vocab::Role;
 

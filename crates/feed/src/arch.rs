@@ -22,7 +22,8 @@ use vocab::FixState;
 
 use crate::Record;
 use crate::error::{Halt, Place};
-use crate::limits::{self, Limit};
+use crate::limits;
+use crate::limits::Limit;
 use crate::{records, text};
 
 /// The most packages of one group.

@@ -11,7 +11,8 @@ use serde::Deserialize;
 
 use crate::Record;
 use crate::error::{Halt, Place};
-use crate::limits::{self, Limit};
+use crate::limits;
+use crate::limits::Limit;
 use crate::text;
 
 /// The most ids in one entry.

@@ -11,7 +11,8 @@ use flate2::bufread::MultiGzDecoder;
 
 use crate::Progress;
 use crate::error::{FeedError, Halt, Place};
-use crate::limits::{self, Bounded, DIRECTORY_BYTES_MAX, Limit};
+use crate::limits;
+use crate::limits::{Bounded, DIRECTORY_BYTES_MAX, Limit};
 use crate::tar;
 
 /// How many bytes are read before someone is told.

@@ -5,7 +5,8 @@ use std::io::{BufRead, Read};
 use serde::Deserialize;
 
 use crate::error::{FeedError, Halt, Place};
-use crate::limits::{self, LINE_BYTES_MAX, Limit, RECORD_BYTES_MAX};
+use crate::limits;
+use crate::limits::{LINE_BYTES_MAX, Limit, RECORD_BYTES_MAX};
 
 /// Reads the next line into `line`, its end included. False at the end of the input.
 pub(crate) fn next_line(

@@ -31,7 +31,7 @@ pub(crate) const ALL: &[Target] = &[
     #[cfg(feature = "server")]
     Target { name: "backup", run: crate::backup::run },
     #[cfg(feature = "server")]
-    Target { name: "oidc", run: server::oidc::fuzz },
+    Target { name: "oidc", run: service::auth::oidc::fuzz },
     Target { name: "apt", run: |input| agent::backend::apt::fuzz(&text(input)) },
     Target { name: "dnf", run: |input| agent::backend::dnf::fuzz(&text(input)) },
     Target { name: "zypper", run: |input| agent::backend::zypper::fuzz(&text(input)) },
@@ -70,7 +70,7 @@ fn package_set(input: &[u8]) {
     check::<Installed>(input);
     check::<Pending>(input);
     #[cfg(feature = "server")]
-    server::agents::fuzz_package_set(input);
+    gateway::fuzz_package_set(input);
 }
 
 fn base64(bytes: &[u8]) -> String {
@@ -161,9 +161,9 @@ fn feed_archives(input: &[u8]) {
 /// As it is, and packed as a bundle is.
 #[cfg(feature = "server")]
 fn bundle(input: &[u8]) {
-    with_file(input, server::service::feeds::bundle::fuzz);
+    with_file(input, service::commands::feeds::bundle::fuzz);
     let packed = zstd::encode_all(input, 1).expect("memory can be written to");
-    with_file(&packed, server::service::feeds::bundle::fuzz);
+    with_file(&packed, service::commands::feeds::bundle::fuzz);
 }
 
 fn apk(input: &[u8]) {

@@ -16,7 +16,6 @@ pub struct Ages(pub [[u64; 5]; 4]);
 
 /// One span.
 #[derive(Debug)]
-#[expect(missing_docs, reason = "what its row shows")]
 pub struct Span {
     pub said: &'static str,
     pub counts: [u64; 5],

@@ -9,7 +9,6 @@ use vocab::{ScheduleId, Zone};
 pub const DAYS: i32 = 14;
 /// A schedule and when it runs next.
 #[derive(Debug)]
-#[expect(missing_docs, reason = "as in a schedule")]
 pub struct Runs {
     pub id: ScheduleId,
     pub name: String,
@@ -41,7 +40,6 @@ pub struct Day {
 
 /// What a schedule does on a day.
 #[derive(Debug)]
-#[expect(missing_docs, reason = "as in a schedule")]
 pub struct Entry {
     pub id: ScheduleId,
     pub name: String,

@@ -2,7 +2,6 @@
 
 /// An order.
 #[derive(Debug, Clone, Default)]
-#[expect(missing_docs, reason = "the fields of the API, as text")]
 pub struct OrderForm {
     pub server_ids: Vec<String>,
     /// `security`, `all`, `packages` or `packages_security`.
@@ -20,7 +19,6 @@ pub struct OrderForm {
 
 /// A schedule.
 #[derive(Debug, Clone, Default)]
-#[expect(missing_docs, reason = "the fields of the API, as text")]
 pub struct ScheduleForm {
     /// The version that it was made from.
     pub generation: String,

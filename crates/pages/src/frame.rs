@@ -5,7 +5,6 @@ use vocab::Role;
 
 /// A part of the dashboard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "these are the names in the navigation")]
 pub enum Section {
     Overview,
     Servers,

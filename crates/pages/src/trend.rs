@@ -20,7 +20,6 @@ const GAP: f64 = 3.0;
 
 /// One day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "as in the store")]
 pub struct TrendDay {
     pub day: Date,
     pub servers: u64,

@@ -21,7 +21,6 @@ macro_rules! pages {
         $(#[$doc])*
         #[derive(Template)]
         #[template(path = $path)]
-        #[expect(missing_docs, reason = "what a page is given is named by the type")]
         pub struct $name { $($(#[$field_doc])* pub $field: $kind,)* }
     )*};
 }
@@ -98,7 +97,6 @@ pages! {
 
 /// A preview, and the token that starts it.
 #[derive(Debug)]
-#[expect(missing_docs, reason = "named by their types")]
 pub struct OrderPreview {
     pub preview: Preview,
     pub token: String,
@@ -106,7 +104,6 @@ pub struct OrderPreview {
 
 /// A batch that a server took part in.
 #[derive(Debug)]
-#[expect(missing_docs, reason = "as in a batch and its task")]
 pub struct HistoryRow {
     pub batch: BatchId,
     pub ordered_at: Timestamp,
@@ -116,7 +113,6 @@ pub struct HistoryRow {
 
 /// What runs next.
 #[derive(Debug)]
-#[expect(missing_docs, reason = "as in a schedule")]
 pub struct NextRun {
     pub id: ScheduleId,
     pub name: String,
@@ -125,7 +121,6 @@ pub struct NextRun {
 
 /// The filters of the list of servers, as they were sent.
 #[derive(Debug, Default)]
-#[expect(missing_docs, reason = "the parameters of the API")]
 pub struct ServerFilter {
     pub q: String,
     pub status: String,
@@ -138,7 +133,6 @@ pub struct ServerFilter {
 
 /// An entry of the audit log.
 #[derive(Debug)]
-#[expect(missing_docs, reason = "as in the audit log")]
 pub struct ActivityEntry {
     pub at: Timestamp,
     pub actor: String,
@@ -149,7 +143,6 @@ pub struct ActivityEntry {
 
 /// A person, as Settings shows them.
 #[derive(Debug)]
-#[expect(missing_docs, reason = "as in the table of users")]
 pub struct UserRow {
     pub id: UserId,
     pub name: String,

@@ -11,13 +11,13 @@ use axum::body::Body;
 use axum::http::Request;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use gateway::{Credential, signed_text};
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde_json::json;
-use server::agents::{self, Credential, signed_text};
 use server::app::{App, Parts, Settings};
-use server::clock::{Clock, chance};
-use server::secrets::Secrets;
-use server::service::tokens;
+use service::auth::enrollment_tokens as tokens;
+use service::clock::{Clock, chance};
+use service::secrets::Secrets;
 use store::audit::Seal;
 use store::enrollment_tokens::{self, Token};
 use tower::ServiceExt as _;
@@ -51,7 +51,7 @@ async fn run(folder: &Path) {
         secrets: Secrets::create(folder).unwrap(),
         settings: Settings::default(),
     });
-    let door = agents::router(app.clone());
+    let door = gateway::router(app.gateway());
     let agents = enroll(&app, &door).await;
     // The first contact asks the database; the rest is what is measured.
     for agent in &agents {

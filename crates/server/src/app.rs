@@ -1,118 +1,39 @@
-//! What every part of the service holds: the database, the clock, the secrets, the settings.
+//! The parts of one process, put together.
 
 use std::sync::Arc;
 
-use jiff::{SignedDuration, Timestamp};
-use tokio::sync::watch;
+use gateway::Gateway;
+pub use service::app::{Parts, Settings};
 
-use crate::agents::Door;
-use crate::clock::Clock;
-use crate::condition::Condition;
 use crate::http::limit::Limits;
-use crate::oidc::{self, Provider};
-use crate::secrets::Secrets;
-use crate::service::keys::KeyRing;
 use crate::web::gate::Gate;
 
-/// The service's parts. Cheap to clone.
+/// What the routers are mounted with. Cheap to clone. Nothing below this crate knows it.
 #[derive(Clone)]
 pub struct App(Arc<Inner>);
 
 struct Inner {
-    parts: Parts,
-    door: Door,
-    keys: KeyRing,
+    gateway: Gateway,
     limits: Limits,
     gate: Gate,
-    oidc: Option<Provider>,
-    draining: watch::Sender<bool>,
-    condition: Condition,
-}
-
-/// What an [`App`] is made of.
-pub struct Parts {
-    /// Where everything is.
-    pub db: store::Db,
-    /// What time it is.
-    pub clock: Clock,
-    /// What is not in the database.
-    pub secrets: Secrets,
-    /// What an operator may set.
-    pub settings: Settings,
-}
-
-/// What an operator may set, with its defaults.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// How often an agent syncs if there is nothing to say.
-    pub sync_seconds: u32,
-    /// After how many days without a scan a server counts as stale.
-    pub stale_after_days: u32,
-    /// Who this process is among replicas.
-    pub replica: String,
-    /// How many requests a key may send in a second, for long.
-    pub requests_per_second: u32,
-    /// How many requests a key may send at once.
-    pub requests_burst: u32,
-    /// The SHA-256 of the certificate that agents will see; `None` without TLS.
-    pub certificate_sha256: Option<[u8; 32]>,
-    /// Where people may sign in other than with a password.
-    pub oidc: Option<oidc::Config>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            sync_seconds: 60,
-            stale_after_days: 7,
-            replica: "main".into(),
-            requests_per_second: 200,
-            requests_burst: 2_000,
-            certificate_sha256: None,
-            oidc: None,
-        }
-    }
 }
 
 impl App {
-    /// Servers whose last scan is older than this are stale.
-    pub fn stale_before(&self) -> Timestamp {
-        let days = SignedDuration::from_hours(24 * i64::from(self.settings.stale_after_days));
-        self.clock.now().saturating_sub(days).unwrap_or(Timestamp::UNIX_EPOCH)
-    }
-
     /// Puts the parts together.
     pub fn new(parts: Parts) -> App {
-        let keys = KeyRing::new(&parts.db);
         let limits = Limits::new(&parts.settings);
-        let draining = watch::Sender::new(false);
-        let oidc = parts.settings.oidc.clone().map(Provider::new);
-        let (door, gate) = (Door::new(), Gate::new());
-        App(Arc::new(Inner {
-            parts,
-            door,
-            keys,
-            limits,
-            gate,
-            oidc,
-            draining,
-            condition: Condition::default(),
-        }))
+        let gateway = Gateway::new(service::App::new(parts));
+        App(Arc::new(Inner { gateway, limits, gate: Gate::new() }))
     }
 
-    /// What this process knows of the agents that talk to it.
-    pub fn door(&self) -> &Door {
-        &self.0.door
+    /// What commands and queries need.
+    pub fn service(&self) -> &service::App {
+        &self.0.gateway
     }
 
-    /// What this process remembers about its own condition.
-    pub fn condition(&self) -> &Condition {
-        &self.0.condition
-    }
-
-    /// Who may come in.
-    pub fn keys(&self) -> &KeyRing {
-        &self.0.keys
+    /// The agents that talk to this process.
+    pub fn gateway(&self) -> &Gateway {
+        &self.0.gateway
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -122,33 +43,11 @@ impl App {
     pub(crate) fn gate(&self) -> &Gate {
         &self.0.gate
     }
-
-    /// Where people may sign in other than with a password.
-    pub(crate) fn oidc(&self) -> Option<&Provider> {
-        self.0.oidc.as_ref()
-    }
-
-    /// Tells everyone who holds a request open to answer it now: the service is about to end.
-    pub fn start_drain(&self) {
-        self.0.draining.send_replace(true);
-    }
-
-    /// Whether the service is about to end.
-    pub fn is_draining(&self) -> bool {
-        *self.0.draining.borrow()
-    }
-
-    /// Returns when the service is about to end.
-    pub async fn until_drain(&self) {
-        let mut draining = self.0.draining.subscribe();
-        // The sender lives as long as `self`.
-        let _ = draining.wait_for(|draining| *draining).await;
-    }
 }
 
 impl std::ops::Deref for App {
-    type Target = Parts;
-    fn deref(&self) -> &Parts {
-        &self.0.parts
+    type Target = service::App;
+    fn deref(&self) -> &service::App {
+        self.service()
     }
 }

@@ -1,20 +1,12 @@
-//! The control plane.
+//! The control plane as one process: the API, the dashboard, and everything below them put together.
 //!
-//! `http` turns words into meaning and back, `service` is the only way in which it writes, and `engine` carries
-//! out what was ordered: it takes no input, is woken by a bell or a timer, and looks for itself, so
-//! that the path after a crash is the path of every day.
+//! `http` and `web` turn requests into calls of `service` and its answers into JSON and pages. The agent
+//! protocol is `gateway`, and what happens without a request is `engine`.
 
-pub mod agents;
 pub mod app;
-pub mod clock;
-pub mod condition;
-pub mod engine;
-pub mod fetch;
+pub mod background;
 pub mod http;
-pub mod oidc;
 mod run;
-pub mod secrets;
-pub mod service;
 pub mod web;
 
 pub use run::{end_abandoned_requests, run};

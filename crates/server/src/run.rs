@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 
 use crate::app::App;
-use crate::{engine, http, service};
+use crate::{background, http};
 
 /// How often what was gathered in memory is written down.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(5);
@@ -20,20 +20,20 @@ pub async fn run(
 ) {
     end_abandoned_requests(&app).await;
     let router = http::router(app.clone());
-    let engine = engine::spawn(app.clone());
-    let patches = service::patches::spawn(app.clone());
-    let findings = service::findings::spawn(app.clone());
+    let background = background::spawn(&app);
+    let patches = service::projections::patches::spawn(app.service().clone());
+    let findings = service::projections::findings::spawn(app.service().clone());
     let housekeeping = tokio::spawn(keep_house(app.clone()));
     // Agents' requests are held open for as long as there is nothing to say: they are answered first.
     let stop = async {
         stop.await;
-        app.door().drain();
+        app.gateway().drain();
     };
     http::serve::serve(app.clone(), router, listener, tls, stop).await;
     housekeeping.abort();
     patches.abort();
     findings.abort();
-    engine.stop().await;
+    background.stop().await;
     note_uses(&app).await;
     app.db.close().await;
     tracing::info!("ended");

@@ -8,7 +8,8 @@ use vocab::{BatchId, Environment, Hostname, OrgId, ServerId};
 
 use crate::db::{Conn, on};
 use crate::error::Result;
-use crate::rollouts::{self, Rollout};
+use crate::rollouts;
+use crate::rollouts::Rollout;
 use crate::row::{put, row};
 use crate::sql::{ROWS_MAX, Text};
 use crate::{Page, Paged};

@@ -1,6 +1,6 @@
 //! The organization in numbers, a row a day.
 //!
-//! A row is written over until its day is over: `server::engine` does so from what is counted anyway.
+//! A row is written over until its day is over: `engine` does so from what is counted anyway.
 
 use jiff::civil::Date;
 use vocab::OrgId;

@@ -19,9 +19,11 @@ use sqlx::sqlite::{
 use sqlx::{Connection as _, Postgres, Sqlite, Transaction};
 
 use crate::audit::Seal;
-use crate::bell::{self, Bell, Bells, Holder, Topic};
+use crate::bell;
+use crate::bell::{Bell, Bells, Holder, Topic};
 use crate::error::{Result, StoreError};
-use crate::migrate::{self, Step};
+use crate::migrate;
+use crate::migrate::Step;
 use crate::tx::Tx;
 
 /// What survives which accident.

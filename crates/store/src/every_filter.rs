@@ -3,9 +3,12 @@
 use vocab::{OrgId, ServerId, Status};
 
 use crate::db::Wire;
-use crate::recounts::{self, Recount};
-use crate::server_list::{self, Filter, OnlineSpan, Sort};
-use crate::servers::{self, Scan, Server};
+use crate::recounts;
+use crate::recounts::Recount;
+use crate::server_list;
+use crate::server_list::{Filter, OnlineSpan, Sort};
+use crate::servers;
+use crate::servers::{Scan, Server};
 use crate::sql::spy;
 use crate::support::{at, both, nth, org};
 use crate::{Db, Page, Tx, plans};

@@ -1,7 +1,7 @@
 //! Which flaws an organization's servers have, ready to be read.
 //!
 //! What is of one source in a list of packages is judged once ([`put_groups`]); servers that are alike in everything that
-//! decides about flaws are one [`Kind`], and a flaw's row counts kinds, never servers one by one. `service::findings`
+//! decides about flaws are one [`Kind`], and a flaw's row counts kinds, never servers one by one. `service::projections::findings`
 //! makes all of it in the background.
 
 mod carriers;

@@ -1,6 +1,6 @@
 //! Pending updates by package, ready to be read.
 //!
-//! A list of 100,000 servers' updates is one page of one index here: `service::patches` makes the rows from
+//! A list of 100,000 servers' updates is one page of one index here: `service::projections::patches` makes the rows from
 //! the distinct lists that [`kinds`] counts, in the background. Nothing here knows what lies in a list.
 
 use jiff::Timestamp;

@@ -9,7 +9,8 @@ use sqlx::AssertSqlSafe;
 use vocab::{OrgId, ServerId, Stage, Status};
 
 use crate::db::{Wire, on};
-use crate::findings::{self, Shift};
+use crate::findings;
+use crate::findings::Shift;
 use crate::server_list::{Filter, OnlineSpan, Sort};
 use crate::sql::spy;
 use crate::support::{Place, at, both, nth, org};

@@ -1,6 +1,6 @@
 //! How many of their pending updates are for security, written to servers that are alike and have another number.
 //!
-//! What the number should be is judged once for all of a [`Kind`], by `service::patches`.
+//! What the number should be is judged once for all of a [`Kind`], by `service::projections::patches`.
 
 use vocab::{OrgId, ServerId};
 

@@ -17,7 +17,8 @@ use vocab::{BatchId, OrgId, RunId, ServerId, TaskId};
 
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, guarded, taken};
-use crate::rollout_targets::{self, state_word};
+use crate::rollout_targets;
+use crate::rollout_targets::state_word;
 use crate::row::{parse, put, row};
 use crate::sql::{Text, in_chunks, join};
 use crate::tx::Tx;

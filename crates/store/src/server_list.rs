@@ -15,7 +15,8 @@ use vocab::{Criteria, Environment, OrgId, OsFilter, Selector, ServerId, Status, 
 use crate::db::{Conn, on};
 use crate::error::Result;
 use crate::row::{parse, put};
-use crate::servers::{self, Server};
+use crate::servers;
+use crate::servers::Server;
 use crate::sql::{ROWS_MAX, Text};
 use crate::{Page, Paged};
 use walk::{Way, of_kind, pattern, walk};

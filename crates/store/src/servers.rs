@@ -13,8 +13,10 @@ use vocab::{Digest, Environment, Hostname, OrgId, Os, PackageManager, ServerId, 
 use crate::counts::Kind as Counted;
 use crate::db::{Conn, on};
 use crate::error::{Result, StoreError, guarded, taken};
-use crate::listings::{self, Kind};
-use crate::roster::{self, folded};
+use crate::listings;
+use crate::listings::Kind;
+use crate::roster;
+use crate::roster::folded;
 use crate::row::{parse, put, row};
 use crate::sql::{ROWS_MAX, Text, join};
 use crate::tagged;

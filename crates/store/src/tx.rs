@@ -9,12 +9,15 @@
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 
-use crate::audit::{self, NewEntry, Seal};
+use crate::audit;
+use crate::audit::{NewEntry, Seal};
 use crate::bell::{NOTIFY, Topic};
-use crate::counts::{self, Kind};
+use crate::counts;
+use crate::counts::Kind;
 use crate::db::{Conn, Db, Wire, on};
 use crate::error::Result;
-use crate::events::{self, NewEvent};
+use crate::events;
+use crate::events::NewEvent;
 use crate::idempotency;
 
 /// A transaction that writes. Dropped without [`Tx::commit`], it never was.

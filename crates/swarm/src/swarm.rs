@@ -9,7 +9,8 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 use vocab::ServerId;
 
-use crate::agent::{self, Agent};
+use crate::agent;
+use crate::agent::Agent;
 use crate::behave::{Nature, Script};
 use crate::fleet::Fleet;
 use crate::ledger::Ledger;

@@ -65,7 +65,6 @@ pub struct Span {
 /// A day of the week.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-#[expect(missing_docs, reason = "the days are called as they are called")]
 pub enum Day {
     Mon,
     Tue,

@@ -13,7 +13,8 @@ use vocab::{FailureCode, Stage};
 use super::files;
 use super::job;
 use super::journal::{Act, Ended, Failure, Journal, Task};
-use super::outcome::{self, Ending};
+use super::outcome;
+use super::outcome::Ending;
 use super::step::{Facts, Step};
 
 /// Whether nothing in an order's directory shows that the order was ever taken: it was being written when the agent

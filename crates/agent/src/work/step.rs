@@ -11,7 +11,8 @@ use wire::agent::{Install, OrderResult};
 
 use super::journal::{Act, Ended, Failure, Journal, Lock, OldUnits, Task};
 use super::limits::Rules;
-use super::outcome::{self, Ending};
+use super::outcome;
+use super::outcome::Ending;
 
 /// One thing to do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

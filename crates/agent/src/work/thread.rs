@@ -14,8 +14,10 @@ use wire::v1::Activity;
 use super::desk::Desk;
 use super::journal::{Ended, Failure, Journal, Lesson, Task};
 use super::log::Log;
-use super::perform::{self, Hands};
-use super::step::{self, PAUSE_SECONDS, Step};
+use super::perform;
+use super::perform::Hands;
+use super::step;
+use super::step::{PAUSE_SECONDS, Step};
 use super::supervise::Job;
 use super::{Report, ScanReport, Setup, files, job, listing_path, memory_path};
 

@@ -3,9 +3,9 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use gateway::{Credential, signed_text};
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
-use server::agents::{Credential, signed_text};
-use server::secrets::Secrets;
+use service::secrets::Secrets;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use vocab::ServerId;

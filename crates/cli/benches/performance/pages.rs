@@ -8,9 +8,11 @@ use std::time::Instant;
 use domain::rollout::{Done, End, Outcome, Phase, Target as Stand};
 use serde_json::Value;
 use server::app::{App, Parts, Settings};
-use server::clock::Clock;
-use server::service::rollouts::{NewRollout, Origin};
-use server::service::{PatchOptions, rollouts, users};
+use service::PatchOptions;
+use service::auth::users;
+use service::clock::Clock;
+use service::commands::batches as rollouts;
+use service::commands::batches::{NewRollout, Origin};
 use store::days::{self, Day};
 use store::rollout_targets::{self, Move};
 use store::server_list::{self, Filter};
@@ -178,7 +180,7 @@ async fn past(place: &Place) -> (String, [BatchId; 2]) {
         make_schedule(&app, place, nth).await;
     }
     let mut tx = app.db.begin().await.unwrap();
-    let mut day = server::service::days::day_of(now());
+    let mut day = service::projections::daily_stats::day_of(now());
     for nth in 0..30 {
         let row = Day {
             day,
@@ -204,7 +206,7 @@ async fn past(place: &Place) -> (String, [BatchId; 2]) {
 }
 
 async fn make_schedule(app: &App, place: &Place, nth: usize) {
-    let wanted = server::service::schedules::Wanted {
+    let wanted = service::commands::schedules::Wanted {
         name: format!("Nightly {nth}"),
         description: String::new(),
         enabled: true,
@@ -214,7 +216,7 @@ async fn make_schedule(app: &App, place: &Place, nth: usize) {
         options: PatchOptions::default(),
     };
     let actor = users::local(place.org);
-    server::service::schedules::create(app, &actor, wanted).await.unwrap();
+    service::commands::schedules::create(app, &actor, wanted).await.unwrap();
 }
 
 /// A batch over the whole fleet, in this phase; all its servers are done if it has ended.

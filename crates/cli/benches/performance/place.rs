@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::str::FromStr as _;
 
-use server::secrets::Secrets;
+use service::secrets::Secrets;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
 use vocab::OrgId;
@@ -98,7 +98,7 @@ impl Place {
 
     /// The database, for whoever fills it or looks what is in it.
     pub(crate) async fn db(&self) -> store::Db {
-        let seal = server::service::setup::seal(&self.secrets());
+        let seal = service::commands::setup::seal(&self.secrets());
         let mut options = store::Options::new(&self.url, seal);
         options.patience = std::time::Duration::from_secs(60);
         store::Db::open(&options).await.unwrap()

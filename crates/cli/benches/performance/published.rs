@@ -16,12 +16,13 @@ use domain::advisory::Ecosystem;
 use domain::finding::touch;
 use serde_json::{Value, json};
 use server::app::{App, Parts, Settings};
-use server::clock::Clock;
-use server::service::feeds::{Import, import};
-use server::service::findings::{Look, Matcher};
+use service::clock::Clock;
+use service::commands::feeds::{Import, import};
+use service::projections::findings::{Look, Matcher};
 use swarm::fleet::Fleet;
 
-use crate::fleet::{self, SEED};
+use crate::fleet;
+use crate::fleet::SEED;
 use crate::lists::{Figures, p99_of};
 use crate::place::{Engine, Place};
 use crate::table::{Table, Target};

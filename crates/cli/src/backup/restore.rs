@@ -9,18 +9,23 @@ use clap::Args;
 use jiff::Timestamp;
 use nix::unistd::{self, Gid, Uid};
 use serde_json::json;
-use server::clock::{Clock, dice};
-use server::secrets::Secrets;
-use server::service::restore::{Settled, settle};
-use server::service::{audit_anchor, integrity, root_keys, setup};
+use service::auth::root_keys;
+use service::clock::{Clock, dice};
+use service::commands::restore::{Settled, settle};
+use service::commands::setup;
+use service::secrets::Secrets;
+use service::{audit_anchor, integrity};
 use store::backup::{SQLITE_FILE, copy_in, damage};
 use store::{Db, Tx, leases, seals};
 
-use super::archive::{self, Manifest, Spool};
+use super::archive;
+use super::archive::{Manifest, Spool};
 use super::{DATABASE, SECRET_NEXT, SECRET_OLD, SECRETS, SETTINGS, TLS, keep};
-use crate::installation::{self, make_dir, patient, sqlite_path};
+use crate::installation;
+use crate::installation::{make_dir, patient, sqlite_path};
 use crate::operator::screen::count;
-use crate::settings::{self, File};
+use crate::settings;
+use crate::settings::File;
 
 /// Bring a backup back: the database, the keys, the settings, the certificate.
 ///

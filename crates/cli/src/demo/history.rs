@@ -9,10 +9,11 @@ use domain::schedule::{next_after, next_runs};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use server::app::App;
-use server::clock::dice;
-use server::service::rollouts::{NewRollout, Origin, create_in};
-use server::service::schedules::{self as service, Wanted};
-use server::service::{Order, PatchOptions};
+use service::clock::dice;
+use service::commands::batches::{NewRollout, Origin, create_in};
+use service::commands::schedules as commands;
+use service::commands::schedules::Wanted;
+use service::{Order, PatchOptions};
 use store::rollout_targets::{self, Move};
 use store::runs::{self, Run, State, Trigger};
 use store::schedules::Schedule;
@@ -87,7 +88,7 @@ const SCHEDULES: [Sketch; 4] = [
 pub(super) async fn write(app: &App, org: OrgId, seed: u64, now: Timestamp) -> anyhow::Result<()> {
     let begin = app.clock.now();
     for (number, sketch) in SCHEDULES.iter().enumerate() {
-        let made = service::create(app, &dev::actor(org), sketch.wanted()?).await?;
+        let made = commands::create(app, &dev::actor(org), sketch.wanted()?).await?;
         let mut tx = app.db.begin().await?;
         let fleet = fleet(&mut tx, org, &made.targets).await?;
         let instants = next_runs(&made.cron, &made.timezone, begin, INSTANTS_MAX);

@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::operator::api::Api;
-use crate::operator::credentials::{self, FILE};
+use crate::operator::credentials;
+use crate::operator::credentials::FILE;
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use engine::LEASE_TTL;
 use jiff::SignedDuration;
-use server::engine::LEASE_TTL;
-use server::secrets::Secrets;
-use server::service::audit_anchor::Anchor;
-use server::service::root_keys::{self, Fit};
-use server::service::setup;
+use service::audit_anchor::Anchor;
+use service::auth::root_keys;
+use service::auth::root_keys::Fit;
+use service::commands::setup;
+use service::secrets::Secrets;
 use store::audit::{self, Seal};
 use store::backup::damage;
 use store::organizations::Organization;
@@ -18,7 +19,8 @@ use vocab::OrgId;
 
 use super::Findings;
 use crate::installation::{Installation, open_as_is};
-use crate::settings::{self, File};
+use crate::settings;
+use crate::settings::File;
 
 /// Clocks that differ by more make leases and times unreliable.
 const CLOCK_MAX: SignedDuration = SignedDuration::from_secs(5);
@@ -204,7 +206,7 @@ async fn chain(
 async fn clocks(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> {
     let remedy = "let NTP keep the clocks: systemctl enable --now systemd-timesyncd, or chrony";
     if let Some(theirs) = health::clock(conn).await? {
-        let apart = theirs.duration_since(server::clock::Clock::system().now()).abs();
+        let apart = theirs.duration_since(service::clock::Clock::system().now()).abs();
         if apart > CLOCK_MAX {
             let told = format!("this machine's and the database's differ by {} s", apart.as_secs());
             findings.problem("clock", told, remedy);

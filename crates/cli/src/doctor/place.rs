@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use jiff::SignedDuration;
-use server::secrets::Secrets;
+use service::secrets::Secrets;
 
 use super::Findings;
 use crate::backup::{LAST, Last};

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use server::clock::dice;
+use service::clock::dice;
 use wire::v1::Problem;
 
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use crate::output;
 
 use jiff::Timestamp;
-use server::clock::Clock;
+use service::clock::Clock;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 use vocab::terminal::{escape_line, is_obeyed};
 

@@ -5,9 +5,10 @@ use std::path::Path;
 use anyhow::{Context as _, bail, ensure};
 use serde_json::{Value, json};
 use server::app::App;
-use server::secrets::{ROOT_OLD, Secrets as Keys};
-use server::service::orders_keys;
-use server::service::root_keys::{self, Broken, Dependence, Fit};
+use service::auth::orders_keys;
+use service::auth::root_keys;
+use service::auth::root_keys::{Broken, Dependence, Fit};
+use service::secrets::{ROOT_OLD, Secrets as Keys};
 use store::root_keys::{Dependents, Recorded};
 
 use super::{Place, RESTART};

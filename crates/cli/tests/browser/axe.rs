@@ -105,8 +105,8 @@ async fn pages_on_the_way_to_something_can_be_used_by_everyone() {
     }
     // The authenticator shows the code of now.
     let secret = text(&tab.eval("return document.getElementById('secret').innerText"));
-    let now = server::clock::Clock::system().now();
-    tab.fill("input[name=code]", &server::service::totp::shown(&secret, now));
+    let now = service::clock::Clock::system().now();
+    tab.fill("input[name=code]", &service::auth::totp::shown(&secret, now));
     tab.click("main button.main");
     tab.until_shown("asks for a code");
     judge("a second factor that is on");

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use server::secrets::Secrets;
+use service::secrets::Secrets;
 use store::days::{self, Day};
 
 use crate::axe::Axe;
@@ -201,13 +201,14 @@ fn now() -> Timestamp {
 /// Nobody waits for a month: the days before today are written past the service.
 async fn write_days(scene: &Scene) {
     let data = scene.dir.data();
-    let seal = server::service::setup::seal(&Secrets::load(&data).unwrap());
+    let seal = service::commands::setup::seal(&Secrets::load(&data).unwrap());
     let url = format!("sqlite:{}", data.join("fleetmend.db").display());
     let db = store::Db::open(&store::Options::new(&url, seal)).await.unwrap();
     let mut tx = db.begin().await.unwrap();
     let org = store::organizations::list(&mut tx).await.unwrap()[0].id;
-    let mut day = server::service::days::day_of(now());
-    let today = server::service::days::counted(&mut tx, org, day).await.unwrap().unwrap();
+    let mut day = service::projections::daily_stats::day_of(now());
+    let today =
+        service::projections::daily_stats::counted(&mut tx, org, day).await.unwrap().unwrap();
     for ago in 1..24 {
         day = day.yesterday().unwrap();
         let then = |count: u64| count * (100 + ago * 2 + (ago + 3) % 7 * 3) / 100;
@@ -234,7 +235,7 @@ fn second_step(scene: &Scene) {
     tab.click("form[action='/account/totp'] button");
     tab.until_shown("Put this into your authenticator");
     let secret = tab.eval("return document.getElementById('secret').innerText");
-    let code = server::service::totp::shown(secret.as_str().unwrap(), now());
+    let code = service::auth::totp::shown(secret.as_str().unwrap(), now());
     tab.fill("input[name=code]", &code);
     tab.click("form[action='/account/totp'] button");
     tab.until_shown("Signing in asks for a code");

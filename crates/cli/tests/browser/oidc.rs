@@ -6,7 +6,8 @@ use serde_json::json;
 
 use crate::axe::Axe;
 use crate::driver::Tab;
-use crate::node::{self, Provider};
+use crate::node;
+use crate::node::Provider;
 use crate::scene::{PASSWORD, enter, invited};
 use crate::support::{Dir, Running, first_key, fleetmend};
 

@@ -179,15 +179,15 @@ async fn entry_cut_off_the_end_of_the_audit_log_is_found() {
     let data = dir.data();
     first_key(&data);
     let url = format!("sqlite:{}", data.join("fleetmend.db").display());
-    let secrets = server::secrets::Secrets::load(&data).unwrap();
-    let options = store::Options::new(url, server::service::setup::seal(&secrets));
+    let secrets = service::secrets::Secrets::load(&data).unwrap();
+    let options = store::Options::new(url, service::commands::setup::seal(&secrets));
     let app = server::app::App::new(server::app::Parts {
         db: store::Db::open(&options).await.unwrap(),
-        clock: server::clock::Clock::system(),
+        clock: service::clock::Clock::system(),
         secrets,
         settings: server::app::Settings::default(),
     });
-    server::service::audit_anchor::check(&app, &data).await.unwrap();
+    service::audit_anchor::check(&app, &data).await.unwrap();
     app.db.close().await;
     assert_eq!(found(&examined(&data, &[]).1, "audit log", "ok").len(), 1);
     let hand = SqliteConnectOptions::new().filename(data.join("fleetmend.db"));

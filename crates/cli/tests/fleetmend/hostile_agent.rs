@@ -46,7 +46,7 @@ impl Agent {
     }
 
     async fn send(&self, method: reqwest::Method, path: &str, body: Vec<u8>) -> Vec<u8> {
-        let signed = server::agents::signed_text(method.as_str(), path, &body);
+        let signed = gateway::signed_text(method.as_str(), path, &body);
         let credential = format!(
             "Agent id={},key={},tag={},sig={}",
             self.id,

@@ -8,7 +8,8 @@ use vocab::{Exposure, Installed};
 
 use crate::advisory::Family;
 
-use super::kernel::{self, Role};
+use super::kernel;
+use super::kernel::Role;
 use super::{Boots, Finding, Reason, Unassessed};
 
 /// What runs on a server, as far as its packages' flaws are concerned.

@@ -8,7 +8,8 @@ use vocab::Installed;
 
 use crate::advisory::{Family, Names};
 
-use super::kernel::{self, Boots, Role};
+use super::kernel;
+use super::kernel::{Boots, Role};
 use super::version::{epoch, is_modular, without_epoch};
 use super::{Binary, Package};
 

@@ -8,7 +8,8 @@ use vocab::{Exposure, FixState, Installed, Pending};
 
 use crate::advisory::{Family, Names};
 
-use super::kernel::{self, Role};
+use super::kernel;
+use super::kernel::Role;
 use super::version::{Rule, without_epoch};
 use super::{Binary, Finding, Settled};
 

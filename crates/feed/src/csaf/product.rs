@@ -21,7 +21,8 @@ use std::collections::HashMap;
 
 use domain::advisory::{Channel, Ecosystem, Family, Names};
 
-use super::shape::{self, ProductTree, Relationship};
+use super::shape;
+use super::shape::{ProductTree, Relationship};
 
 /// How many relationships one product id may combine: a package in a module in a product is two.
 const RELATIONSHIPS_MAX: usize = 8;

@@ -3,7 +3,8 @@
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::limits::{self, Limit};
+use crate::limits;
+use crate::limits::Limit;
 
 #[derive(Deserialize)]
 pub(super) struct Csaf {

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use crate::limits::{self, Limit};
+use crate::limits;
+use crate::limits::Limit;
 
 use super::{map_or_default, text_or_empty};
 

@@ -15,7 +15,8 @@ use crate::http::credentials::Listing;
 use crate::http::{
     ApiError, Body, Caller, Code, ETag, Here, Id, IfMatch, NoQuery, Query, Routes, page,
 };
-use crate::service::keys::{self, NewKey};
+use service::auth::api_keys as keys;
+use service::auth::api_keys::NewKey;
 
 pub(crate) fn routes() -> Routes {
     Routes::new().add(Role::Admin, handlers!(list, create)).add(Role::Admin, handlers!(get, revoke))

@@ -11,9 +11,10 @@ use vocab::{Environment, KeyId, OrgId, Role, UserId};
 
 use crate::app::App;
 use crate::http::problem::{ApiError, Code, internal};
-use crate::service::keys::Refused;
-use crate::service::rollouts::Origin;
-use crate::service::{Actor, ServiceError, users};
+use service::auth::api_keys::Refused;
+use service::auth::users;
+use service::commands::batches::Origin;
+use service::{Actor, ServiceError};
 
 /// Whoever sent a request, once it is known. Put there by `http::routes`, for every route under `/v1`.
 #[derive(Debug, Clone)]

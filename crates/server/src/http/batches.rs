@@ -16,13 +16,14 @@ use wire::v1::{Batch, CreateBatch, List};
 
 use crate::app::App;
 use crate::http::credentials::Errors;
-use crate::http::read::{self, Commas};
+use crate::http::read;
+use crate::http::read::Commas;
 use crate::http::{
     ApiError, Body, Caller, ETag, Here, Id, Limit, NoBody, NoQuery, Offset, Query, Routes, page,
     show, tasks,
 };
-use crate::service;
-use crate::service::rollouts::NewRollout;
+
+use service::commands::batches::NewRollout;
 
 /// How many tasks are part of a batch's own answer.
 const RESULTS_MAX: u32 = 500;
@@ -218,7 +219,7 @@ pub(crate) async fn create(
         started_by: caller.who.to_string(),
         run_id: None,
     };
-    let made = service::rollouts::create(&app, new).await?;
+    let made = service::commands::batches::create(&app, new).await?;
     accepted(&app, made).await
 }
 
@@ -280,9 +281,9 @@ async fn steer(
     find(&mut *app.db.read().await?, caller, id).await?;
     let (actor, org) = (caller.actor(), caller.org);
     let row = match how {
-        Steer::Cancel => service::rollouts::cancel(app, &actor, org, id).await?,
-        Steer::Pause => service::rollouts::pause(app, &actor, org, id).await?,
-        Steer::Resume => service::rollouts::resume(app, &actor, org, id).await?,
+        Steer::Cancel => service::commands::batches::cancel(app, &actor, org, id).await?,
+        Steer::Pause => service::commands::batches::pause(app, &actor, org, id).await?,
+        Steer::Resume => service::commands::batches::resume(app, &actor, org, id).await?,
     };
     Ok(Json(whole(app, row).await?))
 }
@@ -350,6 +351,6 @@ pub(crate) async fn retry(
     NoBody: NoBody,
 ) -> Result<Response, ApiError> {
     find(&mut *app.db.read().await?, &caller, id).await?;
-    let made = service::rollouts::retry(&app, &caller.actor(), caller.org, id).await?;
+    let made = service::commands::batches::retry(&app, &caller.actor(), caller.org, id).await?;
     accepted(&app, made).await
 }

@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::http::credentials::Errors;
 use crate::http::objects::Strict;
 use crate::http::problem::{ApiError, Code};
-use crate::service::FieldError;
+use service::FieldError;
 
 /// The largest body that `/v1` takes.
 pub const BODY_BYTES_MAX: usize = 1 << 20;

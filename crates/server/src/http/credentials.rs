@@ -6,7 +6,7 @@ use std::str::FromStr;
 use jiff::Timestamp;
 
 use crate::http::{ApiError, Limit, Offset};
-use crate::service::FieldError;
+use service::FieldError;
 
 const NAME_CHARS_MAX: usize = 200;
 

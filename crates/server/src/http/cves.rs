@@ -14,8 +14,8 @@ use wire::v1::{CveDetail, CveSummary, ExposedServer, List, SeverityCounts};
 use crate::app::App;
 use crate::http::read::Commas;
 use crate::http::{ApiError, Caller, Here, Id, Limit, Offset, Query, Routes, page, show};
-use crate::service::findings::{Aside, Exposed, alike_by, one_of_server, within};
-use crate::service::patches::{severity, severity_order};
+use service::projections::findings::{Aside, Exposed, alike_by, one_of_server, within};
+use service::projections::patches::{severity, severity_order};
 
 /// How many exposed servers one answer shows, if nobody says.
 const SERVERS_SHOWN: u32 = 100;

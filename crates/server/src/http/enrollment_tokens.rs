@@ -15,7 +15,8 @@ use crate::http::credentials::Listing;
 use crate::http::{
     ApiError, Body, Caller, Code, ETag, Here, Id, IfMatch, NoQuery, Query, Routes, page,
 };
-use crate::service::tokens::{self, NewToken};
+use service::auth::enrollment_tokens as tokens;
+use service::auth::enrollment_tokens::NewToken;
 
 const USES_MAX: i64 = 1_000_000;
 const TAGS_MAX: usize = 50;

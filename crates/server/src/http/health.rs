@@ -5,8 +5,8 @@ use axum::extract::State;
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::condition::WriteFault;
 use crate::http::problem::{ApiError, Code, disk_full, retry_soon, unavailable};
+use service::condition::WriteFault;
 
 /// Alive
 ///

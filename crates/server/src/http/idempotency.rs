@@ -15,10 +15,12 @@ use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use store::idempotency::{self, Claim, Ticket};
 
 use crate::app::App;
-use crate::clock::chance;
 use crate::http::auth::Caller;
-use crate::http::body::{self, BODY_BYTES_MAX};
-use crate::http::problem::{self, ApiError, Code};
+use crate::http::body;
+use crate::http::body::BODY_BYTES_MAX;
+use crate::http::problem;
+use crate::http::problem::{ApiError, Code};
+use service::clock::chance;
 
 /// What the header is called.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");

@@ -11,8 +11,8 @@ use axum::response::IntoResponse;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 use crate::app::App;
-use crate::condition::Condition;
 use crate::http::feeds;
+use service::condition::Condition;
 
 /// Upper bounds of the histogram of durations, in seconds.
 const BUCKETS: [f64; 12] =

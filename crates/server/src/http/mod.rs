@@ -54,7 +54,6 @@ use axum::Router;
 use axum::middleware::from_fn;
 use utoipa_axum::routes as handlers;
 
-use crate::agents;
 use crate::app::App;
 use crate::web;
 
@@ -89,7 +88,7 @@ fn guarded(app: &App, routes: Routes) -> Router<App> {
     metrics::handle();
     routes
         .mount(app)
-        .merge(agents::routes(app))
+        .merge(gateway::router(app.gateway()))
         .merge(web::routes(app))
         .fallback(nothing_here)
         .method_not_allowed_fallback(not_this_way)

@@ -14,8 +14,9 @@ use axum::response::IntoResponse as _;
 use futures_util::FutureExt as _;
 use tracing::Instrument as _;
 
-use crate::clock::{Stopwatch, chance};
-use crate::http::problem::{self, ApiError, Code};
+use crate::http::problem;
+use crate::http::problem::{ApiError, Code};
+use service::clock::{Stopwatch, chance};
 
 /// What the header with a request's id is called.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

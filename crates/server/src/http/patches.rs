@@ -16,9 +16,9 @@ use wire::v1::{AffectedServer, List, PatchCve, PatchDetail};
 use crate::app::App;
 use crate::http::read::Commas;
 use crate::http::{ApiError, Caller, Here, Id, Limit, Offset, Query, Routes, page, servers, show};
-use crate::service::findings as matched;
-use crate::service::patches::{flaw_severity, of_server, severity, severity_order, within};
-use crate::service::servers::entries;
+use service::commands::servers::entries;
+use service::projections::findings as matched;
+use service::projections::patches::{flaw_severity, of_server, severity, severity_order, within};
 
 /// How many affected servers one answer shows, if nobody says.
 const SERVERS_SHOWN: u32 = 500;

@@ -9,9 +9,9 @@ use wire::v1::{Preview, PreviewRequest, PreviewServer, PreviewUpdate, RebootOutl
 
 use crate::app::App;
 use crate::http::{ApiError, Body, Caller, NoQuery, Query, Routes, batches, read, servers, show};
-use crate::service::PatchOptions;
-use crate::service::preview::{Meant, Outlook, SHOWN_MAX, ServerOutlook, outlook};
-use crate::service::targets::unmatched;
+use service::PatchOptions;
+use service::queries::preview::{Meant, Outlook, SHOWN_MAX, ServerOutlook, outlook};
+use service::queries::targets::unmatched;
 
 pub(crate) fn routes() -> Routes {
     Routes::new().add(Role::Viewer, handlers!(preview))

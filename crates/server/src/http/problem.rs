@@ -10,7 +10,7 @@ use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
 use store::StoreError;
 
-use crate::service::{FieldError, ServiceError};
+use service::{FieldError, ServiceError};
 
 /// What the body of an error is called.
 pub const MEDIA_TYPE: &str = "application/problem+json";

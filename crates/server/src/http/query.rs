@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use crate::http::body::{shortened, unknown_field, unknown_sentence};
 use crate::http::problem::{ApiError, Code};
-use crate::service::FieldError;
+use service::FieldError;
 
 /// The parameters of a request. `T` denies unknown fields.
 #[derive(Debug)]

@@ -11,8 +11,8 @@ use wire::v1::{OptionsRequest, ScheduleRequest};
 
 use crate::http::ApiError;
 use crate::http::credentials::Errors;
-use crate::service::schedules::Wanted;
-use crate::service::{Order, PatchOptions};
+use service::commands::schedules::Wanted;
+use service::{Order, PatchOptions};
 
 const DESCRIPTION_CHARS_MAX: usize = 2_000;
 const PACKAGES_MAX: usize = 1_000;

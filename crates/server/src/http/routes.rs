@@ -14,7 +14,8 @@ use utoipa_axum::router::UtoipaMethodRouter;
 use vocab::Role;
 
 use crate::app::App;
-use crate::http::auth::{self, Peer};
+use crate::http::auth;
+use crate::http::auth::Peer;
 use crate::http::idempotency;
 use crate::http::problem::ApiError;
 

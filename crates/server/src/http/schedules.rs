@@ -18,11 +18,11 @@ use crate::http::{
     ApiError, Body, Caller, Code, ETag, Here, Id, Ids, IfMatch, Limit, NoBody, NoQuery, Offset,
     Query, Routes, page, read, show,
 };
-use crate::service;
-use crate::service::schedules::Wanted;
-use crate::service::summary::reaches;
-use crate::service::targets::{Unmatched, unmatched};
-use crate::service::{FieldError, ServiceError};
+
+use service::commands::schedules::Wanted;
+use service::queries::summary::reaches;
+use service::queries::targets::{Unmatched, unmatched};
+use service::{FieldError, ServiceError};
 
 /// How many of the next instants are shown.
 pub(crate) const NEXT_RUNS: usize = 5;
@@ -141,7 +141,7 @@ pub(crate) async fn shown(
         }
         None => None,
     };
-    let next_runs = service::schedules::upcoming(&row, NEXT_RUNS);
+    let next_runs = service::commands::schedules::upcoming(&row, NEXT_RUNS);
     Ok(wire::v1::Schedule {
         id: row.id,
         name: row.name,
@@ -241,7 +241,7 @@ pub(crate) async fn create(
     let wanted = read::schedule((body, errors))?;
     within(&caller, &wanted.targets)?;
     refuse_unmatched(&app, &caller, &wanted, allow_empty).await?;
-    let made = service::schedules::create(&app, &caller.actor(), wanted).await?;
+    let made = service::commands::schedules::create(&app, &caller.actor(), wanted).await?;
     let location = format!("/v1/schedules/{}", made.id);
     let etag = ETag(made.generation);
     let body = shown(&mut *app.db.read().await?, &caller, made).await?;
@@ -290,7 +290,9 @@ pub(crate) async fn replace(
     for _ in 0..CONTENDED_TRIES {
         let seen = find(&mut *app.db.read().await?, &caller, id).await?;
         if_match.check(seen.generation)?;
-        match service::schedules::replace(&app, &caller.actor(), &seen, wanted.clone()).await {
+        match service::commands::schedules::replace(&app, &caller.actor(), &seen, wanted.clone())
+            .await
+        {
             Err(ServiceError::Stale) => {}
             done => {
                 let after = done?;
@@ -318,7 +320,7 @@ pub(crate) async fn delete(
     for _ in 0..CONTENDED_TRIES {
         let seen = find(&mut *app.db.read().await?, &caller, id).await?;
         if_match.check(seen.generation)?;
-        match service::schedules::delete(&app, &caller.actor(), &seen).await {
+        match service::commands::schedules::delete(&app, &caller.actor(), &seen).await {
             Err(ServiceError::Stale) => {}
             done => return Ok(done.map(|()| StatusCode::NO_CONTENT)?),
         }
@@ -341,7 +343,7 @@ pub(crate) async fn run(
     NoBody: NoBody,
 ) -> Result<impl IntoResponse, ApiError> {
     let schedule = find(&mut *app.db.read().await?, &caller, id).await?;
-    let run = service::schedules::run(&app, &caller.actor(), &schedule).await?;
+    let run = service::commands::schedules::run(&app, &caller.actor(), &schedule).await?;
     let location = format!("/v1/schedules/{id}/runs/{}", run.id);
     let body = shown_run(&mut *app.db.snapshot().await?, run).await?;
     Ok((StatusCode::ACCEPTED, [(LOCATION, location)], Json(body)))

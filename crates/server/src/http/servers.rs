@@ -16,15 +16,18 @@ use vocab::{Assessment, Environment, OsFilter, Role, ServerId, Status, Tag, Task
 use wire::v1::{Batch, Coverage, Cve, List, Package, PatchServer, Refresh, ServerDetail};
 
 use crate::app::App;
-use crate::http::read::{self, Commas};
+use crate::http::read;
+use crate::http::read::Commas;
 use crate::http::{
     ApiError, Body, Caller, ETag, Here, Id, Ids, IfMatch, Limit, NoBody, NoQuery, Offset, Query,
     Routes, batches, page, show,
 };
-use crate::service::findings::{self, Aside};
-use crate::service::rollouts::NewRollout;
-use crate::service::servers::{inventory, joined};
-use crate::service::{self, ServiceError, TRIES, facts};
+use service::commands::batches::NewRollout;
+use service::commands::servers::{inventory, joined};
+use service::projections::findings;
+use service::projections::findings::Aside;
+
+use service::{ServiceError, TRIES, host_facts};
 
 const Q_CHARS_MAX: usize = 253;
 
@@ -215,7 +218,7 @@ pub(crate) async fn detail(
     let suppressed = cves.iter().filter(|cve| cve.suppressed.is_some()).count();
     let suppressed_cves = u32::try_from(suppressed).unwrap_or(u32::MAX);
     let etag = ETag(row.generation);
-    let old_code = facts::kept(&row.facts).old_code.into_iter().map(show::old_code).collect();
+    let old_code = host_facts::kept(&row.facts).old_code.into_iter().map(show::old_code).collect();
     let server = show::server(app, row, &assessed[0]);
     let detail = ServerDetail {
         server,
@@ -251,7 +254,7 @@ pub(crate) async fn remove(
     for _ in 0..TRIES {
         let seen = find(&mut *app.db.read().await?, &caller, id).await?;
         if_match.check(seen.generation)?;
-        match service::servers::remove(&app, &caller.actor(), &seen).await {
+        match service::commands::servers::remove(&app, &caller.actor(), &seen).await {
             Err(ServiceError::Stale) => {}
             done => return Ok(done.map(|()| StatusCode::NO_CONTENT)?),
         }
@@ -274,7 +277,8 @@ pub(crate) async fn refresh(
     NoBody: NoBody,
 ) -> Result<impl IntoResponse, ApiError> {
     find(&mut *app.db.read().await?, &caller, id).await?;
-    let asked = service::refresh::request(&app, &caller.actor(), caller.org, id).await?;
+    let last_seen = app.gateway().last_seen(id);
+    let asked = service::commands::refreshes::request(&app, &caller.actor(), id, last_seen).await?;
     let location = format!("/v1/servers/{id}/refreshes/{}", asked.id);
     Ok((StatusCode::ACCEPTED, [(LOCATION, location)], Json(show::refresh(asked))))
 }
@@ -329,7 +333,7 @@ async fn patch(
         started_by: caller.who.to_string(),
         run_id: None,
     };
-    let made = service::rollouts::create(&app, new).await?;
+    let made = service::commands::batches::create(&app, new).await?;
     batches::accepted(&app, made).await
 }
 
@@ -349,7 +353,7 @@ pub(crate) async fn release(
 ) -> Result<impl IntoResponse, ApiError> {
     for _ in 0..TRIES {
         let seen = find(&mut *app.db.read().await?, &caller, id).await?;
-        match service::servers::release(&app, &caller.actor(), &seen).await {
+        match service::commands::servers::release(&app, &caller.actor(), &seen).await {
             Err(ServiceError::Stale) => {}
             done => {
                 let row = done?;

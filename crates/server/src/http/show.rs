@@ -24,8 +24,8 @@ use wire::v1::{
 
 use crate::app::App;
 use crate::http::ApiError;
-use crate::service::findings::{Aside, Assessed, Exposed};
-use crate::service::{PatchOptions, facts};
+use service::projections::findings::{Aside, Assessed, Exposed};
+use service::{PatchOptions, host_facts};
 
 /// Whether a server that was last heard from then is online.
 pub(crate) fn status(app: &App, last_seen: Option<Timestamp>) -> Status {
@@ -39,7 +39,7 @@ pub(crate) fn server(
     assessed: &Assessed,
 ) -> wire::v1::Server {
     let line = |text: &str| (!text.is_empty()).then(|| Line::made_of(text));
-    let kept = facts::kept(&row.facts);
+    let kept = host_facts::kept(&row.facts);
     wire::v1::Server {
         id: row.id,
         status: status(app, Some(row.last_seen_at)),
@@ -474,7 +474,7 @@ pub(crate) fn patch(row: Patch) -> wire::v1::Patch {
     let versions: Vec<PatchVersion> = serde_json::from_value(row.versions).unwrap_or_default();
     wire::v1::Patch {
         package_name: row.package_name,
-        severity: crate::service::patches::severity(row.severity_order),
+        severity: service::projections::patches::severity(row.severity_order),
         severity_source: row.severity_source,
         update_type: row.update_type,
         versions,

@@ -11,7 +11,7 @@ use wire::v1::{
 
 use crate::app::App;
 use crate::http::{ApiError, Caller, NoQuery, Query, Routes, servers};
-use crate::service::summary::numbers;
+use service::queries::summary::numbers;
 
 pub(crate) fn routes() -> Routes {
     Routes::new().add(Role::Viewer, handlers!(summary))

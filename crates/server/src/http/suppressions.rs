@@ -16,7 +16,7 @@ use crate::http::{
     ApiError, Body, Caller, Code, ETag, Here, Id, IfMatch, Limit, NoQuery, Offset, Query, Routes,
     page,
 };
-use crate::service::suppressions::{self as service, NewSuppression};
+use service::commands::suppressions::{self as commands, NewSuppression};
 
 const REASON_CHARS_MAX: usize = 1_000;
 const CVE_CHARS_MAX: usize = 100;
@@ -88,7 +88,7 @@ async fn create(
         let detail = "This key is limited to environments: name one of them in `environment`.";
         return Err(ApiError::new(Code::Forbidden, detail));
     }
-    let made = service::create(&app, &caller.actor(), new).await?;
+    let made = commands::create(&app, &caller.actor(), new).await?;
     let location = format!("/v1/suppressions/{}", made.id);
     Ok((StatusCode::CREATED, [(LOCATION, location)], VERSION, Json(show(&app, made))))
 }
@@ -127,7 +127,7 @@ async fn delete(
             "This key is limited to environments, and this suppression is about all servers.";
         return Err(ApiError::new(Code::Forbidden, detail));
     }
-    service::delete(&app, &caller.actor(), &row).await?;
+    commands::delete(&app, &caller.actor(), &row).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::clock::chance;
+use service::clock::chance;
 
 /// How many keys one map holds. An entry takes some 40 bytes.
 const KEYS_MAX: usize = 50_000;

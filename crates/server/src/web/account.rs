@@ -7,11 +7,12 @@ use pages::Section;
 use crate::app::App;
 use crate::http::auth::Peer;
 use crate::http::problem::ApiError;
-use crate::service::{ServiceError, second};
 use crate::web::Viewer;
 use crate::web::answer::{Answer, frame, page, refused, see, sentences};
 use crate::web::asked::Form;
 use crate::web::door::address;
+use service::ServiceError;
+use service::auth::two_factor;
 
 fn shown(
     app: &App,
@@ -46,9 +47,9 @@ pub(crate) async fn totp(
         app.gate().code(Some(viewer.user.id), address(peer))?;
     }
     let done = match (viewer.user.totp_secret.is_some(), secret.is_empty()) {
-        (true, _) => second::turn_off(&app, &viewer.user, &code).await,
-        (false, true) => return page(&shown(&app, &viewer, Some(second::propose()), None)),
-        (false, false) => second::turn_on(&app, &viewer.user, &secret, &code).await,
+        (true, _) => two_factor::turn_off(&app, &viewer.user, &code).await,
+        (false, true) => return page(&shown(&app, &viewer, Some(two_factor::propose()), None)),
+        (false, false) => two_factor::turn_on(&app, &viewer.user, &secret, &code).await,
     };
     match done {
         Ok(()) => see("/account"),

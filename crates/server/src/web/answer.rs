@@ -9,9 +9,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use pages::{Frame, Section, Template};
 
 use crate::app::App;
-use crate::clock::chance;
 use crate::http::problem::{ApiError, foreign, internal};
 use crate::web::Viewer;
+use service::clock::chance;
 
 /// What a handler of a page answers.
 pub(crate) type Answer = Result<Response<Body>, ApiError>;

@@ -11,13 +11,13 @@ use crate::app::App;
 use crate::http::auth::Credential;
 use crate::http::problem::{ApiError, Code};
 use crate::http::{Here, Id, Ids, NoBody, NoQuery, Query, batches, logs, preview, show, tasks};
-use crate::service::rollouts::{self, SeenBatch};
 use crate::web::answer::{Answer, frame, live, page, refused, see};
 use crate::web::asked::{Asked, Form};
 use crate::web::names::names;
 use crate::web::order::ON_PAGE;
 use crate::web::preview_token::server_set;
 use crate::web::{Viewer, preview_token};
+use service::commands::batches::{self as commands, SeenBatch};
 
 /// The longest log that a page is made with; the API has the rest.
 const LOG_BYTES_MAX: usize = 1 << 20;
@@ -132,7 +132,7 @@ async fn resume(app: &App, viewer: &Viewer, id: BatchId, form: &Form) -> Result<
     batches::find(&mut *app.db.read().await?, &caller, id).await?;
     let failures = form.text("failures").parse().unwrap_or(u32::MAX);
     let seen = SeenBatch { state: form.text("state"), failures };
-    drop(rollouts::resume_seen(app, &caller.actor(), caller.org, id, &seen).await?);
+    drop(commands::resume_seen(app, &caller.actor(), caller.org, id, &seen).await?);
     Ok(())
 }
 
@@ -156,7 +156,7 @@ async fn retry(app: &App, viewer: &Viewer, id: BatchId, form: &Form) -> Answer {
             let content = retry_content(id, servers);
             preview_token::check(app, viewer, RETRY, &content, token).is_ok()
         };
-        let made = rollouts::retry_if(app, &caller.actor(), caller.org, id, &approve).await?;
+        let made = commands::retry_if(app, &caller.actor(), caller.org, id, &approve).await?;
         if let Some(made) = made {
             return see(&format!("/batches/{}", made.id));
         }
@@ -191,7 +191,7 @@ pub(crate) async fn retry_outlook(
 ) -> Result<(Vec<ServerId>, wire::v1::Preview), ApiError> {
     let (org, now) = (viewer.user.org_id, app.clock.now());
     let (row, servers) =
-        rollouts::retryable(app, &mut *app.db.snapshot().await?, org, id, now).await?;
+        commands::retryable(app, &mut *app.db.snapshot().await?, org, id, now).await?;
     let (options, _) = show::stored_options("rollouts", row.id, &row.options)?;
     let preview = preview::of_servers(app, &viewer.caller(), &options, &servers, shown).await?;
     Ok((servers, preview))

@@ -13,16 +13,18 @@ use store::users::User;
 use vocab::OrgId;
 
 use crate::app::App;
-use crate::clock::chance;
 use crate::http::auth::Peer;
 use crate::http::problem::{ApiError, Code};
-use crate::service::ServiceError;
-use crate::service::second::{self, FirstStep};
-use crate::service::users::{self, SESSION_LIVES, SignIn};
 use crate::web::answer::{Answer, page, refused, refused_with, see, sentences};
 use crate::web::asked::{Asked, SignInForm};
 use crate::web::gate::Browser;
 use crate::web::{Viewer, cookies};
+use service::ServiceError;
+use service::auth::two_factor as second;
+use service::auth::two_factor::FirstStep;
+use service::auth::users;
+use service::auth::users::{SESSION_LIVES, SignIn};
+use service::clock::chance;
 
 /// How long a browser is known.
 const DEVICE_SECONDS: i64 = 180 * 86_400;

@@ -8,9 +8,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::SignedDuration;
 
 use crate::app::App;
-use crate::clock::chance;
-use crate::oidc::Attempt;
-use crate::secrets::Age;
+use service::auth::oidc::Attempt;
+use service::clock::chance;
+use service::secrets::Age;
 
 /// How long someone may take at the provider.
 pub(crate) const LIVES: SignedDuration = SignedDuration::from_mins(10);

@@ -20,9 +20,10 @@ use crate::http::auth::Who;
 use crate::http::observe::RequestId;
 use crate::http::problem::{ApiError, Code, Finished, internal};
 use crate::http::{Caller, body};
-use crate::service::users;
-use crate::web::once::{self, Once};
+use crate::web::once;
+use crate::web::once::Once;
 use crate::web::{Access, answer, asked, cookies};
+use service::auth::users;
 
 /// The largest form: 500 servers and their options.
 pub(crate) const FORM_BYTES_MAX: usize = 256 << 10;

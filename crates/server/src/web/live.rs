@@ -13,10 +13,10 @@ use vocab::BatchId;
 use crate::app::App;
 use crate::http::batches;
 use crate::http::problem::{ApiError, chain};
-use crate::service::users;
 use crate::web::Viewer;
 use crate::web::answer::Answer;
 use crate::web::asked::Asked;
+use service::auth::users;
 
 /// How often it looks when no bell rings; also how soon someone who was signed out hears no more.
 const LOOK: Duration = Duration::from_secs(5);
@@ -87,7 +87,7 @@ impl Listener {
     }
 
     /// Whether anything changed; nothing if nobody is signed in any more.
-    async fn look(&mut self) -> Result<Option<bool>, crate::service::ServiceError> {
+    async fn look(&mut self) -> Result<Option<bool>, service::ServiceError> {
         if users::signed_in(&self.app, &self.viewer.session).await?.is_none() {
             return Ok(None);
         }

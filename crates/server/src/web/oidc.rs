@@ -11,14 +11,15 @@ use axum::response::IntoResponse as _;
 use crate::app::App;
 use crate::http::auth::Peer;
 use crate::http::problem::{ApiError, Code};
-use crate::oidc::{Attempt, OidcError, Person, Provider};
-use crate::service::federated::{self, Refusal};
-use crate::service::users::SignIn;
 use crate::web::answer::{Answer, page, refused_with};
 use crate::web::asked::Asked;
 use crate::web::cookies;
 use crate::web::door::{Next, Typed, address, door, remembered};
 use crate::web::flow::{Flow, LIVES, is_same};
+use service::auth::oidc::{Attempt, OidcError, Person, Provider};
+use service::auth::sso as federated;
+use service::auth::sso::Refusal;
+use service::auth::users::SignIn;
 
 /// What a provider sends a browser back with. It may say more than we ask for.
 #[derive(Debug, Default, serde::Deserialize)]

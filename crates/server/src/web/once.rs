@@ -14,11 +14,13 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use crate::app::App;
 use crate::http::body;
-use crate::http::idempotency::{self, IDEMPOTENCY_KEY, REPLAYED};
+use crate::http::idempotency;
+use crate::http::idempotency::{IDEMPOTENCY_KEY, REPLAYED};
 use crate::http::observe::RequestId;
 use crate::http::problem::{ApiError, Code, Finished};
 use crate::web::Viewer;
-use crate::web::answer::{self, Told};
+use crate::web::answer;
+use crate::web::answer::Told;
 use crate::web::guard::FORM_BYTES_MAX;
 
 /// The second press of a button waits for what comes of the first. No request takes longer than 30 s.

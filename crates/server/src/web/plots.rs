@@ -7,9 +7,9 @@ use store::days::Day;
 
 use crate::app::App;
 use crate::http::problem::ApiError;
-use crate::service::days::{counted, day_of};
-use crate::service::patches::severity;
 use crate::web::Viewer;
+use service::projections::daily_stats::{counted, day_of};
+use service::projections::patches::severity;
 
 /// A day, a week, 30 days: between these times of pending, plots tell ages apart.
 const SPANS: [SignedDuration; 3] = [

@@ -12,8 +12,8 @@ use jiff::SignedDuration;
 use vocab::ServerId;
 
 use crate::app::App;
-use crate::clock::chance;
 use crate::web::Viewer;
+use service::clock::chance;
 
 /// How long a preview can be started.
 pub(crate) const VALID_FOR: SignedDuration = SignedDuration::from_mins(30);

@@ -14,14 +14,16 @@ use vocab::{Cron, ScheduleId, ServerId, Zone};
 use crate::app::App;
 use crate::http::credentials::Listing;
 use crate::http::problem::{ApiError, Code};
-use crate::http::schedules::{self, NEXT_RUNS, NO_SERVERS_MATCH, Part};
+use crate::http::schedules;
+use crate::http::schedules::{NEXT_RUNS, NO_SERVERS_MATCH, Part};
 use crate::http::{Body, Here, Id, IfMatch, NoQuery, Query};
-use crate::service;
+
 use crate::web::answer::{Answer, frame, live, page, refused, see, sentences};
 use crate::web::asked::{Asked, Form, words};
 use crate::web::calendar::calendar;
 use crate::web::names::names;
-use crate::web::order::{self, ON_PAGE, location, look};
+use crate::web::order;
+use crate::web::order::{ON_PAGE, location, look};
 use crate::web::preview_token::server_set;
 use crate::web::{Viewer, preview_token};
 
@@ -390,7 +392,8 @@ pub(crate) async fn run(
             let content = run_content(schedule, servers);
             preview_token::check(&app, &viewer, RUN, &content, token).is_ok()
         };
-        let run = service::schedules::run_if(&app, &caller.actor(), &schedule, &approve).await?;
+        let run = service::commands::schedules::run_if(&app, &caller.actor(), &schedule, &approve)
+            .await?;
         if run.is_some() {
             return see(&format!("/schedules/{id}"));
         }

@@ -13,11 +13,11 @@ use crate::http::problem::{ApiError, Code};
 use crate::http::{
     Body, Here, Id, IfMatch, NoQuery, Query, api_keys, enrollment_tokens, feeds, query,
 };
-use crate::service::{keys, tokens, users};
 use crate::web::Viewer;
 use crate::web::answer::{Answer, frame, page, see};
 use crate::web::asked::Form;
 use crate::web::cookies::base;
+use service::auth::{self, users};
 
 /// How many of each are shown.
 const SHOWN: &str = "limit=200";
@@ -161,7 +161,7 @@ pub(crate) async fn remove(
 pub(crate) async fn make_key(State(app): State<App>, viewer: Viewer, form: Form) -> Answer {
     let body = json!({"name": form.text("name"), "role": form.text("role")});
     let new = api_keys::read(Body::of(&body)?)?;
-    let (key, text) = keys::create(&app, &viewer.caller().actor(), new).await?;
+    let (key, text) = auth::api_keys::create(&app, &viewer.caller().actor(), new).await?;
     let lines = vec![format!(
         "The key {} with the role {}. Keep it: only a hash of it is stored.",
         key.name, key.role
@@ -214,7 +214,7 @@ pub(crate) async fn make_token(
         );
     }
     let new = enrollment_tokens::read(Body::of(&body.into())?)?;
-    let (_, text) = tokens::create(&app, &viewer.caller().actor(), new).await?;
+    let (_, text) = auth::enrollment_tokens::create(&app, &viewer.caller().actor(), new).await?;
     let lines = vec![
         "Run this as root on each server that is to join, once the agent is installed.".into(),
     ];

@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use server::service;
+
 use store::listings::Kind;
 use store::{listings, servers};
 use tower::ServiceExt as _;
@@ -374,12 +374,12 @@ both! {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut victim = Agent::join(&app, &token, "victim").await;
-        let ended = service::rollouts::create(&app, world.order(vec![victim.id], json!({}))).await.unwrap();
+        let ended = service::commands::batches::create(&app, world.order(vec![victim.id], json!({}))).await.unwrap();
         let first = victim.awaits_order().await;
         victim.logs(first.id, 0, b"as it went\n").await.unwrap();
         victim.reports(first.id, Outcome::Succeeded, world.now()).await;
         shows(&app, world, ended.id, "succeeded: succeeded").await;
-        let running = service::rollouts::create(&app, world.order(vec![victim.id], json!({}))).await.unwrap();
+        let running = service::commands::batches::create(&app, world.order(vec![victim.id], json!({}))).await.unwrap();
         let second = victim.awaits_order().await;
         victim.reaches(second.id, vocab::Stage::Installing, world.now());
         victim.sync(0).await.unwrap();

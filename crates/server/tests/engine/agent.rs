@@ -5,12 +5,12 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use gateway::signed_text;
 use jiff::Timestamp;
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 use serde_json::{Value, json};
-use server::agents::{self, signed_text};
 use server::app::App;
-use server::clock::chance;
+use service::clock::chance;
 use tower::ServiceExt as _;
 use vocab::{ServerId, Stage, TaskId};
 use wire::agent::{
@@ -80,7 +80,7 @@ pub(crate) async fn enroll(
     let body = json!({"token": token, "public_key": STANDARD.encode(key), "facts": facts(hostname),
         "environment": "staging", "tags": ["role=web"], "mood": "calm"});
     let request = Request::post("/agent/v1/enroll").body(Body::from(body.to_string())).unwrap();
-    let answer = send(&agents::router(app.clone()), request).await?;
+    let answer = send(&gateway::router(app.gateway()), request).await?;
     Ok(serde_json::from_slice(&answer).unwrap())
 }
 
@@ -94,7 +94,7 @@ impl Agent {
     /// One that has joined with the key of this seed.
     pub(crate) fn joined(app: &App, seed: [u8; 32], answer: EnrollResponse) -> Agent {
         Agent {
-            door: agents::router(app.clone()),
+            door: gateway::router(app.gateway()),
             seed,
             id: answer.server_id,
             tag: answer.tag,
@@ -106,7 +106,7 @@ impl Agent {
     }
 
     pub(crate) fn moves_to(&mut self, app: &App) {
-        self.door = agents::router(app.clone());
+        self.door = gateway::router(app.gateway());
     }
 
     pub(crate) fn key(&self) -> Vec<u8> {

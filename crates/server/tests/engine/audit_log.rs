@@ -2,8 +2,9 @@
 
 use serde_json::json;
 use server::app::App;
-use server::service::audit_anchor::{self, check};
-use server::service::{self};
+use service::audit_anchor;
+use service::audit_anchor::check;
+
 use store::audit;
 
 use crate::agent::Agent;
@@ -13,7 +14,9 @@ use crate::support::{World, both, eventually};
 /// Some changes that are logged.
 async fn changes(app: &App, world: &World, web: &Agent, count: usize) {
     for _ in 0..count {
-        service::rollouts::create(app, world.order(vec![web.id], json!({}))).await.unwrap();
+        service::commands::batches::create(app, world.order(vec![web.id], json!({})))
+            .await
+            .unwrap();
     }
 }
 
@@ -77,7 +80,7 @@ both! {
         assert!(check(&app, world.data_dir()).await.unwrap().is_empty());
         let long = length(&app, world).await;
         cut_after(world, long - 1).await;
-        let kept = tokio::spawn(audit_anchor::keep(app.clone(), world.data_dir().to_owned()));
+        let kept = tokio::spawn(audit_anchor::keep(app.service().clone(), world.data_dir().to_owned()));
         eventually("the alarm is raised", async || {
             kinds_of_events(&app, world).await.contains(&"audit.cut".to_owned())
         }).await;

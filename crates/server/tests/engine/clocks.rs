@@ -6,9 +6,9 @@ use domain::server::Presence;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use server::app::App;
-use server::clock::Clock;
-use server::engine::{self, Engine};
-use server::service;
+use server::background::{self, Background};
+use service::clock::Clock;
+
 use store::runs::State;
 use store::schedules::{self, Schedule};
 use store::server_list::{self, Filter, OnlineSpan};
@@ -81,7 +81,7 @@ async fn comes_again_and_starts_nothing(
 }
 
 /// The process ends without giving the lead back, and another starts.
-async fn restarts(world: &World, app: App, engine: Engine, replica: &str) -> (App, Engine) {
+async fn restarts(world: &World, app: App, engine: Background, replica: &str) -> (App, Background) {
     drop(engine);
     app.db.close().await;
     world.turn(SignedDuration::from_secs(7));
@@ -127,7 +127,7 @@ both! {
                 is_heard(&app, world, &mut web).await;
                 assert_eq!(listed_online(&app, world).await, 1, "{wrong}");
                 let order = world.order(vec![web.id], json!({}));
-                let made = service::rollouts::create(&app, order).await.unwrap();
+                let made = service::commands::batches::create(&app, order).await.unwrap();
                 let order = web.awaits_order().await;
                 web.reports(order.id, Outcome::Succeeded, world.now()).await;
                 shows(&app, world, made.id, "succeeded: succeeded").await;
@@ -160,7 +160,7 @@ both! {
                     stored(&app, world, id).await.next_run_at == Some(expected)
                 }).await;
                 let row = stored(&app, world, id).await;
-                assert_eq!(service::schedules::upcoming(&row, 2), [expected, expected + DAY]);
+                assert_eq!(service::commands::schedules::upcoming(&row, 2), [expected, expected + DAY]);
                 let runs = history(&app, world, id).await;
                 assert!(runs.iter().all(|run| {
                     run.state != State::Skipped || run.scheduled_for <= Some(world.now())
@@ -228,10 +228,10 @@ async fn replica_with_a_wrong_clock_neither_takes_nor_keeps_the_lead() {
     let Some(world) = crate::support::postgres().await else { return };
     for wrong in wrong_clocks() {
         let skewed = world.app_with_clock("wrong", Clock::system_ahead_by(wrong)).await;
-        let alone = engine::spawn_with(skewed.clone(), PULSE);
+        let alone = background::spawn_with(&skewed, PULSE);
         eventually("the skew is noticed", async || skewed.condition().clock_skew().is_some()).await;
         let right = world.app_with_clock("right", Clock::system()).await;
-        let leader = engine::spawn_with(right.clone(), PULSE);
+        let leader = background::spawn_with(&right, PULSE);
         eventually("the right one leads", async || leader.leads()).await;
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert!(leader.leads() && !alone.leads(), "{wrong}");

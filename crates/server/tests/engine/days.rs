@@ -2,7 +2,7 @@
 
 use jiff::SignedDuration;
 use server::app::App;
-use server::service::{findings, patches};
+use service::projections::{findings, patches};
 use store::days::{self, Day};
 
 use crate::agent::Agent;
@@ -49,8 +49,8 @@ both! {
         let (app, engine) = world.leading("one").await;
         count(&app, world).await;
         let mut reader = app.db.read().await.unwrap();
-        let today = server::service::days::day_of(app.clock.now());
-        assert_eq!(server::service::days::counted(&mut reader, world.org, today).await.unwrap(), None);
+        let today = service::projections::daily_stats::day_of(app.clock.now());
+        assert_eq!(service::projections::daily_stats::counted(&mut reader, world.org, today).await.unwrap(), None);
         drop(reader);
         engine.stop().await;
     }

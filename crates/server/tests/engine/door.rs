@@ -6,10 +6,9 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use jiff::SignedDuration;
 use serde_json::json;
-use server::agents;
 use server::app::App;
-use server::service;
-use server::service::tokens;
+
+use service::auth::enrollment_tokens as tokens;
 use sqlx::Executor as _;
 use store::enrollment_tokens::Token;
 use store::{Topic, servers, task_logs};
@@ -180,7 +179,7 @@ both! {
             eventually("the other one is known to have it", async || {
                 server(&app, world, &seen).await.package_set == Some(digest)
             }).await;
-            app.door().drain();
+            app.gateway().drain();
         };
         let (answer, ()) = tokio::join!(twin.sync(50), sends);
         assert_eq!(answer.unwrap().wanted, []);
@@ -207,7 +206,7 @@ both! {
             assert_eq!(row.hostname.as_str(), "new-name");
         }
         let row = server(&app, world, &web).await;
-        service::servers::release(&app, &world.admin(), &row).await.unwrap();
+        service::commands::servers::release(&app, &world.admin(), &row).await.unwrap();
     }
 
     /// News of many agents are written together: what one says must not make that fail for the others.
@@ -255,7 +254,7 @@ both! {
         let row = server(&app, world, &web).await;
         assert!(row.quarantine.as_ref().unwrap().contains("copies"), "{row:?}");
 
-        let made = service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        let made = service::commands::batches::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
         crate::rollouts::shows(&app, world, made.id, "running: waiting").await;
         assert!(web.orders(0).await.is_empty() && copy.orders(0).await.is_empty());
 
@@ -294,7 +293,7 @@ both! {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
-        service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        service::commands::batches::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
         web.awaits_order().await;
         let mut let_go = Vec::new();
         for hold in [0, 50, 50, 50, 50] {
@@ -323,13 +322,13 @@ both! {
         web.says.facts = serde_json::from_value(crate::agent::facts("web-1")).ok();
         web.sync(0).await.unwrap();
         web.sync(0).await.unwrap();
-        let seen = app.door().last_seen(web.id);
+        let seen = app.gateway().last_seen(web.id);
         world.minutes(5);
         let replayed = web.signed("POST", "/agent/v1/sync", captured);
         send(&web.door, replayed).await.unwrap();
         let row = server(&app, world, &web).await;
         assert_eq!((row.hostname.as_str(), row.quarantine), ("web-1", None));
-        assert_eq!(app.door().last_seen(web.id), seen);
+        assert_eq!(app.gateway().last_seen(web.id), seen);
     }
 
     async fn sync_of_a_copy_that_is_behind_changes_nothing_but_the_quarantine(world: World) {
@@ -342,13 +341,13 @@ both! {
         for _ in 0..3 {
             web.sync(0).await.unwrap();
         }
-        let seen = app.door().last_seen(web.id);
+        let seen = app.gateway().last_seen(web.id);
         world.minutes(5);
         assert!(copy.orders(0).await.is_empty());
         let row = server(&app, world, &web).await;
         assert_eq!(row.hostname.as_str(), "web-1");
         assert!(row.quarantine.is_some());
-        assert_eq!(app.door().last_seen(web.id), seen);
+        assert_eq!(app.gateway().last_seen(web.id), seen);
     }
 
     /// Its first contact repeats a request that was heard long ago.
@@ -394,12 +393,12 @@ both! {
         let lost = tokio::spawn(async move { send(&door, lost).await.unwrap() });
         eventually("it is held", async || {
             app.db.ping().await.unwrap();
-            app.door().last_seen(web.id).is_some()
+            app.gateway().last_seen(web.id).is_some()
         }).await;
         let again = web.orders(0).await;
         let lost: wire::agent::SyncResponse = serde_json::from_slice(&lost.await.unwrap()).unwrap();
         assert!(again.is_empty() && lost.orders.is_empty());
-        service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        service::commands::batches::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
         web.awaits_order().await;
         engine.stop().await;
     }
@@ -419,7 +418,7 @@ both! {
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         let other = Agent::join(&app, &token, "web-2").await;
-        service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        service::commands::batches::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
         let task = web.awaits_order().await.id;
         web.logs(task, 0, b"reading lists\n").await.unwrap();
         web.logs(task, 0, b"reading lists\n").await.unwrap();
@@ -456,7 +455,7 @@ both! {
         assert_eq!(send(&web.door, request).await.unwrap_err(), large);
         let request = Request::get("/agent/v1/sync").body(Body::empty()).unwrap();
         let method = refused(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed");
-        assert_eq!(send(&agents::router(app.clone()), request).await.unwrap_err(), method);
+        assert_eq!(send(&gateway::router(app.gateway()), request).await.unwrap_err(), method);
     }
 }
 

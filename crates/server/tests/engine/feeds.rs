@@ -2,8 +2,9 @@
 
 use jiff::SignedDuration;
 use server::app::App;
-use server::fetch::Limits;
-use server::service::feeds::follow::{self, Follow, import_url};
+use service::commands::feeds::follow;
+use service::commands::feeds::follow::{Follow, import_url};
+use service::fetch::Limits;
 use store::feed_sources::{self, Source};
 
 use crate::publisher::{Publisher, ok, status};
@@ -52,7 +53,7 @@ both! {
         followed(&app, world, &publisher).await;
         world.sets_the_clock(SignedDuration::from_hours(-24 * 365));
         publisher.says([status("304 Not Modified", "")]);
-        let engine = server::engine::spawn_with(app.clone(), crate::support::PULSE);
+        let engine = server::background::spawn_with(&app, crate::support::PULSE);
         let next = world.now() + follow::EVERY;
         eventually("it is fetched", async || source(&app).await.next_at == next).await;
         engine.stop().await;

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 use server::app::App;
-use server::service;
-use server::service::feeds::{Import, import};
-use server::service::findings::{assessed, of_server, rebuild};
+
+use service::commands::feeds::{Import, import};
+use service::projections::findings::{assessed, of_server, rebuild};
 use store::{findings, servers};
 use vocab::{Exposure, Installed, Pending, listing};
 use wire::agent::{Facts, Outcome, Work};
@@ -134,7 +134,7 @@ both! {
         rebuild(&app, world.org).await.unwrap();
         let told = async |agent: &mut Agent, security_only: bool| {
             let options = json!({"packages": [], "security_only": security_only});
-            service::rollouts::create(&app, world.order(vec![agent.id], options)).await.unwrap();
+            service::commands::batches::create(&app, world.order(vec![agent.id], options)).await.unwrap();
             let order = agent.awaits_order().await;
             let Work::Install(install) = &order.work else { panic!("{:?}", order.work) };
             agent.reports(order.id, Outcome::Succeeded, world.now()).await;
@@ -168,14 +168,14 @@ both! {
         };
         let count = async || {
             rebuild(&app, world.org).await.unwrap();
-            service::patches::rebuild(&app, world.org).await.unwrap();
+            service::projections::patches::rebuild(&app, world.org).await.unwrap();
         };
         waits(&mut web, std::slice::from_ref(&curl)).await;
         count().await;
         assert_eq!(number(&web).await, (1, 1));
         waits(&mut web, &[curl, vim.clone()]).await;
         // Patches that are counted before the flaws are say nothing of what nobody has judged.
-        service::patches::rebuild(&app, world.org).await.unwrap();
+        service::projections::patches::rebuild(&app, world.org).await.unwrap();
         assert_eq!(number(&web).await, (2, 1));
         count().await;
         assert_eq!(number(&web).await, (2, 1));

@@ -14,11 +14,10 @@ use link::{
 };
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde_json::{Value, json};
-use server::agents;
 use server::app::App;
-use server::secrets::Secrets;
-use server::service;
-use server::service::orders_keys::untrusting;
+use service::secrets::Secrets;
+
+use service::auth::orders_keys::untrusting;
 use vocab::Line;
 use wire::agent::{Facts, Order, OrderResult, Outcome, SyncRequest, SyncResponse, orders_key_id};
 use wire::v1::Activity;
@@ -35,7 +34,7 @@ async fn serve(router: Router) -> Link {
 }
 
 pub(crate) async fn link_to(app: &App) -> Link {
-    serve(agents::router(app.clone())).await
+    serve(gateway::router(app.gateway())).await
 }
 
 /// An agent that trusts what it is told as the real one does.
@@ -159,7 +158,7 @@ both! {
         let (first, none) = ids(world.data_dir());
         assert_eq!(none, None);
         let servers = vec![web.identity.server_id, away.identity.server_id, old.id];
-        let made = service::rollouts::create(&app, world.order(servers, json!({"packages": ["bash"]})));
+        let made = service::commands::batches::create(&app, world.order(servers, json!({"packages": ["bash"]})));
         let batch = made.await.unwrap().id;
         let (key, begun) = web.order().await;
         assert_eq!(key, first);

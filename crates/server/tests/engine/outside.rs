@@ -3,7 +3,8 @@
 
 use jiff::SignedDuration;
 use serde_json::json;
-use server::service::{self, ServiceError};
+
+use service::ServiceError;
 use vocab::Stage;
 use wire::agent::Outcome;
 use wire::v1::Activity;
@@ -18,11 +19,11 @@ both! {
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         let mut db = Agent::join(&app, &token, "db-1").await;
-        let made = service::rollouts::create(&app, world.order(vec![web.id, db.id], json!({}))).await.unwrap();
+        let made = service::commands::batches::create(&app, world.order(vec![web.id, db.id], json!({}))).await.unwrap();
         let (begun, waits) = (web.awaits_order().await, db.awaits_order().await);
         web.reaches(begun.id, Stage::Installing, world.now());
         web.sync(0).await.unwrap();
-        service::rollouts::pause(&app, &world.admin(), world.org, made.id).await.unwrap();
+        service::commands::batches::pause(&app, &world.admin(), world.org, made.id).await.unwrap();
         let mut answer = db.sync(10).await.unwrap();
         while answer.withdrawn.is_empty() {
             answer = db.sync(10).await.unwrap();
@@ -32,7 +33,7 @@ both! {
         shows(&app, world, made.id, "paused: installing waiting").await;
         assert!(web.sync(0).await.unwrap().withdrawn.is_empty());
 
-        service::rollouts::resume(&app, &world.admin(), world.org, made.id).await.unwrap();
+        service::commands::batches::resume(&app, &world.admin(), world.org, made.id).await.unwrap();
         let again = db.awaits_order().await;
         assert_ne!(again.id, waits.id, "an agent keeps in mind what it gave back");
         // Which it may say again at any time.
@@ -49,7 +50,7 @@ both! {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
-        let made = service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        let made = service::commands::batches::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
         let order = web.awaits_order().await;
         web.reaches(order.id, Stage::Installing, world.now());
         let answer = web.sync(0).await.unwrap();
@@ -80,7 +81,7 @@ both! {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
-        let made = service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        let made = service::commands::batches::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
         let order = web.awaits_order().await;
         for stage in [Stage::Preflight, Stage::Installing] {
             web.reaches(order.id, stage, world.now());
@@ -101,7 +102,7 @@ both! {
         let mut db = Agent::join(&app, &token, "db-1").await;
         let mut idle = Agent::join(&app, &token, "idle-1").await;
         let order = world.order(vec![web.id, db.id, idle.id], json!({"max_parallel": 2, "max_failures": 1}));
-        let made = service::rollouts::create(&app, order).await.unwrap();
+        let made = service::commands::batches::create(&app, order).await.unwrap();
         let order = web.awaits_order().await;
         db.awaits_order().await;
         drop(engine);
@@ -131,7 +132,7 @@ both! {
         let mut web = Agent::join(&app, &token, "web-1").await;
         let mut db = Agent::join(&app, &token, "db-1").await;
         let order = world.order(vec![web.id, db.id], json!({"max_parallel": 1, "window_minutes": 30}));
-        let made = service::rollouts::create(&app, order).await.unwrap();
+        let made = service::commands::batches::create(&app, order).await.unwrap();
         let order = web.awaits_order().await;
         web.reaches(order.id, Stage::Preflight, world.now());
         web.sync(0).await.unwrap();
@@ -156,7 +157,7 @@ both! {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
-        let first = service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        let first = service::commands::batches::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
         let order = web.awaits_order().await;
         web.says.activity = Activity::Patching;
         web.reaches(order.id, Stage::Preflight, world.now());
@@ -164,7 +165,7 @@ both! {
         world.minutes(21);
         web.sync(0).await.unwrap();
         shows(&app, world, first.id, "failed: timed_out").await;
-        let second = service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        let second = service::commands::batches::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
         shows(&app, world, second.id, "running: waiting").await;
         for _ in 0..5 {
             assert!(web.orders(1).await.is_empty());
@@ -184,18 +185,18 @@ both! {
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         let mut db = Agent::join(&app, &token, "db-1").await;
-        let made = service::rollouts::create(&app, world.order(vec![web.id, db.id], json!({}))).await.unwrap();
+        let made = service::commands::batches::create(&app, world.order(vec![web.id, db.id], json!({}))).await.unwrap();
         for agent in [&mut web, &mut db] {
             let order = agent.awaits_order().await;
             agent.reports(order.id, Outcome::Failed, world.now()).await;
         }
         shows(&app, world, made.id, "failed: failed failed").await;
         remove(&app, world, web.id).await.unwrap();
-        let again = service::rollouts::retry(&app, &world.admin(), world.org, made.id).await.unwrap();
+        let again = service::commands::batches::retry(&app, &world.admin(), world.org, made.id).await.unwrap();
         let servers: Vec<_> = tasks(&app, again.id).await.iter().map(|task| task.server_id).collect();
         assert_eq!(servers, [db.id]);
         remove(&app, world, db.id).await.unwrap();
-        let none = service::rollouts::retry(&app, &world.admin(), world.org, made.id).await;
+        let none = service::commands::batches::retry(&app, &world.admin(), world.org, made.id).await;
         assert!(matches!(none, Err(ServiceError::Conflict { code: "nothing_to_retry", .. })));
         engine.stop().await;
     }

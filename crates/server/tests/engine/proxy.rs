@@ -11,9 +11,8 @@ use link::{
     Connect, HostKey, Identity, Joining, Link, LinkError, ListingKind, Pin, Turn, nonce, verify,
 };
 use serde_json::{Value, json};
-use server::agents;
 use server::app::App;
-use server::service;
+
 use vocab::{Digest, TaskId};
 use wire::agent::{SyncRequest, SyncResponse};
 use wire::v1::Activity;
@@ -68,7 +67,7 @@ async fn serve(router: Router) -> String {
 impl Proxy {
     async fn before(app: &App) -> (Proxy, Link) {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let upstream = serve(agents::router(app.clone())).await;
+        let upstream = serve(gateway::router(app.gateway())).await;
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
         let proxy = Proxy { upstream, client, state: Arc::default() };
         let url = serve(Router::new().fallback(forward).with_state(proxy.clone())).await;
@@ -176,7 +175,7 @@ both! {
 
         // An order is under way when the proxy keeps the answer back and the operator cancels.
         let options = json!({"packages": ["bash"]});
-        let made = service::rollouts::create(&app, world.order(vec![web.identity.server_id], options));
+        let made = service::commands::batches::create(&app, world.order(vec![web.identity.server_id], options));
         let made = made.await.unwrap();
         eventually("the order is in an answer", async || {
             !web.sync().await.unwrap().orders.is_empty()
@@ -185,7 +184,7 @@ both! {
         let with_order = proxy.last();
         let order = serde_json::from_slice::<Value>(&with_order.body).unwrap()["orders"].clone();
         let id = made.id;
-        service::rollouts::cancel(&app, &world.admin(), world.org, id).await.unwrap();
+        service::commands::batches::cancel(&app, &world.admin(), world.org, id).await.unwrap();
         world.minutes(11);
         eventually("the order is not handed out any more", async || {
             web.sync().await.unwrap().orders.is_empty()
@@ -273,7 +272,7 @@ both! {
         let row = store::servers::get(&mut reader, world.org, web.identity.server_id);
         let row = row.await.unwrap();
         drop(reader);
-        service::servers::remove(&app, &world.admin(), &row).await.unwrap();
+        service::commands::servers::remove(&app, &world.admin(), &row).await.unwrap();
         eventually("it is removed", async || matches!(web.sync().await, Err(LinkError::Removed))).await;
         assert!(matches!(send(&web).await, Err(LinkError::Removed)));
         let digest = Digest::of(b"x");
@@ -310,7 +309,7 @@ both! {
         world.sets_the_clock(-day);
         let options = json!({"packages": ["bash"]});
         let order = world.order(vec![web.identity.server_id], options);
-        service::rollouts::create(&app, order).await.unwrap();
+        service::commands::batches::create(&app, order).await.unwrap();
         eventually("an order comes and is believed", async || {
             let answer = web.sync().await.unwrap();
             assert!(answer.server_time < ahead);

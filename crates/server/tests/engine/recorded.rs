@@ -6,10 +6,8 @@ use axum::http::Request;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use server::agents;
 use server::app::App;
-use server::clock::chance;
-use server::service;
+use service::clock::chance;
 
 use crate::agent::{Agent, public, send};
 use crate::rollouts::shows;
@@ -107,7 +105,7 @@ impl Recorded {
         body["token"] = json!(token);
         body["public_key"] = json!(STANDARD.encode(public(&seed)));
         let join = Request::post("/agent/v1/enroll").body(Body::from(body.to_string())).unwrap();
-        let answer = send(&agents::router(app.clone()), join).await.unwrap();
+        let answer = send(&gateway::router(app.gateway()), join).await.unwrap();
         let answer: Value = serde_json::from_slice(&answer).unwrap();
         has_all_of_the_recorded_answer(&recording, "enroll", &answer);
         let agent = Agent::joined(app, seed, serde_json::from_value(answer).unwrap());
@@ -172,7 +170,7 @@ both! {
                 old.upload("packages").await;
             }
             let order = world.order(vec![old.agent.id], json!({}));
-            let made = service::rollouts::create(&app, order).await.unwrap();
+            let made = service::commands::batches::create(&app, order).await.unwrap();
             let id = old.awaits_order("install_order").await;
             old.sync("plan_progress", Some(&id)).await;
             let answer = old.sync("install_result", Some(&id)).await;

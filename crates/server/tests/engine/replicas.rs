@@ -3,8 +3,8 @@
 use jiff::SignedDuration;
 use serde_json::json;
 use server::app::App;
-use server::engine::{self, Engine};
-use server::service;
+use server::background::{self, Background};
+
 use store::runs::State;
 use wire::agent::{Outcome, SyncResponse};
 
@@ -13,9 +13,9 @@ use crate::rollouts::{shows, tasks};
 use crate::schedules::{history, hourly};
 use crate::support::{PULSE, World, both, eventually};
 
-async fn follower(world: &World) -> (App, Engine) {
+async fn follower(world: &World) -> (App, Background) {
     let app = world.app("b").await;
-    let engine = engine::spawn_with(app.clone(), PULSE);
+    let engine = background::spawn_with(&app, PULSE);
     (app, engine)
 }
 
@@ -50,19 +50,19 @@ both! {
             agent.sync(0).await.unwrap();
             agents.push(agent);
         }
-        app.door().flush(&app).await;
+        app.gateway().flush().await;
         assert_eq!(sessions(world).await, 3);
         let row = {
             let mut reader = app.db.read().await.unwrap();
             store::servers::get(&mut reader, world.org, agents[0].id).await.unwrap()
         };
-        service::servers::remove(&app, &world.admin(), &row).await.unwrap();
+        service::commands::servers::remove(&app, &world.admin(), &row).await.unwrap();
         assert_eq!(sessions(world).await, 2);
         let seen = {
             let mut reader = app.db.read().await.unwrap();
             store::organizations::get(&mut reader, world.org).await.unwrap()
         };
-        service::organizations::remove(&app, &seen).await.unwrap();
+        service::commands::organizations::remove(&app, &seen).await.unwrap();
         // A replica that has not read about the removal yet answers once more, and one that hears
         // an agent for the first time asks for its session: neither brings a session back.
         let other = world.app("b").await;
@@ -79,8 +79,8 @@ both! {
         let claimed = store::sync_sessions::claim(&mut tx, agents[1].id, "a", 1).await;
         assert!(matches!(claimed, Err(store::StoreError::NotFound { kind: "server", .. })));
         drop(tx);
-        app.door().flush(&app).await;
-        other.door().flush(&other).await;
+        app.gateway().flush().await;
+        other.gateway().flush().await;
         assert_eq!(sessions(world).await, 0);
         engine.stop().await;
     }
@@ -92,7 +92,7 @@ both! {
         let mut web = Agent::join(&a, &token, "web-1").await;
         web.moves_to(&b);
         let (made, order) = tokio::join!(
-            service::rollouts::create(&a, world.order(vec![web.id], json!({}))),
+            service::commands::batches::create(&a, world.order(vec![web.id], json!({}))),
             web.awaits_order(),
         );
         let made = made.unwrap();
@@ -128,7 +128,7 @@ both! {
             copy.sync(0).await.unwrap();
         }
         eventually("it is noticed", async || quarantined(&a, world, &web).await).await;
-        let made = service::rollouts::create(&a, world.order(vec![web.id], json!({}))).await.unwrap();
+        let made = service::commands::batches::create(&a, world.order(vec![web.id], json!({}))).await.unwrap();
         eventually("both replicas know", async || {
             web.sync(0).await.unwrap().orders.is_empty() && copy.sync(0).await.unwrap().orders.is_empty()
         }).await;
@@ -137,7 +137,7 @@ both! {
 
         // A person decides; the copy that is still there is noticed again.
         let row = store::servers::get(&mut a.db.read().await.unwrap(), world.org, web.id).await.unwrap();
-        service::servers::release(&a, &world.admin(), &row).await.unwrap();
+        service::commands::servers::release(&a, &world.admin(), &row).await.unwrap();
         web.awaits_order().await;
         assert!(!quarantined(&a, world, &web).await);
         for _ in 0..3 {
@@ -162,15 +162,15 @@ both! {
             captured.push(web.sync_body(0));
             web.sync(0).await.unwrap();
         }
-        let elsewhere = server::agents::router(b.clone());
+        let elsewhere = gateway::router(b.gateway());
         let replay = async |nth: usize| {
             let request = web.signed("POST", "/agent/v1/sync", captured[nth].clone());
             crate::agent::send(&elsewhere, request).await.unwrap();
         };
         // What the first replica heard is not written yet.
         replay(1).await;
-        a.door().flush(&a).await;
-        b.door().flush(&b).await;
+        a.gateway().flush().await;
+        b.gateway().flush().await;
         let taken = hostname_of(&a, world, &web).await;
         for nth in [2, 3] {
             replay(nth).await;
@@ -207,9 +207,9 @@ both! {
             web.sync(0).await.unwrap();
             web.sync(0).await.unwrap();
             if round % 5 == 0 {
-                a.door().flush(&a).await;
-                b.door().flush(&b).await;
-                let elsewhere = server::agents::router(if round % 2 == 0 { a.clone() } else { b.clone() });
+                a.gateway().flush().await;
+                b.gateway().flush().await;
+                let elsewhere = gateway::router(if round % 2 == 0 { a.gateway() } else { b.gateway() });
                 crate::agent::send(&elsewhere, late).await.unwrap();
             }
             assert!(!quarantined(&a, world, &web).await, "round {round}");
@@ -236,7 +236,7 @@ both! {
         for _ in 0..3 {
             web.sync(0).await.unwrap();
         }
-        b.door().flush(&b).await;
+        b.gateway().flush().await;
         let again = world.app("a-again").await;
         web.moves_to(&again);
         for _ in 0..3 {
@@ -275,7 +275,7 @@ both! {
         let mut web = Agent::join(&a, &token, "web-1").await;
         let mut db = Agent::join(&a, &token, "db-1").await;
         let order = world.order(vec![web.id, db.id], json!({"max_parallel": 1}));
-        let made = service::rollouts::create(&a, order).await.unwrap();
+        let made = service::commands::batches::create(&a, order).await.unwrap();
         let order = web.awaits_order().await;
         drop(leader);
         drop(a);
@@ -302,7 +302,7 @@ both! {
         }
         let servers = agents.iter().map(|agent| agent.id).collect();
         let order = world.order(servers, json!({"max_parallel": 3}));
-        let made = service::rollouts::create(&app, order).await.unwrap();
+        let made = service::commands::batches::create(&app, order).await.unwrap();
         drop(app);
         let mut done = std::collections::BTreeSet::new();
         let (mut lives, mut turn) = (0_u64, 0);
@@ -311,7 +311,7 @@ both! {
             assert!(lives < 80, "it never ends: {done:?}");
             // Another process: nothing of the last one's memory is left.
             let app = world.app(&format!("life-{lives}")).await;
-            let engine = engine::spawn_with(app.clone(), PULSE);
+            let engine = background::spawn_with(&app, PULSE);
             // Each a little longer than the last, so that many instants have their turn.
             for _ in 0..2 * lives {
                 turn += 1;

@@ -4,7 +4,8 @@ use axum::http::StatusCode;
 use jiff::SignedDuration;
 use serde_json::json;
 use server::app::App;
-use server::service::{self, ServiceError};
+
+use service::ServiceError;
 use store::rollout_targets::{self, TargetResult, state_word};
 use store::rollouts::{self, phase_word};
 use store::{Page, events};
@@ -58,7 +59,7 @@ both! {
             "reboot": "if_required"});
         // The agent waits already when the order is given.
         let (made, order) = tokio::join!(
-            service::rollouts::create(&app, world.order(vec![web.id], options)),
+            service::commands::batches::create(&app, world.order(vec![web.id], options)),
             web.awaits_order(),
         );
         let made = made.unwrap();
@@ -96,7 +97,7 @@ both! {
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         let order = world.order(vec![web.id], json!({"dry_run": true}));
-        service::rollouts::create(&app, order).await.unwrap();
+        service::commands::batches::create(&app, order).await.unwrap();
         assert!(matches!(web.awaits_order().await.work, Work::Plan(_)));
         engine.stop().await;
     }
@@ -106,7 +107,7 @@ both! {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
-        let made = service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        let made = service::commands::batches::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
         let order = web.awaits_order().await;
         world.minutes(11);
         shows(&app, world, made.id, "failed: timed_out").await;
@@ -123,7 +124,7 @@ both! {
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         let options = json!({"reboot": "if_required"});
-        let made = service::rollouts::create(&app, world.order(vec![web.id], options)).await.unwrap();
+        let made = service::commands::batches::create(&app, world.order(vec![web.id], options)).await.unwrap();
         let order = web.awaits_order().await;
         web.reaches(order.id, Stage::Rebooting, world.now());
         web.sync(0).await.unwrap();
@@ -142,11 +143,11 @@ both! {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
-        let made = service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        let made = service::commands::batches::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
         let order = web.awaits_order().await;
         let admin = world.admin();
         let (canceled, answer) = tokio::join!(
-            service::rollouts::cancel(&app, &admin, world.org, made.id),
+            service::commands::batches::cancel(&app, &admin, world.org, made.id),
             web.sync(10),
         );
         canceled.unwrap();
@@ -157,7 +158,7 @@ both! {
         assert_eq!((answer.withdrawn, answer.orders.len()), (vec![order.id], 0));
         web.reports(order.id, Outcome::Withdrawn, world.now()).await;
         shows(&app, world, made.id, "canceled: canceled").await;
-        let again = service::rollouts::cancel(&app, &world.admin(), world.org, made.id).await;
+        let again = service::commands::batches::cancel(&app, &world.admin(), world.org, made.id).await;
         assert!(matches!(again, Err(ServiceError::Conflict { code: "batch_state", .. })));
         engine.stop().await;
     }
@@ -168,12 +169,12 @@ both! {
         let mut web = Agent::join(&app, &token, "web-1").await;
         let mut db = Agent::join(&app, &token, "db-1").await;
         let order = world.order(vec![web.id, db.id], json!({"max_parallel": 1}));
-        let made = service::rollouts::create(&app, order).await.unwrap();
+        let made = service::commands::batches::create(&app, order).await.unwrap();
         let order = web.awaits_order().await;
-        service::rollouts::pause(&app, &world.admin(), world.org, made.id).await.unwrap();
+        service::commands::batches::pause(&app, &world.admin(), world.org, made.id).await.unwrap();
         web.reports(order.id, Outcome::NoChange, world.now()).await;
         shows(&app, world, made.id, "paused: no_change waiting").await;
-        service::rollouts::resume(&app, &world.admin(), world.org, made.id).await.unwrap();
+        service::commands::batches::resume(&app, &world.admin(), world.org, made.id).await.unwrap();
         let order = db.awaits_order().await;
         db.reports(order.id, Outcome::Succeeded, world.now()).await;
         shows(&app, world, made.id, "succeeded: no_change succeeded").await;
@@ -186,19 +187,19 @@ both! {
         let mut web = Agent::join(&app, &token, "web-1").await;
         let mut db = Agent::join(&app, &token, "db-1").await;
         let order = world.order(vec![web.id, db.id], json!({"canary": 1}));
-        let made = service::rollouts::create(&app, order).await.unwrap();
+        let made = service::commands::batches::create(&app, order).await.unwrap();
         let order = web.awaits_order().await;
         web.ends(order.id, Outcome::Failed, world.now());
         web.says.results[0].failure_code = Some(FailureCode::DiskFull);
         web.sync(0).await.unwrap();
         shows(&app, world, made.id, "halted: failed waiting").await;
-        let refused = service::rollouts::retry(&app, &world.admin(), world.org, made.id).await;
+        let refused = service::commands::batches::retry(&app, &world.admin(), world.org, made.id).await;
         assert!(matches!(refused, Err(ServiceError::Conflict { code: "batch_not_ended", .. })));
-        service::rollouts::resume(&app, &world.admin(), world.org, made.id).await.unwrap();
+        service::commands::batches::resume(&app, &world.admin(), world.org, made.id).await.unwrap();
         let order = db.awaits_order().await;
         db.reports(order.id, Outcome::Succeeded, world.now()).await;
         shows(&app, world, made.id, "completed_with_errors: failed succeeded").await;
-        let again = service::rollouts::retry(&app, &world.admin(), world.org, made.id).await.unwrap();
+        let again = service::commands::batches::retry(&app, &world.admin(), world.org, made.id).await.unwrap();
         let order = web.awaits_order().await;
         web.reports(order.id, Outcome::Succeeded, world.now()).await;
         shows(&app, world, again.id, "succeeded: succeeded").await;
@@ -213,7 +214,7 @@ both! {
         let mut web = Agent::join(&app, &token, "web-1").await;
         let mut db = Agent::join(&app, &token, "db-1").await;
         let order = world.order(vec![web.id, db.id], json!({"canary": 1}));
-        let made = service::rollouts::create(&app, order).await.unwrap();
+        let made = service::commands::batches::create(&app, order).await.unwrap();
         let order = web.awaits_order().await;
         web.reports(order.id, Outcome::NoChange, world.now()).await;
         let order = db.awaits_order().await;
@@ -231,7 +232,7 @@ both! {
         let web = Agent::join(&app, &token, "web-1").await;
         let stranger = vocab::ServerId::new(world.now(), 7);
         let order = world.order(vec![web.id, stranger, web.id], json!({}));
-        let Err(ServiceError::Invalid(errors)) = service::rollouts::create(&app, order).await else {
+        let Err(ServiceError::Invalid(errors)) = service::commands::batches::create(&app, order).await else {
             panic!("it started");
         };
         assert_eq!(errors.len(), 1);
@@ -240,7 +241,7 @@ both! {
         let open = rollouts::open(&mut app.db.read().await.unwrap()).await.unwrap();
         assert_eq!(open, []);
         // Named twice it counts once.
-        let made = service::rollouts::create(&app, world.order(vec![web.id, web.id], json!({}))).await;
+        let made = service::commands::batches::create(&app, world.order(vec![web.id, web.id], json!({}))).await;
         assert_eq!(made.unwrap().total, 1);
     }
 
@@ -254,7 +255,7 @@ both! {
         eventually("it is said that it went away", async || {
             kinds_of_events(&app, world).await.contains(&"server.offline".to_owned())
         }).await;
-        let made = service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        let made = service::commands::batches::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
         shows(&app, world, made.id, "running: waiting").await;
         let order = web.awaits_order().await;
         web.reports(order.id, Outcome::Succeeded, world.now()).await;
@@ -268,9 +269,9 @@ both! {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
-        let first = service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        let first = service::commands::batches::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
         shows(&app, world, first.id, "running: dispatched").await;
-        let second = service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        let second = service::commands::batches::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
         shows(&app, world, second.id, "running: waiting").await;
         let order = web.awaits_order().await;
         web.reports(order.id, Outcome::Succeeded, world.now()).await;
@@ -287,7 +288,7 @@ both! {
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         let mut db = Agent::join(&app, &token, "db-1").await;
-        let made = service::rollouts::create(&app, world.order(vec![web.id, db.id], json!({}))).await.unwrap();
+        let made = service::commands::batches::create(&app, world.order(vec![web.id, db.id], json!({}))).await.unwrap();
         let order = web.awaits_order().await;
         db.awaits_order().await;
         web.reaches(order.id, Stage::Installing, world.now());
@@ -313,7 +314,7 @@ both! {
         let mut web = Agent::join(&app, &token, "web-1").await;
         let mut ids = Vec::new();
         for _ in 0..3 {
-            let made = service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+            let made = service::commands::batches::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
             let order = web.awaits_order().await;
             web.logs(order.id, 0, b"log").await.unwrap();
             web.reports(order.id, Outcome::Succeeded, world.now()).await;
@@ -346,7 +347,7 @@ both! {
         }
         let servers = agents.iter().map(|agent| agent.id).collect();
         let order = world.order(servers, json!({"stagger_minutes": 2}));
-        let made = service::rollouts::create(&app, order).await.unwrap();
+        let made = service::commands::batches::create(&app, order).await.unwrap();
         shows(&app, world, made.id, "running: dispatched waiting waiting").await;
         world.turn(SignedDuration::from_secs(119));
         for agent in &mut agents {
@@ -362,7 +363,9 @@ both! {
 pub(crate) async fn remove(app: &App, world: &World, server: ServerId) -> store::Result<()> {
     loop {
         let mut tx = app.db.begin().await?;
-        match service::rollouts::server_removed(&mut tx, world.org, server, world.now()).await {
+        match service::commands::batches::server_removed(&mut tx, world.org, server, world.now())
+            .await
+        {
             Err(store::StoreError::Stale) => continue,
             done => done?,
         }

@@ -7,14 +7,21 @@ use jiff::SignedDuration;
 use link::LinkError;
 use serde_json::{Value, json};
 use server::app::App;
-use server::clock::Clock;
-use server::engine;
-use server::secrets::Secrets;
-use server::service::keys::{self, NewKey};
-use server::service::root_keys::{self, Dependence, OpenError, Unfit, dependence};
-use server::service::second::{self, FirstStep};
-use server::service::users::{self, SignIn};
-use server::service::{self, audit_anchor, setup, totp};
+use server::background;
+use service::auth::api_keys as keys;
+use service::auth::api_keys::NewKey;
+use service::auth::root_keys;
+use service::auth::root_keys::{Dependence, OpenError, Unfit, dependence};
+use service::auth::two_factor as second;
+use service::auth::two_factor::FirstStep;
+use service::auth::users;
+use service::auth::users::SignIn;
+use service::clock::Clock;
+use service::secrets::Secrets;
+
+use service::audit_anchor;
+use service::auth::totp;
+use service::commands::setup;
 use store::audit;
 use tower::ServiceExt as _;
 use vocab::Role;
@@ -96,7 +103,7 @@ both! {
         let (_, invited) = users::invite(&app, &world.admin(), "bob", Role::Viewer).await.unwrap();
         let schedule = hourly_from_now(&app, world).await;
         let servers = vec![web.identity.server_id, old.id];
-        let made = service::rollouts::create(&app, world.order(servers, json!({"packages": ["bash"]})));
+        let made = service::commands::batches::create(&app, world.order(servers, json!({"packages": ["bash"]})));
         let batch = made.await.unwrap().id;
         let (_, begun) = web.order().await;
         let once = Some("again");
@@ -193,7 +200,7 @@ both! {
         let (good, bad) = (hourly_from_now(&app, world).await, {
             let mut order = world.order(vec![web.id], json!({"dry_run": true}));
             order.starts_at = world.now() + SignedDuration::from_hours(24);
-            service::rollouts::create(&app, order).await.unwrap()
+            service::commands::batches::create(&app, order).await.unwrap()
         });
         app.db.close().await;
         world
@@ -262,7 +269,7 @@ both! {
         let new = world.app("b").await;
         let mut order = world.order(vec![web.id], json!({"dry_run": true}));
         order.starts_at = world.now() + SignedDuration::from_hours(24);
-        let batch = service::rollouts::create(&new, order).await.unwrap().id;
+        let batch = service::commands::batches::create(&new, order).await.unwrap().id;
         hourly_from_now(&new, world).await;
         eventually("the old replica gives up the lead", async || {
             old.condition().root_key_rotated() && !old_engine.leads()
@@ -278,7 +285,7 @@ both! {
         let (status, told) = ask(&old, "GET", "/readyz", "", None).await;
         assert_eq!(status, 503);
         assert!(told["detail"].as_str().unwrap().starts_with("root.key was rotated"), "{told}");
-        let engine = engine::spawn_with(new.clone(), PULSE);
+        let engine = background::spawn_with(&new, PULSE);
         eventually("the new replica leads", async || engine.leads()).await;
         let mut reader = new.db.read().await.unwrap();
         let row = store::rollouts::get(&mut reader, world.org, batch).await.unwrap();

@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use serde_json::json;
 use server::app::App;
-use server::clock::dice;
-use server::service::restore::settle;
+use service::clock::dice;
+use service::commands::restore::settle;
 use store::runs::{self, Run, Start, State, Trigger};
 use store::schedules::{self, Schedule};
 use store::{Page, Topic, rollouts};
@@ -179,7 +179,7 @@ both! {
         let app = world.app("a").await;
         let id = hourly(&app, world).await;
         world.set(at(72 * 3_600 + 600));
-        let engine = server::engine::spawn_with(app.clone(), crate::support::PULSE);
+        let engine = server::background::spawn_with(&app, crate::support::PULSE);
         // No server is in staging.
         eventually("both are recorded", async || {
             told(&history(&app, world, id).await) == [

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use server::app::{App, Parts, Settings};
-use server::clock::{Clock, Reading, dice};
-use server::engine::{self, Engine, Pulse};
-use server::secrets::Secrets;
-use server::service::rollouts::{NewRollout, Origin};
-use server::service::root_keys::{self, OpenError};
-use server::service::tokens;
-use server::service::{Actor, PatchOptions};
+use server::background::{self, Background, Pulse};
+use service::auth::enrollment_tokens as tokens;
+use service::auth::root_keys;
+use service::auth::root_keys::OpenError;
+use service::clock::{Clock, Reading, dice};
+use service::commands::batches::{NewRollout, Origin};
+use service::secrets::Secrets;
+use service::{Actor, PatchOptions};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
@@ -79,7 +80,7 @@ impl World {
     }
 
     async fn open_with(&self, secrets: &Secrets) -> store::Result<Db> {
-        let mut options = Options::new(&self.url, server::service::setup::seal(secrets));
+        let mut options = Options::new(&self.url, service::commands::setup::seal(secrets));
         options.patience = Duration::from_secs(30);
         Db::open(&options).await
     }
@@ -109,9 +110,9 @@ impl World {
     }
 
     /// A replica with its engine, leading.
-    pub(crate) async fn leading(&self, replica: &str) -> (App, Engine) {
+    pub(crate) async fn leading(&self, replica: &str) -> (App, Background) {
         let app = self.app(replica).await;
-        let engine = engine::spawn_with(app.clone(), PULSE);
+        let engine = background::spawn_with(&app, PULSE);
         eventually("it leads", async || engine.leads()).await;
         (app, engine)
     }

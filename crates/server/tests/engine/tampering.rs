@@ -4,8 +4,10 @@
 use jiff::SignedDuration;
 use serde_json::json;
 use server::app::App;
-use server::service::integrity;
-use server::service::{self, ServiceError, refresh, schedules as calendar};
+use service::integrity;
+
+use service::ServiceError;
+use service::commands::{refreshes, schedules as calendar};
 use store::{Page, rollouts, schedules};
 use vocab::{BatchId, OrgId, RunId, ScheduleId, TaskId};
 use wire::agent::{Outcome, Work};
@@ -32,7 +34,7 @@ async fn alarm(app: &App, world: &World, kind: &str, count: usize) {
 async fn for_tomorrow(app: &App, world: &World, web: &Agent) -> rollouts::Rollout {
     let mut order = world.order(vec![web.id], json!({"reboot": "never", "dry_run": true}));
     order.starts_at = world.now() + SignedDuration::from_hours(24);
-    service::rollouts::create(app, order).await.unwrap()
+    service::commands::batches::create(app, order).await.unwrap()
 }
 
 /// A schedule over staging, every hour, first at the next one.
@@ -83,7 +85,7 @@ both! {
         let options = json!({"reboot": "if_required", "stagger_minutes": 60});
         let mut order = world.order(vec![web.id], options);
         order.starts_at = world.now() + SignedDuration::from_mins(1);
-        let made = service::rollouts::create(&app, order).await.unwrap();
+        let made = service::commands::batches::create(&app, order).await.unwrap();
         let copy = copy_batch(world, made.id, &[(web.id, TaskId::new(at(0), 7))]).await;
         alarm(&app, world, "batch.tampered", 1).await;
         shows(&app, world, copy, "canceled: canceled").await;
@@ -164,7 +166,7 @@ both! {
         let mut web = Agent::join(&app, &token, "web-1").await;
         let made = for_tomorrow(&app, world, &web).await;
         let before = rollouts::load(&mut app.db.read().await.unwrap(), made.id).await.unwrap();
-        service::rollouts::cancel(&app, &world.admin(), world.org, made.id).await.unwrap();
+        service::commands::batches::cancel(&app, &world.admin(), world.org, made.id).await.unwrap();
         shows(&app, world, made.id, "canceled: canceled").await;
         let head = serde_json::to_string(&before.head).unwrap().replace("scheduled", "running");
         world.by_hand(&format!("update rollout_targets set state = 'waiting', target = '\"waiting\"'
@@ -209,7 +211,7 @@ both! {
             revision = 2 where rollout_id = '{}'", made.id)).await;
         world.by_hand(&format!("update rollouts set revision = revision + 1 where id = '{}'", made.id)).await;
         world.minutes(1);
-        let second = service::rollouts::create(&app, world.order(vec![db.id], json!({}))).await.unwrap();
+        let second = service::commands::batches::create(&app, world.order(vec![db.id], json!({}))).await.unwrap();
         // When the later one is out, the earlier one was looked at.
         assert_eq!(db.awaits_order().await.id, tasks(&app, second.id).await[0].task_id);
         assert!(web.orders(0).await.is_empty());
@@ -312,7 +314,7 @@ both! {
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         web.sync(0).await.unwrap();
-        let asked = refresh::request(&app, &world.admin(), world.org, web.id).await.unwrap();
+        let asked = refreshes::request(&app, &world.admin(), web.id, app.gateway().last_seen(web.id)).await.unwrap();
         let order = web.awaits_order().await;
         assert_eq!(order.work, Work::Scan);
         web.reports(asked.id, Outcome::Succeeded, world.now()).await;
@@ -332,13 +334,13 @@ both! {
         let web = Agent::join(&app, &token, "web-1").await;
         let made = for_tomorrow(&app, world, &web).await;
         let admin = world.admin();
-        service::rollouts::pause(&app, &admin, world.org, made.id).await.unwrap();
+        service::commands::batches::pause(&app, &admin, world.org, made.id).await.unwrap();
         world.by_hand("update rollouts set options = replace(options, 'true', 'false')").await;
-        let refused = service::rollouts::resume(&app, &admin, world.org, made.id).await;
+        let refused = service::commands::batches::resume(&app, &admin, world.org, made.id).await;
         assert!(matches!(refused, Err(ServiceError::Conflict { .. })));
-        let refused = service::rollouts::retry(&app, &admin, world.org, made.id).await;
+        let refused = service::commands::batches::retry(&app, &admin, world.org, made.id).await;
         assert!(matches!(refused, Err(ServiceError::Conflict { .. })));
-        service::rollouts::cancel(&app, &admin, world.org, made.id).await.unwrap();
+        service::commands::batches::cancel(&app, &admin, world.org, made.id).await.unwrap();
     }
 
     /// Rows of the release before have no code. They are sealed once, and never again.
@@ -351,7 +353,7 @@ both! {
         let app = world.app("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
-        let made = service::rollouts::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
+        let made = service::commands::batches::create(&app, world.order(vec![web.id], json!({}))).await.unwrap();
         hourly(&app, world).await;
         for sql in UNSEAL {
             world.by_hand(sql).await;

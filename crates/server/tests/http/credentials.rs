@@ -91,7 +91,7 @@ both! {
         let made = service.post("/v1/enrollment-tokens", body).await.is(201);
         let token = made.json()["token"].as_str().unwrap().to_owned();
         assert!(token.starts_with("fme_") && token.ends_with(".plain"), "{token}");
-        assert!(server::service::tokens::recognize(&service.app.secrets, &token).is_some());
+        assert!(service::auth::enrollment_tokens::recognize(&service.app.secrets, &token).is_some());
         let shown = service.get(made.header("location")).await.is(200).json();
         assert_eq!((&shown["max_uses"], &shown["uses"], shown.get("token")), (&json!(3), &json!(0), None));
         service.delete(made.header("location")).await.is(204);
@@ -155,7 +155,7 @@ both! {
         let actions: Vec<&str> = entries.iter().map(|entry| entry.action.as_str()).collect();
         assert_eq!(actions, ["organization.create", "api_key.create", "api_key.create", "api_key.create", "api_key.revoke"]);
         assert!(entries[4].actor.starts_with("key_"));
-        let seal = server::service::setup::seal(&service.app.secrets);
+        let seal = service::commands::setup::seal(&service.app.secrets);
         for entry in &entries {
             assert_eq!(seal.stamp(&entry.previous, entry.seq, &entry.unsealed()), entry.hash);
         }

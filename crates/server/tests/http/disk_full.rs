@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use serde_json::json;
-use server::engine::{self, Pulse};
+use server::background::{self, Pulse};
 use sqlx::{AssertSqlSafe, Executor as _};
 
 use crate::support::{Place, Service, superuser};
@@ -75,7 +75,7 @@ async fn until_ready(service: &Service, wanted: u16) -> String {
 /// Fills the disk of a service three times and frees it again.
 async fn is_full_and_recovers(service: &Service, disk: &SmallDisk) {
     let pulse = Pulse { lead: Duration::from_millis(20), ..Pulse::default() };
-    let engine = engine::spawn_with(service.app.clone(), pulse);
+    let engine = background::spawn_with(&service.app, pulse);
     until_ready(service, 200).await;
     let mut acknowledged = 0;
     for _ in 0..3 {

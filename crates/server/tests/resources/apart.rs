@@ -18,8 +18,8 @@ async fn everything(service: &Service) -> Vec<(&'static str, String)> {
     let server = join(service, host).await;
     let advisory = osv("DSA-1", "2026-11-13T00:00:00Z", "openssl", "1.1", &["CVE-2026-1"]);
     take_in(service, &write(service, "Debian.jsonl", &lines(&[advisory]))).await.unwrap();
-    server::service::findings::rebuild(&service.app, service.org).await.unwrap();
-    server::service::patches::rebuild(&service.app, service.org).await.unwrap();
+    service::projections::findings::rebuild(&service.app, service.org).await.unwrap();
+    service::projections::patches::rebuild(&service.app, service.org).await.unwrap();
     let body = json!({"name": "s", "cron": "@daily", "targets": {"all": true}});
     let schedule = text(&service.post("/v1/schedules", body).await.is(201).json()["id"]);
     let run =

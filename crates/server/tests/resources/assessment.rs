@@ -2,7 +2,8 @@
 
 use jiff::SignedDuration;
 use serde_json::{Value, json};
-use server::service::{feeds, findings, patches};
+use service::commands::feeds;
+use service::projections::{findings, patches};
 use store::servers::{self, Server};
 use vocab::{Installed, Pending, Role, ServerId};
 

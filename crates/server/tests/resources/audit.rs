@@ -15,7 +15,7 @@ both! {
             println!("{} {}: {:?}", case.method, case.route, &after[before..]);
         }
         let mut reader = service.app.db.read().await.unwrap();
-        let seal = server::service::setup::seal(&service.app.secrets);
+        let seal = service::commands::setup::seal(&service.app.secrets);
         assert_eq!(store::audit::broken_at(&mut reader, service.org, &seal).await.unwrap(), None);
     }
 

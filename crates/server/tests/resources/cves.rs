@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use server::service::findings::rebuild;
+use service::projections::findings::rebuild;
 use vocab::{Installed, Role, ServerId};
 
 use crate::feeds::{lines, osv, take_in, write};
@@ -148,7 +148,7 @@ both! {
     }
 
     async fn rows_follow_servers_and_feeds_by_themselves(service: Service) {
-        let keeper = server::service::findings::spawn(service.app.clone());
+        let keeper = service::projections::findings::spawn(service.app.service().clone());
         publish(service).await;
         fleet(service).await;
         let came = async {

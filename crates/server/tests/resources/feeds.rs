@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
-use server::service::feeds::{Import, Imported, Step, import};
+use service::commands::feeds::{Import, Imported, Step, import};
 use store::{advisories, feeds};
 
 use crate::support::{Service, both};

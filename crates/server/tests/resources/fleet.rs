@@ -2,7 +2,7 @@
 
 use domain::rollout::{Change, End, Event, Rollout, Target, Verdict};
 use serde_json::json;
-use server::clock::dice;
+use service::clock::dice;
 use store::listings::{self, Kind, Packed};
 use store::rollout_targets::{self, Move};
 use store::servers::{self, Server};

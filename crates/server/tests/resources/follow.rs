@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use domain::advisory::{Advisory, Epss};
 use jiff::{SignedDuration, Timestamp};
-use server::fetch::Limits;
-use server::service::feeds::bundle;
-use server::service::feeds::follow::{self, Follow, Updated, import_url};
-use server::service::feeds::{Desk, Imported};
+use service::commands::feeds::bundle;
+use service::commands::feeds::follow;
+use service::commands::feeds::follow::{Follow, Updated, import_url};
+use service::commands::feeds::{Desk, Imported};
+use service::fetch::Limits;
 use store::feed_sources::{self, Source};
 use store::{advisories, feeds};
 

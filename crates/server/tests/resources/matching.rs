@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use server::service::findings::{Look, Matcher};
+use service::projections::findings::{Look, Matcher};
 use store::findings::{self, Cve, Shift, Tallied};
 use vocab::{Digest, Installed, ServerId, Severity};
 

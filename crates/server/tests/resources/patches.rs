@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use serde_json::{Value, json};
-use server::service::patches::rebuild;
+use service::projections::patches::rebuild;
 use vocab::{BlockedBy, Pending, Role, Severity, UpdateType};
 
 use crate::fleet::{Host, join, security};
@@ -114,7 +114,7 @@ both! {
     }
 
     async fn rows_follow_the_servers_by_themselves(service: Service) {
-        let keeper = server::service::patches::spawn(service.app.clone());
+        let keeper = service::projections::patches::spawn(service.app.service().clone());
         join(service, Host::new("web-1").with_updates(common())).await;
         let came = async {
             while listed(service, "").await != named(&[("openssl", 1), ("tzdata", 1)]) {

@@ -1,7 +1,7 @@
 //! `/v1/preview`.
 
 use serde_json::{Value, json};
-use server::service::findings;
+use service::projections::findings;
 use vocab::{BlockedBy, Installed, Pending, Severity};
 
 use crate::feeds::{FRIDAY, lines, osv, take_in, write};

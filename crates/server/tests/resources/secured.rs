@@ -3,7 +3,7 @@
 
 use jiff::SignedDuration;
 use serde_json::{Value, json};
-use server::service::{findings, patches};
+use service::projections::{findings, patches};
 use vocab::{BlockedBy, Installed, Pending, Role, ServerId, Severity};
 
 use crate::feeds::{FRIDAY, lines, osv, take_in, write};

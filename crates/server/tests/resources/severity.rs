@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use server::service::{findings, patches};
+use service::projections::{findings, patches};
 use vocab::{Installed, Pending, Role, Severity};
 
 use crate::feeds::{lines, osv, take_in, write};
@@ -165,7 +165,7 @@ both! {
     }
 
     async fn patches_follow_a_feed_by_themselves(service: Service) {
-        let keepers = [findings::spawn(service.app.clone()), patches::spawn(service.app.clone())];
+        let keepers = [findings::spawn(service.app.service().clone()), patches::spawn(service.app.service().clone())];
         join(service, host("web", vec![curl()])).await;
         publish(service).await;
         let came = async {

@@ -3,7 +3,7 @@
 use axum::http::Method;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
-use server::service::findings::rebuild;
+use service::projections::findings::rebuild;
 use vocab::{Installed, Role, ServerId};
 
 use crate::feeds::{lines, osv, take_in, write};

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use axum::Router;
 use axum::http::Method;
-use server::service::users;
+use service::auth::users;
 use vocab::Role;
 
 use crate::support::{Answer, Ask, Service};

@@ -2,9 +2,9 @@
 
 use axum::http::Method;
 use jiff::SignedDuration;
-use server::service::totp::shown;
-use server::service::users;
 use server::web::{Access, paths};
+use service::auth::totp::shown;
+use service::auth::users;
 use vocab::Role;
 
 use crate::browser::{Browser, PASSWORD};

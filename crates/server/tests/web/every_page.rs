@@ -39,7 +39,7 @@ async fn sample(service: &Service) -> [String; 4] {
     let schedule = json!({"name": "Nightly <b>", "cron": "0 3 * * *", "timezone": "Europe/Berlin", "targets": {"environment": "production"}});
     let schedule = service.post("/v1/schedules", schedule).await.is(201).json();
     let schedule = schedule["id"].as_str().unwrap().to_owned();
-    server::service::patches::rebuild(&service.app, service.org).await.unwrap();
+    service::projections::patches::rebuild(&service.app, service.org).await.unwrap();
     [server.to_string(), batch, task, schedule]
 }
 
@@ -148,8 +148,8 @@ both! {
             let mut reader = service.app.db.read().await.unwrap();
             store::organizations::by_name(&mut reader, "Umbrella").await.unwrap().id
         };
-        let actor = server::service::users::local(there);
-        let (_, link) = server::service::users::invite(&service.app, &actor, "eve", Role::Admin).await.unwrap();
+        let actor = service::auth::users::local(there);
+        let (_, link) = service::auth::users::invite(&service.app, &actor, "eve", Role::Admin).await.unwrap();
         let eve = Browser::new(service);
         let form = [("password", crate::browser::PASSWORD), ("again", crate::browser::PASSWORD)];
         eve.post(&format!("/welcome/{link}"), &form).await.is(303);
@@ -168,7 +168,7 @@ both! {
         let mut host = Host::new("web-1").with_updates(vec![security("=cmd()", Severity::High, &[])]);
         host.tags = &["a", "b"];
         join(service, host).await;
-        server::service::patches::rebuild(&service.app, service.org).await.unwrap();
+        service::projections::patches::rebuild(&service.app, service.org).await.unwrap();
         let ann = Browser::of(service, "ann", Role::Viewer).await;
         let file = ann.get("/servers.csv?status=online").await.is(200);
         assert!(file.header("content-disposition").contains("servers.csv"));

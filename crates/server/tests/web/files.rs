@@ -81,8 +81,8 @@ async fn sample(service: &Service, ann: &Browser) -> Vec<(&'static str, Visit)> 
     web.tags = &["web", "team:shop"];
     let server = join(service, web).await;
     let other = join(service, Host::new("db-1").in_environment("staging")).await;
-    server::service::findings::rebuild(&service.app, service.org).await.unwrap();
-    server::service::patches::rebuild(&service.app, service.org).await.unwrap();
+    service::projections::findings::rebuild(&service.app, service.org).await.unwrap();
+    service::projections::patches::rebuild(&service.app, service.org).await.unwrap();
     let id = |made: serde_json::Value| made["id"].as_str().unwrap().to_owned();
     let order = json!({"server_ids": [server, other], "security_only": true});
     let batch = service.post("/v1/batches", order.clone()).await.is(202).json();
@@ -117,8 +117,9 @@ async fn sample(service: &Service, ann: &Browser) -> Vec<(&'static str, Visit)> 
             "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "2"}]}]}]});
     let feed = service.place.dir.join("osv.jsonl");
     std::fs::write(&feed, format!("{osv}\n")).unwrap();
-    let wanted = server::service::feeds::Import { path: feed, name: None, kind: None, as_of: None };
-    server::service::feeds::import(&service.app.db, wanted, service.hands.now(), |_| {})
+    let wanted =
+        service::commands::feeds::Import { path: feed, name: None, kind: None, as_of: None };
+    service::commands::feeds::import(&service.app.db, wanted, service.hands.now(), |_| {})
         .await
         .unwrap();
     let csrf = ann.csrf().await;

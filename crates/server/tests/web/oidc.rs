@@ -4,9 +4,9 @@ use axum::Router;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 use server::app::Settings;
-use server::oidc::{Config, Roles, Secret};
-use server::service::totp::shown;
-use server::service::users;
+use service::auth::oidc::{Config, Roles, Secret};
+use service::auth::totp::shown;
+use service::auth::users;
 use vocab::Role;
 
 use crate::browser::{Browser, PASSWORD};

@@ -186,8 +186,8 @@ both! {
             let mut reader = service.app.db.read().await.unwrap();
             store::organizations::by_name(&mut reader, "Umbrella").await.unwrap().id
         };
-        let actor = server::service::users::local(there);
-        let (_, link) = server::service::users::invite(&service.app, &actor, "eve", Role::Admin).await.unwrap();
+        let actor = service::auth::users::local(there);
+        let (_, link) = service::auth::users::invite(&service.app, &actor, "eve", Role::Admin).await.unwrap();
         let eve = Browser::new(service);
         eve.post(&format!("/welcome/{link}"), &[("password", PASSWORD), ("again", PASSWORD)]).await.is(303);
         replay(&eve, &token).await.is(422);

@@ -17,8 +17,8 @@ async fn web_1(service: &Service) -> String {
     )]);
     host.installed = vec![Installed::new("openssl", "1.0", "amd64")];
     let id = join(service, host).await;
-    server::service::findings::rebuild(&service.app, service.org).await.unwrap();
-    server::service::patches::rebuild(&service.app, service.org).await.unwrap();
+    service::projections::findings::rebuild(&service.app, service.org).await.unwrap();
+    service::projections::patches::rebuild(&service.app, service.org).await.unwrap();
     id.to_string()
 }
 
@@ -29,9 +29,9 @@ fn lines(text: &str) -> Vec<&str> {
 both! {
     async fn the_trend_is_drawn_with_its_numbers_and_says_since_when(service: Service) {
         web_1(service).await;
-        let today = server::service::days::day_of(service.app.clock.now());
+        let today = service::projections::daily_stats::day_of(service.app.clock.now());
         let mut tx = service.app.db.begin().await.unwrap();
-        let counted = server::service::days::counted(&mut tx, service.org, today).await.unwrap().unwrap();
+        let counted = service::projections::daily_stats::counted(&mut tx, service.org, today).await.unwrap().unwrap();
         assert_eq!((counted.servers, counted.up_to_date, counted.critical), (1, 0, 1));
         let yesterday = Day { day: today.yesterday().unwrap(), servers: 4, up_to_date: 3, high: 17, ..counted.clone() };
         for day in [&yesterday, &counted] {

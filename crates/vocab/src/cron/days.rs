@@ -3,7 +3,8 @@
 use jiff::civil::{Date, date};
 
 use super::CronError;
-use super::field::{self, CronField, FieldProblem};
+use super::field;
+use super::field::{CronField, FieldProblem};
 use crate::text::shown;
 
 /// The three fields that choose days. Sets of days of the month have bit 1 for the first;

@@ -102,7 +102,6 @@ pub enum Origin {
 /// How far a batch is: how many tasks are in each state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[expect(missing_docs, reason = "the words of `TaskState`, which has them")]
 pub struct Progress {
     /// How many tasks there are.
     pub total: u32,

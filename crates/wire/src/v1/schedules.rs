@@ -131,7 +131,6 @@ pub enum Trigger {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "these are the words of `BatchState`, which has them")]
 pub enum RunState {
     Scheduled,
     Running,

@@ -187,7 +187,6 @@ pub struct Coverage {
 /// So many of each severity.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[expect(missing_docs, reason = "the words of `Severity`, which has them")]
 pub struct SeverityCounts {
     pub critical: u32,
     pub high: u32,

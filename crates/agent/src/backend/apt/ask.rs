@@ -8,7 +8,8 @@ use vocab::listing::{Installed, Pending};
 use vocab::{BlockedBy, Line};
 
 use super::memory::{Look, Memory, Seen};
-use super::policy::{self, Releases};
+use super::policy;
+use super::policy::Releases;
 use super::{
     Apt, Key, at_home, by_name, diagnose, is_sound, key, native, preview, read, simulation,
     spelled, status, to_install,

@@ -16,8 +16,10 @@ use std::time::Duration;
 use vocab::listing::{Installed, Pending};
 use vocab::{BlockedBy, FailureCode, Line, PackageManager};
 
-use super::rpm::advisory::{self, Fix};
-use super::rpm::holds::{self, Holds, Pattern};
+use super::rpm::advisory;
+use super::rpm::advisory::Fix;
+use super::rpm::holds;
+use super::rpm::holds::{Holds, Pattern};
 use super::rpm::nevra::{Nevra, split_epoch};
 use super::rpm::transaction::{Moves, complete};
 use super::rpm::{Rpm, installed_version, kernel, lock, only_plain_words, said};

@@ -14,7 +14,8 @@ use std::time::Duration;
 use vocab::listing::{Installed, Pending};
 use vocab::{BlockedBy, FailureCode, Line, PackageManager};
 
-use super::rpm::advisory::{self, Fix};
+use super::rpm::advisory;
+use super::rpm::advisory::Fix;
 use super::rpm::nevra::is_plain_word;
 use super::rpm::transaction::complete;
 use super::rpm::{Rpm, installed_version, kernel, lock, only_plain_words, said};

@@ -16,7 +16,8 @@ use crate::work::journal::{
 };
 use crate::work::limits::Rules;
 use crate::work::select;
-use crate::work::step::{self, Facts, Step};
+use crate::work::step;
+use crate::work::step::{Facts, Step};
 
 #[derive(Debug, Clone, PartialEq)]
 enum Job {

@@ -19,7 +19,8 @@ use vocab::Installed;
 use self::facts::{Fact, Sources, advisory_name};
 use self::rules::{Case, Form, RULES};
 use self::tally::Tally;
-use crate::debsecan::{self, installed, ours};
+use crate::debsecan;
+use crate::debsecan::{installed, ours};
 use crate::support::{Folder, advisories, has_program};
 
 const SEEDS: u64 = 40;

@@ -9,12 +9,12 @@ use super::{listed, table, time, words};
 use crate::app::App;
 use crate::http::problem::{ApiError, Code};
 use crate::http::{Id, NoQuery, Query};
-use crate::service::preview::SHOWN_MAX;
 use crate::web::answer::Answer;
 use crate::web::asked::{Asked, Form};
 use crate::web::order::{body, look, read};
 use crate::web::schedules::{When, instants, outlook};
 use crate::web::{Viewer, batches};
+use service::queries::preview::SHOWN_MAX;
 
 fn updates(some: &[PreviewUpdate]) -> String {
     listed(some.iter().map(|update| {

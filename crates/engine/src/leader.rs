@@ -1,0 +1,183 @@
+//! Who leads: one replica, as long as it renews its lease.
+//!
+//! On PostgreSQL leases go by the database's clock, which all replicas share, and a replica whose own
+//! clock differs from it by more than [`SKEW_MAX`] does not lead: it would start schedules at the
+//! wrong time and take servers for offline. Nor does one lead that lacks the root key which others use:
+//! it would take rows for forged that are not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use store::leases::{self, Lease};
+use store::{StoreError, Tx, health};
+use tokio::sync::watch;
+
+use crate::{Lead, complain};
+use service::App;
+use service::auth::root_keys;
+
+const NAME: &str = "engine";
+/// How long the others wait for a leader that fell silent.
+pub const LEASE_TTL: SignedDuration = SignedDuration::from_secs(6);
+/// By how much a leader's clock may differ from the database's.
+pub const SKEW_MAX: SignedDuration = SignedDuration::from_secs(5);
+
+/// Takes the lead whenever nobody has it, and keeps it. Until it is aborted.
+pub(super) async fn lead(app: App, every: Duration, lead: watch::Sender<Lead>) {
+    let mut space = Space { errors_seen: store::disk_full_errors() };
+    loop {
+        let held = lead.borrow().clone();
+        match take_or_keep(&app, held.as_deref()).await {
+            Ok(next) => {
+                match space.check(&app).await {
+                    Ok(()) => app.condition().note_write(),
+                    Err(error) => {
+                        app.condition().note_write_error(&error);
+                        complain("space", &error);
+                    }
+                }
+                note_change(&app, held.as_deref(), next.as_ref());
+                // Whoever looks for changes is woken by a new holding, not by each renewal.
+                lead.send_if_modified(|known| {
+                    let new = known.as_ref().map(|lease| lease.token)
+                        != next.as_ref().map(|lease| lease.token);
+                    *known = next.map(Arc::new);
+                    new
+                });
+            }
+            // The lease stands as long as nobody else took it; every commit is fenced in any case.
+            Err(error) => {
+                app.condition().note_write_error(&error);
+                complain("lead", &error);
+            }
+        }
+        tokio::time::sleep(every).await;
+    }
+}
+
+/// Whether the database's disk has space. A lease can be renewed on a full disk ([`health::check_space`]), so once any
+/// write of this process was refused for that reason, a lease does not prove that writes work.
+struct Space {
+    errors_seen: u64,
+}
+
+impl Space {
+    async fn check(&mut self, app: &App) -> store::Result<()> {
+        let errors = store::disk_full_errors();
+        if errors != self.errors_seen {
+            match health::check_space(&app.db).await {
+                Err(error @ StoreError::DiskFull(_)) => return Err(error),
+                // Such as of a role that may not create tables: the next write that is refused tells.
+                Err(error) => complain("space", &error),
+                Ok(()) => {}
+            }
+            self.errors_seen = errors;
+        }
+        Ok(())
+    }
+}
+
+/// The lease that this process holds from now on, if any.
+async fn take_or_keep(app: &App, held: Option<&Lease>) -> store::Result<Option<Lease>> {
+    let mut tx = app.db.begin().await?;
+    let time = LeaseTime::read(app, &mut tx).await?;
+    note_skew(app, time.skew);
+    let rotated = !root_keys::is_ours(app, &mut tx).await?;
+    note_rotated(app, rotated);
+    let may_lead = time.skew.is_none() && !rotated;
+    let until = time.now.saturating_add(LEASE_TTL).unwrap_or(Timestamp::MAX);
+    let replica = &app.settings.replica;
+    let next = match (held, may_lead) {
+        (None, true) => leases::acquire(&mut tx, NAME, replica, time.now, until).await,
+        (None, false) => Ok(None),
+        (Some(lease), true) => leases::renew(&mut tx, lease, until).await.map(Some),
+        (Some(lease), false) => leases::release(&mut tx, lease, time.now).await.map(|()| None),
+    };
+    match next {
+        Ok(next) => {
+            tx.commit().await?;
+            Ok(next)
+        }
+        Err(StoreError::LeaseLost { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Lets another replica lead at once.
+pub(super) async fn give_back(app: &App, lease: &Lease) -> store::Result<()> {
+    let mut tx = app.db.begin().await?;
+    let time = LeaseTime::read(app, &mut tx).await?;
+    match leases::release(&mut tx, lease, time.now).await {
+        Err(StoreError::LeaseLost { .. }) => {}
+        released => {
+            released?;
+            tx.commit().await?;
+        }
+    }
+    note_change(app, Some(lease), None);
+    Ok(())
+}
+
+/// The time that leases go by.
+struct LeaseTime {
+    now: Timestamp,
+    /// By how much this machine's clock is ahead of the database's, if that is too much to lead.
+    skew: Option<SignedDuration>,
+}
+
+impl LeaseTime {
+    async fn read(app: &App, tx: &mut Tx) -> store::Result<LeaseTime> {
+        let before = app.clock.now();
+        let database = match app.clock.is_real() {
+            true => health::clock(tx).await?,
+            false => None,
+        };
+        let Some(now) = database else { return Ok(LeaseTime { now: before, skew: None }) };
+        // The database read its clock between `before` and `after`.
+        let after = app.clock.now();
+        let skew = match now {
+            now if now < before => before.duration_since(now),
+            now if now > after => after.duration_since(now),
+            _ => SignedDuration::ZERO,
+        };
+        Ok(LeaseTime { now, skew: (skew.abs() > SKEW_MAX).then_some(skew) })
+    }
+}
+
+fn note_skew(app: &App, skew: Option<SignedDuration>) {
+    if !app.condition().note_clock_skew(skew) {
+        return;
+    }
+    let replica = &app.settings.replica;
+    match skew {
+        Some(skew) => tracing::error!(
+            replica,
+            ahead_seconds = skew.as_secs(),
+            "this machine's clock differs from the database's; this replica does not lead until it is set"
+        ),
+        None => tracing::info!(replica, "this machine's clock agrees with the database's again"),
+    }
+}
+
+fn note_rotated(app: &App, rotated: bool) {
+    if app.condition().note_root_key_rotated(rotated) && rotated {
+        let replica = &app.settings.replica;
+        tracing::error!(
+            replica,
+            "root.key was rotated: restart this replica with the new key files"
+        );
+    }
+}
+
+fn note_change(app: &App, held: Option<&Lease>, next: Option<&Lease>) {
+    let replica = &app.settings.replica;
+    app.condition().note_leads(next.is_some());
+    match (held, next) {
+        (None, Some(lease)) => tracing::info!(replica, token = lease.token, "this replica leads"),
+        (Some(lease), None) => {
+            tracing::info!(replica, token = lease.token, "this replica no longer leads");
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,227 @@
+//! Schedules: when an instant has come, its run starts, exactly once.
+//!
+//! In two steps, because ten thousand may be due in one second: first every instant is taken, which moves its schedule on
+//! and starts its run, and then the runs get their batches. Whoever takes the lead looks for runs that have none: the one
+//! who led before may have died between the two.
+
+use std::time::Duration;
+
+use domain::schedule::{self, Due, LATE_WINDOW, Progress};
+use jiff::{SignedDuration, Timestamp};
+use store::leases::{self, Lease};
+use store::schedules::{self, Schedule};
+use store::{StoreError, Topic, Tx};
+use tokio::sync::watch;
+
+use crate::{Lead, Pen, complain, until, until_leading};
+use service::App;
+use service::PatchOptions;
+use service::commands::runs;
+use service::integrity;
+
+/// How many schedules go into one transaction: many share its cost, and nobody waits for it for long.
+const TOGETHER: usize = 2_500;
+/// How long before their instant schedules are read, so that nothing but writing is left to be done at it.
+const AHEAD: SignedDuration = SignedDuration::from_secs(2);
+/// How many are read ahead.
+const AHEAD_MAX: u32 = 10_000;
+
+/// Starts what is due, while this process leads. Until it is aborted.
+pub(super) async fn fire(app: App, look: Duration, mut lead: watch::Receiver<Lead>, pen: Pen) {
+    let mut changed = app.db.bell(Topic::Schedules);
+    let mut ahead = Vec::new();
+    // Under which lease no run is without a batch.
+    let mut settled = None;
+    // Under which lease no schedule waits for an instant that a wrong clock set.
+    let mut corrected = None;
+    let mut hands = app.clock.hands();
+    loop {
+        let lease = until_leading(&mut lead).await;
+        let owes_batches = settled != Some(lease.token);
+        if hands.look().is_some() {
+            corrected = None;
+        }
+        // Everything below goes by this one reading. If schedules were moved by a time that `hands`
+        // had not seen, nobody would notice that it was wrong.
+        let now = hands.shown();
+        let done = async {
+            if corrected != Some(lease.token) {
+                bring_back(&app, &lease, now).await?;
+                corrected = Some(lease.token);
+                ahead.clear();
+            }
+            fire_due(&app, &lease, &pen, &mut ahead, owes_batches, now).await
+        };
+        let done = done.await;
+        settled = done.is_ok().then_some(lease.token);
+        let sleep = match done {
+            Ok(next) => until(next, app.clock.now(), look),
+            Err(StoreError::Stale | StoreError::Busy(_)) => Duration::ZERO,
+            Err(error) => {
+                complain("schedules", &error);
+                look
+            }
+        };
+        tokio::select! {
+            () = changed.rung() => {}
+            () = tokio::time::sleep(sleep) => {}
+        }
+    }
+}
+
+/// Starts everything that is due, and reads ahead what soon will be. Answers with when to come again.
+///
+/// What was read ahead may be out of date. Nothing starts by that: a schedule moves on only from the instant and the
+/// generation that were read, and whatever did not move is read again as it is now.
+async fn fire_due(
+    app: &App,
+    lease: &Lease,
+    pen: &Pen,
+    ahead: &mut Vec<Schedule>,
+    mut owes_batches: bool,
+    now: Timestamp,
+) -> store::Result<Option<Timestamp>> {
+    let mut held = None;
+    loop {
+        let ready = ahead.iter().take_while(|one| one.next_run_at <= Some(now));
+        let due = match ready.count() {
+            0 => schedules::due(&mut *app.db.read().await?, now, 2 * TOGETHER as u32).await?,
+            ready => ahead.drain(..ready).collect(),
+        };
+        if due.is_empty() && !owes_batches {
+            return read_ahead(app, now, ahead).await;
+        }
+        if held.is_none() {
+            held = Some(pen.lock().await);
+        }
+        if due.is_empty() {
+            owes_batches = give_batches(app, lease).await?;
+            continue;
+        }
+        owes_batches = true;
+        // Two at once, where there are many. Where one must wait for the other's turn, as in SQLite, that costs nothing.
+        let (one, other) = due.split_at(TOGETHER.max(due.len() / 2).min(due.len()));
+        tokio::try_join!(take(app, lease, one, now), take(app, lease, other, now))?;
+    }
+}
+
+/// Brings back schedules that wait for a later instant than their next one from now. While the clock
+/// was ahead they were moved on past instants that have not come, and would start nothing until the
+/// time that the clock showed then. What was recorded as skipped meanwhile did not happen either; an
+/// instant that was started is not started again.
+async fn bring_back(app: &App, lease: &Lease, now: Timestamp) -> store::Result<()> {
+    let waiting = schedules::ahead(&mut *app.db.read().await?, now).await?;
+    let next = |one: &Schedule| schedule::next_after(&one.cron, &one.timezone, now);
+    let too_late: Vec<_> = waiting
+        .iter()
+        .map(|one| (one, next(one)))
+        .filter(|(one, next)| next.is_some_and(|next| one.next_run_at > Some(next)))
+        .collect();
+    for moves in too_late.chunks(TOGETHER) {
+        let mut tx = app.db.begin().await?;
+        leases::fence(&mut tx, lease).await?;
+        let moved: Vec<_> = schedules::advance(&mut tx, moves).await?.into_iter().collect();
+        let forgotten = store::runs::forget_skipped_ahead(&mut tx, &moved, now).await?;
+        tx.ring(Topic::Schedules);
+        tx.commit().await?;
+        tracing::warn!(
+            schedules = moved.len(),
+            skipped_runs_deleted = forgotten,
+            "the clock was ahead; schedules wait for their next instant from now again"
+        );
+    }
+    Ok(())
+}
+
+/// Moves these schedules on and starts their runs, some in each transaction.
+async fn take(app: &App, lease: &Lease, due: &[Schedule], now: Timestamp) -> store::Result<()> {
+    for due in due.chunks(TOGETHER) {
+        let mut tx = app.db.begin().await?;
+        leases::fence(&mut tx, lease).await?;
+        let ids: Vec<_> = due.iter().map(|schedule| schedule.id).collect();
+        let unfinished = store::runs::unfinished_among(&mut tx, &ids).await?;
+        let what_is_due =
+            |schedule: &Schedule| what_is_due(schedule, unfinished.contains(&schedule.id), now);
+        let dues: Vec<Due> = due.iter().map(what_is_due).collect();
+        let next: Vec<_> = due.iter().zip(dues.iter().map(|due| due.wake_at)).collect();
+        let moved = schedules::advance(&mut tx, &next).await?;
+        // One that a person changed in the meantime comes again as he left it.
+        let moves: Vec<_> =
+            due.iter().zip(&dues).filter(|(schedule, _)| moved.contains(&schedule.id)).collect();
+        carry_out(&mut tx, &moves, now).await?;
+        tx.ring(Topic::Schedules);
+        tx.commit().await?;
+    }
+    Ok(())
+}
+
+/// Gives some runs that have started their batches. Says whether there were any that had none.
+async fn give_batches(app: &App, lease: &Lease) -> store::Result<bool> {
+    let mut tx = app.db.begin().await?;
+    leases::fence(&mut tx, lease).await?;
+    let found = runs::give_batches(&mut tx, TOGETHER as u32, app.clock.now()).await?;
+    if found {
+        tx.ring(Topic::Schedules);
+        tx.commit().await?;
+    }
+    Ok(found)
+}
+
+/// Reads what is due at the next instant, if that is near. Answers with when to come again.
+async fn read_ahead(
+    app: &App,
+    now: Timestamp,
+    ahead: &mut Vec<Schedule>,
+) -> store::Result<Option<Timestamp>> {
+    let mut reader = app.db.read().await?;
+    let Some(at) = schedules::next_due(&mut reader).await? else { return Ok(None) };
+    if at.duration_since(now) > AHEAD {
+        return Ok(at.checked_sub(AHEAD).ok());
+    }
+    if ahead.first().is_none_or(|first| first.next_run_at != Some(at)) {
+        *ahead = schedules::due(&mut reader, at, AHEAD_MAX).await?;
+    }
+    Ok(Some(at))
+}
+
+fn what_is_due(schedule: &Schedule, unfinished: bool, now: Timestamp) -> Due {
+    // The stored instant is the first that was not dealt with.
+    let handled = schedule.next_run_at.unwrap_or(now).checked_sub(SignedDuration::from_micros(1));
+    let window = options(schedule).ok().and_then(|options| options.pace.window_minutes);
+    let progress = Progress {
+        handled: handled.unwrap_or(Timestamp::MIN),
+        window: window.map_or(LATE_WINDOW, |minutes| SignedDuration::from_mins(minutes.into())),
+        unfinished,
+    };
+    schedule::due(&schedule.cron, &schedule.timezone, progress, now)
+}
+
+async fn carry_out(tx: &mut Tx, moves: &[(&Schedule, &Due)], now: Timestamp) -> store::Result<()> {
+    let mut starts = Vec::with_capacity(moves.len());
+    for (schedule, due) in moves {
+        for skipped in &due.skipped {
+            runs::skip(tx, schedule, skipped, now).await?;
+        }
+        let Some(instant) = due.start else { continue };
+        if !schedule.enabled || !tx.is_authentic(*schedule) {
+            integrity::refuse_schedule(tx, schedule, now);
+            continue;
+        }
+        match options(schedule) {
+            Ok(_) => starts.push((*schedule, instant)),
+            // One row that nobody can read must not keep all the others from running.
+            Err(error) => {
+                tracing::error!(error = &error as &dyn std::error::Error, "a run is left out");
+            }
+        }
+    }
+    runs::start_all(tx, &starts, now).await
+}
+
+fn options(schedule: &Schedule) -> store::Result<PatchOptions> {
+    PatchOptions::from_json(&schedule.options).map_err(|source| StoreError::Corrupt {
+        table: "schedules",
+        id: schedule.id.to_string(),
+        source: source.into(),
+    })
+}

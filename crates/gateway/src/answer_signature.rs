@@ -1,0 +1,88 @@
+//! Signs answers to agents with `orders.key`, bound to the request that each one answers. While that key
+//! is rotated, with the newest key that the agent says it trusts.
+//!
+//! Without it, whatever sits between an agent and this service could hand out a canceled order
+//! later, forge "this server was removed", or acknowledge a result that never arrived. Agents that
+//! send no nonce are older and get no signature.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use vocab::ServerId;
+use wire::agent::{NONCE_CHARS_MAX, NONCE_HEADER, SIGNATURE_HEADER, answer_text};
+
+use crate::Gateway;
+use crate::Refusal;
+use crate::credentials::trusted_keys;
+
+/// What was found out about the sender of a request while it was handled. An extension of the
+/// request, filled in by `credentials`.
+#[derive(Clone, Default)]
+pub(super) struct Sender(Arc<Found>);
+
+#[derive(Default)]
+struct Found {
+    /// The server whose tag is genuine, and the request's signature in base 64.
+    claim: OnceLock<(ServerId, String)>,
+    /// Whether that signature is the server's over this very request.
+    verified: AtomicBool,
+}
+
+impl Sender {
+    /// The tag is genuine. The request itself may still have been changed on its way.
+    pub(super) fn claims(&self, server: ServerId, signature: &[u8]) {
+        let _ = self.0.claim.set((server, STANDARD.encode(signature)));
+    }
+
+    /// The request arrived as its sender signed it.
+    pub(super) fn is_verified(&self) {
+        self.0.verified.store(true, Ordering::Relaxed);
+    }
+
+    /// Whom an answer with this status can be signed for. A refusal is only true for the request
+    /// that was sent, so a request that something changed on its way must not get a signed one.
+    /// That a server was removed is true whatever it sent.
+    fn recipient(&self, status: StatusCode) -> Option<&(ServerId, String)> {
+        let verified = self.0.verified.load(Ordering::Relaxed);
+        self.0.claim.get().filter(|_| verified || status == StatusCode::GONE)
+    }
+}
+
+/// Signs the answer to a request that carries a nonce, if its sender is known.
+pub(super) async fn sign_answer(
+    State(app): State<Gateway>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let Some(nonce) = nonce(request.headers()) else { return next.run(request).await };
+    let trusted = trusted_keys(request.headers());
+    let sender = Sender::default();
+    request.extensions_mut().insert(sender.clone());
+    let (mut parts, body) = next.run(request).await.into_parts();
+    let Some((server, signature)) = sender.recipient(parts.status) else {
+        return Response::from_parts(parts, body);
+    };
+    // Made by a handler of ours and in memory already.
+    let Ok(body) = to_bytes(body, usize::MAX).await else {
+        return Refusal::unavailable().into_response();
+    };
+    let text = answer_text(*server, &nonce, signature, parts.status.as_u16(), &body);
+    let key = app.secrets.key_for(&trusted);
+    let proof = format!("{} {}", key.id(), STANDARD.encode(key.sign(text.as_bytes())));
+    if let Ok(proof) = HeaderValue::try_from(proof) {
+        parts.headers.insert(SIGNATURE_HEADER, proof);
+    }
+    Response::from_parts(parts, Body::from(body))
+}
+
+fn nonce(headers: &HeaderMap) -> Option<String> {
+    let nonce = headers.get(NONCE_HEADER)?.to_str().ok()?;
+    (1..=NONCE_CHARS_MAX).contains(&nonce.len()).then(|| nonce.to_owned())
+}

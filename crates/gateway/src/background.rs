@@ -1,0 +1,100 @@
+//! What the gateway does besides answering: it writes heartbeats, and follows what the database says
+//! about orders and removals. It runs in every replica.
+
+use std::time::Duration;
+
+use service::supervise;
+use tokio::task::JoinHandle;
+
+use crate::{Gateway, dispatcher};
+
+/// How often it does what no notification tells it to.
+#[derive(Debug, Clone, Copy)]
+pub struct Pulse {
+    /// How often a task looks without having been woken.
+    pub look: Duration,
+    /// How often heartbeats are written.
+    pub beats: Duration,
+}
+
+impl Default for Pulse {
+    fn default() -> Self {
+        Pulse { look: Duration::from_secs(5), beats: Duration::from_secs(2) }
+    }
+}
+
+/// The running tasks of a gateway. Dropped without [`Background::stop`], they end where they are, as
+/// in a crash.
+#[must_use = "tasks that are dropped end at once"]
+pub struct Background {
+    gateway: Gateway,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Background {
+    /// Starts the tasks.
+    pub fn spawn(gateway: Gateway, pulse: Pulse) -> Background {
+        let Pulse { look, beats } = pulse;
+        let of = &gateway;
+        let tasks = vec![
+            supervised("heartbeats", of, move |gateway| write_beats(gateway, beats)),
+            supervised("dispatcher", of, move |gateway| dispatcher::follow(gateway, look)),
+            supervised("removals", of, move |gateway| dispatcher::watch_barred(gateway, look)),
+        ];
+        Background { gateway, tasks }
+    }
+
+    /// Answers the syncs that are held open, ends the tasks and writes the last heartbeats.
+    pub async fn stop(mut self) {
+        self.gateway.drain();
+        for task in std::mem::take(&mut self.tasks) {
+            task.abort();
+            // An aborted task ends at its next pause; what it had not committed never was.
+            let _ = task.await;
+        }
+        if let Err(error) = self.gateway.registry().write_beats(&self.gateway, false).await {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "the last heartbeats could not be written");
+        }
+    }
+}
+
+fn supervised<F>(
+    name: &'static str,
+    gateway: &Gateway,
+    start: impl Fn(Gateway) -> F + Send + 'static,
+) -> JoinHandle<()>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let gateway = gateway.clone();
+    tokio::spawn(supervise::run(name, move || start(gateway.clone())))
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Writes heartbeats, at once when an agent returns. Until it is aborted.
+async fn write_beats(gateway: Gateway, every: Duration) {
+    let registry = gateway.registry();
+    let mut tick = tokio::time::interval(every);
+    loop {
+        let someone_returned = tokio::select! {
+            () = registry.returned.notified() => true,
+            _ = tick.tick() => false,
+        };
+        if let Err(error) = registry.write_beats(&gateway, someone_returned).await {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "heartbeats are written later"
+            );
+            if someone_returned {
+                registry.returned.notify_one();
+                tokio::time::sleep(every).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Keeps this process's memory true: every replica follows open rollouts and refreshes, whichever
+//! of them leads, and wakes the agents that are connected to it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::rollout::{Phase, Target};
+use store::rollout_targets::{self, TargetRow};
+use store::{StoreError, Topic, absences, refreshes, rollouts};
+use vocab::{BatchId, ServerId, Stage, TaskId};
+
+use crate::Gateway;
+use crate::outbox::Assignment;
+use service::{Order, PatchOptions, integrity};
+
+/// An open rollout, as far as this process has read it.
+struct Followed {
+    revision: i64,
+    withdrawn: bool,
+    /// Nothing if what is stored does not parse: then nothing is handed out, and tasks end by their
+    /// deadlines.
+    order: Option<Arc<Order>>,
+    out: BTreeMap<ServerId, (TaskId, Assignment)>,
+}
+
+/// Follows rollouts and refreshes until it is aborted. `look`: how often without a bell.
+pub(crate) async fn follow(app: Gateway, look: Duration) {
+    let mut rollouts = app.db.bell(Topic::Rollouts);
+    let mut refreshes = app.db.bell(Topic::Refreshes);
+    let mut follower = Follower { app, followed: BTreeMap::new(), scans: BTreeMap::new() };
+    loop {
+        let looked = async {
+            follower.rollouts().await?;
+            follower.refreshes().await
+        };
+        if let Err(error) = looked.await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "orders may be late");
+        }
+        tokio::select! {
+            () = rollouts.rung() => {}
+            () = refreshes.rung() => {}
+            () = tokio::time::sleep(look) => {}
+        }
+    }
+}
+
+/// Learns who was removed or put into quarantine, until it is aborted.
+pub(crate) async fn watch_barred(app: Gateway, look: Duration) {
+    let mut servers = app.db.bell(Topic::Servers);
+    let mut known = None;
+    let mut all_again = tokio::time::interval(look);
+    loop {
+        let barred = async { absences::barred(&mut *app.db.read().await?).await };
+        match barred.await {
+            // The bell rings with every inventory, and hardly ever for one of these.
+            Ok(barred) if known.as_ref() == Some(&barred) => {}
+            Ok(barred) => {
+                app.registry().set_barred(&barred);
+                known = Some(barred);
+            }
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "removals may be late");
+            }
+        }
+        tokio::select! {
+            () = servers.rung() => {}
+            // A link may have been made from what was read before it was barred: now and then all are told.
+            _ = all_again.tick() => known = None,
+        }
+    }
+}
+
+struct Follower {
+    app: Gateway,
+    followed: BTreeMap<BatchId, Followed>,
+    scans: BTreeMap<TaskId, ServerId>,
+}
+
+impl Follower {
+    async fn rollouts(&mut self) -> store::Result<()> {
+        let mut reader = self.app.db.read().await?;
+        let open: BTreeMap<_, _> = rollouts::open(&mut reader).await?.into_iter().collect();
+        let ended: Vec<_> =
+            self.followed.keys().filter(|id| !open.contains_key(id)).copied().collect();
+        for id in ended {
+            self.forget(id);
+        }
+        for (id, revision) in open {
+            if self.followed.get(&id).is_some_and(|known| known.revision == revision) {
+                continue;
+            }
+            // The head first: what changes after it is read again with the next bell.
+            let row = match rollouts::load(&mut reader, id).await {
+                Err(StoreError::NotFound { .. }) => continue,
+                row => row?,
+            };
+            let rows = match self.followed.get(&id) {
+                None => rollout_targets::busy(&mut reader, id).await?,
+                Some(known) => {
+                    rollout_targets::changed_since(&mut reader, id, known.revision).await?
+                }
+            };
+            let canceling = row.head.phase == Phase::Canceling;
+            if !integrity::is_authentic(&self.app.db, &row) {
+                self.distrust(&row);
+                if !canceling {
+                    self.stop(id, "the batch was inserted or changed in the database").await;
+                }
+                continue;
+            }
+            let (genuine, forged): (Vec<_>, Vec<_>) =
+                rows.into_iter().partition(|target| self.app.db.is_authentic(target));
+            self.learn(&row, genuine);
+            if !forged.is_empty() && !canceling {
+                let reason = "a task of the batch was inserted or changed in the database";
+                self.stop(id, reason).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops a batch of which a row does not verify. Whether that works or not, nothing of the row
+    /// goes out.
+    async fn stop(&self, id: BatchId, reason: &str) {
+        if let Err(error) = integrity::stop_batch(&self.app, id, reason).await {
+            let error = &error as &dyn std::error::Error;
+            tracing::error!(batch = %id, reason, error, "the batch cannot be canceled");
+        }
+    }
+
+    /// Hands out nothing of a batch that does not verify, and takes back what was handed out before
+    /// and was not begun.
+    fn distrust(&mut self, row: &rollouts::Rollout) {
+        let nothing = Followed { revision: 0, withdrawn: true, order: None, out: BTreeMap::new() };
+        let followed = self.followed.entry(row.id).or_insert(nothing);
+        (followed.revision, followed.withdrawn, followed.order) = (row.revision, true, None);
+        let door = self.app.registry();
+        for (server, (_, assignment)) in &mut followed.out {
+            assignment.withdrawn = true;
+            door.desk.put(*server, assignment.clone());
+            if let Some(link) = door.known_link(*server) {
+                link.wake.notify_waiters();
+            }
+        }
+    }
+
+    fn forget(&mut self, id: BatchId) {
+        let Some(gone) = self.followed.remove(&id) else { return };
+        for (server, (task, _)) in gone.out {
+            self.app.registry().desk.clear(server, task);
+        }
+    }
+
+    fn learn(&mut self, row: &rollouts::Rollout, rows: Vec<TargetRow>) {
+        let door = self.app.registry();
+        let followed = self.followed.entry(row.id).or_insert_with(|| {
+            let order = match PatchOptions::from_json(&row.options) {
+                Ok(options) => Some(Arc::new(options.order)),
+                Err(error) => {
+                    tracing::error!(batch = %row.id, %error, "options do not parse");
+                    None
+                }
+            };
+            Followed { revision: 0, withdrawn: false, order, out: BTreeMap::new() }
+        });
+        followed.revision = row.revision;
+        let started = row.head.phase != Phase::Scheduled;
+        let mut wake = BTreeSet::new();
+        for target in rows {
+            let (server, task) = (target.server_id, target.task_id);
+            match (target.target, &followed.order) {
+                (Target::Busy(busy), Some(order)) if started => {
+                    let assignment = Assignment {
+                        task,
+                        org: row.org_id,
+                        order: Some(order.clone()),
+                        issued_at: busy.started_at,
+                        // Late is late for an agent too: what arrives after the window is not begun.
+                        expires_at: busy.by.min(row.head.start_by),
+                        withdrawn: followed.withdrawn,
+                        started: busy.stage != Stage::Dispatched,
+                    };
+                    followed.out.insert(server, (task, assignment.clone()));
+                    // Its agent knows of an order that it has started.
+                    let news = !assignment.started;
+                    if door.desk.put(server, assignment) && news {
+                        wake.insert(server);
+                    }
+                }
+                _ => {
+                    // What was given back went out under another id.
+                    let out = followed.out.remove(&server).map_or(task, |(task, _)| task);
+                    door.desk.clear(server, out);
+                }
+            }
+        }
+        // Nobody starts any more, or not now: who has not begun is told to drop his order.
+        let withdrawn =
+            matches!(row.head.phase, Phase::Canceling | Phase::Paused | Phase::Halted(_));
+        if followed.withdrawn != withdrawn {
+            followed.withdrawn = withdrawn;
+            for (server, (_, assignment)) in &mut followed.out {
+                assignment.withdrawn = withdrawn;
+                door.desk.put(*server, assignment.clone());
+                if !assignment.started {
+                    wake.insert(*server);
+                }
+            }
+        }
+        wake.into_iter()
+            .filter_map(|server| door.known_link(server))
+            .for_each(|link| link.wake.notify_waiters());
+    }
+
+    async fn refreshes(&mut self) -> store::Result<()> {
+        let mut reader = self.app.db.read().await?;
+        let open = refreshes::open(&mut reader).await?;
+        drop(reader);
+        let (open, forged): (Vec<_>, Vec<_>) =
+            open.into_iter().partition(|refresh| self.app.db.is_authentic(refresh));
+        for refresh in &forged {
+            if let Err(error) = integrity::refuse_refresh(&self.app, refresh).await {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(refresh = %refresh.id, error, "a forged refresh cannot be ended");
+            }
+        }
+        let door = self.app.registry();
+        let mut scans = BTreeMap::new();
+        for refresh in open {
+            scans.insert(refresh.id, refresh.server_id);
+            let assignment = Assignment {
+                task: refresh.id,
+                org: refresh.org_id,
+                order: None,
+                issued_at: refresh.requested_at,
+                expires_at: refresh.deadline,
+                withdrawn: false,
+                started: false,
+            };
+            if door.desk.put(refresh.server_id, assignment)
+                && let Some(link) = door.known_link(refresh.server_id)
+            {
+                link.wake.notify_waiters();
+            }
+        }
+        let before = std::mem::replace(&mut self.scans, scans);
+        for (task, server) in before {
+            if !self.scans.contains_key(&task) {
+                door.desk.clear(server, task);
+            }
+        }
+        Ok(())
+    }
+}

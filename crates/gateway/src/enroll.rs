@@ -1,0 +1,165 @@
+//! `POST /agent/v1/enroll`: a host joins with a token, and with a key that it made itself.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Request, StatusCode};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use domain::finding::Runs;
+use jiff::Timestamp;
+use serde_json::json;
+use store::enrollment_tokens::{self, Token, Use};
+use store::servers::{self, Server};
+use store::{StoreError, Topic};
+use vocab::ServerId;
+use wire::agent::{EnrollRequest, EnrollResponse};
+
+use crate::Gateway;
+use crate::Refusal;
+use crate::credentials::Credential;
+use crate::limits::BodyOf;
+use service::auth::enrollment_tokens as tokens;
+use service::clock::dice;
+use service::{emit, record};
+
+const BODY_BYTES_MAX: usize = 64 * 1024;
+/// The most tags that a host may give itself, as for an enrollment token.
+const TAGS_MAX: usize = 50;
+/// The counter that a new server sends first.
+const FIRST: i64 = 1;
+
+pub(super) async fn enroll(
+    State(app): State<Gateway>,
+    request: Request<Body>,
+) -> Result<(StatusCode, Json<EnrollResponse>), Refusal> {
+    let (parts, body) = request.into_parts();
+    // Charged until the host has joined.
+    let limits = &app.registry().limits;
+    let (body, _reserved) =
+        limits.read(BodyOf::Enrollment, &parts.headers, body, BODY_BYTES_MAX).await?;
+    let asked: EnrollRequest = serde_json::from_slice(&body)
+        .map_err(|error| Refusal::bad_request(format!("this is not an enrolment: {error}")))?;
+    let hash = tokens::recognize(&app.secrets, &asked.token)
+        .ok_or_else(|| refused("bad_token", "this token was not made here"))?;
+    let key: Option<[u8; 32]> =
+        STANDARD.decode(&asked.public_key).ok().and_then(|bytes| bytes.try_into().ok());
+    let key = key.ok_or_else(|| {
+        Refusal::bad_request("`public_key` is an Ed25519 key: 32 bytes in base 64")
+    })?;
+    let (who, counter) = join(&app, asked, key, &hash).await?;
+    let answer = EnrollResponse {
+        server_id: who.server,
+        tag: STANDARD.encode(who.tag(&app.secrets)),
+        // An agent of the version before knows this one only, and cannot say so later.
+        orders_key: app.secrets.orders_key().public_key(),
+        orders_keys: app.secrets.announced(),
+        counter,
+        sync_seconds: app.settings.sync_seconds,
+        signs_answers: true,
+    };
+    Ok((StatusCode::CREATED, Json(answer)))
+}
+
+fn refused(code: &'static str, detail: &str) -> Refusal {
+    Refusal::new(StatusCode::UNAUTHORIZED, code, detail)
+}
+
+async fn join(
+    app: &Gateway,
+    asked: EnrollRequest,
+    key: [u8; 32],
+    hash: &[u8],
+) -> Result<(Credential, u64), Refusal> {
+    let now = app.clock.now();
+    let mut tx = app.db.begin().await?;
+    let token = match enrollment_tokens::take_use(&mut tx, hash, now).await? {
+        Use::Taken(token) => token,
+        Use::Unknown => return Err(refused("bad_token", "there is no such token")),
+        Use::Revoked => return Err(refused("token_revoked", "this token was revoked")),
+        Use::Expired => return Err(refused("token_expired", "this token's time is over")),
+        // The one who used it up last may be asking once more.
+        Use::UsedUp => {
+            drop(tx);
+            let full = refused("token_used_up", "this token was used as often as it may be");
+            return again(app, key, hash, full).await;
+        }
+    };
+    let server = new_server(&token, asked, key, now);
+    match servers::enroll(&mut tx, &server).await {
+        Err(StoreError::AlreadyExists { .. }) => {
+            // The use is given back with the transaction.
+            drop(tx);
+            let taken = "this key was used before; make a new one and enrol again";
+            let taken = Refusal::new(StatusCode::CONFLICT, "key_already_used", taken);
+            return again(app, key, hash, taken).await;
+        }
+        enrolled => enrolled?,
+    }
+    let told = json!({"server_id": server.id, "hostname": server.hostname, "token_id": token.id});
+    let by = token.id.to_string();
+    record(&mut tx, server.org_id, now, &by, "server.enroll", server.id, &told);
+    emit(&mut tx, server.org_id, "server.enrolled", now, told);
+    tx.ring(Topic::Servers);
+    tx.ring(Topic::Presence);
+    tx.commit().await?;
+    Ok((Credential { server: server.id, key }, FIRST.unsigned_abs()))
+}
+
+/// An agent that did not hear that it was let in asks again with the same key and gets the same
+/// answer; whoever holds the key's other half is the same host.
+async fn again(
+    app: &Gateway,
+    key: [u8; 32],
+    hash: &[u8],
+    otherwise: Refusal,
+) -> Result<(Credential, u64), Refusal> {
+    let mut reader = app.db.read().await?;
+    let known = servers::of_key(&mut reader, &key).await?;
+    let Some(known) = known.filter(|known| known.removed_at.is_none()) else {
+        return Err(otherwise);
+    };
+    let org = enrollment_tokens::org_of(&mut reader, hash).await?;
+    if org != Some(known.org_id) {
+        return Err(otherwise);
+    }
+    let counter = known.counter.unwrap_or(FIRST).unsigned_abs();
+    Ok((Credential { server: known.id, key }, counter))
+}
+
+fn new_server(token: &Token, asked: EnrollRequest, key: [u8; 32], now: Timestamp) -> Server {
+    let facts = asked.facts;
+    let told = service::host_facts::keep(&facts);
+    let runs = Runs::default().next(service::host_facts::runs(&facts), None, None);
+    let reboot_reasons = service::host_facts::reboot_reasons(&facts);
+    let tags = asked.tags.into_iter().take(TAGS_MAX).collect();
+    Server {
+        id: ServerId::new(now, dice()),
+        org_id: token.org_id,
+        hostname: facts.hostname,
+        environment: token.environment.clone().or(asked.environment),
+        tags: if token.tags.is_empty() { tags } else { token.tags.clone() },
+        os: facts.os,
+        kernel: facts.kernel.to_string(),
+        arch: facts.arch.to_string(),
+        package_manager: Some(facts.package_manager),
+        agent_version: facts.agent_version.to_string(),
+        public_key: key.to_vec(),
+        enrolled_at: now,
+        last_scan_at: None,
+        reboot_required: facts.reboot_required,
+        reboot_reasons,
+        activity: "idle".into(),
+        package_set: None,
+        update_set: None,
+        packages: 0,
+        updates: 0,
+        security_updates: 0,
+        facts: told,
+        runs: service::host_facts::runs_text(&runs),
+        quarantine: None,
+        generation: 1,
+        last_seen_at: now,
+        counter: FIRST,
+    }
+}

@@ -1,0 +1,186 @@
+//! The agent protocol, `/agent/v1`: what agents report, and what they are sent.
+//!
+//! Every request but the first is signed by the agent's own key and carries a tag that only this
+//! installation can have made, so a forged one is refused before the database is touched. A sync
+//! with nothing new costs a signature and a look into memory: `registry` has the session of each
+//! agent, `outbox` what is to be sent to it, and `dispatcher` keeps both up to date. Nothing here
+//! decides what a server is to do; that is the engine's.
+
+mod answer_signature;
+mod background;
+mod credentials;
+mod dispatcher;
+mod enroll;
+mod ingest;
+mod limits;
+mod outbox;
+mod registry;
+mod security_package_cache;
+mod sync;
+mod upload_singleflight;
+mod uploads;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{post, put};
+use jiff::Timestamp;
+use serde_json::json;
+use service::App;
+use store::StoreError;
+use vocab::ServerId;
+
+pub use background::{Background, Pulse};
+pub use credentials::{Credential, signed_text};
+#[cfg(feature = "fuzzing")]
+pub use uploads::fuzz as fuzz_package_set;
+
+use registry::Registry;
+
+/// The agents that talk to this process, and what they talk to. Cheap to clone.
+#[derive(Clone)]
+pub struct Gateway(Arc<Inner>);
+
+struct Inner {
+    app: App,
+    registry: Registry,
+}
+
+impl Gateway {
+    /// A gateway that has heard of no agent yet.
+    pub fn new(app: App) -> Gateway {
+        Gateway(Arc::new(Inner { app, registry: Registry::new() }))
+    }
+
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.0.registry
+    }
+
+    /// When this process last heard from a server.
+    pub fn last_seen(&self, server: ServerId) -> Option<Timestamp> {
+        self.registry().last_seen(server)
+    }
+
+    /// Answers every sync that is held open: this process is about to end.
+    pub fn drain(&self) {
+        self.registry().drain();
+    }
+
+    /// Writes heartbeats that were not written yet, now. For tests.
+    #[doc(hidden)]
+    pub async fn flush(&self) {
+        let _ = self.registry().write_beats(self, false).await;
+    }
+}
+
+impl std::ops::Deref for Gateway {
+    type Target = App;
+    fn deref(&self) -> &App {
+        &self.0.app
+    }
+}
+
+/// The routes of the agent protocol, with their whole paths: to be merged, not nested.
+pub fn router<S: Clone + Send + Sync + 'static>(gateway: &Gateway) -> Router<S> {
+    Router::new()
+        .route("/agent/v1/enroll", post(enroll::enroll))
+        .route("/agent/v1/sync", post(sync::sync))
+        .route("/agent/v1/listings/{kind}/{digest}", put(uploads::listing))
+        .route("/agent/v1/orders/{task_id}/log", post(uploads::log))
+        .route_layer(from_fn_with_state(gateway.clone(), answer_signature::sign_answer))
+        .method_not_allowed_fallback(async || {
+            Refusal::new(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "method_not_allowed",
+                "not with this method",
+            )
+        })
+        .with_state(gateway.clone())
+}
+
+/// Why an agent is sent away. Rendered as `application/problem+json`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The status of the answer.
+    pub status: StatusCode,
+    /// The reason, for programs.
+    pub code: &'static str,
+    /// The reason, for people.
+    pub detail: String,
+    /// After how many seconds to try again.
+    pub retry_after: Option<u64>,
+}
+
+impl Refusal {
+    pub fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
+        Refusal { status, code, detail: detail.into(), retry_after: None }
+    }
+
+    pub fn retry_after(self, seconds: u64) -> Self {
+        Refusal { retry_after: Some(seconds), ..self }
+    }
+
+    pub fn bad_request(detail: impl Into<String>) -> Self {
+        Refusal::new(StatusCode::BAD_REQUEST, "malformed_request", detail)
+    }
+
+    pub fn removed() -> Self {
+        let detail = "this server was removed from its organization; enrol again to join";
+        Refusal::new(StatusCode::GONE, "server_removed", detail)
+    }
+
+    pub fn disk_full() -> Self {
+        let detail = "the database's disk is full; nothing was lost, try again";
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
+    }
+
+    pub fn unavailable() -> Self {
+        let detail = "the database does not answer; nothing was lost, try again";
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
+    }
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        match error {
+            // It was removed a moment ago, and the bell has not rung yet.
+            StoreError::NotFound { kind: "server", .. } => Refusal::removed(),
+            StoreError::NotFound { kind, id } => {
+                Refusal::new(StatusCode::NOT_FOUND, "not_found", format!("no {kind} `{id}`"))
+            }
+            StoreError::Corrupt { .. } => {
+                tracing::error!(error = &error as &dyn std::error::Error, "a row does not parse");
+                let detail = "something is wrong here that the agent cannot mend";
+                Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
+            }
+            error => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "an agent must try again");
+                match error {
+                    StoreError::DiskFull(_) => Refusal::disk_full(),
+                    _ => Refusal::unavailable(),
+                }
+            }
+        }
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let body = json!({
+            "type": "about:blank",
+            "title": self.status.canonical_reason().unwrap_or("Error"),
+            "status": self.status.as_u16(),
+            "detail": self.detail,
+            "code": self.code,
+        });
+        let kind = [(header::CONTENT_TYPE, "application/problem+json")];
+        let mut answer = (self.status, kind, body.to_string()).into_response();
+        if let Some(seconds) = self.retry_after {
+            answer.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+        }
+        answer
+    }
+}

@@ -1,0 +1,284 @@
+//! Lists of packages and pieces of logs: what is too large for a sync.
+
+use std::io::{BufRead, BufReader, Read as _};
+
+use axum::body::Body;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, header};
+use jiff::{SignedDuration, Timestamp};
+use serde::Deserialize;
+use store::listings::{Kind, Packed};
+use store::task_logs::Append;
+use store::{rollout_targets, wanted_listings};
+use vocab::{Digest, Installed, ListingError, Pending, TaskId, listing};
+
+use crate::Gateway;
+use crate::Refusal;
+use crate::credentials::{Unread, Verified, verified};
+use crate::ingest::{Counted, Log, Part, Written, write};
+use crate::limits::BodyOf;
+
+/// The most bytes of one piece of a log.
+const CHUNK_BYTES_MAX: usize = 256 * 1024;
+/// The most bytes of a task's log.
+const LOG_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// How many times smaller a list is that was packed well.
+const PACKED_WELL: usize = 3;
+/// How hard a list is packed that did not come packed.
+const LEVEL: i32 = 3;
+/// The largest window of a packed list: 2^23 bytes, 8 MiB. Agents pack with 2 MiB.
+const WINDOW_LOG_MAX: u32 = 23;
+/// The most bytes of one line. A kernel update that names 5,000 advisories and 5,000 CVEs has
+/// about half of it. Parsing a line takes up to nine times its bytes.
+const LINE_BYTES_MAX: usize = 512 * 1024;
+/// The most updates that are pending on one server. Each package of them is a row that the whole fleet shares.
+const UPDATES_MAX: usize = 20_000;
+/// The most advisories and CVEs of a whole list, so that it can be read into memory later.
+const REFERENCES_MAX: usize = 100_000;
+/// How long an upload is accepted after the server was asked for it.
+const WANTED_FOR: SignedDuration = SignedDuration::from_mins(15);
+const CUT: &[u8] = b"\n[the log was longer and is cut here]\n";
+
+/// `PUT /agent/v1/listings/{kind}/{digest}`.
+///
+/// What is cheap to check comes first: the body is read only if this server was asked for this
+/// package set, and it is never unpacked in memory as a whole.
+pub(super) async fn listing(
+    State(app): State<Gateway>,
+    Path((kind, digest)): Path<(String, String)>,
+    request: Request<Body>,
+) -> Result<StatusCode, Refusal> {
+    let unread = Unread::new(&app, request)?;
+    let kind = match kind.as_str() {
+        "packages" => Kind::Packages,
+        "updates" => Kind::Updates,
+        other => return Err(not_found(format!("no lists of `{other}`"))),
+    };
+    let digest: Digest = digest.parse().map_err(|error| not_found(format!("{error}")))?;
+    let compressed = is_compressed(unread.headers())?;
+    let link = app.registry().link(&app, &unread.who).await?;
+    let _one_at_a_time = link.upload.try_acquire().map_err(|_| {
+        let detail = "this agent is uploading already";
+        Refusal::new(StatusCode::TOO_MANY_REQUESTS, "upload_in_progress", detail).retry_after(1)
+    })?;
+    let since = app.clock.now().saturating_sub(WANTED_FOR).unwrap_or(Timestamp::MIN);
+    let mut reader = app.db.read().await?;
+    if !wanted_listings::is_wanted(&mut reader, link.server, kind, digest, since).await? {
+        let detail = "this list was not asked for; sync first";
+        return Err(Refusal::new(StatusCode::CONFLICT, "listing_not_wanted", detail));
+    }
+    drop(reader);
+    let limits = &app.registry().limits;
+    limits.upload(link.server)?;
+    let Verified { body, reserved, slot: _slot, .. } =
+        unread.verify(&app, BodyOf::Upload, listing::BYTES_MAX).await?;
+    limits.upload_body(link.server, body.len())?;
+    let decoder = limits.decoder().await?;
+    let unpacked = tokio::task::spawn_blocking(move || unpack(kind, digest, &body, compressed));
+    let (counted, packed) = unpacked.await.map_err(|_| Refusal::unavailable())??;
+    drop(decoder);
+    let now = app.clock.now();
+    write(&app, Part::Listing { org: link.org, kind, packed, now }, reserved).await?;
+    // The sync that takes it up is on its way.
+    app.registry().count(link.org, kind, counted);
+    app.registry().awaited.came((link.org, kind, digest));
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn is_compressed(headers: &HeaderMap) -> Result<bool, Refusal> {
+    match headers.get(header::CONTENT_ENCODING).map(HeaderValue::as_bytes) {
+        None | Some(b"identity") => Ok(false),
+        Some(b"zstd") => Ok(true),
+        Some(_) => Err(Refusal::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "unsupported_encoding",
+            "a list comes as it is or with `Content-Encoding: zstd`",
+        )),
+    }
+}
+
+/// Checks a list and makes it ready to be stored.
+fn unpack(
+    kind: Kind,
+    digest: Digest,
+    body: &[u8],
+    compressed: bool,
+) -> Result<(Counted, Packed), Refusal> {
+    let listing = match compressed {
+        true => Listing::read(kind, BufReader::new(decoder(body)?))?,
+        false => Listing::read(kind, body)?,
+    };
+    if listing.digest != digest {
+        let detail = "the bytes have another digest than the path says";
+        return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "digest_mismatch", detail));
+    }
+    // Packing costs more than all the rest: what came packed, and well enough, is kept as it is.
+    let kept = compressed && (body.len() * PACKED_WELL) as u64 <= listing.bytes;
+    let packed = match (kept, compressed) {
+        (true, _) => Ok(body.to_vec()),
+        (false, true) => zstd::encode_all(decoder(body)?, LEVEL),
+        (false, false) => zstd::encode_all(body, LEVEL),
+    };
+    let packed = packed.map_err(not_zstd)?;
+    let packed = Packed::from_stream(digest, listing.entries, listing.bytes, packed);
+    Ok((listing.counted(), packed))
+}
+
+/// Unpacks as a stream. A frame that needs a larger window than ours is refused before the memory
+/// for it is taken.
+fn decoder(body: &[u8]) -> Result<zstd::Decoder<'_, &[u8]>, Refusal> {
+    let mut decoder = zstd::Decoder::with_buffer(body).map_err(not_zstd)?;
+    decoder.window_log_max(WINDOW_LOG_MAX).map_err(not_zstd)?;
+    Ok(decoder)
+}
+
+fn not_zstd(_: std::io::Error) -> Refusal {
+    Refusal::bad_request("the body is not zstd, or needs a window of more than 8 MiB")
+}
+
+/// A list in numbers.
+pub(super) fn count(kind: Kind, digest: Digest, bytes: &[u8]) -> Result<Counted, Refusal> {
+    Listing::read(kind, bytes).map(|listing| Counted { digest, ..listing.counted() })
+}
+
+/// What is learned of a list by reading it line by line.
+struct Listing {
+    digest: Digest,
+    bytes: u64,
+    entries: u32,
+    security: u32,
+}
+
+impl Listing {
+    /// Reads a list of any length with the memory of one line.
+    fn read(kind: Kind, mut from: impl BufRead) -> Result<Listing, Refusal> {
+        let mut hasher = blake3::Hasher::new();
+        let (mut bytes, mut entries, mut security, mut references) = (0_usize, 0, 0, 0);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let mut limited = (&mut from).take(LINE_BYTES_MAX as u64 + 1);
+            if limited.read_until(b'\n', &mut line).map_err(not_zstd)? == 0 {
+                break;
+            }
+            bytes += line.len();
+            if bytes > listing::BYTES_MAX {
+                let detail = format!("a list has at most {} bytes", listing::BYTES_MAX);
+                return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", detail));
+            }
+            entries += 1;
+            if line.len() > LINE_BYTES_MAX {
+                let detail = format!("line {entries} has more than {LINE_BYTES_MAX} bytes");
+                return Err(malformed(detail));
+            }
+            if entries as usize > listing::LINES_MAX {
+                return Err(malformed(ListingError::Lines.to_string()));
+            }
+            if kind == Kind::Updates && entries as usize > UPDATES_MAX {
+                return Err(malformed(format!(
+                    "at most {UPDATES_MAX} updates are pending on a server"
+                )));
+            }
+            hasher.update(&line);
+            let wrong = |error: ListingError| malformed(at_line(error, entries).to_string());
+            match kind {
+                Kind::Packages => drop(listing::decode::<Installed>(&line).map_err(wrong)?),
+                Kind::Updates => {
+                    for update in listing::decode::<Pending>(&line).map_err(wrong)? {
+                        security += u32::from(update.security);
+                        references += update.advisories.len() + update.cves.len();
+                    }
+                }
+            }
+            if references > REFERENCES_MAX {
+                let detail = format!("a list names at most {REFERENCES_MAX} advisories and CVEs");
+                return Err(malformed(detail));
+            }
+        }
+        let digest = Digest::from_bytes(*hasher.finalize().as_bytes());
+        Ok(Listing { digest, bytes: bytes as u64, entries, security })
+    }
+
+    fn counted(&self) -> Counted {
+        Counted { digest: self.digest, entries: self.entries, security: self.security }
+    }
+}
+
+fn malformed(detail: String) -> Refusal {
+    Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "malformed_listing", detail)
+}
+
+/// The error with the number of the line in the whole list.
+fn at_line(error: ListingError, number: u32) -> ListingError {
+    let number = number as usize;
+    match error {
+        ListingError::Line { source, .. } => ListingError::Line { line: number, source },
+        ListingError::Missing { field, .. } => ListingError::Missing { line: number, field },
+        ListingError::TooLong { field, .. } => ListingError::TooLong { line: number, field },
+        ListingError::Control { field, .. } => ListingError::Control { line: number, field },
+        ListingError::References { .. } => ListingError::References { line: number },
+        whole => whole,
+    }
+}
+
+/// Where a piece of a log begins.
+#[derive(Deserialize)]
+pub(super) struct Offset {
+    #[serde(default)]
+    offset: u64,
+}
+
+/// `POST /agent/v1/orders/{task_id}/log?offset=N`.
+pub(super) async fn log(
+    State(app): State<Gateway>,
+    Path(task): Path<String>,
+    offset: Result<Query<Offset>, axum::extract::rejection::QueryRejection>,
+    request: Request<Body>,
+) -> Result<StatusCode, Refusal> {
+    let Verified { who, body, reserved, slot: _slot, .. } =
+        verified(&app, request, CHUNK_BYTES_MAX).await?;
+    let Query(Offset { offset }) =
+        offset.map_err(|error| Refusal::bad_request(error.body_text()))?;
+    let task: TaskId = task.parse().map_err(|_| not_found(format!("no task `{task}`")))?;
+    let link = app.registry().link(&app, &who).await?;
+    let mut reader = app.db.read().await?;
+    let found = rollout_targets::of_task(&mut reader, link.org, task).await?;
+    drop(reader);
+    if found.server_id != link.server {
+        return Err(not_found(format!("no task `{task}`")));
+    }
+    let Some(body) = kept(offset, body) else { return Ok(StatusCode::NO_CONTENT) };
+    let part = Part::Log(Log { task, offset, body, now: app.clock.now() });
+    match write(&app, part, reserved).await? {
+        Written::Log(Append::Gap(end)) => {
+            let detail = format!("the log is {end} bytes long; send what comes after them first");
+            Err(Refusal::new(StatusCode::CONFLICT, "log_gap", detail))
+        }
+        Written::Log(Append::Kept(_)) | Written::Server(_) | Written::Listing => {
+            Ok(StatusCode::NO_CONTENT)
+        }
+    }
+}
+
+/// As much of a piece as the log has room for, with a line that says so where it was cut.
+fn kept(offset: u64, body: axum::body::Bytes) -> Option<axum::body::Bytes> {
+    let room = LOG_BYTES_MAX.checked_sub(offset).filter(|room| *room > 0)?;
+    let room = usize::try_from(room).unwrap_or(usize::MAX);
+    if body.len() <= room {
+        return Some(body);
+    }
+    Some([&body[..room], CUT].concat().into())
+}
+
+fn not_found(detail: impl Into<String>) -> Refusal {
+    Refusal::new(StatusCode::NOT_FOUND, "not_found", detail)
+}
+
+/// Reads bytes as a package set of either kind, packed or not.
+#[cfg(feature = "fuzzing")]
+pub fn fuzz(bytes: &[u8]) {
+    for kind in [Kind::Packages, Kind::Updates] {
+        let _ = unpack(kind, Digest::of(bytes), bytes, false);
+        let _ = unpack(kind, Digest::of(bytes), bytes, true);
+    }
+}

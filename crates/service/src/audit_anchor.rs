@@ -1,0 +1,230 @@
+//! Notices that the end of the audit log was cut off.
+//!
+//! The log is a chain of keyed hashes, so a changed entry is noticed, but a chain that lacks its
+//! last entries is still a chain. The place and the hash of the last entry of each organization are
+//! therefore kept in a file in the data directory, with an authentication code. An entry that is in
+//! the file and not in the database was removed. With several replicas each keeps its own file.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use store::{Conn, audit};
+use vocab::OrgId;
+
+use crate::App;
+use crate::secrets::{Age, Secrets};
+use crate::{emit, record};
+
+/// The file in the data directory.
+pub const FILE: &str = "audit.anchor";
+/// How often the file is brought up to date. What was logged since can be cut off unnoticed.
+const EVERY: Duration = Duration::from_secs(1);
+const PURPOSE: &str = "fleetmend audit anchor v1";
+const CODE_BYTES: usize = 32;
+
+/// The last entry of an organization's log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Last {
+    seq: i64,
+    hash: Vec<u8>,
+    /// A digest of what the entry says. Its hash changes when `root.key` is rotated, this does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    content: Option<vocab::Digest>,
+}
+
+impl Last {
+    fn is(&self, entry: &audit::Entry) -> bool {
+        entry.seq == self.seq
+            && (entry.hash == self.hash || self.content == Some(content_of(entry)))
+    }
+}
+
+fn content_of(entry: &audit::Entry) -> vocab::Digest {
+    let (org, seq, at) = (entry.org_id.to_string(), entry.seq.to_string(), entry.at.to_string());
+    let parts = [&org, &seq, &at, &entry.actor, &entry.action, &entry.subject, &entry.detail];
+    vocab::Digest::of(&serde_json::to_vec(&parts).expect("text is JSON"))
+}
+
+/// The last entries that were seen, by organization.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Anchor(BTreeMap<OrgId, Last>);
+
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    entries: BTreeMap<OrgId, Last>,
+    code: Vec<u8>,
+}
+
+/// Why the file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum AnchorError {
+    /// It cannot be read or written.
+    #[error("cannot use {}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// It was not written with these keys.
+    #[error("{} was changed, or root.key is not the one it was written with", path.display())]
+    Forged {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl Anchor {
+    /// The anchor in `data_dir`; `None` if there is none yet.
+    pub fn load(secrets: &Secrets, data_dir: &Path) -> Result<Option<Anchor>, AnchorError> {
+        Ok(Anchor::load_with_age(secrets, data_dir)?.map(|(anchor, _)| anchor))
+    }
+
+    /// The same, with the root key that it was written with.
+    fn load_with_age(
+        secrets: &Secrets,
+        data_dir: &Path,
+    ) -> Result<Option<(Anchor, Age)>, AnchorError> {
+        let path = data_dir.join(FILE);
+        let text = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            text => text.map_err(|source| AnchorError::File { path: path.clone(), source })?,
+        };
+        let stored: Stored = serde_json::from_slice(&text)
+            .map_err(|_| AnchorError::Forged { path: path.clone() })?;
+        let anchor = Anchor(stored.entries);
+        match secrets.maker(PURPOSE, &[&anchor.text()], CODE_BYTES, &stored.code) {
+            Some(age) => Ok(Some((anchor, age))),
+            None => Err(AnchorError::Forged { path }),
+        }
+    }
+
+    fn save(&self, secrets: &Secrets, data_dir: &Path) -> Result<(), AnchorError> {
+        let path = data_dir.join(FILE);
+        let code = secrets.tag(PURPOSE, &[&self.text()]).to_vec();
+        let stored = Stored { entries: self.0.clone(), code };
+        let text = serde_json::to_vec(&stored).expect("an anchor is plain data");
+        let write = || -> io::Result<()> {
+            let new = data_dir.join(format!("{FILE}.new"));
+            let mut options = fs::OpenOptions::new();
+            options.write(true).create(true).truncate(true).mode(0o600);
+            let mut file = options.open(&new)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            fs::rename(&new, &path)
+        };
+        write().map_err(|source| AnchorError::File { path: path.clone(), source })
+    }
+
+    fn text(&self) -> Vec<u8> {
+        serde_json::to_vec(&self.0).expect("an anchor is plain data")
+    }
+
+    /// The organizations whose logs lack an entry that was seen, and its place.
+    pub async fn missing(&self, conn: &mut Conn) -> store::Result<BTreeMap<OrgId, i64>> {
+        let mut missing = BTreeMap::new();
+        for (org, last) in &self.0 {
+            let before = last.seq.saturating_sub(1);
+            let found = audit::after(conn, *org, before, 1).await?;
+            let heads = audit::head(conn, *org).await;
+            let reaches = heads.is_ok_and(|(seq, _)| seq >= last.seq);
+            if last.seq > 0 && !(found.first().is_some_and(|entry| last.is(entry)) && reaches) {
+                missing.insert(*org, last.seq);
+            }
+        }
+        Ok(missing)
+    }
+}
+
+/// Looks at the logs and brings the file up to date. Returns the organizations whose logs were cut;
+/// for those it stays as it is.
+pub async fn check(app: &App, data_dir: &Path) -> Result<BTreeMap<OrgId, i64>, CheckError> {
+    let (stored, age) = Anchor::load_with_age(&app.secrets, data_dir)?.unzip();
+    let known = stored.clone().unwrap_or_default();
+    let mut reader = app.db.snapshot().await?;
+    let missing = known.missing(&mut reader).await?;
+    let mut next = known.clone();
+    for organization in store::organizations::list(&mut reader).await? {
+        if missing.contains_key(&organization.id) {
+            continue;
+        }
+        let (seq, hash) = audit::head(&mut reader, organization.id).await?;
+        let last = audit::after(&mut reader, organization.id, seq - 1, 1).await?;
+        let content = last.first().filter(|entry| entry.seq == seq).map(content_of);
+        next.0.insert(organization.id, Last { seq, hash, content });
+    }
+    drop(reader);
+    if stored.as_ref() != Some(&next) || age == Some(Age::Old) {
+        next.save(&app.secrets, data_dir)?;
+    }
+    Ok(missing)
+}
+
+/// Why the logs could not be checked.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    /// The database did not answer.
+    #[error(transparent)]
+    Store(#[from] store::StoreError),
+    /// The file cannot be used.
+    #[error(transparent)]
+    Anchor(#[from] AnchorError),
+}
+
+/// Keeps the file up to date and raises the alarm, once for each organization, until it is aborted.
+pub async fn keep(app: App, data_dir: PathBuf) {
+    let mut alarmed = BTreeSet::new();
+    let mut every = tokio::time::interval(EVERY);
+    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        every.tick().await;
+        match check(&app, &data_dir).await {
+            Ok(missing) => {
+                app.condition().note_audit_cut(!missing.is_empty());
+                for (org, seq) in missing {
+                    if alarmed.insert(org) {
+                        alarm(&app, org, seq).await;
+                    }
+                }
+            }
+            Err(error) => {
+                // A file that cannot be written, such as on a full disk, says nothing about the log.
+                let is_forged = matches!(error, CheckError::Anchor(AnchorError::Forged { .. }));
+                app.condition().note_audit_cut(is_forged);
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(error, "the end of the audit log cannot be checked");
+            }
+        }
+    }
+}
+
+async fn alarm(app: &App, org: OrgId, seq: i64) {
+    tracing::error!(%org, seq, "entries were removed from the end of the audit log");
+    let now = app.clock.now();
+    let told = json!({"organization_id": org, "missing": seq});
+    let raised = async {
+        let mut tx = app.db.begin().await?;
+        record(&mut tx, org, now, "engine", "audit.cut", org, &told);
+        emit(&mut tx, org, "audit.cut", now, told.clone());
+        tx.commit().await
+    };
+    let raised: store::Result<()> = raised.await;
+    if let Err(error) = raised {
+        tracing::error!(%org, error = &error as &dyn std::error::Error, "the alarm is not recorded");
+    }
+}
+
+/// Forgets the anchor: a backup was restored, and its log is shorter.
+pub fn reset(data_dir: &Path) -> Result<(), AnchorError> {
+    let path = data_dir.join(FILE);
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done.map_err(|source| AnchorError::File { path, source }),
+    }
+}

@@ -1,0 +1,102 @@
+//! Enrolment tokens: with one, new servers may join.
+//!
+//! A token is 24 random bytes and a tag that only this installation can make, then the hash of the certificate that
+//! the server presents: an agent that was given a token knows whom to trust before it says anything. The database has a
+//! hash of the random bytes alone.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jiff::Timestamp;
+use serde_json::json;
+use store::Topic;
+use store::enrollment_tokens::{self, Token};
+use vocab::{Environment, Tag, TokenId};
+
+use crate::App;
+use crate::auth::opaque_token;
+use crate::clock::dice;
+use crate::secrets::Secrets;
+use crate::{Actor, FieldError, Result, ServiceError, audit};
+
+const PREFIX: &str = "fme_";
+const PURPOSE: &str = "fleetmend enrolment token v1";
+const RANDOM_BYTES: usize = 24;
+/// What stands for the certificate's hash where there is no certificate.
+const PLAIN: &str = "plain";
+
+/// Makes a token: the text that is told once, and what the database keeps of it.
+pub fn mint(secrets: &Secrets, certificate_sha256: Option<[u8; 32]>) -> (String, Vec<u8>) {
+    let (secret, hash) = opaque_token::mint::<RANDOM_BYTES>(secrets, PURPOSE);
+    let pin = certificate_sha256.map_or(PLAIN.to_owned(), |hash| URL_SAFE_NO_PAD.encode(hash));
+    (format!("{PREFIX}{secret}.{pin}"), hash)
+}
+
+/// The hash of a token that this installation made, or nothing if it did not. The part after the dot is the
+/// agent's business: a certificate may have been renewed since.
+pub fn recognize(secrets: &Secrets, text: &str) -> Option<Vec<u8>> {
+    let (secret, _) = text.strip_prefix(PREFIX)?.split_once('.')?;
+    opaque_token::recognize::<RANDOM_BYTES>(secrets, PURPOSE, secret)
+}
+
+/// A token to be made.
+#[derive(Debug, Clone)]
+pub struct NewToken {
+    /// What people call it.
+    pub name: String,
+    /// The environment of servers that join with it.
+    pub environment: Option<Environment>,
+    /// Their tags.
+    pub tags: Vec<Tag>,
+    /// How many may join; `None`: no limit.
+    pub uses_max: Option<u32>,
+    /// When it ends.
+    pub expires_at: Option<Timestamp>,
+}
+
+/// Makes a token. The text is in the answer and nowhere else.
+pub async fn create(app: &App, actor: &Actor, new: NewToken) -> Result<(Token, String)> {
+    let now = app.clock.now();
+    if new.expires_at.is_some_and(|end| end <= now) {
+        let error = FieldError::new("/expires_at", "in_the_past", "it is over already");
+        return Err(ServiceError::Invalid(vec![error]));
+    }
+    let (text, hash) = mint(&app.secrets, app.settings.certificate_sha256);
+    let token = Token {
+        id: TokenId::new(now, dice()),
+        org_id: actor.org,
+        name: new.name,
+        hash,
+        environment: new.environment,
+        tags: new.tags,
+        uses: 0,
+        uses_max: new.uses_max,
+        created_at: now,
+        created_by: actor.who.clone(),
+        expires_at: new.expires_at,
+        revoked_at: None,
+    };
+    let mut tx = app.db.begin().await?;
+    enrollment_tokens::create(&mut tx, &token).await?;
+    let detail = json!({"name": token.name, "environment": token.environment, "tags": token.tags,
+        "max_uses": token.uses_max, "expires_at": token.expires_at});
+    audit::record(app, &mut tx, actor, "enrollment_token.create", token.id, detail);
+    let told = json!({"enrollment_token_id": token.id});
+    audit::emit(app, &mut tx, actor, "enrollment_token.created", told);
+    tx.commit().await?;
+    Ok((token, text))
+}
+
+/// Ends a token; servers that joined with it stay. To end one twice is no error.
+pub async fn revoke(app: &App, actor: &Actor, seen: &Token) -> Result<()> {
+    if seen.revoked_at.is_some() {
+        return Ok(());
+    }
+    let mut tx = app.db.begin().await?;
+    enrollment_tokens::revoke(&mut tx, actor.org, seen.id, app.clock.now()).await?;
+    let detail = json!({"name": seen.name});
+    audit::record(app, &mut tx, actor, "enrollment_token.revoke", seen.id, detail);
+    let told = json!({"enrollment_token_id": seen.id});
+    audit::emit(app, &mut tx, actor, "enrollment_token.revoked", told);
+    tx.ring(Topic::Credentials);
+    Ok(tx.commit().await?)
+}

@@ -1,0 +1,14 @@
+//! Who may do what: API keys, people and their second factor, single sign-on, enrollment tokens, and
+//! the keys that the service itself signs with.
+
+pub mod api_keys;
+pub mod enrollment_tokens;
+pub mod oidc;
+pub mod opaque_token;
+pub mod orders_keys;
+pub mod passwords;
+pub mod root_keys;
+pub mod sso;
+pub mod totp;
+pub mod two_factor;
+pub mod users;

@@ -1,0 +1,142 @@
+//! The way to a provider: within limits of size and of time, verified by `https`, and never led elsewhere.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
+use reqwest::redirect::Policy;
+use reqwest::{RequestBuilder, StatusCode, Url};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::auth::oidc::{Config, OidcError, Tokens};
+use crate::fetch;
+use crate::fetch::Limits;
+
+/// Someone waits in front of a browser.
+const LIMITS: Limits = Limits {
+    bytes_max: 256 * 1024,
+    connect: Duration::from_secs(5),
+    idle: Duration::from_secs(10),
+    whole: Duration::from_secs(10),
+};
+/// How much of a provider's word for what is wrong is repeated.
+const WORD_CHARS_MAX: usize = 60;
+
+/// Whether nobody on the way can read or change what goes there.
+pub(super) fn is_safe(url: &Url) -> bool {
+    let scheme = url.scheme();
+    url.has_host() && (scheme == "https" || (scheme == "http" && fetch::is_here(url)))
+}
+
+/// An address that a provider names, if it may be used.
+pub(super) fn address(what: &'static str, text: &str) -> Result<Url, OidcError> {
+    let url = Url::parse(text).ok().filter(is_safe);
+    url.ok_or_else(|| {
+        let why = "its address does not begin with https://".to_owned();
+        OidcError::Unusable { what, why }
+    })
+}
+
+/// Asks for something.
+pub(super) async fn get<T: DeserializeOwned>(
+    what: &'static str,
+    url: &Url,
+    token: Option<&str>,
+) -> Result<T, OidcError> {
+    let mut request = client(what, url)?.get(url.clone()).header(ACCEPT, "application/json");
+    if let Some(token) = token {
+        request = request.bearer_auth(token);
+    }
+    let (status, bytes) = send(what, request).await?;
+    if status != StatusCode::OK {
+        return Err(OidcError::Unusable { what, why: format!("it answers {status}") });
+    }
+    read(what, &bytes)
+}
+
+/// Gives a code for what it stands for.
+pub(super) async fn redeem(
+    url: &Url,
+    form: &[(&str, &str)],
+    config: &Config,
+    by_form: bool,
+) -> Result<Tokens, OidcError> {
+    const WHAT: &str = "token endpoint";
+    let mut form = form.to_vec();
+    let mut request = client(WHAT, url)?.post(url.clone()).header(ACCEPT, "application/json");
+    match &config.client_secret {
+        Some(secret) if !by_form => {
+            // Both parts are written as in a form first (RFC 6749, 2.3.1).
+            let words = format!("{}:{}", encoded(&config.client_id), encoded(&secret.0));
+            request = request.header(AUTHORIZATION, format!("Basic {}", STANDARD.encode(words)));
+        }
+        secret => {
+            form.push(("client_id", &config.client_id));
+            form.extend(secret.as_ref().map(|secret| ("client_secret", secret.0.as_str())));
+        }
+    }
+    let body = serde_html_form::to_string(form).unwrap_or_default();
+    let request = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(body);
+    let (status, bytes) = send(WHAT, request).await?;
+    if status == StatusCode::OK {
+        return read(WHAT, &bytes);
+    }
+    let said: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    let word: String = match said.get("error").and_then(Value::as_str) {
+        Some(word) => word.chars().filter(|c| !c.is_control()).take(WORD_CHARS_MAX).collect(),
+        None => status.to_string(),
+    };
+    Err(match word.as_str() {
+        "invalid_grant" => OidcError::Code(word),
+        "invalid_client" | "unauthorized_client" | "unsupported_grant_type" | "invalid_request" => {
+            OidcError::Client(word)
+        }
+        _ => OidcError::Unusable { what: WHAT, why: format!("it answers {word}") },
+    })
+}
+
+fn encoded(text: &str) -> String {
+    let pair = serde_html_form::to_string([("", text)]).unwrap_or_default();
+    pair.trim_start_matches('=').to_owned()
+}
+
+fn client(what: &'static str, url: &Url) -> Result<reqwest::Client, OidcError> {
+    fetch::client(url, LIMITS, Policy::none)
+        .map_err(|error| OidcError::Unusable { what, why: error.to_string() })
+}
+
+async fn send(
+    what: &'static str,
+    request: RequestBuilder,
+) -> Result<(StatusCode, Vec<u8>), OidcError> {
+    let failed =
+        |error: reqwest::Error| OidcError::Unreachable { what, source: error.without_url() };
+    let mut response = request.send().await.map_err(failed)?;
+    let mut bytes = Vec::new();
+    while let Some(part) = response.chunk().await.map_err(failed)? {
+        bytes.extend_from_slice(&part);
+        if bytes.len() as u64 > LIMITS.bytes_max {
+            let why = format!("it answers with more than {} bytes", LIMITS.bytes_max);
+            return Err(OidcError::Unusable { what, why });
+        }
+    }
+    Ok((response.status(), bytes))
+}
+
+fn read<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, OidcError> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        // What a token endpoint answers is secret: the error tells a place, not the text.
+        let why =
+            format!("it does not answer as it should (line {}, {})", error.line(), kind(&error));
+        OidcError::Unusable { what, why }
+    })
+}
+
+fn kind(error: &serde_json::Error) -> &'static str {
+    match error.classify() {
+        serde_json::error::Category::Data => "something is missing or of another type",
+        _ => "it is no JSON",
+    }
+}

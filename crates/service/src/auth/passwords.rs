@@ -1,0 +1,142 @@
+//! Passwords: Argon2id, away from the threads that serve, few at a time.
+
+use std::sync::{Mutex, PoisonError};
+
+use argon2::password_hash::PasswordHasher as _;
+use argon2::password_hash::phc::PasswordHash;
+use argon2::{Algorithm, Argon2, Block, Params, Version};
+use tokio::sync::Semaphore;
+
+use crate::clock::chance;
+use crate::{Result, ServiceError};
+
+/// A line of people whose passwords are checked one after the other: each takes 19 MiB and a core for some tens of
+/// milliseconds, and strangers can ask for it.
+struct Queue {
+    turn: Semaphore,
+    places: Semaphore,
+}
+
+/// How many may wait in a line. Whoever comes later is told to come again.
+const PLACES: usize = 16;
+static STRANGERS: Queue = Queue::new();
+/// Browsers that have signed in before do not wait behind strangers.
+static KNOWN: Queue = Queue::new();
+/// Memory that is used again. What is freed in large pieces by many threads, the allocator keeps for each of them.
+static MEMORY: Mutex<Vec<Vec<Block>>> = Mutex::new(Vec::new());
+
+impl Queue {
+    const fn new() -> Queue {
+        Queue { turn: Semaphore::const_new(1), places: Semaphore::const_new(PLACES) }
+    }
+}
+
+/// Whether a password fits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fits {
+    Yes,
+    No,
+    /// Too many others are waiting.
+    Busy,
+}
+
+/// What an unknown person's password is held against, so that asking about one takes as long as asking about a
+/// known one. No password has this hash.
+const NOBODY: &str =
+    "$argon2id$v=19$m=19456,t=2,p=1$bm9ib2R5IGF0IGFsbA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+
+fn argon2() -> Argon2<'static> {
+    // What OWASP advises where memory is shared with a service.
+    let params = Params::new(19_456, 2, 1, None).unwrap_or_default();
+    Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
+}
+
+/// The hash of a password, as a PHC string.
+pub async fn hash(password: &str) -> Result<String> {
+    let password = password.to_owned();
+    apart(&KNOWN, move || {
+        let hash = argon2().hash_password_with_salt(password.as_bytes(), &chance::<16>());
+        hash.map(|hash| hash.to_string()).map_err(|error| error.to_string())
+    })
+    .await?
+    .map_err(|error| ServiceError::Internal(error.into()))
+}
+
+/// Whether this is the password behind `hash`. Without one it never is, and takes as long. `is_known`: it comes from a
+/// browser that has signed in before.
+pub async fn fits(password: &str, hash: Option<&str>, is_known: bool) -> Result<Fits> {
+    let queue = if is_known { &KNOWN } else { &STRANGERS };
+    let Ok(_place) = queue.places.try_acquire() else { return Ok(Fits::Busy) };
+    let exists = hash.is_some();
+    let (password, hash) = (password.to_owned(), hash.unwrap_or(NOBODY).to_owned());
+    let is_right = apart(queue, move || is_right(&password, &hash).unwrap_or(false)).await?;
+    Ok(if is_right && exists { Fits::Yes } else { Fits::No })
+}
+
+fn is_right(password: &str, hash: &str) -> Option<bool> {
+    let parsed = PasswordHash::new(hash).ok()?;
+    let params = Params::try_from(&parsed).ok()?;
+    let (salt, expected) = (parsed.salt?, parsed.hash?);
+    let mut found = vec![0; expected.as_bytes().len()];
+    let mut blocks = lock().pop().unwrap_or_default();
+    blocks.resize(blocks.len().max(params.block_count()), Block::default());
+    let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
+    let done = argon2.hash_password_into_with_memory(
+        password.as_bytes(),
+        salt.as_ref(),
+        &mut found,
+        &mut blocks,
+    );
+    lock().push(blocks);
+    done.ok()?;
+    // `blake3::Hash` compares in constant time.
+    Some(blake3::hash(&found) == blake3::hash(expected.as_bytes()))
+}
+
+fn lock() -> std::sync::MutexGuard<'static, Vec<Vec<Block>>> {
+    MEMORY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn apart<T: Send + 'static>(
+    queue: &Queue,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
+    let internal = |error: Box<dyn std::error::Error + Send + Sync>| ServiceError::Internal(error);
+    let _turn = queue.turn.acquire().await.map_err(|error| internal(error.into()))?;
+    tokio::task::spawn_blocking(work).await.map_err(|error| internal(error.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_password_fits_its_own_hash_and_nothing_else() {
+        let hash = hash("correct horse battery").await.unwrap();
+        assert!(hash.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{hash}");
+        for (password, hash, expected) in [
+            ("correct horse battery", hash.as_str(), Fits::Yes),
+            ("correct horse batterz", hash.as_str(), Fits::No),
+            ("", "not a hash", Fits::No),
+        ] {
+            assert_eq!(fits(password, Some(hash), true).await.unwrap(), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn nobody_is_held_against_a_hash_that_can_be_read() {
+        assert!(PasswordHash::new(NOBODY).is_ok(), "or the answer would come at once");
+        assert_eq!(fits("anything", None, true).await.unwrap(), Fits::No);
+    }
+
+    #[tokio::test]
+    async fn strangers_wait_in_a_short_line_and_known_browsers_not_behind_them() {
+        let strangers = (0..200).map(|_| fits("guess", None, false));
+        let strangers = futures_util::future::join_all(strangers);
+        let known = fits("guess", None, true);
+        let (strangers, known) = tokio::join!(strangers, known);
+        let busy = strangers.into_iter().filter(|fits| matches!(fits, Ok(Fits::Busy))).count();
+        assert_eq!((busy, known.unwrap()), (200 - PLACES, Fits::No));
+        assert!(lock().len() <= 2, "memory for one of each line");
+    }
+}

@@ -1,0 +1,343 @@
+//! Rotation of `root.key`: whether the files of this process are those that the database expects, what
+//! is sealed again with the new key, and what still depends on the old one.
+//!
+//! The files are the business of [`crate::secrets`]. `rotate` only changes files; the next service that
+//! starts records the new key in the database ([`open_service`]), and from then on a process without it
+//! can write nothing that has to be verified. In the background everything that is sealed or encrypted
+//! in the database is made anew with the new key ([`reseal`]), if it verifies with the old one. The rest
+//! are credentials that others hold: agents get new ones by themselves, API keys and enrollment tokens
+//! have to be replaced ([`dependence`]).
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::Value;
+use store::audit::Resealed;
+use store::root_keys::{self, Dependents, Recorded};
+use store::{Conn, Db, StoreError, audit, organizations, seals, users};
+use vocab::{KeyId, OrgId, ServerId, TokenId, UserId};
+
+use crate::App;
+use crate::auth::two_factor;
+use crate::record;
+use crate::secrets::Secrets;
+
+/// Who the audit log names: commands on the data directory know no keys.
+const ACTOR: &str = "command";
+/// The number of rows that are sealed in one transaction.
+const CHUNK: u32 = 500;
+/// The number of names in [`Dependence`].
+const NAMES_MAX: u32 = 10;
+/// How long to wait when others got in the way, or the database is away.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// How the key files and the database belong together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fit {
+    /// Nothing is recorded yet.
+    First,
+    /// They are the same.
+    Same,
+    /// The files were rotated, and no service was started since.
+    Rotated,
+    /// The old key was retired, and its file is still there.
+    Retired,
+}
+
+/// Why the key files cannot be used with the database.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// They are those from before a rotation.
+    #[error("root.key was rotated: restart this replica with the new key files")]
+    Rotated,
+    /// The rotation is not over, and one of its keys is missing.
+    #[error(
+        "root.key is being rotated and root.old.key, whose id is {id}, is missing: copy it from \
+         another replica, or restore it from a backup"
+    )]
+    OldMissing {
+        /// The id of the missing key.
+        id: String,
+    },
+    /// They belong to something else.
+    #[error(
+        "root.key is not the key of this database: its id is {found}, and {expected} is expected; \
+         restore the key from a backup, or name the right database and data directory"
+    )]
+    Foreign {
+        /// The id of the key in the file.
+        found: String,
+        /// The id that is recorded.
+        expected: String,
+    },
+}
+
+/// How these keys belong to what is recorded.
+pub fn fit(recorded: Option<&Recorded>, secrets: &Secrets) -> Result<Fit, Unfit> {
+    let Some(recorded) = recorded else { return Ok(Fit::First) };
+    let (current, old) = (secrets.root_key_id(), secrets.old_root_key_id());
+    match (recorded.id.as_str(), recorded.old_id.as_deref()) {
+        (id, None) if id == current && old.is_none() => Ok(Fit::Same),
+        (id, None) if id == current => Ok(Fit::Retired),
+        (id, Some(wanted)) if id == current && old == Some(wanted) => Ok(Fit::Same),
+        (id, Some(wanted)) if id == current => Err(Unfit::OldMissing { id: wanted.to_owned() }),
+        (id, None) if old == Some(id) => Ok(Fit::Rotated),
+        (_, Some(wanted)) if wanted == current => Err(Unfit::Rotated),
+        (id, _) => Err(Unfit::Foreign { found: current.to_owned(), expected: id.to_owned() }),
+    }
+}
+
+/// Why a database is not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It cannot be.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The keys are others.
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
+}
+
+/// Opens the database for the service, and records its root key if it is new.
+pub async fn open_service(
+    secrets: Secrets,
+    now: Timestamp,
+    open: impl AsyncFn(&Secrets) -> store::Result<Db>,
+) -> Result<(Db, Secrets), OpenError> {
+    let db = open(&secrets).await?;
+    let admitted = admit(&db, &secrets, now).await;
+    if !matches!(admitted, Ok(Fit::Same | Fit::First | Fit::Rotated)) {
+        db.close().await;
+    }
+    match admitted? {
+        Fit::Retired => {
+            tracing::warn!("root.old.key was retired and is not used: delete it");
+            let secrets = secrets.without_old_root();
+            Ok((open(&secrets).await?, secrets))
+        }
+        Fit::First | Fit::Same | Fit::Rotated => Ok((db, secrets)),
+    }
+}
+
+/// Opens the database for a command. If the key was rotated and the service has not been started since, the
+/// command works with the old key, as the service does.
+pub async fn open_command(
+    secrets: Secrets,
+    open: impl AsyncFn(&Secrets) -> store::Result<Db>,
+) -> Result<(Db, Secrets), OpenError> {
+    let db = open(&secrets).await?;
+    let fitting = match recorded(&db).await {
+        Ok(recorded) => fit(recorded.as_ref(), &secrets).map_err(OpenError::from),
+        Err(error) => Err(error.into()),
+    };
+    if matches!(fitting, Ok(Fit::First | Fit::Same)) {
+        return Ok((db, secrets));
+    }
+    db.close().await;
+    let secrets = as_recorded(fitting?, secrets);
+    Ok((open(&secrets).await?, secrets))
+}
+
+/// The keys that the database expects, of those that are there.
+pub fn as_recorded(fit: Fit, secrets: Secrets) -> Secrets {
+    match fit {
+        Fit::First | Fit::Same => secrets,
+        Fit::Rotated => secrets.before_root_rotation(),
+        Fit::Retired => secrets.without_old_root(),
+    }
+}
+
+/// What is recorded; nothing in a database from before that was.
+pub async fn recorded(db: &Db) -> store::Result<Option<Recorded>> {
+    match db.schema_version().await? < root_keys::SINCE {
+        true => Ok(None),
+        false => root_keys::recorded(&mut *db.read().await?).await,
+    }
+}
+
+/// Checks the keys against the database, and records them if they are new.
+pub async fn admit(db: &Db, secrets: &Secrets, now: Timestamp) -> Result<Fit, OpenError> {
+    let seen = root_keys::recorded(&mut *db.read().await?).await?;
+    let found = fit(seen.as_ref(), secrets)?;
+    if matches!(found, Fit::Same | Fit::Retired) {
+        return Ok(found);
+    }
+    let mut tx = db.begin().await?;
+    // Replicas that start together take turns.
+    root_keys::lock(&mut tx).await?;
+    let seen = root_keys::recorded(&mut tx).await?;
+    let found = fit(seen.as_ref(), secrets)?;
+    let current = secrets.root_key_id();
+    match (found, secrets.old_root_key_id()) {
+        (Fit::First, None) => root_keys::begin(&mut tx, current, now).await?,
+        (Fit::First | Fit::Rotated, Some(old)) => {
+            root_keys::switch(&mut tx, current, old, now).await?;
+            tracing::info!(old, new = current, "root.key was rotated: the new key is in use");
+        }
+        _ => {}
+    }
+    tx.commit().await?;
+    Ok(found)
+}
+
+/// Whether the database expects the root key of this process.
+pub async fn is_ours(app: &App, conn: &mut Conn) -> store::Result<bool> {
+    let recorded = root_keys::recorded(conn).await?;
+    Ok(recorded.is_none_or(|recorded| recorded.id == app.secrets.root_key_id()))
+}
+
+/// The logs that could not be sealed again, and the entries at which they are broken.
+pub type Broken = Vec<(OrgId, i64)>;
+
+/// Seals and encrypts everything in the database with the new key that verifies with the old one, in small
+/// steps. Started again, it goes on where it was.
+pub async fn reseal(app: &App) -> store::Result<Broken> {
+    let mut place = Some(seals::Place::START);
+    while let Some(from) = place {
+        place = match again(app, Step::Rows(from)).await? {
+            Done::Rows(next) => next,
+            _ => None,
+        };
+    }
+    let mut after = None;
+    loop {
+        let seen = users::sealed_after(&mut *app.db.read().await?, after, CHUNK).await?;
+        let Some((last, _)) = seen.last() else { break };
+        after = Some(*last);
+        again(app, Step::Users(seen)).await?;
+    }
+    let mut broken = Broken::new();
+    let logs = audit::unresealed(&mut *app.db.read().await?).await?;
+    for org in logs {
+        loop {
+            match again(app, Step::Log(org)).await? {
+                Done::Log(Resealed::Part) => {}
+                Done::Log(Resealed::Broken(seq)) => {
+                    tracing::error!(%org, seq, "the audit log was changed here and is not sealed again");
+                    broken.push((org, seq));
+                    break;
+                }
+                _ => break,
+            }
+        }
+    }
+    if broken.is_empty() {
+        again(app, Step::End).await?;
+    }
+    Ok(broken)
+}
+
+/// What is done in one transaction.
+enum Step {
+    Rows(seals::Place),
+    Users(Vec<(UserId, Vec<u8>)>),
+    Log(OrgId),
+    End,
+}
+
+/// What came of it.
+enum Done {
+    Rows(Option<seals::Place>),
+    Log(Resealed),
+    All,
+}
+
+/// Does one step, again if another writer was in the way.
+async fn again(app: &App, step: Step) -> store::Result<Done> {
+    loop {
+        match once(app, &step).await {
+            Err(StoreError::Busy(_)) => tokio::time::sleep(AGAIN).await,
+            done => return done,
+        }
+    }
+}
+
+async fn once(app: &App, step: &Step) -> store::Result<Done> {
+    let mut tx = app.db.begin().await?;
+    let done = match step {
+        Step::Rows(from) => Done::Rows(seals::reseal(&mut tx, from.clone(), CHUNK).await?),
+        Step::Users(seen) => {
+            for (user, sealed) in seen {
+                if let Some(renewed) = two_factor::renewed(&app.secrets, *user, sealed) {
+                    users::reseal(&mut tx, *user, sealed, &renewed).await?;
+                }
+            }
+            Done::All
+        }
+        Step::Log(org) => Done::Log(audit::reseal(&mut tx, *org, CHUNK).await?),
+        Step::End => {
+            let (id, now) = (app.secrets.root_key_id(), app.clock.now());
+            root_keys::set_resealed(&mut tx, id, now).await?;
+            Done::All
+        }
+    };
+    tx.commit().await?;
+    Ok(done)
+}
+
+/// Seals everything with the new key beside the service, until that is done.
+pub async fn keep_resealing(app: App, data_dir: PathBuf) {
+    if app.secrets.old_root_key_id().is_none() {
+        return;
+    }
+    loop {
+        // The anchor must know the last entries by what they say before their hashes change.
+        let anchored = crate::audit_anchor::check(&app, &data_dir).await;
+        if let Err(error) = anchored {
+            let error = &error as &dyn std::error::Error;
+            tracing::error!(error, "the audit log is not sealed with the new root key yet");
+        } else {
+            match reseal(&app).await {
+                Ok(broken) if broken.is_empty() => {
+                    return tracing::info!("everything is sealed with the new root key");
+                }
+                Ok(_) => return,
+                Err(error) => tracing::warn!(%error, "sealing with the new root key goes on later"),
+            }
+        }
+        tokio::time::sleep(AGAIN * 10).await;
+    }
+}
+
+/// What would be refused if the old root key were retired now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dependence {
+    /// API keys that are valid and were made with another key.
+    pub api_keys: Dependents<KeyId>,
+    /// Enrollment tokens that are valid and were made with another key.
+    pub enrollment_tokens: Dependents<TokenId>,
+    /// Agents that have not shown an identity that was made with the new key.
+    pub agents: Dependents<ServerId>,
+}
+
+impl Dependence {
+    /// Whether nothing depends on the old key.
+    pub fn is_empty(&self) -> bool {
+        self.api_keys.count + self.enrollment_tokens.count + self.agents.count == 0
+    }
+}
+
+/// What was not made with the key with this id.
+pub async fn dependence(
+    conn: &mut Conn,
+    key_id: &str,
+    now: Timestamp,
+) -> store::Result<Dependence> {
+    Ok(Dependence {
+        api_keys: root_keys::api_keys(conn, key_id, now, NAMES_MAX).await?,
+        enrollment_tokens: root_keys::enrollment_tokens(conn, key_id, now, NAMES_MAX).await?,
+        agents: root_keys::servers(conn, key_id, now, NAMES_MAX).await?,
+    })
+}
+
+/// Records that the old key counts no more. Its file is to be deleted after this.
+pub async fn retire(app: &App, old: &str, detail: &Value) -> store::Result<()> {
+    let now = app.clock.now();
+    let mut tx = app.db.begin().await?;
+    for organization in organizations::list(&mut tx).await? {
+        record(&mut tx, organization.id, now, ACTOR, "secrets.retire", old, detail);
+    }
+    root_keys::retire(&mut tx).await?;
+    tx.commit().await
+}

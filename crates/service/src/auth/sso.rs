@@ -1,0 +1,151 @@
+//! People whom a provider of identities vouches for: who they are here, and that they are in.
+//!
+//! Once linked, a person is known by the provider's own word for them. Until then an address that the provider has verified
+//! finds whoever was invited under it.
+
+use serde_json::json;
+use store::Tx;
+use store::identities::{self, Identity};
+use store::users::{self, User};
+use vocab::{Role, UserId};
+
+use crate::App;
+use crate::auth::oidc::{Config, Granted, Person};
+use crate::auth::two_factor;
+use crate::auth::users::{
+    SignIn, Way, actor, plain_name, record_sign_in, session, told as of_user,
+};
+use crate::clock::dice;
+use crate::{Actor, Result, audit};
+
+/// Why someone whom the provider vouches for stays out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The provider does not say that it verified their address.
+    NotVerified,
+    /// Nobody invited them.
+    NotInvited,
+    /// They were removed.
+    Removed,
+    /// Their address belongs to somebody whom the provider knows as another person.
+    SomeoneElse,
+    /// Nothing that the provider says of them gives them a role.
+    NoRole,
+}
+
+/// Signs in whom a provider vouches for, if they are one of ours, or may become so.
+pub async fn sign_in(
+    app: &App,
+    config: &Config,
+    person: &Person,
+) -> Result<std::result::Result<SignIn, Refusal>> {
+    let mut tx = app.db.begin().await?;
+    let linked = identities::find(&mut tx, &person.issuer, &person.subject).await?;
+    let mut was_here = linked.is_some();
+    let mut known = match &linked {
+        Some(identity) => users::by_id(&mut tx, identity.user_id).await?,
+        None => None,
+    };
+    // The provider speaks for one organization. A link to a user of another one dates from a time when
+    // the service was configured differently, or when names were shared by all organizations.
+    if let Some(foreign) = known.take_if(|user| user.org_id != config.org) {
+        identities::unlink(&mut tx, foreign.id).await?;
+        was_here = false;
+    }
+    let user = match known {
+        Some(user) => user,
+        None => match arrive(app, config, &mut tx, person, was_here).await? {
+            Ok(user) => user,
+            Err(refusal) => return Ok(Err(refusal)),
+        },
+    };
+    let user = match config.granted(&person.values, false) {
+        Granted::Nothing => return Ok(Err(Refusal::NoRole)),
+        Granted::Role(role) if role != user.role => change_role(app, &mut tx, user, role).await?,
+        Granted::Role(_) | Granted::Theirs => user,
+    };
+    let signed = if user.totp_secret.is_some() {
+        let ticket = two_factor::ticket(app, &user, Way::Oidc);
+        SignIn::NeedsCode { ticket }
+    } else {
+        record_sign_in(app, &mut tx, &user, Way::Oidc);
+        let token = session(app, &mut tx, &user).await?;
+        SignIn::In(Box::new(user), token)
+    };
+    tx.commit().await?;
+    Ok(Ok(signed))
+}
+
+/// Somebody who was not here before, or was removed since.
+async fn arrive(
+    app: &App,
+    config: &Config,
+    tx: &mut Tx,
+    person: &Person,
+    was_here: bool,
+) -> Result<std::result::Result<User, Refusal>> {
+    let Some(email) = &person.email else { return Ok(Err(Refusal::NotVerified)) };
+    let name = plain_name(email);
+    let user = match users::by_name(tx, config.org, &name).await? {
+        Some(user) => user,
+        // Nobody who was removed comes back by themselves, whoever else may come.
+        None if was_here || users::was_removed(tx, config.org, &name).await? => {
+            return Ok(Err(Refusal::Removed));
+        }
+        None => match config.granted(&person.values, true) {
+            Granted::Role(role) => create(app, config, tx, name, role).await?,
+            Granted::Nothing if config.roles.is_some() => return Ok(Err(Refusal::NoRole)),
+            Granted::Nothing | Granted::Theirs => return Ok(Err(Refusal::NotInvited)),
+        },
+    };
+    let identity = Identity {
+        issuer: person.issuer.clone(),
+        subject: person.subject.clone(),
+        user_id: user.id,
+        created_at: app.clock.now(),
+    };
+    match identities::link(tx, &identity).await {
+        Err(store::StoreError::AlreadyExists { .. }) => return Ok(Err(Refusal::SomeoneElse)),
+        linked => linked?,
+    }
+    let mut detail = of_user(&user);
+    detail["issuer"] = json!(person.issuer);
+    detail["subject"] = json!(person.subject);
+    audit::record(app, tx, &actor(&user), "user.link", user.id, detail);
+    Ok(Ok(user))
+}
+
+async fn create(app: &App, config: &Config, tx: &mut Tx, name: String, role: Role) -> Result<User> {
+    let now = app.clock.now();
+    let by = Actor { org: config.org, who: "oidc".into(), role: Role::Admin };
+    let user = User {
+        id: UserId::new(now, dice()),
+        org_id: config.org,
+        name,
+        role,
+        password: None,
+        link_hash: None,
+        link_expires_at: None,
+        totp_secret: None,
+        totp_step: 0,
+        created_at: now,
+        created_by: by.who.clone(),
+        removed_at: None,
+        generation: 1,
+    };
+    users::create(tx, &user).await?;
+    audit::record(app, tx, &by, "user.create", user.id, of_user(&user));
+    audit::emit(app, tx, &by, "user.created", json!({"user_id": user.id}));
+    Ok(user)
+}
+
+async fn change_role(app: &App, tx: &mut Tx, user: User, role: Role) -> Result<User> {
+    let by = Actor { org: user.org_id, who: "oidc".into(), role: Role::Admin };
+    let before = user.role;
+    let after = User { role, ..user };
+    users::save(tx, &after).await?;
+    let detail = json!({"name": after.name, "role": role, "before": before});
+    audit::record(app, tx, &by, "user.role", after.id, detail);
+    audit::emit(app, tx, &by, "user.changed", json!({"user_id": after.id}));
+    Ok(User { generation: after.generation + 1, ..after })
+}

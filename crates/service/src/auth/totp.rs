@@ -1,0 +1,112 @@
+//! Codes of six digits that change every half minute (RFC 6238), as every authenticator makes them.
+
+use jiff::Timestamp;
+use ring::hmac::{HMAC_SHA1_FOR_LEGACY_USE_ONLY, Key, sign};
+
+const STEP_SECONDS: i64 = 30;
+/// Clocks of telephones are not ours: the code before and the one after are taken as well.
+const STEPS_AROUND: i64 = 1;
+const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+
+/// The code of one step. SHA-1 is what all authenticators know, and as a keyed hash it stands.
+fn code(secret: &[u8], step: i64) -> u32 {
+    let tag = sign(&Key::new(HMAC_SHA1_FOR_LEGACY_USE_ONLY, secret), &step.to_be_bytes());
+    let bytes = tag.as_ref();
+    let at = usize::from(bytes.last().copied().unwrap_or(0) & 15);
+    let word = bytes.iter().skip(at).take(4).fold(0_u32, |word, byte| word << 8 | u32::from(*byte));
+    (word & 0x7fff_ffff) % 1_000_000
+}
+
+/// The step whose code this is, if it is one of now and later than the last one that was used: a code serves once.
+pub fn fits(secret: &[u8], said: &str, now: Timestamp, last_step: i64) -> Option<i64> {
+    let digits: String = said.chars().filter(|c| !c.is_whitespace()).collect();
+    if digits.len() != 6 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let said: u32 = digits.parse().ok()?;
+    let this = now.as_second().div_euclid(STEP_SECONDS);
+    let mut steps = this - STEPS_AROUND..=this + STEPS_AROUND;
+    steps.find(|step| *step > last_step && code(secret, *step) == said)
+}
+
+/// The code that an authenticator with this secret shows now.
+pub fn shown(base32: &str, now: Timestamp) -> String {
+    format!("{:06}", code(&from_base32(base32), now.as_second().div_euclid(STEP_SECONDS)))
+}
+
+/// A secret as it was typed; what is no letter of such a secret is passed over.
+pub fn from_base32(text: &str) -> Vec<u8> {
+    let mut bits = (0_u64, 0);
+    let mut secret = Vec::new();
+    for letter in text.bytes().filter_map(|byte| ALPHABET.iter().position(|known| *known == byte)) {
+        bits = ((bits.0 << 5 | letter as u64) & 0xffff, bits.1 + 5);
+        if bits.1 >= 8 {
+            bits.1 -= 8;
+            secret.push((bits.0 >> bits.1 & 255) as u8);
+        }
+    }
+    secret
+}
+
+/// A secret as people type it into an authenticator.
+pub fn base32(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in bytes.chunks(5) {
+        let word =
+            (0..5).fold(0_u64, |word, n| word << 8 | u64::from(chunk.get(n).copied().unwrap_or(0)));
+        let letters = (chunk.len() * 8).div_ceil(5);
+        text.extend(
+            (0..letters).map(|n| char::from(ALPHABET[(word >> (35 - 5 * n) & 31) as usize])),
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &[u8] = b"12345678901234567890";
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    /// The table in RFC 6238, appendix B, by its last six digits.
+    #[test]
+    fn codes_are_those_of_the_standard() {
+        for (second, expected) in [
+            (59, "287082"),
+            (1_111_111_109, "081804"),
+            (1_111_111_111, "050471"),
+            (1_234_567_890, "005924"),
+            (2_000_000_000, "279037"),
+            (20_000_000_000, "353130"),
+        ] {
+            assert!(fits(SECRET, expected, at(second), 0).is_some(), "{second}");
+            assert_eq!(shown(&base32(SECRET), at(second)), expected);
+        }
+    }
+
+    #[test]
+    fn a_code_serves_for_a_short_while_and_once() {
+        let said = "287082";
+        let step = fits(SECRET, said, at(59), 0).unwrap();
+        assert_eq!(fits(SECRET, said, at(59), step), None, "it was used");
+        assert_eq!(
+            fits(SECRET, " 287 082 ", at(89), 0),
+            Some(step),
+            "a clock that is a little ahead"
+        );
+        assert_eq!(fits(SECRET, said, at(120), 0), None, "too late");
+        for bad in ["", "28708", "2870821", "+28708", "２８７０８２"] {
+            assert_eq!(fits(SECRET, bad, at(59), 0), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_secret_is_written_as_authenticators_read_it() {
+        assert_eq!(base32(SECRET), "GEZDGNBVGY3TQOJQGEZDGNBVGY3TQOJQ");
+        assert_eq!([base32(b"f"), base32(b"foob")], ["MY", "MZXW6YQ"]);
+    }
+}

@@ -1,0 +1,172 @@
+//! The second factor: codes of an authenticator. What it knows is sealed with a key that is not in the database.
+
+use jiff::{SignedDuration, Timestamp};
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use serde_json::json;
+use store::users::{self, User};
+use vocab::UserId;
+
+use crate::App;
+use crate::auth::totp;
+use crate::auth::users::{SignIn, Token, Way, actor, invalid, record_sign_in, session, told};
+use crate::clock::chance;
+use crate::secrets::{Age, Secrets};
+use crate::{Result, audit};
+
+const SECRET_BYTES: usize = 20;
+const AUTHENTICATOR: &str = "fleetmend authenticator v1";
+const TICKET: &str = "fleetmend second step v2";
+const TICKET_TAG_BYTES: usize = 20;
+/// How long someone may look for their telephone.
+const TICKET_LIVES: SignedDuration = SignedDuration::from_mins(5);
+
+/// A new secret, as people type it.
+pub fn propose() -> String {
+    totp::base32(&chance::<SECRET_BYTES>())
+}
+
+/// Turns the second factor on, if the code shows that the authenticator has the secret.
+pub async fn turn_on(app: &App, user: &User, secret: &str, code: &str) -> Result<()> {
+    let bytes = totp::from_base32(secret);
+    let step = totp::fits(&bytes, code, app.clock.now(), 0).filter(|_| bytes.len() == SECRET_BYTES);
+    let Some(step) = step else { return Err(wrong()) };
+    let sealed = Some(seal(app, user, &bytes));
+    save(app, User { totp_secret: sealed, totp_step: step, ..user.clone() }, "user.totp_on").await
+}
+
+/// Turns it off, if the code is one of now.
+pub async fn turn_off(app: &App, user: &User, code: &str) -> Result<()> {
+    let secret = user.totp_secret.as_deref().and_then(|sealed| open(app, user, sealed));
+    let step = secret.and_then(|secret| totp::fits(&secret, code, app.clock.now(), user.totp_step));
+    let Some(step) = step else { return Err(wrong()) };
+    save(app, User { totp_secret: None, totp_step: step, ..user.clone() }, "user.totp_off").await
+}
+
+fn wrong() -> crate::ServiceError {
+    invalid("/code", "wrong_code", "that is not the code of now".into())
+}
+
+async fn save(app: &App, after: User, action: &str) -> Result<()> {
+    let mut tx = app.db.begin().await?;
+    users::save(&mut tx, &after).await?;
+    audit::record(app, &mut tx, &actor(&after), action, after.id, told(&after));
+    audit::emit(app, &mut tx, &actor(&after), "user.changed", json!({"user_id": after.id}));
+    Ok(tx.commit().await?)
+}
+
+/// For whoever took the first step, and in which way: good for a code, for five minutes.
+pub(super) fn ticket(app: &App, user: &User, way: Way) -> Token {
+    let until = (app.clock.now() + TICKET_LIVES).as_second();
+    let tag = with_parts(user, until, way, |parts| app.secrets.tag(TICKET, parts));
+    format!("{until}.{}.{}", user.id, totp::base32(&tag[..TICKET_TAG_BYTES]))
+}
+
+/// Whoever took the first step, as a ticket proves.
+pub struct FirstStep {
+    user: User,
+    way: Way,
+    ticket: Token,
+}
+
+impl FirstStep {
+    /// Reads a ticket. `None` if it was not made here, has expired, or its owner has changed since.
+    pub async fn read(app: &App, ticket: &str) -> Result<Option<FirstStep>> {
+        let mut parts = ticket.splitn(3, '.');
+        let (Some(until), Some(owner), Some(shown)) = (parts.next(), parts.next(), parts.next())
+        else {
+            return Ok(None);
+        };
+        let (Ok(until), Ok(owner)) = (until.parse::<i64>(), owner.parse::<UserId>()) else {
+            return Ok(None);
+        };
+        let found = users::by_id(&mut *app.db.read().await?, owner).await?;
+        let Some(user) = found.filter(|_| until > app.clock.now().as_second()) else {
+            return Ok(None);
+        };
+        let shown = totp::from_base32(shown);
+        let is = |way: &Way| {
+            with_parts(&user, until, *way, |parts| {
+                app.secrets.verifies(TICKET, parts, TICKET_TAG_BYTES, &shown)
+            })
+        };
+        let way = [Way::Password, Way::Oidc].into_iter().find(is);
+        Ok(way.map(|way| FirstStep { user, way, ticket: ticket.to_owned() }))
+    }
+
+    /// Who took it.
+    pub fn owner(&self) -> UserId {
+        self.user.id
+    }
+}
+
+/// What a ticket is a digest of.
+fn with_parts<T>(user: &User, until: i64, way: Way, make: impl FnOnce(&[&[u8]]) -> T) -> T {
+    let id = user.id.to_string();
+    // With the generation, so that a ticket is worth nothing once its owner was reset, or came in.
+    let (seen, until) = (user.generation.to_be_bytes(), until.to_be_bytes());
+    make(&[id.as_bytes(), &seen, &until, way.word().as_bytes()])
+}
+
+/// Signs in whoever took the first step and has the current code. `NeedsCode` if only the code was wrong.
+pub async fn sign_in(app: &App, first: FirstStep, code: &str) -> Result<SignIn> {
+    let FirstStep { user, way, ticket } = first;
+    let now: Timestamp = app.clock.now();
+    let secret = user.totp_secret.as_deref().and_then(|sealed| open(app, &user, sealed));
+    let Some(secret) = secret else { return Ok(SignIn::No) };
+    let Some(step) = totp::fits(&secret, code, now, user.totp_step) else {
+        return Ok(SignIn::NeedsCode { ticket });
+    };
+    let after = User { totp_step: step, ..user };
+    let mut tx = app.db.begin().await?;
+    match users::save(&mut tx, &after).await {
+        // The same code came twice at the same moment: it serves once.
+        Err(store::StoreError::Stale) => return Ok(SignIn::No),
+        saved => saved?,
+    }
+    record_sign_in(app, &mut tx, &after, way);
+    let token = session(app, &mut tx, &after).await?;
+    tx.commit().await?;
+    Ok(SignIn::In(Box::new(after), token))
+}
+
+fn seal(app: &App, user: &User, secret: &[u8]) -> Vec<u8> {
+    encrypt(&app.secrets, user.id, secret)
+}
+
+fn open(app: &App, user: &User, sealed: &[u8]) -> Option<Vec<u8>> {
+    app.secrets.ages().find_map(|age| decrypt(&app.secrets, age, user.id, sealed))
+}
+
+/// What is to be stored instead of a secret that was encrypted with the old root key. Nothing if it was
+/// not: the rest needs no change, or cannot be read.
+pub(super) fn renewed(secrets: &Secrets, user: UserId, sealed: &[u8]) -> Option<Vec<u8>> {
+    if secrets.old_root_key_id().is_none() || decrypt(secrets, Age::Current, user, sealed).is_some()
+    {
+        return None;
+    }
+    Some(encrypt(secrets, user, &decrypt(secrets, Age::Old, user, sealed)?))
+}
+
+fn key(secrets: &Secrets, age: Age, user: UserId) -> LessSafeKey {
+    let secret = secrets.tag_of(age, AUTHENTICATOR, &[user.to_string().as_bytes()]);
+    LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &secret).expect("AES-256 takes 32 bytes"))
+}
+
+fn encrypt(secrets: &Secrets, user: UserId, secret: &[u8]) -> Vec<u8> {
+    let nonce = chance::<NONCE_LEN>();
+    let mut sealed = secret.to_vec();
+    let closed = key(secrets, Age::Current, user).seal_in_place_append_tag(
+        Nonce::assume_unique_for_key(nonce),
+        Aad::empty(),
+        &mut sealed,
+    );
+    closed.expect("a secret is far shorter than what AES-GCM takes");
+    [&nonce[..], &sealed].concat()
+}
+
+fn decrypt(secrets: &Secrets, age: Age, user: UserId, sealed: &[u8]) -> Option<Vec<u8>> {
+    let (nonce, rest) = sealed.split_first_chunk::<NONCE_LEN>()?;
+    let mut rest = rest.to_vec();
+    let nonce = Nonce::assume_unique_for_key(*nonce);
+    Some(key(secrets, age, user).open_in_place(nonce, Aad::empty(), &mut rest).ok()?.to_vec())
+}

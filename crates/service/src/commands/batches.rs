@@ -1,0 +1,408 @@
+//! Rollouts: ordered, paused, resumed, called off, tried again. The engine carries them out.
+
+use std::collections::BTreeSet;
+
+use domain::rollout::{Change, End, Event, NoRetry, Phase, Plan, Rollout, Target, plan};
+use jiff::Timestamp;
+use serde_json::json;
+use store::rollout_targets::{self, Move, TargetRow, state_word};
+use store::rollouts::{self, phase_word};
+use store::server_list::{self, Filter};
+use store::{Conn, StoreError, Topic, Tx, refreshes, runs};
+use vocab::{BatchId, OrgId, RunId, ServerId, TaskId};
+
+use crate::App;
+use crate::clock::dice;
+use crate::queries::preview;
+use crate::{
+    Actor, FieldError, PatchOptions, Result, ServiceError, TRIES, emit, integrity, record,
+};
+
+/// By which door a rollout came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The API or the command line.
+    Api,
+    /// A schedule.
+    Schedule,
+    /// The dashboard.
+    Dashboard,
+}
+
+impl Origin {
+    /// The word for it, as it is stored.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Origin::Api => "api",
+            Origin::Schedule => "schedule",
+            Origin::Dashboard => "dashboard",
+        }
+    }
+}
+
+/// What is to be done, where and when.
+#[derive(Debug, Clone)]
+pub struct NewRollout {
+    /// In which organization.
+    pub org: OrgId,
+    /// What is done to each server, and how fast.
+    pub options: PatchOptions,
+    /// To which servers, in the order of their turns; one that is named twice counts once.
+    pub servers: Vec<ServerId>,
+    /// When it starts.
+    pub starts_at: Timestamp,
+    /// By which door it came.
+    pub origin: Origin,
+    /// Who ordered it.
+    pub started_by: String,
+    /// The run of a schedule that it carries out.
+    pub run_id: Option<RunId>,
+}
+
+/// Orders a rollout. A server that is not there is named, and then nothing starts.
+pub async fn create(app: &App, new: NewRollout) -> Result<rollouts::Rollout> {
+    let mut tx = app.db.begin().await?;
+    refuse_unknown(&mut tx, &new).await?;
+    let now = app.clock.now();
+    let made = create_in(&mut tx, BatchId::new(now, dice()), new, now).await?;
+    tx.commit().await?;
+    Ok(made)
+}
+
+/// The same inside a transaction, over servers that are known to be there.
+pub async fn create_in(
+    tx: &mut Tx,
+    id: BatchId,
+    new: NewRollout,
+    now: Timestamp,
+) -> store::Result<rollouts::Rollout> {
+    let mut made = create_all_in(tx, vec![(id, new)], now).await?;
+    Ok(made.remove(0))
+}
+
+/// Many of them in a few statements.
+pub async fn create_all_in(
+    tx: &mut Tx,
+    all: Vec<(BatchId, NewRollout)>,
+    now: Timestamp,
+) -> store::Result<Vec<rollouts::Rollout>> {
+    let mut rows = Vec::with_capacity(all.len());
+    let mut targets: Vec<Vec<(TaskId, ServerId)>> = Vec::with_capacity(all.len());
+    for (id, new) in all {
+        let NewRollout { org, options, servers, starts_at, origin, started_by, run_id } = new;
+        let (servers, expected) = preview::in_turn(tx, &options, servers).await?;
+        let rollout = Rollout::new(id, options.pace.clone(), starts_at, servers, now);
+        let rollout = match expected {
+            Some(count) => rollout.expecting(count),
+            None => rollout,
+        };
+        let tasks = rollout.targets().map(|(server, _)| (TaskId::new(now, dice()), server));
+        targets.push(tasks.collect());
+        let total = u32::try_from(rollout.targets().count()).unwrap_or(u32::MAX);
+        let told =
+            json!({"batch_id": id, "run_id": run_id, "servers": total, "starts_at": starts_at});
+        record(tx, org, now, &started_by, "batch.create", id, &told);
+        emit(tx, org, "batch.created", now, told);
+        rows.push(rollouts::Rollout {
+            id,
+            org_id: org,
+            head: rollout.head().clone(),
+            options: options.to_json(),
+            origin: origin.as_str().to_owned(),
+            started_by,
+            run_id,
+            total,
+            created_at: now,
+            ended_at: None,
+            generation: 1,
+            revision: 1,
+            counts: Some(rollouts::all_waiting(u64::from(total))),
+            counted: 1,
+            seal: store::seals::Code::default(),
+            head_seal: store::seals::Code::default(),
+        });
+    }
+    let new: Vec<_> = rows.iter().zip(targets.iter().map(Vec::as_slice)).collect();
+    rollouts::create_all(tx, &new).await?;
+    Ok(rows)
+}
+
+async fn refuse_unknown(tx: &mut Tx, new: &NewRollout) -> Result<()> {
+    const CHUNK: usize = 500;
+    let wrong = |pointer: String, code, detail| FieldError { pointer, code, detail };
+    if new.servers.is_empty() {
+        let detail = "name at least one server".to_owned();
+        return Err(ServiceError::Invalid(vec![wrong("/server_ids".into(), "empty", detail)]));
+    }
+    let mut known = BTreeSet::new();
+    for chunk in new.servers.chunks(CHUNK) {
+        let filter = Filter { ids: chunk.to_vec(), ..Filter::default() };
+        known.extend(server_list::ids(tx, new.org, &filter).await?);
+    }
+    let unknown = new.servers.iter().enumerate().filter(|(_, id)| !known.contains(id));
+    let errors: Vec<_> = unknown
+        .map(|(place, id)| {
+            wrong(format!("/server_ids/{place}"), "not_found", format!("no server `{id}`"))
+        })
+        .collect();
+    if errors.is_empty() { Ok(()) } else { Err(ServiceError::Invalid(errors)) }
+}
+
+/// No further server starts; those in work go on.
+pub async fn pause(app: &App, actor: &Actor, org: OrgId, id: BatchId) -> Result<rollouts::Rollout> {
+    change(app, actor, org, id, Change::Pause, "pause", None).await
+}
+
+/// Goes on; after a halt, in spite of the failures so far.
+pub async fn resume(
+    app: &App,
+    actor: &Actor,
+    org: OrgId,
+    id: BatchId,
+) -> Result<rollouts::Rollout> {
+    change(app, actor, org, id, Change::Resume, "resume", None).await
+}
+
+/// What a user saw of a batch before deciding about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeenBatch {
+    /// The word for its state.
+    pub state: String,
+    /// The number of servers that failed or timed out.
+    pub failures: u32,
+}
+
+/// Resumes a batch that is still as the user saw it. Resuming a halted batch accepts its failures,
+/// so it must not accept failures that the user has not seen.
+pub async fn resume_seen(
+    app: &App,
+    actor: &Actor,
+    org: OrgId,
+    id: BatchId,
+    seen: &SeenBatch,
+) -> Result<rollouts::Rollout> {
+    change(app, actor, org, id, Change::Resume, "resume", Some(seen)).await
+}
+
+/// Calls off what has not started.
+pub async fn cancel(
+    app: &App,
+    actor: &Actor,
+    org: OrgId,
+    id: BatchId,
+) -> Result<rollouts::Rollout> {
+    change(app, actor, org, id, Change::Cancel, "cancel", None).await
+}
+
+async fn change(
+    app: &App,
+    actor: &Actor,
+    org: OrgId,
+    id: BatchId,
+    change: Change,
+    word: &'static str,
+    shown: Option<&SeenBatch>,
+) -> Result<rollouts::Rollout> {
+    for _ in 0..TRIES {
+        let now = app.clock.now();
+        let mut tx = app.db.begin().await?;
+        let seen = rollouts::get(&mut tx, org, id).await?;
+        if change != Change::Cancel && !integrity::is_authentic(&app.db, &seen) {
+            return Err(integrity::refusal("batch"));
+        }
+        // Only who goes on after a halt must know how many failures he forgives.
+        let targets = match (seen.head.phase, change) {
+            (Phase::Halted(_), Change::Resume) => rollout_targets::all(&mut tx, id).await?,
+            _ => Vec::new(),
+        };
+        let stands = targets.into_iter().map(|row| (row.server_id, row.target));
+        let mut rollout = Rollout::restore(seen.head.clone(), stands);
+        if let Some(shown) = shown {
+            let halted = matches!(seen.head.phase, Phase::Halted(_));
+            let failures = rollout.tally().failures();
+            if shown.state != phase_word(seen.head.phase) || (halted && shown.failures != failures)
+            {
+                let detail = format!(
+                    "the batch changed since the page was shown: it is {}. Review it and {word} it again.",
+                    phase_word(seen.head.phase)
+                );
+                return Err(ServiceError::conflict("changed_meanwhile", detail));
+            }
+        }
+        rollout.change(change, now).map_err(|refused| {
+            let state = phase_word(refused.phase);
+            ServiceError::conflict("batch_state", format!("a batch that is {state} cannot {word}"))
+        })?;
+        if rollout.head().phase == seen.head.phase {
+            return Ok(seen);
+        }
+        let saved = match rollouts::save_head(&mut tx, &seen, rollout.head(), None).await {
+            Err(StoreError::Stale) => continue,
+            saved => saved?,
+        };
+        let told = json!({"batch_id": id, "state": phase_word(saved.head.phase)});
+        record(&mut tx, org, now, &actor.who, &format!("batch.{word}"), id, &told);
+        emit(&mut tx, org, "batch.changed", now, told);
+        tx.commit().await?;
+        return Ok(saved);
+    }
+    Err(ServiceError::Stale)
+}
+
+/// The batch and those of its servers that a retry would patch: they failed or timed out, and still
+/// exist.
+pub async fn retryable(
+    app: &App,
+    conn: &mut Conn,
+    org: OrgId,
+    id: BatchId,
+    now: Timestamp,
+) -> Result<(rollouts::Rollout, Vec<ServerId>)> {
+    let seen = rollouts::get(conn, org, id).await?;
+    let rows = rollout_targets::all(conn, id).await?;
+    let failed = |row: &&TargetRow| matches!(state_word(row.target), "failed" | "timed_out");
+    let genuine = integrity::is_authentic(&app.db, &seen)
+        && rows.iter().filter(failed).all(|row| app.db.is_authentic(row));
+    if !genuine {
+        return Err(integrity::refusal("batch"));
+    }
+    let whole = restored(&seen, &rows);
+    let again = whole.retry(id, now).map_err(|refused| match refused {
+        NoRetry::NotEnded => ServiceError::conflict("batch_not_ended", refused.to_string()),
+        NoRetry::NothingFailed => ServiceError::conflict("nothing_to_retry", refused.to_string()),
+    })?;
+    let mut servers = Vec::new();
+    for chunk in again.targets().map(|(server, _)| server).collect::<Vec<_>>().chunks(500) {
+        let filter = Filter { ids: chunk.to_vec(), ..Filter::default() };
+        let there: BTreeSet<_> = server_list::ids(conn, org, &filter).await?.into_iter().collect();
+        servers.extend(chunk.iter().copied().filter(|server| there.contains(server)));
+    }
+    if servers.is_empty() {
+        let detail = "every server that failed was removed since";
+        return Err(ServiceError::conflict("nothing_to_retry", detail));
+    }
+    Ok((seen, servers))
+}
+
+/// Patches the failed servers of an ended batch once more, those that still exist.
+pub async fn retry(app: &App, actor: &Actor, org: OrgId, id: BatchId) -> Result<rollouts::Rollout> {
+    retry_if(app, actor, org, id, &|_| true).await?.ok_or(ServiceError::Stale)
+}
+
+/// Retries a batch if `approve` accepts the servers that would be patched; returns `None` if not.
+/// `approve` is called inside the transaction that makes the new batch.
+pub async fn retry_if(
+    app: &App,
+    actor: &Actor,
+    org: OrgId,
+    id: BatchId,
+    approve: &(dyn Fn(&[ServerId]) -> bool + Sync),
+) -> Result<Option<rollouts::Rollout>> {
+    let now = app.clock.now();
+    let mut tx = app.db.begin().await?;
+    let (seen, servers) = retryable(app, &mut tx, org, id, now).await?;
+    if !approve(&servers) {
+        return Ok(None);
+    }
+    let options = PatchOptions::from_json(&seen.options).map_err(|source| {
+        ServiceError::from(StoreError::Corrupt {
+            table: "rollouts",
+            id: id.to_string(),
+            source: source.into(),
+        })
+    })?;
+    let new = NewRollout {
+        org,
+        options,
+        servers,
+        starts_at: now,
+        origin: Origin::Api,
+        started_by: actor.who.clone(),
+        run_id: None,
+    };
+    let made = create_in(&mut tx, BatchId::new(now, dice()), new, now).await?;
+    let told = json!({"batch_id": id, "retried_as": made.id});
+    record(&mut tx, org, now, &actor.who, "batch.retry", id, &told);
+    tx.commit().await?;
+    Ok(Some(made))
+}
+
+/// A server leaves the organization: what is unfinished there is called off. Whoever removes the
+/// server calls this in the same transaction, before he touches the server's own row (rollouts are
+/// locked before servers, everywhere); `Stale` means that the transaction is to be tried again.
+pub async fn server_removed(
+    tx: &mut Tx,
+    org: OrgId,
+    server: ServerId,
+    now: Timestamp,
+) -> store::Result<()> {
+    for row in rollout_targets::unfinished_of(tx, server).await? {
+        let Ok(next) = row.target.apply(Event::ServerRemoved, now) else { continue };
+        let (from, seen) = (row.target, row.generation);
+        let to = Move { server_id: server, from, seen, next, result: None };
+        rollout_targets::save(tx, row.rollout_id, &[to]).await?;
+        task_moved(tx, org, &row, next, now);
+    }
+    refreshes::cancel_of(tx, server, now).await
+}
+
+/// Tells of a task that went from one state to another. The audit log has every move, those who
+/// listen hear of the ends.
+pub fn task_moved(tx: &mut Tx, org: OrgId, row: &TargetRow, next: Target, now: Timestamp) {
+    let told = json!({
+        "task_id": row.task_id,
+        "batch_id": row.rollout_id,
+        "server_id": row.server_id,
+        "from": state_word(row.target),
+        "state": state_word(next),
+    });
+    record(tx, org, now, "engine", "task.move", row.task_id, &told);
+    if matches!(next, Target::Done(_)) {
+        emit(tx, org, "task.finished", now, told);
+    }
+}
+
+/// A late report may change what an ended rollout comes to: says so, and to its run as well.
+pub async fn correct_end(tx: &mut Tx, id: BatchId, now: Timestamp) -> store::Result<()> {
+    let seen = rollouts::load(tx, id).await?;
+    if !seen.head.phase.is_ended() {
+        return Ok(());
+    }
+    let rows = rollout_targets::all(tx, id).await?;
+    let mut rollout = restored(&seen, &rows);
+    let Plan { change: Some(change @ Change::End(end)), .. } = plan(&rollout, now) else {
+        return Ok(());
+    };
+    if rollout.change(change, now).is_err() {
+        return Ok(());
+    }
+    let ended_at = seen.ended_at.unwrap_or(now);
+    rollouts::save_head(tx, &seen, rollout.head(), Some(ended_at)).await?;
+    ended(tx, &seen, end, ended_at, now).await
+}
+
+/// A rollout came to this end: tells of it, and finishes the run that it carried out.
+pub async fn ended(
+    tx: &mut Tx,
+    row: &rollouts::Rollout,
+    end: End,
+    ended_at: Timestamp,
+    now: Timestamp,
+) -> store::Result<()> {
+    let state = phase_word(Phase::Ended(end));
+    let told = json!({"batch_id": row.id, "run_id": row.run_id, "state": state});
+    record(tx, row.org_id, now, "engine", "batch.finish", row.id, &told);
+    emit(tx, row.org_id, "batch.finished", now, told);
+    // The run may be gone with its schedule.
+    let Some(run) = runs::of_batch(tx, row.id).await? else { return Ok(()) };
+    runs::finish(tx, &run, end, ended_at).await?;
+    let told = json!({"run_id": run.id, "schedule_id": run.schedule_id, "batch_id": row.id,
+        "state": state});
+    emit(tx, row.org_id, "run.finished", now, told);
+    tx.ring(Topic::Schedules);
+    Ok(())
+}
+
+pub fn restored(row: &rollouts::Rollout, targets: &[TargetRow]) -> Rollout {
+    Rollout::restore(row.head.clone(), targets.iter().map(|row| (row.server_id, row.target)))
+}

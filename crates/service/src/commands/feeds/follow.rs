@@ -1,0 +1,239 @@
+//! Feeds that are fetched from where they are published, and kept up to date.
+//!
+//! A feed that was imported from an address once is followed from then on: [`update`] asks its publisher whether there is
+//! another copy. What cannot be had is tried again later and later, up to [`BACKOFF_MAX`]; whatever was taken in before
+//! stays as it is.
+
+use std::time::Duration;
+
+use feed::Kind;
+use jiff::{SignedDuration, Timestamp};
+use store::feed_sources::{self, Source};
+use store::{Db, StoreError, Topic, feeds};
+
+use super::{About, Desk, Import, ImportError, Imported, Step, name_from, take_in};
+use crate::fetch;
+use crate::fetch::{Answer, FetchError, Fetched, Limits, Validators};
+
+/// How often a feed is fetched, unless someone says otherwise.
+pub const EVERY: SignedDuration = SignedDuration::from_hours(6);
+/// How long after the first failure it is tried again; twice as long after each further one.
+const BACKOFF_FIRST: SignedDuration = SignedDuration::from_mins(5);
+/// The longest wait after failures.
+pub const BACKOFF_MAX: SignedDuration = SignedDuration::from_hours(6);
+
+/// A feed to take in from where it is published.
+#[derive(Debug, Clone)]
+pub struct Follow {
+    /// Where that is.
+    pub url: String,
+    /// What to call it; after its address if left out.
+    pub name: Option<String>,
+    /// What it holds; told by its beginning if left out.
+    pub kind: Option<Kind>,
+    /// How often it is fetched from now on; never again, if left out.
+    pub every: Option<SignedDuration>,
+}
+
+/// What came of an update.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Updated {
+    /// Its publisher has no other copy than the one that is known.
+    Unchanged {
+        /// The feed.
+        name: String,
+    },
+    /// Another copy was taken in.
+    Imported(Imported),
+}
+
+/// Takes a feed in from its address, and follows it from now on if it could be taken in.
+pub async fn import_url(
+    db: &Db,
+    wanted: Follow,
+    limits: Limits,
+    now: Timestamp,
+    progress: impl FnMut(Step) + Send + 'static,
+) -> Result<Imported, ImportError> {
+    let url = fetch::address(&wanted.url)?;
+    let name = wanted.name.unwrap_or_else(|| name_of(&url));
+    let every = wanted.every.unwrap_or(EVERY);
+    let source = Source {
+        name: name.clone(),
+        url: url.to_string(),
+        kind: wanted.kind.as_ref().map(Kind::to_string),
+        every_seconds: u32::try_from(every.as_secs()).unwrap_or(u32::MAX),
+        next_at: now,
+        failures: 0,
+        etag: None,
+        last_modified: None,
+    };
+    let desk = Desk::new(db);
+    match fetch_and_take_in(&desk, &source, limits, now, progress).await {
+        Ok(Some((imported, row, validators))) => {
+            let mut tx = desk.begin().await?;
+            feeds::imported(&mut tx, &row).await?;
+            if wanted.every.is_some() {
+                feed_sources::put_source(&mut tx, &after(&source, validators, now)).await?;
+            }
+            tx.ring(Topic::Feeds);
+            tx.commit().await?;
+            Ok(imported)
+        }
+        Ok(None) => Err(ImportError::Ended),
+        Err(refusal) => {
+            note_failure(&desk, &source, &refusal, now).await?;
+            Err(refusal)
+        }
+    }
+}
+
+/// Asks a feed's publisher for another copy, takes it in, and notes when to ask again.
+pub async fn update(
+    desk: &Desk<'_>,
+    source: &Source,
+    limits: Limits,
+    now: Timestamp,
+    progress: impl FnMut(Step) + Send + 'static,
+) -> Result<Updated, ImportError> {
+    match fetch_and_take_in(desk, source, limits, now, progress).await {
+        Ok(Some((imported, row, validators))) => {
+            let mut tx = desk.begin().await?;
+            feeds::imported(&mut tx, &row).await?;
+            feed_sources::fetched(&mut tx, &after(source, validators, now)).await?;
+            tx.ring(Topic::Feeds);
+            tx.commit().await?;
+            Ok(Updated::Imported(imported))
+        }
+        Ok(None) => {
+            let known = Validators {
+                etag: source.etag.clone(),
+                last_modified: source.last_modified.clone(),
+            };
+            let mut tx = desk.begin().await?;
+            feeds::unchanged(&mut tx, &source.name, now).await?;
+            feed_sources::fetched(&mut tx, &after(source, known, now)).await?;
+            tx.commit().await?;
+            Ok(Updated::Unchanged { name: source.name.clone() })
+        }
+        Err(refusal) => {
+            note_failure(desk, source, &refusal, now).await?;
+            Err(refusal)
+        }
+    }
+}
+
+/// When a feed is to be fetched: now if that has come, or if it lies further ahead than it ever could (the clock was set).
+pub fn due_at(source: &Source, now: Timestamp) -> Timestamp {
+    let longest = SignedDuration::from_secs(source.every_seconds.into()).max(BACKOFF_MAX);
+    if source.next_at > later(now, longest) { now } else { source.next_at }
+}
+
+type Taken = (Imported, feeds::Feed, Validators);
+
+/// Nothing: it is the copy that is known.
+async fn fetch_and_take_in(
+    desk: &Desk<'_>,
+    source: &Source,
+    limits: Limits,
+    now: Timestamp,
+    progress: impl FnMut(Step) + Send + 'static,
+) -> Result<Option<Taken>, ImportError> {
+    let url = fetch::address(&source.url)?;
+    let known =
+        Validators { etag: source.etag.clone(), last_modified: source.last_modified.clone() };
+    let fetched = match fetch::fetch(&url, &known, limits).await? {
+        Answer::Unchanged => return Ok(None),
+        Answer::New(fetched) => fetched,
+    };
+    let kind = match source.kind.as_deref().map(str::parse::<Kind>).transpose() {
+        Ok(kind) => kind,
+        Err(unknown) => return Err(ImportError::Fetched(unknown.to_string())),
+    };
+    let about = About { name: source.name.clone(), source: source.url.clone() };
+    let wanted = Import { path: fetched.path.clone(), name: None, kind, as_of: None };
+    let taken = take_in(desk, wanted, &about, now, progress).await;
+    let (imported, row) = taken.map_err(|refusal| in_words_of(&fetched, source, refusal))?;
+    Ok(Some((imported, row, fetched.validators.clone())))
+}
+
+/// A refusal that names the address and not the file that stood for it.
+fn in_words_of(fetched: &Fetched, source: &Source, refusal: ImportError) -> ImportError {
+    match refusal {
+        ImportError::Store(error) => ImportError::Store(error),
+        refusal => ImportError::Fetched(fetched.in_words_of(&source.url, &refusal.sentence())),
+    }
+}
+
+fn after(source: &Source, validators: Validators, now: Timestamp) -> Source {
+    let Validators { etag, last_modified } = validators;
+    let next_at = later(now, SignedDuration::from_secs(source.every_seconds.into()));
+    Source { next_at, failures: 0, etag, last_modified, ..source.clone() }
+}
+
+async fn note_failure(
+    desk: &Desk<'_>,
+    source: &Source,
+    refusal: &ImportError,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let asked = match refusal {
+        ImportError::Fetch(FetchError::Status { retry_after, .. }) => *retry_after,
+        _ => None,
+    };
+    let failures = source.failures.saturating_add(1);
+    let next_at = later(now, backoff(failures, asked));
+    let kind = source.kind.as_deref().unwrap_or("unknown");
+    let word = kind.split(':').next().unwrap_or(kind);
+    let known = (source.name.as_str(), word, source.url.as_str());
+    let mut tx = desk.begin().await?;
+    feeds::failed(&mut tx, known, &refusal.sentence(), now).await?;
+    feed_sources::fetched(&mut tx, &Source { next_at, failures, ..source.clone() }).await?;
+    tx.commit().await
+}
+
+/// How long to wait after so many failures in a row, and after a publisher has asked for it.
+fn backoff(failures: u32, asked: Option<Duration>) -> SignedDuration {
+    let doubled = BACKOFF_FIRST.checked_mul(1 << failures.saturating_sub(1).min(16));
+    let asked =
+        asked.map(|time| SignedDuration::try_from(time).unwrap_or(BACKOFF_MAX)).unwrap_or_default();
+    doubled.unwrap_or(BACKOFF_MAX).max(asked).min(BACKOFF_MAX)
+}
+
+fn later(now: Timestamp, by: SignedDuration) -> Timestamp {
+    now.checked_add(by).unwrap_or(Timestamp::MAX)
+}
+
+/// The name of the feed at a URL.
+fn name_of(url: &reqwest::Url) -> String {
+    let parts: Vec<&str> = url.path_segments().into_iter().flatten().collect();
+    let name = name_from(&parts).unwrap_or_else(|| url.host_str().unwrap_or("feed").to_owned());
+    name.replace("%3A", ":").replace("%20", " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_to_the_ceiling_and_a_publisher_may_ask_for_more_but_not_for_ever() {
+        let minutes = |failures, asked: Option<u64>| {
+            backoff(failures, asked.map(|minutes| Duration::from_secs(minutes * 60))).as_mins()
+        };
+        assert_eq!([1, 2, 3, 6, 7].map(|failures| minutes(failures, None)), [5, 10, 20, 160, 320]);
+        assert_eq!([8, 9, u32::MAX].map(|failures| minutes(failures, None)), [360; 3]);
+        assert_eq!(minutes(1, Some(90)), 90);
+        assert_eq!(minutes(1, Some(u64::MAX / 60)), 360);
+    }
+
+    #[test]
+    fn a_feed_is_called_after_its_address() {
+        let name = |text: &str| name_of(&reqwest::Url::parse(text).unwrap());
+        assert_eq!(name("https://feeds.test/osv/Debian/all.zip"), "Debian");
+        assert_eq!(name("https://feeds.test/osv/Alpine%3Av3.22/all.zip"), "Alpine:v3.22");
+        assert_eq!(name("https://feeds.test/epss_scores-current.csv.gz"), "epss_scores-current");
+        assert_eq!(name("https://feeds.test/all.zip"), "all");
+        assert_eq!(name("https://feeds.test/v3.22/main.json"), "v3.22/main");
+        assert_eq!(name("https://feeds.test/"), "feeds.test");
+    }
+}

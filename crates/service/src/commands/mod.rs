@@ -1,0 +1,14 @@
+//! Every write. A command checks that what it changes exists and may be changed, and writes the change,
+//! its event and its audit entry in one transaction.
+
+pub mod batches;
+pub mod feeds;
+pub mod organizations;
+pub mod refreshes;
+pub mod reports;
+pub mod restore;
+pub mod runs;
+pub mod schedules;
+pub mod servers;
+pub mod setup;
+pub mod suppressions;

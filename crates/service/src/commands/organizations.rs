@@ -1,0 +1,105 @@
+//! Organizations: what goes when one goes.
+
+use domain::rollout::{Change, Rollout};
+use jiff::Timestamp;
+use serde_json::json;
+use store::organizations::{self, Organization};
+use store::server_list::{self, Filter};
+use store::{
+    Conn, Page, Topic, Tx, absences, api_keys, enrollment_tokens, schedules, servers, sync_sessions,
+};
+use vocab::{BatchId, OrgId};
+
+use crate::App;
+use crate::commands::batches;
+use crate::{Result, record};
+
+/// Who stands in for a person here: the commands on the data directory know no keys.
+const BY: &str = "command";
+
+/// What an organization has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Holdings {
+    /// Servers; their agents are told at their next contact.
+    pub servers: usize,
+    /// Schedules.
+    pub schedules: usize,
+    /// Batches that have not ended.
+    pub open_batches: usize,
+    /// Keys that let somebody in.
+    pub keys: usize,
+    /// Enrolment tokens that let somebody in.
+    pub tokens: usize,
+}
+
+/// What an organization has.
+pub async fn holdings(conn: &mut Conn, org: OrgId) -> Result<Holdings> {
+    let open = store::rollouts::open_counts(conn, org).await?;
+    Ok(Holdings {
+        servers: server_list::ids(conn, org, &Filter::default()).await?.len(),
+        schedules: schedules::list(conn, org).await?.len(),
+        open_batches: usize::try_from(open.values().sum::<u64>()).unwrap_or(usize::MAX),
+        keys: keys(conn, org).await?.len(),
+        tokens: tokens(conn, org).await?.len(),
+    })
+}
+
+const ALL: Page = Page { limit: u32::MAX, offset: 0 };
+
+async fn keys(conn: &mut Conn, org: OrgId) -> Result<Vec<api_keys::ApiKey>> {
+    let all = api_keys::list(conn, org, ALL).await?.items;
+    Ok(all.into_iter().filter(|key| key.revoked_at.is_none()).collect())
+}
+
+async fn tokens(conn: &mut Conn, org: OrgId) -> Result<Vec<enrollment_tokens::Token>> {
+    let all = enrollment_tokens::list(conn, org, ALL).await?.items;
+    Ok(all.into_iter().filter(|token| token.revoked_at.is_none()).collect())
+}
+
+/// Removes an organization: nobody gets in any more, nothing is started any more, and every agent is told so. Its audit
+/// log and its history stay in the database.
+pub async fn remove(app: &App, seen: &Organization) -> Result<Holdings> {
+    let now = app.clock.now();
+    let mut tx = app.db.begin().await?;
+    let had = holdings(&mut tx, seen.id).await?;
+    for key in keys(&mut tx, seen.id).await? {
+        api_keys::revoke(&mut tx, &key, now).await?;
+    }
+    for token in tokens(&mut tx, seen.id).await? {
+        enrollment_tokens::revoke(&mut tx, seen.id, token.id, now).await?;
+    }
+    for schedule in schedules::list(&mut tx, seen.id).await? {
+        let stopped = schedules::Schedule { enabled: false, next_run_at: None, ..schedule };
+        schedules::save(&mut tx, &stopped).await?;
+    }
+    call_off(&mut tx, seen.id, now).await?;
+    for id in server_list::ids(&mut tx, seen.id, &Filter::default()).await? {
+        batches::server_removed(&mut tx, seen.id, id, now).await?;
+        let server = servers::get(&mut tx, seen.id, id).await?;
+        servers::remove(&mut tx, &server, now).await?;
+        sync_sessions::forget(&mut tx, id).await?;
+        absences::end(&mut tx, &[id]).await?;
+    }
+    organizations::remove(&mut tx, seen, now).await?;
+    let told = json!({"name": seen.name, "servers": had.servers});
+    record(&mut tx, seen.id, now, BY, "organization.remove", seen.id, &told);
+    for topic in [Topic::Credentials, Topic::Servers, Topic::Rollouts, Topic::Schedules] {
+        tx.ring(topic);
+    }
+    tx.commit().await?;
+    Ok(had)
+}
+
+async fn call_off(tx: &mut Tx, org: OrgId, now: Timestamp) -> Result<()> {
+    for (id, _) in store::rollouts::open(tx).await? {
+        let id: BatchId = id;
+        let seen = store::rollouts::load(tx, id).await?;
+        let mut rollout = Rollout::restore(seen.head.clone(), []);
+        if seen.org_id == org && rollout.change(Change::Cancel, now).is_ok() {
+            store::rollouts::save_head(tx, &seen, rollout.head(), None).await?;
+            let told = json!({"batch_id": id, "state": "canceling"});
+            record(tx, org, now, BY, "batch.cancel", id, &told);
+        }
+    }
+    Ok(())
+}

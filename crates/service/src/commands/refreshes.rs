@@ -1,0 +1,77 @@
+//! Refreshes: an agent is asked to look at its packages at once.
+
+use domain::server::Presence;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+use store::refreshes::{self, Refresh, State};
+use store::{Tx, servers};
+use vocab::{OrgId, ServerId, TaskId};
+
+use crate::App;
+use crate::clock::dice;
+use crate::{Actor, Result, ServiceError, emit, record};
+
+/// How long an agent may take.
+pub const LIMIT: SignedDuration = SignedDuration::from_mins(5);
+
+/// Asks for a look at a server's packages. While one is under way, answers with that one. `last_seen` is when this
+/// process heard from the server, which may not be written yet.
+pub async fn request(
+    app: &App,
+    actor: &Actor,
+    server: ServerId,
+    last_seen: Option<Timestamp>,
+) -> Result<Refresh> {
+    let org = actor.org;
+    let now = app.clock.now();
+    let mut tx = app.db.begin().await?;
+    let row = servers::get(&mut tx, org, server).await?;
+    let heard = last_seen.map_or(row.last_seen_at, |at| at.max(row.last_seen_at));
+    let sync_seconds = app.settings.sync_seconds;
+    if !(Presence { last_seen: Some(heard), sync_seconds }.is_online(now)) {
+        let detail = format!("{} has not been heard from since {heard}", row.hostname);
+        return Err(ServiceError::conflict("server_offline", detail));
+    }
+    let made = ask(&mut tx, &actor.who, org, server, now).await?;
+    tx.commit().await?;
+    Ok(made)
+}
+
+/// Writes the request down in a transaction of the caller's.
+pub(super) async fn ask(
+    tx: &mut Tx,
+    who: &str,
+    org: OrgId,
+    server: ServerId,
+    now: Timestamp,
+) -> store::Result<Refresh> {
+    let wanted = Refresh {
+        id: TaskId::new(now, dice()),
+        org_id: org,
+        server_id: server,
+        state: State::Requested,
+        requested_by: who.to_owned(),
+        requested_at: now,
+        deadline: now + LIMIT,
+        ended_at: None,
+        message: None,
+        seal: store::seals::Code::default(),
+    };
+    let made = refreshes::request(tx, &wanted).await?;
+    if made.id == wanted.id {
+        let told = json!({"refresh_id": made.id, "server_id": server});
+        record(tx, org, now, who, "server.refresh", server, &told);
+        emit(tx, org, "server.refresh_requested", now, told);
+    }
+    Ok(made)
+}
+
+/// Where a refresh of this server stands.
+pub async fn get(app: &App, org: OrgId, server: ServerId, id: TaskId) -> Result<Refresh> {
+    let mut reader = app.db.read().await?;
+    let found = refreshes::get(&mut reader, org, id).await?;
+    if found.server_id != server {
+        return Err(ServiceError::NotFound { kind: "refresh", id: id.to_string() });
+    }
+    Ok(found)
+}

@@ -1,0 +1,232 @@
+//! Runs of schedules: started by the calendar or by a person, or skipped.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+
+use domain::schedule::Skipped;
+use jiff::Timestamp;
+use serde_json::json;
+use store::runs::{self, Run, Start, State, Trigger};
+use store::schedules::Schedule;
+use store::server_list::{self, Filter};
+use store::{StoreError, Tx};
+use vocab::{BatchId, OrgId, RunId, Selector, ServerId, SkipReason};
+
+use crate::clock::dice;
+use crate::commands::batches::{NewRollout, Origin, create_all_in};
+use crate::{PatchOptions, emit, integrity, record};
+
+/// Starts the runs of schedules for these instants of their calendars, all of them in a few statements. One whose schedule
+/// has an unfinished run is skipped; one that was started before is left alone.
+///
+/// That an instant is taken is all that is written here, because ten thousand may come at once and none is to be late for
+/// another's sake; [`give_batches`] does the rest, right afterwards or after a crash.
+pub async fn start_all(
+    tx: &mut Tx,
+    due: &[(&Schedule, Timestamp)],
+    now: Timestamp,
+) -> store::Result<()> {
+    let new: Vec<Run> = due
+        .iter()
+        .map(|(schedule, instant)| Run { scheduled_for: Some(*instant), ..new_run(schedule, now) })
+        .collect();
+    let started = runs::start_all(tx, &new).await?;
+    for ((schedule, instant), run) in due.iter().zip(&new) {
+        if !started.contains(&run.id) {
+            in_the_way(tx, schedule, *instant, run, now).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Creates the batches of up to `limit` runs that have started and have none, over the servers that each one's targets
+/// match now. A run that no server matches ends as skipped. Returns whether there were any such runs.
+pub async fn give_batches(tx: &mut Tx, limit: u32, now: Timestamp) -> store::Result<bool> {
+    let (waiting, forged): (Vec<_>, Vec<_>) =
+        runs::without_batch(tx, limit).await?.into_iter().partition(|run| tx.is_authentic(run));
+    for run in &forged {
+        integrity::refuse_run(tx, run, now).await?;
+    }
+    let readable: Vec<_> =
+        waiting.into_iter().filter_map(|run| Some((options(&run)?, run))).collect();
+    let mut meant = Meant::of(tx, readable.iter().map(|(_, run)| run)).await?;
+    let (mut empty, mut planned) = (Vec::new(), Vec::with_capacity(readable.len()));
+    for (options, run) in &readable {
+        let servers = meant.by(tx, run).await?;
+        match servers.is_empty() {
+            true => empty.push(run),
+            false => planned.push((run, BatchId::new(now, dice()), options, servers)),
+        }
+    }
+    skip_without_servers(tx, &empty, now).await?;
+    let ids: Vec<_> = planned.iter().map(|(run, batch, ..)| (run.id, *batch)).collect();
+    let given = runs::give_batches(tx, &ids).await?;
+    let mut batches = Vec::with_capacity(given.len());
+    for (run, batch, options, servers) in planned {
+        if !given.contains(&run.id) {
+            continue;
+        }
+        let rollout = NewRollout {
+            org: run.org_id,
+            options: options.clone(),
+            servers,
+            starts_at: run.started_at,
+            origin: Origin::Schedule,
+            started_by: BY.to_owned(),
+            run_id: Some(run.id),
+        };
+        batches.push((batch, rollout));
+        let told = json!({"run_id": run.id, "schedule_id": run.schedule_id, "batch_id": batch,
+            "scheduled_for": run.scheduled_for});
+        record(tx, run.org_id, now, BY, "run.start", run.id, &told);
+        emit(tx, run.org_id, "run.started", now, told);
+    }
+    create_all_in(tx, batches, now).await?;
+    Ok(!readable.is_empty() || !forged.is_empty())
+}
+
+/// Ends runs whose targets match no server.
+async fn skip_without_servers(tx: &mut Tx, empty: &[&Run], now: Timestamp) -> store::Result<()> {
+    let ids: Vec<_> = empty.iter().map(|run| run.id).collect();
+    let skipped = runs::skip_all(tx, &ids, SkipReason::NoServers, now).await?;
+    for run in empty.iter().filter(|run| skipped.contains(&run.id)) {
+        let at = run.scheduled_for.unwrap_or(run.started_at);
+        let reason = SkipReason::NoServers;
+        note_skipped(tx, BY, run, &Skipped { reason, first: at, last: at, count: 1 }, now);
+    }
+    Ok(())
+}
+
+/// Writes the event and the audit entry of a skipped run.
+pub fn note_skipped(tx: &mut Tx, by: &str, run: &Run, skipped: &Skipped, now: Timestamp) {
+    let detail = json!({"run_id": run.id, "schedule_id": run.schedule_id, "reason": skipped.reason,
+        "first": skipped.first, "last": skipped.last, "count": skipped.count});
+    record(tx, run.org_id, now, by, "run.skip", run.id, &detail);
+    emit(tx, run.org_id, "run.skipped", now, detail);
+}
+
+/// What a run does. One that nobody can read must not keep all the others waiting.
+fn options(run: &Run) -> Option<PatchOptions> {
+    let read = PatchOptions::from_json(&run.options);
+    read.inspect_err(|error| tracing::error!(run = %run.id, %error, "a run gets no batch")).ok()
+}
+
+/// Who stands in for a person where the calendar acts.
+const BY: &str = "schedule";
+
+/// Whom selectors mean, each asked for once, because many schedules mean the same servers; and those that name their
+/// servers all together.
+#[derive(Default)]
+struct Meant {
+    by_text: BTreeMap<(OrgId, String), Vec<ServerId>>,
+    /// Every server that was named and is there, with the name that servers are sorted by.
+    named: BTreeMap<OrgId, BTreeMap<ServerId, String>>,
+}
+
+impl Meant {
+    async fn of(tx: &mut Tx, runs: impl Iterator<Item = &Run>) -> store::Result<Meant> {
+        let mut ids = BTreeMap::<OrgId, BTreeSet<ServerId>>::new();
+        for run in runs {
+            let named = names_alone(&run.targets).unwrap_or_default();
+            ids.entry(run.org_id).or_default().extend(named);
+        }
+        let mut meant = Meant::default();
+        for (org, ids) in ids {
+            let ids: Vec<_> = ids.into_iter().collect();
+            meant.named.insert(org, server_list::names(tx, org, &ids).await?);
+        }
+        Ok(meant)
+    }
+
+    async fn by(&mut self, tx: &mut Tx, run: &Run) -> store::Result<Vec<ServerId>> {
+        if let Some(names) = self.named.get(&run.org_id)
+            && let Some(ids) = names_alone(&run.targets)
+        {
+            let there = ids.iter().filter_map(|id| Some((names.get(id)?, *id)));
+            let there: BTreeSet<(&String, ServerId)> = there.collect();
+            return Ok(there.into_iter().map(|(_, id)| id).collect());
+        }
+        let text = json!(run.targets).to_string();
+        match self.by_text.entry((run.org_id, text)) {
+            Entry::Occupied(known) => Ok(known.get().clone()),
+            Entry::Vacant(new) => {
+                let ids = server_list::ids(tx, run.org_id, &Filter::from(&run.targets)).await?;
+                Ok(new.insert(ids).clone())
+            }
+        }
+    }
+}
+
+/// The servers of a selector that names them and says nothing else.
+fn names_alone(targets: &Selector) -> Option<&[ServerId]> {
+    match targets {
+        Selector::All => None,
+        Selector::Matching(criteria) => {
+            let alone = criteria.environment().is_none()
+                && criteria.os().is_none()
+                && criteria.tags().is_empty();
+            alone.then(|| criteria.server_ids())
+        }
+    }
+}
+
+/// A run was not ours to start: says why.
+async fn in_the_way(
+    tx: &mut Tx,
+    schedule: &Schedule,
+    instant: Timestamp,
+    run: &Run,
+    now: Timestamp,
+) -> store::Result<()> {
+    match runs::start(tx, run).await? {
+        // The clock was set back, and this instant came around again.
+        Start::AlreadyStarted(_) => Ok(()),
+        Start::Overlaps(_) => {
+            let reason = SkipReason::Overlap;
+            let skipped = Skipped { reason, first: instant, last: instant, count: 1 };
+            skip(tx, schedule, &skipped, now).await
+        }
+        // What was in the way is gone: everything is decided again.
+        Start::Started => Err(StoreError::Stale),
+    }
+}
+
+/// Records instants that did not start, as one run.
+pub async fn skip(
+    tx: &mut Tx,
+    schedule: &Schedule,
+    skipped: &Skipped,
+    now: Timestamp,
+) -> store::Result<()> {
+    let run = Run {
+        state: State::Skipped,
+        skip_reason: Some(skipped.reason),
+        scheduled_for: Some(skipped.last),
+        finished_at: Some(now),
+        ..new_run(schedule, now)
+    };
+    if runs::start(tx, &run).await? != Start::Started {
+        return Ok(());
+    }
+    note_skipped(tx, BY, &run, skipped, now);
+    Ok(())
+}
+
+fn new_run(schedule: &Schedule, now: Timestamp) -> Run {
+    Run {
+        id: RunId::new(now, dice()),
+        org_id: schedule.org_id,
+        schedule_id: schedule.id,
+        trigger_kind: Trigger::Cron,
+        state: State::Running,
+        skip_reason: None,
+        scheduled_for: None,
+        started_at: now,
+        finished_at: None,
+        batch_id: None,
+        targets: schedule.targets.clone(),
+        options: schedule.options.clone(),
+        generation: 1,
+        seal: store::seals::Code::default(),
+    }
+}

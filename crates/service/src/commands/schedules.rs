@@ -1,0 +1,246 @@
+//! Schedules: made, replaced, deleted, run by hand. The engine runs them by the calendar.
+
+use domain::schedule::{Skipped, next_after, next_runs};
+use jiff::Timestamp;
+use serde_json::json;
+use store::runs::{self, Run, Start, State, Trigger};
+use store::schedules::{self, Schedule};
+use store::server_list::{self, Filter};
+use store::{StoreError, Topic};
+use vocab::{BatchId, Cron, RunId, ScheduleId, Selector, ServerId, SkipReason, Zone};
+
+use super::runs::note_skipped;
+use crate::App;
+use crate::clock::dice;
+use crate::commands::batches as rollouts;
+use crate::commands::batches::{NewRollout, Origin};
+use crate::{Actor, PatchOptions, Result, ServiceError, TRIES, emit, integrity, record};
+
+/// What a schedule is to be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Wanted {
+    /// What people call it.
+    pub name: String,
+    /// What it is for.
+    pub description: String,
+    /// Whether it runs.
+    pub enabled: bool,
+    /// When it runs.
+    pub cron: Cron,
+    /// By whose clocks.
+    pub timezone: Zone,
+    /// On which servers.
+    pub targets: Selector,
+    /// What it does there.
+    pub options: PatchOptions,
+}
+
+/// The next `count` instants at which the engine will start this schedule, by what is stored.
+pub fn upcoming(schedule: &Schedule, count: usize) -> Vec<Timestamp> {
+    let Some(first) = schedule.next_run_at else { return Vec::new() };
+    let later = next_runs(&schedule.cron, &schedule.timezone, first, count.saturating_sub(1));
+    std::iter::once(first).chain(later).take(count).collect()
+}
+
+/// Makes a schedule.
+pub async fn create(app: &App, actor: &Actor, wanted: Wanted) -> Result<Schedule> {
+    let now = app.clock.now();
+    let next = wanted.enabled.then(|| next_after(&wanted.cron, &wanted.timezone, now)).flatten();
+    let made = Schedule {
+        id: ScheduleId::new(now, dice()),
+        org_id: actor.org,
+        name: wanted.name,
+        description: wanted.description,
+        enabled: wanted.enabled,
+        cron: wanted.cron,
+        timezone: wanted.timezone,
+        targets: wanted.targets,
+        options: wanted.options.to_json(),
+        next_run_at: next,
+        created_at: now,
+        updated_at: now,
+        generation: 1,
+        seal: store::seals::Code::default(),
+    };
+    let mut tx = app.db.begin().await?;
+    schedules::create(&mut tx, &made).await?;
+    told(&mut tx, actor, &made, "create", "created", now);
+    tx.commit().await?;
+    Ok(made)
+}
+
+/// Replaces the whole of a schedule, unless someone else did since it was seen.
+pub async fn replace(
+    app: &App,
+    actor: &Actor,
+    seen: &Schedule,
+    wanted: Wanted,
+) -> Result<Schedule> {
+    let now = app.clock.now();
+    // Only who changes when it runs moves the instant that is due; another edit must not swallow it.
+    let same_time = seen.enabled == wanted.enabled
+        && seen.cron == wanted.cron
+        && seen.timezone == wanted.timezone;
+    let next = match (wanted.enabled, same_time) {
+        (false, _) => None,
+        (true, true) => seen.next_run_at,
+        (true, false) => next_after(&wanted.cron, &wanted.timezone, now),
+    };
+    let after = Schedule {
+        name: wanted.name,
+        description: wanted.description,
+        enabled: wanted.enabled,
+        cron: wanted.cron,
+        timezone: wanted.timezone,
+        targets: wanted.targets,
+        options: wanted.options.to_json(),
+        next_run_at: next,
+        updated_at: now,
+        ..seen.clone()
+    };
+    let mut tx = app.db.begin().await?;
+    // A client that reads a schedule, changes one field and writes it back must not seal the rest.
+    let stored = schedules::get(&mut tx, seen.org_id, seen.id).await?;
+    if !tx.is_authentic(&stored) {
+        return Err(integrity::refusal("schedule"));
+    }
+    schedules::save(&mut tx, &after).await?;
+    let after = Schedule { generation: seen.generation + 1, ..after };
+    told(&mut tx, actor, &after, "update", "updated", now);
+    tx.commit().await?;
+    Ok(after)
+}
+
+/// Deletes a schedule and its history, unless someone changed it since it was seen. A batch that it started goes on.
+pub async fn delete(app: &App, actor: &Actor, seen: &Schedule) -> Result<()> {
+    let now = app.clock.now();
+    let mut tx = app.db.begin().await?;
+    schedules::delete(&mut tx, seen).await?;
+    told(&mut tx, actor, seen, "delete", "deleted", now);
+    Ok(tx.commit().await?)
+}
+
+fn told(
+    tx: &mut store::Tx,
+    actor: &Actor,
+    schedule: &Schedule,
+    action: &str,
+    happened: &str,
+    now: jiff::Timestamp,
+) {
+    let detail = json!({"schedule_id": schedule.id, "name": schedule.name, "enabled": schedule.enabled,
+        "cron": schedule.cron, "timezone": schedule.timezone, "targets": schedule.targets,
+        "options": schedule.options});
+    record(tx, actor.org, now, &actor.who, &format!("schedule.{action}"), schedule.id, &detail);
+    let data = json!({"schedule_id": schedule.id, "name": schedule.name});
+    emit(tx, actor.org, &format!("schedule.{happened}"), now, data);
+    tx.ring(Topic::Schedules);
+}
+
+/// Runs a schedule now, also one that is not enabled. One run at a time. If its targets match no server, the run that is
+/// returned is skipped and has no batch.
+pub async fn run(app: &App, actor: &Actor, schedule: &Schedule) -> Result<Run> {
+    run_if(app, actor, schedule, &|_, _| true).await?.ok_or(ServiceError::Stale)
+}
+
+/// Runs a schedule now if `approve` accepts it with the servers that match at this moment; returns
+/// `None` if not. `approve` is called inside the transaction that starts the run.
+pub async fn run_if(
+    app: &App,
+    actor: &Actor,
+    schedule: &Schedule,
+    approve: &(dyn Fn(&Schedule, &[ServerId]) -> bool + Sync),
+) -> Result<Option<Run>> {
+    for _ in 0..TRIES {
+        match try_run(app, actor, schedule, approve).await {
+            // The run that was in the way ended between two statements.
+            Err(ServiceError::Stale) => {}
+            done => return done,
+        }
+    }
+    Err(ServiceError::Stale)
+}
+
+async fn try_run(
+    app: &App,
+    actor: &Actor,
+    schedule: &Schedule,
+    approve: &(dyn Fn(&Schedule, &[ServerId]) -> bool + Sync),
+) -> Result<Option<Run>> {
+    let now = app.clock.now();
+    let mut tx = app.db.begin().await?;
+    // As it is now, not as the caller saw it.
+    let schedule = schedules::get(&mut tx, actor.org, schedule.id).await?;
+    if !tx.is_authentic(&schedule) {
+        return Err(integrity::refusal("schedule"));
+    }
+    let options = PatchOptions::from_json(&schedule.options).map_err(|source| {
+        let id = schedule.id.to_string();
+        StoreError::Corrupt { table: "schedules", id, source: source.into() }
+    })?;
+    let servers = server_list::ids(&mut tx, actor.org, &Filter::from(&schedule.targets)).await?;
+    if !approve(&schedule, &servers) {
+        return Ok(None);
+    }
+    let batch = BatchId::new(now, dice());
+    let run = Run {
+        id: RunId::new(now, dice()),
+        org_id: actor.org,
+        schedule_id: schedule.id,
+        trigger_kind: Trigger::Manual,
+        state: State::Running,
+        skip_reason: None,
+        scheduled_for: None,
+        started_at: now,
+        finished_at: None,
+        batch_id: Some(batch),
+        targets: schedule.targets.clone(),
+        options: schedule.options.clone(),
+        generation: 1,
+        seal: store::seals::Code::default(),
+    };
+    let in_progress = |other: RunId| {
+        let detail = format!("run {other} of this schedule has not ended");
+        ServiceError::conflict("run_in_progress", detail)
+    };
+    if servers.is_empty() {
+        // A skipped run overlaps nothing in the store, so an unfinished one is looked for here.
+        if let Some(other) = runs::unfinished(&mut tx, schedule.id).await? {
+            return Err(in_progress(other.id));
+        }
+        let reason = SkipReason::NoServers;
+        let run = Run {
+            state: State::Skipped,
+            skip_reason: Some(reason),
+            finished_at: Some(now),
+            batch_id: None,
+            ..run
+        };
+        runs::start(&mut tx, &run).await?;
+        let skipped = Skipped { reason, first: now, last: now, count: 1 };
+        note_skipped(&mut tx, &actor.who, &run, &skipped, now);
+        tx.ring(Topic::Schedules);
+        tx.commit().await?;
+        return Ok(Some(run));
+    }
+    match runs::start(&mut tx, &run).await? {
+        Start::Started => {}
+        Start::Overlaps(other) | Start::AlreadyStarted(other) => return Err(in_progress(other)),
+    }
+    let new = NewRollout {
+        org: actor.org,
+        options,
+        servers,
+        starts_at: now,
+        origin: Origin::Schedule,
+        started_by: actor.who.clone(),
+        run_id: Some(run.id),
+    };
+    rollouts::create_in(&mut tx, batch, new, now).await?;
+    let told = json!({"run_id": run.id, "schedule_id": schedule.id, "batch_id": batch});
+    record(&mut tx, actor.org, now, &actor.who, "run.start", run.id, &told);
+    emit(&mut tx, actor.org, "run.started", now, told);
+    tx.ring(Topic::Schedules);
+    tx.commit().await?;
+    Ok(Some(run))
+}

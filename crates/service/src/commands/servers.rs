@@ -1,0 +1,138 @@
+//! Servers: removed from the organization, let out of quarantine, and what lies on one.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+use store::listings::{self, Kind};
+use store::servers::{self, Server};
+use store::{Conn, StoreError, Topic, absences, presence, sync_sessions};
+use vocab::listing::{self, Entry};
+use vocab::{Digest, Installed, OrgId, Pending, Severity};
+
+use crate::App;
+use crate::commands::batches;
+use crate::{Actor, Result, ServiceError, emit, record};
+
+/// Removes a server from every list, unless it changed since it was seen. What is unfinished there is called off; its
+/// agent stays installed, is told so at its next contact, and does nothing more.
+pub async fn remove(app: &App, actor: &Actor, seen: &Server) -> Result<()> {
+    let now = app.clock.now();
+    let mut tx = app.db.begin().await?;
+    // Rollouts are locked before servers, everywhere.
+    batches::server_removed(&mut tx, actor.org, seen.id, now).await?;
+    servers::remove(&mut tx, seen, now).await?;
+    sync_sessions::forget(&mut tx, seen.id).await?;
+    absences::end(&mut tx, &[seen.id]).await?;
+    let told = json!({"server_id": seen.id, "hostname": seen.hostname});
+    record(&mut tx, actor.org, now, &actor.who, "server.remove", seen.id, &told);
+    emit(&mut tx, actor.org, "server.removed", now, told);
+    tx.ring(Topic::Servers);
+    tx.ring(Topic::Rollouts);
+    Ok(tx.commit().await?)
+}
+
+/// Lets a server out of quarantine: of two copies, the one that makes contact first is the server from then on.
+pub async fn release(app: &App, actor: &Actor, seen: &Server) -> Result<Server> {
+    let Some(reason) = &seen.quarantine else {
+        let detail = format!("{} is not in quarantine", seen.hostname);
+        return Err(ServiceError::conflict("not_quarantined", detail));
+    };
+    let now = app.clock.now();
+    let after = Server { quarantine: None, ..seen.clone() };
+    let mut tx = app.db.begin().await?;
+    servers::save(&mut tx, seen, &after, now).await?;
+    presence::set_counter(&mut tx, actor.org, seen.id, 0).await?;
+    sync_sessions::forget(&mut tx, seen.id).await?;
+    let told = json!({"server_id": seen.id, "hostname": seen.hostname, "reason": reason});
+    record(&mut tx, actor.org, now, &actor.who, "server.release", seen.id, &told);
+    emit(&mut tx, actor.org, "server.released", now, told);
+    tx.ring(Topic::Servers);
+    tx.commit().await?;
+    Ok(Server { generation: seen.generation + 1, counter: 0, ..after })
+}
+
+/// What is installed on a server, and what is pending there; nothing that was never sent.
+pub async fn inventory(conn: &mut Conn, server: &Server) -> Result<(Vec<Installed>, Vec<Pending>)> {
+    let installed = match server.package_set {
+        Some(digest) => entries(conn, server.org_id, Kind::Packages, digest).await?,
+        None => Vec::new(),
+    };
+    let pending = match server.update_set {
+        Some(digest) => entries(conn, server.org_id, Kind::Updates, digest).await?,
+        None => Vec::new(),
+    };
+    Ok((installed, pending))
+}
+
+/// The entries of a stored list. One that was dropped in this very moment is empty.
+pub async fn entries<T: Entry>(
+    conn: &mut Conn,
+    org: OrgId,
+    kind: Kind,
+    digest: Digest,
+) -> Result<Vec<T>> {
+    let bytes = match listings::get(conn, org, kind, digest).await {
+        Err(StoreError::NotFound { .. }) => return Ok(Vec::new()),
+        bytes => bytes?,
+    };
+    let mut entries: Vec<T> = listing::decode(&bytes).map_err(|source| StoreError::Corrupt {
+        table: "listings",
+        id: digest.to_string(),
+        source: source.into(),
+    })?;
+    listing::sort(&mut entries);
+    Ok(entries)
+}
+
+/// Which pending update belongs to which installed package: by place in `installed`. Where versions of one
+/// package live side by side, as kernels do, it belongs to the one that it says it replaces, else to the newest.
+pub fn joined<'a>(installed: &[Installed], pending: &'a [Pending]) -> BTreeMap<usize, &'a Pending> {
+    let mut places: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (place, package) in installed.iter().enumerate() {
+        places.entry(&package.name).or_default().push(place);
+    }
+    let mut joined = BTreeMap::new();
+    for update in pending {
+        let same_arch =
+            |place: &&usize| update.arch.is_empty() || installed[**place].arch == update.arch;
+        let candidates: Vec<usize> = places
+            .get(update.name.as_str())
+            .map(|places| places.iter().filter(same_arch).copied().collect())
+            .unwrap_or_default();
+        let replaced =
+            candidates.iter().find(|place| installed[**place].version == update.installed);
+        if let Some(place) = replaced.or(candidates.last()) {
+            joined.insert(*place, update);
+        }
+    }
+    joined
+}
+
+/// How bad the flaws are that an update fixes, as far as its host knows.
+pub fn severity(update: &Pending) -> Severity {
+    update.severity.unwrap_or(Severity::Unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_update_belongs_to_the_version_that_it_replaces() {
+        let installed = [
+            Installed::new("kernel", "5.1", "x86_64"),
+            Installed::new("kernel", "5.2", "x86_64"),
+            Installed::new("libc", "2.1", "amd64"),
+            Installed::new("libc", "2.1", "i386"),
+        ];
+        let pending = [
+            Pending::new("kernel", "x86_64", "5.2", "5.3"),
+            Pending::new("libc", "i386", "2.1", "2.2"),
+            Pending::new("elsewhere", "amd64", "1", "2"),
+        ];
+        let joined = joined(&installed, &pending);
+        let places: Vec<_> =
+            joined.iter().map(|(place, update)| (*place, update.name.as_str())).collect();
+        assert_eq!(places, [(1, "kernel"), (3, "libc")]);
+    }
+}

@@ -1,0 +1,68 @@
+//! Flaws that someone has looked at and set aside: where, why, and until when.
+
+use jiff::Timestamp;
+use serde_json::json;
+use store::Topic;
+use store::suppressions::{self, Suppression};
+use vocab::{Environment, SuppressionId};
+
+use crate::App;
+use crate::clock::dice;
+use crate::{Actor, FieldError, Result, ServiceError, audit};
+
+/// What is to be set aside.
+#[derive(Debug, Clone)]
+pub struct NewSuppression {
+    /// The flaw.
+    pub cve: String,
+    /// The source package; `None`: whichever has it.
+    pub package: Option<String>,
+    /// The environment; `None`: everywhere.
+    pub environment: Option<Environment>,
+    /// Why.
+    pub reason: String,
+    /// Until when.
+    pub expires_at: Option<Timestamp>,
+}
+
+/// Sets a flaw aside.
+pub async fn create(app: &App, actor: &Actor, new: NewSuppression) -> Result<Suppression> {
+    let now = app.clock.now();
+    if new.expires_at.is_some_and(|end| end <= now) {
+        let error = FieldError::new("/expires_at", "in_the_past", "it is over already");
+        return Err(ServiceError::Invalid(vec![error]));
+    }
+    let made = Suppression {
+        id: SuppressionId::new(now, dice()),
+        org_id: actor.org,
+        cve: new.cve,
+        package: new.package,
+        environment: new.environment,
+        reason: new.reason,
+        expires_at: new.expires_at,
+        created_at: now,
+        created_by: actor.who.clone(),
+    };
+    let mut tx = app.db.begin().await?;
+    suppressions::create(&mut tx, &made).await?;
+    audit::record(app, &mut tx, actor, "suppression.create", made.id, told(&made));
+    audit::emit(app, &mut tx, actor, "suppression.created", told(&made));
+    tx.ring(Topic::Feeds);
+    tx.commit().await?;
+    Ok(made)
+}
+
+/// Takes back that a flaw was set aside.
+pub async fn delete(app: &App, actor: &Actor, seen: &Suppression) -> Result<()> {
+    let mut tx = app.db.begin().await?;
+    suppressions::delete(&mut tx, actor.org, seen.id).await?;
+    audit::record(app, &mut tx, actor, "suppression.delete", seen.id, told(seen));
+    audit::emit(app, &mut tx, actor, "suppression.deleted", told(seen));
+    tx.ring(Topic::Feeds);
+    Ok(tx.commit().await?)
+}
+
+fn told(row: &Suppression) -> serde_json::Value {
+    json!({"suppression_id": row.id, "cve": row.cve, "package": row.package,
+        "environment": row.environment, "reason": row.reason, "expires_at": row.expires_at})
+}

@@ -1,0 +1,329 @@
+//! What the flaws of a list of packages mean on one server, or on servers that are alike.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use domain::advisory::{Ecosystem, Epss, Exploited, UnfixedCves};
+use domain::finding::touch::{self, Group};
+use domain::finding::{Finding, Report, Settled, Unassessed, foreign_kernel, told};
+use jiff::Timestamp;
+use store::findings::{self, Counts, Cve, Kind, Tallied};
+use store::listings::Kind as ListingKind;
+use store::servers::Server;
+use store::{Conn, advisories, feeds};
+use vocab::{Assessment, Digest, Environment, Exposure, Installed, OrgId, Pending};
+
+use super::Aside;
+use super::matcher::{covered, packages};
+use super::memory::{PACKAGES_MAX, assessment};
+use super::shelf::{running_kernel, settled};
+use crate::commands::servers::entries;
+use crate::{Result, host_facts};
+
+/// What servers of a kind have, and what of it was settled from.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    packages: Vec<Installed>,
+    pub(super) settled: Vec<Settled>,
+    unassessed: Vec<Unassessed>,
+}
+
+/// What servers of a kind have as feeds know it, of the groups that are `wanted`; nothing where nobody publishes anything that is
+/// understood. What does no harm is left out.
+async fn of_kind(
+    conn: &mut Conn,
+    org: OrgId,
+    kind: &Kind,
+    wanted: impl Fn(&Ecosystem, &Group) -> bool,
+) -> Result<Found> {
+    let Some(base) = Ecosystem::of(&kind.os) else { return Ok(Found::default()) };
+    let packages = packages(conn, org, kind.package_set).await?;
+    let wanted = |group: &Group| wanted(&base, group);
+    let groups = touch::groups(&base, &packages).into_iter().filter(wanted);
+    let groups: Vec<Digest> = groups.map(|group| group.digest()).collect();
+    let known = findings::groups(conn, org, base.as_str(), &groups).await?;
+    let report = Report::of_groups(known.values());
+    let runs = host_facts::runs_of(&kind.runs);
+    let before = match runs.since {
+        Some(set) => findings::kept_report(conn, org, set, base.as_str()).await?,
+        None => None,
+    };
+    let running = (kind.kernel.as_str(), &runs);
+    let settled = settled(&base, before.unwrap_or_default(), &report.findings, &packages, running);
+    let mut unassessed = report.unassessed;
+    unassessed.extend(foreign_kernel(
+        base.family(),
+        &packages,
+        running_kernel(&kind.kernel, &runs),
+    ));
+    Ok(Found { packages, settled, unassessed })
+}
+
+/// Which flaws each of these pending updates closes on servers of a kind: one list an update, in their order.
+pub async fn closed(
+    conn: &mut Conn,
+    org: OrgId,
+    kind: &Kind,
+    pending: &[Pending],
+) -> Result<Vec<Vec<Finding>>> {
+    let Some(base) = Ecosystem::of(&kind.os) else { return Ok(vec![Vec::new(); pending.len()]) };
+    let names: BTreeSet<&str> = pending.iter().map(|update| update.name.as_str()).collect();
+    // A kernel is also updated by what only depends on it.
+    let wanted = |base: &Ecosystem, group: &Group| {
+        group.packages.iter().any(|package| names.contains(package.name.as_str()))
+            || group.has_kernel(base)
+    };
+    let Found { packages, settled, .. } = of_kind(conn, org, kind, wanted).await?;
+    let closed = domain::finding::closed(base.family(), &packages, &settled, pending);
+    Ok(closed.into_iter().map(|some| some.into_iter().cloned().collect()).collect())
+}
+
+/// What servers of a kind have: what feeds know, and what only the package manager tells of their pending updates. Of a flaw
+/// that feeds know in the same or another package here, theirs is the word.
+pub(super) async fn all_of_kind(
+    conn: &mut Conn,
+    org: OrgId,
+    kind: &Kind,
+    only: Option<&Cve>,
+) -> Result<(Vec<Had>, Vec<Unassessed>)> {
+    let wanted = |base: &Ecosystem, group: &Group| {
+        // A row may not name all of them.
+        only.is_none_or(|cve| {
+            cve.packages.len() >= PACKAGES_MAX
+                || cve.packages.iter().any(|source| group.is_of(base, source))
+        })
+    };
+    let Found { settled: mut found, unassessed, .. } = of_kind(conn, org, kind, wanted).await?;
+    found.retain(|one| only.is_none_or(|cve| *cve.id == *one.finding.cve));
+    let pending: Vec<Pending> = match kind.update_set {
+        Some(set) => entries(conn, org, ListingKind::Updates, set).await?,
+        None => Vec::new(),
+    };
+    let mut told = told(&kind.os_release, &pending);
+    told.retain(|one| only.is_none_or(|cve| *cve.id == *one.cve));
+    let says = |one: &Settled| {
+        told.iter().any(|also| {
+            let package = &one.finding.package;
+            also.cve == one.finding.cve
+                && (package.source == also.package.source
+                    || package.binaries.iter().any(|binary| binary.name == also.package.source))
+        })
+    };
+    let mut all: Vec<Had> =
+        found.into_iter().map(|settled| Had { manager_agrees: says(&settled), settled }).collect();
+    let known: BTreeSet<Arc<str>> = all.iter().map(|one| one.settled.finding.cve.clone()).collect();
+    let alone = told.into_iter().filter(|one| !known.contains(&one.cve));
+    all.extend(alone.map(|finding| Had {
+        settled: Settled { finding, exposure: Exposure::Open },
+        manager_agrees: false,
+    }));
+    Ok((all, unassessed))
+}
+
+/// A flaw that servers of a kind have.
+#[derive(Debug, Clone)]
+pub(super) struct Had {
+    pub(super) settled: Settled,
+    manager_agrees: bool,
+}
+
+/// The CVEs of a server in numbers, and whether they are all of them.
+#[derive(Debug, Clone)]
+pub struct Assessed {
+    /// Whether its CVEs are known.
+    pub assessment: Assessment,
+    /// How many there are of each severity.
+    pub cves: Counts,
+    /// How many packages could not be assessed.
+    pub unassessed: u32,
+}
+
+/// The CVEs of these servers in numbers, in their order.
+pub async fn assessed(conn: &mut Conn, org: OrgId, servers: &[Server]) -> Result<Vec<Assessed>> {
+    let sets: BTreeSet<Digest> = servers.iter().filter_map(|server| server.package_set).collect();
+    let judged = findings::are_judged(conn, org, &sets).await?;
+    let bases: BTreeSet<Ecosystem> =
+        servers.iter().filter_map(|server| Ecosystem::of(&server.os)).collect();
+    let covered = covered(conn, bases.iter()).await?;
+    let tallied = tallied(conn, org, servers).await?;
+    let assessed = servers.iter().zip(tallied).map(|(server, Tallied { cves, unassessed })| {
+        let base = Ecosystem::of(&server.os);
+        let is_covered = base.as_ref().is_some_and(|base| covered.contains(base));
+        let is_matched = server.package_set.is_some_and(|set| match &base {
+            Some(base) if is_covered => judged.contains(&(set, base.as_str().to_owned())),
+            _ => true,
+        });
+        let assessment = match is_matched {
+            true => assessment(is_covered, unassessed),
+            false => Assessment::NotScanned,
+        };
+        // Without a feed everything is unassessed, and a number would say less.
+        let unassessed = if assessment == Assessment::Partial { unassessed } else { 0 };
+        Assessed { assessment, cves, unassessed }
+    });
+    Ok(assessed.collect())
+}
+
+/// How many servers of some environments are in each state.
+pub async fn assessments_within(
+    conn: &mut Conn,
+    org: OrgId,
+    environments: &[Environment],
+    now: Timestamp,
+) -> Result<BTreeMap<Assessment, u64>> {
+    let aside = Aside::read(conn, org, now).await?;
+    let kinds = findings::kinds(conn, org, Some(environments), aside.environments()).await?;
+    let bases: BTreeSet<Ecosystem> =
+        kinds.iter().filter_map(|kind| Ecosystem::of(&kind.os)).collect();
+    let covered = covered(conn, bases.iter()).await?;
+    let keys: BTreeSet<Digest> = kinds.iter().flat_map(|kind| keys(kind, None)).collect();
+    let keys: Vec<Digest> = keys.into_iter().collect();
+    let known = findings::counts(conn, org, Some(&keys)).await?;
+    let mut servers = BTreeMap::new();
+    for kind in &kinds {
+        let tallied = self::keys(kind, None).into_iter().find_map(|key| known.get(&key));
+        let is_covered = Ecosystem::of(&kind.os).is_some_and(|base| covered.contains(&base));
+        let unassessed = tallied.map_or(0, |tallied| tallied.unassessed);
+        *servers.entry(assessment(is_covered, unassessed)).or_default() += kind.servers;
+    }
+    Ok(servers)
+}
+
+/// The keys that a kind may be counted under, the narrowest first. Whether its environment or its
+/// pending updates set it apart is not known here.
+fn keys(kind: &Kind, environment: Option<Environment>) -> Vec<Digest> {
+    let environment = environment.or_else(|| kind.environment.clone());
+    let apart = [(kind.update_set, environment.clone()), (kind.update_set, None)];
+    let together = [(None, environment), (None, None)];
+    let both = apart.into_iter().chain(together);
+    both.map(|(update_set, environment)| Kind { update_set, environment, ..kind.clone() }.alike())
+        .collect()
+}
+
+/// What is counted of these servers, in their order.
+async fn tallied(conn: &mut Conn, org: OrgId, servers: &[Server]) -> Result<Vec<Tallied>> {
+    let keys = |server: &Server| -> Vec<Digest> {
+        let Some(kind) = kind_of(server) else { return Vec::new() };
+        keys(&kind, server.environment.clone())
+    };
+    let keys: Vec<Vec<Digest>> = servers.iter().map(keys).collect();
+    let all: BTreeSet<Digest> = keys.iter().flatten().copied().collect();
+    let all: Vec<Digest> = all.into_iter().collect();
+    let known = findings::counts(conn, org, Some(&all)).await?;
+    let first = |keys: &Vec<Digest>| keys.iter().find_map(|key| known.get(key)).cloned();
+    Ok(keys.iter().map(|keys| first(keys).unwrap_or_default()).collect())
+}
+
+/// The kind that a server is of; none before it has sent a list.
+pub(super) fn kind_of(server: &Server) -> Option<Kind> {
+    Some(Kind {
+        package_set: server.package_set?,
+        update_set: server.update_set,
+        os_release: server.os.to_string().to_ascii_lowercase(),
+        kernel: server.kernel.clone(),
+        runs: server.runs.clone(),
+        os: server.os.clone(),
+        environment: None,
+        servers: 1,
+    })
+}
+
+/// What servers share that have the same flaws; nothing before one has sent a list.
+pub fn alike_by(server: &Server) -> Option<Digest> {
+    kind_of(server).map(|kind| kind.alike())
+}
+
+/// A flaw of one server, with what stands beside its severity.
+#[derive(Debug, Clone)]
+pub struct Exposed {
+    /// The finding, and what it means here.
+    pub settled: Settled,
+    /// Whether a feed found it and the host's package manager says the same of a pending update.
+    pub manager_agrees: bool,
+    /// Whether it is exploited, and since when.
+    pub exploited: Option<Exploited>,
+    /// How likely it is to be.
+    pub epss: Option<Epss>,
+}
+
+/// The CVEs of one server, the worst first, and its packages that could not be assessed.
+pub async fn of_server(
+    conn: &mut Conn,
+    server: &Server,
+) -> Result<(Vec<Exposed>, Vec<Unassessed>)> {
+    exposed(conn, server, None).await
+}
+
+/// One flaw of one server, in every package that has it.
+pub async fn one_of_server(conn: &mut Conn, server: &Server, cve: &Cve) -> Result<Vec<Exposed>> {
+    Ok(exposed(conn, server, Some(cve)).await?.0)
+}
+
+async fn exposed(
+    conn: &mut Conn,
+    server: &Server,
+    only: Option<&Cve>,
+) -> Result<(Vec<Exposed>, Vec<Unassessed>)> {
+    let Some(kind) = kind_of(server) else { return Ok((Vec::new(), Vec::new())) };
+    let (mut all, unassessed) = all_of_kind(conn, server.org_id, &kind, only).await?;
+    all.sort_by_key(|one| Reverse(one.settled.finding.severity));
+    let ids: BTreeSet<&str> = all.iter().map(|one| one.settled.finding.cve.as_ref()).collect();
+    let exploited = advisories::exploited(conn, &ids).await?;
+    let epss = advisories::epss(conn, &ids).await?;
+    let exposed = all.into_iter().map(|Had { settled, manager_agrees }| {
+        let cve = settled.finding.cve.as_ref();
+        let (exploited, epss) = (exploited.get(cve).cloned(), epss.get(cve).cloned());
+        Exposed { settled, manager_agrees, exploited, epss }
+    });
+    Ok((exposed.collect(), unassessed))
+}
+
+/// Whether the imported feeds list CVEs of a base that no update fixes yet.
+pub async fn lists_unfixed(conn: &mut Conn, base: &Ecosystem) -> Result<bool> {
+    match base.family().unfixed_cves() {
+        UnfixedCves::Listed => Ok(true),
+        UnfixedCves::NotListed => Ok(false),
+        UnfixedCves::CsafOnly => {
+            let known = feeds::list(conn).await?;
+            let csaf = known.into_iter().filter(|feed| feed.kind == "csaf").map(|feed| feed.name);
+            Ok(advisories::covered_by(conn, base, &csaf.collect::<Vec<_>>()).await?)
+        }
+    }
+}
+
+/// What is pending on a server. An update that closes one of its flaws is one for security, whether its repository says
+/// so or not.
+pub async fn pending(conn: &mut Conn, server: &Server) -> Result<Vec<Pending>> {
+    let Some(kind) = kind_of(server) else { return Ok(Vec::new()) };
+    let Some(set) = kind.update_set else { return Ok(Vec::new()) };
+    let mut pending: Vec<Pending> = entries(conn, server.org_id, ListingKind::Updates, set).await?;
+    if pending.iter().any(|update| !update.security) {
+        let closed = closed(conn, server.org_id, &kind, &pending).await?;
+        let closes = closed.iter().map(|flaws| !flaws.is_empty());
+        let secured = domain::finding::secured(&pending, closes);
+        let secured: BTreeSet<String> = secured.into_iter().map(str::to_owned).collect();
+        for update in &mut pending {
+            update.security = secured.contains(&update.name);
+        }
+    }
+    Ok(pending)
+}
+
+/// The packages of a server whose pending updates are for security: the same that [`pending`] calls so, for whoever has read
+/// everything already.
+pub fn secured<'a>(
+    server: &Server,
+    installed: &[Installed],
+    exposed: &[Exposed],
+    pending: &'a [Pending],
+) -> BTreeSet<&'a str> {
+    let Some(base) = Ecosystem::of(&server.os) else {
+        return domain::finding::secured(pending, pending.iter().map(|_| false));
+    };
+    // What only the manager tells makes an update one for security if the manager says that it is.
+    let known = exposed.iter().filter(|one| !one.settled.finding.found.told);
+    let settled: Vec<Settled> = known.map(|one| one.settled.clone()).collect();
+    let closed = domain::finding::closed(base.family(), installed, &settled, pending);
+    domain::finding::secured(pending, closed.iter().map(|flaws| !flaws.is_empty()))
+}

@@ -1,0 +1,310 @@
+//! What an order would do, as far as it is known before it is given. Changes nothing.
+//!
+//! Times are those of the pace alone: how long a server takes is not known before.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use store::server_list::{self, Filter, OnlineSpan, Sort};
+use store::servers::{self, Server};
+use store::{Conn, Page, Paged};
+use vocab::{Digest, OrgId, Pending, RebootPolicy, ServerId, Status};
+
+use crate::projections::findings;
+use crate::{PatchOptions, Result, host_facts};
+
+/// How many servers are shown one by one, at the most.
+pub const SHOWN_MAX: usize = 500;
+
+/// How many servers with something to install are looked for beyond the canary.
+const CANDIDATES_SPARE: usize = 200;
+
+/// What an order would do.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outlook {
+    /// How many servers are meant.
+    pub total: u32,
+    /// How many of them are offline.
+    pub offline: u32,
+    /// How many the window leaves out.
+    pub beyond_window: u32,
+    /// When the last one could start.
+    pub last_start_at: Option<Timestamp>,
+    /// The first servers, in the order of their turns.
+    pub servers: Vec<ServerOutlook>,
+}
+
+/// What an order would do to one server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServerOutlook {
+    /// The server.
+    pub server: Server,
+    /// When it starts at the earliest; `None`: the window has closed by then.
+    pub starts_at: Option<Timestamp>,
+    /// Whether it goes first.
+    pub canary: bool,
+    /// Whether it must wait for those that go first.
+    pub waits_for_canary: bool,
+    /// Whether it must wait for one in work to end.
+    pub waits_for_parallel: bool,
+    /// What would be installed.
+    pub updates: Vec<Pending>,
+    /// What is meant and would not be installed.
+    pub blocked: Vec<Pending>,
+    /// What is named and of which nothing is pending.
+    pub nothing_pending: Vec<String>,
+    /// Whether it would be rebooted; `None`: that is seen afterwards.
+    pub reboots: Option<bool>,
+    /// Settings of the host's own limits that affect the order, in words.
+    pub host_limits: Vec<String>,
+    /// Whether the host refuses the order because of them.
+    pub refused: bool,
+}
+
+/// Who is meant by an order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Meant {
+    total: u64,
+    offline: u64,
+    /// The first, in the order of their turns.
+    first: Vec<Server>,
+}
+
+impl Meant {
+    /// These servers, in the order of their turns. `shown`: how many are listed one by one.
+    pub async fn named(
+        conn: &mut Conn,
+        org: OrgId,
+        options: &PatchOptions,
+        servers: Vec<ServerId>,
+        shown: usize,
+        online: OnlineSpan,
+    ) -> Result<Meant> {
+        let (servers, _) = in_turn(conn, options, servers).await?;
+        let first = &servers[..servers.len().min(shown)];
+        let rows = servers::get_all(conn, first).await?;
+        let mut rows: BTreeMap<_, _> = rows.into_iter().map(|row| (row.id, row)).collect();
+        let mut offline = 0;
+        for chunk in servers.chunks(SHOWN_MAX) {
+            let status = Some((Status::Offline, online));
+            let filter = Filter { ids: chunk.to_vec(), status, ..Filter::default() };
+            offline += server_list::count(conn, org, &filter).await?;
+        }
+        Ok(Meant {
+            total: servers.len() as u64,
+            offline,
+            first: first.iter().filter_map(|id| rows.remove(id)).collect(),
+        })
+    }
+
+    /// The servers that match, in the order of their turns. `shown`: how many are listed one by one.
+    pub async fn matching(
+        conn: &mut Conn,
+        org: OrgId,
+        options: &PatchOptions,
+        filter: &Filter,
+        shown: usize,
+        online: OnlineSpan,
+    ) -> Result<Meant> {
+        if options.pace.canary.is_some() {
+            let servers = server_list::ids(conn, org, filter).await?;
+            return Meant::named(conn, org, options, servers, shown, online).await;
+        }
+        let page = Page { limit: shown as u32, offset: 0 };
+        let Paged { items: first, total } =
+            server_list::list(conn, org, filter, Sort::Hostname, page).await?;
+        let status = Some((Status::Offline, online));
+        let offline = Filter { status, ..filter.clone() };
+        Ok(Meant { total, offline: server_list::count(conn, org, &offline).await?, first })
+    }
+}
+
+/// The servers in the order in which they start, and how many of them, from the first, are expected
+/// to install something (`None`: not asked, because there is no canary).
+///
+/// A canary is only evidence if it installs something, so with a canary those servers come first. The
+/// search ends after [`CANDIDATES_SPARE`] more than the canary needs: they replace canaries that turn
+/// out to have nothing to install or to be offline. The rest keeps its order.
+pub async fn in_turn(
+    conn: &mut Conn,
+    options: &PatchOptions,
+    servers: Vec<ServerId>,
+) -> store::Result<(Vec<ServerId>, Option<u32>)> {
+    let canary = options.pace.limits(u32::try_from(servers.len()).unwrap_or(u32::MAX)).canary();
+    if canary == 0 {
+        return Ok((servers, None));
+    }
+    let wanted = canary as usize + CANDIDATES_SPARE;
+    let mut lists: BTreeMap<Digest, Vec<Pending>> = BTreeMap::new();
+    let (mut found, mut first) = (Vec::new(), BTreeSet::new());
+    'search: for chunk in servers.chunks(SHOWN_MAX) {
+        // Whole rows are read only of servers that have updates at all.
+        let pending: Vec<_> = servers::with_updates(conn, chunk).await?.into_iter().collect();
+        let rows = servers::get_all(conn, &pending).await?;
+        let rows: BTreeMap<_, _> = rows.into_iter().map(|row| (row.id, row)).collect();
+        for server in chunk.iter().filter_map(|id| rows.get(id)) {
+            let is_new = !first.contains(&server.id);
+            if is_new && would_install(conn, options, server, &mut lists).await {
+                first.insert(server.id);
+                found.push(server.id);
+            }
+            if found.len() >= wanted {
+                break 'search;
+            }
+        }
+    }
+    let count = u32::try_from(found.len()).unwrap_or(u32::MAX);
+    found.extend(servers.into_iter().filter(|id| !first.contains(id)));
+    Ok((found, Some(count)))
+}
+
+/// Whether an order would install something on a server, as of its last scan. One whose list cannot be
+/// read counts as one that does.
+async fn would_install(
+    conn: &mut Conn,
+    options: &PatchOptions,
+    server: &Server,
+    lists: &mut BTreeMap<Digest, Vec<Pending>>,
+) -> bool {
+    match listed(conn, server, lists).await {
+        Ok(pending) => !chosen(options, server, pending).updates.is_empty(),
+        Err(error) => {
+            tracing::warn!(server = %server.id, %error, "its pending updates cannot be read");
+            true
+        }
+    }
+}
+
+/// The pending updates of a server, read once for all servers with the same packages.
+async fn listed<'a>(
+    conn: &mut Conn,
+    server: &Server,
+    lists: &'a mut BTreeMap<Digest, Vec<Pending>>,
+) -> Result<&'a [Pending]> {
+    let Some(alike) = findings::alike_by(server) else { return Ok(&[]) };
+    if let Entry::Vacant(new) = lists.entry(alike) {
+        new.insert(findings::pending(conn, server).await?);
+    }
+    Ok(lists.get(&alike).map_or(&[], Vec::as_slice))
+}
+
+/// What this order would do to them.
+pub async fn outlook(
+    conn: &mut Conn,
+    options: &PatchOptions,
+    meant: Meant,
+    now: Timestamp,
+) -> Result<Outlook> {
+    let total = u32::try_from(meant.total).unwrap_or(u32::MAX);
+    let mut lists: BTreeMap<Digest, Vec<Pending>> = BTreeMap::new();
+    let mut outlooks = Vec::with_capacity(meant.first.len());
+    for (turn, server) in (0_u32..).zip(meant.first) {
+        let pending = listed(conn, &server, &mut lists).await?;
+        outlooks.push(of_server(options, server, pending, turn, total, now));
+    }
+    Ok(Outlook {
+        total,
+        offline: u32::try_from(meant.offline).unwrap_or(u32::MAX),
+        beyond_window: (0..total)
+            .rev()
+            .take_while(|turn| start(options, *turn, now).is_none())
+            .count() as u32,
+        last_start_at: (0..total).rev().find_map(|turn| start(options, turn, now)),
+        servers: outlooks,
+    })
+}
+
+/// When the server whose turn this is starts at the earliest.
+fn start(options: &PatchOptions, turn: u32, now: Timestamp) -> Option<Timestamp> {
+    let minutes = i64::from(options.pace.stagger_minutes) * i64::from(turn);
+    let inside = options.pace.window_minutes.is_none_or(|window| minutes < i64::from(window));
+    inside.then(|| now.saturating_add(SignedDuration::from_mins(minutes)).unwrap_or(Timestamp::MAX))
+}
+
+/// What an order and the host's own limits choose of the pending updates.
+struct Chosen {
+    /// What would be installed.
+    updates: Vec<Pending>,
+    /// What is meant and would not be installed.
+    blocked: Vec<Pending>,
+    /// The settings of the host's limits, in words.
+    host_limits: Vec<String>,
+    /// Whether the host refuses the order because of them.
+    refused: bool,
+}
+
+fn chosen(options: &PatchOptions, server: &Server, pending: &[Pending]) -> Chosen {
+    let order = &options.order;
+    let limits = host_facts::kept(&server.facts).limits.unwrap_or_default();
+    let asked = |update: &&Pending| {
+        let named = order.packages.is_empty()
+            || order.packages.iter().any(|name| name.as_str() == update.name);
+        named && (update.security || !order.security_only)
+    };
+    // A dry run changes nothing, so a frozen host carries it out.
+    let refused = match order.dry_run {
+        true => limits.error.is_some(),
+        false => limits.refuses_changes().is_some(),
+    };
+    let excluded = |update: &Pending| {
+        let patterns = order.exclude.iter().chain(&limits.exclude);
+        let by_name = patterns.into_iter().any(|out| out.matches(&update.name));
+        by_name || refused || (limits.security_only && !update.security)
+    };
+    let exclude = |update: &Pending| Pending {
+        blocked_by: Some(vocab::BlockedBy::Excluded),
+        ..update.clone()
+    };
+    let (mut blocked, mut updates): (Vec<Pending>, Vec<Pending>) = pending
+        .iter()
+        .filter(asked)
+        .map(|update| if excluded(update) { exclude(update) } else { update.clone() })
+        .partition(|update| update.blocked_by.is_some());
+    let too_many = limits.max_packages.is_some_and(|most| updates.len() > most as usize);
+    if too_many {
+        blocked.extend(std::mem::take(&mut updates).iter().map(exclude));
+    }
+    Chosen { updates, blocked, host_limits: limits.sentences(), refused: refused || too_many }
+}
+
+fn of_server(
+    options: &PatchOptions,
+    server: Server,
+    pending: &[Pending],
+    turn: u32,
+    total: u32,
+    now: Timestamp,
+) -> ServerOutlook {
+    let Chosen { updates, blocked, host_limits, refused } = chosen(options, &server, pending);
+    let pends = |name: &str| pending.iter().any(|update| update.name == name);
+    let named = options.order.packages.iter().map(vocab::PackageName::as_str);
+    let canaries = options.pace.limits(total).canary();
+    ServerOutlook {
+        starts_at: start(options, turn, now),
+        canary: turn < canaries,
+        waits_for_canary: canaries > 0 && turn >= canaries,
+        waits_for_parallel: options.pace.max_parallel.is_some_and(|at_once| turn >= at_once),
+        nothing_pending: named.filter(|name| !pends(name)).map(str::to_owned).collect(),
+        reboots: reboots(options, &server, !updates.is_empty()),
+        updates,
+        blocked,
+        host_limits,
+        refused,
+        server,
+    }
+}
+
+fn reboots(options: &PatchOptions, server: &Server, installs: bool) -> Option<bool> {
+    let limits = host_facts::kept(&server.facts).limits.unwrap_or_default();
+    if options.order.dry_run || limits.never_reboot || limits.refuses_changes().is_some() {
+        return Some(false);
+    }
+    match options.order.reboot {
+        RebootPolicy::Never | RebootPolicy::ServicesOnly => Some(false),
+        RebootPolicy::Always => Some(true),
+        RebootPolicy::IfRequired if server.reboot_required => Some(true),
+        RebootPolicy::IfRequired if !installs => Some(false),
+        RebootPolicy::IfRequired => None,
+    }
+}

@@ -1,0 +1,111 @@
+//! The organization in numbers, from what is kept ready and a few counts over narrow indexes.
+
+use std::collections::BTreeMap;
+
+use store::server_list::{self, Filter, OnlineSpan};
+use store::{Conn, batches, findings, patches, rollouts, schedules};
+use vocab::{Assessment, Environment, OrgId, Selector, Status};
+
+use crate::App;
+use crate::projections::patches::Counts;
+use crate::{Result, ServiceError};
+use jiff::Timestamp;
+
+/// The organization in numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Numbers {
+    /// How many servers there are.
+    pub servers: u64,
+    /// How many of them are online.
+    pub online: u64,
+    /// What is counted with the patches.
+    pub counts: Counts,
+    /// How many servers are in each state of assessment; those never scanned are left out.
+    pub assessments: BTreeMap<Assessment, u64>,
+    /// As of when.
+    pub counted_at: Option<Timestamp>,
+    /// How many batches are in each of [`OPEN_PHASES`].
+    pub batches: [u64; OPEN_PHASES.len()],
+    /// How many schedules there are.
+    pub schedules: u64,
+    /// How many of them run.
+    pub enabled: u64,
+    /// When the next of them does.
+    pub next_run_at: Option<Timestamp>,
+}
+
+/// Where a batch stands that has not ended.
+pub const OPEN_PHASES: [&str; 5] = ["scheduled", "running", "paused", "halted", "canceling"];
+
+/// Counts, as far as these environments reach; `None`: everything.
+pub async fn numbers(
+    app: &App,
+    conn: &mut Conn,
+    org: OrgId,
+    environments: Option<&[Environment]>,
+    online: OnlineSpan,
+) -> Result<Numbers> {
+    let filter =
+        Filter { environments: environments.map(<[Environment]>::to_vec), ..Filter::default() };
+    let servers = server_list::count(conn, org, &filter).await?;
+    let online = Filter { status: Some((Status::Online, online)), ..filter };
+    let online = server_list::count(conn, org, &online).await?;
+    let (counts, counted_at) = match environments {
+        Some(within) => {
+            let (_, counts) = crate::projections::patches::within(app, conn, org, within).await?;
+            (counts, Some(app.clock.now()))
+        }
+        None => match patches::summary(conn, org).await? {
+            Some(seen) => {
+                let counts = serde_json::from_value(seen.counts)
+                    .map_err(|error| ServiceError::Internal(error.into()))?;
+                (counts, Some(seen.made_at))
+            }
+            None => (Counts::default(), None),
+        },
+    };
+    let assessments = match environments {
+        Some(within) => {
+            crate::projections::findings::assessments_within(conn, org, within, app.clock.now())
+                .await?
+        }
+        None => {
+            findings::summary(conn, org).await?.map(|seen| seen.assessments).unwrap_or_default()
+        }
+    };
+    let mut batches = [0; OPEN_PHASES.len()];
+    // Without a limit the open ones are counted at once; few are open, and many have ended.
+    let open = rollouts::open_counts(conn, org).await?;
+    for (count, phase) in batches.iter_mut().zip(OPEN_PHASES) {
+        let none = store::Page { limit: 1, offset: 0 };
+        if environments.is_none() {
+            *count = open.get(phase).copied().unwrap_or_default();
+            continue;
+        }
+        *count = batches::list(conn, org, &[phase], environments, none).await?.total;
+    }
+    let all = schedules::list(conn, org).await?;
+    let seen: Vec<_> = all.iter().filter(|one| reaches(environments, &one.targets)).collect();
+    Ok(Numbers {
+        servers,
+        online,
+        counts,
+        assessments,
+        counted_at,
+        batches,
+        schedules: seen.len() as u64,
+        enabled: seen.iter().filter(|one| one.enabled).count() as u64,
+        next_run_at: seen.iter().filter_map(|one| one.next_run_at).min(),
+    })
+}
+
+/// Whether a selector means servers of these environments alone; `None`: they do not matter.
+pub fn reaches(environments: Option<&[Environment]>, targets: &Selector) -> bool {
+    let Some(allowed) = environments else { return true };
+    match targets {
+        Selector::All => false,
+        Selector::Matching(criteria) => {
+            criteria.environment().is_some_and(|asked| allowed.contains(asked))
+        }
+    }
+}

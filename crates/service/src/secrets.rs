@@ -1,0 +1,476 @@
+//! The secrets of an installation: files in its data directory, never rows in its database.
+//!
+//! `orders.key` signs what agents are told to do. `root.key` is the root of everything that is derived:
+//! the tags that make a forged credential recognizable without asking the database, and the
+//! seal of the audit log. Replicas share both files.
+//!
+//! While `orders.key` is rotated, `orders.next.key` is there as well. Agents learn the new public key from
+//! answers that are signed with the old one, and each agent gets signatures of the newest key that it
+//! trusts. Retiring the old key renames the new one to `orders.key`.
+//!
+//! While `root.key` is rotated, `root.old.key` has the key before it. Everything is made with the new
+//! key, and what was made with either is accepted: see [`Secrets::verifies`] and
+//! [`crate::auth::root_keys`].
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ring::signature::{Ed25519KeyPair, KeyPair as _};
+use wire::agent::{ORDERS_KEYS_MAX, OrdersKey, orders_key_id};
+
+use crate::clock::chance;
+
+/// The file of the root key.
+pub const ROOT: &str = "root.key";
+/// The file of the root key before it, while it is rotated.
+pub const ROOT_OLD: &str = "root.old.key";
+/// Where a new root key is written before it takes its place.
+const ROOT_BESIDE: &str = "root.key.new";
+/// The file of the key that signs.
+pub const ORDERS: &str = "orders.key";
+/// The file of the key that will replace it, while it is rotated.
+pub const ORDERS_NEXT: &str = "orders.next.key";
+
+/// The secrets, loaded.
+pub struct Secrets {
+    /// The key that every agent trusts.
+    orders: SigningKey,
+    /// The one that replaces it, while it is rotated.
+    orders_next: Option<SigningKey>,
+    root: RootKey,
+    /// The one before it, while it is rotated.
+    root_old: Option<RootKey>,
+}
+
+/// A key from which others are derived.
+#[derive(Clone)]
+struct RootKey {
+    id: String,
+    key: [u8; 32],
+}
+
+impl RootKey {
+    fn load(path: &Path) -> Result<RootKey, SecretsError> {
+        let key = read(path)?;
+        let id = derived(&key, "fleetmend root key id v1", &[]);
+        Ok(RootKey { id: vocab::Digest::of(&id).to_string()[..16].to_owned(), key })
+    }
+}
+
+/// Which root key something was made with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Age {
+    /// With the current one.
+    Current,
+    /// With the one before it, which is being rotated out.
+    Old,
+}
+
+/// A key that signs orders and answers.
+pub struct SigningKey {
+    id: String,
+    pair: Ed25519KeyPair,
+}
+
+impl SigningKey {
+    fn load(path: PathBuf) -> Result<SigningKey, SecretsError> {
+        let pair = Ed25519KeyPair::from_seed_unchecked(&read(&path)?)
+            .map_err(|_| SecretsError::Malformed { path })?;
+        Ok(SigningKey { id: orders_key_id(pair.public_key().as_ref()), pair })
+    }
+
+    /// By what agents tell which key signed.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The key with which agents check orders and answers, in base 64.
+    pub fn public_key(&self) -> String {
+        STANDARD.encode(self.pair.public_key())
+    }
+
+    /// Signs an order, or an answer to an agent: see [`wire::agent::answer_text`].
+    pub fn sign(&self, text: &[u8]) -> Vec<u8> {
+        self.pair.sign(text).as_ref().to_vec()
+    }
+}
+
+/// The ids of the keys that an agent says it trusts. Empty for an agent that cannot change its key.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TrustedKeys(Vec<String>);
+
+impl TrustedKeys {
+    /// Reads the value of [`TRUSTED_KEYS_HEADER`](wire::agent::TRUSTED_KEYS_HEADER). It is not signed, and
+    /// need not be.
+    pub fn parse(header: &str) -> TrustedKeys {
+        let ids = header.split(',').map(str::trim).filter(|id| !id.is_empty());
+        TrustedKeys(ids.take(ORDERS_KEYS_MAX).map(str::to_owned).collect())
+    }
+
+    fn contains(&self, key: &SigningKey) -> bool {
+        self.0.contains(&key.id)
+    }
+}
+
+/// Why the secrets cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretsError {
+    /// A file cannot be read or written.
+    #[error("cannot use {}", path.display())]
+    File {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file does not hold what it should.
+    #[error("{} does not hold a key; restore it from a backup", path.display())]
+    Malformed {
+        /// Which one.
+        path: PathBuf,
+    },
+}
+
+impl Secrets {
+    /// Makes new secrets in `dir`; ones that are there are never replaced.
+    pub fn create(dir: &Path) -> Result<Secrets, SecretsError> {
+        write_new(&dir.join(ORDERS), &chance::<32>())?;
+        write_new(&dir.join(ROOT), &chance::<32>())?;
+        Secrets::load(dir)
+    }
+
+    /// The secrets in `dir`.
+    pub fn load(dir: &Path) -> Result<Secrets, SecretsError> {
+        let orders = SigningKey::load(dir.join(ORDERS))?;
+        let orders_next = match SigningKey::load(dir.join(ORDERS_NEXT)) {
+            Err(SecretsError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                None
+            }
+            // A copy of the directory that was made while the old key was retired may have it twice.
+            next => Some(next?).filter(|next| next.id != orders.id),
+        };
+        let root = RootKey::load(&dir.join(ROOT))?;
+        let root_old = match RootKey::load(&dir.join(ROOT_OLD)) {
+            Err(SecretsError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                None
+            }
+            // A crash in `rotate_root` leaves it there twice.
+            old => Some(old?).filter(|old| old.id != root.id),
+        };
+        Ok(Secrets { orders, orders_next, root, root_old })
+    }
+
+    /// Replaces `root.key` in `dir` by a new one, and keeps it as `root.old.key`. Refused while there
+    /// is another old key. Whatever is cut off, `root.key` is a usable key, and the old one is there.
+    pub fn rotate_root(dir: &Path) -> Result<Secrets, SecretsError> {
+        for step in ROTATE_ROOT {
+            step(dir)?;
+        }
+        Secrets::load(dir)
+    }
+
+    /// Deletes the old root key in `dir`.
+    pub fn retire_root(dir: &Path) -> Result<Secrets, SecretsError> {
+        let path = dir.join(ROOT_OLD);
+        remove(&path)?;
+        sync_dir(dir).map_err(|source| SecretsError::File { path, source })?;
+        Secrets::load(dir)
+    }
+
+    /// The same without the old root key: it was retired.
+    #[must_use]
+    pub fn without_old_root(self) -> Secrets {
+        Secrets { root_old: None, ..self }
+    }
+
+    /// The same as before `root.key` was rotated. Nothing changes if it is not being rotated.
+    #[must_use]
+    pub fn before_root_rotation(self) -> Secrets {
+        let Secrets { orders, orders_next, root, root_old } = self;
+        Secrets { orders, orders_next, root: root_old.unwrap_or(root), root_old: None }
+    }
+
+    /// Creates the key that will replace `orders.key`, in `dir`. One that is there is never replaced.
+    pub fn rotate_orders(dir: &Path) -> Result<Secrets, SecretsError> {
+        let (path, beside) = (dir.join(ORDERS_NEXT), dir.join("orders.next.key.new"));
+        let failed = |path: &Path, source| SecretsError::File { path: path.to_owned(), source };
+        // Written beside its place, so that a crash leaves no half a key there.
+        remove(&beside)?;
+        write_new(&beside, &chance::<32>())?;
+        let linked =
+            same_owner(&dir.join(ORDERS), &beside).and_then(|()| fs::hard_link(&beside, &path));
+        let _ = fs::remove_file(&beside);
+        linked.and_then(|()| sync_dir(dir)).map_err(|error| failed(&path, error))?;
+        Secrets::load(dir)
+    }
+
+    /// Deletes the old key in `dir`: the next one becomes `orders.key`.
+    pub fn retire_orders(dir: &Path) -> Result<Secrets, SecretsError> {
+        let next = dir.join(ORDERS_NEXT);
+        // What cannot be read must not replace what can.
+        SigningKey::load(next.clone())?;
+        fs::rename(&next, dir.join(ORDERS))
+            .and_then(|()| sync_dir(dir))
+            .map_err(|source| SecretsError::File { path: next, source })?;
+        Secrets::load(dir)
+    }
+
+    /// The key that every agent trusts.
+    pub fn orders_key(&self) -> &SigningKey {
+        &self.orders
+    }
+
+    /// The key that replaces it, while it is rotated.
+    pub fn next_orders_key(&self) -> Option<&SigningKey> {
+        self.orders_next.as_ref()
+    }
+
+    /// The newest key that an agent trusts. For one that trusts none of them, or does not say, that is
+    /// the old key: agents that do not say were enrolled with it.
+    pub fn key_for(&self, trusted: &TrustedKeys) -> &SigningKey {
+        self.orders_next.as_ref().filter(|next| trusted.contains(next)).unwrap_or(&self.orders)
+    }
+
+    /// All keys that sign, oldest first, as agents are told.
+    pub fn announced(&self) -> Vec<OrdersKey> {
+        let keys = [Some(&self.orders), self.orders_next.as_ref()].into_iter().flatten();
+        keys.map(|key| OrdersKey { id: key.id.clone(), public_key: key.public_key() }).collect()
+    }
+
+    /// Whether an agent trusts other keys than those that sign, and can be told.
+    pub fn should_announce(&self, trusted: &TrustedKeys) -> bool {
+        let count = 1 + usize::from(self.orders_next.is_some());
+        let same = trusted.0.len() == count
+            && trusted.contains(&self.orders)
+            && self.orders_next.as_ref().is_none_or(|next| trusted.contains(next));
+        !trusted.0.is_empty() && !same
+    }
+
+    /// An id of `root.key`, to compare the files of replicas by. It tells nothing about the key.
+    pub fn root_key_id(&self) -> &str {
+        &self.root.id
+    }
+
+    /// The id of the root key before it, while it is rotated.
+    pub fn old_root_key_id(&self) -> Option<&str> {
+        self.root_old.as_ref().map(|old| old.id.as_str())
+    }
+
+    /// The id of the key of this age.
+    pub fn root_key_id_of(&self, age: Age) -> &str {
+        &self.root_of(age).id
+    }
+
+    /// A keyed digest of `parts` for one purpose, with the current key. Parts are framed, so that moving
+    /// a byte from one to the next gives another digest. To check one, use [`Secrets::verifies`].
+    pub fn tag(&self, purpose: &'static str, parts: &[&[u8]]) -> [u8; 32] {
+        self.tag_of(Age::Current, purpose, parts)
+    }
+
+    /// The same with the key of this age, for what has to be derived again from something older. Without
+    /// an old key that is the current one.
+    pub fn tag_of(&self, age: Age, purpose: &'static str, parts: &[&[u8]]) -> [u8; 32] {
+        derived(&self.root_of(age).key, purpose, parts)
+    }
+
+    /// Whether `shown` is the digest of `parts` for this purpose, cut to `length` bytes, by the current
+    /// or the old key. Compares in constant time.
+    pub fn verifies(
+        &self,
+        purpose: &'static str,
+        parts: &[&[u8]],
+        length: usize,
+        shown: &[u8],
+    ) -> bool {
+        self.maker(purpose, parts, length, shown).is_some()
+    }
+
+    /// Which key made `shown`, if it is one that [`Secrets::verifies`] accepts.
+    pub fn maker(
+        &self,
+        purpose: &'static str,
+        parts: &[&[u8]],
+        length: usize,
+        shown: &[u8],
+    ) -> Option<Age> {
+        // `blake3::Hash` compares in constant time.
+        let is = |age: &Age| {
+            let expected = self.tag_of(*age, purpose, parts);
+            shown.len() == length
+                && blake3::hash(shown) == blake3::hash(&expected[..length.min(expected.len())])
+        };
+        self.ages().find(is)
+    }
+
+    /// The keys that there are, newest first: for what was encrypted with one of them.
+    pub fn ages(&self) -> impl Iterator<Item = Age> {
+        let old = self.root_old.as_ref().map(|_| Age::Old);
+        [Some(Age::Current), old].into_iter().flatten()
+    }
+
+    fn root_of(&self, age: Age) -> &RootKey {
+        match age {
+            Age::Current => &self.root,
+            Age::Old => self.root_old.as_ref().unwrap_or(&self.root),
+        }
+    }
+}
+
+/// A keyed digest of `parts` for one purpose.
+fn derived(root: &[u8; 32], purpose: &'static str, parts: &[&[u8]]) -> [u8; 32] {
+    let key = blake3::derive_key(purpose, root);
+    let mut hasher = blake3::Hasher::new_keyed(&key);
+    for part in parts {
+        hasher.update(&(part.len() as u64).to_be_bytes());
+        hasher.update(part);
+    }
+    *hasher.finalize().as_bytes()
+}
+
+/// A change of the files in a directory.
+type RotationStep = fn(&Path) -> Result<(), SecretsError>;
+
+/// What [`Secrets::rotate_root`] does, one step after the other. A crash between any two of them leaves a
+/// directory that [`Secrets::load`] can use and in which the rotation can be started again.
+const ROTATE_ROOT: [RotationStep; 5] = [
+    // What a crash left behind: a new key that nobody used, and a second name of the same key.
+    |dir| {
+        remove(&dir.join(ROOT_BESIDE))?;
+        let (old, root) = (dir.join(ROOT_OLD), RootKey::load(&dir.join(ROOT))?);
+        match RootKey::load(&old) {
+            Ok(found) if found.id == root.id => remove(&old),
+            _ => Ok(()),
+        }
+    },
+    |dir| {
+        let beside = dir.join(ROOT_BESIDE);
+        write_new(&beside, &chance::<32>())?;
+        same_owner(&dir.join(ROOT), &beside)
+            .map_err(|source| SecretsError::File { path: beside, source })
+    },
+    // An old key that is there is never replaced.
+    |dir| {
+        let old = dir.join(ROOT_OLD);
+        fs::hard_link(dir.join(ROOT), &old)
+            .and_then(|()| sync_dir(dir))
+            .map_err(|source| SecretsError::File { path: old, source })
+    },
+    |dir| {
+        let root = dir.join(ROOT);
+        fs::rename(dir.join(ROOT_BESIDE), &root)
+            .map_err(|source| SecretsError::File { path: root, source })
+    },
+    |dir| sync_dir(dir).map_err(|source| SecretsError::File { path: dir.to_owned(), source }),
+];
+
+/// Removes a file that may be there.
+fn remove(path: &Path) -> Result<(), SecretsError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(SecretsError::File { path: path.to_owned(), source: error })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn read(path: &Path) -> Result<[u8; 32], SecretsError> {
+    let bytes =
+        fs::read(path).map_err(|source| SecretsError::File { path: path.to_owned(), source })?;
+    bytes.try_into().map_err(|_| SecretsError::Malformed { path: path.to_owned() })
+}
+
+fn write_new(path: &Path, bytes: &[u8]) -> Result<(), SecretsError> {
+    let write = || -> io::Result<()> {
+        let mut file =
+            fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    match write() {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        done => done.map_err(|source| SecretsError::File { path: path.to_owned(), source }),
+    }
+}
+
+/// Gives `file` to the owner of `like`: root may run this for the user of the service.
+fn same_owner(like: &Path, file: &Path) -> io::Result<()> {
+    let (like, found) = (fs::metadata(like)?, fs::metadata(file)?);
+    if (like.uid(), like.gid()) == (found.uid(), found.gid()) {
+        return Ok(());
+    }
+    std::os::unix::fs::chown(file, Some(like.uid()), Some(like.gid()))
+}
+
+fn sync_dir(dir: &Path) -> io::Result<()> {
+    fs::File::open(dir)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new(name: &str) -> Dir {
+            let dir = std::env::temp_dir().join(format!("fleetmend-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&dir);
+            fs::create_dir_all(&dir).unwrap();
+            Dir(dir)
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    const PURPOSE: &str = "fleetmend test v1";
+
+    #[test]
+    fn a_crash_anywhere_in_a_rotation_of_the_root_key_loses_no_key() {
+        for done in 0..=ROTATE_ROOT.len() {
+            let dir = Dir::new(&format!("rotate-root-{done}"));
+            let before = Secrets::create(&dir.0).unwrap();
+            let tag = before.tag(PURPOSE, &[b"x"]);
+            for step in &ROTATE_ROOT[..done] {
+                step(&dir.0).unwrap();
+            }
+            let found = Secrets::create(&dir.0).unwrap();
+            assert!(found.verifies(PURPOSE, &[b"x"], 32, &tag), "after {done} steps");
+            let rotated = found.old_root_key_id().is_some();
+            assert_eq!(rotated, done >= 4, "after {done} steps");
+            // It can be started again, or is complete and refuses to be.
+            match Secrets::rotate_root(&dir.0) {
+                Ok(after) => {
+                    assert!(!rotated, "after {done} steps");
+                    assert_eq!(after.old_root_key_id(), Some(before.root_key_id()));
+                }
+                Err(_) => assert!(rotated, "after {done} steps"),
+            }
+            let after = Secrets::load(&dir.0).unwrap();
+            assert!(after.verifies(PURPOSE, &[b"x"], 32, &tag), "after {done} steps");
+            assert_ne!(after.tag(PURPOSE, &[b"x"]), tag);
+            let retired = Secrets::retire_root(&dir.0).unwrap();
+            assert!(!retired.verifies(PURPOSE, &[b"x"], 32, &tag), "after {done} steps");
+            assert_eq!(retired.root_key_id(), after.root_key_id());
+        }
+    }
+
+    #[test]
+    fn only_a_whole_tag_of_the_right_length_verifies() {
+        let dir = Dir::new("tag-length");
+        let secrets = Secrets::create(&dir.0).unwrap();
+        let tag = secrets.tag(PURPOSE, &[b"x"]);
+        assert!(secrets.verifies(PURPOSE, &[b"x"], 8, &tag[..8]));
+        for (length, shown) in [(8, &tag[..7]), (8, &tag[..]), (8, b""), (32, &tag[..8])] {
+            assert!(!secrets.verifies(PURPOSE, &[b"x"], length, shown), "{length} {shown:?}");
+        }
+        assert!(!secrets.verifies(PURPOSE, &[b"y"], 32, &tag));
+    }
+}

@@ -1,0 +1,40 @@
+//! Starts a task again when it panics.
+//!
+//! A panic is a bug, but it must not end the patching of a fleet until someone restarts the service.
+//! Background tasks keep nothing in memory that they cannot read again, so starting over is safe.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+
+/// How long a task rests after a panic. A bug that is there each time must not fill the log.
+const REST: Duration = Duration::from_secs(5);
+
+/// Runs a task until it ends, and starts it again each time it panics.
+pub async fn run<F: Future<Output = ()>>(name: &'static str, start: impl Fn() -> F) {
+    while AssertUnwindSafe(start()).catch_unwind().await.is_err() {
+        // The message and the place of the panic are in the log already.
+        tracing::error!(task = name, "a background task panicked and starts again");
+        metrics::counter!("fleetmend_task_panics_total", "task" => name).increment(1);
+        tokio::time::sleep(REST).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn task_that_panics_is_started_again_until_it_ends() {
+        let starts = AtomicU32::new(0);
+        let task = || async {
+            tokio::task::yield_now().await;
+            assert!(starts.fetch_add(1, Ordering::Relaxed) == 2, "a bug");
+        };
+        run("test", task).await;
+        assert_eq!(starts.load(Ordering::Relaxed), 3);
+    }
+}
