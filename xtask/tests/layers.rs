@@ -1,0 +1,78 @@
+//! Which crate may depend on which. `ARCHITECTURE.md` says why.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+/// What each crate may depend on, besides what it is tested with.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("pkgver", &[]),
+    ("vocab", &["pkgver"]),
+    ("wire", &["vocab"]),
+    ("domain", &["vocab", "pkgver"]),
+    ("feed", &["domain", "vocab", "pkgver"]),
+    ("store", &["domain", "vocab"]),
+    ("service", &["store", "domain", "feed", "wire", "vocab"]),
+    ("engine", &["service", "store", "domain", "vocab"]),
+    ("gateway", &["service", "store", "domain", "wire", "vocab"]),
+    ("pages", &["wire", "vocab"]),
+    (
+        "server",
+        &["service", "engine", "gateway", "pages", "store", "domain", "feed", "wire", "vocab"],
+    ),
+    (
+        "cli",
+        &[
+            "server", "service", "engine", "agent", "store", "domain", "feed", "wire", "vocab",
+            "swarm",
+        ],
+    ),
+    ("link", &["wire", "vocab"]),
+    ("agent", &["link", "wire", "vocab", "pkgver"]),
+    ("swarm", &["link", "wire", "vocab", "pkgver"]),
+    ("lab", &[]),
+    (
+        "fuzz",
+        &["agent", "feed", "gateway", "link", "pkgver", "service", "store", "vocab", "wire"],
+    ),
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// The names under `[dependencies]` of a manifest.
+fn dependencies(manifest: &str) -> BTreeSet<String> {
+    let lines = manifest.lines().skip_while(|line| *line != "[dependencies]").skip(1);
+    let lines = lines.take_while(|line| !line.starts_with('['));
+    let name = |line: &str| line.split(['.', ' ', '=']).next().unwrap_or_default().to_owned();
+    lines.filter(|line| !line.starts_with('#')).map(name).filter(|name| !name.is_empty()).collect()
+}
+
+#[test]
+fn crates_depend_on_lower_layers_only() {
+    let allowed: BTreeMap<&str, &[&str]> = ALLOWED.iter().copied().collect();
+    let ours: BTreeSet<String> = fs::read_dir(root().join("crates"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    let named: BTreeSet<String> = allowed.keys().map(ToString::to_string).collect();
+    assert_eq!(ours, named, "each crate has a line in this test");
+    let mut wrong = Vec::new();
+    for name in &ours {
+        let manifest = root().join("crates").join(name).join("Cargo.toml");
+        let found = dependencies(&fs::read_to_string(manifest).unwrap());
+        let found: BTreeSet<&str> =
+            found.iter().map(String::as_str).filter(|one| ours.contains(*one)).collect();
+        let may: BTreeSet<&str> = allowed[name.as_str()].iter().copied().collect();
+        wrong.extend(found.difference(&may).map(|one| format!("{name} depends on {one}")));
+        wrong.extend(may.difference(&found).map(|one| format!("{name} does not need {one}")));
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+}
+
+#[test]
+fn dependencies_are_found_in_a_manifest() {
+    let manifest = "[package]\nname = \"a\"\n[dependencies]\n# why\nb.workspace = true\nc = { path = \"c\" }\n[dev-dependencies]\nd = \"1\"\n";
+    assert_eq!(dependencies(manifest), BTreeSet::from(["b".to_owned(), "c".to_owned()]));
+}
