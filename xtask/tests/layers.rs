@@ -10,7 +10,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("vocab", &["pkgver"]),
     ("wire", &["vocab"]),
     ("domain", &["vocab", "pkgver"]),
-    ("feed", &["domain", "vocab", "pkgver"]),
+    ("feed", &["domain", "vocab"]),
     ("store", &["domain", "vocab"]),
     ("service", &["store", "domain", "feed", "wire", "vocab"]),
     ("engine", &["service", "store", "domain", "vocab"]),
@@ -27,18 +27,28 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "swarm",
         ],
     ),
-    ("link", &["wire", "vocab"]),
-    ("agent", &["link", "wire", "vocab", "pkgver"]),
-    ("swarm", &["link", "wire", "vocab", "pkgver"]),
+    ("agent-client", &["wire", "vocab"]),
+    ("agent", &["agent-client", "wire", "vocab", "pkgver"]),
+    ("swarm", &["agent-client", "wire", "vocab"]),
     ("lab", &[]),
     (
         "fuzz",
-        &["agent", "feed", "gateway", "link", "pkgver", "service", "store", "vocab", "wire"],
+        &[
+            "agent",
+            "feed",
+            "gateway",
+            "agent-client",
+            "pkgver",
+            "service",
+            "store",
+            "vocab",
+            "wire",
+        ],
     ),
 ];
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the workspace")
 }
 
 /// The names under `[dependencies]` of a manifest.

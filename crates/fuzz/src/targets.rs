@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use agent_client::{HostKey, Identity};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
-use link::{HostKey, Identity};
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use vocab::terminal::{escape_line, escape_text, is_obeyed};
 use vocab::{Installed, Pending, listing};
@@ -97,12 +97,15 @@ fn orders(input: &[u8]) {
     let signature = base64(pair.sign(text.as_bytes()).as_ref());
     let envelope = Envelope { order: text.into_owned(), key: "k".to_owned(), signature };
     let time: Timestamp = "2026-11-15T04:30:00Z".parse().expect("a time");
-    if let Ok(order) = link::verify(&envelope, &host, time) {
+    if let Ok(order) = agent_client::verify(&envelope, &host, time) {
         assert!(order.expires_at > time && order.server_id == host.server_id);
     }
     let _ = serde_json::from_slice::<Order>(input);
     if let Ok(unsigned) = serde_json::from_slice::<Envelope>(input) {
-        assert!(link::verify(&unsigned, &host, time).is_err(), "an order without a signature");
+        assert!(
+            agent_client::verify(&unsigned, &host, time).is_err(),
+            "an order without a signature"
+        );
     }
 }
 
@@ -111,7 +114,7 @@ fn server_answers(input: &[u8]) {
     if let Ok(answer) = serde_json::from_slice::<EnrollResponse>(input) {
         let _ = Identity::new(HostKey::from_seed([8; 32]), answer);
     }
-    let _ = text(input).parse::<link::Token>();
+    let _ = text(input).parse::<agent_client::Token>();
 }
 
 fn tracker() -> feed::Kind {

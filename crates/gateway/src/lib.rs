@@ -1,10 +1,24 @@
 //! The agent protocol, `/agent/v1`: what agents report, and what they are sent.
 //!
-//! Every request but the first is signed by the agent's own key and carries a tag that only this
-//! installation can have made, so a forged one is refused before the database is touched. A sync
-//! with nothing new costs a signature and a look into memory: `registry` has the session of each
-//! agent, `outbox` what is to be sent to it, and `dispatcher` keeps both up to date. Nothing here
-//! decides what a server is to do; that is the engine's.
+//! One sync, from request to answer:
+//!
+//! 1. `limits` reserves memory for the body and one of the server's eight slots; `credentials` checks
+//!    the shape, the tag and the signature, the cheapest first. A forged request ends here, before the
+//!    database is touched.
+//! 2. `registry` has a `Session` for each agent that this process has heard from. It compares the
+//!    counter and the nonce with those of earlier syncs: a copy of a host puts the server into
+//!    quarantine, a repetition after a lost answer does not.
+//! 3. What is new (facts, results, progress, digests of package sets) goes to `ingest`, which writes the
+//!    reports of many agents in one transaction. A package set that the database does not have is asked
+//!    for; `upload_singleflight` asks one of many servers that have the same, and `uploads` receives it.
+//!    A sync with nothing new writes nothing but a heartbeat, together with others, every two seconds.
+//! 4. `outbox` has what is to be sent to the server. If it is empty, the sync is held open until the
+//!    `dispatcher`, which follows rollouts and refreshes in the database, puts something into it.
+//! 5. An order is built from its row, verified, signed and returned; `answer_signature` signs the answer
+//!    as a whole and binds it to the request.
+//!
+//! Nothing here decides what a server is to do; that is the engine's. `security_package_cache` only
+//! remembers which updates of a package set fix vulnerabilities.
 
 mod answer_signature;
 mod background;

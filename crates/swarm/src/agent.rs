@@ -20,9 +20,9 @@ use crate::fleet::{Digests, Host};
 use crate::outage::Outage;
 use crate::saved::SavedAgent;
 use crate::swarm::{Handle, Pace, Shared, count};
-use link::{
-    HostKey, Identity, Joining, Link, LinkError, ListingKind, OrderRefusal, Rush, Turn, jittered,
-    nonce, public_keys, verify,
+use agent_client::{
+    AgentClient, ClientError, HostKey, Identity, Joining, ListingKind, OrderRefusal, SyncThrottle,
+    Turn, jittered, nonce, public_keys, verify,
 };
 
 /// The longest that an agent lets its sync be held.
@@ -31,7 +31,7 @@ const HOLD_SECONDS_MAX: u32 = 50;
 pub(crate) struct Start {
     pub(crate) host: Host,
     /// The ways to the server; there is at least one.
-    pub(crate) ways: Arc<[Link]>,
+    pub(crate) ways: Arc<[AgentClient]>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) handle: Arc<Handle>,
     pub(crate) stop: watch::Receiver<bool>,
@@ -41,7 +41,7 @@ pub(crate) struct Start {
 }
 
 pub(crate) struct Agent {
-    ways: Arc<[Link]>,
+    ways: Arc<[AgentClient]>,
     /// Which of them is taken now.
     way: usize,
     shared: Arc<Shared>,
@@ -77,7 +77,7 @@ struct Memory {
     patience: Option<Instant>,
     /// Answers in a row that came early and said nothing.
     quiet: u32,
-    rush: Rush,
+    rush: SyncThrottle,
 }
 
 impl Memory {
@@ -90,7 +90,7 @@ impl Memory {
             failures: 0,
             patience: None,
             quiet: 0,
-            rush: Rush::new(Instant::now().into_std()),
+            rush: SyncThrottle::new(Instant::now().into_std()),
         }
     }
 }
@@ -288,7 +288,7 @@ impl Agent {
                 }
             }
             // A token that is not taken will not be taken later.
-            Err(error @ (LinkError::Refused { .. } | LinkError::Answer(_))) => {
+            Err(error @ (ClientError::Refused { .. } | ClientError::Answer(_))) => {
                 shared.refused(error.to_string());
                 Next::End
             }
@@ -297,7 +297,7 @@ impl Agent {
     }
 
     /// Sends what the server wants and what the package manager wrote.
-    async fn upload(&mut self) -> Result<(), LinkError> {
+    async fn upload(&mut self) -> Result<(), ClientError> {
         let Some(life) = &self.life else { return Ok(()) };
         let Ok(_permit) = self.shared.short_requests.acquire().await else { return Ok(()) };
         let host = self.worker.host();
@@ -457,37 +457,37 @@ impl Agent {
         news || !self.memory.wanted.is_empty()
     }
 
-    fn failed(&mut self, error: LinkError) -> Next {
+    fn failed(&mut self, error: ClientError) -> Next {
         let memory = &mut self.memory;
         memory.failures = memory.failures.saturating_add(1);
         memory.news = true;
         let most = self.shared.reconnect_max;
         let wait = match &error {
-            LinkError::Busy { retry_after: Some(least), .. } => {
+            ClientError::Busy { retry_after: Some(least), .. } => {
                 *least + jittered(memory.failures, most, self.chance.share())
             }
             // What was refused would be refused again.
-            LinkError::Refused { .. } | LinkError::Answer(_) => {
+            ClientError::Refused { .. } | ClientError::Answer(_) => {
                 jittered(u32::MAX, most, self.chance.share())
             }
             _ => jittered(memory.failures, most, self.chance.share()),
         };
         memory.patience = Some(Instant::now() + wait);
         match error {
-            LinkError::Removed => {
+            ClientError::Removed => {
                 count(&self.shared.counters.removed);
                 Next::End
             }
-            LinkError::Unproven { .. } => {
+            ClientError::Unproven { .. } => {
                 count(&self.shared.counters.forged);
                 Next::Wait(wait)
             }
-            LinkError::Unreachable(_) | LinkError::Busy { .. } => {
+            ClientError::Unreachable(_) | ClientError::Busy { .. } => {
                 count(&self.shared.counters.failed);
                 self.way = (self.way + 1) % self.ways.len();
                 Next::Wait(wait)
             }
-            LinkError::Refused { .. } | LinkError::Answer(_) => {
+            ClientError::Refused { .. } | ClientError::Answer(_) => {
                 self.shared.refused(error.to_string());
                 // A listing is let go until it is wanted once more, a log is given up.
                 (self.memory.wanted, self.log) = (Vec::new(), VecDeque::new());

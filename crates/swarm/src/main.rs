@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use agent_client::Token;
 use anyhow::Context as _;
 use clap::Parser;
-use link::Token;
 use swarm::behave::Nature;
 use swarm::{Config, Counts, Pace, Saved, Swarm};
 

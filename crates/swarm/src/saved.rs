@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use vocab::ServerId;
 
 use crate::behave::Durable;
-use link::{HostKey, Identity, TrustedKeys, Turn};
+use agent_client::{HostKey, Identity, TrustedKeys, Turn};
 
 /// The agents of a swarm that came to a clean end.
 #[derive(Debug, Default)]

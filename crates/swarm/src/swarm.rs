@@ -15,7 +15,7 @@ use crate::behave::{Nature, Script};
 use crate::fleet::Fleet;
 use crate::ledger::Ledger;
 use crate::saved::{Saved, SavedAgent};
-use link::{Connect, ConnectError, Link, Token};
+use agent_client::{AgentClient, Connect, ConnectError, Token};
 
 /// How many agents connect from one address: there are some 28,000 ports for each.
 const AGENTS_PER_ADDRESS: u64 = 20_000;
@@ -310,14 +310,18 @@ impl Swarm {
 
 /// The ways to the server, one for each of its addresses, for every so many agents; from addresses of
 /// their own if it is on this machine.
-fn ways(urls: &[String], token: &Token, servers: u64) -> Result<Vec<Arc<[Link]>>, ConnectError> {
+fn ways(
+    urls: &[String],
+    token: &Token,
+    servers: u64,
+) -> Result<Vec<Arc<[AgentClient]>>, ConnectError> {
     let addresses = servers.div_ceil(AGENTS_PER_ADDRESS).max(1);
     let way = |url: &String, number: u64| {
         let local = ["//127.", "//localhost"].iter().any(|start| url.contains(start));
         let spread = addresses > 1 && local;
         let last = u8::try_from(2 + number).unwrap_or(u8::MAX);
         let from = spread.then(|| IpAddr::V4(Ipv4Addr::new(127, 0, 0, last)));
-        Link::new(Connect { url, pin: token.pin(), from })
+        AgentClient::new(Connect { url, pin: token.pin(), from })
     };
     (0..addresses).map(|number| urls.iter().map(|url| way(url, number)).collect()).collect()
 }

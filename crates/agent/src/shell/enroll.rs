@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use agent_client::{AgentClient, ClientError, Connect, Identity, Joining, Token, Turn, nonce};
 use anyhow::{Context as _, bail};
-use link::{Connect, Identity, Joining, Link, LinkError, Token, Turn, nonce};
 use vocab::{Environment, Tag};
 
 use super::clock::now;
@@ -62,7 +62,7 @@ impl Enroll {
         }
         let backend = backend::detect(&root)?;
         let facts = Host::new(root).facts(backend.as_ref());
-        let link = Link::new(Connect { url: &self.server, pin: token.pin(), from: None })?;
+        let link = AgentClient::new(Connect { url: &self.server, pin: token.pin(), from: None })?;
         let key = state.joining_key()?;
         let joining = Joining { facts, environment: self.environment, tags: self.tags };
         let answer = link
@@ -79,15 +79,15 @@ impl Enroll {
 }
 
 /// What to do about it, where that can be said.
-fn advised(error: LinkError, server: &str) -> anyhow::Error {
+fn advised(error: ClientError, server: &str) -> anyhow::Error {
     let advice = match &error {
-        LinkError::Unreachable(_) => format!(
+        ClientError::Unreachable(_) => format!(
             "{server} cannot be reached, or it is not the server that the token names; check the \
              address, and that the token was made there"
         ),
-        LinkError::Refused { .. } => "the server did not let this host in".to_owned(),
-        LinkError::Busy { .. } => format!("{server} has no time now; try again in a minute"),
-        LinkError::Removed | LinkError::Answer(_) | LinkError::Unproven { .. } => {
+        ClientError::Refused { .. } => "the server did not let this host in".to_owned(),
+        ClientError::Busy { .. } => format!("{server} has no time now; try again in a minute"),
+        ClientError::Removed | ClientError::Answer(_) | ClientError::Unproven { .. } => {
             format!("{server} is not a Fleetmend server")
         }
     };

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_client::{AgentClient, Connect};
 use anyhow::Context as _;
-use link::{Connect, Link};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
@@ -90,7 +90,8 @@ impl Run {
         })
         .context("the agent cannot go on from its journal")?;
         let worker = Arc::new(worker);
-        let link = Link::new(Connect { url: &enrolled.url, pin: enrolled.pin()?, from: None })?;
+        let link =
+            AgentClient::new(Connect { url: &enrolled.url, pin: enrolled.pin()?, from: None })?;
         let identity = Arc::new(enrolled.identity()?);
         let memory = Memory::new(state.turn(now())?, state.contact(), identity.signs_answers());
         let mut talk =

@@ -13,11 +13,11 @@ use std::os::unix::fs::{
 };
 use std::path::{Path, PathBuf};
 
+use agent_client::{HostKey, Identity, Pin, TrustedKeys, Turn, nonce};
 use anyhow::{Context as _, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
-use link::{HostKey, Identity, Pin, TrustedKeys, Turn, nonce};
 use rustix::fs::{FlockOperation, flock};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

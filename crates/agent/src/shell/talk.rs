@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
-use link::{
-    Identity, Link, LinkError, ListingKind, OrderRefusal, Rush, Turn, jittered, nonce, public_keys,
-    verify,
+use agent_client::{
+    AgentClient, ClientError, Identity, ListingKind, OrderRefusal, SyncThrottle, Turn, jittered,
+    nonce, public_keys, verify,
 };
+use jiff::Timestamp;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use vocab::{Digest, FailureCode, Line, TaskId};
@@ -31,7 +31,7 @@ const RECONNECT_MAX: Duration = Duration::from_secs(60);
 const LOG_BYTES_MAX: usize = 256 * 1024;
 
 pub(super) struct Talk {
-    pub(super) link: Link,
+    pub(super) link: AgentClient,
     pub(super) identity: Arc<Identity>,
     pub(super) state: State,
     pub(super) worker: Arc<Worker>,
@@ -55,7 +55,7 @@ pub(super) struct Memory {
     failures: u32,
     /// Answers in a row that came early and said nothing.
     quiet: u32,
-    rush: Rush,
+    rush: SyncThrottle,
     contact: Contact,
     /// Whether it is on disk that the server signs its answers.
     signing_saved: bool,
@@ -73,7 +73,7 @@ impl Memory {
             logs_sent: BTreeMap::new(),
             failures: 0,
             quiet: 0,
-            rush: Rush::new(Instant::now().into_std()),
+            rush: SyncThrottle::new(Instant::now().into_std()),
             contact,
             signing_saved,
             unproven_logged: false,
@@ -285,7 +285,7 @@ impl Talk {
     }
 
     /// Sends the listings that the server wants, and what logs have grown by.
-    async fn upload(&mut self) -> Result<(), LinkError> {
+    async fn upload(&mut self) -> Result<(), ClientError> {
         while let Some(digest) = self.memory.wanted.pop() {
             let scan = self.worker.report().scan;
             let kind = match scan {
@@ -312,7 +312,7 @@ impl Talk {
                 let next = sent + part.len() as u64;
                 match self.link.send_log(&self.identity, id, sent, part).await {
                     // Refused once, it would be refused again; the log stays on the host.
-                    Ok(()) | Err(LinkError::Refused { .. }) => {
+                    Ok(()) | Err(ClientError::Refused { .. }) => {
                         self.memory.logs_sent.insert(id, next);
                     }
                     Err(error) => return Err(error),
@@ -322,30 +322,32 @@ impl Talk {
         Ok(())
     }
 
-    fn failed(&mut self, error: LinkError) -> Next {
+    fn failed(&mut self, error: ClientError) -> Next {
         let memory = &mut self.memory;
         memory.failures = memory.failures.saturating_add(1);
         if memory.contact.trouble.is_none() {
             memory.contact.trouble_since = Some(now());
             say(&explained(&error));
-        } else if matches!(error, LinkError::Unproven { .. }) && !memory.unproven_logged {
+        } else if matches!(error, ClientError::Unproven { .. }) && !memory.unproven_logged {
             say(&explained(&error));
         }
-        memory.unproven_logged |= matches!(error, LinkError::Unproven { .. });
+        memory.unproven_logged |= matches!(error, ClientError::Unproven { .. });
         memory.contact.trouble = Some(Line::made_of(&explained(&error)));
         // Only `status` reads it, so a full disk must not keep the agent from its work.
         let _ = self.state.set_contact(&self.memory.contact);
         let failures = self.memory.failures;
         match error {
-            LinkError::Removed => Next::Removed,
-            LinkError::Busy { retry_after: Some(least), .. } => {
+            ClientError::Removed => Next::Removed,
+            ClientError::Busy { retry_after: Some(least), .. } => {
                 Next::Leave(least + jittered(failures, RECONNECT_MAX, share()))
             }
             // What was refused would be refused again.
-            LinkError::Refused { .. } | LinkError::Answer(_) => {
+            ClientError::Refused { .. } | ClientError::Answer(_) => {
                 Next::Leave(jittered(u32::MAX, RECONNECT_MAX, share()))
             }
-            LinkError::Unreachable(_) | LinkError::Busy { .. } | LinkError::Unproven { .. } => {
+            ClientError::Unreachable(_)
+            | ClientError::Busy { .. }
+            | ClientError::Unproven { .. } => {
                 Next::Leave(jittered(failures, RECONNECT_MAX, share()))
             }
         }
@@ -395,7 +397,7 @@ fn ended(result: &OrderResult) -> String {
 }
 
 /// An error with its causes, in one line.
-fn explained(error: &LinkError) -> String {
+fn explained(error: &ClientError) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(inner) = cause {

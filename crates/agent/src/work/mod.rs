@@ -129,7 +129,7 @@ impl Worker {
         self.shared.set_server_time(server_time);
     }
 
-    /// Takes an order that [`link::verify`] has verified. The same id is the same order however often it comes; one
+    /// Takes an order that [`agent_client::verify`] has verified. The same id is the same order however often it comes; one
     /// that has ended gets its stored result reported again. An order that cannot be written down is answered with
     /// that, and nothing is done for it.
     pub fn take(&self, order: Order) {

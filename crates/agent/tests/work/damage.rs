@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use agent::shell::state::{Enrolled, State};
-use link::{HostKey, Identity, Pin, TrustedKeys, Turn};
+use agent_client::{HostKey, Identity, Pin, TrustedKeys, Turn};
 use vocab::{FailureCode, ServerId, Stage};
 use wire::agent::{Order, OrderResult, Outcome, Work};
 

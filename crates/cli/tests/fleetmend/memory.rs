@@ -8,7 +8,9 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use link::{Connect, HostKey, Identity, Joining, Link, LinkError, ListingKind, Token, Turn, nonce};
+use agent_client::{
+    AgentClient, ClientError, Connect, HostKey, Identity, Joining, ListingKind, Token, Turn, nonce,
+};
 use serde_json::{Value, json};
 use swarm::fleet::Fleet;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -144,7 +146,7 @@ async fn service_with_512_mib_serves_its_fleet_through_an_import_and_floods() {
 
 /// An agent that sends the largest lists that are accepted, each time others.
 struct Hoarder {
-    link: Link,
+    link: AgentClient,
     identity: Identity,
     turn: Turn,
     facts: Facts,
@@ -155,7 +157,7 @@ impl Hoarder {
         let token = operator.post("/v1/enrollment-tokens", json!({"name": "hoarder"})).await;
         let token: Token = token["token"].as_str().unwrap().parse().unwrap();
         let link = Connect { url: &operator.url, pin: token.pin(), from: None };
-        let link = Link::new(link).unwrap();
+        let link = AgentClient::new(link).unwrap();
         let facts = Fleet::new(7, 1).host(0).facts();
         let joining = Joining { facts: facts.clone(), environment: None, tags: Vec::new() };
         let key = HostKey::generate();
@@ -185,7 +187,7 @@ impl Hoarder {
             for _ in 0..300 {
                 match sent().await {
                     Ok(()) => break,
-                    Err(LinkError::Busy { .. }) => tokio::time::sleep(LOOK_EVERY).await,
+                    Err(ClientError::Busy { .. }) => tokio::time::sleep(LOOK_EVERY).await,
                     Err(error) => panic!("{error}"),
                 }
             }

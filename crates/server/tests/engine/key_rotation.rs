@@ -3,15 +3,16 @@
 
 use std::path::Path;
 
+use agent_client::{
+    AgentClient, ClientError, Connect, HostKey, Identity, Joining, Pin, Turn, nonce, public_keys,
+    verify,
+};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use link::{
-    Connect, HostKey, Identity, Joining, Link, LinkError, Pin, Turn, nonce, public_keys, verify,
-};
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde_json::{Value, json};
 use server::app::App;
@@ -25,28 +26,28 @@ use wire::v1::Activity;
 use crate::agent::{Agent as OldAgent, facts};
 use crate::support::{both, eventually};
 
-async fn serve(router: Router) -> Link {
+async fn serve(router: Router) -> AgentClient {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { axum::serve(listener, router).await });
-    Link::new(Connect { url: &url, pin: Pin::Plain, from: None }).unwrap()
+    AgentClient::new(Connect { url: &url, pin: Pin::Plain, from: None }).unwrap()
 }
 
-pub(crate) async fn link_to(app: &App) -> Link {
+pub(crate) async fn link_to(app: &App) -> AgentClient {
     serve(gateway::router(app.gateway())).await
 }
 
 /// An agent that trusts what it is told as the real one does.
 pub(crate) struct Agent {
-    pub(crate) link: Link,
+    pub(crate) link: AgentClient,
     pub(crate) identity: Identity,
     turn: Turn,
     results: Vec<OrderResult>,
 }
 
 impl Agent {
-    pub(crate) async fn join(link: &Link, token: &str, hostname: &str) -> Agent {
+    pub(crate) async fn join(link: &AgentClient, token: &str, hostname: &str) -> Agent {
         let facts = serde_json::from_value(facts(hostname)).unwrap();
         let joining = Joining { facts, environment: None, tags: Vec::new() };
         let key = HostKey::generate();
@@ -56,7 +57,7 @@ impl Agent {
         Agent { link: link.clone(), identity, turn, results: Vec::new() }
     }
 
-    pub(crate) async fn sync(&mut self) -> Result<SyncResponse, LinkError> {
+    pub(crate) async fn sync(&mut self) -> Result<SyncResponse, ClientError> {
         let trusted_keys = self.identity.orders_keys.ids().into_iter().map(Line::from).collect();
         let known: Facts = serde_json::from_value(facts("web-1")).unwrap();
         let request = SyncRequest {
@@ -230,12 +231,12 @@ both! {
         // Whoever has the old key can sign no answer for it any more.
         web.link = link_to(&old_app).await;
         assert_ne!(first, second);
-        assert!(matches!(web.sync().await, Err(LinkError::Unproven { .. })));
+        assert!(matches!(web.sync().await, Err(ClientError::Unproven { .. })));
         web.link = link.clone();
         web.sync().await.unwrap();
         // And one that has only the old key believes nothing of the new one.
         away.link = link;
-        assert!(matches!(away.sync().await, Err(LinkError::Unproven { .. })));
+        assert!(matches!(away.sync().await, Err(ClientError::Unproven { .. })));
         assert_eq!(away.trusts(), [first]);
     }
 
@@ -247,7 +248,7 @@ both! {
         let before = web.trusts();
         for signature in [None, Some("k AAAA".to_owned())] {
             web.link = serve(Router::new().fallback(forge).with_state(signature)).await;
-            assert!(matches!(web.sync().await, Err(LinkError::Unproven { .. })));
+            assert!(matches!(web.sync().await, Err(ClientError::Unproven { .. })));
             assert_eq!(web.trusts(), before);
         }
         // A service that never signed is believed without a signature, but not about keys.

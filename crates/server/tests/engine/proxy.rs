@@ -3,13 +3,14 @@
 
 use std::sync::{Arc, Mutex};
 
+use agent_client::{
+    AgentClient, ClientError, Connect, HostKey, Identity, Joining, ListingKind, Pin, Turn, nonce,
+    verify,
+};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use link::{
-    Connect, HostKey, Identity, Joining, Link, LinkError, ListingKind, Pin, Turn, nonce, verify,
-};
 use serde_json::{Value, json};
 use server::app::App;
 
@@ -65,13 +66,13 @@ async fn serve(router: Router) -> String {
 }
 
 impl Proxy {
-    async fn before(app: &App) -> (Proxy, Link) {
+    async fn before(app: &App) -> (Proxy, AgentClient) {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let upstream = serve(gateway::router(app.gateway())).await;
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
         let proxy = Proxy { upstream, client, state: Arc::default() };
         let url = serve(Router::new().fallback(forward).with_state(proxy.clone())).await;
-        (proxy, Link::new(Connect { url: &url, pin: Pin::Plain, from: None }).unwrap())
+        (proxy, AgentClient::new(Connect { url: &url, pin: Pin::Plain, from: None }).unwrap())
     }
 
     fn changes_next(&self, change: impl FnOnce(&mut Answer) + Send + 'static) {
@@ -120,13 +121,13 @@ async fn forward(State(proxy): State<Proxy>, request: Request) -> Response {
 
 /// An agent that syncs as the real one does.
 struct Agent {
-    link: Link,
+    link: AgentClient,
     identity: Identity,
     turn: Turn,
 }
 
 impl Agent {
-    async fn join(link: &Link, token: &str, hostname: &str) -> Agent {
+    async fn join(link: &AgentClient, token: &str, hostname: &str) -> Agent {
         let joining = Joining {
             facts: serde_json::from_value(facts(hostname)).unwrap(),
             environment: None,
@@ -139,7 +140,7 @@ impl Agent {
         Agent { link: link.clone(), identity: Identity::new(key, answer).unwrap(), turn }
     }
 
-    async fn sync(&mut self) -> Result<SyncResponse, LinkError> {
+    async fn sync(&mut self) -> Result<SyncResponse, ClientError> {
         let request = SyncRequest {
             boot_id: "boot-1".into(),
             counter: self.turn.counter,
@@ -159,8 +160,8 @@ impl Agent {
     }
 }
 
-fn is_unproven<T>(answer: &Result<T, LinkError>) -> bool {
-    matches!(answer, Err(LinkError::Unproven { .. }))
+fn is_unproven<T>(answer: &Result<T, ClientError>) -> bool {
+    matches!(answer, Err(ClientError::Unproven { .. }))
 }
 
 both! {
@@ -236,7 +237,7 @@ both! {
         }
         // A delayed answer is none to the repetition of its request.
         proxy.changes_next(|answer| answer.status = 502);
-        assert!(matches!(web.sync().await, Err(LinkError::Busy { .. })));
+        assert!(matches!(web.sync().await, Err(ClientError::Busy { .. })));
         let delayed = proxy.last();
         proxy.changes_next(move |answer| *answer = delayed);
         assert!(is_unproven(&web.sync().await));
@@ -259,7 +260,7 @@ both! {
         let send = async |web: &Agent| link.send_log(&web.identity, task, 0, b"x".to_vec()).await;
         // There is no such task, and the service says so.
         let refused = send(&web).await;
-        assert!(matches!(refused, Err(LinkError::Refused { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(ClientError::Refused { .. })), "{refused:?}");
         // The agent would never send this part of the log again.
         proxy.changes_next(|answer| answer.signature = None);
         assert!(is_unproven(&send(&web).await));
@@ -273,11 +274,11 @@ both! {
         let row = row.await.unwrap();
         drop(reader);
         service::commands::servers::remove(&app, &world.admin(), &row).await.unwrap();
-        eventually("it is removed", async || matches!(web.sync().await, Err(LinkError::Removed))).await;
-        assert!(matches!(send(&web).await, Err(LinkError::Removed)));
+        eventually("it is removed", async || matches!(web.sync().await, Err(ClientError::Removed))).await;
+        assert!(matches!(send(&web).await, Err(ClientError::Removed)));
         let digest = Digest::of(b"x");
         let listing = link.put_listing(&web.identity, ListingKind::Packages, digest, b"x").await;
-        assert!(matches!(listing, Err(LinkError::Removed)), "{listing:?}");
+        assert!(matches!(listing, Err(ClientError::Removed)), "{listing:?}");
         engine.stop().await;
     }
 

@@ -1,10 +1,10 @@
 //! Rotation of `root.key`: what was made with the old key works until it is retired, and nothing that
 //! is genuine is ever taken for forged.
 
+use agent_client::ClientError;
 use axum::body::Body;
 use axum::http::Request;
 use jiff::SignedDuration;
-use link::LinkError;
 use serde_json::{Value, json};
 use server::app::App;
 use server::background;
@@ -182,7 +182,7 @@ both! {
         web.identity.tag.replace(&before_tag);
         let refused = web.sync().await;
         assert!(
-            matches!(&refused, Err(LinkError::Unproven { status }) if status.as_u16() == 401),
+            matches!(&refused, Err(ClientError::Unproven { status }) if status.as_u16() == 401),
             "{refused:?}"
         );
         let mut reader = app.db.read().await.unwrap();

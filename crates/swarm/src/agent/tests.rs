@@ -3,7 +3,7 @@
 use super::*;
 use crate::behave::Nature;
 use crate::fleet::Fleet;
-use link::{Connect, Pin};
+use agent_client::{Connect, Pin};
 
 /// Fifty thousand of them must fit beside a server, with their connections.
 #[test]
@@ -13,7 +13,7 @@ fn an_agent_that_waits_is_small() {
     let (_, stop) = watch::channel(false);
     let start = Start {
         host: Fleet::new(1, 1).host(0),
-        ways: [Link::new(Connect { url, pin: Pin::Plain, from: None }).unwrap()].into(),
+        ways: [AgentClient::new(Connect { url, pin: Pin::Plain, from: None }).unwrap()].into(),
         shared: Arc::new(Shared::new(token, Nature::default())),
         handle: Arc::default(),
         stop,

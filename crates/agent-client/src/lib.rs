@@ -6,20 +6,20 @@
 //! key or a nonce is made, and never for the time: an order's age is judged by the server's clock.
 
 mod answer;
-mod door;
+mod client;
 mod identity;
 mod order;
-mod rush;
+mod sync_throttle;
 mod token;
 mod trust;
 
-pub use door::{Connect, ConnectError, Joining, Link, LinkError, ListingKind, jittered};
+pub use client::{AgentClient, ClientError, Connect, ConnectError, Joining, ListingKind, jittered};
 pub use identity::{
     Authorization, HostKey, Identity, IdentityError, TrustedKeys, Turn, nonce, public_keys,
     signed_text,
 };
 pub use order::{OrderRefusal, verify};
-pub use rush::Rush;
+pub use sync_throttle::SyncThrottle;
 pub use token::{Pin, Token, TokenError};
 pub use trust::{PinnedServer, TrustStoreError};
 

@@ -9,15 +9,15 @@ const A_SECOND: f64 = 2.0;
 
 /// How many syncs may still follow each other at once. It grows with time.
 #[derive(Debug, Clone, Copy)]
-pub struct Rush {
+pub struct SyncThrottle {
     left: f64,
     at: Instant,
 }
 
-impl Rush {
+impl SyncThrottle {
     /// Nobody rushed yet.
-    pub fn new(now: Instant) -> Rush {
-        Rush { left: MAX, at: now }
+    pub fn new(now: Instant) -> SyncThrottle {
+        SyncThrottle { left: MAX, at: now }
     }
 
     /// How long to wait before the next one.
@@ -37,7 +37,7 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "any instant serves")]
     fn news_is_told_at_once_until_it_comes_too_often_and_never_much_later() {
         let start = Instant::now();
-        let mut rush = Rush::new(start);
+        let mut rush = SyncThrottle::new(start);
         for _ in 0..16 {
             assert_eq!(rush.next(start), Duration::ZERO);
         }

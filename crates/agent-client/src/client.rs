@@ -31,7 +31,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 
 /// The way to one server. Cheap to clone; clones share their connections.
 #[derive(Debug, Clone)]
-pub struct Link {
+pub struct AgentClient {
     client: Client,
     /// Scheme and authority: `https://fleet.example:7600`.
     origin: String,
@@ -67,7 +67,7 @@ pub enum ConnectError {
 
 /// Why a request had no effect, as far as the host can tell.
 #[derive(Debug, thiserror::Error)]
-pub enum LinkError {
+pub enum ClientError {
     /// The server was not reached, or its answer was not. Try again; it may have had its effect.
     #[error("the server did not answer")]
     Unreachable(#[source] reqwest::Error),
@@ -133,9 +133,9 @@ impl ListingKind {
     }
 }
 
-impl Link {
+impl AgentClient {
     /// Makes ready; nothing is sent yet.
-    pub fn new(to: Connect<'_>) -> Result<Link, ConnectError> {
+    pub fn new(to: Connect<'_>) -> Result<AgentClient, ConnectError> {
         let malformed = || ConnectError::Url(to.url.to_owned());
         let url = Url::parse(to.url).map_err(|_| malformed())?;
         let bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
@@ -167,7 +167,7 @@ impl Link {
             _ => return Err(malformed()),
         };
         let client = builder.build().map_err(ConnectError::Client)?;
-        Ok(Link { client, origin: url.origin().ascii_serialization() })
+        Ok(AgentClient { client, origin: url.origin().ascii_serialization() })
     }
 
     /// Joins. A host that did not hear the answer asks again with the same key and gets the same;
@@ -177,7 +177,7 @@ impl Link {
         token: &Token,
         key: &HostKey,
         joining: Joining,
-    ) -> Result<EnrollResponse, LinkError> {
+    ) -> Result<EnrollResponse, ClientError> {
         let Joining { facts, environment, tags } = joining;
         let token = token.as_str().to_owned();
         let request = EnrollRequest { token, public_key: key.public(), facts, environment, tags };
@@ -199,7 +199,7 @@ impl Link {
         &self,
         host: &Identity,
         request: &SyncRequest,
-    ) -> Result<SyncResponse, LinkError> {
+    ) -> Result<SyncResponse, ClientError> {
         let timeout = Duration::from_secs(request.hold_seconds.into()) + HOLD_GRACE;
         let body = json(request)?;
         let mut headers = HeaderMap::new();
@@ -225,10 +225,11 @@ impl Link {
         kind: ListingKind,
         digest: Digest,
         listing: &[u8],
-    ) -> Result<(), LinkError> {
+    ) -> Result<(), ClientError> {
         let path = format!("/agent/v1/listings/{}/{digest}", kind.as_str());
-        let body = zstd::encode_all(listing, 3)
-            .map_err(|error| LinkError::Answer(format!("the listing cannot be packed: {error}")))?;
+        let body = zstd::encode_all(listing, 3).map_err(|error| {
+            ClientError::Answer(format!("the listing cannot be packed: {error}"))
+        })?;
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_ENCODING, reqwest::header::HeaderValue::from_static("zstd"));
         self.signed(host, Method::PUT, &path, headers, body, REQUEST_TIMEOUT).await.map(drop)
@@ -241,7 +242,7 @@ impl Link {
         order: TaskId,
         offset: u64,
         text: Vec<u8>,
-    ) -> Result<(), LinkError> {
+    ) -> Result<(), ClientError> {
         let path = format!("/agent/v1/orders/{order}/log?offset={offset}");
         let headers = HeaderMap::new();
         self.signed(host, Method::POST, &path, headers, text, REQUEST_TIMEOUT).await.map(drop)
@@ -255,7 +256,7 @@ impl Link {
         headers: HeaderMap,
         body: Vec<u8>,
         timeout: Duration,
-    ) -> Result<Verified, LinkError> {
+    ) -> Result<Verified, ClientError> {
         let Authorization { header, signature } = host.authorization(method.as_str(), path, &body);
         let exchange = Exchange::new(host, signature);
         let request = self
@@ -275,7 +276,7 @@ impl Link {
                 match exchange.check(proof, answer.status.as_u16(), &answer.body) {
                     Proof::SignedBy(key) => Some(key),
                     Proof::Missing => None,
-                    Proof::Invalid => return Err(LinkError::Unproven { status: answer.status }),
+                    Proof::Invalid => return Err(ClientError::Unproven { status: answer.status }),
                 }
             }
         };
@@ -283,12 +284,12 @@ impl Link {
     }
 }
 
-fn json<T: serde::Serialize>(body: &T) -> Result<Vec<u8>, LinkError> {
-    serde_json::to_vec(body).map_err(|error| LinkError::Answer(error.to_string()))
+fn json<T: serde::Serialize>(body: &T) -> Result<Vec<u8>, ClientError> {
+    serde_json::to_vec(body).map_err(|error| ClientError::Answer(error.to_string()))
 }
 
-fn read<T: for<'de> Deserialize<'de>>(answer: &[u8]) -> Result<T, LinkError> {
-    serde_json::from_slice(answer).map_err(|error| LinkError::Answer(error.to_string()))
+fn read<T: for<'de> Deserialize<'de>>(answer: &[u8]) -> Result<T, ClientError> {
+    serde_json::from_slice(answer).map_err(|error| ClientError::Answer(error.to_string()))
 }
 
 fn unproven(status: StatusCode) -> String {
@@ -319,16 +320,16 @@ struct Answer {
 }
 
 /// Sends a request and reads the whole answer.
-async fn receive(request: reqwest::RequestBuilder) -> Result<Answer, LinkError> {
-    let mut response = request.send().await.map_err(LinkError::Unreachable)?;
+async fn receive(request: reqwest::RequestBuilder) -> Result<Answer, ClientError> {
+    let mut response = request.send().await.map_err(ClientError::Unreachable)?;
     let status = response.status();
     let retry_after = retry_after(response.headers());
     let signature = response.headers().get(SIGNATURE_HEADER);
     let signature = signature.and_then(|value| value.to_str().ok()).map(str::to_owned);
     let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(LinkError::Unreachable)? {
+    while let Some(chunk) = response.chunk().await.map_err(ClientError::Unreachable)? {
         if body.len() + chunk.len() > ANSWER_BYTES_MAX {
-            return Err(LinkError::Answer(format!("it has more than {ANSWER_BYTES_MAX} bytes")));
+            return Err(ClientError::Answer(format!("it has more than {ANSWER_BYTES_MAX} bytes")));
         }
         body.extend_from_slice(&chunk);
     }
@@ -344,16 +345,16 @@ impl Answer {
     }
 
     /// The body of a success, or why there is none.
-    fn into_result(self) -> Result<Vec<u8>, LinkError> {
+    fn into_result(self) -> Result<Vec<u8>, ClientError> {
         let only_delays = self.only_delays();
         let Answer { status, retry_after, body, .. } = self;
         match status {
             status if status.is_success() => Ok(body),
-            StatusCode::GONE => Err(LinkError::Removed),
-            status if only_delays => Err(LinkError::Busy { status, retry_after }),
+            StatusCode::GONE => Err(ClientError::Removed),
+            status if only_delays => Err(ClientError::Busy { status, retry_after }),
             status => {
                 let Problem { code, detail } = serde_json::from_slice(&body).unwrap_or_default();
-                Err(LinkError::Refused { status, code, detail })
+                Err(ClientError::Refused { status, code, detail })
             }
         }
     }
@@ -384,8 +385,8 @@ pub fn jittered(failures: u32, most: Duration, share: f64) -> Duration {
 mod tests {
     use super::*;
 
-    fn connect(url: &str, pin: Pin) -> Result<Link, ConnectError> {
-        Link::new(Connect { url, pin, from: None })
+    fn connect(url: &str, pin: Pin) -> Result<AgentClient, ConnectError> {
+        AgentClient::new(Connect { url, pin, from: None })
     }
 
     #[test]
