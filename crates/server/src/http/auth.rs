@@ -14,6 +14,7 @@ use crate::http::problem::{ApiError, Code, internal};
 use service::auth::api_keys::Refused;
 use service::auth::users;
 use service::commands::batches::Origin;
+use service::queries::Scope;
 use service::{Actor, ServiceError};
 
 /// Whoever sent a request, once it is known. Put there by `http::routes`, for every route under `/v1`.
@@ -75,6 +76,11 @@ impl Credential {
 pub struct Peer(pub SocketAddr);
 
 impl Caller {
+    /// What it may see.
+    pub fn scope(&self) -> Scope {
+        Scope { org: self.org, environments: self.environments.clone() }
+    }
+
     /// On whose behalf the service acts.
     pub fn actor(&self) -> Actor {
         Actor { org: self.org, who: self.who.to_string(), role: self.role }

@@ -7,9 +7,9 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
-use domain::rollout::Phase;
+use service::queries::batches;
+use store::rollouts;
 use store::server_list::{self, Filter};
-use store::{Conn, Page, Paged, StoreError, rollout_targets, rollouts, runs};
 use utoipa_axum::routes as handlers;
 use vocab::{BatchId, Role, ServerId};
 use wire::v1::{Batch, CreateBatch, List};
@@ -20,13 +20,10 @@ use crate::http::read;
 use crate::http::read::Commas;
 use crate::http::{
     ApiError, Body, Caller, ETag, Here, Id, Limit, NoBody, NoQuery, Offset, Query, Routes, page,
-    show, tasks,
+    tasks,
 };
 
 use service::commands::batches::NewRollout;
-
-/// How many tasks are part of a batch's own answer.
-const RESULTS_MAX: u32 = 500;
 
 pub(crate) fn routes() -> Routes {
     Routes::new()
@@ -44,24 +41,10 @@ pub(crate) fn routes() -> Routes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct StateWord(&'static str);
 
-/// All of these words.
-pub(crate) const STATES: [&str; 10] = [
-    "scheduled",
-    "running",
-    "paused",
-    "halted",
-    "canceling",
-    "succeeded",
-    "completed_with_errors",
-    "failed",
-    "canceled",
-    "expired",
-];
-
 impl std::str::FromStr for StateWord {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        read::known("a state of a batch", text, &STATES).map(StateWord)
+        read::known("a state of a batch", text, &batches::STATES).map(StateWord)
     }
 }
 
@@ -83,91 +66,12 @@ pub(crate) struct BatchFilter {
     offset: Offset,
 }
 
-/// A batch that this caller can see: a key that is limited to environments sees those whose servers are all in them.
-pub(crate) async fn find(
-    conn: &mut Conn,
-    caller: &Caller,
-    id: BatchId,
-) -> Result<rollouts::Rollout, ApiError> {
-    let found = rollouts::get(conn, caller.org, id).await?;
-    if let Some(environments) = caller.environments.as_deref()
-        && !store::batches::is_within(conn, id, environments).await?
-    {
-        return Err(ApiError::not_found("batch", &id.to_string()));
-    }
-    Ok(found)
-}
-
 /// A batch that was just made.
 pub(crate) async fn accepted(app: &App, made: rollouts::Rollout) -> Result<Response, ApiError> {
     let location = format!("/v1/batches/{}", made.id);
     let etag = ETag(made.generation);
-    let body = whole(app, made).await?;
+    let body = batches::whole(app, made).await?;
     Ok((StatusCode::ACCEPTED, [(LOCATION, location)], etag, Json(body)).into_response())
-}
-
-/// A batch with its tasks.
-pub(crate) async fn whole(app: &App, row: rollouts::Rollout) -> Result<Batch, ApiError> {
-    let mut reader = app.db.snapshot().await?;
-    // As it is in this moment, so that state and counts fit.
-    let row = rollouts::load(&mut reader, row.id).await?;
-    let first = Page { limit: RESULTS_MAX, offset: 0 };
-    let results = tasks::of_batch(app, &mut reader, &row, &[], first).await?.items;
-    let batch = in_short(&mut reader, row).await?;
-    Ok(Batch { results: Some(results), ..batch })
-}
-
-/// Those that have not ended, the newest few.
-pub(crate) async fn open(app: &App, caller: &Caller, few: u32) -> Result<Vec<Batch>, ApiError> {
-    let page = Page { limit: few, offset: 0 };
-    let within = caller.environments.as_deref();
-    let mut reader = app.db.snapshot().await?;
-    let found = store::batches::list(&mut reader, caller.org, &STATES[..5], within, page).await?;
-    let mut items = Vec::with_capacity(found.items.len());
-    for row in found.items {
-        items.push(in_short(&mut reader, row).await?);
-    }
-    Ok(items)
-}
-
-/// Why a batch went on although its canary proved nothing.
-const CANARY_UNCHANGED: &str = "the canary had too little to install and no other server was known to \
-    have more, so the rest started without an update that was tested; the first failure halts the batch";
-
-/// A batch without its tasks.
-async fn in_short(conn: &mut Conn, row: rollouts::Rollout) -> Result<Batch, ApiError> {
-    let counts = rollout_targets::counts(conn, &row).await?;
-    let (options, shown) = show::stored_options("rollouts", row.id, &row.options)?;
-    let schedule_id = match row.run_id {
-        Some(run) => match runs::get(conn, row.org_id, run).await {
-            // The run is gone with its schedule.
-            Err(StoreError::NotFound { .. }) => None,
-            run => Some(run?.schedule_id),
-        },
-        None => None,
-    };
-    let phase = row.head.phase;
-    let started = !matches!(phase, Phase::Scheduled);
-    let mut warnings = show::warnings(&options, u64::from(row.total));
-    if row.head.canary_unchanged {
-        warnings.push(CANARY_UNCHANGED.to_owned());
-    }
-    Ok(Batch {
-        id: row.id,
-        state: show::batch_state(phase),
-        halt_reason: show::halt_reason(phase),
-        origin: show::origin(&row.origin),
-        started_by: Some(row.started_by),
-        schedule_id,
-        run_id: row.run_id,
-        progress: show::progress(&counts, phase),
-        created_at: row.created_at,
-        started_at: started.then_some(row.head.starts_at),
-        finished_at: row.ended_at,
-        results: None,
-        warnings,
-        options: shown,
-    })
 }
 
 /// List batches
@@ -182,15 +86,9 @@ pub(crate) async fn list(
     Query(filter): Query<BatchFilter>,
 ) -> Result<Json<List<Batch>>, ApiError> {
     let page = page::page(filter.limit, filter.offset);
-    let phases: Vec<&str> = filter.state.0.iter().map(|word| word.0).collect();
-    let within = caller.environments.as_deref();
-    let mut reader = app.db.snapshot().await?;
-    let found = store::batches::list(&mut reader, caller.org, &phases, within, page).await?;
-    let mut items = Vec::with_capacity(found.items.len());
-    for row in found.items {
-        items.push(in_short(&mut reader, row).await?);
-    }
-    Ok(page::list(&here, page, Paged { items, total: found.total }, |batch| batch))
+    let states: Vec<&str> = filter.state.0.iter().map(|word| word.0).collect();
+    let found = batches::list(&app, &caller.scope(), &states, page).await?;
+    Ok(page::list(&here, page, found, |batch| batch))
 }
 
 /// Create a batch
@@ -260,9 +158,9 @@ async fn get(
     Id(id): Id<BatchId>,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let row = find(&mut *app.db.read().await?, &caller, id).await?;
+    let row = batches::find(&mut *app.db.read().await?, &caller.scope(), id).await?;
     let etag = ETag(row.revision);
-    Ok((etag, Json(whole(&app, row).await?)))
+    Ok((etag, Json(batches::whole(&app, row).await?)))
 }
 
 /// How a person changes the course of a batch.
@@ -278,14 +176,14 @@ async fn steer(
     id: BatchId,
     how: Steer,
 ) -> Result<Json<Batch>, ApiError> {
-    find(&mut *app.db.read().await?, caller, id).await?;
+    batches::find(&mut *app.db.read().await?, &caller.scope(), id).await?;
     let (actor, org) = (caller.actor(), caller.org);
     let row = match how {
         Steer::Cancel => service::commands::batches::cancel(app, &actor, org, id).await?,
         Steer::Pause => service::commands::batches::pause(app, &actor, org, id).await?,
         Steer::Resume => service::commands::batches::resume(app, &actor, org, id).await?,
     };
-    Ok(Json(whole(app, row).await?))
+    Ok(Json(batches::whole(app, row).await?))
 }
 
 /// Cancel a batch
@@ -350,7 +248,7 @@ pub(crate) async fn retry(
     Query(NoQuery {}): Query<NoQuery>,
     NoBody: NoBody,
 ) -> Result<Response, ApiError> {
-    find(&mut *app.db.read().await?, &caller, id).await?;
+    batches::find(&mut *app.db.read().await?, &caller.scope(), id).await?;
     let made = service::commands::batches::retry(&app, &caller.actor(), caller.org, id).await?;
     accepted(&app, made).await
 }

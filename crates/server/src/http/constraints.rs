@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use crate::http::credentials::NAME_PATTERN;
-use crate::http::{batches, tasks};
+use crate::http::tasks;
 
 /// One tag among several, as an expression.
 const TAG: &str = "[A-Za-z0-9][A-Za-z0-9._:/=@+-]{0,63}";
@@ -46,7 +46,7 @@ pub(crate) fn write(schemas: &mut Value) {
 pub(crate) fn fill(operation: &mut Value) {
     let severities: Vec<&str> = vocab::Severity::ALL.iter().map(|word| word.as_str()).collect();
     let (parameter, word) = match operation["operationId"].as_str() {
-        Some("list_batches") => ("state", batches::STATES.join("|")),
+        Some("list_batches") => ("state", service::queries::batches::STATES.join("|")),
         Some("list_tasks") => ("state", tasks::STATES.join("|")),
         Some("list_patches" | "list_cves") => ("severity", severities.join("|")),
         Some("list_servers") => ("tag", TAG.to_owned()),

@@ -17,10 +17,10 @@ use vocab::{BatchId, Role, TaskId};
 
 use crate::app::App;
 use crate::http::auth::Credential;
-use crate::http::batches::find;
 use crate::http::problem::{chain, internal};
-use crate::http::tasks::find_task;
 use crate::http::{ApiError, Caller, Code, Ids, NoQuery, Query, Routes};
+use service::queries::batches::find;
+use service::queries::tasks::find_task;
 
 /// How many chunks are read at once.
 const CHUNKS: u32 = 64;
@@ -50,8 +50,8 @@ pub(crate) async fn log(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let mut reader = app.db.read().await?;
-    find(&mut reader, &caller, batch).await?;
-    find_task(&mut reader, &caller, batch, id).await?;
+    find(&mut reader, &caller.scope(), batch).await?;
+    find_task(&mut reader, &caller.scope(), batch, id).await?;
     let live = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
     if live.is_some_and(|accept| accept.contains("text/event-stream")) {
         let from = resume_from(&headers)?;

@@ -35,7 +35,6 @@ pub mod routes;
 pub(crate) mod schedules;
 pub mod serve;
 pub(crate) mod servers;
-pub(crate) mod show;
 pub(crate) mod summary;
 mod suppressions;
 pub(crate) mod tasks;
@@ -49,6 +48,7 @@ pub use path::{Id, Ids};
 pub use problem::{ApiError, Code};
 pub use query::{NoQuery, Query};
 pub use routes::Routes;
+pub(crate) use service::queries::show;
 
 use axum::Router;
 use axum::middleware::from_fn;

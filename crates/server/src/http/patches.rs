@@ -15,7 +15,7 @@ use wire::v1::{AffectedServer, List, PatchCve, PatchDetail};
 
 use crate::app::App;
 use crate::http::read::Commas;
-use crate::http::{ApiError, Caller, Here, Id, Limit, Offset, Query, Routes, page, servers, show};
+use crate::http::{ApiError, Caller, Here, Id, Limit, Offset, Query, Routes, page, show};
 use service::commands::servers::entries;
 use service::projections::findings as matched;
 use service::projections::patches::{flaw_severity, of_server, severity, severity_order, within};
@@ -89,7 +89,7 @@ pub(crate) async fn list(
             // An id that is none belongs to no server, and neither does one of another organization.
             let no_server = || ApiError::not_found("server", id);
             let id: ServerId = id.parse().map_err(|_| no_server())?;
-            let server = servers::find(&mut reader, &caller, id).await?;
+            let server = service::queries::servers::find(&mut reader, &caller.scope(), id).await?;
             let mut rows = of_server(&app, &mut reader, &server).await?;
             if let Some(environments) = environments {
                 let names: Vec<String> = rows.into_iter().map(|row| row.package_name).collect();

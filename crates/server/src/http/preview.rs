@@ -8,7 +8,7 @@ use vocab::{Environment, Pending, Role, Selector, ServerId, Status};
 use wire::v1::{Preview, PreviewRequest, PreviewServer, PreviewUpdate, RebootOutlook, WaitingFor};
 
 use crate::app::App;
-use crate::http::{ApiError, Body, Caller, NoQuery, Query, Routes, batches, read, servers, show};
+use crate::http::{ApiError, Body, Caller, NoQuery, Query, Routes, batches, read, show};
 use service::PatchOptions;
 use service::queries::preview::{Meant, Outlook, SHOWN_MAX, ServerOutlook, outlook};
 use service::queries::targets::unmatched;
@@ -73,7 +73,7 @@ pub(crate) async fn of_servers(
     named: &[ServerId],
     shown: usize,
 ) -> Result<Preview, ApiError> {
-    let online = servers::online_span(app);
+    let online = service::queries::servers::online_span(app);
     let mut reader = app.db.snapshot().await?;
     let meant =
         Meant::named(&mut reader, caller.org, options, named.to_vec(), shown, online).await?;
@@ -87,7 +87,7 @@ async fn of_targets(
     selector: &Selector,
     shown: usize,
 ) -> Result<Preview, ApiError> {
-    let online = servers::online_span(app);
+    let online = service::queries::servers::online_span(app);
     let mut reader = app.db.snapshot().await?;
     let filter = server_list::Filter {
         environments: caller.environments.as_deref().map(<[Environment]>::to_vec),

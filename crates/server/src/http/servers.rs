@@ -5,15 +5,11 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::IntoResponse;
-use domain::advisory::Ecosystem;
-use domain::server::Presence;
-use jiff::{SignedDuration, Timestamp};
-use store::server_list::{self, OnlineSpan, Sort};
-use store::servers::{self, Server};
-use store::{Conn, Paged, refreshes};
+use store::refreshes;
+use store::server_list::Sort;
 use utoipa_axum::routes as handlers;
-use vocab::{Assessment, Environment, OsFilter, Role, ServerId, Status, Tag, TaskId};
-use wire::v1::{Batch, Coverage, Cve, List, Package, PatchServer, Refresh, ServerDetail};
+use vocab::{Environment, OsFilter, Role, ServerId, Status, Tag, TaskId};
+use wire::v1::{Batch, List, PatchServer, Refresh, ServerDetail};
 
 use crate::app::App;
 use crate::http::read;
@@ -23,13 +19,8 @@ use crate::http::{
     Routes, batches, page, show,
 };
 use service::commands::batches::NewRollout;
-use service::commands::servers::{inventory, joined};
 use service::projections::findings;
-use service::projections::findings::Aside;
-
-use service::{ServiceError, TRIES, host_facts};
-
-const Q_CHARS_MAX: usize = 253;
+use service::{ServiceError, TRIES, queries};
 
 pub(crate) fn routes() -> Routes {
     Routes::new()
@@ -91,31 +82,6 @@ enum SortBy {
     Newest,
 }
 
-/// The times of a contact that make a server online now: what [`Presence::status`] says, for a query.
-pub(crate) fn online_span(app: &App) -> OnlineSpan {
-    let presence = Presence { last_seen: None, sync_seconds: app.settings.sync_seconds };
-    // Not including the instant at which the patience has run out; times are kept to the microsecond.
-    let patience = presence.patience() - SignedDuration::from_micros(1);
-    let now = app.clock.now();
-    OnlineSpan {
-        since: now.saturating_sub(patience).unwrap_or(Timestamp::MIN),
-        until: now.saturating_add(patience).unwrap_or(Timestamp::MAX),
-    }
-}
-
-/// A server that this caller can see.
-pub(crate) async fn find(
-    conn: &mut Conn,
-    caller: &Caller,
-    id: ServerId,
-) -> Result<Server, ApiError> {
-    let server = servers::get(conn, caller.org, id).await?;
-    match caller.may_touch(server.environment.as_ref()) {
-        true => Ok(server),
-        false => Err(ApiError::not_found("server", &id.to_string())),
-    }
-}
-
 /// List servers
 ///
 /// By name, unless `sort` says otherwise; then by id. A key that is limited to environments sees the servers in them.
@@ -134,24 +100,16 @@ pub(crate) async fn list(
         SortBy::SecurityUpdates => Sort::SecurityUpdates,
         SortBy::Newest => Sort::Newest,
     };
-    let wanted = server_list::Filter {
-        status: filter.status.map(|status| (status, online_span(&app))),
+    let wanted = queries::servers::Filter {
+        status: filter.status,
         environment: filter.environment,
-        environments: caller.environments.as_deref().map(<[Environment]>::to_vec),
         os: filter.os,
+        search: filter.q,
         tags: filter.tag.0,
-        ids: Vec::new(),
-        // Nothing has a longer name; a longer search finds nothing. Nor does one for NUL, which PostgreSQL takes in no text.
-        q: filter.q.map(|q| q.replace('\0', "\u{fffd}").chars().take(Q_CHARS_MAX + 1).collect()),
         reboot_required: filter.reboot_required,
     };
-    let mut reader = app.db.snapshot().await?;
-    let Paged { items, total } =
-        server_list::list(&mut reader, caller.org, &wanted, sort, page).await?;
-    let assessed = findings::assessed(&mut reader, caller.org, &items).await?;
-    let items = items.into_iter().zip(assessed).collect();
-    let shown = |(row, assessed)| show::server(&app, row, &assessed);
-    Ok(page::list(&here, page, Paged { items, total }, shown))
+    let found = queries::servers::list(&app, &caller.scope(), wanted, sort, page).await?;
+    Ok(page::list(&here, page, found, |server| server))
 }
 
 /// Get a server
@@ -166,74 +124,8 @@ async fn get(
     Id(id): Id<ServerId>,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let (etag, detail) = detail(&app, &caller, id).await?;
-    Ok((etag, Json(detail)))
-}
-
-/// A server with all that is known of it, and its version.
-pub(crate) async fn detail(
-    app: &App,
-    caller: &Caller,
-    id: ServerId,
-) -> Result<(ETag, ServerDetail), ApiError> {
-    let mut reader = app.db.snapshot().await?;
-    let row = find(&mut reader, caller, id).await?;
-    let (installed, pending) = inventory(&mut reader, &row).await?;
-    let (exposed, unassessed) = findings::of_server(&mut reader, &row).await?;
-    let assessed = findings::assessed(&mut reader, caller.org, std::slice::from_ref(&row)).await?;
-    let is_covered = !matches!(assessed[0].assessment, Assessment::NoFeed);
-    let cves_checked = matches!(assessed[0].assessment, Assessment::Assessed | Assessment::Partial);
-    let coverage = match Ecosystem::of(&row.os).filter(|_| is_covered) {
-        None => None,
-        Some(base) => Some(Coverage {
-            lists_unfixed: findings::lists_unfixed(&mut reader, &base).await?,
-            derived_from: Ecosystem::derived_from(&row.os),
-            ecosystem: base.as_str().to_owned(),
-        }),
-    };
-    let aside = Aside::read(&mut reader, caller.org, app.clock.now()).await?;
-    drop(reader);
-    let secured = findings::secured(&row, &installed, &exposed, &pending);
-    let updates = joined(&installed, &pending);
-    let packages = installed.iter().enumerate().map(|(place, package)| {
-        let update = updates.get(&place);
-        Package {
-            name: package.name.clone(),
-            version: package.version.clone(),
-            arch: package.arch.clone(),
-            source: package.source().to_owned(),
-            available_version: update.map(|update| update.candidate.clone()),
-            security: update.is_some_and(|update| secured.contains(update.name.as_str())),
-            held: package.held,
-            blocked_by: update.and_then(|update| update.blocked_by),
-        }
-    });
-    let packages = packages.collect();
-    let environment = row.environment.as_ref();
-    let mut cves: Vec<Cve> =
-        exposed.iter().map(|one| show::cve(one, &aside, environment)).collect();
-    cves.sort_by(|a, b| {
-        b.severity.cmp(&a.severity).then_with(|| (&a.id, &a.package).cmp(&(&b.id, &b.package)))
-    });
-    let suppressed = cves.iter().filter(|cve| cve.suppressed.is_some()).count();
-    let suppressed_cves = u32::try_from(suppressed).unwrap_or(u32::MAX);
-    let etag = ETag(row.generation);
-    let old_code = host_facts::kept(&row.facts).old_code.into_iter().map(show::old_code).collect();
-    let server = show::server(app, row, &assessed[0]);
-    let detail = ServerDetail {
-        server,
-        packages,
-        cves,
-        suppressed_cves,
-        cves_checked,
-        unassessed: match assessed[0].assessment {
-            Assessment::Partial => unassessed.into_iter().map(show::unassessed).collect(),
-            Assessment::Assessed | Assessment::NoFeed | Assessment::NotScanned => Vec::new(),
-        },
-        coverage,
-        old_code,
-    };
-    Ok((etag, detail))
+    let (generation, detail) = queries::servers::detail(&app, &caller.scope(), id).await?;
+    Ok((ETag(generation), Json(detail)))
 }
 
 /// Remove a server
@@ -252,7 +144,7 @@ pub(crate) async fn remove(
 ) -> Result<StatusCode, ApiError> {
     // A scan that arrives at this moment changes the server, and is no reason to refuse.
     for _ in 0..TRIES {
-        let seen = find(&mut *app.db.read().await?, &caller, id).await?;
+        let seen = queries::servers::find(&mut *app.db.read().await?, &caller.scope(), id).await?;
         if_match.check(seen.generation)?;
         match service::commands::servers::remove(&app, &caller.actor(), &seen).await {
             Err(ServiceError::Stale) => {}
@@ -276,7 +168,7 @@ pub(crate) async fn refresh(
     Query(NoQuery {}): Query<NoQuery>,
     NoBody: NoBody,
 ) -> Result<impl IntoResponse, ApiError> {
-    find(&mut *app.db.read().await?, &caller, id).await?;
+    queries::servers::find(&mut *app.db.read().await?, &caller.scope(), id).await?;
     let last_seen = app.gateway().last_seen(id);
     let asked = service::commands::refreshes::request(&app, &caller.actor(), id, last_seen).await?;
     let location = format!("/v1/servers/{id}/refreshes/{}", asked.id);
@@ -302,7 +194,7 @@ async fn get_refresh(
     }
     // What was asked of a server that is gone since can still be seen by those who saw the server.
     if caller.environments.is_some() {
-        find(&mut reader, &caller, server).await?;
+        queries::servers::find(&mut reader, &caller.scope(), server).await?;
     }
     Ok(Json(show::refresh(found)))
 }
@@ -320,7 +212,7 @@ async fn patch(
     Query(NoQuery {}): Query<NoQuery>,
     body: Body<PatchServer>,
 ) -> Result<impl IntoResponse, ApiError> {
-    find(&mut *app.db.read().await?, &caller, id).await?;
+    queries::servers::find(&mut *app.db.read().await?, &caller.scope(), id).await?;
     let (body, mut errors) = body.open();
     let options = read::order(&mut errors, body.options());
     errors.done()?;
@@ -352,7 +244,7 @@ pub(crate) async fn release(
     NoBody: NoBody,
 ) -> Result<impl IntoResponse, ApiError> {
     for _ in 0..TRIES {
-        let seen = find(&mut *app.db.read().await?, &caller, id).await?;
+        let seen = queries::servers::find(&mut *app.db.read().await?, &caller.scope(), id).await?;
         match service::commands::servers::release(&app, &caller.actor(), &seen).await {
             Err(ServiceError::Stale) => {}
             done => {

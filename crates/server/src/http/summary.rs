@@ -10,7 +10,7 @@ use wire::v1::{
 };
 
 use crate::app::App;
-use crate::http::{ApiError, Caller, NoQuery, Query, Routes, servers};
+use crate::http::{ApiError, Caller, NoQuery, Query, Routes};
 use service::queries::summary::numbers;
 
 pub(crate) fn routes() -> Routes {
@@ -28,7 +28,7 @@ pub(crate) async fn summary(
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Result<Json<FleetSummary>, ApiError> {
     let mut reader = app.db.snapshot().await?;
-    let online = servers::online_span(&app);
+    let online = service::queries::servers::online_span(&app);
     let within = caller.environments.as_deref();
     let seen = numbers(&app, &mut reader, caller.org, within, online).await?;
     let assessed = |state| seen.assessments.get(&state).copied().unwrap_or_default();

@@ -10,7 +10,7 @@ use vocab::{BatchId, ServerId, TaskId};
 use crate::app::App;
 use crate::http::auth::Credential;
 use crate::http::problem::{ApiError, Code};
-use crate::http::{Here, Id, Ids, NoBody, NoQuery, Query, batches, logs, preview, show, tasks};
+use crate::http::{Here, Id, Ids, NoBody, NoQuery, Query, batches, logs, preview, show};
 use crate::web::answer::{Answer, frame, live, page, refused, see};
 use crate::web::asked::{Asked, Form};
 use crate::web::names::names;
@@ -18,6 +18,7 @@ use crate::web::order::ON_PAGE;
 use crate::web::preview_token::server_set;
 use crate::web::{Viewer, preview_token};
 use service::commands::batches::{self as commands, SeenBatch};
+use service::queries;
 
 /// The longest log that a page is made with; the API has the rest.
 const LOG_BYTES_MAX: usize = 1 << 20;
@@ -45,8 +46,9 @@ pub(crate) async fn one(
     Id(id): Id<BatchId>,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Answer {
-    let row = batches::find(&mut *app.db.read().await?, &viewer.caller(), id).await?;
-    let it = batches::whole(&app, row).await?;
+    let row =
+        queries::batches::find(&mut *app.db.read().await?, &viewer.caller().scope(), id).await?;
+    let it = queries::batches::whole(&app, row).await?;
     let names = names(&app, &viewer, it.started_by.clone()).await?;
     let frame = frame(&app, &viewer, Section::Batches, "Batch");
     let frame = Frame { live: Some(format!("/live?batch={id}")), ..frame };
@@ -61,7 +63,7 @@ pub(crate) async fn task(
 ) -> Answer {
     let none = || Query(NoQuery {});
     let caller = viewer.caller();
-    let it = tasks::get(State(app.clone()), caller.clone(), Ids(batch, id), none()).await?.0;
+    let it = queries::tasks::get(&app, &caller.scope(), batch, id).await?;
     let log = logs::log(State(app.clone()), caller, Ids(batch, id), none(), None, HeaderMap::new())
         .await?;
     let bytes = axum::body::to_bytes(log.into_body(), usize::MAX).await.unwrap_or_default();
@@ -129,7 +131,7 @@ fn ask_cancel(app: &App, viewer: &Viewer, id: BatchId) -> Answer {
 /// Resumes the batch if it is still in the state, and has the failures, that the page showed.
 async fn resume(app: &App, viewer: &Viewer, id: BatchId, form: &Form) -> Result<(), ApiError> {
     let caller = viewer.caller();
-    batches::find(&mut *app.db.read().await?, &caller, id).await?;
+    queries::batches::find(&mut *app.db.read().await?, &caller.scope(), id).await?;
     let failures = form.text("failures").parse().unwrap_or(u32::MAX);
     let seen = SeenBatch { state: form.text("state"), failures };
     drop(commands::resume_seen(app, &caller.actor(), caller.org, id, &seen).await?);

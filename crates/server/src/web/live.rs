@@ -11,12 +11,12 @@ use store::{Bell, Topic, events, rollouts};
 use vocab::BatchId;
 
 use crate::app::App;
-use crate::http::batches;
 use crate::http::problem::{ApiError, chain};
 use crate::web::Viewer;
 use crate::web::answer::Answer;
 use crate::web::asked::Asked;
 use service::auth::users;
+use service::queries;
 
 /// How often it looks when no bell rings; also how soon someone who was signed out hears no more.
 const LOOK: Duration = Duration::from_secs(5);
@@ -36,7 +36,8 @@ pub(crate) async fn live(State(app): State<App>, viewer: Viewer, asked: Asked<Ab
         None => None,
         Some(text) => {
             let id: BatchId = text.parse().map_err(|_| ApiError::not_found("batch", &text))?;
-            batches::find(&mut *app.db.read().await?, &viewer.caller(), id).await?;
+            queries::batches::find(&mut *app.db.read().await?, &viewer.caller().scope(), id)
+                .await?;
             Some(id)
         }
     };

@@ -8,10 +8,11 @@ use vocab::ServerId;
 use crate::app::App;
 use crate::http::credentials::Listing;
 use crate::http::problem::{ApiError, Code};
-use crate::http::{Here, Id, IfMatch, NoBody, NoQuery, Query, page as paging, servers, tasks};
+use crate::http::{Here, Id, IfMatch, NoBody, NoQuery, Query, page as paging, servers};
 use crate::web::Viewer;
 use crate::web::answer::{Answer, frame, live, page, see};
 use crate::web::asked::{Asked, Form};
+use service::queries;
 
 /// How many entries of a server's history its page shows.
 const HISTORY_SHOWN: u32 = 20;
@@ -47,7 +48,7 @@ pub(crate) async fn one(
     Id(id): Id<ServerId>,
     asked: Asked<Listing>,
 ) -> Answer {
-    let (_, it) = servers::detail(&app, &viewer.caller(), id).await?;
+    let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
     let part = match asked.text("limit").is_empty() {
         true => Page { limit: HISTORY_SHOWN, offset: asked.meant.offset.0 },
         false => paging::page(asked.meant.limit, asked.meant.offset),
@@ -64,8 +65,8 @@ pub(crate) async fn history(
     id: ServerId,
     part: Page,
 ) -> Result<Paged<HistoryRow>, ApiError> {
-    let found = tasks::of_server(&mut *app.db.snapshot().await?, id, part).await?;
-    let row = |(batch, ordered_at, options, task): tasks::Past| HistoryRow {
+    let found = queries::tasks::of_server(&mut *app.db.snapshot().await?, id, part).await?;
+    let row = |(batch, ordered_at, options, task): queries::tasks::Past| HistoryRow {
         batch,
         ordered_at,
         what: pages::what(&options),
@@ -90,7 +91,7 @@ pub(crate) async fn ask_remove(
     viewer: Viewer,
     Id(id): Id<ServerId>,
 ) -> Answer {
-    let (_, it) = servers::detail(&app, &viewer.caller(), id).await?;
+    let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
     let title = format!("Remove {}?", it.server.hostname);
     let lines = vec![
         "It leaves every list, and its unfinished tasks end as canceled.".into(),

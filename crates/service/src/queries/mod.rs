@@ -1,5 +1,34 @@
 //! Read models: what a page, the API and a CSV file show is the same query.
+//!
+//! A query takes the [`Scope`] of the reader and a typed filter, reads from one snapshot, and returns
+//! bodies of `wire`. It changes nothing.
 
+pub mod batches;
 pub mod preview;
+pub mod servers;
+pub mod show;
 pub mod summary;
 pub mod targets;
+pub mod tasks;
+
+use std::sync::Arc;
+
+use vocab::{Environment, OrgId};
+
+/// What a reader may see.
+#[derive(Debug, Clone)]
+pub struct Scope {
+    /// The organization.
+    pub org: OrgId,
+    /// The environments that the reader is limited to; `None`: all.
+    pub environments: Option<Arc<[Environment]>>,
+}
+
+impl Scope {
+    /// Whether servers of this environment are visible.
+    pub fn includes(&self, environment: Option<&Environment>) -> bool {
+        self.environments
+            .as_deref()
+            .is_none_or(|allowed| environment.is_some_and(|one| allowed.contains(one)))
+    }
+}

@@ -11,11 +11,12 @@ use super::{all, ends, file, gathered, listed, page_by_page, parts, table, text,
 use crate::app::App;
 use crate::http::credentials::Listing;
 use crate::http::problem::ApiError;
-use crate::http::{Here, Id, Ids, NoQuery, Query, cves, patches, query, schedules, servers, tasks};
+use crate::http::{Here, Id, Ids, NoQuery, Query, cves, patches, query, schedules, tasks};
 use crate::web::Viewer;
 use crate::web::answer::Answer;
 use crate::web::asked::Asked;
 use crate::web::servers::history;
+use service::queries;
 
 /// `/servers/{id}/packages.csv`.
 pub(crate) async fn server_packages(
@@ -24,7 +25,7 @@ pub(crate) async fn server_packages(
     Id(id): Id<ServerId>,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Answer {
-    let (_, it) = servers::detail(&app, &viewer.caller(), id).await?;
+    let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
     table(
         "packages.csv",
         &it.packages,
@@ -48,7 +49,7 @@ pub(crate) async fn server_cves(
     Id(id): Id<ServerId>,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Answer {
-    let (_, it) = servers::detail(&app, &viewer.caller(), id).await?;
+    let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
     table(
         "cves.csv",
         &it.cves,
@@ -76,7 +77,7 @@ pub(crate) async fn server_unassessed(
     Id(id): Id<ServerId>,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Answer {
-    let (_, it) = servers::detail(&app, &viewer.caller(), id).await?;
+    let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
     table(
         "unassessed.csv",
         &it.unassessed,
@@ -138,7 +139,7 @@ pub(crate) async fn server_history(
     Id(id): Id<ServerId>,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Answer {
-    servers::find(&mut *app.db.read().await?, &viewer.caller(), id).await?;
+    queries::servers::find(&mut *app.db.read().await?, &viewer.caller().scope(), id).await?;
     let rows = gathered!(page_by_page(), |page| {
         let found = history(&app, id, page).await?;
         (found.items, ends(page, found.total))

@@ -1,6 +1,6 @@
-//! Meaning to words: how servers, schedules, runs, batches and patches are answered.
+//! Rows and states as clients see them: servers, schedules, runs, batches and patches in the types of `wire`.
 //!
-//! Matches here are exhaustive, so that a new state stops the build where someone must choose what the outside sees.
+//! Matches here are exhaustive, so a new state stops the build where someone must decide what clients see.
 
 use std::collections::BTreeMap;
 
@@ -22,22 +22,16 @@ use wire::v1::{
     Trigger, UnassessedPackage, WaitingFor,
 };
 
-use crate::app::App;
-use crate::http::ApiError;
-use service::projections::findings::{Aside, Assessed, Exposed};
-use service::{PatchOptions, host_facts};
+use crate::projections::findings::{Aside, Assessed, Exposed};
+use crate::{App, PatchOptions, Result, host_facts};
 
 /// Whether a server that was last heard from then is online.
-pub(crate) fn status(app: &App, last_seen: Option<Timestamp>) -> Status {
+pub fn status(app: &App, last_seen: Option<Timestamp>) -> Status {
     Presence { last_seen, sync_seconds: app.settings.sync_seconds }.status(app.clock.now())
 }
 
 /// A server, as a list shows it, with how many flaws it has.
-pub(crate) fn server(
-    app: &App,
-    row: store::servers::Server,
-    assessed: &Assessed,
-) -> wire::v1::Server {
+pub fn server(app: &App, row: store::servers::Server, assessed: &Assessed) -> wire::v1::Server {
     let line = |text: &str| (!text.is_empty()).then(|| Line::made_of(text));
     let kept = host_facts::kept(&row.facts);
     wire::v1::Server {
@@ -73,28 +67,24 @@ pub(crate) fn server(
 }
 
 /// A package that could not be assessed.
-pub(crate) fn unassessed(one: domain::finding::Unassessed) -> UnassessedPackage {
+pub fn unassessed(one: domain::finding::Unassessed) -> UnassessedPackage {
     let domain::finding::Unassessed { package, version, reason } = one;
     let version = Some(version).filter(|version| !version.is_empty());
     UnassessedPackage { package, version, reason: reason.code(), detail: reason.to_string() }
 }
 
 /// What runs old code.
-pub(crate) fn old_code(told: wire::agent::OldCode) -> OldCode {
+pub fn old_code(told: wire::agent::OldCode) -> OldCode {
     OldCode { package: told.package, unit: told.unit, process: told.process }
 }
 
 /// By what a flaw was set aside.
-pub(crate) fn suppressed(by: &store::suppressions::Suppression) -> Suppressed {
+pub fn suppressed(by: &store::suppressions::Suppression) -> Suppressed {
     Suppressed { suppression_id: by.id, reason: by.reason.clone(), until: by.expires_at }
 }
 
 /// A flaw of a server in this environment.
-pub(crate) fn cve(
-    exposed: &Exposed,
-    aside: &Aside,
-    environment: Option<&Environment>,
-) -> wire::v1::Cve {
+pub fn cve(exposed: &Exposed, aside: &Aside, environment: Option<&Environment>) -> wire::v1::Cve {
     let Exposed { settled, exploited, epss, manager_agrees } = exposed;
     let finding = &settled.finding;
     let mut found = finding.explanation();
@@ -123,7 +113,7 @@ pub(crate) fn cve(
 }
 
 /// Whether a flaw can still be exploited.
-pub(crate) fn cve_state(exposure: Exposure) -> CveState {
+pub fn cve_state(exposure: Exposure) -> CveState {
     match exposure {
         Exposure::Open => CveState::Open,
         Exposure::FixedOnDisk => CveState::FixedOnDisk,
@@ -154,7 +144,7 @@ fn activity(word: &str) -> Activity {
 }
 
 /// So many of each severity.
-pub(crate) fn severities(counts: &BTreeMap<Severity, u32>) -> SeverityCounts {
+pub fn severities(counts: &BTreeMap<Severity, u32>) -> SeverityCounts {
     let count = |severity| counts.get(&severity).copied().unwrap_or(0);
     SeverityCounts {
         critical: count(Severity::Critical),
@@ -166,7 +156,7 @@ pub(crate) fn severities(counts: &BTreeMap<Severity, u32>) -> SeverityCounts {
 }
 
 /// A refresh.
-pub(crate) fn refresh(row: store::refreshes::Refresh) -> wire::v1::Refresh {
+pub fn refresh(row: store::refreshes::Refresh) -> wire::v1::Refresh {
     use store::refreshes::State;
     use wire::v1::RefreshState;
     wire::v1::Refresh {
@@ -187,11 +177,11 @@ pub(crate) fn refresh(row: store::refreshes::Refresh) -> wire::v1::Refresh {
 }
 
 /// Stored options, as the API shows them.
-pub(crate) fn stored_options(
+pub fn stored_options(
     table: &'static str,
     id: impl ToString,
     stored: &Value,
-) -> Result<(PatchOptions, Options), ApiError> {
+) -> Result<(PatchOptions, Options)> {
     let options = PatchOptions::from_json(stored).map_err(|source| StoreError::Corrupt {
         table,
         id: id.to_string(),
@@ -202,7 +192,7 @@ pub(crate) fn stored_options(
 }
 
 /// Options, as the API shows them.
-pub(crate) fn options(options: &PatchOptions) -> Options {
+pub fn options(options: &PatchOptions) -> Options {
     let PatchOptions { order, pace } = options.clone();
     Options {
         packages: order.packages,
@@ -219,7 +209,7 @@ pub(crate) fn options(options: &PatchOptions) -> Options {
 }
 
 /// What the author of a pace may not have meant, for so many servers.
-pub(crate) fn warnings(options: &PatchOptions, servers: u64) -> Vec<String> {
+pub fn warnings(options: &PatchOptions, servers: u64) -> Vec<String> {
     let total = u32::try_from(servers).unwrap_or(u32::MAX);
     let (span, Some(window)) = (options.pace.span(total), options.pace.window_minutes) else {
         return Vec::new();
@@ -235,7 +225,7 @@ pub(crate) fn warnings(options: &PatchOptions, servers: u64) -> Vec<String> {
 }
 
 /// Where a batch stands.
-pub(crate) fn batch_state(phase: Phase) -> BatchState {
+pub fn batch_state(phase: Phase) -> BatchState {
     match phase {
         Phase::Scheduled => BatchState::Scheduled,
         Phase::Running => BatchState::Running,
@@ -251,7 +241,7 @@ pub(crate) fn batch_state(phase: Phase) -> BatchState {
 }
 
 /// Why a batch halted.
-pub(crate) fn halt_reason(phase: Phase) -> Option<String> {
+pub fn halt_reason(phase: Phase) -> Option<String> {
     match phase {
         Phase::Halted(Halt::CanaryFailed) => Some("a server that went first failed".into()),
         Phase::Halted(Halt::TooManyFailures) => {
@@ -264,7 +254,7 @@ pub(crate) fn halt_reason(phase: Phase) -> Option<String> {
 }
 
 /// By which door a batch came.
-pub(crate) fn origin(word: &str) -> Origin {
+pub fn origin(word: &str) -> Origin {
     match word {
         "schedule" => Origin::Schedule,
         "dashboard" => Origin::Dashboard,
@@ -273,7 +263,7 @@ pub(crate) fn origin(word: &str) -> Origin {
 }
 
 /// How far a batch is.
-pub(crate) fn progress(counts: &BTreeMap<String, u64>, phase: Phase) -> Progress {
+pub fn progress(counts: &BTreeMap<String, u64>, phase: Phase) -> Progress {
     let count = |word: &str| counts.get(word).map_or(0, |n| u32::try_from(*n).unwrap_or(u32::MAX));
     let not_started = count("waiting");
     let (pending, waiting) =
@@ -304,12 +294,7 @@ pub(crate) fn progress(counts: &BTreeMap<String, u64>, phase: Phase) -> Progress
 }
 
 /// One server's part of a batch.
-pub(crate) fn task(
-    row: TargetResult,
-    named: Option<&Named>,
-    phase: Phase,
-    held: Option<Held>,
-) -> Task {
+pub fn task(row: TargetResult, named: Option<&Named>, phase: Phase, held: Option<Held>) -> Task {
     let (started_at, finished_at, deadline_at) = match row.target {
         Target::Waiting => (None, None, None),
         Target::Busy(busy) => (Some(busy.started_at), None, Some(busy.by)),
@@ -438,7 +423,7 @@ fn failure_code(outcome: Outcome) -> Option<FailureCode> {
 }
 
 /// Where a run stands: as its batch does, or as was written down when that ended.
-pub(crate) fn run_state(state: runs::State, batch: Option<Phase>) -> RunState {
+pub fn run_state(state: runs::State, batch: Option<Phase>) -> RunState {
     match (state, batch) {
         (runs::State::Skipped, _) => RunState::Skipped,
         (runs::State::Ended(end), _) => of_phase(Phase::Ended(end)),
@@ -462,7 +447,7 @@ fn of_phase(phase: Phase) -> RunState {
 }
 
 /// What started a run.
-pub(crate) fn trigger(trigger: runs::Trigger) -> Trigger {
+pub fn trigger(trigger: runs::Trigger) -> Trigger {
     match trigger {
         runs::Trigger::Cron => Trigger::Cron,
         runs::Trigger::Manual => Trigger::Manual,
@@ -470,11 +455,11 @@ pub(crate) fn trigger(trigger: runs::Trigger) -> Trigger {
 }
 
 /// A patch, as a list shows it.
-pub(crate) fn patch(row: Patch) -> wire::v1::Patch {
+pub fn patch(row: Patch) -> wire::v1::Patch {
     let versions: Vec<PatchVersion> = serde_json::from_value(row.versions).unwrap_or_default();
     wire::v1::Patch {
         package_name: row.package_name,
-        severity: service::projections::patches::severity(row.severity_order),
+        severity: crate::projections::patches::severity(row.severity_order),
         severity_source: row.severity_source,
         update_type: row.update_type,
         versions,

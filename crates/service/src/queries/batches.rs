@@ -1,0 +1,106 @@
+//! Batches: the list, one with its tasks, and those that have not ended.
+
+use domain::rollout::Phase;
+use store::{Conn, Page, Paged, StoreError, rollout_targets, rollouts, runs};
+use vocab::BatchId;
+use wire::v1::Batch;
+
+use super::{Scope, show, tasks};
+use crate::{App, Result};
+
+/// The states of a batch, as the API names them; those that have not ended come first.
+pub const STATES: [&str; 10] = [
+    "scheduled",
+    "running",
+    "paused",
+    "halted",
+    "canceling",
+    "succeeded",
+    "completed_with_errors",
+    "failed",
+    "canceled",
+    "expired",
+];
+const OPEN_STATES: usize = 5;
+/// How many tasks are part of a batch's own answer.
+const RESULTS_MAX: u32 = 500;
+
+/// Batches without their tasks, the newest first, in any of these states; none: in all.
+pub async fn list(app: &App, scope: &Scope, states: &[&str], page: Page) -> Result<Paged<Batch>> {
+    let within = scope.environments.as_deref();
+    let mut reader = app.db.snapshot().await?;
+    let found = store::batches::list(&mut reader, scope.org, states, within, page).await?;
+    let mut items = Vec::with_capacity(found.items.len());
+    for row in found.items {
+        items.push(in_short(&mut reader, row).await?);
+    }
+    Ok(Paged { items, total: found.total })
+}
+
+/// Those that have not ended, the newest few.
+pub async fn open(app: &App, scope: &Scope, few: u32) -> Result<Vec<Batch>> {
+    let page = Page { limit: few, offset: 0 };
+    Ok(list(app, scope, &STATES[..OPEN_STATES], page).await?.items)
+}
+
+/// A batch that this reader can see: a key that is limited to environments sees those whose servers are all in them.
+pub async fn find(conn: &mut Conn, scope: &Scope, id: BatchId) -> Result<rollouts::Rollout> {
+    let found = rollouts::get(conn, scope.org, id).await?;
+    if let Some(environments) = scope.environments.as_deref()
+        && !store::batches::is_within(conn, id, environments).await?
+    {
+        return Err(StoreError::not_found("batch", id).into());
+    }
+    Ok(found)
+}
+
+/// A batch with its tasks.
+pub async fn whole(app: &App, row: rollouts::Rollout) -> Result<Batch> {
+    let mut reader = app.db.snapshot().await?;
+    // As it is in this moment, so that state and counts fit.
+    let row = rollouts::load(&mut reader, row.id).await?;
+    let first = Page { limit: RESULTS_MAX, offset: 0 };
+    let results = tasks::of_batch(app, &mut reader, &row, &[], first).await?.items;
+    let batch = in_short(&mut reader, row).await?;
+    Ok(Batch { results: Some(results), ..batch })
+}
+
+/// Why a batch went on although its canary proved nothing.
+const CANARY_UNCHANGED: &str = "the canary had too little to install and no other server was known to \
+    have more, so the rest started without an update that was tested; the first failure halts the batch";
+
+/// A batch without its tasks.
+async fn in_short(conn: &mut Conn, row: rollouts::Rollout) -> Result<Batch> {
+    let counts = rollout_targets::counts(conn, &row).await?;
+    let (options, shown) = show::stored_options("rollouts", row.id, &row.options)?;
+    let schedule_id = match row.run_id {
+        Some(run) => match runs::get(conn, row.org_id, run).await {
+            // The run is gone with its schedule.
+            Err(StoreError::NotFound { .. }) => None,
+            run => Some(run?.schedule_id),
+        },
+        None => None,
+    };
+    let phase = row.head.phase;
+    let started = !matches!(phase, Phase::Scheduled);
+    let mut warnings = show::warnings(&options, u64::from(row.total));
+    if row.head.canary_unchanged {
+        warnings.push(CANARY_UNCHANGED.to_owned());
+    }
+    Ok(Batch {
+        id: row.id,
+        state: show::batch_state(phase),
+        halt_reason: show::halt_reason(phase),
+        origin: show::origin(&row.origin),
+        started_by: Some(row.started_by),
+        schedule_id,
+        run_id: row.run_id,
+        progress: show::progress(&counts, phase),
+        created_at: row.created_at,
+        started_at: started.then_some(row.head.starts_at),
+        finished_at: row.ended_at,
+        results: None,
+        warnings,
+        options: shown,
+    })
+}

@@ -1,0 +1,149 @@
+//! Servers: the list, and one with everything that is known about it.
+
+use domain::advisory::Ecosystem;
+use domain::server::Presence;
+use jiff::{SignedDuration, Timestamp};
+use store::server_list::{self, OnlineSpan, Sort};
+use store::servers::{self, Server};
+use store::{Conn, Page, Paged, StoreError};
+use vocab::{Assessment, Environment, OsFilter, ServerId, Status, Tag};
+use wire::v1::{Coverage, Cve, Package, ServerDetail};
+
+use super::{Scope, show};
+use crate::commands::servers::{inventory, joined};
+use crate::projections::findings::{self, Aside};
+use crate::{App, Result, host_facts};
+
+/// The longest name that is searched for.
+const SEARCH_CHARS_MAX: usize = 253;
+
+/// Which servers.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Online or offline.
+    pub status: Option<Status>,
+    /// The environment that they are in.
+    pub environment: Option<Environment>,
+    /// The system that they run.
+    pub os: Option<OsFilter>,
+    /// A part of their name, in upper or lower case.
+    pub search: Option<String>,
+    /// The tags that they have, all of them.
+    pub tags: Vec<Tag>,
+    /// Whether they need a reboot.
+    pub reboot_required: Option<bool>,
+}
+
+/// A page of the servers.
+pub async fn list(
+    app: &App,
+    scope: &Scope,
+    filter: Filter,
+    sort: Sort,
+    page: Page,
+) -> Result<Paged<wire::v1::Server>> {
+    let wanted = server_list::Filter {
+        status: filter.status.map(|status| (status, online_span(app))),
+        environment: filter.environment,
+        environments: scope.environments.as_deref().map(<[Environment]>::to_vec),
+        os: filter.os,
+        tags: filter.tags,
+        ids: Vec::new(),
+        // Nothing has a longer name; a longer search finds nothing. Nor does one for NUL, which PostgreSQL accepts in no
+        // text.
+        q: filter
+            .search
+            .map(|q| q.replace('\0', "\u{fffd}").chars().take(SEARCH_CHARS_MAX + 1).collect()),
+        reboot_required: filter.reboot_required,
+    };
+    let mut reader = app.db.snapshot().await?;
+    let Paged { items, total } =
+        server_list::list(&mut reader, scope.org, &wanted, sort, page).await?;
+    let assessed = findings::assessed(&mut reader, scope.org, &items).await?;
+    let shown = items.into_iter().zip(assessed);
+    let items = shown.map(|(row, assessed)| show::server(app, row, &assessed)).collect();
+    Ok(Paged { items, total })
+}
+
+/// The times of a contact that make a server online now: what [`Presence::status`] says, for a query.
+pub fn online_span(app: &App) -> OnlineSpan {
+    let presence = Presence { last_seen: None, sync_seconds: app.settings.sync_seconds };
+    // Not including the instant at which the patience has run out; times are kept to the microsecond.
+    let patience = presence.patience() - SignedDuration::from_micros(1);
+    let now = app.clock.now();
+    OnlineSpan {
+        since: now.saturating_sub(patience).unwrap_or(Timestamp::MIN),
+        until: now.saturating_add(patience).unwrap_or(Timestamp::MAX),
+    }
+}
+
+/// A server that this reader can see.
+pub async fn find(conn: &mut Conn, scope: &Scope, id: ServerId) -> Result<Server> {
+    let server = servers::get(conn, scope.org, id).await?;
+    match scope.includes(server.environment.as_ref()) {
+        true => Ok(server),
+        false => Err(StoreError::not_found("server", id).into()),
+    }
+}
+
+/// A server with all that is known of it, and its generation.
+pub async fn detail(app: &App, scope: &Scope, id: ServerId) -> Result<(i64, ServerDetail)> {
+    let mut reader = app.db.snapshot().await?;
+    let row = find(&mut reader, scope, id).await?;
+    let (installed, pending) = inventory(&mut reader, &row).await?;
+    let (exposed, unassessed) = findings::of_server(&mut reader, &row).await?;
+    let assessed = findings::assessed(&mut reader, scope.org, std::slice::from_ref(&row)).await?;
+    let is_covered = !matches!(assessed[0].assessment, Assessment::NoFeed);
+    let cves_checked = matches!(assessed[0].assessment, Assessment::Assessed | Assessment::Partial);
+    let coverage = match Ecosystem::of(&row.os).filter(|_| is_covered) {
+        None => None,
+        Some(base) => Some(Coverage {
+            lists_unfixed: findings::lists_unfixed(&mut reader, &base).await?,
+            derived_from: Ecosystem::derived_from(&row.os),
+            ecosystem: base.as_str().to_owned(),
+        }),
+    };
+    let aside = Aside::read(&mut reader, scope.org, app.clock.now()).await?;
+    drop(reader);
+    let secured = findings::secured(&row, &installed, &exposed, &pending);
+    let updates = joined(&installed, &pending);
+    let packages = installed.iter().enumerate().map(|(place, package)| {
+        let update = updates.get(&place);
+        Package {
+            name: package.name.clone(),
+            version: package.version.clone(),
+            arch: package.arch.clone(),
+            source: package.source().to_owned(),
+            available_version: update.map(|update| update.candidate.clone()),
+            security: update.is_some_and(|update| secured.contains(update.name.as_str())),
+            held: package.held,
+            blocked_by: update.and_then(|update| update.blocked_by),
+        }
+    });
+    let packages = packages.collect();
+    let environment = row.environment.as_ref();
+    let mut cves: Vec<Cve> =
+        exposed.iter().map(|one| show::cve(one, &aside, environment)).collect();
+    cves.sort_by(|a, b| {
+        b.severity.cmp(&a.severity).then_with(|| (&a.id, &a.package).cmp(&(&b.id, &b.package)))
+    });
+    let suppressed = cves.iter().filter(|cve| cve.suppressed.is_some()).count();
+    let suppressed_cves = u32::try_from(suppressed).unwrap_or(u32::MAX);
+    let generation = row.generation;
+    let old_code = host_facts::kept(&row.facts).old_code.into_iter().map(show::old_code).collect();
+    let server = show::server(app, row, &assessed[0]);
+    let detail = ServerDetail {
+        server,
+        packages,
+        cves,
+        suppressed_cves,
+        cves_checked,
+        unassessed: match assessed[0].assessment {
+            Assessment::Partial => unassessed.into_iter().map(show::unassessed).collect(),
+            Assessment::Assessed | Assessment::NoFeed | Assessment::NotScanned => Vec::new(),
+        },
+        coverage,
+        old_code,
+    };
+    Ok((generation, detail))
+}

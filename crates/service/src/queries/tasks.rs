@@ -1,0 +1,169 @@
+//! The tasks of a batch: one for each server, its state, and why it waits.
+
+use std::collections::BTreeMap;
+
+use domain::rollout::{self, Held, Phase, Tally, Target};
+use jiff::Timestamp;
+use store::batches::Named;
+use store::rollout_targets::{self, TargetResult};
+use store::rollouts::{self, Counts};
+use store::{Conn, Page, Paged, StoreError};
+use vocab::{BatchId, ServerId, Stage, Status, TaskId};
+use wire::v1::{Options, Task};
+
+use super::{Scope, batches, show};
+use crate::{App, Result};
+
+/// The tasks of a batch in the order of their turns, in any of these states of the API; none: in all.
+pub async fn list(
+    app: &App,
+    scope: &Scope,
+    batch: BatchId,
+    states: &[&'static str],
+    page: Page,
+) -> Result<Paged<Task>> {
+    let mut reader = app.db.snapshot().await?;
+    let row = batches::find(&mut reader, scope, batch).await?;
+    let scheduled = row.head.phase == Phase::Scheduled;
+    // Stored alike, and distinguished by whether the batch has started.
+    let stored = states.iter().filter_map(|state| match *state {
+        "pending" => scheduled.then_some("waiting"),
+        "waiting" => (!scheduled).then_some("waiting"),
+        other => Some(other),
+    });
+    let stored: Vec<&str> = stored.collect();
+    match (stored.is_empty(), states.is_empty()) {
+        (true, false) => Ok(Paged { items: Vec::new(), total: 0 }),
+        _ => of_batch(app, &mut reader, &row, &stored, page).await,
+    }
+}
+
+/// One task of a batch.
+pub async fn get(app: &App, scope: &Scope, batch: BatchId, id: TaskId) -> Result<Task> {
+    let mut reader = app.db.snapshot().await?;
+    let row = batches::find(&mut reader, scope, batch).await?;
+    let target = find_task(&mut reader, scope, batch, id).await?;
+    let shown = shown(app, &mut reader, &row, vec![target]).await?.pop();
+    shown.ok_or_else(|| StoreError::not_found("task", id).into())
+}
+
+/// A task of this batch.
+pub async fn find_task(
+    conn: &mut Conn,
+    scope: &Scope,
+    batch: BatchId,
+    id: TaskId,
+) -> Result<TargetResult> {
+    let found = rollout_targets::of_task(conn, scope.org, id).await?;
+    match found.rollout_id == batch {
+        true => Ok(found),
+        false => Err(StoreError::not_found("task", id).into()),
+    }
+}
+
+/// A batch that a server took part in: which, when it was ordered and what, and the server's task.
+pub type Past = (BatchId, Timestamp, Options, Task);
+
+/// What a server took part in, the newest first. Why it waits is not asked: its batch says that.
+pub async fn of_server(conn: &mut Conn, server: ServerId, page: Page) -> Result<Paged<Past>> {
+    let found = rollout_targets::of_server(conn, server, page).await?;
+    let mut names = None;
+    let mut items = Vec::with_capacity(found.items.len());
+    for target in found.items {
+        let row = rollouts::load(conn, target.rollout_id).await?;
+        if names.is_none() {
+            names = Some(store::batches::names(conn, row.org_id, &[server]).await?);
+        }
+        let named = names.as_ref().and_then(|names| names.get(&server));
+        let (_, options) = show::stored_options("rollouts", row.id, &row.options)?;
+        let task = show::task(target, named, row.head.phase, None);
+        items.push((row.id, row.created_at, options, task));
+    }
+    Ok(Paged { items, total: found.total })
+}
+
+/// Some tasks of a batch, in the order of their turns.
+pub async fn of_batch(
+    app: &App,
+    conn: &mut Conn,
+    row: &rollouts::Rollout,
+    states: &[&str],
+    page: Page,
+) -> Result<Paged<Task>> {
+    let paged = rollout_targets::list(conn, row, states, page).await?;
+    let items = shown(app, conn, row, paged.items).await?;
+    Ok(Paged { items, total: paged.total })
+}
+
+async fn shown(
+    app: &App,
+    conn: &mut Conn,
+    row: &rollouts::Rollout,
+    targets: Vec<TargetResult>,
+) -> Result<Vec<Task>> {
+    let servers: Vec<ServerId> = targets.iter().map(|target| target.server_id).collect();
+    let names = store::batches::names(conn, row.org_id, &servers).await?;
+    let waiting: Vec<(ServerId, u32)> = targets
+        .iter()
+        .filter(|target| target.target == Target::Waiting)
+        .map(|target| (target.server_id, target.position))
+        .collect();
+    let why = reasons(app, conn, row, &names, &waiting).await?;
+    let phase = row.head.phase;
+    let show = |target: TargetResult| {
+        let server = target.server_id;
+        show::task(target, names.get(&server), phase, why.get(&server).copied())
+    };
+    Ok(targets.into_iter().map(show).collect())
+}
+
+/// Why each of these servers waits, given its place in the order of turns.
+async fn reasons(
+    app: &App,
+    conn: &mut Conn,
+    row: &rollouts::Rollout,
+    names: &BTreeMap<ServerId, Named>,
+    waiting: &[(ServerId, u32)],
+) -> Result<BTreeMap<ServerId, Held>> {
+    if waiting.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let tally = tally(&rollout_targets::counts(conn, row).await?);
+    let now = app.clock.now();
+    let servers: Vec<ServerId> = waiting.iter().map(|(server, _)| *server).collect();
+    let elsewhere: BTreeMap<ServerId, BatchId> = rollout_targets::in_work(conn, &servers)
+        .await?
+        .into_iter()
+        .map(|busy| (busy.server_id, busy.rollout_id))
+        .collect();
+    let why = |(server, place): &(ServerId, u32)| {
+        let whole = rollout::held_back(&row.head, &tally, *place, now);
+        let last_seen = names.get(server).and_then(|named| named.last_seen_at);
+        let own = match (show::status(app, last_seen), elsewhere.get(server)) {
+            (Status::Offline, _) => Some(Held::Offline),
+            (Status::Online, Some(batch)) => Some(Held::Elsewhere(*batch)),
+            (Status::Online, None) => None,
+        };
+        let running = matches!(row.head.phase, Phase::Running);
+        let reason = if running { own.or(whole) } else { whole };
+        reason.map(|reason| (*server, reason))
+    };
+    Ok(waiting.iter().filter_map(why).collect())
+}
+
+/// What the planner decides by: it does not tell apart why one was skipped or called off, nor what one in work does.
+fn tally(counts: &Counts) -> Tally {
+    let count = |word: &str| counts.get(word).map_or(0, |n| u32::try_from(*n).unwrap_or(u32::MAX));
+    Tally {
+        waiting: count("waiting"),
+        busy: std::array::from_fn(|nth| count(Stage::ALL[nth].as_str())),
+        succeeded: count("succeeded"),
+        no_change: count("no_change"),
+        failed: count("failed"),
+        timed_out: count("timed_out"),
+        not_applicable: count("skipped"),
+        canceled: count("canceled"),
+        expired: 0,
+        removed: 0,
+    }
+}
