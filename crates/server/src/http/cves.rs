@@ -1,26 +1,18 @@
 //! `/v1/cves`.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
-
 use axum::Json;
 use axum::extract::State;
-use store::findings::{self, Cve};
-use store::{Conn, Page, Paged, advisories};
+use service::queries;
 use utoipa_axum::routes as handlers;
-use vocab::{Digest, Role, Severity};
-use wire::v1::{CveDetail, CveSummary, ExposedServer, List, SeverityCounts};
+use vocab::{Role, Severity};
+use wire::v1::{CveDetail, CveSummary, List};
 
 use crate::app::App;
 use crate::http::read::Commas;
-use crate::http::{ApiError, Caller, Here, Id, Limit, Offset, Query, Routes, page, show};
-use service::projections::findings::{Aside, Exposed, alike_by, one_of_server, within};
-use service::projections::patches::{severity, severity_order};
+use crate::http::{ApiError, Caller, Here, Id, Limit, Offset, Query, Routes, page};
 
 /// How many exposed servers one answer shows, if nobody says.
 const SERVERS_SHOWN: u32 = 100;
-/// No number is longer; a longer search finds nothing.
-const Q_CHARS_MAX: usize = 200;
 
 pub(crate) fn routes() -> Routes {
     Routes::new().add(Role::Viewer, handlers!(list)).add(Role::Viewer, handlers!(get))
@@ -78,84 +70,14 @@ pub(crate) async fn list(
     Query(filter): Query<Filter>,
 ) -> Result<Json<List<CveSummary>>, ApiError> {
     let page = page::page(filter.limit, filter.offset);
-    let wanted = findings::Filter {
-        severities: filter.severity.0.iter().copied().map(severity_order).collect(),
+    let wanted = queries::cves::Filter {
+        severities: filter.severity.0,
         kev: filter.kev,
         suppressed: filter.suppressed,
-        q: filter.q.map(|q| {
-            let q = q.replace('\0', "\u{fffd}").to_uppercase();
-            q.chars().take(Q_CHARS_MAX).collect()
-        }),
+        search: filter.q,
     };
-    let mut reader = app.db.snapshot().await?;
-    let paged = match caller.environments.as_deref() {
-        None => findings::list(&mut reader, caller.org, &wanted, page).await?,
-        Some(environments) => {
-            part(within(&app, &mut reader, caller.org, environments).await?, &wanted, page)
-        }
-    };
-    let shown = summaries(&mut reader, paged.items).await?;
-    Ok(page::list(&here, page, Paged { items: shown, total: paged.total }, |shown| shown))
-}
-
-/// How many are open of each severity, and the first few: known exploited ones before all others.
-pub(crate) async fn worst(
-    app: &App,
-    caller: &Caller,
-    few: u32,
-) -> Result<(SeverityCounts, Vec<CveSummary>), ApiError> {
-    let mut reader = app.db.snapshot().await?;
-    let mut counts = SeverityCounts::default();
-    for some in findings::tally(&mut reader, caller.org).await? {
-        let count = match severity(some.severity_order) {
-            Severity::Critical => &mut counts.critical,
-            Severity::High => &mut counts.high,
-            Severity::Medium => &mut counts.medium,
-            Severity::Low => &mut counts.low,
-            Severity::Unknown => &mut counts.unknown,
-        };
-        *count = count.saturating_add(u32::try_from(some.cves).unwrap_or(u32::MAX));
-    }
-    let mut rows = Vec::new();
-    for kev in [true, false] {
-        let limit = few.saturating_sub(u32::try_from(rows.len()).unwrap_or(few));
-        let wanted =
-            findings::Filter { kev: Some(kev), suppressed: Some(false), ..Default::default() };
-        if limit > 0 {
-            let page = Page { limit, offset: 0 };
-            rows.extend(findings::list(&mut reader, caller.org, &wanted, page).await?.items);
-        }
-    }
-    Ok((counts, summaries(&mut reader, rows).await?))
-}
-
-fn part(mut rows: Vec<Cve>, wanted: &findings::Filter, page: Page) -> Paged<Cve> {
-    let findings::Filter { severities, kev, q, suppressed } = wanted;
-    rows.retain(|row| {
-        (severities.is_empty() || severities.contains(&row.severity_order))
-            && kev.is_none_or(|kev| kev == (row.kev_order == 0))
-            && suppressed.is_none_or(|suppressed| suppressed == (row.servers_order == 0))
-            && q.as_ref().is_none_or(|q| row.id.contains(q.as_str()))
-    });
-    Paged::part_of(rows, page)
-}
-
-async fn summaries(conn: &mut Conn, rows: Vec<Cve>) -> Result<Vec<CveSummary>, ApiError> {
-    let ids: BTreeSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
-    let epss = advisories::epss(conn, &ids).await?;
-    let shown = rows.iter().map(|row| CveSummary {
-        id: row.id.clone(),
-        severity: severity(row.severity_order),
-        severity_source: row.severity_source.clone(),
-        cvss: row.score(),
-        kev: row.kev_order == 0,
-        epss: epss.get(&row.id).map(domain::advisory::Epss::score),
-        affected_servers: row.servers_order.unsigned_abs(),
-        suppressed_servers: row.suppressed,
-        packages: row.packages.clone(),
-        published: row.published,
-    });
-    Ok(shown.collect())
+    let paged = queries::cves::list(&app, &caller.scope(), wanted, page).await?;
+    Ok(page::list(&here, page, paged, |cve| cve))
 }
 
 /// Get a CVE
@@ -172,45 +94,5 @@ pub(crate) async fn get(
     Query(part): Query<ServersPart>,
 ) -> Result<Json<CveDetail>, ApiError> {
     let page = page::page(part.limit.unwrap_or(Limit(SERVERS_SHOWN)), part.offset);
-    let environments = caller.environments.as_deref();
-    let mut reader = app.db.snapshot().await?;
-    let row = match environments {
-        None => findings::of_ids(&mut reader, caller.org, std::slice::from_ref(&id)).await?.pop(),
-        Some(within_these) => {
-            let rows = within(&app, &mut reader, caller.org, within_these).await?;
-            rows.into_iter().find(|row| row.id == id)
-        }
-    };
-    let row = row.ok_or_else(|| ApiError::not_found("cve", &id))?;
-    let exposed = findings::servers(&mut reader, caller.org, &id, environments, page).await?;
-    let mut servers = Vec::with_capacity(exposed.len());
-    // Servers that are alike have it alike.
-    let mut alike: BTreeMap<Option<Digest>, Vec<Exposed>> = BTreeMap::new();
-    let aside = Aside::read(&mut reader, caller.org, app.clock.now()).await?;
-    for server in exposed {
-        let found = match alike.entry(alike_by(&server)) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(one_of_server(&mut reader, &server, &row).await?),
-        };
-        let environment = server.environment.as_ref();
-        for cve in found.iter().map(|one| show::cve(one, &aside, environment)) {
-            servers.push(ExposedServer {
-                server_id: server.id,
-                status: show::status(&app, Some(server.last_seen_at)),
-                hostname: server.hostname.clone(),
-                environment: server.environment.clone(),
-                package: cve.package,
-                installed_version: cve.installed_version,
-                fixed_version: cve.fixed_version,
-                state: cve.state,
-                fix: cve.fix,
-                found: cve.found,
-                suppressed: cve.suppressed,
-            });
-        }
-    }
-    let cve = summaries(&mut reader, vec![row]).await?.pop();
-    let cve = cve.ok_or_else(|| ApiError::not_found("cve", &id))?;
-    let url = format!("https://www.cve.org/CVERecord?id={id}");
-    Ok(Json(CveDetail { cve, url, servers }))
+    Ok(Json(queries::cves::get(&app, &caller.scope(), &id, page).await?))
 }

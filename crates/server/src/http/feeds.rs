@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use axum::Json;
 use axum::extract::State;
-use jiff::Timestamp;
-use store::{Paged, feed_sources, feeds};
+use service::queries::feeds;
+use store::Paged;
 use utoipa_axum::routes as handlers;
 use vocab::Role;
 use wire::v1::{Feed, List};
@@ -44,40 +44,12 @@ pub(crate) async fn list(
     Query(part): Query<Part>,
 ) -> Result<Json<List<Feed>>, ApiError> {
     let page = page::page(part.limit, part.offset);
-    Ok(page::list(&here, page, Paged::part_of(all(&app).await?, page), |feed| feed))
-}
-
-async fn all(app: &App) -> store::Result<Vec<Feed>> {
-    let mut reader = app.db.snapshot().await?;
-    let sources = feed_sources::list(&mut reader).await?;
-    let now = app.clock.now();
-    let shown = feeds::list(&mut reader).await?.into_iter().map(|feed| {
-        let source = sources.iter().find(|source| source.name == feed.name);
-        Feed {
-            age_seconds: feed.as_of.or(feed.imported_at).map(|time| since(time, now)),
-            next_update_at: source.map(|source| source.next_at),
-            failures: source.map_or(0, |source| source.failures),
-            name: feed.name,
-            kind: feed.kind,
-            source: feed.source,
-            records: feed.records,
-            size_bytes: feed.size_bytes,
-            as_of: feed.as_of,
-            imported_at: feed.imported_at,
-            checked_at: feed.checked_at,
-            last_error: feed.last_error,
-        }
-    });
-    Ok(shown.collect())
-}
-
-fn since(time: Timestamp, now: Timestamp) -> u64 {
-    u64::try_from(now.duration_since(time).as_secs()).unwrap_or(0)
+    Ok(page::list(&here, page, Paged::part_of(feeds::list(&app).await?, page), |feed| feed))
 }
 
 /// What Prometheus reads of feeds. Written out here: a gauge of a feed would outlive it, and be of another process's clock.
-pub(crate) async fn metrics(app: &App) -> store::Result<String> {
-    let all = all(app).await?;
+pub(crate) async fn metrics(app: &App) -> service::Result<String> {
+    let all = feeds::list(app).await?;
     let now = app.clock.now();
     let mut text = String::new();
     let mut gauge = |name: &str, help: &str, value: &dyn Fn(&Feed) -> Option<u64>| {
@@ -96,7 +68,7 @@ pub(crate) async fn metrics(app: &App) -> store::Result<String> {
     gauge(
         "fleetmend_feed_checked_age_seconds",
         "How long ago a feed was known to be as it is published.",
-        &|feed| feed.checked_at.map(|time| since(time, now)),
+        &|feed| feed.checked_at.map(|time| feeds::seconds_since(time, now)),
     );
     gauge("fleetmend_feed_records", "How many records a feed has.", &|feed| Some(feed.records));
     gauge("fleetmend_feed_size_bytes", "How many bytes a feed has.", &|feed| Some(feed.size_bytes));

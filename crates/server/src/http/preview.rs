@@ -2,19 +2,16 @@
 
 use axum::Json;
 use axum::extract::State;
-use store::{Conn, server_list};
+use service::queries::preview::{self, SHOWN_MAX};
 use utoipa_axum::routes as handlers;
-use vocab::{Environment, Pending, Role, Selector, ServerId, Status};
-use wire::v1::{Preview, PreviewRequest, PreviewServer, PreviewUpdate, RebootOutlook, WaitingFor};
+use vocab::Role;
+use wire::v1::{Preview, PreviewRequest};
 
 use crate::app::App;
-use crate::http::{ApiError, Body, Caller, NoQuery, Query, Routes, batches, read, show};
-use service::PatchOptions;
-use service::queries::preview::{Meant, Outlook, SHOWN_MAX, ServerOutlook, outlook};
-use service::queries::targets::unmatched;
+use crate::http::{ApiError, Body, Caller, NoQuery, Query, Routes, batches, read};
 
 pub(crate) fn routes() -> Routes {
-    Routes::new().add(Role::Viewer, handlers!(preview))
+    Routes::new().add(Role::Viewer, handlers!(preview_order))
 }
 
 /// Preview an order
@@ -25,7 +22,7 @@ pub(crate) fn routes() -> Routes {
     request_body(content = PreviewRequest, example = json!({"server_ids": ["srv_01jcqk3m8ye0fr5cq0k6s8v2xw"],
         "security_only": true, "reboot": "if_required", "stagger_minutes": 10})),
     responses((status = 200, description = "What the order would do.", body = Preview)))]
-pub(crate) async fn preview(
+pub(crate) async fn preview_order(
     State(app): State<App>,
     caller: Caller,
     Query(NoQuery {}): Query<NoQuery>,
@@ -60,141 +57,9 @@ pub(crate) async fn of_order(
     }
     errors.done()?;
     match selector {
-        Some(selector) => of_targets(app, caller, &options, &selector, shown).await,
-        None => of_servers(app, caller, &options, &named, shown).await,
-    }
-}
-
-/// What these options would do to these servers, however many they are.
-pub(crate) async fn of_servers(
-    app: &App,
-    caller: &Caller,
-    options: &PatchOptions,
-    named: &[ServerId],
-    shown: usize,
-) -> Result<Preview, ApiError> {
-    let online = service::queries::servers::online_span(app);
-    let mut reader = app.db.snapshot().await?;
-    let meant =
-        Meant::named(&mut reader, caller.org, options, named.to_vec(), shown, online).await?;
-    of_meant(app, &mut reader, options, meant).await
-}
-
-async fn of_targets(
-    app: &App,
-    caller: &Caller,
-    options: &PatchOptions,
-    selector: &Selector,
-    shown: usize,
-) -> Result<Preview, ApiError> {
-    let online = service::queries::servers::online_span(app);
-    let mut reader = app.db.snapshot().await?;
-    let filter = server_list::Filter {
-        environments: caller.environments.as_deref().map(<[Environment]>::to_vec),
-        ..server_list::Filter::from(selector)
-    };
-    let meant = Meant::matching(&mut reader, caller.org, options, &filter, shown, online).await?;
-    let mut preview = of_meant(app, &mut reader, options, meant).await?;
-    if preview.total == 0 {
-        let visible = caller.environments.as_deref();
-        let unmatched = unmatched(&mut reader, caller.org, visible, selector).await?;
-        preview.warnings.extend(unmatched.map(|unmatched| unmatched.reason));
-    }
-    Ok(preview)
-}
-
-async fn of_meant(
-    app: &App,
-    conn: &mut Conn,
-    options: &PatchOptions,
-    meant: Meant,
-) -> Result<Preview, ApiError> {
-    let now = app.clock.now();
-    let seen = outlook(conn, options, meant, now).await?;
-    let mut warnings = show::warnings(options, u64::from(seen.total));
-    warnings.extend(canary_warning(&seen));
-    warnings.extend(refusal_warning(&seen));
-    Ok(Preview {
-        options: show::options(options),
-        total: seen.total,
-        offline: seen.offline,
-        first_start_at: (seen.total > 0).then_some(now),
-        last_start_at: seen.last_start_at,
-        beyond_window: seen.beyond_window,
-        warnings,
-        servers: seen.servers.into_iter().map(|one| of_server(app, one)).collect(),
-    })
-}
-
-/// Warns of a canary that proves nothing. Servers with something to install go first, so a canary
-/// without an update means that no other server is known to have one. Servers that are not shown are
-/// not judged.
-fn canary_warning(seen: &Outlook) -> Option<String> {
-    let canaries = seen.servers.iter().filter(|server| server.canary);
-    let (idle, count) = canaries.fold((0_u32, 0_u32), |(idle, count), server| {
-        (idle + u32::from(server.updates.is_empty()), count + 1)
-    });
-    // If every server is a canary, no server waits for it.
-    if idle == 0 || count >= seen.total {
-        return None;
-    }
-    let without = match (idle, count) {
-        (1, 1) => "the canary server has nothing to install".to_owned(),
-        (idle, count) if idle == count => {
-            format!("none of the {count} canary servers has anything to install")
+        Some(selector) => {
+            Ok(preview::of_targets(app, &caller.scope(), &options, &selector, shown).await?)
         }
-        (1, count) => format!("1 of the {count} canary servers has nothing to install"),
-        (idle, count) => format!("{idle} of the {count} canary servers have nothing to install"),
-    };
-    Some(format!(
-        "{without}: as of the last scans no other server has either, so the rest starts after them \
-         without an update that was tested"
-    ))
-}
-
-/// Warns of servers that refuse the order because of their own limits.
-fn refusal_warning(seen: &Outlook) -> Option<String> {
-    let refuse = |server: &&ServerOutlook| server.refused;
-    let count = seen.servers.iter().filter(refuse).count();
-    let first = seen.servers.iter().find(refuse)?;
-    let name = &first.server.hostname;
-    Some(match count {
-        1 => format!("{name} will refuse this order: see its limits"),
-        count => format!("{count} servers, {name} first, will refuse this order: see their limits"),
-    })
-}
-
-fn of_server(app: &App, seen: ServerOutlook) -> PreviewServer {
-    let status = show::status(app, Some(seen.server.last_seen_at));
-    let waits = [
-        (seen.waits_for_canary, WaitingFor::Canary),
-        (seen.waits_for_parallel, WaitingFor::Parallel),
-        (status == Status::Offline, WaitingFor::Offline),
-        (seen.starts_at.is_none(), WaitingFor::Window),
-    ];
-    let update = |pending: Pending| PreviewUpdate {
-        name: pending.name,
-        from: pending.installed,
-        to: pending.candidate,
-        security: pending.security,
-        blocked_by: pending.blocked_by,
-    };
-    PreviewServer {
-        server_id: seen.server.id,
-        hostname: seen.server.hostname,
-        status,
-        environment: seen.server.environment,
-        canary: seen.canary,
-        starts_at: seen.starts_at,
-        waits_for: waits.into_iter().filter(|(does, _)| *does).map(|(_, what)| what).collect(),
-        updates: seen.updates.into_iter().map(update).collect(),
-        blocked: seen.blocked.into_iter().map(update).collect(),
-        nothing_pending: seen.nothing_pending,
-        reboot: match seen.reboots {
-            Some(false) => RebootOutlook::No,
-            None => RebootOutlook::Possible,
-            Some(true) => RebootOutlook::Certain,
-        },
-        host_limits: seen.host_limits,
+        None => Ok(preview::of_servers(app, &caller.scope(), &options, &named, shown).await?),
     }
 }

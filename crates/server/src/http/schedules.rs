@@ -5,27 +5,22 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::IntoResponse;
-use store::schedules::{self, Schedule};
-use store::server_list::{self, Filter};
-use store::{Conn, Page, Paged, StoreError, rollout_targets, rollouts, runs};
 use utoipa_axum::routes as handlers;
 use vocab::{Role, RunId, ScheduleId, Selector};
-use wire::v1::{LastRun, List, Run, ScheduleRequest};
+use wire::v1::{List, Run, ScheduleRequest};
 
 use crate::app::App;
 use crate::http::credentials::Listing;
 use crate::http::{
     ApiError, Body, Caller, Code, ETag, Here, Id, Ids, IfMatch, Limit, NoBody, NoQuery, Offset,
-    Query, Routes, page, read, show,
+    Query, Routes, page, read,
 };
 
 use service::commands::schedules::Wanted;
 use service::queries::summary::reaches;
-use service::queries::targets::{Unmatched, unmatched};
-use service::{FieldError, ServiceError};
+use service::queries::targets::unmatched;
+use service::{FieldError, ServiceError, queries};
 
-/// How many of the next instants are shown.
-pub(crate) const NEXT_RUNS: usize = 5;
 /// The code of the field error for targets that no server matches.
 pub(crate) const NO_SERVERS_MATCH: &str = "no_servers_match";
 
@@ -56,19 +51,6 @@ pub(crate) struct Part {
     #[serde(default)]
     #[param(value_type = u64, minimum = 0, default = 0, required = false)]
     offset: Offset,
-}
-
-/// A schedule that this caller can see: a key that is limited to environments sees those that target one of them.
-pub(crate) async fn find(
-    conn: &mut Conn,
-    caller: &Caller,
-    id: ScheduleId,
-) -> Result<Schedule, ApiError> {
-    let found = schedules::get(conn, caller.org, id).await?;
-    match reaches(caller.environments.as_deref(), &found.targets) {
-        true => Ok(found),
-        false => Err(ApiError::not_found("schedule", &id.to_string())),
-    }
 }
 
 /// Refuses targets beyond the environments of the caller.
@@ -104,98 +86,6 @@ async fn refuse_unmatched(
     }
 }
 
-/// A schedule as this caller sees it.
-pub(crate) async fn shown(
-    conn: &mut Conn,
-    caller: &Caller,
-    row: Schedule,
-) -> Result<wire::v1::Schedule, ApiError> {
-    let (options, shown_options) = show::stored_options("schedules", row.id, &row.options)?;
-    let paced = options.pace.stagger_minutes > 0 || options.pace.max_parallel.is_some();
-    let visible = caller.environments.as_deref();
-    let warnings = match unmatched(conn, row.org_id, visible, &row.targets).await? {
-        Some(Unmatched { reason, .. }) => {
-            vec![format!("{reason} Runs are skipped until a server matches.")]
-        }
-        None if paced && options.pace.window_minutes.is_some() => {
-            let servers = server_list::count(conn, row.org_id, &Filter::from(&row.targets)).await?;
-            show::warnings(&options, servers)
-        }
-        None => Vec::new(),
-    };
-    let newest = runs::list(conn, row.org_id, row.id, Page { limit: 1, offset: 0 }).await?;
-    let last_run = match newest.items.into_iter().next() {
-        Some(run) => {
-            // What an ended one came to, it says itself.
-            let batch = match run.state {
-                runs::State::Running => batch_of(conn, &run).await?,
-                runs::State::Skipped | runs::State::Ended(_) => None,
-            };
-            let phase = batch.map(|batch| batch.head.phase);
-            Some(LastRun {
-                id: run.id,
-                state: show::run_state(run.state, phase),
-                scheduled_for: run.scheduled_for.unwrap_or(run.started_at),
-                finished_at: run.finished_at,
-            })
-        }
-        None => None,
-    };
-    let next_runs = service::commands::schedules::upcoming(&row, NEXT_RUNS);
-    Ok(wire::v1::Schedule {
-        id: row.id,
-        name: row.name,
-        description: row.description,
-        enabled: row.enabled,
-        cron: row.cron,
-        timezone: row.timezone,
-        targets: row.targets,
-        options: shown_options,
-        next_runs,
-        last_run,
-        created_at: row.created_at,
-        updated_at: row.updated_at,
-        warnings,
-    })
-}
-
-/// The batch of a run; nothing if it has none, or it was forgotten since.
-async fn batch_of(conn: &mut Conn, run: &runs::Run) -> Result<Option<rollouts::Rollout>, ApiError> {
-    let Some(batch) = run.batch_id else { return Ok(None) };
-    match rollouts::get(conn, run.org_id, batch).await {
-        Err(StoreError::NotFound { .. }) => Ok(None),
-        found => Ok(Some(found?)),
-    }
-}
-
-async fn shown_run(conn: &mut Conn, run: runs::Run) -> Result<Run, ApiError> {
-    let batch = batch_of(conn, &run).await?;
-    let phase = batch.as_ref().map(|batch| batch.head.phase);
-    let progress = match batch {
-        Some(batch) => {
-            let counts = rollout_targets::counts(conn, &batch).await?;
-            Some(show::progress(&counts, batch.head.phase))
-        }
-        None => None,
-    };
-    let skipped = run.state == runs::State::Skipped;
-    let (_, options) = show::stored_options("runs", run.id, &run.options)?;
-    Ok(Run {
-        id: run.id,
-        schedule_id: run.schedule_id,
-        trigger: show::trigger(run.trigger_kind),
-        state: show::run_state(run.state, phase),
-        skip_reason: run.skip_reason,
-        scheduled_for: run.scheduled_for.unwrap_or(run.started_at),
-        started_at: (!skipped).then_some(run.started_at),
-        finished_at: run.finished_at,
-        batch_id: run.batch_id,
-        progress,
-        options,
-        targets: run.targets,
-    })
-}
-
 /// List schedules
 ///
 /// All schedules of the organization, by name; a part of them if `limit` is given.
@@ -207,18 +97,14 @@ pub(crate) async fn list(
     here: Here,
     Query(part): Query<Part>,
 ) -> Result<Json<List<wire::v1::Schedule>>, ApiError> {
-    let mut reader = app.db.snapshot().await?;
-    let mut all = schedules::list(&mut reader, caller.org).await?;
-    all.retain(|one| reaches(caller.environments.as_deref(), &one.targets));
-    let everything = u32::try_from(all.len()).unwrap_or(u32::MAX).max(1);
-    let page =
-        Page { limit: part.limit.map_or(everything, |limit| limit.0), offset: part.offset.0 };
-    let Paged { items: rows, total } = Paged::part_of(all, page);
-    let mut items = Vec::with_capacity(rows.len());
-    for row in rows {
-        items.push(shown(&mut reader, &caller, row).await?);
-    }
-    Ok(page::list(&here, page, Paged { items, total }, |schedule| schedule))
+    let (page, found) = queries::schedules::list(
+        &app,
+        &caller.scope(),
+        part.limit.map(|limit| limit.0),
+        part.offset.0,
+    )
+    .await?;
+    Ok(page::list(&here, page, found, |schedule| schedule))
 }
 
 /// Create a schedule
@@ -244,7 +130,7 @@ pub(crate) async fn create(
     let made = service::commands::schedules::create(&app, &caller.actor(), wanted).await?;
     let location = format!("/v1/schedules/{}", made.id);
     let etag = ETag(made.generation);
-    let body = shown(&mut *app.db.read().await?, &caller, made).await?;
+    let body = queries::schedules::shown(&mut *app.db.read().await?, &caller.scope(), made).await?;
     Ok((StatusCode::CREATED, [(LOCATION, location)], etag, Json(body)))
 }
 
@@ -259,9 +145,9 @@ async fn get(
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Result<impl IntoResponse, ApiError> {
     let mut reader = app.db.snapshot().await?;
-    let row = find(&mut reader, &caller, id).await?;
+    let row = queries::schedules::find(&mut reader, &caller.scope(), id).await?;
     let etag = ETag(row.generation);
-    Ok((etag, Json(shown(&mut reader, &caller, row).await?)))
+    Ok((etag, Json(queries::schedules::shown(&mut reader, &caller.scope(), row).await?)))
 }
 
 /// Update a schedule
@@ -280,7 +166,7 @@ pub(crate) async fn replace(
     if_match: IfMatch,
     body: Body<ScheduleRequest>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let seen = find(&mut *app.db.read().await?, &caller, id).await?;
+    let seen = queries::schedules::find(&mut *app.db.read().await?, &caller.scope(), id).await?;
     if_match.check(seen.generation)?;
     let (body, errors) = body.open();
     let allow_empty = body.allow_empty.unwrap_or(false);
@@ -288,7 +174,8 @@ pub(crate) async fn replace(
     within(&caller, &wanted.targets)?;
     refuse_unmatched(&app, &caller, &wanted, allow_empty).await?;
     for _ in 0..CONTENDED_TRIES {
-        let seen = find(&mut *app.db.read().await?, &caller, id).await?;
+        let seen =
+            queries::schedules::find(&mut *app.db.read().await?, &caller.scope(), id).await?;
         if_match.check(seen.generation)?;
         match service::commands::schedules::replace(&app, &caller.actor(), &seen, wanted.clone())
             .await
@@ -297,7 +184,17 @@ pub(crate) async fn replace(
             done => {
                 let after = done?;
                 let etag = ETag(after.generation);
-                return Ok((etag, Json(shown(&mut *app.db.read().await?, &caller, after).await?)));
+                return Ok((
+                    etag,
+                    Json(
+                        queries::schedules::shown(
+                            &mut *app.db.read().await?,
+                            &caller.scope(),
+                            after,
+                        )
+                        .await?,
+                    ),
+                ));
             }
         }
     }
@@ -318,7 +215,8 @@ pub(crate) async fn delete(
     if_match: IfMatch,
 ) -> Result<StatusCode, ApiError> {
     for _ in 0..CONTENDED_TRIES {
-        let seen = find(&mut *app.db.read().await?, &caller, id).await?;
+        let seen =
+            queries::schedules::find(&mut *app.db.read().await?, &caller.scope(), id).await?;
         if_match.check(seen.generation)?;
         match service::commands::schedules::delete(&app, &caller.actor(), &seen).await {
             Err(ServiceError::Stale) => {}
@@ -342,10 +240,11 @@ pub(crate) async fn run(
     Query(NoQuery {}): Query<NoQuery>,
     NoBody: NoBody,
 ) -> Result<impl IntoResponse, ApiError> {
-    let schedule = find(&mut *app.db.read().await?, &caller, id).await?;
+    let schedule =
+        queries::schedules::find(&mut *app.db.read().await?, &caller.scope(), id).await?;
     let run = service::commands::schedules::run(&app, &caller.actor(), &schedule).await?;
     let location = format!("/v1/schedules/{id}/runs/{}", run.id);
-    let body = shown_run(&mut *app.db.snapshot().await?, run).await?;
+    let body = queries::schedules::shown_run(&mut *app.db.snapshot().await?, run).await?;
     Ok((StatusCode::ACCEPTED, [(LOCATION, location)], Json(body)))
 }
 
@@ -363,14 +262,8 @@ pub(crate) async fn history(
     Query(listing): Query<Listing>,
 ) -> Result<Json<List<Run>>, ApiError> {
     let page = page::page(listing.limit, listing.offset);
-    let mut reader = app.db.snapshot().await?;
-    find(&mut reader, &caller, id).await?;
-    let found = runs::list(&mut reader, caller.org, id, page).await?;
-    let mut items = Vec::with_capacity(found.items.len());
-    for run in found.items {
-        items.push(shown_run(&mut reader, run).await?);
-    }
-    Ok(page::list(&here, page, Paged { items, total: found.total }, |run| run))
+    let found = queries::schedules::runs(&app, &caller.scope(), id, page).await?;
+    Ok(page::list(&here, page, found, |run| run))
 }
 
 /// Get a run of a schedule
@@ -384,11 +277,5 @@ async fn get_run(
     Ids(schedule, id): Ids<ScheduleId, RunId>,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Result<Json<Run>, ApiError> {
-    let mut reader = app.db.snapshot().await?;
-    find(&mut reader, &caller, schedule).await?;
-    let run = runs::get(&mut reader, caller.org, id).await?;
-    if run.schedule_id != schedule {
-        return Err(ApiError::not_found("run", &id.to_string()));
-    }
-    Ok(Json(shown_run(&mut reader, run).await?))
+    Ok(Json(queries::schedules::run(&app, &caller.scope(), schedule, id).await?))
 }

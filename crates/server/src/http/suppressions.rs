@@ -5,8 +5,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::IntoResponse;
-use store::Conn;
-use store::suppressions::{self, Suppression};
+use service::queries::suppressions;
 use utoipa_axum::routes as handlers;
 use vocab::{Role, SuppressionId};
 use wire::v1::{CreateSuppression, List};
@@ -61,13 +60,8 @@ async fn list(
     Query(filter): Query<Filter>,
 ) -> Result<Json<List<wire::v1::Suppression>>, ApiError> {
     let page = page::page(filter.limit, filter.offset);
-    let wanted = suppressions::Filter {
-        cve: filter.cve.map(|cve| cve.replace('\0', "\u{fffd}")),
-        environments: caller.environments.as_deref().map(<[_]>::to_vec),
-    };
-    let mut reader = app.db.snapshot().await?;
-    let paged = suppressions::list(&mut reader, caller.org, &wanted, page).await?;
-    Ok(page::list(&here, page, paged, |row| show(&app, row)))
+    let paged = suppressions::list(&app, &caller.scope(), filter.cve, page).await?;
+    Ok(page::list(&here, page, paged, |row| row))
 }
 
 /// Create a suppression
@@ -90,7 +84,12 @@ async fn create(
     }
     let made = commands::create(&app, &caller.actor(), new).await?;
     let location = format!("/v1/suppressions/{}", made.id);
-    Ok((StatusCode::CREATED, [(LOCATION, location)], VERSION, Json(show(&app, made))))
+    Ok((
+        StatusCode::CREATED,
+        [(LOCATION, location)],
+        VERSION,
+        Json(suppressions::shown(&app, made)),
+    ))
 }
 
 /// Get a suppression
@@ -103,8 +102,8 @@ async fn get(
     Id(id): Id<SuppressionId>,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let row = find(&mut *app.db.read().await?, &caller, id).await?;
-    Ok((VERSION, Json(show(&app, row))))
+    let row = suppressions::find(&mut *app.db.read().await?, &caller.scope(), id).await?;
+    Ok((VERSION, Json(suppressions::shown(&app, row))))
 }
 
 /// Delete a suppression
@@ -120,7 +119,7 @@ async fn delete(
     Query(NoQuery {}): Query<NoQuery>,
     if_match: IfMatch,
 ) -> Result<StatusCode, ApiError> {
-    let row = find(&mut *app.db.read().await?, &caller, id).await?;
+    let row = suppressions::find(&mut *app.db.read().await?, &caller.scope(), id).await?;
     if_match.check(VERSION.0)?;
     if !caller.may_touch(row.environment.as_ref()) {
         let detail =
@@ -129,19 +128,6 @@ async fn delete(
     }
     commands::delete(&app, &caller.actor(), &row).await?;
     Ok(StatusCode::NO_CONTENT)
-}
-
-/// One that the caller may see.
-async fn find(
-    conn: &mut Conn,
-    caller: &Caller,
-    id: SuppressionId,
-) -> Result<Suppression, ApiError> {
-    let row = suppressions::get(conn, caller.org, id).await?;
-    match row.environment.is_none() || caller.may_touch(row.environment.as_ref()) {
-        true => Ok(row),
-        false => Err(ApiError::not_found("suppression", &id.to_string())),
-    }
 }
 
 fn read(body: Body<CreateSuppression>) -> Result<NewSuppression, ApiError> {
@@ -164,19 +150,4 @@ fn is_id(text: &str) -> bool {
     text.len() <= CVE_CHARS_MAX
         && text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "._:-".contains(c))
-}
-
-fn show(app: &App, row: Suppression) -> wire::v1::Suppression {
-    let now = app.clock.now();
-    wire::v1::Suppression {
-        id: row.id,
-        cve: row.cve,
-        package: row.package,
-        environment: row.environment,
-        reason: row.reason,
-        expires_at: row.expires_at,
-        active: row.expires_at.is_none_or(|until| now < until),
-        created_at: row.created_at,
-        created_by: row.created_by,
-    }
 }

@@ -10,7 +10,7 @@ use vocab::{BatchId, ServerId, TaskId};
 use crate::app::App;
 use crate::http::auth::Credential;
 use crate::http::problem::{ApiError, Code};
-use crate::http::{Here, Id, Ids, NoBody, NoQuery, Query, batches, logs, preview, show};
+use crate::http::{Here, Id, Ids, NoBody, NoQuery, Query, batches, logs, show};
 use crate::web::answer::{Answer, frame, live, page, refused, see};
 use crate::web::asked::{Asked, Form};
 use crate::web::names::names;
@@ -195,6 +195,8 @@ pub(crate) async fn retry_outlook(
     let (row, servers) =
         commands::retryable(app, &mut *app.db.snapshot().await?, org, id, now).await?;
     let (options, _) = show::stored_options("rollouts", row.id, &row.options)?;
-    let preview = preview::of_servers(app, &viewer.caller(), &options, &servers, shown).await?;
+    let preview =
+        queries::preview::of_servers(app, &viewer.caller().scope(), &options, &servers, shown)
+            .await?;
     Ok((servers, preview))
 }

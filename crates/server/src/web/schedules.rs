@@ -15,8 +15,10 @@ use crate::app::App;
 use crate::http::credentials::Listing;
 use crate::http::problem::{ApiError, Code};
 use crate::http::schedules;
-use crate::http::schedules::{NEXT_RUNS, NO_SERVERS_MATCH, Part};
+use crate::http::schedules::{NO_SERVERS_MATCH, Part};
 use crate::http::{Body, Here, Id, IfMatch, NoQuery, Query};
+use service::queries;
+use service::queries::schedules::NEXT_RUNS;
 
 use crate::web::answer::{Answer, frame, live, page, refused, see, sentences};
 use crate::web::asked::{Asked, Form, words};
@@ -48,9 +50,9 @@ async fn find(
     id: ScheduleId,
 ) -> Result<(i64, wire::v1::Schedule), ApiError> {
     let (mut reader, caller) = (app.db.snapshot().await?, viewer.caller());
-    let row = schedules::find(&mut reader, &caller, id).await?;
+    let row = queries::schedules::find(&mut reader, &caller.scope(), id).await?;
     let generation = row.generation;
-    Ok((generation, schedules::shown(&mut reader, &caller, row).await?))
+    Ok((generation, queries::schedules::shown(&mut reader, &caller.scope(), row).await?))
 }
 
 /// `/schedules/{id}`.
@@ -381,7 +383,7 @@ pub(crate) async fn run(
     // the run is refused.
     let (schedule, servers) = {
         let mut reader = app.db.snapshot().await?;
-        let schedule = schedules::find(&mut reader, &caller, id).await?;
+        let schedule = queries::schedules::find(&mut reader, &caller.scope(), id).await?;
         let filter = Filter::from(&schedule.targets);
         let servers = server_list::ids(&mut reader, org, &filter).await?;
         (schedule, servers)

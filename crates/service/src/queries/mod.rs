@@ -4,10 +4,15 @@
 //! bodies of `wire`. It changes nothing.
 
 pub mod batches;
+pub mod cves;
+pub mod feeds;
+pub mod patches;
 pub mod preview;
+pub mod schedules;
 pub mod servers;
 pub mod show;
 pub mod summary;
+pub mod suppressions;
 pub mod targets;
 pub mod tasks;
 

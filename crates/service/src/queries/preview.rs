@@ -9,10 +9,13 @@ use jiff::{SignedDuration, Timestamp};
 use store::server_list::{self, Filter, OnlineSpan, Sort};
 use store::servers::{self, Server};
 use store::{Conn, Page, Paged};
-use vocab::{Digest, OrgId, Pending, RebootPolicy, ServerId, Status};
+use vocab::{Digest, Environment, OrgId, Pending, RebootPolicy, Selector, ServerId, Status};
+use wire::v1::{Preview, PreviewServer, PreviewUpdate, RebootOutlook, WaitingFor};
 
+use super::targets::unmatched;
+use super::{Scope, show};
 use crate::projections::findings;
-use crate::{PatchOptions, Result, host_facts};
+use crate::{App, PatchOptions, Result, host_facts};
 
 /// How many servers are shown one by one, at the most.
 pub const SHOWN_MAX: usize = 500;
@@ -306,5 +309,140 @@ fn reboots(options: &PatchOptions, server: &Server, installs: bool) -> Option<bo
         RebootPolicy::IfRequired if server.reboot_required => Some(true),
         RebootPolicy::IfRequired if !installs => Some(false),
         RebootPolicy::IfRequired => None,
+    }
+}
+
+/// What these options would do to these servers, however many they are.
+pub async fn of_servers(
+    app: &App,
+    scope: &Scope,
+    options: &PatchOptions,
+    named: &[ServerId],
+    shown: usize,
+) -> Result<Preview> {
+    let online = super::servers::online_span(app);
+    let mut reader = app.db.snapshot().await?;
+    let meant =
+        Meant::named(&mut reader, scope.org, options, named.to_vec(), shown, online).await?;
+    of_meant(app, &mut reader, options, meant).await
+}
+
+/// What these options would do to the servers that a selector matches.
+pub async fn of_targets(
+    app: &App,
+    scope: &Scope,
+    options: &PatchOptions,
+    selector: &Selector,
+    shown: usize,
+) -> Result<Preview> {
+    let online = super::servers::online_span(app);
+    let mut reader = app.db.snapshot().await?;
+    let filter = server_list::Filter {
+        environments: scope.environments.as_deref().map(<[Environment]>::to_vec),
+        ..server_list::Filter::from(selector)
+    };
+    let meant = Meant::matching(&mut reader, scope.org, options, &filter, shown, online).await?;
+    let mut preview = of_meant(app, &mut reader, options, meant).await?;
+    if preview.total == 0 {
+        let visible = scope.environments.as_deref();
+        let unmatched = unmatched(&mut reader, scope.org, visible, selector).await?;
+        preview.warnings.extend(unmatched.map(|unmatched| unmatched.reason));
+    }
+    Ok(preview)
+}
+
+async fn of_meant(
+    app: &App,
+    conn: &mut Conn,
+    options: &PatchOptions,
+    meant: Meant,
+) -> Result<Preview> {
+    let now = app.clock.now();
+    let seen = outlook(conn, options, meant, now).await?;
+    let mut warnings = show::warnings(options, u64::from(seen.total));
+    warnings.extend(canary_warning(&seen));
+    warnings.extend(refusal_warning(&seen));
+    Ok(Preview {
+        options: show::options(options),
+        total: seen.total,
+        offline: seen.offline,
+        first_start_at: (seen.total > 0).then_some(now),
+        last_start_at: seen.last_start_at,
+        beyond_window: seen.beyond_window,
+        warnings,
+        servers: seen.servers.into_iter().map(|one| shown(app, one)).collect(),
+    })
+}
+
+/// Warns of a canary that proves nothing. Servers with something to install go first, so a canary
+/// without an update means that no other server is known to have one. Servers that are not shown are
+/// not judged.
+fn canary_warning(seen: &Outlook) -> Option<String> {
+    let canaries = seen.servers.iter().filter(|server| server.canary);
+    let (idle, count) = canaries.fold((0_u32, 0_u32), |(idle, count), server| {
+        (idle + u32::from(server.updates.is_empty()), count + 1)
+    });
+    // If every server is a canary, no server waits for it.
+    if idle == 0 || count >= seen.total {
+        return None;
+    }
+    let without = match (idle, count) {
+        (1, 1) => "the canary server has nothing to install".to_owned(),
+        (idle, count) if idle == count => {
+            format!("none of the {count} canary servers has anything to install")
+        }
+        (1, count) => format!("1 of the {count} canary servers has nothing to install"),
+        (idle, count) => format!("{idle} of the {count} canary servers have nothing to install"),
+    };
+    Some(format!(
+        "{without}: as of the last scans no other server has either, so the rest starts after them \
+         without an update that was tested"
+    ))
+}
+
+/// Warns of servers that refuse the order because of their own limits.
+fn refusal_warning(seen: &Outlook) -> Option<String> {
+    let refuse = |server: &&ServerOutlook| server.refused;
+    let count = seen.servers.iter().filter(refuse).count();
+    let first = seen.servers.iter().find(refuse)?;
+    let name = &first.server.hostname;
+    Some(match count {
+        1 => format!("{name} will refuse this order: see its limits"),
+        count => format!("{count} servers, {name} first, will refuse this order: see their limits"),
+    })
+}
+
+fn shown(app: &App, seen: ServerOutlook) -> PreviewServer {
+    let status = show::status(app, Some(seen.server.last_seen_at));
+    let waits = [
+        (seen.waits_for_canary, WaitingFor::Canary),
+        (seen.waits_for_parallel, WaitingFor::Parallel),
+        (status == Status::Offline, WaitingFor::Offline),
+        (seen.starts_at.is_none(), WaitingFor::Window),
+    ];
+    let update = |pending: Pending| PreviewUpdate {
+        name: pending.name,
+        from: pending.installed,
+        to: pending.candidate,
+        security: pending.security,
+        blocked_by: pending.blocked_by,
+    };
+    PreviewServer {
+        server_id: seen.server.id,
+        hostname: seen.server.hostname,
+        status,
+        environment: seen.server.environment,
+        canary: seen.canary,
+        starts_at: seen.starts_at,
+        waits_for: waits.into_iter().filter(|(does, _)| *does).map(|(_, what)| what).collect(),
+        updates: seen.updates.into_iter().map(update).collect(),
+        blocked: seen.blocked.into_iter().map(update).collect(),
+        nothing_pending: seen.nothing_pending,
+        reboot: match seen.reboots {
+            Some(false) => RebootOutlook::No,
+            None => RebootOutlook::Possible,
+            Some(true) => RebootOutlook::Certain,
+        },
+        host_limits: seen.host_limits,
     }
 }

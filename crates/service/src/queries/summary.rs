@@ -2,14 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use store::server_list::{self, Filter, OnlineSpan};
 use store::{Conn, batches, findings, patches, rollouts, schedules};
 use vocab::{Assessment, Environment, OrgId, Selector, Status};
+use wire::v1::{
+    AssessmentCounts, BatchCounts, FleetSummary, PatchCounts, ScheduleCounts, ServerCounts,
+    SeverityCounts,
+};
 
-use crate::App;
+use super::Scope;
 use crate::projections::patches::Counts;
-use crate::{Result, ServiceError};
-use jiff::Timestamp;
+use crate::{App, Result, ServiceError};
 
 /// The organization in numbers.
 #[derive(Debug, Clone, PartialEq)]
@@ -108,4 +112,47 @@ pub fn reaches(environments: Option<&[Environment]>, targets: &Selector) -> bool
             criteria.environment().is_some_and(|asked| allowed.contains(asked))
         }
     }
+}
+
+/// The organization in numbers, as an overview shows it.
+pub async fn fleet(app: &App, scope: &Scope) -> Result<FleetSummary> {
+    let mut reader = app.db.snapshot().await?;
+    let online = super::servers::online_span(app);
+    let within = scope.environments.as_deref();
+    let seen = numbers(app, &mut reader, scope.org, within, online).await?;
+    let assessed = |state| seen.assessments.get(&state).copied().unwrap_or_default();
+    let [critical, high, medium, low, unknown] = seen.counts.severities;
+    let [_, running, paused, halted, _] = seen.batches;
+    Ok(FleetSummary {
+        servers: ServerCounts {
+            total: seen.servers,
+            online: seen.online,
+            offline: seen.servers.saturating_sub(seen.online),
+            reboot_required: seen.counts.reboot_required,
+            quarantined: seen.counts.quarantined,
+            up_to_date: seen.counts.up_to_date,
+            with_updates: seen.counts.with_updates,
+            stale: seen.counts.stale,
+            not_scanned: seen.counts.not_scanned,
+            with_security_updates: seen.counts.with_security_updates,
+        },
+        assessment: AssessmentCounts {
+            assessed: assessed(Assessment::Assessed),
+            partial: assessed(Assessment::Partial),
+            no_feed: assessed(Assessment::NoFeed),
+            not_scanned: seen.servers.saturating_sub(seen.assessments.values().sum()),
+        },
+        patches: PatchCounts {
+            total: seen.counts.patches,
+            security: seen.counts.security_patches,
+            severity: SeverityCounts { critical, high, medium, low, unknown },
+        },
+        batches: BatchCounts { open: seen.batches.iter().sum(), running, paused, halted },
+        schedules: ScheduleCounts {
+            total: seen.schedules,
+            enabled: seen.enabled,
+            next_run_at: seen.next_run_at,
+        },
+        counted_at: seen.counted_at,
+    })
 }

@@ -1,0 +1,144 @@
+//! Patches: packages with an update pending somewhere in the organization.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+
+use store::findings::{self, Cve};
+use store::listings::Kind;
+use store::patches::{self, Patch};
+use store::{Conn, Page, Paged, StoreError, advisories, server_list};
+use vocab::{Digest, Pending, ServerId, Severity};
+use wire::v1::{AffectedServer, PatchCve, PatchDetail};
+
+use super::{Scope, servers, show};
+use crate::commands::servers::entries;
+use crate::projections::findings as matched;
+use crate::projections::patches::{flaw_severity, of_server, severity, severity_order, within};
+use crate::{App, Result};
+
+/// Which patches.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Those that are pending on this server, by its id.
+    pub server: Option<String>,
+    /// Of one of these severities; empty: of any.
+    pub severities: Vec<Severity>,
+}
+
+/// A page of the patches: by severity, known exploited ones first, then by affected servers and name.
+pub async fn list(
+    app: &App,
+    scope: &Scope,
+    filter: Filter,
+    page: Page,
+) -> Result<Paged<wire::v1::Patch>> {
+    let severities: Vec<i64> = filter.severities.into_iter().map(severity_order).collect();
+    let mut reader = app.db.snapshot().await?;
+    let rows = match (&filter.server, scope.environments.as_deref()) {
+        (None, None) => {
+            let paged = patches::list(&mut reader, scope.org, &severities, page).await?;
+            let items = paged.items.into_iter().map(show::patch).collect();
+            return Ok(Paged { items, total: paged.total });
+        }
+        (None, Some(environments)) => within(app, &mut reader, scope.org, environments).await?.0,
+        (Some(id), environments) => {
+            // An id that is none belongs to no server, and neither does one of another organization.
+            let no_server = || StoreError::not_found("server", &id);
+            let id: ServerId = id.parse().map_err(|_| no_server())?;
+            let server = servers::find(&mut reader, scope, id).await?;
+            let mut rows = of_server(app, &mut reader, &server).await?;
+            if let Some(environments) = environments {
+                let names: Vec<String> = rows.into_iter().map(|row| row.package_name).collect();
+                rows = within(app, &mut reader, scope.org, environments).await?.0;
+                rows.retain(|row| names.contains(&row.package_name));
+            }
+            rows
+        }
+    };
+    let Paged { items, total } = part(rows, &severities, page);
+    Ok(Paged { items: items.into_iter().map(show::patch).collect(), total })
+}
+
+fn part(mut rows: Vec<Patch>, severities: &[i64], page: Page) -> Paged<Patch> {
+    rows.retain(|row| severities.is_empty() || severities.contains(&row.severity_order));
+    Paged::part_of(rows, page)
+}
+
+/// One patch, with a page of the servers that wait for it and the CVEs that it fixes.
+pub async fn get(app: &App, scope: &Scope, name: &str, page: Page) -> Result<PatchDetail> {
+    let environments = scope.environments.as_deref();
+    let mut reader = app.db.snapshot().await?;
+    let row = match environments {
+        None => patches::get(&mut reader, scope.org, name).await?,
+        Some(environments) => {
+            let rows = within(app, &mut reader, scope.org, environments).await?.0;
+            let found = rows.into_iter().find(|row| row.package_name == name);
+            found.ok_or_else(|| StoreError::not_found("patch", name))?
+        }
+    };
+    let all = server_list::count(&mut reader, scope.org, &server_list::Filter::default()).await?;
+    let waiting = patches::servers(&mut reader, scope.org, &row, all, environments, page).await?;
+    let mut lists: BTreeMap<Digest, Vec<Pending>> = BTreeMap::new();
+    let mut servers = Vec::with_capacity(waiting.len());
+    for server in waiting {
+        let Some(set) = server.update_set else { continue };
+        let list = match lists.entry(set) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let mut list: Vec<Pending> =
+                    entries(&mut reader, scope.org, Kind::Updates, set).await?;
+                list.retain(|update| update.name == name);
+                new.insert(list)
+            }
+        };
+        let Some(update) = list.first() else { continue };
+        servers.push(AffectedServer {
+            server_id: server.id,
+            status: show::status(app, Some(server.last_seen_at)),
+            hostname: server.hostname,
+            environment: server.environment,
+            installed_version: update.installed.clone(),
+            available_version: update.candidate.clone(),
+            blocked_by: update.blocked_by,
+        });
+    }
+    let updates: Vec<Pending> = lists.into_values().flatten().collect();
+    let cve_details = flaws(app, &mut reader, scope, &row, &updates).await?;
+    Ok(PatchDetail { patch: show::patch(row), servers, cve_details })
+}
+
+/// The flaws that a patch fixes: as the feeds know them, else as the hosts' package managers do.
+async fn flaws(
+    app: &App,
+    conn: &mut Conn,
+    scope: &Scope,
+    row: &Patch,
+    updates: &[Pending],
+) -> Result<Vec<PatchCve>> {
+    let ids: BTreeSet<&str> = row.cves.iter().map(String::as_str).collect();
+    let known = match scope.environments.as_deref() {
+        None => findings::of_ids(conn, scope.org, &row.cves).await?,
+        Some(environments) => {
+            let mut all = matched::within(app, conn, scope.org, environments).await?;
+            all.retain(|cve| ids.contains(cve.id.as_str()));
+            all
+        }
+    };
+    let known: BTreeMap<&str, &Cve> = known.iter().map(|cve| (cve.id.as_str(), cve)).collect();
+    let exploited = advisories::exploited(conn, &ids).await?;
+    let shown = row.cves.iter().map(|id| {
+        let found = known.get(id.as_str());
+        let told = flaw_severity(updates, id);
+        let is_word = |cve: &&&Cve| {
+            cve.severity_source.is_some() && !(cve.is_scored() && told != Severity::Unknown)
+        };
+        PatchCve {
+            severity: found.filter(is_word).map_or(told, |cve| severity(cve.severity_order)),
+            cvss: found.and_then(|cve| cve.score()),
+            kev: exploited.contains_key(id),
+            url: format!("https://www.cve.org/CVERecord?id={id}"),
+            id: id.clone(),
+        }
+    });
+    Ok(shown.collect())
+}

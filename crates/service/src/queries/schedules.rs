@@ -1,0 +1,156 @@
+//! Schedules and their runs.
+
+use store::schedules::{self, Schedule};
+use store::server_list::{self, Filter};
+use store::{Conn, Page, Paged, StoreError, rollout_targets, rollouts, runs};
+use vocab::{RunId, ScheduleId};
+use wire::v1::{LastRun, Run};
+
+use super::summary::reaches;
+use super::targets::{Unmatched, unmatched};
+use super::{Scope, show};
+use crate::{App, Result};
+
+/// How many of the next instants are shown.
+pub const NEXT_RUNS: usize = 5;
+
+/// The schedules by name: all of them, or at most `limit` after the first `offset`. With the page that this makes.
+pub async fn list(
+    app: &App,
+    scope: &Scope,
+    limit: Option<u32>,
+    offset: u64,
+) -> Result<(Page, Paged<wire::v1::Schedule>)> {
+    let mut reader = app.db.snapshot().await?;
+    let mut all = schedules::list(&mut reader, scope.org).await?;
+    all.retain(|one| reaches(scope.environments.as_deref(), &one.targets));
+    let everything = u32::try_from(all.len()).unwrap_or(u32::MAX).max(1);
+    let page = Page { limit: limit.unwrap_or(everything), offset };
+    let Paged { items: rows, total } = Paged::part_of(all, page);
+    let mut items = Vec::with_capacity(rows.len());
+    for row in rows {
+        items.push(shown(&mut reader, scope, row).await?);
+    }
+    Ok((page, Paged { items, total }))
+}
+
+/// The runs of a schedule, the newest first.
+pub async fn runs(app: &App, scope: &Scope, id: ScheduleId, page: Page) -> Result<Paged<Run>> {
+    let mut reader = app.db.snapshot().await?;
+    find(&mut reader, scope, id).await?;
+    let found = runs::list(&mut reader, scope.org, id, page).await?;
+    let mut items = Vec::with_capacity(found.items.len());
+    for run in found.items {
+        items.push(shown_run(&mut reader, run).await?);
+    }
+    Ok(Paged { items, total: found.total })
+}
+
+/// One run of a schedule.
+pub async fn run(app: &App, scope: &Scope, schedule: ScheduleId, id: RunId) -> Result<Run> {
+    let mut reader = app.db.snapshot().await?;
+    find(&mut reader, scope, schedule).await?;
+    let run = runs::get(&mut reader, scope.org, id).await?;
+    if run.schedule_id != schedule {
+        return Err(StoreError::not_found("run", id).into());
+    }
+    shown_run(&mut reader, run).await
+}
+
+/// A schedule that this reader can see: a key that is limited to environments sees those that target one of them.
+pub async fn find(conn: &mut Conn, scope: &Scope, id: ScheduleId) -> Result<Schedule> {
+    let found = schedules::get(conn, scope.org, id).await?;
+    match reaches(scope.environments.as_deref(), &found.targets) {
+        true => Ok(found),
+        false => Err(StoreError::not_found("schedule", id).into()),
+    }
+}
+
+/// A schedule as this reader sees it.
+pub async fn shown(conn: &mut Conn, scope: &Scope, row: Schedule) -> Result<wire::v1::Schedule> {
+    let (options, shown_options) = show::stored_options("schedules", row.id, &row.options)?;
+    let paced = options.pace.stagger_minutes > 0 || options.pace.max_parallel.is_some();
+    let visible = scope.environments.as_deref();
+    let warnings = match unmatched(conn, row.org_id, visible, &row.targets).await? {
+        Some(Unmatched { reason, .. }) => {
+            vec![format!("{reason} Runs are skipped until a server matches.")]
+        }
+        None if paced && options.pace.window_minutes.is_some() => {
+            let servers = server_list::count(conn, row.org_id, &Filter::from(&row.targets)).await?;
+            show::warnings(&options, servers)
+        }
+        None => Vec::new(),
+    };
+    let newest = runs::list(conn, row.org_id, row.id, Page { limit: 1, offset: 0 }).await?;
+    let last_run = match newest.items.into_iter().next() {
+        Some(run) => {
+            // What an ended one came to, it says itself.
+            let batch = match run.state {
+                runs::State::Running => batch_of(conn, &run).await?,
+                runs::State::Skipped | runs::State::Ended(_) => None,
+            };
+            let phase = batch.map(|batch| batch.head.phase);
+            Some(LastRun {
+                id: run.id,
+                state: show::run_state(run.state, phase),
+                scheduled_for: run.scheduled_for.unwrap_or(run.started_at),
+                finished_at: run.finished_at,
+            })
+        }
+        None => None,
+    };
+    let next_runs = crate::commands::schedules::upcoming(&row, NEXT_RUNS);
+    Ok(wire::v1::Schedule {
+        id: row.id,
+        name: row.name,
+        description: row.description,
+        enabled: row.enabled,
+        cron: row.cron,
+        timezone: row.timezone,
+        targets: row.targets,
+        options: shown_options,
+        next_runs,
+        last_run,
+        created_at: row.created_at,
+        updated_at: row.updated_at,
+        warnings,
+    })
+}
+
+/// The batch of a run; nothing if it has none, or it was forgotten since.
+async fn batch_of(conn: &mut Conn, run: &runs::Run) -> Result<Option<rollouts::Rollout>> {
+    let Some(batch) = run.batch_id else { return Ok(None) };
+    match rollouts::get(conn, run.org_id, batch).await {
+        Err(StoreError::NotFound { .. }) => Ok(None),
+        found => Ok(Some(found?)),
+    }
+}
+
+/// A run with the progress of its batch.
+pub async fn shown_run(conn: &mut Conn, run: runs::Run) -> Result<Run> {
+    let batch = batch_of(conn, &run).await?;
+    let phase = batch.as_ref().map(|batch| batch.head.phase);
+    let progress = match batch {
+        Some(batch) => {
+            let counts = rollout_targets::counts(conn, &batch).await?;
+            Some(show::progress(&counts, batch.head.phase))
+        }
+        None => None,
+    };
+    let skipped = run.state == runs::State::Skipped;
+    let (_, options) = show::stored_options("runs", run.id, &run.options)?;
+    Ok(Run {
+        id: run.id,
+        schedule_id: run.schedule_id,
+        trigger: show::trigger(run.trigger_kind),
+        state: show::run_state(run.state, phase),
+        skip_reason: run.skip_reason,
+        scheduled_for: run.scheduled_for.unwrap_or(run.started_at),
+        started_at: (!skipped).then_some(run.started_at),
+        finished_at: run.finished_at,
+        batch_id: run.batch_id,
+        progress,
+        options,
+        targets: run.targets,
+    })
+}
