@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::IntoResponse;
-use store::api_keys::{self, ApiKey};
+use store::api_keys::{self};
 use utoipa_axum::routes as handlers;
 use vocab::{Environment, KeyId, Role};
 use wire::v1::{CreateApiKey, CreatedApiKey, List};
@@ -17,6 +17,7 @@ use crate::http::{
 };
 use service::auth::api_keys as keys;
 use service::auth::api_keys::NewKey;
+use service::queries;
 
 pub(crate) fn routes() -> Routes {
     Routes::new().add(Role::Admin, handlers!(list, create)).add(Role::Admin, handlers!(get, revoke))
@@ -34,9 +35,9 @@ pub(crate) async fn list(
     here: Here,
     Query(listing): Query<Listing>,
 ) -> Result<Json<List<wire::v1::ApiKey>>, ApiError> {
-    let page = page::page(listing.limit, listing.offset);
-    let paged = api_keys::list(&mut *app.db.snapshot().await?, caller.org, page).await?;
-    Ok(page::list(&here, page, paged, show))
+    let page = listing.page();
+    let paged = queries::credentials::api_keys(&app, &caller.scope(), page).await?;
+    Ok(page::list(&here, page, paged, |key| key))
 }
 
 /// Create an API key
@@ -57,7 +58,7 @@ async fn create(
     let (key, text) = keys::create(&app, &caller.actor(), new).await?;
     let location = format!("/v1/api-keys/{}", key.id);
     let etag = ETag(key.generation);
-    let body = CreatedApiKey { key: show(key), api_key: text };
+    let body = CreatedApiKey { key: queries::credentials::api_key(key), api_key: text };
     Ok((StatusCode::CREATED, [(LOCATION, location)], etag, Json(body)))
 }
 
@@ -72,7 +73,7 @@ async fn get(
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Result<impl IntoResponse, ApiError> {
     let key = api_keys::get(&mut *app.db.read().await?, caller.org, id).await?;
-    Ok((ETag(key.generation), Json(show(key))))
+    Ok((ETag(key.generation), Json(queries::credentials::api_key(key))))
 }
 
 /// Revoke an API key
@@ -122,19 +123,5 @@ pub(crate) fn read(body: Body<CreateApiKey>) -> Result<NewKey, ApiError> {
         (Some(role), Ok(())) => Ok(NewKey { name, role, environments, expires_at }),
         (_, Err(errors)) => Err(errors),
         (None, Ok(())) => Err(crate::http::problem::internal()),
-    }
-}
-
-fn show(key: ApiKey) -> wire::v1::ApiKey {
-    wire::v1::ApiKey {
-        id: key.id,
-        name: key.name,
-        role: key.role,
-        environments: key.environments,
-        created_at: key.created_at,
-        created_by: key.created_by,
-        expires_at: key.expires_at,
-        revoked_at: key.revoked_at,
-        last_used_at: key.last_used_at,
     }
 }

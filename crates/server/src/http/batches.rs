@@ -8,8 +8,8 @@ use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
 use service::queries::batches;
-use store::rollouts;
 use store::server_list::{self, Filter};
+use store::{Page, rollouts};
 use utoipa_axum::routes as handlers;
 use vocab::{BatchId, Role, ServerId};
 use wire::v1::{Batch, CreateBatch, List};
@@ -66,6 +66,16 @@ pub(crate) struct BatchFilter {
     offset: Offset,
 }
 
+impl BatchFilter {
+    pub(crate) fn page(&self) -> Page {
+        page::page(self.limit, self.offset)
+    }
+
+    pub(crate) fn states(&self) -> Vec<&'static str> {
+        self.state.0.iter().map(|word| word.0).collect()
+    }
+}
+
 /// A batch that was just made.
 pub(crate) async fn accepted(app: &App, made: rollouts::Rollout) -> Result<Response, ApiError> {
     let location = format!("/v1/batches/{}", made.id);
@@ -85,9 +95,8 @@ pub(crate) async fn list(
     here: Here,
     Query(filter): Query<BatchFilter>,
 ) -> Result<Json<List<Batch>>, ApiError> {
-    let page = page::page(filter.limit, filter.offset);
-    let states: Vec<&str> = filter.state.0.iter().map(|word| word.0).collect();
-    let found = batches::list(&app, &caller.scope(), &states, page).await?;
+    let page = filter.page();
+    let found = batches::list(&app, &caller.scope(), &filter.states(), page).await?;
     Ok(page::list(&here, page, found, |batch| batch))
 }
 

@@ -28,6 +28,12 @@ pub(crate) struct Listing {
     pub(crate) offset: Offset,
 }
 
+impl Listing {
+    pub(crate) fn page(&self) -> store::Page {
+        crate::http::page::page(self.limit, self.offset)
+    }
+}
+
 /// How many errors of one body are kept. A body of a megabyte could have hundreds of thousands.
 const NOTED_MAX: usize = 11_000;
 

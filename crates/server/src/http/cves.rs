@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use service::queries;
+use store::Page;
 use utoipa_axum::routes as handlers;
 use vocab::{Role, Severity};
 use wire::v1::{CveDetail, CveSummary, List};
@@ -43,6 +44,21 @@ pub(crate) struct Filter {
     offset: Offset,
 }
 
+impl Filter {
+    pub(crate) fn page(&self) -> Page {
+        page::page(self.limit, self.offset)
+    }
+
+    pub(crate) fn wanted(self) -> queries::cves::Filter {
+        queries::cves::Filter {
+            severities: self.severity.0,
+            kev: self.kev,
+            suppressed: self.suppressed,
+            search: self.q,
+        }
+    }
+}
+
 #[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -57,6 +73,12 @@ pub(crate) struct ServersPart {
     offset: Offset,
 }
 
+impl ServersPart {
+    pub(crate) fn page(&self) -> Page {
+        page::page(self.limit.unwrap_or(Limit(SERVERS_SHOWN)), self.offset)
+    }
+}
+
 /// List CVEs
 ///
 /// Those that some server of the organization has, as far as the imported feeds know. Order: severity, known exploited ones,
@@ -69,14 +91,8 @@ pub(crate) async fn list(
     here: Here,
     Query(filter): Query<Filter>,
 ) -> Result<Json<List<CveSummary>>, ApiError> {
-    let page = page::page(filter.limit, filter.offset);
-    let wanted = queries::cves::Filter {
-        severities: filter.severity.0,
-        kev: filter.kev,
-        suppressed: filter.suppressed,
-        search: filter.q,
-    };
-    let paged = queries::cves::list(&app, &caller.scope(), wanted, page).await?;
+    let page = filter.page();
+    let paged = queries::cves::list(&app, &caller.scope(), filter.wanted(), page).await?;
     Ok(page::list(&here, page, paged, |cve| cve))
 }
 
@@ -93,6 +109,5 @@ pub(crate) async fn get(
     Id(id): Id<String>,
     Query(part): Query<ServersPart>,
 ) -> Result<Json<CveDetail>, ApiError> {
-    let page = page::page(part.limit.unwrap_or(Limit(SERVERS_SHOWN)), part.offset);
-    Ok(Json(queries::cves::get(&app, &caller.scope(), &id, page).await?))
+    Ok(Json(queries::cves::get(&app, &caller.scope(), &id, part.page()).await?))
 }

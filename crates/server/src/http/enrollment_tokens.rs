@@ -17,6 +17,7 @@ use crate::http::{
 };
 use service::auth::enrollment_tokens as tokens;
 use service::auth::enrollment_tokens::NewToken;
+use service::queries;
 
 const USES_MAX: i64 = 1_000_000;
 const TAGS_MAX: usize = 50;
@@ -37,9 +38,9 @@ pub(crate) async fn list(
     here: Here,
     Query(listing): Query<Listing>,
 ) -> Result<Json<List<EnrollmentToken>>, ApiError> {
-    let page = page::page(listing.limit, listing.offset);
-    let paged = enrollment_tokens::list(&mut *app.db.snapshot().await?, caller.org, page).await?;
-    Ok(page::list(&here, page, paged, show))
+    let page = listing.page();
+    let paged = queries::credentials::enrollment_tokens(&app, &caller.scope(), page).await?;
+    Ok(page::list(&here, page, paged, |token| token))
 }
 
 /// Create an enrolment token
@@ -63,7 +64,10 @@ async fn create(
     let (token, text) = tokens::create(&app, &caller.actor(), new).await?;
     let location = format!("/v1/enrollment-tokens/{}", token.id);
     let etag = version(&token);
-    let body = CreatedEnrollmentToken { enrollment_token: show(token), token: text };
+    let body = CreatedEnrollmentToken {
+        enrollment_token: queries::credentials::enrollment_token(token),
+        token: text,
+    };
     Ok((StatusCode::CREATED, [(LOCATION, location)], etag, Json(body)))
 }
 
@@ -79,7 +83,7 @@ async fn get(
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Result<impl IntoResponse, ApiError> {
     let token = enrollment_tokens::get(&mut *app.db.read().await?, caller.org, id).await?;
-    Ok((version(&token), Json(show(token))))
+    Ok((version(&token), Json(queries::credentials::enrollment_token(token))))
 }
 
 /// Revoke an enrolment token
@@ -129,19 +133,4 @@ pub(crate) fn read(body: Body<CreateEnrollmentToken>) -> Result<NewToken, ApiErr
     let expires_at = errors.time("/expires_at", body.expires_at.as_deref());
     errors.done()?;
     Ok(NewToken { name, environment, tags, uses_max, expires_at })
-}
-
-fn show(token: Token) -> EnrollmentToken {
-    EnrollmentToken {
-        id: token.id,
-        name: token.name,
-        environment: token.environment,
-        tags: token.tags,
-        uses: token.uses,
-        max_uses: token.uses_max,
-        created_at: token.created_at,
-        created_by: token.created_by,
-        expires_at: token.expires_at,
-        revoked_at: token.revoked_at,
-    }
 }

@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 use axum::Json;
 use axum::extract::State;
 use service::queries::feeds;
-use store::Paged;
 use utoipa_axum::routes as handlers;
 use vocab::Role;
 use wire::v1::{Feed, List};
@@ -44,7 +43,7 @@ pub(crate) async fn list(
     Query(part): Query<Part>,
 ) -> Result<Json<List<Feed>>, ApiError> {
     let page = page::page(part.limit, part.offset);
-    Ok(page::list(&here, page, Paged::part_of(feeds::list(&app).await?, page), |feed| feed))
+    Ok(page::list(&here, page, feeds::page(&app, page).await?, |feed| feed))
 }
 
 /// What Prometheus reads of feeds. Written out here: a gauge of a feed would outlive it, and be of another process's clock.

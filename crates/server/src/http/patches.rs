@@ -40,6 +40,16 @@ pub(crate) struct Filter {
     offset: Offset,
 }
 
+impl Filter {
+    pub(crate) fn page(&self) -> Page {
+        page::page(self.limit, self.offset)
+    }
+
+    pub(crate) fn wanted(self) -> queries::patches::Filter {
+        queries::patches::Filter { server: self.server_id, severities: self.severity.0 }
+    }
+}
+
 #[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -52,6 +62,12 @@ pub(crate) struct ServersPart {
     #[serde(default)]
     #[param(value_type = u64, minimum = 0, default = 0, required = false)]
     offset: Offset,
+}
+
+impl ServersPart {
+    pub(crate) fn page(&self) -> Page {
+        page::page(self.limit.unwrap_or(Limit(SERVERS_SHOWN)), self.offset)
+    }
 }
 
 /// List available updates
@@ -68,10 +84,8 @@ pub(crate) async fn list(
     here: Here,
     Query(filter): Query<Filter>,
 ) -> Result<Json<List<wire::v1::Patch>>, ApiError> {
-    let page = page::page(filter.limit, filter.offset);
-    let wanted =
-        queries::patches::Filter { server: filter.server_id, severities: filter.severity.0 };
-    let found = queries::patches::list(&app, &caller.scope(), wanted, page).await?;
+    let page = filter.page();
+    let found = queries::patches::list(&app, &caller.scope(), filter.wanted(), page).await?;
     Ok(page::list(&here, page, found, |patch| patch))
 }
 
@@ -87,7 +101,5 @@ pub(crate) async fn get(
     Id(name): Id<String>,
     Query(part): Query<ServersPart>,
 ) -> Result<Json<PatchDetail>, ApiError> {
-    let page =
-        Page { limit: part.limit.map_or(SERVERS_SHOWN, |limit| limit.0), offset: part.offset.0 };
-    Ok(Json(queries::patches::get(&app, &caller.scope(), &name, page).await?))
+    Ok(Json(queries::patches::get(&app, &caller.scope(), &name, part.page()).await?))
 }

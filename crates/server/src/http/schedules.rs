@@ -53,6 +53,13 @@ pub(crate) struct Part {
     offset: Offset,
 }
 
+impl Part {
+    /// How many, if not all, and after how many.
+    pub(crate) fn limits(&self) -> (Option<u32>, u64) {
+        (self.limit.map(|limit| limit.0), self.offset.0)
+    }
+}
+
 /// Refuses targets beyond the environments of the caller.
 fn within(caller: &Caller, targets: &Selector) -> Result<(), ApiError> {
     if reaches(caller.environments.as_deref(), targets) {
@@ -97,13 +104,8 @@ pub(crate) async fn list(
     here: Here,
     Query(part): Query<Part>,
 ) -> Result<Json<List<wire::v1::Schedule>>, ApiError> {
-    let (page, found) = queries::schedules::list(
-        &app,
-        &caller.scope(),
-        part.limit.map(|limit| limit.0),
-        part.offset.0,
-    )
-    .await?;
+    let (limit, offset) = part.limits();
+    let (page, found) = queries::schedules::list(&app, &caller.scope(), limit, offset).await?;
     Ok(page::list(&here, page, found, |schedule| schedule))
 }
 

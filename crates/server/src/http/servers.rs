@@ -5,8 +5,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::IntoResponse;
-use store::refreshes;
 use store::server_list::Sort;
+use store::{Page, refreshes};
 use utoipa_axum::routes as handlers;
 use vocab::{Environment, OsFilter, Role, ServerId, Status, Tag, TaskId};
 use wire::v1::{Batch, List, PatchServer, Refresh, ServerDetail};
@@ -67,6 +67,30 @@ pub(crate) struct Filter {
     offset: Offset,
 }
 
+impl Filter {
+    pub(crate) fn page(&self) -> Page {
+        page::page(self.limit, self.offset)
+    }
+
+    pub(crate) fn wanted(self) -> (queries::servers::Filter, Sort) {
+        let sort = match self.sort.unwrap_or_default() {
+            SortBy::Hostname => Sort::Hostname,
+            SortBy::LastSeen => Sort::LastSeen,
+            SortBy::SecurityUpdates => Sort::SecurityUpdates,
+            SortBy::Newest => Sort::Newest,
+        };
+        let wanted = queries::servers::Filter {
+            status: self.status,
+            environment: self.environment,
+            os: self.os,
+            search: self.q,
+            tags: self.tag.0,
+            reboot_required: self.reboot_required,
+        };
+        (wanted, sort)
+    }
+}
+
 /// In which order servers are listed. Every order ends with the id.
 #[derive(Debug, Clone, Copy, Default, serde::Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -93,21 +117,8 @@ pub(crate) async fn list(
     here: Here,
     Query(filter): Query<Filter>,
 ) -> Result<Json<List<wire::v1::Server>>, ApiError> {
-    let page = page::page(filter.limit, filter.offset);
-    let sort = match filter.sort.unwrap_or_default() {
-        SortBy::Hostname => Sort::Hostname,
-        SortBy::LastSeen => Sort::LastSeen,
-        SortBy::SecurityUpdates => Sort::SecurityUpdates,
-        SortBy::Newest => Sort::Newest,
-    };
-    let wanted = queries::servers::Filter {
-        status: filter.status,
-        environment: filter.environment,
-        os: filter.os,
-        search: filter.q,
-        tags: filter.tag.0,
-        reboot_required: filter.reboot_required,
-    };
+    let page = filter.page();
+    let (wanted, sort) = filter.wanted();
     let found = queries::servers::list(&app, &caller.scope(), wanted, sort, page).await?;
     Ok(page::list(&here, page, found, |server| server))
 }

@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use service::queries::tasks;
+use store::Page;
 use utoipa_axum::routes as handlers;
 use vocab::{BatchId, Role, TaskId};
 use wire::v1::{List, Task};
@@ -68,6 +69,16 @@ pub(crate) struct Filter {
     offset: Offset,
 }
 
+impl Filter {
+    pub(crate) fn page(&self) -> Page {
+        page::page(self.limit, self.offset)
+    }
+
+    pub(crate) fn states(&self) -> Vec<&'static str> {
+        self.state.0.iter().map(|word| word.0).collect()
+    }
+}
+
 /// List the tasks of a batch
 ///
 /// In the order of their turns.
@@ -81,9 +92,8 @@ pub(crate) async fn list(
     Id(id): Id<BatchId>,
     Query(filter): Query<Filter>,
 ) -> Result<Json<List<Task>>, ApiError> {
-    let page = page::page(filter.limit, filter.offset);
-    let states: Vec<&'static str> = filter.state.0.iter().map(|word| word.0).collect();
-    let paged = tasks::list(&app, &caller.scope(), id, &states, page).await?;
+    let page = filter.page();
+    let paged = tasks::list(&app, &caller.scope(), id, &filter.states(), page).await?;
     Ok(page::list(&here, page, paged, |task| task))
 }
 

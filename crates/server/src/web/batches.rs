@@ -10,7 +10,7 @@ use vocab::{BatchId, ServerId, TaskId};
 use crate::app::App;
 use crate::http::auth::Credential;
 use crate::http::problem::{ApiError, Code};
-use crate::http::{Here, Id, Ids, NoBody, NoQuery, Query, batches, logs, show};
+use crate::http::{Here, Id, Ids, NoBody, NoQuery, Query, batches, logs, page as paging, show};
 use crate::web::answer::{Answer, frame, live, page, refused, see};
 use crate::web::asked::{Asked, Form};
 use crate::web::names::names;
@@ -31,8 +31,9 @@ pub(crate) async fn list(
     asked: Asked<batches::BatchFilter>,
 ) -> Answer {
     let (state, query) = (asked.text("state"), asked.query());
-    let list =
-        batches::list(State(app.clone()), viewer.caller(), here, Query(asked.meant)).await?.0;
+    let (part, states) = (asked.meant.page(), asked.meant.states());
+    let found = queries::batches::list(&app, &viewer.caller().scope(), &states, part).await?;
+    let list = paging::list(&here, part, found, |batch| batch).0;
     let frame = live(&app, &viewer, Section::Batches, "Batches");
     let by = list.data.iter().filter_map(|batch| batch.started_by.clone());
     let names = names(&app, &viewer, by).await?;

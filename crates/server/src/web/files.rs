@@ -16,32 +16,20 @@ use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::IntoResponse as _;
 use jiff::Timestamp;
 use pages::csv::csv;
-use serde::de::DeserializeOwned;
 use store::Page;
 use wire::v1::PatchVersion;
 
 use crate::app::App;
 use crate::http::page::LIMIT_MAX;
-use crate::http::problem::ApiError;
-use crate::http::{Here, NoQuery, Query, batches, cves, patches, query, schedules, servers};
+use crate::http::{NoQuery, Query, batches, cves, patches, schedules, servers};
 use crate::web::answer::Answer;
 use crate::web::asked::Asked;
 use crate::web::names::names;
 use crate::web::{Viewer, plots};
+use service::queries;
 
 /// How many rows a file has at the most: what the API's own pages would be asked for twenty times.
 const ROWS_MAX: u64 = 10_000;
-
-/// The questions for page after page with the same filters.
-fn parts<F: DeserializeOwned>(asked: &Asked<F>) -> Result<Vec<Query<F>>, ApiError> {
-    let filters = asked.query();
-    let filters = filters.trim_start_matches('?');
-    let part = |offset: u64| {
-        let text = format!("{filters}&limit={LIMIT_MAX}&offset={offset}");
-        query::parse(text.trim_start_matches('&')).map(Query)
-    };
-    (0..ROWS_MAX).step_by(LIMIT_MAX as usize).map(part).collect()
-}
 
 /// Rows part by part, each with whether it is the last.
 macro_rules! gathered {
@@ -59,13 +47,12 @@ macro_rules! gathered {
 }
 use gathered;
 
-/// All rows of a list of the API.
+/// All rows of a query, up to the limit of a file.
 macro_rules! all {
-    ($list:path, $app:ident, $viewer:ident, $here:ident, $asked:ident $(, $of:expr)?) => {
-        gathered!(parts(&$asked)?, |query| {
-            let (state, caller) = (State($app.clone()), $viewer.caller());
-            let part = $list(state, caller, $here.clone(), $($of,)? query).await?.0;
-            (part.data, part.links.next.is_none())
+    (|$page:ident| $query:expr) => {
+        gathered!(page_by_page(), |$page| {
+            let found = $query.await?;
+            (found.items, ends($page, found.total))
         })
     };
 }
@@ -119,10 +106,10 @@ fn listed(some: impl Iterator<Item = String>) -> String {
 pub(crate) async fn servers(
     State(app): State<App>,
     viewer: Viewer,
-    here: Here,
     asked: Asked<servers::Filter>,
 ) -> Answer {
-    let rows = all!(servers::list, app, viewer, here, asked);
+    let ((wanted, sort), scope) = (asked.meant.wanted(), viewer.caller().scope());
+    let rows = all!(|page| queries::servers::list(&app, &scope, wanted.clone(), sort, page));
     table(
         "servers.csv",
         &rows,
@@ -155,10 +142,10 @@ pub(crate) async fn servers(
 pub(crate) async fn patches(
     State(app): State<App>,
     viewer: Viewer,
-    here: Here,
     asked: Asked<patches::Filter>,
 ) -> Answer {
-    let rows = all!(patches::list, app, viewer, here, asked);
+    let (wanted, scope) = (asked.meant.wanted(), viewer.caller().scope());
+    let rows = all!(|page| queries::patches::list(&app, &scope, wanted.clone(), page));
     table(
         "patches.csv",
         &rows,
@@ -182,10 +169,10 @@ pub(crate) async fn patches(
 pub(crate) async fn cves(
     State(app): State<App>,
     viewer: Viewer,
-    here: Here,
     asked: Asked<cves::Filter>,
 ) -> Answer {
-    let rows = all!(cves::list, app, viewer, here, asked);
+    let (wanted, scope) = (asked.meant.wanted(), viewer.caller().scope());
+    let rows = all!(|page| queries::cves::list(&app, &scope, wanted.clone(), page));
     table(
         "cves.csv",
         &rows,
@@ -206,10 +193,10 @@ pub(crate) async fn cves(
 pub(crate) async fn batches(
     State(app): State<App>,
     viewer: Viewer,
-    here: Here,
     asked: Asked<batches::BatchFilter>,
 ) -> Answer {
-    let rows = all!(batches::list, app, viewer, here, asked);
+    let (states, scope) = (asked.meant.states(), viewer.caller().scope());
+    let rows = all!(|page| queries::batches::list(&app, &scope, &states, page));
     let by = rows.iter().filter_map(|row| row.started_by.clone());
     let names = names(&app, &viewer, by).await?;
     table(
@@ -237,13 +224,13 @@ pub(crate) async fn batches(
 pub(crate) async fn schedules(
     State(app): State<App>,
     viewer: Viewer,
-    here: Here,
     asked: Asked<schedules::Part>,
 ) -> Answer {
-    let list = schedules::list(State(app), viewer.caller(), here, Query(asked.meant)).await?.0;
+    let ((limit, offset), scope) = (asked.meant.limits(), viewer.caller().scope());
+    let (_, found) = queries::schedules::list(&app, &scope, limit, offset).await?;
     table(
         "schedules.csv",
-        &list.data,
+        &found.items,
         &[
             ("id", &|row| row.id.to_string()),
             ("name", &|row| row.name.clone()),

@@ -4,10 +4,11 @@ use axum::extract::State;
 use pages::Section;
 
 use crate::app::App;
-use crate::http::{Here, Id, Query, cves, patches};
+use crate::http::{Here, Id, cves, page as paging, patches};
 use crate::web::answer::{Answer, live, page};
 use crate::web::asked::Asked;
 use crate::web::{Viewer, plots};
+use service::queries;
 
 /// `/patches`.
 pub(crate) async fn patches(
@@ -17,8 +18,9 @@ pub(crate) async fn patches(
     asked: Asked<patches::Filter>,
 ) -> Answer {
     let (severity, query) = (asked.text("severity"), asked.query());
-    let list =
-        patches::list(State(app.clone()), viewer.caller(), here, Query(asked.meant)).await?.0;
+    let (part, scope) = (asked.meant.page(), viewer.caller().scope());
+    let found = queries::patches::list(&app, &scope, asked.meant.wanted(), part).await?;
+    let list = paging::list(&here, part, found, |patch| patch).0;
     let ages = plots::ages(&app, &viewer).await?;
     let frame = live(&app, &viewer, Section::Patches, "Patches");
     page(&pages::Patches { frame, list, severity, query, ages })
@@ -28,10 +30,11 @@ pub(crate) async fn patches(
 pub(crate) async fn patch(
     State(app): State<App>,
     viewer: Viewer,
-    id: Id<String>,
+    Id(name): Id<String>,
     asked: Asked<patches::ServersPart>,
 ) -> Answer {
-    let it = patches::get(State(app.clone()), viewer.caller(), id, Query(asked.meant)).await?.0;
+    let scope = viewer.caller().scope();
+    let it = queries::patches::get(&app, &scope, &name, asked.meant.page()).await?;
     let frame = live(&app, &viewer, Section::Patches, it.patch.package_name.clone());
     page(&pages::PatchPage { frame, it })
 }
@@ -45,7 +48,9 @@ pub(crate) async fn cves(
 ) -> Answer {
     let [q, severity, kev] = ["q", "severity", "kev"].map(|name| asked.text(name));
     let query = asked.query();
-    let list = cves::list(State(app.clone()), viewer.caller(), here, Query(asked.meant)).await?.0;
+    let (part, scope) = (asked.meant.page(), viewer.caller().scope());
+    let found = queries::cves::list(&app, &scope, asked.meant.wanted(), part).await?;
+    let list = paging::list(&here, part, found, |cve| cve).0;
     let frame = live(&app, &viewer, Section::Cves, "CVEs");
     page(&pages::Cves { frame, list, q, severity, kev, query })
 }
@@ -54,10 +59,10 @@ pub(crate) async fn cves(
 pub(crate) async fn cve(
     State(app): State<App>,
     viewer: Viewer,
-    id: Id<String>,
+    Id(id): Id<String>,
     asked: Asked<cves::ServersPart>,
 ) -> Answer {
-    let it = cves::get(State(app.clone()), viewer.caller(), id, Query(asked.meant)).await?.0;
+    let it = queries::cves::get(&app, &viewer.caller().scope(), &id, asked.meant.page()).await?;
     let frame = live(&app, &viewer, Section::Cves, it.cve.id.clone());
     page(&pages::CvePage { frame, it })
 }

@@ -4,7 +4,7 @@ use axum::extract::State;
 use pages::{NextRun, Section};
 
 use crate::app::App;
-use crate::http::{NoQuery, Query, summary};
+use crate::http::{NoQuery, Query};
 use crate::web::answer::{Answer, live, page};
 use crate::web::{Viewer, plots};
 use service::queries;
@@ -19,7 +19,7 @@ pub(crate) async fn overview(
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Answer {
     let caller = viewer.caller();
-    let summary = summary::summary(State(app.clone()), caller.clone(), Query(NoQuery {})).await?.0;
+    let summary = queries::summary::fleet(&app, &caller.scope()).await?;
     let (cves_by_severity, worst) = queries::cves::worst(&app, &caller.scope(), FEW).await?;
     let open = queries::batches::open(&app, &caller.scope(), FEW).await?;
     let schedules = store::schedules::list(&mut *app.db.read().await?, caller.org).await?;

@@ -16,7 +16,7 @@ use crate::http::credentials::Listing;
 use crate::http::problem::{ApiError, Code};
 use crate::http::schedules;
 use crate::http::schedules::{NO_SERVERS_MATCH, Part};
-use crate::http::{Body, Here, Id, IfMatch, NoQuery, Query};
+use crate::http::{Body, Here, Id, IfMatch, NoQuery, Query, page as paging};
 use service::queries;
 use service::queries::schedules::NEXT_RUNS;
 
@@ -37,8 +37,10 @@ pub(crate) async fn list(
     here: Here,
     asked: Asked<Part>,
 ) -> Answer {
-    let list =
-        schedules::list(State(app.clone()), viewer.caller(), here, Query(asked.meant)).await?.0;
+    let (limit, offset) = asked.meant.limits();
+    let scope = viewer.caller().scope();
+    let (part, found) = queries::schedules::list(&app, &scope, limit, offset).await?;
+    let list = paging::list(&here, part, found, |schedule| schedule).0;
     let calendar = calendar(&app, &viewer, &headers).await?;
     let frame = live(&app, &viewer, Section::Schedules, "Schedules");
     page(&pages::Schedules { frame, list, calendar })
@@ -64,10 +66,9 @@ pub(crate) async fn one(
     asked: Asked<Listing>,
 ) -> Answer {
     let (_, it) = find(&app, &viewer, id).await?;
-    let runs =
-        schedules::history(State(app.clone()), viewer.caller(), here, Id(id), Query(asked.meant))
-            .await?
-            .0;
+    let part = asked.meant.page();
+    let found = queries::schedules::runs(&app, &viewer.caller().scope(), id, part).await?;
+    let runs = paging::list(&here, part, found, |run| run).0;
     page(&pages::SchedulePage {
         frame: live(&app, &viewer, Section::Schedules, it.name.clone()),
         it,

@@ -34,8 +34,10 @@ pub(crate) async fn list(
         sort: asked.text("sort"),
     };
     let query = asked.query();
-    let list =
-        servers::list(State(app.clone()), viewer.caller(), here, Query(asked.meant)).await?.0;
+    let (part, scope) = (asked.meant.page(), viewer.caller().scope());
+    let (wanted, sort) = asked.meant.wanted();
+    let found = queries::servers::list(&app, &scope, wanted, sort, part).await?;
+    let list = paging::list(&here, part, found, |server| server).0;
     let frame = live(&app, &viewer, Section::Servers, "Servers");
     page(&pages::Servers { frame, list, filter, query })
 }

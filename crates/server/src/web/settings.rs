@@ -11,16 +11,17 @@ use vocab::{KeyId, Role, TokenId, UserId};
 use crate::app::App;
 use crate::http::problem::{ApiError, Code};
 use crate::http::{
-    Body, Here, Id, IfMatch, NoQuery, Query, api_keys, enrollment_tokens, feeds, query,
+    Body, Here, Id, IfMatch, NoQuery, Query, api_keys, enrollment_tokens, page as paging,
 };
 use crate::web::Viewer;
 use crate::web::answer::{Answer, frame, page, see};
 use crate::web::asked::Form;
 use crate::web::cookies::base;
 use service::auth::{self, users};
+use service::queries;
 
 /// How many of each are shown.
-const SHOWN: &str = "limit=200";
+const SHOWN: u32 = 200;
 
 /// `/settings`.
 pub(crate) async fn settings(
@@ -29,8 +30,8 @@ pub(crate) async fn settings(
     here: Here,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Answer {
-    let (state, caller) = (|| State(app.clone()), viewer.caller());
-    let first = Page { limit: 200, offset: 0 };
+    let caller = viewer.caller();
+    let first = Page { limit: SHOWN, offset: 0 };
     let found = store::users::list(&mut *app.db.snapshot().await?, caller.org, first).await?;
     let linked = store::identities::of_org(&mut *app.db.read().await?, caller.org).await?;
     let now = app.clock.now();
@@ -45,13 +46,13 @@ pub(crate) async fn settings(
         created_at: user.created_at,
     };
     let users = found.items.into_iter().map(row).collect();
-    let keys =
-        api_keys::list(state(), caller.clone(), here.clone(), Query(query::parse(SHOWN)?)).await?.0;
-    let tokens =
-        enrollment_tokens::list(state(), caller.clone(), here.clone(), Query(query::parse(SHOWN)?))
-            .await?
-            .0;
-    let feeds = feeds::list(state(), caller, here, Query(query::parse(SHOWN)?)).await?.0;
+    let scope = caller.scope();
+    let found = queries::credentials::api_keys(&app, &scope, first).await?;
+    let keys = paging::list(&here, first, found, |key| key).0;
+    let found = queries::credentials::enrollment_tokens(&app, &scope, first).await?;
+    let tokens = paging::list(&here, first, found, |token| token).0;
+    let found = queries::feeds::page(&app, first).await?;
+    let feeds = paging::list(&here, first, found, |feed| feed).0;
     let frame = frame(&app, &viewer, Section::Settings, "Settings");
     page(&pages::Settings { frame, users, keys, tokens, feeds })
 }

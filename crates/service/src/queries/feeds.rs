@@ -1,10 +1,15 @@
 //! Feeds: what was imported, how old it is, and why the last import failed.
 
 use jiff::Timestamp;
-use store::{feed_sources, feeds};
+use store::{Page, Paged, feed_sources, feeds};
 use wire::v1::Feed;
 
 use crate::{App, Result};
+
+/// A page of the feeds.
+pub async fn page(app: &App, page: Page) -> Result<Paged<Feed>> {
+    Ok(Paged::part_of(list(app).await?, page))
+}
 
 /// All feeds, by name. Every organization of an installation shares them.
 pub async fn list(app: &App) -> Result<Vec<Feed>> {

@@ -4,6 +4,7 @@
 //! bodies of `wire`. It changes nothing.
 
 pub mod batches;
+pub mod credentials;
 pub mod cves;
 pub mod feeds;
 pub mod patches;

@@ -43,7 +43,7 @@ pub async fn list(
         (None, Some(environments)) => within(app, &mut reader, scope.org, environments).await?.0,
         (Some(id), environments) => {
             // An id that is none belongs to no server, and neither does one of another organization.
-            let no_server = || StoreError::not_found("server", &id);
+            let no_server = || StoreError::not_found("server", id);
             let id: ServerId = id.parse().map_err(|_| no_server())?;
             let server = servers::find(&mut reader, scope, id).await?;
             let mut rows = of_server(app, &mut reader, &server).await?;

@@ -2,16 +2,15 @@
 
 use axum::extract::State;
 use pages::csv::csv;
-use serde::de::DeserializeOwned;
 use store::Page;
 use vocab::{BatchId, ScheduleId, ServerId, TaskId};
 use wire::v1::{PackageChange, PatchDetail};
 
-use super::{all, ends, file, gathered, listed, page_by_page, parts, table, text, time};
+use super::{all, ends, file, gathered, listed, page_by_page, table, text, time};
 use crate::app::App;
 use crate::http::credentials::Listing;
 use crate::http::problem::ApiError;
-use crate::http::{Here, Id, Ids, NoQuery, Query, cves, patches, query, schedules, tasks};
+use crate::http::{Id, Ids, NoQuery, Query, tasks};
 use crate::web::Viewer;
 use crate::web::answer::Answer;
 use crate::web::asked::Asked;
@@ -156,11 +155,11 @@ pub(crate) async fn server_history(
 pub(crate) async fn tasks(
     State(app): State<App>,
     viewer: Viewer,
-    here: Here,
     Id(id): Id<BatchId>,
     asked: Asked<tasks::Filter>,
 ) -> Answer {
-    let rows = all!(tasks::list, app, viewer, here, asked, Id(id));
+    let (states, scope) = (asked.meant.states(), viewer.caller().scope());
+    let rows = all!(|page| queries::tasks::list(&app, &scope, id, &states, page));
     let rows = rows.into_iter().map(|row| {
         let of = [row.id.to_string(), row.server_id.to_string(), row.hostname.to_string()];
         of.into_iter().chain(task(&row)).collect()
@@ -173,10 +172,10 @@ pub(crate) async fn tasks(
 pub(crate) async fn changes(
     State(app): State<App>,
     viewer: Viewer,
-    ids: Ids<BatchId, TaskId>,
-    none: Query<NoQuery>,
+    Ids(batch, id): Ids<BatchId, TaskId>,
+    Query(NoQuery {}): Query<NoQuery>,
 ) -> Answer {
-    let it = tasks::get(State(app), viewer.caller(), ids, none).await?.0;
+    let it = queries::tasks::get(&app, &viewer.caller().scope(), batch, id).await?;
     table(
         "changes.csv",
         &it.result.map(|result| result.packages).unwrap_or_default(),
@@ -188,11 +187,6 @@ pub(crate) async fn changes(
     )
 }
 
-/// The question for one page.
-fn part<F: DeserializeOwned>(page: Page) -> Result<Query<F>, ApiError> {
-    query::parse(&format!("limit={}&offset={}", page.limit, page.offset)).map(Query)
-}
-
 /// `/patches/{name}/servers.csv`.
 pub(crate) async fn patch_servers(
     State(app): State<App>,
@@ -201,8 +195,7 @@ pub(crate) async fn patch_servers(
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Answer {
     let rows = gathered!(page_by_page(), |page| {
-        let (state, id) = (State(app.clone()), Id(name.clone()));
-        let it = patches::get(state, viewer.caller(), id, part(page)?).await?.0;
+        let it = queries::patches::get(&app, &viewer.caller().scope(), &name, page).await?;
         (it.servers, ends(page, it.patch.affected_servers))
     });
     table(
@@ -221,21 +214,21 @@ pub(crate) async fn patch_servers(
 }
 
 /// A patch without the servers that wait for it.
-async fn patch(app: App, viewer: &Viewer, id: Id<String>) -> Result<PatchDetail, ApiError> {
-    let first = part(Page { limit: 1, offset: 0 })?;
-    Ok(patches::get(State(app), viewer.caller(), id, first).await?.0)
+async fn patch(app: App, viewer: &Viewer, name: &str) -> Result<PatchDetail, ApiError> {
+    let first = Page { limit: 1, offset: 0 };
+    Ok(queries::patches::get(&app, &viewer.caller().scope(), name, first).await?)
 }
 
 /// `/patches/{name}/versions.csv`.
 pub(crate) async fn patch_versions(
     State(app): State<App>,
     viewer: Viewer,
-    id: Id<String>,
+    Id(name): Id<String>,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Answer {
     table(
         "versions.csv",
-        &patch(app, &viewer, id).await?.patch.versions,
+        &patch(app, &viewer, &name).await?.patch.versions,
         &[
             ("os", &|row| row.os.clone()),
             ("from", &|row| row.from.clone()),
@@ -248,12 +241,12 @@ pub(crate) async fn patch_versions(
 pub(crate) async fn patch_cves(
     State(app): State<App>,
     viewer: Viewer,
-    id: Id<String>,
+    Id(name): Id<String>,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Answer {
     table(
         "cves.csv",
-        &patch(app, &viewer, id).await?.cve_details,
+        &patch(app, &viewer, &name).await?.cve_details,
         &[
             ("id", &|row| row.id.clone()),
             ("severity", &|row| row.severity.to_string()),
@@ -271,8 +264,7 @@ pub(crate) async fn cve_servers(
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Answer {
     let rows = gathered!(page_by_page(), |page| {
-        let (state, id) = (State(app.clone()), Id(cve.clone()));
-        let it = cves::get(state, viewer.caller(), id, part(page)?).await?.0;
+        let it = queries::cves::get(&app, &viewer.caller().scope(), &cve, page).await?;
         let all = it.cve.affected_servers.saturating_add(it.cve.suppressed_servers);
         (it.servers, ends(page, all))
     });
@@ -297,11 +289,11 @@ pub(crate) async fn cve_servers(
 pub(crate) async fn runs(
     State(app): State<App>,
     viewer: Viewer,
-    here: Here,
     Id(id): Id<ScheduleId>,
-    asked: Asked<Listing>,
+    _: Asked<Listing>,
 ) -> Answer {
-    let rows = all!(schedules::history, app, viewer, here, asked, Id(id));
+    let scope = viewer.caller().scope();
+    let rows = all!(|page| queries::schedules::runs(&app, &scope, id, page));
     table(
         "runs.csv",
         &rows,

@@ -3,13 +3,14 @@
 use axum::extract::State;
 use store::Page;
 
-use super::{ROWS_MAX, all, gathered, parts, table, text, time, words};
+use super::{ROWS_MAX, all, ends, gathered, page_by_page, table, text, time, words};
 use crate::app::App;
 use crate::http::credentials::Listing;
-use crate::http::{Here, NoQuery, Query, api_keys, enrollment_tokens, feeds};
+use crate::http::{NoQuery, Query};
 use crate::web::Viewer;
 use crate::web::answer::Answer;
 use crate::web::asked::Asked;
+use service::queries;
 
 /// `/settings/users.csv`.
 pub(crate) async fn users(
@@ -34,13 +35,9 @@ pub(crate) async fn users(
 }
 
 /// `/settings/keys.csv`.
-pub(crate) async fn keys(
-    State(app): State<App>,
-    viewer: Viewer,
-    here: Here,
-    asked: Asked<Listing>,
-) -> Answer {
-    let rows = all!(api_keys::list, app, viewer, here, asked);
+pub(crate) async fn keys(State(app): State<App>, viewer: Viewer, _: Asked<Listing>) -> Answer {
+    let scope = viewer.caller().scope();
+    let rows = all!(|page| queries::credentials::api_keys(&app, &scope, page));
     table(
         "keys.csv",
         &rows,
@@ -58,13 +55,9 @@ pub(crate) async fn keys(
 }
 
 /// `/settings/tokens.csv`.
-pub(crate) async fn tokens(
-    State(app): State<App>,
-    viewer: Viewer,
-    here: Here,
-    asked: Asked<Listing>,
-) -> Answer {
-    let rows = all!(enrollment_tokens::list, app, viewer, here, asked);
+pub(crate) async fn tokens(State(app): State<App>, viewer: Viewer, _: Asked<Listing>) -> Answer {
+    let scope = viewer.caller().scope();
+    let rows = all!(|page| queries::credentials::enrollment_tokens(&app, &scope, page));
     table(
         "tokens.csv",
         &rows,
@@ -83,13 +76,8 @@ pub(crate) async fn tokens(
 }
 
 /// `/settings/feeds.csv`.
-pub(crate) async fn feeds(
-    State(app): State<App>,
-    viewer: Viewer,
-    here: Here,
-    asked: Asked<feeds::Part>,
-) -> Answer {
-    let rows = all!(feeds::list, app, viewer, here, asked);
+pub(crate) async fn feeds(State(app): State<App>, _viewer: Viewer, _: Asked<Listing>) -> Answer {
+    let rows = all!(|page| queries::feeds::page(&app, page));
     table(
         "feeds.csv",
         &rows,

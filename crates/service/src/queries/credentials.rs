@@ -1,0 +1,58 @@
+//! API keys and enrollment tokens, without their secrets.
+
+use store::api_keys::ApiKey;
+use store::enrollment_tokens::Token;
+use store::{Page, Paged};
+use wire::v1::EnrollmentToken;
+
+use super::Scope;
+use crate::{App, Result};
+
+/// A page of the API keys, the newest first, also those that are revoked or have expired.
+pub async fn api_keys(app: &App, scope: &Scope, page: Page) -> Result<Paged<wire::v1::ApiKey>> {
+    let Paged { items, total } =
+        store::api_keys::list(&mut *app.db.snapshot().await?, scope.org, page).await?;
+    Ok(Paged { items: items.into_iter().map(api_key).collect(), total })
+}
+
+/// A page of the enrollment tokens, the newest first, also those that cannot be used any more.
+pub async fn enrollment_tokens(
+    app: &App,
+    scope: &Scope,
+    page: Page,
+) -> Result<Paged<EnrollmentToken>> {
+    let Paged { items, total } =
+        store::enrollment_tokens::list(&mut *app.db.snapshot().await?, scope.org, page).await?;
+    Ok(Paged { items: items.into_iter().map(enrollment_token).collect(), total })
+}
+
+/// An API key as clients see it.
+pub fn api_key(key: ApiKey) -> wire::v1::ApiKey {
+    wire::v1::ApiKey {
+        id: key.id,
+        name: key.name,
+        role: key.role,
+        environments: key.environments,
+        created_at: key.created_at,
+        created_by: key.created_by,
+        expires_at: key.expires_at,
+        revoked_at: key.revoked_at,
+        last_used_at: key.last_used_at,
+    }
+}
+
+/// An enrollment token as clients see it.
+pub fn enrollment_token(token: Token) -> EnrollmentToken {
+    EnrollmentToken {
+        id: token.id,
+        name: token.name,
+        environment: token.environment,
+        tags: token.tags,
+        uses: token.uses,
+        max_uses: token.uses_max,
+        created_at: token.created_at,
+        created_by: token.created_by,
+        expires_at: token.expires_at,
+        revoked_at: token.revoked_at,
+    }
+}
