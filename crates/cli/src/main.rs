@@ -10,6 +10,7 @@ mod doctor;
 mod feeds;
 mod init;
 mod installation;
+mod listen;
 mod logs;
 mod migrate;
 mod oidc;
