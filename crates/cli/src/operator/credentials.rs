@@ -124,6 +124,7 @@ pub(crate) fn dev_dir() -> Option<PathBuf> {
 }
 
 /// Where `fleetmend demo` keeps everything, if it is not told otherwise.
+#[cfg(feature = "demo")]
 pub(crate) fn demo_dir() -> Option<PathBuf> {
     home("XDG_DATA_HOME", ".local/share").map(|dir| dir.join("fleetmend/demo"))
 }
