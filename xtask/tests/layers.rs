@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 /// What each crate may depend on, besides what it is tested with.
 const ALLOWED: &[(&str, &[&str])] = &[
@@ -85,4 +86,23 @@ fn crates_depend_on_lower_layers_only() {
 fn dependencies_are_found_in_a_manifest() {
     let manifest = "[package]\nname = \"a\"\n[dependencies]\n# why\nb.workspace = true\nc = { path = \"c\" }\n[dev-dependencies]\nd = \"1\"\n";
     assert_eq!(dependencies(manifest), BTreeSet::from(["b".to_owned(), "c".to_owned()]));
+}
+
+/// The crates of the workspace that `cli` is linked with under these flags.
+fn linked_into_cli(flags: &[&str]) -> BTreeSet<String> {
+    let mut tree = Command::new(env!("CARGO"));
+    tree.current_dir(root()).args(["tree", "--locked", "--offline", "-p", "cli"]);
+    tree.args(["--edges", "normal", "--prefix", "none", "--format", "{p}"]).args(flags);
+    let output = tree.output().expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("names of crates are UTF-8");
+    let ours = text.lines().filter(|line| line.contains("/crates/"));
+    ours.filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
+}
+
+#[test]
+fn only_the_demo_feature_links_the_simulator_into_cli() {
+    assert!(linked_into_cli(&[]).contains("swarm"));
+    let packaged = linked_into_cli(&["--no-default-features"]);
+    assert!(packaged.contains("server") && !packaged.contains("swarm"), "{packaged:?}");
 }

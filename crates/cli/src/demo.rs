@@ -36,10 +36,11 @@ use vocab::{FailureCode, OrgId, Portion, RebootPolicy};
 
 use crate::dev;
 use crate::dev::banner;
+use crate::listen;
 use crate::logs;
 use crate::operator::credentials;
 use crate::operator::credentials::Credentials;
-use crate::serve::{LISTEN, stop};
+use crate::serve::stop;
 use crate::settings;
 use crate::settings::Durability;
 
@@ -81,7 +82,7 @@ pub(crate) struct Demo {
     #[arg(long, value_name = "D", env = "FLEETMEND_DATA_DIR")]
     data_dir: Option<PathBuf>,
     /// Address and port to listen on; port 0 takes a free one
-    #[arg(long, value_name = "ADDRESS", env = "FLEETMEND_LISTEN", default_value = LISTEN)]
+    #[arg(long, value_name = "ADDRESS", env = "FLEETMEND_LISTEN", default_value = listen::DEFAULT)]
     listen: String,
     /// What is logged: error, warn, info, debug, or a filter like info,server=debug
     #[arg(long, value_name = "FILTER", env = "FLEETMEND_LOG", default_value = "error")]
@@ -99,7 +100,7 @@ impl Demo {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         logs::start(&self.log, Some(logs::Format::Text)).context("cannot use --log")?;
         ensure!(self.speed.is_finite() && self.speed > 0.0, "--speed is a number above 0");
-        let listener = dev::listener(&self.listen).await?;
+        let listener = listen::bind(&self.listen).await?;
         let dir = self.prepare()?;
         if !self.has_past(&dir)? {
             crate::say("Making three weeks of history; the next start is faster.")?;

@@ -24,14 +24,14 @@ use service::clock::{Clock, dice};
 use service::commands::setup;
 use service::secrets::Secrets;
 use store::StoreError;
-use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 use vocab::Role;
 
+use crate::listen;
 use crate::logs;
 use crate::operator::credentials;
 use crate::operator::credentials::Credentials;
-use crate::serve::{LISTEN, stop};
+use crate::serve::stop;
 use crate::settings;
 use crate::settings::Durability;
 
@@ -58,7 +58,7 @@ pub(crate) struct Dev {
     #[arg(long, value_name = "D", env = "FLEETMEND_DATA_DIR")]
     data_dir: Option<PathBuf>,
     /// Address and port to listen on; port 0 takes a free one
-    #[arg(long, value_name = "ADDRESS", env = "FLEETMEND_LISTEN", default_value = LISTEN)]
+    #[arg(long, value_name = "ADDRESS", env = "FLEETMEND_LISTEN", default_value = listen::DEFAULT)]
     listen: String,
     /// Let orders change this machine, within /etc/fleetmend/limits.toml; needs root
     #[arg(long)]
@@ -76,7 +76,7 @@ impl Dev {
         logs::start(&self.log, Some(logs::Format::Text)).context("cannot use --log")?;
         let dir = self.prepare()?;
         let app = open(&dir).await?;
-        let listener = listener(&self.listen).await?;
+        let listener = listen::bind(&self.listen).await?;
         let url = format!("http://{}", listener.local_addr()?);
         let key = key(&app, &dir.join(credentials::FILE)).await?;
         let told =
@@ -189,26 +189,6 @@ impl Dev {
         }
         flags
     }
-}
-
-/// Listens, or says what to do about it.
-pub(crate) async fn listener(listen: &str) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(listen).await.map_err(|error| {
-        let advice = match error.kind() {
-            std::io::ErrorKind::AddrInUse => format!(
-                "another program listens on {listen}: end it, or choose another port, such as \
-                 `--listen 127.0.0.1:0` for a free one"
-            ),
-            std::io::ErrorKind::PermissionDenied => {
-                format!("you may not listen on {listen}: choose a port above 1023 with --listen")
-            }
-            std::io::ErrorKind::InvalidInput => {
-                format!("cannot listen on {listen}: say address and port, such as 127.0.0.1:7600")
-            }
-            _ => format!("cannot listen on {listen}: choose another address with --listen"),
-        };
-        anyhow::Error::new(error).context(advice)
-    })
 }
 
 /// Runs the agent in a thread of its own. Whoever ends `dev` need not wait for a look at the packages: the agent

@@ -4,12 +4,14 @@
 //! programs goes to standard output, everything else to standard error.
 
 mod backup;
+#[cfg(feature = "demo")]
 mod demo;
 mod dev;
 mod doctor;
 mod feeds;
 mod init;
 mod installation;
+mod listen;
 mod logs;
 mod migrate;
 mod oidc;
@@ -52,6 +54,7 @@ enum Command {
     /// Start everything on this machine: a service, and an agent that observes this very machine
     Dev(dev::Dev),
     /// Start a service with a simulated fleet that has something to show everywhere
+    #[cfg(feature = "demo")]
     Demo(demo::Demo),
     /// Make the database, the secrets, an organization and its first admin key
     Init(init::Init),
@@ -119,6 +122,7 @@ fn act(command: Command) -> anyhow::Result<()> {
     runtime.block_on(async {
         match command {
             Command::Dev(dev) => dev.run().await,
+            #[cfg(feature = "demo")]
             Command::Demo(demo) => demo.run().await,
             Command::Init(init) => init.run().await,
             Command::Server(server) => server.run().await,

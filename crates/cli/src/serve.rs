@@ -10,15 +10,13 @@ use service::auth::root_keys;
 use service::clock::{Clock, dice};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::dev::listener;
+use crate::listen;
 use crate::logs;
 use crate::logs::Format;
 use crate::oidc::Oidc;
 use crate::settings;
 use crate::settings::{Durability, File};
 use crate::tls::Tls;
-
-pub(crate) const LISTEN: &str = "127.0.0.1:7600";
 
 /// Serve the API and the agents.
 ///
@@ -80,8 +78,8 @@ impl Server {
         let file = File::load(self.config.as_deref(), &self.data_dir)?;
         let tls = self.tls(&file)?;
         let app = self.app(&file, tls.as_ref()).await?;
-        let listen = self.listen.or(file.listen).unwrap_or_else(|| LISTEN.to_owned());
-        let listener = listener(&listen).await?;
+        let listen = self.listen.or(file.listen).unwrap_or_else(|| listen::DEFAULT.to_owned());
+        let listener = listen::bind(&listen).await?;
         let scheme = if tls.is_some() { "https" } else { "http" };
         let address = format!("{scheme}://{}", listener.local_addr()?);
         let stop = stop()?;

@@ -2,7 +2,7 @@
 //!
 //! `contents` lays out what is in a package, the same for both kinds; `deb` and `rpm` say how each kind is
 //! made of it, with dpkg-deb and rpmbuild. The agent is one static program, so that a single package
-//! serves every release of every distribution; the server is linked as usual.
+//! serves every release of every distribution; the server is linked as usual, without the feature `demo`.
 
 mod contents;
 mod deb;
@@ -106,7 +106,9 @@ fn build(
             own.join(triple).join("agent")
         }
         Product::Server => {
+            // Without the feature `demo`: servers in production ship without a simulator.
             cargo.args(["build", "--release", "-p", "cli", "--bin", product.name()]);
+            cargo.arg("--no-default-features");
             target.join("release")
         }
     };

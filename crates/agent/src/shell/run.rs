@@ -12,10 +12,11 @@ use tokio::sync::Notify;
 use super::clock::now;
 use super::enroll::enrolled;
 use super::state::State;
-use super::talk::{Memory, Talk, say};
+use super::talk::{Memory, Talk};
 use super::{HOOKS, LIMITS, root_of, state_dir_of};
 use crate::backend;
 use crate::host::Host;
+use crate::output::note;
 use crate::work::{Setup, Worker};
 
 /// How often the packages are looked at without anyone asking.
@@ -66,7 +67,7 @@ impl Run {
             ));
         }
         if let Err(error) = state.copy_identity(&enrolled) {
-            say(&format!("{error:#}"));
+            note(&format!("{error:#}"));
         }
         if let Some(moved) = self.server {
             enrolled.url = moved;
@@ -96,7 +97,7 @@ impl Run {
         let memory = Memory::new(state.turn(now())?, state.contact(), identity.signs_answers());
         let mut talk =
             Talk { link, identity, state, worker: worker.clone(), host, bell, found, memory };
-        say(&format!("{} keeps in touch with {}", enrolled.server_id, enrolled.url));
+        note(&format!("{} keeps in touch with {}", enrolled.server_id, enrolled.url));
         let (mut term, mut int) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         tokio::select! {

@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use vocab::{Line, ServerId};
 
-use super::talk::say;
+use crate::output::note;
 use crate::work::files;
 
 /// The state directory.
@@ -211,7 +211,7 @@ impl State {
                     files::move_aside(&path)?;
                 }
                 self.write(IDENTITY, &enrolled)?;
-                say(&format!("{} was damaged: it was restored from its copy", path.display()));
+                note(&format!("{} was damaged: it was restored from its copy", path.display()));
                 Ok(Some(enrolled))
             }
             (_, Err(error)) => Err(error.context(format!(
@@ -272,7 +272,7 @@ impl State {
             return Ok(turn);
         }
         let counter = u64::try_from(now.as_millisecond()).unwrap_or(0);
-        say(&format!(
+        note(&format!(
             "{}/{TURN} was lost: counting on from {counter}. If this host's clock is wrong, its server may put it \
              into quarantine; then release it there",
             self.dir.display()
@@ -347,7 +347,7 @@ impl State {
                 files::move_aside(&path).with_context(|| {
                     format!("{} is damaged and cannot be moved: remove it", path.display())
                 })?;
-                say(&format!("{error:#}: it was moved aside"));
+                note(&format!("{error:#}: it was moved aside"));
                 Ok(None)
             }
             found => found,

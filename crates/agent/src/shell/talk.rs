@@ -21,6 +21,7 @@ use wire::v1::Activity;
 use super::clock::now;
 use super::state::{Contact, State};
 use crate::host::Host;
+use crate::output::note;
 use crate::work::{ScanReport, Worker};
 
 /// The longest that a sync may be held: a proxy that cuts idle requests does so after a minute.
@@ -199,7 +200,7 @@ impl Talk {
         self.worker.told(&request.progress);
         self.arrived();
         for result in request.results.iter().filter(|r| answer.acknowledged.contains(&r.order_id)) {
-            say(&ended(result));
+            note(&ended(result));
         }
         let rekeyed = self.trust(&answer)? | self.renew_tag(&answer)?;
         let busy = self.obey(&answer) || answer.wants_facts || rekeyed;
@@ -230,7 +231,7 @@ impl Talk {
         self.state.set_trusted_keys(&keys)?;
         self.identity.orders_keys.replace(keys);
         let after = self.identity.orders_keys.ids();
-        say(&format!(
+        note(&format!(
             "the server changes its key for orders: trusted before {}, now {}",
             before.join(", "),
             after.join(", ")
@@ -247,7 +248,7 @@ impl Talk {
         }
         self.state.set_tag(tag)?;
         self.identity.tag.replace(tag);
-        say("the server changes the key behind this host's identity: it was renewed");
+        note("the server changes the key behind this host's identity: it was renewed");
         Ok(true)
     }
 
@@ -273,7 +274,7 @@ impl Talk {
                     let why = "the order is valid for more than 31 days";
                     self.worker.refuse(&order, FailureCode::RejectedByAgent, why.into());
                 }
-                Err(refusal) => say(&format!("an order was not believed: {refusal}")),
+                Err(refusal) => note(&format!("an order was not believed: {refusal}")),
             }
         }
         self.memory.wanted.clone_from(&answer.wanted);
@@ -327,9 +328,9 @@ impl Talk {
         memory.failures = memory.failures.saturating_add(1);
         if memory.contact.trouble.is_none() {
             memory.contact.trouble_since = Some(now());
-            say(&explained(&error));
+            note(&explained(&error));
         } else if matches!(error, ClientError::Unproven { .. }) && !memory.unproven_logged {
-            say(&explained(&error));
+            note(&explained(&error));
         }
         memory.unproven_logged |= matches!(error, ClientError::Unproven { .. });
         memory.contact.trouble = Some(Line::made_of(&explained(&error)));
@@ -356,7 +357,7 @@ impl Talk {
     fn arrived(&mut self) {
         let contact = &mut self.memory.contact;
         if contact.trouble.take().is_some() {
-            say("the server answers again");
+            note("the server answers again");
         }
         contact.trouble_since = None;
         self.memory.unproven_logged = false;
@@ -406,11 +407,6 @@ fn explained(error: &ClientError) -> String {
         cause = inner.source();
     }
     text
-}
-
-/// For the journal of the host's services, or whoever looks on.
-pub(super) fn say(what: &str) {
-    crate::output::note(what);
 }
 
 /// A number from 0 to 1 that no other host will draw as well.

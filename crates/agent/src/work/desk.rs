@@ -13,8 +13,9 @@ use jiff::{SignedDuration, Timestamp};
 use vocab::{FailureCode, InquiryReply, OrderRecord, TaskId, WithdrawalReply};
 use wire::agent::{Order, OrderProgress, OrderResult, Work};
 
+use super::failure::Failure;
 use super::files;
-use super::journal::{Failure, Journal, Lock, Task};
+use super::journal::{Journal, Lock, Task};
 use super::log::Log;
 use super::outcome;
 use super::outcome::Ending;

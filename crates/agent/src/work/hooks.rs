@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 
 use vocab::FailureCode;
 
-use super::journal::{Act, Failure};
+use super::failure::Failure;
 use super::limits::unsafe_owner;
+use super::step::Act;
 use crate::command::Command;
 
 /// How long a hook may take.

@@ -1,7 +1,7 @@
 //! What is written down of an order: what it asks for, which step was begun last, and what is known.
 //!
 //! Pure: [`Journal::begin`] and [`Journal::learn`] are the only ways in which it changes, and
-//! [`step::next`](super::step::next) reads it. It is saved after `begin` and before the step is taken.
+//! [`planner::next`](super::planner::next) reads it. It is saved after `begin` and before the step is taken.
 //! What a step taught is saved together with the next one: if that is lost, a look is taken again, and
 //! what ran once is read from its directory and not run again.
 
@@ -12,9 +12,10 @@ use serde::{Deserialize, Serialize};
 use vocab::{FailureCode, Line, Stage, TaskId};
 use wire::agent::{Install, Order, OrderResult, PackageMove, Reboot, Work};
 
+use super::failure::Failure;
 use super::select::Passed;
-use super::step::{Facts, Step};
-use crate::backend::{Choice, Diagnosis};
+use super::step::{Act, Facts, Step};
+use crate::backend::Choice;
 
 /// One order, from its arrival until it is forgotten.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -69,77 +70,6 @@ pub enum Task {
         /// Whether there is an inventory to compare the packages with.
         compare: bool,
     },
-}
-
-/// What runs as a process of its own, each at most once, apart from those that may be repeated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Act {
-    /// Mends what was half done before the order.
-    RepairBefore,
-    /// Brings the lists up to date.
-    Refresh,
-    /// The administrator's hooks before an installation.
-    PreInstall,
-    /// Fetches packages.
-    Download,
-    /// Installs them.
-    Install,
-    /// Mends what the installation left half done.
-    RepairAfter,
-    /// The administrator's hooks after an installation.
-    PostInstall,
-    /// Restarts services.
-    Restart,
-    /// The administrator's hooks before a reboot.
-    PreReboot,
-    /// Reboots.
-    Reboot,
-}
-
-impl Act {
-    /// What its directory is called.
-    pub fn name(self) -> &'static str {
-        match self {
-            Act::RepairBefore => "repair-before",
-            Act::Refresh => "refresh",
-            Act::PreInstall => "pre-install",
-            Act::Download => "download",
-            Act::Install => "install",
-            Act::RepairAfter => "repair-after",
-            Act::PostInstall => "post-install",
-            Act::Restart => "restart-services",
-            Act::PreReboot => "pre-reboot",
-            Act::Reboot => "reboot",
-        }
-    }
-
-    /// Whether it may be run again after it was killed: doing it twice is like doing it once.
-    pub fn is_repeatable(self) -> bool {
-        matches!(self, Act::RepairBefore | Act::Refresh | Act::Download | Act::RepairAfter)
-    }
-}
-
-/// Why something was not done.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failure {
-    /// For programs.
-    pub code: FailureCode,
-    /// For people.
-    pub message: Line,
-}
-
-impl Failure {
-    /// A failure with this code and these words.
-    pub fn new(code: FailureCode, message: impl Into<Line>) -> Failure {
-        Failure { code, message: message.into() }
-    }
-}
-
-impl From<Diagnosis> for Failure {
-    fn from(diagnosis: Diagnosis) -> Failure {
-        Failure { code: diagnosis.code, message: diagnosis.message }
-    }
 }
 
 /// Who works on the package database.

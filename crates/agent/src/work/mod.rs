@@ -1,10 +1,11 @@
 //! Carries orders out, one at a time, and never loses the truth.
 //!
-//! [`step::next`] decides, `perform` does, the [`journal`] remembers, and [`select`] and [`outcome`] say what was meant
+//! [`planner::next`] decides, `perform` does, the [`journal`] remembers, and [`select`] and [`outcome`] say what was meant
 //! and what came of it. All but `perform`, `job` and `supervise` are pure. The lead of the agent talks
 //! to a [`Worker`], which has a thread of its own.
 
 mod desk;
+pub mod failure;
 pub(crate) mod files;
 mod hooks;
 mod job;
@@ -14,6 +15,7 @@ mod log;
 pub mod outcome;
 mod past_orders;
 mod perform;
+pub mod planner;
 mod recovery;
 pub mod select;
 pub mod space;
@@ -36,7 +38,7 @@ use wire::v1::{Activity, HostLimits};
 use crate::backend::Backend;
 use crate::host::Host;
 use crate::root::Root;
-use journal::Failure;
+use failure::Failure;
 use thread::Shared;
 
 /// What a worker works with.

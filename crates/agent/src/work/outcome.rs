@@ -4,12 +4,13 @@
 //! itself, and an order has succeeded only if the versions are as it asked for.
 
 use jiff::Timestamp;
-use vocab::{BlockedBy, FailureCode, Line, RebootPolicy};
+use vocab::{FailureCode, Line, RebootPolicy};
 use wire::agent::{OrderResult, Outcome};
 
-use super::journal::{Act, Ended, Failure, Journal, Task};
+use super::failure::Failure;
+use super::journal::{Ended, Journal, Task};
 use super::select::{Passed, Why};
-use super::step::Facts;
+use super::step::{Act, Facts};
 
 /// How an order comes to its end.
 #[derive(Debug, Clone, PartialEq)]
@@ -274,18 +275,5 @@ fn wants_reboot(policy: RebootPolicy, journal: &Journal) -> bool {
         RebootPolicy::Always => true,
         RebootPolicy::IfRequired => needed,
         RebootPolicy::Never | RebootPolicy::ServicesOnly => false,
-    }
-}
-
-/// The words of a reason that a package manager or an order has to hold an update back.
-pub(super) fn blocked_words(by: BlockedBy) -> &'static str {
-    match by {
-        BlockedBy::Held => "held by the administrator",
-        BlockedBy::Phased => "the distribution's phase for this host has not come",
-        BlockedBy::KeptBack => {
-            "kept back: it would need a package to be removed, or cannot be resolved"
-        }
-        BlockedBy::Excluded => "excluded by the order",
-        BlockedBy::Pinned => "a pin prefers another version",
     }
 }

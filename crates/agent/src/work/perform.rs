@@ -12,12 +12,11 @@ use vocab::listing::{self, Installed};
 use vocab::{FailureCode, Line, PackageName};
 use wire::agent::Install;
 
-use super::journal::{
-    Act, Chosen, Ended, Failure, Journal, Lesson, Lock, OldUnits, Task, Verified,
-};
+use super::failure::Failure;
+use super::journal::{Chosen, Ended, Journal, Lesson, Lock, OldUnits, Task, Verified};
 use super::limits::{Limits, Rules, zone};
 use super::log::Log;
-use super::step::{Facts, Step};
+use super::step::{Act, Facts, Step};
 use super::supervise::{Exit, Job};
 use super::{ScanReport, Setup, files, hooks, job, select, space};
 use crate::backend::{Backend, BackendError, Choice, Diagnosis};

@@ -10,12 +10,13 @@ use jiff::Timestamp;
 use vocab::listing::Installed;
 use vocab::{FailureCode, Stage};
 
+use super::failure::Failure;
 use super::files;
 use super::job;
-use super::journal::{Act, Ended, Failure, Journal, Task};
+use super::journal::{Ended, Journal, Task};
 use super::outcome;
 use super::outcome::Ending;
-use super::step::{Facts, Step};
+use super::step::{Act, Facts, Step};
 
 /// Whether nothing in an order's directory shows that the order was ever taken: it was being written when the agent
 /// died.

@@ -12,9 +12,8 @@ use vocab::listing::{Installed, Pending};
 use vocab::{BlockedBy, FailureCode, Line, PackageManager, PackageName, PackagePattern};
 use wire::agent::{Install, PackageMove};
 
-use super::journal::Failure;
+use super::failure::Failure;
 use super::limits::Limits;
-use super::outcome::blocked_words;
 use crate::backend::{Choice, Transaction};
 
 /// A package that is not updated.
@@ -56,6 +55,19 @@ impl Passed {
             Why::Odd => "its name or version cannot be handed to the package manager".to_owned(),
         };
         format!("{} was passed over: {why}", self.name).into()
+    }
+}
+
+/// The words of a reason that a package manager or an order has to hold an update back.
+fn blocked_words(by: BlockedBy) -> &'static str {
+    match by {
+        BlockedBy::Held => "held by the administrator",
+        BlockedBy::Phased => "the distribution's phase for this host has not come",
+        BlockedBy::KeptBack => {
+            "kept back: it would need a package to be removed, or cannot be resolved"
+        }
+        BlockedBy::Excluded => "excluded by the order",
+        BlockedBy::Pinned => "a pin prefers another version",
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use vocab::FailureCode;
 use wire::agent::PackageMove;
 
-use super::journal::Failure;
+use super::failure::Failure;
 
 /// What every file system should have left over.
 const MARGIN_BYTES: u64 = 32 * 1024 * 1024;

@@ -12,11 +12,12 @@ use wire::agent::{Order, OrderProgress};
 use wire::v1::Activity;
 
 use super::desk::Desk;
-use super::journal::{Ended, Failure, Journal, Lesson, Task};
+use super::failure::Failure;
+use super::journal::{Ended, Journal, Lesson, Task};
 use super::log::Log;
 use super::perform;
 use super::perform::Hands;
-use super::step;
+use super::planner;
 use super::step::{PAUSE_SECONDS, Step};
 use super::supervise::Job;
 use super::{Report, ScanReport, Setup, files, job, listing_path, memory_path};
@@ -244,7 +245,7 @@ impl Shared {
         while journal.result.is_none() && !self.state().stopping {
             let facts = hands.facts(&journal);
             let now = (self.setup.clock)();
-            let step = step::next(&journal, &facts, now);
+            let step = planner::next(&journal, &facts, now);
             let stage = journal.stage;
             match &step {
                 Step::End(result) => journal.result = Some((**result).clone()),

@@ -9,7 +9,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
 use super::Findings;
-use crate::serve::LISTEN;
+use crate::listen;
 use crate::settings::File;
 use crate::tls::Tls;
 
@@ -21,7 +21,7 @@ const EXPIRES_SOON: SignedDuration = SignedDuration::from_hours(14 * 24);
 pub(super) fn look(file: &File, findings: &mut Findings) -> bool {
     let setting = |name: &str| std::env::var(name).ok();
     let listen = setting("FLEETMEND_LISTEN").or_else(|| file.listen.clone());
-    let listen = listen.unwrap_or_else(|| LISTEN.to_owned());
+    let listen = listen.unwrap_or_else(|| listen::DEFAULT.to_owned());
     let cert = setting("FLEETMEND_TLS_CERT").map(Into::into).or_else(|| file.tls_cert.clone());
     let key = setting("FLEETMEND_TLS_KEY").map(Into::into).or_else(|| file.tls_key.clone());
     match (&cert, &key) {

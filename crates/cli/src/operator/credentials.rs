@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Usage;
 use super::api::Api;
-use crate::serve::LISTEN;
+use crate::listen;
 
 /// Flags that every operator's command takes.
 #[derive(Args, Clone)]
@@ -53,7 +53,7 @@ impl Connection {
     /// The service that is meant, with a key to it.
     pub(super) fn open(&self) -> anyhow::Result<Api> {
         let Credentials { url, api_key, ca_cert } = self.resolve(self.file()?)?;
-        let url = url.unwrap_or_else(|| format!("http://{LISTEN}"));
+        let url = url.unwrap_or_else(|| format!("http://{}", listen::DEFAULT));
         let Some(api_key) = api_key else {
             return Err(Usage(format!(
                 "there is no key for {url}: set FLEETMEND_API_KEY, or write `url` and `api_key` into \
@@ -124,6 +124,7 @@ pub(crate) fn dev_dir() -> Option<PathBuf> {
 }
 
 /// Where `fleetmend demo` keeps everything, if it is not told otherwise.
+#[cfg(feature = "demo")]
 pub(crate) fn demo_dir() -> Option<PathBuf> {
     home("XDG_DATA_HOME", ".local/share").map(|dir| dir.join("fleetmend/demo"))
 }

@@ -1,9 +1,11 @@
 //! The operator's commands, over the public API only.
 //!
-//! `api` speaks to the service, `screen` draws, `order` asks before anything starts, `watch` follows it; every other
-//! module is one resource of the API. What programs want goes to standard output, everything else to standard error.
+//! `api` speaks to the service, `screen` draws, `order` asks before anything starts, `watch` follows a
+//! batch, `batch_view` formats one. Every other module is one resource of the API. Output for programs
+//! goes to standard output, everything else to standard error.
 
 pub(crate) mod api;
+mod batch_view;
 mod batches;
 pub(crate) mod credentials;
 mod cves;

@@ -12,7 +12,7 @@ use wire::v1::{Batch, OptionsRequest, Preview};
 
 use super::api::Body;
 use super::screen::{Screen, count, harmless};
-use super::{Session, Usage, batches, print, tell, watch};
+use super::{Session, Usage, batch_view, print, tell, watch};
 use crate::output;
 
 /// What is installed.
@@ -166,7 +166,7 @@ impl Session {
         }
         print(&format!(
             "{id}: {} for {}\nFollow it with `fleetmend batches watch {id}`.\n",
-            batches::state(&batch),
+            batch_view::state(&batch),
             count(batch.progress.total, "server", "servers")
         ))
     }

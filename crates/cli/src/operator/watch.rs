@@ -11,7 +11,7 @@ use wire::v1::{Batch, BatchState, Progress, Task, TaskState};
 
 use super::api::{Body, Query, Refusal};
 use super::screen::{Screen, Tone, shortened, span};
-use super::{Session, batches, print, word};
+use super::{Session, batch_view, print, word};
 use crate::output;
 
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -32,7 +32,7 @@ pub(super) async fn to_the_end(session: &Session, id: &str) -> anyhow::Result<()
     let batch: Batch = body.read()?;
     match session.json {
         true => print(&format!("{}\n", body.text))?,
-        false => print(&batches::drawn(&batch, &session.screen))?,
+        false => print(&batch_view::drawn(&batch, &session.screen))?,
     }
     match batch.state {
         BatchState::Succeeded => Ok(()),
@@ -201,7 +201,7 @@ fn frame(batch: &Batch, tasks: &[Task], width: usize, screen: Screen) -> Vec<Str
     let bad = progress.failed + progress.timed_out;
     let mut head = format!(
         "{} [{}{}] {:>3}%  {ended} of {}",
-        batches::state(batch),
+        batch_view::state(batch),
         "#".repeat(filled),
         ".".repeat(BAR - filled),
         progress.percent,

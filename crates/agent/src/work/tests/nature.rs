@@ -2,7 +2,7 @@
 
 use vocab::{Digest, RebootPolicy};
 
-use crate::work::journal::Act;
+use crate::work::step::Act;
 
 /// Dice that fall the same way for the same seed.
 pub(super) struct Dice {

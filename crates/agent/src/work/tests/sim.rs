@@ -5,7 +5,7 @@ use wire::agent::{OrderResult, Outcome};
 
 use super::nature::{Cut, Cuts, Dice, Nature};
 use super::world::World;
-use crate::work::journal::Act;
+use crate::work::step::Act;
 
 /// What holds however an order went.
 fn judge(world: &World, result: &OrderResult) {

@@ -11,13 +11,13 @@ use wire::agent::{Install, Order, OrderResult, Reboot, Work};
 
 use super::nature::{Cut, Cuts, Dice, Nature};
 use crate::backend::Choice;
-use crate::work::journal::{
-    Act, Chosen, Ended, Failure, Journal, Lesson, Lock, OldUnits, Verified,
-};
+use crate::work::failure::Failure;
+use crate::work::journal::{Chosen, Ended, Journal, Lesson, Lock, OldUnits, Verified};
 use crate::work::limits::Rules;
+use crate::work::planner;
 use crate::work::select;
 use crate::work::step;
-use crate::work::step::{Facts, Step};
+use crate::work::step::{Act, Facts, Step};
 
 #[derive(Debug, Clone, PartialEq)]
 enum Job {
@@ -129,7 +129,7 @@ impl World {
         self.happens();
         let mut journal = self.agent.take().unwrap_or_else(|| reread(&self.disk));
         let facts = self.facts(&journal);
-        let step = step::next(&journal, &facts, self.now);
+        let step = planner::next(&journal, &facts, self.now);
         if self.cut() {
             return;
         }
