@@ -2,13 +2,14 @@
 
 use axum::extract::State;
 use pages::{ActivityEntry, Section};
-use store::audit::{self, Entry};
+use service::queries::activity::Entry;
 
 use crate::app::App;
 use crate::web::Viewer;
 use crate::web::answer::{Answer, frame, page};
 use crate::web::asked::Asked;
 use crate::web::names::names;
+use service::queries;
 
 const SHOWN: u32 = 50;
 
@@ -25,10 +26,8 @@ pub(crate) async fn activity(
     asked: Asked<Before>,
 ) -> Answer {
     let before = asked.meant.before.map(i64::from);
-    let found = {
-        let mut reader = app.db.read().await?;
-        audit::before(&mut reader, viewer.user.org_id, before.unwrap_or(i64::MAX), SHOWN).await?
-    };
+    let (scope, first) = (viewer.caller().scope(), before.unwrap_or(i64::MAX));
+    let found = queries::activity::before(&app, &scope, first, SHOWN).await?;
     let step = i64::from(SHOWN);
     let older = found.last().map(|entry| entry.seq).filter(|seq| *seq > 1);
     let newer = before.map(|before| before.saturating_add(step));

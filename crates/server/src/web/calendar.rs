@@ -8,6 +8,7 @@ use vocab::Zone;
 use crate::app::App;
 use crate::http::problem::ApiError;
 use crate::web::{Viewer, cookies};
+use service::queries;
 
 /// Where the page's script keeps the zone of the reader: it is no secret, and nothing but days is laid out by it.
 const ZONE: &str = "fleetmend_zone";
@@ -28,7 +29,7 @@ pub(crate) async fn calendar(
     viewer: &Viewer,
     headers: &HeaderMap,
 ) -> Result<Calendar, ApiError> {
-    let all = store::schedules::list(&mut *app.db.read().await?, viewer.user.org_id).await?;
+    let all = queries::schedules::all(app, &viewer.caller().scope()).await?;
     let mut enabled: Vec<_> = all.into_iter().filter(|schedule| schedule.enabled).collect();
     enabled.sort_by_key(|schedule| schedule.next_run_at);
     enabled.truncate(INSTANTS_MAX);

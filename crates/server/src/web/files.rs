@@ -255,10 +255,9 @@ pub(crate) async fn activity(
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Answer {
     let mut before = i64::MAX;
-    let rows: Vec<store::audit::Entry> = gathered!(page_by_page(), |page| {
-        let mut reader = app.db.read().await?;
-        let org = viewer.user.org_id;
-        let found = store::audit::before(&mut reader, org, before, page.limit).await?;
+    let scope = viewer.caller().scope();
+    let rows = gathered!(page_by_page(), |page| {
+        let found = queries::activity::before(&app, &scope, before, page.limit).await?;
         before = found.last().map_or(0, |entry| entry.seq);
         let last = found.len() < page.limit as usize;
         (found, last)

@@ -7,6 +7,7 @@ use pages::Names;
 use crate::app::App;
 use crate::http::problem::ApiError;
 use crate::web::Viewer;
+use service::queries;
 
 /// The names of those of these that have one.
 pub(crate) async fn names(
@@ -18,6 +19,5 @@ pub(crate) async fn names(
     if ids.is_empty() {
         return Ok(Names::default());
     }
-    let found = store::names::of(&mut *app.db.read().await?, viewer.user.org_id, &ids).await?;
-    Ok(Names(found))
+    Ok(Names(queries::names::of(app, &viewer.caller().scope(), &ids).await?))
 }

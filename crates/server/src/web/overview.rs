@@ -22,7 +22,7 @@ pub(crate) async fn overview(
     let summary = queries::summary::fleet(&app, &caller.scope()).await?;
     let (cves_by_severity, worst) = queries::cves::worst(&app, &caller.scope(), FEW).await?;
     let open = queries::batches::open(&app, &caller.scope(), FEW).await?;
-    let schedules = store::schedules::list(&mut *app.db.read().await?, caller.org).await?;
+    let schedules = queries::schedules::all(&app, &caller.scope()).await?;
     let next = schedules
         .into_iter()
         .filter_map(|one| Some(NextRun { id: one.id, name: one.name, at: one.next_run_at? }));

@@ -3,10 +3,12 @@
 //! A query takes the [`Scope`] of the reader and a typed filter, reads from one snapshot, and returns
 //! bodies of `wire`. It changes nothing.
 
+pub mod activity;
 pub mod batches;
 pub mod credentials;
 pub mod cves;
 pub mod feeds;
+pub mod names;
 pub mod patches;
 pub mod preview;
 pub mod schedules;
@@ -16,6 +18,7 @@ pub mod summary;
 pub mod suppressions;
 pub mod targets;
 pub mod tasks;
+pub mod trends;
 
 use std::sync::Arc;
 

@@ -34,6 +34,11 @@ pub async fn list(
     Ok((page, Paged { items, total }))
 }
 
+/// Every schedule as it is stored, by name.
+pub async fn all(app: &App, scope: &Scope) -> Result<Vec<Schedule>> {
+    Ok(schedules::list(&mut *app.db.read().await?, scope.org).await?)
+}
+
 /// The runs of a schedule, the newest first.
 pub async fn runs(app: &App, scope: &Scope, id: ScheduleId, page: Page) -> Result<Paged<Run>> {
     let mut reader = app.db.snapshot().await?;

@@ -1,0 +1,15 @@
+//! The names of what ids stand for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Scope;
+use crate::{App, Result};
+
+/// The names of those of these ids that have one.
+pub async fn of(
+    app: &App,
+    scope: &Scope,
+    ids: &BTreeSet<String>,
+) -> Result<BTreeMap<String, String>> {
+    Ok(store::names::of(&mut *app.db.read().await?, scope.org, ids).await?)
+}

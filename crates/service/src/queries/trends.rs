@@ -1,0 +1,49 @@
+//! What plots are drawn from: the organization's days, and how long patches have been pending.
+
+use jiff::SignedDuration;
+use jiff::civil::Date;
+pub use store::days::Day;
+use vocab::Severity;
+
+use super::Scope;
+use crate::projections::daily_stats::{counted, day_of};
+use crate::projections::patches::severity;
+use crate::{App, Result};
+
+/// The days from `first` to today, which is as it is now.
+pub async fn days(app: &App, scope: &Scope, first: Date) -> Result<Vec<Day>> {
+    let today = day_of(app.clock.now());
+    let mut reader = app.db.read().await?;
+    let mut days = store::days::since(&mut reader, scope.org, first).await?;
+    // Today's row is written a little later, and a clock that was set back may have left days that are
+    // still to come.
+    if let Some(now) = counted(&mut reader, scope.org, today).await? {
+        days.retain(|day| day.day < today);
+        days.push(now);
+    }
+    Ok(days)
+}
+
+/// How many patches of a severity have been pending for a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Age {
+    /// How many of the spans it is longer than.
+    pub older_than: usize,
+    /// The severity.
+    pub severity: Severity,
+    /// How many patches.
+    pub patches: u64,
+}
+
+/// How long patches have been pending, by severity.
+pub async fn patch_ages(app: &App, scope: &Scope, spans: [SignedDuration; 3]) -> Result<Vec<Age>> {
+    let now = app.clock.now();
+    let bounds = spans.map(|span| now.checked_sub(span).unwrap_or(now));
+    let found = store::patches::ages(&mut *app.db.read().await?, scope.org, bounds).await?;
+    let age = |row: store::patches::Age| Age {
+        older_than: usize::try_from(row.older_than).unwrap_or(usize::MAX),
+        severity: severity(row.severity_order),
+        patches: row.patches,
+    };
+    Ok(found.into_iter().map(age).collect())
+}
