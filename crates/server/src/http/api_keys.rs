@@ -5,7 +5,6 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::IntoResponse;
-use store::api_keys::{self};
 use utoipa_axum::routes as handlers;
 use vocab::{Environment, KeyId, Role};
 use wire::v1::{CreateApiKey, CreatedApiKey, List};
@@ -72,7 +71,7 @@ async fn get(
     Id(id): Id<KeyId>,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let key = api_keys::get(&mut *app.db.read().await?, caller.org, id).await?;
+    let key = queries::credentials::find_api_key(&app, &caller.scope(), id).await?;
     Ok((ETag(key.generation), Json(queries::credentials::api_key(key))))
 }
 
@@ -90,7 +89,7 @@ pub(crate) async fn revoke(
     Query(NoQuery {}): Query<NoQuery>,
     if_match: IfMatch,
 ) -> Result<StatusCode, ApiError> {
-    let key = api_keys::get(&mut *app.db.read().await?, caller.org, id).await?;
+    let key = queries::credentials::find_api_key(&app, &caller.scope(), id).await?;
     if_match.check(key.generation)?;
     within(&caller, key.environments.as_deref())?;
     keys::revoke(&app, &caller.actor(), &key).await?;

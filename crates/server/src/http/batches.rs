@@ -1,14 +1,11 @@
 //! `/v1/batches`, and how any batch is answered.
 
-use std::collections::BTreeSet;
-
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
 use service::queries::batches;
-use store::server_list::{self, Filter};
 use store::{Page, rollouts};
 use utoipa_axum::routes as handlers;
 use vocab::{BatchId, Role, ServerId};
@@ -137,18 +134,9 @@ pub(crate) async fn existing(
     errors: &mut Errors,
     texts: &[String],
 ) -> Result<Vec<ServerId>, ApiError> {
-    const CHUNK: usize = 500;
     let named = read::server_ids(errors, texts);
-    let mut there = BTreeSet::new();
-    let mut reader = app.db.read().await?;
-    for chunk in named.chunks(CHUNK) {
-        let filter = Filter {
-            ids: chunk.iter().map(|(_, id)| *id).collect(),
-            environments: caller.environments.as_deref().map(<[_]>::to_vec),
-            ..Filter::default()
-        };
-        there.extend(server_list::ids(&mut reader, caller.org, &filter).await?);
-    }
+    let ids = named.iter().map(|(_, id)| *id);
+    let there = service::queries::servers::existing(app, &caller.scope(), ids).await?;
     for (place, id) in named.iter().filter(|(_, id)| !there.contains(id)) {
         read::unknown_server(errors, *place, &id.to_string());
     }

@@ -29,7 +29,7 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
-    pub(crate) fn page(&self) -> store::Page {
+    pub(crate) fn page(&self) -> service::queries::Page {
         crate::http::page::page(self.limit, self.offset)
     }
 }

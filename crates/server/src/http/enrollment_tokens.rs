@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::IntoResponse;
-use store::enrollment_tokens::{self, Token};
+use service::queries::credentials::Token;
 use utoipa_axum::routes as handlers;
 use vocab::{Role, TokenId};
 use wire::v1::{CreateEnrollmentToken, CreatedEnrollmentToken, EnrollmentToken, List};
@@ -82,7 +82,7 @@ async fn get(
     Id(id): Id<TokenId>,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let token = enrollment_tokens::get(&mut *app.db.read().await?, caller.org, id).await?;
+    let token = queries::credentials::find_enrollment_token(&app, &caller.scope(), id).await?;
     Ok((version(&token), Json(queries::credentials::enrollment_token(token))))
 }
 
@@ -100,7 +100,7 @@ pub(crate) async fn revoke(
     Query(NoQuery {}): Query<NoQuery>,
     if_match: IfMatch,
 ) -> Result<StatusCode, ApiError> {
-    let token = enrollment_tokens::get(&mut *app.db.read().await?, caller.org, id).await?;
+    let token = queries::credentials::find_enrollment_token(&app, &caller.scope(), id).await?;
     if_match.check(version(&token).0)?;
     if !caller.may_touch(token.environment.as_ref()) {
         let detail = "This key is limited to environments, and this token is for others.";

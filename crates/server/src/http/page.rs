@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use serde::de::{self, Deserializer, Visitor};
-use store::{Page, Paged};
+use service::queries::{Page, Paged};
 use wire::v1::{Links, List, Meta};
 
 /// The longest page.

@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use service::queries;
-use store::Page;
+use service::queries::Page;
 use utoipa_axum::routes as handlers;
 use vocab::{Role, ServerId, Severity};
 use wire::v1::{List, PatchDetail};

@@ -5,8 +5,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::IntoResponse;
-use store::server_list::Sort;
-use store::{Page, refreshes};
+use service::queries::Page;
+use service::queries::servers::Sort;
 use utoipa_axum::routes as handlers;
 use vocab::{Environment, OsFilter, Role, ServerId, Status, Tag, TaskId};
 use wire::v1::{Batch, List, PatchServer, Refresh, ServerDetail};
@@ -198,16 +198,7 @@ async fn get_refresh(
     Ids(server, id): Ids<ServerId, TaskId>,
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Result<Json<Refresh>, ApiError> {
-    let mut reader = app.db.read().await?;
-    let found = refreshes::get(&mut reader, caller.org, id).await?;
-    if found.server_id != server {
-        return Err(ApiError::not_found("refresh", &id.to_string()));
-    }
-    // What was asked of a server that is gone since can still be seen by those who saw the server.
-    if caller.environments.is_some() {
-        queries::servers::find(&mut reader, &caller.scope(), server).await?;
-    }
-    Ok(Json(show::refresh(found)))
+    Ok(Json(queries::servers::refresh(&app, &caller.scope(), server, id).await?))
 }
 
 /// Install updates on a server

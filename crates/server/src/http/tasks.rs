@@ -2,8 +2,8 @@
 
 use axum::Json;
 use axum::extract::State;
+use service::queries::Page;
 use service::queries::tasks;
-use store::Page;
 use utoipa_axum::routes as handlers;
 use vocab::{BatchId, Role, TaskId};
 use wire::v1::{List, Task};

@@ -9,7 +9,7 @@ use axum::http::header::SET_COOKIE;
 use axum::http::{HeaderMap, Response, StatusCode};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use store::users::User;
+use service::queries::users::User;
 use vocab::OrgId;
 
 use crate::app::App;
@@ -25,6 +25,7 @@ use service::auth::two_factor::FirstStep;
 use service::auth::users;
 use service::auth::users::{SESSION_LIVES, SignIn};
 use service::clock::chance;
+use service::queries;
 
 /// How long a browser is known.
 const DEVICE_SECONDS: i64 = 180 * 86_400;
@@ -87,7 +88,7 @@ pub(crate) async fn door(
     told: Option<String>,
 ) -> Result<pages::SignIn, ApiError> {
     let provider = app.oidc().map(|provider| provider.config.name.clone());
-    let several = store::organizations::list(&mut *app.db.read().await?).await?.len() > 1;
+    let several = queries::users::has_several_organizations(app).await?;
     let organization = several.then_some(typed.organization);
     Ok(pages::SignIn { organization, name: typed.name, next, told, provider })
 }

@@ -16,7 +16,7 @@ use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::IntoResponse as _;
 use jiff::Timestamp;
 use pages::csv::csv;
-use store::Page;
+use service::queries::Page;
 use wire::v1::PatchVersion;
 
 use crate::app::App;

@@ -12,8 +12,8 @@ use axum::middleware::Next;
 use axum::response::IntoResponse as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use store::organizations;
-use store::users::User;
+use service::queries;
+use service::queries::users::User;
 
 use crate::app::App;
 use crate::http::auth::Who;
@@ -141,10 +141,10 @@ async fn admit(
 async fn who(app: &App, headers: &HeaderMap) -> Result<Option<Viewer>, ApiError> {
     let Some(session) = cookies::read(headers, cookies::SESSION) else { return Ok(None) };
     let Some(user) = users::signed_in(app, session).await? else { return Ok(None) };
-    let organization = organizations::get(&mut *app.db.read().await?, user.org_id).await?;
+    let org_name = queries::users::organization_name(app, user.org_id).await?;
     let tag = app.secrets.tag(FORM, &[session.as_bytes()]);
     let csrf = URL_SAFE_NO_PAD.encode(&tag[..FORM_TAG_BYTES]);
-    Ok(Some(Viewer { user, org_name: organization.name, csrf, session: session.to_owned() }))
+    Ok(Some(Viewer { user, org_name, csrf, session: session.to_owned() }))
 }
 
 /// Browsers say where a form comes from; one of ours comes from where it is sent to.

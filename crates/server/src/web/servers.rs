@@ -2,7 +2,7 @@
 
 use axum::extract::State;
 use pages::{HistoryRow, Section, ServerFilter};
-use store::{Page, Paged};
+use service::queries::{Page, Paged};
 use vocab::ServerId;
 
 use crate::app::App;

@@ -4,8 +4,8 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use pages::{Section, UserRow};
 use serde_json::{Map, json};
-use store::Page;
-use store::users::User;
+use service::queries::Page;
+use service::queries::users::User;
 use vocab::{KeyId, Role, TokenId, UserId};
 
 use crate::app::App;
@@ -32,12 +32,12 @@ pub(crate) async fn settings(
 ) -> Answer {
     let caller = viewer.caller();
     let first = Page { limit: SHOWN, offset: 0 };
-    let found = store::users::list(&mut *app.db.snapshot().await?, caller.org, first).await?;
-    let linked = store::identities::of_org(&mut *app.db.read().await?, caller.org).await?;
+    let found = queries::users::list(&app, &caller.scope(), first).await?;
+    let linked = queries::users::linked(&app, &caller.scope()).await?;
     let now = app.clock.now();
     let row = |user: User| UserRow {
         me: user.id == viewer.user.id,
-        is_linked: linked.iter().any(|identity| identity.user_id == user.id),
+        is_linked: linked.contains(&user.id),
         has_password: user.password.is_some(),
         awaits: users::awaits(&user, now),
         id: user.id,
@@ -103,7 +103,7 @@ pub(crate) async fn invite(
 }
 
 async fn person(app: &App, viewer: &Viewer, id: UserId) -> Result<User, ApiError> {
-    Ok(store::users::get(&mut *app.db.read().await?, viewer.user.org_id, id).await?)
+    Ok(queries::users::get(app, &viewer.caller().scope(), id).await?)
 }
 
 /// Takes a password away, and makes a link for another.
@@ -178,7 +178,7 @@ pub(crate) async fn revoke_key(
     form: Form,
 ) -> Answer {
     if !form.goes() {
-        let key = store::api_keys::get(&mut *app.db.read().await?, viewer.user.org_id, id).await?;
+        let key = queries::credentials::find_api_key(&app, &viewer.caller().scope(), id).await?;
         let line = "It stops working at once, and for ever.";
         return ask(
             &app,
@@ -232,8 +232,8 @@ pub(crate) async fn revoke_token(
     form: Form,
 ) -> Answer {
     if !form.goes() {
-        let org = viewer.user.org_id;
-        let token = store::enrollment_tokens::get(&mut *app.db.read().await?, org, id).await?;
+        let scope = viewer.caller().scope();
+        let token = queries::credentials::find_enrollment_token(&app, &scope, id).await?;
         let line = "No server can join with it any more. Those that did stay.";
         return ask(
             &app,

@@ -1,8 +1,9 @@
 //! API keys and enrollment tokens, without their secrets.
 
-use store::api_keys::ApiKey;
-use store::enrollment_tokens::Token;
+pub use store::api_keys::ApiKey;
+pub use store::enrollment_tokens::Token;
 use store::{Page, Paged};
+use vocab::{KeyId, TokenId};
 use wire::v1::EnrollmentToken;
 
 use super::Scope;
@@ -24,6 +25,16 @@ pub async fn enrollment_tokens(
     let Paged { items, total } =
         store::enrollment_tokens::list(&mut *app.db.snapshot().await?, scope.org, page).await?;
     Ok(Paged { items: items.into_iter().map(enrollment_token).collect(), total })
+}
+
+/// One API key, as it is stored.
+pub async fn find_api_key(app: &App, scope: &Scope, id: KeyId) -> Result<ApiKey> {
+    Ok(store::api_keys::get(&mut *app.db.read().await?, scope.org, id).await?)
+}
+
+/// One enrollment token, as it is stored.
+pub async fn find_enrollment_token(app: &App, scope: &Scope, id: TokenId) -> Result<Token> {
+    Ok(store::enrollment_tokens::get(&mut *app.db.read().await?, scope.org, id).await?)
 }
 
 /// An API key as clients see it.

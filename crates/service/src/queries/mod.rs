@@ -19,9 +19,11 @@ pub mod suppressions;
 pub mod targets;
 pub mod tasks;
 pub mod trends;
+pub mod users;
 
 use std::sync::Arc;
 
+pub use store::{Page, Paged};
 use vocab::{Environment, OrgId};
 
 /// What a reader may see.

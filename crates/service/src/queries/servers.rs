@@ -1,12 +1,15 @@
 //! Servers: the list, and one with everything that is known about it.
 
+use std::collections::BTreeSet;
+
 use domain::advisory::Ecosystem;
 use domain::server::Presence;
 use jiff::{SignedDuration, Timestamp};
-use store::server_list::{self, OnlineSpan, Sort};
+pub use store::server_list::Sort;
+use store::server_list::{self, OnlineSpan};
 use store::servers::{self, Server};
-use store::{Conn, Page, Paged, StoreError};
-use vocab::{Assessment, Environment, OsFilter, ServerId, Status, Tag};
+use store::{Conn, Page, Paged, StoreError, refreshes};
+use vocab::{Assessment, Environment, OsFilter, ServerId, Status, Tag, TaskId};
 use wire::v1::{Coverage, Cve, Package, ServerDetail};
 
 use super::{Scope, show};
@@ -63,6 +66,46 @@ pub async fn list(
     let shown = items.into_iter().zip(assessed);
     let items = shown.map(|(row, assessed)| show::server(app, row, &assessed)).collect();
     Ok(Paged { items, total })
+}
+
+/// Those of these servers that exist and that this reader can see.
+pub async fn existing(
+    app: &App,
+    scope: &Scope,
+    ids: impl IntoIterator<Item = ServerId>,
+) -> Result<BTreeSet<ServerId>> {
+    const CHUNK: usize = 500;
+    let ids: Vec<ServerId> = ids.into_iter().collect();
+    let mut found = BTreeSet::new();
+    let mut reader = app.db.read().await?;
+    for chunk in ids.chunks(CHUNK) {
+        let filter = server_list::Filter {
+            ids: chunk.to_vec(),
+            environments: scope.environments.as_deref().map(<[_]>::to_vec),
+            ..server_list::Filter::default()
+        };
+        found.extend(server_list::ids(&mut reader, scope.org, &filter).await?);
+    }
+    Ok(found)
+}
+
+/// A request for a fresh look at a server's packages.
+pub async fn refresh(
+    app: &App,
+    scope: &Scope,
+    server: ServerId,
+    id: TaskId,
+) -> Result<wire::v1::Refresh> {
+    let mut reader = app.db.read().await?;
+    let found = refreshes::get(&mut reader, scope.org, id).await?;
+    if found.server_id != server {
+        return Err(StoreError::not_found("refresh", id).into());
+    }
+    // The refresh of a server that was removed since stays visible to those who saw the server.
+    if scope.environments.is_some() {
+        find(&mut reader, scope, server).await?;
+    }
+    Ok(show::refresh(found))
 }
 
 /// The times of a contact that make a server online now: what [`Presence::status`] says, for a query.

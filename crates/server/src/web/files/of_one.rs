@@ -2,7 +2,7 @@
 
 use axum::extract::State;
 use pages::csv::csv;
-use store::Page;
+use service::queries::Page;
 use vocab::{BatchId, ScheduleId, ServerId, TaskId};
 use wire::v1::{PackageChange, PatchDetail};
 

@@ -1,7 +1,7 @@
 //! The tables of Settings: users, API keys, enrolment tokens, feeds. No secret is in them, as none is on the page.
 
 use axum::extract::State;
-use store::Page;
+use service::queries::Page;
 
 use super::{ROWS_MAX, all, ends, gathered, page_by_page, table, text, time, words};
 use crate::app::App;
@@ -19,8 +19,7 @@ pub(crate) async fn users(
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Answer {
     let page = Page { limit: u32::try_from(ROWS_MAX).unwrap_or(u32::MAX), offset: 0 };
-    let mut reader = app.db.snapshot().await?;
-    let found = store::users::list(&mut reader, viewer.user.org_id, page).await?;
+    let found = queries::users::list(&app, &viewer.caller().scope(), page).await?;
     table(
         "users.csv",
         &found.items,
