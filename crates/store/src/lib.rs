@@ -71,12 +71,8 @@ pub mod wanted_listings;
 #[cfg(test)]
 extern crate self as store;
 #[cfg(test)]
-mod every_filter;
-#[cfg(test)]
-mod plans;
-#[cfg(test)]
 #[path = "../tests/store/support.rs"]
-#[allow(dead_code, reason = "the stories in tests/ use the rest of it")]
+#[allow(dead_code, unused_imports, reason = "the tests in tests/store use the rest of it")]
 mod support;
 
 use sqlx::FromRow;
@@ -92,6 +88,8 @@ pub use bell::{Bell, Topic};
 pub use db::{Conn, Db, Durability, Options, Reader};
 pub use error::{Cause, Result, StoreError, disk_full_errors};
 pub use migrate::{SCHEMA_VERSION, Step};
+#[doc(hidden)]
+pub use sql::recorded_sql;
 pub use tx::Tx;
 
 /// Which part of a list.

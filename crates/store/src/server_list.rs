@@ -123,7 +123,7 @@ impl From<&Criteria> for Filter {
 
 /// No more servers than these are gathered and sorted for a page, and if both those online and those offline are more, a
 /// status is counted by looking at everyone.
-const GATHERED_MAX: u64 = if cfg!(test) { 25 } else { 2_500 };
+const GATHERED_MAX: u64 = 2_500;
 
 /// A page of the servers that match, and how many do.
 pub async fn list(
@@ -133,7 +133,23 @@ pub async fn list(
     sort: Sort,
     page: Page,
 ) -> Result<Paged<Server>> {
-    let (ids, total) = match few(conn, org, filter, sort, page).await? {
+    list_gathering(conn, org, filter, sort, page, GATHERED_MAX).await
+}
+
+/// [`list`] with another limit than [`GATHERED_MAX`].
+///
+/// Public only for `tests/store`: a low limit makes a fleet of some hundred servers take the path
+/// that in production only more than 2,500 candidates take.
+#[doc(hidden)]
+pub async fn list_gathering(
+    conn: &mut Conn,
+    org: OrgId,
+    filter: &Filter,
+    sort: Sort,
+    page: Page,
+    gathered_max: u64,
+) -> Result<Paged<Server>> {
+    let (ids, total) = match few(conn, org, filter, sort, page, gathered_max).await? {
         Some((few, rest)) => {
             let all = sorted(conn, org, &rest, &few, sort).await?;
             let offset = usize::try_from(page.offset).unwrap_or(usize::MAX);
@@ -141,7 +157,7 @@ pub async fn list(
             (ids, all.len() as u64)
         }
         None => {
-            let total = count(conn, org, filter).await?;
+            let total = count_gathering(conn, org, filter, gathered_max).await?;
             (walked(conn, org, filter, sort, page).await?, total)
         }
     };
@@ -159,10 +175,11 @@ async fn few(
     filter: &Filter,
     sort: Sort,
     page: Page,
+    gathered_max: u64,
 ) -> Result<Option<(Vec<ServerId>, Filter)>> {
     let all = sum(conn, org, &Filter::default()).await?;
     let end = page.offset.saturating_add(page.limit.into());
-    let worth = all.saturating_mul(end).isqrt().min(GATHERED_MAX);
+    let worth = all.saturating_mul(end).isqrt().min(gathered_max);
     if filter.is_by_kind() && sum(conn, org, filter).await? > worth {
         return Ok(None);
     }
@@ -307,6 +324,18 @@ pub async fn any(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<bool> {
 
 /// How many servers match.
 pub async fn count(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> {
+    count_gathering(conn, org, filter, GATHERED_MAX).await
+}
+
+/// [`count`] with another limit than [`GATHERED_MAX`]; public for the same reason as
+/// [`list_gathering`].
+#[doc(hidden)]
+pub async fn count_gathering(
+    conn: &mut Conn,
+    org: OrgId,
+    filter: &Filter,
+    gathered_max: u64,
+) -> Result<u64> {
     let Some((status, online)) = filter.status else {
         return of_any_status(conn, org, filter).await;
     };
@@ -316,7 +345,7 @@ pub async fn count(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> 
     let whoever = Filter { status: None, ..filter.clone() };
     // Those of the other status are most often few, and the rest are of this one.
     for side in [Status::Offline, Status::Online] {
-        let Some(found) = of_status(conn, org, (side, online), GATHERED_MAX).await? else {
+        let Some(found) = of_status(conn, org, (side, online), gathered_max).await? else {
             continue;
         };
         let found = among(conn, org, &whoever, &found).await?;
