@@ -28,3 +28,4 @@ mod schedules;
 mod search;
 mod servers;
 mod users;
+mod worked_examples;
