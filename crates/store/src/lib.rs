@@ -1,7 +1,8 @@
-//! Rows and what they mean: the only SQL in the house.
+//! Reads and writes the database: the only crate with SQL.
 //!
-//! SQLite and PostgreSQL from one text. A module here is a table or a few that belong together; its
-//! functions are single statements that the caller puts into a transaction:
+//! SQLite and PostgreSQL get the same SQL where possible. A module is one table, or a few that
+//! belong together. Its functions are mostly single statements, which the caller combines in a
+//! transaction:
 //!
 //! ```no_run
 //! # async fn example(db: store::Db, org: vocab::OrgId) -> store::Result<()> {
@@ -12,10 +13,12 @@
 //! # }
 //! ```
 //!
-//! Nothing is decided here, nobody asks for the time, and no id is made: all of it is handed in.
-//! Every row that changes has a `generation`, every update names the one that it saw, and whoever
-//! comes too late gets [`StoreError::Stale`]. An id of another organization is answered like one
-//! that never was.
+//! This crate must not make decisions, read the clock or create ids: callers pass in times and ids.
+//! Every mutable row has a `generation`. An update names the generation that it has read, and fails
+//! with [`StoreError::Stale`] if the row changed since. An id of another organization is treated
+//! like an id that does not exist.
+//!
+//! Start with `db` (connections), `tx` (commits) and `sql` (how text is built).
 
 mod bell;
 mod counts;

@@ -1,8 +1,8 @@
-//! The text of SQL. Nothing that a user said can get into it.
+//! Builds SQL text. User input must never become part of it.
 //!
-//! `sqlx` takes a `&'static str` or whatever is wrapped in `AssertSqlSafe`, and its `QueryBuilder`
-//! takes anything that prints. Here text is joined from `&'static str` alone, and every value is
-//! bound. A test keeps both of `sqlx`'s doors out of every other module.
+//! `sqlx` accepts a `&'static str` or anything wrapped in `AssertSqlSafe`, and its `QueryBuilder`
+//! accepts anything that prints. Here text is joined from `&'static str` only, and every value is
+//! bound. A test keeps `AssertSqlSafe` and `QueryBuilder` out of all other modules.
 
 use std::cell::{Cell, RefCell};
 
