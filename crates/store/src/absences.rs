@@ -1,4 +1,9 @@
-//! Who is away, and of whom that was said; who may not have orders at all.
+//! Presence changes that were announced, and servers that must not get orders.
+//!
+//! Offline servers are found by `presence.last_seen_at`. A row of `absences` records that a server
+//! was announced as offline, so that it is announced once and its return can be announced too.
+//! Removed and quarantined servers get no orders. This module decides nothing: `engine::presence`
+//! compares and announces.
 
 use jiff::Timestamp;
 use vocab::{OrgId, ServerId};

@@ -1,5 +1,7 @@
-//! API keys. The key itself is never here, only its hash; whether it may still be used is the
-//! caller's question.
+//! API keys.
+//!
+//! Only the hash of a key is stored, never the key itself. The caller decides whether a key is
+//! still valid.
 
 use jiff::Timestamp;
 use vocab::{Environment, KeyId, OrgId, Role};

@@ -1,9 +1,10 @@
-//! The audit log: who did what, in a chain that shows when a link was changed.
+//! The audit log: who did what, in a hash chain that shows tampering.
 //!
-//! Each organization has a chain. An entry holds the hash of the one before it and its own, which
-//! is made by the [`Seal`] that the caller handed in: its key is not in the database, so whoever
-//! can write here can break the chain but not forge it. Entries are added, never changed; only their
-//! hashes are made anew when the key is rotated ([`reseal`]).
+//! Each organization has a chain. An entry holds the hash of the previous entry and its own,
+//! computed by the [`Seal`] that the caller passes in. The key of the seal is not in the database,
+//! so someone who can write to the database can break the chain but not forge it. Entries are
+//! appended and never changed; only their hashes are recomputed when the key is rotated
+//! ([`reseal`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

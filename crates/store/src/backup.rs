@@ -1,8 +1,8 @@
-//! A copy of everything as of one moment, while others read and write; and back again.
+//! Backup of the whole database as of one moment, while others read and write, and restore.
 //!
-//! SQLite copies itself into one file. PostgreSQL copies its tables within one snapshot, each into a
-//! file of its own in the text form of `COPY`: no other program is needed, and no two versions of one
-//! have to fit together. The tables are made again by the migrations that made them first.
+//! SQLite copies itself into one file. PostgreSQL copies its tables within one snapshot, each into
+//! a file in the text format of `COPY`; that needs no external program, whose version would have to
+//! match. A restore creates the tables with the migrations that created them first.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read as _, Write as _};

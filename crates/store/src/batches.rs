@@ -1,5 +1,8 @@
-//! Rollouts as a reader of `/v1/batches` sees them: those that lie within the environments of his key, and
-//! what their servers are called, removed ones included.
+//! Rollouts as `/v1/batches` shows them.
+//!
+//! Limits a list to rollouts whose servers are all in the environments of the caller's key, and
+//! gives the names of their servers, removed ones included. [`crate::rollouts`] reads and writes
+//! the rollouts themselves.
 
 use std::collections::BTreeMap;
 

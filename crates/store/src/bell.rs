@@ -1,10 +1,12 @@
-//! The bell: it rings when something changed, and says nothing more.
+//! Notifications between tasks and replicas.
 //!
-//! Whoever hears it looks for himself. On PostgreSQL a `notify` in the writing transaction rings
-//! the other replicas' bells; while a listener's connection is down rings are lost, so it rings
-//! everything once when it is back, and every listener looks up now and then without a ring.
+//! A notification carries only a topic. It says that something changed, never what: the listener
+//! reads the database. On PostgreSQL, `notify` in the writing transaction reaches the other
+//! replicas. Notifications are lost while a listener's connection is down, so it notifies every
+//! topic when it reconnects, and every listener must also poll now and then.
 //!
-//! The listener's connection also shows the other replicas that this process is alive: see [`Holder`].
+//! The listener's connection also shows the other replicas that this process is alive: see
+//! [`Holder`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -1,4 +1,7 @@
-//! How many servers there are of each kind, kept up with every commit: what a total is read from.
+//! The number of servers per environment and operating system, in `server_counts`.
+//!
+//! Every commit that changes a server updates it, so that the total of a list is a sum over a few
+//! rows and not a scan of the fleet. [`crate::server_list`] reads it.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,7 @@
-//! The organization in numbers, a row a day.
+//! Daily statistics of an organization, one row per day.
 //!
-//! A row is written over until its day is over: `engine` does so from what is counted anyway.
+//! The row of the current day is overwritten until the day is over. `engine::days` writes it, from
+//! numbers that are counted for other purposes too.
 
 use jiff::civil::Date;
 use vocab::OrgId;

@@ -1,8 +1,8 @@
-//! The database: how it is opened, read and written.
+//! Opens the database and hands out connections.
 //!
-//! [`Db`] is either engine. A function of this crate takes a [`Conn`] to read or a [`Tx`] to write;
-//! both kinds of reader and a `Tx` lend a `Conn`, so whatever reads can also read inside a
-//! transaction. Nothing here knows a table. `on!` writes one text for both drivers.
+//! [`Db`] is SQLite or PostgreSQL. A function of this crate takes a [`Conn`] to read or a [`Tx`] to
+//! write. Readers and a `Tx` both lend a `Conn`, so every function that reads also works inside a
+//! transaction. This module must not know any table. `on!` runs one SQL text on either driver.
 
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
-//! Enrolment tokens: with one, a new server may join. The token itself is never here, only its
-//! hash.
+//! Enrollment tokens, which allow new servers to enroll.
+//!
+//! Only the hash of a token is stored, never the token itself.
 
 use jiff::Timestamp;
 use vocab::{Environment, OrgId, Tag, TokenId};

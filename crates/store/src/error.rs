@@ -1,8 +1,7 @@
-//! What can go wrong here, one variant for each thing that a caller does differently.
+//! Errors of this crate: one variant for each reaction of the caller.
 //!
-//! `sqlx::Error` never leaves this crate but as a `source`. A row that does not parse names its
-//! table and its id: that is a bug or a hand in the database, and someone must look at that very
-//! row.
+//! `sqlx::Error` leaves this crate only as a `source`. A row that does not parse is a bug, or was
+//! edited by hand; the error names its table and id, so that someone can look at it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

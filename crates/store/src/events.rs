@@ -1,9 +1,9 @@
-//! Events: what happened, in an order that everyone agrees on.
+//! The event log, in an order that all readers agree on.
 //!
-//! A reader that has seen number 7 asks for what comes after 7, and must never find 6 afterwards. A
-//! sequence of PostgreSQL does not give that: numbers are handed out in one order and committed in
-//! another. So the number is taken from a row that stays locked until the commit;
-//! [`Tx::emit`](crate::Tx::emit) does it last.
+//! A reader that has seen event 7 asks for events after 7, and event 6 must never appear later. A
+//! PostgreSQL sequence cannot guarantee that, because transactions may commit in another order than
+//! they took their numbers. So the number comes from a row that stays locked until the commit.
+//! [`Tx::emit`](crate::Tx::emit) takes it last, to keep that lock short.
 
 use jiff::Timestamp;
 use serde_json::Value;

@@ -1,4 +1,6 @@
-//! Where feeds are fetched from, when next, and what was last fetched.
+//! Feeds that are downloaded automatically: the URL, the next download, and the last version.
+//!
+//! [`crate::feeds`] records imports.
 
 use jiff::Timestamp;
 

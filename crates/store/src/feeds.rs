@@ -1,4 +1,7 @@
-//! Where what is published about flaws came from, and how often it changed.
+//! Imported feeds, and the revision that grows whenever any advisory data changes.
+//!
+//! [`crate::advisories`] stores what a feed contains; [`crate::feed_sources`] says where it is
+//! downloaded from.
 
 use jiff::Timestamp;
 

@@ -1,8 +1,9 @@
-//! Which flaws an organization's servers have, ready to be read.
+//! The findings of an organization, ready to be listed.
 //!
-//! What is of one source in a list of packages is judged once ([`put_groups`]); servers that are alike in everything that
-//! decides about flaws are one [`Kind`], and a flaw's row counts kinds, never servers one by one. `service::projections::findings`
-//! makes all of it in the background.
+//! Packages built from one source are matched against advisories once per package group
+//! ([`put_groups`]). Servers that are equal in everything that decides about findings form one
+//! [`Kind`], and the row of a CVE counts kinds, never single servers. This module only stores:
+//! `service::projections::findings` computes the rows in the background.
 
 mod carriers;
 mod kinds;

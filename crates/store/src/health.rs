@@ -1,4 +1,4 @@
-//! What `doctor` asks of a database.
+//! Checks of the database and the fleet, for `doctor` and for `engine::leader`.
 
 use std::collections::BTreeMap;
 

@@ -1,13 +1,15 @@
-//! Idempotency keys: the same request sent again gets the first answer again.
+//! Idempotency keys: a repeated request gets the first response again.
 //!
-//! [`claim`], the effect and [`finish`] belong into one transaction: then a repetition waits for the first to commit
-//! and sees its answer, and a crash leaves nothing behind. Work that cannot wait inside a transaction commits the claim
-//! first; until it finishes, or its lock runs out, a repetition is told that it is under way. Such work is done
-//! [`during`] its ticket: then every commit that changes anything notes so beside the key. After a crash a repetition
-//! learns that the work was done, and a worker whose lock ran out cannot commit what somebody else does.
+//! [`claim`], the effect and [`finish`] belong in one transaction. A repetition then waits for the
+//! first commit and sees its response, and a crash leaves nothing behind. Work that cannot run
+//! inside one transaction commits the claim first; until it finishes or its lock expires, a
+//! repetition learns that it is in progress. Such work runs [`during`] its ticket: every commit
+//! that changes anything then records that next to the key. After a crash, a repetition learns that
+//! the work was done, and a worker whose lock expired cannot commit what another one is doing.
 //!
-//! On PostgreSQL the claim names the process at work, so that the claims of one that died need not run out: see
-//! `bell::Holder`. A process that only lost its connection may look dead; it cannot commit either.
+//! On PostgreSQL the claim names the process that works on it, so that the claims of a dead process
+//! need not expire first: see `bell::Holder`. A process that only lost its connection may look
+//! dead; it cannot commit either.
 
 use jiff::{SignedDuration, Timestamp};
 use vocab::OrgId;

@@ -1,6 +1,6 @@
-//! Who a person is at a provider of identities.
+//! Links between users and their accounts at an identity provider.
 //!
-//! A link stays when its person is removed, so that they are recognized and kept out.
+//! A link stays when its user is removed, so that the person is recognized and refused.
 
 use jiff::Timestamp;
 use vocab::{OrgId, UserId};

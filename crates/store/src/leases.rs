@@ -1,9 +1,9 @@
-//! Leases: who may do a thing that one at a time may do, and until when.
+//! Leases: at most one holder may do a piece of work, for a limited time.
 //!
-//! Clocks differ and a process may sleep through its own lease, so the time alone protects nothing:
-//! every lease has a token that grows with each new holder. Work under a lease calls [`fence`] in
-//! the same transaction, and a holder of yesterday's token gets [`StoreError::LeaseLost`] instead
-//! of a commit.
+//! Time alone protects nothing: clocks differ, and a process may be suspended for longer than its
+//! lease. So every lease has a fencing token that grows with each new holder. Work under a lease
+//! must call [`fence`] in the same transaction; the holder of an old token gets
+//! [`StoreError::LeaseLost`] instead of a commit.
 
 use jiff::Timestamp;
 

@@ -1,7 +1,8 @@
-//! Rows and what they mean: the only SQL in the house.
+//! Reads and writes the database: the only crate with SQL.
 //!
-//! SQLite and PostgreSQL from one text. A module here is a table or a few that belong together; its
-//! functions are single statements that the caller puts into a transaction:
+//! SQLite and PostgreSQL get the same SQL where possible. A module is one table, or a few that
+//! belong together. Its functions are mostly single statements, which the caller combines in a
+//! transaction:
 //!
 //! ```no_run
 //! # async fn example(db: store::Db, org: vocab::OrgId) -> store::Result<()> {
@@ -12,10 +13,12 @@
 //! # }
 //! ```
 //!
-//! Nothing is decided here, nobody asks for the time, and no id is made: all of it is handed in.
-//! Every row that changes has a `generation`, every update names the one that it saw, and whoever
-//! comes too late gets [`StoreError::Stale`]. An id of another organization is answered like one
-//! that never was.
+//! This crate must not make decisions, read the clock or create ids: callers pass in times and ids.
+//! Every mutable row has a `generation`. An update names the generation that it has read, and fails
+//! with [`StoreError::Stale`] if the row changed since. An id of another organization is treated
+//! like an id that does not exist.
+//!
+//! Start with `db` (connections), `tx` (commits) and `sql` (how text is built).
 
 mod bell;
 mod counts;
@@ -71,12 +74,8 @@ pub mod wanted_listings;
 #[cfg(test)]
 extern crate self as store;
 #[cfg(test)]
-mod every_filter;
-#[cfg(test)]
-mod plans;
-#[cfg(test)]
 #[path = "../tests/store/support.rs"]
-#[allow(dead_code, reason = "the stories in tests/ use the rest of it")]
+#[allow(dead_code, unused_imports, reason = "the tests in tests/store use the rest of it")]
 mod support;
 
 use sqlx::FromRow;
@@ -92,6 +91,8 @@ pub use bell::{Bell, Topic};
 pub use db::{Conn, Db, Durability, Options, Reader};
 pub use error::{Cause, Result, StoreError, disk_full_errors};
 pub use migrate::{SCHEMA_VERSION, Step};
+#[doc(hidden)]
+pub use sql::recorded_sql;
 pub use tx::Tx;
 
 /// Which part of a list.

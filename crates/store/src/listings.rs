@@ -1,12 +1,11 @@
-//! Lists of packages by content: a list is stored once, however many servers of the organization
-//! carry it.
+//! Package sets, stored by content: once per organization, however many servers have the same one.
 //!
-//! The bytes are those of `vocab::listing`, compressed. The digest is made from the bytes here and
-//! checked when they are read, so a row can never stand for another list than its name says.
+//! The bytes are those of `vocab::listing`, compressed. The digest is computed here from the bytes
+//! and checked when they are read, so a row can never hold other content than its digest says.
 //!
-//! A list that nobody carries any more is dropped after a while ([`drop_unused`]). What keeps one
-//! that is just being taken up from being dropped at that moment is `last_used_at`: [`keep`] writes
-//! it, unless it is fresh, and so makes the deleting statement look at the row again.
+//! [`drop_unused`] deletes sets that no server has used for a while. [`keep`] prevents that it
+//! deletes a set that is just being taken into use: it writes `last_used_at`, unless that is
+//! recent, and so makes the deleting statement check the row again.
 
 use std::collections::{BTreeMap, BTreeSet};
 

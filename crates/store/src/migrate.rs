@@ -1,9 +1,10 @@
-//! The tables, made and brought up to date when the database is opened.
+//! Creates and upgrades the tables when the database is opened.
 //!
-//! One series, forward only, one text for both engines in which `{{time}}`, `{{bytes}}` and a few
-//! more words stand for a column type. All of it happens in one transaction under a lock, so two
-//! replicas that start at once make the tables once. A database that a newer release has written is
-//! refused before anything is touched, and so is one made with other texts than ours.
+//! There is one series of migrations, forward only. Both databases get the same text, in which
+//! `{{time}}`, `{{bytes}}` and a few more words stand for column types. All of it runs in one
+//! transaction under a lock, so replicas that start at the same time migrate once. A database that
+//! was written by a newer release, or migrated with other texts, is refused before anything is
+//! changed.
 
 use crate::db::{Conn, Db, Wire, on};
 use crate::error::{Result, StoreError};

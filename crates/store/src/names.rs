@@ -1,4 +1,4 @@
-//! What people call the things that an id stands for: for lists in which ids of every kind are.
+//! Display names for ids of any kind, for lists that mix them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Organizations: what one caller can see. Everything else belongs to one.
+//! Organizations, the tenants: all other data belongs to one, and a caller sees only its own.
 
 use jiff::Timestamp;
 use vocab::OrgId;

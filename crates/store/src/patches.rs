@@ -1,7 +1,8 @@
-//! Pending updates by package, ready to be read.
+//! Pending updates by package, ready to be listed.
 //!
-//! A list of 100,000 servers' updates is one page of one index here: `service::projections::patches` makes the rows from
-//! the distinct lists that [`kinds`] counts, in the background. Nothing here knows what lies in a list.
+//! A page of patches is one page of one index, even with 100,000 servers.
+//! `service::projections::patches` computes the rows in the background from the distinct sets that
+//! [`kinds`] counts. This module does not look inside a set.
 
 use jiff::Timestamp;
 use serde_json::Value;

@@ -1,8 +1,8 @@
-//! When each server was last heard from.
+//! When each server was last seen.
 //!
-//! Written thousands of times a second, so it is gathered by the caller and written in a few wide
-//! statements, into a narrow table of its own: a sign of life touches neither a server's row nor
-//! its indexes.
+//! Written thousands of times per second. The caller collects contacts and writes them in a few
+//! large statements to a narrow table, so a contact touches neither the row of the server nor its
+//! indexes.
 
 use std::collections::BTreeMap;
 

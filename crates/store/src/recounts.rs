@@ -1,6 +1,7 @@
-//! How many of their pending updates are for security, written to servers that are alike and have another number.
+//! Corrects the number of pending security updates of servers.
 //!
-//! What the number should be is judged once for all of a [`Kind`], by `service::projections::patches`.
+//! The number is the same for all servers of a [`Kind`]. `service::projections::patches` computes
+//! it once per kind; this module finds the servers that have another number and writes it.
 
 use vocab::{OrgId, ServerId};
 

@@ -1,4 +1,4 @@
-//! Refreshes: somebody wants to know now what lies on a server.
+//! Refreshes: requests to scan a server now, and the state of each.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,7 @@
-//! How often this installation went back to a backup, and what must not go back with it.
+//! How often a backup was restored into this installation.
+//!
+//! [`begin_epoch`] also raises event numbers and fencing tokens, so that numbers which were given
+//! out after the backup are never given out again.
 
 use jiff::Timestamp;
 

@@ -1,8 +1,8 @@
-//! The targets of rollouts: where each server stands in each of them.
+//! The tasks of rollouts: the state of each server in each rollout.
 //!
-//! A target is in work exactly while its `deadline` is not null. A unique index over the servers of
-//! such targets keeps a server from being in work twice, whatever the replicas believe; [`claim`]
-//! passes over those that are, instead of failing.
+//! A task is in work exactly while its `deadline` is not null. A unique index over the servers of
+//! such tasks keeps a server from being in work twice, whatever the replicas believe. [`claim`]
+//! skips servers that are already in work, instead of failing.
 
 use std::collections::BTreeSet;
 

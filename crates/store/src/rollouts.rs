@@ -1,11 +1,11 @@
-//! Rollouts as a whole; their targets are in [`crate::rollout_targets`].
+//! Rollouts as a whole; [`crate::rollout_targets`] has their tasks.
 //!
-//! A rollout has two counts. `generation` is that of the head: whoever starts servers saves the
-//! head too, so a pause that came in between makes him stale. `revision` grows with every
-//! transaction that changes anything of the rollout: a planner that keeps one in memory asks for
-//! what changed since the revision that it knows.
+//! A rollout has two counters. `generation` belongs to the head: a planner that starts servers
+//! saves the head too, so it gets `Stale` if the rollout was paused in between. `revision` grows
+//! with every transaction that changes any part of the rollout: a planner that keeps a rollout in
+//! memory asks for the changes since the revision that it has.
 //!
-//! How many targets stand where is kept with the rollout by every such transaction, so that nobody who looks has to count
+//! Each such transaction also updates the number of tasks per state, so that no reader has to count
 //! 100,000 of them.
 
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
-//! Which root key the services of this installation use, and what still depends on the one before it.
+//! The id of the root key in use, and what still depends on the previous one.
 //!
-//! The keys are files, and only their ids are here. Every process compares them with its own: one with
-//! other files would take rows for forged that are not.
+//! The keys themselves are files and never stored here. Every process compares the ids with those
+//! of its own files: with other keys it would reject authentic rows as forged.
 
 use jiff::Timestamp;
 use vocab::{KeyId, ServerId, TokenId};

@@ -1,8 +1,8 @@
-//! How a value lies in a column, and how a row becomes a struct.
+//! How values are stored in columns, and how rows become structs.
 //!
-//! A word of `vocab` lies there as the text that it prints, a time as `timestamptz` or as an
-//! INTEGER of microseconds, a structure as JSON text: no statement looks inside one, so text is
-//! enough.
+//! A `vocab` type is stored as the text that it prints; a time as `timestamptz`, or as an INTEGER
+//! of microseconds in SQLite; a structure as JSON text. No statement may look inside the JSON, so
+//! text is enough.
 
 use jiff::Timestamp;
 use sqlx::encode::IsNull;

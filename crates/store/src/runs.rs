@@ -1,8 +1,8 @@
-//! Runs: the executions of a schedule, those that were skipped included.
+//! Runs: the executions of a schedule, skipped ones included.
 //!
-//! Two unique indexes carry the promise: an instant of a schedule starts at most once, and a
-//! schedule has at most one unfinished run, however many replicas try and however a person's run
-//! and the calendar's meet.
+//! Two unique indexes guarantee that one instant of a schedule starts at most once, and that a
+//! schedule has at most one unfinished run, whether a run was started by a person or by the
+//! schedule, and however many replicas try.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Schedules: recurring patch runs, and when each is due next.
+//! Schedules, which start batches regularly, and when each is due next.
 
 use std::collections::BTreeSet;
 

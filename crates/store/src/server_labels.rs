@@ -1,6 +1,7 @@
-//! The environments, systems and tags that servers have: what a mistyped selector may have meant.
+//! The environments, operating systems and tags in use, to suggest corrections for a mistyped
+//! selector.
 //!
-//! `server_list` finds the servers themselves.
+//! [`crate::server_list`] finds the servers themselves.
 
 use vocab::OrgId;
 

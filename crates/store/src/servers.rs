@@ -1,8 +1,8 @@
-//! Servers: what is known of each. [`crate::server_list`] finds them, [`crate::presence`] says when
-//! each was last heard from.
+//! The servers and what is known about each. [`crate::server_list`] finds them; [`crate::presence`]
+//! says when each was last seen.
 //!
-//! A removed server keeps its row, because its agent must be told so and its id must not come
-//! again; no list and no [`get`] shows it.
+//! A removed server keeps its row, because its agent must learn that it was removed, and its id
+//! must not be used again. No list and no [`get`] shows it.
 
 use std::collections::BTreeSet;
 

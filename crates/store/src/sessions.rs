@@ -1,4 +1,6 @@
-//! Who is signed in. The token of a session is never here, only its hash.
+//! Sessions of signed-in users.
+//!
+//! Only the hash of a session token is stored, never the token itself.
 
 use jiff::Timestamp;
 use vocab::UserId;

@@ -1,8 +1,10 @@
-//! The text of SQL. Nothing that a user said can get into it.
+//! Builds SQL text. User input must never become part of it.
 //!
-//! `sqlx` takes a `&'static str` or whatever is wrapped in `AssertSqlSafe`, and its `QueryBuilder`
-//! takes anything that prints. Here text is joined from `&'static str` alone, and every value is
-//! bound. A test keeps both of `sqlx`'s doors out of every other module.
+//! `sqlx` accepts a `&'static str` or anything wrapped in `AssertSqlSafe`, and its `QueryBuilder`
+//! accepts anything that prints. Here text is joined from `&'static str` only, and every value is
+//! bound. A test keeps `AssertSqlSafe` and `QueryBuilder` out of all other modules.
+
+use std::cell::{Cell, RefCell};
 
 use sqlx::database::HasStatementCache;
 use sqlx::encode::IsNull;
@@ -22,8 +24,7 @@ pub(crate) const ROWS_MAX: usize = 500;
 /// Joins pieces of SQL that the compiler has seen.
 pub(crate) fn join(pieces: &[&'static str]) -> AssertSqlSafe<String> {
     let text = pieces.concat();
-    #[cfg(test)]
-    spy::note(&text);
+    record(&text);
     AssertSqlSafe(text)
 }
 
@@ -301,8 +302,7 @@ impl<DB: Rows> Text<DB> {
     where
         DB: HasStatementCache,
     {
-        #[cfg(test)]
-        spy::note(self.builder.sql().as_str());
+        record(self.builder.sql().as_str());
         let worth_keeping = DB::worth_keeping(self.rows, self.listed);
         self.builder.build().persistent(worth_keeping)
     }
@@ -313,8 +313,7 @@ impl<DB: Rows> Text<DB> {
     where
         DB: HasStatementCache,
     {
-        #[cfg(test)]
-        spy::note(self.builder.sql().as_str());
+        record(self.builder.sql().as_str());
         let worth_keeping = DB::worth_keeping(self.rows, self.listed);
         self.builder.build_query_as().persistent(worth_keeping)
     }
@@ -431,21 +430,25 @@ impl Encode<'_, Postgres> for Array {
     }
 }
 
-/// What a function really asks, so that a test can ask the engine how it would go about it.
-#[cfg(test)]
-pub(crate) mod spy {
-    use std::cell::RefCell;
+thread_local! {
+    static RECORDING: Cell<bool> = const { Cell::new(false) };
+    static RECORDED: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
 
-    thread_local! {
-        static TEXTS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+fn record(text: &str) {
+    if RECORDING.get() {
+        RECORDED.with_borrow_mut(|texts| texts.push(text.to_owned()));
     }
+}
 
-    pub(crate) fn note(text: &str) {
-        TEXTS.with_borrow_mut(|texts| texts.push(text.to_owned()));
-    }
-
-    /// The texts of this thread since the last call.
-    pub(crate) fn take() -> Vec<String> {
-        TEXTS.take()
-    }
+/// The SQL texts built on this thread since the last call. The first call returns nothing and
+/// starts recording.
+///
+/// Public only for `tests/store`, which asks the database to explain the texts that the store
+/// really sends. An integration test links the ordinary library, so `cfg(test)` cannot provide this.
+/// A thread that never calls this function records nothing.
+#[doc(hidden)]
+pub fn recorded_sql() -> Vec<String> {
+    RECORDING.set(true);
+    RECORDED.take()
 }

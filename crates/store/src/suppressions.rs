@@ -1,4 +1,6 @@
-//! Decisions that a flaw does not matter somewhere, each with its reason. One never changes: it is made, and taken back.
+//! Suppressions: decisions to hide a finding, each with a reason.
+//!
+//! A suppression is created and deleted, never changed.
 
 use jiff::Timestamp;
 use vocab::{Environment, OrgId, SuppressionId};

@@ -1,4 +1,4 @@
-//! Which servers have a tag, in the order of their names: see [`crate::server_list`].
+//! Which servers have a tag, sorted by name. [`crate::server_list`] reads it.
 
 use vocab::ServerId;
 

@@ -1,6 +1,6 @@
-//! What an agent's package manager printed, in chunks, in the order in which it was printed.
+//! Output of the package manager, in chunks and in the order in which it was printed.
 //!
-//! A chunk has a position; one that comes again, wholly or in part, changes nothing.
+//! A chunk has a position. A chunk that arrives again, wholly or in part, changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,10 +1,10 @@
-//! A transaction that writes, and what its commit does besides.
+//! Write transactions, and what a commit does besides.
 //!
-//! Audit entries and events are gathered and written at the very end: both are numbered under a
-//! lock that every writer needs, so the lock is held for two statements and not for the whole
-//! transaction, and because it is always taken last no two transactions can wait for each other
-//! over it. So are the counts of servers, whose rows many writers share: a count that is read inside
-//! the transaction is the one before it.
+//! Audit entries and events are collected and written at the end of the transaction. Both are
+//! numbered under a lock that every writer needs: so it is held for two statements only, and since
+//! it is always taken last, two transactions cannot deadlock over it. The counts of servers are
+//! written at the end too, because many writers share their rows; a count that is read inside the
+//! transaction does not include its changes.
 
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};

@@ -1,5 +1,7 @@
-//! People who sign in. A password is here as a slow hash, a one-time link as a hash; whether either
-//! may still be used is the caller's question.
+//! Users who sign in.
+//!
+//! A password is stored as a slow hash and a one-time link as a hash. The caller decides whether
+//! either is still valid.
 
 use jiff::Timestamp;
 use vocab::{OrgId, Role, UserId};

@@ -1,8 +1,8 @@
-//! Which kinds of servers have which flaws.
+//! Which kinds of servers have which CVEs.
 //!
-//! A kind that has any is a carrier and has a number, and a row of `cve_kinds` names all carriers of one page of numbers
-//! that have a flaw: there are few rows however many kinds have however many flaws, and a kind that changes
-//! touches one short row for each flaw that it gained or lost.
+//! A kind that has any CVE is a carrier and has a number. A row of `cve_kinds` lists the carriers
+//! of one CVE within one page of numbers. So there are few rows, however many kinds and CVEs there
+//! are, and a kind that changes touches one short row for each CVE that it gained or lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Servers that are alike in everything that decides which flaws they have.
+//! Groups of servers that are equal in everything that decides which findings they have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

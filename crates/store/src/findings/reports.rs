@@ -1,4 +1,4 @@
-//! What is known of lists of packages: group by group, and which lists were judged.
+//! Findings per package group, and which package sets were already assessed.
 
 use std::collections::{BTreeMap, BTreeSet};
 

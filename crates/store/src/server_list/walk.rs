@@ -1,6 +1,7 @@
-//! How a list looks at servers one after another: in whose order, and who of them matches.
+//! Builds the SQL that scans servers in an order and checks a filter.
 //!
-//! The texts are put together by macros, since what is bound is of one engine or the other.
+//! [`super`] decides which scan to use and has worked examples. The texts are built by macros,
+//! because bound values have other types for SQLite than for PostgreSQL.
 
 use vocab::Tag;
 

@@ -1,17 +1,16 @@
-//! Every filter beside every other, in every order: the tables agree with a plain look at each server.
+//! Every filter combined with every other, in every order, gives what a plain check of each server
+//! gives.
+//!
+//! `plans` checks which indexes the queries use.
 
+use store::recounts::Recount;
+use store::server_list::{Filter, OnlineSpan, Sort};
+use store::servers::{Scan, Server};
+use store::{Conn, Db, Page, Tx, recorded_sql, recounts, server_list, servers};
 use vocab::{OrgId, ServerId, Status};
 
-use crate::db::Wire;
-use crate::recounts;
-use crate::recounts::Recount;
-use crate::server_list;
-use crate::server_list::{Filter, OnlineSpan, Sort};
-use crate::servers;
-use crate::servers::{Scan, Server};
-use crate::sql::spy;
+use crate::plans;
 use crate::support::{at, both, nth, org};
-use crate::{Db, Page, Tx, plans};
 
 const FLEET: u32 = 120;
 const SORTS: [Sort; 4] = [Sort::Hostname, Sort::LastSeen, Sort::SecurityUpdates, Sort::Newest];
@@ -24,7 +23,7 @@ fn server(org_id: OrgId, n: u32) -> Server {
     };
     let os = if n.is_multiple_of(3) { ("ubuntu", "24.04") } else { ("debian", "12") };
     Server {
-        // Neither in the order of the ids nor of the times.
+        // Neither in the order of ids nor of times.
         hostname: format!("{}-{:03}", if n % 5 < 3 { "Web" } else { "db" }, n * 77 % FLEET)
             .parse()
             .unwrap(),
@@ -125,7 +124,7 @@ fn in_order(mut fleet: Vec<&Server>, sort: Sort) -> Vec<ServerId> {
     fleet.iter().map(|server| server.id).collect()
 }
 
-/// What scans and counts change is written to some. An agent's news may come from before a count, and are written all the same.
+/// Writes scans and recounts to some servers. A change from an agent that was made before a recount is still written.
 async fn count_updates(tx: &mut Tx, fleet: &mut [Server]) {
     let scan = |server: &Server| Scan {
         id: server.id,
@@ -159,11 +158,11 @@ async fn count_updates(tx: &mut Tx, fleet: &mut [Server]) {
     }
 }
 
-/// Whoever is looked up in another table is looked up by the whole of a key: SQLite knows nothing of how many are alike, since
-/// nobody has told it. How often that was.
+/// Checks that every lookup in a second table uses a whole key, and returns how many there were.
+/// SQLite has no statistics here and cannot know how selective a part of a key is.
 async fn by_whole_keys(tx: &mut Tx) -> usize {
     let mut looked_up = 0;
-    for sql in spy::take() {
+    for sql in recorded_sql() {
         let steps = plans::steps(tx, &sql).await;
         for step in steps.iter().filter(|step| step.starts_with("SEARCH")).skip(1) {
             let whole = [" id=?", "server_id=?", "named=?"];
@@ -180,7 +179,7 @@ both! {
         let mut tx = db.begin().await.unwrap();
         let mut fleet: Vec<_> = (0..FLEET).map(|n| server(ours, n)).collect();
         servers::enroll_all(&mut tx, &fleet).await.unwrap();
-        // Some are not what they were when they joined, and one is gone.
+        // Some servers have changed since they were enrolled, and one was removed.
         for (n, server) in fleet.iter_mut().enumerate().filter(|(n, _)| n % 10 == 0) {
             let before = server.clone();
             server.hostname = format!("web-new-{n}").parse().unwrap();
@@ -204,8 +203,8 @@ both! {
             let (sort, offset) = (SORTS[n % 4], if n % 3 == 2 { 3 } else { 0 });
             let page = Page { limit: if n % 5 == 0 { 50 } else { 4 }, offset };
             let wanted = in_order(fleet.iter().filter(|server| matches(&filter, server)).collect(), sort);
-            spy::take();
-            let seen = server_list::list(&mut tx, ours, &filter, sort, page).await.unwrap();
+            recorded_sql();
+            let seen = server_list::list_gathering(&mut tx, ours, &filter, sort, page, plans::GATHERED_MAX).await.unwrap();
             looked_up += by_whole_keys(&mut tx).await;
             let ids: Vec<_> = seen.items.iter().map(|server| server.id).collect();
             let on_page = wanted.iter().skip(offset as usize).take(page.limit as usize);
@@ -222,7 +221,7 @@ both! {
             empty += usize::from(wanted.is_empty());
         }
         assert!(found > 300 && empty > 100, "{found} filters found someone, {empty} nobody");
-        let is_sqlite = matches!(tx.wire(), Wire::Sqlite(_));
+        let is_sqlite = matches!(*tx, Conn::SqliteTx(_));
         assert_eq!(looked_up > 300, is_sqlite, "{looked_up} looks at another table");
     }
 }

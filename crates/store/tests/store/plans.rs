@@ -1,24 +1,23 @@
-//! How the engines go about what is asked most often: by an index, not by walking a table.
+//! Frequent queries use an index and do not scan a table.
 //!
-//! A list that is quick with ten servers and slow with 100,000 looks the same in every other test.
-//! So the very text that a function sends is explained here, on tables with some rows and fresh
-//! statistics.
+//! A list that is fast with ten servers and slow with 100,000 looks the same in every other test.
+//! These tests call the store's functions on tables with some rows and fresh statistics, and ask the
+//! database to explain the recorded SQL. `every_filter` checks that the results are right.
 
 use domain::rollout::{Busy, Head, Pace, Phase, Target};
 use sqlx::AssertSqlSafe;
+use store::findings::Shift;
+use store::server_list::{Filter, OnlineSpan, Sort};
+use store::{
+    Conn, Db, Page, Paged, Tx, absences, findings, patches, presence, recorded_sql, recounts,
+    rollout_targets, rollouts, schedules, seals, server_list, servers,
+};
 use vocab::{OrgId, ServerId, Stage, Status};
 
-use crate::db::{Wire, on};
-use crate::findings;
-use crate::findings::Shift;
-use crate::server_list::{Filter, OnlineSpan, Sort};
-use crate::sql::spy;
 use crate::support::{Place, at, both, nth, org};
-use crate::{
-    Db, Page, Paged, Tx, patches, presence, recounts, rollout_targets, rollouts, schedules,
-    server_list, servers,
-};
 
+/// In place of the 2,500 of production, so that 2,000 servers are enough to exceed it.
+pub(crate) const GATHERED_MAX: u64 = 25;
 const FLEET: u32 = 2_000;
 
 pub(crate) fn server(org_id: OrgId, n: u32) -> servers::Server {
@@ -70,7 +69,7 @@ fn schedule(org_id: OrgId, n: u32) -> schedules::Schedule {
         created_at: at(0),
         updated_at: at(0),
         generation: 1,
-        seal: crate::seals::Code::default(),
+        seal: seals::Code::default(),
     }
 }
 
@@ -115,8 +114,8 @@ async fn fill(db: &Db) -> (OrgId, vocab::BatchId) {
         revision: 1,
         counts: None,
         counted: 0,
-        seal: crate::seals::Code::default(),
-        head_seal: crate::seals::Code::default(),
+        seal: seals::Code::default(),
+        head_seal: seals::Code::default(),
     };
     rollouts::create(&mut tx, &rollout, &ids).await.unwrap();
     let some: Vec<_> = (0..200_u32).map(|n| busy(nth!(ServerId, n * 7))).collect();
@@ -125,7 +124,7 @@ async fn fill(db: &Db) -> (OrgId, vocab::BatchId) {
     (ours, batch)
 }
 
-/// The calls that are made most often, or that matter most when a fleet is large.
+/// The calls that are most frequent, or that matter most in a large fleet.
 async fn ask(
     tx: &mut Tx,
     ours: OrgId,
@@ -155,7 +154,7 @@ async fn ask(
         presence::Beat { org: ours, server_id: nth!(ServerId, 5_u32), seen_at: at(9), counter: 2 };
     call!("signs of life", presence::beat(tx, &[beat], at(1_000_000)));
     let list = async |tx: &mut Tx, filter: Filter| {
-        server_list::list(tx, ours, &filter, Sort::Hostname, page).await
+        server_list::list_gathering(tx, ours, &filter, Sort::Hostname, page, GATHERED_MAX).await
     };
     call!("servers", list(tx, Filter::default()));
     let environment = Some("staging".parse().unwrap());
@@ -169,7 +168,7 @@ async fn ask(
     let status = Some((Status::Offline, OnlineSpan::since(at(500))));
     call!("offline servers", list(tx, Filter { status, ..Filter::default() }));
     let by = async |tx: &mut Tx, sort: Sort| {
-        server_list::list(tx, ours, &Filter::default(), sort, page).await
+        server_list::list_gathering(tx, ours, &Filter::default(), sort, page, GATHERED_MAX).await
     };
     call!("servers by security updates", by(tx, Sort::SecurityUpdates));
     let alike = patches::Kind {
@@ -195,55 +194,60 @@ async fn ask(
     let reboot_required = Some(true);
     let waiting = Filter { reboot_required, ..Filter::default() };
     call!("servers that want a reboot", list(tx, waiting.clone()));
-    call!("how many want a reboot", server_list::count(tx, ours, &waiting));
+    call!("how many want a reboot", server_list::count_gathering(tx, ours, &waiting, GATHERED_MAX));
     let q = Some("b-1999".into());
     let called = Filter { q, ..Filter::default() };
     call!("servers of a name", list(tx, called.clone()));
-    call!("how many are of a name", server_list::count(tx, ours, &called));
+    call!("how many are of a name", server_list::count_gathering(tx, ours, &called, GATHERED_MAX));
     call!("a server's history", rollout_targets::of_server(tx, nth!(ServerId, 5_u32), page));
     let row = rollouts::load(tx, batch).await.unwrap();
     call!("tasks of a batch", rollout_targets::list(tx, &row, &[], page));
     call!("a server by its name", server_list::of_name(tx, ours, "web-1"));
-    call!("open flaws", crate::findings::tally(tx, ours));
-    call!("ages of patches", crate::patches::ages(tx, ours, [at(3), at(2), at(1)]));
-    call!("silent", crate::absences::silent(tx, at(500), at(5_000)));
-    call!("total", server_list::count(tx, ours, &Filter::default()));
+    call!("open flaws", findings::tally(tx, ours));
+    call!("ages of patches", patches::ages(tx, ours, [at(3), at(2), at(1)]));
+    call!("silent", absences::silent(tx, at(500), at(5_000)));
+    call!("total", server_list::count_gathering(tx, ours, &Filter::default(), GATHERED_MAX));
     call!(
         "total of the offline",
-        server_list::count(tx, ours, &Filter { status, ..Filter::default() })
+        server_list::count_gathering(
+            tx,
+            ours,
+            &Filter { status, ..Filter::default() },
+            GATHERED_MAX
+        )
     );
 }
 
-/// SQLite says how it would go about a text.
+/// SQLite's query plan for a text; empty on PostgreSQL.
 pub(crate) async fn steps(tx: &mut Tx, sql: &str) -> Vec<String> {
-    let Wire::Sqlite(c) = tx.wire() else { return Vec::new() };
+    let Conn::SqliteTx(c) = &mut **tx else { return Vec::new() };
     let sql = AssertSqlSafe(format!("explain query plan {sql}"));
-    let rows: Vec<(i64, i64, i64, String)> = sqlx::query_as(sql).fetch_all(c).await.unwrap();
+    let rows: Vec<(i64, i64, i64, String)> = sqlx::query_as(sql).fetch_all(&mut **c).await.unwrap();
     rows.into_iter().map(|(.., step)| step).collect()
 }
 
-/// PostgreSQL counts, in this transaction, how often it walked a table. `presence` is left out:
-/// those who are offline are found by walking it.
+/// The sequential scans of this transaction, as PostgreSQL counts them. `presence` is left out:
+/// offline servers are found by scanning it.
 async fn walks(tx: &mut Tx) -> i64 {
-    let Wire::Pg(c) = tx.wire() else { return 0 };
+    let Conn::PgTx(c) = &mut **tx else { return 0 };
     let (walks,) = sqlx::query_as(
         "select coalesce(sum(seq_scan), 0)::bigint from pg_stat_xact_user_tables
           where relname in ('servers', 'tagged', 'schedules', 'rollout_targets')",
     )
-    .fetch_one(c)
+    .fetch_one(&mut **c)
     .await
     .unwrap();
     walks
 }
 
-/// And how many rows of these tables it has read.
+/// The rows that this transaction has read from these tables, as PostgreSQL counts them.
 async fn rows_read(tx: &mut Tx) -> i64 {
-    let Wire::Pg(c) = tx.wire() else { return 0 };
+    let Conn::PgTx(c) = &mut **tx else { return 0 };
     let (read,) = sqlx::query_as(
         "select coalesce(sum(seq_tup_read + idx_tup_fetch), 0)::bigint from pg_stat_xact_user_tables
           where relname in ('servers', 'rollout_targets')",
     )
-    .fetch_one(c)
+    .fetch_one(&mut **c)
     .await
     .unwrap();
     read
@@ -261,10 +265,10 @@ both! {
             let now = walks(tx).await;
             assert!(now == walked || name.is_empty(), "{name} walks a table");
             walked = now;
-            for sql in spy::take().into_iter().filter(|_| !name.is_empty()) {
+            for sql in recorded_sql().into_iter().filter(|_| !name.is_empty()) {
                 for step in steps(tx, &sql).await {
                     explained += 1;
-                    // What a statement itself has just gathered may be walked, and the few organizations.
+                    // A statement may scan what it has just collected itself, and the few organizations.
                     let own =
                         ["SCAN v", "SCAN CONSTANT ROW", "SCAN counted", "SCAN organizations"];
                     let own = own.iter().any(|own| step.starts_with(own));
@@ -277,16 +281,21 @@ both! {
         .await;
         assert!(explained > 20 || !place.is_sqlite());
         tx.rollback().await.unwrap();
-        // The counter that the test leans on does count.
+        // The counter that this test relies on does count.
         let mut tx = db.begin().await.unwrap();
         let walk = "select count(*) from servers where kernel = 'none'";
-        on!(tx, |c| sqlx::query(walk).execute(c).await.map(drop)).unwrap();
+        match &mut *tx {
+            Conn::PgTx(c) => sqlx::query(walk).execute(&mut **c).await.map(drop).unwrap(),
+            Conn::SqliteTx(c) => sqlx::query(walk).execute(&mut **c).await.map(drop).unwrap(),
+            Conn::SqliteRead(_) | Conn::PgRead(_) => panic!("a transaction writes"),
+        }
         assert!(walks(&mut tx).await > 0 || place.is_sqlite());
         assert!(steps(&mut tx, walk).await.iter().all(|step| step.starts_with("SCAN")));
     }
 
-    /// What PostgreSQL knows of its tables is a minute old, or older: nothing of a rollout that was just made, and nobody who
-    /// was heard from since. It must not read all of them for that. SQLite has no choice to make.
+    /// PostgreSQL's statistics are a minute old or older: they know nothing of a rollout that was
+    /// just created, nor of servers that were seen since. It must not read whole tables for that
+    /// reason. SQLite has no such choice.
     async fn what_came_after_the_last_statistics_is_not_read_as_a_whole(place: Place) {
         const FEW: i64 = 200;
         let db = place.open().await;
@@ -329,15 +338,15 @@ both! {
         let status = Some((Status::Online, OnlineSpan::since(at(4_000))));
         let online = Filter { status, ..Filter::default() };
         for sort in [Sort::SecurityUpdates, Sort::Hostname, Sort::LastSeen] {
-            let online = server_list::list(&mut tx, ours, &online, sort, page);
+            let online = server_list::list_gathering(&mut tx, ours, &online, sort, page, GATHERED_MAX);
             few!("online", online.await.unwrap().items);
         }
-        // All of one tag may come last of all names.
+        // All servers of one tag may come last by name.
         let tags = vec!["rack=39".parse().unwrap()];
         let status = [None, online.status];
         for status in status {
             let tagged = Filter { tags: tags.clone(), status, ..Filter::default() };
-            let by_name = server_list::list(&mut tx, ours, &tagged, Sort::Hostname, page);
+            let by_name = server_list::list_gathering(&mut tx, ours, &tagged, Sort::Hostname, page, GATHERED_MAX);
             let Paged { items, total } = by_name.await.unwrap();
             assert_eq!(total, 50);
             few!("tagged", items);
@@ -345,17 +354,17 @@ both! {
         assert!(before > 0 || place.is_sqlite());
     }
 
-    /// By the whole of the key: an organization's rows are as many as all of its flaws have pages.
+    /// The lookup uses the whole key: an organization has as many rows as its findings have pages.
     async fn the_kinds_that_have_a_flaw_are_found_by_their_numbers(place: Place) {
         let db = place.open().await;
         let ours = org(&db).await;
         let mut tx = db.begin().await.unwrap();
         let gained = Shift { cve: "CVE-1".into(), gained: vec![1, 300], lost: Vec::new() };
-        spy::take();
+        recorded_sql();
         findings::shift(&mut tx, ours, &[&gained]).await.unwrap();
         findings::servers(&mut tx, ours, "CVE-1", None, Page { limit: 50, offset: 0 }).await.unwrap();
         let mut all = Vec::new();
-        for sql in spy::take() {
+        for sql in recorded_sql() {
             all.extend(steps(&mut tx, &sql).await);
         }
         for wanted in [
