@@ -127,7 +127,7 @@ impl Meant {
 /// to install something (`None`: not asked, because there is no canary).
 ///
 /// A canary is only evidence if it installs something, so with a canary those servers come first. The
-/// search ends after [`CANDIDATES_SPARE`] more than the canary needs: they replace canaries that turn
+/// search ends after `CANDIDATES_SPARE` more than the canary needs: they replace canaries that turn
 /// out to have nothing to install or to be offline. The rest keeps its order.
 pub async fn in_turn(
     conn: &mut Conn,
