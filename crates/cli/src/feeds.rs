@@ -22,7 +22,7 @@ use crate::operator::screen::{Cell, Screen, count, cut, maybe, none, spare, whol
 use crate::output;
 use crate::settings::Durability;
 
-/// Take in what is published about flaws, and see what is there.
+/// Import and inspect vulnerability feeds.
 #[derive(Args)]
 pub(crate) struct Feeds {
     #[command(subcommand)]

@@ -56,7 +56,7 @@ enum Command {
     /// Start a service with a simulated fleet that has something to show everywhere
     #[cfg(feature = "demo")]
     Demo(demo::Demo),
-    /// Make the database, the secrets, an organization and its first admin key
+    /// Create the database, the secrets, an organization and its first admin key
     Init(init::Init),
     /// Serve the API and the agents
     Server(serve::Server),
@@ -64,17 +64,17 @@ enum Command {
     Backup(backup::Backup),
     /// Bring a backup back; nothing that was done since is done again
     Restore(backup::restore::Restore),
-    /// Bring the database up to date, and say what was done
+    /// Migrate the database to the current schema
     Migrate(migrate::Migrate),
     /// Check the whole installation, with a remedy for each finding
     Doctor(doctor::Doctor),
-    /// Make, list and remove organizations
+    /// Create, list and remove organizations
     Orgs(orgs::Orgs),
     /// List the keys of the installation, and rotate the key that signs orders
     Secrets(secrets::Secrets),
     #[command(flatten)]
     Operator(operator::Operator),
-    /// Take in what is published about flaws, and see what is there
+    /// Import and inspect vulnerability feeds
     Feeds(feeds::Feeds),
     /// Invite people to the dashboard, on the machine of the service
     Users(users::Users),

@@ -142,7 +142,7 @@ impl Refusal {
     }
 
     pub fn removed() -> Self {
-        let detail = "this server was removed from its organization; enrol again to join";
+        let detail = "this server was removed from its organization; enroll it again to add it";
         Refusal::new(StatusCode::GONE, "server_removed", detail)
     }
 
@@ -167,7 +167,7 @@ impl From<StoreError> for Refusal {
             }
             StoreError::Corrupt { .. } => {
                 tracing::error!(error = &error as &dyn std::error::Error, "a row does not parse");
-                let detail = "something is wrong here that the agent cannot mend";
+                let detail = "internal error; see the log of the service";
                 Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
             }
             error => {

@@ -7,12 +7,12 @@ pub type Choice = (&'static str, &'static str);
 pub const STATUS: &[Choice] = &[("", "Any status"), ("online", "Online"), ("offline", "Offline")];
 /// Whether servers should be rebooted.
 pub const REBOOT_REQUIRED: &[Choice] =
-    &[("", "Reboot or not"), ("true", "Reboot pending"), ("false", "No reboot pending")];
+    &[("", "Any reboot state"), ("true", "Reboot pending"), ("false", "No reboot pending")];
 /// In which order servers are listed.
 pub const SORT: &[Choice] = &[
     ("", "By name"),
     ("security_updates", "Most security updates"),
-    ("last_seen", "Longest not seen"),
+    ("last_seen", "Least recently seen"),
     ("newest", "Newest"),
 ];
 /// How bad something is.
@@ -25,7 +25,7 @@ pub const SEVERITY: &[Choice] = &[
     ("unknown", "Unknown"),
 ];
 /// Whether a flaw is known to be exploited.
-pub const KEV: &[Choice] = &[("", "Exploited or not"), ("true", "Known exploited")];
+pub const KEV: &[Choice] = &[("", "Exploited: any"), ("true", "Known exploited")];
 /// Where batches stand.
 pub const BATCH_STATE: &[Choice] = &[
     ("", "Any state"),

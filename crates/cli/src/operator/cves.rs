@@ -41,7 +41,7 @@ struct Filter {
     /// Only those that are, or are not, known to be exploited
     #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
     kev: Option<bool>,
-    /// Only those that were, or were not, set aside on every server that has them
+    /// Only CVEs that are, or are not, suppressed on every affected server
     #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
     suppressed: Option<bool>,
     /// Only those whose number holds this, such as 2026-12

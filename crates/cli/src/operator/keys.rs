@@ -22,7 +22,7 @@ pub(crate) struct Keys {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make a key; it is printed once
+    /// Create a key; it is printed once
     #[command(after_help = "\
 Examples:
   fleetmend keys create --name ci --role operator --environment staging

@@ -14,7 +14,7 @@ pub(super) struct Part {
     /// How many rows at most [default: all; with --json, the API's page of 50]
     #[arg(long, value_name = "N")]
     limit: Option<u32>,
-    /// How many rows to pass over
+    /// Number of rows to skip
     #[arg(long, value_name = "N")]
     offset: Option<u64>,
 }

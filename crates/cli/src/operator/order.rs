@@ -24,10 +24,10 @@ pub(super) struct What {
     /// Install every available update
     #[arg(long)]
     all_updates: bool,
-    /// Install only updates that fix security flaws
+    /// Install only security updates
     #[arg(long)]
     security_only: bool,
-    /// Never touch this package, or those that match the pattern; may be given several times
+    /// Exclude this package, or packages that match the pattern; can be repeated
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
     /// Whether servers may be rebooted [default: never]

@@ -35,7 +35,7 @@ enum Command {
         /// Its id or its name
         schedule: String,
     },
-    /// Make a schedule; nothing starts before its time
+    /// Create a schedule; nothing starts before its time
     #[command(after_help = "\
 Examples:
   fleetmend schedules create --name 'Weekly production' --cron '0 3 * * sun' --timezone Europe/Berlin \\

@@ -21,7 +21,7 @@ pub(crate) struct Suppressions {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List what was set aside, the newest first
+    /// List suppressions, newest first
     #[command(after_help = "Example:\n  fleetmend suppressions list --cve CVE-2026-1234")]
     List(Filter),
     /// Set a CVE aside: it stays in every list, and is counted apart

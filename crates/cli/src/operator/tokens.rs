@@ -23,7 +23,7 @@ pub(crate) struct Tokens {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make a token; it is printed once
+    /// Create a token; it is printed once
     #[command(after_help = "\
 Examples:
   fleetmend tokens create --name 'web image' --environment production --tag web
@@ -48,13 +48,13 @@ struct Create {
     /// What people call it
     #[arg(long)]
     name: Option<String>,
-    /// The environment of servers that join with it
+    /// The environment of servers that enroll with it
     #[arg(long)]
     environment: Option<String>,
-    /// A tag of servers that join with it; may be given several times
+    /// A tag of servers that enroll with it; can be repeated
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
-    /// How many servers may join with it [default: no limit]
+    /// How many servers can enroll with it [default: no limit]
     #[arg(long, value_name = "N")]
     max_uses: Option<i64>,
     /// When it ends, such as 2027-01-01T00:00:00Z [default: never]

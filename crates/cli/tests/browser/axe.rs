@@ -90,8 +90,8 @@ async fn pages_on_the_way_to_something_can_be_used_by_everyone() {
         ("an order", "/servers", "tr[data-row] td.name a", "Pending updates"),
         ("a preview", "", "form[action='/order'] button", "What would happen"),
         ("a question", "/settings", "form[action$='/reset'] button", "Reset ann?"),
-        ("a secret", "/settings", "form[action='/settings/keys'] button", "Keep it"),
-        ("a second factor", "/account", "form[action='/account/totp'] button", "Put this into"),
+        ("a secret", "/settings", "form[action='/settings/keys'] button", "Copy it now"),
+        ("a second factor", "/account", "form[action='/account/totp'] button", "Add this key"),
     ] {
         if !path.is_empty() {
             scene.go(path);
@@ -108,12 +108,12 @@ async fn pages_on_the_way_to_something_can_be_used_by_everyone() {
     let now = service::clock::Clock::system().now();
     tab.fill("input[name=code]", &service::auth::totp::shown(&secret, now));
     tab.click("main button.main");
-    tab.until_shown("asks for a code");
+    tab.until_shown("requires a code");
     judge("a second factor that is on");
     tab.click("form[action='/sign-out'] button");
     tab.until_shown("Password");
     for (name, password, shown) in [
-        ("a wrong password", "not the password", "do not fit"),
+        ("a wrong password", "not the password", "Incorrect username or password"),
         ("a code", PASSWORD, "One more step"),
     ] {
         tab.eval("document.querySelector('input[name=name]').value = ''");

@@ -233,12 +233,12 @@ fn second_step(scene: &Scene) {
     let tab = &scene.tab;
     scene.go("/account");
     tab.click("form[action='/account/totp'] button");
-    tab.until_shown("Put this into your authenticator");
+    tab.until_shown("Add this key to your authenticator");
     let secret = tab.eval("return document.getElementById('secret').innerText");
     let code = service::auth::totp::shown(secret.as_str().unwrap(), now());
     tab.fill("input[name=code]", &code);
     tab.click("form[action='/account/totp'] button");
-    tab.until_shown("Signing in asks for a code");
+    tab.until_shown("Signing in requires a code");
     tab.click("form[action='/sign-out'] button");
     tab.until("one is out", |tab| tab.url().ends_with("/sign-in"));
     tab.fill("input[name=name]", "ann");

@@ -116,18 +116,18 @@ fn who_is_refused_is_told_why_and_a_password_works_while_the_provider_is_down() 
     let back = place.tab.url();
     assert!(back.contains("/sign-in/oidc/back?code="), "{back}");
     place.tab.go(&back);
-    place.tab.until_shown("was used, or took longer than ten minutes");
+    place.tab.until_shown("was already used, or has expired");
     // And brought to a browser that is on a way of its own.
     place.tab.cdp("Network.clearBrowserCookies", &json!({}));
     place.go("/sign-in");
     place.tab.click("a.button.main");
     place.tab.until_shown("Who are you?");
     place.tab.go(&back);
-    place.tab.until_shown("was begun in another browser");
+    place.tab.until_shown("was started in another browser");
     place.sign_in_as("unverified", "button");
     place.tab.until_shown("Verify it there");
     place.sign_in_as("ann", "#no");
-    place.tab.until_shown("did not let you in");
+    place.tab.until_shown("denied the request");
 
     place.provider = None;
     place.start_again();

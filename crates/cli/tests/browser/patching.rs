@@ -68,7 +68,7 @@ fn a_real_server_is_patched_in_the_dashboard_and_its_package_database_agrees() {
     assert_eq!(server.packages(), expected);
     assert_eq!(server.runs("hello"), ["1.1"], "once");
     tab.click("td a[href*='/tasks/']");
-    tab.until_shown("What changed");
+    tab.until_shown("Package changes");
     let shown = tab.text();
     assert!(shown.contains("hello") && shown.contains("1.0") && shown.contains("1.1"), "{shown}");
     let told: Value =

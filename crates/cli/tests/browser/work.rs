@@ -53,7 +53,7 @@ async fn a_server_is_found_patched_and_watched_to_its_end_by_keyboard_alone() {
     assert_eq!(tab.eval("return window.neverReloaded"), true);
     assert!(tab.text().contains("100 % of 1 server"), "{}", tab.text());
     tab.click("td a[href*='/tasks/']");
-    tab.until_shown("What changed");
+    tab.until_shown("Package changes");
     scene.end().await;
 }
 
@@ -63,12 +63,12 @@ async fn a_rollout_is_paused_and_canceled_where_it_is_watched() {
     let tab = &scene.tab;
     let made = scene.operator.orders(&scene.fleet, 0..6, json!({"stagger_minutes": 60})).await;
     scene.go(&format!("/batches/{made}"));
-    tab.until_shown("waits for stagger");
+    tab.until_shown("waiting for stagger");
     tab.click("form[action$='/pause'] button");
     tab.until_shown("paused");
     tab.until_shown("Resume");
     tab.click("form[action$='/cancel'] button");
-    tab.until_shown("nothing is undone");
+    tab.until_shown("nothing is rolled back");
     tab.click("main button.risk");
     tab.until("it is canceled, live", |tab| {
         tab.eval("return document.getElementById('state')?.innerText")

@@ -66,7 +66,7 @@ async fn a_reader_elsewhere_sees_the_next_runs_by_both_clocks_while_typing() {
     in_both_zones(tab, "main");
     // The calendar is laid out by the reader's days.
     scene.go("/schedules");
-    tab.until_shown(&format!("By the clocks of {READER}"));
+    tab.until_shown(&format!("Times in {READER}"));
     assert!(tab.text().contains(&format!("03:30 {SERVERS}")), "{}", tab.text());
     scene.end().await;
 }

@@ -53,11 +53,11 @@ pub(crate) struct BatchFilter {
     #[serde(default)]
     #[param(value_type = Option<String>, required = false, example = "running,paused")]
     state: Commas<StateWord>,
-    /// How many at the most.
+    /// Maximum number of results.
     #[serde(default)]
     #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
     limit: Limit,
-    /// How many to pass over.
+    /// Number of results to skip.
     #[serde(default)]
     #[param(value_type = u64, minimum = 0, default = 0, required = false)]
     offset: Offset,

@@ -18,11 +18,11 @@ pub(crate) const NAME_PATTERN: &str = r"^[^\u0000-\u001F\u007F-\u009F]*[^\s\u000
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Listing {
-    /// How many at the most.
+    /// Maximum number of results.
     #[serde(default)]
     #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
     pub(crate) limit: Limit,
-    /// How many to pass over.
+    /// Number of results to skip.
     #[serde(default)]
     #[param(value_type = u64, minimum = 0, default = 0, required = false)]
     pub(crate) offset: Offset,
@@ -92,12 +92,13 @@ impl Errors {
     pub(crate) fn line(&mut self, pointer: &str, name: String, chars_max: usize) -> String {
         let chars = name.chars().count();
         if name.trim().is_empty() {
-            self.note(pointer, "empty", "it has at least one character");
+            self.note(pointer, "empty", "must not be empty");
         } else if chars > chars_max {
-            let detail = format!("it has at most {chars_max} characters, this one has {chars}");
+            let detail = format!("must have at most {chars_max} characters (has {chars})");
             self.note(pointer, "too_long", detail);
         } else if let Some(bad) = name.chars().find(|c| c.is_control()) {
-            let detail = format!("it holds no control characters, not `{}`", bad.escape_debug());
+            let detail =
+                format!("must not contain control characters (found `{}`)", bad.escape_debug());
             self.note(pointer, "invalid_character", detail);
         }
         name
@@ -107,7 +108,7 @@ impl Errors {
         let time = text?.parse::<Timestamp>();
         // To the microsecond, which is what is kept.
         let kept = time.and_then(|time| Timestamp::from_microsecond(time.as_microsecond()));
-        let expected = "it is a time like 2026-11-15T04:00:00Z";
+        let expected = "must be a time like 2026-11-15T04:00:00Z";
         kept.map_err(|_| self.note(pointer, "invalid_time", expected)).ok()
     }
 

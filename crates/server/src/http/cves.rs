@@ -34,11 +34,11 @@ pub(crate) struct Filter {
     /// What their number holds: `2026-12`.
     #[param(min_length = 1)]
     q: Option<String>,
-    /// How many at the most.
+    /// Maximum number of results.
     #[serde(default)]
     #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
     limit: Limit,
-    /// How many to pass over.
+    /// Number of results to skip.
     #[serde(default)]
     #[param(value_type = u64, minimum = 0, default = 0, required = false)]
     offset: Offset,
@@ -63,11 +63,11 @@ impl Filter {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ServersPart {
-    /// How many of the exposed servers at the most; 100 if left out.
+    /// Maximum number of affected servers; 100 if omitted.
     #[serde(default)]
     #[param(value_type = Option<u32>, minimum = 1, maximum = 500, default = 100, required = false)]
     limit: Option<Limit>,
-    /// How many of them to pass over.
+    /// Number of affected servers to skip.
     #[serde(default)]
     #[param(value_type = u64, minimum = 0, default = 0, required = false)]
     offset: Offset,

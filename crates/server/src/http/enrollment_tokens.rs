@@ -123,11 +123,11 @@ pub(crate) fn read(body: Body<CreateEnrollmentToken>) -> Result<NewToken, ApiErr
         .and_then(|text| errors.parse("/environment", "invalid_environment", &text));
     let tags = body.tags.unwrap_or_default();
     if tags.len() > TAGS_MAX {
-        errors.note("/tags", "too_many", format!("there are at most {TAGS_MAX}"));
+        errors.note("/tags", "too_many", format!("must have at most {TAGS_MAX} entries"));
     }
     let tags = errors.parse_all("/tags", "invalid_tag", &tags);
     if body.max_uses.is_some_and(|uses| !(1..=USES_MAX).contains(&uses)) {
-        errors.note("/max_uses", "out_of_range", format!("it is from 1 to {USES_MAX}"));
+        errors.note("/max_uses", "out_of_range", format!("must be from 1 to {USES_MAX}"));
     }
     let uses_max = body.max_uses.and_then(|uses| u32::try_from(uses).ok());
     let expires_at = errors.time("/expires_at", body.expires_at.as_deref());

@@ -30,11 +30,11 @@ pub(crate) struct Filter {
     #[serde(default)]
     #[param(value_type = Option<String>, required = false, example = "critical,high")]
     severity: Commas<Severity>,
-    /// How many at the most.
+    /// Maximum number of results.
     #[serde(default)]
     #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
     limit: Limit,
-    /// How many to pass over.
+    /// Number of results to skip.
     #[serde(default)]
     #[param(value_type = u64, minimum = 0, default = 0, required = false)]
     offset: Offset,
@@ -54,11 +54,11 @@ impl Filter {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ServersPart {
-    /// How many of the affected servers at the most; 500 if left out.
+    /// Maximum number of affected servers; 500 if omitted.
     #[serde(default)]
     #[param(value_type = Option<u32>, minimum = 1, maximum = 500, default = 500, required = false)]
     limit: Option<Limit>,
-    /// How many of them to pass over.
+    /// Number of affected servers to skip.
     #[serde(default)]
     #[param(value_type = u64, minimum = 0, default = 0, required = false)]
     offset: Offset,

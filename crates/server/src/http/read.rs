@@ -30,11 +30,10 @@ pub(crate) fn schedule((body, mut errors): (ScheduleRequest, Errors)) -> Result<
     let chars = description.chars().count();
     if description.contains('\0') {
         // PostgreSQL cannot keep it, and nobody can read it.
-        errors.note("/description", "invalid_character", "it holds no NUL character");
+        errors.note("/description", "invalid_character", "must not contain a NUL character");
     }
     if chars > DESCRIPTION_CHARS_MAX {
-        let detail =
-            format!("it has at most {DESCRIPTION_CHARS_MAX} characters, this one has {chars}");
+        let detail = format!("must have at most {DESCRIPTION_CHARS_MAX} characters (has {chars})");
         errors.note("/description", "too_long", detail);
     }
     let cron: Option<Cron> = errors.parse("/cron", "invalid_cron", &body.cron);
@@ -104,7 +103,7 @@ pub(crate) fn options(errors: &mut Errors, at: &str, said: OptionsRequest) -> Pa
             errors.note(
                 &format!("{at}/{field}"),
                 "too_many",
-                format!("there are at most {PACKAGES_MAX}"),
+                format!("must have at most {PACKAGES_MAX} entries"),
             );
         }
     }
@@ -120,7 +119,7 @@ pub(crate) fn options(errors: &mut Errors, at: &str, said: OptionsRequest) -> Pa
             errors.note(
                 &format!("{at}/{field}"),
                 "out_of_range",
-                format!("it is from {min} to {max}"),
+                format!("must be from {min} to {max}"),
             );
         }
         within
@@ -155,7 +154,11 @@ pub(crate) fn server_ids(errors: &mut Errors, texts: &[String]) -> Vec<(usize, S
         errors.note("/server_ids", "empty", "name at least one server");
     }
     if texts.len() > SERVER_IDS_MAX {
-        errors.note("/server_ids", "too_many", format!("there are at most {SERVER_IDS_MAX}"));
+        errors.note(
+            "/server_ids",
+            "too_many",
+            format!("must have at most {SERVER_IDS_MAX} entries"),
+        );
         return Vec::new();
     }
     let mut seen = BTreeSet::new();

@@ -43,11 +43,11 @@ pub(crate) fn routes() -> Routes {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Part {
-    /// How many at the most; all if left out.
+    /// Maximum number of results; all if omitted.
     #[serde(default)]
     #[param(value_type = Option<u32>, minimum = 1, maximum = 500, required = false)]
     limit: Option<Limit>,
-    /// How many to pass over.
+    /// Number of results to skip.
     #[serde(default)]
     #[param(value_type = u64, minimum = 0, default = 0, required = false)]
     offset: Offset,

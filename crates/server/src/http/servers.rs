@@ -57,11 +57,11 @@ pub(crate) struct Filter {
     /// In which order; by name if left out.
     #[param(inline)]
     sort: Option<SortBy>,
-    /// How many at the most.
+    /// Maximum number of results.
     #[serde(default)]
     #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
     limit: Limit,
-    /// How many to pass over.
+    /// Number of results to skip.
     #[serde(default)]
     #[param(value_type = u64, minimum = 0, default = 0, required = false)]
     offset: Offset,

@@ -37,11 +37,11 @@ struct Filter {
     /// Those of this CVE.
     #[param(min_length = 1, example = "CVE-2026-1234")]
     cve: Option<String>,
-    /// How many at the most.
+    /// Maximum number of results.
     #[serde(default)]
     #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
     limit: Limit,
-    /// How many to pass over.
+    /// Number of results to skip.
     #[serde(default)]
     #[param(value_type = u64, minimum = 0, default = 0, required = false)]
     offset: Offset,
@@ -133,7 +133,7 @@ async fn delete(
 fn read(body: Body<CreateSuppression>) -> Result<NewSuppression, ApiError> {
     let (body, mut errors) = body.open();
     if !is_id(&body.cve) {
-        errors.note("/cve", "invalid_cve", "it is the id of a CVE, like CVE-2026-1234");
+        errors.note("/cve", "invalid_cve", "must be a CVE id, like CVE-2026-1234");
     }
     let package = body.package.map(|name| errors.name("/package", name));
     let environment = body

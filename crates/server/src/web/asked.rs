@@ -104,7 +104,7 @@ fn value<'a>(pairs: &'a [(String, String)], name: &str) -> &'a str {
 /// Names and values as browsers write them.
 pub(crate) fn pairs(bytes: &[u8]) -> Result<Vec<(String, String)>, ApiError> {
     serde_html_form::from_bytes(bytes)
-        .map_err(|_| ApiError::new(Code::BadRequest, "What was sent cannot be read as a form."))
+        .map_err(|_| ApiError::new(Code::BadRequest, "The request is not a valid form."))
 }
 
 /// Words with commas or spaces between them.

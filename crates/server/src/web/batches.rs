@@ -115,7 +115,7 @@ pub(crate) async fn steer(
 }
 
 fn ask_cancel(app: &App, viewer: &Viewer, id: BatchId) -> Answer {
-    let line = "Servers that have not started will not. Those in work end what they have begun; nothing is undone.";
+    let line = "Servers that have not started are skipped. Servers in progress finish; nothing is rolled back.";
     let here = format!("/batches/{id}");
     page(&pages::Confirm {
         frame: frame(app, viewer, Section::Batches, "Cancel this batch?"),
@@ -170,10 +170,10 @@ async fn retry(app: &App, viewer: &Viewer, id: BatchId, form: &Form) -> Answer {
     let here = format!("/batches/{id}");
     let rejected = !errors.is_empty();
     let question = pages::Confirm {
-        frame: frame(app, viewer, Section::Batches, "Retry what failed?"),
+        frame: frame(app, viewer, Section::Batches, "Retry failed servers?"),
         errors,
         lines: vec![
-            "A new batch with the same options, of the servers that failed or timed out."
+            "A new batch with the same options, for the servers that failed or timed out."
                 .to_owned(),
         ],
         verb: pages::start_label(&preview.options, preview.total),

@@ -35,8 +35,8 @@ const DEVICE_PURPOSE: &str = "fleetmend device of any account v1";
 const DEVICE: &str = "fleetmend device v1";
 /// It has to fit into a cookie on the way to a provider and back, and into a sign-in form of 4 KiB.
 const NEXT_BYTES_MAX: usize = 1_000;
-const BUSY: &str = "Too many people are signing in at this moment. Try again in a minute.";
-const WRONG: &str = "Name and password do not fit.";
+const BUSY: &str = "Too many sign-in attempts right now. Try again in a minute.";
+const WRONG: &str = "Incorrect username or password.";
 
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -154,7 +154,7 @@ pub(crate) async fn code(
 ) -> Answer {
     let (ticket, next) = (form.text("ticket"), inside(&form.text("next")));
     let begin_again = async || {
-        let told = Some("That took too long. Begin again.".into());
+        let told = Some("The sign-in timed out. Sign in again.".into());
         refused(&door(&app, Typed::default(), next.clone(), told).await?)
     };
     let again = |status, told: &str| {
@@ -169,10 +169,9 @@ pub(crate) async fn code(
     let Some(first) = first else { return begin_again().await };
     match second::sign_in(&app, first, &form.text("code")).await? {
         SignIn::In(user, session) => entered(&app, &headers, &user, &session, &next),
-        SignIn::NeedsCode { .. } => again(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "That code is not valid. Enter the current code of your authenticator.",
-        ),
+        SignIn::NeedsCode { .. } => {
+            again(StatusCode::UNPROCESSABLE_ENTITY, "Incorrect or expired code.")
+        }
         SignIn::No | SignIn::Busy => begin_again().await,
     }
 }
@@ -252,7 +251,7 @@ pub(crate) async fn sign_out(State(app): State<App>, viewer: Viewer, headers: He
 }
 
 fn used_up() -> ApiError {
-    let detail = "This link was used, has expired or was replaced. Whoever runs this service makes another: \
+    let detail = "This link was already used, has expired or was replaced. Ask an administrator for a new link: \
                   `fleetmend users reset`.";
     ApiError::new(Code::NotFound, detail)
 }
@@ -274,7 +273,7 @@ pub(crate) async fn accept(
     let again =
         |told: String| refused(&pages::Welcome { name: user.name.clone(), told: Some(told) });
     if form.exact("password") != form.exact("again") {
-        return again("The two are not the same.".into());
+        return again("The passwords do not match.".into());
     }
     match users::accept(&app, &link, form.exact("password")).await {
         Ok(Some((user, session))) => entered(&app, &headers, &user, &session, "/"),

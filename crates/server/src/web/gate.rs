@@ -101,11 +101,8 @@ impl Gate {
 fn take(throttle: &Throttle, key: &[&[u8]]) -> Result<(), ApiError> {
     throttle.take(key).map_err(|wait| {
         let seconds = wait.as_secs() + 1;
-        ApiError::new(
-            Code::RateLimited,
-            format!("Too many tries. The next is possible in {seconds} s."),
-        )
-        .with_header(axum::http::header::RETRY_AFTER, seconds.to_string())
+        ApiError::new(Code::RateLimited, format!("Too many attempts. Try again in {seconds} s."))
+            .with_header(axum::http::header::RETRY_AFTER, seconds.to_string())
     })
 }
 

@@ -183,7 +183,7 @@ async fn believed(
     let shown = form.iter().find(|(name, _)| name == "csrf").map_or("", |(_, text)| text.as_str());
     let tag = URL_SAFE_NO_PAD.decode(shown).unwrap_or_default();
     if !app.secrets.verifies(FORM, &[viewer.session.as_bytes()], FORM_TAG_BYTES, &tag) {
-        let detail = "This form is not from your session: open the page again and repeat.";
+        let detail = "This form belongs to another session. Reload the page and try again.";
         return Err(ApiError::new(Code::Forbidden, detail));
     }
     let once = form.into_iter().find_map(|(name, key)| match name.as_str() {

@@ -38,7 +38,7 @@ pub(crate) struct Back {
 type Told = (StatusCode, String);
 
 fn provider(app: &App) -> Result<&Provider, ApiError> {
-    let none = || ApiError::new(Code::NotFound, "People sign in with a password here.");
+    let none = || ApiError::new(Code::NotFound, "Single sign-on is not configured.");
     app.oidc().ok_or_else(none)
 }
 
@@ -81,7 +81,7 @@ pub(crate) async fn back(
     // Of another browser, used, or too old: nothing that came with it is looked at.
     let begun = flow.filter(|flow| is_same(&meant.state, &attempt(&app, &headers, flow).state));
     let Some(flow) = begun else {
-        let told = "This way in was begun in another browser, was used, or took longer than ten minutes. Begin again.";
+        let told = "This sign-in was started in another browser, was already used, or has expired. Sign in again.";
         return refused(
             &app,
             &headers,
@@ -166,32 +166,31 @@ fn told(provider: &Provider, error: &OidcError) -> Told {
     match error {
         OidcError::Unreachable { .. } => (
             StatusCode::SERVICE_UNAVAILABLE,
-            format!("{name} does not answer. Try again in a while, or sign in with a password."),
+            format!("{name} does not answer. Try again later, or sign in with a password."),
         ),
         OidcError::Code(_) => (
             StatusCode::UNPROCESSABLE_ENTITY,
             format!(
-                "{name} does not know this way in any more: it was used or is too old. Begin again."
+                "{name} rejected this sign-in: it was already used or has expired. Sign in again."
             ),
         ),
         OidcError::Client(word) => (
             bad,
             format!(
-                "{name} refuses this service ({word}). Whoever runs it checks --oidc-client-id, the secret's file, and the \
-                     redirect address that {name} has on its list."
+                "{name} rejected this service ({word}). An administrator should check --oidc-client-id, the client secret, and the \
+                     redirect URI that is registered with {name}."
             ),
         ),
         OidcError::Unusable { what, .. } => (
             bad,
             format!(
-                "The {what} of {name} cannot be used. Whoever runs this service finds the reason in its log. A password works."
+                "The {what} of {name} is not usable; the service's log has the reason. Sign in with a password."
             ),
         ),
         OidcError::Proof(why) => (
             bad,
             format!(
-                "{name} vouches for someone, but that cannot be believed: {why}. Begin again; if it stays so, tell whoever runs \
-                     this service."
+                "{name} returned an invalid ID token: {why}. Sign in again; if this persists, tell an administrator."
             ),
         ),
     }
@@ -201,18 +200,16 @@ fn told(provider: &Provider, error: &OidcError) -> Told {
 fn declined(provider: &Provider, word: &str) -> String {
     let name = &provider.config.name;
     match word {
-        "access_denied" => format!(
-            "{name} did not let you in, or you did not agree. Begin again, or sign in with a password."
-        ),
+        "access_denied" => format!("{name} denied the request. Sign in again, or use a password."),
         "login_required"
         | "interaction_required"
         | "consent_required"
         | "account_selection_required" => {
-            format!("{name} wants you to sign in there first. Begin again.")
+            format!("{name} requires you to sign in there first. Sign in again.")
         }
         "temporarily_unavailable" | "server_error" => {
             format!(
-                "{name} cannot do this just now. Try again in a while, or sign in with a password."
+                "{name} is temporarily unavailable. Try again later, or sign in with a password."
             )
         }
         "invalid_request"
@@ -220,10 +217,10 @@ fn declined(provider: &Provider, word: &str) -> String {
         | "unsupported_response_type"
         | "invalid_scope" => {
             format!(
-                "{name} refuses this service ({word}). Whoever runs it checks what {name} knows of it."
+                "{name} rejected this service ({word}). An administrator should check how it is registered there."
             )
         }
-        _ => format!("{name} did not say who you are. Begin again, or sign in with a password."),
+        _ => format!("{name} returned an error. Sign in again, or use a password."),
     }
 }
 
@@ -234,22 +231,24 @@ fn advice(provider: &Provider, refusal: Refusal, person: &Person) -> String {
     match refusal {
         Refusal::NotVerified => {
             format!(
-                "{name} does not say that your e-mail address was verified, so nobody here can be found by it. Verify it there, then begin again."
+                "{name} has not verified your email address. Verify it there, then sign in again."
             )
         }
         Refusal::NotInvited => {
             format!(
-                "{name} knows you as {email}, and nobody of that name was invited. Ask an administrator to invite {email}, then begin again."
+                "No user here is named {email}. Ask an administrator to invite {email}, then sign in again."
             )
         }
         Refusal::Removed => format!("{email} was removed. An administrator can invite you again."),
         Refusal::SomeoneElse => {
             format!(
-                "{email} belongs to someone whom {name} knows as another person. An administrator who knows that it is you resets that account; then begin again."
+                "{email} is linked to a different account of {name}. If it is yours, ask an administrator to reset the user, then sign in again."
             )
         }
         Refusal::NoRole => {
-            format!("{name} gives you no role here. Ask whoever looks after the groups there.")
+            format!(
+                "{name} assigns you no role in this service. Ask the administrator of your groups there."
+            )
         }
     }
 }

@@ -57,8 +57,9 @@ pub(crate) async fn once(
         }
         Once::Preview(token) => (format!("preview {}", digest(&[token.as_bytes()])), true),
     };
-    let key = HeaderValue::try_from(key)
-        .map_err(|_| ApiError::new(Code::BadRequest, "This form is not one of ours."))?;
+    let key = HeaderValue::try_from(key).map_err(|_| {
+        ApiError::new(Code::BadRequest, "The form is not valid. Reload the page and try again.")
+    })?;
     parts.headers.insert(IDEMPOTENCY_KEY, key);
     let mut answered = Err(ApiError::new(Code::IdempotencyKeyInProgress, ""));
     for look in 0..LOOKS_MAX {

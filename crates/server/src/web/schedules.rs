@@ -288,8 +288,8 @@ async fn add_servers(app: &App, viewer: &Viewer, form: &mut ScheduleForm) -> Res
             server_list::of_name(&mut *app.db.read().await?, viewer.user.org_id, &name).await?;
         match found.as_slice() {
             [one] => added.push(one.to_string()),
-            [] => return wrong(format!("No server is called {name}.")),
-            _ => return wrong(format!("{} servers are called {name}.", found.len())),
+            [] => return wrong(format!("There is no server named {name}.")),
+            _ => return wrong(format!("{} servers are named {name}.", found.len())),
         }
     }
     form.order.server_ids.extend(added);
@@ -409,7 +409,7 @@ pub(crate) async fn run(
     let question = pages::Confirm {
         frame: frame(&app, &viewer, Section::Schedules, format!("Run {} now?", it.name)),
         errors,
-        lines: vec!["This is what it would do now.".into()],
+        lines: vec!["This is what a run would do now.".into()],
         verb: match preview.total {
             0 => "Run it now".into(),
             total => pages::start_label(&preview.options, total),

@@ -96,9 +96,9 @@ pub(crate) async fn ask_remove(
     let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
     let title = format!("Remove {}?", it.server.hostname);
     let lines = vec![
-        "It leaves every list, and its unfinished tasks end as canceled.".into(),
-        "Its agent stays installed: it is told at its next contact, and executes nothing any more. To join again, \
-         it must enrol again, and is then a new server."
+        "It is removed from all lists, and its unfinished tasks are canceled.".into(),
+        "Its agent stays installed, is notified at its next contact, and executes no more orders. To add the server \
+         again, enroll it again; it is then a new server."
             .into(),
     ];
     let here = format!("/servers/{id}");

@@ -89,14 +89,12 @@ pub(crate) async fn invite(
     headers: HeaderMap,
     form: Form,
 ) -> Answer {
-    let role: Role = form
-        .text("role")
-        .parse()
-        .map_err(|_| ApiError::new(Code::BadRequest, "That is no role."))?;
+    let role: Role =
+        form.text("role").parse().map_err(|_| ApiError::new(Code::BadRequest, "Unknown role."))?;
     let (user, link) =
         users::invite(&app, &users::actor(&viewer.user), &form.text("name"), role).await?;
     let lines = vec![format!(
-        "Send this link to {} by a way that you trust. It works once, for 24 hours, and lets them set their password.",
+        "Send this link to {} over a trusted channel. It works once, within 24 hours, to set a password.",
         user.name
     )];
     secret(&app, &viewer, "Invited", lines, format!("{}/welcome/{link}", base(&app, &headers)))
@@ -116,8 +114,8 @@ pub(crate) async fn reset(
 ) -> Answer {
     let user = person(&app, &viewer, id).await?;
     if !form.goes() {
-        let line = "They are signed out everywhere, and their password stops working at once. You get a link with which they set another. \
-                    If they sign in at a provider, it is asked anew who they are.";
+        let line = "They are signed out everywhere and their password stops working immediately. You get a link to set a new one. \
+                    If they use an identity provider, their account is linked again at the next sign-in.";
         return ask(
             &app,
             &viewer,
@@ -129,7 +127,7 @@ pub(crate) async fn reset(
     }
     let link = users::reset(&app, &users::actor(&viewer.user), &user).await?;
     let lines = vec![format!(
-        "Send this link to {} by a way that you trust. It works once, for 24 hours.",
+        "Send this link to {} over a trusted channel. It works once, within 24 hours.",
         user.name
     )];
     secret(&app, &viewer, "Reset", lines, format!("{}/welcome/{link}", base(&app, &headers)))
@@ -144,7 +142,8 @@ pub(crate) async fn remove(
 ) -> Answer {
     let user = person(&app, &viewer, id).await?;
     if !form.goes() {
-        let line = "They are signed out everywhere at once. What they did stays in the log.";
+        let line =
+            "They are signed out everywhere immediately. Their entries stay in the audit log.";
         return ask(
             &app,
             &viewer,
@@ -164,7 +163,7 @@ pub(crate) async fn make_key(State(app): State<App>, viewer: Viewer, form: Form)
     let new = api_keys::read(Body::of(&body)?)?;
     let (key, text) = auth::api_keys::create(&app, &viewer.caller().actor(), new).await?;
     let lines = vec![format!(
-        "The key {} with the role {}. Keep it: only a hash of it is stored.",
+        "The key {} with the role {}. Copy it now: only a hash is stored.",
         key.name, key.role
     )];
     secret(&app, &viewer, "API key", lines, text)
@@ -179,7 +178,7 @@ pub(crate) async fn revoke_key(
 ) -> Answer {
     if !form.goes() {
         let key = queries::credentials::find_api_key(&app, &viewer.caller().scope(), id).await?;
-        let line = "It stops working at once, and for ever.";
+        let line = "It stops working immediately. This cannot be undone.";
         return ask(
             &app,
             &viewer,
@@ -216,9 +215,7 @@ pub(crate) async fn make_token(
     }
     let new = enrollment_tokens::read(Body::of(&body.into())?)?;
     let (_, text) = auth::enrollment_tokens::create(&app, &viewer.caller().actor(), new).await?;
-    let lines = vec![
-        "Run this as root on each server that is to join, once the agent is installed.".into(),
-    ];
+    let lines = vec!["Install the agent on each server, then run this as root.".into()];
     let command =
         format!("fleetmend-agent enroll --server {} --token {text}", base(&app, &headers));
     secret(&app, &viewer, "Enrolment token", lines, command)
@@ -234,7 +231,7 @@ pub(crate) async fn revoke_token(
     if !form.goes() {
         let scope = viewer.caller().scope();
         let token = queries::credentials::find_enrollment_token(&app, &scope, id).await?;
-        let line = "No server can join with it any more. Those that did stay.";
+        let line = "New servers cannot enroll with it. Enrolled servers are not affected.";
         return ask(
             &app,
             &viewer,

@@ -169,7 +169,7 @@ both! {
         ann.submit(&format!("{here}/resume"), &[("state", "paused"), ("failures", "0")]).await.is(303);
         assert_ne!(state().await, "paused");
         let asked = ann.submit(&format!("{here}/cancel"), &[]).await.is(200).text();
-        assert!(asked.contains("nothing is undone") && state().await != "canceled", "{asked}");
+        assert!(asked.contains("nothing is rolled back") && state().await != "canceled", "{asked}");
         ann.submit(&format!("{here}/cancel"), &[("go", "1")]).await.is(303);
         assert!(["canceling", "canceled"].contains(&state().await.as_str()));
         ann.submit(&format!("{here}/explode"), &[]).await.is(404);

@@ -42,11 +42,11 @@ both! {
         let short = browser.post(&path, &[("password", "too short"), ("again", "too short")]).await;
         assert!(short.is(422).text().contains("12 to 200 characters"));
         let other = browser.post(&path, &[("password", PASSWORD), ("again", "another one, longer")]).await;
-        assert!(other.is(422).text().contains("not the same"));
+        assert!(other.is(422).text().contains("do not match"));
         browser.post(&path, &[("password", PASSWORD), ("again", PASSWORD)]).await.is(303);
         assert!(browser.get("/").await.is(200).text().contains("Overview"));
         let page = Browser::new(service).get(&path).await.is(404).text();
-        assert!(page.contains("was used"), "{page}");
+        assert!(page.contains("was already used"), "{page}");
         assert!(page.contains("fleetmend users reset"), "{page}");
 
         let again = Browser::new(service);
@@ -153,7 +153,7 @@ both! {
             guesser.post("/sign-in", &wrong).await.is(422);
         }
         let stopped = guesser.post("/sign-in", &wrong).await.is(429);
-        assert!(stopped.text().contains("Too many tries"));
+        assert!(stopped.text().contains("Too many attempts"));
         // From the same address, through the same proxy: the browser that knows its owner comes in.
         let right = [("name", "ann"), ("password", PASSWORD)];
         guesser.post("/sign-in", &right).await.is(429);
@@ -351,7 +351,7 @@ both! {
             browser.post("/sign-in", &form).await.is(422).text().replace(name, "NAME")
         };
         assert_eq!(said("ann").await, said("nobody").await);
-        assert!(said("a\u{0}nn").await.contains("do not fit"));
+        assert!(said("a\u{0}nn").await.contains("Incorrect username or password"));
     }
 
     async fn the_database_holds_nothing_that_signs_in(service: Service) {

@@ -66,16 +66,16 @@ both! {
             ("/patches".into(), "openssl"),
             ("/patches?severity=critical".into(), "openssl"),
             ("/patches/openssl".into(), "Patch these"),
-            ("/cves".into(), "No open CVE is known"),
+            ("/cves".into(), "No known open CVEs"),
             ("/batches".into(), "Security updates"),
             (format!("/batches/{batch}"), "pkg_lock_timeout"),
             (format!("/batches/{batch}/tasks/{task}"), "Log"),
             ("/schedules".into(), "Nightly &#60;b&#62;"),
             (format!("/schedules/{schedule}"), "Europe/Berlin"),
             (format!("/servers/{server}"), "pkg_lock_timeout"),
-            ("/".into(), "Nothing was counted yet"),
-            ("/patches".into(), "How long they have been pending"),
-            ("/schedules".into(), "By the clocks of UTC"),
+            ("/".into(), "No data yet"),
+            ("/patches".into(), "Time pending"),
+            ("/schedules".into(), "Times in UTC"),
             (format!("/schedules/{schedule}/edit"), "0 3 * * *"),
             ("/schedules/new".into(), "New schedule"),
             ("/schedules/next?cron=0+3+*+*+*&timezone=Europe/Berlin".into(), "2026-11-16 03:00"),
@@ -99,12 +99,12 @@ both! {
     async fn an_empty_fleet_says_what_to_do_next(service: Service) {
         let ann = Browser::of(service, "ann", Role::Admin).await;
         for (path, shown) in [
-            ("/", "No server has joined yet"),
-            ("/servers", "enrolment token"),
-            ("/patches", "No update is pending"),
+            ("/", "No servers yet"),
+            ("/servers", "enrollment token"),
+            ("/patches", "No pending updates"),
             ("/cves", "feeds update"),
-            ("/batches", "Nothing was patched yet"),
-            ("/schedules", "No schedule yet"),
+            ("/batches", "No batches yet"),
+            ("/schedules", "No schedules yet"),
             ("/servers?status=offline", "No server matches"),
         ] {
             let text = ann.get(path).await.is(200).text();

@@ -145,7 +145,7 @@ both! {
         refused(signs_in(&browser, &provider, json!({"sub": "s-1", "email": "ann@example.org"})).await, 403, "Verify it there");
         tries("s-1", "ann@example.org").await.is(200);
         // The provider gave the address to somebody else.
-        refused(tries("s-2", "ann@example.org").await, 403, "knows as another person");
+        refused(tries("s-2", "ann@example.org").await, 403, "linked to a different account");
 
         let open = Config { default_role: Some(Role::Viewer), ..config(service, &provider) };
         let lax = Browser::through(with(service, open).await, 3);
@@ -188,14 +188,14 @@ both! {
         // Another of her browsers, after she changed places: the first has the new role too.
         signs_in(&Browser::through(router.clone(), 3), &provider, of("s-1", &["staff"])).await.is(200);
         browser.get("/settings").await.is(403);
-        refused(signs_in(&browser, &provider, of("s-1", &["other"])).await, 403, "gives you no role");
-        refused(signs_in(&browser, &provider, of("s-4", &[])).await, 403, "gives you no role");
+        refused(signs_in(&browser, &provider, of("s-1", &["other"])).await, 403, "assigns you no role");
+        refused(signs_in(&browser, &provider, of("s-4", &[])).await, 403, "assigns you no role");
         signs_in(&browser, &provider, of("s-5", &["ops"])).await.is(200);
         assert_eq!(found(service, "s-5@example.org").await.unwrap().role, Role::Admin);
     }
 
     async fn a_way_in_serves_the_browser_that_began_it_once_and_for_ten_minutes(service: Service) {
-        const BEGIN_AGAIN: &str = "Begin again";
+        const BEGIN_AGAIN: &str = "Sign in again";
         let (provider, router) = both_of(service).await;
         invited(service, "ann@example.org", Role::Operator).await;
         let ann = person("s-1", "ann@example.org");
@@ -218,7 +218,7 @@ both! {
         refused(browser.get(&back).await, 422, BEGIN_AGAIN);
         let back = provider.agrees(&sent(&browser).await, ann);
         service.hands.turn(SignedDuration::from_mins(10));
-        refused(browser.get(&back).await, 422, "took longer than ten minutes");
+        refused(browser.get(&back).await, 422, "has expired");
         // Nobody is led elsewhere from here.
         for elsewhere in ["https://evil.example", "//evil.example", "/\\evil.example", "javascript:alert(1)"] {
             let told = browser.get(&format!("/sign-in/oidc?next={elsewhere}")).await.is(303).header("location").to_owned();
@@ -246,26 +246,26 @@ both! {
             Box::new(move |proof| proof.head[name] = value)
         };
         let lies: Vec<(Change, &str)> = vec![
-            (claim("aud", json!("another")), "for another service"),
-            (claim("aud", json!([])), "for another service"),
-            (claim("aud", json!([CLIENT, "another"])), "does not say whom"),
-            (claim("azp", json!("another")), "given to another service"),
-            (claim("iss", json!("https://evil.example")), "another issuer"),
-            (claim("nonce", json!("AAAA")), "of another try"),
-            (claim("nonce", Value::Null), "of another try"),
+            (claim("aud", json!("another")), "for a different client"),
+            (claim("aud", json!([])), "for a different client"),
+            (claim("aud", json!([CLIENT, "another"])), "several audiences"),
+            (claim("azp", json!("another")), "issued to a different client"),
+            (claim("iss", json!("https://evil.example")), "a different issuer"),
+            (claim("nonce", json!("AAAA")), "from a different sign-in"),
+            (claim("nonce", Value::Null), "from a different sign-in"),
             (claim("exp", json!(1)), "has expired"),
             (claim("exp", Value::Null), "has expired"),
-            (claim("iat", json!(later)), "a time to come"),
+            (claim("iat", json!(later)), "issued in the future"),
             (claim("nbf", json!(later)), "not valid yet"),
             (claim("sub", json!("s-2")), "of someone else"),
             (claim("sub", json!("")), "of someone else"),
-            (head("alg", json!("none")), "not signed with a key of the provider"),
-            (head("alg", json!("HS256")), "not signed with a key of the provider"),
+            (head("alg", json!("none")), "not signed with a public key of the provider"),
+            (head("alg", json!("HS256")), "not signed with a public key of the provider"),
             (head("alg", json!("RS256")), "a key that the provider does not publish"),
             (head("kid", json!("2")), "a key that the provider does not publish"),
-            (head("crit", json!(["exp"])), "conditions that are not known"),
-            (Box::new(|proof: &mut Proof| proof.signature = Some(vec![0; 64])), "its signature is wrong"),
-            (Box::new(|proof: &mut Proof| proof.signature = Some(Vec::new())), "its signature is wrong"),
+            (head("crit", json!(["exp"])), "critical headers"),
+            (Box::new(|proof: &mut Proof| proof.signature = Some(vec![0; 64])), "the signature is invalid"),
+            (Box::new(|proof: &mut Proof| proof.signature = Some(Vec::new())), "the signature is invalid"),
         ];
         for (lie, told) in lies {
             provider.says_instead(lie);
@@ -308,9 +308,9 @@ both! {
         assert_eq!(provider.heard("keys"), 2);
         service.hands.turn(SignedDuration::from_hours(2));
         for (doors, told) in [
-            (json!({"issuer": "https://evil.example"}), "discovery document of Example cannot be used"),
-            (json!({"authorization_endpoint": "http://evil.example/auth"}), "authorization endpoint of Example cannot be used"),
-            (json!({"jwks_uri": "ftp://127.0.0.1/keys"}), "keys of Example cannot be used"),
+            (json!({"issuer": "https://evil.example"}), "discovery document of Example is not usable"),
+            (json!({"authorization_endpoint": "http://evil.example/auth"}), "authorization endpoint of Example is not usable"),
+            (json!({"jwks_uri": "ftp://127.0.0.1/keys"}), "keys of Example is not usable"),
         ] {
             provider.describes(doors);
             let fresh = Browser::through(with(service, config(service, &provider)).await, 1);
@@ -328,10 +328,10 @@ both! {
         Browser::of(service, "ann@example.org", Role::Operator).await;
         let browser = Browser::through(router.clone(), 4);
         for (word, told) in [
-            ("access_denied", "did not let you in"),
-            ("temporarily_unavailable", "cannot do this just now"),
-            ("invalid_scope", "refuses this service (invalid_scope)"),
-            ("%3Cscript%3E", "did not say who you are"),
+            ("access_denied", "denied the request"),
+            ("temporarily_unavailable", "temporarily unavailable"),
+            ("invalid_scope", "rejected this service (invalid_scope)"),
+            ("%3Cscript%3E", "returned an error"),
         ] {
             let back = provider.agrees(&sent(&browser).await, Value::Null);
             let state = back.split("state=").nth(1).unwrap().split('&').next().unwrap().to_owned();
@@ -340,7 +340,7 @@ both! {
         let wrong = Config { client_secret: None, ..config(service, &provider) };
         let unknown = Browser::through(with(service, wrong).await, 1);
         let answer = signs_in(&unknown, &provider, person("s-1", "ann@example.org")).await;
-        refused(answer, 502, "refuses this service (invalid_client)");
+        refused(answer, 502, "rejected this service (invalid_client)");
 
         let back = provider.agrees(&sent(&browser).await, person("s-1", "ann@example.org"));
         let gone = with(service, config(service, &provider)).await;

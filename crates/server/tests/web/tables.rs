@@ -88,7 +88,7 @@ both! {
         let page = ann.get(&format!("/servers/{server}")).await.is(200).text();
         assert!(page.contains(&format!("/batches/{batch}")) && page.contains("pkg_lock_timeout"), "{page}");
         let page = ann.get(&format!("/servers/{server}?limit=5&offset=5")).await.is(200).text();
-        assert!(page.contains("Nothing further"), "{page}");
+        assert!(page.contains("No more entries"), "{page}");
         let page = ann.get(&format!("/batches/{batch}")).await.is(200).text();
         assert!(page.contains("ann <code class=\"dim\">usr_"), "{page}");
         assert!(ann.get("/batches").await.is(200).text().contains(">ann</span>"));
@@ -144,7 +144,7 @@ both! {
         assert!(page.contains("checked>web-1</label>"), "{page}");
         let form = |add: &'static str| [("generation", "1"), ("name", "Named"), ("cron", "0 4 * * *"), ("server_ids", one.as_str()), ("add_servers", add), ("enabled", "true")].to_vec();
         let wrong = ann.submit(&edit, &form("web-2, nobody")).await.is(422).text();
-        assert!(wrong.contains("No server is called nobody") && wrong.contains("value=\"web-2, nobody\""), "{wrong}");
+        assert!(wrong.contains("There is no server named nobody") && wrong.contains("value=\"web-2, nobody\""), "{wrong}");
         ann.submit(&edit, &form("web-2")).await.is(303);
         let now = service.get(&format!("/v1/schedules/{id}")).await.is(200).json();
         let mut named = [one.as_str(), two.as_str()];

@@ -243,9 +243,9 @@ pub fn batch_state(phase: Phase) -> BatchState {
 /// Why a batch halted.
 pub fn halt_reason(phase: Phase) -> Option<String> {
     match phase {
-        Phase::Halted(Halt::CanaryFailed) => Some("a server that went first failed".into()),
+        Phase::Halted(Halt::CanaryFailed) => Some("a canary server failed".into()),
         Phase::Halted(Halt::TooManyFailures) => {
-            Some("as many servers failed as `max_failures` names".into())
+            Some("the failure limit (`max_failures`) was reached".into())
         }
         Phase::Scheduled | Phase::Running | Phase::Paused | Phase::Canceling | Phase::Ended(_) => {
             None

@@ -19,7 +19,7 @@ const KEYS_MAX: usize = 100;
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Reject {
     /// It may be signed with a key that is newer than ours.
-    #[error("it is signed with a key that the provider does not publish")]
+    #[error("the token is signed with a key that the provider does not publish")]
     UnknownKey,
     /// It does not hold.
     #[error("{0}")]
@@ -131,16 +131,16 @@ struct Head {
 
 /// What a proof says, if it holds.
 pub(super) fn verify(proof: &str, keys: &Keys, expected: &Expected<'_>) -> Result<Value, Reject> {
-    const NONE: Reject = Reject::Because("it is no signed token");
+    const NONE: Reject = Reject::Because("it is not a signed token");
     let (signed, signature) = proof.rsplit_once('.').ok_or(NONE)?;
     let (head, body) = signed.split_once('.').ok_or(NONE)?;
     let bytes = |part: &str| URL_SAFE_NO_PAD.decode(part).map_err(|_| NONE);
     let head: Head = serde_json::from_slice(&bytes(head)?).map_err(|_| NONE)?;
     if head.crit.is_some() {
-        return Err(Reject::Because("it has conditions that are not known here"));
+        return Err(Reject::Because("the token has critical headers that are not supported"));
     }
     if !is_signature(&head.alg) {
-        return Err(Reject::Because("it is not signed with a key of the provider's own"));
+        return Err(Reject::Because("the token is not signed with a public key of the provider"));
     }
     let named = keys.0.iter().filter(|key| head.kid.is_none() || key.id == head.kid);
     let signature = bytes(signature)?;
@@ -151,7 +151,7 @@ pub(super) fn verify(proof: &str, keys: &Keys, expected: &Expected<'_>) -> Resul
         judged if judged.contains(&true) => {}
         // Without a name, it may as well be by a newer key.
         _ if head.kid.is_none() => return Err(Reject::UnknownKey),
-        _ => return Err(Reject::Because("its signature is wrong")),
+        _ => return Err(Reject::Because("the signature is invalid")),
     }
     let claims: Value = serde_json::from_slice(&bytes(body)?).map_err(|_| NONE)?;
     meant(&claims, expected)?;
@@ -174,21 +174,33 @@ pub(super) fn meant(claims: &Value, expected: &Expected<'_>) -> Result<(), Rejec
         value.as_i64().or_else(|| value.as_f64().map(|seconds| seconds as i64))
     };
     let must = |holds: bool, why| if holds { Ok(()) } else { Err(Reject::Because(why)) };
-    must(text("iss") == Some(expected.issuer), "it is by another issuer")?;
+    must(text("iss") == Some(expected.issuer), "the token is from a different issuer")?;
     let audience: Vec<&str> = match claims.get("aud") {
         Some(Value::String(one)) => vec![one],
         Some(Value::Array(all)) => all.iter().filter_map(Value::as_str).collect(),
         _ => Vec::new(),
     };
-    must(audience.contains(&expected.client_id), "it is for another service")?;
+    must(audience.contains(&expected.client_id), "the token is for a different client")?;
     let party = text("azp");
-    must(audience.len() == 1 || party.is_some(), "it is for several, and does not say whom")?;
-    must(party.is_none_or(|party| party == expected.client_id), "it was given to another service")?;
+    must(
+        audience.len() == 1 || party.is_some(),
+        "the token has several audiences and no authorized party",
+    )?;
+    must(
+        party.is_none_or(|party| party == expected.client_id),
+        "the token was issued to a different client",
+    )?;
     let (now, slack) = (expected.now, CLOCKS_DIFFER_SECONDS);
-    must(time("exp").is_some_and(|end| now < end.saturating_add(slack)), "it has expired")?;
-    must(time("iat").is_some_and(|made| made <= now + slack), "it is of a time to come")?;
-    must(time("nbf").is_none_or(|start| start <= now + slack), "it is not valid yet")?;
+    must(time("exp").is_some_and(|end| now < end.saturating_add(slack)), "the token has expired")?;
+    must(
+        time("iat").is_some_and(|made| made <= now + slack),
+        "the token was issued in the future",
+    )?;
+    must(time("nbf").is_none_or(|start| start <= now + slack), "the token is not valid yet")?;
     // `blake3::Hash` compares in constant time.
     let same = |a: &str, b: &str| blake3::hash(a.as_bytes()) == blake3::hash(b.as_bytes());
-    must(text("nonce").is_some_and(|nonce| same(nonce, expected.nonce)), "it is of another try")
+    must(
+        text("nonce").is_some_and(|nonce| same(nonce, expected.nonce)),
+        "the token is from a different sign-in",
+    )
 }
