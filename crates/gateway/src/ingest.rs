@@ -373,3 +373,22 @@ impl News {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::panic::catch_unwind;
+
+    use super::*;
+
+    #[test]
+    fn writer_that_panics_lets_the_next_one_begin() {
+        let at_work = AtomicBool::new(true);
+        drop(AtWork(&at_work));
+        assert!(at_work.load(Ordering::Acquire), "the writer itself says when it is done");
+        let panicked = catch_unwind(|| {
+            let _at_work = AtWork(&at_work);
+            assert!(!at_work.load(Ordering::Acquire), "a bug");
+        });
+        assert!(panicked.is_err() && !at_work.load(Ordering::Acquire));
+    }
+}

@@ -2,8 +2,8 @@
 //!
 //! Rate limits are per server and are taken after the identity tag was checked, so the maps here
 //! hold enrolled servers only. Memory is limited over all agents together: a request body is
-//! charged as it arrives, and the charge is kept until what it said is committed. Hosts that are not
-//! enrolled yet, which may be anyone, have memory of their own, and one server has few requests at a time.
+//! charged as it arrives, and the charge is kept until its content is committed. Enrollments, which anyone can
+//! send, have a separate limit, and one server has few requests at a time.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -43,8 +43,8 @@ const BUSY_SECONDS: u64 = 5;
 const REQUESTS: (u32, Duration) = (300, Duration::from_millis(50));
 /// A large body counts as one more request for each of these.
 const REQUEST_BYTES: usize = 64 * KIB;
-/// Uploads of package sets by one agent. A scan uploads two at most. Each changes what is known of a server, and
-/// with it counts over the whole fleet.
+/// Uploads of package sets by one agent. A scan uploads two at most. Each changes a server's
+/// package set, and with it counts over the whole fleet.
 const UPLOADS: (u32, Duration) = (30, Duration::from_secs(30));
 /// KiB of package sets uploaded by one agent: 64 MiB, and 64 MiB a day.
 const UPLOAD_KIB: (u32, Duration) = (64 * 1024, Duration::from_millis(1_318));
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(held.len(), 3, "48 MiB, and the rest does not fit");
         assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(refused.retry_after, Some(BUSY_SECONDS));
-        // Enrollments have memory of their own, and are no way to take that of agents.
+        // Enrollments have a separate limit and cannot use up that of agents.
         let small = Body::from(vec![0; 64 << 10]);
         assert!(limits.read(BodyOf::Enrollment, &none, small, 64 << 10).await.is_ok());
         held.pop();

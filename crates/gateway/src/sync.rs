@@ -85,8 +85,8 @@ pub(super) async fn sync(
     note_root_key(&app, &link, age).await;
     call.tag = (age == Age::Old).then(|| STANDARD.encode(who.tag(&app.secrets)));
     if link.bar() == AccessState::Quarantine {
-        // Nobody knows which of the copies is the real one, or whether this was captured long ago. The end
-        // of an order counts: only whoever got it can report it. After the quarantine facts are asked for again.
+        // It is not known which of the copies is the real one, or whether this request was captured. Results
+        // count: only the host that got an order can report it. Facts are asked for again afterwards.
         sync.facts = None;
         (sync.installed, sync.pending, sync.scanned_at) = (None, None, None);
     }

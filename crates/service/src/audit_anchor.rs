@@ -184,22 +184,29 @@ pub async fn keep(app: App, data_dir: PathBuf) {
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         every.tick().await;
-        match check(&app, &data_dir).await {
-            Ok(missing) => {
-                app.condition().note_audit_cut(!missing.is_empty());
-                for (org, seq) in missing {
-                    if alarmed.insert(org) {
-                        alarm(&app, org, seq).await;
-                    }
+        check_and_alarm(&app, &data_dir, &mut alarmed).await;
+    }
+}
+
+/// Checks the logs once. Raises the alarm for organizations that are not in `alarmed` yet.
+pub async fn check_and_alarm(app: &App, data_dir: &Path, alarmed: &mut BTreeSet<OrgId>) {
+    match check(app, data_dir).await {
+        Ok(missing) => {
+            app.condition().note_audit_cut(!missing.is_empty());
+            for (org, seq) in missing {
+                if alarmed.insert(org) {
+                    alarm(app, org, seq).await;
                 }
             }
-            Err(error) => {
-                // A file that cannot be written, such as on a full disk, says nothing about the log.
-                let is_forged = matches!(error, CheckError::Anchor(AnchorError::Forged { .. }));
-                app.condition().note_audit_cut(is_forged);
-                let error = &error as &dyn std::error::Error;
-                tracing::error!(error, "the end of the audit log cannot be checked");
+        }
+        Err(error) => {
+            // A full disk or a database that does not answer says nothing about the logs: what was
+            // found before stays.
+            if matches!(error, CheckError::Anchor(AnchorError::Forged { .. })) {
+                app.condition().note_audit_cut(true);
             }
+            let error = &error as &dyn std::error::Error;
+            tracing::error!(error, "the end of the audit log cannot be checked");
         }
     }
 }

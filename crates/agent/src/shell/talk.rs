@@ -274,7 +274,7 @@ impl Talk {
                     let why = "the order is valid for more than 31 days";
                     self.worker.refuse(&order, FailureCode::RejectedByAgent, why.into());
                 }
-                Err(refusal) => note(&format!("an order was not believed: {refusal}")),
+                Err(refusal) => note(&format!("an order was rejected: {refusal}")),
             }
         }
         self.memory.wanted.clone_from(&answer.wanted);

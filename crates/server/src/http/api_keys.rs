@@ -14,9 +14,8 @@ use crate::http::credentials::Listing;
 use crate::http::{
     ApiError, Body, Caller, Code, ETag, Here, Id, IfMatch, NoQuery, Query, Routes, page,
 };
-use service::auth::api_keys as keys;
-use service::auth::api_keys::NewKey;
-use service::queries;
+use service::auth::api_keys::{self as keys, NewKey};
+use service::{ServiceError, TRIES, queries};
 
 pub(crate) fn routes() -> Routes {
     Routes::new().add(Role::Admin, handlers!(list, create)).add(Role::Admin, handlers!(get, revoke))
@@ -89,11 +88,17 @@ pub(crate) async fn revoke(
     Query(NoQuery {}): Query<NoQuery>,
     if_match: IfMatch,
 ) -> Result<StatusCode, ApiError> {
-    let key = queries::credentials::find_api_key(&app, &caller.scope(), id).await?;
-    if_match.check(key.generation)?;
-    within(&caller, key.environments.as_deref())?;
-    keys::revoke(&app, &caller.actor(), &key).await?;
-    Ok(StatusCode::NO_CONTENT)
+    for _ in 0..TRIES {
+        let key = queries::credentials::find_api_key(&app, &caller.scope(), id).await?;
+        if_match.check(key.generation)?;
+        within(&caller, key.environments.as_deref())?;
+        match keys::revoke(&app, &caller.actor(), &key).await {
+            // Another request revoked it at the same time.
+            Err(ServiceError::Stale) => {}
+            done => return Ok(done.map(|()| StatusCode::NO_CONTENT)?),
+        }
+    }
+    Err(ServiceError::Stale.into())
 }
 
 /// Refuses a caller that is limited to environments and reaches for more.

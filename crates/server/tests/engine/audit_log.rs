@@ -1,10 +1,10 @@
 //! Somebody removes entries from the end of the audit log.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 use server::app::App;
-use service::audit_anchor;
-use service::audit_anchor::check;
-
+use service::audit_anchor::{self, check};
 use store::audit;
 
 use crate::agent::Agent;
@@ -86,6 +86,26 @@ both! {
         }).await;
         assert!(app.condition().audit_cut());
         kept.abort();
+    }
+
+    async fn check_that_fails_neither_raises_nor_clears_the_alarm(world: World) {
+        let app = world.app("a").await;
+        let token = world.token(&app).await;
+        let web = Agent::join(&app, &token, "web-1").await;
+        changes(&app, world, &web, 3).await;
+        let mut alarmed = BTreeSet::new();
+        let (good, missing) = (world.data_dir(), world.data_dir().join("missing"));
+        // The anchor cannot be written there, as on a full disk.
+        audit_anchor::check_and_alarm(&app, &missing, &mut alarmed).await;
+        assert!(!app.condition().audit_cut());
+        audit_anchor::check_and_alarm(&app, good, &mut alarmed).await;
+        assert!(!app.condition().audit_cut());
+        cut_after(world, length(&app, world).await - 1).await;
+        audit_anchor::check_and_alarm(&app, good, &mut alarmed).await;
+        assert!(app.condition().audit_cut());
+        audit_anchor::check_and_alarm(&app, &missing, &mut alarmed).await;
+        assert!(app.condition().audit_cut(), "what was found before stays");
+        assert_eq!(alarmed.len(), 1);
     }
 
     async fn restarts_and_crashes_raise_no_false_alarm(world: World) {

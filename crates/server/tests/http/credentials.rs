@@ -39,6 +39,15 @@ both! {
         assert_eq!(shown["revoked_at"], "2026-11-15T04:00:00Z");
     }
 
+    async fn key_that_is_revoked_by_many_at_once_is_revoked_for_each(service: Service) {
+        let made = service.post("/v1/api-keys", json!({"name": "ci", "role": "viewer"})).await.is(201);
+        let path = made.header("location");
+        let answers = futures_util::future::join_all((0..50).map(|_| service.delete(path))).await;
+        answers.into_iter().for_each(|answer| drop(answer.is(204)));
+        let shown = service.get(path).await.is(200).json();
+        assert_eq!(shown["revoked_at"], "2026-11-15T04:00:00Z");
+    }
+
     async fn a_key_ends_when_its_time_is_over(service: Service) {
         let body = json!({"name": "short", "role": "admin", "expires_at": "2026-11-15T05:00:00Z"});
         let made = service.post("/v1/api-keys", body).await.is(201);

@@ -17,7 +17,7 @@ struct Queue {
     places: Semaphore,
 }
 
-/// How many may wait in a line. Whoever comes later is told to come again.
+/// How many may wait in a queue. Later ones are refused and asked to try again.
 const PLACES: usize = 16;
 static STRANGERS: Queue = Queue::new();
 /// Browsers that have signed in before do not wait behind strangers.

@@ -107,7 +107,7 @@ pub async fn get(app: &App, scope: &Scope, name: &str, page: Page) -> Result<Pat
     Ok(PatchDetail { patch: show::patch(row), servers, cve_details })
 }
 
-/// The flaws that a patch fixes: as the feeds know them, else as the hosts' package managers do.
+/// The CVEs that a patch fixes: as rated by feeds, otherwise by the hosts' package managers.
 async fn flaws(
     app: &App,
     conn: &mut Conn,

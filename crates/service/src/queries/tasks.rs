@@ -25,7 +25,7 @@ pub async fn list(
     let mut reader = app.db.snapshot().await?;
     let row = batches::find(&mut reader, scope, batch).await?;
     let scheduled = row.head.phase == Phase::Scheduled;
-    // Stored alike, and distinguished by whether the batch has started.
+    // Stored as the same state, and distinguished by whether the batch has started.
     let stored = states.iter().filter_map(|state| match *state {
         "pending" => scheduled.then_some("waiting"),
         "waiting" => (!scheduled).then_some("waiting"),

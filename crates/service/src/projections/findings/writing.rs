@@ -33,7 +33,7 @@ pub(super) struct Writes {
     pub(super) counts_gone: Vec<Digest>,
     pub(super) telling: Vec<(Arc<str>, Digest)>,
     pub(super) telling_gone: Vec<Digest>,
-    /// The flaws whose rows are others now.
+    /// The CVEs whose rows changed.
     pub(super) rows: BTreeSet<Arc<str>>,
     pub(super) rows_gone: Vec<String>,
 }
