@@ -1,0 +1,702 @@
+-- The tables of the first release. One text for both databases: words in double braces stand for the types of either
+-- (`src/sql.rs`). Applied once and never edited: a change is a new file with the next number.
+
+create table organizations (
+    id {{text}} primary key,
+    name {{text}} not null,
+    created_at {{time}} not null,
+    removed_at {{time}},
+    generation {{int}} not null
+) {{strict}};
+create unique index organizations_name on organizations (name) where removed_at is null;
+
+create table api_keys (
+    id {{text}} primary key,
+    org_id {{text}} not null references organizations (id),
+    name {{text}} not null,
+    hash {{bytes}} not null,
+    role {{text}} not null,
+    environments {{text}},
+    created_at {{time}} not null,
+    created_by {{text}} not null,
+    expires_at {{time}},
+    revoked_at {{time}},
+    last_used_at {{time}},
+    generation {{int}} not null,
+    -- The root key that the credential was made with.
+    root_key_id {{text}}
+) {{strict}};
+create unique index api_keys_hash on api_keys (hash);
+create index api_keys_page on api_keys (org_id, id);
+
+create table enrollment_tokens (
+    id {{text}} primary key,
+    org_id {{text}} not null references organizations (id),
+    name {{text}} not null,
+    hash {{bytes}} not null,
+    environment {{text}},
+    tags {{text}} not null,
+    uses {{int}} not null,
+    uses_max {{int}},
+    created_at {{time}} not null,
+    created_by {{text}} not null,
+    expires_at {{time}},
+    revoked_at {{time}},
+    root_key_id {{text}}
+) {{strict}};
+create unique index enrollment_tokens_hash on enrollment_tokens (hash);
+create index enrollment_tokens_page on enrollment_tokens (org_id, id);
+
+create table leases (
+    name {{text}} primary key,
+    holder {{text}} not null,
+    token {{int}} not null,
+    until {{time}} not null
+) {{strict}};
+
+create table idempotency_keys (
+    org_id {{text}} not null,
+    idempotency_key {{text}} not null,
+    fingerprint {{bytes}} not null,
+    locked_until {{time}} not null,
+    expires_at {{time}} not null,
+    status {{int}},
+    headers {{text}},
+    body {{bytes}},
+    -- What a request with an idempotency key has done, written in the same transaction as the doing: if the answer is
+    -- lost in a crash, a repetition finds that there is nothing left to do.
+    subject {{text}},
+    -- Who used an idempotency key, so that stored answers can be limited per caller.
+    caller {{text}} not null default '',
+    -- Which process is at work on a request (`src/idempotency.rs`). Written with PostgreSQL only.
+    holder {{int}},
+    primary key (org_id, idempotency_key)
+) {{strict}};
+create index idempotency_keys_expiry on idempotency_keys (expires_at);
+create index idempotency_keys_caller on idempotency_keys (org_id, caller);
+
+-- The next number of each series. Whoever takes one holds the row until its transaction ends, so
+-- that the order of the numbers is the order of the commits.
+create table counters (
+    name {{text}} primary key,
+    value {{int}} not null
+) {{strict}};
+insert into counters (name, value) values ('events', 0);
+
+create table events (
+    seq {{int}} primary key,
+    id {{text}} not null,
+    org_id {{text}} not null,
+    kind {{text}} not null,
+    at {{time}} not null,
+    data {{text}} not null
+) {{strict}};
+create index events_page on events (org_id, seq);
+create index events_age on events (at);
+
+create table audit_heads (
+    org_id {{text}} primary key references organizations (id),
+    seq {{int}} not null,
+    hash {{bytes}} not null,
+    -- The root key that the next entry must be sealed with. Null: nobody has said.
+    root_key_id {{text}}
+) {{strict}};
+
+create table audit_entries (
+    org_id {{text}} not null,
+    seq {{int}} not null,
+    at {{time}} not null,
+    actor {{text}} not null,
+    action {{text}} not null,
+    subject {{text}} not null,
+    detail {{text}} not null,
+    previous {{bytes}} not null,
+    hash {{bytes}} not null,
+    primary key (org_id, seq)
+) {{strict}};
+
+-- Servers, and what their agents last reported.
+create table servers (
+    id {{text}} primary key,
+    org_id {{text}} not null references organizations (id),
+    hostname {{text}} not null,
+    -- The hostname in lower case: what lists are sorted by and searches look in.
+    sort_name {{text}} not null,
+    environment {{text}},
+    tags {{text}} not null,
+    os {{text}} not null,
+    -- `debian` and `debian 12`: the two ways in which a filter may name a system.
+    os_id {{text}} not null,
+    os_release {{text}} not null,
+    kernel {{text}} not null,
+    arch {{text}} not null,
+    package_manager {{text}},
+    agent_version {{text}} not null,
+    public_key {{bytes}} not null,
+    enrolled_at {{time}} not null,
+    last_scan_at {{time}},
+    reboot_required {{bool}} not null,
+    reboot_reasons {{text}} not null,
+    activity {{text}} not null,
+    package_set {{bytes}},
+    update_set {{bytes}},
+    packages {{int}} not null,
+    updates {{int}} not null,
+    security_updates {{int}} not null,
+    facts {{text}} not null,
+    quarantine {{text}},
+    removed_at {{time}},
+    generation {{int}} not null,
+    -- What runs beside what is installed, as JSON: a foreign kernel, old code and since which list. Empty: nothing.
+    runs {{text}} not null default '',
+    root_key_id {{text}}
+) {{strict}};
+create unique index servers_public_key on servers (public_key);
+create index servers_page on servers (org_id, sort_name, id) where removed_at is null;
+create index servers_package_set on servers (org_id, package_set) where removed_at is null;
+create index servers_barred on servers (id) where removed_at is not null or quarantine is not null;
+-- Few of many servers are at work, and the engine asks for them whenever one says so.
+create index servers_at_work on servers (id) where activity in ('patching', 'rebooting') and removed_at is null;
+create index servers_update_set on servers (org_id, update_set, package_set) where removed_at is null;
+
+-- What changes with every sync lies apart from what changes with a scan: this table is written
+-- thousands of times a second and must stay narrow and without further indexes.
+create table presence (
+    org {{text}} not null,
+    server_id {{text}} not null,
+    last_seen_at {{time}} not null,
+    counter {{int}} not null,
+    primary key (org, server_id)
+) {{clustered}};
+create index presence_seen on presence (org, last_seen_at, server_id);
+
+-- Package lists by content: one row however many servers carry it.
+create table listings (
+    org_id {{text}} not null,
+    kind {{text}} not null,
+    digest {{bytes}} not null,
+    entries {{int}} not null,
+    size_bytes {{int}} not null,
+    compressed {{bytes}} not null,
+    created_at {{time}} not null,
+    last_used_at {{time}} not null,
+    primary key (org_id, kind, digest)
+) {{strict}};
+create index listings_age on listings (last_used_at);
+
+-- Schedules, their runs, and rollouts.
+create table schedules (
+    id {{text}} primary key,
+    org_id {{text}} not null references organizations (id),
+    name {{text}} not null,
+    description {{text}} not null,
+    enabled {{bool}} not null,
+    cron {{text}} not null,
+    timezone {{text}} not null,
+    targets {{text}} not null,
+    options {{text}} not null,
+    next_run_at {{time}},
+    created_at {{time}} not null,
+    updated_at {{time}} not null,
+    generation {{int}} not null,
+    seal {{bytes}}
+) {{strict}};
+create unique index schedules_name on schedules (org_id, name);
+create index schedules_due on schedules (next_run_at, id) where next_run_at is not null;
+
+create table runs (
+    id {{text}} primary key,
+    org_id {{text}} not null,
+    schedule_id {{text}} not null references schedules (id) on delete cascade,
+    trigger_kind {{text}} not null,
+    state {{text}} not null,
+    skip_reason {{text}},
+    -- The instant of the schedule; null for a run that a person started.
+    scheduled_for {{time}},
+    started_at {{time}} not null,
+    finished_at {{time}},
+    batch_id {{text}},
+    targets {{text}} not null,
+    options {{text}} not null,
+    generation {{int}} not null,
+    seal {{bytes}}
+) {{strict}};
+-- One start for one instant, and one unfinished run at a time, however many replicas try.
+create unique index runs_instant on runs (schedule_id, scheduled_for);
+create unique index runs_unfinished on runs (schedule_id) where finished_at is null;
+create index runs_page on runs (schedule_id, started_at, id);
+create index runs_batch on runs (batch_id) where batch_id is not null;
+create index runs_finished on runs (finished_at) where finished_at is not null;
+
+create table rollouts (
+    id {{text}} primary key,
+    org_id {{text}} not null references organizations (id),
+    head {{text}} not null,
+    phase {{text}} not null,
+    -- What the planner does not read: packages, reboot policy and the rest of the order.
+    options {{text}} not null,
+    origin {{text}} not null,
+    started_by {{text}} not null,
+    run_id {{text}},
+    -- The batch whose failed servers it patches once more.
+    retry_of {{text}},
+    total {{int}} not null,
+    created_at {{time}} not null,
+    ended_at {{time}},
+    -- Of the head alone: a report of one server must not make every plan stale.
+    generation {{int}} not null,
+    -- Of the whole: one more with every transaction that changes the head or a target.
+    revision {{int}} not null,
+    -- How many targets of a large rollout stand where, once it has ended: a list of batches over the whole fleet would count
+    -- millions. True as long as `counted` is its revision; what is reported late makes it count anew.
+    counts {{text}},
+    counted {{int}} not null default 0,
+    -- Authentication codes of the rows that make hosts act, under a key that is not in the database (`src/seals.rs`).
+    seal {{bytes}},
+    head_seal {{bytes}}
+) {{strict}};
+create index rollouts_page on rollouts (org_id, created_at, id);
+create index rollouts_open on rollouts (id) where ended_at is null;
+-- A batch has at most one unfinished retry.
+create unique index rollouts_retry on rollouts (retry_of) where retry_of is not null and ended_at is null;
+create index rollouts_ended on rollouts (ended_at) where ended_at is not null;
+
+create table rollout_targets (
+    rollout_id {{text}} not null references rollouts (id) on delete cascade,
+    task_id {{text}} not null,
+    server_id {{text}} not null,
+    position {{int}} not null,
+    state {{text}} not null,
+    target {{text}} not null,
+    -- Not null exactly while the server is in work.
+    deadline {{time}},
+    result {{text}},
+    generation {{int}} not null,
+    revision {{int}} not null,
+    seal {{bytes}},
+    primary key (rollout_id, server_id)
+) {{strict}};
+create unique index rollout_targets_task on rollout_targets (task_id);
+create unique index rollout_targets_position on rollout_targets (rollout_id, position);
+-- A server is in work in one rollout at a time.
+create unique index rollout_targets_in_work on rollout_targets (server_id) where deadline is not null;
+create index rollout_targets_deadline on rollout_targets (deadline) where deadline is not null;
+create index rollout_targets_state on rollout_targets (rollout_id, state, position);
+create index rollout_targets_revision on rollout_targets (rollout_id, revision);
+create index rollout_targets_server on rollout_targets (server_id, rollout_id);
+
+-- Requests for a scan now.
+create table refreshes (
+    -- The id of the order that the agent gets.
+    id {{text}} primary key,
+    org_id {{text}} not null references organizations (id),
+    server_id {{text}} not null references servers (id),
+    state {{text}} not null,
+    requested_by {{text}} not null,
+    requested_at {{time}} not null,
+    deadline {{time}} not null,
+    ended_at {{time}},
+    message {{text}},
+    seal {{bytes}}
+) {{strict}};
+-- One at a time a server: who asks again is shown the one that is under way.
+create unique index refreshes_unfinished on refreshes (server_id) where ended_at is null;
+create index refreshes_deadline on refreshes (deadline) where ended_at is null;
+create index refreshes_age on refreshes (requested_at);
+
+create table task_logs (
+    task_id {{text}} not null,
+    position {{int}} not null,
+    size {{int}} not null,
+    body {{bytes}} not null,
+    at {{time}} not null,
+    primary key (task_id, position)
+) {{strict}};
+create index task_logs_age on task_logs (at);
+
+-- Servers of which it was said that they went away, until it is said that they are back.
+create table absences (
+    org_id {{text}} not null,
+    server_id {{text}} primary key,
+    since {{time}} not null
+) {{strict}};
+
+-- What is pending where, kept ready to be read: made from the distinct lists of pending updates and how
+-- many servers carry each, never from the servers one by one.
+-- One row per package name. The three `…_order` columns are the order of the list, ascending.
+create table patches (
+    org_id {{text}} not null,
+    package_name {{text}} not null,
+    severity_order {{int}} not null,
+    kev_order {{int}} not null,
+    servers_order {{int}} not null,
+    update_type {{text}} not null,
+    severity_source {{text}},
+    versions {{text}} not null,
+    cves {{text}} not null,
+    first_seen_at {{time}} not null,
+    primary key (org_id, package_name)
+) {{strict}};
+create index patches_page on patches (org_id, severity_order, kev_order, servers_order, package_name);
+-- How long patches have been pending is counted here alone: their rows are wide.
+create index patches_age on patches (org_id, severity_order, first_seen_at);
+
+-- Which lists of pending updates name a package: from a package to its servers by two indexes.
+create table patch_sets (
+    org_id {{text}} not null,
+    package_name {{text}} not null,
+    update_set {{bytes}} not null,
+    primary key (org_id, package_name, update_set)
+) {{clustered}};
+create index patch_sets_set on patch_sets (org_id, update_set);
+
+-- What the rows above were made from, and the organization in numbers at that moment.
+create table fleet_summaries (
+    org_id {{text}} primary key,
+    basis {{bytes}} not null,
+    counts {{text}} not null,
+    made_at {{time}} not null,
+    generation {{int}} not null
+) {{strict}};
+
+-- How many servers an organization has of each kind that lists are filtered by, so that a total is the sum of some
+-- ten rows and not a walk over the fleet. Written with every commit that changes a server (`src/counts.rs`).
+create table server_counts (
+    org_id {{text}} not null,
+    -- Empty: none.
+    environment {{text}} not null,
+    os_id {{text}} not null,
+    os_release {{text}} not null,
+    servers {{int}} not null,
+    primary key (org_id, environment, os_id, os_release)
+) {{clustered}};
+
+-- Published vulnerability data, the same for all organizations: where it came from, one row per feed.
+create table feeds (
+    name {{text}} primary key,
+    kind {{text}} not null,
+    source {{text}} not null,
+    records {{int}} not null,
+    size_bytes {{int}} not null,
+    -- Of when what it says is; empty where nobody knows.
+    as_of {{time}},
+    -- Empty: it was never imported.
+    imported_at {{time}},
+    -- Why the last try failed; empty if it did not.
+    last_error {{text}},
+    tried_at {{time}} not null,
+    -- When a feed was last known to be as it is published: after an import, or when its publisher said that nothing changed.
+    checked_at {{time}}
+) {{strict}};
+
+-- How often anything that is published changed. One row, which an import locks first, so that imports take turns.
+create table feed_revision (
+    one {{int}} primary key,
+    revision {{int}} not null
+) {{strict}};
+insert into feed_revision (one, revision) values (1, 0);
+
+-- When something last changed about a name: what was judged before has to be judged again.
+create table advisory_changes (
+    base {{text}} not null,
+    name {{text}} not null,
+    revision {{int}} not null,
+    primary key (base, name)
+) {{clustered}};
+create index advisory_changes_revision on advisory_changes (base, revision);
+
+-- Known exploited CVEs (KEV), and how likely the others are to be exploited (EPSS). `as_of` keeps an older list from changing anything.
+create table exploited (
+    cve {{text}} primary key,
+    statement {{text}} not null,
+    as_of {{time}} not null
+) {{strict}};
+
+create table epss (
+    cve {{text}} primary key,
+    statement {{text}} not null,
+    as_of {{time}} not null
+) {{strict}};
+
+-- One row per CVE. The three `…_order` columns are the order of the list, ascending.
+create table cves (
+    org_id {{text}} not null,
+    id {{text}} not null,
+    severity_order {{int}} not null,
+    kev_order {{int}} not null,
+    servers_order {{int}} not null,
+    severity_source {{text}},
+    cvss {{text}},
+    published {{time}},
+    packages {{text}} not null,
+    -- The number of servers on which it is suppressed; `servers_order` counts the others.
+    suppressed {{int}} not null default 0,
+    primary key (org_id, id)
+) {{strict}};
+create index cves_page on cves (org_id, severity_order, kev_order, servers_order, id);
+
+-- What the rows above were made from.
+create table cve_summaries (
+    org_id {{text}} primary key,
+    basis {{bytes}} not null,
+    made_at {{time}} not null,
+    generation {{int}} not null,
+    revision {{int}} not null default 0,
+    -- The version of the matching rules that findings were made with. A release that changes the rules
+    -- matches everything again.
+    rules {{int}} not null default 0,
+    -- How many servers are in each state of assessment, as JSON.
+    assessments {{text}} not null default '{}'
+) {{strict}};
+
+-- CVEs that someone has reviewed and suppressed. They stay in every list and are counted separately.
+create table suppressions (
+    id {{text}} primary key,
+    org_id {{text}} not null references organizations (id),
+    cve {{text}} not null,
+    -- The source package, and the environment, that it is about; empty: all of them.
+    package {{text}},
+    environment {{text}},
+    reason {{text}} not null,
+    -- Empty: until it is taken back.
+    expires_at {{time}},
+    created_at {{time}} not null,
+    created_by {{text}} not null
+) {{strict}};
+create index suppressions_page on suppressions (org_id, id);
+
+-- Feeds that are kept up to date from where they are published.
+create table feed_sources (
+    name {{text}} primary key,
+    url {{text}} not null,
+    -- What it holds; empty where its beginning tells.
+    kind {{text}},
+    every_seconds {{int}} not null,
+    next_at {{time}} not null,
+    -- How many times in a row it could not be had.
+    failures {{int}} not null,
+    -- What its publisher calls the copy that was last taken in.
+    etag {{text}},
+    last_modified {{text}}
+) {{strict}};
+create index feed_sources_next on feed_sources (next_at);
+
+-- Findings of package groups that have any, as compressed JSON.
+create table finding_groups (
+    org_id {{text}} not null,
+    base {{text}} not null,
+    digest {{bytes}} not null,
+    report {{bytes}} not null,
+    primary key (org_id, base, digest)
+) {{strict}};
+
+-- The lists that were judged. Of a list that old code is from, what is known of it: it may be gone before the old code is.
+create table finding_sets (
+    org_id {{text}} not null,
+    package_set {{bytes}} not null,
+    base {{text}} not null,
+    -- The revision at which what is known of it last became something else.
+    changed {{int}} not null,
+    report {{bytes}},
+    primary key (org_id, package_set, base)
+) {{strict}};
+
+-- CVEs by severity, one row for all servers that are alike in everything that decides the numbers.
+create table finding_counts (
+    org_id {{text}} not null,
+    alike {{bytes}} not null,
+    cves {{text}} not null,
+    -- How many of a server's packages could not be assessed.
+    unassessed {{int}} not null default 0,
+    primary key (org_id, alike)
+) {{clustered}};
+
+-- Which update sets name a CVE that only the hosts' package managers know of.
+create table cve_updates (
+    org_id {{text}} not null,
+    cve {{text}} not null,
+    update_set {{bytes}} not null,
+    primary key (org_id, cve, update_set)
+) {{clustered}};
+create index cve_updates_set on cve_updates (org_id, update_set);
+
+-- People who sign in to the dashboard.
+create table users (
+    id {{text}} primary key,
+    org_id {{text}} not null references organizations (id),
+    -- What they sign in with, in lower case: one person of one organization.
+    name {{text}} not null,
+    role {{text}} not null,
+    -- A PHC string of Argon2id; empty until its owner has set one.
+    password {{text}},
+    -- Of the one-time link with which a password is set.
+    link_hash {{bytes}},
+    link_expires_at {{time}},
+    -- What their authenticator knows, sealed with a key that is not here; empty if they have none.
+    totp_secret {{bytes}},
+    -- The step of the last code that was used.
+    totp_step {{int}} not null,
+    created_at {{time}} not null,
+    created_by {{text}} not null,
+    removed_at {{time}},
+    generation {{int}} not null
+) {{strict}};
+create unique index users_link on users (link_hash);
+create index users_page on users (org_id, name);
+create unique index users_name on users (org_id, name) where removed_at is null;
+
+create table sessions (
+    hash {{bytes}} primary key,
+    user_id {{text}} not null references users (id),
+    created_at {{time}} not null,
+    expires_at {{time}} not null
+) {{strict}};
+create index sessions_user on sessions (user_id);
+create index sessions_expiry on sessions (expires_at);
+
+-- Who a person is at a provider of identities: known by its word for them, which never changes, not by a name, which may.
+create table identities (
+    issuer {{text}} not null,
+    subject {{text}} not null,
+    user_id {{text}} not null references users (id),
+    created_at {{time}} not null,
+    primary key (issuer, subject)
+) {{strict}};
+-- One person is one at a provider: an address that was given to someone else there does not open their account.
+create unique index identities_user on identities (user_id, issuer);
+
+-- The organization in numbers, a row a day: what the trend of the last weeks is drawn from. A day's row is written over
+-- until the day is over, and then stands.
+create table fleet_days (
+    org_id {{text}} not null,
+    -- Of UTC: 2026-11-15.
+    day {{text}} not null,
+    servers {{int}} not null,
+    up_to_date {{int}} not null,
+    -- Open CVEs by severity, those that are known to be exploited among them.
+    critical {{int}} not null,
+    high {{int}} not null,
+    medium {{int}} not null,
+    low {{int}} not null,
+    unknown {{int}} not null,
+    -- How many of them are known to be exploited.
+    exploited {{int}} not null,
+    primary key (org_id, day)
+) {{clustered}};
+-- What is old goes, of whichever organization.
+create index fleet_days_day on fleet_days (day);
+
+create table finding_kinds (
+    org_id {{text}} not null,
+    number {{int}} not null,
+    package_set {{bytes}} not null,
+    os_release {{text}} not null,
+    kernel {{text}} not null,
+    runs {{text}} not null,
+    primary key (org_id, number)
+) {{clustered}};
+
+create table cve_kinds (
+    org_id {{text}} not null,
+    cve {{text}} not null,
+    page {{int}} not null,
+    -- A JSON array: where in its page the number of each kind lies.
+    kinds {{text}} not null,
+    primary key (org_id, cve, page)
+) {{clustered}};
+
+-- What servers are found by, apart from what is known of them: any filter may have to look at everyone, and the servers' own
+-- rows are wide and written with every scan. Written when a server joins or leaves, and when one of these changes
+-- (`src/roster.rs`).
+create table roster (
+    org_id {{text}} not null,
+    sort_name {{text}} not null,
+    id {{text}} not null,
+    environment {{text}},
+    os_id {{text}} not null,
+    os_release {{text}} not null,
+    reboot_required {{bool}} not null,
+    -- In the order of their security updates, too, servers are found without their own rows: where those who match come last, a
+    -- walk passes everyone else. Two indexes have all that a filter asks for, so that a walk in their order looks up nobody.
+    security_updates {{int}} not null default 0,
+    primary key (org_id, sort_name, id)
+) {{clustered}};
+create index roster_environment on roster (org_id, environment, sort_name, id);
+create index roster_os on roster (org_id, os_id, sort_name, id, os_release);
+create index roster_reboot on roster (org_id, reboot_required, sort_name, id);
+create index roster_security on roster (org_id, security_updates desc, sort_name, id, environment, os_id, os_release, reboot_required);
+create index roster_id on roster (org_id, id, sort_name, environment, os_id, os_release, reboot_required);
+
+-- Who has a tag, in the order of their names: a page of them must not walk the fleet until enough are found, and all servers
+-- of one tag may well come last. Written when a server joins, is renamed, tagged otherwise or leaves (`src/tagged.rs`).
+create table tagged (
+    owner {{text}} not null,
+    tag {{text}} not null,
+    -- In lower case.
+    name {{text}} not null,
+    named {{text}} not null,
+    primary key (owner, tag, name, named)
+) {{clustered}};
+create index tagged_named on tagged (named);
+
+create table advisories (
+    feed {{text}} not null,
+    id {{text}} not null,
+    statement {{bytes}} not null,
+    primary key (feed, id)
+) {{strict}};
+
+create table advisory_names (
+    base {{text}} not null,
+    name {{text}} not null,
+    feed {{text}} not null,
+    id {{text}} not null,
+    primary key (base, name, feed, id)
+) {{clustered}};
+create index advisory_names_id on advisory_names (feed, id);
+
+-- The package set that a server was last asked to upload, per kind. An upload that was not asked
+-- for is refused, by whichever replica receives it. At most two rows per server.
+create table wanted_listings (
+    server_id {{text}} not null,
+    kind {{text}} not null,
+    digest {{bytes}} not null,
+    asked_at {{time}} not null,
+    primary key (server_id, kind)
+) {{strict}};
+
+-- Which replica an agent last talked to, and the syncs that it heard (`src/sync_sessions.rs`). Written with PostgreSQL only:
+-- SQLite has one process.
+create table sync_sessions (
+    server_id {{text}} primary key,
+    owner {{text}} not null,
+    counter {{int}} not null,
+    recent {{bytes}} not null,
+    -- What a replica heard after it had lost the session.
+    contested {{bytes}} not null
+) {{strict}};
+
+-- The root key that the services of this installation use, by its id, and the one that it replaces (`src/root_keys.rs`). One row.
+create table root_keys (
+    place {{int}} primary key,
+    id {{text}} not null,
+    -- Not null while it is rotated.
+    old_id {{text}},
+    -- When a service first used it.
+    since {{time}} not null,
+    -- When everything had been sealed again with it.
+    resealed_at {{time}}
+) {{strict}};
+
+-- How far the audit log of an organization has been sealed again with a new root key (`src/audit.rs`). No row: all of it.
+create table audit_seams (
+    org_id {{text}} primary key,
+    -- The entries up to here are sealed with the new key.
+    seq {{int}} not null,
+    -- The hash of the last of them before, to which the next one refers, and now.
+    hash {{bytes}} not null,
+    resealed {{bytes}} not null,
+    -- The last entry that was written with the old key.
+    until_seq {{int}} not null,
+    code {{bytes}} not null
+) {{strict}};
