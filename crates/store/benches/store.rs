@@ -271,6 +271,7 @@ async fn rollout(db: &Db, org_id: OrgId, n: u32, count: u32) -> vocab::BatchId {
         origin: "api".into(),
         started_by: "bench".into(),
         run_id: None,
+        retry_of: None,
         total: 0,
         created_at: at(0),
         ended_at: None,

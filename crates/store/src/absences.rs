@@ -5,6 +5,7 @@
 //! Removed and quarantined servers get no orders. This module decides nothing: `engine::presence`
 //! compares and announces.
 
+use async_recursion::async_recursion as boxed;
 use jiff::Timestamp;
 use vocab::{OrgId, ServerId};
 
@@ -53,6 +54,7 @@ row! {
 
 /// Those not heard from since `since`, and those whose last contact lies at `until` or later, which
 /// only a wrong clock can have recorded. By the index of each organization: few of many are away, and this is asked whenever a server changed.
+#[boxed]
 pub async fn silent(conn: &mut Conn, since: Timestamp, until: Timestamp) -> Result<Vec<Silent>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -73,6 +75,7 @@ pub async fn silent(conn: &mut Conn, since: Timestamp, until: Timestamp) -> Resu
 }
 
 /// Those whose agents say that they are at work on an order.
+#[boxed]
 pub async fn at_work(conn: &mut Conn) -> Result<Vec<ServerId>> {
     let found: Vec<(String,)> = on!(conn, |c| {
         sqlx::query_as(
@@ -86,6 +89,7 @@ pub async fn at_work(conn: &mut Conn) -> Result<Vec<ServerId>> {
 }
 
 /// Those among these who may have no orders now: removed or in quarantine (`true`), or at work on one (`false`).
+#[boxed]
 pub async fn unable_among(conn: &mut Conn, ids: &[ServerId]) -> Result<Vec<(ServerId, bool)>> {
     let mut unable = Vec::new();
     for chunk in ids.chunks(ROWS_MAX) {
@@ -105,6 +109,7 @@ pub async fn unable_among(conn: &mut Conn, ids: &[ServerId]) -> Result<Vec<(Serv
 }
 
 /// Those of whom it was said.
+#[boxed]
 pub async fn known(conn: &mut Conn) -> Result<Vec<Absence>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&["select ", Absence::COLUMNS, " from absences order by server_id"]))
@@ -114,6 +119,7 @@ pub async fn known(conn: &mut Conn) -> Result<Vec<Absence>> {
 }
 
 /// Notes that these went away.
+#[boxed]
 pub async fn note(tx: &mut Tx, absences: &[Absence]) -> Result<()> {
     for chunk in absences.chunks(ROWS_MAX) {
         on!(tx, |c| {
@@ -134,6 +140,7 @@ pub async fn note(tx: &mut Tx, absences: &[Absence]) -> Result<()> {
 }
 
 /// Notes that these are back, or were removed.
+#[boxed]
 pub async fn end(tx: &mut Tx, servers: &[ServerId]) -> Result<()> {
     for chunk in servers.chunks(ROWS_MAX) {
         on!(tx, |c| {
@@ -148,6 +155,7 @@ pub async fn end(tx: &mut Tx, servers: &[ServerId]) -> Result<()> {
 
 /// Every server that gets no orders: removed, or in quarantine. What the agents' door checks its
 /// memory against.
+#[boxed]
 pub async fn barred(conn: &mut Conn) -> Result<Vec<Barred>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[

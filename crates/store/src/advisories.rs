@@ -3,6 +3,7 @@
 //! An advisory is stored as compressed JSON. A feed replaces its own advisories only; the caller
 //! decides which of two versions holds.
 
+use async_recursion::async_recursion as boxed;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -70,6 +71,7 @@ pub(crate) fn unpacked<T: serde::de::DeserializeOwned>(
 }
 
 /// The stored advisories of a feed that have one of these ids.
+#[boxed]
 pub async fn get_all(
     conn: &mut Conn,
     feed: &str,
@@ -90,6 +92,7 @@ pub async fn get_all(
 }
 
 /// Stores a feed's advisories, each in place of the feed's own one with the same id. Each id once.
+#[boxed]
 pub async fn put_all(tx: &mut Tx, feed: &str, statements: &[Advisory]) -> Result<()> {
     for chunk in statements.chunks(ROWS_MAX) {
         on!(tx, |c| {
@@ -145,6 +148,7 @@ async fn drop_names(tx: &mut Tx, feed: &str, ids: &[String]) -> Result<()> {
 }
 
 /// Deletes some of a feed's advisories.
+#[boxed]
 pub async fn delete(tx: &mut Tx, feed: &str, ids: &[String]) -> Result<()> {
     drop_names(tx, feed, ids).await?;
     for chunk in ids.chunks(ROWS_MAX) {
@@ -158,6 +162,7 @@ pub async fn delete(tx: &mut Tx, feed: &str, ids: &[String]) -> Result<()> {
 }
 
 /// Whether a feed has any advisory.
+#[boxed]
 pub async fn has_any(conn: &mut Conn, feed: &str) -> Result<bool> {
     let found = on!(conn, |c| {
         sqlx::query("select 1 from advisories where feed = $1 limit 1")
@@ -170,6 +175,7 @@ pub async fn has_any(conn: &mut Conn, feed: &str) -> Result<bool> {
 }
 
 /// How many statements there are.
+#[boxed]
 pub async fn count(conn: &mut Conn) -> Result<u64> {
     let (count,): (i64,) =
         on!(conn, |c| { sqlx::query_as("select count(*) from advisories").fetch_one(c).await })?;
@@ -177,6 +183,7 @@ pub async fn count(conn: &mut Conn) -> Result<u64> {
 }
 
 /// Whether there is any statement that concerns a base.
+#[boxed]
 pub async fn covers(conn: &mut Conn, base: &Ecosystem) -> Result<bool> {
     let found = on!(conn, |c| {
         sqlx::query("select 1 from advisory_names where base = $1 limit 1")
@@ -189,6 +196,7 @@ pub async fn covers(conn: &mut Conn, base: &Ecosystem) -> Result<bool> {
 }
 
 /// Whether one of these feeds has an advisory that concerns a base.
+#[boxed]
 pub async fn covered_by(conn: &mut Conn, base: &Ecosystem, feeds: &[String]) -> Result<bool> {
     if feeds.is_empty() {
         return Ok(false);
@@ -202,6 +210,7 @@ pub async fn covered_by(conn: &mut Conn, base: &Ecosystem, feeds: &[String]) -> 
 }
 
 /// A page of all advisories with their feeds, by feed and id: those after `after`. Empty at the end.
+#[boxed]
 pub async fn page(
     conn: &mut Conn,
     after: (&str, &str),
@@ -223,6 +232,7 @@ pub async fn page(
 }
 
 /// The advisories of all feeds that name one of these packages of a base, by feed and id.
+#[boxed]
 pub async fn naming(
     conn: &mut Conn,
     base: &Ecosystem,
@@ -276,6 +286,7 @@ pub async fn changed<'a>(
 }
 
 /// The names of a base about which something changed after this revision.
+#[boxed]
 pub async fn changed_since(
     conn: &mut Conn,
     base: &Ecosystem,
@@ -295,6 +306,7 @@ pub async fn changed_since(
 
 /// How many flaws are known to be exploited. None is ever taken off that list, so as long as this stays the same, the list
 /// does.
+#[boxed]
 pub async fn exploited_count(conn: &mut Conn) -> Result<i64> {
     let (count,): (i64,) =
         on!(conn, |c| { sqlx::query_as("select count(*) from exploited").fetch_one(c).await })?;

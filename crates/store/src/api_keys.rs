@@ -3,6 +3,7 @@
 //! Only the hash of a key is stored, never the key itself. The caller decides whether a key is
 //! still valid.
 
+use async_recursion::async_recursion as boxed;
 use jiff::Timestamp;
 use vocab::{Environment, KeyId, OrgId, Role};
 
@@ -44,6 +45,7 @@ row! {
 }
 
 /// Writes a new key down; its `generation` is taken as it is.
+#[boxed]
 pub async fn create(tx: &mut Tx, key: &ApiKey) -> Result<()> {
     let root_key = tx.seal().key_id();
     on!(tx, |c| {
@@ -73,6 +75,7 @@ pub async fn create(tx: &mut Tx, key: &ApiKey) -> Result<()> {
 }
 
 /// One of this organization.
+#[boxed]
 pub async fn get(conn: &mut Conn, org: OrgId, id: KeyId) -> Result<ApiKey> {
     let found = on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -90,6 +93,7 @@ pub async fn get(conn: &mut Conn, org: OrgId, id: KeyId) -> Result<ApiKey> {
 
 /// The key with this hash, of whatever organization, revoked and expired ones included; not that
 /// of an organization that was removed.
+#[boxed]
 pub async fn by_hash(conn: &mut Conn, hash: &[u8]) -> Result<Option<ApiKey>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -105,6 +109,7 @@ pub async fn by_hash(conn: &mut Conn, hash: &[u8]) -> Result<Option<ApiKey>> {
 }
 
 /// All of this organization, newest first.
+#[boxed]
 pub async fn list(conn: &mut Conn, org: OrgId, page: Page) -> Result<Paged<ApiKey>> {
     let select = [
         "select ",
@@ -116,6 +121,7 @@ pub async fn list(conn: &mut Conn, org: OrgId, page: Page) -> Result<Paged<ApiKe
 }
 
 /// Ends it.
+#[boxed]
 pub async fn revoke(tx: &mut Tx, seen: &ApiKey, now: Timestamp) -> Result<()> {
     let saved = on!(tx, |c| {
         sqlx::query(
@@ -134,6 +140,7 @@ pub async fn revoke(tx: &mut Tx, seen: &ApiKey, now: Timestamp) -> Result<()> {
 
 /// Notes when keys were used. Gathered by the caller, so that a request does not write; no time
 /// goes back.
+#[boxed]
 pub async fn used(tx: &mut Tx, uses: &[(KeyId, Timestamp)]) -> Result<()> {
     let mut uses = uses.to_vec();
     // By id, so that two replicas lock the rows in one order; each once, with its latest use.

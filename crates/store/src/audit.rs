@@ -6,6 +6,7 @@
 //! appended and never changed; only their hashes are recomputed when the key is rotated
 //! ([`reseal`]).
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -225,6 +226,7 @@ async fn save_head(conn: &mut Conn, last: &Entry) -> Result<()> {
 }
 
 /// The entries of one organization after place `seq`, oldest first.
+#[boxed]
 pub async fn after(conn: &mut Conn, org: OrgId, seq: i64, limit: u32) -> Result<Vec<Entry>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -241,6 +243,7 @@ pub async fn after(conn: &mut Conn, org: OrgId, seq: i64, limit: u32) -> Result<
 }
 
 /// The entries of one organization before place `seq`, newest first.
+#[boxed]
 pub async fn before(conn: &mut Conn, org: OrgId, seq: i64, limit: u32) -> Result<Vec<Entry>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -257,6 +260,7 @@ pub async fn before(conn: &mut Conn, org: OrgId, seq: i64, limit: u32) -> Result
 }
 
 /// The place and the hash of the last entry: what the end of the chain must agree with.
+#[boxed]
 pub async fn head(conn: &mut Conn, org: OrgId) -> Result<(i64, Vec<u8>)> {
     let head = on!(conn, |c| {
         sqlx::query_as("select seq, hash from audit_heads where org_id = $1")
@@ -272,6 +276,7 @@ const PAGE: u32 = 1_000;
 
 /// The first place where an organization's chain does not hold: the entry there was changed, or is gone. Entries may
 /// be added meanwhile; while it is sealed again ([`reseal`]), `conn` must be a snapshot.
+#[boxed]
 pub async fn broken_at(conn: &mut Conn, org: OrgId, seal: &Seal) -> Result<Option<i64>> {
     let (last, sealed) = head(conn, org).await?;
     let seam = Seam::get(conn, org, false).await?;
@@ -428,6 +433,7 @@ pub(crate) async fn claim_heads(tx: &mut Tx) -> Result<()> {
 }
 
 /// The organizations whose logs are not yet sealed with the new key throughout.
+#[boxed]
 pub async fn unresealed(conn: &mut Conn) -> Result<Vec<OrgId>> {
     let found: Vec<(String,)> = on!(conn, |c| {
         sqlx::query_as("select org_id from audit_seams order by org_id").fetch_all(c).await
@@ -447,6 +453,7 @@ pub enum Resealed {
 }
 
 /// Seals up to `limit` more entries of a log with the new key, those that verify.
+#[boxed]
 pub async fn reseal(tx: &mut Tx, org: OrgId, limit: u32) -> Result<Resealed> {
     let seal = tx.seal().clone();
     let Some(seam) = Seam::get(tx, org, true).await? else { return Ok(Resealed::Done) };

@@ -4,6 +4,7 @@
 //! a file in the text format of `COPY`; that needs no external program, whose version would have to
 //! match. A restore creates the tables with the migrations that created them first.
 
+use async_recursion::async_recursion as boxed;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read as _, Write as _};
 use std::path::Path;
@@ -43,6 +44,7 @@ pub fn file_names(engine: &str, schema_version: i64) -> Vec<String> {
 }
 
 /// Copies everything into `dir`, which is there and empty.
+#[boxed]
 pub async fn copy_out(db: &Db, dir: &Path) -> Result<Copied> {
     let mut snapshot = db.snapshot().await?;
     let schema_version = migrate::version(&mut snapshot).await?;
@@ -79,6 +81,7 @@ pub async fn copy_out(db: &Db, dir: &Path) -> Result<Copied> {
 
 /// Replaces everything that is in this PostgreSQL database with a copy in `dir`, and brings it up to date. Nothing is done
 /// until the transaction in the answer is committed. Tables that are not ours are not touched.
+#[boxed]
 pub async fn copy_in(db: &Db, dir: &Path, schema_version: i64) -> Result<Tx> {
     let mut tx = db.begin().await?;
     migrate::lock(&mut tx).await?;
@@ -124,6 +127,7 @@ async fn drop_tables(tx: &mut Tx) -> Result<()> {
 }
 
 /// What is wrong with the database's own structure; nothing if nothing is. PostgreSQL looks after that itself.
+#[boxed]
 pub async fn damage(db: &Db) -> Result<Vec<String>> {
     let mut reader = db.read().await?;
     let Wire::Sqlite(c) = reader.wire() else { return Ok(Vec::new()) };

@@ -4,6 +4,7 @@
 //! gives the names of their servers, removed ones included. [`crate::rollouts`] reads and writes
 //! the rollouts themselves.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -30,6 +31,7 @@ row! {
 }
 
 /// The names of these servers.
+#[boxed]
 pub async fn names(
     conn: &mut Conn,
     org: OrgId,
@@ -51,6 +53,7 @@ pub async fn names(
 }
 
 /// Whether every server of a rollout is, or was, in one of these environments.
+#[boxed]
 pub async fn is_within(
     conn: &mut Conn,
     rollout: BatchId,
@@ -74,6 +77,7 @@ pub async fn is_within(
 
 /// Those of this organization in any of these phases, newest first; no phases: all. With environments: only those
 /// whose servers are all in them.
+#[boxed]
 pub async fn list(
     conn: &mut Conn,
     org: OrgId,

@@ -8,6 +8,7 @@
 //! The listener's connection also shows the other replicas that this process is alive: see
 //! [`Holder`].
 
+use async_recursion::async_recursion as boxed;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -65,6 +66,7 @@ pub struct Bell(watch::Receiver<u64>);
 
 impl Bell {
     /// Returns when the bell has rung since the last call; never, once the database was dropped.
+    #[boxed]
     pub async fn rung(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending::<()>().await;

@@ -3,6 +3,7 @@
 //! The row of the current day is overwritten until the day is over. `engine::days` writes it, from
 //! numbers that are counted for other purposes too.
 
+use async_recursion::async_recursion as boxed;
 use jiff::civil::Date;
 use vocab::OrgId;
 
@@ -39,6 +40,7 @@ row! {
 }
 
 /// Writes a day down, over what was written of it before.
+#[boxed]
 pub async fn write(tx: &mut Tx, org: OrgId, day: &Day) -> Result<()> {
     on!(tx, |c| {
         sqlx::query(
@@ -67,6 +69,7 @@ pub async fn write(tx: &mut Tx, org: OrgId, day: &Day) -> Result<()> {
 }
 
 /// The days from this one on, the oldest first.
+#[boxed]
 pub async fn since(conn: &mut Conn, org: OrgId, first: Date) -> Result<Vec<Day>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -83,6 +86,7 @@ pub async fn since(conn: &mut Conn, org: OrgId, first: Date) -> Result<Vec<Day>>
 
 /// Forgets the days before this one, of every organization, and says how many rows it were. There is one a day, so
 /// nobody has to wait for it.
+#[boxed]
 pub async fn purge(tx: &mut Tx, first: Date) -> Result<u64> {
     Ok(on!(tx, |c| {
         sqlx::query("delete from fleet_days where day < $1")

@@ -4,6 +4,7 @@
 //! write. Readers and a `Tx` both lend a `Conn`, so every function that reads also works inside a
 //! transaction. This module must not know any table. `on!` runs one SQL text on either driver.
 
+use async_recursion::async_recursion as boxed;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -99,6 +100,7 @@ enum Pools {
 impl Db {
     /// Opens the database, makes it if it is a SQLite file that is not there yet, and brings its
     /// tables up to date.
+    #[boxed]
     pub async fn open(options: &Options) -> Result<Db> {
         let db = Db::connect(options).await?;
         if let Err(refusal) = migrate::run(&db).await {
@@ -109,6 +111,7 @@ impl Db {
     }
 
     /// Opens a database that is there, and leaves its tables as they are, also if this release would have them otherwise.
+    #[boxed]
     pub async fn open_as_is(options: &Options) -> Result<Db> {
         if let Address::Sqlite(path) = Address::parse(&options.url)?
             && !path.exists()
@@ -120,16 +123,19 @@ impl Db {
     }
 
     /// Brings the tables up to date. Answers with what was done.
+    #[boxed]
     pub async fn migrate(&self) -> Result<Vec<Step>> {
         migrate::run(self).await
     }
 
     /// What [`Db::migrate`] would do.
+    #[boxed]
     pub async fn pending_migrations(&self) -> Result<Vec<Step>> {
         migrate::pending(&mut *self.writer_connection().await?).await
     }
 
     /// The number of the last migration that this database has seen; 0: none.
+    #[boxed]
     pub async fn schema_version(&self) -> Result<i64> {
         migrate::version(&mut *self.writer_connection().await?).await
     }
@@ -157,6 +163,7 @@ impl Db {
     }
 
     /// Waits for what is under way and closes every connection.
+    #[boxed]
     pub async fn close(&self) {
         if let Some(listener) = &self.0.listener {
             listener.abort();
@@ -172,6 +179,7 @@ impl Db {
     }
 
     /// A connection to read with. Each statement sees what is committed when it starts.
+    #[boxed]
     pub async fn read(&self) -> Result<Reader> {
         Ok(Reader(match &self.0.pools {
             Pools::Sqlite { ro, .. } => Conn::SqliteRead(ro.acquire().await?),
@@ -180,6 +188,7 @@ impl Db {
     }
 
     /// A connection to read with, on which all statements see one and the same moment.
+    #[boxed]
     pub async fn snapshot(&self) -> Result<Reader> {
         const PG: &str = "begin isolation level repeatable read read only";
         Ok(Reader(match &self.0.pools {
@@ -189,6 +198,7 @@ impl Db {
     }
 
     /// A transaction to write in. Dropped without [`Tx::commit`], it never was.
+    #[boxed]
     pub async fn begin(&self) -> Result<Tx> {
         let conn = match &self.0.pools {
             // `begin immediate`, because a SQLite transaction that reads and then writes cannot
@@ -216,6 +226,7 @@ impl Db {
     }
 
     /// Whether the database answers.
+    #[boxed]
     pub async fn ping(&self) -> Result<()> {
         let mut reader = self.read().await?;
         on!(reader, |c| sqlx::query("select 1").execute(c).await.map(drop))?;

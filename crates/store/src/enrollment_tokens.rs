@@ -2,6 +2,7 @@
 //!
 //! Only the hash of a token is stored, never the token itself.
 
+use async_recursion::async_recursion as boxed;
 use jiff::Timestamp;
 use vocab::{Environment, OrgId, Tag, TokenId};
 
@@ -58,6 +59,7 @@ pub enum Use {
 }
 
 /// Writes a new token down.
+#[boxed]
 pub async fn create(tx: &mut Tx, token: &Token) -> Result<()> {
     let root_key = tx.seal().key_id();
     on!(tx, |c| {
@@ -88,6 +90,7 @@ pub async fn create(tx: &mut Tx, token: &Token) -> Result<()> {
 
 /// Takes one use of the token with this hash. The limit stands in the statement, because between a
 /// look and a write a hundred servers of one image may join.
+#[boxed]
 pub async fn take_use(tx: &mut Tx, hash: &[u8], now: Timestamp) -> Result<Use> {
     let taken: Option<Token> = on!(tx, |c| {
         sqlx::query_as(join(&[
@@ -128,6 +131,7 @@ pub async fn take_use(tx: &mut Tx, hash: &[u8], now: Timestamp) -> Result<Use> {
 }
 
 /// One of this organization.
+#[boxed]
 pub async fn get(conn: &mut Conn, org: OrgId, id: TokenId) -> Result<Token> {
     let found = on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -144,6 +148,7 @@ pub async fn get(conn: &mut Conn, org: OrgId, id: TokenId) -> Result<Token> {
 }
 
 /// All of this organization, newest first.
+#[boxed]
 pub async fn list(conn: &mut Conn, org: OrgId, page: Page) -> Result<Paged<Token>> {
     let select = [
         "select ",
@@ -155,6 +160,7 @@ pub async fn list(conn: &mut Conn, org: OrgId, page: Page) -> Result<Paged<Token
 }
 
 /// Ends it. Revoking twice keeps the first time.
+#[boxed]
 pub async fn revoke(tx: &mut Tx, org: OrgId, id: TokenId, now: Timestamp) -> Result<()> {
     let saved = on!(tx, |c| {
         sqlx::query(
@@ -172,6 +178,7 @@ pub async fn revoke(tx: &mut Tx, org: OrgId, id: TokenId, now: Timestamp) -> Res
 }
 
 /// Whose token this is, used up or not.
+#[boxed]
 pub async fn org_of(conn: &mut Conn, hash: &[u8]) -> Result<Option<OrgId>> {
     let found: Option<Token> = on!(conn, |c| {
         sqlx::query_as(join(&[

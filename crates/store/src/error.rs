@@ -109,6 +109,11 @@ pub fn disk_full_errors() -> u64 {
 }
 
 impl StoreError {
+    /// Whether the database's disk is full.
+    pub fn is_disk_full(&self) -> bool {
+        matches!(self, StoreError::DiskFull(_))
+    }
+
     /// There is no such thing here.
     pub fn not_found(kind: &'static str, id: impl ToString) -> Self {
         Self::NotFound { kind, id: id.to_string() }

@@ -5,6 +5,7 @@
 //! they took their numbers. So the number comes from a row that stays locked until the commit.
 //! [`Tx::emit`](crate::Tx::emit) takes it last, to keep that lock short.
 
+use async_recursion::async_recursion as boxed;
 use jiff::Timestamp;
 use serde_json::Value;
 use vocab::{EventId, OrgId};
@@ -76,6 +77,7 @@ pub(crate) async fn append(conn: &mut Conn, events: Vec<NewEvent>) -> Result<()>
 }
 
 /// What happened in one organization after number `seq`, oldest first.
+#[boxed]
 pub async fn after(conn: &mut Conn, org: OrgId, seq: i64, limit: u32) -> Result<Vec<Event>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -92,6 +94,7 @@ pub async fn after(conn: &mut Conn, org: OrgId, seq: i64, limit: u32) -> Result<
 }
 
 /// What happened anywhere after number `seq`, oldest first: for those who pass events on.
+#[boxed]
 pub async fn after_in_all(conn: &mut Conn, seq: i64, limit: u32) -> Result<Vec<Event>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -107,6 +110,7 @@ pub async fn after_in_all(conn: &mut Conn, seq: i64, limit: u32) -> Result<Vec<E
 }
 
 /// The number of the latest event, 0 before the first.
+#[boxed]
 pub async fn latest(conn: &mut Conn) -> Result<i64> {
     let (seq,) = on!(conn, |c| {
         sqlx::query_as("select value from counters where name = 'events'").fetch_one(c).await
@@ -115,6 +119,7 @@ pub async fn latest(conn: &mut Conn) -> Result<i64> {
 }
 
 /// Forgets up to `limit` events from before `cutoff`, and says how many it were.
+#[boxed]
 pub async fn purge(tx: &mut Tx, cutoff: Timestamp, limit: u32) -> Result<u64> {
     Ok(on!(tx, |c| {
         sqlx::query(

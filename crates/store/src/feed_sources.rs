@@ -2,6 +2,7 @@
 //!
 //! [`crate::feeds`] records imports.
 
+use async_recursion::async_recursion as boxed;
 use jiff::Timestamp;
 
 use crate::db::{Conn, on};
@@ -33,6 +34,7 @@ row! {
 }
 
 /// All of them, by name.
+#[boxed]
 pub async fn list(conn: &mut Conn) -> Result<Vec<Source>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&["select ", Source::COLUMNS, " from feed_sources order by name"]))
@@ -42,6 +44,7 @@ pub async fn list(conn: &mut Conn) -> Result<Vec<Source>> {
 }
 
 /// The one that is due first.
+#[boxed]
 pub async fn first_due(conn: &mut Conn) -> Result<Option<Source>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -55,6 +58,7 @@ pub async fn first_due(conn: &mut Conn) -> Result<Option<Source>> {
 }
 
 /// Keeps a feed up to date from now on, or otherwise than until now.
+#[boxed]
 pub async fn put_source(tx: &mut Tx, source: &Source) -> Result<()> {
     on!(tx, |c| {
         sqlx::query(
@@ -82,6 +86,7 @@ pub async fn put_source(tx: &mut Tx, source: &Source) -> Result<()> {
 }
 
 /// Notes what came of a fetch, unless the feed is fetched from elsewhere by now, or no longer. Says whether it was noted.
+#[boxed]
 pub async fn fetched(tx: &mut Tx, source: &Source) -> Result<bool> {
     let noted = on!(tx, |c| {
         sqlx::query(
@@ -103,6 +108,7 @@ pub async fn fetched(tx: &mut Tx, source: &Source) -> Result<bool> {
 }
 
 /// Fetches a feed no more. What was taken in of it stays. Says whether it was fetched until now.
+#[boxed]
 pub async fn forget(tx: &mut Tx, name: &str) -> Result<bool> {
     let gone = on!(tx, |c| {
         sqlx::query("delete from feed_sources where name = $1")

@@ -3,6 +3,7 @@
 //! [`crate::advisories`] stores what a feed contains; [`crate::feed_sources`] says where it is
 //! downloaded from.
 
+use async_recursion::async_recursion as boxed;
 use jiff::Timestamp;
 
 use crate::db::{Conn, on};
@@ -38,6 +39,7 @@ row! {
 }
 
 /// All feeds, by name.
+#[boxed]
 pub async fn list(conn: &mut Conn) -> Result<Vec<Feed>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&["select ", Feed::COLUMNS, " from feeds order by name"]))
@@ -47,6 +49,7 @@ pub async fn list(conn: &mut Conn) -> Result<Vec<Feed>> {
 }
 
 /// Notes an import that was done.
+#[boxed]
 pub async fn imported(tx: &mut Tx, feed: &Feed) -> Result<()> {
     on!(tx, |c| {
         sqlx::query(
@@ -77,6 +80,7 @@ pub async fn imported(tx: &mut Tx, feed: &Feed) -> Result<()> {
 }
 
 /// Notes an import that failed. What was imported before, and of when, stays as it is.
+#[boxed]
 pub async fn failed(
     tx: &mut Tx,
     (name, kind, source): (&str, &str, &str),
@@ -103,6 +107,7 @@ pub async fn failed(
 }
 
 /// Notes that a feed is still as its publisher has it.
+#[boxed]
 pub async fn unchanged(tx: &mut Tx, name: &str, at: Timestamp) -> Result<()> {
     on!(tx, |c| {
         sqlx::query(
@@ -118,6 +123,7 @@ pub async fn unchanged(tx: &mut Tx, name: &str, at: Timestamp) -> Result<()> {
 }
 
 /// Forgets a feed. Its advisories are not touched.
+#[boxed]
 pub async fn delete(tx: &mut Tx, name: &str) -> Result<()> {
     on!(tx, |c| {
         sqlx::query("delete from feeds where name = $1").bind(name).execute(c).await.map(drop)
@@ -126,6 +132,7 @@ pub async fn delete(tx: &mut Tx, name: &str) -> Result<()> {
 }
 
 /// How often anything that is published changed.
+#[boxed]
 pub async fn revision(conn: &mut Conn) -> Result<i64> {
     let (revision,) =
         on!(conn, |c| { sqlx::query_as("select revision from feed_revision").fetch_one(c).await })?;
@@ -134,6 +141,7 @@ pub async fn revision(conn: &mut Conn) -> Result<i64> {
 
 /// Begins a change, whose number this is. Others who want to change anything wait until this one has
 /// ended. [`keep_revision`] undoes the number, if it turns out that nothing changed.
+#[boxed]
 pub async fn next_revision(tx: &mut Tx) -> Result<i64> {
     let (revision,) = on!(tx, |c| {
         sqlx::query_as("update feed_revision set revision = revision + 1 returning revision")
@@ -144,6 +152,7 @@ pub async fn next_revision(tx: &mut Tx) -> Result<i64> {
 }
 
 /// Nothing changed after all.
+#[boxed]
 pub async fn keep_revision(tx: &mut Tx) -> Result<()> {
     on!(tx, |c| {
         sqlx::query("update feed_revision set revision = revision - 1").execute(c).await.map(drop)

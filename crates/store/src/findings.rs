@@ -9,6 +9,7 @@ mod carriers;
 mod kinds;
 mod reports;
 
+use async_recursion::async_recursion as boxed;
 pub use carriers::{Carrier, Shift, carried, carriers, drop_carriers, put_carriers, shift};
 pub use kinds::{
     Counts, Kind, Tallied, counts, drop_counts, drop_telling, kinds, put_counts, put_telling,
@@ -103,6 +104,7 @@ pub struct Filter {
 }
 
 /// What the rows were made from.
+#[boxed]
 pub async fn summary(conn: &mut Conn, org: OrgId) -> Result<Option<Summary>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -117,6 +119,7 @@ pub async fn summary(conn: &mut Conn, org: OrgId) -> Result<Option<Summary>> {
 }
 
 /// Says from what the rows are made now, unless somebody else did since `next` was begun: then it is `Stale`.
+#[boxed]
 pub async fn begin(tx: &mut Tx, next: &Summary) -> Result<()> {
     let saved = on!(tx, |c| {
         sqlx::query(
@@ -145,6 +148,7 @@ pub async fn begin(tx: &mut Tx, next: &Summary) -> Result<()> {
 
 /// Keeps everybody else from making rows for as long as this transaction lasts, unless somebody did since `seen` was
 /// read: then it is `Stale`. Whoever needs several transactions begins each with this, and the last one with [`begin`].
+#[boxed]
 pub async fn hold(tx: &mut Tx, seen: &Summary) -> Result<()> {
     let held = on!(tx, |c| {
         sqlx::query(
@@ -166,6 +170,7 @@ pub async fn hold(tx: &mut Tx, seen: &Summary) -> Result<()> {
 }
 
 /// Every row of the organization, by id.
+#[boxed]
 pub async fn all(conn: &mut Conn, org: OrgId) -> Result<Vec<Cve>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&["select ", Cve::COLUMNS, " from cves where org_id = $1 order by id"]))
@@ -176,6 +181,7 @@ pub async fn all(conn: &mut Conn, org: OrgId) -> Result<Vec<Cve>> {
 }
 
 /// Puts rows that are new or different, and takes away those of flaws that nobody has any more.
+#[boxed]
 pub async fn change(tx: &mut Tx, org: OrgId, rows: &[&Cve], gone: &[String]) -> Result<()> {
     for chunk in gone.chunks(ROWS_MAX) {
         on!(tx, |c| {
@@ -231,6 +237,7 @@ macro_rules! filtered {
 }
 
 /// A page of the flaws, in the order of the list.
+#[boxed]
 pub async fn list(conn: &mut Conn, org: OrgId, filter: &Filter, page: Page) -> Result<Paged<Cve>> {
     let items = on!(conn, |c| {
         let mut text = Text::new("select ");
@@ -261,6 +268,7 @@ row! {
 }
 
 /// How many flaws are open, by severity and by whether they are known to be exploited. From one index.
+#[boxed]
 pub async fn tally(conn: &mut Conn, org: OrgId) -> Result<Vec<Tally>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -276,6 +284,7 @@ pub async fn tally(conn: &mut Conn, org: OrgId) -> Result<Vec<Tally>> {
 }
 
 /// Those of these flaws that some server has.
+#[boxed]
 pub async fn of_ids(conn: &mut Conn, org: OrgId, ids: &[String]) -> Result<Vec<Cve>> {
     let mut found: Vec<Cve> = Vec::new();
     for chunk in ids.chunks(ROWS_MAX) {
@@ -290,6 +299,7 @@ pub async fn of_ids(conn: &mut Conn, org: OrgId, ids: &[String]) -> Result<Vec<C
 }
 
 /// A page of the servers that have a flaw, by name.
+#[boxed]
 pub async fn servers(
     conn: &mut Conn,
     org: OrgId,

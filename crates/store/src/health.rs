@@ -1,5 +1,6 @@
 //! Checks of the database and the fleet, for `doctor` and for `engine::leader`.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -8,6 +9,7 @@ use crate::db::{Conn, Db, Wire, on};
 use crate::error::Result;
 
 /// How many servers of all organizations have an agent of which version.
+#[boxed]
 pub async fn agent_versions(conn: &mut Conn) -> Result<BTreeMap<String, u64>> {
     let found: Vec<(String, i64)> = on!(conn, |c| {
         sqlx::query_as(
@@ -21,6 +23,7 @@ pub async fn agent_versions(conn: &mut Conn) -> Result<BTreeMap<String, u64>> {
 }
 
 /// How many servers of all organizations are in quarantine.
+#[boxed]
 pub async fn quarantined(conn: &mut Conn) -> Result<u64> {
     let (count,): (i64,) = on!(conn, |c| {
         sqlx::query_as(
@@ -33,6 +36,7 @@ pub async fn quarantined(conn: &mut Conn) -> Result<u64> {
 }
 
 /// When any agent was last heard from.
+#[boxed]
 pub async fn last_heard(conn: &mut Conn) -> Result<Option<Timestamp>> {
     let text = "select max(last_seen_at) from presence";
     Ok(match conn.wire() {
@@ -52,6 +56,7 @@ pub async fn last_heard(conn: &mut Conn) -> Result<Option<Timestamp>> {
 }
 
 /// What time it is where the database is; nothing if that is in this process.
+#[boxed]
 pub async fn clock(conn: &mut Conn) -> Result<Option<Timestamp>> {
     let Wire::Pg(c) = conn.wire() else { return Ok(None) };
     let (micros,): (i64,) =
@@ -64,6 +69,7 @@ pub async fn clock(conn: &mut Conn) -> Result<Option<Timestamp>> {
 /// Whether there is space for new rows on PostgreSQL's disk: writes a megabyte and takes it back. Small updates are no
 /// sign of that, because PostgreSQL puts them where older versions of the same rows were. With SQLite, where every
 /// write takes space, it does nothing.
+#[boxed]
 pub async fn check_space(db: &Db) -> Result<()> {
     let mut tx = db.begin().await?;
     if let Wire::Pg(c) = tx.wire() {

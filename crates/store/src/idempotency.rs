@@ -11,6 +11,7 @@
 //! need not expire first: see `bell::Holder`. A process that only lost its connection may look
 //! dead; it cannot commit either.
 
+use async_recursion::async_recursion as boxed;
 use jiff::{SignedDuration, Timestamp};
 use vocab::OrgId;
 
@@ -113,6 +114,7 @@ pub(crate) async fn note_effect(conn: &mut Conn, subject: &str) -> Result<()> {
 
 /// Claims the key at `now`. It is remembered until `expires_at`; a request that neither finished nor gave the key back
 /// counts as dead from `locked_until` on.
+#[boxed]
 pub async fn claim(
     tx: &mut Tx,
     request: &Request<'_>,
@@ -224,6 +226,7 @@ async fn take_over(
 }
 
 /// Answers the key. `Stale`: the lock ran out and somebody else does the work: do not commit.
+#[boxed]
 pub async fn finish(tx: &mut Tx, ticket: &Ticket, response: &Response) -> Result<()> {
     let saved = on!(tx, |c| {
         sqlx::query(
@@ -246,6 +249,7 @@ pub async fn finish(tx: &mut Tx, ticket: &Ticket, response: &Response) -> Result
 /// Answers the key if the request changed anything, and gives it back if it did not: repeating a
 /// request that changed nothing is harmless, so its answer need not be stored. Without a `response`
 /// (one too large to store) a repetition is told what was done. `Stale` as in [`finish`].
+#[boxed]
 pub async fn finish_effect(
     tx: &mut Tx,
     ticket: &Ticket,
@@ -271,6 +275,7 @@ pub async fn finish_effect(
 }
 
 /// How many keys of this caller are stored, counted up to `limit`.
+#[boxed]
 pub async fn count(conn: &mut Conn, org: OrgId, caller: &str, limit: u32) -> Result<u32> {
     let (count,): (i64,) = on!(conn, |c| {
         sqlx::query_as(
@@ -287,6 +292,7 @@ pub async fn count(conn: &mut Conn, org: OrgId, caller: &str, limit: u32) -> Res
 }
 
 /// Gives the key back unanswered, after a failure that the caller may repeat.
+#[boxed]
 pub async fn forget(tx: &mut Tx, ticket: &Ticket) -> Result<()> {
     on!(tx, |c| {
         sqlx::query(
@@ -305,6 +311,7 @@ pub async fn forget(tx: &mut Tx, ticket: &Ticket) -> Result<()> {
 
 /// Ends the locks of all requests under way. For a service that has just started and is the only one on
 /// its database: the process that held them is gone.
+#[boxed]
 pub async fn end_locks(tx: &mut Tx, now: Timestamp) -> Result<u64> {
     Ok(on!(tx, |c| {
         sqlx::query(
@@ -318,6 +325,7 @@ pub async fn end_locks(tx: &mut Tx, now: Timestamp) -> Result<u64> {
 }
 
 /// Forgets what has expired, and says how many keys it were.
+#[boxed]
 pub async fn purge(tx: &mut Tx, now: Timestamp) -> Result<u64> {
     Ok(on!(tx, |c| {
         sqlx::query("delete from idempotency_keys where expires_at <= $1")

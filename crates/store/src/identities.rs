@@ -2,6 +2,7 @@
 //!
 //! A link stays when its user is removed, so that the person is recognized and refused.
 
+use async_recursion::async_recursion as boxed;
 use jiff::Timestamp;
 use vocab::{OrgId, UserId};
 
@@ -26,6 +27,7 @@ row! {
 }
 
 /// Writes down who somebody is. Refused if the provider knows somebody else as this person.
+#[boxed]
 pub async fn link(tx: &mut Tx, identity: &Identity) -> Result<()> {
     on!(tx, |c| {
         sqlx::query(join(&[
@@ -47,6 +49,7 @@ pub async fn link(tx: &mut Tx, identity: &Identity) -> Result<()> {
 }
 
 /// Whom the provider means, whether they were removed or not.
+#[boxed]
 pub async fn find(conn: &mut Conn, issuer: &str, subject: &str) -> Result<Option<Identity>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -62,6 +65,7 @@ pub async fn find(conn: &mut Conn, issuer: &str, subject: &str) -> Result<Option
 }
 
 /// Those of everyone in an organization.
+#[boxed]
 pub async fn of_org(conn: &mut Conn, org: OrgId) -> Result<Vec<Identity>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -77,6 +81,7 @@ pub async fn of_org(conn: &mut Conn, org: OrgId) -> Result<Vec<Identity>> {
 }
 
 /// Forgets who a person is elsewhere.
+#[boxed]
 pub async fn unlink(tx: &mut Tx, user: UserId) -> Result<()> {
     on!(tx, |c| {
         sqlx::query("delete from identities where user_id = $1")

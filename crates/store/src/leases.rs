@@ -5,6 +5,7 @@
 //! must call [`fence`] in the same transaction; the holder of an old token gets
 //! [`StoreError::LeaseLost`] instead of a commit.
 
+use async_recursion::async_recursion as boxed;
 use jiff::Timestamp;
 
 use crate::db::{Conn, on};
@@ -32,6 +33,7 @@ row! {
 /// A lease that ends later than twice the wanted time from now was stamped by a wrong clock, because
 /// no holder stamps further ahead than once that time. It counts as expired: otherwise nobody could
 /// take it for as long as that clock was wrong. If its holder is alive after all, [`fence`] stops it.
+#[boxed]
 pub async fn acquire(
     tx: &mut Tx,
     name: &str,
@@ -60,12 +62,14 @@ pub async fn acquire(
 }
 
 /// Holds it longer. Also after its time, as long as nobody else took it.
+#[boxed]
 pub async fn renew(tx: &mut Tx, lease: &Lease, until: Timestamp) -> Result<Lease> {
     set_until(tx, lease, until).await?;
     Ok(Lease { until, ..lease.clone() })
 }
 
 /// Gives it back: the next may take it at `now`.
+#[boxed]
 pub async fn release(tx: &mut Tx, lease: &Lease, now: Timestamp) -> Result<()> {
     set_until(tx, lease, now).await
 }
@@ -84,6 +88,7 @@ async fn set_until(tx: &mut Tx, lease: &Lease, until: Timestamp) -> Result<()> {
 }
 
 /// This transaction commits only if the lease is still ours: nobody can take it before the commit.
+#[boxed]
 pub async fn fence(tx: &mut Tx, lease: &Lease) -> Result<()> {
     let held = on!(tx, |c, d| {
         sqlx::query(join(&["select 1 from leases where name = $1 and token = $2", d.for_share]))
@@ -97,6 +102,7 @@ pub async fn fence(tx: &mut Tx, lease: &Lease) -> Result<()> {
 }
 
 /// Who holds it, or held it last.
+#[boxed]
 pub async fn get(conn: &mut Conn, name: &str) -> Result<Option<Lease>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&["select ", Lease::COLUMNS, " from leases where name = $1"]))

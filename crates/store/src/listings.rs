@@ -7,6 +7,7 @@
 //! deletes a set that is just being taken into use: it writes `last_used_at`, unless that is
 //! recent, and so makes the deleting statement check the row again.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
@@ -85,6 +86,7 @@ row! {
 }
 
 /// Stores a list. Storing it again changes nothing. Says whether it was new.
+#[boxed]
 pub async fn store(
     tx: &mut Tx,
     org: OrgId,
@@ -96,6 +98,7 @@ pub async fn store(
 }
 
 /// Stores many lists. Says how many were new.
+#[boxed]
 pub async fn store_all(
     tx: &mut Tx,
     lists: &[(OrgId, Kind, &Packed)],
@@ -128,6 +131,7 @@ pub async fn store_all(
 }
 
 /// Those of `digests` that this organization does not have: what agents must send.
+#[boxed]
 pub async fn missing(
     conn: &mut Conn,
     org: OrgId,
@@ -149,6 +153,7 @@ pub async fn missing(
 }
 
 /// How many entries a list has. `NotFound`: it is not here.
+#[boxed]
 pub async fn entries(conn: &mut Conn, org: OrgId, kind: Kind, digest: Digest) -> Result<u32> {
     let found: Option<(i64,)> = on!(conn, |c| {
         sqlx::query_as(
@@ -165,6 +170,7 @@ pub async fn entries(conn: &mut Conn, org: OrgId, kind: Kind, digest: Digest) ->
 }
 
 /// The bytes of a list.
+#[boxed]
 pub async fn get(conn: &mut Conn, org: OrgId, kind: Kind, digest: Digest) -> Result<Vec<u8>> {
     let found: Option<Stored> = on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -199,6 +205,7 @@ fn unpack(stored: &Stored, digest: Digest) -> std::result::Result<Vec<u8>, crate
 }
 
 /// Says that a server takes this list up. `NotFound`: it is not here, or not any more.
+#[boxed]
 pub async fn keep(
     tx: &mut Tx,
     org: OrgId,
@@ -211,6 +218,7 @@ pub async fn keep(
 }
 
 /// Says that servers take these lists up, and answers with those that are not here.
+#[boxed]
 pub async fn keep_all(
     tx: &mut Tx,
     org: OrgId,
@@ -236,6 +244,7 @@ pub async fn keep_all(
 
 /// Drops up to `limit` lists that nobody carries and nobody took up since `cutoff`, and says how
 /// many it were. A `cutoff` later than [`KEPT_AT_LEAST`] before `now` is moved there.
+#[boxed]
 pub async fn drop_unused(
     tx: &mut Tx,
     now: Timestamp,

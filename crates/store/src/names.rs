@@ -1,5 +1,6 @@
 //! Display names for ids of any kind, for lists that mix them.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::{BTreeMap, BTreeSet};
 
 use vocab::OrgId;
@@ -25,6 +26,7 @@ const NAMED: [(&str, &str, &str); 6] = [
 ];
 
 /// The names of those of these that have one in this organization, by id.
+#[boxed]
 pub async fn of(
     conn: &mut Conn,
     org: OrgId,

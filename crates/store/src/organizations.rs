@@ -1,5 +1,6 @@
 //! Organizations, the tenants: all other data belongs to one, and a caller sees only its own.
 
+use async_recursion::async_recursion as boxed;
 use jiff::Timestamp;
 use vocab::OrgId;
 
@@ -29,6 +30,7 @@ row! {
 const NAME: &str = "an organization of this name";
 
 /// Makes an organization, and the beginning of its audit log.
+#[boxed]
 pub async fn create(tx: &mut Tx, id: OrgId, name: &str, now: Timestamp) -> Result<Organization> {
     on!(tx, |c| {
         sqlx::query(
@@ -63,6 +65,7 @@ pub async fn create(tx: &mut Tx, id: OrgId, name: &str, now: Timestamp) -> Resul
 }
 
 /// One that was not removed.
+#[boxed]
 pub async fn get(conn: &mut Conn, id: OrgId) -> Result<Organization> {
     let found = on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -78,6 +81,7 @@ pub async fn get(conn: &mut Conn, id: OrgId) -> Result<Organization> {
 }
 
 /// One that was not removed, by its name.
+#[boxed]
 pub async fn by_name(conn: &mut Conn, name: &str) -> Result<Organization> {
     let found = on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -93,6 +97,7 @@ pub async fn by_name(conn: &mut Conn, name: &str) -> Result<Organization> {
 }
 
 /// All that were not removed, by name.
+#[boxed]
 pub async fn list(conn: &mut Conn) -> Result<Vec<Organization>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -106,6 +111,7 @@ pub async fn list(conn: &mut Conn) -> Result<Vec<Organization>> {
 }
 
 /// Gives it another name.
+#[boxed]
 pub async fn rename(tx: &mut Tx, seen: &Organization, name: &str) -> Result<()> {
     let saved = on!(tx, |c| {
         sqlx::query(
@@ -124,6 +130,7 @@ pub async fn rename(tx: &mut Tx, seen: &Organization, name: &str) -> Result<()> 
 }
 
 /// Removes it from every list; its rows stay.
+#[boxed]
 pub async fn remove(tx: &mut Tx, seen: &Organization, now: Timestamp) -> Result<()> {
     let saved = on!(tx, |c| {
         sqlx::query(

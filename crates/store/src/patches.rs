@@ -4,6 +4,7 @@
 //! `service::projections::patches` computes the rows in the background from the distinct sets that
 //! [`kinds`] counts. This module does not look inside a set.
 
+use async_recursion::async_recursion as boxed;
 use jiff::Timestamp;
 use serde_json::Value;
 use vocab::{Digest, Environment, OrgId, Os, UpdateType};
@@ -105,6 +106,7 @@ pub struct Changes {
 
 /// Every kind of server: what the rows are made from. Walks the servers, so it is for the background, and
 /// for a key that sees a few environments only.
+#[boxed]
 pub async fn kinds(
     conn: &mut Conn,
     org: OrgId,
@@ -143,6 +145,7 @@ pub async fn kinds(
 }
 
 /// The numbers as they were last made, if they ever were.
+#[boxed]
 pub async fn summary(conn: &mut Conn, org: OrgId) -> Result<Option<Summary>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -158,6 +161,7 @@ pub async fn summary(conn: &mut Conn, org: OrgId) -> Result<Option<Summary>> {
 
 /// Puts the new numbers down, unless somebody else did since `next` was begun: then it is `Stale`. The first
 /// statement of whoever makes the rows anew, so that two replicas take turns.
+#[boxed]
 pub async fn begin(tx: &mut Tx, next: &Summary) -> Result<()> {
     let saved = on!(tx, |c| {
         sqlx::query(
@@ -181,6 +185,7 @@ pub async fn begin(tx: &mut Tx, next: &Summary) -> Result<()> {
 }
 
 /// Every row of the organization, by name.
+#[boxed]
 pub async fn all(conn: &mut Conn, org: OrgId) -> Result<Vec<Patch>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -195,6 +200,7 @@ pub async fn all(conn: &mut Conn, org: OrgId) -> Result<Vec<Patch>> {
 }
 
 /// The lists whose packages are written down.
+#[boxed]
 pub async fn sets(conn: &mut Conn, org: OrgId) -> Result<Vec<Digest>> {
     row! {
         struct Set in "patch_sets" by "update_set" {
@@ -215,6 +221,7 @@ pub async fn sets(conn: &mut Conn, org: OrgId) -> Result<Vec<Digest>> {
 }
 
 /// Writes the changes down.
+#[boxed]
 pub async fn change(tx: &mut Tx, org: OrgId, changes: &Changes) -> Result<()> {
     for chunk in changes.gone.chunks(ROWS_MAX) {
         on!(tx, |c| {
@@ -238,6 +245,7 @@ pub async fn change(tx: &mut Tx, org: OrgId, changes: &Changes) -> Result<()> {
 
 /// Writes down which packages these lists name. A list never changes, so this is done before the rows are, some lists a
 /// transaction: 100,000 names in one would keep every other writer waiting.
+#[boxed]
 pub async fn add_sets(tx: &mut Tx, org: OrgId, sets: &[(Digest, Vec<String>)]) -> Result<()> {
     let named: Vec<(&str, Digest)> = sets
         .iter()
@@ -286,6 +294,7 @@ async fn put_rows(tx: &mut Tx, org: OrgId, rows: &[Patch]) -> Result<()> {
 }
 
 /// A page of the patches in the order of the list, those of these severities (by their order) or of all.
+#[boxed]
 pub async fn list(
     conn: &mut Conn,
     org: OrgId,
@@ -327,6 +336,7 @@ row! {
 
 /// How many patches of each severity were first seen when: after the first of these times, between the first and the
 /// second, and so on. In no order.
+#[boxed]
 pub async fn ages(conn: &mut Conn, org: OrgId, bounds: [Timestamp; 3]) -> Result<Vec<Age>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -351,6 +361,7 @@ pub async fn ages(conn: &mut Conn, org: OrgId, bounds: [Timestamp; 3]) -> Result
 }
 
 /// The patches of these packages, in the order of the list.
+#[boxed]
 pub async fn of_names(conn: &mut Conn, org: OrgId, names: &[String]) -> Result<Vec<Patch>> {
     let mut found: Vec<Patch> = Vec::new();
     for chunk in names.chunks(ROWS_MAX) {
@@ -365,6 +376,7 @@ pub async fn of_names(conn: &mut Conn, org: OrgId, names: &[String]) -> Result<V
 }
 
 /// One package of this organization.
+#[boxed]
 pub async fn get(conn: &mut Conn, org: OrgId, name: &str) -> Result<Patch> {
     let found = of_names(conn, org, &[name.to_owned()]).await?.pop();
     found.ok_or_else(|| StoreError::not_found("patch", name))
@@ -372,6 +384,7 @@ pub async fn get(conn: &mut Conn, org: OrgId, name: &str) -> Result<Patch> {
 
 /// The servers that wait for an update of this package, by name, as far as their lists are written down. `patch` is the
 /// package's row and `all` how many servers there are: whether few wait or many decides how they are found.
+#[boxed]
 pub async fn servers(
     conn: &mut Conn,
     org: OrgId,

@@ -4,6 +4,7 @@
 //! large statements to a narrow table, so a contact touches neither the row of the server nor its
 //! indexes.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
@@ -47,6 +48,7 @@ const AHEAD_MAX: SignedDuration = SignedDuration::from_secs(10);
 /// one that lies ahead of `now`: a wrong clock wrote that, and without the exception the server would
 /// count as offline for as long as that clock was wrong. Servers that were removed are passed over.
 /// Returns how many rows changed.
+#[boxed]
 pub async fn beat(tx: &mut Tx, beats: &[Beat], now: Timestamp) -> Result<u64> {
     let latest_possible = now.saturating_add(AHEAD_MAX).unwrap_or(Timestamp::MAX);
     // Each server once, with the latest of each; sorted, so that replicas lock rows in one order.
@@ -89,7 +91,17 @@ pub async fn beat(tx: &mut Tx, beats: &[Beat], now: Timestamp) -> Result<u64> {
     Ok(moved)
 }
 
+/// Counters up to a multiple of this are over once a server is released from quarantine: requests that were captured
+/// before carry them. No agent gets there by counting.
+pub const EPOCH: i64 = 1 << 40;
+
+/// The first counter of the epoch after that of `counter`.
+pub fn next_epoch(counter: i64) -> i64 {
+    (counter / EPOCH).saturating_add(1).saturating_mul(EPOCH)
+}
+
 /// Sets the counter, also back: a person decided which of two copies is the real server.
+#[boxed]
 pub async fn set_counter(tx: &mut Tx, org: OrgId, id: ServerId, counter: i64) -> Result<()> {
     on!(tx, |c| {
         sqlx::query("update presence set counter = $1 where org = $2 and server_id = $3")
@@ -104,6 +116,7 @@ pub async fn set_counter(tx: &mut Tx, org: OrgId, id: ServerId, counter: i64) ->
 }
 
 /// When every server of the organization was last heard from.
+#[boxed]
 pub async fn all(conn: &mut Conn, org: OrgId) -> Result<Vec<Presence>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[

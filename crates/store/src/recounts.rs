@@ -3,6 +3,7 @@
 //! The number is the same for all servers of a [`Kind`]. `service::projections::patches` computes
 //! it once per kind; this module finds the servers that have another number and writes it.
 
+use async_recursion::async_recursion as boxed;
 use vocab::{OrgId, ServerId};
 
 use crate::db::{Conn, on};
@@ -27,6 +28,7 @@ row! {
 
 /// The servers of these kinds that have another number than is beside their kind, by id. Those that have sent but one of
 /// their lists are never among them.
+#[boxed]
 pub async fn wanted(conn: &mut Conn, org: OrgId, truth: &[(&Kind, u32)]) -> Result<Vec<Recount>> {
     let mut found: Vec<Recount> = Vec::new();
     for chunk in truth.chunks(ROWS_MAX) {
@@ -58,6 +60,7 @@ pub async fn wanted(conn: &mut Conn, org: OrgId, truth: &[(&Kind, u32)]) -> Resu
 
 /// Writes the numbers down. A server that was saved since is left alone. This is no change of a server, and
 /// its generation stays: an agent's news are not overtaken by it.
+#[boxed]
 pub async fn write(tx: &mut Tx, all: &[Recount]) -> Result<()> {
     for chunk in all.chunks(ROWS_MAX) {
         let written: Vec<roster::Updates> = on!(tx, |c| {

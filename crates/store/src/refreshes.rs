@@ -1,5 +1,6 @@
 //! Refreshes: requests to scan a server now, and the state of each.
 
+use async_recursion::async_recursion as boxed;
 use std::fmt;
 use std::str::FromStr;
 
@@ -90,6 +91,7 @@ row! {
 }
 
 /// Writes one down, unless one of the same server is under way: then answers with that one.
+#[boxed]
 pub async fn request(tx: &mut Tx, refresh: &Refresh) -> Result<Refresh> {
     let code = seals::refresh(tx.seal(), refresh);
     let new = on!(tx, |c| {
@@ -131,6 +133,7 @@ pub async fn request(tx: &mut Tx, refresh: &Refresh) -> Result<Refresh> {
 }
 
 /// One of this organization.
+#[boxed]
 pub async fn get(conn: &mut Conn, org: OrgId, id: TaskId) -> Result<Refresh> {
     let found = on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -147,6 +150,7 @@ pub async fn get(conn: &mut Conn, org: OrgId, id: TaskId) -> Result<Refresh> {
 }
 
 /// Those that are under way, of all organizations.
+#[boxed]
 pub async fn open(conn: &mut Conn) -> Result<Vec<Refresh>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -160,6 +164,7 @@ pub async fn open(conn: &mut Conn) -> Result<Vec<Refresh>> {
 }
 
 /// Ends one that is under way, or that we gave up: a fact replaces a guess. Says whether it did.
+#[boxed]
 pub async fn finish(
     tx: &mut Tx,
     id: TaskId,
@@ -189,6 +194,7 @@ pub async fn finish(
 }
 
 /// Ends those whose time is over at `now`, and says how many it were.
+#[boxed]
 pub async fn expire(tx: &mut Tx, now: Timestamp) -> Result<u64> {
     let ended = on!(tx, |c| {
         sqlx::query(
@@ -207,6 +213,7 @@ pub async fn expire(tx: &mut Tx, now: Timestamp) -> Result<u64> {
 }
 
 /// Ends that of a server which was removed.
+#[boxed]
 pub async fn cancel_of(tx: &mut Tx, server: ServerId, now: Timestamp) -> Result<()> {
     on!(tx, |c| {
         sqlx::query(
@@ -224,6 +231,7 @@ pub async fn cancel_of(tx: &mut Tx, server: ServerId, now: Timestamp) -> Result<
 }
 
 /// Forgets up to `limit` that were asked for before `cutoff`, and says how many it were.
+#[boxed]
 pub async fn purge(tx: &mut Tx, cutoff: Timestamp, limit: u32) -> Result<u64> {
     Ok(on!(tx, |c| {
         sqlx::query(

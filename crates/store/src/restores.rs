@@ -3,6 +3,7 @@
 //! [`begin_epoch`] also raises event numbers and fencing tokens, so that numbers which were given
 //! out after the backup are never given out again.
 
+use async_recursion::async_recursion as boxed;
 use jiff::Timestamp;
 
 use crate::db::{Conn, on};
@@ -15,6 +16,7 @@ use crate::tx::Tx;
 const LEAP: i64 = 1_000_000_000;
 
 /// Begins another epoch, and answers with its number: how often a backup was restored.
+#[boxed]
 pub async fn begin_epoch(tx: &mut Tx, now: Timestamp) -> Result<u64> {
     on!(tx, |c| {
         sqlx::query("update counters set value = value + $1 where name = 'events'")
@@ -44,6 +46,7 @@ pub async fn begin_epoch(tx: &mut Tx, now: Timestamp) -> Result<u64> {
 }
 
 /// How often a backup was restored.
+#[boxed]
 pub async fn epoch(conn: &mut Conn) -> Result<u64> {
     let found: Option<(i64,)> = on!(conn, |c| {
         sqlx::query_as("select value from counters where name = 'restores'").fetch_optional(c).await

@@ -4,6 +4,7 @@
 //! such tasks keeps a server from being in work twice, whatever the replicas believe. [`claim`]
 //! skips servers that are already in work, instead of failing.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeSet;
 
 use domain::rollout::{Outcome, Target};
@@ -147,6 +148,7 @@ pub(crate) async fn insert(
 }
 
 /// All targets of a rollout, in the order of their turns.
+#[boxed]
 pub async fn all(conn: &mut Conn, rollout: BatchId) -> Result<Vec<TargetRow>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -161,6 +163,7 @@ pub async fn all(conn: &mut Conn, rollout: BatchId) -> Result<Vec<TargetRow>> {
 }
 
 /// The targets that changed after `revision`, those that changed first before the others.
+#[boxed]
 pub async fn changed_since(
     conn: &mut Conn,
     rollout: BatchId,
@@ -181,6 +184,7 @@ pub async fn changed_since(
 }
 
 /// The targets in work: their orders are out, started or not.
+#[boxed]
 pub async fn busy(conn: &mut Conn, rollout: BatchId) -> Result<Vec<TargetRow>> {
     let mut found: Vec<TargetRow> = Vec::new();
     // One state at a time: with a list of states PostgreSQL may walk over the whole rollout instead.
@@ -202,6 +206,7 @@ pub async fn busy(conn: &mut Conn, rollout: BatchId) -> Result<Vec<TargetRow>> {
 }
 
 /// Some targets of a rollout with their results, in the order of their turns; no states: all.
+#[boxed]
 pub async fn list(
     conn: &mut Conn,
     rollout: &Rollout,
@@ -226,6 +231,7 @@ pub async fn list(
 }
 
 /// How many targets of a rollout stand where. It is written down with it, unless an earlier release was the last to change it.
+#[boxed]
 pub async fn counts(conn: &mut Conn, rollout: &Rollout) -> Result<Counts> {
     match &rollout.counts {
         Some(kept) if rollout.counted == rollout.revision => Ok(kept.clone()),
@@ -234,6 +240,7 @@ pub async fn counts(conn: &mut Conn, rollout: &Rollout) -> Result<Counts> {
 }
 
 /// The same, counted one by one.
+#[boxed]
 pub async fn count(conn: &mut Conn, rollout: BatchId) -> Result<Counts> {
     let found: Vec<(String, i64)> = on!(conn, |c| {
         sqlx::query_as(
@@ -247,6 +254,7 @@ pub async fn count(conn: &mut Conn, rollout: BatchId) -> Result<Counts> {
 }
 
 /// One task of this organization.
+#[boxed]
 pub async fn of_task(conn: &mut Conn, org: OrgId, task: TaskId) -> Result<TargetResult> {
     let found = on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -264,6 +272,7 @@ pub async fn of_task(conn: &mut Conn, org: OrgId, task: TaskId) -> Result<Target
 }
 
 /// Those of these tasks that are this organization's.
+#[boxed]
 pub async fn of_tasks(conn: &mut Conn, org: OrgId, tasks: &[TaskId]) -> Result<Vec<TargetResult>> {
     let mut found = Vec::with_capacity(tasks.len());
     for chunk in tasks.chunks(ROWS_MAX) {
@@ -280,6 +289,7 @@ pub async fn of_tasks(conn: &mut Conn, org: OrgId, tasks: &[TaskId]) -> Result<V
 }
 
 /// The targets of one server that are not at an end, in any rollout.
+#[boxed]
 pub async fn unfinished_of(conn: &mut Conn, server: ServerId) -> Result<Vec<TargetRow>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -296,6 +306,7 @@ pub async fn unfinished_of(conn: &mut Conn, server: ServerId) -> Result<Vec<Targ
 }
 
 /// What one server took part in, in any rollout, the newest first.
+#[boxed]
 pub async fn of_server(
     conn: &mut Conn,
     server: ServerId,
@@ -323,6 +334,7 @@ pub async fn of_server(
 }
 
 /// Which of these servers are in work, and where.
+#[boxed]
 pub async fn in_work(conn: &mut Conn, servers: &[ServerId]) -> Result<Vec<InWork>> {
     let mut found = Vec::new();
     for chunk in servers.chunks(ROWS_MAX) {
@@ -338,6 +350,7 @@ pub async fn in_work(conn: &mut Conn, servers: &[ServerId]) -> Result<Vec<InWork
 }
 
 /// Those whose stage has taken too long at `now`, of all rollouts, the latest first.
+#[boxed]
 pub async fn overdue(conn: &mut Conn, now: Timestamp, limit: u32) -> Result<Vec<InWork>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -356,6 +369,7 @@ pub async fn overdue(conn: &mut Conn, now: Timestamp, limit: u32) -> Result<Vec<
 /// transaction is to be dropped. Answers with the rollout's revision.
 ///
 /// Not for putting a waiting server to work; [`claim`] does that.
+#[boxed]
 pub async fn save(tx: &mut Tx, rollout: BatchId, moves: &[Move]) -> Result<i64> {
     let mut turn = Turn::take(tx, rollout).await?;
     let mut saved = 0;
@@ -373,6 +387,7 @@ pub async fn save(tx: &mut Tx, rollout: BatchId, moves: &[Move]) -> Result<i64> 
 /// that it gave back in mind for ever, and would answer for that.
 ///
 /// `seen` must be authentic: the new id is sealed with the rest of the row.
+#[boxed]
 pub async fn renew(tx: &mut Tx, seen: &TargetResult, task: TaskId) -> Result<()> {
     let code = seals::target(tx.seal(), seen.rollout_id, task, seen.server_id, seen.position);
     on!(tx, |c| {
@@ -394,6 +409,7 @@ pub async fn renew(tx: &mut Tx, seen: &TargetResult, task: TaskId) -> Result<()>
 /// Puts waiting servers to work, and answers with those that were. The others are in work in
 /// another rollout, may have no orders now (see [`crate::absences::unable_among`]), or their targets changed
 /// since they were seen.
+#[boxed]
 pub async fn claim(tx: &mut Tx, rollout: BatchId, moves: &[Move]) -> Result<Vec<ServerId>> {
     let mut turn = Turn::take(tx, rollout).await?;
     let mut moves = moves.to_vec();

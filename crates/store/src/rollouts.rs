@@ -8,6 +8,7 @@
 //! Each such transaction also updates the number of tasks per state, so that no reader has to count
 //! 100,000 of them.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 
 use domain::rollout::{End, Head, Phase, Target};
@@ -41,6 +42,8 @@ row! {
         pub started_by: String,
         /// The run that started it.
         pub run_id: Option<RunId>,
+        /// The batch that it retries. Not sealed: it makes no host act.
+        pub retry_of: Option<BatchId>,
         /// How many servers it has.
         pub total: u32,
         /// When it was made.
@@ -89,25 +92,29 @@ pub fn phase_word(phase: Phase) -> &'static str {
 /// Adds a rollout over these servers in the order of their turns, each waiting. All or nothing:
 /// 100,000 of them are some hundred statements in one transaction. `total`, `generation`,
 /// `revision`, the counts and the seals are set here.
+#[boxed]
 pub async fn create(tx: &mut Tx, rollout: &Rollout, targets: &[(TaskId, ServerId)]) -> Result<()> {
     create_all(tx, &[(rollout, targets)]).await
 }
 
 /// Adds many rollouts, each over its servers: ten thousand schedules may be due in one second.
+/// `AlreadyExists` if one is a retry of a rollout that has an unfinished retry.
+#[boxed]
 pub async fn create_all(tx: &mut Tx, rollouts: &[(&Rollout, &[(TaskId, ServerId)])]) -> Result<()> {
     let seal = &tx.seal().clone();
     let _: Vec<()> = on!(tx, |c| {
         in_chunks(c, rollouts, |chunk| {
             let mut text = Text::new(
                 "insert into rollouts (id, org_id, head, phase, options, origin, started_by, run_id,
-                    total, created_at, ended_at, generation, revision, counts, counted,
+                    retry_of, total, created_at, ended_at, generation, revision, counts, counted,
                     seal, head_seal) ",
             );
             text.rows(chunk, |row, (rollout, targets)| {
                 row.bind(put(&rollout.id)).bind(put(&rollout.org_id)).bind(put(&rollout.head));
                 row.bind(phase_word(rollout.head.phase)).bind(put(&rollout.options));
                 row.bind(put(&rollout.origin)).bind(put(&rollout.started_by));
-                row.bind(put(&rollout.run_id)).bind(targets.len() as i64);
+                row.bind(put(&rollout.run_id)).bind(put(&rollout.retry_of));
+                row.bind(targets.len() as i64);
                 row.bind(put(&rollout.created_at)).bind(put(&rollout.ended_at));
                 row.bind(1_i64).bind(1_i64);
                 row.bind(put(&all_waiting(targets.len() as u64))).bind(1_i64);
@@ -126,6 +133,7 @@ pub async fn create_all(tx: &mut Tx, rollouts: &[(&Rollout, &[(TaskId, ServerId)
 }
 
 /// One of this organization.
+#[boxed]
 pub async fn get(conn: &mut Conn, org: OrgId, id: BatchId) -> Result<Rollout> {
     let found = on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -142,6 +150,7 @@ pub async fn get(conn: &mut Conn, org: OrgId, id: BatchId) -> Result<Rollout> {
 }
 
 /// One of whatever organization: for the engine, which serves them all.
+#[boxed]
 pub async fn load(conn: &mut Conn, id: BatchId) -> Result<Rollout> {
     let found = on!(conn, |c| {
         sqlx::query_as(join(&["select ", Rollout::COLUMNS, " from rollouts where id = $1"]))
@@ -152,8 +161,21 @@ pub async fn load(conn: &mut Conn, id: BatchId) -> Result<Rollout> {
     found.ok_or_else(|| StoreError::not_found("batch", id))
 }
 
+/// The retry of this rollout that has not ended.
+#[boxed]
+pub async fn unfinished_retry(conn: &mut Conn, of: BatchId) -> Result<Option<BatchId>> {
+    let found: Option<(String,)> = on!(conn, |c| {
+        sqlx::query_as("select id from rollouts where retry_of = $1 and ended_at is null")
+            .bind(put(&of))
+            .fetch_optional(c)
+            .await
+    })?;
+    found.map(|(id,)| parse("rollouts", id)).transpose()
+}
+
 /// Those that have not ended, of all organizations, and the revision of each: what the engine has
 /// to look after.
+#[boxed]
 pub async fn open(conn: &mut Conn) -> Result<Vec<(BatchId, i64)>> {
     let found: Vec<(String, i64)> = on!(conn, |c| {
         sqlx::query_as("select id, revision from rollouts where ended_at is null order by id")
@@ -164,6 +186,7 @@ pub async fn open(conn: &mut Conn) -> Result<Vec<(BatchId, i64)>> {
 }
 
 /// How many of this organization's that have not ended are in which phase, by [`phase_word`].
+#[boxed]
 pub async fn open_counts(conn: &mut Conn, org: OrgId) -> Result<BTreeMap<String, u64>> {
     let found: Vec<(String, i64)> = on!(conn, |c| {
         sqlx::query_as(
@@ -178,6 +201,7 @@ pub async fn open_counts(conn: &mut Conn, org: OrgId) -> Result<BTreeMap<String,
 }
 
 /// Those of this organization in any of these phases, newest first; no phases: all.
+#[boxed]
 pub async fn list(
     conn: &mut Conn,
     org: OrgId,
@@ -207,6 +231,7 @@ pub async fn list(
 
 /// Saves the head, unless someone saved it since `seen` was read. `ended_at` is given exactly when
 /// its phase is an end. Answers with the row as it is now.
+#[boxed]
 pub async fn save_head(
     tx: &mut Tx,
     seen: &Rollout,
@@ -239,6 +264,7 @@ pub async fn save_head(
 }
 
 /// Forgets up to `limit` rollouts that ended before `cutoff`, and says how many it were.
+#[boxed]
 pub async fn purge(tx: &mut Tx, cutoff: Timestamp, limit: u32) -> Result<u64> {
     Ok(on!(tx, |c| {
         sqlx::query(

@@ -3,6 +3,7 @@
 //! The keys themselves are files and never stored here. Every process compares the ids with those
 //! of its own files: with other keys it would reject authentic rows as forged.
 
+use async_recursion::async_recursion as boxed;
 use jiff::Timestamp;
 use vocab::{KeyId, ServerId, TokenId};
 
@@ -31,6 +32,7 @@ row! {
 }
 
 /// What is recorded; nothing before the first start.
+#[boxed]
 pub async fn recorded(conn: &mut Conn) -> Result<Option<Recorded>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&["select ", Recorded::COLUMNS, " from root_keys where place = 1"]))
@@ -40,6 +42,7 @@ pub async fn recorded(conn: &mut Conn) -> Result<Option<Recorded>> {
 }
 
 /// Lets one process at a time change what is recorded, until its transaction ends.
+#[boxed]
 pub async fn lock(tx: &mut Tx) -> Result<()> {
     migrate::lock(tx).await
 }
@@ -64,6 +67,7 @@ async fn save(tx: &mut Tx, recorded: &Recorded) -> Result<()> {
 }
 
 /// Records the first key. Only processes that seal with it can write from now on.
+#[boxed]
 pub async fn begin(tx: &mut Tx, id: &str, now: Timestamp) -> Result<()> {
     let first = Recorded { id: id.into(), old_id: None, since: now, resealed_at: None };
     save(tx, &first).await?;
@@ -72,6 +76,7 @@ pub async fn begin(tx: &mut Tx, id: &str, now: Timestamp) -> Result<()> {
 
 /// Records that `id` replaces `old_id`. The transaction must seal with the new key. From now on
 /// processes with the old key only can write nothing into an audit log, and so cancel nothing.
+#[boxed]
 pub async fn switch(tx: &mut Tx, id: &str, old_id: &str, now: Timestamp) -> Result<()> {
     let next =
         Recorded { id: id.into(), old_id: Some(old_id.into()), since: now, resealed_at: None };
@@ -80,6 +85,7 @@ pub async fn switch(tx: &mut Tx, id: &str, old_id: &str, now: Timestamp) -> Resu
 }
 
 /// Records that everything is sealed with the new key.
+#[boxed]
 pub async fn set_resealed(tx: &mut Tx, id: &str, now: Timestamp) -> Result<()> {
     on!(tx, |c| {
         sqlx::query("update root_keys set resealed_at = $1 where id = $2 and resealed_at is null")
@@ -93,6 +99,7 @@ pub async fn set_resealed(tx: &mut Tx, id: &str, now: Timestamp) -> Result<()> {
 }
 
 /// Records that the old key counts no more.
+#[boxed]
 pub async fn retire(tx: &mut Tx) -> Result<()> {
     on!(tx, |c| sqlx::query("update root_keys set old_id = null").execute(c).await.map(drop))?;
     Ok(())

@@ -4,6 +4,7 @@
 //! schedule has at most one unfinished run, whether a run was started by a person or by the
 //! schedule, and however many replicas try.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
@@ -124,6 +125,7 @@ pub enum Start {
 
 /// Writes a run down: one that starts, or one that is skipped (its `finished_at` is given, so it
 /// overlaps nothing).
+#[boxed]
 pub async fn start(tx: &mut Tx, run: &Run) -> Result<Start> {
     if !start_all(tx, std::slice::from_ref(run)).await?.is_empty() {
         return Ok(Start::Started);
@@ -140,6 +142,7 @@ pub async fn start(tx: &mut Tx, run: &Run) -> Result<Start> {
 
 /// Writes many runs down, and answers with those that are ours; what stands in the way of another,
 /// [`start`] says.
+#[boxed]
 pub async fn start_all(tx: &mut Tx, runs: &[Run]) -> Result<BTreeSet<RunId>> {
     let seal = &tx.seal().clone();
     // `do nothing` waits for whoever is just inserting the same, and leaves the transaction usable.
@@ -179,6 +182,7 @@ async fn of_instant(conn: &mut Conn, run: &Run) -> Result<Option<Run>> {
 }
 
 /// The run of this schedule that is not finished.
+#[boxed]
 pub async fn unfinished(conn: &mut Conn, schedule: ScheduleId) -> Result<Option<Run>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -193,6 +197,7 @@ pub async fn unfinished(conn: &mut Conn, schedule: ScheduleId) -> Result<Option<
 }
 
 /// Which of these schedules have a run that is not finished.
+#[boxed]
 pub async fn unfinished_among(
     conn: &mut Conn,
     schedules: &[ScheduleId],
@@ -209,6 +214,7 @@ pub async fn unfinished_among(
 }
 
 /// Up to `limit` runs that have started and have no rollout yet, of all organizations, the oldest first.
+#[boxed]
 pub async fn without_batch(conn: &mut Conn, limit: u32) -> Result<Vec<Run>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -225,6 +231,7 @@ pub async fn without_batch(conn: &mut Conn, limit: u32) -> Result<Vec<Run>> {
 
 /// Says which rollout carries each of these runs out, and answers with those of which it is true: one that has a rollout
 /// keeps it, and one may be gone with its schedule.
+#[boxed]
 pub async fn give_batches(tx: &mut Tx, given: &[(RunId, BatchId)]) -> Result<BTreeSet<RunId>> {
     let found: Vec<(String,)> = on!(tx, |c| {
         in_chunks(c, given, |chunk| {
@@ -245,6 +252,7 @@ pub async fn give_batches(tx: &mut Tx, given: &[(RunId, BatchId)]) -> Result<BTr
 
 /// Ends runs that have no rollout as skipped. Returns the runs that changed; one that has a rollout or has ended does
 /// not.
+#[boxed]
 pub async fn skip_all(
     tx: &mut Tx,
     runs: &[RunId],
@@ -270,6 +278,7 @@ pub async fn skip_all(
 
 /// Deletes the records of skipped instants of these schedules that lie after `now`: a wrong clock
 /// made them. Returns how many there were.
+#[boxed]
 pub async fn forget_skipped_ahead(
     tx: &mut Tx,
     schedules: &[ScheduleId],
@@ -288,6 +297,7 @@ pub async fn forget_skipped_ahead(
 }
 
 /// The run that started this rollout.
+#[boxed]
 pub async fn of_batch(conn: &mut Conn, batch: BatchId) -> Result<Option<Run>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&["select ", Run::COLUMNS, " from runs where batch_id = $1"]))
@@ -298,6 +308,7 @@ pub async fn of_batch(conn: &mut Conn, batch: BatchId) -> Result<Option<Run>> {
 }
 
 /// One of this organization.
+#[boxed]
 pub async fn get(conn: &mut Conn, org: OrgId, id: RunId) -> Result<Run> {
     let found = on!(conn, |c| {
         sqlx::query_as(join(&["select ", Run::COLUMNS, " from runs where id = $1 and org_id = $2"]))
@@ -310,6 +321,7 @@ pub async fn get(conn: &mut Conn, org: OrgId, id: RunId) -> Result<Run> {
 }
 
 /// Says how a run ended, unless someone changed it since it was read.
+#[boxed]
 pub async fn finish(tx: &mut Tx, seen: &Run, end: End, now: Timestamp) -> Result<()> {
     let saved = on!(tx, |c| {
         sqlx::query(
@@ -328,6 +340,7 @@ pub async fn finish(tx: &mut Tx, seen: &Run, end: End, now: Timestamp) -> Result
 }
 
 /// Forgets up to `limit` runs that ended before `cutoff`, and says how many it were.
+#[boxed]
 pub async fn purge(tx: &mut Tx, cutoff: Timestamp, limit: u32) -> Result<u64> {
     Ok(on!(tx, |c| {
         sqlx::query(
@@ -343,6 +356,7 @@ pub async fn purge(tx: &mut Tx, cutoff: Timestamp, limit: u32) -> Result<u64> {
 }
 
 /// The history of a schedule, newest first.
+#[boxed]
 pub async fn list(
     conn: &mut Conn,
     org: OrgId,

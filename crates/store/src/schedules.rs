@@ -1,5 +1,6 @@
 //! Schedules, which start batches regularly, and when each is due next.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
@@ -50,6 +51,7 @@ row! {
 const NAME: &str = "a schedule of this name";
 
 /// Adds a schedule; its `generation` is taken as it is.
+#[boxed]
 pub async fn create(tx: &mut Tx, schedule: &Schedule) -> Result<()> {
     let code = seals::schedule(tx.seal(), schedule);
     on!(tx, |c| {
@@ -80,6 +82,7 @@ pub async fn create(tx: &mut Tx, schedule: &Schedule) -> Result<()> {
 }
 
 /// One of this organization.
+#[boxed]
 pub async fn get(conn: &mut Conn, org: OrgId, id: ScheduleId) -> Result<Schedule> {
     let found = on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -96,6 +99,7 @@ pub async fn get(conn: &mut Conn, org: OrgId, id: ScheduleId) -> Result<Schedule
 }
 
 /// All of this organization, by name.
+#[boxed]
 pub async fn list(conn: &mut Conn, org: OrgId) -> Result<Vec<Schedule>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -110,6 +114,7 @@ pub async fn list(conn: &mut Conn, org: OrgId) -> Result<Vec<Schedule>> {
 }
 
 /// Saves `next`, unless someone saved since it was read: its `generation` is the one that was seen.
+#[boxed]
 pub async fn save(tx: &mut Tx, next: &Schedule) -> Result<()> {
     let code = seals::schedule(tx.seal(), next);
     let saved = on!(tx, |c| {
@@ -142,6 +147,7 @@ pub async fn save(tx: &mut Tx, next: &Schedule) -> Result<()> {
 }
 
 /// Deletes it and its history, unless someone saved it since.
+#[boxed]
 pub async fn delete(tx: &mut Tx, seen: &Schedule) -> Result<()> {
     let gone = on!(tx, |c| {
         sqlx::query("delete from schedules where id = $1 and org_id = $2 and generation = $3")
@@ -156,6 +162,7 @@ pub async fn delete(tx: &mut Tx, seen: &Schedule) -> Result<()> {
 }
 
 /// Those that are due at `now`, of all organizations, the longest due first.
+#[boxed]
 pub async fn due(conn: &mut Conn, now: Timestamp, limit: u32) -> Result<Vec<Schedule>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -171,6 +178,7 @@ pub async fn due(conn: &mut Conn, now: Timestamp, limit: u32) -> Result<Vec<Sche
 }
 
 /// When the next one is due, of all organizations: how long the engine may sleep.
+#[boxed]
 pub async fn next_due(conn: &mut Conn) -> Result<Option<Timestamp>> {
     row! {
         struct Next in "schedules" by "id" {
@@ -191,6 +199,7 @@ pub async fn next_due(conn: &mut Conn) -> Result<Option<Timestamp>> {
 }
 
 /// Those whose next instant lies after `now`, of all organizations.
+#[boxed]
 pub async fn ahead(conn: &mut Conn, now: Timestamp) -> Result<Vec<Schedule>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -210,6 +219,7 @@ pub async fn ahead(conn: &mut Conn, now: Timestamp) -> Result<Vec<Schedule>> {
 ///
 /// The instant itself is the guard. The generation stays: it is what a person who edits the
 /// schedule holds, and his edit must not fail because the clock struck.
+#[boxed]
 pub async fn advance(
     tx: &mut Tx,
     moves: &[(&Schedule, Option<Timestamp>)],

@@ -21,6 +21,7 @@ use crate::runs::Run;
 use crate::schedules::Schedule;
 use crate::sql::{Text, in_chunks, join};
 use crate::tx::Tx;
+use async_recursion::async_recursion as boxed;
 use domain::rollout::Head;
 use jiff::Timestamp;
 use vocab::{BatchId, RunId, ScheduleId, ServerId, TaskId};
@@ -262,12 +263,14 @@ row! {
 }
 
 /// Lets one process at a time in, until its transaction ends.
+#[boxed]
 pub async fn lock(tx: &mut Tx) -> Result<()> {
     crate::migrate::lock(tx).await
 }
 
 /// Seals what an earlier release wrote and has no code. This trusts the rows as they are, so it is
 /// done once, when an installation is upgraded or a backup from before is restored.
+#[boxed]
 pub async fn adopt(tx: &mut Tx) -> Result<Adopted> {
     let seal = tx.seal().clone();
     Ok(Adopted {
@@ -401,6 +404,7 @@ impl Place {
 
 /// Seals up to `limit` rows from a place on with the current key that are sealed with the one that is
 /// being rotated out. Rows that do not verify stay as they are. Returns where to go on.
+#[boxed]
 pub async fn reseal(tx: &mut Tx, from: Place, limit: u32) -> Result<Option<Place>> {
     let seal = tx.seal().clone();
     Ok(Some(match from {
@@ -526,6 +530,7 @@ async fn reseal_tasks(
 }
 
 /// Whether an audit log has an entry of this action. Reads the whole log.
+#[boxed]
 pub async fn was_recorded(conn: &mut crate::Conn, action: &str) -> Result<bool> {
     let found: Option<(String,)> = on!(conn, |c| {
         sqlx::query_as("select org_id from audit_entries where action = $1 limit 1")

@@ -3,6 +3,7 @@
 //!
 //! [`crate::server_list`] finds the servers themselves.
 
+use async_recursion::async_recursion as boxed;
 use vocab::OrgId;
 
 use crate::db::{Conn, on};
@@ -21,6 +22,7 @@ pub struct Group {
 }
 
 /// Every combination of environment and system that servers of this organization have.
+#[boxed]
 pub async fn groups(conn: &mut Conn, org: OrgId) -> Result<Vec<Group>> {
     let found: Vec<(String, String, String)> = on!(conn, |c| {
         sqlx::query_as(
@@ -38,6 +40,7 @@ pub async fn groups(conn: &mut Conn, org: OrgId) -> Result<Vec<Group>> {
 /// Up to `limit` tags that servers of this organization have, in order.
 ///
 /// Steps from one tag to the next in the index instead of reading every tagged server.
+#[boxed]
 pub async fn tags(conn: &mut Conn, org: OrgId, limit: u32) -> Result<Vec<String>> {
     let found: Vec<(String,)> = on!(conn, |c| {
         sqlx::query_as(

@@ -162,6 +162,7 @@
 
 mod walk;
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
@@ -281,6 +282,7 @@ impl From<&Criteria> for Filter {
 const GATHERED_MAX: u64 = 2_500;
 
 /// A page of the servers that match, and how many do.
+#[boxed]
 pub async fn list(
     conn: &mut Conn,
     org: OrgId,
@@ -296,6 +298,7 @@ pub async fn list(
 /// Public only for `tests/store`: a low limit makes a fleet of some hundred servers take the path
 /// that in production only more than 2,500 candidates take.
 #[doc(hidden)]
+#[boxed]
 pub async fn list_gathering(
     conn: &mut Conn,
     org: OrgId,
@@ -463,6 +466,7 @@ async fn walked(
 }
 
 /// Whether any server matches.
+#[boxed]
 pub async fn any(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<bool> {
     if filter.is_by_kind() {
         return Ok(sum(conn, org, filter).await? > 0);
@@ -478,6 +482,7 @@ pub async fn any(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<bool> {
 }
 
 /// How many servers match.
+#[boxed]
 pub async fn count(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> {
     count_gathering(conn, org, filter, GATHERED_MAX).await
 }
@@ -485,6 +490,7 @@ pub async fn count(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> 
 /// [`count`] with another limit than [`GATHERED_MAX`]; public for the same reason as
 /// [`list_gathering`].
 #[doc(hidden)]
+#[boxed]
 pub async fn count_gathering(
     conn: &mut Conn,
     org: OrgId,
@@ -563,6 +569,7 @@ async fn counted(conn: &mut Conn, org: OrgId, way: Way<'_>) -> Result<u64> {
 }
 
 /// Whom a filter means: every server that matches, by name.
+#[boxed]
 pub async fn ids(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<Vec<ServerId>> {
     let way = Way::by(Sort::Hostname, filter);
     parsed(on!(conn, |c| {
@@ -575,6 +582,7 @@ pub async fn ids(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<Vec<Ser
 }
 
 /// The servers of this name, upper or lower case.
+#[boxed]
 pub async fn of_name(conn: &mut Conn, org: OrgId, name: &str) -> Result<Vec<ServerId>> {
     let found: Vec<(String,)> = on!(conn, |c| {
         sqlx::query_as("select id from roster where org_id = $1 and sort_name = $2 order by id")
@@ -587,6 +595,7 @@ pub async fn of_name(conn: &mut Conn, org: OrgId, name: &str) -> Result<Vec<Serv
 }
 
 /// Those of these servers that are there, and the name that each is sorted by: for who asks on behalf of many.
+#[boxed]
 pub async fn names(
     conn: &mut Conn,
     org: OrgId,

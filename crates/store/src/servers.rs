@@ -4,6 +4,7 @@
 //! A removed server keeps its row, because its agent must learn that it was removed, and its id
 //! must not be used again. No list and no [`get`] shows it.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
@@ -113,11 +114,13 @@ row! {
 }
 
 /// Adds a server; its `generation` becomes 1.
+#[boxed]
 pub async fn enroll(tx: &mut Tx, server: &Server) -> Result<()> {
     enroll_all(tx, std::slice::from_ref(server)).await
 }
 
 /// Adds many servers. All or nothing.
+#[boxed]
 pub async fn enroll_all(tx: &mut Tx, servers: &[Server]) -> Result<()> {
     let root_key = tx.seal().key_id();
     for chunk in servers.chunks(ROWS_MAX) {
@@ -176,6 +179,7 @@ use changeable;
 
 /// Saves everything that can change of `after`, unless someone saved since `before` was read. Its
 /// lists of packages must be in the store already: one that is not is `NotFound`, and must be sent.
+#[boxed]
 pub async fn save(tx: &mut Tx, before: &Server, after: &Server, now: Timestamp) -> Result<()> {
     for (kind, was, is) in [
         (Kind::Packages, before.package_set, after.package_set),
@@ -244,6 +248,7 @@ pub struct Scan {
 /// Saves scans of many servers in one statement, which touches only the columns and indexes that a scan
 /// changes. Answers with those that were saved: the others were removed, or saved by someone since.
 /// Their lists of packages must be in the store ([`listings::keep_all`]).
+#[boxed]
 pub async fn save_scans(tx: &mut Tx, scans: &[Scan]) -> Result<BTreeSet<ServerId>> {
     // Sorted, so that replicas lock rows in one order.
     let mut sorted: Vec<&Scan> = scans.iter().collect();
@@ -278,6 +283,7 @@ pub async fn save_scans(tx: &mut Tx, scans: &[Scan]) -> Result<BTreeSet<ServerId
 }
 
 /// One of this organization.
+#[boxed]
 pub async fn get(conn: &mut Conn, org: OrgId, id: ServerId) -> Result<Server> {
     let found = on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -295,6 +301,7 @@ pub async fn get(conn: &mut Conn, org: OrgId, id: ServerId) -> Result<Server> {
 }
 
 /// Those of these that are there, of whatever organization: for who knows whose they are.
+#[boxed]
 pub async fn get_all(conn: &mut Conn, ids: &[ServerId]) -> Result<Vec<Server>> {
     let mut found = Vec::with_capacity(ids.len());
     for chunk in ids.chunks(ROWS_MAX) {
@@ -311,6 +318,7 @@ pub async fn get_all(conn: &mut Conn, ids: &[ServerId]) -> Result<Vec<Server>> {
 
 /// The facts of up to `limit` servers of all organizations, without removed ones, in the order of
 /// their ids: those after `after`.
+#[boxed]
 pub async fn facts_after(
     conn: &mut Conn,
     after: Option<ServerId>,
@@ -328,6 +336,7 @@ pub async fn facts_after(
 }
 
 /// Notes the root key that an agent's identity was made with.
+#[boxed]
 pub async fn set_root_key(tx: &mut Tx, id: ServerId, root_key: &str) -> Result<()> {
     on!(tx, |c| {
         sqlx::query("update servers set root_key_id = $1 where id = $2")
@@ -341,6 +350,7 @@ pub async fn set_root_key(tx: &mut Tx, id: ServerId, root_key: &str) -> Result<(
 }
 
 /// The root key that an agent's identity was made with, as far as it was noted.
+#[boxed]
 pub async fn root_key(conn: &mut Conn, id: ServerId) -> Result<Option<String>> {
     let found: Option<(Option<String>,)> = on!(conn, |c| {
         sqlx::query_as("select root_key_id from servers where id = $1")
@@ -352,6 +362,7 @@ pub async fn root_key(conn: &mut Conn, id: ServerId) -> Result<Option<String>> {
 }
 
 /// Those of these servers that have pending updates.
+#[boxed]
 pub async fn with_updates(conn: &mut Conn, ids: &[ServerId]) -> Result<BTreeSet<ServerId>> {
     let mut found = BTreeSet::new();
     for chunk in ids.chunks(ROWS_MAX) {
@@ -368,6 +379,7 @@ pub async fn with_updates(conn: &mut Conn, ids: &[ServerId]) -> Result<BTreeSet<
 }
 
 /// Whose key this is, removed servers included.
+#[boxed]
 pub async fn identity(conn: &mut Conn, id: ServerId) -> Result<Option<Identity>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -382,6 +394,7 @@ pub async fn identity(conn: &mut Conn, id: ServerId) -> Result<Option<Identity>>
 }
 
 /// Who has this key, removed servers included: an agent that did not hear that it was let in asks again.
+#[boxed]
 pub async fn of_key(conn: &mut Conn, public_key: &[u8]) -> Result<Option<Identity>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -397,6 +410,7 @@ pub async fn of_key(conn: &mut Conn, public_key: &[u8]) -> Result<Option<Identit
 }
 
 /// Removes it from every list. Its id and its key are never used again.
+#[boxed]
 pub async fn remove(tx: &mut Tx, seen: &Server, now: Timestamp) -> Result<()> {
     let saved = on!(tx, |c| {
         sqlx::query(

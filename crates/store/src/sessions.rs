@@ -2,6 +2,7 @@
 //!
 //! Only the hash of a session token is stored, never the token itself.
 
+use async_recursion::async_recursion as boxed;
 use jiff::Timestamp;
 use vocab::UserId;
 
@@ -27,6 +28,7 @@ row! {
 }
 
 /// Writes a new one down.
+#[boxed]
 pub async fn create(tx: &mut Tx, session: &Session) -> Result<()> {
     on!(tx, |c| {
         sqlx::query(join(&[
@@ -47,6 +49,7 @@ pub async fn create(tx: &mut Tx, session: &Session) -> Result<()> {
 
 /// Who has the session with this hash, if it has not ended by `now`; nobody who was removed, nor
 /// anyone of an organization that was.
+#[boxed]
 pub async fn user(conn: &mut Conn, hash: &[u8], now: Timestamp) -> Result<Option<User>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -65,6 +68,7 @@ pub async fn user(conn: &mut Conn, hash: &[u8], now: Timestamp) -> Result<Option
 }
 
 /// Ends one.
+#[boxed]
 pub async fn end(tx: &mut Tx, hash: &[u8]) -> Result<()> {
     on!(tx, |c| {
         sqlx::query("delete from sessions where hash = $1").bind(hash).execute(c).await.map(drop)
@@ -73,6 +77,7 @@ pub async fn end(tx: &mut Tx, hash: &[u8]) -> Result<()> {
 }
 
 /// Ends all of one person.
+#[boxed]
 pub async fn end_all(tx: &mut Tx, user: UserId) -> Result<()> {
     on!(tx, |c| {
         sqlx::query("delete from sessions where user_id = $1")
@@ -85,6 +90,7 @@ pub async fn end_all(tx: &mut Tx, user: UserId) -> Result<()> {
 }
 
 /// Forgets those that ended before `now`.
+#[boxed]
 pub async fn purge(tx: &mut Tx, now: Timestamp) -> Result<()> {
     on!(tx, |c| {
         sqlx::query("delete from sessions where expires_at <= $1")

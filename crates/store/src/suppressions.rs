@@ -2,6 +2,7 @@
 //!
 //! A suppression is created and deleted, never changed.
 
+use async_recursion::async_recursion as boxed;
 use jiff::Timestamp;
 use vocab::{Environment, OrgId, SuppressionId};
 
@@ -46,6 +47,7 @@ pub struct Filter {
 }
 
 /// Writes a new one down.
+#[boxed]
 pub async fn create(tx: &mut Tx, new: &Suppression) -> Result<()> {
     on!(tx, |c| {
         sqlx::query(join(&[
@@ -70,6 +72,7 @@ pub async fn create(tx: &mut Tx, new: &Suppression) -> Result<()> {
 }
 
 /// One of this organization.
+#[boxed]
 pub async fn get(conn: &mut Conn, org: OrgId, id: SuppressionId) -> Result<Suppression> {
     let found = on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -103,6 +106,7 @@ macro_rules! filtered {
 }
 
 /// A page of them, newest first.
+#[boxed]
 pub async fn list(
     conn: &mut Conn,
     org: OrgId,
@@ -126,6 +130,7 @@ pub async fn list(
 }
 
 /// Those that hold at this time, by id.
+#[boxed]
 pub async fn active(conn: &mut Conn, org: OrgId, now: Timestamp) -> Result<Vec<Suppression>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -141,6 +146,7 @@ pub async fn active(conn: &mut Conn, org: OrgId, now: Timestamp) -> Result<Vec<S
 }
 
 /// Takes one back.
+#[boxed]
 pub async fn delete(tx: &mut Tx, org: OrgId, id: SuppressionId) -> Result<()> {
     let gone = on!(tx, |c| {
         sqlx::query("delete from suppressions where id = $1 and org_id = $2")

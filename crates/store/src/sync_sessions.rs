@@ -4,6 +4,7 @@
 //! its syncs in memory. What it heard is written together with the signs of life, guarded by the
 //! ownership: a replica whose write changes nothing has lost the session and must claim it again.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 
 use vocab::ServerId;
@@ -35,6 +36,7 @@ row! {
 ///
 /// Fails with `NotFound` if the server was removed. The row of the server stays locked until the
 /// transaction ends, so that a removal at the same time cannot leave a session behind.
+#[boxed]
 pub async fn claim(
     tx: &mut Tx,
     server: ServerId,
@@ -72,6 +74,7 @@ pub async fn claim(
 
 /// Writes what `owner` heard. Returns the servers whose sessions it still owns, with what others heard
 /// who had lost them.
+#[boxed]
 pub async fn write(
     tx: &mut Tx,
     owner: &str,
@@ -99,6 +102,7 @@ pub async fn write(
 
 /// Leaves what was heard by a replica that has lost the session, for its owner, and returns what the
 /// owner heard. Whichever of the two writes last sees what the other wrote.
+#[boxed]
 pub async fn contest(tx: &mut Tx, server: ServerId, heard: Vec<u8>) -> Result<Option<SyncSession>> {
     Ok(on!(tx, |c| {
         sqlx::query_as(join(&[
@@ -114,6 +118,7 @@ pub async fn contest(tx: &mut Tx, server: ServerId, heard: Vec<u8>) -> Result<Op
 
 /// Forgets the session of a server: a person decided which of two copies is the real one, or the
 /// server was removed.
+#[boxed]
 pub async fn forget(tx: &mut Tx, server: ServerId) -> Result<()> {
     on!(tx, |c| {
         sqlx::query("delete from sync_sessions where server_id = $1")

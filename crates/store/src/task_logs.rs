@@ -2,7 +2,9 @@
 //!
 //! A chunk has a position. A chunk that arrives again, wholly or in part, changes nothing.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use jiff::Timestamp;
 use vocab::TaskId;
@@ -39,6 +41,7 @@ pub enum Append {
 }
 
 /// How long a log is.
+#[boxed]
 pub async fn length(conn: &mut Conn, task: TaskId) -> Result<u64> {
     let last: Option<(i64,)> = on!(conn, |c| {
         sqlx::query_as(
@@ -66,6 +69,7 @@ pub struct Piece<'a> {
 }
 
 /// Adds what is new of each chunk, as if one came after the other, and says what came of each.
+#[boxed]
 pub async fn append(tx: &mut Tx, pieces: &[Piece<'_>]) -> Result<Vec<Append>> {
     let mut done = Vec::with_capacity(pieces.len());
     for chunk in pieces.chunks(ROWS_MAX) {
@@ -132,6 +136,7 @@ async fn insert(tx: &mut Tx, pieces: &[Piece<'_>]) -> Result<()> {
 }
 
 /// The chunks that hold what comes at `from` and after it, at most `limit` of them.
+#[boxed]
 pub async fn read(conn: &mut Conn, task: TaskId, from: u64, limit: u32) -> Result<Vec<Chunk>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -147,7 +152,53 @@ pub async fn read(conn: &mut Conn, task: TaskId, from: u64, limit: u32) -> Resul
     })?)
 }
 
+/// Part of a chunk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Extract {
+    /// Where in the log it begins.
+    pub position: u64,
+    /// What was printed.
+    pub body: Vec<u8>,
+}
+
+/// What is in a range of the log, chunk by chunk, at most `limit` of them. No chunk is read beyond the range, so a
+/// small range takes little memory however large the chunks are.
+#[boxed]
+pub async fn read_range(
+    conn: &mut Conn,
+    task: TaskId,
+    range: Range<u64>,
+    limit: u32,
+) -> Result<Vec<Extract>> {
+    let bytes_max = i32::try_from(range.end.saturating_sub(range.start)).unwrap_or(i32::MAX);
+    let found: Vec<(i64, Vec<u8>)> = on!(conn, |c| {
+        sqlx::query_as(
+            "select case when position < $2 then $2 else position end,
+                    substr(body, cast(case when position < $2 then $2 - position else 0 end as integer) + 1, $5)
+               from task_logs
+              where task_id = $1 and position + size > $2 and position < $3
+                and position >= coalesce(
+                    (select max(position) from task_logs where task_id = $1 and position <= $2), 0)
+              order by position limit $4",
+        )
+        .bind(put(&task))
+        .bind(put(&range.start))
+        .bind(put(&range.end))
+        .bind(i64::from(limit))
+        .bind(bytes_max)
+        .fetch_all(c)
+        .await
+    })?;
+    let extract = |(position, mut body): (i64, Vec<u8>)| {
+        let position = position.unsigned_abs();
+        body.truncate(usize::try_from(range.end - position).unwrap_or(usize::MAX));
+        Extract { position, body }
+    };
+    Ok(found.into_iter().map(extract).collect())
+}
+
 /// Forgets up to `limit` chunks from before `cutoff`, and says how many it were.
+#[boxed]
 pub async fn purge(tx: &mut Tx, cutoff: Timestamp, limit: u32) -> Result<u64> {
     Ok(on!(tx, |c| {
         sqlx::query(

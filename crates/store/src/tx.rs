@@ -6,6 +6,7 @@
 //! written at the end too, because many writers share their rows; a count that is read inside the
 //! transaction does not include its changes.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 
@@ -85,6 +86,7 @@ impl Tx {
     }
 
     /// Makes everything that was done durable and visible, all of it or nothing.
+    #[boxed]
     pub async fn commit(mut self) -> Result<()> {
         let Gathered { entries, events, counts, topics } = std::mem::take(&mut self.gathered);
         // Whatever changes anything writes an audit entry; its subject is what was done.
@@ -109,6 +111,7 @@ impl Tx {
     }
 
     /// Undoes everything. Dropping does the same a little later.
+    #[boxed]
     pub async fn rollback(self) -> Result<()> {
         match self.conn {
             Conn::SqliteTx(tx) => tx.rollback().await?,

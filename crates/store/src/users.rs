@@ -3,6 +3,7 @@
 //! A password is stored as a slow hash and a one-time link as a hash. The caller decides whether
 //! either is still valid.
 
+use async_recursion::async_recursion as boxed;
 use jiff::Timestamp;
 use vocab::{OrgId, Role, UserId};
 
@@ -50,6 +51,7 @@ const LIVE: &str = " and removed_at is null and not exists
     (select 1 from organizations o where o.id = org_id and o.removed_at is not null)";
 
 /// Writes a new one down; the `generation` is taken as it is.
+#[boxed]
 pub async fn create(tx: &mut Tx, user: &User) -> Result<()> {
     on!(tx, |c| {
         sqlx::query(join(&[
@@ -78,6 +80,7 @@ pub async fn create(tx: &mut Tx, user: &User) -> Result<()> {
 }
 
 /// One of this organization, who was not removed.
+#[boxed]
 pub async fn get(conn: &mut Conn, org: OrgId, id: UserId) -> Result<User> {
     let found = on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -95,6 +98,7 @@ pub async fn get(conn: &mut Conn, org: OrgId, id: UserId) -> Result<User> {
 }
 
 /// Who this is, of whatever organization, unless they were removed.
+#[boxed]
 pub async fn by_id(conn: &mut Conn, id: UserId) -> Result<Option<User>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&["select ", User::COLUMNS, " from users where id = $1", LIVE]))
@@ -105,6 +109,7 @@ pub async fn by_id(conn: &mut Conn, id: UserId) -> Result<Option<User>> {
 }
 
 /// Who signs in to this organization with this name.
+#[boxed]
 pub async fn by_name(conn: &mut Conn, org: OrgId, name: &str) -> Result<Option<User>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -122,6 +127,7 @@ pub async fn by_name(conn: &mut Conn, org: OrgId, name: &str) -> Result<Option<U
 
 /// All users of this name, at most one per organization. For the local command line only: sign-in must
 /// not reveal users of other organizations.
+#[boxed]
 pub async fn all_by_name(conn: &mut Conn, name: &str) -> Result<Vec<User>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -138,6 +144,7 @@ pub async fn all_by_name(conn: &mut Conn, name: &str) -> Result<Vec<User>> {
 }
 
 /// Whose one-time link has this hash.
+#[boxed]
 pub async fn by_link(conn: &mut Conn, hash: &[u8]) -> Result<Option<User>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&["select ", User::COLUMNS, " from users where link_hash = $1", LIVE]))
@@ -148,6 +155,7 @@ pub async fn by_link(conn: &mut Conn, hash: &[u8]) -> Result<Option<User>> {
 }
 
 /// All of this organization who were not removed, by name.
+#[boxed]
 pub async fn list(conn: &mut Conn, org: OrgId, page: Page) -> Result<Paged<User>> {
     let select = [
         "select ",
@@ -159,6 +167,7 @@ pub async fn list(conn: &mut Conn, org: OrgId, page: Page) -> Result<Paged<User>
 }
 
 /// Whether somebody of this name was removed from this organization.
+#[boxed]
 pub async fn was_removed(conn: &mut Conn, org: OrgId, name: &str) -> Result<bool> {
     let (removed,): (i64,) = on!(conn, |c| {
         sqlx::query_as(
@@ -173,6 +182,7 @@ pub async fn was_removed(conn: &mut Conn, org: OrgId, name: &str) -> Result<bool
 }
 
 /// Saves role, password, link, second factor and removal, unless someone saved this person since `user` was read.
+#[boxed]
 pub async fn save(tx: &mut Tx, user: &User) -> Result<()> {
     let saved = on!(tx, |c| {
         sqlx::query(
@@ -198,6 +208,7 @@ pub async fn save(tx: &mut Tx, user: &User) -> Result<()> {
 
 /// What the authenticators of up to `limit` users know, sealed, in the order of their ids: those after
 /// `after`. Of all organizations.
+#[boxed]
 pub async fn sealed_after(
     conn: &mut Conn,
     after: Option<UserId>,
@@ -216,6 +227,7 @@ pub async fn sealed_after(
 
 /// Replaces what a user's authenticator knows by the same under another key, unless it was changed since.
 /// It is no change of the user, so the generation stays.
+#[boxed]
 pub async fn reseal(tx: &mut Tx, id: UserId, before: &[u8], after: &[u8]) -> Result<()> {
     on!(tx, |c| {
         sqlx::query("update users set totp_secret = $1 where id = $2 and totp_secret = $3")

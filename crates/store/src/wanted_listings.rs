@@ -3,6 +3,7 @@
 //! In the database and not in memory, because the upload may reach another replica than the one
 //! that asked. One row per server and kind: a newer request replaces the older one.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -16,6 +17,7 @@ use crate::sql::{ROWS_MAX, Text};
 use crate::tx::Tx;
 
 /// Records which package sets servers are asked for.
+#[boxed]
 pub async fn ask(tx: &mut Tx, wanted: &[(ServerId, Kind, Digest)], now: Timestamp) -> Result<()> {
     // Sorted, so that replicas lock rows in one order. The last request of a server counts.
     let latest: BTreeMap<_, _> =
@@ -41,6 +43,7 @@ pub async fn ask(tx: &mut Tx, wanted: &[(ServerId, Kind, Digest)], now: Timestam
 }
 
 /// Whether this server was asked for this package set at `since` or later.
+#[boxed]
 pub async fn is_wanted(
     conn: &mut Conn,
     server: ServerId,

@@ -4,6 +4,7 @@
 //! of one CVE within one page of numbers. So there are few rows, however many kinds and CVEs there
 //! are, and a kind that changes touches one short row for each CVE that it gained or lost.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -62,6 +63,7 @@ pub struct Shift {
 }
 
 /// Every carrier.
+#[boxed]
 pub async fn carriers(conn: &mut Conn, org: OrgId) -> Result<Vec<Carrier>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -76,6 +78,7 @@ pub async fn carriers(conn: &mut Conn, org: OrgId) -> Result<Vec<Carrier>> {
 }
 
 /// Writes down carriers that are new.
+#[boxed]
 pub async fn put_carriers(tx: &mut Tx, org: OrgId, carriers: &[Carrier]) -> Result<()> {
     for chunk in carriers.chunks(ROWS_MAX) {
         on!(tx, |c| {
@@ -91,6 +94,7 @@ pub async fn put_carriers(tx: &mut Tx, org: OrgId, carriers: &[Carrier]) -> Resu
 }
 
 /// Forgets carriers that have lost all their flaws. Their numbers are free.
+#[boxed]
 pub async fn drop_carriers(tx: &mut Tx, org: OrgId, numbers: &[u32]) -> Result<()> {
     for chunk in numbers.chunks(ROWS_MAX) {
         on!(tx, |c| {
@@ -112,6 +116,7 @@ row! {
 }
 
 /// Which carriers have which flaw: a flaw, and the numbers of some that have it, each pair once.
+#[boxed]
 pub async fn carried(conn: &mut Conn, org: OrgId) -> Result<Vec<(String, Vec<u32>)>> {
     let rows: Vec<Row> = on!(conn, |c| {
         sqlx::query_as(join(&["select ", Row::COLUMNS, " from cve_kinds where org_id = $1"]))
@@ -126,6 +131,7 @@ pub async fn carried(conn: &mut Conn, org: OrgId) -> Result<Vec<(String, Vec<u32
 }
 
 /// Writes down who gained flaws and who lost some.
+#[boxed]
 pub async fn shift(tx: &mut Tx, org: OrgId, shifts: &[&Shift]) -> Result<()> {
     let mut pages: BTreeMap<(&str, u32), Vec<(u32, bool)>> = BTreeMap::new();
     for Shift { cve, gained, lost } in shifts {

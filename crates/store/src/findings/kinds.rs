@@ -1,5 +1,6 @@
 //! Groups of servers that are equal in everything that decides which findings they have.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -56,6 +57,7 @@ pub(super) fn digest_of(package_set: Digest, texts: [&String; 3]) -> Digest {
 
 /// Every kind of server; those in an environment of `apart` are a kind of their own. Walks the servers, so it is for
 /// the background, and for a key that sees a few environments only.
+#[boxed]
 pub async fn kinds(
     conn: &mut Conn,
     org: OrgId,
@@ -143,6 +145,7 @@ impl Counted {
 
 /// What is counted of servers, by [`Kind::alike`]: of these kinds, or of all. Kinds that are not in
 /// the answer have no CVE and nothing unassessed.
+#[boxed]
 pub async fn counts(
     conn: &mut Conn,
     org: OrgId,
@@ -169,6 +172,7 @@ pub async fn counts(
 }
 
 /// Stores what is counted of servers.
+#[boxed]
 pub async fn put_counts(tx: &mut Tx, org: OrgId, counts: &[(Digest, Tallied)]) -> Result<()> {
     for chunk in counts.chunks(ROWS_MAX) {
         on!(tx, |c| {
@@ -191,12 +195,14 @@ pub async fn put_counts(tx: &mut Tx, org: OrgId, counts: &[(Digest, Tallied)]) -
 }
 
 /// Forgets how many flaws servers have: they have none, or there are no such servers.
+#[boxed]
 pub async fn drop_counts(tx: &mut Tx, org: OrgId, gone: &[Digest]) -> Result<()> {
     let table = ("delete from finding_counts where org_id = ", " and alike");
     drop_of(tx, org, table, gone).await
 }
 
 /// The lists of pending updates that name flaws of which no feed knows.
+#[boxed]
 pub async fn telling(conn: &mut Conn, org: OrgId) -> Result<BTreeSet<Digest>> {
     row! {
         struct Telling in "cve_updates" by "org_id" {
@@ -217,6 +223,7 @@ pub async fn telling(conn: &mut Conn, org: OrgId) -> Result<BTreeSet<Digest>> {
 }
 
 /// Writes down which flaws lists of pending updates name.
+#[boxed]
 pub async fn put_telling(tx: &mut Tx, org: OrgId, told: &[(Arc<str>, Digest)]) -> Result<()> {
     for chunk in told.chunks(ROWS_MAX) {
         on!(tx, |c| {
@@ -235,6 +242,7 @@ pub async fn put_telling(tx: &mut Tx, org: OrgId, told: &[(Arc<str>, Digest)]) -
 }
 
 /// Forgets what lists of pending updates name.
+#[boxed]
 pub async fn drop_telling(tx: &mut Tx, org: OrgId, gone: &[Digest]) -> Result<()> {
     let table = ("delete from cve_updates where org_id = ", " and update_set");
     drop_of(tx, org, table, gone).await

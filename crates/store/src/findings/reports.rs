@@ -1,5 +1,6 @@
 //! Findings per package group, and which package sets were already assessed.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::{BTreeMap, BTreeSet};
 
 use domain::finding::Report;
@@ -44,6 +45,7 @@ impl Stored {
 }
 
 /// The lists that were judged.
+#[boxed]
 pub async fn judged(conn: &mut Conn, org: OrgId) -> Result<Vec<Judged>> {
     Ok(on!(conn, |c| {
         sqlx::query_as(join(&[
@@ -58,6 +60,7 @@ pub async fn judged(conn: &mut Conn, org: OrgId) -> Result<Vec<Judged>> {
 }
 
 /// The revision at which what is known of a list last became something else; none if it was never judged.
+#[boxed]
 pub async fn changed(conn: &mut Conn, org: OrgId, set: Digest, base: &str) -> Result<Option<i64>> {
     let found: Option<(i64,)> = on!(conn, |c| {
         sqlx::query_as(
@@ -73,6 +76,7 @@ pub async fn changed(conn: &mut Conn, org: OrgId, set: Digest, base: &str) -> Re
 }
 
 /// Those of these package sets that were matched against a base.
+#[boxed]
 pub async fn are_judged(
     conn: &mut Conn,
     org: OrgId,
@@ -99,6 +103,7 @@ pub async fn are_judged(
 }
 
 /// Says that lists were judged, and at which revision that came to something else than before.
+#[boxed]
 pub async fn put_judged(tx: &mut Tx, org: OrgId, sets: &[Judged]) -> Result<()> {
     for chunk in sets.chunks(ROWS_MAX) {
         on!(tx, |c| {
@@ -118,6 +123,7 @@ pub async fn put_judged(tx: &mut Tx, org: OrgId, sets: &[Judged]) -> Result<()> 
 }
 
 /// Keeps what is known of a list that old code is from: the list itself may be gone before the old code is.
+#[boxed]
 pub async fn keep_report(
     tx: &mut Tx,
     org: OrgId,
@@ -141,6 +147,7 @@ pub async fn keep_report(
 }
 
 /// What was kept of a list that old code is from.
+#[boxed]
 pub async fn kept_report(
     conn: &mut Conn,
     org: OrgId,
@@ -174,12 +181,14 @@ pub async fn kept_report(
 }
 
 /// Forgets lists that nobody carries any more.
+#[boxed]
 pub async fn drop_judged(tx: &mut Tx, org: OrgId, base: &str, sets: &[Digest]) -> Result<()> {
     let table = ("delete from finding_sets where org_id = ", " and package_set");
     drop_of(tx, org, base, table, sets).await
 }
 
 /// What is known of all groups, by base: those that are not there have nothing.
+#[boxed]
 pub async fn all_groups(
     conn: &mut Conn,
     org: OrgId,
@@ -203,6 +212,7 @@ pub async fn all_groups(
 }
 
 /// What is known of some groups: those that are not in the answer have nothing.
+#[boxed]
 pub async fn groups(
     conn: &mut Conn,
     org: OrgId,
@@ -226,6 +236,7 @@ pub async fn groups(
 }
 
 /// Writes down what is known of groups, each once.
+#[boxed]
 pub async fn put_groups(
     tx: &mut Tx,
     org: OrgId,
@@ -250,6 +261,7 @@ pub async fn put_groups(
 }
 
 /// Forgets groups of which there is nothing to say, or that nobody carries any more.
+#[boxed]
 pub async fn drop_groups(tx: &mut Tx, org: OrgId, base: &str, groups: &[Digest]) -> Result<()> {
     let table = ("delete from finding_groups where org_id = ", " and digest");
     drop_of(tx, org, base, table, groups).await

@@ -107,6 +107,7 @@ async fn fill(db: &Db) -> (OrgId, vocab::BatchId) {
         origin: "api".into(),
         started_by: "test".into(),
         run_id: None,
+        retry_of: None,
         total: 0,
         created_at: at(0),
         ended_at: None,
@@ -149,6 +150,7 @@ async fn ask(
     call!("in work", rollout_targets::in_work(tx, &[nth!(ServerId, 1_u32)]));
     call!("changed", rollout_targets::changed_since(tx, batch, 3));
     call!("of server", rollout_targets::unfinished_of(tx, nth!(ServerId, 1_u32)));
+    call!("unfinished retry", rollouts::unfinished_retry(tx, batch));
     call!("one server", servers::get(tx, ours, nth!(ServerId, 5_u32)));
     let beat =
         presence::Beat { org: ours, server_id: nth!(ServerId, 5_u32), seen_at: at(9), counter: 2 };

@@ -35,6 +35,7 @@ fn rollout(org_id: OrgId, n: u32) -> Rollout {
         origin: "api".into(),
         started_by: "key_1".into(),
         run_id: None,
+        retry_of: None,
         total: 0,
         created_at: at(i64::from(n)),
         ended_at: None,
@@ -104,6 +105,34 @@ both! {
         let task = rollout_targets::of_task(&mut reader, ours, targets[1].task_id).await.unwrap();
         assert_eq!((task.server_id, task.result), (nth!(ServerId, 1_u32), None));
         assert!(rollout_targets::of_task(&mut reader, theirs, targets[1].task_id).await.is_err());
+    }
+
+    async fn a_rollout_has_one_unfinished_retry(db: Db) {
+        let ours = org(&db).await;
+        let first = start(&db, ours, 1, 1).await;
+        let retry = |n: u32| Rollout { retry_of: Some(first), ..rollout(ours, n) };
+        let add = async |n: u32| {
+            let targets = [(nth!(TaskId, n * 1_000_000), nth!(ServerId, 0_u32))];
+            let mut tx = db.begin().await.unwrap();
+            rollouts::create(&mut tx, &retry(n), &targets).await?;
+            tx.commit().await
+        };
+        let running = async || {
+            rollouts::unfinished_retry(&mut db.read().await.unwrap(), first).await.unwrap()
+        };
+        assert_eq!(running().await, None);
+        add(2).await.unwrap();
+        assert!(matches!(add(3).await, Err(StoreError::AlreadyExists { .. })));
+        assert_eq!(running().await, Some(nth!(BatchId, 2_u32)));
+        let mut tx = db.begin().await.unwrap();
+        let seen = rollouts::get(&mut tx, ours, nth!(BatchId, 2_u32)).await.unwrap();
+        assert_eq!(seen.retry_of, Some(first));
+        let head = Head { phase: Phase::Ended(End::Failed), ..seen.head.clone() };
+        rollouts::save_head(&mut tx, &seen, &head, Some(at(9))).await.unwrap();
+        tx.commit().await.unwrap();
+        assert_eq!(running().await, None);
+        add(3).await.unwrap();
+        assert_eq!(running().await, Some(nth!(BatchId, 3_u32)));
     }
 
     async fn many_rollouts_are_made_at_once_each_over_its_own_servers(db: Db) {

@@ -170,18 +170,7 @@ async fn run(admin: &mut PgConnection, sql: String) {
 
 /// Made once for each text of the migrations, also when many test processes start at once.
 async fn template(admin: &mut PgConnection, cluster: &str) -> String {
-    let texts = concat!(
-        include_str!("../../migrations/0001_foundation.sql"),
-        include_str!("../../migrations/0002_fleet.sql"),
-        include_str!("../../migrations/0003_work.sql"),
-        include_str!("../../migrations/0004_agents.sql"),
-        include_str!("../../migrations/0005_patches.sql"),
-        include_str!("../../migrations/0006_effects.sql"),
-        include_str!("../../migrations/0007_at_work.sql"),
-        include_str!("../../migrations/0008_counts.sql"),
-        include_str!("../../migrations/0009_feeds.sql"),
-        include_str!("../../migrations/0010_findings.sql"),
-    );
+    let texts = include_str!("../../migrations/0001_baseline.sql");
     let name =
         format!("fleetmend_template_{}", &vocab::Digest::of(texts.as_bytes()).to_string()[..16]);
     run(admin, "select pg_advisory_lock(7130)".into()).await;
