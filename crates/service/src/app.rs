@@ -1,9 +1,11 @@
 //! What every part of the service holds: the database, the clock, the secrets, the settings.
 
-use std::sync::Arc;
+use async_recursion::async_recursion as boxed;
+use std::sync::{Arc, OnceLock};
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
+use vocab::ServerId;
 
 use crate::auth::api_keys::KeyRing;
 use crate::auth::oidc::{self, Provider};
@@ -21,7 +23,11 @@ struct Inner {
     oidc: Option<Provider>,
     draining: watch::Sender<bool>,
     condition: Condition,
+    contacts: OnceLock<Contacts>,
 }
+
+/// When this process last heard from a server, if it did.
+pub type Contacts = Box<dyn Fn(ServerId) -> Option<Timestamp> + Send + Sync>;
 
 /// What an [`App`] is made of.
 pub struct Parts {
@@ -74,7 +80,8 @@ impl App {
         let keys = KeyRing::new(&parts.db);
         let oidc = parts.settings.oidc.clone().map(Provider::new);
         let (draining, condition) = (watch::Sender::new(false), Condition::default());
-        App(Arc::new(Inner { parts, keys, oidc, draining, condition }))
+        let contacts = OnceLock::new();
+        App(Arc::new(Inner { parts, keys, oidc, draining, condition, contacts }))
     }
 
     /// Servers whose last scan is older than this are stale.
@@ -86,6 +93,16 @@ impl App {
     /// What this process remembers about its own condition.
     pub fn condition(&self) -> &Condition {
         &self.0.condition
+    }
+
+    /// Says who knows when this process last heard from a server. The first one counts.
+    pub fn set_contacts(&self, contacts: Contacts) {
+        let _ = self.0.contacts.set(contacts);
+    }
+
+    /// When this process last heard from a server. The database may learn of it a little later.
+    pub fn last_contact(&self, server: ServerId) -> Option<Timestamp> {
+        self.0.contacts.get().and_then(|contacts| contacts(server))
     }
 
     /// The API keys that this process has seen.
@@ -109,6 +126,7 @@ impl App {
     }
 
     /// Returns when the service is about to end.
+    #[boxed]
     pub async fn until_drain(&self) {
         let mut draining = self.0.draining.subscribe();
         // The sender lives as long as `self`.

@@ -5,6 +5,7 @@
 //! therefore kept in a file in the data directory, with an authentication code. An entry that is in
 //! the file and not in the database was removed. With several replicas each keeps its own file.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Write as _};
@@ -127,6 +128,7 @@ impl Anchor {
     }
 
     /// The organizations whose logs lack an entry that was seen, and its place.
+    #[boxed]
     pub async fn missing(&self, conn: &mut Conn) -> store::Result<BTreeMap<OrgId, i64>> {
         let mut missing = BTreeMap::new();
         for (org, last) in &self.0 {
@@ -144,6 +146,7 @@ impl Anchor {
 
 /// Looks at the logs and brings the file up to date. Returns the organizations whose logs were cut;
 /// for those it stays as it is.
+#[boxed]
 pub async fn check(app: &App, data_dir: &Path) -> Result<BTreeMap<OrgId, i64>, CheckError> {
     let (stored, age) = Anchor::load_with_age(&app.secrets, data_dir)?.unzip();
     let known = stored.clone().unwrap_or_default();
@@ -178,6 +181,7 @@ pub enum CheckError {
 }
 
 /// Keeps the file up to date and raises the alarm, once for each organization, until it is aborted.
+#[boxed]
 pub async fn keep(app: App, data_dir: PathBuf) {
     let mut alarmed = BTreeSet::new();
     let mut every = tokio::time::interval(EVERY);
@@ -189,6 +193,7 @@ pub async fn keep(app: App, data_dir: PathBuf) {
 }
 
 /// Checks the logs once. Raises the alarm for organizations that are not in `alarmed` yet.
+#[boxed]
 pub async fn check_and_alarm(app: &App, data_dir: &Path, alarmed: &mut BTreeSet<OrgId>) {
     match check(app, data_dir).await {
         Ok(missing) => {

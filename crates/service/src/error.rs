@@ -24,6 +24,15 @@ pub enum ServiceError {
     /// It can never be done: everything that is wrong, all at once. Answered with 422.
     #[error("{} of the fields cannot be used", .0.len())]
     Invalid(Vec<FieldError>),
+    /// The caller may not do it. Answered with 403.
+    #[error("{0}")]
+    Forbidden(String),
+    /// It is not in the version that the caller has seen. Answered with 412.
+    #[error("its version is {current}")]
+    OtherVersion {
+        /// The version that it is in.
+        current: i64,
+    },
     /// Somebody else changed it since it was read. Answered with 412, or 409 where no version was named.
     #[error("changed since it was read")]
     Stale,

@@ -4,6 +4,7 @@
 //! `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` name is used, but never on the way to this very machine. What was fetched
 //! lies in a directory of its own, which goes with the [`Fetched`].
 
+use async_recursion::async_recursion as boxed;
 use std::fs::{DirBuilder, File};
 use std::io::Write as _;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -147,6 +148,7 @@ pub fn address(text: &str) -> Result<Url, FetchError> {
 }
 
 /// Fetches `url`, unless it is the copy that `known` names.
+#[boxed]
 pub async fn fetch(url: &Url, known: &Validators, limits: Limits) -> Result<Answer, FetchError> {
     let mut request = client(url, limits, || Policy::custom(redirect))?.get(url.clone());
     if let Some(etag) = &known.etag {

@@ -5,6 +5,7 @@
 //! such a row is canceled as a whole, and an alarm is raised: an audit entry, an event, a log line
 //! and the metric `fleetmend_tampered_rows_total`.
 
+use async_recursion::async_recursion as boxed;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -53,6 +54,7 @@ fn count(kind: &'static str) {
 }
 
 /// Cancels a batch of which a row does not verify, and raises the alarm, once.
+#[boxed]
 pub async fn stop_batch(app: &App, id: BatchId, reason: &str) -> store::Result<()> {
     for _ in 0..TRIES {
         let now = app.clock.now();
@@ -103,6 +105,7 @@ pub fn refuse_schedule(tx: &mut Tx, schedule: &Schedule, now: Timestamp) {
 }
 
 /// Ends a run that does not verify, and raises the alarm.
+#[boxed]
 pub async fn refuse_run(tx: &mut Tx, run: &Run, now: Timestamp) -> store::Result<()> {
     store::runs::finish(tx, run, End::Canceled, now).await?;
     let told = json!({"run_id": run.id, "schedule_id": run.schedule_id,
@@ -115,6 +118,7 @@ pub async fn refuse_run(tx: &mut Tx, run: &Run, now: Timestamp) -> store::Result
 }
 
 /// Ends a refresh that does not verify, and raises the alarm.
+#[boxed]
 pub async fn refuse_refresh(app: &App, refresh: &Refresh) -> store::Result<()> {
     let now = app.clock.now();
     let mut tx = app.db.begin().await?;
@@ -136,6 +140,7 @@ pub async fn refuse_refresh(app: &App, refresh: &Refresh) -> store::Result<()> {
 ///
 /// Rows as they are then are trusted. That it was done is kept in `data_dir` and in the audit log,
 /// so nobody can have it done again by changing the database.
+#[boxed]
 pub async fn adopt_once(
     db: &Db,
     data_dir: &Path,
@@ -159,6 +164,7 @@ pub async fn adopt_once(
 }
 
 /// Seals what an earlier release wrote, in a database that is just being restored.
+#[boxed]
 pub async fn adopt(tx: &mut Tx, now: Timestamp) -> store::Result<Adopted> {
     let adopted = seals::adopt(tx).await?;
     for organization in organizations::list(tx).await? {

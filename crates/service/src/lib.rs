@@ -1,5 +1,6 @@
 //! Everything that can be asked of Fleetmend or changed in it, without HTTP.
 //!
+//! - [`requests`]: what clients ask for: bodies are validated, existence and permission are checked.
 //! - [`commands`]: every write. A command opens its own transaction, asks `domain`, writes through
 //!   `store`, and adds the event and the audit entry in that same transaction.
 //! - [`queries`]: what pages, the API and files show.
@@ -18,10 +19,12 @@ pub mod condition;
 pub mod error;
 pub mod fetch;
 pub mod host_facts;
+pub mod idempotency;
 pub mod integrity;
 pub mod options;
 pub mod projections;
 pub mod queries;
+pub mod requests;
 pub mod secrets;
 pub mod supervise;
 

@@ -3,6 +3,7 @@
 //! A key is 32 random bytes and a tag that only this installation can make, so a made-up key is refused without
 //! asking the database. The database has a hash of the random bytes; the key itself is told once and kept nowhere.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -83,6 +84,7 @@ impl KeyRing {
     }
 
     /// The key behind `text`, if it lets its bearer in at this moment.
+    #[boxed]
     pub async fn admit(&self, app: &App, text: &str) -> Result<ApiKey, Refused> {
         let hash = recognize(&app.secrets, text).ok_or(Refused::Unknown)?;
         let now = app.clock.now();
@@ -130,6 +132,7 @@ impl KeyRing {
     }
 
     /// Writes down when keys were used since the last call.
+    #[boxed]
     pub async fn note_uses(&self, db: &Db) -> Result<()> {
         let used = std::mem::take(&mut self.ring().used);
         if used.is_empty() {
@@ -155,6 +158,7 @@ pub struct NewKey {
 }
 
 /// Makes a key. The text is in the answer and nowhere else.
+#[boxed]
 pub async fn create(app: &App, actor: &Actor, new: NewKey) -> Result<(ApiKey, String)> {
     let now = app.clock.now();
     if new.expires_at.is_some_and(|end| end <= now) {
@@ -190,6 +194,7 @@ pub async fn create(app: &App, actor: &Actor, new: NewKey) -> Result<(ApiKey, St
 }
 
 /// Ends a key, for this and every other replica. To end one twice is no error.
+#[boxed]
 pub async fn revoke(app: &App, actor: &Actor, seen: &ApiKey) -> Result<()> {
     if seen.revoked_at.is_some() {
         return Ok(());

@@ -4,6 +4,7 @@
 //! the server presents: an agent that was given a token knows whom to trust before it says anything. The database has a
 //! hash of the random bytes alone.
 
+use async_recursion::async_recursion as boxed;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::Timestamp;
@@ -54,6 +55,7 @@ pub struct NewToken {
 }
 
 /// Makes a token. The text is in the answer and nowhere else.
+#[boxed]
 pub async fn create(app: &App, actor: &Actor, new: NewToken) -> Result<(Token, String)> {
     let now = app.clock.now();
     if new.expires_at.is_some_and(|end| end <= now) {
@@ -87,6 +89,7 @@ pub async fn create(app: &App, actor: &Actor, new: NewToken) -> Result<(Token, S
 }
 
 /// Ends a token; servers that joined with it stay. To end one twice is no error.
+#[boxed]
 pub async fn revoke(app: &App, actor: &Actor, seen: &Token) -> Result<()> {
     if seen.revoked_at.is_some() {
         return Ok(());

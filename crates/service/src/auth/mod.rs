@@ -2,6 +2,7 @@
 //! the keys that the service itself signs with.
 
 pub mod api_keys;
+pub mod caller;
 pub mod enrollment_tokens;
 pub mod oidc;
 pub mod opaque_token;

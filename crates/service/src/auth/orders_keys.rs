@@ -2,6 +2,7 @@
 //!
 //! The files are the business of [`crate::secrets`]; when to rotate, of the command line.
 
+use async_recursion::async_recursion as boxed;
 use serde_json::Value;
 use store::{Conn, organizations, servers};
 use vocab::ServerId;
@@ -28,6 +29,7 @@ pub struct Untrusting {
 }
 
 /// The agents, of all organizations, that have not reported that they trust the key with this id.
+#[boxed]
 pub async fn untrusting(conn: &mut Conn, key_id: &str) -> Result<Untrusting> {
     let mut found = Untrusting::default();
     let mut after = None;
@@ -49,6 +51,7 @@ pub async fn untrusting(conn: &mut Conn, key_id: &str) -> Result<Untrusting> {
 }
 
 /// Writes an action on the keys into the audit log of every organization.
+#[boxed]
 pub async fn audit(app: &App, action: &str, key_id: &str, detail: &Value) -> Result<()> {
     let now = app.clock.now();
     let mut tx = app.db.begin().await?;

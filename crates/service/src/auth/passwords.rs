@@ -1,5 +1,6 @@
 //! Passwords: Argon2id, away from the threads that serve, few at a time.
 
+use async_recursion::async_recursion as boxed;
 use std::sync::{Mutex, PoisonError};
 
 use argon2::password_hash::PasswordHasher as _;
@@ -52,6 +53,7 @@ fn argon2() -> Argon2<'static> {
 }
 
 /// The hash of a password, as a PHC string.
+#[boxed]
 pub async fn hash(password: &str) -> Result<String> {
     let password = password.to_owned();
     apart(&KNOWN, move || {
@@ -64,6 +66,7 @@ pub async fn hash(password: &str) -> Result<String> {
 
 /// Whether this is the password behind `hash`. Without one it never is, and takes as long. `is_known`: it comes from a
 /// browser that has signed in before.
+#[boxed]
 pub async fn fits(password: &str, hash: Option<&str>, is_known: bool) -> Result<Fits> {
     let queue = if is_known { &KNOWN } else { &STRANGERS };
     let Ok(_place) = queue.places.try_acquire() else { return Ok(Fits::Busy) };

@@ -8,6 +8,7 @@
 //! are credentials that others hold: agents get new ones by themselves, API keys and enrollment tokens
 //! have to be replaced ([`dependence`]).
 
+use async_recursion::async_recursion as boxed;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -149,6 +150,7 @@ pub fn as_recorded(fit: Fit, secrets: Secrets) -> Secrets {
 }
 
 /// What is recorded; nothing in a database from before that was.
+#[boxed]
 pub async fn recorded(db: &Db) -> store::Result<Option<Recorded>> {
     match db.schema_version().await? < root_keys::SINCE {
         true => Ok(None),
@@ -157,6 +159,7 @@ pub async fn recorded(db: &Db) -> store::Result<Option<Recorded>> {
 }
 
 /// Checks the keys against the database, and records them if they are new.
+#[boxed]
 pub async fn admit(db: &Db, secrets: &Secrets, now: Timestamp) -> Result<Fit, OpenError> {
     let seen = root_keys::recorded(&mut *db.read().await?).await?;
     let found = fit(seen.as_ref(), secrets)?;
@@ -182,6 +185,7 @@ pub async fn admit(db: &Db, secrets: &Secrets, now: Timestamp) -> Result<Fit, Op
 }
 
 /// Whether the database expects the root key of this process.
+#[boxed]
 pub async fn is_ours(app: &App, conn: &mut Conn) -> store::Result<bool> {
     let recorded = root_keys::recorded(conn).await?;
     Ok(recorded.is_none_or(|recorded| recorded.id == app.secrets.root_key_id()))
@@ -192,6 +196,7 @@ pub type Broken = Vec<(OrgId, i64)>;
 
 /// Seals and encrypts everything in the database with the new key that verifies with the old one, in small
 /// steps. Started again, it goes on where it was.
+#[boxed]
 pub async fn reseal(app: &App) -> store::Result<Broken> {
     let mut place = Some(seals::Place::START);
     while let Some(from) = place {
@@ -277,6 +282,7 @@ async fn once(app: &App, step: &Step) -> store::Result<Done> {
 }
 
 /// Seals everything with the new key beside the service, until that is done.
+#[boxed]
 pub async fn keep_resealing(app: App, data_dir: PathBuf) {
     if app.secrets.old_root_key_id().is_none() {
         return;
@@ -319,6 +325,7 @@ impl Dependence {
 }
 
 /// What was not made with the key with this id.
+#[boxed]
 pub async fn dependence(
     conn: &mut Conn,
     key_id: &str,
@@ -332,6 +339,7 @@ pub async fn dependence(
 }
 
 /// Records that the old key counts no more. Its file is to be deleted after this.
+#[boxed]
 pub async fn retire(app: &App, old: &str, detail: &Value) -> store::Result<()> {
     let now = app.clock.now();
     let mut tx = app.db.begin().await?;

@@ -3,6 +3,7 @@
 //! Once linked, a person is known by the provider's own word for them. Until then an address that the provider has verified
 //! finds whoever was invited under it.
 
+use async_recursion::async_recursion as boxed;
 use serde_json::json;
 use store::Tx;
 use store::identities::{self, Identity};
@@ -34,6 +35,7 @@ pub enum Refusal {
 }
 
 /// Signs in whom a provider vouches for, if they are one of ours, or may become so.
+#[boxed]
 pub async fn sign_in(
     app: &App,
     config: &Config,

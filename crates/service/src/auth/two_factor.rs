@@ -1,5 +1,6 @@
 //! The second factor: codes of an authenticator. What it knows is sealed with a key that is not in the database.
 
+use async_recursion::async_recursion as boxed;
 use jiff::{SignedDuration, Timestamp};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use serde_json::json;
@@ -26,6 +27,7 @@ pub fn propose() -> String {
 }
 
 /// Turns the second factor on, if the code shows that the authenticator has the secret.
+#[boxed]
 pub async fn turn_on(app: &App, user: &User, secret: &str, code: &str) -> Result<()> {
     let bytes = totp::from_base32(secret);
     let step = totp::fits(&bytes, code, app.clock.now(), 0).filter(|_| bytes.len() == SECRET_BYTES);
@@ -35,6 +37,7 @@ pub async fn turn_on(app: &App, user: &User, secret: &str, code: &str) -> Result
 }
 
 /// Turns it off, if the code is one of now.
+#[boxed]
 pub async fn turn_off(app: &App, user: &User, code: &str) -> Result<()> {
     let secret = user.totp_secret.as_deref().and_then(|sealed| open(app, user, sealed));
     let step = secret.and_then(|secret| totp::fits(&secret, code, app.clock.now(), user.totp_step));
@@ -70,6 +73,7 @@ pub struct FirstStep {
 
 impl FirstStep {
     /// Reads a ticket. `None` if it was not made here, has expired, or its owner has changed since.
+    #[boxed]
     pub async fn read(app: &App, ticket: &str) -> Result<Option<FirstStep>> {
         let mut parts = ticket.splitn(3, '.');
         let (Some(until), Some(owner), Some(shown)) = (parts.next(), parts.next(), parts.next())
@@ -108,6 +112,7 @@ fn with_parts<T>(user: &User, until: i64, way: Way, make: impl FnOnce(&[&[u8]]) 
 }
 
 /// Signs in whoever took the first step and has the current code. `NeedsCode` if only the code was wrong.
+#[boxed]
 pub async fn sign_in(app: &App, first: FirstStep, code: &str) -> Result<SignIn> {
     let FirstStep { user, way, ticket } = first;
     let now: Timestamp = app.clock.now();

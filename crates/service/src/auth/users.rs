@@ -2,6 +2,7 @@
 //!
 //! Neither links nor sessions are in the database, only their hashes.
 
+use async_recursion::async_recursion as boxed;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use store::sessions::{self, Session};
@@ -44,6 +45,7 @@ pub fn may_be_a_name(name: &str) -> bool {
 }
 
 /// Makes a person, and the link with which they set their password.
+#[boxed]
 pub async fn invite(app: &App, actor: &Actor, name: &str, role: Role) -> Result<(User, Token)> {
     let name = plain_name(name);
     if !may_be_a_name(&name) {
@@ -77,6 +79,7 @@ pub async fn invite(app: &App, actor: &Actor, name: &str, role: Role) -> Result<
 
 /// Takes a person's password and their second factor away, forgets who they are elsewhere, ends their sessions, and makes a link with
 /// which they set another password.
+#[boxed]
 pub async fn reset(app: &App, actor: &Actor, seen: &User) -> Result<Token> {
     let (token, hash) = opaque_token::mint::<RANDOM_BYTES>(&app.secrets, LINK_PURPOSE);
     let until = app.clock.now() + LINK_LIVES;
@@ -98,6 +101,7 @@ pub async fn reset(app: &App, actor: &Actor, seen: &User) -> Result<Token> {
 }
 
 /// Lets a person go: they are signed out everywhere at once.
+#[boxed]
 pub async fn remove(app: &App, actor: &Actor, seen: &User) -> Result<()> {
     if actor.who == seen.id.to_string() {
         let detail = "nobody removes themselves; let another administrator do it";
@@ -118,6 +122,7 @@ pub(super) fn told(user: &User) -> serde_json::Value {
 }
 
 /// Whose link this is, while it serves.
+#[boxed]
 pub async fn invited(app: &App, link: &str) -> Result<Option<User>> {
     let Some(hash) = opaque_token::recognize::<RANDOM_BYTES>(&app.secrets, LINK_PURPOSE, link)
     else {
@@ -129,6 +134,7 @@ pub async fn invited(app: &App, link: &str) -> Result<Option<User>> {
 }
 
 /// Sets the password of whoever has this link, and signs them in. The link is used up.
+#[boxed]
 pub async fn accept(app: &App, link: &str, password: &str) -> Result<Option<(User, Token)>> {
     let Some(user) = invited(app, link).await? else { return Ok(None) };
     let chars = password.chars().count();
@@ -194,6 +200,7 @@ pub enum SignIn {
 /// The organization that someone signs in to: the one of this name, or if none was given the oldest. A
 /// name is never looked for in several organizations: an administrator who creates a user of the same name in
 /// another one could then keep the owner out, and the time to check would tell how many there are.
+#[boxed]
 pub async fn organization(app: &App, name: &str) -> Result<Option<OrgId>> {
     let all = organizations::list(&mut *app.db.read().await?).await?;
     let (exact, plain) = (name.trim(), plain_name(name));
@@ -211,6 +218,7 @@ pub async fn organization(app: &App, name: &str) -> Result<Option<OrgId>> {
 /// Signs a person in, if that is their password and they have no second factor. An organization that
 /// does not exist is answered like a wrong password, and as slowly. `is_known`: this browser signed in
 /// to this account before; it does not wait behind strangers.
+#[boxed]
 pub async fn sign_in(
     app: &App,
     org: Option<OrgId>,
@@ -258,6 +266,7 @@ pub(super) async fn session(app: &App, tx: &mut store::Tx, user: &User) -> Resul
 }
 
 /// Who is signed in with this session.
+#[boxed]
 pub async fn signed_in(app: &App, session: &str) -> Result<Option<User>> {
     let found = opaque_token::recognize::<RANDOM_BYTES>(&app.secrets, SESSION_PURPOSE, session);
     let Some(hash) = found else { return Ok(None) };
@@ -265,6 +274,7 @@ pub async fn signed_in(app: &App, session: &str) -> Result<Option<User>> {
 }
 
 /// Ends a session. One that is over already is no error.
+#[boxed]
 pub async fn sign_out(app: &App, session: &str) -> Result<()> {
     let found = opaque_token::recognize::<RANDOM_BYTES>(&app.secrets, SESSION_PURPOSE, session);
     let Some(hash) = found else { return Ok(()) };

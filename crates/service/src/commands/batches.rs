@@ -1,5 +1,6 @@
 //! Rollouts: ordered, paused, resumed, called off, tried again. The engine carries them out.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeSet;
 
 use domain::rollout::{Change, End, Event, NoRetry, Phase, Plan, Rollout, Target, plan};
@@ -57,9 +58,12 @@ pub struct NewRollout {
     pub started_by: String,
     /// The run of a schedule that it carries out.
     pub run_id: Option<RunId>,
+    /// The batch that it retries. A batch has at most one unfinished retry.
+    pub retry_of: Option<BatchId>,
 }
 
 /// Orders a rollout. A server that is not there is named, and then nothing starts.
+#[boxed]
 pub async fn create(app: &App, new: NewRollout) -> Result<rollouts::Rollout> {
     let mut tx = app.db.begin().await?;
     refuse_unknown(&mut tx, &new).await?;
@@ -70,6 +74,7 @@ pub async fn create(app: &App, new: NewRollout) -> Result<rollouts::Rollout> {
 }
 
 /// The same inside a transaction, over servers that are known to be there.
+#[boxed]
 pub async fn create_in(
     tx: &mut Tx,
     id: BatchId,
@@ -81,6 +86,7 @@ pub async fn create_in(
 }
 
 /// Many of them in a few statements.
+#[boxed]
 pub async fn create_all_in(
     tx: &mut Tx,
     all: Vec<(BatchId, NewRollout)>,
@@ -89,7 +95,8 @@ pub async fn create_all_in(
     let mut rows = Vec::with_capacity(all.len());
     let mut targets: Vec<Vec<(TaskId, ServerId)>> = Vec::with_capacity(all.len());
     for (id, new) in all {
-        let NewRollout { org, options, servers, starts_at, origin, started_by, run_id } = new;
+        let NewRollout { org, options, servers, starts_at, origin, started_by, run_id, retry_of } =
+            new;
         let (servers, expected) = preview::in_turn(tx, &options, servers).await?;
         let rollout = Rollout::new(id, options.pace.clone(), starts_at, servers, now);
         let rollout = match expected {
@@ -111,6 +118,7 @@ pub async fn create_all_in(
             origin: origin.as_str().to_owned(),
             started_by,
             run_id,
+            retry_of,
             total,
             created_at: now,
             ended_at: None,
@@ -149,11 +157,13 @@ async fn refuse_unknown(tx: &mut Tx, new: &NewRollout) -> Result<()> {
 }
 
 /// No further server starts; those in work go on.
+#[boxed]
 pub async fn pause(app: &App, actor: &Actor, org: OrgId, id: BatchId) -> Result<rollouts::Rollout> {
     change(app, actor, org, id, Change::Pause, "pause", None).await
 }
 
 /// Goes on; after a halt, in spite of the failures so far.
+#[boxed]
 pub async fn resume(
     app: &App,
     actor: &Actor,
@@ -174,6 +184,7 @@ pub struct SeenBatch {
 
 /// Resumes a batch that is still as the user saw it. Resuming a halted batch accepts its failures,
 /// so it must not accept failures that the user has not seen.
+#[boxed]
 pub async fn resume_seen(
     app: &App,
     actor: &Actor,
@@ -185,6 +196,7 @@ pub async fn resume_seen(
 }
 
 /// Calls off what has not started.
+#[boxed]
 pub async fn cancel(
     app: &App,
     actor: &Actor,
@@ -250,7 +262,8 @@ async fn change(
 }
 
 /// The batch and those of its servers that a retry would patch: they failed or timed out, and still
-/// exist.
+/// exist. Refused while the batch, or an earlier retry of it, is unfinished.
+#[boxed]
 pub async fn retryable(
     app: &App,
     conn: &mut Conn,
@@ -271,6 +284,10 @@ pub async fn retryable(
         NoRetry::NotEnded => ServiceError::conflict("batch_not_ended", refused.to_string()),
         NoRetry::NothingFailed => ServiceError::conflict("nothing_to_retry", refused.to_string()),
     })?;
+    if let Some(running) = rollouts::unfinished_retry(conn, id).await? {
+        let detail = format!("A retry of this batch is still running: {running}.");
+        return Err(ServiceError::conflict("batch_not_ended", detail));
+    }
     let mut servers = Vec::new();
     for chunk in again.targets().map(|(server, _)| server).collect::<Vec<_>>().chunks(500) {
         let filter = Filter { ids: chunk.to_vec(), ..Filter::default() };
@@ -285,12 +302,14 @@ pub async fn retryable(
 }
 
 /// Patches the failed servers of an ended batch once more, those that still exist.
+#[boxed]
 pub async fn retry(app: &App, actor: &Actor, org: OrgId, id: BatchId) -> Result<rollouts::Rollout> {
     retry_if(app, actor, org, id, &|_| true).await?.ok_or(ServiceError::Stale)
 }
 
 /// Retries a batch if `approve` accepts the servers that would be patched; returns `None` if not.
 /// `approve` is called inside the transaction that makes the new batch.
+#[boxed]
 pub async fn retry_if(
     app: &App,
     actor: &Actor,
@@ -298,38 +317,47 @@ pub async fn retry_if(
     id: BatchId,
     approve: &(dyn Fn(&[ServerId]) -> bool + Sync),
 ) -> Result<Option<rollouts::Rollout>> {
-    let now = app.clock.now();
-    let mut tx = app.db.begin().await?;
-    let (seen, servers) = retryable(app, &mut tx, org, id, now).await?;
-    if !approve(&servers) {
-        return Ok(None);
+    for _ in 0..TRIES {
+        let now = app.clock.now();
+        let mut tx = app.db.begin().await?;
+        let (seen, servers) = retryable(app, &mut tx, org, id, now).await?;
+        if !approve(&servers) {
+            return Ok(None);
+        }
+        let options = PatchOptions::from_json(&seen.options).map_err(|source| {
+            ServiceError::from(StoreError::Corrupt {
+                table: "rollouts",
+                id: id.to_string(),
+                source: source.into(),
+            })
+        })?;
+        let new = NewRollout {
+            org,
+            options,
+            servers,
+            starts_at: now,
+            origin: Origin::Api,
+            started_by: actor.who.clone(),
+            run_id: None,
+            retry_of: Some(id),
+        };
+        let made = match create_in(&mut tx, BatchId::new(now, dice()), new, now).await {
+            // Another retry was committed since `retryable` looked: look again, and name it.
+            Err(StoreError::AlreadyExists { .. }) => continue,
+            made => made?,
+        };
+        let told = json!({"batch_id": id, "retried_as": made.id});
+        record(&mut tx, org, now, &actor.who, "batch.retry", id, &told);
+        tx.commit().await?;
+        return Ok(Some(made));
     }
-    let options = PatchOptions::from_json(&seen.options).map_err(|source| {
-        ServiceError::from(StoreError::Corrupt {
-            table: "rollouts",
-            id: id.to_string(),
-            source: source.into(),
-        })
-    })?;
-    let new = NewRollout {
-        org,
-        options,
-        servers,
-        starts_at: now,
-        origin: Origin::Api,
-        started_by: actor.who.clone(),
-        run_id: None,
-    };
-    let made = create_in(&mut tx, BatchId::new(now, dice()), new, now).await?;
-    let told = json!({"batch_id": id, "retried_as": made.id});
-    record(&mut tx, org, now, &actor.who, "batch.retry", id, &told);
-    tx.commit().await?;
-    Ok(Some(made))
+    Err(ServiceError::Stale)
 }
 
 /// A server leaves the organization: what is unfinished there is called off. Whoever removes the
 /// server calls this in the same transaction, before he touches the server's own row (rollouts are
 /// locked before servers, everywhere); `Stale` means that the transaction is to be tried again.
+#[boxed]
 pub async fn server_removed(
     tx: &mut Tx,
     org: OrgId,
@@ -363,6 +391,7 @@ pub fn task_moved(tx: &mut Tx, org: OrgId, row: &TargetRow, next: Target, now: T
 }
 
 /// A late report may change what an ended rollout comes to: says so, and to its run as well.
+#[boxed]
 pub async fn correct_end(tx: &mut Tx, id: BatchId, now: Timestamp) -> store::Result<()> {
     let seen = rollouts::load(tx, id).await?;
     if !seen.head.phase.is_ended() {
@@ -382,6 +411,7 @@ pub async fn correct_end(tx: &mut Tx, id: BatchId, now: Timestamp) -> store::Res
 }
 
 /// A rollout came to this end: tells of it, and finishes the run that it carried out.
+#[boxed]
 pub async fn ended(
     tx: &mut Tx,
     row: &rollouts::Rollout,

@@ -1,5 +1,6 @@
 //! Organizations: what goes when one goes.
 
+use async_recursion::async_recursion as boxed;
 use domain::rollout::{Change, Rollout};
 use jiff::Timestamp;
 use serde_json::json;
@@ -33,6 +34,7 @@ pub struct Holdings {
 }
 
 /// What an organization has.
+#[boxed]
 pub async fn holdings(conn: &mut Conn, org: OrgId) -> Result<Holdings> {
     let open = store::rollouts::open_counts(conn, org).await?;
     Ok(Holdings {
@@ -58,6 +60,7 @@ async fn tokens(conn: &mut Conn, org: OrgId) -> Result<Vec<enrollment_tokens::To
 
 /// Removes an organization: nobody gets in any more, nothing is started any more, and every agent is told so. Its audit
 /// log and its history stay in the database.
+#[boxed]
 pub async fn remove(app: &App, seen: &Organization) -> Result<Holdings> {
     let now = app.clock.now();
     let mut tx = app.db.begin().await?;

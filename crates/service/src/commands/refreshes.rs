@@ -1,5 +1,6 @@
 //! Refreshes: an agent is asked to look at its packages at once.
 
+use async_recursion::async_recursion as boxed;
 use domain::server::Presence;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
@@ -14,19 +15,16 @@ use crate::{Actor, Result, ServiceError, emit, record};
 /// How long an agent may take.
 pub const LIMIT: SignedDuration = SignedDuration::from_mins(5);
 
-/// Asks for a look at a server's packages. While one is under way, answers with that one. `last_seen` is when this
-/// process heard from the server, which may not be written yet.
-pub async fn request(
-    app: &App,
-    actor: &Actor,
-    server: ServerId,
-    last_seen: Option<Timestamp>,
-) -> Result<Refresh> {
+/// Asks for a look at a server's packages. While one is under way, answers with that one.
+#[boxed]
+pub async fn request(app: &App, actor: &Actor, server: ServerId) -> Result<Refresh> {
     let org = actor.org;
     let now = app.clock.now();
     let mut tx = app.db.begin().await?;
     let row = servers::get(&mut tx, org, server).await?;
-    let heard = last_seen.map_or(row.last_seen_at, |at| at.max(row.last_seen_at));
+    // What this process heard may not be written yet.
+    let last_contact = app.last_contact(server);
+    let heard = last_contact.map_or(row.last_seen_at, |at| at.max(row.last_seen_at));
     let sync_seconds = app.settings.sync_seconds;
     if !(Presence { last_seen: Some(heard), sync_seconds }.is_online(now)) {
         let detail = format!("{} has not been heard from since {heard}", row.hostname);
@@ -67,6 +65,7 @@ pub(super) async fn ask(
 }
 
 /// Where a refresh of this server stands.
+#[boxed]
 pub async fn get(app: &App, org: OrgId, server: ServerId, id: TaskId) -> Result<Refresh> {
     let mut reader = app.db.read().await?;
     let found = refreshes::get(&mut reader, org, id).await?;

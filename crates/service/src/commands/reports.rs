@@ -1,6 +1,7 @@
 //! What agents report of their orders, written down: by whichever replica heard it, guarded by the
 //! generation of the target, so that nobody overwrites anybody.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::{BTreeMap, BTreeSet};
 
 use domain::rollout::{Event, Phase, Target, Verdict};
@@ -37,6 +38,7 @@ pub struct Told<'a> {
 
 /// Takes down what many agents told, as [`progress`] and [`result`] do with one, in a few statements a rollout. `Stale`: one of
 /// them was overtaken, and nothing of all this stands.
+#[boxed]
 pub async fn together(tx: &mut Tx, told: &[Told<'_>]) -> store::Result<()> {
     let mut standings = Standings::read(tx, told).await?;
     let mut corrected = BTreeSet::new();
@@ -162,6 +164,7 @@ fn row(seen: &TargetResult) -> TargetRow {
 }
 
 /// How far an order is. Old news changes nothing.
+#[boxed]
 pub async fn progress(
     tx: &mut Tx,
     who: Reporter,
@@ -176,6 +179,7 @@ pub async fn progress(
 }
 
 /// How an order ended. Told again, it changes nothing; told late, it corrects a guess.
+#[boxed]
 pub async fn result(
     tx: &mut Tx,
     who: Reporter,

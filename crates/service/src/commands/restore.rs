@@ -4,6 +4,7 @@
 //! to its host by its id for ever, and a counter that is ahead of ours is no sign of a clone. What they cannot
 //! know is what we would decide a second time under another id, so nothing is left undecided here.
 
+use async_recursion::async_recursion as boxed;
 use domain::rollout::{Change, End, Event, Phase, Rollout, Target};
 use domain::schedule::{self, Progress};
 use jiff::{SignedDuration, Timestamp};
@@ -33,6 +34,7 @@ pub struct Settled {
 }
 
 /// Makes a database that was restored fit to be served, as it is `now`. It holds what was so at `taken_at`.
+#[boxed]
 pub async fn settle(tx: &mut Tx, taken_at: Timestamp, now: Timestamp) -> store::Result<Settled> {
     // Before anything is told: events get the numbers of the new epoch.
     let epoch = restores::begin_epoch(tx, now).await?;

@@ -1,5 +1,6 @@
 //! Runs of schedules: started by the calendar or by a person, or skipped.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,6 +22,7 @@ use crate::{PatchOptions, emit, integrity, record};
 ///
 /// That an instant is taken is all that is written here, because ten thousand may come at once and none is to be late for
 /// another's sake; [`give_batches`] does the rest, right afterwards or after a crash.
+#[boxed]
 pub async fn start_all(
     tx: &mut Tx,
     due: &[(&Schedule, Timestamp)],
@@ -41,6 +43,7 @@ pub async fn start_all(
 
 /// Creates the batches of up to `limit` runs that have started and have none, over the servers that each one's targets
 /// match now. A run that no server matches ends as skipped. Returns whether there were any such runs.
+#[boxed]
 pub async fn give_batches(tx: &mut Tx, limit: u32, now: Timestamp) -> store::Result<bool> {
     let (waiting, forged): (Vec<_>, Vec<_>) =
         runs::without_batch(tx, limit).await?.into_iter().partition(|run| tx.is_authentic(run));
@@ -74,6 +77,7 @@ pub async fn give_batches(tx: &mut Tx, limit: u32, now: Timestamp) -> store::Res
             origin: Origin::Schedule,
             started_by: BY.to_owned(),
             run_id: Some(run.id),
+            retry_of: None,
         };
         batches.push((batch, rollout));
         let told = json!({"run_id": run.id, "schedule_id": run.schedule_id, "batch_id": batch,
@@ -192,6 +196,7 @@ async fn in_the_way(
 }
 
 /// Records instants that did not start, as one run.
+#[boxed]
 pub async fn skip(
     tx: &mut Tx,
     schedule: &Schedule,

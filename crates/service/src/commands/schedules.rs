@@ -1,5 +1,6 @@
 //! Schedules: made, replaced, deleted, run by hand. The engine runs them by the calendar.
 
+use async_recursion::async_recursion as boxed;
 use domain::schedule::{Skipped, next_after, next_runs};
 use jiff::Timestamp;
 use serde_json::json;
@@ -43,6 +44,7 @@ pub fn upcoming(schedule: &Schedule, count: usize) -> Vec<Timestamp> {
 }
 
 /// Makes a schedule.
+#[boxed]
 pub async fn create(app: &App, actor: &Actor, wanted: Wanted) -> Result<Schedule> {
     let now = app.clock.now();
     let next = wanted.enabled.then(|| next_after(&wanted.cron, &wanted.timezone, now)).flatten();
@@ -70,6 +72,7 @@ pub async fn create(app: &App, actor: &Actor, wanted: Wanted) -> Result<Schedule
 }
 
 /// Replaces the whole of a schedule, unless someone else did since it was seen.
+#[boxed]
 pub async fn replace(
     app: &App,
     actor: &Actor,
@@ -112,6 +115,7 @@ pub async fn replace(
 }
 
 /// Deletes a schedule and its history, unless someone changed it since it was seen. A batch that it started goes on.
+#[boxed]
 pub async fn delete(app: &App, actor: &Actor, seen: &Schedule) -> Result<()> {
     let now = app.clock.now();
     let mut tx = app.db.begin().await?;
@@ -139,12 +143,14 @@ fn told(
 
 /// Runs a schedule now, also one that is not enabled. One run at a time. If its targets match no server, the run that is
 /// returned is skipped and has no batch.
+#[boxed]
 pub async fn run(app: &App, actor: &Actor, schedule: &Schedule) -> Result<Run> {
     run_if(app, actor, schedule, &|_, _| true).await?.ok_or(ServiceError::Stale)
 }
 
 /// Runs a schedule now if `approve` accepts it with the servers that match at this moment; returns
 /// `None` if not. `approve` is called inside the transaction that starts the run.
+#[boxed]
 pub async fn run_if(
     app: &App,
     actor: &Actor,
@@ -235,6 +241,7 @@ async fn try_run(
         origin: Origin::Schedule,
         started_by: actor.who.clone(),
         run_id: Some(run.id),
+        retry_of: None,
     };
     rollouts::create_in(&mut tx, batch, new, now).await?;
     let told = json!({"run_id": run.id, "schedule_id": schedule.id, "batch_id": batch});

@@ -1,5 +1,6 @@
 //! Servers: removed from the organization, let out of quarantine, and what lies on one.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 
 use serde_json::json;
@@ -15,6 +16,7 @@ use crate::{Actor, Result, ServiceError, emit, record};
 
 /// Removes a server from every list, unless it changed since it was seen. What is unfinished there is called off; its
 /// agent stays installed, is told so at its next contact, and does nothing more.
+#[boxed]
 pub async fn remove(app: &App, actor: &Actor, seen: &Server) -> Result<()> {
     let now = app.clock.now();
     let mut tx = app.db.begin().await?;
@@ -32,6 +34,7 @@ pub async fn remove(app: &App, actor: &Actor, seen: &Server) -> Result<()> {
 }
 
 /// Lets a server out of quarantine: of two copies, the one that makes contact first is the server from then on.
+#[boxed]
 pub async fn release(app: &App, actor: &Actor, seen: &Server) -> Result<Server> {
     let Some(reason) = &seen.quarantine else {
         let detail = format!("{} is not in quarantine", seen.hostname);
@@ -41,17 +44,20 @@ pub async fn release(app: &App, actor: &Actor, seen: &Server) -> Result<Server> 
     let after = Server { quarantine: None, ..seen.clone() };
     let mut tx = app.db.begin().await?;
     servers::save(&mut tx, seen, &after, now).await?;
-    presence::set_counter(&mut tx, actor.org, seen.id, 0).await?;
+    let counter = servers::get(&mut tx, actor.org, seen.id).await?.counter;
+    let counter = presence::next_epoch(counter);
+    presence::set_counter(&mut tx, actor.org, seen.id, counter).await?;
     sync_sessions::forget(&mut tx, seen.id).await?;
     let told = json!({"server_id": seen.id, "hostname": seen.hostname, "reason": reason});
     record(&mut tx, actor.org, now, &actor.who, "server.release", seen.id, &told);
     emit(&mut tx, actor.org, "server.released", now, told);
     tx.ring(Topic::Servers);
     tx.commit().await?;
-    Ok(Server { generation: seen.generation + 1, counter: 0, ..after })
+    Ok(Server { generation: seen.generation + 1, counter, ..after })
 }
 
 /// What is installed on a server, and what is pending there; nothing that was never sent.
+#[boxed]
 pub async fn inventory(conn: &mut Conn, server: &Server) -> Result<(Vec<Installed>, Vec<Pending>)> {
     let installed = match server.package_set {
         Some(digest) => entries(conn, server.org_id, Kind::Packages, digest).await?,

@@ -1,5 +1,6 @@
 //! How an installation begins: its audit log's seal, its first organization, its first key.
 
+use async_recursion::async_recursion as boxed;
 use serde_json::json;
 use store::api_keys::{self, ApiKey};
 use store::audit::Seal;
@@ -57,6 +58,7 @@ fn seal_of(secrets: &Secrets, age: Age) -> Seal {
 }
 
 /// Makes an organization and its first admin key, whose text is in the answer and nowhere else.
+#[boxed]
 pub async fn organization(app: &App, name: &str) -> Result<(Organization, String)> {
     let now = app.clock.now();
     let secret = keys::mint(&app.secrets);

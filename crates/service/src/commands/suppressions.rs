@@ -1,5 +1,6 @@
 //! Flaws that someone has looked at and set aside: where, why, and until when.
 
+use async_recursion::async_recursion as boxed;
 use jiff::Timestamp;
 use serde_json::json;
 use store::Topic;
@@ -26,6 +27,7 @@ pub struct NewSuppression {
 }
 
 /// Sets a flaw aside.
+#[boxed]
 pub async fn create(app: &App, actor: &Actor, new: NewSuppression) -> Result<Suppression> {
     let now = app.clock.now();
     if new.expires_at.is_some_and(|end| end <= now) {
@@ -53,6 +55,7 @@ pub async fn create(app: &App, actor: &Actor, new: NewSuppression) -> Result<Sup
 }
 
 /// Takes back that a flaw was set aside.
+#[boxed]
 pub async fn delete(app: &App, actor: &Actor, seen: &Suppression) -> Result<()> {
     let mut tx = app.db.begin().await?;
     suppressions::delete(&mut tx, actor.org, seen.id).await?;

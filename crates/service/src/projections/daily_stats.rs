@@ -1,5 +1,6 @@
 //! The organization's days: how many servers are up to date and how many flaws are open, from what is counted anyway.
 
+use async_recursion::async_recursion as boxed;
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
@@ -17,6 +18,7 @@ pub fn day_of(now: Timestamp) -> Date {
 
 /// The organization as it stands, for this day's row. Nothing as long as nothing was counted, or nothing is there to
 /// be counted. Reads some ten rows and one index of flaws, never the servers.
+#[boxed]
 pub async fn counted(conn: &mut Conn, org: OrgId, day: Date) -> Result<Option<Day>> {
     let servers = server_list::count(conn, org, &Filter::default()).await?;
     let seen = patches::summary(conn, org).await?;

@@ -1,6 +1,8 @@
 //! Batches: the list, one with its tasks, and those that have not ended.
 
+use async_recursion::async_recursion as boxed;
 use domain::rollout::Phase;
+pub use store::rollouts::Rollout;
 use store::{Conn, Page, Paged, StoreError, rollout_targets, rollouts, runs};
 use vocab::BatchId;
 use wire::v1::Batch;
@@ -26,6 +28,7 @@ const OPEN_STATES: usize = 5;
 const RESULTS_MAX: u32 = 500;
 
 /// Batches without their tasks, the newest first, in any of these states; none: in all.
+#[boxed]
 pub async fn list(app: &App, scope: &Scope, states: &[&str], page: Page) -> Result<Paged<Batch>> {
     let within = scope.environments.as_deref();
     let mut reader = app.db.snapshot().await?;
@@ -38,13 +41,23 @@ pub async fn list(app: &App, scope: &Scope, states: &[&str], page: Page) -> Resu
 }
 
 /// Those that have not ended, the newest few.
+#[boxed]
 pub async fn open(app: &App, scope: &Scope, few: u32) -> Result<Vec<Batch>> {
     let page = Page { limit: few, offset: 0 };
     Ok(list(app, scope, &STATES[..OPEN_STATES], page).await?.items)
 }
 
 /// A batch that this reader can see: a key that is limited to environments sees those whose servers are all in them.
-pub async fn find(conn: &mut Conn, scope: &Scope, id: BatchId) -> Result<rollouts::Rollout> {
+#[boxed]
+pub async fn find(app: &App, scope: &Scope, id: BatchId) -> Result<rollouts::Rollout> {
+    find_in(&mut *app.db.read().await?, scope, id).await
+}
+
+pub(crate) async fn find_in(
+    conn: &mut Conn,
+    scope: &Scope,
+    id: BatchId,
+) -> Result<rollouts::Rollout> {
     let found = rollouts::get(conn, scope.org, id).await?;
     if let Some(environments) = scope.environments.as_deref()
         && !store::batches::is_within(conn, id, environments).await?
@@ -55,6 +68,7 @@ pub async fn find(conn: &mut Conn, scope: &Scope, id: BatchId) -> Result<rollout
 }
 
 /// A batch with its tasks.
+#[boxed]
 pub async fn whole(app: &App, row: rollouts::Rollout) -> Result<Batch> {
     let mut reader = app.db.snapshot().await?;
     // As it is in this moment, so that state and counts fit.

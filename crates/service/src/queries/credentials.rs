@@ -1,5 +1,6 @@
 //! API keys and enrollment tokens, without their secrets.
 
+use async_recursion::async_recursion as boxed;
 pub use store::api_keys::ApiKey;
 pub use store::enrollment_tokens::Token;
 use store::{Page, Paged};
@@ -10,6 +11,7 @@ use super::Scope;
 use crate::{App, Result};
 
 /// A page of the API keys, the newest first, also those that are revoked or have expired.
+#[boxed]
 pub async fn api_keys(app: &App, scope: &Scope, page: Page) -> Result<Paged<wire::v1::ApiKey>> {
     let Paged { items, total } =
         store::api_keys::list(&mut *app.db.snapshot().await?, scope.org, page).await?;
@@ -17,6 +19,7 @@ pub async fn api_keys(app: &App, scope: &Scope, page: Page) -> Result<Paged<wire
 }
 
 /// A page of the enrollment tokens, the newest first, also those that cannot be used any more.
+#[boxed]
 pub async fn enrollment_tokens(
     app: &App,
     scope: &Scope,
@@ -28,11 +31,13 @@ pub async fn enrollment_tokens(
 }
 
 /// One API key, as it is stored.
+#[boxed]
 pub async fn find_api_key(app: &App, scope: &Scope, id: KeyId) -> Result<ApiKey> {
     Ok(store::api_keys::get(&mut *app.db.read().await?, scope.org, id).await?)
 }
 
 /// One enrollment token, as it is stored.
+#[boxed]
 pub async fn find_enrollment_token(app: &App, scope: &Scope, id: TokenId) -> Result<Token> {
     Ok(store::enrollment_tokens::get(&mut *app.db.read().await?, scope.org, id).await?)
 }

@@ -1,5 +1,6 @@
 //! CVEs: those that servers of the organization have, and where.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,6 +31,7 @@ pub struct Filter {
 }
 
 /// A page of the CVEs: by severity, known exploited ones first, then by affected servers and id.
+#[boxed]
 pub async fn list(
     app: &App,
     scope: &Scope,
@@ -57,6 +59,7 @@ pub async fn list(
 }
 
 /// How many are open of each severity, and the first few: known exploited ones before all others.
+#[boxed]
 pub async fn worst(
     app: &App,
     scope: &Scope,
@@ -117,6 +120,7 @@ async fn summaries(conn: &mut Conn, rows: Vec<Cve>) -> Result<Vec<CveSummary>> {
 }
 
 /// One CVE, with a page of the servers that have it.
+#[boxed]
 pub async fn get(app: &App, scope: &Scope, id: &str, page: Page) -> Result<CveDetail> {
     let environments = scope.environments.as_deref();
     let mut reader = app.db.snapshot().await?;

@@ -1,5 +1,6 @@
 //! Feeds: what was imported, how old it is, and why the last import failed.
 
+use async_recursion::async_recursion as boxed;
 use jiff::Timestamp;
 use store::{Page, Paged, feed_sources, feeds};
 use wire::v1::Feed;
@@ -7,11 +8,13 @@ use wire::v1::Feed;
 use crate::{App, Result};
 
 /// A page of the feeds.
+#[boxed]
 pub async fn page(app: &App, page: Page) -> Result<Paged<Feed>> {
     Ok(Paged::part_of(list(app).await?, page))
 }
 
 /// All feeds, by name. Every organization of an installation shares them.
+#[boxed]
 pub async fn list(app: &App) -> Result<Vec<Feed>> {
     let mut reader = app.db.snapshot().await?;
     let sources = feed_sources::list(&mut reader).await?;

@@ -5,6 +5,7 @@
 
 pub mod activity;
 pub mod batches;
+pub mod changes;
 pub mod credentials;
 pub mod cves;
 pub mod feeds;
@@ -17,6 +18,7 @@ pub mod show;
 pub mod summary;
 pub mod suppressions;
 pub mod targets;
+pub mod task_logs;
 pub mod tasks;
 pub mod trends;
 pub mod users;

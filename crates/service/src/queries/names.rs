@@ -1,11 +1,13 @@
 //! The names of what ids stand for.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Scope;
 use crate::{App, Result};
 
 /// The names of those of these ids that have one.
+#[boxed]
 pub async fn of(
     app: &App,
     scope: &Scope,

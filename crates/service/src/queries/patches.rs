@@ -1,5 +1,6 @@
 //! Patches: packages with an update pending somewhere in the organization.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,6 +27,7 @@ pub struct Filter {
 }
 
 /// A page of the patches: by severity, known exploited ones first, then by affected servers and name.
+#[boxed]
 pub async fn list(
     app: &App,
     scope: &Scope,
@@ -45,7 +47,7 @@ pub async fn list(
             // An id that is none belongs to no server, and neither does one of another organization.
             let no_server = || StoreError::not_found("server", id);
             let id: ServerId = id.parse().map_err(|_| no_server())?;
-            let server = servers::find(&mut reader, scope, id).await?;
+            let server = servers::find_in(&mut reader, scope, id).await?;
             let mut rows = of_server(app, &mut reader, &server).await?;
             if let Some(environments) = environments {
                 let names: Vec<String> = rows.into_iter().map(|row| row.package_name).collect();
@@ -65,6 +67,7 @@ fn part(mut rows: Vec<Patch>, severities: &[i64], page: Page) -> Paged<Patch> {
 }
 
 /// One patch, with a page of the servers that wait for it and the CVEs that it fixes.
+#[boxed]
 pub async fn get(app: &App, scope: &Scope, name: &str, page: Page) -> Result<PatchDetail> {
     let environments = scope.environments.as_deref();
     let mut reader = app.db.snapshot().await?;

@@ -2,6 +2,7 @@
 //!
 //! Times are those of the pace alone: how long a server takes is not known before.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,6 +77,7 @@ pub struct Meant {
 
 impl Meant {
     /// These servers, in the order of their turns. `shown`: how many are listed one by one.
+    #[boxed]
     pub async fn named(
         conn: &mut Conn,
         org: OrgId,
@@ -102,6 +104,7 @@ impl Meant {
     }
 
     /// The servers that match, in the order of their turns. `shown`: how many are listed one by one.
+    #[boxed]
     pub async fn matching(
         conn: &mut Conn,
         org: OrgId,
@@ -129,6 +132,7 @@ impl Meant {
 /// A canary is only evidence if it installs something, so with a canary those servers come first. The
 /// search ends after `CANDIDATES_SPARE` more than the canary needs: they replace canaries that turn
 /// out to have nothing to install or to be offline. The rest keeps its order.
+#[boxed]
 pub async fn in_turn(
     conn: &mut Conn,
     options: &PatchOptions,
@@ -193,6 +197,7 @@ async fn listed<'a>(
 }
 
 /// What this order would do to them.
+#[boxed]
 pub async fn outlook(
     conn: &mut Conn,
     options: &PatchOptions,
@@ -313,6 +318,7 @@ fn reboots(options: &PatchOptions, server: &Server, installs: bool) -> Option<bo
 }
 
 /// What these options would do to these servers, however many they are.
+#[boxed]
 pub async fn of_servers(
     app: &App,
     scope: &Scope,
@@ -328,6 +334,7 @@ pub async fn of_servers(
 }
 
 /// What these options would do to the servers that a selector matches.
+#[boxed]
 pub async fn of_targets(
     app: &App,
     scope: &Scope,

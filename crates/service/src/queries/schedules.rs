@@ -1,9 +1,11 @@
 //! Schedules and their runs.
 
-use store::schedules::{self, Schedule};
+use async_recursion::async_recursion as boxed;
+use store::schedules;
+pub use store::schedules::Schedule;
 use store::server_list::{self, Filter};
 use store::{Conn, Page, Paged, StoreError, rollout_targets, rollouts, runs};
-use vocab::{RunId, ScheduleId};
+use vocab::{RunId, ScheduleId, ServerId};
 use wire::v1::{LastRun, Run};
 
 use super::summary::reaches;
@@ -15,6 +17,7 @@ use crate::{App, Result};
 pub const NEXT_RUNS: usize = 5;
 
 /// The schedules by name: all of them, or at most `limit` after the first `offset`. With the page that this makes.
+#[boxed]
 pub async fn list(
     app: &App,
     scope: &Scope,
@@ -29,41 +32,49 @@ pub async fn list(
     let Paged { items: rows, total } = Paged::part_of(all, page);
     let mut items = Vec::with_capacity(rows.len());
     for row in rows {
-        items.push(shown(&mut reader, scope, row).await?);
+        items.push(shown_in(&mut reader, scope, row).await?);
     }
     Ok((page, Paged { items, total }))
 }
 
 /// Every schedule as it is stored, by name.
+#[boxed]
 pub async fn all(app: &App, scope: &Scope) -> Result<Vec<Schedule>> {
     Ok(schedules::list(&mut *app.db.read().await?, scope.org).await?)
 }
 
 /// The runs of a schedule, the newest first.
+#[boxed]
 pub async fn runs(app: &App, scope: &Scope, id: ScheduleId, page: Page) -> Result<Paged<Run>> {
     let mut reader = app.db.snapshot().await?;
-    find(&mut reader, scope, id).await?;
+    find_in(&mut reader, scope, id).await?;
     let found = runs::list(&mut reader, scope.org, id, page).await?;
     let mut items = Vec::with_capacity(found.items.len());
     for run in found.items {
-        items.push(shown_run(&mut reader, run).await?);
+        items.push(shown_run_in(&mut reader, run).await?);
     }
     Ok(Paged { items, total: found.total })
 }
 
 /// One run of a schedule.
+#[boxed]
 pub async fn run(app: &App, scope: &Scope, schedule: ScheduleId, id: RunId) -> Result<Run> {
     let mut reader = app.db.snapshot().await?;
-    find(&mut reader, scope, schedule).await?;
+    find_in(&mut reader, scope, schedule).await?;
     let run = runs::get(&mut reader, scope.org, id).await?;
     if run.schedule_id != schedule {
         return Err(StoreError::not_found("run", id).into());
     }
-    shown_run(&mut reader, run).await
+    shown_run_in(&mut reader, run).await
 }
 
 /// A schedule that this reader can see: a key that is limited to environments sees those that target one of them.
-pub async fn find(conn: &mut Conn, scope: &Scope, id: ScheduleId) -> Result<Schedule> {
+#[boxed]
+pub async fn find(app: &App, scope: &Scope, id: ScheduleId) -> Result<Schedule> {
+    find_in(&mut *app.db.read().await?, scope, id).await
+}
+
+pub(crate) async fn find_in(conn: &mut Conn, scope: &Scope, id: ScheduleId) -> Result<Schedule> {
     let found = schedules::get(conn, scope.org, id).await?;
     match reaches(scope.environments.as_deref(), &found.targets) {
         true => Ok(found),
@@ -71,8 +82,35 @@ pub async fn find(conn: &mut Conn, scope: &Scope, id: ScheduleId) -> Result<Sche
     }
 }
 
+/// A schedule as this reader sees it, and its generation.
+#[boxed]
+pub async fn get(app: &App, scope: &Scope, id: ScheduleId) -> Result<(i64, wire::v1::Schedule)> {
+    let mut reader = app.db.snapshot().await?;
+    let row = find_in(&mut reader, scope, id).await?;
+    Ok((row.generation, shown_in(&mut reader, scope, row).await?))
+}
+
+/// A schedule and the servers that match it now, at one moment.
+#[boxed]
+pub async fn matched(
+    app: &App,
+    scope: &Scope,
+    id: ScheduleId,
+) -> Result<(Schedule, Vec<ServerId>)> {
+    let mut reader = app.db.snapshot().await?;
+    let schedule = find_in(&mut reader, scope, id).await?;
+    let servers =
+        server_list::ids(&mut reader, scope.org, &Filter::from(&schedule.targets)).await?;
+    Ok((schedule, servers))
+}
+
 /// A schedule as this reader sees it.
-pub async fn shown(conn: &mut Conn, scope: &Scope, row: Schedule) -> Result<wire::v1::Schedule> {
+#[boxed]
+pub async fn shown(app: &App, scope: &Scope, row: Schedule) -> Result<wire::v1::Schedule> {
+    shown_in(&mut *app.db.snapshot().await?, scope, row).await
+}
+
+async fn shown_in(conn: &mut Conn, scope: &Scope, row: Schedule) -> Result<wire::v1::Schedule> {
     let (options, shown_options) = show::stored_options("schedules", row.id, &row.options)?;
     let paced = options.pace.stagger_minutes > 0 || options.pace.max_parallel.is_some();
     let visible = scope.environments.as_deref();
@@ -132,7 +170,12 @@ async fn batch_of(conn: &mut Conn, run: &runs::Run) -> Result<Option<rollouts::R
 }
 
 /// A run with the progress of its batch.
-pub async fn shown_run(conn: &mut Conn, run: runs::Run) -> Result<Run> {
+#[boxed]
+pub async fn shown_run(app: &App, run: runs::Run) -> Result<Run> {
+    shown_run_in(&mut *app.db.snapshot().await?, run).await
+}
+
+async fn shown_run_in(conn: &mut Conn, run: runs::Run) -> Result<Run> {
     let batch = batch_of(conn, &run).await?;
     let phase = batch.as_ref().map(|batch| batch.head.phase);
     let progress = match batch {

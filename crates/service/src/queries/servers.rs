@@ -1,5 +1,6 @@
 //! Servers: the list, and one with everything that is known about it.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeSet;
 
 use domain::advisory::Ecosystem;
@@ -38,6 +39,7 @@ pub struct Filter {
 }
 
 /// A page of the servers.
+#[boxed]
 pub async fn list(
     app: &App,
     scope: &Scope,
@@ -69,27 +71,36 @@ pub async fn list(
 }
 
 /// Those of these servers that exist and that this reader can see.
-pub async fn existing(
-    app: &App,
+pub(crate) async fn existing(
+    conn: &mut Conn,
     scope: &Scope,
     ids: impl IntoIterator<Item = ServerId>,
 ) -> Result<BTreeSet<ServerId>> {
     const CHUNK: usize = 500;
     let ids: Vec<ServerId> = ids.into_iter().collect();
     let mut found = BTreeSet::new();
-    let mut reader = app.db.read().await?;
     for chunk in ids.chunks(CHUNK) {
         let filter = server_list::Filter {
             ids: chunk.to_vec(),
             environments: scope.environments.as_deref().map(<[_]>::to_vec),
             ..server_list::Filter::default()
         };
-        found.extend(server_list::ids(&mut reader, scope.org, &filter).await?);
+        found.extend(server_list::ids(conn, scope.org, &filter).await?);
     }
     Ok(found)
 }
 
+/// The servers with this name that this reader can see.
+#[boxed]
+pub async fn named(app: &App, scope: &Scope, name: &str) -> Result<Vec<ServerId>> {
+    let mut reader = app.db.read().await?;
+    let found = server_list::of_name(&mut reader, scope.org, name).await?;
+    let seen = existing(&mut reader, scope, found.iter().copied()).await?;
+    Ok(found.into_iter().filter(|id| seen.contains(id)).collect())
+}
+
 /// A request for a fresh look at a server's packages.
+#[boxed]
 pub async fn refresh(
     app: &App,
     scope: &Scope,
@@ -103,7 +114,7 @@ pub async fn refresh(
     }
     // The refresh of a server that was removed since stays visible to those who saw the server.
     if scope.environments.is_some() {
-        find(&mut reader, scope, server).await?;
+        find_in(&mut reader, scope, server).await?;
     }
     Ok(show::refresh(found))
 }
@@ -121,7 +132,12 @@ pub fn online_span(app: &App) -> OnlineSpan {
 }
 
 /// A server that this reader can see.
-pub async fn find(conn: &mut Conn, scope: &Scope, id: ServerId) -> Result<Server> {
+#[boxed]
+pub async fn find(app: &App, scope: &Scope, id: ServerId) -> Result<Server> {
+    find_in(&mut *app.db.read().await?, scope, id).await
+}
+
+pub(crate) async fn find_in(conn: &mut Conn, scope: &Scope, id: ServerId) -> Result<Server> {
     let server = servers::get(conn, scope.org, id).await?;
     match scope.includes(server.environment.as_ref()) {
         true => Ok(server),
@@ -130,9 +146,10 @@ pub async fn find(conn: &mut Conn, scope: &Scope, id: ServerId) -> Result<Server
 }
 
 /// A server with all that is known of it, and its generation.
+#[boxed]
 pub async fn detail(app: &App, scope: &Scope, id: ServerId) -> Result<(i64, ServerDetail)> {
     let mut reader = app.db.snapshot().await?;
-    let row = find(&mut reader, scope, id).await?;
+    let row = find_in(&mut reader, scope, id).await?;
     let (installed, pending) = inventory(&mut reader, &row).await?;
     let (exposed, unassessed) = findings::of_server(&mut reader, &row).await?;
     let assessed = findings::assessed(&mut reader, scope.org, std::slice::from_ref(&row)).await?;

@@ -1,5 +1,6 @@
 //! The organization in numbers, from what is kept ready and a few counts over narrow indexes.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -42,6 +43,7 @@ pub struct Numbers {
 pub const OPEN_PHASES: [&str; 5] = ["scheduled", "running", "paused", "halted", "canceling"];
 
 /// Counts, as far as these environments reach; `None`: everything.
+#[boxed]
 pub async fn numbers(
     app: &App,
     conn: &mut Conn,
@@ -115,6 +117,7 @@ pub fn reaches(environments: Option<&[Environment]>, targets: &Selector) -> bool
 }
 
 /// The organization in numbers, as an overview shows it.
+#[boxed]
 pub async fn fleet(app: &App, scope: &Scope) -> Result<FleetSummary> {
     let mut reader = app.db.snapshot().await?;
     let online = super::servers::online_span(app);

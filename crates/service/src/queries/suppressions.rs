@@ -1,5 +1,6 @@
 //! Suppressions: CVEs that someone decided not to act on, with the reason.
 
+use async_recursion::async_recursion as boxed;
 use store::suppressions::{self, Suppression};
 use store::{Conn, Page, Paged, StoreError};
 use vocab::SuppressionId;
@@ -8,6 +9,7 @@ use super::Scope;
 use crate::{App, Result};
 
 /// A page of the suppressions, the newest first; those of one CVE if it is given.
+#[boxed]
 pub async fn list(
     app: &App,
     scope: &Scope,
@@ -24,7 +26,16 @@ pub async fn list(
 }
 
 /// One that the reader may see.
-pub async fn find(conn: &mut Conn, scope: &Scope, id: SuppressionId) -> Result<Suppression> {
+#[boxed]
+pub async fn find(app: &App, scope: &Scope, id: SuppressionId) -> Result<Suppression> {
+    find_in(&mut *app.db.read().await?, scope, id).await
+}
+
+pub(crate) async fn find_in(
+    conn: &mut Conn,
+    scope: &Scope,
+    id: SuppressionId,
+) -> Result<Suppression> {
     let row = suppressions::get(conn, scope.org, id).await?;
     match row.environment.is_none() || scope.includes(row.environment.as_ref()) {
         true => Ok(row),

@@ -2,6 +2,7 @@
 //!
 //! Reads only. Whether a schedule without servers is refused is for `http::schedules` to decide.
 
+use async_recursion::async_recursion as boxed;
 use store::server_labels::{self, Group};
 use store::server_list::{self, Filter};
 use store::{Conn, Result};
@@ -21,6 +22,7 @@ pub struct Unmatched {
 
 /// Why `targets` match no server; `None` if they match one. Only servers in the environments `visible` count and are
 /// suggested from; `None`: all of them.
+#[boxed]
 pub async fn unmatched(
     conn: &mut Conn,
     org: OrgId,

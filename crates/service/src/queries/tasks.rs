@@ -1,5 +1,6 @@
 //! The tasks of a batch: one for each server, its state, and why it waits.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 
 use domain::rollout::{self, Held, Phase, Tally, Target};
@@ -15,6 +16,7 @@ use super::{Scope, batches, show};
 use crate::{App, Result};
 
 /// The tasks of a batch in the order of their turns, in any of these states of the API; none: in all.
+#[boxed]
 pub async fn list(
     app: &App,
     scope: &Scope,
@@ -23,7 +25,7 @@ pub async fn list(
     page: Page,
 ) -> Result<Paged<Task>> {
     let mut reader = app.db.snapshot().await?;
-    let row = batches::find(&mut reader, scope, batch).await?;
+    let row = batches::find_in(&mut reader, scope, batch).await?;
     let scheduled = row.head.phase == Phase::Scheduled;
     // Stored as the same state, and distinguished by whether the batch has started.
     let stored = states.iter().filter_map(|state| match *state {
@@ -39,16 +41,17 @@ pub async fn list(
 }
 
 /// One task of a batch.
+#[boxed]
 pub async fn get(app: &App, scope: &Scope, batch: BatchId, id: TaskId) -> Result<Task> {
     let mut reader = app.db.snapshot().await?;
-    let row = batches::find(&mut reader, scope, batch).await?;
+    let row = batches::find_in(&mut reader, scope, batch).await?;
     let target = find_task(&mut reader, scope, batch, id).await?;
     let shown = shown(app, &mut reader, &row, vec![target]).await?.pop();
     shown.ok_or_else(|| StoreError::not_found("task", id).into())
 }
 
 /// A task of this batch.
-pub async fn find_task(
+pub(crate) async fn find_task(
     conn: &mut Conn,
     scope: &Scope,
     batch: BatchId,
@@ -65,7 +68,9 @@ pub async fn find_task(
 pub type Past = (BatchId, Timestamp, Options, Task);
 
 /// What a server took part in, the newest first. Why it waits is not asked: its batch says that.
-pub async fn of_server(conn: &mut Conn, server: ServerId, page: Page) -> Result<Paged<Past>> {
+#[boxed]
+pub async fn of_server(app: &App, server: ServerId, page: Page) -> Result<Paged<Past>> {
+    let conn = &mut *app.db.snapshot().await?;
     let found = rollout_targets::of_server(conn, server, page).await?;
     let mut names = None;
     let mut items = Vec::with_capacity(found.items.len());
@@ -83,6 +88,7 @@ pub async fn of_server(conn: &mut Conn, server: ServerId, page: Page) -> Result<
 }
 
 /// Some tasks of a batch, in the order of their turns.
+#[boxed]
 pub async fn of_batch(
     app: &App,
     conn: &mut Conn,

@@ -1,5 +1,6 @@
 //! What plots are drawn from: the organization's days, and how long patches have been pending.
 
+use async_recursion::async_recursion as boxed;
 use jiff::SignedDuration;
 use jiff::civil::Date;
 pub use store::days::Day;
@@ -11,6 +12,7 @@ use crate::projections::patches::severity;
 use crate::{App, Result};
 
 /// The days from `first` to today, which is as it is now.
+#[boxed]
 pub async fn days(app: &App, scope: &Scope, first: Date) -> Result<Vec<Day>> {
     let today = day_of(app.clock.now());
     let mut reader = app.db.read().await?;
@@ -36,6 +38,7 @@ pub struct Age {
 }
 
 /// How long patches have been pending, by severity.
+#[boxed]
 pub async fn patch_ages(app: &App, scope: &Scope, spans: [SignedDuration; 3]) -> Result<Vec<Age>> {
     let now = app.clock.now();
     let bounds = spans.map(|span| now.checked_sub(span).unwrap_or(now));

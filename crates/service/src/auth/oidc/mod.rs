@@ -11,6 +11,7 @@ mod ask;
 mod config;
 mod token;
 
+use async_recursion::async_recursion as boxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base64::Engine as _;
@@ -124,6 +125,7 @@ impl Provider {
     }
 
     /// Where a browser is sent to sign in.
+    #[boxed]
     pub async fn door(&self, now: Timestamp, attempt: &Attempt) -> Result<Url, OidcError> {
         let known = self.known(now).await?;
         let mut url = ask::address("authorization endpoint", &known.doors.authorization_endpoint)?;
@@ -141,6 +143,7 @@ impl Provider {
     }
 
     /// Whether an answer that names this issuer, or none, is this provider's: one of another must not be taken for its own.
+    #[boxed]
     pub async fn is_its_answer(&self, now: Timestamp, named: &str) -> Result<bool, OidcError> {
         let known = self.known(now).await?;
         let must = known.doors.authorization_response_iss_parameter_supported;
@@ -148,6 +151,7 @@ impl Provider {
     }
 
     /// Who came back with this code.
+    #[boxed]
     pub async fn redeem(
         &self,
         now: Timestamp,

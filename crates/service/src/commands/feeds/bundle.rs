@@ -4,6 +4,7 @@
 //! how many there were, without which it is cut off. It is read twice, as every feed is, and the same rules hold: an older one
 //! removes nothing, and the same one again changes nothing.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _, Write as _};
@@ -132,6 +133,7 @@ pub fn is_one(path: &Path) -> bool {
 }
 
 /// Writes a bundle. It is there when it is whole, and not before.
+#[boxed]
 pub async fn export(db: &Db, path: &Path, now: Timestamp) -> Result<Exported, ImportError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".partial");

@@ -12,6 +12,7 @@ pub mod bundle;
 pub mod follow;
 mod take;
 
+use async_recursion::async_recursion as boxed;
 use std::path::{Path, PathBuf};
 
 use domain::advisory::Advisory;
@@ -183,6 +184,7 @@ pub async fn import(
 
 /// Deletes a feed with its advisories, and fetches it no more. Returns how many advisories it had, or
 /// none if there is no such feed. KEV and EPSS entries are shared by all copies and stay.
+#[boxed]
 pub async fn remove(db: &Db, name: &str) -> Result<Option<u64>, StoreError> {
     let desk = Desk::new(db);
     let known = feeds::list(&mut *db.read().await?).await?;

@@ -1,5 +1,6 @@
 //! The flaws that were set aside, as they hold at one time.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeSet;
 
 use domain::finding::Suppression as Rule;
@@ -18,6 +19,7 @@ pub struct Aside {
 
 impl Aside {
     /// What holds now.
+    #[boxed]
     pub async fn read(conn: &mut Conn, org: OrgId, now: Timestamp) -> Result<Aside> {
         let mut found = suppressions::active(conn, org, now).await?;
         // Of several that cover one finding the one that holds longest is shown; the flaws lie together.

@@ -1,5 +1,6 @@
 //! One round: what changed is read, taken in, and written down.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -52,6 +53,7 @@ impl Matcher {
 
     /// Makes the rows what they should be, if the servers, the feeds or what was set aside are not as they were. Says whether
     /// it did.
+    #[boxed]
     pub async fn round(&mut self, app: &App, look: Look) -> Result<bool> {
         let org = self.org;
         let memory = self.memory.take();

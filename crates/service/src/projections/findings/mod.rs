@@ -14,6 +14,7 @@ mod shelf;
 mod writing;
 
 pub use aside::Aside;
+use async_recursion::async_recursion as boxed;
 pub use matcher::{Look, Matcher};
 pub use server::{
     Assessed, Exposed, alike_by, assessed, assessments_within, closed, lists_unfixed, of_server,
@@ -147,6 +148,7 @@ async fn unannounced(app: &App) -> Result<Unannounced> {
 }
 
 /// Makes the rows of an organization anew, if its servers or the feeds are not as they were. Says whether it did.
+#[boxed]
 pub async fn rebuild(app: &App, org: OrgId) -> Result<bool> {
     Matcher::new(org).round(app, Look::Servers).await
 }
@@ -157,6 +159,7 @@ fn carried(kind: &Kind) -> impl Iterator<Item = Digest> {
 }
 
 /// The flaws of some environments' servers, in the order of the list. Made on the spot.
+#[boxed]
 pub async fn within(
     app: &App,
     conn: &mut Conn,

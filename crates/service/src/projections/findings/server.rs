@@ -1,5 +1,6 @@
 //! What the flaws of a list of packages mean on one server, or on servers that are alike.
 
+use async_recursion::async_recursion as boxed;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -61,6 +62,7 @@ async fn of_kind(
 }
 
 /// Which flaws each of these pending updates closes on servers of a kind: one list an update, in their order.
+#[boxed]
 pub async fn closed(
     conn: &mut Conn,
     org: OrgId,
@@ -140,6 +142,7 @@ pub struct Assessed {
 }
 
 /// The CVEs of these servers in numbers, in their order.
+#[boxed]
 pub async fn assessed(conn: &mut Conn, org: OrgId, servers: &[Server]) -> Result<Vec<Assessed>> {
     let sets: BTreeSet<Digest> = servers.iter().filter_map(|server| server.package_set).collect();
     let judged = findings::are_judged(conn, org, &sets).await?;
@@ -166,6 +169,7 @@ pub async fn assessed(conn: &mut Conn, org: OrgId, servers: &[Server]) -> Result
 }
 
 /// How many servers of some environments are in each state.
+#[boxed]
 pub async fn assessments_within(
     conn: &mut Conn,
     org: OrgId,
@@ -248,6 +252,7 @@ pub struct Exposed {
 }
 
 /// The CVEs of one server, the worst first, and its packages that could not be assessed.
+#[boxed]
 pub async fn of_server(
     conn: &mut Conn,
     server: &Server,
@@ -256,6 +261,7 @@ pub async fn of_server(
 }
 
 /// One flaw of one server, in every package that has it.
+#[boxed]
 pub async fn one_of_server(conn: &mut Conn, server: &Server, cve: &Cve) -> Result<Vec<Exposed>> {
     Ok(exposed(conn, server, Some(cve)).await?.0)
 }
@@ -280,6 +286,7 @@ async fn exposed(
 }
 
 /// Whether the imported feeds list CVEs of a base that no update fixes yet.
+#[boxed]
 pub async fn lists_unfixed(conn: &mut Conn, base: &Ecosystem) -> Result<bool> {
     match base.family().unfixed_cves() {
         UnfixedCves::Listed => Ok(true),
@@ -294,6 +301,7 @@ pub async fn lists_unfixed(conn: &mut Conn, base: &Ecosystem) -> Result<bool> {
 
 /// What is pending on a server. An update that closes one of its flaws is one for security, whether its repository says
 /// so or not.
+#[boxed]
 pub async fn pending(conn: &mut Conn, server: &Server) -> Result<Vec<Pending>> {
     let Some(kind) = kind_of(server) else { return Ok(Vec::new()) };
     let Some(set) = kind.update_set else { return Ok(Vec::new()) };

@@ -10,6 +10,7 @@
 mod closing;
 mod gather;
 
+use async_recursion::async_recursion as boxed;
 pub use domain::finding::PACKAGE_MANAGER;
 
 use std::collections::btree_map::Entry;
@@ -175,6 +176,7 @@ async fn rebuild_all(app: &App, known: &mut BTreeMap<OrgId, Known>) -> Result<()
 }
 
 /// Makes the rows of an organization anew, if its servers or their flaws are not as they were. Says whether it did.
+#[boxed]
 pub async fn rebuild(app: &App, org: OrgId) -> Result<bool> {
     rebuild_from(app, org, &mut Known::default()).await
 }
@@ -237,6 +239,7 @@ async fn recount(app: &App, org: OrgId, wrong: &[(Kind, u32)]) -> Result<()> {
 }
 
 /// The patches of a few environments, in the order of the list. Made on the spot.
+#[boxed]
 pub async fn within(
     app: &App,
     conn: &mut Conn,
@@ -255,6 +258,7 @@ pub async fn within(
 }
 
 /// The patches that wait on one server, with what is known of them in the whole organization.
+#[boxed]
 pub async fn of_server(app: &App, conn: &mut Conn, server: &Server) -> Result<Vec<Patch>> {
     let Some(set) = server.update_set else { return Ok(Vec::new()) };
     let list: Vec<Pending> = entries(conn, server.org_id, ListingKind::Updates, set).await?;

@@ -1,0 +1,67 @@
+//! Requests that carry an `Idempotency-Key`: who may carry one out, and what was answered.
+
+use async_recursion::async_recursion as boxed;
+use jiff::SignedDuration;
+use store::idempotency::{self, Request};
+pub use store::idempotency::{Claim, Response, Ticket, during};
+
+use crate::auth::caller::Caller;
+use crate::{App, Result};
+
+const REMEMBERED_FOR: SignedDuration = SignedDuration::from_hours(24);
+/// A request that is not answered after this was cut short by a crash: none may take longer than 30 s.
+const LOCKED_FOR: SignedDuration = SignedDuration::from_secs(35);
+/// How many answers are stored for one caller at a time.
+pub const STORED_MAX: u32 = 10_000;
+
+/// Claims a key for a request. `None`: the caller has used too many.
+#[boxed]
+pub async fn claim(
+    app: &App,
+    caller: &Caller,
+    key: &str,
+    fingerprint: [u8; 32],
+) -> Result<Option<Claim>> {
+    let (now, who) = (app.clock.now(), caller.who.to_string());
+    let request = Request { org: caller.org, caller: &who, key, fingerprint };
+    let mut tx = app.db.begin().await?;
+    let claim =
+        idempotency::claim(&mut tx, &request, now, now + LOCKED_FOR, now + REMEMBERED_FOR).await?;
+    if matches!(claim, Claim::Fresh(_)) {
+        let stored = idempotency::count(&mut tx, caller.org, &who, STORED_MAX + 1).await?;
+        if stored > STORED_MAX {
+            return Ok(None);
+        }
+    }
+    tx.commit().await?;
+    Ok(Some(claim))
+}
+
+/// Stores the answer for a key, or gives the key back if there is no answer for good, or if the request changed
+/// nothing: then repeating it changes nothing either, and its answer would only fill the database.
+#[boxed]
+pub async fn remember(
+    app: &App,
+    ticket: &Ticket,
+    is_final: bool,
+    response: Option<Response>,
+) -> Result<()> {
+    let mut tx = app.db.begin().await?;
+    match is_final {
+        true => idempotency::finish_effect(&mut tx, ticket, response.as_ref()).await?,
+        false => idempotency::forget(&mut tx, ticket).await?,
+    }
+    Ok(tx.commit().await?)
+}
+
+/// Lets clients repeat requests that a crash cut off, at once. With PostgreSQL other replicas may be at
+/// work; there a claim names its process, and whoever repeats the request finds that it is gone.
+#[boxed]
+pub async fn end_abandoned(app: &App) -> Result<()> {
+    if !app.db.is_exclusive() {
+        return Ok(());
+    }
+    let mut tx = app.db.begin().await?;
+    idempotency::end_locks(&mut tx, app.clock.now()).await?;
+    Ok(tx.commit().await?)
+}

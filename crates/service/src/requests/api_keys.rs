@@ -1,0 +1,76 @@
+//! API keys: create, revoke.
+
+use async_recursion::async_recursion as boxed;
+use store::api_keys::ApiKey;
+use vocab::{Environment, KeyId};
+use wire::v1::CreateApiKey;
+
+use super::{Body, Versions, check_version, forbidden};
+use crate::auth::api_keys::{self, NewKey};
+use crate::auth::caller::Caller;
+use crate::queries::credentials::find_api_key;
+use crate::{App, Result, ServiceError, TRIES};
+
+/// Creates a key. The text is shown once.
+#[boxed]
+pub async fn create(
+    app: &App,
+    caller: &Caller,
+    body: Body<CreateApiKey>,
+) -> Result<(ApiKey, String)> {
+    let new = read(body)?;
+    within(caller, new.environments.as_deref())?;
+    api_keys::create(app, &caller.actor(), new).await
+}
+
+/// Revokes a key. Revoking it twice is no error.
+#[boxed]
+pub async fn revoke(
+    app: &App,
+    caller: &Caller,
+    id: KeyId,
+    wanted_version: &Versions,
+) -> Result<()> {
+    for _ in 0..TRIES {
+        let key = find_api_key(app, &caller.scope(), id).await?;
+        check_version(wanted_version, key.generation)?;
+        within(caller, key.environments.as_deref())?;
+        match api_keys::revoke(app, &caller.actor(), &key).await {
+            // Another request revoked it at the same time.
+            Err(ServiceError::Stale) => {}
+            done => return done,
+        }
+    }
+    Err(ServiceError::Stale)
+}
+
+/// Refuses a caller that is limited to environments and reaches for more.
+fn within(caller: &Caller, wanted: Option<&[Environment]>) -> Result<()> {
+    let fits = match (&caller.environments, wanted) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(_), Some(wanted)) => wanted.iter().all(|one| caller.may_touch(Some(one))),
+    };
+    match fits {
+        true => Ok(()),
+        false => forbidden(
+            "This key is limited to environments, and manages keys within that limit only.",
+        ),
+    }
+}
+
+fn read((body, mut errors): Body<CreateApiKey>) -> Result<NewKey> {
+    let name = errors.name("/name", body.name);
+    let role = errors.parse("/role", "invalid_role", &body.role);
+    let environments = body.environments.map(|texts| {
+        if texts.is_empty() {
+            errors.note("/environments", "empty", "name at least one, or leave it out");
+        }
+        errors.parse_all::<Environment>("/environments", "invalid_environment", &texts)
+    });
+    let expires_at = errors.time("/expires_at", body.expires_at.as_deref());
+    errors.done()?;
+    let role =
+        role.ok_or_else(|| ServiceError::Internal("a role without errors is none".into()))?;
+    Ok(NewKey { name, role, environments, expires_at })
+}

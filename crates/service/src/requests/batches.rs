@@ -1,0 +1,108 @@
+//! Batches: create, cancel, pause, resume, retry.
+
+use async_recursion::async_recursion as boxed;
+use store::Conn;
+use store::rollouts::Rollout;
+use vocab::{BatchId, ServerId};
+use wire::v1::CreateBatch;
+
+use super::{Body, Errors, read};
+use crate::auth::caller::Caller;
+use crate::clock::dice;
+use crate::commands::batches::{self as commands, NewRollout, SeenBatch};
+use crate::queries::batches::find;
+use crate::queries::{Scope, servers};
+use crate::{App, PatchOptions, Result};
+
+/// Orders updates for several servers. Each server that does not exist is named, and then nothing starts.
+#[boxed]
+pub async fn create(
+    app: &App,
+    caller: &Caller,
+    (body, mut errors): Body<CreateBatch>,
+) -> Result<Rollout> {
+    let options = read::order(&mut errors, body.options());
+    // In the transaction that creates the batch, so that no server disappears in between.
+    let mut tx = app.db.begin().await?;
+    let named = existing(&mut tx, &caller.scope(), &mut errors, &body.server_ids).await?;
+    errors.done()?;
+    let (id, now) = (BatchId::new(app.clock.now(), dice()), app.clock.now());
+    let new = new_rollout(app, caller, options, named);
+    let made = commands::create_in(&mut tx, id, new, now).await?;
+    tx.commit().await?;
+    Ok(made)
+}
+
+pub(super) fn new_rollout(
+    app: &App,
+    caller: &Caller,
+    options: PatchOptions,
+    servers: Vec<ServerId>,
+) -> NewRollout {
+    NewRollout {
+        org: caller.org,
+        options,
+        servers,
+        starts_at: app.clock.now(),
+        origin: caller.origin(),
+        started_by: caller.who.to_string(),
+        run_id: None,
+        retry_of: None,
+    }
+}
+
+/// The servers that an order names. Each that does not exist, or that the caller cannot see, is noted.
+pub(super) async fn existing(
+    conn: &mut Conn,
+    scope: &Scope,
+    errors: &mut Errors,
+    texts: &[String],
+) -> Result<Vec<ServerId>> {
+    let named = read::server_ids(errors, texts);
+    let ids = named.iter().map(|(_, id)| *id);
+    let there = servers::existing(conn, scope, ids).await?;
+    for (place, id) in named.iter().filter(|(_, id)| !there.contains(id)) {
+        read::unknown_server(errors, *place, &id.to_string());
+    }
+    Ok(named.into_iter().map(|(_, id)| id).collect())
+}
+
+/// Cancels what has not started.
+#[boxed]
+pub async fn cancel(app: &App, caller: &Caller, id: BatchId) -> Result<Rollout> {
+    find(app, &caller.scope(), id).await?;
+    commands::cancel(app, &caller.actor(), caller.org, id).await
+}
+
+/// No further server starts.
+#[boxed]
+pub async fn pause(app: &App, caller: &Caller, id: BatchId) -> Result<Rollout> {
+    find(app, &caller.scope(), id).await?;
+    commands::pause(app, &caller.actor(), caller.org, id).await
+}
+
+/// Goes on with a batch that was paused or has halted.
+#[boxed]
+pub async fn resume(app: &App, caller: &Caller, id: BatchId) -> Result<Rollout> {
+    find(app, &caller.scope(), id).await?;
+    commands::resume(app, &caller.actor(), caller.org, id).await
+}
+
+/// The same for a batch that is still as the caller saw it.
+#[boxed]
+pub async fn resume_seen(
+    app: &App,
+    caller: &Caller,
+    id: BatchId,
+    seen: &SeenBatch,
+) -> Result<Rollout> {
+    find(app, &caller.scope(), id).await?;
+    commands::resume_seen(app, &caller.actor(), caller.org, id, seen).await
+}
+
+/// Orders a new batch of the servers that failed.
+#[boxed]
+pub async fn retry(app: &App, caller: &Caller, id: BatchId) -> Result<Rollout> {
+    find(app, &caller.scope(), id).await?;
+    commands::retry(app, &caller.actor(), caller.org, id).await
+}

@@ -1,0 +1,70 @@
+//! Enrollment tokens: create, revoke.
+
+use async_recursion::async_recursion as boxed;
+use vocab::TokenId;
+use wire::v1::CreateEnrollmentToken;
+
+use super::{Body, Versions, check_version, forbidden};
+use crate::auth::caller::Caller;
+use crate::auth::enrollment_tokens::{self as tokens, NewToken};
+use crate::queries::credentials::{Token, find_enrollment_token};
+use crate::{App, Result};
+
+const USES_MAX: i64 = 1_000_000;
+const TAGS_MAX: usize = 50;
+
+/// Creates a token. The text is shown once.
+#[boxed]
+pub async fn create(
+    app: &App,
+    caller: &Caller,
+    body: Body<CreateEnrollmentToken>,
+) -> Result<(Token, String)> {
+    let new = read(body)?;
+    if !caller.may_touch(new.environment.as_ref()) {
+        return forbidden(
+            "This key is limited to environments: name one of them in `environment`.",
+        );
+    }
+    tokens::create(app, &caller.actor(), new).await
+}
+
+/// Revokes a token. Revoking it twice is no error.
+#[boxed]
+pub async fn revoke(
+    app: &App,
+    caller: &Caller,
+    id: TokenId,
+    wanted_version: &Versions,
+) -> Result<()> {
+    let token = find_enrollment_token(app, &caller.scope(), id).await?;
+    check_version(wanted_version, version(&token))?;
+    if !caller.may_touch(token.environment.as_ref()) {
+        return forbidden("This key is limited to environments, and this token is for others.");
+    }
+    tokens::revoke(app, &caller.actor(), &token).await
+}
+
+/// A token's row has no generation: it changes by being used and by being revoked, and both only once forward.
+pub fn version(token: &Token) -> i64 {
+    2 * i64::from(token.uses) + i64::from(token.revoked_at.is_some())
+}
+
+fn read((body, mut errors): Body<CreateEnrollmentToken>) -> Result<NewToken> {
+    let name = body.name.map(|name| errors.name("/name", name)).unwrap_or_default();
+    let environment = body
+        .environment
+        .and_then(|text| errors.parse("/environment", "invalid_environment", &text));
+    let tags = body.tags.unwrap_or_default();
+    if tags.len() > TAGS_MAX {
+        errors.note("/tags", "too_many", format!("must have at most {TAGS_MAX} entries"));
+    }
+    let tags = errors.parse_all("/tags", "invalid_tag", &tags);
+    if body.max_uses.is_some_and(|uses| !(1..=USES_MAX).contains(&uses)) {
+        errors.note("/max_uses", "out_of_range", format!("must be from 1 to {USES_MAX}"));
+    }
+    let uses_max = body.max_uses.and_then(|uses| u32::try_from(uses).ok());
+    let expires_at = errors.time("/expires_at", body.expires_at.as_deref());
+    errors.done()?;
+    Ok(NewToken { name, environment, tags, uses_max, expires_at })
+}

@@ -1,0 +1,64 @@
+//! What an order would do.
+
+use async_recursion::async_recursion as boxed;
+use vocab::{BatchId, ServerId};
+use wire::v1::{Preview, PreviewRequest};
+
+use super::{Body, batches, read};
+use crate::auth::caller::Caller;
+use crate::commands;
+use crate::queries::{preview, show};
+use crate::{App, Result};
+
+/// A preview that shows at most so many servers one by one.
+#[boxed]
+pub async fn of_order(
+    app: &App,
+    caller: &Caller,
+    (body, mut errors): Body<PreviewRequest>,
+    shown: usize,
+) -> Result<Preview> {
+    let scope = caller.scope();
+    let options = match body.targets.is_some() {
+        true => read::options(&mut errors, "", body.options()),
+        false => read::order(&mut errors, body.options()),
+    };
+    let (mut named, mut selector) = (Vec::new(), None);
+    match (&body.server_ids, &body.targets) {
+        (Some(ids), None) => {
+            let mut reader = app.db.read().await?;
+            named = batches::existing(&mut reader, &scope, &mut errors, ids).await?;
+        }
+        (None, Some(targets)) => selector = read::targets(&mut errors, targets),
+        (Some(_), Some(_)) | (None, None) => {
+            errors.note(
+                "",
+                "one_of",
+                "say which servers: `server_ids` or `targets`, one of the two",
+            );
+        }
+    }
+    errors.done()?;
+    match selector {
+        Some(selector) => preview::of_targets(app, &scope, &options, &selector, shown).await,
+        None => preview::of_servers(app, &scope, &options, &named, shown).await,
+    }
+}
+
+/// The servers that a retry of a batch would patch, and what it would do.
+#[boxed]
+pub async fn of_retry(
+    app: &App,
+    caller: &Caller,
+    id: BatchId,
+    shown: usize,
+) -> Result<(Vec<ServerId>, Preview)> {
+    let mut reader = app.db.snapshot().await?;
+    let now = app.clock.now();
+    let (row, servers) =
+        commands::batches::retryable(app, &mut reader, caller.org, id, now).await?;
+    drop(reader);
+    let (options, _) = show::stored_options("rollouts", row.id, &row.options)?;
+    let preview = preview::of_servers(app, &caller.scope(), &options, &servers, shown).await?;
+    Ok((servers, preview))
+}

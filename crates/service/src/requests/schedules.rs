@@ -1,0 +1,122 @@
+//! Schedules: create, replace, delete, run.
+
+use async_recursion::async_recursion as boxed;
+use store::runs::Run;
+use store::schedules::Schedule;
+use vocab::{ScheduleId, Selector};
+use wire::v1::ScheduleRequest;
+
+use super::{Body, Versions, check_version, forbidden, read};
+use crate::auth::caller::Caller;
+use crate::commands::schedules::{self as commands, Wanted};
+use crate::queries::schedules::find;
+use crate::queries::summary::reaches;
+use crate::queries::targets::unmatched;
+use crate::{App, FieldError, Result, ServiceError};
+
+/// The code of the field error for targets that no server matches.
+pub const NO_SERVERS_MATCH: &str = "no_servers_match";
+
+/// How often a change is tried again that others came before. Each failure is somebody's success, so
+/// this many must change the same schedule at once before one of them is refused.
+const CONTENDED_TRIES: u32 = 100;
+
+/// Creates a schedule.
+#[boxed]
+pub async fn create(app: &App, caller: &Caller, body: Body<ScheduleRequest>) -> Result<Schedule> {
+    let wanted = wanted(app, caller, body).await?;
+    commands::create(app, &caller.actor(), wanted).await
+}
+
+/// Replaces the whole of a schedule.
+#[boxed]
+pub async fn replace(
+    app: &App,
+    caller: &Caller,
+    id: ScheduleId,
+    body: Body<ScheduleRequest>,
+    wanted_version: &Versions,
+) -> Result<Schedule> {
+    let seen = find(app, &caller.scope(), id).await?;
+    check_version(wanted_version, seen.generation)?;
+    let wanted = wanted(app, caller, body).await?;
+    for _ in 0..CONTENDED_TRIES {
+        let seen = find(app, &caller.scope(), id).await?;
+        check_version(wanted_version, seen.generation)?;
+        match commands::replace(app, &caller.actor(), &seen, wanted.clone()).await {
+            Err(ServiceError::Stale) => {}
+            done => return done,
+        }
+    }
+    Err(ServiceError::Stale)
+}
+
+/// Deletes a schedule.
+#[boxed]
+pub async fn delete(
+    app: &App,
+    caller: &Caller,
+    id: ScheduleId,
+    wanted_version: &Versions,
+) -> Result<()> {
+    for _ in 0..CONTENDED_TRIES {
+        let seen = find(app, &caller.scope(), id).await?;
+        check_version(wanted_version, seen.generation)?;
+        match commands::delete(app, &caller.actor(), &seen).await {
+            Err(ServiceError::Stale) => {}
+            done => return done,
+        }
+    }
+    Err(ServiceError::Stale)
+}
+
+/// Runs a schedule now.
+#[boxed]
+pub async fn run(app: &App, caller: &Caller, id: ScheduleId) -> Result<Run> {
+    let schedule = find(app, &caller.scope(), id).await?;
+    commands::run(app, &caller.actor(), &schedule).await
+}
+
+async fn wanted(
+    app: &App,
+    caller: &Caller,
+    (body, errors): Body<ScheduleRequest>,
+) -> Result<Wanted> {
+    let allow_empty = body.allow_empty.unwrap_or(false);
+    let wanted = read::schedule((body, errors))?;
+    within(caller, &wanted.targets)?;
+    refuse_unmatched(app, caller, &wanted, allow_empty).await?;
+    Ok(wanted)
+}
+
+/// Refuses targets beyond the environments of the caller.
+fn within(caller: &Caller, targets: &Selector) -> Result<()> {
+    if reaches(caller.environments.as_deref(), targets) {
+        return Ok(());
+    }
+    forbidden(
+        "This key is limited to environments: name one of them in `targets` as `environment`.",
+    )
+}
+
+/// Refuses the targets of an enabled schedule that match no server, unless the caller allowed it. Before any server is
+/// enrolled nothing is refused: schedules may be written first.
+async fn refuse_unmatched(
+    app: &App,
+    caller: &Caller,
+    wanted: &Wanted,
+    allow_empty: bool,
+) -> Result<()> {
+    if allow_empty || !wanted.enabled {
+        return Ok(());
+    }
+    let (mut reader, visible) = (app.db.snapshot().await?, caller.environments.as_deref());
+    match unmatched(&mut reader, caller.org, visible, &wanted.targets).await? {
+        Some(found) if !found.no_fleet => Err(ServiceError::Invalid(vec![FieldError::new(
+            "/targets",
+            NO_SERVERS_MATCH,
+            found.reason,
+        )])),
+        _ => Ok(()),
+    }
+}

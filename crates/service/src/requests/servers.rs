@@ -1,0 +1,98 @@
+//! Servers: remove, refresh, patch, release.
+
+use async_recursion::async_recursion as boxed;
+use store::refreshes::Refresh;
+use store::rollouts::Rollout;
+use store::servers::Server;
+use vocab::ServerId;
+use wire::v1::PatchServer;
+
+use super::{Body, Versions, check_version, read};
+use crate::auth::caller::Caller;
+use crate::commands::{batches, refreshes, servers};
+use crate::projections::findings;
+use crate::queries::servers::find;
+use crate::queries::show;
+use crate::requests::batches::new_rollout;
+use crate::{App, Result, ServiceError, TRIES};
+
+/// Removes a server.
+#[boxed]
+pub async fn remove(
+    app: &App,
+    caller: &Caller,
+    id: ServerId,
+    wanted_version: &Versions,
+) -> Result<()> {
+    // A scan that arrives at this moment changes the server, and is no reason to refuse.
+    for _ in 0..TRIES {
+        let seen = find(app, &caller.scope(), id).await?;
+        check_version(wanted_version, seen.generation)?;
+        match servers::remove(app, &caller.actor(), &seen).await {
+            Err(ServiceError::Stale) => {}
+            done => return done,
+        }
+    }
+    Err(ServiceError::Stale)
+}
+
+/// Asks an agent for a look at its packages.
+#[boxed]
+pub async fn refresh(app: &App, caller: &Caller, id: ServerId) -> Result<Refresh> {
+    find(app, &caller.scope(), id).await?;
+    refreshes::request(app, &caller.actor(), id).await
+}
+
+/// Orders updates for one server.
+#[boxed]
+pub async fn patch(
+    app: &App,
+    caller: &Caller,
+    id: ServerId,
+    (body, mut errors): Body<PatchServer>,
+) -> Result<Rollout> {
+    find(app, &caller.scope(), id).await?;
+    let options = read::order(&mut errors, body.options());
+    errors.done()?;
+    batches::create(app, new_rollout(app, caller, options, vec![id])).await
+}
+
+/// Releases a server from quarantine. With its generation, as clients see it.
+#[boxed]
+pub async fn release(app: &App, caller: &Caller, id: ServerId) -> Result<(i64, wire::v1::Server)> {
+    for _ in 0..TRIES {
+        let seen = find(app, &caller.scope(), id).await?;
+        match servers::release(app, &caller.actor(), &seen).await {
+            Err(ServiceError::Stale) => {}
+            done => return shown(app, done?).await,
+        }
+    }
+    Err(ServiceError::Stale)
+}
+
+/// Releases a server that is in quarantine for the reason that the caller saw; `None` if it is not.
+#[boxed]
+pub async fn release_seen(
+    app: &App,
+    caller: &Caller,
+    id: ServerId,
+    reason: &str,
+) -> Result<Option<Server>> {
+    for _ in 0..TRIES {
+        let seen = find(app, &caller.scope(), id).await?;
+        if seen.quarantine.as_deref().is_some_and(|now| now.trim() != reason) {
+            return Ok(None);
+        }
+        match servers::release(app, &caller.actor(), &seen).await {
+            Err(ServiceError::Stale) => {}
+            done => return done.map(Some),
+        }
+    }
+    Err(ServiceError::Stale)
+}
+
+async fn shown(app: &App, row: Server) -> Result<(i64, wire::v1::Server)> {
+    let mut reader = app.db.read().await?;
+    let assessed = findings::assessed(&mut reader, row.org_id, std::slice::from_ref(&row)).await?;
+    Ok((row.generation, show::server(app, row, &assessed[0])))
+}
