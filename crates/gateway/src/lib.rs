@@ -6,8 +6,9 @@
 //!    the shape, the tag and the signature, the cheapest first. A forged request ends here, before the
 //!    database is touched.
 //! 2. `registry` has a `Session` for each agent that this process has heard from. It compares the
-//!    counter and the nonce with those of earlier syncs: a copy of a host puts the server into
-//!    quarantine, a repetition after a lost answer does not.
+//!    counter and the nonce with those of earlier syncs. One that is behind is ignored, and its answer
+//!    carries a challenge: a copy of the host meets it and puts the server into quarantine, a captured
+//!    request cannot. A repetition after a lost answer is neither.
 //! 3. What is new (facts, results, progress, digests of package sets) goes to `ingest`, which writes the
 //!    reports of many agents in one transaction. A package set that the database does not have is asked
 //!    for; `upload_singleflight` asks one of many servers that have the same, and `uploads` receives it.
@@ -60,13 +61,16 @@ pub struct Gateway(Arc<Inner>);
 
 struct Inner {
     app: App,
-    registry: Registry,
+    registry: Arc<Registry>,
 }
 
 impl Gateway {
     /// A gateway that has heard of no agent yet.
     pub fn new(app: App) -> Gateway {
-        Gateway(Arc::new(Inner { app, registry: Registry::new() }))
+        let registry = Arc::new(Registry::new());
+        let known = registry.clone();
+        app.set_contacts(Box::new(move |server| known.last_seen(server)));
+        Gateway(Arc::new(Inner { app, registry }))
     }
 
     pub(crate) fn registry(&self) -> &Registry {

@@ -27,13 +27,17 @@ use crate::outbox::Desk;
 use crate::security_package_cache::Secured;
 use crate::sync::quarantine;
 use crate::upload_singleflight::Awaited;
-use service::secrets::Age;
+use service::secrets::{Age, Secrets};
 
 /// How many lists are remembered: more kinds of servers than a large fleet has.
 const COUNTS_MAX: usize = 20_000;
 
 /// How many syncs back a repetition is recognized: about an hour of an idle agent.
 const HEARD: usize = 64;
+/// Counters of an agent are in one epoch until its server is released from quarantine.
+const EPOCH: u64 = presence::EPOCH.unsigned_abs();
+/// How many repetitions of one sync may differ from each other: an agent repeats one when it has news.
+const BODIES: usize = 16;
 /// The length of a counter and a nonce in [`SyncSession::recent`].
 const PAIR_BYTES: usize = 16;
 
@@ -79,6 +83,8 @@ struct Standing {
     expected: u64,
     /// The nonce of the last sync, if this process heard it.
     nonce: Option<u64>,
+    /// The bodies of the latest sync and its repetitions, by digest, the latest last.
+    bodies: Vec<Digest>,
     /// The counters and nonces of the last syncs, the latest first: one of them that comes again
     /// was late or was replayed, and another nonce for a counter is another host.
     heard: VecDeque<(u64, u64)>,
@@ -90,8 +96,13 @@ struct Standing {
     known: Known,
     /// Orders and withdrawals that went out with an answer.
     handed: Vec<Message>,
-    /// Which sync is the latest; an older one that is still held open need not be any longer.
+    /// Which sync is the latest; an older one that is still held open need not be any longer. Never 0, which is the
+    /// number of syncs that get nothing.
     turn: u64,
+    /// How often the latest one was repeated.
+    repeat: u32,
+    /// The sync that orders and withdrawals last went out to.
+    handed_in: u64,
     /// Which root key its identity was made with, once that is in the database.
     noted_age: Option<Age>,
     /// Whether an answer brought it a new tag.
@@ -127,6 +138,12 @@ pub(super) struct Known {
 }
 
 impl Known {
+    /// What the agent last said that it does.
+    pub(super) fn activity(&self) -> Activity {
+        let all = [Activity::Scanning, Activity::Patching, Activity::Rebooting];
+        all.into_iter().find(|one| activity_word(*one) == self.activity).unwrap_or(Activity::Idle)
+    }
+
     /// Whether the sync says anything that is not written down.
     pub(super) fn is_old_news(&self, sync: &SyncRequest) -> bool {
         let told = |word: Option<Digest>, known: Option<Digest>| word.is_none() || word == known;
@@ -158,17 +175,61 @@ pub(super) enum Count {
     Again,
     /// We have forgotten some: the control plane was restored, or another replica heard them.
     Ahead,
-    /// One of the last few, of which an agent let go and which later ones overtook: nobody waits for its answer.
-    Late,
-    /// Someone else used this identity.
+    /// Behind: an agent let go of it and later ones overtook it, or it was captured, or a copy of the host sent
+    /// it. The answer says with which counter a live host may go on, and nothing else happens.
     Behind,
+    /// A second host holds this identity: it met a challenge, or used another nonce for a counter that was heard.
+    Copy,
+}
+
+/// Tells a copy of a host from a captured request.
+///
+/// Both are behind in their counters. The answer to such a sync asks for a counter that nobody can
+/// guess; only a host that has the key of the identity can sign a sync that carries it. The counter is derived,
+/// so that every replica recognizes it, and changes every hour, so that it cannot be captured for later.
+///
+/// When a server is released from quarantine, its counters continue in the next [epoch](EPOCH). What was captured
+/// before is behind then, and a challenge that was met in an earlier epoch is none.
+pub(super) struct Challenge<'a> {
+    secrets: &'a Secrets,
+    server: ServerId,
+    hour: i64,
+}
+
+impl Challenge<'_> {
+    /// Counters from here on are challenges. No agent gets here by counting.
+    const LEAST: u64 = 1 << 61;
+
+    pub(super) fn new(secrets: &Secrets, server: ServerId, now: Timestamp) -> Challenge<'_> {
+        Challenge { secrets, server, hour: now.as_second().div_euclid(3600) }
+    }
+
+    fn counter(&self, epoch: u64) -> u64 {
+        self.of(epoch, self.hour)
+    }
+
+    /// Whether this counter is the one of this hour, or of the hour before.
+    fn is_met_by(&self, counter: u64, epoch: u64) -> bool {
+        [self.hour, self.hour - 1].iter().any(|hour| self.of(epoch, *hour) == counter)
+    }
+
+    fn of(&self, epoch: u64, hour: i64) -> u64 {
+        let server = self.server.to_string();
+        let parts = [server.as_bytes(), &epoch.to_be_bytes(), &hour.to_be_bytes()];
+        let tag = self.secrets.tag("fleetmend sync challenge v1", &parts);
+        let number = tag.iter().take(8).fold(0, |sum, byte| (sum << 8) | u64::from(*byte));
+        Self::LEAST | (number & (Self::LEAST - 1))
+    }
 }
 
 /// A sync's place among those of its server.
 pub(super) struct Turn {
     pub(super) count: Count,
     pub(super) next_counter: u64,
-    pub(super) number: u64,
+    number: u64,
+    repeat: u32,
+    /// Whether it shows that the host lives. The same bytes once more may come from anyone.
+    pub(super) is_sign_of_life: bool,
 }
 
 impl Session {
@@ -188,13 +249,16 @@ impl Session {
                 bar,
                 expected: server.counter.unsigned_abs(),
                 nonce: None,
+                bodies: Vec::new(),
                 heard: VecDeque::new(),
                 owned: false,
                 last_seen: None,
                 wants_facts: false,
                 known,
                 handed: Vec::new(),
-                turn: 0,
+                turn: 1,
+                repeat: 0,
+                handed_in: 0,
                 noted_age: None,
                 tag_offered: false,
             }),
@@ -212,13 +276,16 @@ impl Session {
             bar: AccessState::Removed,
             expected: 0,
             nonce: None,
+            bodies: Vec::new(),
             heard: VecDeque::new(),
             owned: false,
             last_seen: None,
             wants_facts: false,
             known,
             handed: Vec::new(),
-            turn: 0,
+            turn: 1,
+            repeat: 0,
+            handed_in: 0,
             noted_age: None,
             tag_offered: false,
         };
@@ -232,24 +299,53 @@ impl Session {
     }
 
     /// Takes the sync's counter. In quarantine both copies go on counting, each for itself.
-    pub(super) fn turn(&self, counter: u64, nonce: u64) -> Turn {
+    pub(super) fn turn(
+        &self,
+        counter: u64,
+        nonce: u64,
+        body: Digest,
+        challenge: &Challenge<'_>,
+    ) -> Turn {
         let mut standing = self.standing();
         let number = standing.turn + 1;
+        let expected = standing.expected;
+        let ignored = |next_counter| Turn {
+            count: Count::Behind,
+            next_counter,
+            number: 0,
+            repeat: 0,
+            is_sign_of_life: false,
+        };
+        let taken = |count, next_counter| Turn {
+            count,
+            next_counter,
+            number,
+            repeat: 0,
+            is_sign_of_life: true,
+        };
         if standing.bar == AccessState::Quarantine {
+            // A copy that met its challenge counts like the others from now on.
+            let next_counter = match counter {
+                Challenge::LEAST.. => expected,
+                _ => counter.saturating_add(1),
+            };
             if standing.heard.contains(&(counter, nonce)) {
-                let next_counter = counter.saturating_add(1);
-                return Turn { count: Count::Late, next_counter, number: 0 };
+                return ignored(next_counter);
             }
             standing.turn = number;
-            return Turn { count: Count::Next, next_counter: counter.saturating_add(1), number };
+            return taken(Count::Next, next_counter);
         }
-        let expected = standing.expected;
+        let (epoch, is_first_of_epoch) = (expected / EPOCH, expected.is_multiple_of(EPOCH));
         let same_nonce = standing.nonce.is_none_or(|last| last == nonce);
         let count = match counter {
+            Challenge::LEAST.. if challenge.is_met_by(counter, epoch) => Count::Copy,
+            Challenge::LEAST.. => Count::Behind,
             _ if counter == expected => Count::Next,
             _ if counter.checked_add(1) == Some(expected) && same_nonce => Count::Again,
-            _ if standing.heard.contains(&(counter, nonce)) => Count::Late,
             _ if counter > expected => Count::Ahead,
+            _ if standing.heard.iter().any(|heard| heard.0 == counter && heard.1 != nonce) => {
+                Count::Copy
+            }
             _ => Count::Behind,
         };
         match count {
@@ -258,17 +354,37 @@ impl Session {
                 standing.nonce = Some(nonce);
                 standing.heard.push_front((counter, nonce));
                 standing.heard.truncate(HEARD);
+                standing.bodies = vec![body];
             }
-            Count::Again => standing.handed.clear(),
-            // An honest agent has gone on and does not read this. A copy of an earlier state would
-            // take the current counter from it, and its next sync would look like the real one's.
-            Count::Late => {
-                return Turn { count, next_counter: counter.saturating_add(1), number: 0 };
+            Count::Again => {
+                let is_last = standing.bodies.last() == Some(&body);
+                // The agent has said something newer since.
+                if !is_last && (standing.bodies.contains(&body) || standing.bodies.len() >= BODIES)
+                {
+                    return ignored(expected);
+                }
+                if !is_last {
+                    standing.bodies.push(body);
+                }
+                // The same turn: whoever waits for its answer since the first time still gets it. Someone else may
+                // have sent this.
+                standing.repeat = standing.repeat.saturating_add(1);
+                return Turn {
+                    count,
+                    next_counter: expected,
+                    number: standing.turn,
+                    repeat: standing.repeat,
+                    is_sign_of_life: !is_last,
+                };
             }
-            Count::Behind => {}
+            // After a release, whoever answers to the first counter of the new epoch is the server.
+            Count::Behind if is_first_of_epoch && counter < expected => return ignored(expected),
+            // An honest agent has gone on and does not read this.
+            Count::Behind => return ignored(challenge.counter(epoch)),
+            Count::Copy => {}
         }
-        standing.turn = number;
-        Turn { count, next_counter: standing.expected, number }
+        (standing.turn, standing.repeat) = (number, 0);
+        taken(count, standing.expected)
     }
 
     pub(super) fn noted_age(&self) -> Option<Age> {
@@ -294,11 +410,8 @@ impl Session {
         if standing.bar == bar {
             return;
         }
-        if standing.bar == AccessState::Quarantine && bar == AccessState::None {
-            // Whoever comes first now is the real one. Those who are held open may be either.
-            (standing.expected, standing.nonce) = (0, None);
-            standing.heard.clear();
-            standing.owned = false;
+        if standing.bar == AccessState::Quarantine {
+            // Those who are held open may be the server or its copy.
             standing.turn += 1;
         }
         standing.bar = bar;
@@ -387,22 +500,26 @@ impl Session {
         self.standing().known.is_old_news(sync)
     }
 
-    /// Whether no later sync came. Two copies in quarantine do not push each other out: they
-    /// would never rest.
-    pub(super) fn is_latest(&self, turn: u64) -> bool {
+    /// Whether no later sync came. One that was repeated is answered as well as its last repetition. Two copies in
+    /// quarantine do not push each other out: they would never rest.
+    pub(super) fn is_latest(&self, turn: &Turn) -> bool {
         let standing = self.standing();
-        standing.turn == turn || standing.bar == AccessState::Quarantine
+        let is_held = turn.repeat == 0 || turn.repeat == standing.repeat;
+        (standing.turn == turn.number && is_held) || standing.bar == AccessState::Quarantine
     }
 
-    /// Notes what goes out with an answer.
-    pub(super) fn hands_out(&self, words: Vec<Message>) {
-        self.standing().handed = words;
+    /// Notes what goes out with the answer to a sync.
+    pub(super) fn hands_out(&self, turn: &Turn, words: Vec<Message>) {
+        let mut standing = self.standing();
+        standing.handed = words;
+        standing.handed_in = turn.number;
     }
 
-    /// Whether this went out with an answer, as far as we know. It goes out with every answer, but
-    /// only what is new is a reason to answer at once.
-    pub(super) fn was_handed(&self, word: Message) -> bool {
-        self.standing().handed.contains(&word)
+    /// Whether this is a reason to answer a sync at once. What went out with an answer goes out with every later one, and
+    /// is a reason only for repetitions of the sync that it went out to.
+    pub(super) fn is_news(&self, turn: &Turn, word: Message) -> bool {
+        let standing = self.standing();
+        standing.handed_in == turn.number || !standing.handed.contains(&word)
     }
 
     fn standing(&self) -> MutexGuard<'_, Standing> {
@@ -609,9 +726,24 @@ impl Registry {
                 None => (server.id, AccessState::Quarantine),
             })
             .collect();
+        let mut released = Vec::new();
         let links = self.links.read().unwrap_or_else(PoisonError::into_inner);
         for (server, link) in links.iter() {
-            link.set_bar(bars.get(server).copied().unwrap_or(AccessState::None));
+            let was = link.bar();
+            let now = bars.get(server).copied().unwrap_or(AccessState::None);
+            link.set_bar(now);
+            if was == AccessState::Quarantine && now == AccessState::None {
+                released.push(*server);
+            }
+        }
+        drop(links);
+        if released.is_empty() {
+            return;
+        }
+        // The database says how their counters continue.
+        let mut links = self.links.write().unwrap_or_else(PoisonError::into_inner);
+        for server in released {
+            links.remove(&server);
         }
     }
 }

@@ -23,7 +23,9 @@ use crate::credentials::{Verified, trusted_keys, verified};
 use crate::ingest::{Counted, News, Part, Written, write};
 use crate::limits::Reserved;
 use crate::outbox::Assignment;
-use crate::registry::{AccessState, Count, Message, Session, Turn, activity_word, heard_twice};
+use crate::registry::{
+    AccessState, Challenge, Count, Message, Session, Turn, activity_word, heard_twice,
+};
 use crate::security_package_cache::{Names, secured};
 use crate::uploads;
 use service::secrets::{Age, SigningKey, TrustedKeys};
@@ -51,6 +53,7 @@ pub(super) async fn sync(
         verified(&app, request, BODY_BYTES_MAX).await?;
     let mut sync: SyncRequest = serde_json::from_slice(&body)
         .map_err(|error| Refusal::bad_request(format!("this is not a sync: {error}")))?;
+    let digest = Digest::of(&body);
     drop(body);
     check_size(&sync)?;
     let door = app.registry();
@@ -58,7 +61,8 @@ pub(super) async fn sync(
     if let Some(counter) = door.claim(&app, &link).await? {
         quarantine(&app, &link, heard_twice(counter)).await?;
     }
-    let turn = link.turn(sync.counter, sync.nonce);
+    let challenge = Challenge::new(&app.secrets, link.server, app.clock.now());
+    let turn = link.turn(sync.counter, sync.nonce, digest, &challenge);
     let hold = Duration::from_secs(sync.hold_seconds.min(HOLD_SECONDS_MAX).into());
     let mentioned = mentioned(&sync);
     let over = Instant::now() + hold;
@@ -66,14 +70,13 @@ pub(super) async fn sync(
         SyncContext { app: &app, link: &link, turn, mentioned, trusted, tag: None, over };
     match call.turn.count {
         // What it says was true before what later ones said.
-        Count::Late => {
+        Count::Behind => {
+            tracing::debug!(server = %link.server, counter = sync.counter, "a sync that is behind was ignored");
             drop(reserved);
             return call.hold(&without_reports(sync), Answer::default()).await;
         }
-        // A copy, or a request that was captured long ago: nothing that it says is believed.
-        Count::Behind => {
-            let reason = out_of_turn(sync.counter, call.turn.next_counter);
-            quarantine(&app, &link, reason).await?;
+        Count::Copy => {
+            quarantine(&app, &link, out_of_turn(call.turn.next_counter)).await?;
             drop(reserved);
             return call.hold(&without_reports(sync), Answer::default()).await;
         }
@@ -81,7 +84,9 @@ pub(super) async fn sync(
     }
     // One that was held open until now is not waited for any more.
     link.wake.notify_waiters();
-    door.beat(&app, &link, call.turn.next_counter, app.clock.now());
+    if call.turn.is_sign_of_life {
+        door.beat(&app, &link, call.turn.next_counter, app.clock.now());
+    }
     note_root_key(&app, &link, age).await;
     call.tag = (age == Age::Old).then(|| STANDARD.encode(who.tag(&app.secrets)));
     if link.bar() == AccessState::Quarantine {
@@ -89,6 +94,7 @@ pub(super) async fn sync(
         // count: only the host that got an order can report it. Facts are asked for again afterwards.
         sync.facts = None;
         (sync.installed, sync.pending, sync.scanned_at) = (None, None, None);
+        sync.activity = link.known().activity();
     }
     let (wanted, acknowledged) = match link.is_old_news(&sync) {
         true => {
@@ -160,7 +166,7 @@ impl SyncContext<'_> {
         let updates = sync.pending.filter(|digest| known.update_set != Some(*digest));
         let updates = self.listed(Kind::Updates, updates, sync).await?;
         // It may have waited for a list, and its agent has said something newer meanwhile.
-        if sync.results.is_empty() && !link.is_latest(self.turn.number) {
+        if sync.results.is_empty() && !link.is_latest(&self.turn) {
             return Ok((Vec::new(), Vec::new()));
         }
         let results = std::mem::take(&mut sync.results);
@@ -254,16 +260,16 @@ impl SyncContext<'_> {
                 return Err(Refusal::removed());
             }
             // Whoever sent this has gone on to another sync, which gets what there is to say.
-            let latest = link.is_latest(turn.number);
+            let latest = link.is_latest(turn);
             let said = match latest {
                 true => Outgoing::to(app, link, &self.mentioned),
                 false => Outgoing::default(),
             };
-            let wait = latest && patient && !said.is_fresh(link) && !*draining.borrow();
+            let wait = latest && patient && !said.is_fresh(link, turn) && !*draining.borrow();
             if !wait {
                 let key = app.secrets.key_for(&self.trusted);
                 let orders = match latest {
-                    true => said.hand_out(app, link, sync, key).await?,
+                    true => said.hand_out(app, link, turn, sync, key).await?,
                     false => Vec::new(),
                 };
                 return Ok(Json(SyncResponse {
@@ -398,15 +404,16 @@ impl Outgoing {
         self.orders.iter().map(|order| Message::Do(order.task)).chain(withdrawn).chain(unreported)
     }
 
-    /// Whether some of it never went out to this agent.
-    fn is_fresh(&self, link: &Session) -> bool {
-        self.words().any(|word| !link.was_handed(word))
+    /// Whether some of it is a reason to answer at once.
+    fn is_fresh(&self, link: &Session, turn: &Turn) -> bool {
+        self.words().any(|word| link.is_news(turn, word))
     }
 
     async fn hand_out(
         &self,
         app: &Gateway,
         link: &Session,
+        turn: &Turn,
         sync: &SyncRequest,
         key: &SigningKey,
     ) -> Result<Vec<Envelope>, Refusal> {
@@ -414,16 +421,16 @@ impl Outgoing {
             true => secured(app, link).await?,
             false => Names::default(),
         };
-        link.hands_out(self.words().collect());
+        link.hands_out(turn, self.words().collect());
         let sign = |order: &Assignment| order.envelope(key, link.server, &sync.boot_id, &secured);
         Ok(self.orders.iter().map(sign).collect())
     }
 }
 
-fn out_of_turn(got: u64, expected: u64) -> String {
+fn out_of_turn(expected: u64) -> String {
     format!(
-        "two copies of this server are talking: one sent counter {got}, {expected} was due; \
-         a clone, or a restored snapshot"
+        "two copies of this server are talking: one is behind counter {expected} and holds the \
+         same key; a clone, or a restored snapshot"
     )
 }
 

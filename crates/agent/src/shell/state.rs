@@ -271,7 +271,8 @@ impl State {
         if let Some(turn) = self.read_or_rebuild(TURN)? {
             return Ok(turn);
         }
-        let counter = u64::try_from(now.as_millisecond()).unwrap_or(0);
+        // Beyond the counters of every epoch that the server may have begun (`store::presence::EPOCH`).
+        let counter = u64::try_from(now.as_millisecond()).unwrap_or(0) << 18;
         note(&format!(
             "{}/{TURN} was lost: counting on from {counter}. If this host's clock is wrong, its server may put it \
              into quarantine; then release it there",
