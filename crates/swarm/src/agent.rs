@@ -379,6 +379,7 @@ impl Agent {
     fn heard(&mut self, answer: SyncResponse, hold: u32, took: Duration) -> Next {
         let Some(life) = &mut self.life else { return Next::Go };
         count(&self.shared.counters.syncs);
+        count(&self.handle.syncs);
         life.turn = Turn::after(answer.counter, nonce());
         life.sync_seconds = answer.sync_seconds.clamp(1, 3_600);
         self.memory.failures = 0;

@@ -9,13 +9,20 @@ use std::io::{self, BufRead as _, BufReader, BufWriter, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use agent_client::{HostKey, Identity, TrustedKeys, Turn, nonce};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use vocab::ServerId;
 
-use crate::behave::Durable;
-use agent_client::{HostKey, Identity, TrustedKeys, Turn};
+use crate::behave::{Durable, Nature, Worker};
+use crate::fleet::Host;
+
+/// The counter of a host that was enrolled and has not contacted its server yet.
+const FIRST_COUNTER: u64 = 1;
+/// How often it does until it is told otherwise.
+const SYNC_SECONDS: u32 = 30;
 
 /// The agents of a swarm that came to a clean end.
 #[derive(Debug, Default)]
@@ -144,6 +151,16 @@ impl Saved {
             }
         }
         Ok(Some(saved))
+    }
+
+    /// Agents of hosts that were enrolled in another way, as those of [`crate::fleet::Fleet`] with this nature are set up.
+    pub fn enrolled(nature: Nature, agents: Vec<(Host, Identity)>, now: Timestamp) -> Saved {
+        let agent = |(host, identity): (Host, Identity)| {
+            let (index, turn) = (host.index, Turn::after(FIRST_COUNTER, nonce()));
+            let durable = Worker::new(host, nature, now).durable();
+            SavedAgent::new(index, &identity, turn, SYNC_SECONDS, durable)
+        };
+        Saved { seed: nature.seed, agents: agents.into_iter().map(agent).collect() }
     }
 
     /// Marks a file whose agents were started: from now on it is old.

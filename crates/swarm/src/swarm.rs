@@ -191,6 +191,7 @@ pub(crate) struct Handle {
     pub(crate) script: Mutex<Script>,
     pub(crate) bell: Notify,
     pub(crate) server_id: OnceLock<ServerId>,
+    pub(crate) syncs: AtomicU64,
 }
 
 /// Agents at work, each in a task of its own. Dropping it cuts them all off.
@@ -265,6 +266,11 @@ impl Swarm {
     /// What the agents have done so far.
     pub fn counts(&self) -> Counts {
         self.shared.counters.read()
+    }
+
+    /// How many syncs of each agent were answered.
+    pub fn syncs(&self) -> Vec<u64> {
+        self.handles.iter().map(|handle| handle.syncs.load(Ordering::Relaxed)).collect()
     }
 
     /// What really happened, and whether anything did that must not.
