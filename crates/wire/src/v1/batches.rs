@@ -27,66 +27,66 @@ takes_options!(PatchServer);
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Batch {
-    /// Which one.
+    /// ID.
     pub id: BatchId,
-    /// Where it stands.
+    /// State.
     pub state: BatchState,
-    /// Why it halted, in words.
+    /// Why the batch halted.
     pub halt_reason: Option<String>,
-    /// By which door it came.
+    /// How it was created.
     pub origin: Origin,
-    /// Who started it.
+    /// ID of the API key or user that created it.
     pub started_by: Option<String>,
-    /// The schedule that started it.
+    /// The schedule that created it.
     pub schedule_id: Option<ScheduleId>,
-    /// The run that it carries out.
+    /// The run of that schedule.
     pub run_id: Option<RunId>,
-    /// How it is carried out.
+    /// Patch options.
     pub options: Options,
-    /// How far it is.
+    /// Progress.
     pub progress: Progress,
-    /// When it was ordered.
+    /// When it was created.
     pub created_at: Timestamp,
     /// When it started.
     pub started_at: Option<Timestamp>,
     /// When it ended.
     pub finished_at: Option<Timestamp>,
-    /// One task a server, up to 500; the rest is at `/v1/batches/{batch_id}/tasks`. Left out of lists.
+    /// One task per server, up to 500; list the rest with `/v1/batches/{batch_id}/tasks`. Omitted in lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub results: Option<Vec<Task>>,
-    /// What its author may not have meant.
+    /// Likely mistakes in the options.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
-/// Where a batch stands.
+/// State of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum BatchState {
     /// It has not started.
     Scheduled,
-    /// It is under way.
+    /// It is running.
     Running,
-    /// A person stopped it for now.
+    /// A user paused it.
     Paused,
-    /// The failure limit or the canary stopped it.
+    /// It stopped because of the failure limit or a failed canary.
     Halted,
-    /// It ends as soon as what is under way has ended.
+    /// It was canceled; servers in progress finish.
     Canceling,
-    /// Every server is well.
+    /// All servers succeeded.
     Succeeded,
-    /// Some servers are well.
+    /// Some servers succeeded.
     CompletedWithErrors,
-    /// No server is well.
+    /// No server succeeded.
     Failed,
-    /// A person ended it.
+    /// A user canceled it.
     Canceled,
     /// Its window closed before every server had started.
     Expired,
 }
 
-/// By which door a batch came.
+/// How a batch was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -99,11 +99,11 @@ pub enum Origin {
     Dashboard,
 }
 
-/// How far a batch is: how many tasks are in each state.
+/// Progress of a batch: the number of tasks in each state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Progress {
-    /// How many tasks there are.
+    /// Number of tasks.
     pub total: u32,
     pub pending: u32,
     pub waiting: u32,
@@ -120,112 +120,111 @@ pub struct Progress {
     pub timed_out: u32,
     pub skipped: u32,
     pub canceled: u32,
-    /// How many of a hundred tasks have ended.
+    /// Percentage of tasks that have ended.
     pub percent: u8,
 }
 
-/// The part of a batch that concerns one server.
+/// The part of a batch for one server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Task {
-    /// Which one.
+    /// ID.
     pub id: TaskId,
-    /// Of which server.
+    /// ID of the server.
     pub server_id: ServerId,
-    /// What the server calls itself.
+    /// Host name.
     pub hostname: Hostname,
-    /// Where it stands.
+    /// State.
     pub state: TaskState,
-    /// What it waits for.
+    /// What it is waiting for.
     pub waiting_for: Option<WaitingFor>,
-    /// When its state ends in any case.
+    /// When the current state times out.
     pub deadline_at: Option<Timestamp>,
     /// When it started.
     pub started_at: Option<Timestamp>,
     /// When it ended.
     pub finished_at: Option<Timestamp>,
-    /// What came of it.
+    /// Result.
     pub result: Option<TaskResult>,
 }
 
-/// Where a task stands.
+/// State of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TaskState {
     /// Its batch has not started.
     Pending,
-    /// It may not start yet: see `waiting_for`.
+    /// It cannot start yet: see `waiting_for`.
     Waiting,
-    /// The order is on its way.
+    /// The order is being sent to the agent.
     Dispatched,
-    /// The agent checks limits, locks and free space.
+    /// The agent is checking limits, locks and free space.
     Preflight,
-    /// Packages are fetched.
+    /// Packages are being downloaded.
     Downloading,
-    /// The package manager is at work.
+    /// The package manager is running.
     Installing,
-    /// Services that run old code are restarted.
+    /// Services that run old code are being restarted.
     RestartingServices,
-    /// The server reboots.
+    /// The server is rebooting.
     Rebooting,
-    /// What is there is compared with what was asked for.
+    /// The installed versions are being verified.
     Verifying,
-    /// Versions changed as asked.
+    /// The updates were installed.
     Succeeded,
     /// There was nothing to do.
     NoChange,
     /// It failed: see `failure_code`.
     Failed,
-    /// It did not end in time; a late result still corrects this.
+    /// It did not end in time. A late result still replaces this state.
     TimedOut,
-    /// It was passed over.
+    /// It was skipped.
     Skipped,
-    /// A person ended it.
+    /// A user canceled it.
     Canceled,
 }
 
-/// What a task waits for.
+/// What a task is waiting for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum WaitingFor {
-    /// Its turn, so many minutes after the server before it.
+    /// Its start time, `stagger_minutes` after the previous server.
     Stagger,
-    /// The canary's success.
+    /// The canary to succeed.
     Canary,
-    /// One of those in work to end.
+    /// A server in progress to finish (`max_parallel`).
     Parallel,
-    /// The server to be heard from.
+    /// The server to come online.
     Offline,
-    /// The time at which it may start.
+    /// The start time of the batch.
     Window,
 }
 
-/// What came of a task.
+/// Result of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TaskResult {
-    /// What changed.
+    /// Packages that changed.
     pub packages: Vec<PackageChange>,
-    /// Whether the server was rebooted.
+    /// Reboot.
     pub reboot: Reboot,
-    /// How many seconds it took.
+    /// Duration in seconds.
     pub duration: u64,
-    /// With what the package manager ended.
+    /// Exit code of the package manager.
     pub exit: Option<i32>,
-    /// Why it failed, for programs.
+    /// Why it failed, as a code.
     pub failure_code: Option<FailureCode>,
-    /// Why it failed, for people.
+    /// Why it failed, as a message.
     pub message: Option<Line>,
-    /// Configuration files that packages brought and that were put beside edited ones, by path.
+    /// Paths of new configuration files that were installed beside edited ones.
     pub set_aside: Vec<Line>,
-    /// The services that were restarted.
+    /// Services that were restarted.
     pub restarted: Vec<Line>,
-    /// What else a person should know: what was repaired, what was passed over and why, why there was
-    /// no reboot.
+    /// Further information: what was repaired, what was skipped and why, why there was no reboot.
     pub notes: Vec<Line>,
-    /// Where the log is, relative to the base URL.
+    /// Path of the log, relative to the base URL.
     pub log: String,
 }
 
@@ -233,22 +232,22 @@ pub struct TaskResult {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PackageChange {
-    /// Its name, as the host says it.
+    /// Package name.
     pub name: String,
-    /// The version that went; nothing if it was new.
+    /// Previous version; null if it was not installed.
     pub from: Option<String>,
-    /// The version that came; nothing if it was removed.
+    /// New version; null if it was removed.
     pub to: Option<String>,
 }
 
-/// Whether a server was rebooted.
+/// Whether a server needed a reboot, and was rebooted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Reboot {
-    /// Whether it needed to be.
+    /// Whether a reboot was needed.
     pub needed: bool,
-    /// Whether it was.
+    /// Whether it was rebooted.
     pub done: bool,
-    /// How many seconds it was gone.
+    /// Downtime in seconds.
     pub seconds: Option<u64>,
 }

@@ -9,54 +9,54 @@ use vocab::{Environment, KeyId, Role, Tag, TokenId};
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CreateApiKey {
-    /// What people call it.
+    /// Name.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 200, example = "ci"))]
     pub name: String,
-    /// What it may do.
+    /// Role.
     #[cfg_attr(feature = "openapi", schema(value_type = Role, example = "operator"))]
     pub role: String,
-    /// Where it may do it; everywhere if left out.
+    /// Environments that it is limited to; all if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<Environment>>, min_items = 1))]
     pub environments: Option<Vec<String>>,
-    /// When it ends; never if left out.
+    /// Expiry; never if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub expires_at: Option<String>,
 }
 
-/// An API key, without the key.
+/// An API key, without its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ApiKey {
-    /// Which one.
+    /// ID.
     pub id: KeyId,
-    /// What people call it.
+    /// Name.
     pub name: String,
-    /// What it may do.
+    /// Role.
     pub role: Role,
-    /// Where it may do it; null: everywhere.
+    /// Environments that it is limited to; null: all.
     pub environments: Option<Vec<Environment>>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
-    /// By whom: the id of a key, or `init`.
+    /// ID of the key that created it, or `init`.
     pub created_by: String,
-    /// When it ends.
+    /// Expiry.
     pub expires_at: Option<Timestamp>,
     /// When it was revoked, if it was.
     pub revoked_at: Option<Timestamp>,
-    /// When it was last used, to within some seconds.
+    /// When it was last used, accurate to a few seconds.
     pub last_used_at: Option<Timestamp>,
 }
 
-/// An API key with the key itself: the only time that it is shown.
+/// An API key with its secret, which is shown only once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreatedApiKey {
-    /// What a list shows of it.
+    /// As in lists.
     #[serde(flatten)]
     pub key: ApiKey,
-    /// The key. Keep it: it is not shown again.
+    /// The key. It is not shown again.
     #[cfg_attr(feature = "openapi", schema(example = "fmk_…"))]
     pub api_key: String,
 }
@@ -66,65 +66,65 @@ pub struct CreatedApiKey {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CreateEnrollmentToken {
-    /// What people call it.
+    /// Name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(
         feature = "openapi",
         schema(min_length = 1, max_length = 200, example = "web image")
     )]
     pub name: Option<String>,
-    /// The environment of servers that join with it; what their agent says if left out.
+    /// Environment of servers that enroll with it; as sent by the agent if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Environment>))]
     pub environment: Option<String>,
-    /// The tags of servers that join with it; what their agent says if left out.
+    /// Tags of servers that enroll with it; as sent by the agent if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<Tag>>, max_items = 50))]
     pub tags: Option<Vec<String>>,
-    /// How many servers may join with it; no limit if left out.
+    /// Number of servers that can enroll with it; unlimited if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1_000_000))]
     pub max_uses: Option<i64>,
-    /// When it ends; never if left out.
+    /// Expiry; never if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub expires_at: Option<String>,
 }
 
-/// An enrolment token, without the token.
+/// An enrollment token, without its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct EnrollmentToken {
-    /// Which one.
+    /// ID.
     pub id: TokenId,
-    /// What people call it; may be empty.
+    /// Name; may be empty.
     pub name: String,
-    /// The environment of servers that join with it.
+    /// Environment of servers that enroll with it.
     pub environment: Option<Environment>,
-    /// The tags of servers that join with it.
+    /// Tags of servers that enroll with it.
     pub tags: Vec<Tag>,
-    /// How many servers joined with it.
+    /// Number of servers that enrolled with it.
     pub uses: u32,
-    /// How many may; null: no limit.
+    /// Number of servers that can enroll with it; null: unlimited.
     pub max_uses: Option<u32>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
-    /// By whom: the id of a key.
+    /// ID of the key that created it.
     pub created_by: String,
-    /// When it ends.
+    /// Expiry.
     pub expires_at: Option<Timestamp>,
     /// When it was revoked, if it was.
     pub revoked_at: Option<Timestamp>,
 }
 
-/// An enrolment token with the token itself: the only time that it is shown.
+/// An enrollment token with its secret, which is shown only once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreatedEnrollmentToken {
-    /// What a list shows of it.
+    /// As in lists.
     #[serde(flatten)]
     pub enrollment_token: EnrollmentToken,
-    /// The token. Keep it: it is not shown again.
+    /// The token. It is not shown again.
     #[cfg_attr(feature = "openapi", schema(example = "fme_….plain"))]
     pub token: String,
 }

@@ -6,69 +6,69 @@ use vocab::{Environment, Hostname, ServerId, Severity, Status};
 
 use super::{CveState, Fix, Suppressed};
 
-/// A CVE that some server of the organization has: `GET /v1/cves`.
+/// A CVE that affects a server of the organization: `GET /v1/cves`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CveSummary {
-    /// Its number: `CVE-2026-1234`; or the advisory's, where none was given.
+    /// CVE ID; the ID of the advisory where there is none.
     pub id: String,
-    /// How bad it is, where it is worst.
+    /// Highest severity on any affected server.
     pub severity: Severity,
-    /// Who says so: a distribution, or a version of CVSS.
+    /// Source of the severity: a distribution, or a CVSS version.
     pub severity_source: Option<String>,
-    /// Its CVSS score.
+    /// CVSS score.
     pub cvss: Option<f64>,
-    /// Whether it is on the list of known exploited vulnerabilities.
+    /// Whether it is in the catalog of known exploited vulnerabilities (KEV).
     pub kev: bool,
-    /// How probably it is exploited within 30 days, from 0 to 1.
+    /// EPSS: probability of exploitation within 30 days, from 0 to 1.
     pub epss: Option<f64>,
-    /// How many servers have it, those on which it was set aside not counted.
+    /// Number of affected servers, without those on which it is suppressed.
     pub affected_servers: u64,
-    /// On how many servers it was set aside.
+    /// Number of servers on which it is suppressed.
     pub suppressed_servers: u64,
-    /// The source packages that it is in.
+    /// Affected source packages.
     pub packages: Vec<String>,
-    /// When it became known.
+    /// When it was published.
     pub published: Option<Timestamp>,
 }
 
-/// Where the organization is exposed to a CVE: `GET /v1/cves/{cve_id}`.
+/// A CVE and the servers that it affects: `GET /v1/cves/{cve_id}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CveDetail {
-    /// What a list shows of it.
+    /// As in lists.
     #[serde(flatten)]
     pub cve: CveSummary,
-    /// Where to read about it.
+    /// References.
     pub url: String,
-    /// The servers that have it, by name; also those on which it was set aside.
+    /// Affected servers by name, including those on which it is suppressed.
     pub servers: Vec<ExposedServer>,
 }
 
-/// A server that has a CVE in one of its packages.
+/// A server with a package that is affected by a CVE.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ExposedServer {
-    /// Which one.
+    /// ID of the server.
     pub server_id: ServerId,
-    /// What it calls itself.
+    /// Host name.
     pub hostname: Hostname,
-    /// Whether it is heard from.
+    /// Status.
     pub status: Status,
-    /// The environment that it is in, if any.
+    /// Environment.
     pub environment: Option<Environment>,
-    /// The source package that the CVE is in.
+    /// Affected source package.
     pub package: String,
-    /// The version that is installed.
+    /// Installed version.
     pub installed_version: String,
-    /// The version in which it is fixed, if there is one.
+    /// Fixed version, if there is one.
     pub fixed_version: Option<String>,
-    /// Whether it can still be exploited.
+    /// Whether it is still exploitable.
     pub state: CveState,
-    /// What the distribution says of a fix.
+    /// Fix status according to the distribution.
     pub fix: Fix,
-    /// How it was found.
+    /// Source of the finding.
     pub found: String,
-    /// By what it was set aside here; null if it was not.
+    /// The suppression that applies; null if none does.
     pub suppressed: Option<Suppressed>,
 }

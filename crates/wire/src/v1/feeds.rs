@@ -7,32 +7,32 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Feed {
-    /// What it is called.
+    /// Name.
     #[cfg_attr(feature = "openapi", schema(example = "Debian"))]
     pub name: String,
-    /// What it holds: `osv`, `csaf`, `arch`, `secdb`, `debian_tracker`, `kev`, `epss`, or `bundle`; `unknown` if it was never read.
+    /// Format: `osv`, `csaf`, `arch`, `secdb`, `debian_tracker`, `kev`, `epss`, or `bundle`; `unknown` if it was never imported.
     #[cfg_attr(feature = "openapi", schema(example = "osv"))]
     pub kind: String,
-    /// The file or the address that it was read from.
+    /// File or URL that it was imported from.
     #[cfg_attr(feature = "openapi", schema(example = "Debian/all.zip"))]
     pub source: String,
-    /// How many records it had when it was last imported.
+    /// Number of records at the last import.
     pub records: u64,
-    /// How many bytes it had.
+    /// Size in bytes at the last import.
     pub size_bytes: u64,
-    /// Of when its newest statement is.
+    /// Time of its newest entry.
     pub as_of: Option<Timestamp>,
-    /// When it was last imported; nothing if it never was.
+    /// Last import; null if it was never imported.
     pub imported_at: Option<Timestamp>,
-    /// When it was last known to be as it is published: imported, or found unchanged.
+    /// When it was last imported or found to be unchanged.
     pub checked_at: Option<Timestamp>,
-    /// How old it is: the time since `as_of`, or since `imported_at` where that is not known.
+    /// Age: the time since `as_of`, or since `imported_at` if `as_of` is unknown.
     pub age_seconds: Option<u64>,
-    /// When it is fetched next; nothing if it is not kept up to date by itself.
+    /// Next update; null if it is not updated automatically.
     pub next_update_at: Option<Timestamp>,
-    /// How many times in a row it could not be fetched.
+    /// Number of consecutive failed updates.
     pub failures: u32,
-    /// Why the last try failed; nothing if it did not.
+    /// Error of the last update; null if it succeeded.
     #[cfg_attr(feature = "openapi", schema(example = json!(null)))]
     pub last_error: Option<String>,
 }

@@ -6,35 +6,35 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct List<T> {
-    /// The rows of this page.
+    /// Items of this page.
     pub data: Vec<T>,
-    /// Where in the list they are.
+    /// Position of this page in the list.
     pub meta: Meta,
-    /// Where the other pages are.
+    /// Links to other pages.
     pub links: Links,
 }
 
-/// Where in a list a page is.
+/// Position of a page in its list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Meta {
-    /// How many rows the list has.
+    /// Number of items in the list.
     pub total: u64,
-    /// How many rows a page has at most.
+    /// Maximum number of items per page.
     pub limit: u32,
-    /// How many rows come before this page.
+    /// Number of items before this page.
     pub offset: u64,
 }
 
-/// Where the pages of a list are, relative to the base URL.
+/// Links to the pages of a list, relative to the base URL.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Links {
     /// This page.
     #[serde(rename = "self")]
     pub this: String,
-    /// The page after it, if there is one.
+    /// Next page, if there is one.
     pub next: Option<String>,
-    /// The page before it, if there is one.
+    /// Previous page, if there is one.
     pub prev: Option<String>,
 }

@@ -17,40 +17,40 @@ macro_rules! with_options {
         #[serde(deny_unknown_fields)]
         pub struct $name {
             $($(#[$field_doc])* pub $field: $type,)*
-            /// Exact names; none means every available update.
+            /// Package names; an empty list means all available updates.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<vocab::PackageName>>, max_items = 1_000))]
             pub packages: Option<Vec<String>>,
-            /// Names or globs never to touch.
+            /// Package names or globs to exclude.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<vocab::PackagePattern>>, max_items = 1_000))]
             pub exclude: Option<Vec<String>>,
-            /// Only updates that fix security flaws.
+            /// Install security updates only.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub security_only: Option<bool>,
-            /// A reboot policy.
+            /// Reboot policy.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[cfg_attr(feature = "openapi", schema(value_type = Option<vocab::RebootPolicy>))]
             pub reboot: Option<String>,
-            /// The least time between two servers' starts.
+            /// Minimum number of minutes between the starts of two servers.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1_440))]
             pub stagger_minutes: Option<i64>,
-            /// How many servers may be in work at once.
+            /// Maximum number of servers in progress at a time.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 100_000))]
             pub max_parallel: Option<i64>,
-            /// How many servers go first and must succeed.
+            /// Number or percentage of servers that go first and must succeed.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub canary: Option<vocab::Portion>,
-            /// At how many failed servers the batch halts by itself.
+            /// Number or percentage of failed servers at which the batch halts.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub max_failures: Option<vocab::Portion>,
-            /// How long after the start servers may still start.
+            /// Minutes after the start of the batch during which servers can start.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 40_320))]
             pub window_minutes: Option<i64>,
-            /// Report the transaction and change nothing.
+            /// Report what would be installed, without changing anything.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub dry_run: Option<bool>,
         }
@@ -59,7 +59,7 @@ macro_rules! with_options {
 pub(super) use with_options;
 
 with_options! {
-    /// The `options` of a schedule, as they are asked for.
+    /// The `options` of a schedule, as sent by a client.
     pub struct OptionsRequest {}
 }
 
@@ -86,28 +86,28 @@ macro_rules! takes_options {
 }
 pub(super) use takes_options;
 
-/// How an order is carried out, complete.
+/// Patch options, complete.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Options {
-    /// Exact names; none means every available update.
+    /// Package names; an empty list means all available updates.
     pub packages: Vec<PackageName>,
-    /// Names or globs never to touch.
+    /// Package names or globs to exclude.
     pub exclude: Vec<PackagePattern>,
-    /// Only updates that fix security flaws.
+    /// Install security updates only.
     pub security_only: bool,
-    /// Whether servers may be rebooted.
+    /// Reboot policy.
     pub reboot: RebootPolicy,
-    /// The least time between two servers' starts.
+    /// Minimum number of minutes between the starts of two servers.
     pub stagger_minutes: u32,
-    /// How many servers may be in work at once.
+    /// Maximum number of servers in progress at a time.
     pub max_parallel: Option<u32>,
-    /// How many servers go first and must succeed.
+    /// Number or percentage of servers that go first and must succeed.
     pub canary: Portion,
-    /// At how many failed servers the batch halts by itself.
+    /// Number or percentage of failed servers at which the batch halts.
     pub max_failures: Option<Portion>,
-    /// How long after the start servers may still start.
+    /// Minutes after the start of the batch during which servers can start.
     pub window_minutes: Option<u32>,
-    /// Report the transaction and change nothing.
+    /// Report what would be installed, without changing anything.
     pub dry_run: bool,
 }

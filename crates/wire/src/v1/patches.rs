@@ -4,73 +4,73 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use vocab::{BlockedBy, Environment, Hostname, ServerId, Severity, Status, UpdateType};
 
-/// A package with an update pending somewhere in the organization.
+/// A package with an update pending on at least one server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Patch {
-    /// The package, as hosts name it.
+    /// Package name.
     pub package_name: String,
-    /// The worst that it fixes.
+    /// Highest severity of the CVEs that it fixes.
     pub severity: Severity,
-    /// Who says so.
+    /// Source of the severity.
     pub severity_source: Option<String>,
-    /// What the update is for.
+    /// Kind of update.
     #[serde(rename = "type")]
     pub update_type: UpdateType,
-    /// From which version to which, by system.
+    /// Installed and available versions per operating system.
     pub versions: Vec<PatchVersion>,
-    /// How many servers wait for it.
+    /// Number of servers with the update pending.
     pub affected_servers: u64,
     /// The CVEs that it fixes.
     pub cves: Vec<String>,
-    /// Whether one of them is on the list of known exploited vulnerabilities.
+    /// Whether one of them is in the catalog of known exploited vulnerabilities (KEV).
     pub kev: bool,
     /// When a server first reported it.
     pub first_seen_at: Timestamp,
 }
 
-/// An update on one kind of system.
+/// An update on one operating system.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PatchVersion {
-    /// The system: `debian 12`.
+    /// Operating system: `debian 12`.
     pub os: String,
-    /// The version that is installed.
+    /// Installed version.
     pub from: String,
-    /// The version that it brings.
+    /// Available version.
     pub to: String,
 }
 
-/// An update with all that it concerns: `GET /v1/patches/{package_name}`.
+/// An update with its servers and CVEs: `GET /v1/patches/{package_name}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PatchDetail {
-    /// What a list shows of it.
+    /// As in lists.
     #[serde(flatten)]
     pub patch: Patch,
-    /// The servers that wait for it.
+    /// Servers with the update pending.
     pub servers: Vec<AffectedServer>,
-    /// More of the CVEs that it fixes.
+    /// Details of the CVEs that it fixes.
     pub cve_details: Vec<PatchCve>,
 }
 
-/// A server that waits for an update.
+/// A server with an update pending.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AffectedServer {
-    /// Which one.
+    /// ID of the server.
     pub server_id: ServerId,
-    /// What it calls itself.
+    /// Host name.
     pub hostname: Hostname,
-    /// Whether it is heard from.
+    /// Status.
     pub status: Status,
-    /// The environment that it is in, if any.
+    /// Environment.
     pub environment: Option<Environment>,
-    /// The version that it has.
+    /// Installed version.
     pub installed_version: String,
-    /// The version that it would get.
+    /// Available version.
     pub available_version: String,
-    /// Why it would not get it.
+    /// Why the update would not be installed.
     pub blocked_by: Option<BlockedBy>,
 }
 
@@ -78,14 +78,14 @@ pub struct AffectedServer {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PatchCve {
-    /// Its number.
+    /// CVE ID.
     pub id: String,
-    /// How bad it is.
+    /// Severity.
     pub severity: Severity,
-    /// Its CVSS score.
+    /// CVSS score.
     pub cvss: Option<f64>,
-    /// Whether it is on the list of known exploited vulnerabilities.
+    /// Whether it is in the catalog of known exploited vulnerabilities (KEV).
     pub kev: bool,
-    /// Where to read about it.
+    /// References.
     pub url: String,
 }

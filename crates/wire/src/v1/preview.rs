@@ -8,14 +8,14 @@ use super::options::{takes_options, with_options};
 use super::{Options, WaitingFor};
 
 with_options! {
-    /// The body of `POST /v1/preview`: an order as `POST /v1/batches` takes it, or with `targets` instead of
-    /// `server_ids` as a schedule has it.
+    /// The body of `POST /v1/preview`: like that of `POST /v1/batches`, or with `targets` instead of `server_ids`, like a
+    /// schedule.
     pub struct PreviewRequest {
-        /// The servers, by name.
+        /// Servers, by ID.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<ServerId>>, min_items = 1, max_items = 10_000))]
         pub server_ids: Option<Vec<String>>,
-        /// The servers, by what they are.
+        /// Servers, by selector.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[cfg_attr(feature = "openapi", schema(value_type = Option<vocab::Selector>))]
         pub targets: Option<serde_json::Value>,
@@ -23,84 +23,84 @@ with_options! {
 }
 takes_options!(PreviewRequest);
 
-/// What an order would do, as far as it is known now. Nothing was changed.
+/// What a batch would do, as far as it is known now.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Preview {
-    /// How it would be carried out.
+    /// Patch options.
     pub options: Options,
-    /// How many servers are meant.
+    /// Number of servers.
     pub total: u32,
-    /// How many of them are offline and would be waited for.
+    /// Number of offline servers; the batch would wait for them.
     pub offline: u32,
     /// When the first server would start.
     pub first_start_at: Option<Timestamp>,
-    /// When the last server could start by the pace alone, if all goes well.
+    /// Earliest start of the last server according to the options, if nothing fails.
     pub last_start_at: Option<Timestamp>,
-    /// How many servers the window leaves out, by the pace alone.
+    /// Number of servers that could not start within the window.
     pub beyond_window: u32,
-    /// The servers in the order of their turns, the first 500.
+    /// The first 500 servers in the order in which they start.
     pub servers: Vec<PreviewServer>,
-    /// What its author may not have meant.
+    /// Likely mistakes in the options.
     pub warnings: Vec<String>,
 }
 
-/// What an order would do to one server.
+/// What a batch would do on one server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PreviewServer {
-    /// Which one.
+    /// ID of the server.
     pub server_id: ServerId,
-    /// What it calls itself.
+    /// Host name.
     pub hostname: Hostname,
-    /// Whether it is heard from.
+    /// Status.
     pub status: Status,
-    /// The environment that it is in, if any.
+    /// Environment, if any.
     pub environment: Option<Environment>,
-    /// Whether it is one of those that go first.
+    /// Whether it is part of the canary.
     pub canary: bool,
-    /// The earliest start by the pace; nothing if the window has closed by then.
+    /// Earliest start; null if it could not start within the window.
     pub starts_at: Option<Timestamp>,
-    /// What else it would have to wait for.
+    /// What else it would wait for.
     pub waits_for: Vec<WaitingFor>,
-    /// The updates that would be installed, as of its last scan.
+    /// Updates that would be installed, as of the last scan.
     pub updates: Vec<PreviewUpdate>,
-    /// Updates that are meant and would not be installed, with the reason.
+    /// Selected updates that would not be installed, with the reason.
     pub blocked: Vec<PreviewUpdate>,
-    /// Packages that the order names and of which no update is pending there.
+    /// Selected packages without a pending update.
     pub nothing_pending: Vec<String>,
     /// Whether it would be rebooted.
     pub reboot: RebootOutlook,
-    /// Settings of the host's own `limits.toml` that affect this order, in words.
+    /// Settings in the host's `limits.toml` that affect this batch.
     #[serde(default)]
     pub host_limits: Vec<String>,
 }
 
-/// An update that an order would install, or would not.
+/// An update that would or would not be installed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PreviewUpdate {
-    /// The package.
+    /// Package name.
     pub name: String,
-    /// The version that is installed.
+    /// Installed version.
     pub from: String,
-    /// The version that it brings.
+    /// Available version.
     pub to: String,
-    /// Whether it fixes a security flaw.
+    /// Whether it is a security update.
     pub security: bool,
     /// Why it would not be installed.
     pub blocked_by: Option<BlockedBy>,
 }
 
-/// Whether a server would be rebooted. It is decided after the install.
+/// Whether a server would be rebooted. Decided after the installation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RebootOutlook {
-    /// It would not.
+    /// No.
     No,
-    /// It would if the updates ask for it.
+    /// If the updates require it.
     Possible,
-    /// It would.
+    /// Yes.
     Certain,
 }

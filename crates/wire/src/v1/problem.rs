@@ -2,35 +2,35 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Why a request was not carried out.
+/// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Problem {
-    /// A URI that names the kind of problem.
+    /// URI of the problem type.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The kind of problem in a few words; the same for each of its kind.
+    /// Short description of the problem type.
     pub title: String,
-    /// The HTTP status, repeated.
+    /// HTTP status code.
     pub status: u16,
-    /// What is wrong with this very request.
+    /// What is wrong with this request.
     pub detail: String,
-    /// The kind of problem as a word from a closed list, for programs.
+    /// Problem type as a code from a closed list.
     pub code: String,
-    /// By what the request is known in the logs.
+    /// ID of the request in the logs.
     pub request_id: String,
-    /// Everything that is wrong with the body or the parameters, all at once.
+    /// All invalid fields of the body or the parameters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldError>,
 }
 
-/// One thing that is wrong with a body.
+/// An invalid field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FieldError {
-    /// Where, as a JSON pointer.
+    /// Location, as a JSON pointer.
     pub pointer: String,
-    /// What kind of error, as a word from a closed list.
+    /// Error code from a closed list.
     pub code: String,
     /// What is wrong.
     pub detail: String,

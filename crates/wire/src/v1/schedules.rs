@@ -11,30 +11,30 @@ use super::{Options, OptionsRequest, Progress};
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleRequest {
-    /// What people call it.
+    /// Name.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 200))]
     pub name: String,
-    /// What it is for.
+    /// Description.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 2_000, pattern = r"^[^\u0000]*$"))]
     pub description: Option<String>,
-    /// Whether it runs; yes if left out.
+    /// Whether it is enabled; true if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// When it runs.
+    /// Cron expression with five fields.
     #[cfg_attr(feature = "openapi", schema(value_type = Cron))]
     pub cron: String,
-    /// Whose clock `cron` speaks of; UTC if left out.
+    /// IANA time zone of `cron`; UTC if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Zone>))]
     pub timezone: Option<String>,
-    /// Which servers.
+    /// Target servers.
     #[cfg_attr(feature = "openapi", schema(value_type = Selector))]
     pub targets: serde_json::Value,
-    /// How it is carried out.
+    /// Patch options.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub options: Option<OptionsRequest>,
-    /// Save the schedule even if no server matches `targets` today; false if left out. Not part of the schedule.
+    /// Save the schedule even if no server matches `targets`; false if omitted. Not stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow_empty: Option<bool>,
 }
@@ -43,76 +43,76 @@ pub struct ScheduleRequest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Schedule {
-    /// Which one.
+    /// ID.
     pub id: ScheduleId,
-    /// What people call it.
+    /// Name.
     pub name: String,
-    /// What it is for.
+    /// Description.
     pub description: String,
-    /// Whether it runs.
+    /// Whether it is enabled.
     pub enabled: bool,
-    /// When it runs.
+    /// Cron expression with five fields.
     pub cron: Cron,
-    /// Whose clock `cron` speaks of.
+    /// IANA time zone of `cron`.
     pub timezone: Zone,
-    /// Which servers; resolved when a run starts.
+    /// Target servers; resolved when a run starts.
     pub targets: Selector,
-    /// How it is carried out.
+    /// Patch options.
     pub options: Options,
-    /// The next five instants at which it runs; none while it is disabled.
+    /// The next five start times; empty if it is disabled.
     pub next_runs: Vec<Timestamp>,
-    /// Its newest run, if there was one.
+    /// Latest run, if any.
     pub last_run: Option<LastRun>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
     /// When it was last changed.
     pub updated_at: Timestamp,
-    /// Likely mistakes, such as targets that no server matches today.
+    /// Likely mistakes, such as targets that match no server.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
-/// The newest run of a schedule, in short.
+/// The latest run of a schedule, in short.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LastRun {
-    /// Which one.
+    /// ID.
     pub id: RunId,
-    /// Where it stands.
+    /// State.
     pub state: RunState,
-    /// For which instant it started.
+    /// Scheduled start time.
     pub scheduled_for: Timestamp,
     /// When it ended.
     pub finished_at: Option<Timestamp>,
 }
 
-/// One execution of a schedule, or the record that there was none.
+/// A run of a schedule, or the record that one was skipped.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Run {
-    /// Which one.
+    /// ID.
     pub id: RunId,
-    /// Of which schedule.
+    /// ID of the schedule.
     pub schedule_id: ScheduleId,
     /// What started it.
     pub trigger: Trigger,
-    /// Where it stands.
+    /// State.
     pub state: RunState,
     /// Why it was skipped.
     pub skip_reason: Option<SkipReason>,
-    /// For which instant it started, or should have.
+    /// Scheduled start time.
     pub scheduled_for: Timestamp,
     /// When it started.
     pub started_at: Option<Timestamp>,
     /// When it ended.
     pub finished_at: Option<Timestamp>,
-    /// The batch that carries it out. A scheduled run has it a moment after its start; a skipped one has none.
+    /// The batch of the run. Set shortly after the start; null if the run was skipped.
     pub batch_id: Option<BatchId>,
-    /// How far it is.
+    /// Progress.
     pub progress: Option<Progress>,
-    /// How it is carried out, as it was ordered at that moment.
+    /// Patch options at the time of the run.
     pub options: Options,
-    /// Which servers were meant at that moment.
+    /// Targets at the time of the run.
     pub targets: Selector,
 }
 
@@ -121,13 +121,13 @@ pub struct Run {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Trigger {
-    /// Its schedule.
+    /// The schedule.
     Cron,
-    /// A person.
+    /// A user or API client.
     Manual,
 }
 
-/// Where a run stands: as its batch does, or skipped.
+/// State of a run: that of its batch, or skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]

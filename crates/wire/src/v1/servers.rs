@@ -9,55 +9,55 @@ use vocab::{
 
 use super::Suppressed;
 
-/// A server, as a list shows it.
+/// A server, as in lists.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Server {
-    /// Which one.
+    /// ID.
     pub id: ServerId,
-    /// What it calls itself.
+    /// Host name.
     pub hostname: Hostname,
-    /// Whether it is heard from.
+    /// Status.
     pub status: Status,
-    /// The environment that it is in, if any.
+    /// Environment, if any.
     pub environment: Option<Environment>,
-    /// The tags that it carries.
+    /// Tags.
     pub tags: Vec<Tag>,
-    /// The system that it runs.
+    /// Operating system.
     pub os: Option<Os>,
-    /// The kernel that is running.
+    /// Release of the running kernel.
     pub kernel: Option<Line>,
-    /// What its processor is called.
+    /// CPU architecture.
     pub arch: Option<Line>,
-    /// The program that installs its packages.
+    /// Package manager.
     pub package_manager: Option<PackageManager>,
-    /// The version of its agent.
+    /// Version of the agent.
     pub agent_version: Option<Line>,
-    /// When its agent last said anything.
+    /// Last contact of the agent.
     pub last_seen_at: Option<Timestamp>,
-    /// When it joined.
+    /// When it was enrolled.
     pub enrolled_at: Timestamp,
-    /// When its packages were last scanned; null if never.
+    /// Last scan of its packages; null if never.
     pub last_scan_at: Option<Timestamp>,
     /// Whether the last scan is older than the service's `stale_after_days` (7 by default), so that its
     /// packages, updates and CVEs may be out of date.
     pub stale: bool,
     /// Whether its CVEs are known. Only `assessed` with no CVE means that none is known to affect it.
     pub assessment: Assessment,
-    /// Whether it should be rebooted.
+    /// Whether it needs a reboot.
     pub reboot_required: bool,
-    /// Why it should.
+    /// Why it needs a reboot.
     pub reboot_reasons: Vec<Line>,
-    /// What it is doing.
+    /// Current activity.
     pub activity: Activity,
-    /// Other programs on it that install updates by themselves, and so behind a rollout's back.
+    /// Other programs on the host that install updates automatically.
     pub other_updaters: Vec<Line>,
     /// What its administrator allows in `limits.toml`; null if its agent does not report it.
     #[serde(default)]
     pub limits: Option<HostLimits>,
-    /// Why it gets no orders until an administrator decides; nothing if it gets them.
+    /// Why it is quarantined and gets no orders; null if it is not.
     pub quarantine: Option<Line>,
-    /// What there is of it, in numbers.
+    /// Counts.
     pub summary: Summary,
 }
 
@@ -125,14 +125,14 @@ impl HostLimits {
     }
 }
 
-/// What a server is doing.
+/// Current activity of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Activity {
-    /// Nothing.
+    /// Idle.
     Idle,
-    /// Looking at its packages.
+    /// Scanning packages.
     Scanning,
     /// Installing updates.
     Patching,
@@ -140,18 +140,18 @@ pub enum Activity {
     Rebooting,
 }
 
-/// A server in numbers.
+/// Counts of a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Summary {
-    /// How many packages are installed.
+    /// Number of installed packages.
     pub packages: u32,
-    /// How many updates are pending.
+    /// Number of pending updates.
     pub updates: u32,
-    /// How many of them are for security: those that the server's repositories call so, and those that close a flaw known from a feed. The same that an
-    /// order with `security_only` means. Follows a scan or a feed by some seconds.
+    /// Number of pending security updates: those that the server's repositories mark as such, and those that fix a CVE from a feed.
+    /// These are what `security_only` installs. Updated within seconds of a scan or a feed import.
     pub security_updates: u32,
-    /// How many CVEs it has, those that were set aside not counted.
+    /// CVEs by severity, without suppressed ones.
     pub cves: SeverityCounts,
     /// Number of packages whose CVEs could not be assessed; `assessment` is then `partial`.
     pub unassessed: u32,
@@ -184,7 +184,7 @@ pub struct Coverage {
     pub derived_from: Option<String>,
 }
 
-/// So many of each severity.
+/// Counts by severity.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SeverityCounts {
@@ -195,39 +195,39 @@ pub struct SeverityCounts {
     pub unknown: u32,
 }
 
-/// A server with all that is known of it: `GET /v1/servers/{server_id}`.
+/// A server with its packages and CVEs: `GET /v1/servers/{server_id}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ServerDetail {
-    /// What a list shows of it.
+    /// As in lists.
     #[serde(flatten)]
     pub server: Server,
-    /// Its packages, by name.
+    /// Packages, by name.
     pub packages: Vec<Package>,
-    /// The CVEs that concern it, the worst first; also those that were set aside.
+    /// CVEs that affect it, most severe first, including suppressed ones.
     pub cves: Vec<Cve>,
-    /// How many of them were set aside.
+    /// Number of suppressed CVEs.
     pub suppressed_cves: u32,
-    /// Whether its packages were held against advisories for its system. If not, that no CVE is listed does not
-    /// mean that it has none.
+    /// Whether its packages were matched against advisories for its operating system. If not, an empty list of CVEs does not mean
+    /// that it has none.
     pub cves_checked: bool,
     /// The packages whose CVEs could not be assessed, by name.
     pub unassessed: Vec<UnassessedPackage>,
     /// The vulnerability data that it is matched against; null if no feed covers its system.
     pub coverage: Option<Coverage>,
-    /// What runs code that an update has replaced on the disk.
+    /// Processes that run code which an update has replaced on disk.
     pub old_code: Vec<OldCode>,
 }
 
-/// A process that runs code which an update has replaced on the disk.
+/// A process that runs code which an update has replaced on disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct OldCode {
-    /// The package whose old files it runs; nothing if that could not be found out.
+    /// Package whose old files it runs; null if unknown.
     pub package: Option<Line>,
-    /// The service to restart; nothing if it belongs to none.
+    /// Service to restart; null if it belongs to none.
     pub unit: Option<Line>,
-    /// What the process is called.
+    /// Name of the process.
     pub process: Line,
 }
 
@@ -235,117 +235,117 @@ pub struct OldCode {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Package {
-    /// Its name, as the host says it.
+    /// Package name.
     pub name: String,
-    /// The version that is installed.
+    /// Installed version.
     pub version: String,
-    /// Its architecture.
+    /// Architecture.
     pub arch: String,
-    /// The source package that it was built from.
+    /// Source package.
     pub source: String,
-    /// The version that an update would bring.
+    /// Available version, if an update is pending.
     pub available_version: Option<String>,
-    /// Whether that update fixes a security flaw.
+    /// Whether the update is a security update.
     pub security: bool,
-    /// Whether the administrator holds it.
+    /// Whether the package is held on the host.
     pub held: bool,
     /// Why the update would not be installed.
     pub blocked_by: Option<BlockedBy>,
 }
 
-/// A CVE that concerns a server.
+/// A CVE that affects a server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Cve {
-    /// Its number: `CVE-2026-1234`.
+    /// CVE ID.
     pub id: String,
     /// Other ids of the same vulnerability, such as `GHSA-…`.
     pub aliases: Vec<String>,
-    /// How bad it is.
+    /// Severity.
     pub severity: Severity,
-    /// Who says so: a distribution, a version of CVSS, or the host's package manager.
+    /// Source of the severity: a distribution, a CVSS version, or the host's package manager.
     pub severity_source: Option<String>,
-    /// Its CVSS score.
+    /// CVSS score.
     pub cvss: Option<f64>,
-    /// The source package that it is in.
+    /// Affected source package.
     pub package: String,
-    /// The version that is installed.
+    /// Installed version.
     pub installed_version: String,
-    /// The version in which it is fixed, if there is one.
+    /// Fixed version, if there is one.
     pub fixed_version: Option<String>,
-    /// Whether it can still be exploited.
+    /// Whether it is still exploitable.
     pub state: CveState,
-    /// What the distribution says of a fix.
+    /// Fix status according to the distribution.
     pub fix: Fix,
-    /// How it was found.
+    /// Source of the finding.
     pub found: String,
-    /// Whether it is on the list of known exploited vulnerabilities.
+    /// Whether it is in the catalog of known exploited vulnerabilities (KEV).
     pub kev: bool,
-    /// How probably it is exploited within 30 days, from 0 to 1.
+    /// EPSS: probability of exploitation within 30 days, from 0 to 1.
     pub epss: Option<f64>,
-    /// When it became known.
+    /// When it was published.
     pub published: Option<Timestamp>,
-    /// By what it was set aside; null if it was not.
+    /// The suppression that applies; null if none does.
     pub suppressed: Option<Suppressed>,
 }
 
-/// Whether a CVE can still be exploited on a server.
+/// Whether a CVE is still exploitable on a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CveState {
-    /// The flaw is installed.
+    /// A vulnerable version is installed.
     Open,
-    /// The fix is installed, and old code still runs.
+    /// The fix is installed, but old code is still running.
     FixedOnDisk,
 }
 
-/// What the distribution says of a fix in the release that is installed.
+/// Fix status in the installed release, according to the distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Fix {
-    /// A version of this release fixes it.
+    /// A fixed version is available.
     Fixed,
-    /// The release is affected, and nothing fixes it yet.
+    /// Affected; no fix is available yet.
     Affected,
-    /// It will be fixed later, with something else.
+    /// The fix is deferred.
     Deferred,
     /// It will not be fixed in this release.
     WontFix,
-    /// The release never had it.
+    /// The release is not affected.
     NotAffected,
-    /// It is there and harmless, in the distribution's opinion.
+    /// Affected, but the distribution considers it harmless.
     Unimportant,
-    /// The distribution no longer looks after this package.
+    /// The distribution no longer supports this package.
     EndOfLife,
-    /// The fix is for subscribers only.
+    /// The fix is available to subscribers only.
     Subscription,
-    /// Nobody can say.
+    /// Unknown.
     Unknown,
 }
 
-/// A refresh that was asked for: `POST /v1/servers/{server_id}/refresh` and its `Location`.
+/// A refresh: `POST /v1/servers/{server_id}/refresh` and its `Location`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Refresh {
-    /// Which one.
+    /// ID.
     pub id: TaskId,
-    /// Of which server.
+    /// ID of the server.
     pub server_id: ServerId,
-    /// Whether it is done.
+    /// State.
     pub state: RefreshState,
-    /// When it was asked for.
+    /// When it was requested.
     pub requested_at: Timestamp,
-    /// When it ends in any case.
+    /// When it times out.
     pub deadline_at: Timestamp,
-    /// When the scan had arrived, or it ended otherwise.
+    /// When it ended.
     pub completed_at: Option<Timestamp>,
-    /// Why it ended so, for people.
+    /// Why it ended, as a message.
     pub message: Option<Line>,
 }
 
-/// Whether a refresh is done.
+/// State of a refresh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]

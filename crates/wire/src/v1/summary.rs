@@ -5,37 +5,37 @@ use serde::{Deserialize, Serialize};
 
 use super::SeverityCounts;
 
-/// The organization in numbers.
+/// Summary of the organization.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FleetSummary {
-    /// Its servers.
+    /// Servers.
     pub servers: ServerCounts,
     /// Number of servers in each state of assessment.
     pub assessment: AssessmentCounts,
-    /// What is pending on them.
+    /// Pending updates.
     pub patches: PatchCounts,
-    /// Its batches.
+    /// Batches.
     pub batches: BatchCounts,
-    /// Its schedules.
+    /// Schedules.
     pub schedules: ScheduleCounts,
-    /// As of when the counts of patches are; they follow the scans by about a second.
+    /// When the counts of patches were updated, about a second after a scan.
     pub counted_at: Option<Timestamp>,
 }
 
-/// Servers in numbers.
+/// Counts of servers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ServerCounts {
-    /// How many there are.
+    /// Total.
     pub total: u64,
-    /// How many are heard from.
+    /// Online.
     pub online: u64,
-    /// How many are not.
+    /// Offline.
     pub offline: u64,
-    /// How many should be rebooted.
+    /// Need a reboot.
     pub reboot_required: u64,
-    /// How many get no orders until an administrator decides.
+    /// Quarantined: they get no orders until an administrator releases them.
     pub quarantined: u64,
     /// Scanned recently, and no update is pending. `up_to_date`, `with_updates`, `stale` and
     /// `not_scanned` add up to `total`, give or take servers that changed since `counted_at`.
@@ -46,7 +46,7 @@ pub struct ServerCounts {
     pub stale: u64,
     /// Never reported their packages.
     pub not_scanned: u64,
-    /// How many have security updates pending, as their repositories or the feeds know them.
+    /// With pending security updates, according to their repositories or the feeds.
     pub with_security_updates: u64,
 }
 
@@ -64,40 +64,40 @@ pub struct AssessmentCounts {
     pub not_scanned: u64,
 }
 
-/// Pending updates in numbers, one a package name.
+/// Counts of pending updates, by package name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PatchCounts {
-    /// How many packages have an update pending somewhere.
+    /// Packages with an update pending on at least one server.
     pub total: u64,
-    /// How many of them fix security flaws.
+    /// Of these, security updates.
     pub security: u64,
-    /// How many of each severity.
+    /// By severity.
     pub severity: SeverityCounts,
 }
 
-/// Batches in numbers.
+/// Counts of batches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BatchCounts {
-    /// How many have not ended.
+    /// Not ended.
     pub open: u64,
-    /// How many are under way.
+    /// Running.
     pub running: u64,
-    /// How many a person stopped for now.
+    /// Paused by a user.
     pub paused: u64,
-    /// How many stopped themselves and wait for a person.
+    /// Halted by failures, waiting for a decision.
     pub halted: u64,
 }
 
-/// Schedules in numbers.
+/// Counts of schedules.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ScheduleCounts {
-    /// How many there are.
+    /// Total.
     pub total: u64,
-    /// How many of them run.
+    /// Enabled.
     pub enabled: u64,
-    /// When the next of them runs.
+    /// Next start time.
     pub next_run_at: Option<Timestamp>,
 }

@@ -9,67 +9,67 @@ use vocab::{Environment, SuppressionId};
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CreateSuppression {
-    /// The CVE, as lists show it.
+    /// CVE ID, as in lists.
     #[cfg_attr(
         feature = "openapi",
         schema(pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,99}$", example = "CVE-2026-1234")
     )]
     pub cve: String,
-    /// The source package that it is about; all that have the CVE if left out.
+    /// Source package; all affected packages if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 200, example = "zlib"))]
     pub package: Option<String>,
-    /// The environment that it is about; all servers if left out.
+    /// Environment; all servers if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Environment>))]
     pub environment: Option<String>,
-    /// Why the CVE does not matter there.
+    /// Why the CVE can be ignored.
     #[cfg_attr(
         feature = "openapi",
         schema(min_length = 1, max_length = 1_000, example = "the vulnerable code is not built")
     )]
     pub reason: String,
-    /// Until when this holds; until it is taken back if left out.
+    /// Expiry; until it is deleted if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub expires_at: Option<String>,
 }
 
-/// A CVE that was set aside.
+/// A suppressed CVE.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Suppression {
-    /// Which one.
+    /// ID.
     pub id: SuppressionId,
-    /// The CVE.
+    /// CVE ID.
     #[cfg_attr(feature = "openapi", schema(example = "CVE-2026-1234"))]
     pub cve: String,
-    /// The source package that it is about; null: all that have the CVE.
+    /// Source package; null: all affected packages.
     pub package: Option<String>,
-    /// The environment that it is about; null: all servers.
+    /// Environment; null: all servers.
     pub environment: Option<Environment>,
-    /// Why the CVE does not matter there.
+    /// Why the CVE can be ignored.
     #[cfg_attr(feature = "openapi", schema(example = "the vulnerable code is not built"))]
     pub reason: String,
-    /// Until when this holds; null: until it is taken back.
+    /// Expiry; null: until it is deleted.
     pub expires_at: Option<Timestamp>,
-    /// Whether it holds now.
+    /// Whether it applies now.
     pub active: bool,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
-    /// By whom: the id of a key.
+    /// ID of the key or user that created it.
     pub created_by: String,
 }
 
-/// By what a CVE was set aside on a server.
+/// The suppression of a CVE on a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Suppressed {
-    /// The suppression.
+    /// ID of the suppression.
     pub suppression_id: SuppressionId,
-    /// Why the CVE does not matter there.
+    /// Why the CVE can be ignored.
     #[cfg_attr(feature = "openapi", schema(example = "the vulnerable code is not built"))]
     pub reason: String,
-    /// Until when; null: until it is taken back.
+    /// Expiry; null: until it is deleted.
     pub until: Option<Timestamp>,
 }
