@@ -16,11 +16,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("service", &["store", "domain", "feed", "wire", "vocab"]),
     ("engine", &["service", "store", "domain", "vocab"]),
     ("gateway", &["service", "store", "domain", "wire", "vocab"]),
-    ("pages", &["wire", "vocab"]),
-    (
-        "server",
-        &["service", "engine", "gateway", "pages", "store", "domain", "feed", "wire", "vocab"],
-    ),
+    ("httpkit", &["service", "wire", "vocab"]),
+    ("api", &["httpkit", "service", "wire", "vocab"]),
+    ("dashboard", &["httpkit", "service", "domain", "wire", "vocab"]),
+    ("server", &["api", "dashboard", "httpkit", "service", "engine", "gateway"]),
     (
         "cli",
         &[

@@ -135,7 +135,7 @@ fn act(command: Command) -> anyhow::Result<()> {
             Command::Operator(operator) => operator.run().await,
             Command::Feeds(feeds) => feeds.run().await,
             Command::Users(users) => users.run().await,
-            Command::Openapi => say(server::http::openapi::text()),
+            Command::Openapi => say(server::openapi()),
             Command::Completions(completions) => completions.run(Fleetmend::command()),
             Command::Man(man) => man.run(Fleetmend::command()),
             Command::Supervise { .. } => Ok(()),

@@ -1,12 +1,20 @@
-//! The control plane as one process: the API, the dashboard, and everything below them put together.
-//!
-//! `http` and `web` turn requests into calls of `service` and its answers into JSON and pages. The agent
-//! protocol is `gateway`, and what happens without a request is `engine`.
+//! The control plane as one process: listeners, TLS, background work, and the routers of `api`, `dashboard` and `gateway`
+//! put together.
 
+mod answers;
 pub mod app;
 pub mod background;
-pub mod http;
+mod observe;
 mod run;
-pub mod web;
+mod serve;
+mod stall;
 
+pub use answers::AnswerBudget;
+pub use app::{Budgets, observed, router};
 pub use run::{end_abandoned_requests, run};
+pub use serve::serve;
+
+/// The OpenAPI description of the API, as JSON.
+pub fn openapi() -> &'static str {
+    api::openapi::text()
+}

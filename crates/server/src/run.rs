@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 
 use crate::app::App;
-use crate::{background, http};
+use crate::{background, router, serve};
 
 /// How often what was gathered in memory is written down.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(5);
@@ -19,7 +19,7 @@ pub async fn run(
     stop: impl Future<Output = ()>,
 ) {
     end_abandoned_requests(&app).await;
-    let router = http::router(app.clone());
+    let router = router(&app);
     let background = background::spawn(&app);
     let patches = service::projections::patches::spawn(app.service().clone());
     let findings = service::projections::findings::spawn(app.service().clone());
@@ -29,7 +29,7 @@ pub async fn run(
         stop.await;
         app.gateway().drain();
     };
-    http::serve::serve(app.clone(), router, listener, tls, stop).await;
+    serve(app.clone(), router, listener, tls, stop).await;
     housekeeping.abort();
     patches.abort();
     findings.abort();
@@ -42,15 +42,7 @@ pub async fn run(
 /// Lets clients repeat requests that a crash cut off, at once. With PostgreSQL other replicas may be at
 /// work; there a claim names its process, and whoever repeats the request finds that it is gone.
 pub async fn end_abandoned_requests(app: &App) {
-    if !app.db.is_exclusive() {
-        return;
-    }
-    let end = async {
-        let mut tx = app.db.begin().await?;
-        store::idempotency::end_locks(&mut tx, app.clock.now()).await?;
-        tx.commit().await
-    };
-    if let Err(error) = end.await {
+    if let Err(error) = service::idempotency::end_abandoned(app).await {
         tracing::warn!(%error, "requests that a crash cut off stay locked for half a minute");
     }
 }
@@ -59,7 +51,7 @@ async fn keep_house(app: App) {
     let mut every = tokio::time::interval(HOUSEKEEPING_EVERY);
     loop {
         every.tick().await;
-        http::metrics::handle().run_upkeep();
+        api::metrics::handle().run_upkeep();
         note_uses(&app).await;
     }
 }

@@ -1,0 +1,156 @@
+//! `/v1/batches`, and how any batch is answered.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::LOCATION;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use httpkit::filters::BatchFilter;
+use httpkit::{ApiError, Body, ETag, Here, Id, NoBody, NoQuery, Query, page};
+use service::auth::caller::Caller;
+use service::queries::batches::{self, Rollout};
+use service::requests::batches as requests;
+use utoipa_axum::routes as handlers;
+use vocab::{BatchId, Role};
+use wire::v1::{Batch, CreateBatch, List};
+
+use crate::{Api, Routes, tasks};
+
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .add(Role::Viewer, handlers!(list))
+        .add(Role::Operator, handlers!(create))
+        .add(Role::Viewer, handlers!(get))
+        .add(Role::Operator, handlers!(cancel))
+        .add(Role::Operator, handlers!(pause))
+        .add(Role::Operator, handlers!(resume))
+        .add(Role::Operator, handlers!(retry))
+        .merge(tasks::routes())
+}
+
+/// A batch that was just made.
+pub(crate) async fn accepted(app: &Api, made: Rollout) -> Result<Response, ApiError> {
+    let location = format!("/v1/batches/{}", made.id);
+    let etag = ETag(made.generation);
+    let body = batches::whole(app, made).await?;
+    Ok((StatusCode::ACCEPTED, [(LOCATION, location)], etag, Json(body)).into_response())
+}
+
+/// List batches
+///
+/// Newest first, without their tasks.
+#[utoipa::path(get, path = "/v1/batches", tag = "Batches", operation_id = "list_batches", params(BatchFilter),
+    responses((status = 200, description = "A page of batches.", body = List<Batch>)))]
+async fn list(
+    State(app): State<Api>,
+    Extension(caller): Extension<Caller>,
+    here: Here,
+    Query(filter): Query<BatchFilter>,
+) -> Result<Json<List<Batch>>, ApiError> {
+    let page = filter.page();
+    let found = batches::list(&app, &caller.scope(), &filter.states(), page).await?;
+    Ok(page::list(&here, page, found, |batch| batch))
+}
+
+/// Create a batch
+///
+/// Installs updates on several servers. `packages` or `security_only` is required: nothing is installed by default. If a server does
+/// not exist, the response names every such server and nothing starts. Duplicate servers count once.
+#[utoipa::path(post, path = "/v1/batches", tag = "Batches", operation_id = "create_batch",
+    request_body = CreateBatch,
+    responses((status = 202, description = "The batch was accepted.", body = Batch)))]
+async fn create(
+    State(app): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Query(NoQuery {}): Query<NoQuery>,
+    body: Body<CreateBatch>,
+) -> Result<Response, ApiError> {
+    let made = requests::create(&app, &caller, body.open()).await?;
+    accepted(&app, made).await
+}
+
+/// Get a batch
+///
+/// With its progress and the results of up to 500 servers. For larger batches, list the tasks.
+#[utoipa::path(get, path = "/v1/batches/{batch_id}", tag = "Batches", operation_id = "get_batch",
+    params(("batch_id" = BatchId, Path, description = "ID of the batch.")),
+    responses((status = 200, description = "The batch.", body = Batch)))]
+async fn get(
+    State(app): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Id(id): Id<BatchId>,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Result<impl IntoResponse, ApiError> {
+    let row = batches::find(&app, &caller.scope(), id).await?;
+    let etag = ETag(row.revision);
+    Ok((etag, Json(batches::whole(&app, row).await?)))
+}
+
+/// Cancel a batch
+///
+/// Servers that have not started are skipped; servers in progress finish. 409 `batch_state` if the batch has ended.
+#[utoipa::path(post, path = "/v1/batches/{batch_id}/cancel", tag = "Batches", operation_id = "cancel_batch",
+    params(("batch_id" = BatchId, Path, description = "ID of the batch.")),
+    responses((status = 200, description = "The batch is being canceled.", body = Batch)))]
+async fn cancel(
+    State(app): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Id(id): Id<BatchId>,
+    Query(NoQuery {}): Query<NoQuery>,
+    NoBody: NoBody,
+) -> Result<Json<Batch>, ApiError> {
+    let row = requests::cancel(&app, &caller, id).await?;
+    Ok(Json(batches::whole(&app, row).await?))
+}
+
+/// Pause a batch
+///
+/// No further servers start; servers in progress finish. 409 `batch_state` if the batch is halted, is being canceled or has ended.
+#[utoipa::path(post, path = "/v1/batches/{batch_id}/pause", tag = "Batches", operation_id = "pause_batch",
+    params(("batch_id" = BatchId, Path, description = "ID of the batch.")),
+    responses((status = 200, description = "The batch is paused.", body = Batch)))]
+async fn pause(
+    State(app): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Id(id): Id<BatchId>,
+    Query(NoQuery {}): Query<NoQuery>,
+    NoBody: NoBody,
+) -> Result<Json<Batch>, ApiError> {
+    let row = requests::pause(&app, &caller, id).await?;
+    Ok(Json(batches::whole(&app, row).await?))
+}
+
+/// Resume a batch
+///
+/// Resumes a paused batch, or a halted one in spite of its failures. 409 `batch_state` if the batch has ended.
+#[utoipa::path(post, path = "/v1/batches/{batch_id}/resume", tag = "Batches", operation_id = "resume_batch",
+    params(("batch_id" = BatchId, Path, description = "ID of the batch.")),
+    responses((status = 200, description = "The batch is running.", body = Batch)))]
+async fn resume(
+    State(app): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Id(id): Id<BatchId>,
+    Query(NoQuery {}): Query<NoQuery>,
+    NoBody: NoBody,
+) -> Result<Json<Batch>, ApiError> {
+    let row = requests::resume(&app, &caller, id).await?;
+    Ok(Json(batches::whole(&app, row).await?))
+}
+
+/// Retry a batch
+///
+/// A new batch of the servers that failed, with the same options. 409 `batch_not_ended` while the batch or an earlier retry of it
+/// is under way, 409 `nothing_to_retry` if none failed.
+#[utoipa::path(post, path = "/v1/batches/{batch_id}/retry", tag = "Batches", operation_id = "retry_batch",
+    params(("batch_id" = BatchId, Path, description = "ID of the batch.")),
+    responses((status = 202, description = "The new batch was accepted.", body = Batch)))]
+async fn retry(
+    State(app): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Id(id): Id<BatchId>,
+    Query(NoQuery {}): Query<NoQuery>,
+    NoBody: NoBody,
+) -> Result<Response, ApiError> {
+    let made = requests::retry(&app, &caller, id).await?;
+    accepted(&app, made).await
+}

@@ -1,0 +1,77 @@
+//! What the derived schemas cannot say of a request: rules between fields, and limits that a reader here sets.
+//!
+//! Each rule is kept elsewhere, and written down here so that a request which the document calls valid is one that the
+//! service takes. `not` rather than `anyOf`: makers of clients read a union of types into the latter.
+
+use httpkit::filters::TASK_STATES;
+use serde_json::{Value, json};
+use service::requests::NAME_PATTERN;
+
+/// One tag among several, as an expression.
+const TAG: &str = "[A-Za-z0-9][A-Za-z0-9._:/=@+-]{0,63}";
+
+/// The bodies that order something now.
+const ORDERS: [&str; 2] = ["CreateBatch", "PatchServer"];
+
+/// Writes the rules into the schemas.
+pub(crate) fn write(schemas: &mut Value) {
+    for body in ["ScheduleRequest", "CreateApiKey", "CreateEnrollmentToken"] {
+        schemas[body]["properties"]["name"]["pattern"] = NAME_PATTERN.into();
+    }
+    for field in ["package", "reason"] {
+        schemas["CreateSuppression"]["properties"][field]["pattern"] = NAME_PATTERN.into();
+    }
+    for body in ["OptionsRequest", "PreviewRequest"].into_iter().chain(ORDERS) {
+        at_least_one(&mut schemas[body]["properties"]["max_failures"]);
+    }
+    schemas["Selector"]["minProperties"] = 1.into();
+    schemas["Selector"]["not"] = json!({"required": ["all"], "minProperties": 2});
+    let selects_nothing = absent(&["packages", "security_only"]);
+    for body in ORDERS {
+        schemas[body]["not"] = selects_nothing.clone();
+    }
+    let mut named_and_selects_nothing = selects_nothing;
+    named_and_selects_nothing["required"] = json!(["server_ids"]);
+    named_and_selects_nothing["properties"]["server_ids"] = json!({"type": "array"});
+    let both = json!({
+        "required": ["server_ids", "targets"],
+        "properties": {"server_ids": {"type": "array"}, "targets": {"type": "object"}},
+    });
+    schemas["PreviewRequest"]["not"] =
+        json!({"anyOf": [absent(&["server_ids", "targets"]), both, named_and_selects_nothing]});
+}
+
+/// Writes into an operation what its parameters with several words hold.
+pub(crate) fn fill(operation: &mut Value) {
+    let severities: Vec<&str> = vocab::Severity::ALL.iter().map(|word| word.as_str()).collect();
+    let (parameter, word) = match operation["operationId"].as_str() {
+        Some("list_batches") => ("state", service::queries::batches::STATES.join("|")),
+        Some("list_tasks") => ("state", TASK_STATES.join("|")),
+        Some("list_patches" | "list_cves") => ("severity", severities.join("|")),
+        Some("list_servers") => ("tag", TAG.to_owned()),
+        _ => return,
+    };
+    let parameters = operation["parameters"].as_array_mut().into_iter().flatten();
+    if let Some(found) = parameters.into_iter().find(|one| one["name"] == parameter) {
+        found["schema"]["pattern"] = format!("^ *({word}) *(, *({word}) *)*$").into();
+    }
+}
+
+/// What an object is that has none of these fields; null is the same as nothing.
+fn absent(fields: &[&str]) -> Value {
+    let nothing = fields.iter().map(|field| ((*field).to_owned(), json!({"type": "null"})));
+    json!({"properties": Value::Object(nothing.collect())})
+}
+
+/// A portion of which zero makes no sense.
+fn at_least_one(field: &mut Value) {
+    let description = field["oneOf"][0]["description"].clone();
+    let mut schema = serde_json::to_value(<vocab::Portion as utoipa::PartialSchema>::schema())
+        .unwrap_or_default();
+    schema["description"] = description;
+    schema["oneOf"][0]["minimum"] = 1.into();
+    if let Some(choices) = schema["oneOf"].as_array_mut() {
+        choices.push(json!({"type": "null"}));
+    }
+    *field = schema;
+}

@@ -1,0 +1,84 @@
+//! `/v1/feeds`, and what `/metrics` says of feeds.
+
+use std::fmt::Write as _;
+
+use axum::extract::State;
+use axum::{Extension, Json};
+use httpkit::{ApiError, Here, Limit, Offset, Query, page};
+use service::auth::caller::Caller;
+use service::queries::feeds;
+use utoipa_axum::routes as handlers;
+use vocab::Role;
+use wire::v1::{Feed, List};
+
+use crate::{Api, Routes};
+
+pub(crate) fn routes() -> Routes {
+    Routes::new().add(Role::Viewer, handlers!(list))
+}
+
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Part {
+    /// Maximum number of results.
+    #[serde(default)]
+    #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
+    limit: Limit,
+    /// Number of results to skip.
+    #[serde(default)]
+    #[param(value_type = u64, minimum = 0, default = 0, required = false)]
+    offset: Offset,
+}
+
+/// List feeds
+///
+/// Imported vulnerability feeds, with age, size and the error of the last import if it failed. All organizations of an installation
+/// share its feeds. Sorted by name.
+#[utoipa::path(get, path = "/v1/feeds", tag = "Feeds", operation_id = "list_feeds", params(Part),
+    responses((status = 200, description = "A page of feeds.", body = List<Feed>)))]
+pub(crate) async fn list(
+    State(app): State<Api>,
+    _caller: Extension<Caller>,
+    here: Here,
+    Query(part): Query<Part>,
+) -> Result<Json<List<Feed>>, ApiError> {
+    let page = page::page(part.limit, part.offset);
+    Ok(page::list(&here, page, feeds::page(&app, page).await?, |feed| feed))
+}
+
+/// What Prometheus reads of feeds. Written out here: a gauge of a feed would outlive it, and be of another process's clock.
+pub(crate) async fn metrics(app: &Api) -> service::Result<String> {
+    let all = feeds::list(app).await?;
+    let now = app.clock.now();
+    let mut text = String::new();
+    let mut gauge = |name: &str, help: &str, value: &dyn Fn(&Feed) -> Option<u64>| {
+        let lines: Vec<(String, u64)> =
+            all.iter().filter_map(|feed| Some((label(&feed.name), value(feed)?))).collect();
+        if !lines.is_empty() {
+            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge");
+        }
+        for (feed, value) in lines {
+            let _ = writeln!(text, "{name}{{feed=\"{feed}\"}} {value}");
+        }
+    };
+    gauge("fleetmend_feed_age_seconds", "How old the newest statement of a feed is.", &|feed| {
+        feed.age_seconds
+    });
+    gauge(
+        "fleetmend_feed_checked_age_seconds",
+        "How long ago a feed was known to be as it is published.",
+        &|feed| feed.checked_at.map(|time| feeds::seconds_since(time, now)),
+    );
+    gauge("fleetmend_feed_records", "How many records a feed has.", &|feed| Some(feed.records));
+    gauge("fleetmend_feed_size_bytes", "How many bytes a feed has.", &|feed| Some(feed.size_bytes));
+    gauge("fleetmend_feed_failed", "Whether the last import of a feed failed.", &|feed| {
+        Some(u64::from(feed.last_error.is_some()))
+    });
+    Ok(text)
+}
+
+/// A name as Prometheus writes labels.
+fn label(name: &str) -> String {
+    name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}

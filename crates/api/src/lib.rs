@@ -1,0 +1,97 @@
+//! The REST API: `/v1`, its OpenAPI description and the page that shows it.
+//!
+//! A handler reads its request, calls `service` and shows the result. [`routes()`] is the one table of all of them;
+//! it says which role each needs, and the OpenAPI description is made from it.
+
+mod api_keys;
+mod auth;
+mod batches;
+mod constraints;
+mod cves;
+mod docs;
+mod enrollment_tokens;
+mod examples;
+mod feeds;
+mod health;
+mod limit;
+mod links;
+mod logs;
+pub mod metrics;
+pub mod openapi;
+mod patches;
+mod preview;
+mod routes;
+mod schedules;
+mod servers;
+mod summary;
+mod suppressions;
+mod tasks;
+
+pub use routes::{Access, Routes};
+
+use std::sync::Arc;
+
+use axum::Router;
+use service::App;
+use utoipa_axum::routes as handlers;
+
+use limit::Limits;
+
+/// What the handlers need: the service, and how often each key may ask.
+#[derive(Clone)]
+pub struct Api {
+    app: App,
+    limits: Arc<Limits>,
+    metrics_page: Arc<metrics::Page>,
+}
+
+impl Api {
+    /// The API of this service.
+    pub fn new(app: App) -> Api {
+        let limits = Arc::new(Limits::new(&app.settings));
+        Api { app, limits, metrics_page: Arc::default() }
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub(crate) fn metrics_page(&self) -> &metrics::Page {
+        &self.metrics_page
+    }
+}
+
+impl std::ops::Deref for Api {
+    type Target = App;
+    fn deref(&self) -> &App {
+        &self.app
+    }
+}
+
+/// Every route of the public interface.
+pub fn routes() -> Routes {
+    Routes::new()
+        .open(handlers!(health::healthz))
+        .open(handlers!(health::readyz))
+        .open(handlers!(metrics::metrics))
+        .open(handlers!(openapi::openapi_json))
+        .open(handlers!(docs::docs))
+        .merge(schedules::routes())
+        .merge(servers::routes())
+        .merge(patches::routes())
+        .merge(cves::routes())
+        .merge(feeds::routes())
+        .merge(suppressions::routes())
+        .merge(batches::routes())
+        .merge(preview::routes())
+        .merge(summary::routes())
+        .merge(api_keys::routes())
+        .merge(enrollment_tokens::routes())
+}
+
+/// The routes, each with its guard.
+pub fn router<S: Clone + Send + Sync + 'static>(api: Api) -> Router<S> {
+    // Before the first request, so that no measurement is lost.
+    metrics::handle();
+    routes().mount(&api).with_state(api)
+}

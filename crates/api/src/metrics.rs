@@ -1,0 +1,179 @@
+//! `GET /metrics`: what Prometheus reads.
+//!
+//! A path stands here as the router has it, never as it was asked for: otherwise every id would make a series.
+
+use std::sync::{Arc, OnceLock};
+
+use axum::Extension;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::Method;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use httpkit::problem::retry_soon;
+use httpkit::{ApiError, SharedBody};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use service::clock::Stopwatch;
+use service::condition::Condition;
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+
+use crate::{Api, feeds};
+
+/// Upper bounds of the histogram of durations, in seconds.
+const BUCKETS: [f64; 12] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 60.0];
+
+/// The process's metrics. Made on first use; a second service in one process shares them.
+pub fn handle() -> &'static PrometheusHandle {
+    static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
+    HANDLE.get_or_init(|| {
+        let builder = PrometheusBuilder::new();
+        let recorder = builder
+            .set_buckets(&BUCKETS)
+            .expect("there are buckets, and they rise")
+            .build_recorder();
+        let handle = recorder.handle();
+        if metrics::set_global_recorder(recorder).is_err() {
+            tracing::warn!("metrics go to a recorder that was there before");
+        }
+        describe();
+        handle
+    })
+}
+
+fn describe() {
+    metrics::describe_counter!("fleetmend_http_requests_total", "Requests answered.");
+    metrics::describe_counter!(
+        "fleetmend_task_panics_total",
+        "Background tasks that panicked and were started again."
+    );
+    metrics::describe_histogram!(
+        "fleetmend_http_request_duration_seconds",
+        metrics::Unit::Seconds,
+        "How long a request took until its answer began."
+    );
+    metrics::describe_gauge!("fleetmend_http_connections", "Connections that are open.");
+}
+
+/// Notes an answer.
+pub fn count(method: &Method, path: String, status: u16, seconds: f64) {
+    let method = known(method);
+    metrics::counter!("fleetmend_http_requests_total",
+        "method" => method, "path" => path.clone(), "status" => status.to_string())
+    .increment(1);
+    metrics::histogram!("fleetmend_http_request_duration_seconds",
+        "method" => method, "path" => path)
+    .record(seconds);
+}
+
+/// A method may be any word; whoever makes words up must not make series.
+fn known(method: &Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "HEAD" => "HEAD",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "DELETE" => "DELETE",
+        _ => "other",
+    }
+}
+
+/// Counts a connection for as long as it lives.
+pub struct OpenConnection;
+
+impl OpenConnection {
+    /// One more connection.
+    pub fn begin() -> OpenConnection {
+        metrics::gauge!("fleetmend_http_connections").increment(1.0);
+        OpenConnection
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        metrics::gauge!("fleetmend_http_connections").decrement(1.0);
+    }
+}
+
+/// What this process knows of itself, whatever other services run in it.
+fn own(condition: &Condition) -> String {
+    let gauge = |name, help, value: bool| {
+        let value = u8::from(value);
+        format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n")
+    };
+    let writes = condition.write_fault().is_none();
+    let clock = condition.clock_skew().is_none();
+    gauge("fleetmend_leader", "Whether this replica leads.", condition.leads())
+        + &gauge("fleetmend_database_writable", "Whether the last write worked.", writes)
+        + &gauge("fleetmend_clock_ok", "Whether this clock agrees with the database's.", clock)
+}
+
+/// The metrics
+///
+/// In the text format of Prometheus.
+#[utoipa::path(get, path = "/metrics", tag = "Service", operation_id = "metrics",
+    responses((status = 200, description = "The metrics.", content_type = "text/plain", body = String)))]
+pub async fn metrics(State(app): State<Api>) -> Result<impl IntoResponse, ApiError> {
+    let text = app.metrics_page().text(&app).await?;
+    let headers = [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    Ok((Extension(SharedBody), headers, text))
+}
+
+/// How long a rendering is served, in seconds.
+const FRESH_SECONDS: f64 = 1.0;
+/// How many renderings there may be in memory: the latest, and those that slow clients have not read yet.
+const RENDERINGS_MAX: usize = 32;
+
+/// The latest rendering. Clients that ask within a second share it: anyone may ask, and need not read the answer.
+pub(crate) struct Page {
+    latest: Mutex<Option<(Stopwatch, Bytes)>>,
+    renderings: Arc<Semaphore>,
+}
+
+impl Default for Page {
+    fn default() -> Page {
+        Page { latest: Mutex::default(), renderings: Arc::new(Semaphore::new(RENDERINGS_MAX)) }
+    }
+}
+
+impl Page {
+    async fn text(&self, app: &Api) -> Result<Bytes, ApiError> {
+        let mut latest = self.latest.lock().await;
+        match &*latest {
+            Some((age, text)) if age.seconds() < FRESH_SECONDS => return Ok(text.clone()),
+            _ => *latest = None,
+        }
+        let slot = self.renderings.clone().try_acquire_owned().map_err(|_| {
+            retry_soon(
+                "Too many clients have asked for metrics and do not read them; try again soon.",
+            )
+        })?;
+        let text = Bytes::from_owner(Rendering { text: render(app).await, slot });
+        *latest = Some((Stopwatch::start(), text.clone()));
+        Ok(text)
+    }
+}
+
+/// A text that takes one of the slots until the last client has read it.
+struct Rendering {
+    text: String,
+    #[expect(dead_code, reason = "held, not read")]
+    slot: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Rendering {
+    fn as_ref(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
+}
+
+async fn render(app: &Api) -> String {
+    let mut text = handle().render();
+    text += &own(app.condition());
+    // Whoever asks how the service is must be told even if its database does not answer.
+    match feeds::metrics(app).await {
+        Ok(more) => text += &more,
+        Err(error) => tracing::warn!(%error, "what is known of feeds is left out of the metrics"),
+    }
+    text
+}

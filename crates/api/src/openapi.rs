@@ -1,0 +1,337 @@
+//! The description of the interface: OpenAPI 3.1, made from the table of routes.
+//!
+//! A handler states what it takes and what it answers when all is well. What holds for all of them (errors, headers, the
+//! key) is written into every operation here, so that no handler can forget it.
+
+use std::sync::OnceLock;
+
+use axum::Extension;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use httpkit::SharedBody;
+use httpkit::problem::{Code, MEDIA_TYPE};
+use serde_json::{Map, Value, json};
+
+use crate::routes::Access;
+use crate::{constraints, examples, links};
+
+const ABOUT: &str = "Patch management for Linux fleets: schedules, servers, patches and batches.
+
+Send an API key with every request: `Authorization: Bearer fmk_…`. Bodies are JSON in UTF-8; times are RFC 3339 in UTC; IDs are opaque strings. \
+Unknown fields and parameters are rejected, never ignored. Lists are paginated, with links to the next page.
+
+Send an `Idempotency-Key` with a POST to make it safe to repeat: for 24 hours, the same key returns the first response. \
+Send the `ETag` of the version that you read as `If-Match` with a change to avoid overwriting the changes of others.
+
+Every error is an RFC 9457 problem with a `code` from a closed list; a 422 lists all invalid fields at once. \
+Only what cannot be read as HTTP/1.1 in the first place is answered without a body: 400, or 431 if the address and the headers together have more than 32 KiB; \
+the connection then ends.";
+
+const TAGS: [(&str, &str); 11] = [
+    (
+        "Schedules",
+        "Recurring patch runs: a cron expression in a time zone, the target servers, and the patch options.",
+    ),
+    ("Servers", "The inventory: every server with an agent, its packages and its CVEs."),
+    ("Patches", "Pending updates, and the servers that need them."),
+    ("CVEs", "Known vulnerabilities, and the servers that they affect."),
+    ("Feeds", "Vulnerability data that has been imported, and how current it is."),
+    (
+        "Batches",
+        "Patch operations on one server or thousands, with staggering, a canary and a failure limit.",
+    ),
+    ("Preview", "What a batch would do, before it is created."),
+    ("Summary", "Counts over the whole fleet."),
+    ("Enrollment tokens", "Tokens with which new servers enroll."),
+    ("API keys", "Keys for the API, and their roles."),
+    ("Service", "Health, metrics and documentation."),
+];
+
+/// `*`, or tags with commas between them.
+const IF_MATCH_PATTERN: &str = r#"^(\*|(W/)?"[!#-+\--~]*")( *, *(\*|(W/)?"[!#-+\--~]*"))*$"#;
+
+/// Errors that any operation may answer with, and the conditions for the rest.
+fn statuses(operation: &Operation<'_>) -> Vec<u16> {
+    let mut statuses = vec![400, 500, 503];
+    let mut add = |condition: bool, more: &[u16]| {
+        if condition {
+            statuses.extend(more);
+        }
+    };
+    add(operation.role.is_some(), &[401, 403, 429]);
+    add(operation.names_something, &[404]);
+    // A POST that takes nothing still reads what comes, and takes only an empty object.
+    add(operation.method == "post" || operation.takes_body, &[408, 413, 415, 422]);
+    add(operation.method != "get", &[409]);
+    add(matches!(operation.method, "put" | "delete"), &[412]);
+    statuses.sort_unstable();
+    statuses
+}
+
+struct Operation<'a> {
+    method: &'a str,
+    path: &'a str,
+    role: Option<&'static str>,
+    takes_body: bool,
+    /// By an id, in its path or in its query.
+    names_something: bool,
+}
+
+/// The description of the whole interface.
+pub fn document() -> Value {
+    let routes = super::routes();
+    let access = routes.operations();
+    let mut document = serde_json::to_value(routes.document()).unwrap_or_default();
+    head(&mut document);
+    components(&mut document);
+    let schemas = document["components"]["schemas"].clone();
+    for (path, item) in document["paths"].as_object_mut().into_iter().flatten() {
+        for (method, operation) in item.as_object_mut().into_iter().flatten() {
+            let may = access
+                .iter()
+                .find(|(of, at, _)| at == path && of.as_str().eq_ignore_ascii_case(method));
+            let role = match may {
+                Some((_, _, Access::Key(role))) => Some(role.as_str()),
+                _ => None,
+            };
+            let takes_body = operation.get("requestBody").is_some();
+            let names_something = path.contains('{') || names_a_server(operation);
+            let about = Operation { method, path, role, takes_body, names_something };
+            complete(operation, &about);
+            examples::fill(operation, &schemas);
+            links::fill(operation);
+            constraints::fill(operation);
+        }
+    }
+    with_plain_lists(document)
+}
+
+fn names_a_server(operation: &Value) -> bool {
+    let parameters = operation["parameters"].as_array().into_iter().flatten();
+    parameters.into_iter().any(|parameter| parameter["name"] == "server_id")
+}
+
+fn head(document: &mut Value) {
+    document["info"] = json!({
+        "title": "Fleetmend",
+        "version": env!("CARGO_PKG_VERSION"),
+        "description": ABOUT,
+        "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+    });
+    document["servers"] = json!([{"url": "/", "description": "This service."}]);
+    document["security"] = json!([{"api_key": []}]);
+    document["tags"] = TAGS
+        .iter()
+        .map(|(name, description)| json!({"name": name, "description": description}))
+        .collect();
+}
+
+fn components(document: &mut Value) {
+    let codes: Vec<&str> = Code::ALL.iter().map(|code| code.word()).collect();
+    let responses: Map<String, Value> =
+        all_statuses().into_iter().map(|status| (name(status), problem(status))).collect();
+    let components = &mut document["components"];
+    components["schemas"]["Problem"] = schema::<wire::v1::Problem>();
+    components["schemas"]["FieldError"] = schema::<wire::v1::FieldError>();
+    components["schemas"]["OsFilter"] = schema::<vocab::OsFilter>();
+    components["schemas"]["Tag"] = schema::<vocab::Tag>();
+    components["schemas"]["Environment"] = schema::<vocab::Environment>();
+    components["schemas"]["ServerId"] = schema::<vocab::ServerId>();
+    components["schemas"]["Problem"]["properties"]["code"]["enum"] = json!(codes);
+    constraints::write(&mut components["schemas"]);
+    components["responses"] = Value::Object(responses);
+    components["responses"]["SeeOther"] = json!({
+        "description": "Only with an `Idempotency-Key` that was used before: the first request succeeded, but its response was lost in a crash. `Location` has the result.",
+        "headers": {
+            "X-Request-Id": {"$ref": "#/components/headers/RequestId"},
+            "Location": {"$ref": "#/components/headers/Location"},
+            "Idempotent-Replayed": {"$ref": "#/components/headers/IdempotentReplayed"},
+        },
+    });
+    components["securitySchemes"] = json!({"api_key": {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "fmk_…",
+        "description": "An API key. `fleetmend init` prints the first one; `POST /v1/api-keys` creates more.",
+    }});
+    components["headers"] = json!({
+        "RequestId": {"description": "ID of this request in the logs.", "required": true,
+            "schema": {"type": "string"}},
+        "RateLimit": {"description": "Remaining requests of this key (`r`), and seconds until the limit is fully restored (`t`).",
+            "schema": {"type": "string"}, "example": "\"key\";r=1999;t=1"},
+        "RateLimitPolicy": {"description": "Requests that a key can send at once (`q`), and seconds until an exhausted limit is fully restored (`w`).",
+            "schema": {"type": "string"}, "example": "\"key\";q=2000;w=10"},
+        "Location": {"description": "Path of the resource.", "schema": {"type": "string"}},
+        "ETag": {"description": "Version of the resource, for `If-Match`.", "schema": {"type": "string"}, "example": "\"3\""},
+        "RetryAfter": {"description": "Seconds to wait before trying again.", "schema": {"type": "integer"}},
+        "IdempotentReplayed": {"description": "`true` if this is the stored response of an earlier request.", "schema": {"type": "string"}},
+    });
+    components["parameters"] = json!({
+        "IdempotencyKey": {"name": "Idempotency-Key", "in": "header", "required": false,
+            "description": "Makes it safe to repeat this request: for 24 hours, the same key and body return the first response.",
+            "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]([ -~]*[!-~])?$"},
+            "example": "0d2f7a8e-patch-web"},
+        "IfMatch": {"name": "If-Match", "in": "header", "required": false,
+            "description": "The `ETag` of the version to change, or several separated by commas. 412 if the resource has another version.",
+            "schema": {"type": "string", "minLength": 1, "pattern": IF_MATCH_PATTERN}, "example": "\"3\""},
+    });
+}
+
+fn schema<T: utoipa::PartialSchema>() -> Value {
+    serde_json::to_value(T::schema()).unwrap_or_default()
+}
+
+fn all_statuses() -> Vec<u16> {
+    let mut statuses: Vec<u16> = Code::ALL.iter().map(|code| code.status().as_u16()).collect();
+    statuses.sort_unstable();
+    statuses.dedup();
+    statuses
+}
+
+fn name(status: u16) -> String {
+    format!("Problem{status}")
+}
+
+fn codes_of(status: u16) -> impl Iterator<Item = Code> {
+    Code::ALL.iter().copied().filter(move |code| code.status().as_u16() == status)
+}
+
+fn problem(status: u16) -> Value {
+    let told: Vec<String> =
+        codes_of(status).map(|code| format!("`{}`: {}", code.word(), code.about())).collect();
+    let examples: Map<String, Value> = codes_of(status)
+        .map(|code| {
+            (code.word().to_owned(), json!({"summary": code.title(), "value": example(code)}))
+        })
+        .collect();
+    let mut headers = json!({"X-Request-Id": {"$ref": "#/components/headers/RequestId"}});
+    if matches!(status, 409 | 429 | 503) {
+        headers["Retry-After"] = json!({"$ref": "#/components/headers/RetryAfter"});
+    }
+    json!({
+        "description": told.join("\n\n"),
+        "headers": headers,
+        "content": {MEDIA_TYPE: {
+            "schema": {"$ref": "#/components/schemas/Problem"},
+            "examples": examples,
+        }},
+    })
+}
+
+fn example(code: Code) -> Value {
+    let mut value = json!({
+        "type": format!("/docs#problem-{}", code.word()),
+        "title": code.title(),
+        "status": code.status().as_u16(),
+        "detail": code.about(),
+        "code": code.word(),
+        "request_id": "req_5f0d6b1c9a3e4d27b8c1f2a3948576e0",
+    });
+    if code == Code::InvalidBody {
+        value["errors"] =
+            json!([{"pointer": "/name", "code": "required", "detail": "it is required"}]);
+    }
+    value
+}
+
+/// Writes into an operation what holds for all of its kind.
+fn complete(operation: &mut Value, about: &Operation<'_>) {
+    match about.role {
+        Some(role) => {
+            let said = format!("Needs a key with the role `{role}` or a greater one.");
+            let description = match operation["description"].as_str() {
+                Some(description) => format!("{description}\n\n{said}"),
+                None => said,
+            };
+            operation["description"] = description.into();
+            operation["x-required-role"] = role.into();
+        }
+        None => operation["security"] = json!([]),
+    }
+    let parameter = match (about.role, about.method) {
+        (Some(_), "post") => Some("IdempotencyKey"),
+        (Some(_), "put" | "delete") => Some("IfMatch"),
+        _ => None,
+    };
+    if let Some(parameter) = parameter {
+        let reference = json!({"$ref": format!("#/components/parameters/{parameter}")});
+        match operation["parameters"].as_array_mut() {
+            Some(parameters) => parameters.push(reference),
+            None => operation["parameters"] = json!([reference]),
+        }
+    }
+    let Some(responses) = operation["responses"].as_object_mut() else { return };
+    for (status, response) in responses.iter_mut() {
+        response["headers"] = headers(about, status);
+    }
+    if about.method == "post" && about.role.is_some() {
+        responses.insert("303".into(), json!({"$ref": "#/components/responses/SeeOther"}));
+    }
+    for status in statuses(about) {
+        let reference = json!({"$ref": format!("#/components/responses/{}", name(status))});
+        responses.entry(status.to_string()).or_insert(reference);
+    }
+}
+
+fn headers(about: &Operation<'_>, status: &str) -> Value {
+    let mut names = vec![("X-Request-Id", "RequestId")];
+    if about.role.is_some() {
+        names.extend([("RateLimit", "RateLimit"), ("RateLimit-Policy", "RateLimitPolicy")]);
+    }
+    if about.method == "post" && about.role.is_some() {
+        names.push(("Idempotent-Replayed", "IdempotentReplayed"));
+    }
+    if matches!(status, "201" | "202") {
+        names.push(("Location", "Location"));
+    }
+    // What stands by itself and can be changed; a part of it, or what is counted from others, has no version.
+    let by_id = about.path.ends_with("_id}") && about.path.matches('{').count() == 1;
+    let one = by_id && matches!(about.method, "get" | "put");
+    if (one && status == "200") || status == "201" {
+        names.push(("ETag", "ETag"));
+    }
+    let all = names.into_iter().map(|(name, component)| {
+        (name.to_owned(), json!({"$ref": format!("#/components/headers/{component}")}))
+    });
+    Value::Object(all.collect())
+}
+
+/// `List_Server` is how Rust's generics come out, with a nameless copy of the row inside. A client's author would write
+/// `ServerList`, and let its rows be of the type `Server`.
+fn with_plain_lists(mut document: Value) -> Value {
+    let schemas = &mut document["components"]["schemas"];
+    let names: Vec<String> = schemas
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter_map(|(name, _)| name.strip_prefix("List_").map(str::to_owned))
+        .collect();
+    for name in &names {
+        let row = schemas[format!("List_{name}")].pointer_mut("/properties/data/items");
+        let reference = json!({"$ref": format!("#/components/schemas/{name}")});
+        let row = row.map(|row| std::mem::replace(row, reference));
+        if schemas.get(name).is_none() {
+            schemas[name] = row.unwrap_or_default();
+        }
+    }
+    let mut text = document.to_string();
+    for name in names {
+        text = text.replace(&format!("List_{name}\""), &format!("{name}List\""));
+    }
+    serde_json::from_str(&text).unwrap_or(document)
+}
+
+/// The document as it is served.
+pub fn text() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| serde_json::to_string_pretty(&document()).unwrap_or_default())
+}
+
+/// This description
+///
+/// The whole interface as an OpenAPI 3.1 document.
+#[utoipa::path(get, path = "/openapi.json", tag = "Service", operation_id = "openapi",
+    responses((status = 200, description = "The OpenAPI document.", body = Object)))]
+pub(crate) async fn openapi_json() -> impl IntoResponse {
+    (Extension(SharedBody), [(CONTENT_TYPE, "application/json")], text())
+}

@@ -1,0 +1,142 @@
+//! The table of routes. A route gets in by stating its role, and there is no other way in.
+//!
+//! Around each handler: who is asking, how often, with which role, and whether it was asked before.
+//! `Routes` also carries what each route says of itself, so that the document and the router are made from one table.
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{Method, Response};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::IntoResponse as _;
+use httpkit::problem::ApiError;
+use httpkit::{Peer, idempotency};
+use utoipa::openapi::OpenApi;
+use utoipa_axum::router::UtoipaMethodRouter;
+use vocab::Role;
+
+use crate::{Api, auth};
+
+/// Who may use a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// A key with this role, or a greater one.
+    Key(Role),
+    /// Anyone; for what says nothing about any organization.
+    Open,
+}
+
+/// A table of routes.
+#[derive(Default)]
+pub struct Routes(Vec<(Access, UtoipaMethodRouter<Api>)>);
+
+impl Routes {
+    /// An empty one.
+    pub fn new() -> Routes {
+        Routes::default()
+    }
+
+    /// Adds the handlers of one path that need this role; `routes` is what `routes!(…)` makes.
+    pub fn add(mut self, role: Role, routes: UtoipaMethodRouter<Api>) -> Routes {
+        self.0.push((Access::Key(role), routes));
+        self
+    }
+
+    /// Adds handlers that anyone may use.
+    pub fn open(mut self, routes: UtoipaMethodRouter<Api>) -> Routes {
+        self.0.push((Access::Open, routes));
+        self
+    }
+
+    /// Adds another table.
+    pub fn merge(mut self, other: Routes) -> Routes {
+        self.0.extend(other.0);
+        self
+    }
+
+    /// What the routes say of themselves.
+    pub fn document(&self) -> OpenApi {
+        let mut api = OpenApi::default();
+        let components = api.components.get_or_insert_default();
+        for (_, (schemas, paths, _)) in &self.0 {
+            components.schemas.extend(schemas.iter().cloned());
+            for (path, item) in paths.paths.clone() {
+                match api.paths.paths.get_mut(&path) {
+                    Some(there) => there.merge_operations(item),
+                    None => {
+                        api.paths.paths.insert(path, item);
+                    }
+                }
+            }
+        }
+        api
+    }
+
+    /// Every operation of the table: method, path, and who may use it.
+    pub fn operations(&self) -> Vec<(Method, String, Access)> {
+        let mut operations = Vec::new();
+        for (access, (_, paths, _)) in &self.0 {
+            for (path, item) in &paths.paths {
+                let stated = [
+                    (Method::GET, &item.get),
+                    (Method::POST, &item.post),
+                    (Method::PUT, &item.put),
+                    (Method::PATCH, &item.patch),
+                    (Method::DELETE, &item.delete),
+                ];
+                for (method, _) in stated.into_iter().filter(|(_, operation)| operation.is_some()) {
+                    operations.push((method, path.clone(), *access));
+                }
+            }
+        }
+        operations
+    }
+
+    /// The routes with their guards.
+    pub(crate) fn mount(self, app: &Api) -> Router<Api> {
+        self.0.into_iter().fold(Router::new(), |router, (access, (_, paths, handlers))| {
+            let guarded = match access {
+                Access::Open => handlers,
+                Access::Key(role) => {
+                    handlers.route_layer(from_fn_with_state((app.clone(), role), guard))
+                }
+            };
+            paths.paths.keys().fold(router, |router, path| router.route(path, guarded.clone()))
+        })
+    }
+}
+
+/// What happens before a handler is reached.
+async fn guard(
+    State((app, role)): State<(Api, Role)>,
+    mut request: Request,
+    next: Next,
+) -> Response<Body> {
+    let peer = request.extensions().get::<Peer>().copied();
+    let (caller, key, credential) = match auth::identify(&app, request.headers(), peer).await {
+        Ok(found) => found,
+        Err(refusal) => return refusal.into_response(),
+    };
+    tracing::Span::current().record("key", tracing::field::display(key));
+    let left = match app.limits().take(key) {
+        Ok(left) => left,
+        Err(refusal) => return refusal.into_response(),
+    };
+    let answer: Result<_, ApiError> = match caller.require(role) {
+        Err(refusal) => Err(refusal.into()),
+        Ok(()) => {
+            request.extensions_mut().insert(caller.clone());
+            request.extensions_mut().insert(credential);
+            match *request.method() == Method::POST {
+                true => {
+                    idempotency::once((*app).clone(), &caller, request, |again| next.run(again))
+                        .await
+                }
+                false => Ok(next.run(request).await),
+            }
+        }
+    };
+    let mut answer = answer.unwrap_or_else(ApiError::into_response);
+    left.tell(answer.headers_mut());
+    answer
+}

@@ -1,0 +1,149 @@
+//! `/v1/servers`.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::LOCATION;
+use axum::response::IntoResponse;
+use axum::{Extension, Json};
+use httpkit::filters::ServerFilter;
+use httpkit::{ApiError, Body, ETag, Here, Id, Ids, IfMatch, NoBody, NoQuery, Query, page};
+use service::auth::caller::Caller;
+use service::queries;
+use service::queries::show;
+use service::requests::servers as requests;
+use utoipa_axum::routes as handlers;
+use vocab::{Role, ServerId, TaskId};
+use wire::v1::{Batch, List, PatchServer, Refresh, ServerDetail};
+
+use crate::{Api, Routes, batches};
+
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .add(Role::Viewer, handlers!(list))
+        .add(Role::Viewer, handlers!(get))
+        .add(Role::Admin, handlers!(remove))
+        .add(Role::Operator, handlers!(refresh))
+        .add(Role::Viewer, handlers!(get_refresh))
+        .add(Role::Operator, handlers!(patch))
+        .add(Role::Admin, handlers!(release))
+}
+
+/// List servers
+///
+/// Sorted by name unless `sort` is given, then by ID. A key that is limited to environments sees the servers in these.
+#[utoipa::path(get, path = "/v1/servers", tag = "Servers", operation_id = "list_servers", params(ServerFilter),
+    responses((status = 200, description = "A page of servers.", body = List<wire::v1::Server>)))]
+async fn list(
+    State(app): State<Api>,
+    Extension(caller): Extension<Caller>,
+    here: Here,
+    Query(filter): Query<ServerFilter>,
+) -> Result<Json<List<wire::v1::Server>>, ApiError> {
+    let page = filter.page();
+    let (wanted, sort) = filter.wanted();
+    let found = queries::servers::list(&app, &caller.scope(), wanted, sort, page).await?;
+    Ok(page::list(&here, page, found, |server| server))
+}
+
+/// Get a server
+///
+/// With its packages, pending updates and CVEs: those from feeds, and those that its pending updates fix.
+#[utoipa::path(get, path = "/v1/servers/{server_id}", tag = "Servers", operation_id = "get_server",
+    params(("server_id" = ServerId, Path, description = "ID of the server.")),
+    responses((status = 200, description = "The server.", body = ServerDetail)))]
+async fn get(
+    State(app): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Id(id): Id<ServerId>,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Result<impl IntoResponse, ApiError> {
+    let (generation, detail) = queries::servers::detail(&app, &caller.scope(), id).await?;
+    Ok((ETag(generation), Json(detail)))
+}
+
+/// Remove a server
+///
+/// The server disappears from all lists, and its unfinished tasks end as `canceled`. The agent stays installed, learns of the removal at
+/// its next contact and carries out no further orders. Enrolling the host again creates a new server.
+#[utoipa::path(delete, path = "/v1/servers/{server_id}", tag = "Servers", operation_id = "remove_server",
+    params(("server_id" = ServerId, Path, description = "ID of the server.")),
+    responses((status = 204, description = "The server was removed.")))]
+async fn remove(
+    State(app): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Id(id): Id<ServerId>,
+    Query(NoQuery {}): Query<NoQuery>,
+    IfMatch(wanted): IfMatch,
+) -> Result<StatusCode, ApiError> {
+    requests::remove(&app, &caller, id, &wanted).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Refresh a server
+///
+/// The agent scans its packages now. `Location` shows the progress. While a refresh is in progress, further requests return the same
+/// one. 409 `server_offline` if the agent is offline.
+#[utoipa::path(post, path = "/v1/servers/{server_id}/refresh", tag = "Servers", operation_id = "refresh_server",
+    params(("server_id" = ServerId, Path, description = "ID of the server.")),
+    responses((status = 202, description = "The refresh was requested.", body = Refresh)))]
+async fn refresh(
+    State(app): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Id(id): Id<ServerId>,
+    Query(NoQuery {}): Query<NoQuery>,
+    NoBody: NoBody,
+) -> Result<impl IntoResponse, ApiError> {
+    let asked = requests::refresh(&app, &caller, id).await?;
+    let location = format!("/v1/servers/{id}/refreshes/{}", asked.id);
+    Ok((StatusCode::ACCEPTED, [(LOCATION, location)], Json(show::refresh(asked))))
+}
+
+/// Get a refresh
+#[utoipa::path(get, path = "/v1/servers/{server_id}/refreshes/{refresh_id}", tag = "Servers",
+    operation_id = "get_refresh",
+    params(("server_id" = ServerId, Path, description = "ID of the server."),
+        ("refresh_id" = TaskId, Path, description = "ID of the refresh.")),
+    responses((status = 200, description = "The refresh.", body = Refresh)))]
+async fn get_refresh(
+    State(app): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Ids(server, id): Ids<ServerId, TaskId>,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Result<Json<Refresh>, ApiError> {
+    Ok(Json(queries::servers::refresh(&app, &caller.scope(), server, id).await?))
+}
+
+/// Install updates on a server
+///
+/// Creates a batch of one server. `packages` or `security_only` is required: nothing is installed by default.
+#[utoipa::path(post, path = "/v1/servers/{server_id}/patch", tag = "Servers", operation_id = "patch_server",
+    params(("server_id" = ServerId, Path, description = "ID of the server.")), request_body = PatchServer,
+    responses((status = 202, description = "The batch was accepted.", body = Batch)))]
+async fn patch(
+    State(app): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Id(id): Id<ServerId>,
+    Query(NoQuery {}): Query<NoQuery>,
+    body: Body<PatchServer>,
+) -> Result<impl IntoResponse, ApiError> {
+    let made = requests::patch(&app, &caller, id, body.open()).await?;
+    batches::accepted(&app, made).await
+}
+
+/// Release a server from quarantine
+///
+/// A server whose identity was used by two hosts gets no orders until it is released. After the release, the host that makes contact
+/// first is the server; if the other one makes contact as well, the server is quarantined again.
+#[utoipa::path(post, path = "/v1/servers/{server_id}/release", tag = "Servers", operation_id = "release_server",
+    params(("server_id" = ServerId, Path, description = "ID of the server.")),
+    responses((status = 200, description = "The server gets orders again.", body = wire::v1::Server)))]
+async fn release(
+    State(app): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Id(id): Id<ServerId>,
+    Query(NoQuery {}): Query<NoQuery>,
+    NoBody: NoBody,
+) -> Result<impl IntoResponse, ApiError> {
+    let (generation, body) = requests::release(&app, &caller, id).await?;
+    Ok((ETag(generation), Json(body)))
+}

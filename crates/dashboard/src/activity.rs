@@ -1,0 +1,45 @@
+//! Who did what.
+
+use axum::extract::State;
+use service::queries;
+use service::queries::activity::Entry;
+
+use crate::extract::Asked;
+use crate::names::names;
+use crate::pages::{ActivityEntry, Section};
+use crate::response::{Answer, frame, page};
+use crate::{Dashboard, Viewer, pages};
+
+const SHOWN: u32 = 50;
+
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Before {
+    before: Option<u32>,
+}
+
+/// `/activity`, newest first.
+pub(crate) async fn activity(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    asked: Asked<Before>,
+) -> Answer {
+    let before = asked.meant.before.map(i64::from);
+    let (scope, first) = (viewer.caller().scope(), before.unwrap_or(i64::MAX));
+    let found = queries::activity::before(&app, &scope, first, SHOWN).await?;
+    let step = i64::from(SHOWN);
+    let older = found.last().map(|entry| entry.seq).filter(|seq| *seq > 1);
+    let newer = before.map(|before| before.saturating_add(step));
+    let shown = |entry: Entry| ActivityEntry {
+        at: entry.at,
+        actor: entry.actor,
+        action: entry.action,
+        subject: entry.subject,
+        detail: entry.detail,
+    };
+    let ids = found.iter().flat_map(|entry| [entry.actor.clone(), entry.subject.clone()]);
+    let names = names(&app, &viewer, ids).await?;
+    let entries = found.into_iter().map(shown).collect();
+    let frame = frame(&app, &viewer, Section::Activity, "Activity");
+    page(&pages::Activity { frame, entries, newer, older, names })
+}

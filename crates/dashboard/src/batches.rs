@@ -1,0 +1,197 @@
+//! Batches: the list, one as it happens, its logs, and how a person steers it.
+
+use axum::extract::{Path, State};
+use axum::http::header::ACCEPT;
+use axum::http::{HeaderMap, HeaderValue};
+use httpkit::filters::BatchFilter;
+use httpkit::problem::{ApiError, Code};
+use httpkit::{Here, Id, Ids, NoQuery, Query, page as paging, task_log};
+use service::auth::caller::Credential;
+use service::commands::batches::{self as commands, SeenBatch};
+use service::{queries, requests};
+use vocab::{BatchId, ServerId, TaskId};
+
+use crate::extract::{Asked, Form};
+use crate::names::names;
+use crate::pages::{Frame, Section};
+use crate::patch_form::ON_PAGE;
+use crate::preview_token::server_set;
+use crate::response::{Answer, frame, live, page, refused, see};
+use crate::{Dashboard, Viewer, pages, preview_token};
+
+/// The longest log that a page is made with; the API has the rest.
+const LOG_BYTES_MAX: usize = 1 << 20;
+
+/// `/batches`.
+pub(crate) async fn list(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    here: Here,
+    asked: Asked<BatchFilter>,
+) -> Answer {
+    let (state, query) = (asked.text("state"), asked.query());
+    let (part, states) = (asked.meant.page(), asked.meant.states());
+    let found = queries::batches::list(&app, &viewer.caller().scope(), &states, part).await?;
+    let list = paging::list(&here, part, found, |batch| batch).0;
+    let frame = live(&app, &viewer, Section::Batches, "Batches");
+    let by = list.data.iter().filter_map(|batch| batch.started_by.clone());
+    let names = names(&app, &viewer, by).await?;
+    page(&pages::Batches { frame, list, state, query, names })
+}
+
+/// `/batches/{id}`.
+pub(crate) async fn one(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<BatchId>,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    let row = queries::batches::find(&app, &viewer.caller().scope(), id).await?;
+    let it = queries::batches::whole(&app, row).await?;
+    let names = names(&app, &viewer, it.started_by.clone()).await?;
+    let frame = frame(&app, &viewer, Section::Batches, "Batch");
+    let frame = Frame { live: Some(format!("/live?batch={id}")), ..frame };
+    page(&pages::BatchPage { frame, it, names })
+}
+
+/// `/batches/{id}/tasks/{task}`.
+pub(crate) async fn task(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Ids(batch, id): Ids<BatchId, TaskId>,
+) -> Answer {
+    let caller = viewer.caller();
+    let it = queries::tasks::get(&app, &caller.scope(), batch, id).await?;
+    let mut reader = queries::task_logs::LogReader::open(&app, &caller, batch, id).await?;
+    let mut bytes = Vec::new();
+    while bytes.len() < LOG_BYTES_MAX
+        && let Some(part) = reader.next().await?
+    {
+        bytes.extend_from_slice(&part);
+    }
+    bytes.truncate(LOG_BYTES_MAX);
+    let log = String::from_utf8_lossy(&bytes).into_owned();
+    let frame = frame(&app, &viewer, Section::Batches, format!("Log of {}", it.hostname));
+    let frame = Frame { live: Some(format!("/live?batch={batch}")), ..frame };
+    page(&pages::TaskPage { frame, batch: batch.to_string(), it, log })
+}
+
+/// The log as it grows.
+pub(crate) async fn log(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Ids(batch, id): Ids<BatchId, TaskId>,
+    mut headers: HeaderMap,
+) -> Answer {
+    // `EventSource` asks for nothing else; a person who opens the path sees text.
+    if !headers.contains_key(ACCEPT) {
+        headers.insert(ACCEPT, HeaderValue::from_static("text/plain"));
+    }
+    let session = Some(Credential::Session(viewer.session.clone()));
+    task_log::respond(&app, viewer.caller(), session, (batch, id), &headers).await
+}
+
+/// Pauses, resumes, cancels, or tries again what failed.
+pub(crate) async fn steer(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Path((id, action)): Path<(String, String)>,
+    form: Form,
+) -> Answer {
+    let no_batch = || ApiError::not_found("batch", &id);
+    let batch: BatchId = id.parse().map_err(|_| no_batch())?;
+    let caller = viewer.caller();
+    match action.as_str() {
+        "pause" => drop(requests::batches::pause(&app, &caller, batch).await?),
+        "resume" => resume(&app, &viewer, batch, &form).await?,
+        "cancel" if form.goes() => drop(requests::batches::cancel(&app, &caller, batch).await?),
+        "cancel" => return ask_cancel(&app, &viewer, batch),
+        "retry" => return retry(&app, &viewer, batch, &form).await,
+        _ => return Err(ApiError::new(Code::NotFound, "There is nothing at this path.")),
+    }
+    see(&format!("/batches/{batch}"))
+}
+
+fn ask_cancel(app: &Dashboard, viewer: &Viewer, id: BatchId) -> Answer {
+    let line = "Servers that have not started are skipped. Servers in progress finish; nothing is rolled back.";
+    let here = format!("/batches/{id}");
+    page(&pages::Confirm {
+        frame: frame(app, viewer, Section::Batches, "Cancel this batch?"),
+        errors: Vec::new(),
+        lines: vec![line.to_owned()],
+        previewed: None,
+        action: format!("{here}/cancel"),
+        verb: "Cancel it".into(),
+        back: here,
+        risky: true,
+    })
+}
+
+/// Resumes the batch if it is still in the state, and has the failures, that the page showed.
+async fn resume(
+    app: &Dashboard,
+    viewer: &Viewer,
+    id: BatchId,
+    form: &Form,
+) -> Result<(), ApiError> {
+    let failures = form.text("failures").parse().unwrap_or(u32::MAX);
+    let seen = SeenBatch { state: form.text("state"), failures };
+    drop(requests::batches::resume_seen(app, &viewer.caller(), id, &seen).await?);
+    Ok(())
+}
+
+/// What a preview token for a retry covers, with the id of the batch and the servers. The options
+/// of a batch never change.
+const RETRY: &str = "retry";
+const RETRY_OUTDATED: &str = "The failed servers changed since the preview, or the preview has expired. \
+                              Review it and start again.";
+
+fn retry_content(id: BatchId, servers: &[ServerId]) -> String {
+    format!("{id} {}", server_set(servers))
+}
+
+/// Retries what failed: first a preview, then the servers that it showed.
+async fn retry(app: &Dashboard, viewer: &Viewer, id: BatchId, form: &Form) -> Answer {
+    let caller = viewer.caller();
+    let mut errors = Vec::new();
+    if form.goes() {
+        let token = form.exact("preview");
+        let approve = |servers: &[ServerId]| {
+            let content = retry_content(id, servers);
+            preview_token::check(app, viewer, RETRY, &content, token).is_ok()
+        };
+        let made = commands::retry_if(app, &caller.actor(), caller.org, id, &approve).await?;
+        if let Some(made) = made {
+            return see(&format!("/batches/{}", made.id));
+        }
+        errors.push(RETRY_OUTDATED.to_owned());
+    }
+    let (servers, preview) = retry_outlook(app, viewer, id, ON_PAGE).await?;
+    let token = preview_token::issue(app, viewer, RETRY, &retry_content(id, &servers));
+    let here = format!("/batches/{id}");
+    let rejected = !errors.is_empty();
+    let question = pages::Confirm {
+        frame: frame(app, viewer, Section::Batches, "Retry failed servers?"),
+        errors,
+        lines: vec![
+            "A new batch with the same options, for the servers that failed or timed out."
+                .to_owned(),
+        ],
+        verb: pages::start_label(&preview.options, preview.total),
+        previewed: Some(pages::OrderPreview { preview, token }),
+        action: format!("{here}/retry"),
+        back: here,
+        risky: false,
+    };
+    if rejected { refused(&question) } else { page(&question) }
+}
+
+/// The servers that a retry would patch, and what it would do.
+pub(crate) async fn retry_outlook(
+    app: &Dashboard,
+    viewer: &Viewer,
+    id: BatchId,
+    shown: usize,
+) -> Result<(Vec<ServerId>, wire::v1::Preview), ApiError> {
+    Ok(requests::preview::of_retry(app, &viewer.caller(), id, shown).await?)
+}

@@ -1,0 +1,314 @@
+//! Tables as files: the rows that the list would show, page by page, up to a limit.
+
+mod details;
+mod previews;
+mod settings;
+
+pub(crate) use details::{
+    changes, cve_servers, patch_cves, patch_servers, patch_versions, runs, server_cves,
+    server_history, server_packages, server_unassessed, tasks,
+};
+pub(crate) use previews::{calendar, next_runs, order, retry_outlook, schedule_outlook};
+pub(crate) use settings::{feeds, keys, tokens, users};
+
+use axum::extract::State;
+use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use axum::response::IntoResponse as _;
+use httpkit::filters::{BatchFilter, CveFilter, PatchFilter, ScheduleList, ServerFilter};
+use httpkit::page::LIMIT_MAX;
+use httpkit::{NoQuery, Query};
+use jiff::Timestamp;
+use service::queries;
+use service::queries::Page;
+use wire::v1::PatchVersion;
+
+use crate::extract::Asked;
+use crate::names::names;
+use crate::pages::csv::csv;
+use crate::response::Answer;
+use crate::{Dashboard, Viewer, pages, plots};
+
+/// How many rows a file has at the most: what the API's own pages would be asked for twenty times.
+const ROWS_MAX: u64 = 10_000;
+
+/// Rows part by part, each with whether it is the last.
+macro_rules! gathered {
+    ($parts:expr, |$part:ident| $asked:expr) => {{
+        let mut rows = Vec::new();
+        for $part in $parts {
+            let (some, last) = $asked;
+            rows.extend(some);
+            if last {
+                break;
+            }
+        }
+        rows
+    }};
+}
+use gathered;
+
+/// All rows of a query, up to the limit of a file.
+macro_rules! all {
+    (|$page:ident| $query:expr) => {
+        gathered!(page_by_page(), |$page| {
+            let found = $query.await?;
+            (found.items, ends($page, found.total))
+        })
+    };
+}
+use all;
+
+/// The pages that a file is put together from.
+fn page_by_page() -> impl Iterator<Item = Page> {
+    let offsets = (0..ROWS_MAX).step_by(LIMIT_MAX as usize);
+    offsets.map(|offset| Page { limit: LIMIT_MAX, offset })
+}
+
+/// Whether so many rows end with this page.
+fn ends(page: Page, rows: u64) -> bool {
+    page.offset + u64::from(page.limit) >= rows
+}
+
+/// A column: what it is called, and what stands in it.
+type Column<'a, T> = (&'static str, &'a (dyn Fn(&T) -> String + Sync));
+
+fn table<T>(name: &'static str, rows: &[T], columns: &[Column<'_, T>]) -> Answer {
+    let head: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
+    let cells = |row: &T| columns.iter().map(|(_, cell)| cell(row)).collect();
+    file(name, csv(&head, rows.iter().map(cells)))
+}
+
+fn file(name: &'static str, text: String) -> Answer {
+    let named = format!("attachment; filename=\"{name}\"");
+    let headers =
+        [(CONTENT_TYPE, "text/csv; charset=utf-8".to_owned()), (CONTENT_DISPOSITION, named)];
+    Ok((headers, text).into_response())
+}
+
+fn time(at: Option<Timestamp>) -> String {
+    at.map(|at| at.to_string()).unwrap_or_default()
+}
+
+fn text(value: &Option<impl ToString>) -> String {
+    value.as_ref().map(ToString::to_string).unwrap_or_default()
+}
+
+fn words<'a, T: ToString + 'a>(some: impl IntoIterator<Item = &'a T>) -> String {
+    some.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
+/// What a cell holds many of, where each has spaces in itself.
+fn listed(some: impl Iterator<Item = String>) -> String {
+    some.collect::<Vec<_>>().join("; ")
+}
+
+/// `/servers.csv`.
+pub(crate) async fn servers(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    asked: Asked<ServerFilter>,
+) -> Answer {
+    let ((wanted, sort), scope) = (asked.meant.wanted(), viewer.caller().scope());
+    let rows = all!(|page| queries::servers::list(&app, &scope, wanted.clone(), sort, page));
+    table(
+        "servers.csv",
+        &rows,
+        &[
+            ("id", &|row| row.id.to_string()),
+            ("hostname", &|row| row.hostname.to_string()),
+            ("status", &|row| row.status.to_string()),
+            ("environment", &|row| text(&row.environment)),
+            ("tags", &|row| words(&row.tags)),
+            ("os", &|row| text(&row.os)),
+            ("kernel", &|row| text(&row.kernel)),
+            ("updates", &|row| row.summary.updates.to_string()),
+            ("security_updates", &|row| row.summary.security_updates.to_string()),
+            ("cves_critical", &|row| row.summary.cves.critical.to_string()),
+            ("cves_high", &|row| row.summary.cves.high.to_string()),
+            ("cves_medium", &|row| row.summary.cves.medium.to_string()),
+            ("cves_low", &|row| row.summary.cves.low.to_string()),
+            ("cves_unknown", &|row| row.summary.cves.unknown.to_string()),
+            ("assessment", &|row| row.assessment.to_string()),
+            ("unassessed_packages", &|row| row.summary.unassessed.to_string()),
+            ("reboot_required", &|row| row.reboot_required.to_string()),
+            ("last_scan_at", &|row| time(row.last_scan_at)),
+            ("stale", &|row| row.stale.to_string()),
+            ("last_seen_at", &|row| time(row.last_seen_at)),
+        ],
+    )
+}
+
+/// `/patches.csv`.
+pub(crate) async fn patches(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    asked: Asked<PatchFilter>,
+) -> Answer {
+    let (wanted, scope) = (asked.meant.wanted(), viewer.caller().scope());
+    let rows = all!(|page| queries::patches::list(&app, &scope, wanted.clone(), page));
+    table(
+        "patches.csv",
+        &rows,
+        &[
+            ("package_name", &|row| row.package_name.clone()),
+            ("severity", &|row| row.severity.to_string()),
+            ("type", &|row| pages::word(&row.update_type)),
+            ("affected_servers", &|row| row.affected_servers.to_string()),
+            ("cves", &|row| row.cves.join(" ")),
+            ("kev", &|row| row.kev.to_string()),
+            ("versions", &|row| {
+                let one = |it: &PatchVersion| format!("{} → {} {}", it.from, it.to, it.os);
+                listed(row.versions.iter().map(one))
+            }),
+            ("first_seen_at", &|row| row.first_seen_at.to_string()),
+        ],
+    )
+}
+
+/// `/cves.csv`.
+pub(crate) async fn cves(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    asked: Asked<CveFilter>,
+) -> Answer {
+    let (wanted, scope) = (asked.meant.wanted(), viewer.caller().scope());
+    let rows = all!(|page| queries::cves::list(&app, &scope, wanted.clone(), page));
+    table(
+        "cves.csv",
+        &rows,
+        &[
+            ("id", &|row| row.id.clone()),
+            ("severity", &|row| row.severity.to_string()),
+            ("cvss", &|row| text(&row.cvss)),
+            ("epss", &|row| text(&row.epss)),
+            ("kev", &|row| row.kev.to_string()),
+            ("affected_servers", &|row| row.affected_servers.to_string()),
+            ("packages", &|row| row.packages.join(" ")),
+            ("published", &|row| time(row.published)),
+        ],
+    )
+}
+
+/// `/batches.csv`.
+pub(crate) async fn batches(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    asked: Asked<BatchFilter>,
+) -> Answer {
+    let (states, scope) = (asked.meant.states(), viewer.caller().scope());
+    let rows = all!(|page| queries::batches::list(&app, &scope, &states, page));
+    let by = rows.iter().filter_map(|row| row.started_by.clone());
+    let names = names(&app, &viewer, by).await?;
+    table(
+        "batches.csv",
+        &rows,
+        &[
+            ("id", &|row| row.id.to_string()),
+            ("state", &|row| pages::word(&row.state)),
+            ("what", &|row| pages::what(&row.options)),
+            ("servers", &|row| row.progress.total.to_string()),
+            ("failed", &|row| (row.progress.failed + row.progress.timed_out).to_string()),
+            ("percent", &|row| row.progress.percent.to_string()),
+            ("origin", &|row| pages::word(&row.origin)),
+            ("created_at", &|row| row.created_at.to_string()),
+            ("finished_at", &|row| time(row.finished_at)),
+            ("started_by_name", &|row| {
+                row.started_by.as_deref().map(|by| names.name(by).to_owned()).unwrap_or_default()
+            }),
+            ("started_by", &|row| text(&row.started_by)),
+        ],
+    )
+}
+
+/// `/schedules.csv`: all of them.
+pub(crate) async fn schedules(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    asked: Asked<ScheduleList>,
+) -> Answer {
+    let ((limit, offset), scope) = (asked.meant.limits(), viewer.caller().scope());
+    let (_, found) = queries::schedules::list(&app, &scope, limit, offset).await?;
+    table(
+        "schedules.csv",
+        &found.items,
+        &[
+            ("id", &|row| row.id.to_string()),
+            ("name", &|row| row.name.clone()),
+            ("enabled", &|row| row.enabled.to_string()),
+            ("cron", &|row| row.cron.to_string()),
+            ("timezone", &|row| row.timezone.to_string()),
+            ("targets", &|row| pages::targets(&row.targets)),
+            ("what", &|row| pages::what(&row.options)),
+            ("next_run_at", &|row| time(row.next_runs.first().copied())),
+            ("last_run_state", &|row| {
+                row.last_run.as_ref().map(|run| pages::word(&run.state)).unwrap_or_default()
+            }),
+            ("last_run_at", &|row| time(row.last_run.as_ref().map(|run| run.scheduled_for))),
+        ],
+    )
+}
+
+/// `/activity.csv`: the newest entries.
+pub(crate) async fn activity(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    let mut before = i64::MAX;
+    let scope = viewer.caller().scope();
+    let rows = gathered!(page_by_page(), |page| {
+        let found = queries::activity::before(&app, &scope, before, page.limit).await?;
+        before = found.last().map_or(0, |entry| entry.seq);
+        let last = found.len() < page.limit as usize;
+        (found, last)
+    });
+    let ids = rows.iter().flat_map(|entry| [entry.actor.clone(), entry.subject.clone()]);
+    let names = names(&app, &viewer, ids).await?;
+    table(
+        "activity.csv",
+        &rows,
+        &[
+            ("seq", &|row| row.seq.to_string()),
+            ("at", &|row| row.at.to_string()),
+            ("actor_name", &|row| names.name(&row.actor).to_owned()),
+            ("actor", &|row| row.actor.clone()),
+            ("action", &|row| row.action.clone()),
+            ("subject_name", &|row| names.name(&row.subject).to_owned()),
+            ("subject", &|row| row.subject.clone()),
+            ("detail", &|row| row.detail.clone()),
+        ],
+    )
+}
+
+/// `/trend.csv`: what the plots of the last days are drawn from.
+pub(crate) async fn trend(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    let trend = plots::trend(&app, &viewer).await?;
+    let rows = trend.days.iter().map(|day| {
+        let counts = [day.servers, day.up_to_date].into_iter().chain(day.cves);
+        let counts = counts.chain([day.exploited]).map(|count| count.to_string());
+        [day.day.to_string()].into_iter().chain(counts).collect()
+    });
+    let head = ["day", "servers", "up_to_date"].into_iter();
+    let head: Vec<&str> = head.chain(pages::trend::SEVERITIES).chain(["known_exploited"]).collect();
+    file("trend.csv", csv(&head, rows))
+}
+
+/// `/patch-ages.csv`: what the plot of how long patches have been pending is drawn from.
+pub(crate) async fn ages(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    let ages = plots::ages(&app, &viewer).await?;
+    let rows = ages.spans().into_iter().map(|span| {
+        let counts = span.counts.into_iter().chain([span.total]).map(|count| count.to_string());
+        [span.said.to_owned()].into_iter().chain(counts).collect()
+    });
+    let head = ["pending"].into_iter().chain(pages::trend::SEVERITIES);
+    let head: Vec<&str> = head.chain(["packages"]).collect();
+    file("patch-ages.csv", csv(&head, rows))
+}

@@ -1,0 +1,315 @@
+//! The tables on the page of one thing: of a server, a patch, a CVE, a batch, a schedule.
+
+use axum::extract::State;
+use httpkit::filters::{Listing, TaskFilter};
+use httpkit::problem::ApiError;
+use httpkit::{Id, Ids, NoQuery, Query};
+use service::queries;
+use service::queries::Page;
+use vocab::{BatchId, ScheduleId, ServerId, TaskId};
+use wire::v1::{PackageChange, PatchDetail};
+
+use super::{all, ends, file, gathered, listed, page_by_page, table, text, time};
+use crate::extract::Asked;
+use crate::pages::csv::csv;
+use crate::response::Answer;
+use crate::servers::history;
+use crate::{Dashboard, Viewer, pages};
+
+/// `/servers/{id}/packages.csv`.
+pub(crate) async fn server_packages(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<ServerId>,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
+    table(
+        "packages.csv",
+        &it.packages,
+        &[
+            ("name", &|row| row.name.clone()),
+            ("version", &|row| row.version.clone()),
+            ("arch", &|row| row.arch.clone()),
+            ("source", &|row| row.source.clone()),
+            ("available_version", &|row| text(&row.available_version)),
+            ("security", &|row| row.security.to_string()),
+            ("held", &|row| row.held.to_string()),
+            ("blocked_by", &|row| row.blocked_by.map(|why| pages::word(&why)).unwrap_or_default()),
+        ],
+    )
+}
+
+/// `/servers/{id}/cves.csv`.
+pub(crate) async fn server_cves(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<ServerId>,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
+    table(
+        "cves.csv",
+        &it.cves,
+        &[
+            ("id", &|row| row.id.clone()),
+            ("severity", &|row| row.severity.to_string()),
+            ("cvss", &|row| text(&row.cvss)),
+            ("epss", &|row| text(&row.epss)),
+            ("kev", &|row| row.kev.to_string()),
+            ("package", &|row| row.package.clone()),
+            ("installed_version", &|row| row.installed_version.clone()),
+            ("fixed_version", &|row| text(&row.fixed_version)),
+            ("state", &|row| pages::word(&row.state)),
+            ("fix", &|row| pages::word(&row.fix)),
+            ("suppressed", &|row| row.suppressed.is_some().to_string()),
+            ("published", &|row| time(row.published)),
+        ],
+    )
+}
+
+/// `/servers/{id}/unassessed.csv`.
+pub(crate) async fn server_unassessed(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<ServerId>,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
+    table(
+        "unassessed.csv",
+        &it.unassessed,
+        &[
+            ("package", &|row| row.package.clone()),
+            ("version", &|row| text(&row.version)),
+            ("reason", &|row| row.reason.to_string()),
+            ("detail", &|row| row.detail.clone()),
+        ],
+    )
+}
+
+fn changed(packages: &[PackageChange]) -> String {
+    let one = |change: &PackageChange| {
+        let [from, to] =
+            [&change.from, &change.to].map(|version| version.as_deref().unwrap_or("–"));
+        format!("{} {from} → {to}", change.name)
+    };
+    listed(packages.iter().map(one))
+}
+
+/// What a task's columns are called, from its state on.
+const TASK: [&str; 11] = [
+    "state",
+    "waiting_for",
+    "started_at",
+    "finished_at",
+    "duration_seconds",
+    "failure_code",
+    "message",
+    "notes",
+    "packages",
+    "reboot_needed",
+    "reboot_done",
+];
+
+fn task(row: &wire::v1::Task) -> Vec<String> {
+    let result = row.result.as_ref();
+    let shown = |text: Option<String>| text.unwrap_or_default();
+    vec![
+        pages::word(&row.state),
+        shown(row.waiting_for.map(|what| pages::word(&what))),
+        time(row.started_at),
+        time(row.finished_at),
+        shown(result.map(|result| result.duration.to_string())),
+        shown(result.and_then(|result| result.failure_code).map(|code| code.to_string())),
+        shown(result.and_then(|result| result.message.as_ref()).map(ToString::to_string)),
+        shown(result.map(|result| listed(result.notes.iter().map(ToString::to_string)))),
+        shown(result.map(|result| changed(&result.packages))),
+        shown(result.map(|result| result.reboot.needed.to_string())),
+        shown(result.map(|result| result.reboot.done.to_string())),
+    ]
+}
+
+/// `/servers/{id}/history.csv`.
+pub(crate) async fn server_history(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<ServerId>,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    queries::servers::find(&app, &viewer.caller().scope(), id).await?;
+    let rows = gathered!(page_by_page(), |page| {
+        let found = history(&app, id, page).await?;
+        (found.items, ends(page, found.total))
+    });
+    let rows = rows.into_iter().map(|row| {
+        let of = [row.batch.to_string(), row.ordered_at.to_string(), row.what];
+        of.into_iter().chain(task(&row.task)).collect()
+    });
+    let head: Vec<&str> = ["batch", "ordered_at", "what"].into_iter().chain(TASK).collect();
+    file("history.csv", csv(&head, rows))
+}
+
+/// `/batches/{id}/tasks.csv`.
+pub(crate) async fn tasks(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<BatchId>,
+    asked: Asked<TaskFilter>,
+) -> Answer {
+    let (states, scope) = (asked.meant.states(), viewer.caller().scope());
+    let rows = all!(|page| queries::tasks::list(&app, &scope, id, &states, page));
+    let rows = rows.into_iter().map(|row| {
+        let of = [row.id.to_string(), row.server_id.to_string(), row.hostname.to_string()];
+        of.into_iter().chain(task(&row)).collect()
+    });
+    let head: Vec<&str> = ["id", "server_id", "hostname"].into_iter().chain(TASK).collect();
+    file("tasks.csv", csv(&head, rows))
+}
+
+/// `/batches/{id}/tasks/{task}/changes.csv`.
+pub(crate) async fn changes(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Ids(batch, id): Ids<BatchId, TaskId>,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    let it = queries::tasks::get(&app, &viewer.caller().scope(), batch, id).await?;
+    table(
+        "changes.csv",
+        &it.result.map(|result| result.packages).unwrap_or_default(),
+        &[
+            ("name", &|row| row.name.clone()),
+            ("from", &|row| text(&row.from)),
+            ("to", &|row| text(&row.to)),
+        ],
+    )
+}
+
+/// `/patches/{name}/servers.csv`.
+pub(crate) async fn patch_servers(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(name): Id<String>,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    let rows = gathered!(page_by_page(), |page| {
+        let it = queries::patches::get(&app, &viewer.caller().scope(), &name, page).await?;
+        (it.servers, ends(page, it.patch.affected_servers))
+    });
+    table(
+        "servers.csv",
+        &rows,
+        &[
+            ("server_id", &|row| row.server_id.to_string()),
+            ("hostname", &|row| row.hostname.to_string()),
+            ("status", &|row| row.status.to_string()),
+            ("environment", &|row| text(&row.environment)),
+            ("installed_version", &|row| row.installed_version.clone()),
+            ("available_version", &|row| row.available_version.clone()),
+            ("blocked_by", &|row| row.blocked_by.map(|why| pages::word(&why)).unwrap_or_default()),
+        ],
+    )
+}
+
+/// A patch without the servers that wait for it.
+async fn patch(app: Dashboard, viewer: &Viewer, name: &str) -> Result<PatchDetail, ApiError> {
+    let first = Page { limit: 1, offset: 0 };
+    Ok(queries::patches::get(&app, &viewer.caller().scope(), name, first).await?)
+}
+
+/// `/patches/{name}/versions.csv`.
+pub(crate) async fn patch_versions(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(name): Id<String>,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    table(
+        "versions.csv",
+        &patch(app, &viewer, &name).await?.patch.versions,
+        &[
+            ("os", &|row| row.os.clone()),
+            ("from", &|row| row.from.clone()),
+            ("to", &|row| row.to.clone()),
+        ],
+    )
+}
+
+/// `/patches/{name}/cves.csv`.
+pub(crate) async fn patch_cves(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(name): Id<String>,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    table(
+        "cves.csv",
+        &patch(app, &viewer, &name).await?.cve_details,
+        &[
+            ("id", &|row| row.id.clone()),
+            ("severity", &|row| row.severity.to_string()),
+            ("cvss", &|row| text(&row.cvss)),
+            ("kev", &|row| row.kev.to_string()),
+        ],
+    )
+}
+
+/// `/cves/{id}/servers.csv`.
+pub(crate) async fn cve_servers(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(cve): Id<String>,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    let rows = gathered!(page_by_page(), |page| {
+        let it = queries::cves::get(&app, &viewer.caller().scope(), &cve, page).await?;
+        let all = it.cve.affected_servers.saturating_add(it.cve.suppressed_servers);
+        (it.servers, ends(page, all))
+    });
+    table(
+        "servers.csv",
+        &rows,
+        &[
+            ("server_id", &|row| row.server_id.to_string()),
+            ("hostname", &|row| row.hostname.to_string()),
+            ("status", &|row| row.status.to_string()),
+            ("environment", &|row| text(&row.environment)),
+            ("package", &|row| row.package.clone()),
+            ("installed_version", &|row| row.installed_version.clone()),
+            ("fixed_version", &|row| text(&row.fixed_version)),
+            ("state", &|row| pages::word(&row.state)),
+            ("suppressed", &|row| row.suppressed.is_some().to_string()),
+        ],
+    )
+}
+
+/// `/schedules/{id}/runs.csv`.
+pub(crate) async fn runs(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<ScheduleId>,
+    _: Asked<Listing>,
+) -> Answer {
+    let scope = viewer.caller().scope();
+    let rows = all!(|page| queries::schedules::runs(&app, &scope, id, page));
+    table(
+        "runs.csv",
+        &rows,
+        &[
+            ("id", &|row| row.id.to_string()),
+            ("scheduled_for", &|row| row.scheduled_for.to_string()),
+            ("state", &|row| pages::word(&row.state)),
+            ("skip_reason", &|row| {
+                row.skip_reason.map(|why| pages::word(&why)).unwrap_or_default()
+            }),
+            ("trigger", &|row| pages::word(&row.trigger)),
+            ("batch", &|row| text(&row.batch_id)),
+            ("servers", &|row| text(&row.progress.as_ref().map(|progress| progress.total))),
+            ("failed", &|row| {
+                text(&row.progress.as_ref().map(|progress| progress.failed + progress.timed_out))
+            }),
+            ("finished_at", &|row| time(row.finished_at)),
+        ],
+    )
+}

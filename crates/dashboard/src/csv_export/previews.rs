@@ -1,0 +1,114 @@
+//! Tables of what has not happened yet: what an order would do, and when schedules run.
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use httpkit::problem::{ApiError, Code};
+use httpkit::{Id, NoQuery, Query};
+use service::queries::preview::SHOWN_MAX;
+use vocab::{BatchId, ScheduleId};
+use wire::v1::{Preview, PreviewUpdate};
+
+use super::{listed, table, time, words};
+use crate::extract::{Asked, Form};
+use crate::patch_form::{body, look, read};
+use crate::response::Answer;
+use crate::schedules::{When, instants, outlook};
+use crate::{Dashboard, Viewer, batches, pages};
+
+fn updates(some: &[PreviewUpdate]) -> String {
+    listed(some.iter().map(|update| {
+        let why = update.blocked_by.map(|why| format!(": {}", pages::spoken(why)));
+        format!("{} {} → {}{}", update.name, update.from, update.to, why.unwrap_or_default())
+    }))
+}
+
+fn preview(it: &Preview) -> Answer {
+    table(
+        "preview.csv",
+        &it.servers,
+        &[
+            ("server_id", &|row| row.server_id.to_string()),
+            ("hostname", &|row| row.hostname.to_string()),
+            ("canary", &|row| row.canary.to_string()),
+            ("starts_at", &|row| time(row.starts_at)),
+            ("waits_for", &|row| words(&row.waits_for.iter().map(pages::word).collect::<Vec<_>>())),
+            ("updates", &|row| updates(&row.updates)),
+            ("blocked", &|row| updates(&row.blocked)),
+            ("nothing_pending", &|row| row.nothing_pending.join(" ")),
+            ("host_limits", &|row| row.host_limits.join("; ")),
+            ("reboot", &|row| pages::word(&row.reboot)),
+        ],
+    )
+}
+
+/// `/order.csv`: what an order would do. A form, as the order is: it names up to 500 servers, which no address could.
+pub(crate) async fn order(State(app): State<Dashboard>, viewer: Viewer, sent: Form) -> Answer {
+    preview(&look(&app, &viewer, &body(&read(&sent))?, SHOWN_MAX).await?)
+}
+
+/// `/schedules/{id}/run.csv`: what a schedule would do now.
+pub(crate) async fn schedule_outlook(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<ScheduleId>,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    preview(&outlook(&app, &viewer, id, SHOWN_MAX).await?.1)
+}
+
+/// `/batches/{id}/retry.csv`: what a retry would do now.
+pub(crate) async fn retry_outlook(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<BatchId>,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    preview(&batches::retry_outlook(&app, &viewer, id, SHOWN_MAX).await?.1)
+}
+
+/// `/schedules/next.csv`: when such a schedule would run.
+pub(crate) async fn next_runs(
+    State(app): State<Dashboard>,
+    _viewer: Viewer,
+    asked: Asked<When>,
+) -> Answer {
+    let it = instants(&app, &asked.meant);
+    if let Some(told) = it.told {
+        return Err(ApiError::new(Code::BadRequest, told));
+    }
+    table(
+        "next-runs.csv",
+        &it.next,
+        &[
+            ("local_time", &|at| pages::in_zone(at, &it.zone)),
+            ("timezone", &|_| it.zone.to_string()),
+            ("at", &|at| at.to_string()),
+        ],
+    )
+}
+
+/// `/schedules/calendar.csv`: by the reader's clocks, as the page.
+pub(crate) async fn calendar(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    headers: HeaderMap,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    let it = crate::calendar::calendar(&app, &viewer, &headers).await?;
+    let days = it.weeks.iter().flatten();
+    let entries: Vec<_> =
+        days.flat_map(|day| day.entries.iter().map(move |entry| (day.date, entry))).collect();
+    table(
+        "calendar.csv",
+        &entries,
+        &[
+            ("date", &|(date, _)| date.to_string()),
+            ("first_time", &|(_, entry)| entry.first.clone()),
+            ("timezone", &|_| it.zone.to_string()),
+            ("times", &|(_, entry)| entry.times.to_string()),
+            ("schedule", &|(_, entry)| entry.name.clone()),
+            ("schedule_time", &|(_, entry)| entry.there.clone().unwrap_or_default()),
+            ("schedule_id", &|(_, entry)| entry.id.to_string()),
+        ],
+    )
+}

@@ -1,0 +1,135 @@
+//! What a browser sends: query strings with empty fields, and forms.
+
+use std::collections::BTreeSet;
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::request::Parts;
+use httpkit::problem::{ApiError, Code};
+use httpkit::{body, query};
+use serde::de::DeserializeOwned;
+
+/// The parameters of a page, as the API takes them. A filter form also sends the fields that nobody filled in:
+/// they count as left out.
+#[derive(Debug)]
+pub(crate) struct Asked<T> {
+    pub(crate) meant: T,
+    pairs: Vec<(String, String)>,
+}
+
+impl<T> Asked<T> {
+    /// What was sent under this name.
+    pub(crate) fn text(&self, name: &str) -> String {
+        value(&self.pairs, name).to_owned()
+    }
+
+    /// The same parameters again, without where in the list one is; with the question mark, or nothing.
+    pub(crate) fn query(&self) -> String {
+        let kept =
+            self.pairs.iter().filter(|(name, _)| !matches!(name.as_str(), "limit" | "offset"));
+        let kept: Vec<&(String, String)> = kept.collect();
+        match kept.is_empty() {
+            true => String::new(),
+            false => format!("?{}", serde_html_form::to_string(kept).unwrap_or_default()),
+        }
+    }
+}
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let mut pairs = pairs(parts.uri.query().unwrap_or("").as_bytes())?;
+        pairs.retain(|(_, value)| !value.is_empty());
+        let text = serde_html_form::to_string(&pairs).unwrap_or_default();
+        Ok(Asked { meant: query::parse(&text)?, pairs })
+    }
+}
+
+/// A form that was sent.
+#[derive(Debug, Default)]
+pub(crate) struct Form(Vec<(String, String)>);
+
+impl Form {
+    /// The value under this name, without the space around it.
+    pub(crate) fn text(&self, name: &str) -> String {
+        value(&self.0, name).trim().to_owned()
+    }
+
+    /// The value under this name, to the letter.
+    pub(crate) fn exact(&self, name: &str) -> &str {
+        value(&self.0, name)
+    }
+
+    /// All values under this name.
+    pub(crate) fn all(&self, name: &str) -> Vec<String> {
+        let named = self.0.iter().filter(|(key, _)| key == name);
+        named.map(|(_, value)| value.clone()).collect()
+    }
+
+    /// Whether the question was answered.
+    pub(crate) fn goes(&self) -> bool {
+        !self.exact("go").is_empty()
+    }
+}
+
+impl<S: Send + Sync> FromRequest<S> for Form {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
+        let bytes: Bytes = body::read(request, body::BODY_BYTES_MAX).await?;
+        Ok(Form(form_pairs(&bytes)?))
+    }
+}
+
+/// The most bytes of a form that anyone may send without having signed in.
+const SIGN_IN_BYTES_MAX: usize = 4 << 10;
+
+/// A form of someone who is not signed in yet: a name, a password or a code, and where to go.
+#[derive(Debug, Default)]
+pub(crate) struct SignInForm(pub(crate) Form);
+
+impl<S: Send + Sync> FromRequest<S> for SignInForm {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
+        let bytes: Bytes = body::read_from_anyone(request, SIGN_IN_BYTES_MAX).await?;
+        Ok(SignInForm(Form(form_pairs(&bytes)?)))
+    }
+}
+
+/// The first value under this name, or an empty text.
+pub(crate) fn value<'a>(pairs: &'a [(String, String)], name: &str) -> &'a str {
+    pairs.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
+}
+
+/// Names and values as browsers write them.
+pub(crate) fn pairs(bytes: &[u8]) -> Result<Vec<(String, String)>, ApiError> {
+    serde_html_form::from_bytes(bytes)
+        .map_err(|_| ApiError::new(Code::BadRequest, "The request is not a valid form."))
+}
+
+/// The only field that a form may have more than once.
+const REPEATED: &str = "server_ids";
+/// How much of a field's name an error repeats.
+const NAME_CHARS_SHOWN: usize = 40;
+
+/// The names and values of a form. Our pages send every field once, except `server_ids`; a form
+/// that repeats another field is refused, so that no two readers of it can see different values.
+pub(crate) fn form_pairs(bytes: &[u8]) -> Result<Vec<(String, String)>, ApiError> {
+    let pairs = pairs(bytes)?;
+    let mut names = BTreeSet::new();
+    let single = pairs.iter().map(|(name, _)| name).filter(|name| *name != REPEATED);
+    if let Some(name) = { single }.find(|name| !names.insert(name.as_str())) {
+        let name: String = name.chars().take(NAME_CHARS_SHOWN).collect();
+        let detail = format!("The form has the field \"{name}\" more than once.");
+        return Err(ApiError::new(Code::BadRequest, detail));
+    }
+    Ok(pairs)
+}
+
+/// Words with commas or spaces between them.
+pub(crate) fn words(text: &str) -> Vec<String> {
+    let parts = text.split([',', ' ', '\n', '\t']).map(str::trim);
+    parts.filter(|part| !part.is_empty()).map(str::to_owned).collect()
+}

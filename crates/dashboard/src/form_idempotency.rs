@@ -1,0 +1,159 @@
+//! A form that starts something counts once: pressed twice, or sent again by a reload, it leads to what the first one made.
+//!
+//! The page that asks gives it a word, and that is its `Idempotency-Key`: the rest is the API's own (`http::idempotency`).
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header::LOCATION;
+use axum::http::{HeaderValue, Response, StatusCode};
+use axum::middleware::Next;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use httpkit::idempotency::{IDEMPOTENCY_KEY, REPLAYED};
+use httpkit::problem::{ApiError, Code, Finished};
+use httpkit::{RequestId, body, idempotency};
+
+use crate::extract::{form_pairs, value};
+use crate::middleware::FORM_BYTES_MAX;
+use crate::response::Told;
+use crate::{Dashboard, Viewer, response};
+
+/// The second press of a button waits for what comes of the first. No request takes longer than 30 s.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+const LOOKS_MAX: u32 = 350;
+
+/// What a form has to count once by.
+pub(crate) enum Once {
+    /// A word that the page drew. It counts with what is in the form: a page that is gone back to and
+    /// filled in anew asks for something else, and a page may hold two forms.
+    Form(String),
+    /// The token of a preview. It starts once, whatever else is in the form.
+    Preview(String),
+}
+
+/// The patch page sends the token of its preview under this name.
+const START: &str = "start";
+/// A confirmation page sends the token of its preview under this name; with [`GO`] it starts
+/// something, without it the handler only shows another preview.
+const PREVIEW: &str = "preview";
+const GO: &str = "go";
+/// The word that a page without a preview draws.
+const ONCE: &str = "once";
+
+impl Once {
+    /// The token of a preview comes first, wherever in the form it is. A form with two tokens is
+    /// refused: it would count by one of them and start by the other.
+    pub(crate) fn find(form: &[(String, String)]) -> Result<Option<Once>, ApiError> {
+        let text = |name| Some(value(form, name)).filter(|text| !text.is_empty());
+        let confirmed = text(GO).and(text(PREVIEW));
+        match (text(START), confirmed) {
+            (Some(_), Some(_)) => Err(ApiError::new(
+                Code::BadRequest,
+                "The form has two preview tokens. Reload the page and try again.",
+            )),
+            (Some(token), None) | (None, Some(token)) => Ok(Some(Once::Preview(token.to_owned()))),
+            (None, None) => Ok(text(ONCE).map(|word| Once::Form(word.to_owned()))),
+        }
+    }
+}
+
+/// Runs the handler, or answers as the first time.
+pub(crate) async fn once(
+    app: &Dashboard,
+    viewer: &Viewer,
+    key: Once,
+    request: Request,
+    next: Next,
+) -> Result<Response<Body>, ApiError> {
+    let (mut parts, body) = request.into_parts();
+    let bytes = body::read(Request::from_parts(parts.clone(), body), FORM_BYTES_MAX).await?;
+    let digest = |parts: &[&[u8]]| {
+        let mut hasher = blake3::Hasher::new();
+        parts.iter().for_each(|part| _ = hasher.update(part).update(&[0]));
+        URL_SAFE_NO_PAD.encode(&hasher.finalize().as_bytes()[..16])
+    };
+    let (key, is_preview) = match key {
+        Once::Form(word) => {
+            (format!("form {word} {}", digest(&[parts.uri.path().as_bytes(), &bytes])), false)
+        }
+        Once::Preview(token) => (format!("preview {}", digest(&[token.as_bytes()])), true),
+    };
+    let key = HeaderValue::try_from(key).map_err(|_| {
+        ApiError::new(Code::BadRequest, "The form is not valid. Reload the page and try again.")
+    })?;
+    parts.headers.insert(IDEMPOTENCY_KEY, key);
+    let mut answered = Err(ApiError::new(Code::IdempotencyKeyInProgress, ""));
+    for look in 0..LOOKS_MAX {
+        if look > 0 {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        let (app, viewer, next) = (app.clone(), viewer.clone(), next.clone());
+        let request = body::again(parts.clone(), bytes.clone());
+        let caller = viewer.caller();
+        let run = {
+            let app = app.clone();
+            move |request| shown(app, viewer, request, next)
+        };
+        answered = idempotency::once((*app).clone(), &caller, request, run).await;
+        match &answered {
+            Err(error) if error.code() == Code::IdempotencyKeyInProgress => {}
+            _ => break,
+        }
+    }
+    match answered {
+        Err(error) if is_preview && error.code() == Code::IdempotencyKeyReused => {
+            parts.headers.remove(IDEMPOTENCY_KEY);
+            let request = body::again(parts, without_token(&bytes)?);
+            Ok(shown(app.clone(), viewer.clone(), request, next).await)
+        }
+        answered => answered.map(again),
+    }
+}
+
+/// The same form with a token that starts nothing: the handler shows a new preview instead.
+fn without_token(form: &[u8]) -> Result<String, ApiError> {
+    let mut fields = form_pairs(form)?;
+    for (name, text) in &mut fields {
+        if matches!(name.as_str(), START | PREVIEW) {
+            "used".clone_into(text);
+        }
+    }
+    serde_html_form::to_string(fields)
+        .map_err(|_| ApiError::new(Code::BadRequest, "The request is not a valid form."))
+}
+
+/// What the handler answers, as a page also where it is an error: it is remembered as it is shown.
+async fn shown(app: Dashboard, viewer: Viewer, request: Request, next: Next) -> Response<Body> {
+    let id = request.extensions().get::<RequestId>().map_or("", |id| id.as_str()).to_owned();
+    let path = request.uri().path().to_owned();
+    let mut answered = next.run(request).await;
+    if answered.status().is_client_error() || answered.status().is_server_error() {
+        answered = response::problem(&app, Some(&viewer), answered, &path, &id);
+    }
+    answered.extensions_mut().insert(Told);
+    answered.extensions_mut().insert(Finished);
+    answered
+}
+
+/// Where the dashboard shows what the API has there. A secret that was lost is not shown: what it belongs to is, and can be revoked.
+fn page_of(path: &str) -> String {
+    let listed = [("/api-keys/", "/settings#keys"), ("/enrollment-tokens/", "/settings#tokens")];
+    let list = listed.iter().find(|(start, _)| path.starts_with(start));
+    list.map_or(path, |(_, page)| page).to_owned()
+}
+
+fn again(mut answer: Response<Body>) -> Response<Body> {
+    if answer.headers_mut().remove(REPLAYED).is_some() {
+        answer.extensions_mut().insert(Told);
+        // What was done when the service died before it could answer is told by the API's path.
+        let path = answer.headers().get(LOCATION).and_then(|path| path.to_str().ok());
+        let ours = path.and_then(|path| path.strip_prefix("/v1")).map(page_of);
+        if let Some(Ok(ours)) = ours.map(HeaderValue::try_from) {
+            answer.headers_mut().insert(LOCATION, ours);
+            *answer.status_mut() = StatusCode::SEE_OTHER;
+        }
+    }
+    answer
+}

@@ -1,0 +1,188 @@
+//! Around every page: who is looking, whether they may, whether a form is ours, and what a browser must not do.
+
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, HOST, LOCATION, ORIGIN, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use axum::middleware::Next;
+use axum::response::IntoResponse as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use httpkit::problem::{ApiError, Code, Finished, internal};
+use httpkit::{RequestId, body};
+use service::auth::caller::{Caller, Who};
+use service::auth::users;
+use service::queries;
+use service::queries::users::User;
+
+use crate::extract::value;
+use crate::form_idempotency::Once;
+use crate::{Access, Dashboard, cookies, extract, form_idempotency, response};
+
+/// The largest form: 500 servers and their options.
+pub(crate) const FORM_BYTES_MAX: usize = 256 << 10;
+
+/// The purpose of the tag in every form, and its length.
+const FORM: &str = "fleetmend form v1";
+const FORM_TAG_BYTES: usize = 16;
+
+/// What a browser may do with our pages: load our files, talk to us, and nothing else.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+    form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// What a path asks of whoever wants it.
+#[derive(Clone)]
+pub(crate) struct Needs {
+    pub(crate) app: Dashboard,
+    pub(crate) access: Access,
+}
+
+/// Who is looking.
+#[derive(Debug, Clone)]
+pub(crate) struct Viewer {
+    pub(crate) user: User,
+    pub(crate) org_name: String,
+    pub(crate) csrf: String,
+    /// The session's token, for whoever ends it.
+    pub(crate) session: String,
+}
+
+impl Viewer {
+    /// The same for the API's own functions.
+    pub(crate) fn caller(&self) -> Caller {
+        let User { id, org_id, role, .. } = self.user;
+        Caller { org: org_id, who: Who::User(id), role, environments: None }
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Viewer {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        parts.extensions.get::<Viewer>().cloned().ok_or_else(|| {
+            tracing::error!(
+                path = parts.uri.path(),
+                "a page asks who is looking and states no role"
+            );
+            internal()
+        })
+    }
+}
+
+/// What happens before and after a page.
+pub(crate) async fn guard(
+    State(needs): State<Needs>,
+    request: Request,
+    next: Next,
+) -> Response<Body> {
+    let id = request.extensions().get::<RequestId>().map_or("", |id| id.as_str()).to_owned();
+    let path = request.uri().path().to_owned();
+    let (viewer, answered) = admit(&needs, request, next).await;
+    let mut answered = match answered {
+        Ok(answered) => answered,
+        Err(error) => error.into_response(),
+    };
+    if answered.status().is_client_error() || answered.status().is_server_error() {
+        answered = response::problem(&needs.app, viewer.as_ref(), answered, &path, &id);
+    }
+    let headers = answered.headers_mut();
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("same-origin"));
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    answered.extensions_mut().insert(Finished);
+    answered
+}
+
+async fn admit(
+    needs: &Needs,
+    mut request: Request,
+    next: Next,
+) -> (Option<Viewer>, Result<Response<Body>, ApiError>) {
+    let writes = *request.method() == Method::POST;
+    if writes && !is_our_own(request.headers()) {
+        let detail = "This form came from another site.";
+        return (None, Err(ApiError::new(Code::Forbidden, detail)));
+    }
+    let role = match needs.access {
+        Access::Open => return (None, Ok(next.run(request).await)),
+        Access::Signed(role) => role,
+    };
+    let viewer = match who(&needs.app, request.headers()).await {
+        Ok(Some(viewer)) => viewer,
+        Ok(None) => return (None, to_the_door(&request, writes)),
+        Err(error) => return (None, Err(error)),
+    };
+    if let Err(refused) = viewer.caller().require(role) {
+        return (Some(viewer), Err(refused.into()));
+    }
+    let mut once = None;
+    if writes {
+        match believed(&needs.app, &viewer, request).await {
+            Ok((again, key)) => (request, once) = (again, key),
+            Err(refused) => return (Some(viewer), Err(refused)),
+        }
+    }
+    request.extensions_mut().insert(viewer.clone());
+    tracing::Span::current().record("key", tracing::field::display(viewer.user.id));
+    let answered = match once {
+        Some(key) => form_idempotency::once(&needs.app, &viewer, key, request, next).await,
+        None => Ok(next.run(request).await),
+    };
+    (Some(viewer), answered)
+}
+
+async fn who(app: &Dashboard, headers: &HeaderMap) -> Result<Option<Viewer>, ApiError> {
+    let Some(session) = cookies::read(headers, cookies::SESSION) else { return Ok(None) };
+    let Some(user) = users::signed_in(app, session).await? else { return Ok(None) };
+    let org_name = queries::users::organization_name(app, user.org_id).await?;
+    let tag = app.secrets.tag(FORM, &[session.as_bytes()]);
+    let csrf = URL_SAFE_NO_PAD.encode(&tag[..FORM_TAG_BYTES]);
+    Ok(Some(Viewer { user, org_name, csrf, session: session.to_owned() }))
+}
+
+/// Browsers say where a form comes from; one of ours comes from where it is sent to.
+fn is_our_own(headers: &HeaderMap) -> bool {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let site = text("sec-fetch-site").is_none_or(|site| matches!(site, "same-origin" | "none"));
+    let host = text(HOST.as_str()).unwrap_or("");
+    let origin = text(ORIGIN.as_str());
+    site && origin.is_none_or(|origin| {
+        let named = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
+        named.is_some_and(|named| named == host)
+    })
+}
+
+/// Who is not signed in is sent to sign in, and comes back to the page they wanted.
+fn to_the_door(request: &Request, writes: bool) -> Result<Response<Body>, ApiError> {
+    if writes || request.headers().contains_key("x-live") {
+        let detail = "You are no longer signed in. Nothing was changed.";
+        return Err(ApiError::new(Code::Unauthenticated, detail));
+    }
+    let wanted = request.uri().path_and_query().map_or("/", |target| target.as_str());
+    let next = serde_html_form::to_string([("next", wanted)]).unwrap_or_default();
+    let location = if wanted == "/" { "/sign-in".to_owned() } else { format!("/sign-in?{next}") };
+    Ok((StatusCode::SEE_OTHER, [(LOCATION, location)]).into_response())
+}
+
+/// A form that carries what only our own pages could give it, and what it has to count once by.
+async fn believed(
+    app: &Dashboard,
+    viewer: &Viewer,
+    request: Request,
+) -> Result<(Request, Option<Once>), ApiError> {
+    let (parts, body) = request.into_parts();
+    let bytes = body::read(Request::from_parts(parts.clone(), body), FORM_BYTES_MAX).await?;
+    let form = extract::form_pairs(&bytes)?;
+    let tag = URL_SAFE_NO_PAD.decode(value(&form, "csrf")).unwrap_or_default();
+    if !app.secrets.verifies(FORM, &[viewer.session.as_bytes()], FORM_TAG_BYTES, &tag) {
+        let detail = "This form belongs to another session. Reload the page and try again.";
+        return Err(ApiError::new(Code::Forbidden, detail));
+    }
+    let once = Once::find(&form)?;
+    Ok((body::again(parts, bytes), once))
+}

@@ -1,0 +1,34 @@
+//! The fleet at a glance.
+
+use axum::extract::State;
+use httpkit::{NoQuery, Query};
+use service::queries;
+
+use crate::pages::{NextRun, Section};
+use crate::response::{Answer, live, page};
+use crate::{Dashboard, Viewer, pages, plots};
+
+/// How many of each are shown.
+const FEW: u32 = 6;
+
+/// `/`.
+pub(crate) async fn overview(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    let caller = viewer.caller();
+    let summary = queries::summary::fleet(&app, &caller.scope()).await?;
+    let (cves_by_severity, worst) = queries::cves::worst(&app, &caller.scope(), FEW).await?;
+    let open = queries::batches::open(&app, &caller.scope(), FEW).await?;
+    let schedules = queries::schedules::all(&app, &caller.scope()).await?;
+    let next = schedules
+        .into_iter()
+        .filter_map(|one| Some(NextRun { id: one.id, name: one.name, at: one.next_run_at? }));
+    let mut next: Vec<NextRun> = next.collect();
+    next.sort_by_key(|run| run.at);
+    next.truncate(FEW as usize);
+    let trend = plots::trend(&app, &viewer).await?;
+    let frame = live(&app, &viewer, Section::Overview, "Overview");
+    page(&pages::Overview { frame, summary, cves_by_severity, worst, open, next, trend })
+}

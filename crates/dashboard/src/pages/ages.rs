@@ -1,0 +1,84 @@
+//! How long updates have been pending: a bar for each span of time, by severity.
+
+use std::fmt::Write as _;
+
+use crate::pages::number;
+use crate::pages::trend::SEVERITIES;
+
+/// The spans, the youngest first.
+pub const SPANS: [&str; 4] = ["less than a day", "less than a week", "less than 30 days", "longer"];
+
+const WIDTH: f64 = 300.0;
+
+/// How many patches have been pending for how long, by span and by severity in the order of [`SEVERITIES`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ages(pub [[u64; 5]; 4]);
+
+/// One span.
+#[derive(Debug)]
+pub struct Span {
+    pub said: &'static str,
+    pub counts: [u64; 5],
+    pub total: u64,
+    pub bar: String,
+}
+
+impl Span {
+    /// How many of each severity, only what there is.
+    pub fn some(&self) -> Vec<(&'static str, u64)> {
+        SEVERITIES.into_iter().zip(self.counts).filter(|(_, count)| *count > 0).collect()
+    }
+}
+
+impl Ages {
+    /// Whether nothing is pending.
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().flatten().all(|count| *count == 0)
+    }
+
+    /// The spans, each with its bar.
+    pub fn spans(&self) -> Vec<Span> {
+        let most = self.0.iter().map(|counts| counts.iter().sum::<u64>()).max().unwrap_or(0);
+        let span = |(said, counts): (&'static str, [u64; 5])| {
+            let total = counts.iter().sum();
+            Span { said, counts, total, bar: bar(said, counts, total, most) }
+        };
+        SPANS.into_iter().zip(self.0).map(span).collect()
+    }
+}
+
+fn bar(said: &str, counts: [u64; 5], total: u64, most: u64) -> String {
+    let some = SEVERITIES.iter().zip(counts).filter(|(_, count)| *count > 0);
+    let words: Vec<String> =
+        some.clone().map(|(name, count)| format!("{} {name}", number(count))).collect();
+    let mut svg = format!(
+        "<svg class=\"plot age\" viewBox=\"0 0 {WIDTH} 10\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"Pending {said}: {}{}\">",
+        number(total),
+        if words.is_empty() { String::new() } else { format!(", {}", words.join(", ")) }
+    );
+    let mut at = 0.0;
+    for (name, count) in some {
+        let width = count as f64 / most.max(1) as f64 * WIDTH;
+        let _ = write!(
+            svg,
+            "<rect class=\"bar is-{name}\" x=\"{at:.2}\" y=\"0\" width=\"{width:.2}\" height=\"10\"/>"
+        );
+        at += width;
+    }
+    svg + "</svg>"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_bar_is_the_span_with_the_most_and_every_bar_says_its_numbers() {
+        let ages = Ages([[1, 1, 0, 0, 0], [0; 5], [0, 4, 0, 0, 0], [0, 0, 0, 0, 1]]);
+        let spans = ages.spans();
+        assert_eq!(spans.iter().map(|span| span.total).collect::<Vec<_>>(), [2, 0, 4, 1]);
+        assert!(spans[2].bar.contains("width=\"300.00\""), "{}", spans[2].bar);
+        assert!(spans[0].bar.contains("Pending less than a day: 2, 1 critical, 1 high"));
+        assert!(!ages.is_empty() && Ages::default().is_empty());
+    }
+}

@@ -1,0 +1,60 @@
+//! What people call what an id stands for.
+
+use std::collections::BTreeMap;
+
+use crate::pages::escape;
+
+/// The names of what has one, by id.
+#[derive(Debug, Default)]
+pub struct Names(pub BTreeMap<String, String>);
+
+/// The pages of what has one, by the beginning of its id.
+const PAGES: [(&str, &str); 3] =
+    [("srv_", "/servers/"), ("sch_", "/schedules/"), ("bat_", "/batches/")];
+
+impl Names {
+    /// The name alone, or the id of what has none.
+    pub fn name<'a>(&'a self, id: &'a str) -> &'a str {
+        self.0.get(id).map_or(id, String::as_str)
+    }
+
+    /// As markup: the name, and the id beside it.
+    pub fn said(&self, id: &str) -> String {
+        match self.0.get(id) {
+            Some(name) => format!("{} <code class=\"dim\">{}</code>", escape(name), escape(id)),
+            None => escape(id),
+        }
+    }
+
+    /// The same, leading to its page if it has one.
+    pub fn linked(&self, id: &str) -> String {
+        let (name, known) = (escape(self.name(id)), escape(id));
+        let beside = match self.0.contains_key(id) {
+            true => format!(" <code class=\"dim\">{known}</code>"),
+            false => String::new(),
+        };
+        match PAGES.iter().find(|(start, _)| id.starts_with(start)) {
+            Some((_, page)) => format!("<a href=\"{page}{known}\">{name}</a>{beside}"),
+            None => format!("{name}{beside}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_stands_beside_its_id_and_is_text() {
+        let names = [("usr_1", "ann"), ("srv_1", "<b>")].map(|(id, name)| (id.into(), name.into()));
+        let names = Names(names.into());
+        assert_eq!(names.said("usr_1"), "ann <code class=\"dim\">usr_1</code>");
+        assert_eq!(names.said("schedule"), "schedule");
+        assert_eq!(
+            names.linked("srv_1"),
+            "<a href=\"/servers/srv_1\">&lt;b&gt;</a> <code class=\"dim\">srv_1</code>"
+        );
+        assert_eq!(names.linked("bat_1"), "<a href=\"/batches/bat_1\">bat_1</a>");
+        assert_eq!(names.linked("<i>"), "&lt;i&gt;");
+    }
+}

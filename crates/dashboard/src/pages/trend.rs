@@ -1,0 +1,202 @@
+//! How the organization stood on each of the last days, as bars: one a day, none where nothing was counted.
+
+use std::fmt::Write as _;
+
+use jiff::ToSpan as _;
+use jiff::civil::Date;
+
+use crate::pages::number;
+
+/// How many days are shown.
+pub const DAYS: i64 = 30;
+/// The words for how bad flaws are, the worst first.
+pub const SEVERITIES: [&str; 5] = ["critical", "high", "medium", "low", "unknown"];
+
+/// Bars are drawn on this ground and stretched to wherever they stand.
+const WIDTH: f64 = 720.0;
+const HEIGHT: f64 = 100.0;
+/// What is left of a day's place between two bars.
+const GAP: f64 = 3.0;
+
+/// One day.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrendDay {
+    pub day: Date,
+    pub servers: u64,
+    pub up_to_date: u64,
+    /// Open CVEs, in the order of [`SEVERITIES`].
+    pub cves: [u64; 5],
+    /// Those of them that are known to be exploited.
+    pub exploited: u64,
+}
+
+impl TrendDay {
+    /// All open CVEs.
+    pub fn open(&self) -> u64 {
+        self.cves.iter().sum()
+    }
+}
+
+/// The last days, the oldest first.
+#[derive(Debug)]
+pub struct Trend {
+    /// Those of which something is known.
+    pub days: Vec<TrendDay>,
+    /// The last of them, counted or not.
+    pub today: Date,
+}
+
+/// A day for people.
+pub fn date(day: &Date) -> String {
+    day.strftime("%-d %b").to_string()
+}
+
+impl Trend {
+    /// The first day that there is room for.
+    pub fn first(today: Date) -> Date {
+        today.saturating_sub((DAYS - 1).days())
+    }
+
+    /// Since when is counted, if that is not the whole of it.
+    pub fn since(&self) -> Option<String> {
+        let first = self.days.first().filter(|first| first.day > Trend::first(self.today))?;
+        Some(first.day.strftime("%-d %B %Y").to_string())
+    }
+
+    /// Open CVEs by severity.
+    pub fn open_cves(&self) -> String {
+        let parts = |day: &TrendDay| {
+            let named = SEVERITIES.iter().copied().zip(day.cves);
+            named.collect::<Vec<(&'static str, u64)>>()
+        };
+        let said = |day: &TrendDay| said_of(&parts(day), "open");
+        self.bars("Open CVEs", None, parts, said)
+    }
+
+    /// Open CVEs that are known to be exploited.
+    pub fn exploited(&self) -> String {
+        let parts = |day: &TrendDay| vec![("kev", day.exploited)];
+        let said = |day: &TrendDay| format!("{} known exploited", number(day.exploited));
+        self.bars("Known exploited", None, parts, said)
+    }
+
+    /// How much of the fleet was up to date, in hundredths.
+    pub fn up_to_date(&self) -> String {
+        let parts = |day: &TrendDay| {
+            let all = day.servers.max(1);
+            vec![("yes", day.up_to_date.min(all).saturating_mul(100) / all)]
+        };
+        let said = |day: &TrendDay| {
+            let share = crate::pages::share(day.up_to_date, day.servers);
+            format!("{share} up to date, {} of {}", number(day.up_to_date), number(day.servers))
+        };
+        self.bars("Servers up to date", Some((100, " %")), parts, said)
+    }
+
+    /// `most` is the height of the whole and its unit, if it is not that of the highest bar.
+    fn bars(
+        &self,
+        name: &str,
+        most: Option<(u64, &str)>,
+        parts: impl Fn(&TrendDay) -> Vec<(&'static str, u64)>,
+        said: impl Fn(&TrendDay) -> String,
+    ) -> String {
+        let whole = |day: &TrendDay| parts(day).iter().map(|(_, count)| count).sum::<u64>();
+        let highest = self.days.iter().map(whole).max().unwrap_or(0);
+        let (most, unit) = most.unwrap_or((highest, ""));
+        let words = match (self.days.first(), self.days.last()) {
+            (Some(first), Some(last)) if first.day < last.day => {
+                let (from, to) = (date(&first.day), date(&last.day));
+                format!("{name} by day. {from}: {}. {to}: {}.", said(first), said(last))
+            }
+            (Some(only), _) => format!("{name}. {}: {}.", date(&only.day), said(only)),
+            _ => format!("{name}: nothing was counted yet."),
+        };
+        let mut svg = format!(
+            "<svg class=\"plot bars\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{words}\">"
+        );
+        let first = Trend::first(self.today);
+        let step = WIDTH / DAYS as f64;
+        for day in &self.days {
+            let place = day.day.since(first).map_or(0, |span| span.get_days());
+            let x = f64::from(place) * step + GAP / 2.0;
+            let _ = write!(svg, "<g><title>{}: {}</title>", date(&day.day), said(day));
+            let _ = write!(
+                svg,
+                "<rect class=\"ground\" x=\"{x:.1}\" y=\"0\" width=\"{:.1}\" height=\"{HEIGHT}\"/>",
+                step - GAP
+            );
+            stack(&mut svg, &parts(day), most, (x, step - GAP));
+            svg.push_str("</g>");
+        }
+        svg.push_str("</svg>");
+        let now = self.days.last().map_or_else(|| "–".into(), |day| number(whole(day)) + unit);
+        format!(
+            "<figure class=\"chart\"><figcaption>{name} <strong>{now}</strong></figcaption>{svg}<div class=\"axis dim\"><span>{}</span><span>at most {}{unit}</span><span>{}</span></div></figure>",
+            date(&first),
+            number(most),
+            date(&self.today)
+        )
+    }
+}
+
+/// One bar: its parts one on the other, the worst at the bottom.
+fn stack(svg: &mut String, parts: &[(&'static str, u64)], most: u64, (x, width): (f64, f64)) {
+    let mut floor = HEIGHT;
+    for (class, count) in parts.iter().filter(|(_, count)| *count > 0) {
+        let height = *count as f64 / most.max(1) as f64 * HEIGHT;
+        floor -= height;
+        let _ = write!(
+            svg,
+            "<rect class=\"bar is-{class}\" x=\"{x:.1}\" y=\"{floor:.2}\" width=\"{width:.1}\" height=\"{height:.2}\"/>"
+        );
+    }
+}
+
+/// How many of each, only what there is.
+fn said_of(parts: &[(&'static str, u64)], what: &str) -> String {
+    let total: u64 = parts.iter().map(|(_, count)| count).sum();
+    let some = parts.iter().filter(|(_, count)| *count > 0);
+    let some: Vec<String> =
+        some.map(|(name, count)| format!("{} {name}", number(*count))).collect();
+    match some.is_empty() {
+        true => format!("none {what}"),
+        false => format!("{} {what}, {}", number(total), some.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn day(text: &str, critical: u64, exploited: u64, up_to_date: u64) -> TrendDay {
+        let cves = [critical, 3, 0, 0, 0];
+        TrendDay { day: text.parse().unwrap(), servers: 200, up_to_date, cves, exploited }
+    }
+
+    #[test]
+    fn a_trend_has_a_bar_a_day_and_none_where_nothing_was_counted() {
+        let trend = Trend {
+            days: vec![day("2026-11-10", 7, 1, 100), day("2026-11-15", 1, 0, 199)],
+            today: "2026-11-15".parse().unwrap(),
+        };
+        let svg = trend.open_cves();
+        assert_eq!(svg.matches("<g>").count(), 2);
+        assert!(svg.contains("10 Nov: 10 open, 7 critical, 3 high. 15 Nov: 4 open"), "{svg}");
+        // The highest bar is as high as there is room, and the day before yesterday's place is empty.
+        assert!(svg.contains("y=\"0.00\"") && !svg.contains("13 Nov"), "{svg}");
+        assert!(!svg.contains("style="), "{svg}");
+        assert!(trend.up_to_date().contains("99 % up to date, 199 of 200"));
+        assert!(trend.exploited().contains("1 known exploited"));
+        assert_eq!(trend.since().unwrap(), "10 November 2026");
+    }
+
+    #[test]
+    fn a_trend_of_nothing_says_so_and_one_of_all_days_names_no_beginning() {
+        let today: Date = "2026-11-15".parse().unwrap();
+        let none = Trend { days: Vec::new(), today };
+        assert!(none.open_cves().contains("nothing was counted yet"));
+        let whole = Trend { days: vec![day("2026-10-17", 0, 0, 0)], today };
+        assert_eq!((whole.since(), Trend::first(today)), (None, whole.days[0].day));
+    }
+}

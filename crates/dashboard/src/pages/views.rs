@@ -1,0 +1,195 @@
+//! The pages, one type each: what a page is given, and nothing more.
+
+use askama::Template;
+use jiff::Timestamp;
+use vocab::{BatchId, Role, ScheduleId, UserId, Zone};
+use wire::v1::{
+    ApiKey, Batch, BatchState, Cve, CveDetail, CveSummary, EnrollmentToken, Feed, FleetSummary,
+    List, Package, Patch, PatchDetail, Preview, Run, Schedule, Server, ServerDetail,
+    SeverityCounts, Task,
+};
+
+use crate::pages::ages::Ages;
+use crate::pages::calendar::Calendar;
+use crate::pages::form::{OrderForm, ScheduleForm};
+use crate::pages::frame::Frame;
+use crate::pages::names::Names;
+use crate::pages::trend::Trend;
+
+macro_rules! pages {
+    ($($(#[$doc:meta])* $name:ident = $path:literal { $($(#[$field_doc:meta])* $field:ident: $kind:ty,)* })*) => {$(
+        $(#[$doc])*
+        #[derive(Template)]
+        #[template(path = $path)]
+        pub struct $name { $($(#[$field_doc])* pub $field: $kind,)* }
+    )*};
+}
+
+pages! {
+    /// Where one signs in.
+    SignIn = "sign_in.html" { organization: Option<String>, name: String, next: String, told: Option<String>, provider: Option<String>, }
+    /// One has signed in elsewhere, and goes on from here.
+    Arrived = "arrived.html" { next: String, }
+    /// Where the second step of signing in is taken.
+    Code = "code.html" { next: String, ticket: String, told: Option<String>, }
+    /// One's own account.
+    Account = "account.html" { frame: Frame, has_totp: bool, secret: Option<String>, uri: String, told: Option<String>, }
+    /// Where a one-time link leads.
+    Welcome = "welcome.html" { name: String, told: Option<String>, }
+    /// Something went wrong, and nobody is signed in.
+    ProblemBare = "problem_bare.html" { title: String, detail: String, request_id: String, }
+    /// Something went wrong.
+    Problem = "problem.html" { frame: Frame, detail: String, errors: Vec<(String, String)>, back: String, request_id: String, }
+    /// The fleet at a glance.
+    Overview = "overview.html" {
+        frame: Frame, summary: FleetSummary, cves_by_severity: SeverityCounts, worst: Vec<CveSummary>,
+        open: Vec<Batch>, next: Vec<NextRun>, trend: Trend,
+    }
+    /// The list of servers.
+    Servers = "servers.html" { frame: Frame, list: List<Server>, filter: ServerFilter, query: String, }
+    /// One server.
+    ServerPage = "server.html" { frame: Frame, it: ServerDetail, history: List<HistoryRow>, }
+    /// The list of patches.
+    Patches = "patches.html" { frame: Frame, list: List<Patch>, severity: String, query: String, ages: Ages, }
+    /// One patch.
+    PatchPage = "patch.html" { frame: Frame, it: PatchDetail, }
+    /// The list of CVEs.
+    Cves = "cves.html" { frame: Frame, list: List<CveSummary>, q: String, severity: String, kev: String, query: String, }
+    /// One CVE.
+    CvePage = "cve.html" { frame: Frame, it: CveDetail, }
+    /// The list of batches.
+    Batches = "batches.html" { frame: Frame, list: List<Batch>, state: String, query: String, names: Names, }
+    /// One batch.
+    BatchPage = "batch.html" { frame: Frame, it: Batch, names: Names, }
+    /// One task of a batch, with its log so far.
+    TaskPage = "task.html" { frame: Frame, batch: String, it: Task, log: String, }
+    /// The list of schedules.
+    Schedules = "schedules.html" { frame: Frame, list: List<Schedule>, calendar: Calendar, }
+    /// One schedule.
+    SchedulePage = "schedule.html" { frame: Frame, it: Schedule, runs: List<Run>, }
+    /// Where a schedule is written.
+    ScheduleEdit = "schedule_edit.html" {
+        frame: Frame, form: ScheduleForm, action: String, errors: Vec<String>, next: Vec<Timestamp>, cron: String,
+        zone: Zone, told: Option<String>, names: Names, unmatched: Option<String>,
+    }
+    /// When a schedule would run, for the page where it is written.
+    Asked = "asked.html" { next: Vec<Timestamp>, cron: String, zone: Zone, told: Option<String>, }
+    /// An order before it starts.
+    OrderPage = "order.html" {
+        frame: Frame, form: OrderForm, names: Names, previewed: Option<OrderPreview>, errors: Vec<String>,
+    }
+    /// A question before something is done.
+    Confirm = "confirm.html" {
+        frame: Frame, errors: Vec<String>, lines: Vec<String>, previewed: Option<OrderPreview>, action: String,
+        verb: String, back: String, risky: bool,
+    }
+    /// Who did what.
+    Activity = "activity.html" {
+        frame: Frame, entries: Vec<ActivityEntry>, newer: Option<i64>, older: Option<i64>, names: Names,
+    }
+    /// Users, keys, tokens, feeds.
+    Settings = "settings.html" {
+        frame: Frame, users: Vec<UserRow>, keys: List<ApiKey>, tokens: List<EnrollmentToken>, feeds: List<Feed>,
+    }
+    /// A secret, shown once.
+    Secret = "secret.html" { frame: Frame, lines: Vec<String>, secret: String, }
+}
+
+/// A preview, and the token that starts it.
+#[derive(Debug)]
+pub struct OrderPreview {
+    pub preview: Preview,
+    pub token: String,
+}
+
+/// A batch that a server took part in.
+#[derive(Debug)]
+pub struct HistoryRow {
+    pub batch: BatchId,
+    pub ordered_at: Timestamp,
+    pub what: String,
+    pub task: Task,
+}
+
+/// What runs next.
+#[derive(Debug)]
+pub struct NextRun {
+    pub id: ScheduleId,
+    pub name: String,
+    pub at: Timestamp,
+}
+
+/// The filters of the list of servers, as they were sent.
+#[derive(Debug, Default)]
+pub struct ServerFilter {
+    pub q: String,
+    pub status: String,
+    pub environment: String,
+    pub os: String,
+    pub tag: String,
+    pub reboot_required: String,
+    pub sort: String,
+}
+
+/// An entry of the audit log.
+#[derive(Debug)]
+pub struct ActivityEntry {
+    pub at: Timestamp,
+    pub actor: String,
+    pub action: String,
+    pub subject: String,
+    pub detail: String,
+}
+
+/// A person, as Settings shows them.
+#[derive(Debug)]
+pub struct UserRow {
+    pub id: UserId,
+    pub name: String,
+    pub role: Role,
+    pub created_at: Timestamp,
+    pub has_password: bool,
+    pub is_linked: bool,
+    pub awaits: bool,
+    pub me: bool,
+}
+
+impl ServerPage {
+    fn pending(&self) -> Vec<&Package> {
+        self.it.packages.iter().filter(|package| package.available_version.is_some()).collect()
+    }
+
+    fn shown_cves(&self) -> &[Cve] {
+        &self.it.cves[..self.it.cves.len().min(crate::pages::ROWS_MAX)]
+    }
+}
+
+impl BatchPage {
+    /// The number of servers that failed or timed out.
+    fn failures(&self) -> u32 {
+        self.it.progress.failed + self.it.progress.timed_out
+    }
+
+    /// What can be done with it as it stands.
+    fn actions(&self) -> Vec<(&'static str, String)> {
+        use BatchState as S;
+        let failures = self.failures();
+        let cancel = ("cancel", "Cancel…".to_owned());
+        match self.it.state {
+            S::Scheduled | S::Running => vec![("pause", "Pause".to_owned()), cancel],
+            S::Halted if failures > 0 => {
+                let noun = crate::pages::plural(failures, "failure", "failures");
+                vec![("resume", format!("Resume despite {failures} {noun}")), cancel]
+            }
+            S::Paused | S::Halted => vec![("resume", "Resume".to_owned()), cancel],
+            S::Canceling => vec![],
+            S::Succeeded | S::CompletedWithErrors | S::Failed | S::Canceled | S::Expired => {
+                if failures > 0 {
+                    vec![("retry", "Retry failed…".to_owned())]
+                } else {
+                    vec![]
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The patch page: options, preview, start.
+//!
+//! One form holds every option. A start is accepted only with the token of a preview of the same
+//! options and servers ([`preview_token`]).
+
+use axum::body::Body as Bytes;
+use axum::extract::State;
+use axum::http::Response;
+use httpkit::Body;
+use httpkit::problem::{ApiError, Code};
+use serde_json::{Map, Value, json};
+use service::requests;
+use wire::v1::{CreateBatch, PreviewRequest};
+
+use crate::extract::{Form, words};
+use crate::names::names;
+use crate::pages::Section;
+use crate::pages::form::OrderForm;
+use crate::preview_token::Rejection;
+use crate::response::{Answer, frame, page, refused, see, sentences};
+use crate::{Dashboard, Viewer, pages, preview_token};
+
+/// What was filled in.
+pub(crate) fn read(form: &Form) -> OrderForm {
+    let or = |name: &str, usual: &str| match form.text(name) {
+        text if text.is_empty() => usual.to_owned(),
+        text => text,
+    };
+    let mut server_ids = form.all("server_ids");
+    server_ids.sort();
+    server_ids.dedup();
+    OrderForm {
+        server_ids,
+        what: or("what", "security"),
+        packages: form.text("packages"),
+        exclude: form.text("exclude"),
+        reboot: or("reboot", "never"),
+        stagger_minutes: form.text("stagger_minutes"),
+        max_parallel: form.text("max_parallel"),
+        canary: form.text("canary"),
+        max_failures: form.text("max_failures"),
+        window_minutes: form.text("window_minutes"),
+        dry_run: !form.text("dry_run").is_empty(),
+    }
+}
+
+/// The same as the API takes it. What is no number stays text, so that the API refuses it by name.
+pub(crate) fn options(form: &OrderForm) -> Map<String, Value> {
+    let number =
+        |text: &str| text.parse::<i64>().map_or_else(|_| json!(text), |number| json!(number));
+    let mut options = Map::new();
+    let mut put = |name: &str, value: Value| drop(options.insert(name.to_owned(), value));
+    match form.what.as_str() {
+        "security" => put("security_only", json!(true)),
+        "all" => put("security_only", json!(false)),
+        "packages_security" => {
+            put("packages", json!(words(&form.packages)));
+            put("security_only", json!(true));
+        }
+        _ => put("packages", json!(words(&form.packages))),
+    }
+    put("reboot", json!(form.reboot));
+    if !form.exclude.is_empty() {
+        put("exclude", json!(words(&form.exclude)));
+    }
+    for (name, text) in [
+        ("stagger_minutes", &form.stagger_minutes),
+        ("max_parallel", &form.max_parallel),
+        ("canary", &form.canary),
+        ("max_failures", &form.max_failures),
+        ("window_minutes", &form.window_minutes),
+    ] {
+        if !text.is_empty() {
+            put(name, number(text));
+        }
+    }
+    if form.dry_run {
+        put("dry_run", json!(true));
+    }
+    options
+}
+
+/// Refuses "these packages" without a package: to the API an empty list means every update.
+pub(crate) fn require_packages(form: &OrderForm) -> Result<(), ApiError> {
+    let by_name = form.what.starts_with("packages");
+    if by_name && words(&form.packages).is_empty() {
+        let detail = "Name the packages, or choose another kind of updates.";
+        return Err(ApiError::new(Code::InvalidBody, detail));
+    }
+    Ok(())
+}
+
+/// The whole as the API takes it.
+pub(crate) fn body(form: &OrderForm) -> Result<Value, ApiError> {
+    if form.server_ids.is_empty() {
+        return Err(ApiError::new(Code::BadRequest, "No server was selected."));
+    }
+    require_packages(form)?;
+    let mut body = options(form);
+    body.insert("server_ids".into(), json!(form.server_ids));
+    Ok(Value::Object(body))
+}
+
+/// What a preview token for these options and servers covers.
+const BATCH: &str = "batch";
+
+/// `POST /order`: renders a preview, or starts what was previewed if the Start button sent the
+/// preview's token as `start`.
+pub(crate) async fn order(State(app): State<Dashboard>, viewer: Viewer, sent: Form) -> Answer {
+    let form = read(&sent);
+    match preview_or_start(&app, &viewer, &sent, &form).await {
+        Ok(Outcome::Started(answer)) => Ok(answer),
+        Ok(Outcome::Previewed { preview, token, rejected }) => {
+            let errors: Vec<String> =
+                rejected.iter().map(|rejection| rejection.message().to_owned()).collect();
+            let previewed = Some(pages::OrderPreview { preview, token });
+            let view = view(&app, &viewer, form, previewed, errors).await?;
+            if rejected.is_some() { refused(&view) } else { page(&view) }
+        }
+        Err(error) if error.code() == Code::InvalidBody => {
+            refused(&view(&app, &viewer, form, None, sentences(&error)).await?)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+enum Outcome {
+    Started(Response<Bytes>),
+    Previewed { preview: wire::v1::Preview, token: String, rejected: Option<Rejection> },
+}
+
+async fn preview_or_start(
+    app: &Dashboard,
+    viewer: &Viewer,
+    sent: &Form,
+    form: &OrderForm,
+) -> Result<Outcome, ApiError> {
+    let body = body(form)?;
+    // The body holds the options and the sorted server ids, and is what the API is called with.
+    let content = body.to_string();
+    let rejected = match sent.exact("start") {
+        "" => None,
+        token => match preview_token::check(app, viewer, BATCH, &content, token) {
+            Ok(()) => return start(app, viewer, &body).await.map(Outcome::Started),
+            Err(rejection) => Some(rejection),
+        },
+    };
+    let preview = look(app, viewer, &body, ON_PAGE).await?;
+    let token = preview_token::issue(app, viewer, BATCH, &content);
+    Ok(Outcome::Previewed { preview, token, rejected })
+}
+
+async fn view(
+    app: &Dashboard,
+    viewer: &Viewer,
+    form: OrderForm,
+    previewed: Option<pages::OrderPreview>,
+    errors: Vec<String>,
+) -> Result<pages::OrderPage, ApiError> {
+    let names = names(app, viewer, form.server_ids.clone()).await?;
+    let frame = frame(app, viewer, Section::Servers, "Patch");
+    Ok(pages::OrderPage { frame, form, names, previewed, errors })
+}
+
+/// How many servers a page shows one by one. What would happen to each kind of them is worked out anew for every look; the file
+/// has more.
+pub(crate) const ON_PAGE: usize = 100;
+
+/// What would happen, with so many servers one by one.
+pub(crate) async fn look(
+    app: &Dashboard,
+    viewer: &Viewer,
+    body: &Value,
+    shown: usize,
+) -> Result<wire::v1::Preview, ApiError> {
+    let body: Body<PreviewRequest> = Body::of(body)?;
+    Ok(requests::preview::of_order(app, &viewer.caller(), body.open(), shown).await?)
+}
+
+async fn start(app: &Dashboard, viewer: &Viewer, body: &Value) -> Answer {
+    let body: Body<CreateBatch> = Body::of(body)?;
+    let made = requests::batches::create(app, &viewer.caller(), body.open()).await?;
+    see(&format!("/batches/{}", made.id))
+}

@@ -1,0 +1,134 @@
+//! What a page is answered with.
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, LOCATION};
+use axum::http::{HeaderValue, Response, StatusCode};
+use axum::response::IntoResponse as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use httpkit::problem::{ApiError, foreign, internal};
+use service::clock::chance;
+
+use crate::pages::{Frame, Section, Template};
+use crate::{Dashboard, Viewer, pages};
+
+/// What a handler of a page answers.
+pub(crate) type Answer = Result<Response<Body>, ApiError>;
+
+/// What a page has around it.
+pub(crate) fn frame(
+    app: &Dashboard,
+    viewer: &Viewer,
+    section: Section,
+    title: impl Into<String>,
+) -> Frame {
+    Frame {
+        title: title.into(),
+        section,
+        user: viewer.user.name.clone(),
+        role: viewer.user.role,
+        org: viewer.org_name.clone(),
+        csrf: viewer.csrf.clone(),
+        once: URL_SAFE_NO_PAD.encode(chance::<16>()),
+        now: app.clock.now(),
+        live: None,
+    }
+}
+
+/// The same for a page that follows what happens.
+pub(crate) fn live(
+    app: &Dashboard,
+    viewer: &Viewer,
+    section: Section,
+    title: impl Into<String>,
+) -> Frame {
+    Frame { live: Some("/live".into()), ..frame(app, viewer, section, title) }
+}
+
+/// A page.
+pub(crate) fn page(page: &impl Template) -> Answer {
+    with_status(StatusCode::OK, page)
+}
+
+/// A page that says that something is wrong with what was sent.
+pub(crate) fn refused(page: &impl Template) -> Answer {
+    refused_with(StatusCode::UNPROCESSABLE_ENTITY, page)
+}
+
+/// The same with another status.
+pub(crate) fn refused_with(status: StatusCode, page: &impl Template) -> Answer {
+    with_status(status, page).map(|mut answer| {
+        answer.extensions_mut().insert(Told);
+        answer
+    })
+}
+
+/// An error that is a page already.
+#[derive(Clone, Copy)]
+pub(crate) struct Told;
+
+fn with_status(status: StatusCode, page: &impl Template) -> Answer {
+    let text = page.render().map_err(|error| {
+        tracing::error!(%error, "a page cannot be rendered");
+        internal()
+    })?;
+    let kind = HeaderValue::from_static("text/html; charset=utf-8");
+    Ok((status, [(CONTENT_TYPE, kind)], text).into_response())
+}
+
+/// Go there now; a reload does not send the form again.
+pub(crate) fn see(path: &str) -> Answer {
+    Ok((StatusCode::SEE_OTHER, [(LOCATION, path.to_owned())]).into_response())
+}
+
+/// An error as a page.
+pub(crate) fn problem(
+    app: &Dashboard,
+    viewer: Option<&Viewer>,
+    answered: Response<Body>,
+    path: &str,
+    request_id: &str,
+) -> Response<Body> {
+    if answered.extensions().get::<Told>().is_some() {
+        return answered;
+    }
+    let (mut parts, _) = answered.into_parts();
+    let error = parts.extensions.remove::<ApiError>().unwrap_or_else(|| foreign(parts.status));
+    let title = error.code().title().to_owned();
+    let (detail, request_id) = (error.detail().to_owned(), request_id.to_owned());
+    let text = match viewer {
+        None => pages::ProblemBare { title, detail, request_id }.render(),
+        Some(viewer) => {
+            let sections = [
+                ("/servers", Section::Servers),
+                ("/patches", Section::Patches),
+                ("/cves", Section::Cves),
+                ("/batches", Section::Batches),
+                ("/schedules", Section::Schedules),
+                ("/activity", Section::Activity),
+                ("/settings", Section::Settings),
+            ];
+            let found = sections.iter().find(|(start, _)| path.starts_with(start));
+            let (back, section) = found.copied().unwrap_or(("/", Section::Overview));
+            let errors =
+                error.errors().iter().map(|e| (e.pointer.clone(), e.detail.clone())).collect();
+            let frame = frame(app, viewer, section, title);
+            pages::Problem { frame, detail, errors, back: back.into(), request_id }.render()
+        }
+    };
+    parts.headers.remove(CONTENT_LENGTH);
+    parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    Response::from_parts(parts, Body::from(text.unwrap_or_default()))
+}
+
+/// What is wrong with a form, one sentence each.
+pub(crate) fn sentences(error: &ApiError) -> Vec<String> {
+    if error.errors().is_empty() {
+        return vec![error.detail().to_owned()];
+    }
+    let said = error.errors().iter().map(|wrong| {
+        let field = wrong.pointer.trim_start_matches('/').replace('_', " ");
+        format!("{field}: {}", wrong.detail).trim_start_matches(": ").to_owned()
+    });
+    said.collect()
+}

@@ -1,0 +1,438 @@
+//! Schedules: the list, one with its history, and where one is written.
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use domain::schedule::next_runs;
+use httpkit::filters::{Listing, ScheduleList};
+use httpkit::problem::{ApiError, Code};
+use httpkit::{Body, Here, Id, page as paging};
+use serde_json::{Map, Value, json};
+use service::queries::schedules::{NEXT_RUNS, Schedule};
+use service::requests::Versions;
+use service::requests::schedules::NO_SERVERS_MATCH;
+use service::{queries, requests};
+use vocab::{Cron, ScheduleId, ServerId, Zone};
+use wire::v1::ScheduleRequest;
+
+use crate::calendar::calendar;
+use crate::extract::{Asked, Form, words};
+use crate::names::names;
+use crate::pages::Section;
+use crate::pages::form::{OrderForm, ScheduleForm};
+use crate::patch_form::{ON_PAGE, look};
+use crate::preview_token::server_set;
+use crate::response::{Answer, frame, live, page, refused, see, sentences};
+use crate::{Dashboard, Viewer, pages, patch_form, preview_token};
+
+/// `/schedules`.
+pub(crate) async fn list(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    headers: HeaderMap,
+    here: Here,
+    asked: Asked<ScheduleList>,
+) -> Answer {
+    let (limit, offset) = asked.meant.limits();
+    let scope = viewer.caller().scope();
+    let (part, found) = queries::schedules::list(&app, &scope, limit, offset).await?;
+    let list = paging::list(&here, part, found, |schedule| schedule).0;
+    let calendar = calendar(&app, &viewer, &headers).await?;
+    let frame = live(&app, &viewer, Section::Schedules, "Schedules");
+    page(&pages::Schedules { frame, list, calendar })
+}
+
+async fn find(
+    app: &Dashboard,
+    viewer: &Viewer,
+    id: ScheduleId,
+) -> Result<(i64, wire::v1::Schedule), ApiError> {
+    Ok(queries::schedules::get(app, &viewer.caller().scope(), id).await?)
+}
+
+/// `/schedules/{id}`.
+pub(crate) async fn one(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    here: Here,
+    Id(id): Id<ScheduleId>,
+    asked: Asked<Listing>,
+) -> Answer {
+    let (_, it) = find(&app, &viewer, id).await?;
+    let part = asked.meant.page();
+    let found = queries::schedules::runs(&app, &viewer.caller().scope(), id, part).await?;
+    let runs = paging::list(&here, part, found, |run| run).0;
+    page(&pages::SchedulePage {
+        frame: live(&app, &viewer, Section::Schedules, it.name.clone()),
+        it,
+        runs,
+    })
+}
+
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct When {
+    #[serde(default)]
+    cron: String,
+    #[serde(default)]
+    timezone: String,
+}
+
+/// The next instants of what is being typed, or what is wrong with it.
+pub(crate) fn instants(app: &Dashboard, when: &When) -> pages::Asked {
+    let [cron, timezone] = [&when.cron, &when.timezone].map(|text| text.trim());
+    let utc = || "UTC".parse::<Zone>();
+    let shown = |next, zone, told| pages::Asked { next, cron: cron.to_owned(), zone, told };
+    let nothing = |zone: Zone, told: Option<String>| shown(Vec::new(), zone, told);
+    let Ok(utc) = utc() else { return nothing(Zone::default(), None) };
+    let zone = match timezone {
+        "" => utc,
+        text => match text.parse::<Zone>() {
+            Ok(zone) => zone,
+            Err(error) => return nothing(utc, Some(error.to_string())),
+        },
+    };
+    if cron.is_empty() {
+        return nothing(zone, None);
+    }
+    match cron.parse::<Cron>() {
+        Err(error) => nothing(zone, Some(error.to_string())),
+        Ok(read) => {
+            let next = next_runs(&read, &zone, app.clock.now(), NEXT_RUNS);
+            let never = next.is_empty().then(|| "It never runs.".to_owned());
+            shown(next, zone, never)
+        }
+    }
+}
+
+/// The next instants, as one types.
+pub(crate) async fn next(
+    State(app): State<Dashboard>,
+    _viewer: Viewer,
+    asked: Asked<When>,
+) -> Answer {
+    page(&instants(&app, &asked.meant))
+}
+
+async fn written(
+    app: &Dashboard,
+    viewer: &Viewer,
+    title: &str,
+    action: String,
+    form: ScheduleForm,
+    errors: Vec<String>,
+    unmatched: Option<String>,
+) -> Result<pages::ScheduleEdit, ApiError> {
+    let when = When { cron: form.cron.clone(), timezone: form.timezone.clone() };
+    let pages::Asked { next, cron, zone, told } = instants(app, &when);
+    let frame = frame(app, viewer, Section::Schedules, title);
+    let names = names(app, viewer, form.order.server_ids.clone()).await?;
+    Ok(pages::ScheduleEdit {
+        frame,
+        form,
+        action,
+        errors,
+        next,
+        cron,
+        zone,
+        told,
+        names,
+        unmatched,
+    })
+}
+
+/// Where a new one is written.
+pub(crate) async fn blank(State(app): State<Dashboard>, viewer: Viewer) -> Answer {
+    let order =
+        OrderForm { what: "security".into(), reboot: "never".into(), ..OrderForm::default() };
+    let form =
+        ScheduleForm { enabled: true, timezone: "UTC".into(), order, ..ScheduleForm::default() };
+    let action = "/schedules/new".into();
+    page(&written(&app, &viewer, "New schedule", action, form, Vec::new(), None).await?)
+}
+
+/// Where one is changed.
+pub(crate) async fn edit(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<ScheduleId>,
+) -> Answer {
+    let (generation, it) = find(&app, &viewer, id).await?;
+    let targets = json!(it.targets);
+    let text = |name: &str| targets.get(name).and_then(Value::as_str).unwrap_or("").to_owned();
+    let texts = |name: &str| -> Vec<String> {
+        let list = targets.get(name).and_then(Value::as_array).into_iter().flatten();
+        list.filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let listed = |items: Vec<String>| items.join(", ");
+    let number = |value: Option<String>| value.unwrap_or_default();
+    let options = &it.options;
+    let packages: Vec<String> = options.packages.iter().map(ToString::to_string).collect();
+    let what = match (packages.is_empty(), options.security_only) {
+        (false, false) => "packages",
+        (false, true) => "packages_security",
+        (true, true) => "security",
+        (true, false) => "all",
+    };
+    let order = OrderForm {
+        server_ids: texts("server_ids"),
+        what: what.into(),
+        packages: listed(packages),
+        exclude: listed(options.exclude.iter().map(ToString::to_string).collect()),
+        reboot: pages::word(&options.reboot),
+        stagger_minutes: options.stagger_minutes.to_string(),
+        max_parallel: number(options.max_parallel.map(|most| most.to_string())),
+        canary: options.canary.to_string(),
+        max_failures: number(options.max_failures.map(|limit| limit.to_string())),
+        window_minutes: number(options.window_minutes.map(|window| window.to_string())),
+        dry_run: options.dry_run,
+    };
+    let form = ScheduleForm {
+        generation: generation.to_string(),
+        name: it.name.clone(),
+        description: it.description.clone(),
+        enabled: it.enabled,
+        cron: it.cron.to_string(),
+        timezone: it.timezone.to_string(),
+        all: targets.get("all").and_then(Value::as_bool).unwrap_or(false),
+        environment: text("environment"),
+        os: text("os"),
+        tags: texts("tags").join(", "),
+        add_servers: String::new(),
+        allow_empty: false,
+        order,
+    };
+    let action = format!("/schedules/{id}/edit");
+    page(&written(&app, &viewer, "Edit schedule", action, form, Vec::new(), None).await?)
+}
+
+fn read(sent: &Form) -> ScheduleForm {
+    let [generation, name, description, cron, timezone, environment, os, tags] =
+        ["generation", "name", "description", "cron", "timezone", "environment", "os", "tags"]
+            .map(|name| sent.text(name));
+    let [enabled, all, allow_empty] =
+        ["enabled", "all", "allow_empty"].map(|name| !sent.text(name).is_empty());
+    ScheduleForm {
+        generation,
+        name,
+        description,
+        enabled,
+        cron,
+        timezone,
+        all,
+        environment,
+        os,
+        tags,
+        add_servers: sent.text("add_servers"),
+        allow_empty,
+        order: patch_form::read(sent),
+    }
+}
+
+fn body(form: &ScheduleForm) -> Value {
+    let mut targets = Map::new();
+    if form.all {
+        targets.insert("all".into(), json!(true));
+    }
+    for (name, text) in [("environment", &form.environment), ("os", &form.os)] {
+        if !text.is_empty() {
+            targets.insert(name.into(), json!(text));
+        }
+    }
+    if !form.tags.is_empty() {
+        targets.insert("tags".into(), json!(words(&form.tags)));
+    }
+    if !form.order.server_ids.is_empty() {
+        targets.insert("server_ids".into(), json!(form.order.server_ids));
+    }
+    let timezone = if form.timezone.is_empty() { "UTC" } else { &form.timezone };
+    json!({"name": form.name, "description": form.description, "enabled": form.enabled, "cron": form.cron,
+        "timezone": timezone, "targets": targets, "options": patch_form::options(&form.order),
+        "allow_empty": form.allow_empty})
+}
+
+/// The answer to a form that was sent: on, or back with what is wrong.
+async fn outcome(
+    app: &Dashboard,
+    viewer: &Viewer,
+    title: &str,
+    action: String,
+    form: ScheduleForm,
+    done: Result<String, ApiError>,
+) -> Answer {
+    match done {
+        Ok(path) => see(&path),
+        Err(error)
+            if matches!(
+                error.code(),
+                Code::InvalidBody | Code::AlreadyExists | Code::PreconditionFailed
+            ) =>
+        {
+            let unmatched = error.errors().iter().find(|wrong| wrong.code == NO_SERVERS_MATCH);
+            let unmatched = unmatched.map(|wrong| wrong.detail.clone());
+            let errors = match unmatched {
+                Some(_) => vec!["Not saved: no server matches. See “Which servers” below.".into()],
+                None => sentences(&error),
+            };
+            refused(&written(app, viewer, title, action, form, errors, unmatched).await?)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Puts those to the named servers that were added by their names. Each name means one server.
+async fn add_servers(
+    app: &Dashboard,
+    viewer: &Viewer,
+    form: &mut ScheduleForm,
+) -> Result<(), ApiError> {
+    let wrong = |detail: String| Err(ApiError::new(Code::InvalidBody, detail));
+    let mut added = Vec::new();
+    for name in words(&form.add_servers) {
+        let found = queries::servers::named(app, &viewer.caller().scope(), &name).await?;
+        match found.as_slice() {
+            [one] => added.push(one.to_string()),
+            [] => return wrong(format!("There is no server named {name}.")),
+            _ => return wrong(format!("{} servers are named {name}.", found.len())),
+        }
+    }
+    form.order.server_ids.extend(added);
+    form.order.server_ids.sort();
+    form.order.server_ids.dedup();
+    form.add_servers.clear();
+    Ok(())
+}
+
+/// Makes one.
+pub(crate) async fn create(State(app): State<Dashboard>, viewer: Viewer, sent: Form) -> Answer {
+    let mut form = read(&sent);
+    let make = async {
+        patch_form::require_packages(&form.order)?;
+        add_servers(&app, &viewer, &mut form).await?;
+        let body: Body<ScheduleRequest> = Body::of(&body(&form))?;
+        let made = requests::schedules::create(&app, &viewer.caller(), body.open()).await?;
+        Ok(format!("/schedules/{}", made.id))
+    };
+    let done = make.await;
+    outcome(&app, &viewer, "New schedule", "/schedules/new".into(), form, done).await
+}
+
+/// Replaces one.
+pub(crate) async fn replace(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<ScheduleId>,
+    sent: Form,
+) -> Answer {
+    let mut form = read(&sent);
+    let seen = match form.generation.parse() {
+        Ok(generation) => Versions::Only(vec![generation]),
+        Err(_) if form.generation.is_empty() => Versions::Any,
+        Err(_) => Versions::Only(Vec::new()),
+    };
+    let change = async {
+        patch_form::require_packages(&form.order)?;
+        add_servers(&app, &viewer, &mut form).await?;
+        let body: Body<ScheduleRequest> = Body::of(&body(&form))?;
+        requests::schedules::replace(&app, &viewer.caller(), id, body.open(), &seen).await?;
+        Ok(format!("/schedules/{id}"))
+    };
+    let done = change.await;
+    outcome(&app, &viewer, "Edit schedule", format!("/schedules/{id}/edit"), form, done).await
+}
+
+/// A schedule, and what it would do now, with so many servers one by one.
+pub(crate) async fn outlook(
+    app: &Dashboard,
+    viewer: &Viewer,
+    id: ScheduleId,
+    shown: usize,
+) -> Result<(wire::v1::Schedule, wire::v1::Preview), ApiError> {
+    let (_, it) = find(app, viewer, id).await?;
+    let mut order = json!(it.options);
+    order["targets"] = json!(it.targets);
+    if let Some(fields) = order.as_object_mut() {
+        // What a schedule leaves open is left out of an order.
+        fields.retain(|_, value| !value.is_null());
+    }
+    let preview = look(app, viewer, &order, shown).await?;
+    Ok((it, preview))
+}
+
+/// What a preview token for a run covers, with the options and the servers that match.
+const RUN: &str = "run";
+const RUN_OUTDATED: &str = "The schedule or the servers that match it changed since the preview, or the preview \
+                            has expired. Review it and start again.";
+
+fn run_content(schedule: &Schedule, servers: &[ServerId]) -> String {
+    format!("{} {} {}", schedule.id, schedule.options, server_set(servers))
+}
+
+/// Runs a schedule now: first a preview, then exactly that.
+pub(crate) async fn run(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<ScheduleId>,
+    form: Form,
+) -> Answer {
+    let caller = viewer.caller();
+    let mut errors = Vec::new();
+    // Read before the preview is computed: after a change in between, the token does not match and
+    // the run is refused.
+    let (schedule, servers) = queries::schedules::matched(&app, &caller.scope(), id).await?;
+    if form.goes() {
+        let token = form.exact("preview");
+        let approve = |schedule: &Schedule, servers: &[ServerId]| {
+            let content = run_content(schedule, servers);
+            preview_token::check(&app, &viewer, RUN, &content, token).is_ok()
+        };
+        let run = service::commands::schedules::run_if(&app, &caller.actor(), &schedule, &approve)
+            .await?;
+        if run.is_some() {
+            return see(&format!("/schedules/{id}"));
+        }
+        errors.push(RUN_OUTDATED.to_owned());
+    }
+    let token = preview_token::issue(&app, &viewer, RUN, &run_content(&schedule, &servers));
+    let (it, preview) = outlook(&app, &viewer, id, ON_PAGE).await?;
+    let here = format!("/schedules/{id}");
+    let rejected = !errors.is_empty();
+    let question = pages::Confirm {
+        frame: frame(&app, &viewer, Section::Schedules, format!("Run {} now?", it.name)),
+        errors,
+        lines: vec!["This is what a run would do now.".into()],
+        verb: match preview.total {
+            0 => "Run it now".into(),
+            total => pages::start_label(&preview.options, total),
+        },
+        previewed: Some(pages::OrderPreview { preview, token }),
+        action: format!("{here}/run"),
+        back: here,
+        risky: false,
+    };
+    if rejected { refused(&question) } else { page(&question) }
+}
+
+/// Deletes one: first asked, then done.
+pub(crate) async fn delete(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<ScheduleId>,
+    form: Form,
+) -> Answer {
+    if form.goes() {
+        requests::schedules::delete(&app, &viewer.caller(), id, &Versions::Any).await?;
+        return see("/schedules");
+    }
+    let (_, it) = find(&app, &viewer, id).await?;
+    let here = format!("/schedules/{id}");
+    page(&pages::Confirm {
+        frame: frame(&app, &viewer, Section::Schedules, format!("Delete {}?", it.name)),
+        errors: Vec::new(),
+        lines: vec!["Its history is deleted as well. A batch that it started continues.".into()],
+        previewed: None,
+        action: format!("{here}/delete"),
+        verb: "Delete it".into(),
+        back: here,
+        risky: true,
+    })
+}

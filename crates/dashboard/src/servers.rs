@@ -1,0 +1,146 @@
+//! Servers: the list, one, and what is done to one.
+
+use axum::extract::State;
+use httpkit::filters::Listing;
+use httpkit::problem::{ApiError, Code};
+use httpkit::{Here, Id, filters, page as paging};
+use service::queries::{Page, Paged};
+use service::requests::Versions;
+use service::{queries, requests};
+use vocab::ServerId;
+
+use crate::extract::{Asked, Form};
+use crate::pages::{HistoryRow, Section, ServerFilter};
+use crate::response::{Answer, frame, live, page, see};
+use crate::{Dashboard, Viewer, pages};
+
+/// How many entries of a server's history its page shows.
+const HISTORY_SHOWN: u32 = 20;
+
+/// `/servers`, with the API's own filters.
+pub(crate) async fn list(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    here: Here,
+    asked: Asked<filters::ServerFilter>,
+) -> Answer {
+    let filter = ServerFilter {
+        q: asked.text("q"),
+        status: asked.text("status"),
+        environment: asked.text("environment"),
+        os: asked.text("os"),
+        tag: asked.text("tag"),
+        reboot_required: asked.text("reboot_required"),
+        sort: asked.text("sort"),
+    };
+    let query = asked.query();
+    let (part, scope) = (asked.meant.page(), viewer.caller().scope());
+    let (wanted, sort) = asked.meant.wanted();
+    let found = queries::servers::list(&app, &scope, wanted, sort, part).await?;
+    let list = paging::list(&here, part, found, |server| server).0;
+    let frame = live(&app, &viewer, Section::Servers, "Servers");
+    page(&pages::Servers { frame, list, filter, query })
+}
+
+/// `/servers/{id}`.
+pub(crate) async fn one(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    here: Here,
+    Id(id): Id<ServerId>,
+    asked: Asked<Listing>,
+) -> Answer {
+    let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
+    let part = match asked.text("limit").is_empty() {
+        true => Page { limit: HISTORY_SHOWN, offset: asked.meant.offset.0 },
+        false => paging::page(asked.meant.limit, asked.meant.offset),
+    };
+    let found = history(&app, id, part).await?;
+    let history = paging::list(&here, part, found, |row| row).0;
+    let frame = live(&app, &viewer, Section::Servers, it.server.hostname.to_string());
+    page(&pages::ServerPage { frame, it, history })
+}
+
+/// What a server took part in, the newest first.
+pub(crate) async fn history(
+    app: &Dashboard,
+    id: ServerId,
+    part: Page,
+) -> Result<Paged<HistoryRow>, ApiError> {
+    let found = queries::tasks::of_server(app, id, part).await?;
+    let row = |(batch, ordered_at, options, task): queries::tasks::Past| HistoryRow {
+        batch,
+        ordered_at,
+        what: pages::what(&options),
+        task,
+    };
+    Ok(Paged { items: found.items.into_iter().map(row).collect(), total: found.total })
+}
+
+/// Has its agent look at the packages.
+pub(crate) async fn refresh(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<ServerId>,
+) -> Answer {
+    requests::servers::refresh(&app, &viewer.caller(), id).await?;
+    see(&format!("/servers/{id}"))
+}
+
+/// Asks before a server is removed.
+pub(crate) async fn ask_remove(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<ServerId>,
+) -> Answer {
+    let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
+    let title = format!("Remove {}?", it.server.hostname);
+    let lines = vec![
+        "It is removed from all lists, and its unfinished tasks are canceled.".into(),
+        "Its agent stays installed, is notified at its next contact, and executes no more orders. To add the server \
+         again, enroll it again; it is then a new server."
+            .into(),
+    ];
+    let here = format!("/servers/{id}");
+    page(&pages::Confirm {
+        frame: frame(&app, &viewer, Section::Servers, title),
+        errors: Vec::new(),
+        lines,
+        previewed: None,
+        action: format!("{here}/remove"),
+        verb: "Remove it".into(),
+        back: here,
+        risky: true,
+    })
+}
+
+/// Removes a server.
+pub(crate) async fn remove(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<ServerId>,
+    form: Form,
+) -> Answer {
+    if !form.goes() {
+        return see(&format!("/servers/{id}/remove"));
+    }
+    requests::servers::remove(&app, &viewer.caller(), id, &Versions::Any).await?;
+    see("/servers")
+}
+
+/// Releases a server from the quarantine that the page showed, not from a later one.
+pub(crate) async fn release(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<ServerId>,
+    form: Form,
+) -> Answer {
+    let reason = form.text("reason");
+    let released = requests::servers::release_seen(&app, &viewer.caller(), id, &reason).await?;
+    if released.is_none() {
+        let detail = "The reason for the quarantine changed since the page was shown. Review it and \
+                      release the server again.";
+        return Err(ApiError::new(Code::ChangedMeanwhile, detail));
+    }
+    see(&format!("/servers/{id}"))
+}

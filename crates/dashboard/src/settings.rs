@@ -1,0 +1,251 @@
+//! Users, API keys, enrolment tokens, feeds.
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use httpkit::problem::{ApiError, Code};
+use httpkit::{Body, Here, Id, NoQuery, Query, page as paging};
+use serde_json::{Map, json};
+use service::auth::users;
+use service::queries::Page;
+use service::queries::users::User;
+use service::requests::Versions;
+use service::{queries, requests};
+use vocab::{KeyId, Role, TokenId, UserId};
+use wire::v1::{CreateApiKey, CreateEnrollmentToken};
+
+use crate::cookies::base;
+use crate::extract::Form;
+use crate::pages::{Section, UserRow};
+use crate::response::{Answer, frame, page, see};
+use crate::{Dashboard, Viewer, pages};
+
+/// How many of each are shown.
+const SHOWN: u32 = 200;
+
+/// `/settings`.
+pub(crate) async fn settings(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    here: Here,
+    Query(NoQuery {}): Query<NoQuery>,
+) -> Answer {
+    let caller = viewer.caller();
+    let first = Page { limit: SHOWN, offset: 0 };
+    let found = queries::users::list(&app, &caller.scope(), first).await?;
+    let linked = queries::users::linked(&app, &caller.scope()).await?;
+    let now = app.clock.now();
+    let row = |user: User| UserRow {
+        me: user.id == viewer.user.id,
+        is_linked: linked.contains(&user.id),
+        has_password: user.password.is_some(),
+        awaits: users::awaits(&user, now),
+        id: user.id,
+        name: user.name,
+        role: user.role,
+        created_at: user.created_at,
+    };
+    let users = found.items.into_iter().map(row).collect();
+    let scope = caller.scope();
+    let found = queries::credentials::api_keys(&app, &scope, first).await?;
+    let keys = paging::list(&here, first, found, |key| key).0;
+    let found = queries::credentials::enrollment_tokens(&app, &scope, first).await?;
+    let tokens = paging::list(&here, first, found, |token| token).0;
+    let found = queries::feeds::page(&app, first).await?;
+    let feeds = paging::list(&here, first, found, |feed| feed).0;
+    let frame = frame(&app, &viewer, Section::Settings, "Settings");
+    page(&pages::Settings { frame, users, keys, tokens, feeds })
+}
+
+fn secret(
+    app: &Dashboard,
+    viewer: &Viewer,
+    title: &str,
+    lines: Vec<String>,
+    secret: String,
+) -> Answer {
+    let frame = frame(app, viewer, Section::Settings, title);
+    page(&pages::Secret { frame, lines, secret })
+}
+
+fn ask(
+    app: &Dashboard,
+    viewer: &Viewer,
+    title: String,
+    line: &str,
+    action: String,
+    verb: &str,
+) -> Answer {
+    page(&pages::Confirm {
+        frame: frame(app, viewer, Section::Settings, title),
+        errors: Vec::new(),
+        lines: vec![line.into()],
+        previewed: None,
+        action,
+        verb: verb.into(),
+        back: "/settings".into(),
+        risky: true,
+    })
+}
+
+/// Invites a person.
+pub(crate) async fn invite(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    headers: HeaderMap,
+    form: Form,
+) -> Answer {
+    let role: Role =
+        form.text("role").parse().map_err(|_| ApiError::new(Code::BadRequest, "Unknown role."))?;
+    let (user, link) =
+        users::invite(&app, &users::actor(&viewer.user), &form.text("name"), role).await?;
+    let lines = vec![format!(
+        "Send this link to {} over a trusted channel. It works once, within 24 hours, to set a password.",
+        user.name
+    )];
+    secret(&app, &viewer, "Invited", lines, format!("{}/welcome/{link}", base(&app, &headers)))
+}
+
+async fn person(app: &Dashboard, viewer: &Viewer, id: UserId) -> Result<User, ApiError> {
+    Ok(queries::users::get(app, &viewer.caller().scope(), id).await?)
+}
+
+/// Takes a password away, and makes a link for another.
+pub(crate) async fn reset(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<UserId>,
+    headers: HeaderMap,
+    form: Form,
+) -> Answer {
+    let user = person(&app, &viewer, id).await?;
+    if !form.goes() {
+        let line = "They are signed out everywhere and their password stops working immediately. You get a link to set a new one. \
+                    If they use an identity provider, their account is linked again at the next sign-in.";
+        return ask(
+            &app,
+            &viewer,
+            format!("Reset {}?", user.name),
+            line,
+            format!("/settings/users/{id}/reset"),
+            "Reset",
+        );
+    }
+    let link = users::reset(&app, &users::actor(&viewer.user), &user).await?;
+    let lines = vec![format!(
+        "Send this link to {} over a trusted channel. It works once, within 24 hours.",
+        user.name
+    )];
+    secret(&app, &viewer, "Reset", lines, format!("{}/welcome/{link}", base(&app, &headers)))
+}
+
+/// Lets a person go.
+pub(crate) async fn remove(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<UserId>,
+    form: Form,
+) -> Answer {
+    let user = person(&app, &viewer, id).await?;
+    if !form.goes() {
+        let line =
+            "They are signed out everywhere immediately. Their entries stay in the audit log.";
+        return ask(
+            &app,
+            &viewer,
+            format!("Remove {}?", user.name),
+            line,
+            format!("/settings/users/{id}/remove"),
+            "Remove",
+        );
+    }
+    users::remove(&app, &users::actor(&viewer.user), &user).await?;
+    see("/settings")
+}
+
+/// Makes an API key.
+pub(crate) async fn make_key(State(app): State<Dashboard>, viewer: Viewer, form: Form) -> Answer {
+    let body = json!({"name": form.text("name"), "role": form.text("role")});
+    let body: Body<CreateApiKey> = Body::of(&body)?;
+    let (key, text) = requests::api_keys::create(&app, &viewer.caller(), body.open()).await?;
+    let lines = vec![format!(
+        "The key {} with the role {}. Copy it now: only a hash is stored.",
+        key.name, key.role
+    )];
+    secret(&app, &viewer, "API key", lines, text)
+}
+
+/// Ends an API key.
+pub(crate) async fn revoke_key(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<KeyId>,
+    form: Form,
+) -> Answer {
+    if !form.goes() {
+        let key = queries::credentials::find_api_key(&app, &viewer.caller().scope(), id).await?;
+        let line = "It stops working immediately. This cannot be undone.";
+        return ask(
+            &app,
+            &viewer,
+            format!("Revoke {}?", key.name),
+            line,
+            format!("/settings/keys/{id}/revoke"),
+            "Revoke",
+        );
+    }
+    requests::api_keys::revoke(&app, &viewer.caller(), id, &Versions::Any).await?;
+    see("/settings#keys")
+}
+
+/// Makes an enrolment token, with the command to paste.
+pub(crate) async fn make_token(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    headers: HeaderMap,
+    form: Form,
+) -> Answer {
+    let mut body = Map::new();
+    for name in ["name", "environment"] {
+        if !form.text(name).is_empty() {
+            body.insert(name.into(), json!(form.text(name)));
+        }
+    }
+    let uses = form.text("max_uses");
+    if !uses.is_empty() {
+        body.insert(
+            "max_uses".into(),
+            uses.parse::<i64>().map_or_else(|_| json!(uses), |uses| json!(uses)),
+        );
+    }
+    let body: Body<CreateEnrollmentToken> = Body::of(&body.into())?;
+    let (_, text) =
+        requests::enrollment_tokens::create(&app, &viewer.caller(), body.open()).await?;
+    let lines = vec!["Install the agent on each server, then run this as root.".into()];
+    let command =
+        format!("fleetmend-agent enroll --server {} --token {text}", base(&app, &headers));
+    secret(&app, &viewer, "Enrolment token", lines, command)
+}
+
+/// Ends an enrolment token.
+pub(crate) async fn revoke_token(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    Id(id): Id<TokenId>,
+    form: Form,
+) -> Answer {
+    if !form.goes() {
+        let scope = viewer.caller().scope();
+        let token = queries::credentials::find_enrollment_token(&app, &scope, id).await?;
+        let line = "New servers cannot enroll with it. Enrolled servers are not affected.";
+        return ask(
+            &app,
+            &viewer,
+            format!("Revoke {}?", token.name),
+            line,
+            format!("/settings/tokens/{id}/revoke"),
+            "Revoke",
+        );
+    }
+    requests::enrollment_tokens::revoke(&app, &viewer.caller(), id, &Versions::Any).await?;
+    see("/settings#tokens")
+}

@@ -1,0 +1,516 @@
+//! The body of a request: JSON of one shape, or a refusal that names everything wrong with it.
+//!
+//! Only the shape is read here: what the words mean is for the handler. A field that is not known is refused with the
+//! nearest one that is, because a typo in a patch order must never be ignored. A wrong shape is not the end of the
+//! reading: the handler reads on in what is left, so that one answer tells both kinds of errors.
+
+use std::time::Duration;
+
+use axum::body::{Bytes, HttpBody as _, to_bytes};
+use axum::extract::{FromRequest, Request};
+use axum::http::HeaderValue;
+use axum::http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::request::Parts;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use service::FieldError;
+use service::requests::Errors;
+
+use crate::budget::{BodyBudget, Sender, charged};
+use crate::objects::Strict;
+use crate::problem::{ApiError, Code};
+
+/// The largest body that `/v1` takes.
+pub const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// How long a body may take to arrive; less than a request may take in all, which is 30 s.
+const ARRIVAL_MAX: Duration = Duration::from_secs(20);
+
+/// How many errors one answer names. A body of a megabyte could hold a hundred thousand.
+const ERRORS_MAX: usize = 50;
+
+/// A JSON body of the shape `T`, or what is left of it without what is wrong with its shape.
+#[derive(Debug)]
+pub struct Body<T> {
+    left: T,
+    errors: Errors,
+}
+
+impl<T> Body<T> {
+    /// What the body says, and the errors so far. Whoever reads on adds to them, and acts only if `Errors::done`
+    /// lets it.
+    pub fn open(self) -> (T, Errors) {
+        (self.left, self.errors)
+    }
+
+    /// A body that was put together here, from a form.
+    pub fn of(value: &Value) -> Result<Body<T>, ApiError>
+    where
+        T: DeserializeOwned,
+    {
+        parse(value.to_string().as_bytes())
+    }
+}
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
+        let kind = request.headers().get(CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or(""));
+        check_media_type(kind)?;
+        let bytes = read(request, BODY_BYTES_MAX).await?;
+        parse(&bytes)
+    }
+}
+
+/// No body, or the empty object that some clients cannot help sending.
+#[derive(Debug)]
+pub struct NoBody;
+
+impl<S: Send + Sync> FromRequest<S> for NoBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        #[derive(serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Nothing {}
+        let kind = request.headers().get(CONTENT_TYPE).is_some();
+        if kind && request.headers().get(CONTENT_LENGTH).is_none_or(|length| length != "0") {
+            let (parts, body) = request.into_parts();
+            let bytes = read(Request::from_parts(parts.clone(), body), BODY_BYTES_MAX).await?;
+            if bytes.is_empty() {
+                return Ok(NoBody);
+            }
+            let request = again(parts, bytes);
+            let (Nothing {}, errors) = Body::from_request(request, state).await?.open();
+            return Ok(errors.done().map(|()| NoBody)?);
+        }
+        let bytes = read(request, BODY_BYTES_MAX).await?;
+        if bytes.is_empty() { Ok(NoBody) } else { check_media_type(None).map(|()| NoBody) }
+    }
+}
+
+fn check_media_type(found: Option<&str>) -> Result<(), ApiError> {
+    let refuse = |found: &str| {
+        Err(ApiError::new(
+            Code::UnsupportedMediaType,
+            format!("The body must be `application/json`, not {found}."),
+        ))
+    };
+    let Some(found) = found else { return refuse("of no stated type") };
+    let mut parts = found.split(';').map(str::trim);
+    let essence = parts.next().unwrap_or("");
+    let utf8 = parts.filter_map(|parameter| parameter.split_once('=')).all(|(name, value)| {
+        !name.eq_ignore_ascii_case("charset")
+            || value.trim_matches('"').eq_ignore_ascii_case("utf-8")
+    });
+    if essence.eq_ignore_ascii_case("application/json") && utf8 {
+        return Ok(());
+    }
+    let shown: String = found.chars().take(80).flat_map(char::escape_debug).collect();
+    refuse(&format!("`{shown}`"))
+}
+
+/// The bytes of a body, at most so many.
+///
+/// Memory for them is reserved before the first one is read ([`BodyBudget`]) and stays reserved until the last clone
+/// of the returned bytes is dropped. A value that was parsed from them is not charged: it lives as long as its handler
+/// runs, which its sender cannot delay. Whoever hands the bytes on to be read again uses [`again`].
+pub async fn read(request: Request, bytes_max: usize) -> Result<Bytes, ApiError> {
+    read_from(Sender::Authenticated, request, bytes_max).await
+}
+
+/// As [`read`], for a client that has shown no credential yet.
+pub async fn read_from_anyone(request: Request, bytes_max: usize) -> Result<Bytes, ApiError> {
+    read_from(Sender::Anyone, request, bytes_max).await
+}
+
+/// Marks a request whose body has been read already, and is charged.
+#[derive(Debug, Clone, Copy)]
+struct ReadBefore;
+
+/// A request whose body can be read again, without another charge.
+pub fn again(mut parts: Parts, bytes: impl Into<Bytes>) -> Request {
+    parts.extensions.insert(ReadBefore);
+    Request::from_parts(parts, axum::body::Body::from(bytes.into()))
+}
+
+async fn read_from(sender: Sender, request: Request, bytes_max: usize) -> Result<Bytes, ApiError> {
+    let too_large =
+        || ApiError::new(Code::BodyTooLarge, format!("A body has at most {bytes_max} bytes here."));
+    let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    if announced.and_then(|length| length.parse::<u64>().ok()).unwrap_or(0) > bytes_max as u64 {
+        return Err(too_large());
+    }
+    let reserved = match request.extensions().get::<ReadBefore>() {
+        Some(ReadBefore) => None,
+        None => {
+            let budget = request.extensions().get().unwrap_or_else(|| BodyBudget::process());
+            let upper = request.body().size_hint().upper().and_then(|upper| upper.try_into().ok());
+            budget.reserve(sender, upper.unwrap_or(bytes_max).min(bytes_max))?
+        }
+    };
+    let arrived = arrived(request.into_body(), bytes_max, ARRIVAL_MAX).await?;
+    let bytes = arrived.map_err(|error| {
+        let cause = std::error::Error::source(&error);
+        match cause.and_then(|cause| cause.downcast_ref::<http_body_util::LengthLimitError>()) {
+            Some(_) => too_large(),
+            None => ApiError::new(Code::BadRequest, "The body broke off."),
+        }
+    })?;
+    Ok(charged(bytes, reserved))
+}
+
+/// The bytes if they come in time. What comes later is no new request, so the connection ends with the answer.
+async fn arrived(
+    body: axum::body::Body,
+    bytes_max: usize,
+    within: Duration,
+) -> Result<Result<Bytes, axum::Error>, ApiError> {
+    tokio::time::timeout(within, to_bytes(body, bytes_max)).await.map_err(|_| {
+        let seconds = ARRIVAL_MAX.as_secs();
+        ApiError::new(Code::RequestTimeout, format!("The body did not arrive within {seconds} s."))
+            .with_header(CONNECTION, HeaderValue::from_static("close"))
+    })
+}
+
+/// A body of the shape `T` with what is wrong in it, or the reason why there is nothing to go on with.
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<Body<T>, ApiError> {
+    let read = serde_json::from_slice::<T>(bytes);
+    let Ok(mut value) = serde_json::from_slice::<Value>(bytes) else {
+        let detail = match (bytes.is_empty(), read) {
+            (false, Err(error)) => format!("The body is not JSON: {error}."),
+            _ => "The body is empty; a JSON object is expected.".into(),
+        };
+        return Err(ApiError::new(Code::InvalidJson, detail));
+    };
+    let errors = all_errors::<T>(&mut value);
+    // A field that is given twice is lost in a `Value`, so only the first reading saw it.
+    if let Some(twice) = read.err().and_then(|error| repeated_field(&error.to_string())) {
+        return Err(ApiError::invalid(vec![FieldError::new("", "invalid", twice)]));
+    }
+    match Strict(&value).read() {
+        Ok(left) => Ok(Body { left, errors: Errors::of_shape(errors) }),
+        Err(_) => Err(ApiError::invalid(errors)),
+    }
+}
+
+/// What serde says of a field that is given twice, if that is what it says.
+fn repeated_field(message: &str) -> Option<String> {
+    let sentence = message.rsplit_once(" at line ").map_or(message, |(start, _)| start);
+    sentence.starts_with("duplicate field").then(|| sentence.to_owned())
+}
+
+/// Everything that is wrong with the shape. Each error after the first is found by looking again, with the one before
+/// mended; so what is left in the end can be read, unless there is no mending it.
+fn all_errors<T: DeserializeOwned>(value: &mut Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    while errors.len() < ERRORS_MAX {
+        let Some(found) = first_error::<T>(value) else { break };
+        let mended = mend::<T>(value, &found);
+        errors.push(found.error);
+        if !mended {
+            break;
+        }
+    }
+    errors
+}
+
+/// An error, and where in the body it is.
+#[derive(PartialEq)]
+struct Found {
+    place: Vec<Step>,
+    what: What,
+    error: FieldError,
+}
+
+#[derive(Clone, PartialEq)]
+enum Step {
+    Key(String),
+    Index(usize),
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum What {
+    Unknown,
+    Missing,
+    Wrong,
+}
+
+fn first_error<T: DeserializeOwned>(value: &Value) -> Option<Found> {
+    let error = serde_path_to_error::deserialize::<_, T>(Strict(value)).err()?;
+    let mut place: Vec<Step> = error
+        .path()
+        .iter()
+        .filter_map(|segment| match segment {
+            serde_path_to_error::Segment::Map { key } => Some(Step::Key(key.clone())),
+            serde_path_to_error::Segment::Seq { index } => Some(Step::Index(*index)),
+            _ => None,
+        })
+        .collect();
+    let message = error.inner().to_string();
+    let (what, code, detail) = if let Some((name, known)) = unknown_field(&message) {
+        if place.last() != Some(&Step::Key(name.to_owned())) {
+            place.push(Step::Key(name.to_owned()));
+        }
+        (What::Unknown, "unknown_field", unknown_sentence("field", name, &known))
+    } else if let Some(name) = between(&message, "missing field `") {
+        place.push(Step::Key(name.to_owned()));
+        (What::Missing, "required", "it is required".to_owned())
+    } else if let Some((found, expected)) =
+        message.strip_prefix("invalid type: ").and_then(|text| text.split_once(", expected "))
+    {
+        let expected = plainly(expected);
+        (What::Wrong, "invalid_type", format!("expected {expected}, found {}", shortened(found)))
+    } else {
+        (What::Wrong, "invalid", shortened(&message))
+    };
+    Some(Found { error: FieldError::new(pointer(&place), code, detail), place, what })
+}
+
+/// What serde expects, as someone says it who has never seen Rust.
+fn plainly(expected: &str) -> &str {
+    match expected {
+        "u8" | "u16" | "u32" | "u64" | "usize" | "i8" | "i16" | "i32" | "i64" => "a whole number",
+        "f32" | "f64" => "a number",
+        _ if expected.starts_with("struct ") || expected.starts_with("a map") => "an object",
+        _ if expected.starts_with("a sequence") => "an array",
+        _ => expected,
+    }
+}
+
+/// What serde says of a field that it does not know, taken apart: the field, and those it knows.
+pub fn unknown_field(message: &str) -> Option<(&str, Vec<&str>)> {
+    let name = between(message, "unknown field `")?;
+    let known = message[message.find(name)? + name.len()..].split('`').skip(2).step_by(2);
+    Some((name, known.collect()))
+}
+
+/// A sentence about a name that is not known, with the one that was probably meant.
+pub fn unknown_sentence(what: &str, name: &str, known: &[&str]) -> String {
+    let name_shown = shortened(name);
+    match vocab::nearest(name, known.iter().copied()) {
+        Some(meant) => format!("there is no {what} `{name_shown}`; did you mean `{meant}`?"),
+        None if known.is_empty() => format!("there is no {what} `{name_shown}`"),
+        None => {
+            format!("there is no {what} `{name_shown}`; there are {}", known.join(", "))
+        }
+    }
+}
+
+fn between<'a>(message: &'a str, start: &str) -> Option<&'a str> {
+    message.strip_prefix(start).and_then(|rest| rest.split('`').next())
+}
+
+pub fn shortened(text: &str) -> String {
+    let mut short: String = text.chars().take(200).filter(|c| !c.is_control()).collect();
+    if text.chars().nth(200).is_some() {
+        short.push('…');
+    }
+    short
+}
+
+fn pointer(place: &[Step]) -> String {
+    let mut text = String::new();
+    for step in place {
+        text.push('/');
+        match step {
+            Step::Key(key) => text.push_str(&key.replace('~', "~0").replace('/', "~1")),
+            Step::Index(index) => text.push_str(&index.to_string()),
+        }
+    }
+    text
+}
+
+/// Changes the value so that the next look gets past this error; whether that worked.
+fn mend<T: DeserializeOwned>(value: &mut Value, found: &Found) -> bool {
+    let Some((last, way)) = found.place.split_last() else { return false };
+    let mut parent = &mut *value;
+    for step in way {
+        let next = match step {
+            Step::Key(key) => parent.get_mut(key.as_str()),
+            Step::Index(index) => parent.get_mut(*index),
+        };
+        let Some(next) = next else { return false };
+        parent = next;
+    }
+    if found.what == What::Unknown {
+        return match (parent, last) {
+            (Value::Object(fields), Step::Key(key)) => fields.remove(key).is_some(),
+            _ => false,
+        };
+    }
+    let stand_ins = [
+        Value::String(String::new()),
+        Value::from(0),
+        Value::Bool(false),
+        Value::Array(Vec::new()),
+        Value::Object(serde_json::Map::new()),
+    ];
+    let at = pointer(&found.place);
+    for stand_in in stand_ins {
+        match (value.pointer_mut(&pointer(way)), last) {
+            (Some(Value::Object(fields)), Step::Key(key)) => {
+                fields.insert(key.clone(), stand_in);
+            }
+            (Some(Value::Array(items)), Step::Index(index)) if *index < items.len() => {
+                items[*index] = stand_in;
+            }
+            _ => return false,
+        }
+        // Past this place if the next error is somewhere else, and not inside of the stand-in.
+        match first_error::<T>(value) {
+            Some(next) if pointer(&next.place).starts_with(&at) => {}
+            _ => return true,
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Deserialize;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[expect(dead_code, reason = "only its shape matters")]
+    struct Order {
+        name: String,
+        count: u32,
+        options: Option<Options>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[expect(dead_code, reason = "only its shape matters")]
+    struct Options {
+        security_only: bool,
+        packages: Option<Vec<String>>,
+    }
+
+    fn told(body: &str) -> Vec<String> {
+        let error = match parse::<Order>(body.as_bytes()) {
+            Ok(body) => body.open().1.done().unwrap_err().into(),
+            Err(error) => error,
+        };
+        let errors = error.errors().iter();
+        errors.map(|e| format!("{} {}: {}", e.pointer, e.code, e.detail)).collect()
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_told_at_once() {
+        let told = told(
+            r#"{"nmae": 1, "count": "three",
+                "options": {"security_only": "yes", "packages": ["a", 7], "reboot~": 1}}"#,
+        );
+        assert_eq!(
+            told,
+            [
+                "/count invalid_type: expected a whole number, found string \"three\"",
+                "/nmae unknown_field: there is no field `nmae`; did you mean `name`?",
+                "/options/packages/1 invalid_type: expected a string, found integer `7`",
+                "/options/reboot~0 unknown_field: there is no field `reboot~`; there are security_only, packages",
+                "/options/security_only invalid_type: expected a boolean, found string \"yes\"",
+                "/name required: it is required",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_body_of_another_kind_altogether_is_refused_as_a_whole() {
+        assert_eq!(told("[]").len(), 1);
+        assert_eq!(told("7"), [" invalid_type: expected an object, found integer `7`"]);
+        // serde alone would read it as the fields in their order.
+        let positional = told(r#"["a", 1, [true, []]]"#);
+        assert_eq!(positional, [" invalid_type: expected an object, found sequence"]);
+        let inside = told(r#"{"name": "a", "count": 1, "options": [true, []]}"#);
+        assert_eq!(inside, ["/options invalid_type: expected an object, found sequence"]);
+    }
+
+    #[test]
+    fn a_field_given_twice_is_refused() {
+        assert_eq!(
+            told(r#"{"name": "a", "name": "b", "count": 1}"#),
+            [" invalid: duplicate field `name`"]
+        );
+    }
+
+    #[test]
+    fn what_is_not_json_is_a_bad_request_and_not_an_invalid_one() {
+        for body in ["", "{", "{'name': 1}", "\u{feff}{}"] {
+            assert_eq!(parse::<Order>(body.as_bytes()).unwrap_err().code(), Code::InvalidJson);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_does_not_arrive_is_not_waited_for_long() {
+        let never = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
+        let body = axum::body::Body::from_stream(never);
+        let error = arrived(body, BODY_BYTES_MAX, Duration::from_millis(1)).await.unwrap_err();
+        assert_eq!(error.code(), Code::RequestTimeout);
+        let answer = axum::response::IntoResponse::into_response(error);
+        assert_eq!(answer.headers()[CONNECTION], "close");
+    }
+
+    #[tokio::test]
+    async fn body_that_is_read_twice_is_charged_once() {
+        let budget = BodyBudget::default();
+        let full = || axum::body::Body::from(vec![b' '; BODY_BYTES_MAX]);
+        let request = |body| {
+            let mut request = Request::new(body);
+            request.extensions_mut().insert(budget.clone());
+            request
+        };
+        let mut held = Vec::new();
+        for _ in 0..64 {
+            let (parts, body) = request(full()).into_parts();
+            let first = Request::from_parts(parts.clone(), body);
+            let bytes = read(first, BODY_BYTES_MAX).await.unwrap();
+            let twice = read(again(parts, bytes), BODY_BYTES_MAX).await.unwrap();
+            assert_eq!(twice.len(), BODY_BYTES_MAX);
+            held.push(twice);
+        }
+        let refused = read(request(full()), BODY_BYTES_MAX).await.unwrap_err();
+        assert_eq!(refused.code(), Code::Unavailable);
+        let answer = axum::response::IntoResponse::into_response(refused);
+        assert_eq!(answer.headers()[axum::http::header::RETRY_AFTER], "2");
+        // A body of unknown length is charged as the largest that may come.
+        let unknown = futures_util::stream::once(async { Ok::<_, std::io::Error>("x") });
+        let unknown = axum::body::Body::from_stream(unknown);
+        assert!(read(request(unknown), BODY_BYTES_MAX).await.is_err());
+        assert!(read(request(axum::body::Body::from("small")), BODY_BYTES_MAX).await.is_ok());
+        assert!(read(request(axum::body::Body::empty()), BODY_BYTES_MAX).await.is_ok());
+        held.pop();
+        assert!(read(request(full()), BODY_BYTES_MAX).await.is_ok());
+    }
+
+    #[test]
+    fn a_wrong_shape_leaves_the_rest_to_be_read() {
+        let body = r#"{"name": "a b", "count": "three", "colour": "red"}"#;
+        let (order, mut errors) = parse::<Order>(body.as_bytes()).unwrap().open();
+        assert_eq!(order.name, "a b");
+        errors.note("/name", "invalid_name", "it holds a space");
+        errors.note("/count", "out_of_range", "nobody said zero");
+        let error = ApiError::from(errors.done().unwrap_err());
+        let told: Vec<&str> = error.errors().iter().map(|error| error.pointer.as_str()).collect();
+        assert_eq!(told, ["/colour", "/count", "/name"], "a place that is wrong is named once");
+    }
+
+    #[test]
+    fn a_body_full_of_errors_is_answered_with_a_bounded_list() {
+        let fields: Vec<String> = (0..2000).map(|n| format!("\"x{n}\": 1")).collect();
+        assert_eq!(told(&format!("{{{}}}", fields.join(","))).len(), ERRORS_MAX);
+    }
+
+    #[test]
+    fn only_json_in_utf_8_is_read() {
+        for good in ["application/json", "Application/JSON; charset=UTF-8"] {
+            assert!(check_media_type(Some(good)).is_ok(), "{good}");
+        }
+        for bad in ["text/plain", "application/json; charset=latin1", "application/jsonp", ""] {
+            assert!(check_media_type(Some(bad)).is_err(), "{bad}");
+        }
+        assert!(check_media_type(None).is_err());
+    }
+}

@@ -1,0 +1,134 @@
+//! Memory for request bodies, limited over all requests together.
+//!
+//! A body is charged before its first byte is read, because its sender decides how long it takes. There is no waiting
+//! for memory: a request that finds none left is refused with 503 and can be repeated. Small bodies have a separate
+//! limit, so that large ones cannot keep ordinary requests out, and so do bodies that anyone can send without a
+//! credential. `gateway` has separate limits for agents.
+
+use std::sync::{Arc, LazyLock};
+
+use axum::body::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::problem::{ApiError, retry_soon};
+
+const KIB: usize = 1024;
+/// A body of up to this size is a small one.
+const SMALL_BYTES_MAX: usize = 16 * KIB;
+/// Memory for all small bodies.
+const SMALL_KIB: usize = 16 * 1024;
+/// Memory for all larger bodies.
+const LARGE_KIB: usize = 64 * 1024;
+/// Memory for all bodies of clients that have not signed in.
+const ANYONE_KIB: usize = 8 * 1024;
+
+/// The memory that request bodies may use. Clones share it.
+#[derive(Debug, Clone)]
+pub struct BodyBudget {
+    small: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+    anyone: Arc<Semaphore>,
+}
+
+impl Default for BodyBudget {
+    fn default() -> BodyBudget {
+        let pool = |kib| Arc::new(Semaphore::new(kib));
+        BodyBudget { small: pool(SMALL_KIB), large: pool(LARGE_KIB), anyone: pool(ANYONE_KIB) }
+    }
+}
+
+/// Who sends a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sender {
+    /// A client that has shown a credential.
+    Authenticated,
+    Anyone,
+}
+
+/// Memory that is reserved until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Reserved(#[expect(dead_code, reason = "held, not read")] OwnedSemaphorePermit);
+
+impl BodyBudget {
+    /// The budget of requests that do not carry one.
+    pub(crate) fn process() -> &'static BodyBudget {
+        static PROCESS: LazyLock<BodyBudget> = LazyLock::new(BodyBudget::default);
+        &PROCESS
+    }
+
+    /// Reserves memory for a body of up to `bytes`.
+    pub(crate) fn reserve(
+        &self,
+        sender: Sender,
+        bytes: usize,
+    ) -> Result<Option<Reserved>, ApiError> {
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let pool = match sender {
+            Sender::Anyone => &self.anyone,
+            Sender::Authenticated if bytes <= SMALL_BYTES_MAX => &self.small,
+            Sender::Authenticated => &self.large,
+        };
+        let kib = u32::try_from(bytes.div_ceil(KIB)).unwrap_or(u32::MAX);
+        let permit = pool.clone().try_acquire_many_owned(kib).map_err(|_| busy())?;
+        Ok(Some(Reserved(permit)))
+    }
+}
+
+fn busy() -> ApiError {
+    retry_soon("Too many requests are being read. Nothing was changed; try again soon.")
+}
+
+/// Bytes that keep their memory reserved until the last clone or slice of them is dropped.
+pub(crate) fn charged(bytes: Bytes, reserved: Option<Reserved>) -> Bytes {
+    struct Charged(Bytes, #[expect(dead_code, reason = "held, not read")] Reserved);
+    impl AsRef<[u8]> for Charged {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    match reserved {
+        // Nothing arrived after all: `from_owner` of no bytes would keep the reservation for nothing.
+        Some(_) if bytes.is_empty() => bytes,
+        Some(reserved) => Bytes::from_owner(Charged(bytes, reserved)),
+        None => bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fill(budget: &BodyBudget, sender: Sender, bytes: usize) -> Vec<Option<Reserved>> {
+        std::iter::from_fn(|| budget.reserve(sender, bytes).ok()).take(100_000).collect()
+    }
+
+    #[test]
+    fn each_kind_of_body_has_its_own_limit() {
+        let budget = BodyBudget::default();
+        let large = fill(&budget, Sender::Authenticated, 1 << 20);
+        assert_eq!(large.len(), 64);
+        assert!(budget.reserve(Sender::Authenticated, SMALL_BYTES_MAX + 1).is_err());
+        let anyone = fill(&budget, Sender::Anyone, 4 * KIB);
+        assert_eq!(anyone.len(), 2_048);
+        let small = fill(&budget, Sender::Authenticated, SMALL_BYTES_MAX);
+        assert_eq!(small.len(), 1_024);
+        assert!(budget.reserve(Sender::Authenticated, 0).is_ok(), "no body needs no memory");
+        drop(large);
+        assert!(budget.reserve(Sender::Authenticated, 1 << 20).is_ok());
+        assert!(budget.reserve(Sender::Authenticated, 1).is_err());
+    }
+
+    #[test]
+    fn bytes_stay_charged_until_the_last_slice_is_dropped() {
+        let budget = BodyBudget::default();
+        let reserved = budget.reserve(Sender::Authenticated, 1 << 20).unwrap();
+        let bytes = charged(Bytes::from(vec![0; 1 << 20]), reserved);
+        let slice = bytes.slice(5..6);
+        drop(bytes);
+        assert_eq!(budget.large.available_permits(), LARGE_KIB - 1024);
+        drop(slice);
+        assert_eq!(budget.large.available_permits(), LARGE_KIB);
+    }
+}

@@ -1,0 +1,362 @@
+//! The query parameters of lists, which the API and the pages of the dashboard have in common.
+
+use service::queries;
+use service::queries::Page;
+use service::queries::servers::Sort;
+use vocab::{Environment, OsFilter, ServerId, Severity, Status, Tag};
+
+use crate::{Limit, Offset, page};
+
+/// A page of a list.
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct Listing {
+    /// Maximum number of results.
+    #[serde(default)]
+    #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
+    pub limit: Limit,
+    /// Number of results to skip.
+    #[serde(default)]
+    #[param(value_type = u64, minimum = 0, default = 0, required = false)]
+    pub offset: Offset,
+}
+
+impl Listing {
+    pub fn page(&self) -> Page {
+        page::page(self.limit, self.offset)
+    }
+}
+
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ServerFilter {
+    /// Only servers with this status.
+    status: Option<Status>,
+    /// Only servers in this environment.
+    #[param(value_type = Option<Environment>)]
+    environment: Option<Environment>,
+    /// Only servers with this operating system, by ID or by ID and version: `debian`, `Debian 12`.
+    #[param(value_type = Option<OsFilter>)]
+    os: Option<OsFilter>,
+    /// Only servers whose name contains this text, ignoring case.
+    #[param(min_length = 1)]
+    q: Option<String>,
+    /// Only servers with all of these tags, separated by commas.
+    #[serde(default)]
+    #[param(value_type = Option<String>, required = false, example = "web,team:shop")]
+    tag: Commas<Tag>,
+    /// Only servers that do or do not need a reboot.
+    reboot_required: Option<bool>,
+    /// Sort order; by name if omitted.
+    #[param(inline)]
+    sort: Option<ServerSort>,
+    /// Maximum number of results.
+    #[serde(default)]
+    #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
+    limit: Limit,
+    /// Number of results to skip.
+    #[serde(default)]
+    #[param(value_type = u64, minimum = 0, default = 0, required = false)]
+    offset: Offset,
+}
+
+impl ServerFilter {
+    pub fn page(&self) -> Page {
+        page::page(self.limit, self.offset)
+    }
+
+    pub fn wanted(self) -> (queries::servers::Filter, Sort) {
+        let sort = match self.sort.unwrap_or_default() {
+            ServerSort::Hostname => Sort::Hostname,
+            ServerSort::LastSeen => Sort::LastSeen,
+            ServerSort::SecurityUpdates => Sort::SecurityUpdates,
+            ServerSort::Newest => Sort::Newest,
+        };
+        let wanted = queries::servers::Filter {
+            status: self.status,
+            environment: self.environment,
+            os: self.os,
+            search: self.q,
+            tags: self.tag.0,
+            reboot_required: self.reboot_required,
+        };
+        (wanted, sort)
+    }
+}
+
+/// The order in which servers are listed. Ties are sorted by ID.
+#[derive(Debug, Clone, Copy, Default, serde::Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ServerSort {
+    /// By name.
+    #[default]
+    Hostname,
+    /// Longest without contact first.
+    LastSeen,
+    /// Most pending security updates first.
+    SecurityUpdates,
+    /// Most recently enrolled first.
+    Newest,
+}
+
+/// A state of a batch, in a filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct BatchState(&'static str);
+
+impl std::str::FromStr for BatchState {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        known("a state of a batch", text, &queries::batches::STATES).map(BatchState)
+    }
+}
+
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct BatchFilter {
+    /// Only those in this state, or in any of several separated by commas.
+    #[serde(default)]
+    #[param(value_type = Option<String>, required = false, example = "running,paused")]
+    state: Commas<BatchState>,
+    /// Maximum number of results.
+    #[serde(default)]
+    #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
+    limit: Limit,
+    /// Number of results to skip.
+    #[serde(default)]
+    #[param(value_type = u64, minimum = 0, default = 0, required = false)]
+    offset: Offset,
+}
+
+impl BatchFilter {
+    pub fn page(&self) -> Page {
+        page::page(self.limit, self.offset)
+    }
+
+    pub fn states(&self) -> Vec<&'static str> {
+        self.state.0.iter().map(|word| word.0).collect()
+    }
+}
+
+/// A state of a task, in a filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct TaskState(&'static str);
+
+/// All states of a task.
+pub const TASK_STATES: [&str; 15] = [
+    "pending",
+    "waiting",
+    "dispatched",
+    "preflight",
+    "downloading",
+    "installing",
+    "restarting_services",
+    "rebooting",
+    "verifying",
+    "succeeded",
+    "no_change",
+    "failed",
+    "timed_out",
+    "skipped",
+    "canceled",
+];
+
+impl std::str::FromStr for TaskState {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        known("a state of a task", text, &TASK_STATES).map(TaskState)
+    }
+}
+
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct TaskFilter {
+    /// Only those in this state, or in any of several separated by commas.
+    #[serde(default)]
+    #[param(value_type = Option<String>, required = false, example = "failed,timed_out")]
+    state: Commas<TaskState>,
+    /// Maximum number of results.
+    #[serde(default)]
+    #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
+    limit: Limit,
+    /// Number of results to skip.
+    #[serde(default)]
+    #[param(value_type = u64, minimum = 0, default = 0, required = false)]
+    offset: Offset,
+}
+
+impl TaskFilter {
+    pub fn page(&self) -> Page {
+        page::page(self.limit, self.offset)
+    }
+
+    pub fn states(&self) -> Vec<&'static str> {
+        self.state.0.iter().map(|word| word.0).collect()
+    }
+}
+
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct CveFilter {
+    /// Only those of this severity, or of any of several separated by commas.
+    #[serde(default)]
+    #[param(value_type = Option<String>, required = false, example = "critical,high")]
+    severity: Commas<Severity>,
+    /// Only CVEs that are or are not in the catalog of known exploited vulnerabilities (KEV).
+    kev: Option<bool>,
+    /// Only CVEs that are or are not suppressed on all affected servers.
+    suppressed: Option<bool>,
+    /// Only CVEs whose ID contains this text: `2026-12`.
+    #[param(min_length = 1)]
+    q: Option<String>,
+    /// Maximum number of results.
+    #[serde(default)]
+    #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
+    limit: Limit,
+    /// Number of results to skip.
+    #[serde(default)]
+    #[param(value_type = u64, minimum = 0, default = 0, required = false)]
+    offset: Offset,
+}
+
+impl CveFilter {
+    pub fn page(&self) -> Page {
+        page::page(self.limit, self.offset)
+    }
+
+    pub fn wanted(self) -> queries::cves::Filter {
+        queries::cves::Filter {
+            severities: self.severity.0,
+            kev: self.kev,
+            suppressed: self.suppressed,
+            search: self.q,
+        }
+    }
+}
+
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct CveServers {
+    /// Maximum number of affected servers; 100 if omitted.
+    #[serde(default)]
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 500, default = 100, required = false)]
+    limit: Option<Limit>,
+    /// Number of affected servers to skip.
+    #[serde(default)]
+    #[param(value_type = u64, minimum = 0, default = 0, required = false)]
+    offset: Offset,
+}
+
+impl CveServers {
+    pub fn page(&self) -> Page {
+        page::page(self.limit.unwrap_or(Limit(100)), self.offset)
+    }
+}
+
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct PatchFilter {
+    /// Only updates that are pending on this server.
+    #[param(value_type = Option<ServerId>)]
+    server_id: Option<String>,
+    /// Only those of this severity, or of any of several separated by commas.
+    #[serde(default)]
+    #[param(value_type = Option<String>, required = false, example = "critical,high")]
+    severity: Commas<Severity>,
+    /// Maximum number of results.
+    #[serde(default)]
+    #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
+    limit: Limit,
+    /// Number of results to skip.
+    #[serde(default)]
+    #[param(value_type = u64, minimum = 0, default = 0, required = false)]
+    offset: Offset,
+}
+
+impl PatchFilter {
+    pub fn page(&self) -> Page {
+        page::page(self.limit, self.offset)
+    }
+
+    pub fn wanted(self) -> queries::patches::Filter {
+        queries::patches::Filter { server: self.server_id, severities: self.severity.0 }
+    }
+}
+
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct PatchServers {
+    /// Maximum number of affected servers; 500 if omitted.
+    #[serde(default)]
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 500, default = 500, required = false)]
+    limit: Option<Limit>,
+    /// Number of affected servers to skip.
+    #[serde(default)]
+    #[param(value_type = u64, minimum = 0, default = 0, required = false)]
+    offset: Offset,
+}
+
+impl PatchServers {
+    pub fn page(&self) -> Page {
+        page::page(self.limit.unwrap_or(Limit(500)), self.offset)
+    }
+}
+
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ScheduleList {
+    /// Maximum number of results; all if omitted.
+    #[serde(default)]
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 500, required = false)]
+    limit: Option<Limit>,
+    /// Number of results to skip.
+    #[serde(default)]
+    #[param(value_type = u64, minimum = 0, default = 0, required = false)]
+    offset: Offset,
+}
+
+impl ScheduleList {
+    /// How many, if not all, and after how many.
+    pub fn limits(&self) -> (Option<u32>, u64) {
+        (self.limit.map(|limit| limit.0), self.offset.0)
+    }
+}
+
+/// Several values in one query parameter, separated by commas.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Commas<T>(pub Vec<T>);
+
+impl<T> Default for Commas<T> {
+    fn default() -> Self {
+        Commas(Vec::new())
+    }
+}
+
+impl<'de, T: std::str::FromStr<Err: std::fmt::Display>> serde::Deserialize<'de> for Commas<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let words = text.split(',').map(|word| word.trim().parse());
+        words.collect::<Result<_, _>>().map(Commas).map_err(serde::de::Error::custom)
+    }
+}
+
+/// One of these words, or a sentence with the one that was probably meant.
+pub fn known(
+    what: &str,
+    text: &str,
+    words: &'static [&'static str],
+) -> Result<&'static str, String> {
+    let found = words.iter().find(|word| **word == text).copied();
+    found.ok_or_else(|| match vocab::nearest(text, words.iter().copied()) {
+        Some(nearest) => format!("this is not {what}: did you mean `{nearest}`?"),
+        None => format!("this is not {what}: it is one of {}", words.join(", ")),
+    })
+}

@@ -1,0 +1,250 @@
+//! `Idempotency-Key`: the same POST sent again has no second effect and gets the first answer again.
+//!
+//! The claim is committed before the handler starts and answered after it ended; what the handler commits in between is noted
+//! beside the key in the same transaction. So a crash at any instant leaves one effect at the most: whoever repeats the request is sent
+//! to what was made. What is remembered is sealed with a key that is not in the database, because the answer to "make an API
+//! key" is an API key.
+
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::Request;
+use axum::http::header::{CONTENT_TYPE, ETAG, HeaderName, HeaderValue, LOCATION};
+use axum::http::{HeaderMap, Response, StatusCode};
+use axum::response::IntoResponse as _;
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use service::App;
+use service::auth::caller::Caller;
+use service::clock::chance;
+use service::idempotency::{self, Claim, STORED_MAX, Ticket};
+
+use crate::body::BODY_BYTES_MAX;
+use crate::problem::{ApiError, Code};
+use crate::{body, problem};
+
+/// What the header is called.
+pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// An answer that was given before says so.
+pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+const KEY_CHARS_MAX: usize = 255;
+/// Far beyond the longest answer to a POST.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// The longest answer that is stored. Whoever repeats a request with a longer one is sent to what
+/// was made.
+const STORED_BYTES_MAX: usize = 256 << 10;
+const KEPT_HEADERS: [HeaderName; 3] = [CONTENT_TYPE, LOCATION, ETAG];
+
+/// Runs the handler, unless this request was answered before.
+pub async fn once<F>(
+    app: App,
+    caller: &Caller,
+    request: Request,
+    run: impl FnOnce(Request) -> F + Send + 'static,
+) -> Result<Response<Body>, ApiError>
+where
+    F: Future<Output = Response<Body>> + Send,
+{
+    let Some(key) = key(request.headers())? else { return Ok(run(request).await) };
+    let request_id = request.extensions().get::<crate::RequestId>().cloned();
+    let (parts, body) = request.into_parts();
+    let bytes = body::read(Request::from_parts(parts.clone(), body), BODY_BYTES_MAX).await?;
+    let fingerprint = fingerprint(caller, &parts, &bytes);
+    let seal = Seal::new(&app, caller, &key);
+    let claim = idempotency::claim(&app, caller, &key, fingerprint).await?.ok_or_else(too_many)?;
+    let ticket = match claim {
+        Claim::Fresh(ticket) => ticket,
+        Claim::InProgress => return Err(in_progress()),
+        Claim::Mismatch => return Err(reused()),
+        Claim::Replay(answer) => return Ok(replay(&seal, answer, request_id.as_ref())),
+        Claim::Unanswered { subject } => return unanswered(&subject),
+    };
+    // On a task of its own: a client that hangs up must not leave the work done and unanswered.
+    let work = async move {
+        let handler = run(body::again(parts, bytes));
+        let answer = idempotency::during(ticket.clone(), handler).await;
+        settle(&app, &seal, &ticket, answer, request_id.as_ref()).await
+    };
+    let span = tracing::Span::current();
+    match tokio::spawn(tracing::Instrument::instrument(work, span)).await {
+        Ok(answer) => answer,
+        Err(_) => Err(problem::internal()),
+    }
+}
+
+fn key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+    let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let text = value.to_str().unwrap_or("");
+    let plain = !text.is_empty() && text.bytes().all(|byte| (0x20..0x7f).contains(&byte));
+    if values.next().is_some() || !plain || text.len() > KEY_CHARS_MAX {
+        return Err(ApiError::new(
+            Code::InvalidHeader,
+            format!("`Idempotency-Key` is one text of 1 to {KEY_CHARS_MAX} ASCII characters."),
+        ));
+    }
+    Ok(Some(text.to_owned()))
+}
+
+fn fingerprint(caller: &Caller, parts: &axum::http::request::Parts, body: &Bytes) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
+    for part in [&caller.who.to_string(), parts.method.as_str(), target] {
+        hasher.update(&(part.len() as u64).to_be_bytes());
+        hasher.update(part.as_bytes());
+    }
+    hasher.update(body);
+    *hasher.finalize().as_bytes()
+}
+
+fn too_many() -> ApiError {
+    let detail = format!(
+        "This caller has used {STORED_MAX} values of `Idempotency-Key` in 24 hours; send the request without one."
+    );
+    ApiError::new(Code::RateLimited, detail)
+        .with_header(axum::http::header::RETRY_AFTER, HeaderValue::from_static("3600"))
+}
+
+fn in_progress() -> ApiError {
+    ApiError::new(
+        Code::IdempotencyKeyInProgress,
+        "The first request with this `Idempotency-Key` is still under way; ask again soon.",
+    )
+    .with_header(axum::http::header::RETRY_AFTER, HeaderValue::from_static("1"))
+}
+
+fn reused() -> ApiError {
+    ApiError::new(
+        Code::IdempotencyKeyReused,
+        "This `Idempotency-Key` was used for another request; take a new one for a new request.",
+    )
+}
+
+/// The work was done and the process died before it could answer: the answer is where the thing is.
+fn unanswered(subject: &str) -> Result<Response<Body>, ApiError> {
+    let places = [
+        ("key_", "/v1/api-keys/"),
+        ("enr_", "/v1/enrollment-tokens/"),
+        ("sch_", "/v1/schedules/"),
+        ("bat_", "/v1/batches/"),
+        ("srv_", "/v1/servers/"),
+        ("sup_", "/v1/suppressions/"),
+    ];
+    let place = places.iter().find(|(prefix, _)| subject.starts_with(prefix));
+    let location = place.map(|(_, path)| format!("{path}{subject}"));
+    match location.and_then(|location| HeaderValue::try_from(location).ok()) {
+        Some(location) => {
+            let headers = [(LOCATION, location), (REPLAYED, HeaderValue::from_static("true"))];
+            Ok((StatusCode::SEE_OTHER, headers).into_response())
+        }
+        None => Err(ApiError::new(
+            Code::Conflict,
+            format!(
+                "The first request with this `Idempotency-Key` was carried out (`{subject}`); its answer was lost."
+            ),
+        )),
+    }
+}
+
+/// Whether an answer is the answer for good. A request that was not understood began nothing, and a failure of ours
+/// is worth another try: both give the key back.
+fn is_final(status: StatusCode) -> bool {
+    let not_understood = matches!(status.as_u16(), 400 | 408 | 413 | 415 | 422 | 429);
+    !status.is_server_error() && !not_understood
+}
+
+async fn settle(
+    app: &App,
+    seal: &Seal,
+    ticket: &Ticket,
+    answer: Response<Body>,
+    request_id: Option<&crate::RequestId>,
+) -> Result<Response<Body>, ApiError> {
+    let answer = problem::render(answer, request_id.map_or("", |id| id.as_str()));
+    let status = answer.status();
+    let (parts, body) = answer.into_parts();
+    let body = to_bytes(body, ANSWER_BYTES_MAX).await.map_err(|_| problem::internal())?;
+    let kept: Vec<(&str, &str)> = KEPT_HEADERS
+        .iter()
+        .filter_map(|name| Some((name.as_str(), parts.headers.get(name)?.to_str().ok()?)))
+        .collect();
+    let response = (body.len() <= STORED_BYTES_MAX).then(|| idempotency::Response {
+        status: status.as_u16(),
+        headers: serde_json::to_string(&kept).unwrap_or_default(),
+        body: seal.close(&body),
+    });
+    if let Err(error) = idempotency::remember(app, ticket, is_final(status), response).await {
+        // What was done is done, and its answer is true: it only cannot be repeated.
+        tracing::warn!(cause = problem::chain(&error), "an answer could not be remembered");
+    }
+    Ok(Response::from_parts(parts, Body::from(body)))
+}
+
+fn replay(
+    seal: &Seal,
+    stored: idempotency::Response,
+    request_id: Option<&crate::RequestId>,
+) -> Response<Body> {
+    let Some(mut body) = seal.open(&stored.body) else {
+        tracing::warn!("a remembered answer cannot be opened: its `root.key` was retired");
+        let detail = "The first request with this `Idempotency-Key` was carried out; its answer was \
+                      lost when the key that it was stored under was retired.";
+        return ApiError::new(Code::Conflict, detail).into_response();
+    };
+    if let (Ok(mut told), Some(id)) =
+        (serde_json::from_slice::<wire::v1::Problem>(&body), request_id)
+    {
+        // A problem names the request that it answers, and that is this one.
+        told.request_id = id.as_str().to_owned();
+        body = serde_json::to_vec(&told).unwrap_or(body);
+    }
+    let mut answer = Response::new(Body::from(body));
+    *answer.status_mut() = StatusCode::from_u16(stored.status).unwrap_or(StatusCode::OK);
+    let kept: Vec<(String, String)> = serde_json::from_str(&stored.headers).unwrap_or_default();
+    for (name, value) in kept {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            answer.headers_mut().insert(name, value);
+        }
+    }
+    answer.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    answer
+}
+
+/// Closes remembered answers so that the database alone does not give them away.
+struct Seal {
+    current: LessSafeKey,
+    /// Of the root key that is being rotated out.
+    old: Option<LessSafeKey>,
+}
+
+impl Seal {
+    fn new(app: &App, caller: &Caller, key: &str) -> Seal {
+        let org = caller.org.to_string();
+        let parts: [&[u8]; 2] = [org.as_bytes(), key.as_bytes()];
+        let mut keys = app.secrets.ages().map(|age| {
+            let secret = app.secrets.tag_of(age, "fleetmend remembered answer v1", &parts);
+            let key = UnboundKey::new(&AES_256_GCM, &secret).expect("AES-256 takes 32 bytes");
+            LessSafeKey::new(key)
+        });
+        Seal { current: keys.next().expect("there is a current key"), old: keys.next() }
+    }
+
+    fn close(&self, body: &[u8]) -> Vec<u8> {
+        let nonce = chance::<NONCE_LEN>();
+        let mut sealed = body.to_vec();
+        let closed = self.current.seal_in_place_append_tag(
+            Nonce::assume_unique_for_key(nonce),
+            Aad::empty(),
+            &mut sealed,
+        );
+        closed.expect("an answer is far shorter than what AES-GCM takes");
+        [&nonce[..], &sealed].concat()
+    }
+
+    fn open(&self, sealed: &[u8]) -> Option<Vec<u8>> {
+        let (nonce, rest) = sealed.split_first_chunk::<NONCE_LEN>()?;
+        [Some(&self.current), self.old.as_ref()].into_iter().flatten().find_map(|key| {
+            let mut rest = rest.to_vec();
+            let nonce = Nonce::assume_unique_for_key(*nonce);
+            Some(key.open_in_place(nonce, Aad::empty(), &mut rest).ok()?.to_vec())
+        })
+    }
+}

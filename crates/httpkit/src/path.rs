@@ -1,0 +1,79 @@
+//! What stands in a path: ids. A malformed one is answered like one that never was.
+
+use std::str::FromStr;
+
+use axum::extract::{FromRequestParts, RawPathParams};
+use axum::http::request::Parts;
+
+use crate::problem::{ApiError, Code};
+
+/// Something that stands in a path.
+pub trait Segment: FromStr {
+    /// What the API calls it.
+    const KIND: &'static str;
+}
+
+macro_rules! segments {
+    ($($kind:ty = $noun:literal;)*) => {$(
+        impl Segment for $kind {
+            const KIND: &'static str = $noun;
+        }
+    )*};
+}
+
+segments! {
+    vocab::ServerId = "server";
+    vocab::ScheduleId = "schedule";
+    vocab::RunId = "run";
+    vocab::BatchId = "batch";
+    vocab::TaskId = "task";
+    vocab::KeyId = "API key";
+    vocab::TokenId = "enrolment token";
+    vocab::WebhookId = "webhook";
+    vocab::EventId = "event";
+    vocab::UserId = "user";
+    vocab::SuppressionId = "suppression";
+    String = "resource";
+}
+
+/// The one id in a path.
+#[derive(Debug, Clone, Copy)]
+pub struct Id<T>(pub T);
+
+/// The two ids in a path, from left to right.
+#[derive(Debug, Clone, Copy)]
+pub struct Ids<A, B>(pub A, pub B);
+
+impl<S: Send + Sync, T: Segment> FromRequestParts<S> for Id<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let texts = texts(parts, state).await?;
+        Ok(Id(nth(&texts, 0)?))
+    }
+}
+
+impl<S: Send + Sync, A: Segment, B: Segment> FromRequestParts<S> for Ids<A, B> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let texts = texts(parts, state).await?;
+        Ok(Ids(nth(&texts, 0)?, nth(&texts, 1)?))
+    }
+}
+
+async fn texts<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<Vec<String>, ApiError> {
+    let params = RawPathParams::from_request_parts(parts, state)
+        .await
+        .map_err(|_| ApiError::new(Code::NotFound, "There is nothing at this path."))?;
+    Ok(params.iter().map(|(_, text)| text.to_owned()).collect())
+}
+
+fn nth<T: Segment>(texts: &[String], place: usize) -> Result<T, ApiError> {
+    let text = texts.get(place).map_or("", String::as_str);
+    if text.contains('\0') {
+        // No name has one, and PostgreSQL refuses to be asked.
+        return Err(ApiError::not_found(T::KIND, text));
+    }
+    text.parse().map_err(|_| ApiError::not_found(T::KIND, text))
+}

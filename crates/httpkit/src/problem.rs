@@ -1,0 +1,397 @@
+//! Every error that leaves the service: RFC 9457, `application/problem+json`, a `code` from a closed list.
+//!
+//! An [`ApiError`] becomes a response without a body that carries the error along; `render`, which `http::observe`
+//! calls last, writes the body, because only there the request's id is known. The same place gives a body to
+//! errors that are not ours (the router's, a panic's), so no error leaves in another shape.
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use axum::http::{Response, StatusCode};
+use axum::response::IntoResponse;
+use service::requests::schedules::NO_SERVERS_MATCH;
+use service::{FieldError, ServiceError};
+
+use crate::etag::ETag;
+
+/// What the body of an error is called.
+pub const MEDIA_TYPE: &str = "application/problem+json";
+
+macro_rules! codes {
+    ($($(#[doc = $doc:literal])* $name:ident = $word:literal, $status:literal, $title:literal;)*) => {
+        /// What went wrong, as a word that a program may rely on.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Code {
+            $($(#[doc = $doc])* $name,)*
+        }
+
+        impl Code {
+            /// The whole list.
+            pub const ALL: &'static [Code] = &[$(Code::$name,)*];
+
+            /// The word.
+            pub const fn word(self) -> &'static str {
+                match self { $(Code::$name => $word,)* }
+            }
+
+            /// The status that goes with it.
+            pub fn status(self) -> StatusCode {
+                let number = match self { $(Code::$name => $status,)* };
+                StatusCode::from_u16(number).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+            }
+
+            /// The same in a few words.
+            pub const fn title(self) -> &'static str {
+                match self { $(Code::$name => $title,)* }
+            }
+
+            /// When it is used.
+            pub fn about(self) -> &'static str {
+                match self { $(Code::$name => concat!($($doc,)*).trim_ascii(),)* }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The body is not JSON.
+    InvalidJson = "invalid_json", 400, "The body is not JSON";
+    /// The query string names a parameter that this operation does not have.
+    UnknownParameter = "unknown_parameter", 400, "Unknown parameter";
+    /// A query parameter occurs more than once.
+    RepeatedParameter = "repeated_parameter", 400, "Repeated parameter";
+    /// A query parameter has an invalid value.
+    InvalidParameter = "invalid_parameter", 400, "Invalid parameter";
+    /// A request header is invalid.
+    InvalidHeader = "invalid_header", 400, "Invalid header";
+    /// The request is malformed.
+    BadRequest = "bad_request", 400, "Bad request";
+    /// The credential is missing, wrong, expired or revoked.
+    Unauthenticated = "unauthenticated", 401, "Not authenticated";
+    /// The credential does not permit this operation.
+    Forbidden = "forbidden", 403, "Not allowed";
+    /// The resource does not exist, or the caller cannot see it.
+    NotFound = "not_found", 404, "Not found";
+    /// The path does not support this method.
+    MethodNotAllowed = "method_not_allowed", 405, "Method not allowed";
+    /// The request body did not arrive in time.
+    RequestTimeout = "request_timeout", 408, "The request took too long";
+    /// The operation is not possible in the current state.
+    Conflict = "conflict", 409, "Conflict";
+    /// The resource was changed at the same time: read it again and repeat the request.
+    ChangedMeanwhile = "changed_meanwhile", 409, "Changed meanwhile";
+    /// A value that must be unique is in use, such as a name.
+    AlreadyExists = "already_exists", 409, "Already exists";
+    /// The `Idempotency-Key` was used for another request.
+    IdempotencyKeyReused = "idempotency_key_reused", 409, "Idempotency key reused";
+    /// The first request with this `Idempotency-Key` is still being processed.
+    IdempotencyKeyInProgress = "idempotency_key_in_progress", 409, "Idempotency key in progress";
+    /// A run of this schedule has not ended.
+    RunInProgress = "run_in_progress", 409, "A run is in progress";
+    /// The server's agent is not connected.
+    ServerOffline = "server_offline", 409, "The server is offline";
+    /// The operation is not possible in the current state of the batch.
+    BatchState = "batch_state", 409, "The batch is in another state";
+    /// The batch is still under way; it can be retried once it has ended.
+    BatchNotEnded = "batch_not_ended", 409, "The batch has not ended";
+    /// No task of the batch failed.
+    NothingToRetry = "nothing_to_retry", 409, "Nothing to retry";
+    /// The server is not quarantined.
+    NotQuarantined = "not_quarantined", 409, "Not quarantined";
+    /// The last admin key cannot be revoked, because no one could create another.
+    LastAdminKey = "last_admin_key", 409, "The last admin key";
+    /// The server was removed; its agent stops.
+    ServerRemoved = "server_removed", 410, "The server was removed";
+    /// The resource has another version than `If-Match` names.
+    PreconditionFailed = "precondition_failed", 412, "Precondition failed";
+    /// The request body is too large for this operation.
+    BodyTooLarge = "body_too_large", 413, "The body is too large";
+    /// The media type of the request body is not `application/json`.
+    UnsupportedMediaType = "unsupported_media_type", 415, "Unsupported media type";
+    /// Fields of the request body are invalid; `errors` lists them.
+    InvalidBody = "invalid_body", 422, "Invalid body";
+    /// Too many requests; `Retry-After` says how long to wait.
+    RateLimited = "rate_limited", 429, "Too many requests";
+    /// The service failed. Its log has details under the same `request_id`.
+    InternalError = "internal_error", 500, "Internal error";
+    /// The database does not respond or cannot write, for example because its disk is full, or the service is out of capacity. Nothing was changed.
+    Unavailable = "unavailable", 503, "Unavailable";
+    /// The service did not respond in time.
+    TimedOut = "timed_out", 503, "The service took too long";
+}
+
+impl Code {
+    /// The code with this word.
+    pub fn from_word(word: &str) -> Option<Code> {
+        Code::ALL.iter().copied().find(|code| code.word() == word)
+    }
+
+    /// What an error of somebody else's making is called.
+    fn of_status(status: StatusCode) -> Code {
+        match status.as_u16() {
+            401 => Code::Unauthenticated,
+            403 => Code::Forbidden,
+            404 => Code::NotFound,
+            405 => Code::MethodNotAllowed,
+            408 => Code::RequestTimeout,
+            409 => Code::Conflict,
+            412 => Code::PreconditionFailed,
+            413 => Code::BodyTooLarge,
+            415 => Code::UnsupportedMediaType,
+            422 => Code::InvalidBody,
+            429 => Code::RateLimited,
+            503 => Code::Unavailable,
+            400..=499 => Code::BadRequest,
+            _ => Code::InternalError,
+        }
+    }
+}
+
+/// An error on its way out.
+#[derive(Debug, Clone)]
+pub struct ApiError {
+    code: Code,
+    detail: String,
+    errors: Vec<FieldError>,
+    headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl ApiError {
+    /// An error of this kind; `detail` is a sentence about this very request.
+    pub fn new(code: Code, detail: impl Into<String>) -> ApiError {
+        ApiError { code, detail: detail.into(), errors: Vec::new(), headers: Vec::new() }
+    }
+
+    /// A body with fields that cannot be used.
+    pub fn invalid(errors: Vec<FieldError>) -> ApiError {
+        ApiError::new(Code::InvalidBody, sentence(&errors)).with_errors(errors)
+    }
+
+    /// Adds what is wrong in detail.
+    pub fn with_errors(mut self, errors: Vec<FieldError>) -> ApiError {
+        self.errors = errors;
+        self
+    }
+
+    /// Adds a header to the answer.
+    pub fn with_header(mut self, name: HeaderName, value: impl TryInto<HeaderValue>) -> ApiError {
+        if let Ok(value) = value.try_into() {
+            self.headers.push((name, value));
+        }
+        self
+    }
+
+    /// No such thing.
+    pub fn not_found(kind: &str, id: &str) -> ApiError {
+        let id: String = id.chars().take(64).flat_map(char::escape_debug).collect();
+        ApiError::new(Code::NotFound, format!("There is no {kind} `{id}`."))
+    }
+
+    /// What kind of error it is.
+    pub fn code(&self) -> Code {
+        self.code
+    }
+
+    /// What is wrong, in a sentence.
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// What is wrong in detail.
+    pub fn errors(&self) -> &[FieldError] {
+        &self.errors
+    }
+
+    fn to_wire(&self, request_id: &str) -> wire::v1::Problem {
+        let status = self.code.status().as_u16();
+        wire::v1::Problem {
+            kind: format!("/docs#problem-{}", self.code.word()),
+            title: self.code.title().into(),
+            status,
+            detail: self.detail.clone(),
+            code: self.code.word().into(),
+            request_id: request_id.into(),
+            errors: self.errors.iter().map(field).collect(),
+        }
+    }
+}
+
+fn field(error: &FieldError) -> wire::v1::FieldError {
+    wire::v1::FieldError {
+        pointer: error.pointer.clone(),
+        code: error.code.into(),
+        detail: error.detail.clone(),
+    }
+}
+
+fn sentence(errors: &[FieldError]) -> String {
+    match errors {
+        [one] if one.code == NO_SERVERS_MATCH => {
+            "No server matches `targets`. Correct them, or set `allow_empty` to true to save the schedule anyway."
+                .to_owned()
+        }
+        [one] if one.pointer.is_empty() => {
+            closed(format!("The body cannot be used: {}", one.detail))
+        }
+        [one] => closed(format!("`{}` cannot be used: {}", one.pointer, one.detail)),
+        many => format!("{} fields cannot be used; `errors` names each.", many.len()),
+    }
+}
+
+/// With a full stop, unless it ends with one or with a question mark.
+fn closed(sentence: String) -> String {
+    if sentence.ends_with(['?', '.']) { sentence } else { sentence + "." }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response<Body> {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = self.code.status();
+        response.headers_mut().extend(self.headers.iter().cloned());
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// An answer that has the body it should have, whatever its status: a page of the dashboard.
+#[derive(Debug, Clone, Copy)]
+pub struct Finished;
+
+/// Gives every error its body. An answer that is none passes, and so does a problem that has its body already.
+pub fn render(response: Response<Body>, request_id: &str) -> Response<Body> {
+    let status = response.status();
+    let wrong = status.is_client_error() || status.is_server_error();
+    if response.extensions().get::<Finished>().is_some() {
+        return response;
+    }
+    let written = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == MEDIA_TYPE);
+    if !wrong || written {
+        return response;
+    }
+    let (mut parts, _) = response.into_parts();
+    let error = parts.extensions.remove::<ApiError>().unwrap_or_else(|| foreign(status));
+    let mut problem = error.to_wire(request_id);
+    problem.status = status.as_u16();
+    let body = serde_json::to_vec(&problem).unwrap_or_default();
+    parts.headers.remove(axum::http::header::CONTENT_LENGTH);
+    parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
+    Response::from_parts(parts, Body::from(body))
+}
+
+/// An error of somebody else's making.
+pub fn foreign(status: StatusCode) -> ApiError {
+    let code = Code::of_status(status);
+    ApiError::new(code, format!("{}.", code.title()))
+}
+
+impl From<ServiceError> for ApiError {
+    fn from(error: ServiceError) -> ApiError {
+        match error {
+            ServiceError::NotFound { kind, id } => ApiError::not_found(kind, &id),
+            ServiceError::Conflict { code, detail } => {
+                // The list is closed: a word that is not on it is a bug, and still a conflict.
+                let known = Code::from_word(code);
+                debug_assert!(known.is_some(), "`{code}` is not on the list of codes");
+                ApiError::new(known.unwrap_or(Code::Conflict), capital(&detail))
+            }
+            ServiceError::Invalid(errors) => ApiError::invalid(errors),
+            ServiceError::Forbidden(detail) => ApiError::new(Code::Forbidden, detail),
+            ServiceError::OtherVersion { current } => ApiError::new(
+                Code::PreconditionFailed,
+                format!(
+                    "It has changed: its version is now {}. Read it again, then repeat.",
+                    ETag(current)
+                ),
+            ),
+            ServiceError::Stale => ApiError::new(
+                Code::ChangedMeanwhile,
+                "Somebody else changed it at the same moment: read it again and repeat.",
+            ),
+            ServiceError::Unavailable(cause) => {
+                tracing::warn!(cause = chain(&cause), "the database did not answer");
+                if cause.is_disk_full() { disk_full() } else { unavailable() }
+            }
+            ServiceError::Internal(cause) => {
+                tracing::error!(cause = chain(&*cause), "a request failed by our own fault");
+                internal()
+            }
+        }
+    }
+}
+
+/// The answer to a fault of our own: it says nothing of the inside.
+pub fn internal() -> ApiError {
+    ApiError::new(
+        Code::InternalError,
+        "The service failed; its log has more under this `request_id`.",
+    )
+}
+
+pub fn unavailable() -> ApiError {
+    retry_soon("The database does not answer. Nothing was changed; try again soon.")
+}
+
+pub fn disk_full() -> ApiError {
+    retry_soon(
+        "The database's disk is full. Nothing was changed; free some disk space, then try again.",
+    )
+}
+
+/// A 503 that is worth another attempt in two seconds.
+pub fn retry_soon(detail: &str) -> ApiError {
+    ApiError::new(Code::Unavailable, detail)
+        .with_header(axum::http::header::RETRY_AFTER, HeaderValue::from_static("2"))
+}
+
+/// An error with all its causes, for the log.
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        text.push_str(": ");
+        text.push_str(&next.to_string());
+        cause = next.source();
+    }
+    text
+}
+
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    let Some(first) = chars.next() else { return String::new() };
+    let mut text: String = first.to_uppercase().chain(chars).collect();
+    if !text.ends_with(['.', '?', '!']) {
+        text.push('.');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_has_one_word_and_a_word_one_code() {
+        for code in Code::ALL {
+            assert_eq!(Code::from_word(code.word()), Some(*code));
+            assert!(code.status().as_u16() >= 400, "{code:?}");
+            assert!(!code.about().is_empty(), "{code:?} is not documented");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_error_that_nobody_here_made_still_becomes_a_problem() {
+        let mut strange = Response::new(Body::from("plain words"));
+        *strange.status_mut() = StatusCode::IM_A_TEAPOT;
+        let answer = render(strange, "req_1");
+        assert_eq!(answer.headers()[CONTENT_TYPE], MEDIA_TYPE);
+        let body = axum::body::to_bytes(answer.into_body(), 1000).await.unwrap();
+        let problem: wire::v1::Problem = serde_json::from_slice(&body).unwrap();
+        assert_eq!((problem.code.as_str(), problem.request_id.as_str()), ("bad_request", "req_1"));
+    }
+
+    #[test]
+    fn a_fault_of_the_inside_says_nothing_of_the_inside() {
+        let cause = std::io::Error::other("password=hunter2");
+        let error = ApiError::from(ServiceError::Internal(cause.into()));
+        assert!(!error.to_wire("r").detail.contains("hunter2"));
+    }
+}

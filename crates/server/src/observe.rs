@@ -1,0 +1,86 @@
+//! Around every request, outermost: an id, a line in the log, the metrics, limits of time and memory, a net for panics.
+//!
+//! Nothing here knows an operation. It is also where an error gets its body: see `httpkit::problem`.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::header::HeaderValue;
+use axum::http::{Method, Response};
+use axum::middleware::Next;
+use axum::response::IntoResponse as _;
+use futures_util::FutureExt as _;
+use httpkit::{ApiError, Code, RequestId, X_REQUEST_ID, problem};
+use service::clock::Stopwatch;
+use tracing::Instrument as _;
+
+use crate::app::Budgets;
+
+/// How long an operator's request may take, its body included.
+const TIME_MAX: Duration = Duration::from_secs(30);
+/// An agent's sync is held open while there is nothing to say, and a listing may come over a slow line.
+const AGENT_TIME_MAX: Duration = Duration::from_secs(120);
+
+/// Lets a request through.
+pub(crate) async fn observe(
+    State(budgets): State<Budgets>,
+    mut request: Request,
+    next: Next,
+) -> Response<Body> {
+    let watch = Stopwatch::start();
+    let id = RequestId::new();
+    request.extensions_mut().insert(id.clone());
+    request.extensions_mut().insert(budgets.requests);
+    let method = request.method().clone();
+    let path = request.uri().path().to_owned();
+    let matched = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let matched = matched.unwrap_or_else(|| "unmatched".into());
+    let span = tracing::info_span!("request", id = id.as_str(), key = tracing::field::Empty);
+    let time_max = if path.starts_with("/agent/") { AGENT_TIME_MAX } else { TIME_MAX };
+    let answered = tokio::time::timeout(time_max, safely(request, next)).instrument(span.clone());
+    let answer = answered.await.unwrap_or_else(|_| too_long().into_response());
+    // What agents get is small, and other clients must not be able to keep it from them.
+    let answer = if path.starts_with("/agent/") { answer } else { budgets.answers.charge(answer) };
+    let mut answer = problem::render(answer, id.as_str());
+    if let Ok(value) = HeaderValue::try_from(id.as_str()) {
+        answer.headers_mut().insert(X_REQUEST_ID, value);
+    }
+    let seconds = watch.seconds();
+    let status = answer.status().as_u16();
+    // A one-time link is a credential until it is used.
+    let shown = if path.starts_with("/welcome/") { &matched } else { &path };
+    span.in_scope(|| note(&method, shown, &matched, status, seconds));
+    api::metrics::count(&method, matched, status, seconds);
+    answer
+}
+
+/// What a handler answers; a panic is answered too, and ends nothing but its own request.
+async fn safely(request: Request, next: Next) -> Response<Body> {
+    match AssertUnwindSafe(next.run(request)).catch_unwind().await {
+        Ok(answer) => answer,
+        Err(panic) => {
+            let said = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let said = said.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+            tracing::error!(panic = said, "a handler panicked");
+            problem::internal().into_response()
+        }
+    }
+}
+
+fn too_long() -> ApiError {
+    ApiError::new(Code::TimedOut, "The service did not answer in time; try again.")
+}
+
+fn note(method: &Method, path: &str, matched: &str, status: u16, seconds: f64) {
+    let millis = (seconds * 1e5).round() / 100.0;
+    // What machines ask all the time is worth a line only when something is wrong.
+    let routine =
+        matched.starts_with("/agent/") || matches!(path, "/healthz" | "/readyz" | "/metrics");
+    match (status, routine) {
+        (500.., _) => tracing::warn!(%method, path, status, millis, "answered"),
+        (..400, true) => tracing::debug!(%method, path, status, millis, "answered"),
+        _ => tracing::info!(%method, path, status, millis, "answered"),
+    }
+}

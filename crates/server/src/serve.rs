@@ -1,0 +1,162 @@
+//! The accept loop: plain or TLS, HTTP/1.1, and an end that cuts nobody off.
+//!
+//! Our own loop rather than axum's, because it can speak TLS, and because a connection that only knows HTTP/1.1 takes 7 kB less than
+//! one that waits to see which version it will be: an agent keeps its connection open all day.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::metrics::OpenConnection;
+use axum::Router;
+use httpkit::Peer;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tower::Layer as _;
+
+use crate::app::App;
+use crate::stall::StallGuard;
+
+/// How long requests that are under way may take to end.
+const DRAIN_MAX: Duration = Duration::from_secs(30);
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+const HEADERS_MAX: Duration = Duration::from_secs(20);
+/// How much of a request's head may wait for its end. A larger head is answered with 431. hyper's own limit is 400 kB,
+/// which strangers could make this process hold for each connection.
+const HEAD_BYTES_MAX: usize = 32 * 1024;
+/// How long a connection may take no byte of what is written to it.
+const STALL_MAX: Duration = Duration::from_secs(30);
+/// After an accept that failed, for example for want of file descriptors.
+const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(50);
+
+/// Serves until `stop` returns, then ends: accepts no more, finishes what is under way, at most 30 s.
+pub async fn serve(
+    app: App,
+    router: Router,
+    listener: TcpListener,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    stop: impl Future<Output = ()>,
+) {
+    let tls = tls.map(TlsAcceptor::from);
+    let ending = watch::Sender::new(false);
+    let mut connections = JoinSet::new();
+    tokio::pin!(stop);
+    loop {
+        let accepted = tokio::select! {
+            () = &mut stop => break,
+            // So that those that ended do not pile up.
+            Some(_) = connections.join_next() => continue,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                let ending = ending.subscribe();
+                connections.spawn(connection(router.clone(), tls.clone(), stream, peer, ending));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_AGAIN_AFTER).await;
+            }
+        }
+    }
+    drop(listener);
+    tracing::info!(connections = connections.len(), "ending: no new connections");
+    app.start_drain();
+    ending.send_replace(true);
+    let ended = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(DRAIN_MAX, ended).await.is_err() {
+        tracing::warn!(connections = connections.len(), "some requests did not end in time");
+        connections.shutdown().await;
+    }
+}
+
+async fn connection(
+    router: Router,
+    tls: Option<TlsAcceptor>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    ending: watch::Receiver<bool>,
+) {
+    let _open = OpenConnection::begin();
+    // An answer is one write; waiting to fill a packet only delays it.
+    let _ = stream.set_nodelay(true);
+    let stream = StallGuard::new(stream, STALL_MAX);
+    match tls {
+        None => talk(router, stream, peer, ending).await,
+        Some(tls) => match tokio::time::timeout(HANDSHAKE_MAX, tls.accept(stream)).await {
+            Ok(Ok(stream)) => talk(router, stream, peer, ending).await,
+            Ok(Err(error)) => tracing::debug!(%error, %peer, "no TLS handshake"),
+            Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
+        },
+    }
+}
+
+async fn talk(
+    router: Router,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    peer: SocketAddr,
+    mut ending: watch::Receiver<bool>,
+) {
+    let service = axum::Extension(Peer(peer)).layer(router);
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS_MAX)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+    tokio::pin!(connection);
+    let told = async { drop(ending.wait_for(|ending| *ending).await) };
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = told => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, %peer, "a connection broke off");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// How long the connection of a client lasts that asks for a megabyte and reads `bytes` of it each 20 s.
+    async fn lasts(bytes: usize) -> Duration {
+        let (mut client, ours) = tokio::io::duplex(4 * 1024);
+        let router = Router::new().route("/", get(async || vec![b'x'; 1 << 20]));
+        let ending = watch::Sender::new(false);
+        let peer = SocketAddr::from(([127, 0, 0, 1], 4_000));
+        client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        let begun = Instant::now();
+        let client = tokio::spawn(async move {
+            let mut buffer = vec![0; bytes];
+            loop {
+                tokio::time::sleep(Duration::from_secs(20)).await;
+                match client.read(&mut buffer).await {
+                    Ok(0) | Err(_) if bytes > 0 => return,
+                    _ => {}
+                }
+            }
+        });
+        talk(router, StallGuard::new(ours, STALL_MAX), peer, ending.subscribe()).await;
+        client.abort();
+        begun.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connection_ends_when_its_answer_is_not_read() {
+        assert_eq!(lasts(0).await.as_secs(), 30);
+        let slow = lasts(4 * 1024).await;
+        assert!(slow > 100 * STALL_MAX, "a slow reader gets its answer, not {slow:?}");
+    }
+}

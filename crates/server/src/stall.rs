@@ -1,0 +1,137 @@
+//! Ends connections whose peer takes nothing: a write that makes no progress for too long fails.
+//!
+//! The timer runs only while a write is pending. A connection with nothing to write, such as a held sync or a log that
+//! is followed, is never ended by it.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+/// A stream whose writes fail if its peer accepts no byte for `patience`.
+pub(crate) struct StallGuard<S> {
+    stream: S,
+    patience: Duration,
+    /// Only while a write is pending, so that an idle connection has no timer.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> StallGuard<S> {
+    pub(crate) fn new(stream: S, patience: Duration) -> StallGuard<S> {
+        StallGuard { stream, patience, stalled: None }
+    }
+
+    /// Only progress of a write stops the timer. A TCP stream has nothing to flush, so a flush says nothing.
+    fn check(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let patience = self.patience;
+        let timer = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        ready!(timer.as_mut().poll(cx));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer accepts no data")))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for StallGuard<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for StallGuard<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.check(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.check(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::time::{Instant, sleep, timeout};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    #[tokio::test(start_paused = true)]
+    async fn write_that_nobody_reads_fails_after_the_patience() {
+        let (ours, theirs) = tokio::io::duplex(1_000);
+        let mut ours = StallGuard::new(ours, PATIENCE);
+        let begun = Instant::now();
+        let error = ours.write_all(&[0; 5_000]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(begun.elapsed().as_secs(), 30);
+        drop(theirs);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn peer_that_reads_slowly_but_reads_is_waited_for() {
+        let (ours, mut theirs) = tokio::io::duplex(1_000);
+        let mut ours = StallGuard::new(ours, PATIENCE);
+        let slow = tokio::spawn(async move {
+            let mut taken = 0;
+            while taken < 4_000 {
+                sleep(Duration::from_secs(29)).await;
+                taken += theirs.read(&mut [0; 100]).await.unwrap();
+            }
+            theirs
+        });
+        let begun = Instant::now();
+        ours.write_all(&[0; 5_000]).await.unwrap();
+        assert!(begun.elapsed() > 30 * PATIENCE);
+        drop(slow.await.unwrap());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connection_without_anything_to_write_stays_open() {
+        let (ours, mut theirs) = tokio::io::duplex(1_000);
+        let mut ours = StallGuard::new(ours, PATIENCE);
+        ours.write_all(b"event").await.unwrap();
+        assert!(timeout(100 * PATIENCE, ours.read_u8()).await.is_err(), "nothing is sent");
+        theirs.write_u8(7).await.unwrap();
+        assert_eq!(ours.read_u8().await.unwrap(), 7);
+        ours.write_all(b"event").await.unwrap();
+        let mut heard = [0; 10];
+        theirs.read_exact(&mut heard).await.unwrap();
+        assert_eq!(&heard, b"eventevent");
+    }
+}
