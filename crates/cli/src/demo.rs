@@ -325,6 +325,7 @@ async fn roll_out(app: &App) -> anyhow::Result<()> {
         origin: Origin::Api,
         started_by: "demo".into(),
         run_id: None,
+        retry_of: None,
     };
     rollouts::create(app, new).await?;
     Ok(())

@@ -227,6 +227,7 @@ impl Story<'_> {
             origin,
             started_by,
             run_id,
+            retry_of: None,
         };
         let made = create_in(tx, id, new, self.at).await?;
         let rows = rollout_targets::all(tx, id).await?;

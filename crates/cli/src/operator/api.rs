@@ -16,6 +16,8 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The most rows that the API gives at once.
 pub(super) const PAGE_MAX: u32 = 500;
+/// The largest answer that is read. The longest of the service, the details of one server, have tens of MiB.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// A service, and a key to it.
 pub(crate) struct Api {
@@ -66,6 +68,10 @@ pub(crate) enum Refusal {
     Problem(Box<Problem>),
     /// It says something, but not as our API would.
     Stranger { url: String, status: u16 },
+    /// It names another address, to which the key is not sent.
+    Redirect { url: String, to: String, replayed: bool },
+    /// It sends more than is read.
+    TooLarge { url: String },
 }
 
 impl Refusal {
@@ -78,7 +84,10 @@ impl Refusal {
     pub(super) fn details(&self, code: &str) -> impl Iterator<Item = &str> {
         let errors = match self {
             Refusal::Problem(problem) => problem.errors.as_slice(),
-            Refusal::Unreachable { .. } | Refusal::Stranger { .. } => &[],
+            Refusal::Unreachable { .. }
+            | Refusal::Stranger { .. }
+            | Refusal::Redirect { .. }
+            | Refusal::TooLarge { .. } => &[],
         };
         errors.iter().filter(move |error| error.code == code).map(|error| error.detail.as_str())
     }
@@ -119,6 +128,15 @@ impl fmt::Display for Refusal {
             Refusal::Stranger { url, status } => {
                 write!(f, "{url} answers with {status}, but it does not speak as Fleetmend does")
             }
+            Refusal::Redirect { url, to, .. } => write!(
+                f,
+                "{url} redirects to {to}: the address is probably wrong. Redirects are not followed; if you trust \
+                 the new address, use it instead"
+            ),
+            Refusal::TooLarge { url } => {
+                let mib = ANSWER_BYTES_MAX >> 20;
+                write!(f, "{url} sends an answer of more than {mib} MiB, which is the limit")
+            }
         }
     }
 }
@@ -150,6 +168,7 @@ impl Api {
         let mut builder = reqwest::Client::builder()
             .connect_timeout(CONNECT_PATIENCE)
             .timeout(PATIENCE)
+            .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("fleetmend/", env!("CARGO_PKG_VERSION")));
         // No proxy leads to this very machine, whatever the environment says.
         if base.host_str().is_some_and(is_here) {
@@ -191,10 +210,20 @@ impl Api {
         self.send(self.http.get(self.at(path, query))).await
     }
 
-    /// Reads a place that an answer named.
+    /// Reads a place of this service that an answer named. The key is sent to no other.
     pub(super) async fn follow(&self, location: &str) -> Answer {
-        let url = self.base.join(location).unwrap_or_else(|_| self.base.clone());
-        self.send(self.http.get(url)).await
+        match self.base.join(location) {
+            Ok(url) if url.origin() == self.base.origin() => self.send(self.http.get(url)).await,
+            _ => Err(self.redirect(location, false)),
+        }
+    }
+
+    fn redirect(&self, to: &str, replayed: bool) -> Refusal {
+        let to = match to {
+            "" => "no address".to_owned(),
+            to => to.chars().take(200).collect(),
+        };
+        Refusal::Redirect { url: self.base.to_string(), to, replayed }
     }
 
     /// Orders something, once: if the connection breaks off the same order is sent again under the same name.
@@ -205,11 +234,16 @@ impl Api {
             request = request.json(body);
         }
         let again = request.try_clone();
-        match (self.send(request).await, again) {
+        let answer = match (self.send(request).await, again) {
             (Err(Refusal::Unreachable { source, .. }), Some(again)) if !source.is_connect() => {
                 self.send(again).await
             }
             (answer, _) => answer,
+        };
+        match answer {
+            // The service did it the first time, and its answer was lost: it names what it made.
+            Err(Refusal::Redirect { to, replayed: true, .. }) => self.follow(&to).await,
+            answer => answer,
         }
     }
 
@@ -240,13 +274,25 @@ impl Api {
             url: self.base.to_string(),
             source: source.without_url(),
         };
-        let answer = request.bearer_auth(&self.key).send().await.map_err(unreachable)?;
+        let mut answer = request.bearer_auth(&self.key).send().await.map_err(unreachable)?;
         let status = answer.status();
         let header = |answer: &Response, name: &str| {
             answer.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
         };
         let (etag, location) = (header(&answer, "etag"), header(&answer, "location"));
-        let text = answer.text().await.map_err(unreachable)?;
+        if status.is_redirection() {
+            let replayed = header(&answer, "idempotent-replayed").is_some();
+            return Err(self.redirect(location.as_deref().unwrap_or_default(), replayed));
+        }
+        let mut bytes = Vec::new();
+        while let Some(part) = answer.chunk().await.map_err(unreachable)? {
+            if bytes.len() + part.len() > ANSWER_BYTES_MAX {
+                return Err(Refusal::TooLarge { url: self.base.to_string() });
+            }
+            bytes.extend_from_slice(&part);
+        }
+        let text = String::from_utf8(bytes)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
         if status.is_success() {
             return Ok(Body { text, etag, location });
         }

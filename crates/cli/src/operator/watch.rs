@@ -94,7 +94,7 @@ fn passes(error: &anyhow::Error) -> bool {
         Some(Refusal::Unreachable { .. }) => true,
         Some(Refusal::Problem(problem)) => problem.status == 429 || problem.status >= 500,
         Some(Refusal::Stranger { status, .. }) => *status >= 500,
-        None => false,
+        Some(Refusal::Redirect { .. } | Refusal::TooLarge { .. }) | None => false,
     }
 }
 
