@@ -4,8 +4,8 @@
 
 use std::collections::BTreeSet;
 
+use api::openapi::document;
 use serde_json::Value;
-use server::http::openapi::document;
 
 fn operations(document: &Value) -> Vec<(String, String, Value)> {
     let mut all = Vec::new();
@@ -35,7 +35,7 @@ fn it_is_openapi_3_1_with_a_licence_and_a_key() {
 
 #[test]
 fn every_route_of_the_table_is_described_and_nothing_else() {
-    let table: BTreeSet<(String, String)> = (server::http::routes().operations().into_iter())
+    let table: BTreeSet<(String, String)> = (api::routes().operations().into_iter())
         .map(|(method, path, _)| (method.to_string(), path))
         .collect();
     let described: BTreeSet<(String, String)> =

@@ -11,7 +11,7 @@ use server::app::App;
 use service::auth::enrollment_tokens as tokens;
 use sqlx::Executor as _;
 use store::enrollment_tokens::Token;
-use store::{Topic, servers, task_logs};
+use store::{servers, task_logs};
 use vocab::{Installed, Pending, listing};
 
 use crate::agent::{Agent, enroll, refused, send};
@@ -198,6 +198,10 @@ both! {
         for _ in 0..70 {
             web.sync(0).await.unwrap();
         }
+        let mut copy = web.clone();
+        copy.counter = 3;
+        copy.sync(0).await.unwrap();
+        copy.sync(0).await.unwrap();
         for _ in 0..3 {
             let request = web.signed("POST", "/agent/v1/sync", captured.clone());
             send(&web.door, request).await.unwrap();
@@ -259,15 +263,11 @@ both! {
         assert!(web.orders(0).await.is_empty() && copy.orders(0).await.is_empty());
 
         // A person decides; whoever comes first now is the real one.
-        let mut tx = app.db.begin().await.unwrap();
         let row = server(&app, world, &web).await;
-        let released = servers::Server { quarantine: None, ..row.clone() };
-        servers::save(&mut tx, &row, &released, world.now()).await.unwrap();
-        tx.ring(Topic::Servers);
-        tx.commit().await.unwrap();
+        service::commands::servers::release(&app, &world.admin(), &row).await.unwrap();
         assert_eq!(tasks(&app, made.id).await[0].task_id, web.awaits_order().await.id);
-        copy.counter = 1;
-        assert!(copy.orders(0).await.is_empty());
+        // The other one is asked for proof of its key, and has it.
+        assert!(copy.orders(0).await.is_empty() && copy.orders(0).await.is_empty());
         assert!(server(&app, world, &web).await.quarantine.is_some());
         engine.stop().await;
     }
@@ -329,6 +329,184 @@ both! {
         let row = server(&app, world, &web).await;
         assert_eq!((row.hostname.as_str(), row.quarantine), ("web-1", None));
         assert_eq!(app.gateway().last_seen(web.id), seen);
+    }
+
+    /// A service that was restarted remembers none of the requests that it heard. Someone sends every one of
+    /// them again, in order and repeatedly; the agent is online or has just been restarted itself.
+    async fn replay_of_everything_after_a_restart_changes_nothing(world: World) {
+        let before = world.app("a").await;
+        let token = world.token(&before).await;
+        let mut web = Agent::join(&before, &token, "web-1").await;
+        let mut captured = Vec::new();
+        for number in 0..70 {
+            web.says.facts = serde_json::from_value(crate::agent::facts(&format!("web-{number}"))).ok();
+            captured.push(web.sync_body(0));
+            web.sync(0).await.unwrap();
+        }
+        before.gateway().flush().await;
+        let app = world.app("a").await;
+        web.moves_to(&app);
+        for contact in 0..3 {
+            // As many as the rate limit of an agent permits.
+            for body in captured.iter().chain(&captured[10..20]).skip(contact).step_by(1 + 6 * contact) {
+                let request = web.signed("POST", "/agent/v1/sync", body.clone());
+                send(&web.door, request).await.unwrap();
+            }
+            let row = server(&app, world, &web).await;
+            assert_eq!((row.hostname.as_str(), row.quarantine), ("web-69", None), "{contact}");
+            web.says.facts = None;
+            captured.push(web.sync_body(0));
+            web.sync(0).await.unwrap();
+        }
+        // A challenge that a copy met is of no use to anyone later.
+        let mut copy = web.clone();
+        copy.counter = 5;
+        copy.sync(0).await.unwrap();
+        let met = copy.sync_body(0);
+        copy.sync(0).await.unwrap();
+        let row = server(&app, world, &web).await;
+        assert!(row.quarantine.is_some());
+        service::commands::servers::release(&app, &world.admin(), &row).await.unwrap();
+        web.sync(0).await.unwrap();
+        world.minutes(121);
+        let request = web.signed("POST", "/agent/v1/sync", met);
+        send(&web.door, request).await.unwrap();
+        assert_eq!(server(&app, world, &web).await.quarantine, None);
+    }
+
+    /// Someone who reads along sends every sync once more, as soon as it was sent. The agent that waits gets its order all
+    /// the same.
+    async fn sync_that_is_repeated_by_someone_else_is_still_answered(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        web.sync(0).await.unwrap();
+        let captured = web.sync_body(50);
+        let repeat = || {
+            let (door, request) = (web.door.clone(), web.signed("POST", "/agent/v1/sync", captured.clone()));
+            tokio::spawn(async move { send(&door, request).await })
+        };
+        world.turn(jiff::SignedDuration::from_secs(1));
+        let own = repeat();
+        let now = world.now();
+        eventually("it is held", async || app.gateway().last_seen(web.id) == Some(now)).await;
+        let mut others = Vec::new();
+        for _ in 0..20 {
+            others.push(repeat());
+            tokio::task::yield_now().await;
+        }
+        let order = world.order(vec![web.id], json!({"packages": ["bash"]}));
+        service::commands::batches::create(&app, order).await.unwrap();
+        let answer = own.await.unwrap().unwrap();
+        let answer: wire::agent::SyncResponse = serde_json::from_slice(&answer).unwrap();
+        assert_eq!(answer.orders.len(), 1);
+        for other in others {
+            let _ = other.await.unwrap();
+        }
+        engine.stop().await;
+    }
+
+    /// A copy was noticed, and everything that it and the host sent was captured. Once a person has decided, none of that
+    /// changes anything; only a copy that lives does.
+    async fn nothing_that_was_captured_counts_after_a_release(world: World) {
+        let (app, engine) = world.leading("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        let mut copy = web.clone();
+        let mut captured = Vec::new();
+        let mut both = async |of: &mut Agent, name: &str| {
+            of.says.facts = serde_json::from_value(crate::agent::facts(name)).ok();
+            captured.push(of.sync_body(0));
+            of.sync(0).await.unwrap();
+        };
+        for _ in 0..5 {
+            both(&mut web, "web-1").await;
+        }
+        copy.nonce = 5;
+        for _ in 0..12 {
+            both(&mut copy, "copy").await;
+        }
+        for _ in 0..2 {
+            both(&mut web, "web-1").await;
+        }
+        for round in 0..2 {
+            let row = server(&app, world, &web).await;
+            assert!(row.quarantine.is_some(), "{round}");
+            service::commands::servers::release(&app, &world.admin(), &row).await.unwrap();
+            let replay = async || {
+                for body in &captured {
+                    let _ = send(&web.door, web.signed("POST", "/agent/v1/sync", body.clone())).await;
+                }
+                let row = server(&app, world, &web).await;
+                assert_eq!((row.hostname.as_str(), row.quarantine), ("web-1", None), "{round}");
+            };
+            eventually("the release is known", async || app.gateway().last_seen(web.id).is_none()).await;
+            replay().await;
+            let mut host = web.clone();
+            host.sync(0).await.unwrap();
+            replay().await;
+            host.sync(0).await.unwrap();
+            replay().await;
+            host.sync(0).await.unwrap();
+            assert_eq!(server(&app, world, &web).await.quarantine, None, "{round}");
+            // A copy that lives is noticed again.
+            let mut copy = host.clone();
+            copy.counter = 3;
+            copy.sync(0).await.unwrap();
+            copy.sync(0).await.unwrap();
+            web = host;
+        }
+        engine.stop().await;
+    }
+
+    async fn the_same_bytes_once_more_are_no_sign_of_life_and_older_news_of_the_same_sync_is_ignored(world: World) {
+        let app = world.app("a").await;
+        let token = world.token(&app).await;
+        let mut web = Agent::join(&app, &token, "web-1").await;
+        web.sync(0).await.unwrap();
+        // The agent let go of the first, because it had news.
+        web.says.facts = serde_json::from_value(crate::agent::facts("older")).ok();
+        let older = web.sync_body(0);
+        send(&web.door, web.signed("POST", "/agent/v1/sync", older.clone())).await.unwrap();
+        web.says.facts = serde_json::from_value(crate::agent::facts("newer")).ok();
+        let newer = web.sync_body(0);
+        web.sync(0).await.unwrap();
+        let seen = app.gateway().last_seen(web.id);
+        world.minutes(5);
+        for body in [&older, &newer, &older, &newer] {
+            send(&web.door, web.signed("POST", "/agent/v1/sync", body.clone())).await.unwrap();
+        }
+        assert_eq!(server(&app, world, &web).await.hostname.as_str(), "newer");
+        assert_eq!(app.gateway().last_seen(web.id), seen);
+        web.sync(0).await.unwrap();
+        assert_eq!(app.gateway().last_seen(web.id), Some(world.now()));
+    }
+
+    /// The service was restarted and knows nobody yet.
+    async fn first_contact_that_is_behind_gets_no_orders(world: World) {
+        let (before, engine) = world.leading("a").await;
+        let token = world.token(&before).await;
+        let mut web = Agent::join(&before, &token, "web-1").await;
+        let mut twin = Agent::join(&before, &token, "web-2").await;
+        let captured = web.sync_body(0);
+        for _ in 0..3 {
+            web.sync(0).await.unwrap();
+        }
+        let order = world.order(vec![web.id, twin.id], json!({"packages": ["bash"]}));
+        service::commands::batches::create(&before, order).await.unwrap();
+        web.awaits_order().await;
+        twin.awaits_order().await;
+        engine.stop().await;
+        let (app, engine) = world.leading("a").await;
+        web.moves_to(&app);
+        // The order of another server is known again, so this one's is too.
+        twin.moves_to(&app);
+        twin.awaits_order().await;
+        let answer = send(&web.door, web.signed("POST", "/agent/v1/sync", captured)).await;
+        let answer: wire::agent::SyncResponse = serde_json::from_slice(&answer.unwrap()).unwrap();
+        assert_eq!(answer.orders.len(), 0);
+        web.awaits_order().await;
+        engine.stop().await;
     }
 
     async fn sync_of_a_copy_that_is_behind_changes_nothing_but_the_quarantine(world: World) {

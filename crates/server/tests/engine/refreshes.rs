@@ -22,14 +22,14 @@ both! {
         web.sync(0).await.unwrap();
         let admin = world.admin();
         let (asked, order) = tokio::join!(
-            refreshes::request(&app, &admin, web.id, app.gateway().last_seen(web.id)),
+            refreshes::request(&app, &admin, web.id),
             async { web.clone().awaits_order().await },
         );
         let asked = asked.unwrap();
         assert_eq!((order.id, order.work), (asked.id, Work::Scan));
         assert_eq!(order.expires_at, asked.deadline);
         // Who asks again is shown the one that is under way.
-        let again = refreshes::request(&app, &admin, web.id, app.gateway().last_seen(web.id)).await.unwrap();
+        let again = refreshes::request(&app, &admin, web.id).await.unwrap();
         assert_eq!(again.id, asked.id);
         web.counter += 1;
         web.sync(0).await.unwrap();
@@ -44,13 +44,13 @@ both! {
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
         world.minutes(4);
-        let refused = refreshes::request(&app, &world.admin(), web.id, app.gateway().last_seen(web.id)).await;
+        let refused = refreshes::request(&app, &world.admin(), web.id).await;
         assert!(matches!(refused, Err(ServiceError::Conflict { code: "server_offline", .. })));
         // Heard a moment ago, though it is not written down yet.
         web.sync(0).await.unwrap();
-        refreshes::request(&app, &world.admin(), web.id, app.gateway().last_seen(web.id)).await.unwrap();
+        refreshes::request(&app, &world.admin(), web.id).await.unwrap();
         let stranger = vocab::ServerId::new(world.now(), 7);
-        let refused = refreshes::request(&app, &world.admin(), stranger, app.gateway().last_seen(stranger)).await;
+        let refused = refreshes::request(&app, &world.admin(), stranger).await;
         assert!(matches!(refused, Err(ServiceError::NotFound { kind: "server", .. })));
     }
 
@@ -58,7 +58,7 @@ both! {
         let (app, engine) = world.leading("a").await;
         let token = world.token(&app).await;
         let mut web = Agent::join(&app, &token, "web-1").await;
-        let asked = refreshes::request(&app, &world.admin(), web.id, app.gateway().last_seen(web.id)).await.unwrap();
+        let asked = refreshes::request(&app, &world.admin(), web.id).await.unwrap();
         world.minutes(5);
         eventually("it is given up", async || {
             state(&app, world, &web, asked.id).await == State::TimedOut

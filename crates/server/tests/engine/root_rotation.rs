@@ -49,7 +49,7 @@ async fn ask(app: &App, method: &str, path: &str, key: &str, once: Option<&str>)
         request = request.header("idempotency-key", once);
     }
     let body = if method == "POST" { Body::from("{}") } else { Body::empty() };
-    let router = server::http::router(app.clone());
+    let router = server::router(app);
     let answer = router.oneshot(request.body(body).unwrap()).await.unwrap();
     let status = answer.status().as_u16();
     let bytes = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();

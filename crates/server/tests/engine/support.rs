@@ -217,6 +217,7 @@ impl World {
             origin: Origin::Api,
             started_by: "key_test".into(),
             run_id: None,
+            retry_of: None,
         }
     }
 }

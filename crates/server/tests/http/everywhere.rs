@@ -1,10 +1,10 @@
 //! Each rule of the contract's table "Everywhere", on routes that stand for all of them.
 
+use api::Access;
 use axum::http::Method;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 use server::app::Settings;
-use server::http::routes::Access;
 use vocab::Role;
 
 use crate::support::{Ask, Service, both};
@@ -24,7 +24,7 @@ fn concrete(path: &str) -> String {
 }
 
 fn guarded() -> Vec<(Method, String, Role)> {
-    let operations = server::http::routes().operations().into_iter();
+    let operations = api::routes().operations().into_iter();
     operations
         .filter_map(|(method, path, access)| match access {
             Access::Key(role) => Some((method, concrete(&path), role)),
@@ -104,7 +104,7 @@ both! {
     }
 
     async fn only_what_is_meant_to_be_open_is_open(service: Service) {
-        let open: Vec<String> = server::http::routes().operations().into_iter()
+        let open: Vec<String> = api::routes().operations().into_iter()
             .filter(|(_, _, access)| *access == Access::Open)
             .map(|(method, path, _)| format!("{method} {path}"))
             .collect();

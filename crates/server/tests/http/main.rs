@@ -8,4 +8,5 @@ mod support;
 mod credentials;
 mod disk_full;
 mod everywhere;
+mod exhaustion;
 mod idempotency;

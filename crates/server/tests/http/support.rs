@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode};
+use httpkit::Peer;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use server::app::{App, Parts, Settings};
-use server::http::auth::Peer;
 use service::Actor;
 use service::auth::api_keys as keys;
 use service::auth::api_keys::NewKey;
@@ -162,7 +162,7 @@ impl Service {
         let (org, admin) = organization(&app, "Acme").await;
         let operator = key(&app, org, Role::Operator, None).await;
         let viewer = key(&app, org, Role::Viewer, None).await;
-        let router = server::http::router(app.clone());
+        let router = server::router(&app);
         let others = Mutex::new(Vec::new());
         Service { app, router, hands, org, admin, operator, viewer, place, others }
     }
@@ -171,7 +171,7 @@ impl Service {
     pub(crate) async fn again(&self, settings: Settings) -> (App, Router) {
         let app = open(&self.place, &self.hands, settings).await;
         self.others.lock().unwrap().push(app.clone());
-        (app.clone(), server::http::router(app))
+        (app.clone(), server::router(&app))
     }
 
     /// Only after a story that ended well: a failed one leaves its database to be looked at.

@@ -1,8 +1,8 @@
 //! Organizations never see each other: the whole table of routes, with ids that exist and are somebody else's.
 
+use api::Access;
 use axum::http::Method;
 use serde_json::{Value, json};
-use server::http::routes::Access;
 use vocab::{Installed, Severity};
 
 use crate::feeds::{lines, osv, take_in, write};
@@ -64,7 +64,7 @@ both! {
         let ids = everything(service).await;
         let stranger = service.stranger().await;
         let mut asked = 0;
-        for (method, path, access) in server::http::routes().operations() {
+        for (method, path, access) in api::routes().operations() {
             if access == Access::Open || !path.contains('{') {
                 continue;
             }

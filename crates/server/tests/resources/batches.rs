@@ -172,6 +172,46 @@ both! {
         act(service, &well, "retry").await.is_problem(409, "nothing_to_retry");
     }
 
+    async fn a_batch_has_one_unfinished_retry(service: Service) {
+        let [one, two, _] = three(service).await;
+        let batch = ordered(service, json!({"server_ids": [one, two], "packages": ["openssl"]})).await;
+        change(service, &batch, Change::Start).await;
+        finish(service, &batch, one, Verdict::Succeeded).await;
+        finish(service, &batch, two, FAILED).await;
+        end(service, &batch, End::CompletedWithErrors).await;
+        let total = async || service.get("/v1/batches").await.is(200).json()["meta"]["total"].as_u64().unwrap();
+        let mut last = String::new();
+        for round in 1..=2 {
+            let path = format!("/v1/batches/{batch}/retry");
+            let asks = (0..20).map(|_| {
+                let ask = Ask::post(&path, json!({})).with_key(&service.operator);
+                let router = service.router.clone();
+                tokio::spawn(async move { ask.send(&router).await })
+            });
+            let answers = futures_util::future::join_all(asks).await;
+            let (made, refused): (Vec<_>, Vec<_>) = answers.into_iter().map(Result::unwrap)
+                .partition(|answer| answer.status.as_u16() == 202);
+            assert_eq!((made.len(), total().await), (1, 1 + round));
+            let retry = made[0].json()["id"].as_str().unwrap().to_owned();
+            assert_ne!(retry, last);
+            for answer in refused {
+                let told = answer.is_problem(409, "batch_not_ended").json();
+                assert_eq!(told["detail"], format!("A retry of this batch is still running: {retry}."));
+            }
+            // It is still the only one while it runs; once it has ended, the failed server can be retried.
+            change(service, &retry, Change::Start).await;
+            act(service, &batch, "retry").await.is_problem(409, "batch_not_ended");
+            finish(service, &retry, two, FAILED).await;
+            end(service, &retry, End::Failed).await;
+            last = retry;
+        }
+        // A retry of the last retry is not a retry of the first batch.
+        act(service, &last, "retry").await.is(202);
+        act(service, &last, "retry").await.is_problem(409, "batch_not_ended");
+        act(service, &batch, "retry").await.is(202);
+        assert_eq!(total().await, 5);
+    }
+
     async fn batches_are_listed_newest_first_and_by_state(service: Service) {
         let [one, two, three] = three(service).await;
         let mut ids = Vec::new();
@@ -241,6 +281,51 @@ both! {
         service.get(&path.replace(task, "tsk_01jcqk3m8ye0fr5cq0k6s8v2xw")).await.is_problem(404, "not_found");
         let elsewhere = ordered(service, json!({"server_ids": [one], "security_only": true})).await;
         service.get(&format!("/v1/batches/{elsewhere}/tasks/{other}/log")).await.is_problem(404, "not_found");
+    }
+
+    async fn long_log_is_sent_whole_in_parts(service: Service) {
+        let [one, _, _] = three(service).await;
+        let batch = ordered(service, json!({"server_ids": [one], "security_only": true})).await;
+        change(service, &batch, Change::Start).await;
+        let seen = shown(service, &batch).await;
+        let task = seen["results"][0]["id"].as_str().unwrap();
+        let path = format!("/v1/batches/{batch}/tasks/{task}/log");
+        let mut log = "Unpacking käse (1.0~€) over 🦀 …\n".repeat(12_000).into_bytes();
+        log.extend(b"\xff and the end \xf0\x9f");
+        let (task_id, now) = (task.parse().unwrap(), service.hands.now());
+        // Small chunks, many of them within one part; then those of the largest size. Both cut characters in two.
+        let (small, large) = log.split_at(70_001);
+        let bodies = small.chunks(61).chain(large.chunks(256 * 1024));
+        let mut pieces: Vec<Piece> = Vec::new();
+        for body in bodies {
+            let position = pieces.last().map_or(0, |last| last.position + last.body.len() as u64);
+            pieces.push(Piece { task: task_id, position, body, at: now });
+        }
+        let mut tx = service.app.db.begin().await.unwrap();
+        task_logs::append(&mut tx, &pieces).await.unwrap();
+        tx.commit().await.unwrap();
+        let answer = service.get(&path).await.is(200);
+        assert_eq!(answer.header("content-type"), "text/plain; charset=utf-8");
+        assert_eq!((answer.header("content-length"), answer.header("cache-control")), ("", "no-store"));
+        assert!(answer.bytes == String::from_utf8_lossy(&log).as_bytes(), "{} bytes", answer.bytes.len());
+        finish(service, &batch, one, Verdict::Succeeded).await;
+        let follow = Ask::get(&path).with_key(&service.viewer).with("accept", "text/event-stream");
+        let live = String::from_utf8(follow.clone().send(&service.router).await.is(200).bytes).unwrap();
+        let longest = live.split("\n\n").map(str::len).max().unwrap();
+        assert!((30_000..60_000).contains(&longest), "an event of {longest} bytes");
+        let end = format!("id: {}\n", log.len());
+        assert!(live.contains(&end) && live.ends_with("event: end\ndata: succeeded\n\n"));
+        // Only chunks of the agent cut a character.
+        let pieces = small.len().div_ceil(61) + large.len().div_ceil(256 * 1024);
+        assert!(live.matches('\u{fffd}').count() < 3 * pieces);
+        // Retention forgets the oldest chunks first.
+        service.by_hand("delete from task_logs where position < 70001").await;
+        let answer = service.get(&path).await.is(200);
+        assert!(answer.bytes == String::from_utf8_lossy(large).as_bytes(), "{} bytes", answer.bytes.len());
+        let live = String::from_utf8(follow.send(&service.router).await.is(200).bytes).unwrap();
+        assert!(!live.contains("id: 61\n") && live.contains(&end));
+        let hidden = service.stranger().await;
+        Ask::get(&path).with_key(&hidden).send(&service.router).await.is_problem(404, "not_found");
     }
 
     async fn a_revoked_key_hears_no_more_of_a_log(service: Service) {

@@ -109,7 +109,7 @@ pub(crate) async fn mutations(service: &Service) -> Vec<Mutation> {
         delete("/v1/enrollment-tokens/{token_id}", &token),
         delete("/v1/suppressions/{suppression_id}", &suppressed),
     ];
-    let routes = server::http::routes().operations();
+    let routes = api::routes().operations();
     for (method, route, _) in &routes {
         let read_only = *method == Method::GET
             || READ_ONLY.iter().any(|(other, path)| other == method && path == route);

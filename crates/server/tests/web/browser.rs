@@ -44,6 +44,11 @@ impl Browser {
         browser
     }
 
+    /// Goes on with another process of the service.
+    pub(crate) fn moves_to(&mut self, router: &Router) {
+        self.router = router.clone();
+    }
+
     async fn send(&self, ask: Ask) -> Answer {
         let cookies: Vec<String> =
             self.cookies.borrow().iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -92,6 +97,11 @@ impl Browser {
     /// Sends a form as it is.
     pub(crate) async fn post(&self, path: &str, form: &[(&str, &str)]) -> Answer {
         self.send(form_to(path, form)).await
+    }
+
+    /// Sends these bytes as a form.
+    pub(crate) async fn post_raw(&self, path: &str, body: String) -> Answer {
+        self.send(raw_form_to(path, body)).await
     }
 
     /// Sends a form as another site would.
@@ -157,9 +167,13 @@ fn form_to(path: &str, form: &[(&str, &str)]) -> Ask {
     };
     let pairs: Vec<String> =
         form.iter().map(|(name, value)| format!("{}={}", encode(name), encode(value))).collect();
+    raw_form_to(path, pairs.join("&"))
+}
+
+fn raw_form_to(path: &str, body: String) -> Ask {
     Ask::new(Method::POST, path)
         .with("content-type", "application/x-www-form-urlencoded")
-        .with_body(pairs.join("&"))
+        .with_body(body)
 }
 
 impl Answer {

@@ -1,8 +1,8 @@
 //! The way in: links, passwords, sessions, forms, guessers.
 
 use axum::http::Method;
+use dashboard::{Access, paths};
 use jiff::SignedDuration;
-use server::web::{Access, paths};
 use service::auth::totp::shown;
 use service::auth::users;
 use vocab::Role;
@@ -389,7 +389,7 @@ both! {
             assert_eq!(page.header("cache-control"), "no-store");
             assert!(page.header("content-type").starts_with("text/html"), "{path}");
         }
-        let style = ann.get(&pages::STYLE.path()).await.is(200);
+        let style = ann.get(&dashboard::pages::STYLE.path()).await.is(200);
         assert!(style.header("cache-control").contains("immutable"));
         ann.get("/assets/0000000000000000/app.css").await.is(404);
         // An API key is no way into a page, nor a session into the API.

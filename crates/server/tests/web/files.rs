@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use dashboard::{Access, paths};
 use domain::rollout::End;
 use serde_json::json;
-use server::web::{Access, paths};
 use vocab::{Installed, Role, Severity};
 
 use crate::browser::Browser;
@@ -272,7 +272,7 @@ both! {
         }
         let unseen: Vec<&Kind> = KINDS.iter().enumerate().filter(|(nth, _)| !seen.contains(nth)).map(|(_, kind)| kind).collect();
         assert!(unseen.is_empty(), "{unseen:?}");
-        let templates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../pages/templates");
+        let templates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboard/templates");
         let texts = templates.read_dir().unwrap().map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
         assert_eq!(texts.map(|text| text.matches("<table").count()).sum::<usize>(), KINDS.len());
     }

@@ -25,4 +25,5 @@ mod every_page;
 mod files;
 mod oidc;
 mod previews;
+mod root_rotation;
 mod tables;

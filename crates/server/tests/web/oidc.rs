@@ -13,7 +13,7 @@ use crate::browser::{Browser, PASSWORD};
 use crate::provider::{CLIENT, Change, Proof, Provider, SECRET};
 use crate::support::{Answer, Service, both};
 
-fn config(service: &Service, provider: &Provider) -> Config {
+pub(crate) fn config(service: &Service, provider: &Provider) -> Config {
     Config {
         issuer: provider.url.clone(),
         name: "Example".into(),
@@ -36,15 +36,15 @@ async fn both_of(service: &Service) -> (Provider, Router) {
     (provider, router)
 }
 
-fn person(subject: &str, email: &str) -> Value {
+pub(crate) fn person(subject: &str, email: &str) -> Value {
     json!({"sub": subject, "email": email, "email_verified": true})
 }
 
-async fn invited(service: &Service, name: &str, role: Role) -> store::users::User {
+pub(crate) async fn invited(service: &Service, name: &str, role: Role) -> store::users::User {
     users::invite(&service.app, &users::local(service.org), name, role).await.unwrap().0
 }
 
-async fn sent(browser: &Browser) -> String {
+pub(crate) async fn sent(browser: &Browser) -> String {
     let answer = browser.get("/sign-in/oidc?next=%2Fservers").await.is(303);
     answer.header("location").to_owned()
 }

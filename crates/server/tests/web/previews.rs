@@ -281,6 +281,106 @@ both! {
         assert_eq!((&made["progress"]["total"], &made["options"]["canary"]), (&json!(2), &json!(1)));
     }
 
+    /// Forms that differ in anything but the token, and spell its field differently.
+    async fn a_preview_token_starts_one_batch_whatever_else_is_sent(service: Service) {
+        let ids = six_servers(service).await;
+        let ann = Browser::of(service, "ann", Role::Operator).await;
+        let csrf = ann.csrf().await;
+        let chosen = format!("csrf={csrf}&server_ids={}", ids[0]);
+        for (nth, attack) in [
+            "once=w{n}&start={token}", "start={token}&once=w{n}", "junk={n}&%73tart={token}",
+            "%6Fnce=w{n}&%73%74art={token}", "junk={n}&preview=&go=1&start={token}", "go=1&once=w{n}&start={token}",
+        ].iter().enumerate() {
+            let page = ann.post_raw("/order", chosen.clone()).await.is(200).text();
+            let token = start_token(&page);
+            let form = |n: usize| {
+                let rest = attack.replace("{n}", &n.to_string()).replace("{token}", &token);
+                format!("{chosen}&{rest}")
+            };
+            let there = ann.post_raw("/order", form(0)).await.is(303).header("location").to_owned();
+            for n in 1..5 {
+                let page = ann.post_raw("/order", form(n)).await.is(422).text();
+                assert!(page.contains(CHANGED) && start_token(&page) != token, "{attack}: {page}");
+            }
+            // The form that started it still leads there.
+            assert_eq!(ann.post_raw("/order", form(0)).await.is(303).header("location"), there);
+            assert_eq!(batches(service).await.len(), nth + 1, "{attack}");
+        }
+        // All at the same time.
+        let before = batches(service).await.len();
+        let token = start_token(&ann.post_raw("/order", chosen.clone()).await.is(200).text());
+        let forms = (0..8).map(|n| format!("{chosen}&once=w{n}&%73tart={token}"));
+        let sent = futures_util::future::join_all(forms.map(|form| ann.post_raw("/order", form))).await;
+        assert_eq!(sent.iter().filter(|answer| answer.status == 303).count(), 1, "{sent:?}");
+        assert_eq!(batches(service).await.len(), before + 1);
+    }
+
+    async fn a_confirmed_preview_counts_once_whatever_else_is_sent(service: Service) {
+        let ids = six_servers(service).await;
+        let ann = Browser::of(service, "ann", Role::Operator).await;
+        let batch = service.post("/v1/batches", json!({"server_ids": [ids[0]], "security_only": true})).await.is(202).json();
+        let batch = batch["id"].as_str().unwrap().to_owned();
+        finish(service, &batch, ids[0].parse().unwrap(), FAILED).await;
+        end(service, &batch, End::Failed).await;
+        let schedule = json!({"name": "Nightly", "cron": "0 3 * * *", "targets": {"all": true},
+            "options": {"security_only": true}});
+        let schedule = service.post("/v1/schedules", schedule).await.is(201).json()["id"].as_str().unwrap().to_owned();
+        for (nth, action) in [format!("/batches/{batch}/retry"), format!("/schedules/{schedule}/run")].iter().enumerate() {
+            let token = preview_field(&ann.submit(action, &[]).await.is(200).text());
+            // Looking at the preview again does not use it up.
+            ann.submit(action, &[("preview", &token), ("once", "w")]).await.is(200);
+            let forms: Vec<_> = (0..5).map(|n| format!("w{n}")).collect();
+            let forms: Vec<_> = forms.iter().map(|word| [("once", word.as_str()), ("go", "1"), ("preview", &token)]).collect();
+            let sent = futures_util::future::join_all(forms.iter().map(|form| ann.submit(action, form))).await;
+            let started: Vec<_> = sent.iter().enumerate().filter(|(_, answer)| answer.status == 303).collect();
+            assert_eq!(started.len(), 1, "{action}: {sent:?}");
+            let (first, there) = (started[0].0, started[0].1.header("location").to_owned());
+            assert_eq!(batches(service).await.len(), nth + 2, "{action}");
+            // After what it started has ended, the token still starts nothing more.
+            let all = batches(service).await;
+            let made = all.iter().find(|batch| batch["state"] == "scheduled").unwrap();
+            let made = made["id"].as_str().unwrap().to_owned();
+            end(service, &made, End::Canceled).await;
+            for form in forms.iter().enumerate().filter(|(n, _)| *n != first).map(|(_, form)| form) {
+                let page = ann.submit(action, form).await.is(422).text();
+                assert!(page.contains("changed since the preview") && preview_field(&page) != token, "{page}");
+            }
+            let csrf = ann.csrf().await;
+            ann.post_raw(action, format!("csrf={csrf}&go=1&%70review={token}&once=w")).await.is(422);
+            // The same button again, or a reload: what the first one made.
+            assert_eq!(ann.submit(action, &forms[first]).await.is(303).header("location"), there);
+            assert_eq!(batches(service).await.len(), nth + 2, "{action}");
+        }
+    }
+
+    async fn a_form_with_a_field_twice_or_two_tokens_is_refused(service: Service) {
+        let ids = six_servers(service).await;
+        let ann = Browser::of(service, "ann", Role::Operator).await;
+        let csrf = ann.csrf().await;
+        let chosen = format!("csrf={csrf}&server_ids={}&server_ids={}", ids[0], ids[1]);
+        let token = start_token(&ann.post_raw("/order", chosen.clone()).await.is(200).text());
+        for twice in [
+            format!("start=w&start={token}"),
+            format!("start={token}&%73tart=w"),
+            format!("start={token}&once=a&once=b"),
+            format!("start={token}&csrf={csrf}"),
+            format!("start={token}&dry_run=&dry_run=true"),
+            format!("start={token}&junk=1&junk=1"),
+        ] {
+            let told = ann.post_raw("/order", format!("{chosen}&{twice}")).await.is(400).text();
+            assert!(told.contains("more than once") && told.contains("<main"), "{twice}: {told}");
+        }
+        let told = ann.post_raw("/order", format!("{chosen}&start={token}&go=1&preview=w")).await.is(400).text();
+        assert!(told.contains("two preview tokens"), "{told}");
+        assert_eq!(batches(service).await, Vec::<Value>::new());
+        // Nothing of that used up the token.
+        ann.post_raw("/order", format!("{chosen}&start={token}")).await.is(303);
+        // Also before anyone has signed in.
+        let sign_in = format!("name=ann&name=bob&password={PASSWORD}");
+        let told = Browser::new(service).post_raw("/sign-in", sign_in).await.is(400).text();
+        assert!(told.contains("more than once"), "{told}");
+    }
+
     async fn a_batch_resumes_only_in_the_state_that_the_page_showed(service: Service) {
         let ids = six_servers(service).await;
         let ann = Browser::of(service, "ann", Role::Operator).await;
