@@ -233,6 +233,7 @@ async fn batch(app: &App, place: &Place, phase: Phase) -> BatchId {
         origin: Origin::Api,
         started_by: "bench".into(),
         run_id: None,
+        retry_of: None,
     };
     let made = rollouts::create(app, new).await.unwrap();
     let mut tx = app.db.begin().await.unwrap();

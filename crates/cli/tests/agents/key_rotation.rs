@@ -148,3 +148,37 @@ fn agent_takes_and_answers_orders_after_both_keys_were_rotated_and_retired() {
     audit_log_is_whole(&fleet);
     assert!(host.stop());
 }
+
+/// Whoever retires the old key by force is told what that costs, and exactly that happens.
+#[test]
+fn retiring_root_key_by_force_shuts_out_what_depends_on_it() {
+    let mut fleet = restartable();
+    let made = fleet.post("/v1/enrollment-tokens", &json!({"name": "images"}));
+    let token = made["token"].as_str().unwrap().to_owned();
+    done(&fleet, &["rotate", "root"]);
+    restart(&mut fleet);
+    let (well, said) = secrets(&fleet, &["retire", "root"]);
+    assert!(
+        !well && said.contains("1 enrollment token: images (") && said.contains("--force"),
+        "{said}"
+    );
+    // Not a terminal, so nobody can be asked.
+    let (well, said) = secrets(&fleet, &["retire", "root", "--force"]);
+    assert!(!well && said.contains("--yes"), "{said}");
+    assert!(fleet.dir.data().join("root.old.key").exists());
+    let late = fleet.post("/v1/api-keys", &json!({"name": "late", "role": "admin"}));
+    done(&fleet, &["retire", "root", "--force", "--yes"]);
+    assert!(!fleet.dir.data().join("root.old.key").exists());
+    restart(&mut fleet);
+    let (status, said) = fleet.ask(reqwest::Method::GET, "/v1/servers", None);
+    assert_eq!(status, 401, "{said}");
+    fleet.key = late["api_key"].as_str().unwrap().to_owned();
+    fleet.get("/v1/servers");
+    // The token is read before anything else of an enrollment.
+    let facts = json!({"hostname": "web-1", "os": {"id": "debian", "version": "12", "name": "Debian 12"},
+        "kernel": "6.1.0", "arch": "x86_64", "package_manager": "apt", "agent_version": "0.1.0"});
+    let body = json!({"token": token, "public_key": "", "facts": facts});
+    let (status, said) = fleet.ask(reqwest::Method::POST, "/agent/v1/enroll", Some(&body));
+    assert_eq!((status, &said["code"]), (401, &json!("bad_token")), "{said}");
+    audit_log_is_whole(&fleet);
+}

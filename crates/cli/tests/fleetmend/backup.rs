@@ -218,14 +218,14 @@ fn migrate_says_what_it_would_do_does_it_and_then_has_nothing_to_do() {
     std::fs::write(data.join("fleetmend.db"), "").unwrap();
     for _ in 0..2 {
         let said = migrate(&["--dry-run"]);
-        assert!(said.contains("Would apply 0001_foundation"), "{said}");
+        assert!(said.contains("Would apply 0001_baseline"), "{said}");
         assert!(said.contains("it was at 0"), "{said}");
     }
     let refused =
         refused(&["backup", "--data-dir", text(&data), text(&dir.0.join("empty.backup"))]);
     assert!(refused.contains("nothing in this database yet"), "{refused}");
     let done: Value = serde_json::from_str(&migrate(&["--json"])).unwrap();
-    assert_eq!(done["migrations"][0]["name"], "0001_foundation");
+    assert_eq!(done["migrations"][0]["name"], "0001_baseline");
     assert_eq!(done["migrations"].as_array().unwrap().last().unwrap()["version"], done["to"]);
     let done: Value = serde_json::from_str(&migrate(&["--json"])).unwrap();
     assert_eq!((&done["from"], &done["migrations"]), (&done["to"], &json!([])));

@@ -197,3 +197,28 @@ async fn entry_cut_off_the_end_of_the_audit_log_is_found() {
     hand.close().await.unwrap();
     assert!(ails(&data, "audit log").contains("entry 1 was there once"));
 }
+
+/// Two valid root keys are one more than needed: a rotation that nobody ended is a problem after 30 days.
+#[tokio::test]
+async fn rotation_of_root_key_that_nobody_ends_is_a_problem_after_30_days() {
+    let dir = Dir::new();
+    first_key(&dir.data());
+    let data = dir.data();
+    let rotate = ["secrets", "rotate", "root", "--data-dir", data.to_str().unwrap()];
+    assert!(fleetmend(&rotate).output().unwrap().status.success());
+    // A start puts the new key into use.
+    drop(Running::start(&dir.data(), &[]));
+    let (code, told) = examined(&dir.data(), &[]);
+    assert_eq!((code, found(&told, "root key", "ok").len()), (0, 1), "{told:#}");
+    let options = SqliteConnectOptions::new().filename(dir.data().join("fleetmend.db"));
+    let mut hand = SqliteConnection::connect_with(&options).await.unwrap();
+    let day = 24 * 3600 * 1_000_000_i64;
+    for (days, ends) in [(30, "ok"), (1, "problem")] {
+        let back = sqlx::query("update root_keys set since = since - $1").bind(days * day);
+        assert_eq!(back.execute(&mut hand).await.unwrap().rows_affected(), 1);
+        let (_, told) = examined(&dir.data(), &[]);
+        assert_eq!(found(&told, "root key", ends).len(), 1, "{days}: {told:#}");
+    }
+    let detail = ails(&dir.data(), "root key");
+    assert!(detail.contains("both keys are valid for 31 days now"), "{detail}");
+}
