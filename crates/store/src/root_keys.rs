@@ -14,9 +14,6 @@ use crate::sql::join;
 use crate::tx::Tx;
 use crate::{audit, migrate};
 
-/// The schema since which ids of root keys are recorded.
-pub const SINCE: i64 = 28;
-
 row! {
     /// The root key that is in use.
     pub struct Recorded in "root_keys" by "id" {

@@ -26,9 +26,6 @@ use domain::rollout::Head;
 use jiff::Timestamp;
 use vocab::{BatchId, RunId, ScheduleId, ServerId, TaskId};
 
-/// The schema since which rows carry a code.
-pub const SINCE: i64 = 25;
-
 /// A row that carries an authentication code.
 pub trait Sealed {
     /// Whether the code is the one of these values.

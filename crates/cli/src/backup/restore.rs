@@ -16,7 +16,7 @@ use service::commands::setup;
 use service::secrets::Secrets;
 use service::{audit_anchor, integrity};
 use store::backup::{SQLITE_FILE, copy_in, damage};
-use store::{Db, Tx, leases, seals};
+use store::{Db, Tx, leases};
 
 use super::archive;
 use super::archive::{Manifest, Spool};
@@ -120,10 +120,7 @@ impl Restore {
                 let db = installation::open_as_is(&url, &secrets).await?;
                 let copied = copy_in(&db, &spool.0.join(DATABASE), manifest.schema_version).await;
                 let mut tx = copied.context("the database took nothing of it")?;
-                use_recorded_key(&mut tx, &spool.0, manifest.schema_version).await?;
-                if manifest.schema_version < seals::SINCE {
-                    integrity::adopt(&mut tx, now).await?;
-                }
+                use_recorded_key(&mut tx, &spool.0).await?;
                 let settled = settle(&mut tx, manifest.taken_at, now).await?;
                 self.place_files(&manifest, &spool.0, data)?;
                 tx.commit().await.context("the database took nothing of it")?;
@@ -340,10 +337,7 @@ async fn refuse_damage(path: &Path, secrets: &Secrets) -> anyhow::Result<()> {
 
 /// Seals with the root key that the service used when the backup was taken: the key may have been
 /// rotated, and no service been started since.
-async fn use_recorded_key(tx: &mut Tx, spool: &Path, schema_version: i64) -> anyhow::Result<()> {
-    if schema_version < store::root_keys::SINCE {
-        return Ok(());
-    }
+async fn use_recorded_key(tx: &mut Tx, spool: &Path) -> anyhow::Result<()> {
     let recorded = store::root_keys::recorded(tx).await?;
     let secrets = Secrets::load(spool)?;
     let fit = root_keys::fit(recorded.as_ref(), &secrets)
@@ -366,10 +360,7 @@ async fn settled_file(
     let db = Db::open(&options).await.context("cannot use the database in the backup")?;
     let settled = async {
         let mut tx = db.begin().await?;
-        use_recorded_key(&mut tx, spool, manifest.schema_version).await?;
-        if manifest.schema_version < seals::SINCE {
-            integrity::adopt(&mut tx, now).await?;
-        }
+        use_recorded_key(&mut tx, spool).await?;
         let settled = settle(&mut tx, manifest.taken_at, now).await?;
         tx.commit().await?;
         Ok::<_, anyhow::Error>(settled)

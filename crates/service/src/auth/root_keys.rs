@@ -149,12 +149,12 @@ pub fn as_recorded(fit: Fit, secrets: Secrets) -> Secrets {
     }
 }
 
-/// What is recorded; nothing in a database from before that was.
+/// What is recorded; nothing in a database that is empty.
 #[boxed]
 pub async fn recorded(db: &Db) -> store::Result<Option<Recorded>> {
-    match db.schema_version().await? < root_keys::SINCE {
-        true => Ok(None),
-        false => root_keys::recorded(&mut *db.read().await?).await,
+    match db.schema_version().await? {
+        0 => Ok(None),
+        _ => root_keys::recorded(&mut *db.read().await?).await,
     }
 }
 
