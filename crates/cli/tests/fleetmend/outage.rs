@@ -146,6 +146,8 @@ async fn ten_thousand_agents_are_back_after_an_outage_and_no_result_is_lost() {
     assert_eq!(fleet.counts().syncs, 0, "there is nobody to answer");
 
     let _service = Running::at(&address, &dir.data(), &[]);
+    // Without a connection to the service of before.
+    let operator = Operator::new(&operator.url, &key);
     let batch = operator.orders(&fleet, 0..AT_WORK, json!({"max_parallel": AT_WORK})).await;
     until_all_are_heard(&fleet, &operator).await;
     operator.until_ended(&batch).await;

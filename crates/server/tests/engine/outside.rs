@@ -196,8 +196,16 @@ both! {
         let servers: Vec<_> = tasks(&app, again.id).await.iter().map(|task| task.server_id).collect();
         assert_eq!(servers, [db.id]);
         remove(&app, world, db.id).await.unwrap();
-        let none = service::commands::batches::retry(&app, &world.admin(), world.org, made.id).await;
-        assert!(matches!(none, Err(ServiceError::Conflict { code: "nothing_to_retry", .. })));
+        // Once the first retry has ended.
+        eventually("there is nothing to retry", async || {
+            let none = service::commands::batches::retry(&app, &world.admin(), world.org, made.id).await;
+            match none {
+                Err(ServiceError::Conflict { code: "nothing_to_retry", .. }) => true,
+                Err(ServiceError::Conflict { code: "batch_not_ended", .. }) => false,
+                other => panic!("{other:?}"),
+            }
+        })
+        .await;
         engine.stop().await;
     }
 }
