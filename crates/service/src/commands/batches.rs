@@ -1,4 +1,5 @@
-//! Rollouts: ordered, paused, resumed, called off, tried again. The engine carries them out.
+//! Commands on batches: create, pause, resume, cancel and retry. The engine executes them; the
+//! rules are in `domain::rollout`.
 
 use async_recursion::async_recursion as boxed;
 use std::collections::BTreeSet;
@@ -19,19 +20,17 @@ use crate::{
     Actor, FieldError, PatchOptions, Result, ServiceError, TRIES, emit, integrity, record,
 };
 
-/// By which door a rollout came.
+/// How a batch was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// The API or the command line.
+    /// The REST API or the command line.
     Api,
-    /// A schedule.
     Schedule,
-    /// The dashboard.
     Dashboard,
 }
 
 impl Origin {
-    /// The word for it, as it is stored.
+    /// The text form, as stored.
     pub fn as_str(self) -> &'static str {
         match self {
             Origin::Api => "api",
@@ -41,28 +40,24 @@ impl Origin {
     }
 }
 
-/// What is to be done, where and when.
+/// A batch to create.
 #[derive(Debug, Clone)]
 pub struct NewRollout {
-    /// In which organization.
     pub org: OrgId,
-    /// What is done to each server, and how fast.
+    /// What to do on each server, and how fast.
     pub options: PatchOptions,
-    /// To which servers, in the order of their turns; one that is named twice counts once.
+    /// The servers in the order in which they are patched; duplicates are ignored.
     pub servers: Vec<ServerId>,
-    /// When it starts.
     pub starts_at: Timestamp,
-    /// By which door it came.
     pub origin: Origin,
-    /// Who ordered it.
     pub started_by: String,
-    /// The run of a schedule that it carries out.
+    /// The run of a schedule that this batch executes.
     pub run_id: Option<RunId>,
-    /// The batch that it retries. A batch has at most one unfinished retry.
+    /// The batch that this one retries. A batch has at most one unfinished retry.
     pub retry_of: Option<BatchId>,
 }
 
-/// Orders a rollout. A server that is not there is named, and then nothing starts.
+/// Creates a batch. Unknown servers are refused by name; then nothing starts.
 #[boxed]
 pub async fn create(app: &App, new: NewRollout) -> Result<rollouts::Rollout> {
     let mut tx = app.db.begin().await?;
@@ -73,7 +68,7 @@ pub async fn create(app: &App, new: NewRollout) -> Result<rollouts::Rollout> {
     Ok(made)
 }
 
-/// The same inside a transaction, over servers that are known to be there.
+/// Like [`create`], in the caller's transaction and for servers that are known to exist.
 #[boxed]
 pub async fn create_in(
     tx: &mut Tx,
@@ -85,7 +80,7 @@ pub async fn create_in(
     Ok(made.remove(0))
 }
 
-/// Many of them in a few statements.
+/// Creates many batches in a few SQL statements.
 #[boxed]
 pub async fn create_all_in(
     tx: &mut Tx,
@@ -139,7 +134,7 @@ async fn refuse_unknown(tx: &mut Tx, new: &NewRollout) -> Result<()> {
     const CHUNK: usize = 500;
     let wrong = |pointer: String, code, detail| FieldError { pointer, code, detail };
     if new.servers.is_empty() {
-        let detail = "name at least one server".to_owned();
+        let detail = "at least one server is required".to_owned();
         return Err(ServiceError::Invalid(vec![wrong("/server_ids".into(), "empty", detail)]));
     }
     let mut known = BTreeSet::new();
@@ -156,13 +151,13 @@ async fn refuse_unknown(tx: &mut Tx, new: &NewRollout) -> Result<()> {
     if errors.is_empty() { Ok(()) } else { Err(ServiceError::Invalid(errors)) }
 }
 
-/// No further server starts; those in work go on.
+/// Pauses a batch: no further server starts. Running tasks continue.
 #[boxed]
 pub async fn pause(app: &App, actor: &Actor, org: OrgId, id: BatchId) -> Result<rollouts::Rollout> {
     change(app, actor, org, id, Change::Pause, "pause", None).await
 }
 
-/// Goes on; after a halt, in spite of the failures so far.
+/// Resumes a batch. Resuming a halted batch accepts its failures so far.
 #[boxed]
 pub async fn resume(
     app: &App,
@@ -176,14 +171,14 @@ pub async fn resume(
 /// What a user saw of a batch before deciding about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenBatch {
-    /// The word for its state.
+    /// The name of its state.
     pub state: String,
     /// The number of servers that failed or timed out.
     pub failures: u32,
 }
 
-/// Resumes a batch that is still as the user saw it. Resuming a halted batch accepts its failures,
-/// so it must not accept failures that the user has not seen.
+/// Resumes a batch unless it has changed since the user saw it. Resuming a halted batch accepts its
+/// failures, so it must not accept failures that the user has not seen.
 #[boxed]
 pub async fn resume_seen(
     app: &App,
@@ -195,7 +190,7 @@ pub async fn resume_seen(
     change(app, actor, org, id, Change::Resume, "resume", Some(seen)).await
 }
 
-/// Calls off what has not started.
+/// Cancels the tasks that have not started.
 #[boxed]
 pub async fn cancel(
     app: &App,
@@ -222,7 +217,7 @@ async fn change(
         if change != Change::Cancel && !integrity::is_authentic(&app.db, &seen) {
             return Err(integrity::refusal("batch"));
         }
-        // Only who goes on after a halt must know how many failures he forgives.
+        // Only resuming a halted batch needs the targets: it accepts the failures counted in them.
         let targets = match (seen.head.phase, change) {
             (Phase::Halted(_), Change::Resume) => rollout_targets::all(&mut tx, id).await?,
             _ => Vec::new(),
@@ -243,7 +238,7 @@ async fn change(
         }
         rollout.change(change, now).map_err(|refused| {
             let state = phase_word(refused.phase);
-            ServiceError::conflict("batch_state", format!("a batch that is {state} cannot {word}"))
+            ServiceError::conflict("batch_state", format!("cannot {word} a batch that is {state}"))
         })?;
         if rollout.head().phase == seen.head.phase {
             return Ok(seen);
@@ -261,7 +256,7 @@ async fn change(
     Err(ServiceError::Stale)
 }
 
-/// The batch and those of its servers that a retry would patch: they failed or timed out, and still
+/// The batch, and its servers that a retry would patch: those that failed or timed out and still
 /// exist. Refused while the batch, or an earlier retry of it, is unfinished.
 #[boxed]
 pub async fn retryable(
@@ -295,20 +290,20 @@ pub async fn retryable(
         servers.extend(chunk.iter().copied().filter(|server| there.contains(server)));
     }
     if servers.is_empty() {
-        let detail = "every server that failed was removed since";
+        let detail = "every failed server has been removed since";
         return Err(ServiceError::conflict("nothing_to_retry", detail));
     }
     Ok((seen, servers))
 }
 
-/// Patches the failed servers of an ended batch once more, those that still exist.
+/// Patches the failed servers of an ended batch again, except those that have been removed.
 #[boxed]
 pub async fn retry(app: &App, actor: &Actor, org: OrgId, id: BatchId) -> Result<rollouts::Rollout> {
     retry_if(app, actor, org, id, &|_| true).await?.ok_or(ServiceError::Stale)
 }
 
 /// Retries a batch if `approve` accepts the servers that would be patched; returns `None` if not.
-/// `approve` is called inside the transaction that makes the new batch.
+/// `approve` is called inside the transaction that creates the new batch.
 #[boxed]
 pub async fn retry_if(
     app: &App,
@@ -342,7 +337,8 @@ pub async fn retry_if(
             retry_of: Some(id),
         };
         let made = match create_in(&mut tx, BatchId::new(now, dice()), new, now).await {
-            // Another retry was committed since `retryable` looked: look again, and name it.
+            // Another retry was committed after `retryable` checked. Check again, which reports
+            // that retry.
             Err(StoreError::AlreadyExists { .. }) => continue,
             made => made?,
         };
@@ -354,9 +350,9 @@ pub async fn retry_if(
     Err(ServiceError::Stale)
 }
 
-/// A server leaves the organization: what is unfinished there is called off. Whoever removes the
-/// server calls this in the same transaction, before he touches the server's own row (rollouts are
-/// locked before servers, everywhere); `Stale` means that the transaction is to be tried again.
+/// Cancels all unfinished work of a server that is being removed. The caller removes the server in
+/// the same transaction and must call this before it changes the server's own row: rollouts are
+/// locked before servers everywhere. On `Stale`, the caller must retry the whole transaction.
 #[boxed]
 pub async fn server_removed(
     tx: &mut Tx,
@@ -374,8 +370,8 @@ pub async fn server_removed(
     refreshes::cancel_of(tx, server, now).await
 }
 
-/// Tells of a task that went from one state to another. The audit log has every move, those who
-/// listen hear of the ends.
+/// Records a task's state change. The audit log gets every change; an event is emitted only when
+/// the task has ended.
 pub fn task_moved(tx: &mut Tx, org: OrgId, row: &TargetRow, next: Target, now: Timestamp) {
     let told = json!({
         "task_id": row.task_id,
@@ -390,7 +386,8 @@ pub fn task_moved(tx: &mut Tx, org: OrgId, row: &TargetRow, next: Target, now: T
     }
 }
 
-/// A late report may change what an ended rollout comes to: says so, and to its run as well.
+/// A late report may change the result of an ended rollout. Updates the rollout, and its run as
+/// well.
 #[boxed]
 pub async fn correct_end(tx: &mut Tx, id: BatchId, now: Timestamp) -> store::Result<()> {
     let seen = rollouts::load(tx, id).await?;
@@ -410,7 +407,7 @@ pub async fn correct_end(tx: &mut Tx, id: BatchId, now: Timestamp) -> store::Res
     ended(tx, &seen, end, ended_at, now).await
 }
 
-/// A rollout came to this end: tells of it, and finishes the run that it carried out.
+/// Records the end of a rollout, and finishes the run that it executes.
 #[boxed]
 pub async fn ended(
     tx: &mut Tx,
@@ -423,7 +420,7 @@ pub async fn ended(
     let told = json!({"batch_id": row.id, "run_id": row.run_id, "state": state});
     record(tx, row.org_id, now, "engine", "batch.finish", row.id, &told);
     emit(tx, row.org_id, "batch.finished", now, told);
-    // The run may be gone with its schedule.
+    // The run may have been deleted with its schedule.
     let Some(run) = runs::of_batch(tx, row.id).await? else { return Ok(()) };
     runs::finish(tx, &run, end, ended_at).await?;
     let told = json!({"run_id": run.id, "schedule_id": run.schedule_id, "batch_id": row.id,

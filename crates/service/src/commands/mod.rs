@@ -1,5 +1,5 @@
-//! Every write. A command checks that what it changes exists and may be changed, and writes the change,
-//! its event and its audit entry in one transaction.
+//! All writes. A command checks that the object it changes exists and may be changed, and writes
+//! the change, its event and its audit entry in one transaction.
 
 pub mod batches;
 pub mod feeds;

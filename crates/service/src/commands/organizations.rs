@@ -1,4 +1,4 @@
-//! Organizations: what goes when one goes.
+//! Commands on organizations: count what an organization contains, and remove it.
 
 use async_recursion::async_recursion as boxed;
 use domain::rollout::{Change, Rollout};
@@ -15,25 +15,23 @@ use crate::App;
 use crate::commands::batches;
 use crate::{Result, record};
 
-/// Who stands in for a person here: the commands on the data directory know no keys.
+/// The actor in audit entries: commands on the data directory run without an API key.
 const BY: &str = "command";
 
-/// What an organization has.
+/// The number of objects that an organization contains.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Holdings {
-    /// Servers; their agents are told at their next contact.
+    /// Their agents learn of the removal at their next contact.
     pub servers: usize,
-    /// Schedules.
     pub schedules: usize,
     /// Batches that have not ended.
     pub open_batches: usize,
-    /// Keys that let somebody in.
+    /// API keys that are not revoked.
     pub keys: usize,
-    /// Enrolment tokens that let somebody in.
+    /// Enrollment tokens that are not revoked.
     pub tokens: usize,
 }
 
-/// What an organization has.
 #[boxed]
 pub async fn holdings(conn: &mut Conn, org: OrgId) -> Result<Holdings> {
     let open = store::rollouts::open_counts(conn, org).await?;
@@ -58,8 +56,9 @@ async fn tokens(conn: &mut Conn, org: OrgId) -> Result<Vec<enrollment_tokens::To
     Ok(all.into_iter().filter(|token| token.revoked_at.is_none()).collect())
 }
 
-/// Removes an organization: nobody gets in any more, nothing is started any more, and every agent is told so. Its audit
-/// log and its history stay in the database.
+/// Removes an organization: its keys and enrollment tokens are revoked, its schedules disabled, its
+/// batches canceled, and every agent is notified at its next contact. Its audit log and its history
+/// stay in the database.
 #[boxed]
 pub async fn remove(app: &App, seen: &Organization) -> Result<Holdings> {
     let now = app.clock.now();

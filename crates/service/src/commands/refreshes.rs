@@ -1,4 +1,4 @@
-//! Refreshes: an agent is asked to look at its packages at once.
+//! Refreshes: ask an agent to report its packages immediately.
 
 use async_recursion::async_recursion as boxed;
 use domain::server::Presence;
@@ -12,17 +12,17 @@ use crate::App;
 use crate::clock::dice;
 use crate::{Actor, Result, ServiceError, emit, record};
 
-/// How long an agent may take.
+/// The time limit for an agent to report.
 pub const LIMIT: SignedDuration = SignedDuration::from_mins(5);
 
-/// Asks for a look at a server's packages. While one is under way, answers with that one.
+/// Requests a refresh of a server's inventory. While one is in progress, returns that one.
 #[boxed]
 pub async fn request(app: &App, actor: &Actor, server: ServerId) -> Result<Refresh> {
     let org = actor.org;
     let now = app.clock.now();
     let mut tx = app.db.begin().await?;
     let row = servers::get(&mut tx, org, server).await?;
-    // What this process heard may not be written yet.
+    // This process may have heard from the server since the row was last written.
     let last_contact = app.last_contact(server);
     let heard = last_contact.map_or(row.last_seen_at, |at| at.max(row.last_seen_at));
     let sync_seconds = app.settings.sync_seconds;
@@ -35,7 +35,7 @@ pub async fn request(app: &App, actor: &Actor, server: ServerId) -> Result<Refre
     Ok(made)
 }
 
-/// Writes the request down in a transaction of the caller's.
+/// Stores the request in the caller's transaction.
 pub(super) async fn ask(
     tx: &mut Tx,
     who: &str,
@@ -64,7 +64,7 @@ pub(super) async fn ask(
     Ok(made)
 }
 
-/// Where a refresh of this server stands.
+/// A refresh of this server.
 #[boxed]
 pub async fn get(app: &App, org: OrgId, server: ServerId, id: TaskId) -> Result<Refresh> {
     let mut reader = app.db.read().await?;

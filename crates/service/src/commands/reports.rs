@@ -1,5 +1,6 @@
-//! What agents report of their orders, written down: by whichever replica heard it, guarded by the
-//! generation of the target, so that nobody overwrites anybody.
+//! Stores what agents report about their orders. The replica that received the report writes it.
+//! Writes are guarded by the target's generation, so that concurrent replicas do not overwrite each
+//! other.
 
 use async_recursion::async_recursion as boxed;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,17 +19,18 @@ use crate::commands::batches::{correct_end, task_moved};
 use crate::commands::refreshes as refresh;
 use crate::{emit, record};
 
-/// A task that moved so often goes in circles.
+/// A task with more state changes than this is assumed to be in a loop.
 const MOVES_MAX: i64 = 200;
 
-/// Whose words these are. A task of another server is answered as one that never was.
+/// The server that sent a report. A report about another server's task is ignored as if that task
+/// did not exist.
 #[derive(Debug, Clone, Copy)]
 pub struct Reporter {
     pub org: OrgId,
     pub server: ServerId,
 }
 
-/// What one agent told at once.
+/// The reports of one agent in one message.
 pub struct Told<'a> {
     pub who: Reporter,
     pub progress: &'a [OrderProgress],
@@ -36,8 +38,9 @@ pub struct Told<'a> {
     pub now: Timestamp,
 }
 
-/// Takes down what many agents told, as [`progress`] and [`result`] do with one, in a few statements a rollout. `Stale`: one of
-/// them was overtaken, and nothing of all this stands.
+/// Stores the reports of many agents in a few SQL statements per rollout, with the same effect as
+/// [`progress`] and [`result`] for each. `Stale` means that another writer changed one of the
+/// targets; then none of the reports is stored.
 #[boxed]
 pub async fn together(tx: &mut Tx, told: &[Told<'_>]) -> store::Result<()> {
     let mut standings = Standings::read(tx, told).await?;
@@ -50,7 +53,8 @@ pub async fn together(tx: &mut Tx, told: &[Told<'_>]) -> store::Result<()> {
             }
         }
         for result in *results {
-            // Both are rare. What a dropped order means depends on the rollout; a lost one asks for a scan.
+            // Both are rare. The meaning of a withdrawn order depends on the rollout's phase; a
+            // lost order causes a refresh.
             if matches!(result.outcome, Outcome::Withdrawn | Outcome::Unknown) {
                 dropped.push((*who, result, *now));
                 continue;
@@ -78,7 +82,7 @@ pub async fn together(tx: &mut Tx, told: &[Told<'_>]) -> store::Result<()> {
     Ok(())
 }
 
-/// Where the targets stand that agents speak of.
+/// The current states of the targets that the reports are about.
 struct Standings(BTreeMap<TaskId, Standing>);
 
 struct Standing {
@@ -105,12 +109,12 @@ impl Standings {
         Ok(Standings(standings))
     }
 
-    /// The target of this task, if it is this server's.
+    /// The state of this task, if it belongs to this server.
     fn of(&mut self, who: Reporter, task: TaskId) -> Option<&mut Standing> {
         self.0.get_mut(&task).filter(|standing| standing.seen.server_id == who.server)
     }
 
-    /// What changed, by rollout; rollouts in the order in which everyone locks them.
+    /// The changes by rollout, in the order in which all code locks rollouts.
     fn moves(self) -> BTreeMap<BatchId, Vec<Move>> {
         let mut moves: BTreeMap<BatchId, Vec<Move>> = BTreeMap::new();
         for Standing { seen, target, result } in self.0.into_values() {
@@ -138,7 +142,7 @@ impl Standing {
         result: Option<serde_json::Value>,
         now: Timestamp,
     ) {
-        // An agent's words always fit; see `domain::rollout::Target`.
+        // Every report of an agent is a valid event; see `domain::rollout::Target`.
         let Ok(next) = self.target.apply(event, now) else { return };
         if next == self.target {
             return;
@@ -163,7 +167,7 @@ fn row(seen: &TargetResult) -> TargetRow {
     }
 }
 
-/// How far an order is. Old news changes nothing.
+/// Stores an order's progress. An outdated report changes nothing.
 #[boxed]
 pub async fn progress(
     tx: &mut Tx,
@@ -178,7 +182,8 @@ pub async fn progress(
     }
 }
 
-/// How an order ended. Told again, it changes nothing; told late, it corrects a guess.
+/// Stores an order's result. A repeated report changes nothing; a late one corrects the assumed
+/// result.
 #[boxed]
 pub async fn result(
     tx: &mut Tx,
@@ -193,7 +198,7 @@ pub async fn result(
     let report = serde_json::to_value(told).ok();
     save(tx, who, &seen, event, report, now).await?;
     if told.outcome == Outcome::Unknown && !matches!(seen.target, Target::Done(_)) {
-        // What was done for the order is not known: the packages tell.
+        // It is unknown whether the order was executed. A fresh inventory shows it.
         refresh::ask(tx, "engine", who.org, who.server, now).await?;
     }
     if matches!(seen.target, Target::Done(_)) {
@@ -229,12 +234,12 @@ async fn save(
     result: Option<serde_json::Value>,
     now: Timestamp,
 ) -> store::Result<()> {
-    // What it means that an order was dropped depends on the whole.
+    // The meaning of a withdrawn order depends on the rollout's phase.
     let event = match event {
         Event::Reported(Verdict::Withdrawn) => dropped(tx, seen).await?,
         event => event,
     };
-    // An agent's words always fit; see `domain::rollout::Target`.
+    // Every report of an agent is a valid event; see `domain::rollout::Target`.
     let Ok(next) = seen.target.apply(event, now) else { return Ok(()) };
     if next == seen.target {
         return Ok(());
@@ -242,7 +247,7 @@ async fn save(
     let from = seen.target;
     let to = Move { server_id: who.server, from, seen: seen.generation, next, result };
     rollout_targets::save(tx, seen.rollout_id, &[to]).await?;
-    // A task that does not verify keeps its id, and is never sent again.
+    // A task whose seal does not verify keeps its id and is never sent again.
     if next == Target::Waiting && tx.is_authentic(seen) {
         let another = TaskId::new(now, dice());
         rollout_targets::renew(tx, seen, another).await?;
@@ -251,8 +256,9 @@ async fn save(
     Ok(())
 }
 
-/// A rollout that is stopped takes back what was not begun, and a server that gave its order back waits
-/// again. One that does nothing else has it wrong.
+/// How to interpret a withdrawn order. In a stopped rollout, the order was canceled before it
+/// started; in a running one, the server returned its order and waits again. A server that keeps
+/// returning its orders is at fault, and its task fails.
 async fn dropped(tx: &mut Tx, seen: &TargetResult) -> store::Result<Event> {
     let phase = rollouts::load(tx, seen.rollout_id).await?.head.phase;
     Ok(match Event::Reported(Verdict::Withdrawn).in_phase(phase) {

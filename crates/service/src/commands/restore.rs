@@ -1,8 +1,9 @@
-//! What must happen before a restored database is served: nothing of it may be carried out once more.
+//! Prepares a restored database for service: no work in it may be executed a second time.
 //!
-//! Between the backup and now things were done of which this database knows nothing. Agents remember them: an order is known
-//! to its host by its id for ever, and a counter that is ahead of ours is no sign of a clone. What they cannot
-//! know is what we would decide a second time under another id, so nothing is left undecided here.
+//! Work was done between the backup and now that this database does not contain. Agents remember
+//! it: a host recognizes an order by its id permanently, and an agent counter ahead of the
+//! database's is not treated as a sign of a clone. Agents cannot recognize work that the service
+//! would start again under a new id, so this module leaves no work pending.
 
 use async_recursion::async_recursion as boxed;
 use domain::rollout::{Change, End, Event, Phase, Rollout, Target};
@@ -17,26 +18,25 @@ use super::runs;
 use crate::commands::batches::task_moved;
 use crate::{emit, record};
 
-/// Who stands in for a person here.
+/// The actor in audit entries.
 const BY: &str = "restore";
-/// How many schedules are moved on at once.
+/// The number of schedules that are advanced at a time.
 const TOGETHER: u32 = 500;
 
-/// What was done about the past.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settled {
-    /// How often a backup was restored into this installation.
+    /// How often a backup has been restored into this installation.
     pub epoch: u64,
-    /// Batches that were unfinished and are called off.
+    /// Unfinished batches that were canceled.
     pub batches: usize,
-    /// Schedules whose instants since the backup were passed over.
+    /// Schedules whose instants since the backup were skipped.
     pub schedules: usize,
 }
 
-/// Makes a database that was restored fit to be served, as it is `now`. It holds what was so at `taken_at`.
+/// Prepares a restored database for service as of `now`. The backup was taken at `taken_at`.
 #[boxed]
 pub async fn settle(tx: &mut Tx, taken_at: Timestamp, now: Timestamp) -> store::Result<Settled> {
-    // Before anything is told: events get the numbers of the new epoch.
+    // First, because the events below must be numbered in the new epoch.
     let epoch = restores::begin_epoch(tx, now).await?;
     let batches = call_off(tx, now).await?;
     let schedules = pass_over(tx, now).await?;
@@ -48,8 +48,8 @@ pub async fn settle(tx: &mut Tx, taken_at: Timestamp, now: Timestamp) -> store::
     Ok(Settled { epoch, batches, schedules })
 }
 
-/// Nobody else starts in a batch that was unfinished: who has started since is known to the hosts alone. What was in
-/// work is asked after anew.
+/// Cancels unfinished batches: only the hosts know which servers have started since the backup. The
+/// state of running tasks is queried again.
 async fn call_off(tx: &mut Tx, now: Timestamp) -> store::Result<usize> {
     let open = rollouts::open(tx).await?;
     for (id, _) in &open {
@@ -71,7 +71,7 @@ async fn call_off(tx: &mut Tx, now: Timestamp) -> store::Result<usize> {
             rollout_targets::save(tx, *id, &moves).await?;
         }
         let mut rollout = Rollout::restore(seen.head.clone(), []);
-        // One that is being called off already goes on with that.
+        // A batch that is already being canceled stays in that state.
         if rollout.change(Change::Cancel, now).is_ok() && rollout.head() != &seen.head {
             rollouts::save_head(tx, &seen, rollout.head(), None).await?;
         }
@@ -79,7 +79,7 @@ async fn call_off(tx: &mut Tx, now: Timestamp) -> store::Result<usize> {
         record(tx, seen.org_id, now, BY, "batch.cancel", id, &told);
         emit(tx, seen.org_id, "batch.changed", now, told);
     }
-    // What had not begun is over as well.
+    // Runs without a batch are canceled as well.
     for run in store::runs::without_batch(tx, u32::MAX).await? {
         store::runs::finish(tx, &run, End::Canceled, now).await?;
         let told = json!({"run_id": run.id, "schedule_id": run.schedule_id,
@@ -90,7 +90,7 @@ async fn call_off(tx: &mut Tx, now: Timestamp) -> store::Result<usize> {
     Ok(open.len())
 }
 
-/// No instant until now starts any more, also where its window is still open: it may have run.
+/// Skips all instants until now, even if their window is still open: they may have run already.
 async fn pass_over(tx: &mut Tx, now: Timestamp) -> store::Result<usize> {
     let mut moved = 0;
     loop {
@@ -103,7 +103,7 @@ async fn pass_over(tx: &mut Tx, now: Timestamp) -> store::Result<usize> {
         for schedule in &due {
             let first = schedule.next_run_at.unwrap_or(now);
             let handled = first.checked_sub(SignedDuration::from_micros(1)).unwrap_or(first);
-            // A window that is shorter than nothing: what is due this very moment is missed as well.
+            // A negative window, so that an instant due right now is skipped as well.
             let window = SignedDuration::from_secs(-1);
             let progress = Progress { handled, window, unfinished: false };
             let due = schedule::due(&schedule.cron, &schedule.timezone, progress, now);

@@ -1,4 +1,4 @@
-//! Runs of schedules: started by the calendar or by a person, or skipped.
+//! Runs of schedules: started by the schedule or by a user, or skipped.
 
 use async_recursion::async_recursion as boxed;
 use std::collections::btree_map::Entry;
@@ -17,11 +17,11 @@ use crate::clock::dice;
 use crate::commands::batches::{NewRollout, Origin, create_all_in};
 use crate::{PatchOptions, emit, integrity, record};
 
-/// Starts the runs of schedules for these instants of their calendars, all of them in a few statements. One whose schedule
-/// has an unfinished run is skipped; one that was started before is left alone.
+/// Starts runs for these due instants, in a few SQL statements. A run whose schedule has an
+/// unfinished run is skipped; a run that was already started is left unchanged.
 ///
-/// That an instant is taken is all that is written here, because ten thousand may come at once and none is to be late for
-/// another's sake; [`give_batches`] does the rest, right afterwards or after a crash.
+/// This only records that the instants are taken: ten thousand may be due at once, and none may
+/// delay the others. [`give_batches`] creates the batches, right afterwards or after a crash.
 #[boxed]
 pub async fn start_all(
     tx: &mut Tx,
@@ -41,8 +41,9 @@ pub async fn start_all(
     Ok(())
 }
 
-/// Creates the batches of up to `limit` runs that have started and have none, over the servers that each one's targets
-/// match now. A run that no server matches ends as skipped. Returns whether there were any such runs.
+/// Creates the batches of up to `limit` started runs that have none, for the servers that their
+/// targets match now. A run that matches no server ends as skipped. Returns whether there were any
+/// such runs.
 #[boxed]
 pub async fn give_batches(tx: &mut Tx, limit: u32, now: Timestamp) -> store::Result<bool> {
     let (waiting, forged): (Vec<_>, Vec<_>) =
@@ -109,21 +110,21 @@ pub fn note_skipped(tx: &mut Tx, by: &str, run: &Run, skipped: &Skipped, now: Ti
     emit(tx, run.org_id, "run.skipped", now, detail);
 }
 
-/// What a run does. One that nobody can read must not keep all the others waiting.
+/// The options of a run. A run with unreadable options must not block the others.
 fn options(run: &Run) -> Option<PatchOptions> {
     let read = PatchOptions::from_json(&run.options);
-    read.inspect_err(|error| tracing::error!(run = %run.id, %error, "a run gets no batch")).ok()
+    read.inspect_err(|error| tracing::error!(run = %run.id, %error, "cannot create the batch of a run: its options are unreadable")).ok()
 }
 
-/// Who stands in for a person where the calendar acts.
+/// The actor in audit entries of scheduled runs.
 const BY: &str = "schedule";
 
-/// Whom selectors mean, each asked for once, because many schedules mean the same servers; and those that name their
-/// servers all together.
+/// The servers that selectors match. Each distinct selector is resolved once, because many
+/// schedules select the same servers. Selectors that only list server ids are resolved together.
 #[derive(Default)]
 struct Meant {
     by_text: BTreeMap<(OrgId, String), Vec<ServerId>>,
-    /// Every server that was named and is there, with the name that servers are sorted by.
+    /// The listed servers that exist, with the name by which servers are sorted.
     named: BTreeMap<OrgId, BTreeMap<ServerId, String>>,
 }
 
@@ -161,7 +162,7 @@ impl Meant {
     }
 }
 
-/// The servers of a selector that names them and says nothing else.
+/// The server ids of a selector that consists of ids only.
 fn names_alone(targets: &Selector) -> Option<&[ServerId]> {
     match targets {
         Selector::All => None,
@@ -174,7 +175,7 @@ fn names_alone(targets: &Selector) -> Option<&[ServerId]> {
     }
 }
 
-/// A run was not ours to start: says why.
+/// Handles a run that could not be started, depending on the reason.
 async fn in_the_way(
     tx: &mut Tx,
     schedule: &Schedule,
@@ -183,19 +184,19 @@ async fn in_the_way(
     now: Timestamp,
 ) -> store::Result<()> {
     match runs::start(tx, run).await? {
-        // The clock was set back, and this instant came around again.
+        // The system clock was set back, and this instant came again.
         Start::AlreadyStarted(_) => Ok(()),
         Start::Overlaps(_) => {
             let reason = SkipReason::Overlap;
             let skipped = Skipped { reason, first: instant, last: instant, count: 1 };
             skip(tx, schedule, &skipped, now).await
         }
-        // What was in the way is gone: everything is decided again.
+        // The conflicting run has ended meanwhile: the caller retries.
         Start::Started => Err(StoreError::Stale),
     }
 }
 
-/// Records instants that did not start, as one run.
+/// Records instants that were not started as one skipped run.
 #[boxed]
 pub async fn skip(
     tx: &mut Tx,

@@ -1,4 +1,5 @@
-//! Schedules: made, replaced, deleted, run by hand. The engine runs them by the calendar.
+//! Commands on schedules: create, replace, delete, and run now. The engine starts the scheduled
+//! runs.
 
 use async_recursion::async_recursion as boxed;
 use domain::schedule::{Skipped, next_after, next_runs};
@@ -17,33 +18,27 @@ use crate::commands::batches as rollouts;
 use crate::commands::batches::{NewRollout, Origin};
 use crate::{Actor, PatchOptions, Result, ServiceError, TRIES, emit, integrity, record};
 
-/// What a schedule is to be.
+/// The complete content of a schedule, as a user submits it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Wanted {
-    /// What people call it.
     pub name: String,
-    /// What it is for.
     pub description: String,
-    /// Whether it runs.
     pub enabled: bool,
-    /// When it runs.
     pub cron: Cron,
-    /// By whose clocks.
+    /// The time zone of `cron`.
     pub timezone: Zone,
-    /// On which servers.
     pub targets: Selector,
-    /// What it does there.
     pub options: PatchOptions,
 }
 
-/// The next `count` instants at which the engine will start this schedule, by what is stored.
+/// The next `count` instants at which the engine will start this schedule, according to the stored
+/// row.
 pub fn upcoming(schedule: &Schedule, count: usize) -> Vec<Timestamp> {
     let Some(first) = schedule.next_run_at else { return Vec::new() };
     let later = next_runs(&schedule.cron, &schedule.timezone, first, count.saturating_sub(1));
     std::iter::once(first).chain(later).take(count).collect()
 }
 
-/// Makes a schedule.
 #[boxed]
 pub async fn create(app: &App, actor: &Actor, wanted: Wanted) -> Result<Schedule> {
     let now = app.clock.now();
@@ -71,7 +66,7 @@ pub async fn create(app: &App, actor: &Actor, wanted: Wanted) -> Result<Schedule
     Ok(made)
 }
 
-/// Replaces the whole of a schedule, unless someone else did since it was seen.
+/// Replaces a schedule, unless it has changed since it was `seen`.
 #[boxed]
 pub async fn replace(
     app: &App,
@@ -80,7 +75,7 @@ pub async fn replace(
     wanted: Wanted,
 ) -> Result<Schedule> {
     let now = app.clock.now();
-    // Only who changes when it runs moves the instant that is due; another edit must not swallow it.
+    // The due instant changes only if the timing changes: any other edit must not skip it.
     let same_time = seen.enabled == wanted.enabled
         && seen.cron == wanted.cron
         && seen.timezone == wanted.timezone;
@@ -102,7 +97,8 @@ pub async fn replace(
         ..seen.clone()
     };
     let mut tx = app.db.begin().await?;
-    // A client that reads a schedule, changes one field and writes it back must not seal the rest.
+    // The stored row is about to be sealed again. A row that does not verify must not become
+    // authentic by being read, edited and written back.
     let stored = schedules::get(&mut tx, seen.org_id, seen.id).await?;
     if !tx.is_authentic(&stored) {
         return Err(integrity::refusal("schedule"));
@@ -114,7 +110,8 @@ pub async fn replace(
     Ok(after)
 }
 
-/// Deletes a schedule and its history, unless someone changed it since it was seen. A batch that it started goes on.
+/// Deletes a schedule and its history, unless it has changed since it was `seen`. A batch that it
+/// started continues.
 #[boxed]
 pub async fn delete(app: &App, actor: &Actor, seen: &Schedule) -> Result<()> {
     let now = app.clock.now();
@@ -141,15 +138,15 @@ fn told(
     tx.ring(Topic::Schedules);
 }
 
-/// Runs a schedule now, also one that is not enabled. One run at a time. If its targets match no server, the run that is
-/// returned is skipped and has no batch.
+/// Runs a schedule now, even a disabled one. A schedule has at most one unfinished run. If its
+/// targets match no server, the returned run is skipped and has no batch.
 #[boxed]
 pub async fn run(app: &App, actor: &Actor, schedule: &Schedule) -> Result<Run> {
     run_if(app, actor, schedule, &|_, _| true).await?.ok_or(ServiceError::Stale)
 }
 
-/// Runs a schedule now if `approve` accepts it with the servers that match at this moment; returns
-/// `None` if not. `approve` is called inside the transaction that starts the run.
+/// Runs a schedule now if `approve` accepts the schedule and the servers that match it at this
+/// moment; returns `None` if not. `approve` is called inside the transaction that starts the run.
 #[boxed]
 pub async fn run_if(
     app: &App,
@@ -159,7 +156,7 @@ pub async fn run_if(
 ) -> Result<Option<Run>> {
     for _ in 0..TRIES {
         match try_run(app, actor, schedule, approve).await {
-            // The run that was in the way ended between two statements.
+            // The conflicting run ended between two statements.
             Err(ServiceError::Stale) => {}
             done => return done,
         }
@@ -175,7 +172,7 @@ async fn try_run(
 ) -> Result<Option<Run>> {
     let now = app.clock.now();
     let mut tx = app.db.begin().await?;
-    // As it is now, not as the caller saw it.
+    // The current row, which may differ from the one that the caller saw.
     let schedule = schedules::get(&mut tx, actor.org, schedule.id).await?;
     if !tx.is_authentic(&schedule) {
         return Err(integrity::refusal("schedule"));
@@ -210,7 +207,8 @@ async fn try_run(
         ServiceError::conflict("run_in_progress", detail)
     };
     if servers.is_empty() {
-        // A skipped run overlaps nothing in the store, so an unfinished one is looked for here.
+        // The store does not treat a skipped run as overlapping, so check for an unfinished run
+        // here.
         if let Some(other) = runs::unfinished(&mut tx, schedule.id).await? {
             return Err(in_progress(other.id));
         }

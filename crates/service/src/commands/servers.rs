@@ -1,4 +1,4 @@
-//! Servers: removed from the organization, let out of quarantine, and what lies on one.
+//! Commands on servers: remove, release from quarantine. Also reads a server's inventory.
 
 use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
@@ -14,8 +14,9 @@ use crate::App;
 use crate::commands::batches;
 use crate::{Actor, Result, ServiceError, emit, record};
 
-/// Removes a server from every list, unless it changed since it was seen. What is unfinished there is called off; its
-/// agent stays installed, is told so at its next contact, and does nothing more.
+/// Removes a server from every list, unless it has changed since it was `seen`. Its unfinished
+/// tasks are canceled. The agent stays installed, learns of the removal at its next contact, and
+/// does nothing more.
 #[boxed]
 pub async fn remove(app: &App, actor: &Actor, seen: &Server) -> Result<()> {
     let now = app.clock.now();
@@ -33,7 +34,8 @@ pub async fn remove(app: &App, actor: &Actor, seen: &Server) -> Result<()> {
     Ok(tx.commit().await?)
 }
 
-/// Lets a server out of quarantine: of two copies, the one that makes contact first is the server from then on.
+/// Releases a server from quarantine. If there are two clones, the one that makes contact first is
+/// the server from then on.
 #[boxed]
 pub async fn release(app: &App, actor: &Actor, seen: &Server) -> Result<Server> {
     let Some(reason) = &seen.quarantine else {
@@ -56,7 +58,8 @@ pub async fn release(app: &App, actor: &Actor, seen: &Server) -> Result<Server> 
     Ok(Server { generation: seen.generation + 1, counter, ..after })
 }
 
-/// What is installed on a server, and what is pending there; nothing that was never sent.
+/// The installed packages and the pending updates of a server. A list that the agent never sent is
+/// empty.
 #[boxed]
 pub async fn inventory(conn: &mut Conn, server: &Server) -> Result<(Vec<Installed>, Vec<Pending>)> {
     let installed = match server.package_set {
@@ -70,7 +73,7 @@ pub async fn inventory(conn: &mut Conn, server: &Server) -> Result<(Vec<Installe
     Ok((installed, pending))
 }
 
-/// The entries of a stored list. One that was dropped in this very moment is empty.
+/// The entries of a stored list. A list that was deleted concurrently is empty.
 pub async fn entries<T: Entry>(
     conn: &mut Conn,
     org: OrgId,
@@ -90,8 +93,9 @@ pub async fn entries<T: Entry>(
     Ok(entries)
 }
 
-/// Which pending update belongs to which installed package: by place in `installed`. Where versions of one
-/// package live side by side, as kernels do, it belongs to the one that it says it replaces, else to the newest.
+/// Maps the index of an installed package to its pending update. If several versions of a package
+/// are installed side by side, as kernels are, the update belongs to the version that it replaces
+/// according to the package manager, or else to the newest.
 pub fn joined<'a>(installed: &[Installed], pending: &'a [Pending]) -> BTreeMap<usize, &'a Pending> {
     let mut places: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (place, package) in installed.iter().enumerate() {
@@ -114,7 +118,7 @@ pub fn joined<'a>(installed: &[Installed], pending: &'a [Pending]) -> BTreeMap<u
     joined
 }
 
-/// How bad the flaws are that an update fixes, as far as its host knows.
+/// The severity of an update as its host's package manager reports it.
 pub fn severity(update: &Pending) -> Severity {
     update.severity.unwrap_or(Severity::Unknown)
 }
@@ -124,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_update_belongs_to_the_version_that_it_replaces() {
+    fn update_belongs_to_the_version_it_replaces() {
         let installed = [
             Installed::new("kernel", "5.1", "x86_64"),
             Installed::new("kernel", "5.2", "x86_64"),

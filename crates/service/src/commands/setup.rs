@@ -1,4 +1,5 @@
-//! How an installation begins: its audit log's seal, its first organization, its first key.
+//! Initial setup of an installation: the audit log's seal, the first organization and its first
+//! key.
 
 use async_recursion::async_recursion as boxed;
 use serde_json::json;
@@ -13,10 +14,11 @@ use crate::clock::dice;
 use crate::secrets::{Age, Secrets};
 use crate::{Actor, Result, audit};
 
-/// The seal of the audit log and of the rows that make hosts act. Its key is derived from `root.key`, so whoever can write into the database can
-/// break the chain but not forge it, and cannot create work.
+/// The seal of the audit log and of the rows that make hosts act. Its keys are derived from
+/// `root.key`: an attacker with write access to the database can break the chain, but can neither
+/// forge entries nor create work.
 ///
-/// While `root.key` is rotated, it seals with the new one and accepts both.
+/// While `root.key` is being rotated, it seals with the new key and accepts both.
 pub fn seal(secrets: &Secrets) -> Seal {
     let seal = seal_of(secrets, Age::Current).with_key_id(secrets.root_key_id());
     match secrets.old_root_key_id() {
@@ -57,7 +59,7 @@ fn seal_of(secrets: &Secrets, age: Age) -> Seal {
     })
 }
 
-/// Makes an organization and its first admin key, whose text is in the answer and nowhere else.
+/// Creates an organization and its first admin key. The returned key text is not stored anywhere.
 #[boxed]
 pub async fn organization(app: &App, name: &str) -> Result<(Organization, String)> {
     let now = app.clock.now();

@@ -1,4 +1,4 @@
-//! Flaws that someone has looked at and set aside: where, why, and until when.
+//! Commands on suppressions: hide findings with a reason, in a scope, for a time.
 
 use async_recursion::async_recursion as boxed;
 use jiff::Timestamp;
@@ -11,27 +11,22 @@ use crate::App;
 use crate::clock::dice;
 use crate::{Actor, FieldError, Result, ServiceError, audit};
 
-/// What is to be set aside.
 #[derive(Debug, Clone)]
 pub struct NewSuppression {
-    /// The flaw.
     pub cve: String,
-    /// The source package; `None`: whichever has it.
+    /// The source package; `None` suppresses the CVE in every package.
     pub package: Option<String>,
-    /// The environment; `None`: everywhere.
+    /// `None` suppresses the CVE in every environment.
     pub environment: Option<Environment>,
-    /// Why.
     pub reason: String,
-    /// Until when.
     pub expires_at: Option<Timestamp>,
 }
 
-/// Sets a flaw aside.
 #[boxed]
 pub async fn create(app: &App, actor: &Actor, new: NewSuppression) -> Result<Suppression> {
     let now = app.clock.now();
     if new.expires_at.is_some_and(|end| end <= now) {
-        let error = FieldError::new("/expires_at", "in_the_past", "it is over already");
+        let error = FieldError::new("/expires_at", "in_the_past", "must be in the future");
         return Err(ServiceError::Invalid(vec![error]));
     }
     let made = Suppression {
@@ -54,7 +49,6 @@ pub async fn create(app: &App, actor: &Actor, new: NewSuppression) -> Result<Sup
     Ok(made)
 }
 
-/// Takes back that a flaw was set aside.
 #[boxed]
 pub async fn delete(app: &App, actor: &Actor, seen: &Suppression) -> Result<()> {
     let mut tx = app.db.begin().await?;

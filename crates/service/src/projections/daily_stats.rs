@@ -1,4 +1,4 @@
-//! The organization's days: how many servers are up to date and how many flaws are open, from what is counted anyway.
+//! Daily statistics of an organization: up-to-date servers and open findings, from existing counts.
 
 use async_recursion::async_recursion as boxed;
 use jiff::Timestamp;
@@ -11,13 +11,14 @@ use vocab::{OrgId, Severity};
 
 use super::patches::{Counts, severity};
 
-/// The day that it is, by which days are told apart: that of UTC, wherever servers and people are.
+/// The current day in UTC, whatever the time zones of servers and users.
 pub fn day_of(now: Timestamp) -> Date {
     now.to_zoned(TimeZone::UTC).date()
 }
 
-/// The organization as it stands, for this day's row. Nothing as long as nothing was counted, or nothing is there to
-/// be counted. Reads some ten rows and one index of flaws, never the servers.
+/// The current counts of an organization for this day's row. `None` until everything has been
+/// counted for the first time, or if there are no servers. Reads about ten rows and one index of
+/// findings, never the servers.
 #[boxed]
 pub async fn counted(conn: &mut Conn, org: OrgId, day: Date) -> Result<Option<Day>> {
     let servers = server_list::count(conn, org, &Filter::default()).await?;

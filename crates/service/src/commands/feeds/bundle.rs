@@ -1,8 +1,9 @@
-//! Everything that is known of feeds in one file, for an installation that reaches nobody.
+//! Feed bundles: all imported feed data in one file, for installations without internet access.
 //!
-//! A bundle is compressed text, a line a record: first what feeds there are, then every statement with its date, and last
-//! how many there were, without which it is cut off. It is read twice, as every feed is, and the same rules hold: an older one
-//! removes nothing, and the same one again changes nothing.
+//! A bundle is zstd-compressed text with one JSON object per line: a header that lists the feeds,
+//! then every record with its date, and finally the number of records. Without that last line the
+//! bundle is truncated. It is read twice and follows the same rules as every feed (see [`super`]):
+//! an older bundle removes nothing, and importing the same bundle again changes nothing.
 
 use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
@@ -21,21 +22,22 @@ use tokio::sync::mpsc;
 use super::take::Taker;
 use super::{BUNCHES, Desk, ImportError, Imported, Step, TOGETHER, TOGETHER_BYTES, name_of};
 
-/// What bundles are called where a feed says what it holds.
+/// The `kind` of a feed row that describes an imported bundle.
 pub const KIND: &str = "bundle";
-/// The form of the lines: since 2 an advisory names its feed.
+/// The version of the line format. Since version 2, an advisory names its feed.
 const FORM: u32 = 2;
 const LEVEL: i32 = 6;
-/// What a compressed file begins with. No feed is published so.
+/// The magic number of a zstd file. No feed is published with zstd compression except as a tar
+/// archive.
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// How many lines are read before someone is told.
+/// Progress is reported after this number of lines.
 const TOLD_EVERY: u64 = 500;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
     Fleetmend(Head),
-    /// In form 1.
+    /// Only in format 1.
     Advisory(Box<Advisory>),
     FeedAdvisory {
         feed: String,
@@ -61,7 +63,7 @@ struct Head {
     feeds: Vec<Told>,
 }
 
-/// A feed that was taken in where the bundle was made.
+/// A feed that was imported on the installation that wrote the bundle.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Told {
     name: String,
@@ -74,65 +76,54 @@ struct Told {
     checked_at: Option<Timestamp>,
 }
 
-/// What was exported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exported {
-    /// How many feeds.
     pub feeds: u64,
-    /// How many records.
     pub records: u64,
-    /// Of how many bytes the file is.
+    /// Size of the file.
     pub size_bytes: u64,
 }
 
-/// Why there is no bundle, or why one was refused. Nothing of it was taken in.
+/// Why a bundle could not be written or was refused. On refusal, nothing from it was imported.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
-    /// Nothing was taken in here that could be exported.
-    #[error("no feed was imported here yet: there is nothing to export")]
+    #[error("nothing to export: no feed has been imported yet")]
     Nothing,
-    /// It cannot be written.
-    #[error("{} cannot be written", path.display())]
+    #[error("cannot write {}", path.display())]
     Write {
-        /// Where to.
         path: PathBuf,
-        /// Why not.
         source: io::Error,
     },
-    /// It cannot be read on.
-    #[error("{} cannot be read", path.display())]
+    #[error("cannot read {}", path.display())]
     Read {
-        /// What.
         path: PathBuf,
-        /// Why not.
         source: io::Error,
     },
-    /// Its end is missing.
-    #[error("{} is cut off", path.display())]
+    /// The end line is missing.
+    #[error("{} is truncated", path.display())]
     CutOff {
-        /// What.
         path: PathBuf,
     },
-    /// It is something else, or of a release that is newer than this one.
+    /// Not a bundle, or written by a newer release than this one.
     #[error("{}, line {line}: {why}", path.display())]
     Strange {
-        /// What.
         path: PathBuf,
-        /// Where in it, from 1.
+        /// Counted from 1.
         line: u64,
-        /// What is wrong with it.
+        /// What is wrong with this line.
         why: String,
     },
 }
 
-/// Whether a file is a bundle. Red Hat's CSAF archives are packed with zstd, too, but are tar inside.
+/// Whether a file is a bundle. Red Hat's CSAF archives are compressed with zstd as well, but
+/// contain a tar archive.
 pub fn is_one(path: &Path) -> bool {
     let mut start = [0; MAGIC.len()];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
     path.is_file() && read.is_ok() && start == MAGIC && !feed::is_tar(path)
 }
 
-/// Writes a bundle. It is there when it is whole, and not before.
+/// Writes a bundle. The file appears at `path` only once it is complete.
 #[boxed]
 pub async fn export(db: &Db, path: &Path, now: Timestamp) -> Result<Exported, ImportError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
@@ -202,7 +193,8 @@ struct Writer {
 impl Writer {
     fn create(path: &Path) -> Result<Writer, BundleError> {
         let make = || {
-            // What an export that was killed left behind, or a link that somebody put there.
+            // A partial file left by an export that was killed, or a link that somebody created
+            // there.
             match std::fs::remove_file(path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -233,7 +225,8 @@ impl Writer {
     }
 }
 
-/// Takes in what another installation knew, and notes that it was, or why it was not.
+/// Imports a bundle that another installation exported, and records the success or the reason for
+/// the failure.
 pub(super) async fn import(
     desk: &Desk<'_>,
     path: &Path,
@@ -310,7 +303,7 @@ async fn take_in(
             }
             Ok(())
         })?;
-        // Nobody listens any more: whoever should says why.
+        // If the receiver is gone, it reports the error itself.
         let _ = to_database.blocking_send(bunch);
         Ok::<_, BundleError>(())
     });
@@ -329,24 +322,24 @@ async fn take_in(
     Ok(Taken { head, records, changed: taker.changed, size_bytes })
 }
 
-/// Whoever takes the records does not want more.
+/// The receiver of the records does not want any more.
 struct Stopped;
 
-/// A bundle that could be read to its end.
+/// A bundle that was read to its end.
 struct Whole {
     head: Head,
     records: u64,
     size_bytes: u64,
 }
 
-/// A record, the feed that it belongs to, and when it is from.
+/// A record with its feed and its date.
 struct Item {
     feed: String,
     record: Record,
     as_of: Timestamp,
 }
 
-/// Hands out each record.
+/// Calls `each` for every record.
 fn read(
     path: &Path,
     progress: &mut dyn FnMut(Progress),
@@ -355,8 +348,8 @@ fn read(
     let mut lines = Lines::open(path)?;
     let head = match lines.next()? {
         Line::Fleetmend(head) if head.form <= FORM => head,
-        Line::Fleetmend(_) => return Err(lines.strange("a newer release of fleetmend made it")),
-        _ => return Err(lines.strange("it does not begin as a bundle does")),
+        Line::Fleetmend(_) => return Err(lines.strange("it was written by a newer release of fleetmend")),
+        _ => return Err(lines.strange("the bundle header is missing")),
     };
     let mut records = 0;
     let own = name_of(path);
@@ -372,7 +365,7 @@ fn read(
                 (own.clone(), Record::Exploited(statement), as_of)
             }
             Line::Epss { statement, as_of } => (own.clone(), Record::Epss(statement), as_of),
-            Line::Fleetmend(_) => return Err(lines.strange("it begins a second time")),
+            Line::Fleetmend(_) => return Err(lines.strange("a second bundle header")),
             Line::End { records: stated } if stated == records => break,
             Line::End { .. } => return Err(lines.strange("records are missing")),
         };
@@ -397,12 +390,12 @@ fn read(
 
 struct Lines {
     path: PathBuf,
-    /// A second hand on the same file: it knows how far the first one is.
+    /// A second handle of the same file, used to read the current position for progress reports.
     place: File,
     from: BufReader<zstd::stream::read::Decoder<'static, BufReader<File>>>,
     size_bytes: u64,
     at: u64,
-    /// How many bytes it may still have, unpacked.
+    /// The number of decompressed bytes that may still be read.
     left: u64,
     text: Vec<u8>,
 }
@@ -462,7 +455,8 @@ impl Lines {
 }
 
 impl Told {
-    /// A feed that was taken in; a bundle is not passed on, what was in it is.
+    /// Returns `None` for a feed that was never imported and for a bundle: a bundle's records are
+    /// exported, its own row is not.
     fn of(feed: feeds::Feed) -> Option<Told> {
         let feeds::Feed { name, kind, source, records, size_bytes, as_of, checked_at, .. } = feed;
         let imported_at = feed.imported_at.filter(|_| kind != KIND)?;
@@ -486,7 +480,7 @@ impl Told {
     }
 }
 
-/// Reads a bundle and drops what is in it.
+/// Reads a bundle and drops its records.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz(path: &Path) {
     let _ = read(path, &mut |_| {}, &mut |_| Ok(()));

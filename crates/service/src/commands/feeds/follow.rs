@@ -1,8 +1,9 @@
-//! Feeds that are fetched from where they are published, and kept up to date.
+//! Feeds that are fetched from their publisher's URL and kept up to date.
 //!
-//! A feed that was imported from an address once is followed from then on: [`update`] asks its publisher whether there is
-//! another copy. What cannot be had is tried again later and later, up to [`BACKOFF_MAX`]; whatever was taken in before
-//! stays as it is.
+//! A feed that was imported from a URL once is fetched again at an interval: [`update`] asks its
+//! publisher whether there is a newer copy. After a failure, the next attempt is delayed by an
+//! exponential backoff up to [`BACKOFF_MAX`]. A failure leaves the records imported earlier
+//! unchanged.
 
 use std::time::Duration;
 
@@ -15,39 +16,37 @@ use super::{About, Desk, Import, ImportError, Imported, Step, name_from, take_in
 use crate::fetch;
 use crate::fetch::{Answer, FetchError, Fetched, Limits, Validators};
 
-/// How often a feed is fetched, unless someone says otherwise.
+/// The default interval between two fetches of a feed.
 pub const EVERY: SignedDuration = SignedDuration::from_hours(6);
-/// How long after the first failure it is tried again; twice as long after each further one.
+/// The delay after the first failure. It doubles with each further failure.
 const BACKOFF_FIRST: SignedDuration = SignedDuration::from_mins(5);
-/// The longest wait after failures.
+/// The maximum delay after failures.
 pub const BACKOFF_MAX: SignedDuration = SignedDuration::from_hours(6);
 
-/// A feed to take in from where it is published.
+/// A feed to import from its publisher's URL.
 #[derive(Debug, Clone)]
 pub struct Follow {
-    /// Where that is.
     pub url: String,
-    /// What to call it; after its address if left out.
+    /// The feed's name; derived from the URL if `None`.
     pub name: Option<String>,
-    /// What it holds; told by its beginning if left out.
+    /// What the feed contains; detected from its first bytes if `None`.
     pub kind: Option<Kind>,
-    /// How often it is fetched from now on; never again, if left out.
+    /// The interval at which the feed is fetched from now on; `None` fetches it only this once.
     pub every: Option<SignedDuration>,
 }
 
-/// What came of an update.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Updated {
-    /// Its publisher has no other copy than the one that is known.
+    /// The publisher has no newer copy.
     Unchanged {
-        /// The feed.
         name: String,
     },
-    /// Another copy was taken in.
+    /// A newer copy was imported.
     Imported(Imported),
 }
 
-/// Takes a feed in from its address, and follows it from now on if it could be taken in.
+/// Imports a feed from its URL. If that succeeds and an interval is set, the feed is fetched
+/// regularly from now on.
 pub async fn import_url(
     db: &Db,
     wanted: Follow,
@@ -88,7 +87,7 @@ pub async fn import_url(
     }
 }
 
-/// Asks a feed's publisher for another copy, takes it in, and notes when to ask again.
+/// Asks a feed's publisher for a newer copy, imports it, and stores when to ask next.
 pub async fn update(
     desk: &Desk<'_>,
     source: &Source,
@@ -123,7 +122,8 @@ pub async fn update(
     }
 }
 
-/// When a feed is to be fetched: now if that has come, or if it lies further ahead than it ever could (the clock was set).
+/// When a feed is due: now if its time has come, or if its time is further in the future than the
+/// longest possible delay (which means that the system clock was changed).
 pub fn due_at(source: &Source, now: Timestamp) -> Timestamp {
     let longest = SignedDuration::from_secs(source.every_seconds.into()).max(BACKOFF_MAX);
     if source.next_at > later(now, longest) { now } else { source.next_at }
@@ -131,7 +131,7 @@ pub fn due_at(source: &Source, now: Timestamp) -> Timestamp {
 
 type Taken = (Imported, feeds::Feed, Validators);
 
-/// Nothing: it is the copy that is known.
+/// Returns `None` if the publisher still has the copy that was imported last.
 async fn fetch_and_take_in(
     desk: &Desk<'_>,
     source: &Source,
@@ -157,7 +157,7 @@ async fn fetch_and_take_in(
     Ok(Some((imported, row, fetched.validators.clone())))
 }
 
-/// A refusal that names the address and not the file that stood for it.
+/// Rewrites an error so that it names the URL and not the temporary file.
 fn in_words_of(fetched: &Fetched, source: &Source, refusal: ImportError) -> ImportError {
     match refusal {
         ImportError::Store(error) => ImportError::Store(error),
@@ -192,7 +192,7 @@ async fn note_failure(
     tx.commit().await
 }
 
-/// How long to wait after so many failures in a row, and after a publisher has asked for it.
+/// The delay after this number of consecutive failures. `asked` is the publisher's `Retry-After`.
 fn backoff(failures: u32, asked: Option<Duration>) -> SignedDuration {
     let doubled = BACKOFF_FIRST.checked_mul(1 << failures.saturating_sub(1).min(16));
     let asked =
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_grow_to_the_ceiling_and_a_publisher_may_ask_for_more_but_not_for_ever() {
+    fn backoff_doubles_and_honors_retry_after_up_to_the_maximum() {
         let minutes = |failures, asked: Option<u64>| {
             backoff(failures, asked.map(|minutes| Duration::from_secs(minutes * 60))).as_mins()
         };
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_feed_is_called_after_its_address() {
+    fn feed_name_is_derived_from_its_url() {
         let name = |text: &str| name_of(&reqwest::Url::parse(text).unwrap());
         assert_eq!(name("https://feeds.test/osv/Debian/all.zip"), "Debian");
         assert_eq!(name("https://feeds.test/osv/Alpine%3Av3.22/all.zip"), "Alpine:v3.22");

@@ -1,12 +1,14 @@
-//! What is published about flaws, taken in.
+//! Import of vulnerability feeds.
 //!
-//! A feed is read twice, the first time to see whether it can be read to its end: one that is broken, cut off or empty
-//! changes nothing. The second time its records go to the database some hundred at a time, each bunch in a transaction of
-//! its own, so that an import needs as much memory as they do, and nobody who wants to write waits for long. An older
-//! copy of a feed removes nothing and replaces nothing that is newer, and the same copy again changes nothing; an import
-//! that was killed half-way is therefore completed by the next one.
+//! Every feed is read twice. The first pass checks that it can be read to its end: a feed that is
+//! broken, truncated or empty changes nothing. The second pass sends the records to the database in
+//! chunks of some hundred, each in a transaction of its own, so that an import needs memory for a
+//! few chunks only and other writers do not wait long. An older copy of a feed removes nothing and
+//! replaces nothing newer, and importing the same copy again changes nothing. An import that was
+//! killed half-way is therefore completed by the next one.
 //!
-//! [`import`] reads what is on the disk, [`follow`] what is on the web, [`bundle`] what another installation knows.
+//! [`import`] reads files on disk, [`follow`] fetches feeds from URLs, and [`bundle`] exchanges
+//! feed data with other installations.
 
 pub mod bundle;
 pub mod follow;
@@ -27,78 +29,77 @@ use crate::TRIES;
 use crate::fetch::FetchError;
 use take::Taker;
 
-/// How many records are written together.
+/// The number of records in a chunk, which is written in one transaction.
 const TOGETHER: usize = 500;
-/// How much memory those may take: a bunch is written earlier if it takes more.
+/// The memory limit of a chunk: it is written early when its records exceed this size.
 const TOGETHER_BYTES: usize = 8 * 1024 * 1024;
-/// How many such bunches may wait for the database.
+/// The number of chunks that may wait for the database.
 const BUNCHES: usize = 2;
-/// How many advisories are deleted in one transaction.
+/// The number of advisories that are deleted in one transaction.
 const DELETED_TOGETHER: u32 = 500;
 
-/// A feed to take in.
+/// A feed file to import.
 #[derive(Debug, Clone)]
 pub struct Import {
-    /// Where it is.
     pub path: PathBuf,
-    /// What to call it; after its file if left out. A feed replaces only its own advisories.
+    /// The feed's name; derived from the file name if `None`. A feed replaces only its own
+    /// advisories.
     pub name: Option<String>,
-    /// What it holds; told by its beginning if left out.
+    /// What the feed contains; detected from its first bytes if `None`.
     pub kind: Option<Kind>,
-    /// Of when it is, where it does not say so itself.
+    /// The feed's date, used if the feed does not state one.
     pub as_of: Option<Timestamp>,
 }
 
-/// How far an import is.
+/// The progress of an import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// It is looked through.
+    /// The first pass: the feed is checked.
     Checking(Progress),
-    /// It is taken in.
+    /// The second pass: the records are written.
     Applying(Progress),
 }
 
-/// What came of an import.
+/// The result of an import.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Imported {
-    /// The feed, as it is shown from now on.
+    /// The feed's name in lists.
     pub name: String,
-    /// What it holds.
+    /// What the feed contains.
     pub kind: &'static str,
-    /// How many records it has.
+    /// The number of records in the feed.
     pub records: u64,
-    /// How many of them said something new.
+    /// The number of records that were new or changed.
     pub changed: u64,
 }
 
-/// Why a feed was not taken in.
+/// Why a feed was not imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// It is not as it should be.
+    /// The feed is malformed.
     #[error(transparent)]
     Feed(#[from] FeedError),
-    /// It does not say for which release it is to be read.
-    #[error("{} is Debian's list of all releases: say for which it is to be read, with `--release bookworm=12`", .0.display())]
+    /// The Debian tracker covers all releases; the caller must name one.
+    #[error("{} is the Debian security tracker for all releases: name one, for example with `--release bookworm=12`", .0.display())]
     Release(PathBuf),
-    /// It could not be had.
+    /// The feed could not be fetched.
     #[error(transparent)]
     Fetch(#[from] FetchError),
-    /// It was fetched, and is not as it should be.
+    /// The feed was fetched, but is malformed.
     #[error("{0}")]
     Fetched(String),
-    /// It is not a bundle as it should be.
+    /// The bundle is malformed.
     #[error(transparent)]
     Bundle(#[from] bundle::BundleError),
-    /// The database did not take it.
-    #[error("the database did not take it")]
+    #[error("the feed could not be written to the database")]
     Store(#[from] StoreError),
-    /// Whoever read it was stopped.
-    #[error("the reading was stopped")]
+    /// The task that reads the feed was stopped.
+    #[error("the import was interrupted")]
     Ended,
 }
 
 impl ImportError {
-    /// All of it in one sentence.
+    /// The error and all its causes in one sentence.
     fn sentence(&self) -> String {
         let mut sentence = self.to_string();
         let mut cause = std::error::Error::source(self);
@@ -110,7 +111,8 @@ impl ImportError {
     }
 }
 
-/// Where it is written, and by whose leave: a command's, or that of the replica which leads.
+/// Opens the transactions of an import: on behalf of a command, or of the leader replica, fenced by
+/// its lease.
 #[derive(Clone, Copy)]
 pub struct Desk<'a> {
     db: &'a Db,
@@ -118,12 +120,12 @@ pub struct Desk<'a> {
 }
 
 impl<'a> Desk<'a> {
-    /// For a command.
+    /// For a command-line command.
     pub fn new(db: &'a Db) -> Desk<'a> {
         Desk { db, lease: None }
     }
 
-    /// For the replica that leads, and only as long as it does.
+    /// For the leader replica. Transactions fail once it has lost its lease.
     pub fn leading(db: &'a Db, lease: &'a Lease) -> Desk<'a> {
         Desk { db, lease: Some(lease) }
     }
@@ -132,7 +134,8 @@ impl<'a> Desk<'a> {
         let mut tries = 0;
         let mut tx = loop {
             match self.db.begin().await {
-                // On SQLite all write in turn, and an import has many turns to wait for.
+                // SQLite allows one writer at a time, and an import competes for the write lock
+                // often.
                 Err(StoreError::Busy(_)) if tries < TRIES => tries += 1,
                 begun => break begun?,
             }
@@ -144,13 +147,14 @@ impl<'a> Desk<'a> {
     }
 }
 
-/// What a feed is called, and where it came from.
+/// A feed's name and where it came from.
 struct About {
     name: String,
     source: String,
 }
 
-/// Takes a feed in, and notes that it was, or why it was not. `progress` is told how far that is.
+/// Imports a feed file, and records the success or the reason for the failure. Reports progress to
+/// `progress`.
 pub async fn import(
     db: &Db,
     wanted: Import,
@@ -182,8 +186,8 @@ pub async fn import(
     }
 }
 
-/// Deletes a feed with its advisories, and fetches it no more. Returns how many advisories it had, or
-/// none if there is no such feed. KEV and EPSS entries are shared by all copies and stay.
+/// Deletes a feed with its advisories and stops fetching it. Returns the number of its advisories,
+/// or `None` if there is no such feed. KEV and EPSS entries are shared by all feeds and stay.
 #[boxed]
 pub async fn remove(db: &Db, name: &str) -> Result<Option<u64>, StoreError> {
     let desk = Desk::new(db);
@@ -219,15 +223,16 @@ pub async fn remove(db: &Db, name: &str) -> Result<Option<u64>, StoreError> {
     Ok(Some(deleted))
 }
 
-/// The name of the feed at a path: the file's name without its extensions. Publishers call the file
-/// of every ecosystem `all` and of every release `main`; then the directory tells them apart.
+/// The name of the feed at a path: the file name without its extensions. Publishers name the file
+/// of every ecosystem `all` and the file of every release `main`; for those, the directory is part
+/// of the name.
 fn name_of(path: &Path) -> String {
     let parts: Vec<String> = path.iter().map(|part| part.to_string_lossy().into_owned()).collect();
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     name_from(&parts).unwrap_or_else(|| "feed".to_owned())
 }
 
-/// A feed's name from the parts of its path or URL.
+/// A feed's name from the segments of its path or URL.
 fn name_from(parts: &[&str]) -> Option<String> {
     let mut parts = parts.iter().rev().filter(|part| !matches!(**part, "" | "/" | "." | ".."));
     let last = without_ends(parts.next()?);
@@ -247,7 +252,7 @@ fn without_ends(mut name: &str) -> &str {
     name
 }
 
-/// Takes the records in. The row of the feed is for the caller to write.
+/// Imports the records. The caller writes the feed's row.
 async fn take_in(
     desk: &Desk<'_>,
     wanted: Import,
@@ -295,12 +300,12 @@ async fn take_in(
     Ok((imported, row))
 }
 
-/// The feed, what it holds, and of when it is.
+/// The feed, what it contains, and its date.
 fn prepare(wanted: Import) -> Result<(Feed, &'static str, Option<Timestamp>), ImportError> {
     let Import { path, kind, as_of, .. } = wanted;
     let sniffed = feed::sniff(&path)?;
     let kind = kind.or(sniffed.kind).ok_or_else(|| ImportError::Release(path.clone()))?;
-    // A file that says nothing of its age is as old as it looks.
+    // The date of a feed that does not state one is the modification time of its file.
     let written = std::fs::metadata(&path).and_then(|about| about.modified()).ok();
     let written = written.and_then(|time| Timestamp::try_from(time).ok());
     let is_dated = matches!(kind, Kind::Osv | Kind::Csaf);

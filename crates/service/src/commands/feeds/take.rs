@@ -1,4 +1,4 @@
-//! Writes records down, a bunch at a time, and notes which names they touch.
+//! Writes feed records to the database in chunks, and records which package names they affect.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,18 +10,19 @@ use store::{StoreError, Tx, advisories, feeds};
 
 use super::Desk;
 
-/// Writes records down.
 pub(super) struct Taker<'a> {
     desk: Desk<'a>,
-    /// Whether advisories are stored whose feed is not known, from before they had one.
+    /// Whether advisories without a known feed are stored. Early releases stored advisories without
+    /// one.
     has_unknown: Option<bool>,
-    /// How many records said something new.
+    /// The number of records that were new or changed.
     pub(super) changed: u64,
-    /// Of when the newest statement is.
+    /// The date of the newest advisory.
     pub(super) newest: Option<Timestamp>,
 }
 
-/// The records of a bunch, apart. One statement of SQL cannot write one row twice: the last word counts.
+/// The records of a chunk by type. One SQL statement cannot write the same row twice, so the last
+/// record for a CVE wins.
 #[derive(Default)]
 struct Apart {
     statements: Vec<Advisory>,
@@ -34,7 +35,8 @@ impl<'a> Taker<'a> {
         Taker { desk, has_unknown: None, changed: 0, newest: None }
     }
 
-    /// Stores records of one feed, each with the time that it is from if it does not say so itself.
+    /// Stores records of one feed. Each comes with the date that applies if the record does not
+    /// state one.
     pub(super) async fn take(
         &mut self,
         feed: &str,
@@ -54,7 +56,7 @@ impl<'a> Taker<'a> {
         }
         let newest = apart.statements.iter().filter_map(|one| one.modified).max();
         self.newest = self.newest.max(newest);
-        // Most of what is published again was published before: it is not worth a transaction.
+        // Most records are unchanged since the last import and need no transaction.
         let ids: Vec<String> = apart.statements.iter().map(|one| one.id.clone()).collect();
         let mut reader = self.desk.db.read().await?;
         let stored = advisories::get_all(&mut reader, feed, &ids).await?;
@@ -78,13 +80,13 @@ impl<'a> Taker<'a> {
     }
 }
 
-/// Writes a bunch under a revision of its own. How many of its records said something new.
+/// Writes a chunk under a new revision. Returns the number of its records that were new or changed.
 async fn write(
     tx: &mut Tx,
     (feed, has_unknown): (&str, bool),
     bunch: Apart,
 ) -> Result<u64, StoreError> {
-    // Whoever changes anything waits here for whoever does so now.
+    // Locks the revision: concurrent writers wait here.
     let revision = feeds::next_revision(tx).await?;
     let mut touched = Touched::default();
     if has_unknown {
@@ -114,8 +116,9 @@ fn by_time<T>(dated: BTreeMap<String, (Timestamp, T)>) -> BTreeMap<Timestamp, Ve
     by_time
 }
 
-/// Deletes advisories of an unknown feed that these replace: same id, and every release named again.
-/// One that also names another release stays: another feed may have published that.
+/// Deletes advisories without a known feed that these statements replace: they have the same id,
+/// and the new statement covers every release of the old one. An advisory that also covers another
+/// release stays, because another feed may have published it.
 async fn adopt(
     tx: &mut Tx,
     statements: &[Advisory],
@@ -143,7 +146,7 @@ async fn write_statements(
     touched: &mut Touched,
 ) -> Result<u64, StoreError> {
     let ids: Vec<String> = statements.iter().map(|one| one.id.clone()).collect();
-    // Again, now that nobody else changes them.
+    // Read again, now that no other transaction can change them.
     let stored = advisories::get_all(tx, feed, &ids).await?;
     let mut next: BTreeMap<String, Advisory> = BTreeMap::new();
     for new in statements {

@@ -1,4 +1,4 @@
-//! The flaws that were set aside, as they hold at one time.
+//! The suppressions of an organization that are in force at one time.
 
 use async_recursion::async_recursion as boxed;
 use std::collections::BTreeSet;
@@ -9,7 +9,7 @@ use store::suppressions::{self, Suppression};
 use store::{Conn, Result};
 use vocab::{Environment, OrgId};
 
-/// What was set aside in an organization and holds now.
+/// An organization's suppressions that are in force now.
 #[derive(Debug, Clone)]
 pub struct Aside {
     now: Timestamp,
@@ -18,11 +18,11 @@ pub struct Aside {
 }
 
 impl Aside {
-    /// What holds now.
     #[boxed]
     pub async fn read(conn: &mut Conn, org: OrgId, now: Timestamp) -> Result<Aside> {
         let mut found = suppressions::active(conn, org, now).await?;
-        // Of several that cover one finding the one that holds longest is shown; the flaws lie together.
+        // If several suppressions cover a finding, the one that lasts longest is shown. Sorted by
+        // CVE, for the binary search in `covering`.
         found.sort_by(|a, b| {
             let lasts = |one: &Suppression| one.expires_at.unwrap_or(Timestamp::MAX);
             a.cve.cmp(&b.cve).then(lasts(b).cmp(&lasts(a))).then(a.id.cmp(&b.id))
@@ -42,22 +42,21 @@ impl Aside {
         Ok(Aside { now, rules, environments: environments.into_iter().collect() })
     }
 
-    /// The environments that any of it is about.
+    /// The environments to which any suppression is limited.
     pub fn environments(&self) -> &[Environment] {
         &self.environments
     }
 
-    /// Whether nothing was.
     pub(super) fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// Stands for all of it.
+    /// Identifies this set of suppressions.
     pub(super) fn ids(&self) -> Vec<String> {
         self.rules.iter().map(|(row, _)| row.id.to_string()).collect()
     }
 
-    /// By what a flaw in this source is set aside on servers of an environment.
+    /// The suppression that hides this CVE of this source package on servers in an environment.
     pub fn covering(
         &self,
         environment: Option<&Environment>,

@@ -1,4 +1,5 @@
-//! One round: what changed is read, taken in, and written down.
+//! One matching round: reads what changed, updates the findings in memory, and writes the
+//! difference.
 
 use async_recursion::async_recursion as boxed;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,38 +22,40 @@ use crate::App;
 use crate::commands::servers::entries;
 use crate::{Result, ServiceError};
 
-/// What to look for.
+/// Which changes a round looks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
-    /// Everything: the servers are counted anew, which takes the longer the more there are.
+    /// All changes. Groups the servers again, which takes longer the more servers there are.
     Servers,
-    /// What is published, and what was set aside. The servers are taken to be as they were counted last.
+    /// Changed feeds and suppressions. Reuses the groups of servers from the last full round.
     Published,
-    /// The same, and if there is nothing to do, what is written down is read, so that the next change costs only itself.
+    /// Like `Published`. If nothing changed, loads the state into memory, so that the next change
+    /// is cheap.
     Idle,
 }
 
-/// Keeps an organization's flaws up to date. What it knows it keeps in memory; a new one reads it first.
+/// Keeps an organization's findings up to date. It caches its state in memory; a new matcher loads
+/// it from the database first.
 #[derive(Debug)]
 pub struct Matcher {
     org: OrgId,
-    /// None if somebody else has written since, or something went wrong: it is read anew.
+    /// `None` if the cache is stale because another replica has written, or after an error. Then
+    /// the state is loaded again.
     memory: Option<Memory>,
 }
 
 impl Matcher {
-    /// One that knows nothing yet.
     pub fn new(org: OrgId) -> Matcher {
         Matcher { org, memory: None }
     }
 
-    /// Whether it knows what is written down, so that a change costs only itself.
+    /// Whether the state is in memory, so that the cost of a round depends only on what changed.
     pub fn is_warm(&self) -> bool {
         self.memory.is_some()
     }
 
-    /// Makes the rows what they should be, if the servers, the feeds or what was set aside are not as they were. Says whether
-    /// it did.
+    /// Updates the findings if the servers, the feeds or the suppressions have changed. Returns
+    /// whether it wrote anything.
     #[boxed]
     pub async fn round(&mut self, app: &App, look: Look) -> Result<bool> {
         let org = self.org;
@@ -111,7 +114,7 @@ impl Matcher {
         let next = Summary { basis, made_at, revision, rules: RULES, assessments, ..seen.clone() };
         match write(app, &seen, &next, &writes, &memory.rows).await {
             Ok(()) => {}
-            // Another replica was faster; its rows are as good as ours.
+            // Another replica was faster; its rows are equivalent.
             Err(ServiceError::Stale) => return Ok(false),
             Err(error) => return Err(error),
         }
@@ -134,7 +137,7 @@ fn nothing_yet(org: OrgId) -> Summary {
     }
 }
 
-/// Those of these bases that a feed covers.
+/// Those of these base ecosystems that a feed covers.
 pub(super) async fn covered(
     conn: &mut Conn,
     bases: impl Iterator<Item = &Ecosystem>,
@@ -153,7 +156,7 @@ fn basis(walked: &Walked, revision: i64, aside: &Aside) -> Digest {
     Digest::of(text.as_bytes())
 }
 
-/// What is written down, as far as it says what to compare with.
+/// Loads the stored state that the new one is compared with.
 async fn load(conn: &mut Conn, seen: &Summary, aside: &Aside) -> Result<Memory> {
     let org = seen.org_id;
     let mut memory = Memory::new(seen.generation, seen.revision, aside.clone());
@@ -168,12 +171,12 @@ async fn load(conn: &mut Conn, seen: &Summary, aside: &Aside) -> Result<Memory> 
     Ok(memory)
 }
 
-/// The lists that were judged, and what is known of their groups.
+/// Per base ecosystem: the package sets that were assessed, and the results of their groups.
 type Before = BTreeMap<String, (BTreeSet<Digest>, Stored)>;
 
 async fn stored(conn: &mut Conn, org: OrgId, seen: &Summary) -> Result<Before> {
     let mut before = Before::new();
-    // What was written by halves, before anything was ever written wholly, is made anew.
+    // Rows of an interrupted first round are not trusted; they are written again.
     if seen.generation > 0 {
         for set in findings::judged(conn, org).await? {
             before.entry(set.base).or_default().0.insert(set.package_set);
@@ -185,7 +188,7 @@ async fn stored(conn: &mut Conn, org: OrgId, seen: &Summary) -> Result<Before> {
     Ok(before)
 }
 
-/// Reads the lists that are new, and forgets those that nobody carries any more.
+/// Reads the package sets that are new, and drops those that no server has any more.
 async fn take_lists(
     conn: &mut Conn,
     org: OrgId,
@@ -228,7 +231,8 @@ async fn take_lists(
             let packages = packages(conn, org, *set).await?;
             let was_judged = judged.contains(set);
             if packages.is_empty() && was_judged {
-                // One that only old code is from may be gone; what is known of it stays.
+                // The package set that only outdated processes still run from may be deleted; its
+                // findings are kept.
                 let kept = findings::kept_report(conn, org, *set, &word).await?;
                 shelf.add_memory(&mut memory.tally, *set, kept.unwrap_or_default());
                 continue;
@@ -241,14 +245,15 @@ async fn take_lists(
         groups_gone.extend(groups.into_keys());
         writes.forget(&word, sets_gone, groups_gone);
     }
-    // Bases that nobody has any more.
+    // Base ecosystems that no server has any more.
     for (word, (judged, groups)) in std::mem::take(before) {
         writes.forget(&word, judged.into_iter().collect(), groups.into_keys().collect());
     }
     Ok(())
 }
 
-/// The advisories that name anything which has to be judged: what is new, and what was published since.
+/// The advisories that name a package to assess: of new package sets, or changed since the last
+/// round.
 async fn published(
     conn: &mut Conn,
     memory: &mut Memory,
