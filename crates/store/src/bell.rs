@@ -1,9 +1,9 @@
 //! Notifications between tasks and replicas.
 //!
-//! A notification carries only a topic. It says that something changed, never what: the listener
-//! reads the database. On PostgreSQL, `notify` in the writing transaction reaches the other
-//! replicas. Notifications are lost while a listener's connection is down, so it notifies every
-//! topic when it reconnects, and every listener must also poll now and then.
+//! A notification carries only a topic: the listener reads the database to see what changed. On
+//! PostgreSQL, `notify` in the writing transaction reaches the other replicas. Notifications are
+//! lost while a listener's connection is down, so the listener notifies every topic when it
+//! reconnects, and every subscriber must also poll from time to time.
 //!
 //! The listener's connection also shows the other replicas that this process is alive: see
 //! [`Holder`].
@@ -21,7 +21,7 @@ const RECONNECT_AFTER: Duration = Duration::from_millis(500);
 
 macro_rules! topics {
     ($($(#[$doc:meta])* $topic:ident = $word:literal,)*) => {
-        /// What a bell rings for.
+        /// What a subscriber is notified of.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Topic {
             $($(#[$doc])* $topic,)*
@@ -40,32 +40,32 @@ macro_rules! topics {
 }
 
 topics! {
-    /// A rollout or one of its targets.
+    /// A rollout or one of its tasks changed.
     Rollouts = "rollouts",
-    /// A schedule, or a run of one.
+    /// A schedule or one of its runs changed.
     Schedules = "schedules",
-    /// A server, or what is known of its packages.
+    /// A server or its inventory changed.
     Servers = "servers",
     /// An event was written.
     Events = "events",
-    /// Keys, tokens, organizations: what a cache of credentials must forget.
+    /// Keys, tokens or organizations changed: caches of credentials must be invalidated.
     Credentials = "credentials",
-    /// Someone who was away is heard from, or went away.
+    /// A server went online or offline.
     Presence = "presence",
-    /// Somebody wants to know now what lies on a server.
+    /// A user requested a scan of a server.
     Refreshes = "refreshes",
-    /// What is published about flaws, or was decided of them.
+    /// Advisories or suppressions changed.
     Feeds = "feeds",
-    /// Which flaws servers have.
+    /// The findings of an organization changed.
     Findings = "findings",
 }
 
-/// One listener's end. Rings that come while nobody waits are one ring.
+/// A subscription to one topic. Several notifications between two waits count as one.
 #[derive(Debug, Clone)]
 pub struct Bell(watch::Receiver<u64>);
 
 impl Bell {
-    /// Returns when the bell has rung since the last call; never, once the database was dropped.
+    /// Waits for a notification since the last call. Never returns once the database was dropped.
     #[boxed]
     pub async fn rung(&mut self) {
         if self.0.changed().await.is_err() {
@@ -73,7 +73,7 @@ impl Bell {
         }
     }
 
-    /// Whether it has rung since it was last waited for or asked.
+    /// Whether there was a notification since the last call of this function or of [`Bell::rung`].
     pub fn has_rung(&mut self) -> bool {
         let rung = self.0.has_changed().unwrap_or(false);
         self.0.mark_unchanged();
@@ -81,7 +81,7 @@ impl Bell {
     }
 }
 
-/// The ropes of all bells.
+/// The sending side of all subscriptions.
 #[derive(Debug, Clone)]
 pub(crate) struct Bells(Vec<watch::Sender<u64>>);
 
@@ -99,7 +99,7 @@ impl Bells {
     }
 
     fn ring_word(&self, word: &str) {
-        // A word that we do not know is a newer replica's: ring everything rather than miss it.
+        // An unknown name comes from a newer replica: notify every topic rather than miss a change.
         match Topic::ALL.iter().find(|topic| topic.word() == word) {
             Some(topic) => self.ring(*topic),
             None => self.ring_all(),
@@ -111,8 +111,9 @@ impl Bells {
     }
 }
 
-/// The number of an advisory lock that the listener's connection holds for as long as it stands. When
-/// a process dies, PostgreSQL frees the lock at once, and whoever can take it knows that the process is gone.
+/// The key of an advisory lock that the listener's connection holds while it is open. When a
+/// process dies, PostgreSQL releases the lock immediately: another replica that can take the lock
+/// knows that the process is gone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Holder(Arc<AtomicI64>);
 
@@ -121,7 +122,7 @@ impl Holder {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Takes a lock with a new number: the old connection may not have ended yet for PostgreSQL.
+    /// Takes a lock with a new key: PostgreSQL may not have closed the old connection yet.
     async fn lock(&self, listener: &mut PgListener) -> sqlx::Result<()> {
         const DRAW: &str = "select hashtextextended(gen_random_uuid()::text, 0)";
         let number: i64 = sqlx::query_scalar(DRAW).fetch_one(&mut *listener).await?;
@@ -131,10 +132,11 @@ impl Holder {
     }
 }
 
-/// Rings the topics of a transaction at its commit, in every replica.
+/// Notifies every replica of a topic when the transaction commits.
 pub(crate) const NOTIFY: &str = "select pg_notify('fleetmend', $1)";
 
-/// Listens for the other replicas. The connection stands when this returns; the task keeps it up.
+/// Listens for notifications of the other replicas. The connection is open when this returns; the
+/// task reconnects when it is lost.
 pub(crate) async fn follow(
     options: PgConnectOptions,
     bells: Bells,
@@ -162,7 +164,7 @@ pub(crate) async fn follow(
 }
 
 async fn connect(options: &PgConnectOptions, holder: &Holder) -> sqlx::Result<PgListener> {
-    // A pool of its own, so that the listener does not sit on one of the working connections.
+    // A separate pool, so that the listener does not occupy one of the working connections.
     let pool = PgPoolOptions::new().max_connections(1).connect_with(options.clone()).await?;
     let mut listener = PgListener::connect_with(&pool).await?;
     holder.lock(&mut listener).await?;
@@ -170,12 +172,12 @@ async fn connect(options: &PgConnectOptions, holder: &Holder) -> sqlx::Result<Pg
     Ok(listener)
 }
 
-/// Until the connection is beyond repair.
+/// Forwards notifications until the connection cannot be restored.
 async fn hear(listener: &mut PgListener, bells: &Bells, holder: &Holder) {
     while let Ok(heard) = listener.try_recv().await {
         match heard {
             Some(notification) => bells.ring_word(notification.payload()),
-            // The connection was lost and is back: what was said in between is lost too.
+            // The connection was lost and restored: notifications in between were lost.
             None => {
                 bells.ring_all();
                 if holder.lock(listener).await.is_err() {

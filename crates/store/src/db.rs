@@ -1,8 +1,9 @@
 //! Opens the database and hands out connections.
 //!
-//! [`Db`] is SQLite or PostgreSQL. A function of this crate takes a [`Conn`] to read or a [`Tx`] to
-//! write. Readers and a `Tx` both lend a `Conn`, so every function that reads also works inside a
-//! transaction. This module must not know any table. `on!` runs one SQL text on either driver.
+//! [`Db`] is SQLite or PostgreSQL. Functions of this crate take a [`Conn`] to read or a [`Tx`] to
+//! write. [`Reader`] and `Tx` both dereference to `Conn`, so every function that reads also works
+//! inside a transaction. The `on!` macro runs one SQL text on either driver. This module must not
+//! know any table.
 
 use async_recursion::async_recursion as boxed;
 use std::ops::{Deref, DerefMut};
@@ -27,35 +28,34 @@ use crate::migrate;
 use crate::migrate::Step;
 use crate::tx::Tx;
 
-/// What survives which accident.
+/// Which failures a commit survives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// A commit survives the death of this process. SQLite does not wait for the disk at each
-    /// commit, so a power cut may take the last moments with it, never the database's integrity.
+    /// A commit survives a crash of this process. SQLite does not wait for the disk at each commit,
+    /// so a power failure may lose the last commits, but never corrupts the database.
     #[default]
     Process,
-    /// A commit survives a power cut.
+    /// A commit survives a power failure.
     Full,
 }
 
-/// How to open a database.
 #[derive(Clone)]
 pub struct Options {
-    /// `postgres://…`, or a path, with or without `sqlite:` before it.
+    /// `postgres://…`, or a path to a SQLite file, with or without the prefix `sqlite:`.
     pub url: String,
-    /// What survives which accident. PostgreSQL has settings of its own for `Process`.
+    /// Which failures a commit survives. With `Process`, PostgreSQL uses its own settings.
     pub durability: Durability,
-    /// How many connections may read at once; on PostgreSQL, read and write.
+    /// Maximum number of connections: of readers on SQLite, of readers and writers on PostgreSQL.
     pub connections: u32,
-    /// How long a caller waits for a connection, and a statement for its answer, before it is told
-    /// that the database does not answer.
+    /// How long a caller waits for a connection, and for the result of a statement, before the call
+    /// fails.
     pub patience: Duration,
-    /// How an entry of the audit log is sealed.
+    /// How entries of the audit log are sealed.
     pub seal: Seal,
 }
 
 impl Options {
-    /// The usual ones.
+    /// The default options.
     pub fn new(url: impl Into<String>, seal: Seal) -> Self {
         Self {
             url: url.into(),
@@ -67,7 +67,7 @@ impl Options {
     }
 }
 
-/// Either engine, open, with its tables as this release expects them. Cheap to clone.
+/// An open database of either engine, with the schema of this release. Cheap to clone.
 #[derive(Clone)]
 pub struct Db(Arc<Inner>);
 
@@ -88,8 +88,8 @@ impl Drop for Inner {
 }
 
 enum Pools {
-    /// One writer, because SQLite has room for one; the others wait their turn in the pool's queue,
-    /// which is fair, and not in SQLite's busy handler, which is not.
+    /// One writer connection, because SQLite allows one writer at a time. Other writers wait in the
+    /// pool's queue, which is fair; SQLite's busy handler is not.
     Sqlite {
         rw: SqlitePool,
         ro: SqlitePool,
@@ -98,8 +98,8 @@ enum Pools {
 }
 
 impl Db {
-    /// Opens the database, makes it if it is a SQLite file that is not there yet, and brings its
-    /// tables up to date.
+    /// Opens the database and migrates it. Creates the file if it is a SQLite database that does
+    /// not exist yet.
     #[boxed]
     pub async fn open(options: &Options) -> Result<Db> {
         let db = Db::connect(options).await?;
@@ -110,7 +110,8 @@ impl Db {
         Ok(db)
     }
 
-    /// Opens a database that is there, and leaves its tables as they are, also if this release would have them otherwise.
+    /// Opens an existing database without migrating it, even if its schema is not that of this
+    /// release.
     #[boxed]
     pub async fn open_as_is(options: &Options) -> Result<Db> {
         if let Address::Sqlite(path) = Address::parse(&options.url)?
@@ -122,19 +123,19 @@ impl Db {
         Db::connect(options).await
     }
 
-    /// Brings the tables up to date. Answers with what was done.
+    /// Applies the missing migrations and returns them.
     #[boxed]
     pub async fn migrate(&self) -> Result<Vec<Step>> {
         migrate::run(self).await
     }
 
-    /// What [`Db::migrate`] would do.
+    /// The migrations that [`Db::migrate`] would apply.
     #[boxed]
     pub async fn pending_migrations(&self) -> Result<Vec<Step>> {
         migrate::pending(&mut *self.writer_connection().await?).await
     }
 
-    /// The number of the last migration that this database has seen; 0: none.
+    /// The version of the last migration that was applied to this database; 0 if none was.
     #[boxed]
     pub async fn schema_version(&self) -> Result<i64> {
         migrate::version(&mut *self.writer_connection().await?).await
@@ -157,12 +158,12 @@ impl Db {
         Ok(Db(Arc::new(Inner { pools, bells, seal, listener, holder })))
     }
 
-    /// Whether one service alone can use this database: SQLite has no replicas.
+    /// Whether only one service can use this database: SQLite has no replicas.
     pub fn is_exclusive(&self) -> bool {
         matches!(self.0.pools, Pools::Sqlite { .. })
     }
 
-    /// Waits for what is under way and closes every connection.
+    /// Waits for running statements and closes every connection.
     #[boxed]
     pub async fn close(&self) {
         if let Some(listener) = &self.0.listener {
@@ -170,7 +171,8 @@ impl Db {
         }
         match &self.0.pools {
             Pools::Sqlite { rw, ro } => {
-                // Readers first: the last connection to close folds the log into the file.
+                // Readers first: the last connection to close copies the WAL into the database
+                // file.
                 ro.close().await;
                 rw.close().await;
             }
@@ -178,7 +180,7 @@ impl Db {
         }
     }
 
-    /// A connection to read with. Each statement sees what is committed when it starts.
+    /// Returns a connection for reading. Each statement sees what was committed when it started.
     #[boxed]
     pub async fn read(&self) -> Result<Reader> {
         Ok(Reader(match &self.0.pools {
@@ -187,7 +189,7 @@ impl Db {
         }))
     }
 
-    /// A connection to read with, on which all statements see one and the same moment.
+    /// Returns a connection for reading on which all statements see the same snapshot.
     #[boxed]
     pub async fn snapshot(&self) -> Result<Reader> {
         const PG: &str = "begin isolation level repeatable read read only";
@@ -197,14 +199,14 @@ impl Db {
         }))
     }
 
-    /// A transaction to write in. Dropped without [`Tx::commit`], it never was.
+    /// Starts a transaction for writing. Dropping it without [`Tx::commit`] rolls it back.
     #[boxed]
     pub async fn begin(&self) -> Result<Tx> {
         let conn = match &self.0.pools {
             // `begin immediate`, because a SQLite transaction that reads and then writes cannot
-            // wait its turn: of 400 such transactions from 8 tasks, 385 failed under plain `begin`.
-            // The one writer of this pool would also do, but a command of another process knows
-            // nothing of it.
+            // wait for the write lock: of 400 such transactions from 8 tasks, 385 failed with a
+            // plain `begin`. Within this process the pool's only writer connection would be enough,
+            // but a command that runs in another process does not share it.
             Pools::Sqlite { rw, .. } => Conn::SqliteTx(rw.begin_with("begin immediate").await?),
             Pools::Pg(pool) => Conn::PgTx(pg_begin(pool, "begin").await?),
         };
@@ -219,13 +221,14 @@ impl Db {
         }))
     }
 
-    /// Rings when something of this topic was committed, here or in another replica. It may ring
-    /// once too often, and on PostgreSQL a ring can be lost with its connection: look now and then.
+    /// Subscribes to commits on this topic, in this process or another replica. There may be a
+    /// notification too many, and on PostgreSQL notifications are lost while the connection is
+    /// down, so the subscriber must also poll from time to time.
     pub fn bell(&self, topic: Topic) -> Bell {
         self.0.bells.listen(topic)
     }
 
-    /// Whether the database answers.
+    /// Checks that the database responds.
     #[boxed]
     pub async fn ping(&self) -> Result<()> {
         let mut reader = self.read().await?;
@@ -233,7 +236,7 @@ impl Db {
         Ok(())
     }
 
-    /// `sqlite` or `postgres`, for logs and `doctor`.
+    /// `sqlite` or `postgres`, for logs and `fleetmend doctor`.
     pub fn engine(&self) -> &'static str {
         match &self.0.pools {
             Pools::Sqlite { .. } => "sqlite",
@@ -245,7 +248,7 @@ impl Db {
         &self.0.bells
     }
 
-    /// By which other replicas can tell whether this process is alive; see [`Holder`].
+    /// The lock by which other replicas can tell whether this process is alive. See [`Holder`].
     pub(crate) fn holder(&self) -> Option<i64> {
         (!self.is_exclusive()).then(|| self.0.holder.number())
     }
@@ -273,7 +276,9 @@ impl Address {
         let path = path.strip_prefix("//").unwrap_or(path);
         match path {
             "" => refuse("it is empty".into()),
-            ":memory:" => refuse("a database in memory would be lost with its connection".into()),
+            ":memory:" => {
+                refuse("an in-memory database would be lost when its connection closes".into())
+            }
             path if path.contains("://") => {
                 refuse("it is neither postgres://… nor a path to a SQLite file".into())
             }
@@ -282,9 +287,11 @@ impl Address {
     }
 }
 
-/// Whoever opens a new file turns its log on, and whoever opens it in that moment is told at once
-/// that it is locked: SQLite asks no busy handler there, because the two could wait for each other.
-/// So it is asked again, for as long as a statement may wait.
+/// Opens a SQLite database and retries while it is locked.
+///
+/// The process that creates the file switches it to WAL mode. A process that opens it at that
+/// moment gets SQLITE_BUSY immediately: SQLite does not call the busy handler there, because the
+/// two could wait for each other. So this function retries for as long as a statement may wait.
 async fn sqlite_patiently(path: &Path, options: &Options) -> Result<Pools> {
     const AGAIN: Duration = Duration::from_millis(20);
     let tries = options.patience.as_millis() / AGAIN.as_millis();
@@ -297,8 +304,8 @@ async fn sqlite_patiently(path: &Path, options: &Options) -> Result<Pools> {
     sqlite_pools(path, options).await
 }
 
-/// The writer's connection already changes the file: it turns the log on. So a file that is not for
-/// us is recognized before, through a connection that cannot write.
+/// Refuses a file with an incompatible schema, through a connection that cannot write: opening the
+/// writer connection would already change the file, because it switches to WAL mode.
 async fn refuse_newer(path: &Path, options: &Options) -> Result<()> {
     if !path.exists() {
         return Ok(());
@@ -322,8 +329,8 @@ async fn sqlite_pools(path: &Path, options: &Options) -> Result<Pools> {
         .busy_timeout(options.patience)
         .foreign_keys(true)
         .statement_cache_capacity(256)
-        // Rows come from SQLite's own thread in bunches of this size; with the usual 50 a large
-        // rollout spends its loading on the way from thread to thread.
+        // SQLite's thread hands over rows in batches of this size. With the default of 50, loading
+        // a large rollout spends most of its time passing rows between threads.
         .row_buffer_size(1024)
         .pragma("temp_store", "memory")
         .pragma("cache_size", "-16384")
@@ -337,8 +344,9 @@ async fn sqlite_pools(path: &Path, options: &Options) -> Result<Pools> {
         .clone()
         .create_if_missing(true)
         .journal_mode(SqliteJournalMode::Wal)
-        // Whoever fills the log folds it into the file, and waits for the disk. With 16 MiB instead of the usual 4 that
-        // happens a quarter as often, and a page that changes often is written once: bursts took a fifth less.
+        // The writer that fills the WAL copies it into the database file and waits for the disk.
+        // With 16 MiB instead of the default 4 MiB this happens a quarter as often, and a page that
+        // changes often is written once: write bursts took a fifth less time.
         .pragma("wal_autocheckpoint", "4000")
         .synchronous(synchronous);
     let rw = SqlitePoolOptions::new()
@@ -363,7 +371,7 @@ async fn sqlite_pools(path: &Path, options: &Options) -> Result<Pools> {
 ///
 /// SQLite ends a transaction by itself when the disk is full or a read or write fails. The driver's
 /// own rollback then fails, because there is nothing to roll back, and the driver counts the
-/// transaction as open for the rest of the connection's life: every later `begin` would be refused.
+/// transaction as open until the connection is closed: every later `begin` would fail.
 fn outside_transaction(conn: &SqliteConnection) -> bool {
     let outside = !conn.is_in_transaction();
     if !outside {
@@ -372,19 +380,19 @@ fn outside_transaction(conn: &SqliteConnection) -> bool {
     outside
 }
 
-/// Begins a transaction on a separate task, so that a caller that is dropped meanwhile does not
-/// interrupt it.
+/// Begins a transaction on a separate task, so that it completes even if the caller is dropped
+/// meanwhile.
 ///
-/// The driver rolls back what it has counted as begun. A `begin` that was sent, and whose answer was
-/// not awaited, seems not to be counted: later requests failed after clients had hung up, and no
-/// longer do since this runs to its end.
+/// The driver rolls back transactions that it has counted as begun. It seems not to count a `begin`
+/// that was sent but whose response was not awaited: later requests failed after clients had
+/// disconnected, and no longer do since `begin` runs to completion.
 async fn pg_begin(
     pool: &PgPool,
     begin: &'static str,
 ) -> sqlx::Result<Transaction<'static, Postgres>> {
     let pool = pool.clone();
     let begun = tokio::spawn(async move { pool.begin_with(begin).await });
-    // It is aborted only when the runtime shuts down.
+    // The task is aborted only when the runtime shuts down.
     begun.await.unwrap_or(Err(sqlx::Error::PoolClosed))
 }
 
@@ -393,11 +401,12 @@ async fn pg_pool(address: &PgConnectOptions, options: &Options) -> Result<Pools>
     let mut address =
         address.clone().application_name("fleetmend").statement_cache_capacity(256).options([
             ("statement_timeout", patience_millis.as_str()),
-            // A replica that is stopped in the middle of a transaction keeps its locks, and every
-            // other one waiting, for so long. It has lost the lead by then.
+            // A replica that is suspended in the middle of a transaction keeps its locks, and
+            // blocks the other replicas, for at most 10 s. By then it has lost its lease as leader.
             ("idle_in_transaction_session_timeout", "10000"),
         ]);
-    // For `Process` the cluster's own setting holds: whoever runs it may have chosen with care.
+    // With `Process` the setting of the PostgreSQL cluster applies: its administrator may have
+    // chosen it deliberately.
     if options.durability == Durability::Full {
         address = address.options([("synchronous_commit", "on")]);
     }
@@ -409,7 +418,7 @@ async fn pg_pool(address: &PgConnectOptions, options: &Options) -> Result<Pools>
     Ok(Pools::Pg(pool))
 }
 
-/// One connection, inside a transaction or not.
+/// A connection, inside a transaction or not.
 pub enum Conn {
     #[doc(hidden)]
     SqliteRead(PoolConnection<Sqlite>),
@@ -421,7 +430,7 @@ pub enum Conn {
     PgTx(Transaction<'static, Postgres>),
 }
 
-/// What a statement runs on.
+/// The driver's connection that a statement runs on.
 pub(crate) enum Wire<'c> {
     Sqlite(&'c mut SqliteConnection),
     Pg(&'c mut PgConnection),
@@ -438,7 +447,7 @@ impl Conn {
     }
 }
 
-/// A connection that reads.
+/// A connection for reading.
 pub struct Reader(Conn);
 
 impl Deref for Reader {
@@ -454,8 +463,9 @@ impl DerefMut for Reader {
     }
 }
 
-/// A `match` whose two arms hold the same tokens, so types are inferred for each driver and nothing
-/// is boxed. `|c|` is the connection; `|c, d|` adds the engine's [`crate::sql::Dialect`].
+/// Expands to a `match` whose two arms contain the same tokens, so types are inferred for each
+/// driver and nothing is boxed. `|c|` is the connection; `|c, d|` adds the engine's
+/// [`crate::sql::Dialect`].
 macro_rules! on {
     ($conn:expr, |$c:ident| $body:expr) => {
         match $conn.wire() {
@@ -495,13 +505,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_commit_waits_for_the_disk_only_where_that_was_asked_for() {
+    async fn commit_waits_for_disk_only_with_full_durability() {
         assert_eq!(synchronous(Durability::Process).await, 1);
         assert_eq!(synchronous(Durability::Full).await, 2);
     }
 
     #[tokio::test]
-    async fn a_reader_of_sqlite_cannot_write() {
+    async fn sqlite_reader_cannot_write() {
         let place = crate::support::sqlite_place();
         let db = place.open().await;
         let mut reader = db.read().await.unwrap();
@@ -513,7 +523,8 @@ mod tests {
         crate::support::remove_sqlite(&place);
     }
 
-    /// Fills the database until SQLite refuses with SQLITE_FULL. The limit ends with the connection.
+    /// Fills the database until SQLite fails with SQLITE_FULL. The page limit ends with the
+    /// connection.
     async fn fill(db: &Db, round: u32) -> StoreError {
         for n in 0..10_000 {
             let written = async {
@@ -533,7 +544,7 @@ mod tests {
                 return error;
             }
         }
-        panic!("the database is never full");
+        panic!("the database never became full");
     }
 
     async fn count_leases(db: &Db) -> i64 {
@@ -555,15 +566,15 @@ mod tests {
             let (name, now) = (format!("after {before}"), jiff::Timestamp::UNIX_EPOCH);
             crate::leases::acquire(&mut tx, &name, "a", now, now).await.unwrap().unwrap();
             tx.commit().await.unwrap();
-            assert_eq!(count_leases(&db).await, before + 1, "nothing acknowledged is lost");
+            assert_eq!(count_leases(&db).await, before + 1, "an acknowledged write was lost");
         }
         db.close().await;
         crate::support::remove_sqlite(&place);
     }
 
-    /// `raise(rollback)` ends the transaction from inside, as a read or write error of the disk does.
+    /// `raise(rollback)` ends the transaction from inside, as a disk error does.
     #[tokio::test]
-    async fn part_that_ends_the_transaction_fails_it_with_the_cause() {
+    async fn part_that_ends_the_transaction_reports_the_cause() {
         let place = crate::support::sqlite_place();
         let db = place.open().await;
         place
@@ -585,7 +596,7 @@ mod tests {
         let mut tx = db.begin().await.unwrap();
         crate::leases::acquire(&mut tx, "second", "a", now, now).await.unwrap().unwrap();
         tx.commit().await.unwrap();
-        assert_eq!(count_leases(&db).await, 1, "`first` went with its transaction");
+        assert_eq!(count_leases(&db).await, 1, "`first` is rolled back with its transaction");
         db.close().await;
         crate::support::remove_sqlite(&place);
     }

@@ -95,26 +95,25 @@ pub use migrate::{SCHEMA_VERSION, Step};
 pub use sql::recorded_sql;
 pub use tx::Tx;
 
-/// Which part of a list.
+/// One page of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Page {
-    /// How many at the most.
+    /// Maximum number of items.
     pub limit: u32,
-    /// How many to pass over.
+    /// Number of items to skip.
     pub offset: u64,
 }
 
-/// Part of a list, and how long the whole is.
+/// One page of a list, and the length of the whole list.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Paged<T> {
-    /// The part that was asked for.
     pub items: Vec<T>,
-    /// How many there are in all.
+    /// Number of items in the whole list.
     pub total: u64,
 }
 
 impl<T> Paged<T> {
-    /// A part of a list that is here as a whole.
+    /// Cuts one page out of a list that is in memory.
     pub fn part_of(whole: Vec<T>, page: Page) -> Paged<T> {
         let total = whole.len() as u64;
         let skip = usize::try_from(page.offset).unwrap_or(usize::MAX);
@@ -127,7 +126,8 @@ impl<T> Paged<T>
 where
     T: for<'r> FromRow<'r, SqliteRow> + for<'r> FromRow<'r, PgRow> + Send + Unpin,
 {
-    /// A part of what an organization has. `select` and `count` know it as `$1`; limit and offset are `$2` and `$3`.
+    /// Reads one page of an organization's rows. `select` and `count` bind the organization as
+    /// `$1`; `select` binds limit and offset as `$2` and `$3`.
     pub(crate) async fn of_org(
         conn: &mut Conn,
         org: OrgId,

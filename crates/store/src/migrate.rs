@@ -1,10 +1,10 @@
 //! Creates and upgrades the tables when the database is opened.
 //!
-//! There is one series of migrations, forward only. Both databases get the same text, in which
-//! `{{time}}`, `{{bytes}}` and a few more words stand for column types. All of it runs in one
-//! transaction under a lock, so replicas that start at the same time migrate once. A database that
-//! was written by a newer release, or migrated with other texts, is refused before anything is
-//! changed.
+//! There is one series of migrations, forward only. Both engines get the same text, in which
+//! `{{time}}`, `{{bytes}}` and a few more placeholders stand for column types. All migrations run
+//! in one transaction under a lock, so replicas that start at the same time migrate once. A
+//! database that was written by a newer release, or migrated with other texts, is refused before
+//! anything is changed.
 
 use crate::db::{Conn, Db, Wire, on};
 use crate::error::{Result, StoreError};
@@ -34,7 +34,7 @@ const SERIES: &[Migration] = series! {
 /// The newest schema that this binary knows.
 pub const SCHEMA_VERSION: i64 = SERIES[SERIES.len() - 1].version;
 
-/// What the cluster-wide lock is called: "fleetmend" has no number, so this one was drawn once.
+/// Key of the PostgreSQL advisory lock that replicas take to migrate. An arbitrary constant.
 const LOCK: i64 = 0x666c_6565_746d_6e64;
 
 impl Migration {
@@ -42,24 +42,24 @@ impl Migration {
         Step { version: self.version, name: self.name }
     }
 
-    /// Of the text as we wrote it, so that it is the same in both engines.
+    /// The checksum of the text before placeholders are replaced, so both engines store the same
+    /// one. It covers comments too: a released migration must never be edited.
     fn checksum(&self) -> Vec<u8> {
         vocab::Digest::of(self.text.as_bytes()).as_bytes().to_vec()
     }
 }
 
-/// A migration, as it is told to people.
+/// A migration's version and name, for reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// Its number.
     pub version: i64,
-    /// Its name.
     pub name: &'static str,
 }
 
-/// Makes the database what this release expects, or says why it cannot be. Answers with what was done.
+/// Brings the database up to the schema of this release, or fails without changes. Returns the
+/// migrations that were applied.
 pub(crate) async fn run(db: &Db) -> Result<Vec<Step>> {
-    // The common start finds nothing to do and takes no lock.
+    // A normal start finds nothing to migrate and takes no lock.
     let mut reader = db.writer_connection().await?;
     let applied = applied(&mut reader).await?;
     drop(reader);
@@ -74,19 +74,19 @@ pub(crate) async fn run(db: &Db) -> Result<Vec<Step>> {
     Ok(done)
 }
 
-/// What [`run`] would do.
+/// The migrations that [`run`] would apply.
 pub(crate) async fn pending(conn: &mut Conn) -> Result<Vec<Step>> {
     let applied = applied(conn).await?;
     check(&applied)?;
     Ok(SERIES[applied.len()..].iter().map(Migration::step).collect())
 }
 
-/// The number of the last migration that this database has seen; 0: none.
+/// The version of the last migration that was applied to this database; 0 if none was.
 pub(crate) async fn version(conn: &mut Conn) -> Result<i64> {
     Ok(applied(conn).await?.last().map_or(0, |(version, ..)| *version))
 }
 
-/// The tables that there are after this migration, those first to which others refer.
+/// The tables that exist after this migration. A table comes after those that it references.
 pub(crate) fn tables(version: i64) -> Vec<&'static str> {
     let mut tables: Vec<_> = std::iter::once(TABLE).take(usize::from(version > 0)).collect();
     let series = SERIES.iter().filter(|migration| migration.version <= version);
@@ -100,7 +100,7 @@ pub(crate) fn tables(version: i64) -> Vec<&'static str> {
     tables
 }
 
-/// Makes the tables as they were at this migration, in a database that has none of them.
+/// Creates the tables as of this migration, in a database that has none of them.
 pub(crate) async fn make_up_to(tx: &mut Tx, version: i64) -> Result<()> {
     if version > SCHEMA_VERSION {
         return Err(StoreError::NewerDatabase { found: version, known: SCHEMA_VERSION });
@@ -110,7 +110,7 @@ pub(crate) async fn make_up_to(tx: &mut Tx, version: i64) -> Result<()> {
     apply(tx, &SERIES[..until]).await
 }
 
-/// Where it is written down which migrations a database has seen.
+/// The table that records which migrations were applied.
 const TABLE: &str = "schema_migrations";
 
 async fn make_list(tx: &mut Tx) -> Result<()> {
@@ -123,13 +123,13 @@ async fn make_list(tx: &mut Tx) -> Result<()> {
     .await
 }
 
-/// Whether this release may open the database at all. Reads and nothing else.
+/// Checks whether this release can open the database. Only reads.
 pub(crate) async fn check_fit(conn: &mut Conn) -> Result<()> {
     check(&applied(conn).await?)
 }
 
 pub(crate) async fn lock(tx: &mut Tx) -> Result<()> {
-    // SQLite's transaction is `begin immediate`: it has the lock already.
+    // A SQLite transaction starts with `begin immediate`, so it holds the lock already.
     if let Wire::Pg(c) = tx.wire() {
         sqlx::query("set local statement_timeout = 0").execute(&mut *c).await?;
         sqlx::query("select pg_advisory_xact_lock($1)").bind(LOCK).execute(c).await?;
@@ -138,7 +138,7 @@ pub(crate) async fn lock(tx: &mut Tx) -> Result<()> {
 }
 
 pub(crate) async fn apply_missing(tx: &mut Tx) -> Result<Vec<Step>> {
-    // Again, now under the lock: another replica may have been faster, or newer.
+    // Check again under the lock: another replica may have migrated meanwhile, or be newer.
     let known = applied(tx).await?;
     check(&known)?;
     if known.is_empty() {
@@ -178,7 +178,7 @@ async fn run_text(tx: &mut Tx, text: &'static str) -> Result<()> {
 
 type Applied = Vec<(i64, String, Vec<u8>)>;
 
-/// What this database has seen, in order.
+/// The migrations that were applied to this database, in order.
 async fn applied(conn: &mut Conn) -> Result<Applied> {
     let exists = match conn.wire() {
         Wire::Sqlite(c) => {
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
     use crate::support::{Empty, both};
 
-    /// What the first release wrote: an organization, and a server of it that was heard from.
+    /// Rows as the first release wrote them: an organization, and a server of it that has synced.
     const OF_BASELINE: &str = "
         insert into organizations (id, name, created_at, generation)
              values ('org_01m7ft1xqrfeztjv07xn79bb7q', 'old', {{then}}, 1);
@@ -243,7 +243,7 @@ mod tests {
              values ('org_01m7ft1xqrfeztjv07xn79bb7q', '', 'debian', 'debian 12', 1);
         insert into counters (name, value) values ('of old', 3)";
 
-    /// In the words of either engine.
+    /// [`OF_BASELINE`] in the SQL of one engine.
     fn of_baseline(is_sqlite: bool) -> String {
         let words = match is_sqlite {
             true => ["1794753245883334", "x'2a'", "0"],
@@ -254,7 +254,7 @@ mod tests {
     }
 
     both! {
-        async fn what_the_first_release_wrote_is_read_by_this_one(empty: Empty) {
+        async fn database_of_first_release_is_readable(empty: Empty) {
             let place = empty.0;
             let older = Db::connect(&place.options()).await.unwrap();
             let mut tx = older.begin().await.unwrap();
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_series_is_numbered_without_a_gap() {
+    fn migrations_are_numbered_without_gaps() {
         for (place, migration) in (1..).zip(SERIES) {
             assert_eq!(migration.version, place);
             assert!(migration.name.starts_with(&format!("{place:04}_")), "{}", migration.name);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn every_word_in_braces_is_known_to_both_engines() {
+    fn both_engines_replace_every_placeholder() {
         for migration in SERIES {
             for dialect in [&SQLITE, &POSTGRES] {
                 assert!(!dialect.migration(migration.text).0.contains("{{"), "{}", migration.name);
@@ -299,9 +299,9 @@ mod tests {
         }
     }
 
-    /// A backup of PostgreSQL copies the tables of this list.
+    /// A backup of PostgreSQL copies the tables that [`tables`] returns.
     #[tokio::test]
-    async fn every_table_is_known_by_its_name() {
+    async fn tables_returns_every_table_in_the_schema() {
         let place = crate::support::sqlite_place();
         let db = place.open().await;
         let mut reader = db.read().await.unwrap();

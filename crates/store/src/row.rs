@@ -1,8 +1,8 @@
 //! How values are stored in columns, and how rows become structs.
 //!
-//! A `vocab` type is stored as the text that it prints; a time as `timestamptz`, or as an INTEGER
-//! of microseconds in SQLite; a structure as JSON text. No statement may look inside the JSON, so
-//! text is enough.
+//! A `vocab` type is stored as its text form; a time as `timestamptz`, or as an INTEGER of
+//! microseconds in SQLite; a structure as JSON text. No statement may look inside the JSON, so text
+//! is enough.
 
 use jiff::Timestamp;
 use sqlx::encode::IsNull;
@@ -14,15 +14,15 @@ use sqlx::{Decode, Encode, Postgres, Sqlite, Type};
 
 use crate::error::{Cause, CorruptRow};
 
-/// A value that one column can hold.
+/// A value that is stored in one column.
 pub(crate) trait Column: Sized {
-    /// What the drivers carry.
+    /// The type that the drivers read and write.
     type Raw;
     fn to_raw(&self) -> Self::Raw;
     fn from_raw(raw: Self::Raw) -> Result<Self, Cause>;
 }
 
-/// What to bind for `value`.
+/// The value to bind for `value`.
 pub(crate) fn put<T: Column>(value: &T) -> T::Raw {
     value.to_raw()
 }
@@ -57,7 +57,7 @@ macro_rules! numbers {
         impl Column for $kind {
             type Raw = i64;
             fn to_raw(&self) -> i64 {
-                // Both engines end at 63 bits; counts and sizes of ours never come near.
+                // Both engines store 63 bits; our counts and sizes never come near.
                 i64::try_from(*self).unwrap_or(i64::MAX)
             }
             fn from_raw(raw: i64) -> Result<Self, Cause> {
@@ -68,7 +68,7 @@ macro_rules! numbers {
 }
 numbers!(u16, u32, u64);
 
-/// Words that print and parse.
+/// Types that are stored in their text form (`Display` and `FromStr`).
 macro_rules! via {
     ($($kind:ty),* $(,)?) => {$(
         impl $crate::row::Column for $kind {
@@ -84,7 +84,7 @@ macro_rules! via {
 }
 pub(crate) use via;
 
-/// Structures, as JSON text.
+/// Structures that are stored as JSON text.
 macro_rules! json {
     ($($kind:ty),* $(,)?) => {$(
         impl $crate::row::Column for $kind {
@@ -99,9 +99,10 @@ macro_rules! json {
     )*};
 }
 
-/// Our own types serialize; one that does not would be a bug of the type, found by its first test.
+/// Serializes one of our types. A type that cannot be serialized is a bug, which its first test
+/// finds.
 pub(crate) fn to_json<T: serde::Serialize>(value: &T) -> String {
-    serde_json::to_string(value).expect("a type of ours serializes to JSON")
+    serde_json::to_string(value).expect("our types serialize to JSON")
 }
 
 via!(
@@ -153,11 +154,11 @@ impl Column for vocab::Digest {
     }
 }
 
-/// An instant, to the microsecond: `timestamptz` on PostgreSQL, INTEGER on SQLite.
+/// A time in microseconds: `timestamptz` on PostgreSQL, INTEGER on SQLite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ts(i64);
 
-/// Between 1970, where we count from, and 2000, where PostgreSQL does.
+/// Microseconds from 1970, where we count from, to 2000, where PostgreSQL counts from.
 const EPOCH_2000_MICROS: i64 = 946_684_800_000_000;
 const TIMESTAMPTZ: PgTypeInfo = PgTypeInfo::with_oid(Oid(1184));
 
@@ -214,13 +215,13 @@ impl<'r> Decode<'r, Postgres> for Ts {
     }
 }
 
-/// Wraps what went wrong with one row in the name of its table and its id.
+/// Adds the table and the id to the error of a row that cannot be decoded.
 pub(crate) fn corrupt(table: &'static str, id: Option<String>, error: sqlx::Error) -> sqlx::Error {
     let id = id.unwrap_or_else(|| "?".to_owned());
     sqlx::Error::Decode(Box::new(CorruptRow { table, id, source: Box::new(error) }))
 }
 
-/// A word that was read alone, without a row around it.
+/// Parses a value that was read alone, without a row.
 pub(crate) fn parse<T: std::str::FromStr<Err: Into<Cause>>>(
     table: &'static str,
     text: String,
@@ -236,9 +237,9 @@ pub(crate) fn misread(column: &'static str, source: Cause) -> sqlx::Error {
     sqlx::Error::ColumnDecode { index: column.to_owned(), source }
 }
 
-/// A struct, its list of columns, and how both drivers' rows become one.
+/// Defines a struct, its list of columns, and how the rows of both drivers become one.
 ///
-/// `in "table"` and `by "column"` are what a corrupt row is reported with.
+/// `in "table"` and `by "column"` name the table and the id column in the error of a corrupt row.
 macro_rules! row {
     (
         $(#[$meta:meta])*

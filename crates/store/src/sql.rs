@@ -1,8 +1,8 @@
 //! Builds SQL text. User input must never become part of it.
 //!
 //! `sqlx` accepts a `&'static str` or anything wrapped in `AssertSqlSafe`, and its `QueryBuilder`
-//! accepts anything that prints. Here text is joined from `&'static str` only, and every value is
-//! bound. A test keeps `AssertSqlSafe` and `QueryBuilder` out of all other modules.
+//! accepts any text. Here SQL is joined from `&'static str` only, and every value is bound. A test
+//! keeps `AssertSqlSafe` and `QueryBuilder` out of all other modules.
 
 use std::cell::{Cell, RefCell};
 
@@ -16,26 +16,26 @@ use sqlx::{
     QueryBuilder, Sqlite, Type,
 };
 
-/// How many rows go into one statement. SQLite takes 32,766 values in one statement and PostgreSQL
-/// 65,535; 500 rows of our widest table (26 columns) are 13,000. Larger chunks measured no faster, but for what
-/// [`in_chunks`] does.
+/// Maximum number of rows in one statement. SQLite accepts 32,766 values per statement and
+/// PostgreSQL 65,535; 500 rows of our widest table (26 columns) are 13,000. Larger chunks were no
+/// faster in measurements, except in [`in_chunks`].
 pub(crate) const ROWS_MAX: usize = 500;
 
-/// Joins pieces of SQL that the compiler has seen.
+/// Joins constant pieces of SQL.
 pub(crate) fn join(pieces: &[&'static str]) -> AssertSqlSafe<String> {
     let text = pieces.concat();
     record(&text);
     AssertSqlSafe(text)
 }
 
-/// The little that the two engines spell differently.
+/// What the two engines spell differently.
 pub(crate) struct Dialect {
-    /// Keeps other writers off the rows that a statement reads. SQLite has one writer at a time
+    /// Locks the rows that a statement reads against other writers. SQLite has one writer at a time
     /// anyway.
     pub(crate) for_update: &'static str,
-    /// Others may read and lock so too, but not change.
+    /// Locks the rows against changes; other transactions may read them and take the same lock.
     pub(crate) for_share: &'static str,
-    /// The numbers in the column `kinds`, a row each, as `value`.
+    /// Expands the numbers in the column `kinds` to one row each, as `value`.
     pub(crate) each_kind: &'static str,
     pub(crate) types: &'static [(&'static str, &'static str)],
 }
@@ -60,7 +60,7 @@ pub(crate) const POSTGRES: Dialect = Dialect {
     for_share: " for share",
     each_kind: "json_array_elements_text(cast(k.kinds as json))",
     types: &[
-        // One order of text in both engines, whatever the locale of the cluster.
+        // The same sort order in both engines, whatever the locale of the cluster.
         ("{{text}}", "text collate \"C\""),
         ("{{int}}", "bigint"),
         ("{{bool}}", "boolean"),
@@ -72,24 +72,24 @@ pub(crate) const POSTGRES: Dialect = Dialect {
 };
 
 impl Dialect {
-    /// A migration's text in this engine's words.
+    /// A migration's text with this engine's column types.
     pub(crate) fn migration(&self, text: &'static str) -> AssertSqlSafe<String> {
         let spelled = |sql: String, (word, meaning): &(&str, &str)| sql.replace(word, meaning);
         AssertSqlSafe(self.types.iter().fold(text.to_owned(), spelled))
     }
 }
 
-/// How an engine takes many rows. SQLite takes `values (…), (…)`. PostgreSQL would spend more time on reading and planning
-/// such a text than on writing the rows, so it gets an array for each column: one short text for any number of rows,
-/// which is planned once.
+/// How an engine accepts many rows. SQLite gets `values (…), (…)`. PostgreSQL would take longer to
+/// parse and plan such a text than to write the rows, so it gets one array per column: one short
+/// text for any number of rows, which is planned once.
 pub(crate) trait Rows: Database {
-    /// How many rows [`in_chunks`] puts into one statement.
+    /// Number of rows that [`in_chunks`] puts into one statement.
     const CHUNK: usize;
 
-    /// SQLite's words, or PostgreSQL's.
+    /// Picks the first text for SQLite, the second for PostgreSQL.
     fn own(words: [&'static str; 2]) -> &'static str;
 
-    /// What is gathered until the last row is known.
+    /// The values that are collected until the last row was added.
     type Columns: Default;
 
     /// Adds one value of one row.
@@ -100,17 +100,18 @@ pub(crate) trait Rows: Database {
         value: T,
     );
 
-    /// ` in (…)`, of ids by the hundred. PostgreSQL gets `these`, around an array of them.
+    /// ` in (…)` for hundreds of ids. PostgreSQL gets an array of them between the two texts of
+    /// `these`.
     fn among<'v, T: Encode<'v, Self> + Type<Self>>(
         builder: &mut QueryBuilder<Self>,
         items: impl Iterator<Item = T>,
         these: [&'static str; 2],
     ) -> usize;
 
-    /// There are no more rows.
+    /// Ends the list of rows.
     fn end(builder: &mut QueryBuilder<Self>, columns: Self::Columns);
 
-    /// Whether a text with so many rows comes again often enough that its plan should be kept.
+    /// Whether a text with this many rows recurs often enough to cache its prepared statement.
     fn worth_keeping(rows: usize, listed: usize) -> bool;
 }
 
@@ -155,8 +156,8 @@ impl Rows for Sqlite {
         builder.push(")");
     }
 
-    /// The odd last chunk of a long list comes in 500 sizes and would push useful statements out of the cache. One or
-    /// two are the everyday case.
+    /// The last chunk of a long list can have 500 different sizes, and would push useful statements
+    /// out of the cache. One or two items are the common case.
     fn worth_keeping(rows: usize, listed: usize) -> bool {
         let items = rows + listed;
         items <= 2 || items == ROWS_MAX
@@ -164,7 +165,8 @@ impl Rows for Sqlite {
 }
 
 impl Rows for Postgres {
-    /// Rows that are joined with a table of some thousands are joined by reading the whole of it, once a statement.
+    /// PostgreSQL joins the rows with a table of some thousands by reading the whole table, once
+    /// per statement.
     const CHUNK: usize = 2_500;
 
     fn own([_, words]: [&'static str; 2]) -> &'static str {
@@ -212,7 +214,7 @@ impl Rows for Postgres {
     }
 }
 
-/// A statement whose shape depends on what was asked: optional filters, many rows.
+/// A statement whose text depends on the call: optional filters, many rows.
 pub(crate) struct Text<DB: Database> {
     builder: QueryBuilder<DB>,
     rows: usize,
@@ -229,7 +231,8 @@ impl<DB: Rows> Text<DB> {
         self
     }
 
-    /// What means the same to both, and is best said to SQLite in the first words and to PostgreSQL in the second.
+    /// Adds the first text for SQLite or the second for PostgreSQL. Both mean the same; each engine
+    /// runs its own faster.
     pub(crate) fn add_own(&mut self, words: [&'static str; 2]) -> &mut Self {
         self.add(DB::own(words))
     }
@@ -239,7 +242,8 @@ impl<DB: Rows> Text<DB> {
         self
     }
 
-    /// A table with one row an item, of at least one: `values (…), (…)`, or what the engine likes better.
+    /// Adds a table with one row per item, in the engine's form: see [`Rows`]. There must be at
+    /// least one item.
     pub(crate) fn rows<I: IntoIterator>(
         &mut self,
         items: I,
@@ -255,7 +259,7 @@ impl<DB: Rows> Text<DB> {
         self
     }
 
-    /// `(…, …)`, for the right side of `set (…) =`.
+    /// Adds `(…, …)`, for the right side of `set (…) =`.
     pub(crate) fn tuple(&mut self, each: impl Fn(&mut Tuple<'_, DB>)) -> &mut Self {
         self.builder.push("(");
         each(&mut Tuple { builder: &mut self.builder, place: Place::Alone, column: 0 });
@@ -263,7 +267,8 @@ impl<DB: Rows> Text<DB> {
         self
     }
 
-    /// ` in (…)` for ids by the hundred, at least one, in a text that PostgreSQL plans once: a table that is joined.
+    /// Adds ` in (…)` for hundreds of ids, at least one. PostgreSQL gets a joined table in a text
+    /// that is planned once.
     pub(crate) fn among<'v, T: Encode<'v, DB> + Type<DB>>(
         &mut self,
         items: impl IntoIterator<Item = T>,
@@ -273,8 +278,9 @@ impl<DB: Rows> Text<DB> {
         self
     }
 
-    /// The same for the last column of a key whose others are given: each is looked up by the whole key. PostgreSQL might read
-    /// all that have those others before it joins.
+    /// Like [`Text::among`], for the last column of an index whose other columns are given: each id
+    /// is looked up by the whole key. With a join, PostgreSQL might first read every row that
+    /// matches the other columns.
     pub(crate) fn each<'v, T: Encode<'v, DB> + Type<DB>>(
         &mut self,
         items: impl IntoIterator<Item = T>,
@@ -283,7 +289,7 @@ impl<DB: Rows> Text<DB> {
         self
     }
 
-    /// `(…, …)`, for `in`.
+    /// Adds `(…, …)`, for `in`.
     pub(crate) fn list<'v, T: Encode<'v, DB> + Type<DB>>(
         &mut self,
         items: impl IntoIterator<Item = T>,
@@ -319,8 +325,8 @@ impl<DB: Rows> Text<DB> {
     }
 }
 
-/// One statement for each [`Rows::CHUNK`] items, and the rows that they gave back. The next is put together while the
-/// database carries out the last: with many rows each takes about as long as the other.
+/// Runs one statement per [`Rows::CHUNK`] items and returns the rows of all of them. It builds the
+/// next statement while the database runs the current one: with many rows, both take about as long.
 pub(crate) async fn in_chunks<C: Connection, T, R>(
     conn: &mut C,
     items: &[T],
@@ -343,7 +349,7 @@ where
     Ok(found)
 }
 
-/// One row of a table, or the one tuple there is.
+/// Collects the values of one row of a table, or of a single tuple.
 pub(crate) struct Tuple<'b, DB: Rows> {
     builder: &'b mut QueryBuilder<DB>,
     place: Place<'b, DB>,
@@ -373,7 +379,7 @@ impl<DB: Rows> Tuple<'_, DB> {
     }
 }
 
-/// A column of many rows, as PostgreSQL reads an array.
+/// One column of many rows, encoded as a PostgreSQL array.
 #[derive(Default)]
 pub(crate) struct Array {
     element: Oid,
@@ -381,7 +387,7 @@ pub(crate) struct Array {
     cells: PgArgumentBuffer,
 }
 
-/// How PostgreSQL marks a value that is null where its length would stand.
+/// The length by which PostgreSQL marks a null value.
 const NULL: i32 = -1;
 
 impl Array {
@@ -390,10 +396,10 @@ impl Array {
         self.length += 1;
         let start = self.cells.len();
         self.cells.extend_from_slice(&NULL.to_be_bytes());
-        let encoded = value.encode(&mut self.cells).expect("a value of ours can be encoded");
+        let encoded = value.encode(&mut self.cells).expect("values of our types can be encoded");
         if matches!(encoded, IsNull::No) {
             let bytes = self.cells.len() - start - NULL.to_be_bytes().len();
-            let length = i32::try_from(bytes).expect("no value of ours has two gigabytes");
+            let length = i32::try_from(bytes).expect("a value is smaller than two gigabytes");
             self.cells[start..start + NULL.to_be_bytes().len()]
                 .copy_from_slice(&length.to_be_bytes());
         }
@@ -408,7 +414,7 @@ impl Type<Postgres> for Array {
 
 impl Encode<'_, Postgres> for Array {
     fn produces(&self) -> Option<PgTypeInfo> {
-        // The types of our columns, as `{{…}}` in a migration names them.
+        // The types of our columns, as the placeholders of a migration name them.
         Some(match self.element.0 {
             16 => <Vec<bool> as Type<Postgres>>::type_info(),
             17 => <Vec<Vec<u8>> as Type<Postgres>>::type_info(),
@@ -441,12 +447,12 @@ fn record(text: &str) {
     }
 }
 
-/// The SQL texts built on this thread since the last call. The first call returns nothing and
-/// starts recording.
+/// Returns the SQL texts built on this thread since the last call. The first call returns nothing
+/// and starts recording.
 ///
 /// Public only for `tests/store`, which asks the database to explain the texts that the store
-/// really sends. An integration test links the ordinary library, so `cfg(test)` cannot provide this.
-/// A thread that never calls this function records nothing.
+/// really sends. An integration test links the ordinary library, so `cfg(test)` cannot provide
+/// this. A thread that never calls this function records nothing.
 #[doc(hidden)]
 pub fn recorded_sql() -> Vec<String> {
     RECORDING.set(true);

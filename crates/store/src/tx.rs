@@ -1,8 +1,8 @@
-//! Write transactions, and what a commit does besides.
+//! Write transactions, and what is written at commit.
 //!
 //! Audit entries and events are collected and written at the end of the transaction. Both are
-//! numbered under a lock that every writer needs: so it is held for two statements only, and since
-//! it is always taken last, two transactions cannot deadlock over it. The counts of servers are
+//! numbered under a lock that every writer needs. It is held for two statements only, and since it
+//! is always taken last, two transactions cannot deadlock over it. The counts of servers are
 //! written at the end too, because many writers share their rows; a count that is read inside the
 //! transaction does not include its changes.
 
@@ -21,8 +21,8 @@ use crate::events;
 use crate::events::NewEvent;
 use crate::idempotency;
 
-/// A transaction that writes. Dropped without [`Tx::commit`], it never was.
-#[must_use = "a transaction that is not committed never was"]
+/// A transaction that writes. Dropping it without [`Tx::commit`] rolls it back.
+#[must_use = "a transaction that is not committed is rolled back"]
 pub struct Tx {
     conn: Conn,
     db: Db,
@@ -44,18 +44,18 @@ impl Tx {
         Self { conn, db, seal, gathered: Gathered::default() }
     }
 
-    /// Writes `event` with the commit, under the next number.
+    /// Writes `event` at commit, with the next number.
     pub fn emit(&mut self, event: NewEvent) {
         self.gathered.events.push(event);
         self.ring(Topic::Events);
     }
 
-    /// Writes `entry` into its organization's audit log with the commit.
+    /// Writes `entry` to its organization's audit log at commit.
     pub fn record(&mut self, entry: NewEntry) {
         self.gathered.entries.push(entry);
     }
 
-    /// Counts so many servers of this kind more, or fewer, with the commit.
+    /// Adds `more` to the number of servers of this kind at commit. It may be negative.
     pub(crate) fn count(&mut self, kind: Kind, more: i64) {
         self.gathered.counts.push((kind, more));
     }
@@ -65,31 +65,31 @@ impl Tx {
         self.db.holder()
     }
 
-    /// What rows that make hosts act are sealed with.
+    /// The seal for rows that make hosts act.
     pub(crate) fn seal(&self) -> &Seal {
         &self.seal
     }
 
-    /// Seals with this instead of what the database was opened with.
+    /// Seals with `seal` instead of the one that the database was opened with.
     pub fn use_seal(&mut self, seal: Seal) {
         self.seal = seal;
     }
 
-    /// Whether this installation wrote the row as it is.
+    /// Whether this installation wrote the row, and nothing changed it since.
     pub fn is_authentic(&self, row: &impl crate::seals::Sealed) -> bool {
         row.is_authentic(&self.seal)
     }
 
-    /// Rings this bell once the commit stands, in every replica.
+    /// Notifies the subscribers of this topic after the commit, in every replica.
     pub fn ring(&mut self, topic: Topic) {
         self.gathered.topics.insert(topic);
     }
 
-    /// Makes everything that was done durable and visible, all of it or nothing.
+    /// Makes all changes durable and visible, or none of them.
     #[boxed]
     pub async fn commit(mut self) -> Result<()> {
         let Gathered { entries, events, counts, topics } = std::mem::take(&mut self.gathered);
-        // Whatever changes anything writes an audit entry; its subject is what was done.
+        // Every change writes an audit entry; its subject is the resource that was changed.
         if let Some(entry) = entries.first() {
             idempotency::note_effect(&mut self.conn, &entry.subject).await?;
         }
@@ -110,7 +110,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Undoes everything. Dropping does the same a little later.
+    /// Discards all changes. Dropping the transaction does the same a little later.
     #[boxed]
     pub async fn rollback(self) -> Result<()> {
         match self.conn {
@@ -121,8 +121,9 @@ impl Tx {
         Ok(())
     }
 
-    /// Does `part`; if it fails, undoes that part alone and goes on. This is how many requests
-    /// share one commit and one fails without the others. Parts may be nested.
+    /// Runs `part`. If it fails, only the changes of that part are rolled back and the transaction
+    /// continues. This lets many requests share one commit, and one of them fail without the
+    /// others. Parts may be nested.
     pub async fn attempt<T>(
         &mut self,
         part: impl AsyncFnOnce(&mut Tx) -> Result<T>,
@@ -136,9 +137,9 @@ impl Tx {
                 sqlx::query("rollback to savepoint part").execute(c).await.map(drop)
             });
             if let Err(error) = undone {
-                // SQLite ended the whole transaction when the part failed, say because the disk is
-                // full. What failed first says why.
-                tracing::warn!(%error, %cause, "a failed part of a transaction ended all of it");
+                // SQLite ended the whole transaction when the part failed, for example because the
+                // disk is full. The first error tells the cause.
+                tracing::warn!(%error, %cause, "a failed part ended the whole transaction");
                 return done.map(Ok);
             }
             self.gathered.entries.truncate(kept.0);
