@@ -1,5 +1,8 @@
-//! What is known of an organization's flaws, in memory: what changed is found by comparing with it, and not by reading
-//! everything again.
+//! The in-memory state of an organization's findings. A round compares with it to find what
+//! changed, instead of reading everything again.
+//!
+//! A *server class* is a group of servers with the same package set, OS release, kernel and running
+//! code: they have the same findings.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -25,14 +28,14 @@ pub(super) const fn assessment(is_covered: bool, unassessed: u32) -> Assessment 
     }
 }
 
-/// How many packages one row names.
+/// The maximum number of packages in one row.
 pub(super) const PACKAGES_MAX: usize = 100;
 
-/// The kinds of servers, as they were counted at one time.
+/// The server classes, as they were counted at one time.
 #[derive(Debug)]
 pub(super) struct Walked {
     pub(super) kinds: Vec<Kind>,
-    /// Stands for all of it.
+    /// Identifies this list of classes.
     pub(super) basis: Digest,
 }
 
@@ -47,28 +50,29 @@ impl Walked {
     }
 }
 
-/// What is known, and what of it is written down.
+/// The findings, and what of them is stored in the database.
 #[derive(Debug)]
 pub(super) struct Memory {
-    /// As what was written down says of itself.
+    /// The generation of the stored summary.
     pub(super) generation: i64,
     pub(super) revision: i64,
     pub(super) walked: Arc<Walked>,
     pub(super) aside: Aside,
     pub(super) shelves: BTreeMap<Ecosystem, Shelf>,
-    /// What the lists of pending updates say, as far as it was looked at.
+    /// The CVEs that the package manager reports, by update set, for the update sets that were
+    /// read.
     pub(super) told: BTreeMap<Digest, Vec<Cell>>,
-    /// Those of them that are written down.
+    /// The update sets whose reported CVEs are stored in the database.
     pub(super) telling: BTreeSet<Digest>,
-    /// The lists that old code is from and that are kept for it.
+    /// The package sets from which outdated processes still run. Their reports are kept.
     pub(super) since: BTreeSet<(Ecosystem, Digest)>,
-    /// What is counted together, by what it is counted by.
+    /// The server classes that are counted together, by the key under which they are counted.
     alike: BTreeMap<Digest, Kind>,
-    /// The kinds that have flaws, as feeds know them.
+    /// The server classes with findings from feeds.
     carried: BTreeMap<Digest, Carried>,
     numbers: Numbers,
     pub(super) counts: BTreeMap<Digest, Tallied>,
-    /// The rows as they are written down.
+    /// The rows as stored in the database.
     pub(super) rows: HashMap<Arc<str>, Box<Cve>>,
     pub(super) exploited: BTreeSet<String>,
     pub(super) exploited_count: i64,
@@ -76,20 +80,20 @@ pub(super) struct Memory {
     is_new: bool,
 }
 
-/// A kind that has flaws, as it is written down.
+/// A server class with findings, as stored in the database.
 #[derive(Debug, Default)]
 struct Carried {
     number: u32,
-    /// As the tally knows them, sorted.
+    /// Indexes of the CVEs in the tally, sorted.
     flaws: Vec<u32>,
 }
 
-/// Who is to have which number. They stay small, because those that are free again are given first.
+/// Allocates the numbers of server classes. Free numbers are reused first, so that they stay small.
 #[derive(Debug, Default)]
 struct Numbers {
     next: u32,
     free: BTreeSet<u32>,
-    /// Those that become free when what is to be written has been.
+    /// Numbers that become free once the pending changes are written.
     given_back: BTreeSet<u32>,
 }
 
@@ -101,7 +105,7 @@ impl Numbers {
         })
     }
 
-    /// This one is in use, whoever gave it.
+    /// Marks a number as used that was allocated earlier.
     fn note(&mut self, number: u32) {
         self.free.extend(self.next..number);
         self.free.remove(&number);
@@ -109,17 +113,16 @@ impl Numbers {
     }
 }
 
-/// What has changed around it.
+/// The input of a round.
 pub(super) struct News {
     pub(super) revision: i64,
     pub(super) walked: Arc<Walked>,
     pub(super) aside: Aside,
-    /// The advisories that name anything which has to be judged.
+    /// The advisories that name a package which must be assessed.
     pub(super) advisories: BTreeMap<Ecosystem, Vec<Advisory>>,
 }
 
 impl Memory {
-    /// Nothing yet.
     pub(super) fn new(generation: i64, revision: i64, aside: Aside) -> Memory {
         Memory {
             generation,
@@ -142,7 +145,8 @@ impl Memory {
         }
     }
 
-    /// Takes the news in. What is to be written is in `writes`; whether flaws are exploited is for the caller to add.
+    /// Applies the changes of a round and collects the rows to write in `writes`. The caller adds
+    /// which CVEs are exploited.
     pub(super) fn learn(&mut self, mut news: News, writes: &mut Writes) {
         self.numbers.free.append(&mut self.numbers.given_back);
         let touched = self.judge(&mut news, writes);
@@ -185,7 +189,7 @@ impl Memory {
         self.is_new = false;
     }
 
-    /// Judges what has to be. Which lists that concerns.
+    /// Assesses the groups that need it. Returns the package sets whose findings changed.
     fn judge(
         &mut self,
         news: &mut News,
@@ -220,7 +224,8 @@ impl Memory {
         touched
     }
 
-    /// What is counted together. Lists of updates that say nothing of flaws keep nobody apart.
+    /// Merges the server classes that are counted together. Update sets that report no CVE do not
+    /// separate classes.
     fn gather(&self) -> BTreeMap<Digest, Kind> {
         let mut alike: BTreeMap<Digest, Kind> = BTreeMap::new();
         for kind in &self.walked.kinds {
@@ -249,7 +254,7 @@ impl Memory {
             None => (Vec::new(), 0),
         };
         let flaws = Tally::flaws(cells.iter().copied());
-        // Where a feed speaks of a flaw, the package manager need not.
+        // A finding from a feed takes precedence over the package manager's report of the same CVE.
         let told = kind.update_set.and_then(|set| self.told.get(&set)).into_iter().flatten();
         cells.extend(told.filter(|cell| flaws.binary_search(&cell.flaw()).is_err()));
         let tallied = Tallied { cves: self.put(alike, &kind, &cells), unassessed };
@@ -264,8 +269,8 @@ impl Memory {
         self.carry(kind, flaws, writes);
     }
 
-    /// How many servers are in each state, if feeds cover these bases. Servers that have not reported
-    /// their packages are not among them.
+    /// The number of servers per assessment, if feeds cover these base ecosystems. Does not include
+    /// servers that have not reported their packages.
     pub(super) fn assessments(&self, covered: &BTreeSet<Ecosystem>) -> BTreeMap<Assessment, u64> {
         let mut servers = BTreeMap::new();
         for (alike, kind) in &self.alike {
@@ -288,20 +293,21 @@ impl Memory {
         tally.put(alike, kind.servers, marks)
     }
 
-    /// Counts a kind that has these, for whoever wants no more than [the rows](Memory::into_rows).
+    /// Counts a server class with these findings, for a caller that only needs [the
+    /// rows](Memory::into_rows).
     pub(super) fn add<'a>(&mut self, kind: &Kind, has: impl Iterator<Item = &'a Finding>) {
         let cells: Vec<Cell> = has.map(|finding| self.tally.cell(finding.into())).collect();
         self.put(kind.alike(), kind, &cells);
     }
 
-    /// The rows, in no order. Whether flaws are exploited is for the caller to add.
+    /// The rows, unordered. The caller adds which CVEs are exploited.
     pub(super) fn into_rows(mut self) -> Vec<Cve> {
         let mut writes = Writes::default();
         self.change_rows(&mut writes);
         self.rows.into_values().map(|row| *row).collect()
     }
 
-    /// What is written down: who has which flaws.
+    /// Loads which server classes have which CVEs according to the database.
     pub(super) fn carried_before(
         &mut self,
         carriers: Vec<Carrier>,
@@ -323,7 +329,7 @@ impl Memory {
         }
     }
 
-    /// Notes which flaws a kind has.
+    /// Updates which CVEs a server class has.
     fn carry(&mut self, kind: Kind, flaws: Vec<u32>, writes: &mut Writes) {
         let digest = kind.digest();
         let before = match self.carried.remove(&digest) {
@@ -343,7 +349,8 @@ impl Memory {
         }
     }
 
-    /// Notes what a carrier gained and lost. One that has nothing any more is one no longer.
+    /// Records the CVEs that a server class gained and lost. A class without CVEs is no longer
+    /// stored.
     fn shift(&mut self, before: Carried, flaws: &[u32], writes: &mut Writes) {
         let Carried { number, flaws: had } = before;
         for flaw in flaws.iter().filter(|flaw| had.binary_search(flaw).is_err()) {
@@ -358,7 +365,7 @@ impl Memory {
         }
     }
 
-    /// Takes out what is no more.
+    /// Removes the server classes that no longer exist.
     fn forget(&mut self, before: &BTreeMap<Digest, Kind>, writes: &mut Writes) {
         for alike in before.keys().filter(|alike| !self.alike.contains_key(alike)) {
             self.tally.remove(alike);
@@ -375,7 +382,7 @@ impl Memory {
         }
     }
 
-    /// Notes which lists of updates name which flaws.
+    /// Updates which update sets report which CVEs.
     fn tell(&mut self, writes: &mut Writes) {
         let telling: BTreeSet<Digest> =
             self.alike.values().filter_map(|kind| kind.update_set).collect();
@@ -390,7 +397,7 @@ impl Memory {
 
     fn change_rows(&mut self, writes: &mut Writes) {
         let changes = self.tally.changes();
-        // Whoever is new here does not know what was counted before.
+        // A new state does not know which of the stored rows are still counted.
         let mut unknown: BTreeSet<Arc<str>> = match self.is_new {
             true => self.rows.keys().cloned().collect(),
             false => BTreeSet::new(),
@@ -421,7 +428,7 @@ impl Memory {
         writes.rows_gone.extend(gone.map(|row| row.id));
     }
 
-    /// These flaws are exploited, of those in `asked`.
+    /// Marks these CVEs as exploited.
     pub(super) fn exploit(&mut self, exploited: BTreeSet<String>, writes: &mut Writes) {
         for id in &exploited {
             let id: Arc<str> = Arc::from(id.as_str());

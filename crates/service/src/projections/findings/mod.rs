@@ -1,10 +1,12 @@
-//! Which flaws an organization's servers have, made ready for reading.
+//! The findings of an organization's servers, prepared for reading.
 //!
-//! A distinct list of packages is taken apart by source, and each group is judged once, however many lists and servers carry it; after a feed
-//! has changed only those that the change touches (`shelf`). What a finding means for a server also depends on what runs there, the
-//! kernel and old code; so servers of one list and system on which the same runs are one kind, and are counted together
-//! (`memory`). A [`Matcher`] remembers all that from one round to the next and writes what changed. [`spawn`] lets it do so whenever
-//! servers, feeds or suppressions changed. Whoever reads asks `store::findings`, and [`of_server`] for a single server.
+//! A package set is split into groups by source package. Each distinct group is assessed once,
+//! however many package sets and servers contain it, and again only after a feed change that
+//! affects it (`shelf`). What a finding means for a server also depends on what runs there: the
+//! kernel, and processes that still run outdated code. Servers with the same package set, system
+//! and running code form a server class and are counted together (`memory`). A [`Matcher`] keeps
+//! this state between rounds and writes what changed; [`spawn`] runs it whenever servers, feeds or
+//! suppressions change. Readers use `store::findings`, and [`of_server`] for a single server.
 
 mod aside;
 mod matcher;
@@ -35,18 +37,20 @@ use crate::App;
 use crate::clock::Stopwatch;
 use crate::{Result, apart, host_facts};
 
-/// How often it is asked whether something changed of which no bell tells.
+/// The interval at which changes without a notification are polled.
 const LOOK: Duration = Duration::from_secs(5);
-/// After how many such looks the servers are walked over all the same.
+/// After this number of polls, a full round runs in any case.
 const LOOKS: u32 = 12;
-/// The least rest between two rounds.
+/// The minimum pause between two rounds.
 const REST: Duration = Duration::from_millis(200);
-/// How many times as long as counting the servers takes they are not counted again: a busy fleet has news of them all the time.
+/// The pause before the servers are counted again, as a multiple of the time that counting took: in
+/// a busy fleet, server changes arrive all the time.
 const REST_TIMES: f64 = 12.0;
-/// How long one waits that would have to read everything first: if another replica need not, it is faster.
+/// The delay of a matcher without state, which would have to read everything first: a replica that
+/// has its state in memory is faster.
 const STEP_BACK: Duration = Duration::from_secs(2);
 
-/// Looks after the rows of every organization for as long as it is not aborted.
+/// Keeps the findings of every organization current until it is aborted or the app drains.
 pub fn spawn(app: App) -> JoinHandle<()> {
     tokio::spawn(async move {
         tokio::select! {
@@ -77,7 +81,7 @@ async fn keep(app: &App) {
             done
         });
         if let Err(error) = done {
-            tracing::warn!(error = &error as &dyn std::error::Error, "flaws are matched later");
+            tracing::warn!(error = &error as &dyn std::error::Error, "matching of findings failed and will be retried");
         }
         let took = Duration::from_secs_f64(watch.seconds());
         if look == Look::Servers {
@@ -119,7 +123,8 @@ async fn round_of_all(
     Ok(())
 }
 
-/// Returns when something changed of which no bell tells, or after a while: with what to look for.
+/// Returns when polling shows a change, or after a while. The result is the scope of the next
+/// round.
 async fn until_unlike(app: &App, before: Option<Unannounced>, is_cold: bool) -> Look {
     for _ in 0..LOOKS {
         tokio::time::sleep(LOOK).await;
@@ -133,8 +138,8 @@ async fn until_unlike(app: &App, before: Option<Unannounced>, is_cold: bool) -> 
     Look::Servers
 }
 
-/// What changes without a bell: the revision of what is published, because a command of another process rings none on SQLite,
-/// and what of that which was set aside still is.
+/// What may change without a notification: the feed revision, because a command in another process
+/// sends no notification on SQLite, and the suppressions in force, because they expire.
 type Unannounced = (i64, Vec<Vec<String>>);
 
 async fn unannounced(app: &App) -> Result<Unannounced> {
@@ -147,18 +152,20 @@ async fn unannounced(app: &App) -> Result<Unannounced> {
     Ok((revision, aside))
 }
 
-/// Makes the rows of an organization anew, if its servers or the feeds are not as they were. Says whether it did.
+/// Rebuilds the findings of an organization if its servers or the feeds have changed. Returns
+/// whether it wrote anything.
 #[boxed]
 pub async fn rebuild(app: &App, org: OrgId) -> Result<bool> {
     Matcher::new(org).round(app, Look::Servers).await
 }
 
-/// The lists that decide what servers of a kind have: theirs, and the one that old code of theirs is from.
+/// The package sets that determine the findings of a server class: the installed one, and the one
+/// from which its outdated processes run.
 fn carried(kind: &Kind) -> impl Iterator<Item = Digest> {
     [kind.package_set].into_iter().chain(host_facts::runs_of(&kind.runs).since)
 }
 
-/// The flaws of some environments' servers, in the order of the list. Made on the spot.
+/// The CVEs of the servers in some environments, in list order. Computed on demand.
 #[boxed]
 pub async fn within(
     app: &App,

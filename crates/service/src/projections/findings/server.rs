@@ -1,4 +1,4 @@
-//! What the flaws of a list of packages mean on one server, or on servers that are alike.
+//! What the findings of a package set mean on one server or on a server class.
 
 use async_recursion::async_recursion as boxed;
 use std::cmp::Reverse;
@@ -22,7 +22,7 @@ use super::shelf::{running_kernel, settled};
 use crate::commands::servers::entries;
 use crate::{Result, host_facts};
 
-/// What servers of a kind have, and what of it was settled from.
+/// The findings of a server class, and the packages they were derived from.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     packages: Vec<Installed>,
@@ -30,8 +30,8 @@ pub(super) struct Found {
     unassessed: Vec<Unassessed>,
 }
 
-/// What servers of a kind have as feeds know it, of the groups that are `wanted`; nothing where nobody publishes anything that is
-/// understood. What does no harm is left out.
+/// The findings that feeds report for a server class, limited to the groups that are `wanted`.
+/// Empty if no supported feed covers the system. Hidden findings are left out.
 async fn of_kind(
     conn: &mut Conn,
     org: OrgId,
@@ -61,7 +61,8 @@ async fn of_kind(
     Ok(Found { packages, settled, unassessed })
 }
 
-/// Which flaws each of these pending updates closes on servers of a kind: one list an update, in their order.
+/// The findings that each of these pending updates closes on a server class: one list per update,
+/// in the same order.
 #[boxed]
 pub async fn closed(
     conn: &mut Conn,
@@ -71,7 +72,7 @@ pub async fn closed(
 ) -> Result<Vec<Vec<Finding>>> {
     let Some(base) = Ecosystem::of(&kind.os) else { return Ok(vec![Vec::new(); pending.len()]) };
     let names: BTreeSet<&str> = pending.iter().map(|update| update.name.as_str()).collect();
-    // A kernel is also updated by what only depends on it.
+    // A kernel is also updated by packages that only depend on it.
     let wanted = |base: &Ecosystem, group: &Group| {
         group.packages.iter().any(|package| names.contains(package.name.as_str()))
             || group.has_kernel(base)
@@ -81,8 +82,9 @@ pub async fn closed(
     Ok(closed.into_iter().map(|some| some.into_iter().cloned().collect()).collect())
 }
 
-/// What servers of a kind have: what feeds know, and what only the package manager tells of their pending updates. Of a flaw
-/// that feeds know in the same or another package here, theirs is the word.
+/// All findings of a server class: those from feeds, and those that only the package manager
+/// reports for its pending updates. If a feed knows a CVE in any package of the class, the feed's
+/// finding is used.
 pub(super) async fn all_of_kind(
     conn: &mut Conn,
     org: OrgId,
@@ -90,7 +92,7 @@ pub(super) async fn all_of_kind(
     only: Option<&Cve>,
 ) -> Result<(Vec<Had>, Vec<Unassessed>)> {
     let wanted = |base: &Ecosystem, group: &Group| {
-        // A row may not name all of them.
+        // The row may not list all packages.
         only.is_none_or(|cve| {
             cve.packages.len() >= PACKAGES_MAX
                 || cve.packages.iter().any(|source| group.is_of(base, source))
@@ -123,25 +125,25 @@ pub(super) async fn all_of_kind(
     Ok((all, unassessed))
 }
 
-/// A flaw that servers of a kind have.
+/// A finding of a server class.
 #[derive(Debug, Clone)]
 pub(super) struct Had {
     pub(super) settled: Settled,
     manager_agrees: bool,
 }
 
-/// The CVEs of a server in numbers, and whether they are all of them.
+/// The number of a server's CVEs, and whether the number is complete.
 #[derive(Debug, Clone)]
 pub struct Assessed {
     /// Whether its CVEs are known.
     pub assessment: Assessment,
-    /// How many there are of each severity.
+    /// CVEs by severity.
     pub cves: Counts,
-    /// How many packages could not be assessed.
+    /// The number of packages that could not be assessed.
     pub unassessed: u32,
 }
 
-/// The CVEs of these servers in numbers, in their order.
+/// The CVE counts of these servers, in the same order.
 #[boxed]
 pub async fn assessed(conn: &mut Conn, org: OrgId, servers: &[Server]) -> Result<Vec<Assessed>> {
     let sets: BTreeSet<Digest> = servers.iter().filter_map(|server| server.package_set).collect();
@@ -161,14 +163,14 @@ pub async fn assessed(conn: &mut Conn, org: OrgId, servers: &[Server]) -> Result
             true => assessment(is_covered, unassessed),
             false => Assessment::NotScanned,
         };
-        // Without a feed everything is unassessed, and a number would say less.
+        // Without a feed, all packages are unassessed, so a number is not useful.
         let unassessed = if assessment == Assessment::Partial { unassessed } else { 0 };
         Assessed { assessment, cves, unassessed }
     });
     Ok(assessed.collect())
 }
 
-/// How many servers of some environments are in each state.
+/// The number of servers in some environments per assessment.
 #[boxed]
 pub async fn assessments_within(
     conn: &mut Conn,
@@ -194,8 +196,8 @@ pub async fn assessments_within(
     Ok(servers)
 }
 
-/// The keys that a kind may be counted under, the narrowest first. Whether its environment or its
-/// pending updates set it apart is not known here.
+/// The keys under which a server class may be counted, the most specific first. This function does
+/// not know whether its environment or its pending updates separate it from others.
 fn keys(kind: &Kind, environment: Option<Environment>) -> Vec<Digest> {
     let environment = environment.or_else(|| kind.environment.clone());
     let apart = [(kind.update_set, environment.clone()), (kind.update_set, None)];
@@ -205,7 +207,7 @@ fn keys(kind: &Kind, environment: Option<Environment>) -> Vec<Digest> {
         .collect()
 }
 
-/// What is counted of these servers, in their order.
+/// The stored counts of these servers, in the same order.
 async fn tallied(conn: &mut Conn, org: OrgId, servers: &[Server]) -> Result<Vec<Tallied>> {
     let keys = |server: &Server| -> Vec<Digest> {
         let Some(kind) = kind_of(server) else { return Vec::new() };
@@ -219,7 +221,7 @@ async fn tallied(conn: &mut Conn, org: OrgId, servers: &[Server]) -> Result<Vec<
     Ok(keys.iter().map(|keys| first(keys).unwrap_or_default()).collect())
 }
 
-/// The kind that a server is of; none before it has sent a list.
+/// The class of a server; `None` before it has reported its packages.
 pub(super) fn kind_of(server: &Server) -> Option<Kind> {
     Some(Kind {
         package_set: server.package_set?,
@@ -233,25 +235,27 @@ pub(super) fn kind_of(server: &Server) -> Option<Kind> {
     })
 }
 
-/// What servers share that have the same flaws; nothing before one has sent a list.
+/// The key that servers with the same findings share; `None` before the server has reported its
+/// packages.
 pub fn alike_by(server: &Server) -> Option<Digest> {
     kind_of(server).map(|kind| kind.alike())
 }
 
-/// A flaw of one server, with what stands beside its severity.
+/// A finding of one server, with exploitation data.
 #[derive(Debug, Clone)]
 pub struct Exposed {
-    /// The finding, and what it means here.
+    /// The finding, and what it means on this server.
     pub settled: Settled,
-    /// Whether a feed found it and the host's package manager says the same of a pending update.
+    /// Whether a feed found it and the host's package manager reports the same CVE for a pending
+    /// update.
     pub manager_agrees: bool,
-    /// Whether it is exploited, and since when.
+    /// The KEV entry, if the CVE is known to be exploited.
     pub exploited: Option<Exploited>,
-    /// How likely it is to be.
+    /// The estimated probability of exploitation.
     pub epss: Option<Epss>,
 }
 
-/// The CVEs of one server, the worst first, and its packages that could not be assessed.
+/// The findings of one server, the most severe first, and its packages that could not be assessed.
 #[boxed]
 pub async fn of_server(
     conn: &mut Conn,
@@ -260,7 +264,7 @@ pub async fn of_server(
     exposed(conn, server, None).await
 }
 
-/// One flaw of one server, in every package that has it.
+/// The findings of one CVE on one server, one per affected package.
 #[boxed]
 pub async fn one_of_server(conn: &mut Conn, server: &Server, cve: &Cve) -> Result<Vec<Exposed>> {
     Ok(exposed(conn, server, Some(cve)).await?.0)
@@ -285,7 +289,7 @@ async fn exposed(
     Ok((exposed.collect(), unassessed))
 }
 
-/// Whether the imported feeds list CVEs of a base that no update fixes yet.
+/// Whether the imported feeds list CVEs of a base ecosystem that no update fixes yet.
 #[boxed]
 pub async fn lists_unfixed(conn: &mut Conn, base: &Ecosystem) -> Result<bool> {
     match base.family().unfixed_cves() {
@@ -299,8 +303,8 @@ pub async fn lists_unfixed(conn: &mut Conn, base: &Ecosystem) -> Result<bool> {
     }
 }
 
-/// What is pending on a server. An update that closes one of its flaws is one for security, whether its repository says
-/// so or not.
+/// The pending updates of a server. An update that closes a finding is marked as a security update,
+/// even if its repository does not mark it as one.
 #[boxed]
 pub async fn pending(conn: &mut Conn, server: &Server) -> Result<Vec<Pending>> {
     let Some(kind) = kind_of(server) else { return Ok(Vec::new()) };
@@ -318,8 +322,8 @@ pub async fn pending(conn: &mut Conn, server: &Server) -> Result<Vec<Pending>> {
     Ok(pending)
 }
 
-/// The packages of a server whose pending updates are for security: the same that [`pending`] calls so, for whoever has read
-/// everything already.
+/// The packages of a server whose pending updates are security updates, by the same rule as
+/// [`pending`], for a caller that has already read the findings.
 pub fn secured<'a>(
     server: &Server,
     installed: &[Installed],
@@ -329,7 +333,8 @@ pub fn secured<'a>(
     let Some(base) = Ecosystem::of(&server.os) else {
         return domain::finding::secured(pending, pending.iter().map(|_| false));
     };
-    // What only the manager tells makes an update one for security if the manager says that it is.
+    // A CVE that only the package manager reports does not make an update a security update; the
+    // manager's own mark does.
     let known = exposed.iter().filter(|one| !one.settled.finding.found.told);
     let settled: Vec<Settled> = known.map(|one| one.settled.clone()).collect();
     let closed = domain::finding::closed(base.family(), installed, &settled, pending);

@@ -1,5 +1,6 @@
-//! The lists of packages of one base, taken apart by source: each group is judged once, however many lists carry it, and
-//! after a change only if it has a name that the change touches.
+//! The package sets of one base ecosystem, split into groups by source package. Each group is
+//! assessed once, however many package sets contain it, and again only if a change affects one of
+//! its names.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,7 +12,7 @@ use domain::finding::{
 };
 use vocab::{Digest, Exposure, Installed};
 
-/// What is known of the groups that are stored.
+/// The stored reports of groups.
 pub(super) type Stored = BTreeMap<Digest, Report>;
 
 #[derive(Debug)]
@@ -21,7 +22,8 @@ pub(super) struct Shelf {
     by_digest: HashMap<Digest, u32>,
     by_name: HashMap<String, BTreeSet<u32>>,
     sets: BTreeMap<Digest, Vec<u32>>,
-    /// Lists that are new, and groups that have to be judged, or judged again.
+    /// Package sets that are new. `unjudged` has the groups that must be assessed, or assessed
+    /// again.
     fresh: BTreeSet<Digest>,
     unjudged: BTreeSet<u32>,
     next: u32,
@@ -32,21 +34,22 @@ struct Known {
     digest: Digest,
     group: Group,
     report: Report,
-    /// What its findings are counted by, if it is no kernel.
+    /// The tally cells of its findings, unless it is a kernel.
     cells: Vec<Cell>,
     is_kernel: bool,
-    /// How many lists carry it.
+    /// The number of package sets that contain it.
     users: u32,
-    /// Whether it stands for a list that is gone: it is never judged and never written.
+    /// Whether it is a placeholder for a deleted package set: it is never assessed and never
+    /// written.
     is_memory: bool,
 }
 
-/// What became of the groups: those that have something else to say now, and those that have nothing to say any more.
+/// The changes of groups: new reports in `put`, and groups whose report became empty in `gone`.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     pub(super) put: Vec<(Digest, Report)>,
     pub(super) gone: Vec<Digest>,
-    /// The lists of which something else is known now.
+    /// The package sets whose findings changed.
     pub(super) sets: BTreeSet<Digest>,
 }
 
@@ -68,7 +71,8 @@ impl Shelf {
         self.sets.contains_key(set)
     }
 
-    /// Adds a list. With `stored`, it was judged before, and what its groups have is there.
+    /// Adds a package set. With `stored`, it was assessed before, and `stored` has the reports of
+    /// its groups.
     pub(super) fn add(
         &mut self,
         tally: &mut Tally,
@@ -102,7 +106,7 @@ impl Shelf {
         }
     }
 
-    /// Adds a list that is gone, of which only what was known is left.
+    /// Adds a deleted package set of which only the report is left.
     pub(super) fn add_memory(&mut self, tally: &mut Tally, set: Digest, report: Report) {
         let group = Group { names: Vec::new(), packages: Vec::new() };
         let id = self.insert(Digest::of(format!("memory of {set}").as_bytes()), group, true);
@@ -136,8 +140,8 @@ impl Shelf {
         known.report = report;
     }
 
-    /// Forgets every other list, and the groups that only those carried. Which lists those are, and which groups of them
-    /// had something to say.
+    /// Drops all other package sets, and the groups that only those contained. Returns the dropped
+    /// sets, and the dropped groups that had a report.
     pub(super) fn retain(&mut self, wanted: &BTreeSet<Digest>) -> (Vec<Digest>, Vec<Digest>) {
         let gone: Vec<Digest> =
             self.sets.keys().filter(|set| !wanted.contains(set)).copied().collect();
@@ -164,13 +168,14 @@ impl Shelf {
         (gone, groups)
     }
 
-    /// Everything has to be judged again.
+    /// Marks all groups for assessment.
     pub(super) fn touch_all(&mut self) {
         let all = self.groups.iter().filter(|(_, known)| !known.is_memory).map(|(id, _)| *id);
         self.unjudged.extend(all);
     }
 
-    /// How many packages of a list could not be assessed on servers on which this runs.
+    /// The number of packages of a set that could not be assessed on servers with this kernel and
+    /// running code.
     pub(super) fn unassessed(&self, set: &Digest, (kernel, runs): (&str, &Runs)) -> u32 {
         let mut count = 0;
         let mut kernels = Vec::new();
@@ -184,19 +189,19 @@ impl Shelf {
         u32::try_from(count + usize::from(foreign.is_some())).unwrap_or(u32::MAX)
     }
 
-    /// Something changed about these names.
+    /// Marks the groups with these names for assessment.
     pub(super) fn touch(&mut self, names: &[String]) {
         let touched = names.iter().filter_map(|name| self.by_name.get(name)).flatten();
         self.unjudged.extend(touched);
     }
 
-    /// The names by which everything is looked up that has to be judged.
+    /// The names by which to look up advisories for the groups that must be assessed.
     pub(super) fn unjudged_names(&self) -> BTreeSet<String> {
         let unjudged = self.unjudged.iter().filter_map(|id| self.groups.get(id));
         unjudged.flat_map(|known| known.group.names.iter().cloned()).collect()
     }
 
-    /// Judges what has to be, by the advisories that name anything of it.
+    /// Assesses the marked groups with the advisories that name any of their packages.
     pub(super) fn judge(&mut self, tally: &mut Tally, advisories: Vec<Advisory>) -> Changes {
         let mut changes = Changes { sets: std::mem::take(&mut self.fresh), ..Changes::default() };
         let index = Index::new(&self.base, advisories);
@@ -214,7 +219,7 @@ impl Shelf {
             self.learn(tally, id, report);
             changed.insert(id);
         }
-        // Few groups change at once, or nearly all.
+        // Usually either few groups change, or nearly all.
         let carries = |carried: &[u32]| match changed.len() < carried.len() {
             true => changed.iter().any(|id| carried.binary_search(id).is_ok()),
             false => carried.iter().any(|id| changed.contains(id)),
@@ -226,7 +231,7 @@ impl Shelf {
         changes
     }
 
-    /// What is known of a list.
+    /// The report of a package set.
     pub(super) fn report(&self, set: &Digest) -> Report {
         Report::of_groups(self.carried(set).map(|known| &known.report))
     }
@@ -236,7 +241,7 @@ impl Shelf {
         ids.filter_map(|id| self.groups.get(id))
     }
 
-    /// What servers have that carry a list, and on which this runs.
+    /// The tally cells of servers with this package set, kernel and running code.
     pub(super) fn cells(
         &self,
         tally: &mut Tally,
@@ -264,7 +269,8 @@ impl Shelf {
     }
 }
 
-/// What findings mean where this runs; what does no harm is left out. `before` is what is known of the list that old code is from.
+/// What findings mean with this kernel and running code. Hidden findings are left out. `before` is
+/// the report of the package set from which outdated processes run.
 pub(super) fn settled(
     base: &Ecosystem,
     before: Report,

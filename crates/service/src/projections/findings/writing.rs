@@ -1,4 +1,5 @@
-//! What changed, written down: as few transactions as it takes, none so long that others wait.
+//! Writes the changes of a round, in as few transactions as possible, each short enough not to
+//! block other writers.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -12,34 +13,33 @@ use super::shelf::Changes;
 use crate::App;
 use crate::Result;
 
-/// How many rows are written in one transaction, about.
+/// The approximate number of rows written in one transaction.
 const TOGETHER: usize = 4_000;
 
-/// Everything that changed.
+/// All changes of a round.
 #[derive(Debug, Default)]
 pub(super) struct Writes {
-    /// By base.
+    /// By base ecosystem.
     pub(super) groups: Vec<(String, Changes)>,
     pub(super) judged: Vec<Judged>,
     pub(super) sets_gone: Vec<(String, Vec<Digest>)>,
-    /// What is known of lists that old code is from.
+    /// Reports of the package sets from which outdated processes run.
     pub(super) kept: Vec<(String, Digest, domain::finding::Report)>,
-    /// Kinds that have flaws and had none, and the other way round.
+    /// Server classes that have findings now and had none before, and the reverse.
     pub(super) carriers: Vec<Carrier>,
     pub(super) carriers_gone: Vec<u32>,
-    /// Who gained and who lost a flaw, by what the tally knows it by.
+    /// The server classes that gained and lost a CVE, by the CVE's index in the tally.
     shifts: HashMap<u32, Shift>,
     pub(super) counts: Vec<(Digest, Tallied)>,
     pub(super) counts_gone: Vec<Digest>,
     pub(super) telling: Vec<(Arc<str>, Digest)>,
     pub(super) telling_gone: Vec<Digest>,
-    /// The CVEs whose rows changed.
     pub(super) rows: BTreeSet<Arc<str>>,
     pub(super) rows_gone: Vec<String>,
 }
 
 impl Writes {
-    /// Who gains a flaw, and who loses it.
+    /// The entry that collects which server classes gain and lose a CVE.
     pub(super) fn shift(&mut self, flaw: u32, tally: &Tally) -> &mut Shift {
         self.shifts.entry(flaw).or_insert_with(|| {
             let cve = tally.name(flaw).clone();
@@ -47,7 +47,7 @@ impl Writes {
         })
     }
 
-    /// Nobody carries these lists and these groups any more.
+    /// Deletes package sets and groups that no server has any more.
     pub(super) fn forget(&mut self, base: &str, sets: Vec<Digest>, groups: Vec<Digest>) {
         self.sets_gone.push((base.to_owned(), sets));
         let changes = Changes { gone: groups, ..Changes::default() };
@@ -55,7 +55,7 @@ impl Writes {
     }
 }
 
-/// Begins transactions and ends them when they have become long.
+/// Splits the writes into transactions of limited size.
 struct Pen<'a> {
     app: &'a App,
     seen: &'a Summary,
@@ -64,7 +64,7 @@ struct Pen<'a> {
 }
 
 impl Pen<'_> {
-    /// Where the next so many rows are to be written.
+    /// The transaction for the next `rows` rows.
     async fn tx(&mut self, rows: usize) -> Result<&mut Tx> {
         if self.rows + rows > TOGETHER
             && let Some(full) = self.tx.take()
@@ -78,11 +78,12 @@ impl Pen<'_> {
             findings::hold(&mut tx, self.seen).await?;
             self.tx = Some(tx);
         }
-        Ok(self.tx.as_mut().expect("it was just begun"))
+        Ok(self.tx.as_mut().expect("the transaction was just begun"))
     }
 }
 
-/// Writes it all down, and at last that it was made from what `next` says. `Stale` if somebody else did so since `seen`.
+/// Writes all changes, and finally the summary `next`. Returns `Stale` if another replica has
+/// written since `seen`.
 pub(super) async fn write(
     app: &App,
     seen: &Summary,
@@ -137,7 +138,7 @@ async fn write_kinds(pen: &mut Pen<'_>, org: OrgId, all: &Writes) -> Result<()> 
         findings::put_carriers(pen.tx(some.len()).await?, org, some).await?;
     }
     write_shifts(pen, org, &all.shifts).await?;
-    // Nobody may be without a number as long as a flaw is said to be his.
+    // Only now: no CVE may refer to a server class that no longer exists.
     for some in all.carriers_gone.chunks(TOGETHER) {
         findings::drop_carriers(pen.tx(some.len()).await?, org, some).await?;
     }
@@ -157,7 +158,7 @@ async fn write_kinds(pen: &mut Pen<'_>, org: OrgId, all: &Writes) -> Result<()> 
 }
 
 async fn write_shifts(pen: &mut Pen<'_>, org: OrgId, all: &HashMap<u32, Shift>) -> Result<()> {
-    // In the order of the table: rows that lie together are written together.
+    // In table order, so that adjacent rows are written together.
     let mut all: Vec<&Shift> = all.values().collect();
     all.sort_unstable_by(|a, b| a.cve.cmp(&b.cve));
     let weight = |one: &&Shift| 1 + (one.gained.len() + one.lost.len()) / 16;

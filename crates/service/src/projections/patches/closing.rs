@@ -1,5 +1,5 @@
-//! Which flaws pending updates close, and how many updates are for security therefore: asked once for servers that are alike,
-//! and again when what is known of their packages has become something else.
+//! Which CVEs pending updates close, and how many updates are therefore security updates. Computed
+//! once per server class, and again when the findings of its package set change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use super::Lists;
 use crate::Result;
 use crate::projections::findings as matched;
 
-/// A flaw that an update closes, and what the feeds say of how bad it is.
+/// A CVE that an update closes, with the severity from the feeds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Flaw {
     pub(super) cve: Arc<str>,
     pub(super) severity: Severity,
     pub(super) source: Option<Arc<str>>,
-    /// Whether that is a score and not the distribution's word.
+    /// Whether the severity comes from a CVSS score and not from the distribution.
     pub(super) scored: bool,
 }
 
@@ -38,33 +38,32 @@ impl From<&Finding> for Flaw {
     }
 }
 
-/// What the updates of a kind close, by package.
+/// The CVEs that the updates of a server class close, by package.
 pub(super) type Closed = BTreeMap<String, Vec<Flaw>>;
 
 type Key = (Digest, Digest, String, String, String);
 
-/// What is known of the updates of a kind.
 #[derive(Debug)]
 struct Closing {
-    /// When what is known of the packages last became something else; none: they were not judged yet, or nobody can.
+    /// The feed revision at which the findings of the package set last changed; `None` if it has
+    /// not been assessed yet or cannot be.
     changed: Option<i64>,
     closed: Closed,
-    /// How many of the updates are for security; none before the packages are judged.
+    /// The number of security updates; `None` before the package set is assessed.
     secured: Option<u32>,
 }
 
-/// What the updates of every kind close.
+/// The CVEs that the updates of every server class close.
 #[derive(Debug, Default)]
 pub(super) struct Closings(BTreeMap<Key, Closing>);
 
 impl Closings {
-    /// What the updates of servers of this kind close.
     pub(super) fn of(&self, kind: &Kind) -> Option<&Closed> {
         self.0.get(&key(kind)?).map(|known| &known.closed)
     }
 
-    /// How many updates of servers of this kind are for security, as an order for security means it. None as long as that
-    /// is not known.
+    /// The number of security updates on servers of this class, as counted by a security-only
+    /// order. `None` until it is known.
     pub(super) fn secured(&self, kind: &Kind, lists: &Lists) -> Option<u32> {
         let key = key(kind)?;
         match lists.get(&key.0)?.is_empty() {
@@ -73,12 +72,13 @@ impl Closings {
         }
     }
 
-    /// The flaws that any update closes.
+    /// All CVEs that any update closes.
     pub(super) fn flaws(&self) -> impl Iterator<Item = &Flaw> {
         self.0.values().flat_map(|known| known.closed.values().flatten())
     }
 
-    /// Asks for those kinds that are new or known otherwise since, and forgets those that are gone.
+    /// Computes the server classes that are new or whose findings changed, and drops those that are
+    /// gone.
     pub(super) async fn read(
         &mut self,
         conn: &mut Conn,
@@ -118,7 +118,7 @@ impl Closings {
             for (update, flaws) in list.iter().zip(all).filter(|(_, flaws)| !flaws.is_empty()) {
                 closed.entry(update.name.clone()).or_default().extend(flaws.iter().map(Flaw::from));
             }
-            // Where nobody publishes anything, the manager's word is all there is.
+            // Without a feed, the package manager's mark is the only source.
             let is_known = changed.is_some() || base.is_none();
             let secured = is_known.then(|| secured(list, &closed));
             self.0.insert(key, Closing { changed, closed, secured });

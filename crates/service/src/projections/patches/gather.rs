@@ -1,4 +1,4 @@
-//! One row a package, from lists of updates and how many servers carry each.
+//! Builds one patch row per package from the update sets and the number of servers with each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,23 +11,23 @@ use vocab::{Pending, Severity, UpdateType};
 use super::closing::{Closings, Flaw};
 use super::{Counts, Lists, severity_order};
 
-/// How many pairs of versions one row shows, and how many CVEs.
+/// Limits for one row: version pairs, and CVEs.
 const VERSIONS_MAX: usize = 100;
 const CVES_MAX: usize = 1_000;
 
-/// What rows are made from.
 pub(super) struct Ground<'a> {
     pub(super) kinds: &'a [Kind],
     pub(super) lists: &'a Lists,
     pub(super) closings: &'a Closings,
-    /// The flaws that are known to be exploited, as far as any update is about them.
+    /// The CVEs that are known to be exploited, among those that any update is about.
     pub(super) exploited: &'a BTreeSet<String>,
     pub(super) first_seen: &'a BTreeMap<String, Timestamp>,
     pub(super) now: Timestamp,
 }
 
-/// How bad an update is, and who says so. The greatest counts: the worst word, and of two alike that of the feeds, which
-/// say it of a flaw, before the manager's, who says it of the update, and both before a score.
+/// The severity of an update and its source. The greatest rating wins: the highest severity first;
+/// for equal severities, a feed (which rates the CVE) before the package manager (which rates the
+/// update), and both before a CVSS score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Rating<'a> {
     severity: Severity,
@@ -42,7 +42,7 @@ enum Voice {
     Feed,
 }
 
-/// What is gathered of one package.
+/// The aggregate of one package's updates.
 #[derive(Default)]
 struct Gathered<'a> {
     rating: Option<Rating<'a>>,
@@ -54,7 +54,7 @@ struct Gathered<'a> {
     cves: BTreeSet<&'a str>,
 }
 
-/// One row a package, in the order of the list.
+/// One row per package, in list order.
 pub(super) fn gathered(ground: &Ground<'_>) -> Vec<Patch> {
     let mut packages: BTreeMap<&str, Gathered<'_>> = BTreeMap::new();
     for kind in ground.kinds {
@@ -64,7 +64,7 @@ pub(super) fn gathered(ground: &Ground<'_>) -> Vec<Patch> {
         for update in list {
             let package = packages.entry(&update.name).or_default();
             let flaws = closed.and_then(|closed| closed.get(&update.name));
-            // A package of two architectures is one row, and a server waits for it once.
+            // A package of two architectures is one row, and counts each server once.
             if last.replace(&update.name) != Some(&update.name) {
                 package.servers += kind.servers;
             }
@@ -84,7 +84,7 @@ pub(super) fn gathered(ground: &Ground<'_>) -> Vec<Patch> {
     rows
 }
 
-/// Every flaw that an update is about.
+/// Every CVE that an update is about.
 pub(super) fn named<'a>(lists: &'a Lists, closings: &'a Closings) -> BTreeSet<&'a str> {
     let told = lists.values().flatten().flat_map(|update| &update.cves).map(String::as_str);
     told.chain(closings.flaws().map(|flaw| flaw.cve.as_ref())).collect()
@@ -94,7 +94,7 @@ impl<'a> Gathered<'a> {
     fn take(&mut self, update: &'a Pending, os: &'a str, flaws: &'a [Flaw]) {
         self.rating = self.rating.max(rating(update, flaws));
         self.security |= update.security || !flaws.is_empty();
-        // The most important word that any of them says; the words are in that order.
+        // The most important type of all updates; the variants are ordered by importance.
         let worse =
             self.update_type.map_or(update.update_type, |known| known.min(update.update_type));
         self.update_type = Some(worse);
@@ -127,8 +127,9 @@ impl<'a> Gathered<'a> {
     }
 }
 
-/// How bad an update is on servers where it closes these flaws. A score counts only for a flaw of which the
-/// distribution says nothing, and what a manager says of an update it says of every flaw that it names.
+/// The rating of an update on servers where it closes these CVEs. A CVSS score counts only for a
+/// CVE that the distribution does not rate; the package manager's severity of an update applies to
+/// every CVE that the update names.
 fn rating<'a>(update: &'a Pending, flaws: &'a [Flaw]) -> Option<Rating<'a>> {
     let managers = update.severity.map(|severity| (severity, Voice::Manager, PACKAGE_MANAGER));
     let told = update.severity.is_some_and(|severity| severity != Severity::Unknown);
@@ -142,7 +143,7 @@ fn rating<'a>(update: &'a Pending, flaws: &'a [Flaw]) -> Option<Rating<'a>> {
     all.map(|(severity, voice, source)| Rating { severity, voice, source }).max()
 }
 
-/// Puts rows in the order of the list.
+/// Sorts rows into list order.
 pub(super) fn sort(rows: &mut [Patch]) {
     rows.sort_by(|a, b| {
         let key = |row: &Patch| (row.severity_order, row.kev_order, row.servers_order);
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_of_what_the_distribution_says_counts_and_a_score_where_it_says_nothing() {
+    fn distribution_severity_takes_precedence_over_cvss_score() {
         let word = flaw("CVE-1", Severity::Low, "debian");
         let score = flaw("CVE-2", Severity::Critical, "cvss:3.1");
         let says = |severity: Severity, source: &str| Some((severity, source.to_owned()));
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_waits_for_a_package_once_however_many_architectures_it_has() {
+    fn server_counts_once_per_package_with_several_architectures() {
         let set = Digest::of(b"one");
         let kind = Kind {
             update_set: Some(set),
