@@ -1,10 +1,10 @@
-// The dashboard's one script. Every page works without it; with it, pages change as things happen.
+// The dashboard's only script. Every page works without it; with it, pages update live.
 "use strict";
 (() => {
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
   const typing = (at) => at && (at.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(at.tagName));
 
-  // Live: the service says that something changed; the page is asked for again, and what differs is put in place.
+  // Live updates: when the service reports a change, fetch the page again and replace what differs.
   const morph = (old, now) => {
     if (old.nodeType !== now.nodeType || old.nodeName !== now.nodeName || (old.id || "") !== (now.id || "")) {
       old.replaceWith(now);
@@ -14,7 +14,7 @@
       if (old.nodeValue !== now.nodeValue) old.nodeValue = now.nodeValue;
       return;
     }
-    // What somebody has opened stays open.
+    // Keep <details> elements open that the user opened.
     const opened = (name) => name === "open" && old.nodeName === "DETAILS";
     for (const { name } of [...old.attributes]) if (!now.hasAttribute(name) && !opened(name)) old.removeAttribute(name);
     for (const { name, value } of now.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
@@ -51,7 +51,7 @@
         }
         local();
       }
-    } catch { /* The stream notices a lost connection and says so. */ }
+    } catch { /* The event stream detects and shows a lost connection. */ }
     asking = false;
     if (again) (again = false), refresh();
   };
@@ -61,7 +61,7 @@
     source = new EventSource(from);
     source.addEventListener("open", () => {
       lost.hidden = true;
-      // Also the first time: something may have changed between the page and the stream.
+      // On the first connection too: something may have changed since the page was rendered.
       refresh();
     });
     source.addEventListener("changed", refresh);
@@ -79,7 +79,7 @@
   });
   listen();
 
-  // A log that grows.
+  // Follow a growing log.
   const log = document.querySelector("pre[data-follow]");
   if (log) {
     const follow = new EventSource(log.dataset.follow);
@@ -96,7 +96,7 @@
     follow.addEventListener("error", () => (lost.hidden = follow.readyState === EventSource.OPEN));
   }
 
-  // Times: how long ago they are changes while one looks.
+  // Keep relative times current.
   const words = (seconds) => {
     const size = Math.abs(seconds);
     const [number, unit] = size < 60 ? [0, ""] : size < 3600 ? [size / 60, "min"] : size < 86400 ? [size / 3600, "h"] : [size / 86400, "d"];
@@ -110,7 +110,7 @@
     }
   }, 30000);
 
-  // Forms: filters apply as they change, nothing is sent twice.
+  // Forms: filters apply on change; buttons are disabled on submit, to prevent a second submission.
   document.addEventListener("change", (event) => {
     const form = event.target.closest("form[data-auto]");
     if (form && event.target.type !== "search") form.requestSubmit();
@@ -120,16 +120,16 @@
   document.addEventListener("submit", (event) => {
     const form = event.target;
     if (form.method === "get") for (const field of [...form.elements]) if (field.name && !field.value) field.disabled = true;
-    // A file leaves the page as it is, and may be asked for again.
+    // A file download keeps the page open, so its button stays enabled.
     if (form.method === "post" && !event.submitter?.matches("[data-file]")) setTimeout(() => all("button", form).forEach((button) => (button.disabled = true)));
   });
   addEventListener("pageshow", () => {
     all("form :disabled").forEach((field) => field.hasAttribute("data-needs-pick") || (field.disabled = false));
     matchPreview();
   });
-  // Start is enabled only while every field is as the service rendered it with the preview. The
-  // comparison is with the rendered values, because a browser restores edits when one goes back.
-  // The service checks the same again with the preview's token.
+  // Start is enabled only while every field has the value that the service rendered with the
+  // preview. Compare with the rendered values: browsers restore edits when the user goes back.
+  // The service checks the same with the preview's token.
   const previewed = document.querySelector("form[data-previewed]");
   const edited = (field) => {
     if (field.type === "checkbox" || field.type === "radio") return field.checked !== field.defaultChecked;
@@ -154,7 +154,7 @@
   };
   count();
 
-  // What a field would mean, as one types.
+  // Preview the next runs of a schedule while the user types.
   const asks = document.querySelector("form[data-ask]");
   if (asks) {
     let turn = 0;
@@ -171,7 +171,7 @@
       local();
     });
   }
-  // The same instant in the reader's own zone.
+  // Show times in the browser's time zone.
   const local = () => {
     for (const time of all("time[data-local]")) {
       const text = new Date(time.dateTime).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
@@ -179,7 +179,7 @@
     }
   };
   local();
-  // Days are laid out by the service, so it is told where the reader is.
+  // The service lays out the calendar by day, so it needs the browser's time zone.
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
   if (zone) {
     document.cookie = `fleetmend_zone=${zone}; Path=/; Max-Age=31536000; SameSite=Strict${location.protocol === "https:" ? "; Secure" : ""}`;
@@ -194,7 +194,7 @@
     button.textContent = "Copied";
   });
 
-  // Keys.
+  // Keyboard shortcuts.
   const help = document.getElementById("help");
   const goes = { o: "/", s: "/servers", p: "/patches", c: "/cves", b: "/batches" };
   let going = false;

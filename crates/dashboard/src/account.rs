@@ -1,4 +1,4 @@
-//! One's own account: the second factor.
+//! The user's own account page: turns two-factor authentication on and off.
 
 use axum::Extension;
 use axum::extract::State;
@@ -28,12 +28,12 @@ fn shown(
     pages::Account { frame, has_totp: viewer.user.totp_secret.is_some(), secret, uri, told }
 }
 
-/// `/account`.
 pub(crate) async fn account(State(app): State<Dashboard>, viewer: Viewer) -> Answer {
     page(&shown(&app, &viewer, None, None))
 }
 
-/// Turns the second factor on or off; without a code, shows what the authenticator needs.
+/// Turns two-factor authentication on or off. Without a code, shows the secret for the
+/// authenticator app.
 pub(crate) async fn totp(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -41,7 +41,7 @@ pub(crate) async fn totp(
     form: Form,
 ) -> Answer {
     let (secret, code) = (form.text("secret"), form.text("code"));
-    // Without a code there is nothing to guess.
+    // A request without a code guesses nothing, so it is not throttled.
     if !code.is_empty() {
         app.throttle().code(Some(viewer.user.id), address(peer))?;
     }

@@ -1,4 +1,4 @@
-//! Who did what.
+//! The activity page: the audit log, newest entry first.
 
 use axum::extract::State;
 use service::queries;
@@ -18,7 +18,6 @@ pub(crate) struct Before {
     before: Option<u32>,
 }
 
-/// `/activity`, newest first.
 pub(crate) async fn activity(
     State(app): State<Dashboard>,
     viewer: Viewer,

@@ -1,4 +1,4 @@
-//! The files beside the pages.
+//! Serves the stylesheet, the script and the icon. `pages::asset` defines them.
 
 use axum::extract::Path;
 use axum::http::HeaderValue;
@@ -9,7 +9,7 @@ use httpkit::problem::{ApiError, Code};
 use crate::pages::Asset;
 use crate::response::Answer;
 
-/// A file, for ever: another content has another path.
+/// Browsers may cache an asset indefinitely: its path contains a hash of its content.
 pub(crate) async fn asset(Path((mark, name)): Path<(String, String)>) -> Answer {
     let path = format!("/assets/{mark}/{name}");
     let Some(found) = Asset::ALL.into_iter().find(|asset| asset.path() == path) else {

@@ -1,4 +1,5 @@
-//! Batches: the list, one as it happens, its logs, and how a person steers it.
+//! Batch pages: the list, one batch with live updates, task logs, and the actions pause, resume,
+//! cancel and retry.
 
 use axum::extract::{Path, State};
 use axum::http::header::ACCEPT;
@@ -19,10 +20,9 @@ use crate::preview_token::server_set;
 use crate::response::{Answer, frame, live, page, refused, see};
 use crate::{Dashboard, Viewer, pages, preview_token};
 
-/// The longest log that a page is made with; the API has the rest.
+/// The longest log that a page includes. The API returns the rest.
 const LOG_BYTES_MAX: usize = 1 << 20;
 
-/// `/batches`.
 pub(crate) async fn list(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -39,7 +39,6 @@ pub(crate) async fn list(
     page(&pages::Batches { frame, list, state, query, names })
 }
 
-/// `/batches/{id}`.
 pub(crate) async fn one(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -54,7 +53,6 @@ pub(crate) async fn one(
     page(&pages::BatchPage { frame, it, names })
 }
 
-/// `/batches/{id}/tasks/{task}`.
 pub(crate) async fn task(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -76,14 +74,15 @@ pub(crate) async fn task(
     page(&pages::TaskPage { frame, batch: batch.to_string(), it, log })
 }
 
-/// The log as it grows.
+/// Streams a task log while it grows.
 pub(crate) async fn log(
     State(app): State<Dashboard>,
     viewer: Viewer,
     Ids(batch, id): Ids<BatchId, TaskId>,
     mut headers: HeaderMap,
 ) -> Answer {
-    // `EventSource` asks for nothing else; a person who opens the path sees text.
+    // `EventSource` always sends `Accept: text/event-stream`. A request without `Accept` gets plain
+    // text.
     if !headers.contains_key(ACCEPT) {
         headers.insert(ACCEPT, HeaderValue::from_static("text/plain"));
     }
@@ -91,7 +90,7 @@ pub(crate) async fn log(
     task_log::respond(&app, viewer.caller(), session, (batch, id), &headers).await
 }
 
-/// Pauses, resumes, cancels, or tries again what failed.
+/// Pauses, resumes, cancels or retries a batch.
 pub(crate) async fn steer(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -121,13 +120,14 @@ fn ask_cancel(app: &Dashboard, viewer: &Viewer, id: BatchId) -> Answer {
         lines: vec![line.to_owned()],
         previewed: None,
         action: format!("{here}/cancel"),
-        verb: "Cancel it".into(),
+        verb: "Cancel batch".into(),
         back: here,
         risky: true,
     })
 }
 
-/// Resumes the batch if it is still in the state, and has the failures, that the page showed.
+/// Resumes the batch only if its state and its number of failures are still those that the page
+/// showed.
 async fn resume(
     app: &Dashboard,
     viewer: &Viewer,
@@ -140,8 +140,8 @@ async fn resume(
     Ok(())
 }
 
-/// What a preview token for a retry covers, with the id of the batch and the servers. The options
-/// of a batch never change.
+/// Action name of a retry in its preview token. The content is the batch id and the servers; the
+/// options of a batch never change.
 const RETRY: &str = "retry";
 const RETRY_OUTDATED: &str = "The failed servers changed since the preview, or the preview has expired. \
                               Review it and start again.";
@@ -150,7 +150,8 @@ fn retry_content(id: BatchId, servers: &[ServerId]) -> String {
     format!("{id} {}", server_set(servers))
 }
 
-/// Retries what failed: first a preview, then the servers that it showed.
+/// Retries the failed servers: shows a preview first, then starts a batch for exactly the servers
+/// of the preview.
 async fn retry(app: &Dashboard, viewer: &Viewer, id: BatchId, form: &Form) -> Answer {
     let caller = viewer.caller();
     let mut errors = Vec::new();
@@ -174,7 +175,7 @@ async fn retry(app: &Dashboard, viewer: &Viewer, id: BatchId, form: &Form) -> An
         frame: frame(app, viewer, Section::Batches, "Retry failed servers?"),
         errors,
         lines: vec![
-            "A new batch with the same options, for the servers that failed or timed out."
+            "Creates a batch with the same options for the servers that failed or timed out."
                 .to_owned(),
         ],
         verb: pages::start_label(&preview.options, preview.total),

@@ -1,4 +1,5 @@
-//! When schedules run next.
+//! Computes the next runs of all schedules for the calendar. `pages::calendar` lays them out by
+//! day.
 
 use axum::http::HeaderMap;
 use domain::schedule::next_runs;
@@ -9,20 +10,22 @@ use vocab::Zone;
 use crate::pages::calendar::{Calendar, Runs};
 use crate::{Dashboard, Viewer, cookies};
 
-/// Where the page's script keeps the zone of the reader: it is no secret, and nothing but days is laid out by it.
+/// Cookie in which the page's script stores the browser's time zone. It is not secret; it only
+/// selects the days of the calendar.
 const ZONE: &str = "fleetmend_zone";
-/// How many instants are computed at the most, of all schedules together.
+/// The most run times computed for all schedules together.
 const INSTANTS_MAX: usize = 2_000;
-/// How many of one schedule: one that runs every hour fills the calendar.
+/// The most run times computed for one schedule. Enough for an hourly schedule to fill the
+/// calendar.
 const INSTANTS_OF_ONE_MAX: usize = 14 * 25;
 
-/// The zone of the reader, or UTC.
+/// The browser's time zone, or UTC if it is unknown.
 fn zone_of(headers: &HeaderMap) -> Zone {
     let told = cookies::read(headers, ZONE).and_then(|text| text.parse().ok());
     told.or_else(|| "UTC".parse().ok()).unwrap_or_default()
 }
 
-/// The next two weeks of all schedules.
+/// The runs of all enabled schedules in the next two weeks.
 pub(crate) async fn calendar(
     app: &Dashboard,
     viewer: &Viewer,

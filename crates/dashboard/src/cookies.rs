@@ -1,18 +1,19 @@
-//! The cookies: who is signed in, which browser has signed in before, and which is on its way to a provider of identities.
+//! Cookies for the session, for browsers that have signed in before, and for the OIDC redirect.
 
 use axum::http::header::{COOKIE, HOST};
 use axum::http::{HeaderMap, HeaderValue};
 
 use crate::Dashboard;
 
-/// The session.
 pub(crate) const SESSION: &str = "fleetmend_session";
-/// What a browser keeps that has signed in: its owner's guesses are counted apart from strangers'.
+/// Marks a browser that has signed in before. Its sign-in attempts are counted separately from
+/// those of unknown browsers.
 pub(crate) const DEVICE: &str = "fleetmend_device";
-/// What a browser brings back from a provider.
+/// Holds the state of an OIDC sign-in while the browser is at the identity provider.
 pub(crate) const FLOW: &str = "fleetmend_flow";
 
-/// The value of a cookie; of several the first, which is the one for the longest path.
+/// The value of a cookie. If it is sent several times, the first one wins: browsers send the one
+/// with the longest path first.
 pub(crate) fn read<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let lines = headers.get_all(COOKIE).iter().filter_map(|line| line.to_str().ok());
     let pairs =
@@ -20,7 +21,7 @@ pub(crate) fn read<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     pairs.into_iter().find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
-/// A cookie that no script reads and no other site sends.
+/// A cookie that scripts cannot read (`HttpOnly`) and other sites do not send (`SameSite=Strict`).
 pub(crate) fn make(
     app: &Dashboard,
     headers: &HeaderMap,
@@ -31,8 +32,8 @@ pub(crate) fn make(
     written(app, headers, &format!("{name}={value}; Path=/; Max-Age={seconds}; SameSite=Strict"))
 }
 
-/// A cookie for the way back from another site, and for nothing else: a provider sends the browser by a link, with which a strict one
-/// would not come along.
+/// A cookie for the redirect back from the identity provider only. It is `SameSite=Lax`, because
+/// browsers do not send a strict cookie on a navigation from another site.
 pub(crate) fn for_the_way_back(
     app: &Dashboard,
     headers: &HeaderMap,
@@ -49,14 +50,14 @@ fn written(app: &Dashboard, headers: &HeaderMap, text: &str) -> HeaderValue {
     HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""))
 }
 
-/// Whether this browser reaches us by TLS. Behind a proxy that speaks it, the browser does too; whoever lies about it only keeps
-/// themselves out.
+/// Whether the browser uses TLS. A TLS-terminating proxy reports it in a header. A client that
+/// forges the header only locks itself out.
 fn is_secure(app: &Dashboard, headers: &HeaderMap) -> bool {
     let proxied = headers.get("x-forwarded-proto").is_some_and(|proto| proto == "https");
     app.settings.certificate_sha256.is_some() || proxied
 }
 
-/// The address that this browser reaches us by.
+/// The base URL at which the browser reaches this service.
 pub(crate) fn base(app: &Dashboard, headers: &HeaderMap) -> String {
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost:7600");
     format!("{}://{host}", if is_secure(app, headers) { "https" } else { "http" })

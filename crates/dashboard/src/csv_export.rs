@@ -1,4 +1,4 @@
-//! Tables as files: the rows that the list would show, page by page, up to a limit.
+//! CSV export of every list: the rows that the page would show, read page by page up to a limit.
 
 mod details;
 mod previews;
@@ -28,10 +28,10 @@ use crate::pages::csv::csv;
 use crate::response::Answer;
 use crate::{Dashboard, Viewer, pages, plots};
 
-/// How many rows a file has at the most: what the API's own pages would be asked for twenty times.
+/// The most rows in a file: 20 pages of the API.
 const ROWS_MAX: u64 = 10_000;
 
-/// Rows part by part, each with whether it is the last.
+/// Collects rows in parts. `$asked` yields the rows of a part and whether it is the last one.
 macro_rules! gathered {
     ($parts:expr, |$part:ident| $asked:expr) => {{
         let mut rows = Vec::new();
@@ -47,7 +47,7 @@ macro_rules! gathered {
 }
 use gathered;
 
-/// All rows of a query, up to the limit of a file.
+/// Collects all rows of a query, up to [`ROWS_MAX`].
 macro_rules! all {
     (|$page:ident| $query:expr) => {
         gathered!(page_by_page(), |$page| {
@@ -58,18 +58,18 @@ macro_rules! all {
 }
 use all;
 
-/// The pages that a file is put together from.
+/// The pages that make up a file.
 fn page_by_page() -> impl Iterator<Item = Page> {
     let offsets = (0..ROWS_MAX).step_by(LIMIT_MAX as usize);
     offsets.map(|offset| Page { limit: LIMIT_MAX, offset })
 }
 
-/// Whether so many rows end with this page.
+/// Whether `page` is the last page of a list with `rows` rows.
 fn ends(page: Page, rows: u64) -> bool {
     page.offset + u64::from(page.limit) >= rows
 }
 
-/// A column: what it is called, and what stands in it.
+/// A column: its header, and the function that renders its cells.
 type Column<'a, T> = (&'static str, &'a (dyn Fn(&T) -> String + Sync));
 
 fn table<T>(name: &'static str, rows: &[T], columns: &[Column<'_, T>]) -> Answer {
@@ -97,12 +97,11 @@ fn words<'a, T: ToString + 'a>(some: impl IntoIterator<Item = &'a T>) -> String 
     some.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
-/// What a cell holds many of, where each has spaces in itself.
+/// Joins several values into one cell with a separator, for values that contain spaces.
 fn listed(some: impl Iterator<Item = String>) -> String {
     some.collect::<Vec<_>>().join("; ")
 }
 
-/// `/servers.csv`.
 pub(crate) async fn servers(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -138,7 +137,6 @@ pub(crate) async fn servers(
     )
 }
 
-/// `/patches.csv`.
 pub(crate) async fn patches(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -165,7 +163,6 @@ pub(crate) async fn patches(
     )
 }
 
-/// `/cves.csv`.
 pub(crate) async fn cves(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -189,7 +186,6 @@ pub(crate) async fn cves(
     )
 }
 
-/// `/batches.csv`.
 pub(crate) async fn batches(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -220,7 +216,7 @@ pub(crate) async fn batches(
     )
 }
 
-/// `/schedules.csv`: all of them.
+/// `/schedules.csv`: all schedules.
 pub(crate) async fn schedules(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -280,7 +276,7 @@ pub(crate) async fn activity(
     )
 }
 
-/// `/trend.csv`: what the plots of the last days are drawn from.
+/// `/trend.csv`: the data of the charts on the Overview.
 pub(crate) async fn trend(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -297,7 +293,7 @@ pub(crate) async fn trend(
     file("trend.csv", csv(&head, rows))
 }
 
-/// `/patch-ages.csv`: what the plot of how long patches have been pending is drawn from.
+/// `/patch-ages.csv`: the data of the chart "Time pending".
 pub(crate) async fn ages(
     State(app): State<Dashboard>,
     viewer: Viewer,

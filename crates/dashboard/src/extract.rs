@@ -1,4 +1,4 @@
-//! What a browser sends: query strings with empty fields, and forms.
+//! Extractors for what browsers send: query strings with empty fields, and forms.
 
 use std::collections::BTreeSet;
 
@@ -9,8 +9,8 @@ use httpkit::problem::{ApiError, Code};
 use httpkit::{body, query};
 use serde::de::DeserializeOwned;
 
-/// The parameters of a page, as the API takes them. A filter form also sends the fields that nobody filled in:
-/// they count as left out.
+/// The query parameters of a page, parsed like those of the API. Filter forms also send empty
+/// fields; these count as absent.
 #[derive(Debug)]
 pub(crate) struct Asked<T> {
     pub(crate) meant: T,
@@ -18,12 +18,13 @@ pub(crate) struct Asked<T> {
 }
 
 impl<T> Asked<T> {
-    /// What was sent under this name.
+    /// The value of a parameter as it was sent.
     pub(crate) fn text(&self, name: &str) -> String {
         value(&self.pairs, name).to_owned()
     }
 
-    /// The same parameters again, without where in the list one is; with the question mark, or nothing.
+    /// The same parameters without `limit` and `offset`, as a query string that starts with `?`, or
+    /// empty.
     pub(crate) fn query(&self) -> String {
         let kept =
             self.pairs.iter().filter(|(name, _)| !matches!(name.as_str(), "limit" | "offset"));
@@ -46,28 +47,27 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
     }
 }
 
-/// A form that was sent.
 #[derive(Debug, Default)]
 pub(crate) struct Form(Vec<(String, String)>);
 
 impl Form {
-    /// The value under this name, without the space around it.
+    /// The first value of a field, trimmed.
     pub(crate) fn text(&self, name: &str) -> String {
         value(&self.0, name).trim().to_owned()
     }
 
-    /// The value under this name, to the letter.
+    /// The first value of a field, unchanged.
     pub(crate) fn exact(&self, name: &str) -> &str {
         value(&self.0, name)
     }
 
-    /// All values under this name.
+    /// All values of a field.
     pub(crate) fn all(&self, name: &str) -> Vec<String> {
         let named = self.0.iter().filter(|(key, _)| key == name);
         named.map(|(_, value)| value.clone()).collect()
     }
 
-    /// Whether the question was answered.
+    /// Whether the user confirmed the action on a confirmation page.
     pub(crate) fn goes(&self) -> bool {
         !self.exact("go").is_empty()
     }
@@ -82,10 +82,11 @@ impl<S: Send + Sync> FromRequest<S> for Form {
     }
 }
 
-/// The most bytes of a form that anyone may send without having signed in.
+/// The largest form accepted from a client that is not signed in.
 const SIGN_IN_BYTES_MAX: usize = 4 << 10;
 
-/// A form of someone who is not signed in yet: a name, a password or a code, and where to go.
+/// A form from a client that is not signed in: a name, a password or a code, and the page to open
+/// next.
 #[derive(Debug, Default)]
 pub(crate) struct SignInForm(pub(crate) Form);
 
@@ -98,24 +99,24 @@ impl<S: Send + Sync> FromRequest<S> for SignInForm {
     }
 }
 
-/// The first value under this name, or an empty text.
+/// The first value of a field, or an empty string.
 pub(crate) fn value<'a>(pairs: &'a [(String, String)], name: &str) -> &'a str {
     pairs.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
 }
 
-/// Names and values as browsers write them.
+/// Parses the names and values of a URL-encoded form or query.
 pub(crate) fn pairs(bytes: &[u8]) -> Result<Vec<(String, String)>, ApiError> {
     serde_html_form::from_bytes(bytes)
         .map_err(|_| ApiError::new(Code::BadRequest, "The request is not a valid form."))
 }
 
-/// The only field that a form may have more than once.
+/// The only field that a form may repeat.
 const REPEATED: &str = "server_ids";
-/// How much of a field's name an error repeats.
+/// The number of characters of a field name that an error message repeats.
 const NAME_CHARS_SHOWN: usize = 40;
 
-/// The names and values of a form. Our pages send every field once, except `server_ids`; a form
-/// that repeats another field is refused, so that no two readers of it can see different values.
+/// Parses a form. Our pages send every field once, except `server_ids`. A form that repeats another
+/// field is rejected, so that no two readers of the form can see different values.
 pub(crate) fn form_pairs(bytes: &[u8]) -> Result<Vec<(String, String)>, ApiError> {
     let pairs = pairs(bytes)?;
     let mut names = BTreeSet::new();
@@ -128,7 +129,7 @@ pub(crate) fn form_pairs(bytes: &[u8]) -> Result<Vec<(String, String)>, ApiError
     Ok(pairs)
 }
 
-/// Words with commas or spaces between them.
+/// Splits a text at commas and whitespace.
 pub(crate) fn words(text: &str) -> Vec<String> {
     let parts = text.split([',', ' ', '\n', '\t']).map(str::trim);
     parts.filter(|part| !part.is_empty()).map(str::to_owned).collect()

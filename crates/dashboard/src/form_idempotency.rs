@@ -1,6 +1,8 @@
-//! A form that starts something counts once: pressed twice, or sent again by a reload, it leads to what the first one made.
+//! Form idempotency: a form that is submitted twice, by a double click or a reload, takes effect
+//! once. The second submission returns the result of the first.
 //!
-//! The page that asks gives it a word, and that is its `Idempotency-Key`: the rest is the API's own (`http::idempotency`).
+//! The page puts a random value into the form, which serves as its `Idempotency-Key`.
+//! `httpkit::idempotency` does the rest, as for the API.
 
 use std::time::Duration;
 
@@ -20,31 +22,32 @@ use crate::middleware::FORM_BYTES_MAX;
 use crate::response::Told;
 use crate::{Dashboard, Viewer, response};
 
-/// The second press of a button waits for what comes of the first. No request takes longer than 30 s.
+/// How often the second submission checks whether the first has finished. No request takes longer
+/// than 30 s.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const LOOKS_MAX: u32 = 350;
 
-/// What a form has to count once by.
+/// The idempotency key of a form.
 pub(crate) enum Once {
-    /// A word that the page drew. It counts with what is in the form: a page that is gone back to and
-    /// filled in anew asks for something else, and a page may hold two forms.
+    /// A random value that the page generated. The key also covers the content of the form: a user
+    /// may go back, change a field and submit something else, and a page may contain two forms.
     Form(String),
-    /// The token of a preview. It starts once, whatever else is in the form.
+    /// The token of a preview. It can start something once, whatever else the form contains.
     Preview(String),
 }
 
-/// The patch page sends the token of its preview under this name.
+/// The field in which the patch page sends the token of its preview.
 const START: &str = "start";
-/// A confirmation page sends the token of its preview under this name; with [`GO`] it starts
-/// something, without it the handler only shows another preview.
+/// The field in which a confirmation page sends the token of its preview. With [`GO`], the form
+/// starts something; without it, the handler shows a new preview.
 const PREVIEW: &str = "preview";
 const GO: &str = "go";
-/// The word that a page without a preview draws.
+/// The field with the random value of a page without a preview.
 const ONCE: &str = "once";
 
 impl Once {
-    /// The token of a preview comes first, wherever in the form it is. A form with two tokens is
-    /// refused: it would count by one of them and start by the other.
+    /// The token of a preview takes precedence, wherever it is in the form. A form with two tokens
+    /// is rejected: one would be its idempotency key and the other would start something.
     pub(crate) fn find(form: &[(String, String)]) -> Result<Option<Once>, ApiError> {
         let text = |name| Some(value(form, name)).filter(|text| !text.is_empty());
         let confirmed = text(GO).and(text(PREVIEW));
@@ -59,7 +62,7 @@ impl Once {
     }
 }
 
-/// Runs the handler, or answers as the first time.
+/// Runs the handler, or returns the response to the first submission.
 pub(crate) async fn once(
     app: &Dashboard,
     viewer: &Viewer,
@@ -112,7 +115,8 @@ pub(crate) async fn once(
     }
 }
 
-/// The same form with a token that starts nothing: the handler shows a new preview instead.
+/// The same form with its token replaced by an invalid one, so that the handler shows a new
+/// preview.
 fn without_token(form: &[u8]) -> Result<String, ApiError> {
     let mut fields = form_pairs(form)?;
     for (name, text) in &mut fields {
@@ -124,7 +128,8 @@ fn without_token(form: &[u8]) -> Result<String, ApiError> {
         .map_err(|_| ApiError::new(Code::BadRequest, "The request is not a valid form."))
 }
 
-/// What the handler answers, as a page also where it is an error: it is remembered as it is shown.
+/// Runs the handler and renders errors as pages too, because the stored response is replayed
+/// unchanged.
 async fn shown(app: Dashboard, viewer: Viewer, request: Request, next: Next) -> Response<Body> {
     let id = request.extensions().get::<RequestId>().map_or("", |id| id.as_str()).to_owned();
     let path = request.uri().path().to_owned();
@@ -137,7 +142,8 @@ async fn shown(app: Dashboard, viewer: Viewer, request: Request, next: Next) -> 
     answered
 }
 
-/// Where the dashboard shows what the API has there. A secret that was lost is not shown: what it belongs to is, and can be revoked.
+/// The page that corresponds to an API path. A lost secret cannot be shown again, so this leads to
+/// the list where its key or token can be revoked.
 fn page_of(path: &str) -> String {
     let listed = [("/api-keys/", "/settings#keys"), ("/enrollment-tokens/", "/settings#tokens")];
     let list = listed.iter().find(|(start, _)| path.starts_with(start));
@@ -147,7 +153,8 @@ fn page_of(path: &str) -> String {
 fn again(mut answer: Response<Body>) -> Response<Body> {
     if answer.headers_mut().remove(REPLAYED).is_some() {
         answer.extensions_mut().insert(Told);
-        // What was done when the service died before it could answer is told by the API's path.
+        // If the service stopped before it could respond, the stored result has the path of the
+        // API.
         let path = answer.headers().get(LOCATION).and_then(|path| path.to_str().ok());
         let ours = path.and_then(|path| path.strip_prefix("/v1")).map(page_of);
         if let Some(Ok(ours)) = ours.map(HeaderValue::try_from) {

@@ -1,7 +1,8 @@
-//! The dashboard: pages, forms and CSV files for people who signed in.
+//! The dashboard: pages, forms and CSV files for signed-in users.
 //!
-//! A handler reads its request, calls `service`, as the API does, and gives the result to [`pages`], which makes markup of
-//! it. No query is made for a page alone where the API has one, and every write goes through `service`.
+//! A handler parses its request, calls `service` as the API does, and passes the result to
+//! [`pages`], which renders HTML. Pages use the queries of the API where one exists, and every
+//! write goes through `service`.
 
 mod account;
 mod activity;
@@ -41,7 +42,7 @@ use middleware::{Needs, Viewer};
 use service::App;
 use vocab::Role;
 
-/// What the pages need: the service, and how often strangers may try to sign in.
+/// State of the dashboard: the service, and the rate limits for sign-in attempts.
 #[derive(Clone)]
 pub struct Dashboard {
     app: App,
@@ -49,7 +50,6 @@ pub struct Dashboard {
 }
 
 impl Dashboard {
-    /// The dashboard of this service.
     pub fn new(app: App) -> Dashboard {
         Dashboard { app, throttle: Arc::new(LoginThrottle::new()) }
     }
@@ -66,16 +66,16 @@ impl Deref for Dashboard {
     }
 }
 
-/// Who may see a page.
+/// Who may use a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Whoever signed in with this role, or a greater one.
+    /// Signed-in users with this role or a higher one.
     Signed(Role),
-    /// Anyone: the way in, and what it looks like.
+    /// Everyone: the sign-in pages and the assets.
     Open,
 }
 
-/// Every path of the dashboard with who may use it: the one table of them, from which the router is made.
+/// Every path of the dashboard with its required access. The router is built from this table.
 fn table() -> Vec<(Access, &'static str, MethodRouter<Dashboard>)> {
     use Access::{Open, Signed};
     use Role::{Admin, Operator, Viewer};
@@ -153,12 +153,12 @@ fn table() -> Vec<(Access, &'static str, MethodRouter<Dashboard>)> {
     ]
 }
 
-/// Every path of the dashboard, and who may use it.
+/// Every path of the dashboard with its required access.
 pub fn paths() -> Vec<(Access, &'static str)> {
     table().into_iter().map(|(access, path, _)| (access, path)).collect()
 }
 
-/// The pages, each with its guard.
+/// The router of the dashboard, with the access check on every path.
 pub fn router<S: Clone + Send + Sync + 'static>(dashboard: Dashboard) -> Router<S> {
     let router = table().into_iter().fold(Router::new(), |router, (access, path, handlers)| {
         let needs = Needs { app: dashboard.clone(), access };

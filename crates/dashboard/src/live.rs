@@ -1,4 +1,5 @@
-//! What a page listens to: a word whenever something changed that it may show. The page then asks for itself again.
+//! Live updates: a server-sent event whenever something changes that the page may show. The page
+//! then fetches itself again.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -15,19 +16,18 @@ use crate::extract::Asked;
 use crate::response::Answer;
 use crate::{Dashboard, Viewer};
 
-/// How often it looks when no bell rings; also how soon someone who was signed out hears no more.
+/// How often to check for changes without a notification. Also the longest time that a signed-out
+/// user keeps receiving events.
 const LOOK: Duration = Duration::from_secs(5);
-/// The least time between two words: a page that changes faster is not read anyway.
+/// The shortest time between two events. Faster updates would not be readable.
 const REST: Duration = Duration::from_millis(250);
 
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct About {
-    /// The batch that the page shows.
     batch: Option<String>,
 }
 
-/// `/live`.
 pub(crate) async fn live(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -45,7 +45,7 @@ pub(crate) async fn live(
     Ok(Sse::new(told).keep_alive(KeepAlive::default()).into_response())
 }
 
-/// A page that listens.
+/// The event stream of one open page.
 struct Listener {
     app: Dashboard,
     viewer: Viewer,
@@ -53,7 +53,7 @@ struct Listener {
 }
 
 impl Listener {
-    /// The next event; nothing once nobody is signed in any more, or the service about to end.
+    /// The next event. `None` once the user is signed out or the service shuts down.
     async fn next(&mut self) -> Option<Event> {
         loop {
             tokio::select! {
@@ -70,14 +70,17 @@ impl Listener {
                 Ok(Some(false)) => {}
                 Ok(None) => return None,
                 Err(error) => {
-                    tracing::warn!(cause = chain(&error), "a page is not told of changes further");
+                    tracing::warn!(
+                        cause = chain(&error),
+                        "closed the live updates of a page after an error"
+                    );
                     return None;
                 }
             }
         }
     }
 
-    /// Whether anything changed; nothing if nobody is signed in any more.
+    /// Whether anything changed; `None` if the user is signed out.
     async fn look(&mut self) -> Result<Option<bool>, service::ServiceError> {
         if users::signed_in(&self.app, &self.viewer.session).await?.is_none() {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! The way in and out.
+//! Sign-in, sign-out, two-factor codes and invitation links.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -24,13 +24,13 @@ use crate::login_throttle::Browser;
 use crate::response::{Answer, page, refused, refused_with, see, sentences};
 use crate::{Dashboard, Viewer, cookies, pages};
 
-/// How long a browser is known.
+/// How long a browser that signed in stays recognized.
 const DEVICE_SECONDS: i64 = 180 * 86_400;
-/// Of each part of what such a browser keeps.
+/// Length of each part of the device cookie.
 const DEVICE_BYTES: usize = 16;
 const DEVICE_PURPOSE: &str = "fleetmend device of any account v1";
 const DEVICE: &str = "fleetmend device v1";
-/// It has to fit into a cookie on the way to a provider and back, and into a sign-in form of 4 KiB.
+/// The target path has to fit into the OIDC cookie and into a sign-in form of 4 KiB.
 const NEXT_BYTES_MAX: usize = 1_000;
 const BUSY: &str = "Too many sign-in attempts right now. Try again in a minute.";
 const WRONG: &str = "Incorrect username or password.";
@@ -48,22 +48,22 @@ impl Next {
     }
 }
 
-/// Where to sign in.
+/// The sign-in page.
 pub(crate) async fn form(State(app): State<Dashboard>, Asked { meant, .. }: Asked<Next>) -> Answer {
     page(&door(&app, Typed::default(), meant.path(), None).await?)
 }
 
-/// What someone typed to sign in, besides the password.
+/// What the user typed into the sign-in form, except the password.
 #[derive(Default)]
 pub(crate) struct Typed {
-    /// The organization; empty for the oldest.
+    /// The organization; empty for the oldest one.
     organization: String,
     name: String,
 }
 
 impl Typed {
-    /// What a limit on guesses counts by. Users of the same name in two organizations are counted apart,
-    /// or one organization could lock the users of another out.
+    /// The key for the rate limit per account. It includes the organization: otherwise users of one
+    /// organization could lock out users with the same name in another.
     fn account(&self, org: Option<OrgId>) -> String {
         match org {
             Some(org) => account(org, &self.name),
@@ -72,12 +72,12 @@ impl Typed {
     }
 }
 
-/// A user's name together with their organization.
+/// The key of a user: the organization and the name.
 fn account(org: OrgId, name: &str) -> String {
     format!("{org}/{name}")
 }
 
-/// The page where one signs in, by whatever ways there are.
+/// The sign-in page with every configured sign-in method.
 pub(crate) async fn door(
     app: &Dashboard,
     typed: Typed,
@@ -90,7 +90,7 @@ pub(crate) async fn door(
     Ok(pages::SignIn { organization, name: typed.name, next, told, provider })
 }
 
-/// A path of ours: a link to the door must not lead elsewhere from there.
+/// Restricts `next` to a path of this service, to prevent open redirects from the sign-in page.
 pub(crate) fn inside(next: &str) -> String {
     let ours = next.starts_with('/')
         && !next.starts_with("//")
@@ -99,7 +99,7 @@ pub(crate) fn inside(next: &str) -> String {
     if ours { next.to_owned() } else { "/".to_owned() }
 }
 
-/// Signs in, if that is the password.
+/// Signs in with a name and a password.
 pub(crate) async fn sign_in(
     State(app): State<Dashboard>,
     peer: Option<Extension<Peer>>,
@@ -113,7 +113,7 @@ pub(crate) async fn sign_in(
         && (typed.organization.is_empty() || users::may_be_a_name(&typed.organization));
     let from = address(peer);
     let device = cookies::read(&headers, cookies::DEVICE).filter(|device| is_ours(&app, device));
-    // Whoever tries too often costs no query.
+    // Throttle before the first query, so that excessive attempts cost no database access.
     if let Err(error) = app.throttle().arrive(from, device) {
         return throttled(&app, typed, next, &error);
     }
@@ -142,7 +142,7 @@ pub(crate) async fn sign_in(
     }
 }
 
-/// The second step: a code of the authenticator.
+/// The second step of a sign-in: a code from the authenticator app.
 pub(crate) async fn code(
     State(app): State<Dashboard>,
     peer: Option<Extension<Peer>>,
@@ -159,7 +159,7 @@ pub(crate) async fn code(
         refused_with(status, &pages::Code { next, ticket, told: Some(told.to_owned()) })
     };
     let first = FirstStep::read(&app, &ticket).await?;
-    // Only a valid ticket counts against its owner, or strangers could lock them out.
+    // Only a valid ticket counts against its user; otherwise anyone could lock that user out.
     if let Err(error) = app.throttle().code(first.as_ref().map(FirstStep::owner), address(peer)) {
         return again(StatusCode::TOO_MANY_REQUESTS, error.detail());
     }
@@ -173,12 +173,12 @@ pub(crate) async fn code(
     }
 }
 
-/// From where a browser comes.
+/// The client's address.
 pub(crate) fn address(peer: Option<Extension<Peer>>) -> IpAddr {
     peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |Extension(Peer(peer))| peer.ip())
 }
 
-/// The page where one signs in, for somebody who tried too often. The database is not asked for it.
+/// The sign-in page for a client that tried too often. It needs no database query.
 fn throttled(app: &Dashboard, typed: Typed, next: String, error: &ApiError) -> Answer {
     let provider = app.oidc().map(|provider| provider.config.name.clone());
     let organization = (!typed.organization.is_empty()).then_some(typed.organization);
@@ -187,8 +187,8 @@ fn throttled(app: &Dashboard, typed: Typed, next: String, error: &ApiError) -> A
     refused_with(StatusCode::TOO_MANY_REQUESTS, &page)
 }
 
-/// What a browser keeps that has signed in to `account`: random bytes, a tag for the account, and a tag for both by which
-/// it is recognized before anyone knows the account.
+/// The device cookie of a browser that signed in to `account`: random bytes, a tag for the account,
+/// and a tag over both. The last tag identifies the cookie as ours before the account is known.
 fn device(app: &Dashboard, account: &str) -> String {
     let random = chance::<DEVICE_BYTES>();
     let of_account = account_tag(app, &random, account);
@@ -200,20 +200,20 @@ fn account_tag(app: &Dashboard, random: &[u8], account: &str) -> Vec<u8> {
     app.secrets.tag(DEVICE, &[random, account.as_bytes()])[..DEVICE_BYTES].to_vec()
 }
 
-/// The three parts of what a browser keeps.
+/// The three parts of a device cookie.
 fn device_parts(device: &str) -> Option<[Vec<u8>; 3]> {
     let bytes = URL_SAFE_NO_PAD.decode(device).ok()?;
     let parts: Vec<Vec<u8>> = bytes.chunks(DEVICE_BYTES).map(<[u8]>::to_vec).collect();
     parts.try_into().ok()
 }
 
-/// Whether this service gave it to a browser that had signed in.
+/// Whether this service issued the device cookie.
 fn is_ours(app: &Dashboard, device: &str) -> bool {
     let Some([random, of_account, shown]) = device_parts(device) else { return false };
     app.secrets.verifies(DEVICE_PURPOSE, &[&random, &of_account], DEVICE_BYTES, &shown)
 }
 
-/// Whether it is from a browser that had signed in to `account`. [`is_ours`] must have said yes.
+/// Whether the browser signed in to `account` before. Check [`is_ours`] first.
 fn is_known(app: &Dashboard, device: &str, account: &str) -> bool {
     let Some([random, of_account, _]) = device_parts(device) else { return false };
     app.secrets.verifies(DEVICE, &[&random, account.as_bytes()], DEVICE_BYTES, &of_account)
@@ -223,7 +223,7 @@ fn entered(app: &Dashboard, headers: &HeaderMap, user: &User, session: &str, nex
     remembered(app, headers, user, session, see(next)?)
 }
 
-/// With what a browser keeps that has signed in.
+/// Sets the session cookie and the device cookie.
 pub(crate) fn remembered(
     app: &Dashboard,
     headers: &HeaderMap,
@@ -239,7 +239,6 @@ pub(crate) fn remembered(
     Ok(answer)
 }
 
-/// Signs out.
 pub(crate) async fn sign_out(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -257,13 +256,13 @@ fn used_up() -> ApiError {
     ApiError::new(Code::NotFound, detail)
 }
 
-/// Where a one-time link leads.
+/// The page that an invitation or reset link opens.
 pub(crate) async fn invited(State(app): State<Dashboard>, Path(link): Path<String>) -> Answer {
     let user = users::invited(&app, &link).await?.ok_or_else(used_up)?;
     page(&pages::Welcome { name: user.name, told: None })
 }
 
-/// Sets the password, and signs in.
+/// Sets the password and signs in.
 pub(crate) async fn accept(
     State(app): State<Dashboard>,
     Path(link): Path<String>,

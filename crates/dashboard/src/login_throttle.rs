@@ -1,11 +1,13 @@
-//! Guessers are stopped, and the owner is not.
+//! Rate limits for sign-in attempts. They stop attackers without locking out the owner of an
+//! account.
 //!
-//! A guess is counted against the address it comes from, against the name from that address, and against the name. A browser that
-//! has signed in before as this person has a bucket of its own and none of these: however much strangers guess,
-//! from one address or from thousands, or through the same proxy, its owner comes in.
+//! An attempt counts against the client's address, against the name from that address, and against
+//! the name. A browser that has signed in before as the same user has its own bucket and counts
+//! against none of these. So its owner can sign in, however many attempts others make, from one
+//! address, from thousands, or through the same proxy.
 //!
-//! The same limits hold for a code or a password that someone who is signed in has to give once
-//! more: a stolen session must not be a way to guess the second factor.
+//! The same limits apply when a signed-in user enters a code or a password again: a stolen session
+//! must not allow guessing the second factor.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,30 +16,31 @@ use httpkit::problem::{ApiError, Code};
 use httpkit::throttle::{Throttle, source_bytes};
 use vocab::UserId;
 
-/// Guesses at one name from one address, or from one browser that is known.
+/// Attempts per name from one address, or from one known browser.
 const NEAR: u32 = 10;
-/// Guesses at any name from one address.
+/// Attempts for any name from one address.
 const ADDRESS: u32 = 50;
-/// Guesses at one name from everywhere.
+/// Attempts per name from all addresses.
 const NAME: u32 = 100;
-/// Codes that someone who is signed in may try.
+/// Two-factor codes per signed-in user.
 const CODES: u32 = 10;
 
-/// Ways to a provider and back through one address. Nothing can be guessed there; but each may make us ask the provider.
+/// OIDC redirects per address. They guess nothing, but each may cause requests to the identity
+/// provider.
 const WAYS: u32 = 200;
 
-/// What a browser has shown.
+/// What the device cookie proves about a browser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Browser {
-    /// That it has signed in before as the person it signs in as now.
+    /// It has signed in before as the same user.
     Known,
-    /// That it has signed in before as somebody else.
+    /// It has signed in before as another user.
     OfAnother,
-    /// Nothing.
+    /// It has no valid device cookie.
     Unknown,
 }
 
-/// All buckets of this process.
+/// The buckets of this process.
 pub(crate) struct LoginThrottle {
     devices: Throttle,
     near: Throttle,
@@ -59,8 +62,8 @@ impl LoginThrottle {
         }
     }
 
-    /// Notes a try to sign in, before the database is asked anything. `device` is what a browser showed that has signed
-    /// in before, as whomever.
+    /// Counts a sign-in attempt before any database query. `device` is the valid device cookie of a
+    /// browser that has signed in before, as any user.
     pub(crate) fn arrive(&self, from: IpAddr, device: Option<&str>) -> Result<(), ApiError> {
         match device {
             Some(device) => take(&self.devices, &[device.as_bytes()]),
@@ -68,7 +71,7 @@ impl LoginThrottle {
         }
     }
 
-    /// Notes as whom, after [`LoginThrottle::arrive`].
+    /// Counts the attempt against the name, after [`LoginThrottle::arrive`].
     pub(crate) fn knock(&self, name: &str, from: IpAddr, browser: Browser) -> Result<(), ApiError> {
         let from = source_bytes(from);
         match browser {
@@ -80,9 +83,9 @@ impl LoginThrottle {
         take(&self.names, &[name.as_bytes()])
     }
 
-    /// Notes that someone gives a code of the second factor, as a user who has shown a password or a
-    /// session; `None` if they have shown neither. A known browser has no advantage here: the session may
-    /// be stolen, and its cookies with it.
+    /// Counts a two-factor code. `user` is the user who proved a password or a session, or `None`
+    /// if neither was proved. A known browser has no advantage here: the session may be stolen, and
+    /// its cookies with it.
     pub(crate) fn code(&self, user: Option<UserId>, from: IpAddr) -> Result<(), ApiError> {
         take(&self.addresses, &[&source_bytes(from)])?;
         match user {
@@ -91,7 +94,7 @@ impl LoginThrottle {
         }
     }
 
-    /// Notes that somebody goes to a provider, or comes back.
+    /// Counts a redirect to the identity provider or back.
     pub(crate) fn pass(&self, from: IpAddr) -> Result<(), ApiError> {
         take(&self.ways, &[&source_bytes(from)])
     }
@@ -115,7 +118,7 @@ mod tests {
         IpAddr::from([10, 0, (n >> 8) as u8, (n & 255) as u8])
     }
 
-    /// A try to sign in, from a browser that is known if it shows a device.
+    /// A sign-in attempt. The browser is known if it sends a device cookie.
     fn knock(
         gate: &LoginThrottle,
         name: &str,
@@ -138,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guesser_is_stopped_and_the_owner_at_another_address_is_not() {
+    fn attacker_is_throttled_and_owner_elsewhere_is_not() {
         let gate = LoginThrottle::new();
         let tries = (0..50).filter(|_| knock(&gate, "ann", HERE, None).is_ok()).count();
         assert_eq!(tries, NEAR as usize);
@@ -146,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn one_address_cannot_go_through_all_names() {
+    fn one_address_cannot_try_every_name() {
         let gate = LoginThrottle::new();
         let tries =
             (0..500).filter(|n| knock(&gate, &format!("user-{n}"), HERE, None).is_ok()).count();
@@ -154,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_to_a_provider_too_often_waits_and_nobody_elsewhere_does() {
+    fn oidc_redirects_are_throttled_per_address() {
         let gate = LoginThrottle::new();
         let refused = (0..100_000).any(|_| gate.pass(HERE).is_err());
         assert!(refused);
@@ -162,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn thousands_of_addresses_do_not_keep_out_a_browser_that_is_known() {
+    fn attempts_from_many_addresses_do_not_block_a_known_browser() {
         let gate = LoginThrottle::new();
         let tries = (0..5_000).filter(|n| knock(&gate, "ann", address(*n), None).is_ok()).count();
         assert_eq!(tries, NAME as usize);
@@ -171,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_of_one_user_are_limited_whichever_address_they_come_from() {
+    fn codes_are_limited_per_user_across_addresses() {
         let gate = LoginThrottle::new();
         let user = UserId::new(jiff::Timestamp::UNIX_EPOCH, 1);
         let tries = (0..4_000).filter(|n| gate.code(Some(user), address(*n)).is_ok()).count();

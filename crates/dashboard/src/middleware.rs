@@ -1,4 +1,5 @@
-//! Around every page: who is looking, whether they may, whether a form is ours, and what a browser must not do.
+//! Middleware around every page: authentication, role check, CSRF check, idempotency and security
+//! headers.
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State};
@@ -23,36 +24,36 @@ use crate::extract::value;
 use crate::form_idempotency::Once;
 use crate::{Access, Dashboard, cookies, extract, form_idempotency, response};
 
-/// The largest form: 500 servers and their options.
+/// The largest form: 500 servers with their options.
 pub(crate) const FORM_BYTES_MAX: usize = 256 << 10;
 
-/// The purpose of the tag in every form, and its length.
+/// The purpose and the length of the CSRF tag in every form.
 const FORM: &str = "fleetmend form v1";
 const FORM_TAG_BYTES: usize = 16;
 
-/// What a browser may do with our pages: load our files, talk to us, and nothing else.
+/// Content Security Policy: pages may load our assets and connect to this service, nothing else.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
     form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// What a path asks of whoever wants it.
+/// State of the middleware: the dashboard, and the access that the path requires.
 #[derive(Clone)]
 pub(crate) struct Needs {
     pub(crate) app: Dashboard,
     pub(crate) access: Access,
 }
 
-/// Who is looking.
+/// The signed-in user.
 #[derive(Debug, Clone)]
 pub(crate) struct Viewer {
     pub(crate) user: User,
     pub(crate) org_name: String,
     pub(crate) csrf: String,
-    /// The session's token, for whoever ends it.
+    /// The session token, which sign-out needs.
     pub(crate) session: String,
 }
 
 impl Viewer {
-    /// The same for the API's own functions.
+    /// The same user as a caller of `service`.
     pub(crate) fn caller(&self) -> Caller {
         let User { id, org_id, role, .. } = self.user;
         Caller { org: org_id, who: Who::User(id), role, environments: None }
@@ -66,14 +67,15 @@ impl<S: Send + Sync> FromRequestParts<S> for Viewer {
         parts.extensions.get::<Viewer>().cloned().ok_or_else(|| {
             tracing::error!(
                 path = parts.uri.path(),
-                "a page asks who is looking and states no role"
+                "a handler requires a signed-in user but its path is open"
             );
             internal()
         })
     }
 }
 
-/// What happens before and after a page.
+/// Checks the access to a page, runs its handler, renders errors as pages, and adds security
+/// headers.
 pub(crate) async fn guard(
     State(needs): State<Needs>,
     request: Request,
@@ -145,7 +147,8 @@ async fn who(app: &Dashboard, headers: &HeaderMap) -> Result<Option<Viewer>, Api
     Ok(Some(Viewer { user, org_name, csrf, session: session.to_owned() }))
 }
 
-/// Browsers say where a form comes from; one of ours comes from where it is sent to.
+/// Whether a form comes from our own pages, by the `Sec-Fetch-Site` and `Origin` headers of the
+/// browser.
 fn is_our_own(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let site = text("sec-fetch-site").is_none_or(|site| matches!(site, "same-origin" | "none"));
@@ -157,7 +160,8 @@ fn is_our_own(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Who is not signed in is sent to sign in, and comes back to the page they wanted.
+/// Redirects to the sign-in page, which returns to the requested page afterwards. Forms and live
+/// updates get an error instead.
 fn to_the_door(request: &Request, writes: bool) -> Result<Response<Body>, ApiError> {
     if writes || request.headers().contains_key("x-live") {
         let detail = "You are no longer signed in. Nothing was changed.";
@@ -169,7 +173,7 @@ fn to_the_door(request: &Request, writes: bool) -> Result<Response<Body>, ApiErr
     Ok((StatusCode::SEE_OTHER, [(LOCATION, location)]).into_response())
 }
 
-/// A form that carries what only our own pages could give it, and what it has to count once by.
+/// Verifies the CSRF tag of a form, and returns the request with its idempotency key.
 async fn believed(
     app: &Dashboard,
     viewer: &Viewer,

@@ -1,4 +1,4 @@
-//! The names of what ids stand for, for lists that hold ids.
+//! Looks up the names behind ids, for lists that contain ids.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use service::queries;
 use crate::pages::Names;
 use crate::{Dashboard, Viewer};
 
-/// The names of those of these that have one.
+/// The names of all ids that have one.
 pub(crate) async fn names(
     app: &Dashboard,
     viewer: &Viewer,

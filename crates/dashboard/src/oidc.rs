@@ -1,6 +1,7 @@
-//! Signing in at a provider of identities: there, and back.
+//! OIDC sign-in: the redirect to the identity provider, and the callback.
 //!
-//! Whatever goes wrong, the page where one signs in says what, and what to do; a password works as ever.
+//! Every failure returns to the sign-in page with the reason and what to do. Signing in with a
+//! password keeps working.
 
 use axum::Extension;
 use axum::extract::State;
@@ -20,7 +21,7 @@ use crate::oidc_state::{Flow, LIVES, is_same};
 use crate::response::{Answer, page, refused_with};
 use crate::{Dashboard, cookies, pages};
 
-/// What a provider sends a browser back with. It may say more than we ask for.
+/// The parameters of the provider's callback. Unknown parameters are allowed.
 #[derive(Debug, Default, serde::Deserialize)]
 pub(crate) struct Back {
     #[serde(default)]
@@ -33,7 +34,7 @@ pub(crate) struct Back {
     error: String,
 }
 
-/// Why nobody came in, in a sentence, and with which status it is said.
+/// Why a sign-in failed: the status and the sentence for the user.
 type Told = (StatusCode, String);
 
 fn provider(app: &Dashboard) -> Result<&Provider, ApiError> {
@@ -45,7 +46,7 @@ fn attempt(app: &Dashboard, headers: &HeaderMap, flow: &Flow) -> Attempt {
     flow.attempt(app, format!("{}/sign-in/oidc/back", cookies::base(app, headers)))
 }
 
-/// Sends a browser to the provider.
+/// Redirects the browser to the identity provider.
 pub(crate) async fn begin(
     State(app): State<Dashboard>,
     peer: Option<Extension<Peer>>,
@@ -68,7 +69,7 @@ pub(crate) async fn begin(
     }
 }
 
-/// Takes a browser in that comes back.
+/// The callback: signs the user in, or shows why not.
 pub(crate) async fn back(
     State(app): State<Dashboard>,
     peer: Option<Extension<Peer>>,
@@ -77,7 +78,8 @@ pub(crate) async fn back(
 ) -> Answer {
     let provider = provider(&app)?;
     let flow = cookies::read(&headers, cookies::FLOW).and_then(|text| Flow::read(&app, text));
-    // Of another browser, used, or too old: nothing that came with it is looked at.
+    // If the sign-in was started in another browser, was already used or has expired, no other
+    // parameter is read.
     let begun = flow.filter(|flow| is_same(&meant.state, &attempt(&app, &headers, flow).state));
     let Some(flow) = begun else {
         let told = "This sign-in was started in another browser, was already used, or has expired. Sign in again.";
@@ -102,7 +104,7 @@ pub(crate) async fn back(
             tracing::warn!(
                 subject = person.subject,
                 ?refusal,
-                "the provider's word lets nobody in"
+                "rejected a user of the identity provider"
             );
             let told = (StatusCode::FORBIDDEN, advice(provider, refusal, &person));
             refused(&app, &headers, flow.next, told).await
@@ -114,7 +116,7 @@ fn too_often(error: &ApiError) -> Told {
     (StatusCode::TOO_MANY_REQUESTS, error.detail().to_owned())
 }
 
-/// Whom the provider vouches for.
+/// Validates the callback and redeems the code for the user's claims.
 async fn vouched(
     app: &Dashboard,
     provider: &Provider,
@@ -124,7 +126,7 @@ async fn vouched(
     let now = app.clock.now();
     let ours = provider.is_its_answer(now, &back.iss).await;
     if !ours.map_err(|error| told(provider, &error))? {
-        let error = OidcError::Proof("the answer is another provider's".into());
+        let error = OidcError::Proof("the response came from a different issuer".into());
         return Err(told(provider, &error));
     }
     if !back.error.is_empty() || back.code.is_empty() {
@@ -145,7 +147,7 @@ async fn entered(app: &Dashboard, headers: &HeaderMap, signed: SignIn, next: Str
     Ok(answer)
 }
 
-/// Back at the door. The way is used up in any case.
+/// Back to the sign-in page. The state cookie is removed in any case.
 async fn refused(
     app: &Dashboard,
     headers: &HeaderMap,
@@ -161,16 +163,16 @@ fn used_up(app: &Dashboard, headers: &HeaderMap) -> axum::http::HeaderValue {
     cookies::for_the_way_back(app, headers, "", 0)
 }
 
-/// What a person is told of a provider that does not do its part. The log has the rest.
+/// The message for the user when the identity provider fails. The log has the details.
 fn told(provider: &Provider, error: &OidcError) -> Told {
     let name = &provider.config.name;
     let cause = std::error::Error::source(error).map(ToString::to_string);
-    tracing::warn!(%error, cause, issuer = provider.config.issuer, "nobody can be signed in");
+    tracing::warn!(%error, cause, issuer = provider.config.issuer, "OIDC sign-in failed");
     let bad = StatusCode::BAD_GATEWAY;
     match error {
         OidcError::Unreachable { .. } => (
             StatusCode::SERVICE_UNAVAILABLE,
-            format!("{name} does not answer. Try again later, or sign in with a password."),
+            format!("{name} does not respond. Try again later, or sign in with a password."),
         ),
         OidcError::Code(_) => (
             StatusCode::UNPROCESSABLE_ENTITY,
@@ -200,7 +202,8 @@ fn told(provider: &Provider, error: &OidcError) -> Told {
     }
 }
 
-/// What the provider itself said instead of who somebody is. Only words of the specification are repeated.
+/// The message for an error that the provider returned. Only error codes from the specification are
+/// repeated.
 fn declined(provider: &Provider, word: &str) -> String {
     let name = &provider.config.name;
     match word {
@@ -228,7 +231,7 @@ fn declined(provider: &Provider, word: &str) -> String {
     }
 }
 
-/// Why someone whom the provider vouches for stays out, and what they can do.
+/// Why a user of the identity provider may not sign in, and what they can do.
 fn advice(provider: &Provider, refusal: Refusal, person: &Person) -> String {
     let name = &provider.config.name;
     let email = person.email.as_deref().unwrap_or("your address");

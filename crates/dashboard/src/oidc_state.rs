@@ -1,7 +1,8 @@
-//! One browser's way to a provider and back.
+//! The state of an OIDC sign-in while the browser is at the identity provider.
 //!
-//! Nothing of it is kept here: the browser has a cookie, and what belongs to it is derived from that with a secret of the installation. So
-//! whichever replica it comes back to knows it, nobody fills a table by asking, and a way that another browser began leads nowhere.
+//! The service stores nothing. The browser holds a cookie, and `state`, `nonce` and the PKCE
+//! verifier are derived from it with a secret of the installation. So every replica can handle the
+//! callback, no client can fill a table, and a sign-in that another browser started is rejected.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -12,19 +13,19 @@ use service::secrets::Age;
 
 use crate::Dashboard;
 
-/// How long someone may take at the provider.
+/// How long the user may take at the identity provider.
 pub(crate) const LIVES: SignedDuration = SignedDuration::from_mins(10);
 const RANDOM_BYTES: usize = 16;
 
-/// A way that was begun.
+/// A sign-in in progress.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Flow {
     random: [u8; RANDOM_BYTES],
-    /// In seconds.
+    /// When it expires, in seconds since the epoch.
     until: i64,
-    /// Where they wanted to go.
+    /// The path to open after the sign-in.
     pub(crate) next: String,
-    /// The key that everything of it is derived with: `root.key` may be rotated on the way.
+    /// Which root key everything is derived from: `root.key` may be rotated during the sign-in.
     age: Age,
 }
 
@@ -32,19 +33,19 @@ const COOKIE: &str = "fleetmend sign-in flow v1";
 const TAG_BYTES: usize = 32;
 
 impl Flow {
-    /// A new one, to a path of ours.
+    /// A new sign-in that continues at `next`, a path of this service.
     pub(crate) fn begin(app: &Dashboard, next: String) -> Flow {
         let until = (app.clock.now() + LIVES).as_second();
         Flow { random: chance(), until, next, age: Age::Current }
     }
 
-    /// What the browser keeps meanwhile.
+    /// The value of the cookie.
     pub(crate) fn cookie(&self, app: &Dashboard) -> String {
         let text = URL_SAFE_NO_PAD.encode(self.bytes());
         format!("{text}.{}", self.derived(app, COOKIE))
     }
 
-    /// The one that this cookie is of, unless it is over or was not made here.
+    /// Parses a cookie. `None` if it has expired or was not issued by this installation.
     pub(crate) fn read(app: &Dashboard, cookie: &str) -> Option<Flow> {
         let (text, shown) = cookie.split_once('.')?;
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
@@ -65,7 +66,7 @@ impl Flow {
         URL_SAFE_NO_PAD.encode(app.secrets.tag_of(self.age, purpose, &[&self.bytes()]))
     }
 
-    /// What goes with it; `redirect_uri` is where the provider sends the browser back to.
+    /// The parameters of the authorization request. `redirect_uri` is the callback of this service.
     pub(crate) fn attempt(&self, app: &Dashboard, redirect_uri: String) -> Attempt {
         Attempt {
             state: self.derived(app, "fleetmend sign-in state v1"),

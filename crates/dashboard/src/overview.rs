@@ -1,4 +1,4 @@
-//! The fleet at a glance.
+//! The Overview page: the state of the fleet at a glance.
 
 use axum::extract::State;
 use httpkit::{NoQuery, Query};
@@ -8,10 +8,9 @@ use crate::pages::{NextRun, Section};
 use crate::response::{Answer, live, page};
 use crate::{Dashboard, Viewer, pages, plots};
 
-/// How many of each are shown.
+/// The most rows in each list.
 const FEW: u32 = 6;
 
-/// `/`.
 pub(crate) async fn overview(
     State(app): State<Dashboard>,
     viewer: Viewer,

@@ -20,7 +20,7 @@ use crate::preview_token::Rejection;
 use crate::response::{Answer, frame, page, refused, see, sentences};
 use crate::{Dashboard, Viewer, pages, preview_token};
 
-/// What was filled in.
+/// Reads the form.
 pub(crate) fn read(form: &Form) -> OrderForm {
     let or = |name: &str, usual: &str| match form.text(name) {
         text if text.is_empty() => usual.to_owned(),
@@ -44,7 +44,8 @@ pub(crate) fn read(form: &Form) -> OrderForm {
     }
 }
 
-/// The same as the API takes it. What is no number stays text, so that the API refuses it by name.
+/// The options as the API expects them. A value that is not a number stays text, so that the API
+/// rejects it with the field's name.
 pub(crate) fn options(form: &OrderForm) -> Map<String, Value> {
     let number =
         |text: &str| text.parse::<i64>().map_or_else(|_| json!(text), |number| json!(number));
@@ -80,17 +81,17 @@ pub(crate) fn options(form: &OrderForm) -> Map<String, Value> {
     options
 }
 
-/// Refuses "these packages" without a package: to the API an empty list means every update.
+/// Rejects "these packages" without a package: for the API, an empty list means every update.
 pub(crate) fn require_packages(form: &OrderForm) -> Result<(), ApiError> {
     let by_name = form.what.starts_with("packages");
     if by_name && words(&form.packages).is_empty() {
-        let detail = "Name the packages, or choose another kind of updates.";
+        let detail = "Enter at least one package, or choose another option under “Install”.";
         return Err(ApiError::new(Code::InvalidBody, detail));
     }
     Ok(())
 }
 
-/// The whole as the API takes it.
+/// The whole request as the API expects it.
 pub(crate) fn body(form: &OrderForm) -> Result<Value, ApiError> {
     if form.server_ids.is_empty() {
         return Err(ApiError::new(Code::BadRequest, "No server was selected."));
@@ -101,7 +102,7 @@ pub(crate) fn body(form: &OrderForm) -> Result<Value, ApiError> {
     Ok(Value::Object(body))
 }
 
-/// What a preview token for these options and servers covers.
+/// Action name in the preview token for these options and servers.
 const BATCH: &str = "batch";
 
 /// `POST /order`: renders a preview, or starts what was previewed if the Start button sent the
@@ -162,11 +163,11 @@ async fn view(
     Ok(pages::OrderPage { frame, form, names, previewed, errors })
 }
 
-/// How many servers a page shows one by one. What would happen to each kind of them is worked out anew for every look; the file
-/// has more.
+/// The most servers that a page lists. Every preview computes the outcome for each of them; the CSV
+/// file has more.
 pub(crate) const ON_PAGE: usize = 100;
 
-/// What would happen, with so many servers one by one.
+/// Computes a preview that lists at most `shown` servers.
 pub(crate) async fn look(
     app: &Dashboard,
     viewer: &Viewer,

@@ -1,4 +1,5 @@
-//! What plots are drawn from: the organization's days, and how long patches have been pending.
+//! The data of the charts: daily statistics of the organization, and how long patches have been
+//! pending.
 
 use httpkit::problem::ApiError;
 use jiff::SignedDuration;
@@ -10,7 +11,7 @@ use crate::pages::ages::Ages;
 use crate::pages::trend::{Trend, TrendDay};
 use crate::{Dashboard, Viewer, pages};
 
-/// A day, a week, 30 days: between these times of pending, plots tell ages apart.
+/// The limits between the age groups: a day, a week, 30 days.
 const SPANS: [SignedDuration; 3] = [
     SignedDuration::from_hours(24),
     SignedDuration::from_hours(7 * 24),
@@ -29,7 +30,7 @@ fn shown(row: Day) -> TrendDay {
     TrendDay { day, servers, up_to_date, cves: [critical, high, medium, low, unknown], exploited }
 }
 
-/// How long patches have been pending.
+/// The number of patches by how long they have been pending.
 pub(crate) async fn ages(app: &Dashboard, viewer: &Viewer) -> Result<Ages, ApiError> {
     let found = queries::trends::patch_ages(app, &viewer.caller().scope(), SPANS).await?;
     let mut ages = Ages::default();

@@ -1,4 +1,4 @@
-//! What a page is answered with.
+//! Responses of page handlers: pages, redirects and errors.
 
 use axum::body::Body;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, LOCATION};
@@ -12,10 +12,9 @@ use service::clock::chance;
 use crate::pages::{Frame, Section, Template};
 use crate::{Dashboard, Viewer, pages};
 
-/// What a handler of a page answers.
 pub(crate) type Answer = Result<Response<Body>, ApiError>;
 
-/// What a page has around it.
+/// The frame around a page: the user, the navigation and the CSRF token.
 pub(crate) fn frame(
     app: &Dashboard,
     viewer: &Viewer,
@@ -35,7 +34,7 @@ pub(crate) fn frame(
     }
 }
 
-/// The same for a page that follows what happens.
+/// The same for a page with live updates.
 pub(crate) fn live(
     app: &Dashboard,
     viewer: &Viewer,
@@ -45,12 +44,11 @@ pub(crate) fn live(
     Frame { live: Some("/live".into()), ..frame(app, viewer, section, title) }
 }
 
-/// A page.
 pub(crate) fn page(page: &impl Template) -> Answer {
     with_status(StatusCode::OK, page)
 }
 
-/// A page that says that something is wrong with what was sent.
+/// A page that shows why the input is invalid (422).
 pub(crate) fn refused(page: &impl Template) -> Answer {
     refused_with(StatusCode::UNPROCESSABLE_ENTITY, page)
 }
@@ -63,25 +61,25 @@ pub(crate) fn refused_with(status: StatusCode, page: &impl Template) -> Answer {
     })
 }
 
-/// An error that is a page already.
+/// Marks a response that is an error page already, so that the middleware does not replace it.
 #[derive(Clone, Copy)]
 pub(crate) struct Told;
 
 fn with_status(status: StatusCode, page: &impl Template) -> Answer {
     let text = page.render().map_err(|error| {
-        tracing::error!(%error, "a page cannot be rendered");
+        tracing::error!(%error, "failed to render a page");
         internal()
     })?;
     let kind = HeaderValue::from_static("text/html; charset=utf-8");
     Ok((status, [(CONTENT_TYPE, kind)], text).into_response())
 }
 
-/// Go there now; a reload does not send the form again.
+/// Redirects with 303, so that a reload does not submit the form again.
 pub(crate) fn see(path: &str) -> Answer {
     Ok((StatusCode::SEE_OTHER, [(LOCATION, path.to_owned())]).into_response())
 }
 
-/// An error as a page.
+/// Renders an API error as a page.
 pub(crate) fn problem(
     app: &Dashboard,
     viewer: Option<&Viewer>,
@@ -121,7 +119,7 @@ pub(crate) fn problem(
     Response::from_parts(parts, Body::from(text.unwrap_or_default()))
 }
 
-/// What is wrong with a form, one sentence each.
+/// The errors of a form, one sentence each.
 pub(crate) fn sentences(error: &ApiError) -> Vec<String> {
     if error.errors().is_empty() {
         return vec![error.detail().to_owned()];

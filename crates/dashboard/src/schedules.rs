@@ -1,4 +1,5 @@
-//! Schedules: the list, one with its history, and where one is written.
+//! Schedule pages: the list, one schedule with its history, the form, and the actions run and
+//! delete.
 
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -24,7 +25,6 @@ use crate::preview_token::server_set;
 use crate::response::{Answer, frame, live, page, refused, see, sentences};
 use crate::{Dashboard, Viewer, pages, patch_form, preview_token};
 
-/// `/schedules`.
 pub(crate) async fn list(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -49,7 +49,6 @@ async fn find(
     Ok(queries::schedules::get(app, &viewer.caller().scope(), id).await?)
 }
 
-/// `/schedules/{id}`.
 pub(crate) async fn one(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -77,7 +76,7 @@ pub(crate) struct When {
     timezone: String,
 }
 
-/// The next instants of what is being typed, or what is wrong with it.
+/// The next run times of the cron expression in the form, or what is wrong with it.
 pub(crate) fn instants(app: &Dashboard, when: &When) -> pages::Asked {
     let [cron, timezone] = [&when.cron, &when.timezone].map(|text| text.trim());
     let utc = || "UTC".parse::<Zone>();
@@ -98,13 +97,13 @@ pub(crate) fn instants(app: &Dashboard, when: &When) -> pages::Asked {
         Err(error) => nothing(zone, Some(error.to_string())),
         Ok(read) => {
             let next = next_runs(&read, &zone, app.clock.now(), NEXT_RUNS);
-            let never = next.is_empty().then(|| "It never runs.".to_owned());
+            let never = next.is_empty().then(|| "This schedule never runs.".to_owned());
             shown(next, zone, never)
         }
     }
 }
 
-/// The next instants, as one types.
+/// The next run times, updated while the user types.
 pub(crate) async fn next(
     State(app): State<Dashboard>,
     _viewer: Viewer,
@@ -140,7 +139,7 @@ async fn written(
     })
 }
 
-/// Where a new one is written.
+/// The form for a new schedule.
 pub(crate) async fn blank(State(app): State<Dashboard>, viewer: Viewer) -> Answer {
     let order =
         OrderForm { what: "security".into(), reboot: "never".into(), ..OrderForm::default() };
@@ -150,7 +149,7 @@ pub(crate) async fn blank(State(app): State<Dashboard>, viewer: Viewer) -> Answe
     page(&written(&app, &viewer, "New schedule", action, form, Vec::new(), None).await?)
 }
 
-/// Where one is changed.
+/// The form to edit a schedule.
 pub(crate) async fn edit(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -250,7 +249,7 @@ fn body(form: &ScheduleForm) -> Value {
         "allow_empty": form.allow_empty})
 }
 
-/// The answer to a form that was sent: on, or back with what is wrong.
+/// The response to a submitted form: a redirect, or the form with its errors.
 async fn outcome(
     app: &Dashboard,
     viewer: &Viewer,
@@ -279,7 +278,7 @@ async fn outcome(
     }
 }
 
-/// Puts those to the named servers that were added by their names. Each name means one server.
+/// Adds servers by name to the selected servers. Every name must match exactly one server.
 async fn add_servers(
     app: &Dashboard,
     viewer: &Viewer,
@@ -291,8 +290,13 @@ async fn add_servers(
         let found = queries::servers::named(app, &viewer.caller().scope(), &name).await?;
         match found.as_slice() {
             [one] => added.push(one.to_string()),
-            [] => return wrong(format!("There is no server named {name}.")),
-            _ => return wrong(format!("{} servers are named {name}.", found.len())),
+            [] => return wrong(format!("No server is named {name}.")),
+            _ => {
+                return wrong(format!(
+                    "{} servers are named {name}. The name must be unique.",
+                    found.len()
+                ));
+            }
         }
     }
     form.order.server_ids.extend(added);
@@ -302,7 +306,6 @@ async fn add_servers(
     Ok(())
 }
 
-/// Makes one.
 pub(crate) async fn create(State(app): State<Dashboard>, viewer: Viewer, sent: Form) -> Answer {
     let mut form = read(&sent);
     let make = async {
@@ -316,7 +319,6 @@ pub(crate) async fn create(State(app): State<Dashboard>, viewer: Viewer, sent: F
     outcome(&app, &viewer, "New schedule", "/schedules/new".into(), form, done).await
 }
 
-/// Replaces one.
 pub(crate) async fn replace(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -340,7 +342,7 @@ pub(crate) async fn replace(
     outcome(&app, &viewer, "Edit schedule", format!("/schedules/{id}/edit"), form, done).await
 }
 
-/// A schedule, and what it would do now, with so many servers one by one.
+/// A schedule, and a preview of what it would do now that lists at most `shown` servers.
 pub(crate) async fn outlook(
     app: &Dashboard,
     viewer: &Viewer,
@@ -351,14 +353,14 @@ pub(crate) async fn outlook(
     let mut order = json!(it.options);
     order["targets"] = json!(it.targets);
     if let Some(fields) = order.as_object_mut() {
-        // What a schedule leaves open is left out of an order.
+        // Options that the schedule leaves unset are omitted from the request.
         fields.retain(|_, value| !value.is_null());
     }
     let preview = look(app, viewer, &order, shown).await?;
     Ok((it, preview))
 }
 
-/// What a preview token for a run covers, with the options and the servers that match.
+/// Action name of a run in its preview token. The content is the options and the matching servers.
 const RUN: &str = "run";
 const RUN_OUTDATED: &str = "The schedule or the servers that match it changed since the preview, or the preview \
                             has expired. Review it and start again.";
@@ -367,7 +369,7 @@ fn run_content(schedule: &Schedule, servers: &[ServerId]) -> String {
     format!("{} {} {}", schedule.id, schedule.options, server_set(servers))
 }
 
-/// Runs a schedule now: first a preview, then exactly that.
+/// Runs a schedule now: shows a preview first, then starts exactly what the preview showed.
 pub(crate) async fn run(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -377,7 +379,7 @@ pub(crate) async fn run(
     let caller = viewer.caller();
     let mut errors = Vec::new();
     // Read before the preview is computed: after a change in between, the token does not match and
-    // the run is refused.
+    // the run is rejected.
     let (schedule, servers) = queries::schedules::matched(&app, &caller.scope(), id).await?;
     if form.goes() {
         let token = form.exact("preview");
@@ -401,7 +403,7 @@ pub(crate) async fn run(
         errors,
         lines: vec!["This is what a run would do now.".into()],
         verb: match preview.total {
-            0 => "Run it now".into(),
+            0 => "Run now".into(),
             total => pages::start_label(&preview.options, total),
         },
         previewed: Some(pages::OrderPreview { preview, token }),
@@ -412,7 +414,7 @@ pub(crate) async fn run(
     if rejected { refused(&question) } else { page(&question) }
 }
 
-/// Deletes one: first asked, then done.
+/// Deletes a schedule after a confirmation.
 pub(crate) async fn delete(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -428,10 +430,10 @@ pub(crate) async fn delete(
     page(&pages::Confirm {
         frame: frame(&app, &viewer, Section::Schedules, format!("Delete {}?", it.name)),
         errors: Vec::new(),
-        lines: vec!["Its history is deleted as well. A batch that it started continues.".into()],
+        lines: vec!["Its history is deleted as well. Batches that it started continue.".into()],
         previewed: None,
         action: format!("{here}/delete"),
-        verb: "Delete it".into(),
+        verb: "Delete schedule".into(),
         back: here,
         risky: true,
     })

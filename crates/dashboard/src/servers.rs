@@ -1,4 +1,4 @@
-//! Servers: the list, one, and what is done to one.
+//! Server pages: the list, one server, and the actions refresh, remove and release.
 
 use axum::extract::State;
 use httpkit::filters::Listing;
@@ -14,10 +14,10 @@ use crate::pages::{HistoryRow, Section, ServerFilter};
 use crate::response::{Answer, frame, live, page, see};
 use crate::{Dashboard, Viewer, pages};
 
-/// How many entries of a server's history its page shows.
+/// The most history entries on a server's page.
 const HISTORY_SHOWN: u32 = 20;
 
-/// `/servers`, with the API's own filters.
+/// `/servers`, with the same filters as the API.
 pub(crate) async fn list(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -42,7 +42,6 @@ pub(crate) async fn list(
     page(&pages::Servers { frame, list, filter, query })
 }
 
-/// `/servers/{id}`.
 pub(crate) async fn one(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -61,7 +60,7 @@ pub(crate) async fn one(
     page(&pages::ServerPage { frame, it, history })
 }
 
-/// What a server took part in, the newest first.
+/// The batches that a server took part in, newest first.
 pub(crate) async fn history(
     app: &Dashboard,
     id: ServerId,
@@ -77,7 +76,7 @@ pub(crate) async fn history(
     Ok(Paged { items: found.items.into_iter().map(row).collect(), total: found.total })
 }
 
-/// Has its agent look at the packages.
+/// Requests a package scan from the agent.
 pub(crate) async fn refresh(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -87,7 +86,7 @@ pub(crate) async fn refresh(
     see(&format!("/servers/{id}"))
 }
 
-/// Asks before a server is removed.
+/// The confirmation page before a server is removed.
 pub(crate) async fn ask_remove(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -96,7 +95,7 @@ pub(crate) async fn ask_remove(
     let (_, it) = queries::servers::detail(&app, &viewer.caller().scope(), id).await?;
     let title = format!("Remove {}?", it.server.hostname);
     let lines = vec![
-        "It is removed from all lists, and its unfinished tasks are canceled.".into(),
+        "The server disappears from all lists, and its unfinished tasks are canceled.".into(),
         "Its agent stays installed, is notified at its next contact, and executes no more orders. To add the server \
          again, enroll it again; it is then a new server."
             .into(),
@@ -108,13 +107,12 @@ pub(crate) async fn ask_remove(
         lines,
         previewed: None,
         action: format!("{here}/remove"),
-        verb: "Remove it".into(),
+        verb: "Remove server".into(),
         back: here,
         risky: true,
     })
 }
 
-/// Removes a server.
 pub(crate) async fn remove(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -128,7 +126,7 @@ pub(crate) async fn remove(
     see("/servers")
 }
 
-/// Releases a server from the quarantine that the page showed, not from a later one.
+/// Releases a server from the quarantine that the page showed. A later quarantine stays in place.
 pub(crate) async fn release(
     State(app): State<Dashboard>,
     viewer: Viewer,

@@ -1,4 +1,4 @@
-//! Users, API keys, enrolment tokens, feeds.
+//! The Settings page: users, API keys, enrollment tokens and feeds.
 
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -19,10 +19,9 @@ use crate::pages::{Section, UserRow};
 use crate::response::{Answer, frame, page, see};
 use crate::{Dashboard, Viewer, pages};
 
-/// How many of each are shown.
+/// The most rows in each table.
 const SHOWN: u32 = 200;
 
-/// `/settings`.
 pub(crate) async fn settings(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -87,7 +86,7 @@ fn ask(
     })
 }
 
-/// Invites a person.
+/// Invites a user.
 pub(crate) async fn invite(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -109,7 +108,7 @@ async fn person(app: &Dashboard, viewer: &Viewer, id: UserId) -> Result<User, Ap
     Ok(queries::users::get(app, &viewer.caller().scope(), id).await?)
 }
 
-/// Takes a password away, and makes a link for another.
+/// Resets a user's password and creates a link to set a new one.
 pub(crate) async fn reset(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -138,7 +137,7 @@ pub(crate) async fn reset(
     secret(&app, &viewer, "Reset", lines, format!("{}/welcome/{link}", base(&app, &headers)))
 }
 
-/// Lets a person go.
+/// Removes a user.
 pub(crate) async fn remove(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -162,7 +161,7 @@ pub(crate) async fn remove(
     see("/settings")
 }
 
-/// Makes an API key.
+/// Creates an API key.
 pub(crate) async fn make_key(State(app): State<Dashboard>, viewer: Viewer, form: Form) -> Answer {
     let body = json!({"name": form.text("name"), "role": form.text("role")});
     let body: Body<CreateApiKey> = Body::of(&body)?;
@@ -174,7 +173,7 @@ pub(crate) async fn make_key(State(app): State<Dashboard>, viewer: Viewer, form:
     secret(&app, &viewer, "API key", lines, text)
 }
 
-/// Ends an API key.
+/// Revokes an API key.
 pub(crate) async fn revoke_key(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -197,7 +196,7 @@ pub(crate) async fn revoke_key(
     see("/settings#keys")
 }
 
-/// Makes an enrolment token, with the command to paste.
+/// Creates an enrollment token and shows the command to run on each server.
 pub(crate) async fn make_token(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -223,10 +222,10 @@ pub(crate) async fn make_token(
     let lines = vec!["Install the agent on each server, then run this as root.".into()];
     let command =
         format!("fleetmend-agent enroll --server {} --token {text}", base(&app, &headers));
-    secret(&app, &viewer, "Enrolment token", lines, command)
+    secret(&app, &viewer, "Enrollment token", lines, command)
 }
 
-/// Ends an enrolment token.
+/// Revokes an enrollment token.
 pub(crate) async fn revoke_token(
     State(app): State<Dashboard>,
     viewer: Viewer,

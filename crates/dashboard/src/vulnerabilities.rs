@@ -1,4 +1,4 @@
-//! Patches and CVEs.
+//! The pages of patches and CVEs.
 
 use axum::extract::State;
 use httpkit::filters::{CveFilter, CveServers, PatchFilter, PatchServers};
@@ -10,7 +10,6 @@ use crate::pages::Section;
 use crate::response::{Answer, live, page};
 use crate::{Dashboard, Viewer, pages, plots};
 
-/// `/patches`.
 pub(crate) async fn patches(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -26,7 +25,6 @@ pub(crate) async fn patches(
     page(&pages::Patches { frame, list, severity, query, ages })
 }
 
-/// `/patches/{name}`.
 pub(crate) async fn patch(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -39,7 +37,6 @@ pub(crate) async fn patch(
     page(&pages::PatchPage { frame, it })
 }
 
-/// `/cves`.
 pub(crate) async fn cves(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -55,7 +52,6 @@ pub(crate) async fn cves(
     page(&pages::Cves { frame, list, q, severity, kev, query })
 }
 
-/// `/cves/{id}`.
 pub(crate) async fn cve(
     State(app): State<Dashboard>,
     viewer: Viewer,

@@ -114,7 +114,7 @@ async fn pages_on_the_way_to_something_can_be_used_by_everyone() {
     tab.until_shown("Password");
     for (name, password, shown) in [
         ("a wrong password", "not the password", "Incorrect username or password"),
-        ("a code", PASSWORD, "One more step"),
+        ("a code", PASSWORD, "Two-factor authentication"),
     ] {
         tab.eval("document.querySelector('input[name=name]').value = ''");
         tab.fill("input[name=name]", "ann");

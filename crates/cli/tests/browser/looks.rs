@@ -244,5 +244,5 @@ fn second_step(scene: &Scene) {
     tab.fill("input[name=name]", "ann");
     tab.fill("input[name=password]", PASSWORD);
     tab.click("button.main");
-    tab.until_shown("One more step");
+    tab.until_shown("Two-factor authentication");
 }

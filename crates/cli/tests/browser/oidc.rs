@@ -133,7 +133,7 @@ fn who_is_refused_is_told_why_and_a_password_works_while_the_provider_is_down() 
     place.start_again();
     place.go("/sign-in");
     place.tab.click("a.button.main");
-    place.tab.until_shown("does not answer");
+    place.tab.until_shown("does not respond");
     let found = Axe::new().map_or_else(Vec::new, |axe| axe.judge(&place.tab, "both ways in"));
     assert_eq!(found, Vec::<String>::new());
     place.tab.fill("input[name=name]", "ann@example.org");

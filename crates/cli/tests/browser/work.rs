@@ -63,7 +63,7 @@ async fn a_rollout_is_paused_and_canceled_where_it_is_watched() {
     let tab = &scene.tab;
     let made = scene.operator.orders(&scene.fleet, 0..6, json!({"stagger_minutes": 60})).await;
     scene.go(&format!("/batches/{made}"));
-    tab.until_shown("waiting for stagger");
+    tab.until_shown("waiting for its staggered start");
     tab.click("form[action$='/pause'] button");
     tab.until_shown("paused");
     tab.until_shown("Resume");
@@ -140,7 +140,7 @@ async fn a_lost_connection_is_told_and_recovers() {
     scene.tab.eval("window.neverReloaded = true");
     scene.service.child.kill().unwrap();
     scene.service.child.wait().unwrap();
-    scene.tab.until_shown("connection to the service is lost");
+    scene.tab.until_shown("Connection to the service lost");
     let listen = scene.url.strip_prefix("http://").unwrap();
     scene.service = Running::at(listen, &scene.dir.data(), &[]);
     scene.tab.until("it is back", hidden);

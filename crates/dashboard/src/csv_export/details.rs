@@ -1,4 +1,4 @@
-//! The tables on the page of one thing: of a server, a patch, a CVE, a batch, a schedule.
+//! CSV export of the tables on the page of one server, patch, CVE, batch or schedule.
 
 use axum::extract::State;
 use httpkit::filters::{Listing, TaskFilter};
@@ -16,7 +16,6 @@ use crate::response::Answer;
 use crate::servers::history;
 use crate::{Dashboard, Viewer, pages};
 
-/// `/servers/{id}/packages.csv`.
 pub(crate) async fn server_packages(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -40,7 +39,6 @@ pub(crate) async fn server_packages(
     )
 }
 
-/// `/servers/{id}/cves.csv`.
 pub(crate) async fn server_cves(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -68,7 +66,6 @@ pub(crate) async fn server_cves(
     )
 }
 
-/// `/servers/{id}/unassessed.csv`.
 pub(crate) async fn server_unassessed(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -97,7 +94,7 @@ fn changed(packages: &[PackageChange]) -> String {
     listed(packages.iter().map(one))
 }
 
-/// What a task's columns are called, from its state on.
+/// The columns of a task, starting with its state.
 const TASK: [&str; 11] = [
     "state",
     "waiting_for",
@@ -130,7 +127,6 @@ fn task(row: &wire::v1::Task) -> Vec<String> {
     ]
 }
 
-/// `/servers/{id}/history.csv`.
 pub(crate) async fn server_history(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -150,7 +146,6 @@ pub(crate) async fn server_history(
     file("history.csv", csv(&head, rows))
 }
 
-/// `/batches/{id}/tasks.csv`.
 pub(crate) async fn tasks(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -167,7 +162,6 @@ pub(crate) async fn tasks(
     file("tasks.csv", csv(&head, rows))
 }
 
-/// `/batches/{id}/tasks/{task}/changes.csv`.
 pub(crate) async fn changes(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -186,7 +180,6 @@ pub(crate) async fn changes(
     )
 }
 
-/// `/patches/{name}/servers.csv`.
 pub(crate) async fn patch_servers(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -212,13 +205,12 @@ pub(crate) async fn patch_servers(
     )
 }
 
-/// A patch without the servers that wait for it.
+/// A patch without its affected servers.
 async fn patch(app: Dashboard, viewer: &Viewer, name: &str) -> Result<PatchDetail, ApiError> {
     let first = Page { limit: 1, offset: 0 };
     Ok(queries::patches::get(&app, &viewer.caller().scope(), name, first).await?)
 }
 
-/// `/patches/{name}/versions.csv`.
 pub(crate) async fn patch_versions(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -236,7 +228,6 @@ pub(crate) async fn patch_versions(
     )
 }
 
-/// `/patches/{name}/cves.csv`.
 pub(crate) async fn patch_cves(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -255,7 +246,6 @@ pub(crate) async fn patch_cves(
     )
 }
 
-/// `/cves/{id}/servers.csv`.
 pub(crate) async fn cve_servers(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -284,7 +274,6 @@ pub(crate) async fn cve_servers(
     )
 }
 
-/// `/schedules/{id}/runs.csv`.
 pub(crate) async fn runs(
     State(app): State<Dashboard>,
     viewer: Viewer,

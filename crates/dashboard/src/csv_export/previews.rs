@@ -1,4 +1,4 @@
-//! Tables of what has not happened yet: what an order would do, and when schedules run.
+//! CSV export of previews: what a batch would do, and when schedules run.
 
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -41,12 +41,13 @@ fn preview(it: &Preview) -> Answer {
     )
 }
 
-/// `/order.csv`: what an order would do. A form, as the order is: it names up to 500 servers, which no address could.
+/// `/order.csv`: the preview of a batch. It is a POST, like `/order`: it names up to 500 servers,
+/// too many for a URL.
 pub(crate) async fn order(State(app): State<Dashboard>, viewer: Viewer, sent: Form) -> Answer {
     preview(&look(&app, &viewer, &body(&read(&sent))?, SHOWN_MAX).await?)
 }
 
-/// `/schedules/{id}/run.csv`: what a schedule would do now.
+/// `/schedules/{id}/run.csv`: what a run would do now.
 pub(crate) async fn schedule_outlook(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -66,7 +67,7 @@ pub(crate) async fn retry_outlook(
     preview(&batches::retry_outlook(&app, &viewer, id, SHOWN_MAX).await?.1)
 }
 
-/// `/schedules/next.csv`: when such a schedule would run.
+/// `/schedules/next.csv`: the next run times of a cron expression.
 pub(crate) async fn next_runs(
     State(app): State<Dashboard>,
     _viewer: Viewer,
@@ -87,7 +88,7 @@ pub(crate) async fn next_runs(
     )
 }
 
-/// `/schedules/calendar.csv`: by the reader's clocks, as the page.
+/// `/schedules/calendar.csv`: in the browser's time zone, like the page.
 pub(crate) async fn calendar(
     State(app): State<Dashboard>,
     viewer: Viewer,

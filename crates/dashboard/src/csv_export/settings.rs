@@ -1,4 +1,5 @@
-//! The tables of Settings: users, API keys, enrolment tokens, feeds. No secret is in them, as none is on the page.
+//! CSV export of the tables on the Settings page: users, API keys, enrollment tokens and feeds.
+//! They contain no secrets, like the page itself.
 
 use axum::extract::State;
 use httpkit::filters::Listing;
@@ -11,7 +12,6 @@ use crate::extract::Asked;
 use crate::response::Answer;
 use crate::{Dashboard, Viewer};
 
-/// `/settings/users.csv`.
 pub(crate) async fn users(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -32,7 +32,6 @@ pub(crate) async fn users(
     )
 }
 
-/// `/settings/keys.csv`.
 pub(crate) async fn keys(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -56,7 +55,6 @@ pub(crate) async fn keys(
     )
 }
 
-/// `/settings/tokens.csv`.
 pub(crate) async fn tokens(
     State(app): State<Dashboard>,
     viewer: Viewer,
@@ -81,7 +79,6 @@ pub(crate) async fn tokens(
     )
 }
 
-/// `/settings/feeds.csv`.
 pub(crate) async fn feeds(
     State(app): State<Dashboard>,
     _viewer: Viewer,

@@ -1,20 +1,21 @@
-//! How long updates have been pending: a bar for each span of time, by severity.
+//! How long updates have been pending: one bar per age group, split by severity.
 
 use std::fmt::Write as _;
 
 use crate::pages::number;
 use crate::pages::trend::SEVERITIES;
 
-/// The spans, the youngest first.
+/// The age groups, shortest first.
 pub const SPANS: [&str; 4] = ["less than a day", "less than a week", "less than 30 days", "longer"];
 
 const WIDTH: f64 = 300.0;
 
-/// How many patches have been pending for how long, by span and by severity in the order of [`SEVERITIES`].
+/// The number of patches per age group and severity, with the severities in the order of
+/// [`SEVERITIES`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ages(pub [[u64; 5]; 4]);
 
-/// One span.
+/// One age group.
 #[derive(Debug)]
 pub struct Span {
     pub said: &'static str,
@@ -24,19 +25,17 @@ pub struct Span {
 }
 
 impl Span {
-    /// How many of each severity, only what there is.
+    /// The severities that occur, with their counts.
     pub fn some(&self) -> Vec<(&'static str, u64)> {
         SEVERITIES.into_iter().zip(self.counts).filter(|(_, count)| *count > 0).collect()
     }
 }
 
 impl Ages {
-    /// Whether nothing is pending.
     pub fn is_empty(&self) -> bool {
         self.0.iter().flatten().all(|count| *count == 0)
     }
 
-    /// The spans, each with its bar.
     pub fn spans(&self) -> Vec<Span> {
         let most = self.0.iter().map(|counts| counts.iter().sum::<u64>()).max().unwrap_or(0);
         let span = |(said, counts): (&'static str, [u64; 5])| {
@@ -73,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_bar_is_the_span_with_the_most_and_every_bar_says_its_numbers() {
+    fn bars_are_scaled_to_the_largest_and_labeled_with_counts() {
         let ages = Ages([[1, 1, 0, 0, 0], [0; 5], [0, 4, 0, 0, 0], [0, 0, 0, 0, 1]]);
         let spans = ages.spans();
         assert_eq!(spans.iter().map(|span| span.total).collect::<Vec<_>>(), [2, 0, 4, 1]);

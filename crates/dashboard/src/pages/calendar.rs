@@ -1,13 +1,14 @@
-//! When schedules run next, as a calendar: weeks of days, each with the runs that begin on it by the reader's clocks.
+//! The calendar of upcoming runs: weeks of days, each with the runs that start on it in the
+//! browser's time zone.
 
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan as _, Zoned};
 use vocab::{ScheduleId, Zone};
 
-/// How many days are looked ahead, today included.
+/// The number of days shown, including today.
 pub const DAYS: i32 = 14;
-/// A schedule and when it runs next.
+/// A schedule and its next run times.
 #[derive(Debug)]
 pub struct Runs {
     pub id: ScheduleId,
@@ -16,38 +17,36 @@ pub struct Runs {
     pub at: Vec<Timestamp>,
 }
 
-/// The weeks that the next days lie in.
+/// The next [`DAYS`] days as weeks.
 #[derive(Debug)]
 pub struct Calendar {
-    /// By whose clocks.
+    /// The browser's time zone.
     pub zone: Zone,
-    /// Each begins with the weekday that it is today.
+    /// Every week starts with today's weekday.
     pub weeks: Vec<Vec<Day>>,
-    /// Until when it is complete, if that is not its end: some schedules run too often to count it all.
+    /// Set if the calendar is incomplete from this time on, because some schedules run too often to
+    /// list every run.
     pub until: Option<String>,
 }
 
-/// A day.
 #[derive(Debug)]
 pub struct Day {
-    /// Which one.
     pub date: Date,
-    /// Whether it is the one that it is.
     pub today: bool,
-    /// What begins on it, in the order of the clock.
+    /// The runs that start on this day, in order of time.
     pub entries: Vec<Entry>,
 }
 
-/// What a schedule does on a day.
+/// The runs of one schedule on one day.
 #[derive(Debug)]
 pub struct Entry {
     pub id: ScheduleId,
     pub name: String,
-    /// The first time, by the reader's clocks.
+    /// The time of the first run in the browser's time zone.
     pub first: String,
-    /// The same by the schedule's, if that differs.
+    /// The same time in the schedule's time zone, if it differs.
     pub there: Option<String>,
-    /// How many times.
+    /// The number of runs on this day.
     pub times: usize,
 }
 
@@ -56,31 +55,31 @@ fn rules(zone: &Zone) -> TimeZone {
 }
 
 impl Day {
-    /// The name of its weekday.
     pub fn weekday(&self) -> String {
         self.date.strftime("%A").to_string()
     }
 
-    /// As it is written on the calendar.
+    /// The date as the calendar shows it, such as `14 Nov`.
     pub fn said(&self) -> String {
         self.date.strftime("%-d %b").to_string()
     }
 
-    /// As it is read aloud.
+    /// The date for screen readers, such as `Saturday, 14 November`.
     pub fn spoken(&self) -> String {
         self.date.strftime("%A, %-d %B").to_string()
     }
 }
 
 impl Calendar {
-    /// Where the days that are looked ahead end.
+    /// The end of the period shown.
     pub fn end(now: Timestamp, zone: &Zone) -> Timestamp {
         let today = now.to_zoned(rules(zone)).date();
         let end = today.saturating_add(DAYS.days()).to_zoned(rules(zone));
         end.map_or(now, |end| end.timestamp())
     }
 
-    /// Lays runs out. `until` is when the first of them ends that has more than were counted.
+    /// Lays out runs by day. `until` is the earliest time after which the runs of some schedule
+    /// were not computed.
     pub fn of(runs: &[Runs], zone: Zone, now: Timestamp, until: Option<Timestamp>) -> Calendar {
         let here = rules(&zone);
         let today = now.to_zoned(here.clone()).date();
@@ -100,7 +99,6 @@ impl Calendar {
         Calendar { zone, weeks, until }
     }
 
-    /// Whether nothing runs.
     pub fn is_empty(&self) -> bool {
         self.weeks.iter().flatten().all(|day| day.entries.is_empty())
     }
@@ -138,14 +136,14 @@ mod tests {
     }
 
     #[test]
-    fn a_run_lies_on_the_readers_day_and_says_the_schedules_time() {
+    fn run_is_on_the_browsers_day_with_the_schedules_time() {
         let now: Timestamp = "2026-11-15T04:00:00Z".parse().unwrap();
         let nightly = runs(
             "Europe/Berlin",
             &["2026-11-16T02:00:00Z", "2026-11-16T23:30:00Z", "2026-11-17T02:00:00Z"],
         );
         let shown = Calendar::of(&[nightly], "America/New_York".parse().unwrap(), now, None);
-        // In New York it is Saturday still, and the run of early Monday lies on Sunday.
+        // In New York it is still Saturday, and the run of early Monday falls on Sunday.
         let entries: Vec<String> = shown
             .weeks
             .iter()
@@ -176,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_calendar_that_is_cut_short_says_where() {
+    fn truncated_calendar_shows_where_it_ends() {
         let now: Timestamp = "2026-11-15T04:00:00Z".parse().unwrap();
         let utc = || "UTC".parse::<Zone>().unwrap();
         let cut = Calendar::of(&[], utc(), now, Some("2026-11-16T04:00:00Z".parse().unwrap()));

@@ -1,7 +1,7 @@
-//! Tables as files for spreadsheets.
+//! Renders tables as CSV.
 
-/// Rows as CSV (RFC 4180). A cell that a spreadsheet would take for a formula gets an apostrophe, which spreadsheets
-/// take as "this is text".
+/// Renders rows as CSV (RFC 4180). A cell that a spreadsheet would evaluate as a formula gets a
+/// leading apostrophe, which marks it as text.
 pub fn csv(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut text = line(head.iter().map(|cell| (*cell).to_owned()));
     for row in rows {

@@ -1,6 +1,6 @@
-//! What people fill in, kept as they wrote it, so that a refused form comes back as it was sent.
+//! The fields of forms as the user typed them, so that a rejected form comes back unchanged.
 
-/// An order.
+/// The fields of a batch.
 #[derive(Debug, Clone, Default)]
 pub struct OrderForm {
     pub server_ids: Vec<String>,
@@ -17,10 +17,10 @@ pub struct OrderForm {
     pub dry_run: bool,
 }
 
-/// A schedule.
+/// The fields of a schedule.
 #[derive(Debug, Clone, Default)]
 pub struct ScheduleForm {
-    /// The version that it was made from.
+    /// The version of the schedule that the form was loaded from.
     pub generation: String,
     pub name: String,
     pub description: String,
@@ -31,9 +31,9 @@ pub struct ScheduleForm {
     pub environment: String,
     pub os: String,
     pub tags: String,
-    /// Names of servers that are to be named, too; those that are, are the order's.
+    /// Names of servers to add. Servers that were added before are in `order.server_ids`.
     pub add_servers: String,
-    /// Save it although no server matches.
+    /// Save although no server matches.
     pub allow_empty: bool,
     pub order: OrderForm,
 }

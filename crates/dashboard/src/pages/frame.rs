@@ -1,9 +1,8 @@
-//! What every page has around it: who looks, where they are, and what time it is.
+//! The frame around every page: the user, the navigation and the current time.
 
 use jiff::Timestamp;
 use vocab::Role;
 
-/// A part of the dashboard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Section {
     Overview,
@@ -17,37 +16,30 @@ pub enum Section {
     Account,
 }
 
-/// One entry of the navigation.
 #[derive(Debug)]
 pub struct NavItem {
-    /// Where it leads.
     pub path: &'static str,
-    /// What it is called.
     pub name: &'static str,
-    /// Whether this page is there.
+    /// Whether the current page belongs to this entry.
     pub here: bool,
 }
 
-/// What every page has around it.
+/// Data for the frame around a page.
 #[derive(Debug, Clone)]
 pub struct Frame {
-    /// What the page is called.
     pub title: String,
-    /// Where it is.
     pub section: Section,
-    /// Who looks.
+    /// The name of the signed-in user.
     pub user: String,
-    /// What they may do.
     pub role: Role,
-    /// Whose fleet it is.
+    /// The name of the organization.
     pub org: String,
-    /// What a form must carry to be believed.
+    /// The CSRF token of every form.
     pub csrf: String,
-    /// What a form carries that must count once, however often it is sent.
+    /// The idempotency key of forms that must take effect only once.
     pub once: String,
-    /// What time it is.
     pub now: Timestamp,
-    /// Where the page listens for changes, if it does.
+    /// The path of the live updates, if the page has any.
     pub live: Option<String>,
 }
 
@@ -63,7 +55,7 @@ const NAV: [(Section, &str, &str, Role); 8] = [
 ];
 
 impl Frame {
-    /// Where one can go from here.
+    /// The navigation entries that the user may open.
     pub fn nav(&self) -> Vec<NavItem> {
         let open = NAV.iter().filter(|(.., role)| self.role.may(*role));
         let item = |(section, path, name, _): &(Section, &'static str, &'static str, Role)| {
@@ -72,17 +64,17 @@ impl Frame {
         open.map(item).collect()
     }
 
-    /// Whether they may patch.
+    /// Whether the user may patch servers.
     pub fn may_operate(&self) -> bool {
         self.role.may(Role::Operator)
     }
 
-    /// Whether they may manage.
+    /// Whether the user may manage settings.
     pub fn is_admin(&self) -> bool {
         self.role.may(Role::Admin)
     }
 
-    /// A time as it is from now, with the exact one for whoever asks.
+    /// A relative time such as `3 min ago`, with the exact time as tooltip.
     pub fn ago(&self, at: &Timestamp) -> String {
         let exact = at.strftime("%Y-%m-%d %H:%M:%S UTC");
         let seconds = self.now.duration_since(*at).as_secs();
@@ -102,17 +94,18 @@ impl Frame {
         format!("<time data-ago datetime=\"{at}\" title=\"{exact}\">{said}</time>")
     }
 
-    /// When something would start. A start that is due does not age while the page is read.
+    /// When something would start. A start that is due stays "immediately", however long the page
+    /// is open.
     pub fn start(&self, at: &Timestamp) -> String {
         if self.now.duration_since(*at).as_secs() >= 0 {
             let exact = at.strftime("%Y-%m-%d %H:%M:%S UTC");
-            format!("<time datetime=\"{at}\" title=\"{exact}\">at once</time>")
+            format!("<time datetime=\"{at}\" title=\"{exact}\">immediately</time>")
         } else {
             self.ago(at)
         }
     }
 
-    /// The same as [`Frame::ago`], or this word if there is none.
+    /// Like [`Frame::ago`], or the text `none` without a time.
     pub fn ago_or(&self, at: &Option<Timestamp>, none: &'static str) -> String {
         at.as_ref().map_or_else(|| format!("<span class=\"dim\">{none}</span>"), |at| self.ago(at))
     }
@@ -137,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_relative_and_the_exact_one_is_there() {
+    fn time_is_relative_with_exact_tooltip() {
         let ago = |text: &str| frame(Role::Viewer).ago(&text.parse().unwrap());
         assert_eq!(
             ago("2026-11-15T03:57:00Z"),
@@ -154,16 +147,16 @@ mod tests {
     }
 
     #[test]
-    fn a_due_start_reads_at_once() {
+    fn due_start_reads_immediately() {
         let start = |text: &str| frame(Role::Viewer).start(&text.parse().unwrap());
         for due in ["2026-11-15T04:00:00Z", "2026-11-15T04:00:00.5Z"] {
-            assert!(start(due).contains(">at once<") && !start(due).contains("data-ago"));
+            assert!(start(due).contains(">immediately<") && !start(due).contains("data-ago"));
         }
         assert!(start("2026-11-15T04:30:00Z").contains(">in 30 min<"));
     }
 
     #[test]
-    fn nobody_is_shown_a_way_that_is_closed_to_them() {
+    fn navigation_lists_only_permitted_pages() {
         let names = |role| frame(role).nav().iter().map(|item| item.name).collect::<Vec<_>>();
         assert_eq!(names(Role::Admin).len(), 8);
         assert!(!names(Role::Operator).contains(&"Settings"));

@@ -1,7 +1,8 @@
-//! What the dashboard looks like: from the bodies of the API to pages, with the stylesheet and the script they need.
+//! Renders the pages of the dashboard from the types of the API, with their stylesheet and script.
 //!
-//! Pure: nothing here asks a database, a clock or the network; `server::web` fetches and calls. Templates escape what they are given;
-//! the few functions here that make markup themselves ([`pill`], [`Frame::ago`], [`plot`]) escape what they put into it.
+//! Everything here is pure: it uses no database, clock or network. The handlers of this crate fetch
+//! the data. Templates escape their values; the few functions that build markup themselves
+//! ([`pill`], [`Frame::ago`], [`plot`]) escape what they insert.
 
 pub mod ages;
 pub mod asset;
@@ -31,5 +32,5 @@ pub use views::{
     Settings, SignIn, TaskPage, UserRow, Welcome,
 };
 
-/// How many rows a table shows at the most where the API does not page.
+/// The most rows in a table that the API does not page.
 pub const ROWS_MAX: usize = 500;

@@ -1,24 +1,24 @@
-//! What people call what an id stands for.
+//! Display names for ids.
 
 use std::collections::BTreeMap;
 
 use crate::pages::escape;
 
-/// The names of what has one, by id.
+/// Display names by id.
 #[derive(Debug, Default)]
 pub struct Names(pub BTreeMap<String, String>);
 
-/// The pages of what has one, by the beginning of its id.
+/// The pages of objects, by the prefix of their id.
 const PAGES: [(&str, &str); 3] =
     [("srv_", "/servers/"), ("sch_", "/schedules/"), ("bat_", "/batches/")];
 
 impl Names {
-    /// The name alone, or the id of what has none.
+    /// The name, or the id if there is no name.
     pub fn name<'a>(&'a self, id: &'a str) -> &'a str {
         self.0.get(id).map_or(id, String::as_str)
     }
 
-    /// As markup: the name, and the id beside it.
+    /// The name as HTML, with the id next to it.
     pub fn said(&self, id: &str) -> String {
         match self.0.get(id) {
             Some(name) => format!("{} <code class=\"dim\">{}</code>", escape(name), escape(id)),
@@ -26,7 +26,7 @@ impl Names {
         }
     }
 
-    /// The same, leading to its page if it has one.
+    /// The same, linked to the object's page if there is one.
     pub fn linked(&self, id: &str) -> String {
         let (name, known) = (escape(self.name(id)), escape(id));
         let beside = match self.0.contains_key(id) {
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_stands_beside_its_id_and_is_text() {
+    fn name_is_escaped_and_followed_by_its_id() {
         let names = [("usr_1", "ann"), ("srv_1", "<b>")].map(|(id, name)| (id.into(), name.into()));
         let names = Names(names.into());
         assert_eq!(names.said("usr_1"), "ann <code class=\"dim\">usr_1</code>");

@@ -1,4 +1,5 @@
-//! Plots as SVG, with a text that says the same. No script and no inline style: the page's policy forbids both.
+//! Charts as SVG with an equivalent text. They use no scripts or inline styles, which the Content
+//! Security Policy forbids.
 
 use std::fmt::Write as _;
 
@@ -8,10 +9,10 @@ use wire::v1::{SeverityCounts, Task};
 use crate::pages::{escape, number, word};
 
 const WIDTH: f64 = 720.0;
-/// More bars than this say nothing to anyone.
+/// The most bars in a timeline. More would be unreadable.
 const BARS_MAX: usize = 60;
 
-/// How many flaws of each severity, as one bar.
+/// One bar of the number of CVEs by severity.
 pub fn severities(counts: &SeverityCounts) -> String {
     let parts = [
         ("critical", counts.critical),
@@ -47,7 +48,7 @@ pub fn severities(counts: &SeverityCounts) -> String {
     format!("{svg}<p class=\"dim\">{said}</p>")
 }
 
-/// When each server of a batch was in work, one bar a server.
+/// The timeline of a batch: one bar per server, from its start to its end.
 pub fn timeline(tasks: &[Task], now: &Timestamp) -> String {
     let spans: Vec<(&Task, Timestamp, Timestamp)> = tasks
         .iter()
@@ -61,7 +62,8 @@ pub fn timeline(tasks: &[Task], now: &Timestamp) -> String {
     };
     let seconds = |from: Timestamp, to: Timestamp| to.duration_since(from).as_secs_f64().max(0.0);
     let whole = seconds(first, last).max(1.0);
-    let said = format!("{} servers in {whole:.0} s, each with its time in work", spans.len());
+    let said =
+        format!("{} servers in {whole:.0} s, one bar per server from start to end", spans.len());
     let mut lanes = format!("<div class=\"lanes\" role=\"img\" aria-label=\"{said}\">");
     for (task, from, to) in &spans {
         let scale = WIDTH / whole;
@@ -87,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plot_says_its_numbers() {
+    fn chart_text_contains_its_numbers() {
         let counts = SeverityCounts { critical: 3, high: 1_200, medium: 0, low: 1, unknown: 0 };
         let svg = severities(&counts);
         assert!(svg.contains("aria-label=\"3 critical, 1,200 high, 1 low\""), "{svg}");

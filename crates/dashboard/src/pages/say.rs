@@ -1,4 +1,4 @@
-//! Words and numbers for people.
+//! Formats values for display.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -6,7 +6,7 @@ use serde::Serialize;
 use vocab::{Selector, Zone};
 use wire::v1::{Meta, Options, PackageChange, Progress};
 
-/// Text as markup shows it.
+/// Escapes text for HTML.
 pub fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -22,7 +22,7 @@ pub fn escape(text: &str) -> String {
     safe
 }
 
-/// The word of the API for one of its states.
+/// The API name of an enum value.
 pub fn word(value: &impl Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word,
@@ -31,25 +31,24 @@ pub fn word(value: &impl Serialize) -> String {
     }
 }
 
-/// The same for people.
+/// The API name of an enum value, with spaces instead of underscores.
 pub fn spoken(value: impl Serialize) -> String {
     spaced(&word(&value))
 }
 
-/// A word of the API for people.
+/// An API name with spaces instead of underscores.
 pub fn spaced(word: &str) -> String {
     word.replace('_', " ")
 }
 
-/// A state, marked by its colour.
+/// A state as a colored label.
 pub fn pill(value: &impl Serialize) -> String {
     let word = escape(&word(value));
     format!("<span class=\"pill is-{word}\">{}</span>", spaced(&word))
 }
 
-/// Something that counts, as templates hand it over: by value or not, of whatever size.
+/// A number, passed by value or by reference, of any integer type. Templates need this.
 pub trait Count {
-    /// How many.
     fn count(&self) -> u64;
 }
 
@@ -70,12 +69,11 @@ impl<T: Count> Count for &T {
     }
 }
 
-/// Whether fewer are shown than there are.
 pub fn fewer(shown: impl Count, all: impl Count) -> bool {
     shown.count() < all.count()
 }
 
-/// A number with its thousands apart.
+/// A number with thousands separators.
 pub fn number(value: impl Count) -> String {
     let digits = value.count().to_string();
     let mut said = String::new();
@@ -88,17 +86,17 @@ pub fn number(value: impl Count) -> String {
     said
 }
 
-/// The last row that a page shows.
+/// The number of the last row on the page.
 pub fn last_shown(meta: &Meta) -> u64 {
     meta.total.min(meta.offset.saturating_add(u64::from(meta.limit)))
 }
 
-/// One, or several.
+/// The singular or the plural form.
 pub fn plural(count: impl Count, one: &'static str, many: &'static str) -> &'static str {
     if count.count() == 1 { one } else { many }
 }
 
-/// So much of the whole, never rounded up to all of it.
+/// A percentage that is never rounded up to 100 %.
 pub fn share(part: impl Count, whole: impl Count) -> String {
     let part = part.count();
     match whole.count() {
@@ -107,17 +105,16 @@ pub fn share(part: impl Count, whole: impl Count) -> String {
     }
 }
 
-/// A CVSS score.
 pub fn score(value: &Option<f64>) -> String {
     value.map_or_else(|| "–".into(), |score| format!("{score:.1}"))
 }
 
-/// A probability.
+/// A probability as a percentage.
 pub fn chance(value: &Option<f64>) -> String {
     value.map_or_else(|| "–".into(), |chance| format!("{:.1} %", chance * 100.0))
 }
 
-/// How many tasks stand where, only what there is.
+/// The number of tasks by state, for the states that occur.
 pub fn counts(progress: &Progress) -> Vec<(String, u64)> {
     let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(progress) else {
         return Vec::new();
@@ -130,7 +127,7 @@ pub fn counts(progress: &Progress) -> Vec<(String, u64)> {
         .collect()
 }
 
-/// A package that changed, as a line of markup.
+/// A package change as one line of HTML.
 pub fn change(change: &PackageChange) -> String {
     let version = |version: &Option<String>, none| {
         version.as_deref().map_or_else(|| format!("<em>{none}</em>"), escape)
@@ -140,7 +137,7 @@ pub fn change(change: &PackageChange) -> String {
     format!("<div>{name} <span class=\"mono dim\">{from} → {to}</span></div>")
 }
 
-/// What an order installs.
+/// What a batch installs.
 pub fn what(options: &Options) -> String {
     let names: Vec<String> = options.packages.iter().map(ToString::to_string).collect();
     let mut said = match (names.as_slice(), options.security_only) {
@@ -158,7 +155,7 @@ pub fn what(options: &Options) -> String {
     if options.dry_run { said + " (dry run)" } else { said }
 }
 
-/// The label of the button that starts an order.
+/// The label of the button that starts a batch.
 pub fn start_label(options: &Options, servers: impl Count) -> String {
     let count = servers.count();
     let target = format!("{} {}", number(count), plural(count, "server", "servers"));
@@ -176,22 +173,22 @@ pub fn start_label(options: &Options, servers: impl Count) -> String {
     }
 }
 
-/// How carefully an order goes.
+/// The rollout options of a batch, such as parallelism and canary.
 pub fn pace(options: &Options) -> String {
     let canary = options.canary.to_string();
     let parts = [
         (options.stagger_minutes > 0)
             .then(|| format!("{} min between starts", options.stagger_minutes)),
-        options.max_parallel.map(|most| format!("at most {most} at once")),
+        options.max_parallel.map(|most| format!("max {most} in parallel")),
         (canary != "0").then(|| format!("canary {canary}")),
-        options.max_failures.map(|limit| format!("halts at {limit} failed")),
+        options.max_failures.map(|limit| format!("stops after {limit} failures")),
         options.window_minutes.map(|window| format!("window {window} min")),
     ];
     let said: Vec<String> = parts.into_iter().flatten().collect();
-    if said.is_empty() { "all at once".into() } else { said.join(", ") }
+    if said.is_empty() { "all in parallel".into() } else { said.join(", ") }
 }
 
-/// Which servers a selector means.
+/// The servers that a selector matches.
 pub fn targets(selector: &Selector) -> String {
     let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(selector) else {
         return String::new();
@@ -216,13 +213,13 @@ pub fn targets(selector: &Selector) -> String {
     said.collect::<Vec<_>>().join(" · ")
 }
 
-/// An instant by the clocks of a zone.
+/// A time in the given time zone.
 pub fn in_zone(at: &Timestamp, zone: &Zone) -> String {
     let zone = TimeZone::get(&zone.to_string()).unwrap_or(TimeZone::UTC);
     at.to_zoned(zone).strftime("%a %Y-%m-%d %H:%M").to_string()
 }
 
-/// An instant that the reader's browser tells by its own clocks.
+/// A time that the page's script converts to the browser's time zone.
 pub fn local(at: &Timestamp) -> String {
     format!("<time data-local datetime=\"{at}\">{}</time>", at.strftime("%Y-%m-%d %H:%M UTC"))
 }
@@ -232,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_read_well() {
+    fn numbers_are_formatted_for_display() {
         assert_eq!(
             ["0", "999", "1,000", "1,234,567"],
             [0_u64, 999, 1_000, 1_234_567].map(number)[..]
@@ -244,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_markup_escapes() {
+    fn functions_that_build_markup_escape_values() {
         assert_eq!(
             escape("<b onx='1' y=\"2\">&"),
             "&lt;b onx=&#39;1&#39; y=&quot;2&quot;&gt;&amp;"

@@ -1,4 +1,4 @@
-//! How the organization stood on each of the last days, as bars: one a day, none where nothing was counted.
+//! Charts of the last 30 days: one bar per day, and a gap where no statistics were recorded.
 
 use std::fmt::Write as _;
 
@@ -7,63 +7,60 @@ use jiff::civil::Date;
 
 use crate::pages::number;
 
-/// How many days are shown.
+/// The number of days shown.
 pub const DAYS: i64 = 30;
-/// The words for how bad flaws are, the worst first.
+/// The severities, worst first.
 pub const SEVERITIES: [&str; 5] = ["critical", "high", "medium", "low", "unknown"];
 
-/// Bars are drawn on this ground and stretched to wherever they stand.
+/// The viewBox of a chart. The page stretches it to the available space.
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 100.0;
-/// What is left of a day's place between two bars.
+/// The gap between two bars.
 const GAP: f64 = 3.0;
 
-/// One day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrendDay {
     pub day: Date,
     pub servers: u64,
     pub up_to_date: u64,
-    /// Open CVEs, in the order of [`SEVERITIES`].
     pub cves: [u64; 5],
-    /// Those of them that are known to be exploited.
+    /// Open CVEs that are known to be exploited.
     pub exploited: u64,
 }
 
 impl TrendDay {
-    /// All open CVEs.
+    /// The number of open CVEs of all severities.
     pub fn open(&self) -> u64 {
         self.cves.iter().sum()
     }
 }
 
-/// The last days, the oldest first.
+/// The last [`DAYS`] days, oldest first.
 #[derive(Debug)]
 pub struct Trend {
-    /// Those of which something is known.
+    /// The days with recorded statistics.
     pub days: Vec<TrendDay>,
-    /// The last of them, counted or not.
+    /// The last day of the chart, recorded or not.
     pub today: Date,
 }
 
-/// A day for people.
+/// A date for display.
 pub fn date(day: &Date) -> String {
     day.strftime("%-d %b").to_string()
 }
 
 impl Trend {
-    /// The first day that there is room for.
+    /// The first day of the chart.
     pub fn first(today: Date) -> Date {
         today.saturating_sub((DAYS - 1).days())
     }
 
-    /// Since when is counted, if that is not the whole of it.
+    /// The first recorded day, if it is after the first day of the chart.
     pub fn since(&self) -> Option<String> {
         let first = self.days.first().filter(|first| first.day > Trend::first(self.today))?;
         Some(first.day.strftime("%-d %B %Y").to_string())
     }
 
-    /// Open CVEs by severity.
     pub fn open_cves(&self) -> String {
         let parts = |day: &TrendDay| {
             let named = SEVERITIES.iter().copied().zip(day.cves);
@@ -73,14 +70,13 @@ impl Trend {
         self.bars("Open CVEs", None, parts, said)
     }
 
-    /// Open CVEs that are known to be exploited.
     pub fn exploited(&self) -> String {
         let parts = |day: &TrendDay| vec![("kev", day.exploited)];
         let said = |day: &TrendDay| format!("{} known exploited", number(day.exploited));
         self.bars("Known exploited", None, parts, said)
     }
 
-    /// How much of the fleet was up to date, in hundredths.
+    /// The percentage of servers that were up to date.
     pub fn up_to_date(&self) -> String {
         let parts = |day: &TrendDay| {
             let all = day.servers.max(1);
@@ -93,7 +89,7 @@ impl Trend {
         self.bars("Servers up to date", Some((100, " %")), parts, said)
     }
 
-    /// `most` is the height of the whole and its unit, if it is not that of the highest bar.
+    /// `most` is the value at full height and its unit. By default the highest bar has full height.
     fn bars(
         &self,
         name: &str,
@@ -110,7 +106,7 @@ impl Trend {
                 format!("{name} by day. {from}: {}. {to}: {}.", said(first), said(last))
             }
             (Some(only), _) => format!("{name}. {}: {}.", date(&only.day), said(only)),
-            _ => format!("{name}: nothing was counted yet."),
+            _ => format!("{name}: no data yet."),
         };
         let mut svg = format!(
             "<svg class=\"plot bars\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{words}\">"
@@ -140,7 +136,7 @@ impl Trend {
     }
 }
 
-/// One bar: its parts one on the other, the worst at the bottom.
+/// One bar: its parts stacked, the worst severity at the bottom.
 fn stack(svg: &mut String, parts: &[(&'static str, u64)], most: u64, (x, width): (f64, f64)) {
     let mut floor = HEIGHT;
     for (class, count) in parts.iter().filter(|(_, count)| *count > 0) {
@@ -153,7 +149,7 @@ fn stack(svg: &mut String, parts: &[(&'static str, u64)], most: u64, (x, width):
     }
 }
 
-/// How many of each, only what there is.
+/// The counts greater than zero, as text.
 fn said_of(parts: &[(&'static str, u64)], what: &str) -> String {
     let total: u64 = parts.iter().map(|(_, count)| count).sum();
     let some = parts.iter().filter(|(_, count)| *count > 0);
@@ -175,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trend_has_a_bar_a_day_and_none_where_nothing_was_counted() {
+    fn trend_has_one_bar_per_recorded_day() {
         let trend = Trend {
             days: vec![day("2026-11-10", 7, 1, 100), day("2026-11-15", 1, 0, 199)],
             today: "2026-11-15".parse().unwrap(),
@@ -183,7 +179,7 @@ mod tests {
         let svg = trend.open_cves();
         assert_eq!(svg.matches("<g>").count(), 2);
         assert!(svg.contains("10 Nov: 10 open, 7 critical, 3 high. 15 Nov: 4 open"), "{svg}");
-        // The highest bar is as high as there is room, and the day before yesterday's place is empty.
+        // The highest bar has full height, and the day before yesterday has no bar.
         assert!(svg.contains("y=\"0.00\"") && !svg.contains("13 Nov"), "{svg}");
         assert!(!svg.contains("style="), "{svg}");
         assert!(trend.up_to_date().contains("99 % up to date, 199 of 200"));
@@ -192,10 +188,10 @@ mod tests {
     }
 
     #[test]
-    fn a_trend_of_nothing_says_so_and_one_of_all_days_names_no_beginning() {
+    fn empty_trend_says_so_and_full_trend_shows_no_start() {
         let today: Date = "2026-11-15".parse().unwrap();
         let none = Trend { days: Vec::new(), today };
-        assert!(none.open_cves().contains("nothing was counted yet"));
+        assert!(none.open_cves().contains("no data yet"));
         let whole = Trend { days: vec![day("2026-10-17", 0, 0, 0)], today };
         assert_eq!((whole.since(), Trend::first(today)), (None, whole.days[0].day));
     }

@@ -1,4 +1,4 @@
-//! The pages, one type each: what a page is given, and nothing more.
+//! One type per page, with the values that its template needs.
 
 use askama::Template;
 use jiff::Timestamp;
@@ -26,68 +26,56 @@ macro_rules! pages {
 }
 
 pages! {
-    /// Where one signs in.
+    /// The sign-in page.
     SignIn = "sign_in.html" { organization: Option<String>, name: String, next: String, told: Option<String>, provider: Option<String>, }
-    /// One has signed in elsewhere, and goes on from here.
+    /// The page after an OIDC sign-in, which continues to the requested page.
     Arrived = "arrived.html" { next: String, }
-    /// Where the second step of signing in is taken.
+    /// The second step of a sign-in: the two-factor code.
     Code = "code.html" { next: String, ticket: String, told: Option<String>, }
-    /// One's own account.
+    /// The user's own account.
     Account = "account.html" { frame: Frame, has_totp: bool, secret: Option<String>, uri: String, told: Option<String>, }
-    /// Where a one-time link leads.
+    /// The page that an invitation or reset link opens.
     Welcome = "welcome.html" { name: String, told: Option<String>, }
-    /// Something went wrong, and nobody is signed in.
+    /// An error while the user is not signed in.
     ProblemBare = "problem_bare.html" { title: String, detail: String, request_id: String, }
-    /// Something went wrong.
+    /// An error.
     Problem = "problem.html" { frame: Frame, detail: String, errors: Vec<(String, String)>, back: String, request_id: String, }
-    /// The fleet at a glance.
     Overview = "overview.html" {
         frame: Frame, summary: FleetSummary, cves_by_severity: SeverityCounts, worst: Vec<CveSummary>,
         open: Vec<Batch>, next: Vec<NextRun>, trend: Trend,
     }
-    /// The list of servers.
     Servers = "servers.html" { frame: Frame, list: List<Server>, filter: ServerFilter, query: String, }
-    /// One server.
     ServerPage = "server.html" { frame: Frame, it: ServerDetail, history: List<HistoryRow>, }
-    /// The list of patches.
     Patches = "patches.html" { frame: Frame, list: List<Patch>, severity: String, query: String, ages: Ages, }
-    /// One patch.
     PatchPage = "patch.html" { frame: Frame, it: PatchDetail, }
-    /// The list of CVEs.
     Cves = "cves.html" { frame: Frame, list: List<CveSummary>, q: String, severity: String, kev: String, query: String, }
-    /// One CVE.
     CvePage = "cve.html" { frame: Frame, it: CveDetail, }
-    /// The list of batches.
     Batches = "batches.html" { frame: Frame, list: List<Batch>, state: String, query: String, names: Names, }
-    /// One batch.
     BatchPage = "batch.html" { frame: Frame, it: Batch, names: Names, }
-    /// One task of a batch, with its log so far.
+    /// One task of a batch with its log.
     TaskPage = "task.html" { frame: Frame, batch: String, it: Task, log: String, }
-    /// The list of schedules.
     Schedules = "schedules.html" { frame: Frame, list: List<Schedule>, calendar: Calendar, }
-    /// One schedule.
     SchedulePage = "schedule.html" { frame: Frame, it: Schedule, runs: List<Run>, }
-    /// Where a schedule is written.
+    /// The form of a schedule.
     ScheduleEdit = "schedule_edit.html" {
         frame: Frame, form: ScheduleForm, action: String, errors: Vec<String>, next: Vec<Timestamp>, cron: String,
         zone: Zone, told: Option<String>, names: Names, unmatched: Option<String>,
     }
-    /// When a schedule would run, for the page where it is written.
+    /// The next runs of the schedule in the form.
     Asked = "asked.html" { next: Vec<Timestamp>, cron: String, zone: Zone, told: Option<String>, }
-    /// An order before it starts.
+    /// The patch page: options and preview.
     OrderPage = "order.html" {
         frame: Frame, form: OrderForm, names: Names, previewed: Option<OrderPreview>, errors: Vec<String>,
     }
-    /// A question before something is done.
+    /// A confirmation page.
     Confirm = "confirm.html" {
         frame: Frame, errors: Vec<String>, lines: Vec<String>, previewed: Option<OrderPreview>, action: String,
         verb: String, back: String, risky: bool,
     }
-    /// Who did what.
+    /// The audit log.
     Activity = "activity.html" {
         frame: Frame, entries: Vec<ActivityEntry>, newer: Option<i64>, older: Option<i64>, names: Names,
     }
-    /// Users, keys, tokens, feeds.
     Settings = "settings.html" {
         frame: Frame, users: Vec<UserRow>, keys: List<ApiKey>, tokens: List<EnrollmentToken>, feeds: List<Feed>,
     }
@@ -95,14 +83,14 @@ pages! {
     Secret = "secret.html" { frame: Frame, lines: Vec<String>, secret: String, }
 }
 
-/// A preview, and the token that starts it.
+/// A preview and the token that starts it.
 #[derive(Debug)]
 pub struct OrderPreview {
     pub preview: Preview,
     pub token: String,
 }
 
-/// A batch that a server took part in.
+/// A batch in the history of a server.
 #[derive(Debug)]
 pub struct HistoryRow {
     pub batch: BatchId,
@@ -111,7 +99,6 @@ pub struct HistoryRow {
     pub task: Task,
 }
 
-/// What runs next.
 #[derive(Debug)]
 pub struct NextRun {
     pub id: ScheduleId,
@@ -119,7 +106,7 @@ pub struct NextRun {
     pub at: Timestamp,
 }
 
-/// The filters of the list of servers, as they were sent.
+/// The filters of the server list as they were sent.
 #[derive(Debug, Default)]
 pub struct ServerFilter {
     pub q: String,
@@ -141,7 +128,7 @@ pub struct ActivityEntry {
     pub detail: String,
 }
 
-/// A person, as Settings shows them.
+/// A user on the Settings page.
 #[derive(Debug)]
 pub struct UserRow {
     pub id: UserId,
@@ -170,7 +157,7 @@ impl BatchPage {
         self.it.progress.failed + self.it.progress.timed_out
     }
 
-    /// What can be done with it as it stands.
+    /// The actions that the state of the batch permits.
     fn actions(&self) -> Vec<(&'static str, String)> {
         use BatchState as S;
         let failures = self.failures();

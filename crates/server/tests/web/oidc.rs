@@ -345,7 +345,7 @@ both! {
         let back = provider.agrees(&sent(&browser).await, person("s-1", "ann@example.org"));
         let gone = with(service, config(service, &provider)).await;
         provider.goes_down().await;
-        refused(browser.get(&back).await, 503, "does not answer");
+        refused(browser.get(&back).await, 503, "does not respond");
         let other = Browser::through(gone, 5);
         refused(other.get("/sign-in/oidc").await, 503, "sign in with a password");
         let form = [("name", "ann@example.org"), ("password", PASSWORD)];

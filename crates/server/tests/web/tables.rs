@@ -40,7 +40,7 @@ both! {
         tx.commit().await.unwrap();
         let ann = Browser::of(service, "ann", Role::Viewer).await;
         let page = ann.get("/").await.is(200).text();
-        for shown in ["18 open, 1 critical, 17 high", "75 % up to date, 3 of 4", "Counted since", "aria-label=\"Open CVEs by day."] {
+        for shown in ["18 open, 1 critical, 17 high", "75 % up to date, 3 of 4", "Recorded once a day since", "aria-label=\"Open CVEs by day."] {
             assert!(page.contains(shown), "{shown}: {page}");
         }
         let file = ann.get("/trend.csv").await.is(200).text();
@@ -144,7 +144,7 @@ both! {
         assert!(page.contains("checked>web-1</label>"), "{page}");
         let form = |add: &'static str| [("generation", "1"), ("name", "Named"), ("cron", "0 4 * * *"), ("server_ids", one.as_str()), ("add_servers", add), ("enabled", "true")].to_vec();
         let wrong = ann.submit(&edit, &form("web-2, nobody")).await.is(422).text();
-        assert!(wrong.contains("There is no server named nobody") && wrong.contains("value=\"web-2, nobody\""), "{wrong}");
+        assert!(wrong.contains("No server is named nobody") && wrong.contains("value=\"web-2, nobody\""), "{wrong}");
         ann.submit(&edit, &form("web-2")).await.is(303);
         let now = service.get(&format!("/v1/schedules/{id}")).await.is(200).json();
         let mut named = [one.as_str(), two.as_str()];
