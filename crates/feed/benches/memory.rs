@@ -1,10 +1,10 @@
-//! How much memory a large feed takes: `cargo xtask bench memory`.
+//! Measures the peak memory of reading a large feed: `cargo xtask bench memory`.
 //!
-//! A feed of 300,000 records is written to the disk and read, and the most memory that was in use
-//! while it was read must not grow with its size.
+//! Writes a feed of 300,000 records to disk and reads it. Peak memory must not grow with the size
+//! of the feed.
 
-#![expect(clippy::print_stdout, reason = "the figure is what it is for")]
-#![expect(clippy::disallowed_methods, reason = "it says how long the reading took")]
+#![expect(clippy::print_stdout, reason = "the benchmark prints its result")]
+#![expect(clippy::disallowed_methods, reason = "the benchmark measures elapsed time")]
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -14,12 +14,13 @@ use std::time::Instant;
 use feed::{Feed, Kind};
 
 const RECORDS: u32 = 300_000;
-/// The most that reading may add. A table of contents has to be kept for an archive.
+/// Maximum additional memory during the read. An archive's table of contents must be kept in
+/// memory.
 const MIB_MAX: u64 = 24;
 const MIB_MAX_ARCHIVE: u64 = 256;
 
 fn main() -> io::Result<()> {
-    // `cargo test --benches` only wants to know that it starts.
+    // `cargo test --benches` only checks that the program starts.
     if !std::env::args().any(|argument| argument == "--bench") {
         return Ok(());
     }
@@ -51,13 +52,13 @@ fn measure(folder: &Path) -> io::Result<()> {
 fn record(number: u32) -> String {
     format!(
         r#"{{"id":"DEBIAN-CVE-2026-{number}","details":"{}","modified":"2026-11-01T00:00:00Z","upstream":["CVE-2026-{number}"],"affected":[{{"package":{{"name":"source{}","ecosystem":"Debian:12"}},"ranges":[{{"type":"ECOSYSTEM","events":[{{"introduced":"0"}},{{"fixed":"1.{number}-1"}}]}}]}}]}}"#,
-        "A flaw was found in a component. ".repeat(12),
+        "A vulnerability was found in a component. ".repeat(12),
         number % 3_500
     )
 }
 
 fn report(what: &str, path: &Path, mib_max: u64) -> io::Result<()> {
-    // Forgets the peak so far.
+    // Resets the peak (VmHWM).
     fs::write("/proc/self/clear_refs", "5")?;
     let before = peak_kib()?;
     let start = Instant::now();
@@ -66,13 +67,15 @@ fn report(what: &str, path: &Path, mib_max: u64) -> io::Result<()> {
     let grown = peak_kib()?.saturating_sub(before) / 1024;
     let size = fs::metadata(path)?.len() >> 20;
     println!(
-        "{what}: {} records, {size} MiB on the disk: {seconds:.1} s a pass, {:.0} records a second, {grown} MiB more memory",
+        "{what}: {} records, {size} MiB on disk: {seconds:.1} s per pass, {:.0} records per second, {grown} MiB additional memory",
         checked.summary().records,
         f64::from(RECORDS) / seconds,
     );
     match grown <= mib_max {
         true => Ok(()),
-        false => Err(io::Error::other(format!("{grown} MiB are more than {mib_max}"))),
+        false => Err(io::Error::other(format!(
+            "used {grown} MiB of additional memory, the limit is {mib_max} MiB"
+        ))),
     }
 }
 
@@ -80,5 +83,5 @@ fn peak_kib() -> io::Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let figure = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
-    figure.ok_or_else(|| io::Error::other("the system does not say how much memory was used"))
+    figure.ok_or_else(|| io::Error::other("/proc/self/status has no VmHWM line"))
 }

@@ -1,7 +1,7 @@
-//! What reading a feed costs: `cargo xtask bench reading`.
+//! Measures the throughput of reading a feed: `cargo xtask bench reading`.
 //!
-//! The records are made up, of the size and shape of osv.dev's for Debian: one CVE, four releases, a
-//! paragraph of text that is passed over.
+//! The records are synthetic, with the size and structure of osv.dev's records for Debian: one CVE,
+//! four releases, and a paragraph of text that is ignored.
 
 use std::fs;
 use std::io::Write;
@@ -28,14 +28,14 @@ fn record(number: u32) -> String {
         .collect();
     format!(
         r#"{{"id":"DEBIAN-CVE-2026-{number}","details":"{}","modified":"2026-11-01T00:00:00Z","published":"2026-10-01T00:00:00Z","upstream":["CVE-2026-{number}"],"affected":[{}],"severity":[{{"type":"CVSS_V3","score":"CVSS:3.1/AV:N/AC:L/PR:N/UI:N/S:U/C:N/I:N/A:H"}}]}}"#,
-        "A flaw was found in a component. ".repeat(12),
+        "A vulnerability was found in a component. ".repeat(12),
         affected.join(",")
     )
 }
 
 fn folder() -> PathBuf {
     let folder = std::env::temp_dir().join(format!("fleetmend-bench-feed-{}", std::process::id()));
-    fs::create_dir_all(&folder).expect("a temporary directory can be made");
+    fs::create_dir_all(&folder).expect("create a temporary directory");
     folder
 }
 
@@ -46,17 +46,18 @@ fn lines() -> Vec<u8> {
 fn pass(bencher: Bencher<'_, '_>, name: &str, bytes: &[u8], unpacked: usize) {
     let folder = folder();
     let path = folder.join(name);
-    fs::write(&path, bytes).expect("a file can be written");
+    fs::write(&path, bytes).expect("write the feed");
     bencher.counter(ItemsCount::new(RECORDS)).counter(BytesCount::new(unpacked)).bench_local(
         || {
-            let checked = Feed::new(&path, Kind::Osv).check(&mut |_| {}).expect("it is sound");
+            let checked =
+                Feed::new(&path, Kind::Osv).check(&mut |_| {}).expect("the feed is valid");
             assert_eq!(checked.summary().records, u64::from(RECORDS));
         },
     );
-    fs::remove_dir_all(&folder).expect("it was just made");
+    fs::remove_dir_all(&folder).expect("remove the temporary directory");
 }
 
-/// One pass; an import makes two, and writes what the second one hands out.
+/// One pass. An import makes two passes and writes the records of the second one.
 #[divan::bench(sample_count = 5)]
 fn a_pass_over_lines(bencher: Bencher<'_, '_>) {
     let lines = lines();

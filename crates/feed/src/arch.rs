@@ -1,16 +1,16 @@
-//! Arch Linux's security tracker: groups of CVEs (`AVG-…`) that concern the same packages.
+//! The Arch Linux security tracker: groups of CVEs (`AVG-…`) that affect the same packages.
 //!
 //! The tracker derives `status` from its repositories:
 //!
-//! | status | meaning | here |
+//! | status | meaning | interpreted as |
 //! |---|---|---|
-//! | `Fixed` | the repositories have the fixed version | affected until it |
-//! | `Testing` | only the testing repositories have it | affected until it, and no update brings it |
+//! | `Fixed` | the repositories have the fixed version | affected before that version |
+//! | `Testing` | only the testing repositories have it | affected before that version; no update available |
 //! | `Vulnerable` | no repository has it, even if a fixed version is known | the same |
-//! | `Unknown` | not decided, or the package was dropped | unknown |
-//! | `Not affected` | the group does not concern Arch, even if it has a fixed version | not affected |
+//! | `Unknown` | undecided, or the package was dropped | unknown |
+//! | `Not affected` | the group does not affect Arch, even if it has a fixed version | not affected |
 //!
-//! `affected` is the version that somebody found vulnerable. Older versions are not examined, so
+//! `affected` is the version that was found to be vulnerable. Older versions are not examined, so
 //! all of them count as affected.
 
 use std::io::BufRead;
@@ -26,7 +26,7 @@ use crate::limits;
 use crate::limits::Limit;
 use crate::{records, text};
 
-/// The most packages of one group.
+/// Maximum packages of one group.
 const PACKAGES_MAX: usize = 10_000;
 
 #[derive(Deserialize)]
@@ -38,7 +38,7 @@ struct Group {
     severity: Option<String>,
     #[serde(default, rename = "type")]
     kind: Option<String>,
-    /// Missing, null or empty if no fix is known.
+    /// Missing, null or empty if there is no known fix.
     #[serde(default)]
     fixed: Option<String>,
     #[serde(default)]
@@ -53,7 +53,7 @@ pub(crate) fn read(
 ) -> Result<(), Halt> {
     records::read(input, place, &mut |group: Group, number| {
         if !group.name.starts_with("AVG-") {
-            let why = format!("`{}` is not a group of Arch's tracker", text::shown(&group.name));
+            let why = format!("`{}` is not a group of the Arch tracker", text::shown(&group.name));
             return Err(place.nonsense(number, why).into());
         }
         group.check().map_err(|limit| place.too_large(number, limit))?;
@@ -62,7 +62,7 @@ pub(crate) fn read(
 }
 
 impl Group {
-    /// The fixed version becomes part of every package.
+    /// Checks the lengths: the name and the fixed version are copied into every package.
     fn check(&self) -> Result<(), Limit> {
         limits::names(self.fixed.as_deref().into_iter().chain([self.name.as_str()]))?;
         match self.packages.len() > PACKAGES_MAX {
@@ -109,7 +109,7 @@ fn advisory(group: Group, as_of: Option<Timestamp>) -> Advisory {
     }
 }
 
-/// The affected versions and the tracker's statement on them. No span means every version.
+/// The affected versions and the tracker's statement about them. No span means every version.
 fn meaning(status: &str, fixed: Option<String>) -> (Option<Span>, Option<FixState>) {
     let until = |end: fn(String) -> End| move |version| Span { from: None, end: end(version) };
     match (status, fixed) {
@@ -125,7 +125,7 @@ fn meaning(status: &str, fixed: Option<String>) -> (Option<Span>, Option<FixStat
     }
 }
 
-/// Whether a version has a pkgrel, and ends in a letter or digit before and after it. pacman's order
+/// Whether a version has a pkgrel, and both parts end in a letter or digit. pacman's version order
 /// is total only among such versions, and the matcher sorts fixed versions.
 fn is_complete(version: &str) -> bool {
     let ends_well = |part: &str| part.ends_with(|c: char| c.is_ascii_alphanumeric());

@@ -1,10 +1,10 @@
 //! CSAF documents of Red Hat and SUSE: VEX documents (one per CVE) and security advisories.
 //!
 //! A document has a product tree and, for each CVE, lists of product ids by status. A product id
-//! stands for a package in a product (`AppStream-9.4.0.GA:openssl-1:3.0.7-27.el9.x86_64`), but ids
-//! cannot be split reliably: `relationships` say which package and which product an id combines.
-//! `product` reads packages and products, `shape` is the JSON, and this module turns the statuses
-//! into statements:
+//! names a package in a product (`AppStream-9.4.0.GA:openssl-1:3.0.7-27.el9.x86_64`), but ids cannot
+//! be split reliably: `relationships` state which package and which product an id combines. `product`
+//! resolves packages and products, `schema` is the JSON, and this module turns the statuses into
+//! statements:
 //!
 //! | status | remediation | statement |
 //! |---|---|---|
@@ -18,8 +18,8 @@
 //! | `under_investigation` | | unknown |
 //!
 //! Only packages of RHEL, SLES, SL Micro and openSUSE themselves are read. Containers and layered
-//! products are skipped. A document without any of them still becomes an advisory, without
-//! packages: it replaces an earlier version of the document that had some.
+//! products are skipped. A document without any such package still becomes an advisory, with no
+//! packages, so that it replaces an earlier version of the document that had some.
 
 mod product;
 mod shape;
@@ -40,9 +40,9 @@ use crate::{records, text};
 use product::{Publisher, Tree};
 use shape::{Csaf, Document, Vulnerability};
 
-/// Products are rated one by one, most of them alike; more different ratings than this are not read.
+/// Maximum distinct ratings. Products are rated one by one, and most ratings are identical.
 const RATINGS_MAX: usize = 100;
-/// Longer titles are cut.
+/// Longer titles are truncated.
 const TITLE_CHARS_MAX: usize = 1_000;
 
 pub(crate) fn read(
@@ -51,7 +51,7 @@ pub(crate) fn read(
     each: &mut dyn FnMut(Record) -> Result<(), Halt>,
 ) -> Result<(), Halt> {
     records::read(input, place, &mut |csaf: Csaf, number| {
-        // Directories hold lists of documents beside the documents.
+        // Directories also contain index files that list the documents.
         let Some(document) = &csaf.document else {
             return match csaf.feed.is_some() || csaf.canonical_url.is_some() {
                 true => Ok(()),
@@ -72,7 +72,7 @@ pub(crate) fn read(
         };
         csaf.check().map_err(|limit| place.too_large(number, limit))?;
         if document.tracking.id.is_empty() {
-            return Err(place.nonsense(number, "a CSAF document without a tracking id").into());
+            return Err(place.nonsense(number, "the CSAF document has no tracking id").into());
         }
         advisories(&csaf, document, publisher)
             .into_iter()
@@ -80,7 +80,7 @@ pub(crate) fn read(
     })
 }
 
-/// One advisory per CVE, so that ids and statements stay the same when a document gains a CVE.
+/// One advisory per CVE, so that ids and statements do not change when a document gains a CVE.
 fn advisories(csaf: &Csaf, document: &Document, publisher: Publisher) -> Vec<Advisory> {
     let tracking = &document.tracking;
     let is_vex = document.category == "csaf_vex";
@@ -92,7 +92,7 @@ fn advisories(csaf: &Csaf, document: &Document, publisher: Publisher) -> Vec<Adv
         };
         let title = vulnerability.and_then(|one| one.title.as_deref());
         let title = title.or(document.title.as_deref()).unwrap_or_default();
-        // It may become part of every advisory of the document.
+        // The title may be copied into every advisory of the document.
         let title = title.char_indices().nth(TITLE_CHARS_MAX).map_or(title, |(at, _)| &title[..at]);
         let mut advisory = Advisory {
             id,
@@ -115,7 +115,7 @@ fn advisories(csaf: &Csaf, document: &Document, publisher: Publisher) -> Vec<Adv
     for vulnerability in csaf.vulnerabilities.iter().flatten() {
         let cve = vulnerability.cve.as_deref().filter(|cve| !cve.is_empty());
         let one = advisory(cve.unwrap_or(&tracking.id), Some(vulnerability));
-        // A document may have several entries for one CVE, and ids are unique.
+        // A document may have several entries for one CVE, but advisory ids must be unique.
         match places.get(&one.id) {
             Some(place) => all[*place].affected.extend(one.affected),
             None => {
@@ -134,8 +134,8 @@ fn time(text: Option<&String>) -> Option<Timestamp> {
     text?.parse().ok()
 }
 
-/// Adds the packages and the severity. Publishers rate a CVE per product or per document; a word
-/// for a product wins, so the document's word is a rating only if no product has one.
+/// Adds the packages and the severity. Publishers rate a CVE per product or per document. A rating
+/// of a product takes precedence, so the document's rating is used only if no product has one.
 fn fill(
     advisory: &mut Advisory,
     document: &Document,
@@ -192,7 +192,7 @@ struct Statement {
     fixes: BTreeSet<String>,
     stance: Option<FixState>,
     severity: Option<Severity>,
-    /// Whether the product is a minor release with its own lifetime (EUS and so on).
+    /// Whether the product is a minor release with its own support period (EUS and so on).
     is_minor_stream: bool,
 }
 
@@ -244,7 +244,8 @@ impl<'a> Statements<'a> {
         }
     }
 
-    /// Records the statement on one product id; without a stance it is fixed in its own version.
+    /// Records the statement about one product id. Without a stance, the package is fixed in the
+    /// version that the id names.
     fn take(&mut self, id: &str, stance: Option<FixState>) {
         let Some((product, package)) = self.tree.find(id, stance.is_none()) else { return };
         if stance.is_none() && package.version.is_none() {
@@ -256,7 +257,7 @@ impl<'a> Statements<'a> {
             module: package.module,
             names: package.names,
         };
-        // It could only contradict OSV's records, and those name source packages.
+        // Such a statement could only contradict OSV's records, which name source packages.
         if self.tree.publisher() == Publisher::Suse
             && key.names == Names::Binary
             && stance == Some(FixState::NotAffected)
@@ -294,8 +295,8 @@ impl<'a> Statements<'a> {
         self.all.into_iter().map(affected).collect()
     }
 
-    /// Drops what would contradict a better statement on the same package. Minor releases are merged
-    /// into their major release, and each has its own list.
+    /// Drops statements that would contradict a better one about the same package. Minor releases
+    /// are merged into their major release, and each minor release has its own statements.
     fn drop_redundant(&mut self) {
         let fixed = |names: Option<Names>| -> BTreeSet<(String, Option<String>, String)> {
             self.all
@@ -326,13 +327,15 @@ impl<'a> Statements<'a> {
             let product = (key.ecosystem.clone(), key.module.clone());
             if !statement.fixes.is_empty() {
                 statement.stance = None;
-                // Red Hat lists the source rpm beside the binary packages that are built from it.
+                // Red Hat lists the source package next to the binary packages that are built from
+                // it.
                 return !lists_sources
                     || key.names == Names::Binary
                     || !binary_fixes.contains(&product);
             }
             let (ecosystem, module) = product;
-            // Servers are matched by major release, so a minor release speaks for itself only.
+            // Servers are matched by major release, so the state of one minor release must not
+            // apply to others.
             !statement.is_minor_stream
                 && !fixed_names.contains(&(ecosystem, module, key.package.clone()))
                 && (statement.stance != Some(FixState::NotAffected)
@@ -341,7 +344,7 @@ impl<'a> Statements<'a> {
     }
 }
 
-/// The more a statement asks of an operator, the higher.
+/// Higher means that the state needs more attention from an operator.
 fn rank(stance: FixState) -> u8 {
     match stance {
         FixState::NotAffected => 0,
@@ -353,7 +356,7 @@ fn rank(stance: FixState) -> u8 {
     }
 }
 
-/// What remediations say about products without a fix.
+/// The state of each product without a fix, from the remediations.
 fn remedies(vulnerability: &Vulnerability) -> BTreeMap<&str, FixState> {
     let mut remedies = BTreeMap::new();
     for remediation in vulnerability.remediations.iter().flatten() {

@@ -1,4 +1,4 @@
-//! FIRST's estimates of how likely a flaw is to be exploited.
+//! Reads FIRST's exploit prediction scores (EPSS): how likely each CVE is to be exploited.
 
 use std::io::BufRead;
 
@@ -17,7 +17,7 @@ pub(crate) fn read(
 ) -> Result<(), Halt> {
     let mut begun = false;
     text::lines(input, place, |line, number| {
-        // The first line may say which model made the estimates, and when.
+        // The first line may name the model and the date of the scores.
         if line.is_empty() || line.starts_with('#') {
             return Ok(());
         }
@@ -25,7 +25,9 @@ pub(crate) fn read(
             begun = true;
             return match line == HEAD {
                 true => Ok(()),
-                false => Err(place.nonsense(number, format!("expected `{HEAD}`")).into()),
+                false => {
+                    Err(place.nonsense(number, format!("expected the header `{HEAD}`")).into())
+                }
             };
         }
         let fields: Vec<&str> = line.split(',').collect();
@@ -36,7 +38,8 @@ pub(crate) fn read(
                 each(Record::Epss(estimate))
             }
             _ => {
-                let why = format!("`{}` is not a CVE and two numbers", text::shown(line));
+                let why =
+                    format!("`{}` is not a CVE id followed by two numbers", text::shown(line));
                 Err(place.nonsense(number, why).into())
             }
         }

@@ -1,16 +1,15 @@
-//! Why a feed was refused, and where in it.
+//! Why a feed was refused, and at which file and record.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use crate::limits::Limit;
 
-/// Where in a feed something is.
+/// A file of a feed, or one entry of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The file.
     pub file: PathBuf,
-    /// Which file inside of it, if it is an archive.
+    /// The name of the entry, if `file` is an archive.
     pub entry: Option<String>,
 }
 
@@ -24,95 +23,61 @@ impl fmt::Display for Place {
     }
 }
 
-/// Why a feed was refused. Nothing of it has been applied.
+/// Why a feed was refused. No part of it has been applied.
 #[derive(Debug, thiserror::Error)]
 pub enum FeedError {
-    /// It cannot be opened.
     #[error("{} cannot be opened", path.display())]
-    Open {
-        /// What was to be opened.
-        path: PathBuf,
-        /// Why it was not.
-        source: std::io::Error,
-    },
-    /// It cannot be read on.
+    Open { path: PathBuf, source: std::io::Error },
     #[error("{place} cannot be read")]
-    Read {
-        /// Where.
-        place: Place,
-        /// Why not.
-        source: std::io::Error,
-    },
-    /// It ends in the middle of something.
+    Read { place: Place, source: std::io::Error },
+    /// The file ends in the middle of a record or of its compressed stream.
     #[error("{place} is cut off")]
-    CutOff {
-        /// Where.
-        place: Place,
-    },
-    /// It is no archive, or a broken one.
-    #[error("{place} is a broken archive")]
-    Archive {
-        /// Where.
-        place: Place,
-        /// What is wrong with it.
-        source: zip::result::ZipError,
-    },
-    /// A record is not what it should be.
-    #[error("{place}: record {record} does not parse")]
+    CutOff { place: Place },
+    /// The file is not a zip archive, or a damaged one.
+    #[error("{place}: invalid zip archive")]
+    Archive { place: Place, source: zip::result::ZipError },
+    /// A record is not valid JSON, or lacks a required field.
+    #[error("{place}: record {record} cannot be parsed")]
     Record {
-        /// Where.
         place: Place,
-        /// Which one, from 1.
+        /// The number of the record, from 1.
         record: u64,
-        /// What is wrong with it.
         source: serde_json::Error,
     },
-    /// A record parses, and says something impossible.
+    /// A record parses, but its content is invalid.
     #[error("{place}: record {record}: {why}")]
     Nonsense {
-        /// Where.
         place: Place,
-        /// Which one, from 1.
+        /// The number of the record, from 1.
         record: u64,
-        /// What is wrong with it.
         why: String,
     },
-    /// A record, or a whole document, is too large.
+    /// One record or document exceeds a limit.
     #[error("{place}: record {record} exceeds the limit of {limit}")]
     TooLarge {
-        /// Where.
         place: Place,
-        /// Which one, from 1.
+        /// The number of the record, from 1.
         record: u64,
-        /// The limit.
         limit: Limit,
     },
-    /// The whole is too large.
+    /// The feed as a whole exceeds a limit, for example a decompression bomb.
     #[error("{place} exceeds the limit of {limit}")]
     Bomb {
-        /// Where the limit was reached.
+        /// The file that was being read when the limit was reached.
         place: Place,
-        /// The limit.
         limit: Limit,
     },
-    /// There is nothing in it.
-    #[error("{} holds no record", path.display())]
-    Empty {
-        /// What is empty.
-        path: PathBuf,
-    },
-    /// It is not what was checked.
-    #[error("{} changed while it was read", path.display())]
-    Changed {
-        /// What changed.
-        path: PathBuf,
-    },
+    #[error("{} contains no records", path.display())]
+    Empty { path: PathBuf },
+    /// The feed is not the one that was checked.
+    #[error("{} changed between the check and the import", path.display())]
+    Changed { path: PathBuf },
 }
 
-/// Why a pass over a feed ended early.
+/// Why a pass over a feed stopped early.
 pub(crate) enum Halt {
     Feed(Box<FeedError>),
-    /// Whoever takes the records does not want more.
+    /// The consumer of the records asked to stop.
     Stopped,
 }
 
@@ -123,7 +88,7 @@ impl From<FeedError> for Halt {
 }
 
 impl Place {
-    /// What a failure to read at this place is.
+    /// Classifies an I/O error: a limit, a truncated file, or a failure to read.
     pub(crate) fn failed(&self, source: std::io::Error) -> FeedError {
         if let Some(limit) = Limit::of(&source) {
             return FeedError::Bomb { place: self.clone(), limit };

@@ -1,19 +1,20 @@
-//! Splits a JSON array into its elements, so that each is parsed within the limits of a record.
+//! Splits a JSON array into its elements, so that each element is parsed within the limits of one
+//! record.
 
 use std::io::BufRead;
 
 use crate::error::{FeedError, Halt, Place};
 use crate::limits::{Limit, RECORD_BYTES_MAX, Scan};
 
-/// Takes the text of an element and its number.
+/// Called with the text of an element and its number.
 type Each<'a> = dyn FnMut(&[u8], u64) -> Result<(), Halt> + 'a;
 
-/// Whether the input is an array, as far as its first byte tells. Skips white space before it.
+/// Whether the input starts like an array. Skips leading white space.
 pub(crate) fn is_array(input: &mut dyn BufRead, place: &Place) -> Result<bool, FeedError> {
     Ok(peek(input, place)? == Some(b'['))
 }
 
-/// The next byte that is not white space; it stays in the input.
+/// The next byte that is not white space. The byte stays in the input.
 fn peek(input: &mut dyn BufRead, place: &Place) -> Result<Option<u8>, FeedError> {
     loop {
         let buffer = input.fill_buf().map_err(|source| place.failed(source))?;
@@ -34,15 +35,15 @@ fn peek(input: &mut dyn BufRead, place: &Place) -> Result<Option<u8>, FeedError>
     }
 }
 
-/// Calls `each` with the text of every element of an array and its number, from 1. The text is what
-/// stands between the commas; whether it is JSON is for `each` to find out.
+/// Calls `each` with the text of every array element and its number, from 1. The text is everything
+/// between two commas; `each` must check that it is valid JSON.
 pub(crate) fn elements(
     input: &mut dyn BufRead,
     place: &Place,
     each: &mut Each<'_>,
 ) -> Result<(), Halt> {
     if !is_array(input, place)? {
-        return Err(place.nonsense(1, "not an array").into());
+        return Err(place.nonsense(1, "the document is not a JSON array").into());
     }
     input.consume(1);
     let mut text = Vec::new();
@@ -53,19 +54,22 @@ pub(crate) fn elements(
         let content = text.trim_ascii();
         match (content.is_empty(), is_last) {
             (true, true) if number == 1 => {}
-            (true, _) => return Err(place.nonsense(number, "an element is missing").into()),
+            (true, _) => {
+                return Err(place.nonsense(number, "the array has an empty element").into());
+            }
             (false, _) => each(content, number)?,
         }
         if is_last {
             return match peek(input, place)? {
                 None => Ok(()),
-                Some(_) => Err(place.nonsense(number, "something follows the array").into()),
+                Some(_) => Err(place.nonsense(number, "unexpected data after the array").into()),
             };
         }
     }
 }
 
-/// Reads up to the comma or bracket behind an element. Returns whether it was a bracket.
+/// Reads up to the comma or bracket after an element. Returns true for a bracket, which ends the
+/// array.
 fn element(
     input: &mut dyn BufRead,
     place: &Place,

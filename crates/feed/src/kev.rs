@@ -1,4 +1,4 @@
-//! CISA's list of known exploited vulnerabilities.
+//! Reads CISA's catalog of known exploited vulnerabilities (KEV).
 
 use std::io::BufRead;
 
@@ -38,12 +38,12 @@ pub(crate) fn read(
     let catalog: Catalog = text::json(&document, place, 1)?;
     let found = catalog.vulnerabilities.len() as u64;
     if catalog.count != found {
-        let why = format!("the catalog says that it has {} entries and has {found}", catalog.count);
+        let why = format!("the catalog declares {} entries but contains {found}", catalog.count);
         return Err(place.nonsense(found, why).into());
     }
     for (entry, number) in catalog.vulnerabilities.into_iter().zip(1..) {
         if !entry.cve.starts_with("CVE-") {
-            let why = format!("`{}` is not a CVE", text::shown(&entry.cve));
+            let why = format!("`{}` is not a CVE id", text::shown(&entry.cve));
             return Err(place.nonsense(number, why).into());
         }
         each(Record::Exploited(Exploited {

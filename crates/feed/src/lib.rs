@@ -1,24 +1,23 @@
-//! Reads what is published about flaws, in the forms in which it is published.
+//! Reads vulnerability feeds in the formats in which they are published.
 //!
-//! A feed is a file or a directory. It is read twice: [`Feed::check`] reads all of it and keeps
-//! nothing, and only what it returns can hand out records. So a feed that is broken, cut off or
-//! empty is refused before anyone could have applied a part of it, and neither pass needs more
-//! memory than one record, a file of the small kinds, or the table of contents of an archive.
+//! A feed is a file or a directory. The crate reads each feed twice: [`Feed::check`] parses all of
+//! it and keeps nothing, and only its result can hand out records. A broken, truncated or empty feed
+//! is therefore refused before a caller can apply any part of it. Neither pass needs more memory than
+//! one record, one whole file of the small formats, or the table of contents of an archive.
 //!
-//! | [`Kind`] | what | as |
+//! | [`Kind`] | content | file formats |
 //! |---|---|---|
-//! | `Osv` | advisories in OSV's form | `.json`, an array, `.jsonl`, each also `.gz`; `.zip`; a directory of them |
-//! | `Csaf` | Red Hat's and SUSE's CSAF documents | as `Osv`, and `.tar`, `.tar.gz`, `.tar.zst` |
-//! | `Arch` | Arch Linux's security tracker | `.json`, also `.gz` |
-//! | `Secdb` | Alpine's fixes | `.json`, also `.gz` |
-//! | `DebianTracker` | Debian's word on each CVE | its own list, also `.gz` |
-//! | `Kev` | known exploited vulnerabilities | `.json`, also `.gz` |
-//! | `Epss` | how likely exploitation is | `.csv`, also `.gz` |
+//! | `Osv` | OSV advisories | `.json`, an array, `.jsonl`, each also `.gz`; `.zip`; a directory of them |
+//! | `Csaf` | CSAF documents of Red Hat and SUSE | as `Osv`, and `.tar`, `.tar.gz`, `.tar.zst` |
+//! | `Arch` | the Arch Linux security tracker | `.json`, also `.gz` |
+//! | `Secdb` | the Alpine database of fixes | `.json`, also `.gz` |
+//! | `DebianTracker` | the Debian security tracker's state of each CVE | its own list format, also `.gz` |
+//! | `Kev` | CISA's known exploited vulnerabilities | `.json`, also `.gz` |
+//! | `Epss` | FIRST's exploit prediction scores | `.csv`, also `.gz` |
 //!
-//! What a feed may cost is bounded while it is read ([`limits`]), however it is packed.
-//!
-//! What is packed is told by its first bytes, not by its name. Nothing here knows a database or a
-//! network: whoever downloads puts a file on the disk first.
+//! The compression format is detected from the first bytes, not from the file name. [`limits`]
+//! bounds the memory and time that a feed can cost, however it is compressed. This crate has no
+//! database and no network access: callers download a feed to a file first.
 
 mod arch;
 mod csaf;
@@ -50,32 +49,27 @@ use jiff::Timestamp;
 use error::Halt;
 use limits::Limit;
 
-/// What a feed holds.
+/// The format of a feed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
-    /// Advisories in OSV's form.
     Osv,
-    /// CSAF documents of Red Hat or SUSE.
     Csaf,
-    /// Arch Linux's security tracker.
     Arch,
-    /// Alpine's database of fixes.
+    /// Alpine's secdb: the fixed versions of each package.
     Secdb,
-    /// The list of Debian's security tracker, read for one release.
+    /// Debian's security tracker list, read for one release.
     DebianTracker {
-        /// What the list calls the release: `bookworm`.
+        /// The release name as the list spells it: `bookworm`.
         codename: String,
-        /// Its number: `12`.
+        /// The release number: `12`.
         version: String,
     },
-    /// CISA's list of known exploited vulnerabilities.
     Kev,
-    /// FIRST's estimates of exploitation.
     Epss,
 }
 
 impl Kind {
-    /// The word for it.
+    /// The stable name of the format, as stored and as written on the command line.
     pub const fn word(&self) -> &'static str {
         match self {
             Kind::Osv => "osv",
@@ -89,7 +83,7 @@ impl Kind {
     }
 }
 
-/// As it is written down: the word, and for Debian's list the release that it is read for.
+/// The format's name; for Debian's list followed by the release, `debian_tracker:bookworm=12`.
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -101,9 +95,9 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What was written down is no kind that is known.
+/// The text names no known feed format.
 #[derive(Debug, thiserror::Error)]
-#[error("`{0}` is no kind of feed")]
+#[error("unknown feed type `{0}`")]
 pub struct UnknownKind(String);
 
 impl FromStr for Kind {
@@ -125,40 +119,36 @@ impl FromStr for Kind {
     }
 }
 
-/// One thing that a feed says.
+/// One record of a feed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
-    /// On flaws in packages.
     Advisory(Box<Advisory>),
-    /// On a flaw that is exploited.
+    /// A CVE that is known to be exploited.
     Exploited(Exploited),
-    /// On how likely a flaw is to be exploited.
+    /// The exploit prediction score of a CVE.
     Epss(Epss),
 }
 
-/// How far the reading is, in bytes as they are on the disk.
+/// Progress of a read, in bytes on disk (compressed).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Read so far.
     pub bytes: u64,
-    /// Of so many.
     pub total: u64,
 }
 
-/// What a feed holds, counted.
+/// Counts over a whole feed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
-    /// How many records.
     pub records: u64,
-    /// In how many files, those of archives counted one by one.
+    /// Number of files. Files in an archive are counted individually.
     pub files: u64,
-    /// Of how many bytes on the disk.
+    /// Size on disk.
     pub bytes: u64,
-    /// What was read, in short. A second reading that comes to another is refused.
+    /// A hash of everything that was read. A second read with a different hash is refused.
     fingerprint: u64,
 }
 
-/// A feed that nobody has looked into.
+/// A feed that has not been checked yet.
 #[derive(Debug, Clone)]
 pub struct Feed {
     path: PathBuf,
@@ -167,30 +157,28 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// The feed at `path`.
     pub fn new(path: impl Into<PathBuf>, kind: Kind) -> Self {
         Self { path: path.into(), kind, as_of: None }
     }
 
-    /// Says when it was published, for kinds that do not say so themselves. Without it an older
-    /// copy cannot be told from a newer one.
+    /// Sets the publication time, for formats that do not contain it. Without it, an older copy of
+    /// a feed cannot be distinguished from a newer one.
     #[must_use]
     pub fn as_of(mut self, time: Timestamp) -> Self {
         self.as_of = Some(time);
         self
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Reads all of it and keeps nothing.
+    /// Parses the whole feed and keeps nothing. Returns the only handle that can hand out records.
     pub fn check(self, progress: &mut dyn FnMut(Progress)) -> Result<Checked, FeedError> {
         let summary = match self.pass(progress, &mut |_| Ok(())) {
             Ok(summary) => summary,
             Err(Halt::Feed(error)) => return Err(*error),
-            Err(Halt::Stopped) => unreachable!("nobody stops a check"),
+            Err(Halt::Stopped) => unreachable!("the callback of a check never stops it"),
         };
         match summary.records {
             0 => Err(FeedError::Empty { path: self.path }),
@@ -235,32 +223,31 @@ impl Feed {
     }
 }
 
-/// A feed that can be read to its end.
+/// A feed that was parsed completely, without errors.
 #[derive(Debug, Clone)]
 pub struct Checked {
     feed: Feed,
     summary: Summary,
 }
 
-/// Why reading a checked feed ended early.
+/// Why reading a checked feed stopped early.
 #[derive(Debug)]
 pub enum Stopped<E> {
-    /// It is no longer the feed that was checked. Whatever was applied of it must be taken back.
+    /// The file changed after the check. The caller must roll back whatever it has applied.
     Feed(FeedError),
-    /// Whoever took the records did not want more.
+    /// The caller's callback returned this error.
     Taker(E),
 }
 
 impl Checked {
-    /// What it holds.
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
 
-    /// Hands out each record, in the order of the feed.
+    /// Passes each record to `each`, in feed order.
     ///
-    /// Apply them in one transaction: should someone change the file between the check and now, the
-    /// end of this says so, and not the beginning.
+    /// Apply all records in one transaction: if the file changes between the check and this read,
+    /// the error is returned at the end, after records were handed out.
     pub fn read<E>(
         &self,
         progress: &mut dyn FnMut(Progress),
@@ -287,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_is_read_back_from_what_it_writes() {
+    fn feed_kind_round_trips_through_its_text() {
         let list = Kind::DebianTracker { codename: "bookworm".into(), version: "12".into() };
         assert_eq!(list.to_string(), "debian_tracker:bookworm=12");
         let plain = [Kind::Osv, Kind::Csaf, Kind::Arch, Kind::Secdb, Kind::Kev, Kind::Epss];

@@ -1,8 +1,9 @@
-//! What a feed may cost: bounds on memory and time that hold however a feed is packed.
+//! Limits on the memory and time that a feed can cost, however it is compressed.
 //!
-//! A megabyte of gzip or zstd unpacks to gigabytes, three bytes of JSON become a struct of hundreds, and one long string may
-//! be copied into each of a million records. So there are limits for a whole feed, for one record of it as text,
-//! and for what a record becomes. All are far above what publishers have: the largest document known has some 4 MB.
+//! A megabyte of gzip or zstd can decompress to gigabytes, three bytes of JSON can become a struct
+//! of hundreds of bytes, and one long string can be copied into each of a million records. There
+//! are therefore limits for a whole feed, for the text of one record, and for the parsed record.
+//! All limits are far above real feeds: the largest known document has about 4 MB.
 
 use std::io::{self, BufRead, Read};
 
@@ -10,58 +11,51 @@ use domain::advisory::{Advisory, Affected, End, Span};
 
 use crate::Record;
 
-/// The most bytes of one record, or of one document of the small kinds.
+/// Maximum bytes of one record, or of one whole document of the small formats.
 pub const RECORD_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// The most bytes of a whole feed, unpacked, or [`RATIO_MAX`] times its bytes on the disk if that is more.
+/// Maximum uncompressed bytes of a whole feed, or [`RATIO_MAX`] times its size on disk if that is
+/// more.
 const FEED_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
-/// CSAF documents repeat themselves: an archive of all of them is packed to less than a hundredth.
+/// Maximum compression ratio. CSAF documents are repetitive: an archive of all of them compresses
+/// to less than a hundredth.
 const RATIO_MAX: u64 = 400;
-/// The most records of a feed.
+/// Maximum records of one feed.
 pub const RECORDS_MAX: u64 = 5_000_000;
-/// The most memory that one advisory takes, see [`weight`].
+/// Maximum memory of one parsed advisory, see [`weight`].
 pub const ADVISORY_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// The most bytes of a zip archive's table of contents, which is kept in memory.
+/// Maximum bytes of a zip archive's table of contents, which is kept in memory.
 pub(crate) const DIRECTORY_BYTES_MAX: u64 = 32 * 1024 * 1024;
-/// The most bytes of a line in a list: EPSS, Debian's tracker.
+/// Maximum bytes of one line in line-based formats: EPSS, Debian's tracker.
 pub(crate) const LINE_BYTES_MAX: u64 = 1024 * 1024;
-/// The most bytes of a name, a version or an id that is copied into an advisory more than once.
+/// Maximum bytes of a name, version or id that is copied into an advisory more than once.
 pub(crate) const NAME_BYTES_MAX: usize = 1_000;
-/// The most values (of JSON) in one record, objects included.
+/// Maximum JSON values in one record, including objects.
 const VALUES_MAX: u32 = 1_000_000;
-/// The most objects among them.
+/// Maximum JSON objects in one record.
 const OBJECTS_MAX: u32 = 250_000;
 
-/// A limit that a feed exceeds. Its text completes "exceeds the limit of …".
+/// A limit that a feed exceeds. The text completes the sentence "exceeds the limit of …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Limit {
-    /// Of one record.
     #[error("{} MiB per record", RECORD_BYTES_MAX >> 20)]
     RecordBytes,
-    /// Of one line.
     #[error("{} MiB per line", LINE_BYTES_MAX >> 20)]
     LineBytes,
-    /// Of one record.
     #[error("{VALUES_MAX} JSON values per record")]
     Values,
-    /// Of one record.
     #[error("{OBJECTS_MAX} JSON objects per record")]
     Objects,
-    /// Of one record as it is kept.
     #[error("{} MiB of memory per advisory", ADVISORY_BYTES_MAX >> 20)]
     AdvisoryBytes,
-    /// Of names, versions and ids.
     #[error("{NAME_BYTES_MAX} bytes per name, version or id")]
     NameBytes,
-    /// Of lists that are combined with one another.
+    /// Number of items in lists that are combined with one another.
     #[error("{0} {1} per record")]
     Count(usize, &'static str),
-    /// Of the whole feed.
     #[error("{} GiB or {RATIO_MAX} times its size, unpacked", FEED_BYTES_MAX >> 30)]
     FeedBytes,
-    /// Of the whole feed.
     #[error("{RECORDS_MAX} records per feed")]
     Records,
-    /// Of an archive.
     #[error("{} MiB for an archive's table of contents", DIRECTORY_BYTES_MAX >> 20)]
     Directory,
 }
@@ -73,18 +67,18 @@ impl From<Limit> for io::Error {
 }
 
 impl Limit {
-    /// The limit that made a reader stop, if one did.
+    /// Returns the limit that caused an I/O error, if one did.
     pub fn of(error: &io::Error) -> Option<Limit> {
         error.get_ref()?.downcast_ref().copied()
     }
 }
 
-/// How many bytes a feed of this size may have, unpacked.
+/// Maximum uncompressed bytes for a feed of this size on disk.
 pub fn unpacked_bytes_max(size_bytes: u64) -> u64 {
     size_bytes.saturating_mul(RATIO_MAX).max(FEED_BYTES_MAX)
 }
 
-/// Fails with [`Limit::NameBytes`] if any of these is too long.
+/// Fails with [`Limit::NameBytes`] if any name is too long.
 pub(crate) fn names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<(), Limit> {
     match names.into_iter().any(|name| name.len() > NAME_BYTES_MAX) {
         true => Err(Limit::NameBytes),
@@ -92,7 +86,7 @@ pub(crate) fn names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<(), 
     }
 }
 
-/// Counts JSON while it is read, without parsing it.
+/// Counts JSON values and objects byte by byte, without parsing.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     values: u32,
@@ -103,7 +97,7 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    /// Whether the bytes so far are within the limits.
+    /// Counts the next byte. Fails as soon as a limit is exceeded.
     pub(crate) fn byte(&mut self, byte: u8) -> Result<(), Limit> {
         if self.in_string {
             match byte {
@@ -133,7 +127,7 @@ impl Scan {
     }
 }
 
-/// Refuses JSON that would take more memory to parse than a record may.
+/// Refuses JSON that would need too much memory to parse.
 pub fn check_json(text: &[u8]) -> Result<(), Limit> {
     if text.len() as u64 > RECORD_BYTES_MAX {
         return Err(Limit::RecordBytes);
@@ -142,7 +136,7 @@ pub fn check_json(text: &[u8]) -> Result<(), Limit> {
     text.iter().try_for_each(|byte| scan.byte(*byte))
 }
 
-/// How much memory a record takes, roughly.
+/// Approximate memory of a parsed record, in bytes.
 pub fn weight(record: &Record) -> usize {
     match record {
         Record::Advisory(advisory) => advisory_weight(advisory),
@@ -183,7 +177,7 @@ fn advisory_weight(advisory: &Advisory) -> usize {
         + advisory.affected.iter().map(affected).sum::<usize>()
 }
 
-/// A reader that fails with [`Limit::FeedBytes`] behind so many bytes.
+/// A reader that fails with [`Limit::FeedBytes`] once the byte budget is used up.
 #[derive(Debug)]
 pub struct Bounded<'a, R> {
     inner: R,
@@ -191,7 +185,7 @@ pub struct Bounded<'a, R> {
 }
 
 impl<'a, R> Bounded<'a, R> {
-    /// Takes what it reads from `left`.
+    /// `left` is the shared budget; every byte read is subtracted from it.
     pub fn new(inner: R, left: &'a mut u64) -> Self {
         Bounded { inner, left }
     }

@@ -1,8 +1,8 @@
-//! Advisories in OSV's form.
+//! Reads advisories in the OSV format.
 //!
-//! The form leaves room for each publisher's own words, and those are what a match needs most: which
-//! CVEs an advisory is about, how bad it is, what is not fixed and why. What is understood of them
-//! is in `meaning`; a word that is not understood never costs the record.
+//! OSV leaves several fields to each publisher, and a match depends on them: which CVEs an advisory
+//! is about, how severe it is, what is not fixed and why. `interpret` evaluates these fields. An
+//! unknown value never makes a record invalid.
 
 mod meaning;
 mod shape;
@@ -19,7 +19,7 @@ use shape::Osv;
 
 type Each<'a> = dyn FnMut(Record) -> Result<(), Halt> + 'a;
 
-/// Reads one document: a record a line, one record over several lines, or an array of records.
+/// Reads one document: one record per line, one record over several lines, or an array of records.
 pub(crate) fn read(
     input: &mut dyn BufRead,
     place: &Place,
@@ -41,7 +41,7 @@ pub(crate) fn read(
         limits::check_json(content).map_err(|limit| place.too_large(number, limit))?;
         match serde_json::from_slice::<Osv<'_>>(content) {
             Ok(osv) => take(osv, number, place, each)?,
-            // Not the whole of it: the record goes on on the next line.
+            // Incomplete JSON: the record continues on the next line.
             Err(error) if number == 1 && error.is_eof() => {
                 text::rest(input, place, &mut line)?;
                 return take(text::json(&line, place, 1)?, number, place, each);
@@ -54,14 +54,14 @@ pub(crate) fn read(
 
 fn take(osv: Osv<'_>, number: u64, place: &Place, each: &mut Each<'_>) -> Result<(), Halt> {
     if osv.id.is_empty() {
-        return Err(place.nonsense(number, "an advisory without an id").into());
+        return Err(place.nonsense(number, "the advisory has no id").into());
     }
     osv.check().map_err(|limit| place.too_large(number, limit))?;
     each(Record::Advisory(Box::new(meaning::advisory(osv))))
 }
 
-/// A map as `T`; anything else as its default. Publishers may put what they like into the places
-/// that the form leaves to them.
+/// Deserializes a map as `T`, and anything else as `T::default()`. Publishers may put any value
+/// into publisher-specific fields.
 fn map_or_default<'de, T, D>(from: D) -> Result<T, D::Error>
 where
     T: Deserialize<'de> + Default,
@@ -101,7 +101,7 @@ impl<'de, T: Deserialize<'de> + Default> Visitor<'de> for MapOr<T> {
     otherwise! { visit_str: &str, visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, }
 }
 
-/// A text; anything else as an empty one.
+/// Deserializes a string, and anything else as an empty string.
 fn text_or_empty<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     Ok(match serde_json::Value::deserialize(from)? {
         serde_json::Value::String(text) => text,

@@ -1,6 +1,6 @@
-//! Alpine's database of fixes: which version of a package fixes which CVEs.
+//! Reads Alpine's secdb: which version of a package fixes which CVEs.
 //!
-//! It knows fixes only: a flaw that nothing fixes is not in it.
+//! The database contains fixes only. A vulnerability without a fix is not in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufRead;
@@ -15,9 +15,9 @@ use crate::limits;
 use crate::limits::Limit;
 use crate::text;
 
-/// The most ids in one entry.
+/// Maximum ids in one entry.
 const IDS_MAX: usize = 100;
-/// The most combinations of a vulnerability, one of its ids and a version, in one package.
+/// Maximum combinations of a vulnerability, one of its ids and a version in one package.
 const PAIRS_MAX: usize = 200_000;
 
 #[derive(Deserialize)]
@@ -35,7 +35,7 @@ struct Wrapped {
 #[derive(Deserialize)]
 struct Package {
     name: String,
-    /// Some packages have none, and then it may be null.
+    /// Missing or null for packages without fixes.
     #[serde(default)]
     secfixes: Option<BTreeMap<String, Option<Vec<String>>>>,
 }
@@ -53,13 +53,13 @@ pub(crate) fn read(
         .map_err(|limit| place.too_large(1, limit))?;
     for (Wrapped { pkg }, number) in packages.into_iter().zip(1..) {
         if pkg.name.is_empty() {
-            return Err(place.nonsense(number, "a package without a name").into());
+            return Err(place.nonsense(number, "the package has no name").into());
         }
         let too_large = |limit| place.too_large(number, limit);
         limits::names([pkg.name.as_str()]).map_err(too_large)?;
         for (id, fixes) in by_vulnerability(&pkg.secfixes.unwrap_or_default()).map_err(too_large)? {
             let mut affected = Affected::new(&format!("Alpine:{distroversion}"), &pkg.name);
-            // The first of several fixes was not enough.
+            // If there are several fixes, the earlier ones were incomplete.
             affected.spans = fixes.versions.iter().map(|fix| Span::until(fix)).collect();
             each(Record::Advisory(Box::new(Advisory {
                 id: format!("secdb:{distroversion}/{reponame}/{}/{id}", pkg.name),
@@ -86,9 +86,9 @@ struct Fixes {
 
 /// The vulnerabilities of a package, each with the versions that fix it.
 ///
-/// An entry is one vulnerability with all of its ids and maybe a remark: `CVE-2020-24659
-/// GNUTLS-SA-2020-09-04`. The CVE is its name and the other ids are aliases; an entry that names an
-/// alias alone is about the same CVE. Two CVEs in one entry are two vulnerabilities.
+/// An entry describes one vulnerability with all of its ids and possibly a comment: `CVE-2020-24659
+/// GNUTLS-SA-2020-09-04`. The CVE is its name and the other ids are aliases. An entry that contains
+/// only an alias is about the same CVE. Two CVEs in one entry are two vulnerabilities.
 fn by_vulnerability(
     fixes: &BTreeMap<String, Option<Vec<String>>>,
 ) -> Result<BTreeMap<String, Fixes>, Limit> {
@@ -124,7 +124,7 @@ fn by_vulnerability(
         }
         for name in &names {
             let fixes = found.entry((*name).to_owned()).or_default();
-            // Versions come in order, so one that is there already was the last.
+            // Versions are processed in order, so a duplicate can only be the last one.
             if fixes.versions.last().is_none_or(|last| last != version) {
                 fixes.versions.push((*version).to_owned());
             }
@@ -135,7 +135,7 @@ fn by_vulnerability(
     Ok(found)
 }
 
-/// The ids of an entry, in its order. What follows a `#` is a remark.
+/// The ids of an entry, in order. Everything after a `#` is a comment.
 fn ids(entry: &str) -> Result<Vec<&str>, Limit> {
     let words = entry.split('#').next().unwrap_or_default().split_whitespace();
     let ids: Vec<&str> = words.filter(|word| is_id(word)).take(IDS_MAX + 1).collect();
@@ -146,8 +146,8 @@ fn ids(entry: &str) -> Result<Vec<&str>, Limit> {
     }
 }
 
-/// `CVE-2024-1`, `XSA-466`, `GHSA-…`, `DW202402-001`: capital letters and digits, a hyphen, and more.
-/// A placeholder such as `CVE-????-?????` is none.
+/// Recognizes `CVE-2024-1`, `XSA-466`, `GHSA-…`, `DW202402-001`: uppercase letters and digits, a
+/// hyphen, and more. A placeholder such as `CVE-????-?????` is not an id.
 fn is_id(word: &str) -> bool {
     word.split_once('-').is_some_and(|(kind, rest)| {
         kind.starts_with(|c: char| c.is_ascii_uppercase())

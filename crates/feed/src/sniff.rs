@@ -1,4 +1,4 @@
-//! Guesses the kind of a feed from its beginning.
+//! Detects the format of a feed from its first bytes, so that an operator does not have to name it.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -8,30 +8,29 @@ use jiff::Timestamp;
 use crate::error::Halt;
 use crate::{FeedError, Kind, source};
 
-/// How many bytes of the beginning are read.
+/// How many bytes are read from the start of the file.
 const HEAD_BYTES: u64 = 8 * 1024;
 
-/// What a file most likely holds.
+/// The most likely format of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sniffed {
-    /// The kind; none where a person must choose, because the file does not tell: Debian's list is
-    /// read for one release.
+    /// `None` if the operator must choose: Debian's list does not name the release to read it for.
     pub kind: Option<Kind>,
-    /// When it was published, if its beginning says so.
+    /// The publication time, if the first bytes contain it.
     pub as_of: Option<Timestamp>,
 }
 
-/// Reads the beginning of the file at `path`, or of the first file in a directory or an archive.
+/// Reads the start of the file at `path`, or of the first file in a directory or archive.
 pub fn sniff(path: &Path) -> Result<Sniffed, FeedError> {
     let mut head = Vec::new();
     let walked = source::walk(path, &mut |_| {}, &mut |input, _| {
-        // A file that is cut off is refused with a better message when it is read.
+        // A truncated file is reported later, with a better message, when the feed is read.
         let _ = input.take(HEAD_BYTES).read_to_end(&mut head);
         Err(Halt::Stopped)
     });
     match walked {
         Err(Halt::Feed(error)) if matches!(*error, FeedError::Open { .. }) => Err(*error),
-        // What the walk itself says about a broken file is for the reading to say.
+        // Any other error is reported when the feed is read.
         _ => Ok(of_text(&String::from_utf8_lossy(&head))),
     }
 }
@@ -58,7 +57,7 @@ fn of_text(head: &str) -> Sniffed {
     Sniffed { kind, as_of }
 }
 
-/// A time as feeds write them: some leave the colon out of the offset.
+/// Parses a time as feeds write it: some omit the colon in the offset.
 fn stamp(text: &str) -> Option<Timestamp> {
     let text = text.trim();
     text.parse().ok().or_else(|| Timestamp::strptime("%Y-%m-%dT%H:%M:%S%z", text).ok())
@@ -69,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_beginning_tells_what_a_file_holds_and_of_when_it_is() {
+    fn first_bytes_identify_format_and_publication_time() {
         let kinds = [
             (
                 "#model_version:v1,score_date:2026-11-14T00:00:00+0000\ncve,epss,percentile\n",

@@ -1,4 +1,7 @@
-//! Where the bytes come from: files, directories, archives, packed or not.
+//! Reads the bytes of a feed from files, directories and archives, compressed or not.
+//!
+//! Callers see a sequence of uncompressed documents. The format of each document is parsed
+//! elsewhere.
 
 use std::cell::{Cell, RefCell};
 use std::fs::{self, File};
@@ -15,25 +18,25 @@ use crate::limits;
 use crate::limits::{Bounded, DIRECTORY_BYTES_MAX, Limit};
 use crate::tar;
 
-/// How many bytes are read before someone is told.
+/// How many bytes are read between two progress reports.
 const TOLD_EVERY: u64 = 256 * 1024;
 const BUFFER_BYTES: usize = 64 * 1024;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// How deep directories are followed.
+/// Maximum directory depth.
 const DEPTH_MAX: usize = 8;
 
-/// Reads one document: what it says goes to whoever made it.
+/// Parses one document and passes its records on.
 pub(crate) type Reading<'a> = dyn FnMut(&mut dyn BufRead, &Place) -> Result<(), Halt> + 'a;
 
-/// What was walked over.
+/// Totals of a completed walk.
 pub(crate) struct Walked {
     pub(crate) files: u64,
     pub(crate) bytes: u64,
     pub(crate) fingerprint: u64,
 }
 
-/// Hands every document under `path` to `reading`.
+/// Passes every document under `path` to `reading`.
 pub(crate) fn walk(
     path: &Path,
     progress: &mut dyn FnMut(Progress),
@@ -42,8 +45,8 @@ pub(crate) fn walk(
     walk_within(path, limits::unpacked_bytes_max, progress, reading)
 }
 
-/// Fails with [`Limit::FeedBytes`] if all documents together have more bytes, unpacked, than `bytes_max` allows for
-/// their size on the disk.
+/// Fails with [`Limit::FeedBytes`] if all documents together have more uncompressed bytes than
+/// `bytes_max` allows for their size on disk.
 fn walk_within(
     path: &Path,
     bytes_max: impl Fn(u64) -> u64,
@@ -69,8 +72,8 @@ fn walk_within(
     Ok(Walked { files: count, bytes: total, fingerprint: meter.fingerprint.finish() })
 }
 
-/// The files to read, sorted, with their sizes. In a directory only those whose name says that they
-/// are part of a feed; a file that is named outright is read whatever it is called.
+/// The files to read, sorted, with their sizes. In a directory, only files with a known feed
+/// extension; a file that is named explicitly is read whatever its name.
 fn files(path: &Path, depth: usize) -> Result<Vec<(PathBuf, u64)>, FeedError> {
     let failed = |source| FeedError::Open { path: path.to_owned(), source };
     let about = fs::metadata(path).map_err(failed)?;
@@ -100,7 +103,7 @@ fn is_feed(name: &str) -> bool {
     [".json", ".jsonl", ".zip", ".tar", ".tar.zst"].iter().any(|end| name.ends_with(end))
 }
 
-/// Reads one file, or each one in an archive. Returns how many there were.
+/// Reads one file, or each file in an archive. Returns the number of documents.
 fn document(
     path: &Path,
     left: &mut u64,
@@ -130,7 +133,7 @@ fn document(
     }
 }
 
-/// Reads one unpacked document, or each one in a tar archive. Returns how many there were.
+/// Reads one uncompressed document, or each document in a tar archive. Returns their number.
 fn stream(mut input: impl BufRead, place: &Place, reading: &mut Reading<'_>) -> Result<u64, Halt> {
     let mut head = Vec::with_capacity(tar::BLOCK_BYTES);
     let block = tar::BLOCK_BYTES as u64;
@@ -144,7 +147,7 @@ fn stream(mut input: impl BufRead, place: &Place, reading: &mut Reading<'_>) -> 
     Ok(1)
 }
 
-/// Whether the file is a tar archive, packed or not.
+/// Whether the file is a tar archive, compressed or not.
 pub fn is_tar(path: &Path) -> bool {
     let mut found = false;
     let look = |input: &mut dyn Read| {
@@ -171,7 +174,8 @@ fn unpack(mut input: BufReader<File>, mut look: impl FnMut(&mut dyn Read)) {
     }
 }
 
-/// An archive's table of contents is at its end, so one that is cut off is refused at once.
+/// Reads a zip archive. Its table of contents is at its end, so a truncated archive is refused
+/// immediately.
 fn archive<R: Read + Seek>(
     input: Near<R>,
     left: &mut u64,
@@ -193,7 +197,7 @@ fn archive<R: Read + Seek>(
             continue;
         }
         let place = Place { file: place.file.clone(), entry: Some(name) };
-        // Most are far smaller than the buffer, and there are many of them.
+        // Most entries are far smaller than the buffer, and there are many of them.
         let bytes = usize::try_from(entry.size()).unwrap_or(BUFFER_BYTES).clamp(512, BUFFER_BYTES);
         let input = BufReader::with_capacity(bytes, entry);
         reading(&mut Bounded::new(input, left), &place)?;
@@ -202,7 +206,7 @@ fn archive<R: Read + Seek>(
     Ok(count)
 }
 
-/// Counts what is read and tells about it.
+/// Counts and hashes the bytes read, and reports progress.
 struct Meter<'a> {
     progress: &'a mut dyn FnMut(Progress),
     now: Progress,
@@ -213,7 +217,7 @@ struct Meter<'a> {
 impl Meter<'_> {
     fn read(&mut self, bytes: &[u8]) {
         self.fingerprint.write(bytes);
-        // An archive's table of contents is read twice.
+        // Capped, because the table of contents of an archive is read twice.
         self.now.bytes = (self.now.bytes + bytes.len() as u64).min(self.now.total);
         if self.now.bytes >= self.told + TOLD_EVERY {
             self.told = self.now.bytes;
@@ -241,12 +245,12 @@ impl<R: Seek> Seek for Metered<'_, R> {
     }
 }
 
-/// Keeps what is buffered when a seek stays within it. An archive of small files is read by a seek
-/// to each of them, and a plain buffer would be filled anew for every one.
+/// Keeps the buffer when a seek stays within it. The zip reader seeks to each small file, and a
+/// plain buffered reader would discard and refill its buffer every time.
 struct Near<R> {
     input: BufReader<R>,
     at: u64,
-    /// How much was read for the table of contents, until that is done.
+    /// Bytes read so far for the table of contents. `None` once that is complete.
     opening: Rc<Cell<Option<u64>>>,
 }
 
@@ -315,9 +319,9 @@ mod tests {
         tar
     }
 
-    /// All that a feed unpacks to counts, in whichever form: also what no record is made of.
+    /// All decompressed bytes count, in every format, including those that belong to no record.
     #[test]
-    fn what_a_feed_unpacks_to_is_bounded_in_every_form() {
+    fn decompressed_size_is_limited_in_every_format() {
         let dir = std::env::temp_dir().join(format!("fleetmend-feed-bound-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let lines = b"{}\n".repeat(50_000);
@@ -353,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_contents_of_an_archive_is_bounded() {
+    fn zip_table_of_contents_size_is_limited() {
         let read = |bytes| {
             let opening = Rc::new(Cell::new(Some(DIRECTORY_BYTES_MAX - bytes)));
             let input = BufReader::new(io::Cursor::new(zip(&[("a.json", b"{}")])));
@@ -362,7 +366,7 @@ mod tests {
             archive(near, &mut 100, &place, &mut |_, _| Ok(()))
         };
         assert!(read(10_000).is_ok());
-        let Err(Halt::Feed(error)) = read(10) else { panic!("it was read") };
+        let Err(Halt::Feed(error)) = read(10) else { panic!("the archive was read") };
         assert!(error.to_string().contains("table of contents"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Reads the files of a tar archive, one after the other, from a stream.
+//! Reads the files of a tar archive one by one from a stream, without seeking.
 
 use std::io::{self, BufRead, Read};
 
@@ -6,18 +6,18 @@ use crate::error::{FeedError, Halt, Place};
 use crate::source::Reading;
 
 pub(crate) const BLOCK_BYTES: usize = 512;
-/// Where a header says that it is one.
+/// The bytes of a header that contain `ustar`.
 const MARK: std::ops::Range<usize> = 257..262;
 const NAME: std::ops::Range<usize> = 0..100;
 const SIZE: std::ops::Range<usize> = 124..136;
 const TYPE: usize = 156;
 
-/// Whether this is the first block of an archive.
+/// Whether this block is a tar header, that is, whether the input is a tar archive.
 pub(crate) fn is_header(block: &[u8]) -> bool {
     block.get(MARK).is_some_and(|mark| mark == b"ustar")
 }
 
-/// Hands every JSON file of the archive to `reading`. Returns how many there were.
+/// Passes every JSON file of the archive to `reading`. Returns the number of files.
 pub(crate) fn read(
     mut input: impl BufRead,
     place: &Place,
@@ -30,7 +30,8 @@ pub(crate) fn read(
         let mut header = [0; BLOCK_BYTES];
         input.read_exact(&mut header).map_err(failed)?;
         if header.iter().all(|byte| *byte == 0) {
-            // The rest is padding, but a packed stream has its checksum at its end.
+            // The rest is padding, but it must be read: a compressed stream has its checksum at the
+            // end.
             io::copy(&mut input, &mut io::sink()).map_err(failed)?;
             return Ok(count);
         }
@@ -59,7 +60,7 @@ pub(crate) fn read(
     }
 }
 
-/// A number as headers write it. The upper limit keeps what follows from overflowing.
+/// Parses an octal size field. The upper limit prevents overflow in the arithmetic that follows.
 fn octal(field: &[u8]) -> Option<u64> {
     let text = str::from_utf8(field).ok()?.trim_matches([' ', '\0']);
     u64::from_str_radix(text, 8).ok().filter(|size| *size < 1 << 40)

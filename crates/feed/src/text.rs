@@ -1,4 +1,4 @@
-//! Lines and whole documents, each within a bound.
+//! Reads lines and whole documents, each up to a maximum size.
 
 use std::io::{BufRead, Read};
 
@@ -8,7 +8,8 @@ use crate::error::{FeedError, Halt, Place};
 use crate::limits;
 use crate::limits::{LINE_BYTES_MAX, Limit, RECORD_BYTES_MAX};
 
-/// Reads the next line into `line`, its end included. False at the end of the input.
+/// Reads the next line into `line`, including its line ending. Returns false at the end of the
+/// input.
 pub(crate) fn next_line(
     input: &mut dyn BufRead,
     place: &Place,
@@ -34,7 +35,7 @@ fn bounded_line(
     }
 }
 
-/// Parses one record, unless that would take too much memory.
+/// Parses one record, unless that would need too much memory.
 pub(crate) fn json<'a, T: Deserialize<'a>>(
     text: &'a [u8],
     place: &Place,
@@ -44,7 +45,7 @@ pub(crate) fn json<'a, T: Deserialize<'a>>(
     serde_json::from_slice(text).map_err(|error| place.broken(number, error))
 }
 
-/// Reads the rest of the input behind what `document` already holds.
+/// Appends the rest of the input to `document`.
 pub(crate) fn rest(
     input: &mut dyn BufRead,
     place: &Place,
@@ -60,8 +61,8 @@ pub(crate) fn rest(
     }
 }
 
-/// Hands each line of a list to `each`, without its end, with its number from 1. A last line that
-/// has no end was cut off.
+/// Passes each line, without its line ending, to `each` with its number from 1. A last line without
+/// a line ending means that the file is truncated.
 pub(crate) fn lines(
     input: &mut dyn BufRead,
     place: &Place,
@@ -73,14 +74,15 @@ pub(crate) fn lines(
         let Some((b'\n', text)) = line.split_last() else {
             return Err(FeedError::CutOff { place: place.clone() }.into());
         };
-        let text = str::from_utf8(text).map_err(|_| place.nonsense(number, "not UTF-8"))?;
+        let text =
+            str::from_utf8(text).map_err(|_| place.nonsense(number, "the line is not UTF-8"))?;
         each(text.strip_suffix('\r').unwrap_or(text), number)?;
         number += 1;
     }
     Ok(())
 }
 
-/// Text from a feed as an error may repeat it.
+/// An excerpt of untrusted feed text that is safe to show in an error message.
 pub(crate) fn shown(text: &str) -> String {
     text.chars().take(60).flat_map(char::escape_debug).collect()
 }

@@ -1,4 +1,4 @@
-//! The list of Debian's security tracker, read for one release.
+//! Reads the list of Debian's security tracker for one release.
 //!
 //! ```text
 //! CVE-2023-39804 [one line about it]
@@ -7,9 +7,10 @@
 //!     [bookworm] - tar <no-dsa> (Minor issue)
 //! ```
 //!
-//! A line without a release is about unstable. The release's own line beats it; where there is none,
-//! whoever has unstable's version is safe, and the release itself has no fix. Fixes that came as
-//! advisories (`{DSA-…}`) are not in the list: import those as well.
+//! A line without a release is about unstable. A line for the release takes precedence. Without
+//! one, a server that has unstable's fixed version is not vulnerable, but the release itself has no
+//! fix. Fixes published as advisories (`{DSA-…}`) are not in the list and must be imported
+//! separately.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -31,27 +32,27 @@ pub(crate) struct Tracker<'a> {
     pub(crate) as_of: Option<Timestamp>,
 }
 
-/// What the list says of one CVE.
+/// The entry of one CVE.
 struct Entry {
     cve: String,
     summary: String,
-    /// By package: of unstable, and of the release.
+    /// By package: the line for unstable, and the line for the release.
     lines: BTreeMap<String, (Option<Line>, Option<Line>)>,
     bytes: usize,
 }
 
-/// The most packages of one CVE.
+/// Maximum packages of one CVE.
 const PACKAGES_MAX: usize = 20_000;
-/// The most bytes of the lines of one CVE.
+/// Maximum bytes of the lines of one CVE.
 const ENTRY_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// What one line says of one package.
+/// One line about one package.
 #[derive(Clone)]
 struct Line {
-    /// `5.36.0-7+deb12u3`, or `<no-dsa>` without its signs.
+    /// A version such as `5.36.0-7+deb12u3`, or a state: `<no-dsa>` without the angle brackets.
     said: String,
     is_version: bool,
-    /// What stands in parentheses.
+    /// The text in parentheses.
     notes: String,
 }
 
@@ -76,7 +77,9 @@ impl Tracker<'_> {
                 }
                 Some(line) => match &mut entry {
                     Some(entry) => Ok(self.take(entry, line.trim(), number, place)?),
-                    None => Err(place.nonsense(number, "a line that belongs to no CVE").into()),
+                    None => Err(place
+                        .nonsense(number, "the line does not belong to a CVE entry")
+                        .into()),
                 },
             }
         })?;
@@ -86,7 +89,8 @@ impl Tracker<'_> {
         }
     }
 
-    /// Remarks (`NOTE:`, `RESERVED`, `{DSA-…}`) say nothing of a package and are passed over.
+    /// Parses one line of an entry. Other lines (`NOTE:`, `RESERVED`, `{DSA-…}`) contain no package
+    /// and are skipped.
     fn take(
         &self,
         entry: &mut Entry,
@@ -101,7 +105,7 @@ impl Tracker<'_> {
         let Some(line) = line.strip_prefix("- ") else { return Ok(()) };
         let mut words = line.splitn(3, ' ');
         let (Some(package), Some(said)) = (words.next(), words.next()) else {
-            let why = format!("`{}` names a package and no state", text::shown(line));
+            let why = format!("`{}` names a package without a state", text::shown(line));
             return Err(place.nonsense(number, why));
         };
         let notes = words.next().unwrap_or_default();
@@ -156,7 +160,7 @@ impl Tracker<'_> {
         release: Option<&Line>,
     ) -> Option<Affected> {
         let decisive = release.or(unstable)?;
-        // Not in Debian yet, if ever.
+        // Intent to package: Debian does not have the package yet.
         if decisive.said == "itp" {
             return None;
         }
@@ -169,8 +173,8 @@ impl Tracker<'_> {
         };
         affected.spans.push(Span { from: None, end });
         affected.stance = if decisive.is_version { None } else { stance(&decisive.said) };
-        // Said of unstable only. An advisory for the release says otherwise and is not in the list,
-        // so this must not be final.
+        // This is a statement about unstable only. An advisory for the release can contradict it
+        // and is not in the list, so this must not be final.
         if release.is_none() && affected.stance == Some(FixState::NotAffected) {
             affected.spans = vec![Span::until("0")];
             affected.stance = None;
@@ -195,14 +199,14 @@ impl Tracker<'_> {
 fn begin(line: &str, number: u64, place: &Place) -> Result<Entry, FeedError> {
     let (cve, summary) = line.split_once(' ').unwrap_or((line, ""));
     if !["CVE-", "TEMP-"].iter().any(|start| cve.starts_with(start)) {
-        let why = format!("`{}` is not the beginning of an entry", text::shown(line));
+        let why = format!("`{}` is not the first line of an entry", text::shown(line));
         return Err(place.nonsense(number, why));
     }
     let summary = summary.trim().trim_start_matches(['(', '[']).trim_end_matches([')', ']']);
     Ok(Entry { cve: cve.to_owned(), summary: summary.to_owned(), lines: BTreeMap::new(), bytes: 0 })
 }
 
-/// What the tracker's word for a state means.
+/// Maps a state of the tracker to a fix state.
 pub(crate) fn stance(word: &str) -> Option<FixState> {
     match word {
         "unfixed" | "removed" => Some(FixState::Affected),

@@ -1,9 +1,9 @@
-//! Which package of which product a product id stands for.
+//! Resolves product ids to packages and products.
 //!
-//! The package URL is the best source, but the documents of 2023 and 2024 have none for many
-//! packages. Then the package's own id is parsed:
+//! The package URL is the best source, but many packages in documents of 2023 and 2024 have none.
+//! In that case the package's own id is parsed:
 //!
-//! | id | publisher | what it is |
+//! | id | publisher | meaning |
 //! |---|---|---|
 //! | `openssl-1:3.0.7-27.el9.x86_64` | Red Hat | a binary package with its version |
 //! | `python3-0:3.6.8-67.el8_10`, `curl-0:8.9.1-1.el9.src` | Red Hat | a source package with its version |
@@ -13,8 +13,8 @@
 //! | `postgresql:12:8100020240814102525:489197e6` | Red Hat | a module; its packages relate to it |
 //! | `krb5-client-1.15.2-4.25` | SUSE | a binary package with its version |
 //!
-//! SUSE lists binary packages, a thousand in one document. Where the package URL names the source
-//! package, that is used instead: its state is the same, and OSV's records name it, too.
+//! SUSE lists binary packages, up to a thousand in one document. Where the package URL names the
+//! source package, that is used instead: its state is the same, and OSV's records name it as well.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -24,10 +24,11 @@ use domain::advisory::{Channel, Ecosystem, Family, Names};
 use super::shape;
 use super::shape::{ProductTree, Relationship};
 
-/// How many relationships one product id may combine: a package in a module in a product is two.
+/// Maximum relationships that one product id can combine: a package in a module in a product is
+/// two.
 const RELATIONSHIPS_MAX: usize = 8;
 
-/// A publisher whose product ids are understood.
+/// A publisher whose product ids can be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Publisher {
     RedHat,
@@ -58,21 +59,21 @@ impl Publisher {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Product {
     pub(super) ecosystem: String,
-    /// Whether it is a minor release of RHEL with its own lifetime: EUS, AUS, TUS, E4S.
+    /// Whether this is a minor release of RHEL with its own support period: EUS, AUS, TUS, E4S.
     pub(super) is_minor_stream: bool,
 }
 
-/// A package as a document names it.
+/// A package as the document names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Package {
     pub(super) name: String,
     pub(super) names: Names,
     pub(super) version: Option<String>,
-    /// `nodejs:18`
+    /// For example `nodejs:18`.
     pub(super) module: Option<String>,
 }
 
-/// A document's products and packages by id.
+/// A document's products and packages, indexed by id.
 pub(super) struct Tree<'a> {
     publisher: Publisher,
     products: HashMap<&'a str, &'a shape::Product>,
@@ -101,9 +102,9 @@ impl<'a> Tree<'a> {
         self.publisher
     }
 
-    /// The product and the package that an id stands for. `None` for anything but a package of an
-    /// operating system. `has_version`: the id names a version, for publishers whose ids do not
-    /// show it.
+    /// Resolves an id to its product and package. Returns `None` for anything that is not a package
+    /// of an operating system. `has_version` says that the id contains a version, for publishers
+    /// whose id format does not show it.
     pub(super) fn find(&self, id: &str, has_version: bool) -> Option<(Product, Package)> {
         let (product, package, module) = self.split(id)?;
         let product = self.product(self.products.get(product)?)?;
@@ -118,10 +119,10 @@ impl<'a> Tree<'a> {
         Some((product, package))
     }
 
-    /// The ids of product and package, and the module between them.
+    /// The ids of the product and the package, and the module between them, if any.
     fn split<'b>(&'b self, id: &'b str) -> Option<(&'b str, &'b str, Option<String>)> {
         let Some(relationship) = self.relationships.get(id) else {
-            // Some documents leave relationships out. Products have colons in their ids, too.
+            // Some documents omit relationships. Product ids contain colons, too.
             let mut colons = id.match_indices(':').rev();
             let (at, _) = colons.find(|(at, _)| self.products.contains_key(&id[..*at]))?;
             return Some((&id[..at], &id[at + 1..], None));
@@ -146,7 +147,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// RHEL by its CPE: `cpe:/a:redhat:enterprise_linux:9::appstream`.
+/// Identifies RHEL by its CPE: `cpe:/a:redhat:enterprise_linux:9::appstream`.
 fn red_hat_product(cpe: &str) -> Option<Product> {
     let cpe = cpe.strip_prefix("cpe:/").or_else(|| cpe.strip_prefix("cpe:2.3:"))?;
     let mut fields = cpe.split(':').skip(1);
@@ -159,14 +160,14 @@ fn red_hat_product(cpe: &str) -> Option<Product> {
             Some(Product { ecosystem: base.as_str().to_owned(), is_minor_stream: false })
         }
         (_, Channel::Subscription) => Some(Product {
-            // ELS prolongs a major release.
+            // ELS extends the support of a major release.
             is_minor_stream: !product.ends_with("_els"),
             ecosystem: ecosystem.as_str().to_owned(),
         }),
     }
 }
 
-/// SUSE's products by name: two of them may have the same CPE.
+/// Identifies SUSE products by name, because two products can have the same CPE.
 fn suse_product(name: &str) -> Option<Product> {
     let ecosystem = match name.strip_prefix("SUSE ") {
         Some(product) => Ecosystem::new(&format!("SUSE:{product}")),
@@ -187,7 +188,7 @@ fn red_hat(id: &str, purl: Option<&str>) -> Option<Package> {
         None => (id, None),
     };
     let id = match id.split_once('/') {
-        // Without a colon it is the name of a container image: `rhel9/redis-6`.
+        // Without a colon this is the name of a container image: `rhel9/redis-6`.
         Some((stream, id)) if stream.contains(':') => {
             module = Some(stream);
             id
@@ -221,7 +222,7 @@ fn red_hat(id: &str, purl: Option<&str>) -> Option<Package> {
     Some(package)
 }
 
-/// A package by its id alone: `name-epoch:version-release.arch`, `name.src` or `name`.
+/// Parses an id on its own: `name-epoch:version-release.arch`, `name.src` or `name`.
 fn red_hat_id(id: &str) -> Option<Package> {
     if let [release, version, name] = id.rsplitn(3, '-').collect::<Vec<_>>()[..]
         && let Some((epoch, version)) = version.split_once(':')
@@ -267,7 +268,7 @@ fn suse(id: &str, purl: Option<&str>, has_version: bool) -> Option<Package> {
         Some((name, version, release)) if has_version => {
             package(name, Names::Binary, Some(format!("{version}-{release}")))
         }
-        // A name such as `libfoo-1_1-32bit` looks the same, but a release has a dot.
+        // A name such as `libfoo-1_1-32bit` looks the same, but a release contains a dot.
         Some((name, version, release))
             if digit(version) && digit(release) && release.contains('.') =>
         {
@@ -278,7 +279,7 @@ fn suse(id: &str, purl: Option<&str>, has_version: bool) -> Option<Package> {
     }
 }
 
-/// `krb5` and `1.15.2-4.25` from `upstream=krb5-1.15.2-4.25.src.rpm`; only the name if the package
+/// `krb5` and `1.15.2-4.25` from `upstream=krb5-1.15.2-4.25.src.rpm`. Only the name if the package
 /// itself has no version.
 fn source_package(purl: &Purl<'_>) -> Option<(String, Option<String>)> {
     let file = decode(purl.value("upstream")?);
@@ -311,8 +312,8 @@ fn without_arch(text: &str) -> &str {
     }
 }
 
-/// Whether a version is that of a module build, `3.9-8100020240826142629.d47b87a4`: it says nothing
-/// about the packages of the module.
+/// Whether this is the version of a module build, `3.9-8100020240826142629.d47b87a4`. It says
+/// nothing about the packages of the module.
 fn is_module_build(version: &str) -> bool {
     let build = version.rsplit_once('-').and_then(|(_, release)| release.split_once('.'));
     build.is_some_and(|(time, context)| {
@@ -351,14 +352,14 @@ impl<'a> Purl<'a> {
         (!name.is_empty()).then_some(Purl { kind, name, version, qualifiers })
     }
 
-    /// The values that are read here need no decoding.
+    /// Returns the raw value of a qualifier. The values used here need no percent-decoding.
     fn value(&self, key: &str) -> Option<&'a str> {
         let mut pairs = self.qualifiers.split('&').filter_map(|pair| pair.split_once('='));
         pairs.find(|(name, _)| *name == key).map(|(_, value)| value)
     }
 }
 
-/// Decodes `%2B`. Anything else is kept unchanged.
+/// Decodes percent-encoding such as `%2B`. Anything else is kept unchanged.
 fn decode(text: &str) -> Cow<'_, str> {
     if !text.contains('%') {
         return Cow::Borrowed(text);
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn red_hat_packages_are_read_in_every_form() {
+    fn red_hat_package_ids_are_parsed_in_every_format() {
         use Names::{Binary, Source};
         for (id, purl, name, names, version, module) in [
             ("a-libs-1:3.0-27.el9.x86_64", None, "a-libs", Binary, Some("1:3.0-27.el9"), None),
@@ -457,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn suse_packages_are_read_with_and_without_versions() {
+    fn suse_packages_are_parsed_with_and_without_versions() {
         for (id, purl, has_version, name, version) in [
             ("a-client-1.15.2-4.25", None, true, "a-client", Some("1.15.2-4.25")),
             ("a-9.9.4P2-0.6.1.x86_64", None, true, "a", Some("9.9.4P2-0.6.1")),

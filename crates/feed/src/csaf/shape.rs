@@ -1,4 +1,4 @@
-//! The parts of a CSAF 2.0 document that are read. Everything else is ignored.
+//! The parts of the CSAF 2.0 schema that are used. All other fields are ignored.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -10,10 +10,10 @@ use crate::limits::Limit;
 pub(super) struct Csaf {
     #[serde(default)]
     pub(super) document: Option<Document>,
-    /// Present in a list of documents instead.
+    /// Present in an index of documents, which has no `document`.
     #[serde(default)]
     pub(super) feed: Option<IgnoredAny>,
-    /// Present in a description of the publisher instead.
+    /// Present in the publisher's metadata, which has no `document`.
     #[serde(default)]
     pub(super) canonical_url: Option<IgnoredAny>,
     #[serde(default)]
@@ -63,7 +63,7 @@ pub(super) struct ProductTree {
     pub(super) relationships: Option<Vec<Relationship>>,
 }
 
-/// The JSON parser limits how deep branches are nested.
+/// The JSON parser limits the nesting depth of branches.
 #[derive(Deserialize)]
 pub(super) struct Branch {
     #[serde(default)]
@@ -185,7 +185,8 @@ impl Score {
 }
 
 impl Csaf {
-    /// Names and ids of products are copied into the statements about each of them.
+    /// Checks the lengths of names and product ids, which are copied into every statement about
+    /// them.
     pub(super) fn check(&self) -> Result<(), Limit> {
         let tracking = self.document.iter().map(|document| document.tracking.id.as_str());
         limits::names(tracking)?;

@@ -1,4 +1,4 @@
-//! What an OSV record means.
+//! Interprets OSV records: CVEs, severities, affected versions, and publisher-specific fields.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -44,7 +44,7 @@ pub(super) fn advisory(osv: shape::Osv<'_>) -> Advisory {
     let rebuild = |entry: &Affected| {
         matches!(entry.ecosystem.family(), Family::AlmaLinux | Family::Rocky | Family::RedHat)
     };
-    // `Important: nodejs:18 security update` is all that they say of it.
+    // These publishers state the severity only here: `Important: nodejs:18 security update`.
     if all.iter().any(rebuild)
         && let Some(word) = summary.split_once(':').and_then(|(word, _)| severity_word(word))
     {
@@ -53,8 +53,9 @@ pub(super) fn advisory(osv: shape::Osv<'_>) -> Advisory {
     Advisory { id, flaws, aliases, summary, published, modified, withdrawn, ratings, affected: all }
 }
 
-/// The CVEs that a record is about. Publishers put them into `upstream`, `aliases`, or `related`, or
-/// only into the id. A security advisory without one is about itself; a bug fix is about none.
+/// The CVEs that a record is about. Publishers put them into `upstream`, `aliases` or `related`, or
+/// only into the id. A security advisory without a CVE is identified by its own id. A bug fix has
+/// none.
 fn flaws(osv: &shape::Osv<'_>) -> Vec<String> {
     let cves = |list: &Option<Vec<shape::Word<'_>>>| -> Vec<String> {
         let words = list.iter().flatten().map(|word| word.0.as_ref());
@@ -79,7 +80,7 @@ fn flaws(osv: &shape::Osv<'_>) -> Vec<String> {
     flaws
 }
 
-/// The other ids of the one vulnerability that a record is about.
+/// Other ids of the vulnerability, if the record is about exactly one.
 fn aliases(osv: &shape::Osv<'_>, flaws: &[String]) -> Vec<String> {
     let [only] = flaws else { return Vec::new() };
     let words = osv.aliases.iter().flatten().map(|word| word.0.as_ref());
@@ -87,7 +88,7 @@ fn aliases(osv: &shape::Osv<'_>, flaws: &[String]) -> Vec<String> {
     aliases.into_iter().map(str::to_owned).collect()
 }
 
-/// What cannot be read as a rating says nothing, and then the severity is unknown.
+/// Parses a rating. A value that cannot be parsed is ignored; the severity is then unknown.
 fn rating(said: &shape::Severity) -> Option<Rating> {
     match said.kind.starts_with("CVSS") {
         true => CvssScore::of(&said.score).ok().map(Rating::Cvss),
@@ -106,13 +107,13 @@ fn affected(entry: shape::Affected<'_>, summary: &str) -> Option<Affected> {
     for range in entry.ranges.iter().flatten().filter(|range| range.kind != "GIT") {
         affected.spans.extend(spans(&affected.ecosystem, &range.events));
     }
-    // A version that is listed by name is affected even if no range contains it.
+    // A version in the list is affected even if no range contains it.
     let ranges = affected.spans.len();
     for shape::Word(version) in entry.versions.iter().flatten() {
         let in_range = family.scheme().is_some_and(|scheme| {
             affected.spans[..ranges].iter().any(|span| span.contains(scheme, version))
         });
-        // Without a known order only the list says which versions the ranges mean.
+        // If the version order is unknown, only the list tells which versions the ranges cover.
         if !in_range && (family.scheme().is_some() || ranges == 0) {
             let version = version.clone().into_owned();
             affected.spans.push(Span { from: Some(version.clone()), end: End::Last(version) });
@@ -128,7 +129,8 @@ fn affected(entry: shape::Affected<'_>, summary: &str) -> Option<Affected> {
     Some(affected)
 }
 
-/// The streams that a summary names: both of `Moderate: virt:rhel and virt-devel:rhel security update`.
+/// The module streams named in a summary. `Moderate: virt:rhel and virt-devel:rhel security update`
+/// has two.
 fn modules(summary: &str) -> Vec<String> {
     const STREAMS_MAX: usize = 20;
     let words = summary
@@ -140,7 +142,7 @@ fn modules(summary: &str) -> Vec<String> {
     let is_stream = |word: &&str| {
         word.split_once(':').is_some_and(|(name, stream)| !name.is_empty() && !stream.is_empty())
     };
-    // It becomes part of every package: longer ones are not summaries.
+    // The streams are copied into every package, so only the start of an overlong summary is used.
     words.filter(is_stream).take(STREAMS_MAX).map(str::to_owned).collect()
 }
 
@@ -160,12 +162,12 @@ fn debian(affected: &mut Affected, own: &shape::Own, database: &shape::Own) {
     }
 }
 
-/// The spans that a range's events make, as the OSV schema evaluates them.
+/// The affected spans of a range, evaluated as the OSV schema specifies.
 ///
-/// The order in which events are written means nothing. By version, `introduced` opens a span and the
-/// next end closes it; an end that closes nothing says nothing. A range without `introduced` is
-/// invalid and is read as if it began with the first version. Nothing from the highest `limit` on is
-/// affected.
+/// The order in which events are written does not matter. In version order, `introduced` opens a
+/// span and the next end closes it. An end without an open span is ignored. A range without
+/// `introduced` is invalid and is read as if it started at the first version. No version at or
+/// above the highest `limit` is affected.
 fn spans(ecosystem: &Ecosystem, events: &[shape::Event]) -> Vec<Span> {
     enum Turn<'a> {
         In(&'a str),
@@ -190,7 +192,7 @@ fn spans(ecosystem: &Ecosystem, events: &[shape::Event]) -> Vec<Span> {
         turns.insert(0, ("0", Turn::In("0")));
     }
     let scheme = ecosystem.family().scheme();
-    // `0` stands before everything, and of two events at one version the range begins first.
+    // `0` sorts before everything. Of two events at the same version, `introduced` comes first.
     if let Some(scheme) = scheme {
         turns.sort_by(|(a, one), (b, other)| {
             let ends = |turn: &Turn<'_>| matches!(turn, Turn::Out(_));
@@ -221,7 +223,7 @@ fn spans(ecosystem: &Ecosystem, events: &[shape::Event]) -> Vec<Span> {
     spans
 }
 
-/// Ends a span at a limit, if it does not end before.
+/// Ends a span at a limit, unless it ends earlier.
 fn end_at(span: &mut Span, limit: &str, compare: impl Fn(&str, &str) -> Ordering) {
     let ends_before = match &span.end {
         End::Fixed(end) | End::FixedElsewhere(end) => compare(end, limit).is_le(),

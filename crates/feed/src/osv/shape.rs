@@ -1,4 +1,4 @@
-//! OSV's form, as far as we read it. What is not here is passed over.
+//! The parts of the OSV schema that are used. All other fields are ignored.
 
 use std::borrow::Cow;
 
@@ -35,7 +35,7 @@ pub(super) struct Osv<'a> {
     pub(super) database_specific: Own,
 }
 
-/// A text that is borrowed where it can be.
+/// A string that is borrowed from the input if possible.
 #[derive(Deserialize)]
 pub(super) struct Word<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
 
@@ -55,7 +55,7 @@ pub(super) struct Affected<'a> {
     pub(super) severity: Option<Vec<Severity>>,
     #[serde(default)]
     pub(super) ranges: Option<Vec<Range>>,
-    /// Long lists that ranges say as well, and better.
+    /// Long lists of versions. The ranges usually cover them.
     #[serde(borrow, default)]
     pub(super) versions: Option<Vec<Word<'a>>>,
     #[serde(default, deserialize_with = "map_or_default")]
@@ -92,7 +92,7 @@ pub(super) struct Event {
     pub(super) limit: Option<String>,
 }
 
-/// What publishers say in words of their own.
+/// Publisher-specific fields.
 #[derive(Deserialize, Default)]
 pub(super) struct Own {
     /// Debian: `unimportant`, `end-of-life`, `low`, `not yet assigned`.
@@ -104,10 +104,10 @@ pub(super) struct Own {
     /// openEuler and others: `High`.
     #[serde(default, deserialize_with = "text_or_empty")]
     pub(super) severity: String,
-    /// Ubuntu: there if the fix is a patch to the running kernel, and no package.
+    /// Ubuntu: present if the fix is a live patch of the running kernel, not a package.
     #[serde(default, deserialize_with = "text_or_empty")]
     pub(super) module_name_regex: String,
-    /// Ubuntu: how bad each of several CVEs is.
+    /// Ubuntu: the severity of each CVE of an advisory.
     #[serde(default, deserialize_with = "map_or_default")]
     pub(super) cves_map: CvesMap,
 }
@@ -126,14 +126,14 @@ pub(super) struct RatedCve {
     pub(super) severity: Vec<Severity>,
 }
 
-/// The most ratings of one record: each is compared with all others.
+/// Maximum ratings of one record. Each is compared with all others.
 const RATINGS_MAX: usize = 1_000;
-/// The most comparisons of a version with a range in one record.
+/// Maximum comparisons of versions with ranges in one record.
 const COMPARISONS_MAX: usize = 5_000_000;
 
 impl Osv<'_> {
-    /// Refuses a record whose parts multiply: what is copied into each part of an advisory must be
-    /// short, and what is compared with each other part must be few.
+    /// Refuses a record whose parts multiply: values that are copied into every part of an advisory
+    /// must be short, and lists that are compared with one another must not be long.
     pub(super) fn check(&self) -> Result<(), Limit> {
         let affected = || self.affected.iter().flatten();
         limits::names([self.id.as_str()])?;

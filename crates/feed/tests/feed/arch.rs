@@ -1,4 +1,4 @@
-//! Arch Linux's tracker: what each status means, and what the tracker leaves out.
+//! Tests of the Arch Linux tracker: the meaning of each status, and what the tracker omits.
 
 use domain::advisory::{Advisory, Ecosystem, End, Names, Span};
 use domain::finding::{Finding, Index};
@@ -29,7 +29,7 @@ fn read(test: &str, groups: &[String]) -> Vec<Advisory> {
 }
 
 #[test]
-fn a_status_decides_what_a_fixed_version_means() {
+fn status_determines_meaning_of_fixed_version() {
     let until = |end| vec![Span { from: None, end }];
     let elsewhere = || until(End::FixedElsewhere("1.1-1".to_owned()));
     for (status, fixed, spans, stance) in [
@@ -44,7 +44,7 @@ fn a_status_decides_what_a_fixed_version_means() {
         ("Unknown", "null", vec![], Some(FixState::Unknown)),
         ("Fixed", "null", vec![], Some(FixState::Unknown)),
         ("Something new", "null", vec![], Some(FixState::Unknown)),
-        // Without a pkgrel it cannot be ordered among other fixes.
+        // Without a pkgrel it cannot be ordered relative to other fixes.
         ("Fixed", "\"1.1\"", until(End::FixedElsewhere("1.1".to_owned())), None),
     ] {
         let [advisory] = &read("arch-status", &[group(7, status, fixed)])[..] else { panic!() };
@@ -63,7 +63,7 @@ fn a_status_decides_what_a_fixed_version_means() {
 }
 
 #[test]
-fn installed_packages_are_matched_by_groups() {
+fn installed_packages_match_tracker_groups() {
     let mut unfixed = group(2, "Vulnerable", "null").replace("CVE-2026-000", "CVE-2026-100");
     unfixed = unfixed.replace("lib32-foo", "bar");
     let all = read("arch-match", &[group(1, "Fixed", "\"1:1.1-1\""), unfixed]);
@@ -83,14 +83,14 @@ fn installed_packages_are_matched_by_groups() {
 }
 
 #[test]
-fn a_document_that_is_not_the_trackers_is_refused() {
+fn document_of_another_format_is_refused() {
     let folder = Folder::new("arch-refused");
     for (text, why) in [
         (r#"[{"name":"X-1","packages":[],"status":"Fixed"}]"#, "is not a group"),
         (r#"[{"name":"AVG-1"}]"#, "missing field"),
         (r#"{"id":"DSA-1-1"}"#, "missing field"),
         ("[", "cut off"),
-        ("[]", "holds no record"),
+        ("[]", "contains no records"),
     ] {
         let error = check(&folder.write("x.json", text), Kind::Arch).expect_err(text);
         assert!(chain(&error).contains(why), "{text}: {}", chain(&error));

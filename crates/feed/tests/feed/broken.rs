@@ -1,5 +1,5 @@
-//! A feed that is broken, cut off or empty is refused, with a word about where, before it could have
-//! changed anything.
+//! A broken, truncated or empty feed is refused before it can change anything, and the error names
+//! the file and the record.
 
 use feed::{FeedError, Kind, Stopped};
 
@@ -7,7 +7,7 @@ use crate::support::{Folder, chain, check, gzip, record, zip};
 
 #[track_caller]
 fn refusal(path: &std::path::Path, kind: Kind) -> String {
-    let error = check(path, kind).expect_err("it is broken");
+    let error = check(path, kind).expect_err("the feed is broken");
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
     let told = chain(&error);
     let start = told.find(&name).unwrap_or_else(|| panic!("{told} does not name {name}"));
@@ -19,24 +19,24 @@ fn tracker() -> Kind {
 }
 
 #[test]
-fn a_broken_record_is_refused_by_its_number() {
+fn broken_record_is_reported_by_its_number() {
     let folder = Folder::new("broken-record");
     let lines = |third: &str| format!("{}\n{}\n{third}\n{}\n", record(1), record(2), record(4));
     let path = folder.write("a.jsonl", lines("{\"id\":7}"));
-    assert!(refusal(&path, Kind::Osv).starts_with("a.jsonl: record 3 does not parse: "));
+    assert!(refusal(&path, Kind::Osv).starts_with("a.jsonl: record 3 cannot be parsed: "));
     let path = folder.write("b.jsonl", lines("{}"));
-    assert!(refusal(&path, Kind::Osv).starts_with("b.jsonl: record 3 does not parse: "));
+    assert!(refusal(&path, Kind::Osv).starts_with("b.jsonl: record 3 cannot be parsed: "));
     let path = folder.write("c.jsonl", lines("{\"id\":\"\"}"));
-    assert_eq!(refusal(&path, Kind::Osv), "c.jsonl: record 3: an advisory without an id");
+    assert_eq!(refusal(&path, Kind::Osv), "c.jsonl: record 3: the advisory has no id");
     let array = format!("[{},{},{{\"id\":7}}]", record(1), record(2));
     let path = folder.write("d.json", array);
-    assert!(refusal(&path, Kind::Osv).starts_with("d.json: record 3 does not parse: "));
+    assert!(refusal(&path, Kind::Osv).starts_with("d.json: record 3 cannot be parsed: "));
     let path = folder.write("e.zip", zip(&[("x.json", b"nonsense")]));
-    assert!(refusal(&path, Kind::Osv).starts_with("e.zip (x.json): record 1 does not parse: "));
+    assert!(refusal(&path, Kind::Osv).starts_with("e.zip (x.json): record 1 cannot be parsed: "));
 }
 
 #[test]
-fn a_feed_that_is_cut_off_anywhere_is_refused() {
+fn feed_truncated_at_any_byte_is_refused() {
     let folder = Folder::new("cut-off");
     let lines: String = (0..20).map(|number| record(number) + "\n").collect();
     let array = format!("[{},{}]", record(1), record(2));
@@ -47,7 +47,7 @@ fn a_feed_that_is_cut_off_anywhere_is_refused() {
         ("c.zip", archive),
         ("d.json", record(1).replace(',', ",\n").into_bytes()),
     ] {
-        assert!(check(&folder.write(name, &bytes), Kind::Osv).is_ok(), "{name} as it is");
+        assert!(check(&folder.write(name, &bytes), Kind::Osv).is_ok(), "{name} unmodified");
         for keep in (1..bytes.len()).step_by(1 + bytes.len() / 40).chain([bytes.len() - 1]) {
             let path = folder.write(name, &bytes[..keep]);
             assert!(check(&path, Kind::Osv).is_err(), "{name}: {keep} of {}", bytes.len());
@@ -62,7 +62,7 @@ fn a_feed_that_is_cut_off_anywhere_is_refused() {
 }
 
 #[test]
-fn a_damaged_archive_or_stream_is_refused() {
+fn corrupt_archive_or_stream_is_refused() {
     let folder = Folder::new("damaged");
     let lines: String = (0..2_000).map(|number| record(number) + "\n").collect();
     let mut packed = gzip(lines.as_bytes());
@@ -76,7 +76,7 @@ fn a_damaged_archive_or_stream_is_refused() {
 }
 
 #[test]
-fn an_empty_feed_is_refused_in_every_form() {
+fn empty_feed_is_refused_in_every_format() {
     let folder = Folder::new("empty");
     for (name, bytes, kind) in [
         ("a.jsonl", Vec::new(), Kind::Osv),
@@ -95,17 +95,17 @@ fn an_empty_feed_is_refused_in_every_form() {
         ("j.list", b"# nothing\n".to_vec(), tracker()),
     ] {
         let told = refusal(&folder.write(name, bytes), kind);
-        assert_eq!(told, format!("{name} holds no record"));
+        assert_eq!(told, format!("{name} contains no records"));
     }
     std::fs::create_dir(folder.path().join("nothing")).unwrap();
-    assert_eq!(refusal(&folder.path().join("nothing"), Kind::Osv), "nothing holds no record");
+    assert_eq!(refusal(&folder.path().join("nothing"), Kind::Osv), "nothing contains no records");
     assert!(
         refusal(&folder.path().join("absent"), Kind::Osv).starts_with("absent cannot be opened")
     );
 }
 
 #[test]
-fn a_feed_of_another_kind_is_refused() {
+fn feed_of_another_format_is_refused() {
     let folder = Folder::new("kinds");
     let html = folder.write("error.html", "<html>502 Bad Gateway</html>\n");
     for kind in [Kind::Osv, Kind::Secdb, Kind::Kev, Kind::Epss, tracker()] {
@@ -118,13 +118,13 @@ fn a_feed_of_another_kind_is_refused() {
 }
 
 #[test]
-fn a_catalog_that_lost_entries_is_refused() {
+fn catalog_with_missing_entries_is_refused() {
     let folder = Folder::new("catalog");
     let catalog =
         r#"{"count":2,"vulnerabilities":[{"cveID":"CVE-2026-0001","dateAdded":"2026-01-27"}]}"#;
     assert_eq!(
         refusal(&folder.write("kev.json", catalog), Kind::Kev),
-        "kev.json: record 1: the catalog says that it has 2 entries and has 1"
+        "kev.json: record 1: the catalog declares 2 entries but contains 1"
     );
     let table = "cve,epss,percentile\nCVE-2026-0001,2,0.5\n";
     assert_eq!(
@@ -134,7 +134,7 @@ fn a_catalog_that_lost_entries_is_refused() {
 }
 
 #[test]
-fn a_feed_that_changes_between_the_check_and_the_reading_is_told() {
+fn feed_changed_after_check_is_reported() {
     let folder = Folder::new("changed");
     let path = folder.write("a.jsonl", format!("{}\n{}\n", record(1), record(2)));
     let checked = check(&path, Kind::Osv).unwrap();
@@ -144,7 +144,7 @@ fn a_feed_that_changes_between_the_check_and_the_reading_is_told() {
 }
 
 #[test]
-fn whoever_takes_the_records_may_stop() {
+fn callback_error_stops_the_read() {
     let folder = Folder::new("stop");
     let path = folder.write("a.jsonl", format!("{}\n{}\n", record(1), record(2)));
     let array = folder.write("b.json", format!("[{},{}]", record(1), record(2)));

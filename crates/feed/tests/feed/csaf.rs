@@ -1,4 +1,5 @@
-//! CSAF documents of Red Hat and SUSE: products, packages, modules, and what each status means.
+//! Tests of CSAF documents of Red Hat and SUSE: products, packages, modules, and the meaning of
+//! each status.
 
 use std::collections::BTreeMap;
 
@@ -113,7 +114,7 @@ fn read(test: &str, document: &Value) -> Advisory {
     all.remove(0)
 }
 
-/// `ecosystem package [source] [module]: statement`, for tables.
+/// `ecosystem package [source] [module]: statement`, for comparison in assertions.
 fn show(affected: &Affected) -> String {
     let mut text = format!("{} {}", affected.ecosystem, affected.package);
     if affected.names() == Names::Source {
@@ -141,7 +142,7 @@ fn shown(advisory: &Advisory) -> Vec<String> {
 }
 
 #[test]
-fn unfixed_packages_are_told_apart_by_their_remediation() {
+fn remediation_distinguishes_states_of_unfixed_packages() {
     let mut tree = Tree::default().product("rhel9", "cpe:/o:redhat:enterprise_linux:9");
     for package in ["a", "b", "c", "d", "e", "f", "g"] {
         tree = tree.package(package, None).relate("rhel9", package);
@@ -254,7 +255,7 @@ fn fixes_are_merged_per_release_and_package() {
 }
 
 #[test]
-fn a_minor_release_never_speaks_for_its_major_release() {
+fn minor_release_state_never_applies_to_major_release() {
     let document = Tree::default()
         .product("rhel-9.7", "cpe:/a:redhat:enterprise_linux:9")
         .product("rhel-9.2.0.z.eus", "cpe:/a:redhat:rhel_eus:9.2")
@@ -278,7 +279,7 @@ fn a_minor_release_never_speaks_for_its_major_release() {
 }
 
 #[test]
-fn a_fix_for_one_minor_release_replaces_what_another_still_says() {
+fn fix_for_one_minor_release_overrides_another() {
     let document = Tree::default()
         .product("rhel-8.9.0.z", "cpe:/a:redhat:enterprise_linux:8")
         .product("rhel-8.10.z::appstream", "cpe:/a:redhat:enterprise_linux:8::appstream")
@@ -297,7 +298,7 @@ fn a_fix_for_one_minor_release_replaces_what_another_still_says() {
 }
 
 #[test]
-fn module_streams_are_read_in_three_forms() {
+fn module_streams_are_parsed_in_three_formats() {
     let module = "foo:12:8100020240814102525:489197e6";
     let main = "AppStream-8.10.0.Z";
     let inner = format!("{main}:{module}");
@@ -340,7 +341,7 @@ fn module_streams_are_read_in_three_forms() {
 }
 
 #[test]
-fn suse_recommends_fixes_and_lists_the_rest_under_remediations() {
+fn suse_fixes_and_remediations_are_read() {
     let server = "SUSE Linux Enterprise Server 15 SP5";
     let ltss = "SUSE Linux Enterprise Server 15 SP3-LTSS";
     let document = Tree::default()
@@ -366,7 +367,7 @@ fn suse_recommends_fixes_and_lists_the_rest_under_remediations() {
                     "known_not_affected": [format!("{server}:b-libs"), format!("{server}:e")],
                 },
                 "remediations": [{"category": "no_fix_planned", "details": "There is no fix planned.",
-                    // Neither relationship nor package is in the tree.
+                    // Neither the relationship nor the package is in the tree.
                     "product_ids": [format!("{ltss}:c-devel"), format!("{ltss}:c-devel")]}],
             }),
         );
@@ -386,7 +387,7 @@ fn suse_recommends_fixes_and_lists_the_rest_under_remediations() {
 }
 
 #[test]
-fn a_document_without_products_replaces_an_earlier_version() {
+fn document_without_products_replaces_earlier_version() {
     let mut document = Tree::default().document(SUSE, json!({}));
     assert_eq!(read("csaf-empty", &document).affected, []);
     document.as_object_mut().unwrap().remove("vulnerabilities");
@@ -397,7 +398,7 @@ fn a_document_without_products_replaces_an_earlier_version() {
 }
 
 #[test]
-fn an_advisory_with_several_cves_becomes_one_record_for_each() {
+fn advisory_with_several_cves_becomes_several_records() {
     let mut document = Tree::default()
         .product("rhel9", "cpe:/o:redhat:enterprise_linux:9")
         .package("a-0:1-2.el9.x86_64", None)
@@ -427,7 +428,7 @@ fn documents_of_other_publishers_are_refused() {
     let folder = Folder::new("csaf-refused");
     let refusal = |document: &Value| {
         let path = folder.write("x.json", document.to_string());
-        chain(&check(&path, Kind::Csaf).expect_err("it is not understood"))
+        chain(&check(&path, Kind::Csaf).expect_err("the publisher is not supported"))
     };
     let document = Tree::default().document("Example Vendor", json!({}));
     assert!(
@@ -441,10 +442,10 @@ fn documents_of_other_publishers_are_refused() {
     assert!(refusal(&json!({"id": "DSA-1-1"})).contains("no `document`"));
     document["document"]["category"] = json!("csaf_vex");
     document["document"]["tracking"]["id"] = json!("");
-    assert!(refusal(&document).contains("without a tracking id"));
+    assert!(refusal(&document).contains("no tracking id"));
 }
 
-/// A tar archive in the form that GNU tar writes.
+/// A tar archive as GNU tar writes it.
 pub(crate) fn tar(entries: &[(&str, &[u8])]) -> Vec<u8> {
     let mut archive = Vec::new();
     for (name, bytes) in entries {
@@ -462,7 +463,7 @@ pub(crate) fn tar(entries: &[(&str, &[u8])]) -> Vec<u8> {
 }
 
 #[test]
-fn documents_are_read_from_every_form_and_recognized() {
+fn documents_are_read_and_detected_in_every_format() {
     let folder = Folder::new("csaf-forms");
     let one = Tree::default().document(RED_HAT, json!({})).to_string();
     let two = one.replace("CVE-2026-0001", "CVE-2026-0002");
@@ -496,7 +497,7 @@ fn documents_are_read_from_every_form_and_recognized() {
 }
 
 #[test]
-fn a_document_that_is_too_large_is_refused() {
+fn oversized_document_is_refused() {
     let folder = Folder::new("csaf-too-large");
     let large = vec![b'"'; 65 << 20];
     let archive = tar(&[("a.json", &large)]);
@@ -512,7 +513,7 @@ fn a_document_that_is_too_large_is_refused() {
 }
 
 #[test]
-fn a_tar_archive_that_is_cut_off_anywhere_is_refused() {
+fn tar_archive_truncated_at_any_byte_is_refused() {
     let folder = Folder::new("csaf-cut-off");
     let one = Tree::default().document(RED_HAT, json!({})).to_string();
     let archive = tar(&[("a.json", one.as_bytes()), ("b.json", one.as_bytes())]);

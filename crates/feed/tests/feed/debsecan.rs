@@ -1,8 +1,9 @@
-//! Debian's own matcher as a judge: for the same advisories and the same packages it finds the same
-//! flaws in the same packages.
+//! Compares our matcher with debsecan, Debian's own matcher: for the same advisories and packages
+//! both must find the same CVEs in the same packages.
 //!
-//! One difference is meant and left out of the comparison: the kernel. debsecan takes everything that
-//! is built from `linux` for the kernel, headers included, whatever runs; we take images only.
+//! One intended difference is excluded from the comparison: the kernel. debsecan treats every
+//! package built from `linux` as the kernel, including headers, whether it runs or not. We count
+//! only images.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -17,12 +18,12 @@ use vocab::Installed;
 use crate::real;
 use crate::support::{Folder, advisories, has_program};
 
-/// What dpkg knows of this machine.
+/// The dpkg status file of this machine.
 pub(crate) fn status() -> Option<String> {
     match std::fs::read_to_string("/var/lib/dpkg/status") {
         Ok(text) => Some(text),
         Err(error) => {
-            println!("skipped: dpkg knows nothing of this machine: {error}");
+            println!("skipped: no dpkg status file on this machine: {error}");
             None
         }
     }
@@ -50,8 +51,9 @@ pub(crate) fn installed(status: &str) -> Vec<Installed> {
     status.split("\n\n").filter_map(package).collect()
 }
 
-/// The advisories in debsecan's own form: for each source and CVE the version that ends it. What
-/// Debian calls unimportant is not in it, nor what never affected the release.
+/// Converts advisories to debsecan's data format: for each source package and CVE, the version that
+/// fixes it. Bugs that Debian calls unimportant, and those that never affected the release, are not
+/// in it.
 fn data(feed: &[Advisory]) -> String {
     let mut ends: BTreeMap<(&str, &str), Option<&str>> = BTreeMap::new();
     let mut never: BTreeSet<(&str, &str)> = BTreeSet::new();
@@ -92,7 +94,8 @@ fn data(feed: &[Advisory]) -> String {
     text
 }
 
-/// Runs debsecan on this data and returns `CVE package` for each finding. None if it is missing.
+/// Runs debsecan on this data and returns `CVE package` for each finding. `None` if it is not
+/// installed.
 pub(crate) fn run(folder: &Folder, data: &str, status: &Path) -> Option<BTreeSet<String>> {
     if !has_program("debsecan", "debsecan") {
         return None;
@@ -128,7 +131,7 @@ pub(crate) fn ours(feed: &[Advisory], packages: &[Installed]) -> BTreeSet<String
         .collect()
 }
 
-/// Compares the two and returns how many flaws they agree on.
+/// Compares both results and returns the number of CVEs that they agree on.
 fn agree(test: &str, feed: &[Advisory], status: &str) -> Option<usize> {
     let folder = Folder::new(test);
     let path = folder.write("status", status);
@@ -148,10 +151,13 @@ fn agree(test: &str, feed: &[Advisory], status: &str) -> Option<usize> {
     let theirs = run(&folder, &data(feed), &path)?;
     let all = theirs.len();
     let (theirs, ours) = (without_kernel(theirs), without_kernel(ours(feed, &packages)));
-    println!("{test}: debsecan finds {all}, {} of them not in the kernel", theirs.len());
+    println!(
+        "{test}: debsecan reports {all} findings, {} of them outside the kernel",
+        theirs.len()
+    );
     let missed: Vec<_> = theirs.difference(&ours).take(20).collect();
     let too_many: Vec<_> = ours.difference(&theirs).take(20).collect();
-    assert!(missed.is_empty() && too_many.is_empty(), "missed {missed:?}, too many {too_many:?}");
+    assert!(missed.is_empty() && too_many.is_empty(), "missed {missed:?}, surplus {too_many:?}");
     Some(theirs.len())
 }
 
@@ -211,7 +217,7 @@ Version: 6.1.76-1
 ";
 
 #[test]
-fn debsecan_agrees_on_packages_made_by_hand() {
+fn debsecan_agrees_on_synthetic_packages() {
     let folder = Folder::new("debsecan-list");
     let kind = Kind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() };
     let feed = advisories(&folder.write("list", LIST), kind);
@@ -223,14 +229,14 @@ fn debsecan_agrees_on_packages_made_by_hand() {
         "CVE-2026-0002 libssl3",
         "CVE-2026-0003 dmsetup",
     ];
-    assert!(ours(&feed, &installed(STATUS)).iter().eq(expected), "and so says the list");
+    assert!(ours(&feed, &installed(STATUS)).iter().eq(expected), "our findings match the list");
     if let Some(found) = agree("by hand", &feed, STATUS) {
         assert_eq!(found, expected.len());
     }
 }
 
 #[test]
-fn debsecan_agrees_on_this_machines_packages_and_real_advisories() {
+fn debsecan_agrees_on_local_packages_and_real_advisories() {
     let Some(folder) = real::folder() else { return };
     let Some(status) = status() else { return };
     let kind = Kind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() };
@@ -238,7 +244,7 @@ fn debsecan_agrees_on_this_machines_packages_and_real_advisories() {
     let tracker = advisories(&folder.join("debian12-tracker-sample.list"), kind);
     agree("advisories", &advisories_feed, &status);
     agree("tracker", &tracker, &status);
-    // An old machine: the same packages, all of them older than any fix.
+    // An outdated machine: the same packages, all of them older than any fix.
     let old: String = status
         .lines()
         .map(|line| match line.split_once(": ") {

@@ -1,17 +1,17 @@
-//! What the readers promise, on small feeds made by hand; and on real ones, where there are some.
+//! Tests of the feed readers: on small synthetic feeds, and on real feeds where they are available.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-#![expect(clippy::print_stdout, reason = "what is skipped must be seen, and what real feeds hold")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+#![expect(clippy::print_stdout, reason = "tests report what they skip and what real feeds contain")]
 
 mod arch;
 mod broken;
+mod corruption;
 mod csaf;
-mod damage;
 mod debsecan;
 mod differential;
-mod forms;
-mod meaning;
+mod formats;
 mod osv_spec;
+mod publisher_fields;
 mod real;
 mod real_csaf;
 mod support;

@@ -1,7 +1,7 @@
-//! Our matcher and the evaluation algorithm of the OSV schema on random records.
+//! Compares our matcher with the evaluation algorithm of the OSV schema on random records.
 //!
-//! The algorithm is written from the specification ("Evaluation" in the schema's documentation) and
-//! reads JSON, so that it shares nothing with our reader but the order of versions.
+//! The algorithm is implemented from the specification ("Evaluation" in the schema's documentation)
+//! and works on raw JSON, so that it shares only the version order with our reader.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ const RECORDS: usize = 400;
 const PACKAGE: &str = "package";
 const REMARK: &str = "see notes";
 
-/// Ecosystem, order of versions, and versions that are near each other.
+/// Ecosystem, version scheme, and versions close to each other.
 const ECOSYSTEMS: &[(&str, Scheme, &[&str])] = &[
     (
         "Debian:12",
@@ -77,7 +77,7 @@ const ECOSYSTEMS: &[(&str, Scheme, &[&str])] = &[
     ),
 ];
 
-/// Whether a record says that a version of [`PACKAGE`] is vulnerable, by the specification.
+/// Whether a record declares a version of [`PACKAGE`] vulnerable, according to the specification.
 fn is_vulnerable(record: &Value, ecosystem: &str, scheme: Scheme, version: &str) -> bool {
     let entries = record["affected"].as_array().unwrap().iter();
     record.get("withdrawn").is_none()
@@ -94,8 +94,8 @@ fn is_vulnerable(record: &Value, ecosystem: &str, scheme: Scheme, version: &str)
             })
 }
 
-/// Evaluates one range. Where events share a version the specification leaves their order open:
-/// `introduced` comes first, so that a fix in the same version counts.
+/// Evaluates one range. The specification does not define the order of events at the same version.
+/// Here `introduced` comes first, so that a fix in the same version counts.
 fn is_in_range(events: &[Value], scheme: Scheme, version: &str) -> bool {
     let at_least = |bound: &str| bound == "0" || scheme.compare(version, bound).is_ge();
     let limits: Vec<&str> = events.iter().filter_map(|event| event["limit"].as_str()).collect();
@@ -108,7 +108,7 @@ fn is_in_range(events: &[Value], scheme: Scheme, version: &str) -> bool {
         let versions = events.iter().filter_map(|event| event[kind].as_str());
         sorted.extend(versions.map(|bound| (kind, bound)));
     }
-    // Stable, so `introduced` stays in front.
+    // The sort is stable, so `introduced` stays first.
     sorted
         .sort_by(|(_, a), (_, b)| (*a != "0").cmp(&(*b != "0")).then_with(|| scheme.compare(a, b)));
     let mut vulnerable = false;
@@ -196,14 +196,14 @@ fn random_range(chance: &mut Chance, versions: &[&str]) -> Value {
     json!({"type": "ECOSYSTEM", "events": events})
 }
 
-/// One CVE and one installed version, on which the specification and we differ.
+/// One CVE and one installed version on which the specification and our matcher differ.
 struct Case<'a> {
     /// Every record for the CVE.
     records: &'a [Value],
     ecosystem: &'a str,
     scheme: Scheme,
     version: &'a str,
-    /// Whether we report it. The specification says the opposite.
+    /// Whether we report it. The specification does the opposite.
     is_ours: bool,
 }
 
@@ -266,7 +266,7 @@ const RULES: &[Rule] = &[
             order(&event["fixed"]).is_some_and(Ordering::is_lt)
                 || order(&event["last_affected"]).is_some_and(Ordering::is_le)
         };
-        // No range that contains the version has an end, and no list adds to the ranges.
+        // No range that contains the version has an end, and no version list extends the ranges.
         let contains = |events: &[Value]| is_in_range(events, case.scheme, case.version);
         let has_end = |events: &[Value]| {
             contains(events)
@@ -285,7 +285,7 @@ const RULES: &[Rule] = &[
     }),
 ];
 
-/// Compares all answers for the records of one seed. `dropped` hides one record from us.
+/// Compares all results for the records of one seed. `dropped` hides one record from our matcher.
 fn compare(seed: u64, dropped: Option<&str>, tally: &mut Tally) {
     let folder = Folder::new(&format!("osv-spec-{seed}-{}", dropped.unwrap_or("none")));
     for (ecosystem, scheme, versions) in ECOSYSTEMS {
@@ -335,7 +335,8 @@ fn osv_records_are_evaluated_as_the_schema_specifies() {
     tally.check("osv", RULES.iter().map(|(name, _)| *name));
 }
 
-/// Proof that the comparison can fail. A few of the records match no version and are not missed.
+/// Proof that the comparison can fail. Some records match no version, so dropping them changes
+/// nothing.
 #[test]
 fn a_dropped_record_is_reported_as_a_difference() {
     let caught = (0..5).filter(|number| {

@@ -1,5 +1,5 @@
-//! Real feeds at their full size, where `FLEETMEND_TEST_ADVISORIES` names a folder of them. They are
-//! no part of this project; each file is told by its name.
+//! Tests on real feeds at full size, if `FLEETMEND_TEST_ADVISORIES` names a directory of them. The
+//! feeds are not part of this repository. The file name determines the format.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,11 +13,11 @@ use vocab::FixState;
 use crate::debsecan::{installed, status};
 use crate::support::{advisories, all, check, records};
 
-/// The folder, or a word about there being none.
+/// The directory of real feeds. Prints a skip message if there is none.
 pub(crate) fn folder() -> Option<PathBuf> {
     let folder = std::env::var_os("FLEETMEND_TEST_ADVISORIES").map(PathBuf::from);
     if folder.is_none() {
-        println!("skipped: FLEETMEND_TEST_ADVISORIES names no folder of real feeds");
+        println!("skipped: FLEETMEND_TEST_ADVISORIES is not set");
     }
     folder
 }
@@ -53,11 +53,11 @@ fn feeds(folder: &Path) -> Vec<(PathBuf, Kind)> {
         })
         .collect();
     found.sort_by(|(a, _), (b, _)| a.cmp(b));
-    assert!(!found.is_empty(), "{} holds no feed", folder.display());
+    assert!(!found.is_empty(), "{} contains no feeds", folder.display());
     found
 }
 
-/// As many records as lines, for what is one record a line.
+/// The number of lines, which equals the number of records in a JSONL feed.
 fn lines(path: &Path) -> usize {
     let file = std::fs::File::open(path).unwrap();
     let unpacked = flate2::read::MultiGzDecoder::new(file);
@@ -77,7 +77,7 @@ fn every_record_of_every_feed_is_read() {
     }
 }
 
-/// What a store would do with a feed: keep by id what is not older.
+/// Imports a feed as the store does: by id, unless the stored advisory is newer.
 fn import(store: &mut BTreeMap<String, Advisory>, feed: &[Advisory]) -> Touched {
     let mut touched = Touched::default();
     for advisory in feed {
@@ -106,9 +106,9 @@ fn importing_a_feed_again_changes_nothing() {
     }
 }
 
-/// The older catalog is a part of the newer one's past: it takes nothing away from it.
+/// The newer catalog must contain almost all entries of the older one.
 #[test]
-fn the_catalogs_of_exploited_flaws_agree_on_what_both_hold() {
+fn exploited_catalogs_agree_on_common_entries() {
     let Some(folder) = folder() else { return };
     let exploited = |path: &Path| -> BTreeMap<String, _> {
         let entry = |record| match record {
@@ -128,9 +128,9 @@ fn the_catalogs_of_exploited_flaws_agree_on_what_both_hold() {
     assert!(differ * 100 < older.len(), "{differ} of {}", older.len());
 }
 
-/// The tracker's native list and the table of states that was made from it by other means.
+/// Compares the tracker's native list with a table of states that was produced independently.
 #[test]
-fn the_trackers_list_has_the_states_of_its_table() {
+fn tracker_list_matches_reference_states() {
     let Some(folder) = folder() else { return };
     let table = std::fs::read_to_string(folder.join("debian12-tracker-sample.states.tsv")).unwrap();
     let list = advisories(&folder.join("debian12-tracker-sample.list"), tracker());
@@ -143,13 +143,13 @@ fn the_trackers_list_has_the_states_of_its_table() {
             .filter(|advisory| advisory.flaws == [cve])
             .flat_map(|advisory| &advisory.affected)
             .find(|affected| affected.package == source);
-        // The table lists a package of which only another release's line speaks.
+        // The table also lists packages that only another release's line mentions.
         let Some(affected) = affected else {
             assert_eq!(state, "unknown", "{line}");
             continue;
         };
         let expected = match (urgency, state) {
-            // Said of unstable only, which an advisory for the release overrules.
+            // A statement about unstable only. An advisory for the release overrides it.
             (_, "not_affected") if affected.spans == [Span::until("0")] => None,
             (_, "not_affected") => Some(FixState::NotAffected),
             ("unimportant", _) => Some(FixState::Unimportant),
@@ -170,16 +170,16 @@ fn the_trackers_list_has_the_states_of_its_table() {
     assert!(compared > 40, "{compared}");
 }
 
-/// Every feed has an index, and a server of this release is judged by it without a surprise.
+/// The packages of this machine are matched against Debian's real advisories.
 #[test]
-fn this_machines_packages_are_judged_by_debians_advisories() {
+fn local_packages_match_real_debian_advisories() {
     let Some(folder) = folder() else { return };
     let Some(packages) = status().map(|text| installed(&text)) else { return };
     let feed = advisories(&folder.join("debian12-advisories.osv.jsonl.gz"), Kind::Osv);
     let index = Index::new(&Ecosystem::new("Debian:12"), &feed);
     let report = index.judge(&packages);
     println!(
-        "{} packages, {} names with advisories: {} findings, {} not judged",
+        "{} packages, {} names with advisories: {} findings, {} unassessed",
         packages.len(),
         index.names(),
         report.findings.len(),

@@ -1,5 +1,5 @@
-//! Real CSAF documents and groups of Arch's tracker, from the folder `more` beside the other real
-//! feeds (see `real`).
+//! Tests on real CSAF documents and Arch tracker groups, from the directory `more` next to the
+//! other real feeds (see `real`).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::support::{advisories, check};
 fn more() -> Option<PathBuf> {
     let folder = folder()?.join("more");
     if !folder.is_dir() {
-        println!("skipped: {} is not there", folder.display());
+        println!("skipped: {} does not exist", folder.display());
         return None;
     }
     Some(folder)
@@ -26,7 +26,7 @@ fn one(folder: &Path, name: &str) -> Advisory {
     all.remove(0)
 }
 
-/// What a document says about a package of an ecosystem.
+/// A document's statement about one package of an ecosystem.
 #[track_caller]
 fn find<'a>(advisory: &'a Advisory, ecosystem: &str, package: &str, names: Names) -> &'a Affected {
     let is_it = |one: &&Affected| {
@@ -81,7 +81,7 @@ fn every_real_csaf_document_is_read_and_recognized() {
 }
 
 #[test]
-fn real_red_hat_documents_mean_what_they_say() {
+fn real_red_hat_documents_are_interpreted_correctly() {
     let Some(more) = more() else { return };
     let vex = more.join("redhat-vex");
 
@@ -139,13 +139,13 @@ fn real_red_hat_documents_mean_what_they_say() {
     assert_eq!(fixes(python), ["3.6.8-67.el8_10"]);
     assert!(
         newer.affected.iter().all(|one| one.package != "python39" || one.spans.is_empty()),
-        "a module build is no version of a package"
+        "a module build is not a package version"
     );
     assert_eq!(one(&vex, "reserialised-cve-2024-0001.json.gz").affected, []);
 }
 
 #[test]
-fn real_suse_documents_mean_what_they_say() {
+fn real_suse_documents_are_interpreted_correctly() {
     let Some(more) = more() else { return };
     let csaf = more.join("suse-csaf");
 
@@ -170,12 +170,12 @@ fn real_suse_documents_mean_what_they_say() {
 fn real_csaf_documents_of_other_publishers_are_refused() {
     let Some(more) = more() else { return };
     let path = more.join("azure/msrc-vex-cve-2025-26465.json.gz");
-    let error = check(&path, Kind::Csaf).expect_err("Microsoft's ids are not understood");
+    let error = check(&path, Kind::Csaf).expect_err("Microsoft's product ids are not supported");
     assert!(matches!(error, FeedError::Nonsense { .. }), "{error}");
 }
 
 #[test]
-fn real_groups_of_arch_mean_what_they_say() {
+fn real_arch_groups_are_interpreted_correctly() {
     let Some(more) = more() else { return };
     let path = more.join("arch-avg-sample.json.gz");
     assert_eq!(feed::sniff(&path).unwrap().kind, Some(Kind::Arch));

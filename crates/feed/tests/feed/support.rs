@@ -1,4 +1,4 @@
-//! Feeds on the disk, and what is read from them.
+//! Helpers that write feeds to disk and read them back.
 
 use std::convert::Infallible;
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use domain::advisory::Advisory;
 use feed::{Checked, Feed, FeedError, Kind, Record};
 
-/// A directory of its own for each test, gone afterwards.
+/// A temporary directory for one test. Removed on drop.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -37,7 +37,8 @@ impl Drop for Folder {
     }
 }
 
-/// Whether a program is installed. Says so if not, or fails if the tests require their tools.
+/// Whether a program is installed. If not, prints a skip message, or fails the test if
+/// FLEETMEND_TEST_REQUIRE_TOOLS is set.
 pub(crate) fn has_program(program: &str, debian_package: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     if std::env::split_paths(&path).any(|directory| directory.join(program).is_file()) {
@@ -94,7 +95,7 @@ pub(crate) fn advisories(path: &Path, kind: Kind) -> Vec<Advisory> {
     records(path, kind).into_iter().map(advisory).collect()
 }
 
-/// The advisory that one OSV record means.
+/// Parses one OSV record into its advisory.
 pub(crate) fn osv(test: &str, text: &str) -> Advisory {
     let folder = Folder::new(test);
     let mut all = advisories(&folder.write("one.json", text), Kind::Osv);
@@ -102,7 +103,7 @@ pub(crate) fn osv(test: &str, text: &str) -> Advisory {
     all.remove(0)
 }
 
-/// An error and its causes.
+/// An error followed by its causes.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => format!("{error}: {}", chain(source)),

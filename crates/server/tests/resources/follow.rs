@@ -112,7 +112,7 @@ both! {
             (vec![status("500 Internal Server Error", "")], usual, "answers 500"),
             (vec![Say::This(half.clone().into_bytes())], usual, "cut off after"),
             (vec![ok("", &more[..cut])], usual, "Debian.jsonl is cut off"),
-            (vec![ok("", "")], usual, "holds no record"),
+            (vec![ok("", "")], usual, "contains no records"),
             (vec![ok("", &more)], small, "more than 100 bytes"),
             (vec![Say::This(chunked.into_bytes())], small, "more than 100 bytes"),
             (vec![Say::AndWait(half.into_bytes())], hasty, "too long"),

@@ -1,4 +1,5 @@
-//! Random statements about the packages of a dpkg database, as Debian's security tracker has them.
+//! Generates random statements about the packages of a dpkg database, as Debian's security tracker
+//! makes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +8,7 @@ use vocab::Installed;
 
 use super::lab::LOCAL_SOURCES;
 
-/// What the tracker says about one CVE in one source package.
+/// The tracker's statements about one CVE in one source package.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Fact {
     pub(crate) cve: String,
@@ -17,12 +18,12 @@ pub(crate) struct Fact {
     pub(crate) release: Option<Note>,
     /// bullseye.
     pub(crate) older: Option<Note>,
-    /// The versions in which advisories (DSA) for bookworm fix it.
+    /// The versions in which advisories (DSA) for bookworm fix the bug.
     pub(crate) advisories: Vec<String>,
-    /// The fix of a withdrawn advisory.
+    /// The fixed version of a withdrawn advisory.
     pub(crate) withdrawn: Option<String>,
-    /// Affected ranges (from, until), for bugs that came back. Only OSV can say this, and then
-    /// the other fields are empty.
+    /// Affected ranges (from, until), for bugs that came back. Only OSV can express them; the other
+    /// fields are then empty.
     pub(crate) ranges: Vec<(String, Option<String>)>,
 }
 
@@ -76,7 +77,8 @@ impl Note {
         }
     }
 
-    /// Whether the security team only says when it will fix a bug: the tracker stores that apart.
+    /// Whether the note only states when the security team will fix the bug. The tracker stores
+    /// such notes separately.
     pub(crate) fn is_plan(&self) -> bool {
         matches!(self.state, State::NoDsa | State::Postponed | State::Ignored)
     }
@@ -105,7 +107,7 @@ impl Fact {
     }
 }
 
-/// The installed versions of each source that advisories can name.
+/// The installed versions of each source package, by the name that advisories use.
 pub(crate) type Sources = BTreeMap<String, BTreeSet<String>>;
 
 pub(crate) fn sources(packages: &[Installed]) -> Sources {
@@ -117,7 +119,7 @@ pub(crate) fn sources(packages: &[Installed]) -> Sources {
     sources
 }
 
-/// The source that advisories about a package name.
+/// The source package name that advisories about a package use.
 pub(crate) fn advisory_name(package: &Installed) -> &str {
     if is_signed_kernel(package.source()) { "linux" } else { package.source() }
 }
@@ -164,7 +166,7 @@ fn fact(chance: &mut Chance, cve: String, source: &str, installed: &[&str]) -> F
     let version = |chance: &mut Chance| {
         loop {
             let version = near(chance, installed);
-            // Debian does not fix a bug in a version that it does not have.
+            // Debian does not fix a bug in a version that it never shipped.
             let same = |known: &&str| pkgver::deb::compare(known, &version).is_eq();
             if !is_local || !installed.iter().any(same) {
                 return version;
@@ -213,7 +215,7 @@ fn fact(chance: &mut Chance, cve: String, source: &str, installed: &[&str]) -> F
         let number = chance.between(1, 2);
         fact.advisories = (0..number).map(|_| version(chance)).collect();
     }
-    // A release is mostly fixed in a lower version than unstable.
+    // A release is usually fixed in a lower version than unstable.
     if chance.percent(80) {
         fix_unstable_last(&mut fact);
     }

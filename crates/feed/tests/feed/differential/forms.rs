@@ -1,4 +1,4 @@
-//! The same facts as OSV records, as the tracker's list, and as debsecan's data.
+//! Writes the same facts as OSV records, as the tracker's list, and as debsecan's data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -16,7 +16,7 @@ fn by_cve(facts: &[Fact]) -> BTreeMap<&str, Vec<&Fact>> {
     groups
 }
 
-/// The tracker's list. It has no advisories, and no bugs that came back.
+/// The tracker's list. It contains neither advisories nor bugs that came back.
 pub(crate) fn list(facts: &[Fact]) -> String {
     let mut text = String::new();
     for (cve, facts) in by_cve(facts) {
@@ -122,7 +122,7 @@ fn osv_affected(fact: &Fact) -> Vec<Value> {
     let package = |release: &str| json!({"ecosystem": release, "name": fact.source});
     let mut entries = Vec::new();
     if !fact.ranges.is_empty() {
-        // Latest first: the order of events means nothing.
+        // Latest first: the order of events must not matter.
         let event = |(from, until): &(String, Option<String>)| {
             let fixed = until.iter().map(|version| json!({"fixed": version}));
             fixed.chain([json!({"introduced": from})]).collect::<Vec<_>>()
@@ -159,7 +159,7 @@ fn osv_affected(fact: &Fact) -> Vec<Value> {
     entries
 }
 
-/// One line of debsecan's data: what fixes unstable, and which other versions are fixed.
+/// One line of debsecan's data: the version that fixes unstable, and the other fixed versions.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) unstable: String,
@@ -169,12 +169,12 @@ pub(crate) struct Entry {
     pub(crate) older: BTreeSet<String>,
 }
 
-/// What the tracker exports for debsecan about one fact. None if it exports nothing.
+/// What the tracker exports for debsecan about one fact. `None` if it exports nothing.
 pub(crate) fn exported(fact: &Fact, fixes: &Fixes, sources: &Sources) -> Option<Entry> {
     let mut entry =
         Entry { unstable: String::new(), release: BTreeSet::new(), older: BTreeSet::new() };
     if !fact.ranges.is_empty() {
-        // debsecan has no ranges. The versions outside of them are listed.
+        // debsecan has no ranges. The versions outside the ranges are listed as fixed.
         let affected = |version: &str| {
             fact.ranges.iter().any(|(from, until)| {
                 compare(version, from).is_ge()

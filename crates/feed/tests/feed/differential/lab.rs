@@ -1,4 +1,4 @@
-//! A private dpkg root: the real dpkg installs packages that dpkg-deb builds.
+//! A private dpkg root in which the real dpkg installs packages built with dpkg-deb.
 
 use std::fs;
 use std::io::Write;
@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use crate::support::{Folder, has_program};
 
-/// Package, version, and the `Source` field, which is empty if it is not written.
+/// Package, version, and the `Source` field (empty if the package has none).
 const PACKAGES: &[(&str, &str, &str)] = &[
     // One source with several binaries, one of them upgraded alone.
     ("libalpha1", "1.0-1", "alpha"),
@@ -49,7 +49,7 @@ const PACKAGES: &[(&str, &str, &str)] = &[
 /// Sources whose installed versions the archive does not have.
 pub(crate) const LOCAL_SOURCES: &[&str] = &["local-build"];
 
-/// The status file of a private dpkg root. None, after saying so, if a tool is missing.
+/// The status file of a private dpkg root. `None`, with a skip message, if a tool is missing.
 pub(crate) fn status() -> Option<&'static str> {
     static STATUS: OnceLock<Option<String>> = OnceLock::new();
     STATUS.get_or_init(make).as_deref()

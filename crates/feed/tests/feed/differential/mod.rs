@@ -1,8 +1,8 @@
-//! Our matcher and the real debsecan on the same generated facts.
+//! Compares our matcher with the real debsecan on the same generated facts.
 //!
-//! Each seed makes random statements of Debian's tracker about the packages of a dpkg database, and
-//! writes them in the forms that we read and in the form that debsecan reads. Both must then report
-//! the same CVEs in the same packages, except for the differences listed in `differences.toml`.
+//! Each seed generates random statements of Debian's tracker about the packages of a dpkg database,
+//! and writes them in the formats that we read and in debsecan's format. Both must then report the
+//! same CVEs in the same packages, except for the differences listed in `differences.toml`.
 
 mod facts;
 mod forms;
@@ -35,7 +35,7 @@ type Pair = (String, String);
 struct Host<'a> {
     status: &'a str,
     packages: Vec<Installed>,
-    /// By the source that advisories name.
+    /// Packages by the source package name that advisories use.
     by_source: BTreeMap<String, Vec<Installed>>,
     sources: Sources,
 }
@@ -66,7 +66,7 @@ impl Host<'_> {
         self.by_source.get(&fact.source).into_iter().flatten()
     }
 
-    /// Every pair on which the two differ, with the rule that explains it.
+    /// Records every pair on which the two differ, with the rule that explains it.
     fn compare(
         &self,
         form: Form,
@@ -123,7 +123,8 @@ fn pairs(lines: BTreeSet<String>) -> BTreeSet<Pair> {
     lines.into_iter().map(pair).collect()
 }
 
-/// What our readers make of the facts, in each combination of feeds that can say them.
+/// The advisories that our readers produce from the facts, for each combination of feeds that can
+/// express them.
 fn feeds(folder: &Folder, facts: &[Fact]) -> [(Form, Vec<Advisory>); 3] {
     let tracker = Kind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() };
     let list = advisories(&folder.write("list", forms::list(facts)), tracker);
@@ -137,7 +138,7 @@ fn feeds(folder: &Folder, facts: &[Fact]) -> [(Form, Vec<Advisory>); 3] {
     ]
 }
 
-/// Compares one seed on one host. None if debsecan is missing.
+/// Compares one seed on one host. `None` if debsecan is not installed.
 fn compare_seed(seed: u64, host: &Host<'_>, tally: &mut Tally) -> Option<()> {
     let folder = Folder::new(&format!("differential-{seed}"));
     let facts = facts::generate(seed, FACTS, &host.sources);
@@ -145,7 +146,7 @@ fn compare_seed(seed: u64, host: &Host<'_>, tally: &mut Tally) -> Option<()> {
     for (form, feed) in feeds(&folder, &facts) {
         let ours = host.ours(&feed);
         if form == Form::List {
-            // The list cannot say that a bug came back.
+            // The list cannot express that a bug came back.
             let (said, unsaid): (Vec<Fact>, Vec<Fact>) =
                 facts.iter().cloned().partition(|fact| fact.ranges.is_empty());
             let unsaid: BTreeSet<Pair> = unsaid
@@ -196,7 +197,7 @@ fn debsecan_agrees_on_generated_facts() {
     tally.check("debsecan", RULES.iter().map(|(name, _)| *name));
 }
 
-/// Proof that the comparison can fail: a matcher that never saw one advisory is caught.
+/// Proof that the comparison can fail: dropping one advisory is detected.
 #[test]
 fn a_dropped_advisory_is_reported_as_a_difference() {
     if !has_program("debsecan", "debsecan") {
@@ -214,7 +215,7 @@ fn a_dropped_advisory_is_reported_as_a_difference() {
         tally.unexplained.len()
     };
     assert_eq!(count(&feed), 0);
-    // An advisory that decides: without it, we report something less.
+    // A decisive advisory: without it, we report fewer findings.
     let all = host.ours(&feed);
     let decisive = (0..feed.len()).filter(|dropped| {
         let mut rest = feed.clone();

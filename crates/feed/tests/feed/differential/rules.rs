@@ -1,22 +1,21 @@
-//! The differences from debsecan that are intended, one predicate for each entry of
-//! `differences.toml`.
+//! The intended differences from debsecan: one predicate for each entry of `differences.toml`.
 
 use pkgver::deb::compare;
 
 use super::facts::{Fact, Note, Sources, State, Urgency, archive, is_signed_kernel};
 use super::forms::Entry;
 
-/// One CVE in one installed package, on which debsecan and we differ.
+/// One CVE in one installed package on which debsecan and our matcher differ.
 pub(crate) struct Case<'a> {
     pub(crate) fact: &'a Fact,
     pub(crate) package: &'a str,
-    /// Where we have the fact from.
+    /// The feed that our matcher read the fact from.
     pub(crate) form: Form,
-    /// The source that dpkg names.
+    /// The source package that dpkg names.
     pub(crate) source: &'a str,
-    /// The version of the source.
+    /// The version of the source package.
     pub(crate) version: &'a str,
-    /// Whether we report it. debsecan says the opposite.
+    /// Whether we report it. debsecan does the opposite.
     pub(crate) is_ours: bool,
     /// What debsecan's data says about it.
     pub(crate) exported: Option<Entry>,

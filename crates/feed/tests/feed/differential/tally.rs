@@ -1,4 +1,4 @@
-//! Counts of a comparison, and the check that only listed differences occurred.
+//! Counts the results of a comparison and checks that only listed differences occurred.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,9 +6,9 @@ use serde::Deserialize;
 
 #[derive(Default)]
 pub(crate) struct Tally {
-    /// How many answers were compared.
+    /// Number of (CVE, package) pairs compared.
     pub(crate) pairs: usize,
-    /// In how many of them both report a vulnerability.
+    /// Number of pairs that both report as vulnerable.
     pub(crate) found: usize,
     explained: BTreeMap<&'static str, usize>,
     pub(crate) unexplained: Vec<String>,
@@ -42,16 +42,16 @@ impl Tally {
     }
 
     /// Prints the counts. Fails on a difference without a rule, on a rule without a difference, and
-    /// if the rules are not those that `differences.toml` lists.
+    /// if the rules do not match the entries of `differences.toml`.
     pub(crate) fn check<'a>(&self, against: &str, rules: impl Iterator<Item = &'a str>) {
         let listed: Listed = toml::from_str(include_str!("../differences.toml")).unwrap();
         let listed: Vec<_> =
             listed.difference.iter().filter(|entry| entry.against == against).collect();
         assert!(listed.iter().all(|entry| !entry.reason.is_empty()));
         let names: BTreeSet<&str> = listed.iter().map(|entry| entry.name.as_str()).collect();
-        assert_eq!(names, rules.collect(), "differences.toml and the predicates");
+        assert_eq!(names, rules.collect(), "differences.toml must list exactly the predicates");
 
-        println!("{against}: {} answers compared, both report {}", self.pairs, self.found);
+        println!("{against}: {} pairs compared, both report {}", self.pairs, self.found);
         for name in &names {
             println!("  {}: {}", name, self.explained.get(name).unwrap_or(&0));
         }
@@ -60,7 +60,7 @@ impl Tally {
         let idle: Vec<_> =
             names.iter().filter(|name| !self.explained.contains_key(*name)).collect();
         assert!(idle.is_empty(), "rules that explain nothing: {idle:?}");
-        // A generator gone stale would agree about nothing.
+        // A useless generator would produce only one of the two results.
         assert!(self.found * 10 > self.pairs, "{} of {} found", self.found, self.pairs);
         assert!(self.found * 10 < self.pairs * 9, "{} of {} found", self.found, self.pairs);
     }

@@ -1,4 +1,4 @@
-//! The forms in which feeds are published.
+//! Tests of the file formats in which feeds are published.
 
 use feed::{Feed, Kind, Progress, Record};
 
@@ -9,7 +9,7 @@ fn ids(path: &std::path::Path) -> Vec<String> {
 }
 
 #[test]
-fn the_same_advisories_are_read_in_whatever_form_they_come() {
+fn same_advisories_are_read_from_every_file_format() {
     let folder = Folder::new("forms");
     let lines = format!("{}\n\n{}\r\n{}", record(1), record(2), record(3));
     let expected = ["DSA-1-1", "DSA-2-1", "DSA-3-1"];
@@ -20,7 +20,7 @@ fn the_same_advisories_are_read_in_whatever_form_they_come() {
         ("c.json", array.clone().into_bytes()),
         ("d.json", format!("[\n{}", &array[1..]).into_bytes()),
         ("e.json.gz", gzip(array.as_bytes())),
-        // Told by its first bytes, not by its name.
+        // Detected by its first bytes, not by its name.
         ("f", gzip(lines.as_bytes())),
         (
             "g.zip",
@@ -40,14 +40,14 @@ fn the_same_advisories_are_read_in_whatever_form_they_come() {
 }
 
 #[test]
-fn a_record_may_go_over_many_lines() {
+fn record_can_span_many_lines() {
     let folder = Folder::new("pretty");
     let pretty = record(1).replace(',', ",\n  ").replace('{', "{\n");
     assert_eq!(ids(&folder.write("pretty.json", pretty)), ["DSA-1-1"]);
 }
 
 #[test]
-fn a_directory_is_read_in_the_order_of_its_names() {
+fn directory_is_read_in_name_order() {
     let folder = Folder::new("directory");
     folder.write("2026/b.json", record(3));
     folder.write("2026/a.json.gz", gzip(record(2).as_bytes()));
@@ -61,7 +61,7 @@ fn a_directory_is_read_in_the_order_of_its_names() {
 }
 
 #[test]
-fn reading_twice_gives_the_same() {
+fn reading_twice_gives_identical_records() {
     let folder = Folder::new("twice");
     let path = folder.write("a.jsonl", format!("{}\n{}\n", record(1), record(2)));
     let checked = check(&path, Kind::Osv).unwrap();
@@ -69,7 +69,7 @@ fn reading_twice_gives_the_same() {
 }
 
 #[test]
-fn progress_is_told_by_bytes_and_ends_at_all_of_them() {
+fn progress_counts_bytes_and_ends_at_total() {
     let folder = Folder::new("progress");
     let lines: String = (0..8_000).map(|number| record(number) + "\n").collect();
     for (name, bytes) in [("a.jsonl", lines.clone().into_bytes()), ("b.gz", gzip(lines.as_bytes()))]
@@ -85,7 +85,7 @@ fn progress_is_told_by_bytes_and_ends_at_all_of_them() {
 }
 
 #[test]
-fn an_ecosystem_that_nobody_has_heard_of_costs_nothing() {
+fn record_with_unknown_ecosystem_is_kept() {
     let folder = Folder::new("unknown");
     let strange = record(1).replace("Debian:12", "Hannah Montana Linux:1");
     let path = folder.write("a.jsonl", format!("{strange}\n{}\n", record(2)));
@@ -95,7 +95,7 @@ fn an_ecosystem_that_nobody_has_heard_of_costs_nothing() {
 }
 
 #[test]
-fn whatever_publishers_put_into_places_of_their_own_costs_nothing() {
+fn unexpected_publisher_fields_do_not_break_a_record() {
     let folder = Folder::new("own-places");
     for odd in ["null", "7", "true", "\"x\"", "[1,{}]", "{\"urgency\":[1],\"cves_map\":3,\"x\":{}}"]
     {
@@ -109,7 +109,7 @@ fn whatever_publishers_put_into_places_of_their_own_costs_nothing() {
 }
 
 #[test]
-fn exploited_flaws_are_read() {
+fn exploited_cves_are_read() {
     let folder = Folder::new("kev");
     let catalog = r#"{"title":"KEV","count":2,"vulnerabilities":[
         {"cveID":"CVE-2026-0001","dateAdded":"2026-01-27","dueDate":"2026-01-30","knownRansomwareCampaignUse":"Known","product":"x"},
@@ -130,7 +130,7 @@ fn exploited_flaws_are_read() {
 }
 
 #[test]
-fn estimates_of_exploitation_are_read() {
+fn exploit_prediction_scores_are_read() {
     let folder = Folder::new("epss");
     let table = "#model_version:v2026,score_date:2026-08-16\ncve,epss,percentile\n\
                  CVE-2005-2541,0.03992,0.89630\n";

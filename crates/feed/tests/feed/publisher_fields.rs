@@ -1,4 +1,4 @@
-//! What publishers' own words mean.
+//! Tests of how publisher-specific fields are interpreted.
 
 use domain::advisory::{Advisory, End, Family, Rating, Span};
 use feed::{Feed, Kind};
@@ -17,7 +17,7 @@ fn ratings(advisory: &Advisory) -> Vec<String> {
     advisory.ratings.iter().map(show).collect()
 }
 
-/// One affected package of an OSV record with these extra fields, shown as its spans.
+/// The spans of one affected package in an OSV record with these extra fields.
 fn spans(test: &str, ecosystem: &str, fields: &str) -> Vec<Span> {
     let text = format!(
         r#"{{"id":"A-1","affected":[{{"package":{{"ecosystem":"{ecosystem}","name":"x"}},{fields}}}]}}"#
@@ -26,7 +26,7 @@ fn spans(test: &str, ecosystem: &str, fields: &str) -> Vec<Span> {
 }
 
 #[test]
-fn cves_are_found_wherever_a_publisher_puts_them() {
+fn cves_are_found_in_every_field_publishers_use() {
     let flaws = |text: &str| osv("cves", text).flaws;
     assert_eq!(
         flaws(r#"{"id":"DSA-1-1","upstream":["CVE-2026-2","CVE-2026-1"]}"#),
@@ -42,12 +42,16 @@ fn cves_are_found_wherever_a_publisher_puts_them() {
         ),
         ["CVE-2026-1"]
     );
-    assert_eq!(flaws(r#"{"id":"USN-5495-2","upstream":[]}"#), ["USN-5495-2"], "about itself");
-    assert_eq!(flaws(r#"{"id":"ALBA-1","related":null}"#), [""; 0], "a bug fix is no flaw");
+    assert_eq!(
+        flaws(r#"{"id":"USN-5495-2","upstream":[]}"#),
+        ["USN-5495-2"],
+        "identified by its own id"
+    );
+    assert_eq!(flaws(r#"{"id":"ALBA-1","related":null}"#), [""; 0], "a bug fix has no CVE");
 }
 
 #[test]
-fn events_become_spans_in_whatever_order_they_are_written() {
+fn event_order_does_not_change_spans() {
     let range = |events: &str| {
         spans(
             "events",
@@ -79,11 +83,11 @@ fn events_become_spans_in_whatever_order_they_are_written() {
     );
     let elsewhere = |version: &str| End::FixedElsewhere(version.to_owned());
     for (events, expected) in [
-        // An end that closes nothing says nothing.
+        // An end without an open span is ignored.
         (r#"{"introduced":"0"},{"fixed":"2"},{"fixed":"5"}"#, vec![span(None, fixed("2"))]),
         (r#"{"introduced":"3"},{"fixed":"2"}"#, vec![span(Some("3"), End::Open)]),
         (r#"{"fixed":"2"}"#, vec![span(None, fixed("2"))]),
-        // A limit ends everything, also before a fix; of several the highest counts.
+        // A limit ends the range, even before a fix. Of several limits, the highest counts.
         (r#"{"introduced":"0"},{"fixed":"5"},{"limit":"3"}"#, vec![span(None, elsewhere("3"))]),
         (r#"{"introduced":"0"},{"fixed":"2"},{"limit":"3"}"#, vec![span(None, fixed("2"))]),
         (r#"{"introduced":"0"},{"limit":"3"},{"limit":"4"}"#, vec![span(None, elsewhere("4"))]),
@@ -100,12 +104,12 @@ fn events_become_spans_in_whatever_order_they_are_written() {
     assert_eq!(
         spans("listed", "Debian:12", listed),
         [span(None, fixed("2")), one("2"), one("2.5")],
-        "versions that only the list names count too"
+        "versions that are only in the list count as affected"
     );
 }
 
 #[test]
-fn debians_urgencies_are_states_and_severities() {
+fn debian_urgency_sets_state_and_severity() {
     let read = |urgency: &str| {
         let text = format!(
             r#"{{"id":"DEBIAN-CVE-2026-1","affected":[{{"package":{{"ecosystem":"Debian:12","name":"x"}},
@@ -121,7 +125,7 @@ fn debians_urgencies_are_states_and_severities() {
 }
 
 #[test]
-fn ubuntus_priorities_are_of_each_cve() {
+fn ubuntu_priorities_apply_per_cve() {
     let text = r#"{"id":"USN-1-1","upstream":["CVE-2026-1","CVE-2026-2"],
         "severity":[{"type":"Ubuntu","score":"high"},{"type":"CVSS_V3","score":"CVSS:3.1/AV:N/AC:L/PR:N/UI:N/S:U/C:N/I:N/A:H"},{"type":"CVSS_V9","score":"?"}],
         "affected":[
@@ -136,14 +140,14 @@ fn ubuntus_priorities_are_of_each_cve() {
 }
 
 #[test]
-fn a_patch_to_a_running_kernel_is_no_fixed_package() {
+fn kernel_live_patch_is_not_a_fixed_package() {
     let text = r#"{"id":"LSN-1-1","upstream":["CVE-2026-1"],"affected":[{"package":{"ecosystem":"Ubuntu:Pro:22.04:LTS","name":"linux"},
         "ranges":[{"type":"ECOSYSTEM","events":[{"introduced":"0"},{"fixed":"5.15.0-1.1"}]}],"ecosystem_specific":{"module_name_regex":"lkp_.*"}}]}"#;
     assert_eq!(osv("lsn", text).affected, []);
 }
 
 #[test]
-fn rebuilds_say_severity_and_module_in_the_first_words() {
+fn rebuild_summary_states_severity_and_module() {
     let text = r#"{"id":"ALSA-1","summary":"Important: nodejs:18 security, bug fix, and enhancement update","related":["CVE-2026-1"],"affected":[
         {"package":{"ecosystem":"AlmaLinux:9","name":"nodejs"},"ranges":[{"type":"ECOSYSTEM","events":[{"introduced":"0"},{"fixed":"1:18.12.1-1.module_el9.1.0+16+91bc168f"}]}]},
         {"package":{"ecosystem":"AlmaLinux:9","name":"plain"},"ranges":[{"type":"ECOSYSTEM","events":[{"introduced":"0"},{"fixed":"1-1.el9"}]}]}]}"#;
@@ -154,11 +158,15 @@ fn rebuilds_say_severity_and_module_in_the_first_words() {
     let two = text.replace("nodejs:18 security", "virt:rhel and virt-devel:rhel security");
     assert_eq!(osv("two-streams", &two).affected[0].modules, ["virt:rhel", "virt-devel:rhel"]);
     let debian = r#"{"id":"DSA-1","summary":"Important: x","affected":[{"package":{"ecosystem":"Debian:12","name":"x"}}]}"#;
-    assert_eq!(osv("not-alma", debian).ratings, [], "elsewhere that is no word on severity");
+    assert_eq!(
+        osv("not-alma", debian).ratings,
+        [],
+        "other distributions do not state the severity in the summary"
+    );
 }
 
 #[test]
-fn alpines_fixes_are_one_advisory_for_each_flaw_of_a_package() {
+fn alpine_fixes_become_one_advisory_per_vulnerability() {
     let folder = Folder::new("secdb");
     let text = r#"{"distroversion":"v3.22","reponame":"main","packages":[
         {"pkg":{"name":"apache2","secfixes":{
@@ -204,11 +212,11 @@ fn alpines_fixes_are_one_advisory_for_each_flaw_of_a_package() {
 }
 
 #[test]
-fn the_releases_line_beats_unstables_and_each_word_has_its_state() {
+fn release_line_overrides_unstable_and_states_are_mapped() {
     let folder = Folder::new("tracker");
     let list = "\
-# made by hand
-CVE-2026-0001 (A flaw in many things ...)
+# synthetic
+CVE-2026-0001 (A vulnerability in many packages ...)
 \t{DSA-5678-1 DLA-1-1}
 \t- in-release 2.0-1 (bug #1)
 \t[bookworm] - in-release 1.0-1+deb12u1
@@ -237,7 +245,7 @@ CVE-2026-0002
 ";
     let kind = Kind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() };
     let advisories = advisories(&folder.write("list", list), kind);
-    assert_eq!(advisories.len(), 1, "a reserved number says nothing");
+    assert_eq!(advisories.len(), 1, "a reserved CVE has no advisory");
     let advisory = &advisories[0];
     assert_eq!(advisory.id, "debian-tracker:bookworm/CVE-2026-0001");
     assert_eq!(advisory.flaws, ["CVE-2026-0001"]);

@@ -1,4 +1,4 @@
-//! No damage to a document makes a reader panic: it is read or refused.
+//! Corrupted documents never make a reader panic: they are read or refused.
 
 use domain::advisory::Advisory;
 use domain::finding::Index;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::{Folder, all, check};
 use crate::{arch, csaf};
 
-/// Reads a document; what can be read can also be indexed and written.
+/// Reads a document. Everything that can be read must also be indexable and serializable.
 fn survive(folder: &Folder, kind: &Kind, bytes: &[u8]) {
     let path = folder.write("damaged.json", bytes);
     let _ = feed::sniff(&path);
@@ -50,7 +50,7 @@ fn documents() -> Vec<(Kind, Value)> {
     ]
 }
 
-/// Changes the node with this number, counted depth first.
+/// Replaces the JSON node with this number, counted depth first.
 fn change(value: &mut Value, number: &mut usize, with: &Value) {
     if *number == 0 {
         *value = with.clone();
@@ -134,7 +134,7 @@ proptest! {
 }
 
 #[test]
-fn relationships_that_form_a_circle_are_ignored() {
+fn circular_relationships_are_ignored() {
     let folder = Folder::new("damage-circle");
     let mut document = csaf::sample();
     let product =
@@ -144,7 +144,7 @@ fn relationships_that_form_a_circle_are_ignored() {
 }
 
 #[test]
-fn branches_without_end_are_refused() {
+fn excessively_nested_branches_are_refused() {
     let folder = Folder::new("damage-depth");
     let deep = format!("{}{}", "{\"branches\":[".repeat(5_000), "]}".repeat(5_000));
     let document =
