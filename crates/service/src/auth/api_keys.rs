@@ -1,7 +1,8 @@
-//! API keys: how they are made, recognized and ended.
+//! API keys: create, verify and revoke.
 //!
-//! A key is 32 random bytes and a tag that only this installation can make, so a made-up key is refused without
-//! asking the database. The database has a hash of the random bytes; the key itself is told once and kept nowhere.
+//! A key is 32 random bytes and a tag that only this installation can compute, so a made-up key is
+//! refused without a database query. The database stores a hash of the random bytes; the key itself
+//! is shown once and not stored.
 
 use async_recursion::async_recursion as boxed;
 use std::collections::{BTreeMap, HashMap};
@@ -22,55 +23,52 @@ use crate::{Actor, FieldError, Result, ServiceError, audit};
 const PREFIX: &str = "fmk_";
 const PURPOSE: &str = "fleetmend api key v1";
 const RANDOM_BYTES: usize = 32;
-/// How long a key is believed without looking again. The bell comes first; this covers a bell that was lost.
+/// How long a cached key is used without checking the database. Changes arrive as notifications;
+/// this limit covers a lost notification.
 const BELIEVED_FOR: SignedDuration = SignedDuration::from_millis(900);
-/// More than this many keys at once is somebody trying them out.
+/// The maximum number of cached keys. More distinct keys than this indicate that someone is trying
+/// keys.
 const REMEMBERED_MAX: usize = 10_000;
 
-/// A key as its owner holds it.
+/// A newly created key.
 pub struct Secret {
-    /// The text that is told once.
+    /// The text of the key, which is shown once.
     pub text: String,
-    /// What the database keeps of it.
+    /// The hash that the database stores.
     pub hash: Vec<u8>,
 }
 
-/// Makes a key.
 pub fn mint(secrets: &Secrets) -> Secret {
     let (text, hash) = opaque_token::mint::<RANDOM_BYTES>(secrets, PURPOSE);
     Secret { text: format!("{PREFIX}{text}"), hash }
 }
 
-/// The hash of a key that this installation made, or nothing if it did not.
+/// The hash of a key that this installation created; `None` for any other text.
 pub fn recognize(secrets: &Secrets, text: &str) -> Option<Vec<u8>> {
     opaque_token::recognize::<RANDOM_BYTES>(secrets, PURPOSE, text.strip_prefix(PREFIX)?)
 }
 
-/// Why a key does not let anyone in.
+/// Why a key is refused.
 #[derive(Debug)]
 pub enum Refused {
-    /// There is no such key.
     Unknown,
-    /// Its time is over.
     Expired,
-    /// It was revoked.
     Revoked,
-    /// The database does not answer.
+    /// The database query failed.
     Service(ServiceError),
 }
 
-/// The keys that were seen lately, so that a request does not ask the database for its key.
+/// A cache of recently used keys, so that not every request queries the database for its key.
 pub struct KeyRing(Mutex<Ring>);
 
 struct Ring {
     bell: Bell,
     known: HashMap<Vec<u8>, (ApiKey, Timestamp)>,
-    /// Only keys that the database knows get in, and each pass of `note_uses` empties it.
+    /// Contains only keys that exist in the database. Each call of `note_uses` empties it.
     used: BTreeMap<KeyId, Timestamp>,
 }
 
 impl KeyRing {
-    /// An empty one.
     pub fn new(db: &Db) -> KeyRing {
         KeyRing(Mutex::new(Ring {
             bell: db.bell(Topic::Credentials),
@@ -83,7 +81,7 @@ impl KeyRing {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The key behind `text`, if it lets its bearer in at this moment.
+    /// The key with this text, if it is valid now.
     #[boxed]
     pub async fn admit(&self, app: &App, text: &str) -> Result<ApiKey, Refused> {
         let hash = recognize(&app.secrets, text).ok_or(Refused::Unknown)?;
@@ -119,7 +117,7 @@ impl KeyRing {
         let found = found.await.map_err(|error| Refused::Service(error.into()))?;
         let key = found.ok_or(Refused::Unknown)?;
         let mut ring = self.ring();
-        // What was read before the bell rang may be old already: use it, do not remember it.
+        // A key read before the notification may be outdated: use it, but do not cache it.
         if ring.bell.has_rung() {
             ring.known.clear();
         } else {
@@ -131,7 +129,7 @@ impl KeyRing {
         Ok(key)
     }
 
-    /// Writes down when keys were used since the last call.
+    /// Stores when keys were used since the last call.
     #[boxed]
     pub async fn note_uses(&self, db: &Db) -> Result<()> {
         let used = std::mem::take(&mut self.ring().used);
@@ -144,20 +142,17 @@ impl KeyRing {
     }
 }
 
-/// A key to be made.
+/// An API key to create.
 #[derive(Debug, Clone)]
 pub struct NewKey {
-    /// What people call it.
     pub name: String,
-    /// What it may do.
     pub role: Role,
-    /// Where it may do it; `None`: everywhere.
+    /// The environments it is limited to; `None` means all.
     pub environments: Option<Vec<Environment>>,
-    /// When it ends.
     pub expires_at: Option<Timestamp>,
 }
 
-/// Makes a key. The text is in the answer and nowhere else.
+/// Creates a key. The returned text is not stored anywhere.
 #[boxed]
 pub async fn create(app: &App, actor: &Actor, new: NewKey) -> Result<(ApiKey, String)> {
     let now = app.clock.now();
@@ -165,7 +160,7 @@ pub async fn create(app: &App, actor: &Actor, new: NewKey) -> Result<(ApiKey, St
         return Err(ServiceError::Invalid(vec![FieldError::new(
             "/expires_at",
             "in_the_past",
-            "it is over already",
+            "must be in the future",
         )]));
     }
     let secret = mint(&app.secrets);
@@ -193,7 +188,7 @@ pub async fn create(app: &App, actor: &Actor, new: NewKey) -> Result<(ApiKey, St
     Ok((key, secret.text))
 }
 
-/// Ends a key, for this and every other replica. To end one twice is no error.
+/// Revokes a key, on this and every other replica. Revoking a revoked key is not an error.
 #[boxed]
 pub async fn revoke(app: &App, actor: &Actor, seen: &ApiKey) -> Result<()> {
     if seen.revoked_at.is_some() {
@@ -204,7 +199,7 @@ pub async fn revoke(app: &App, actor: &Actor, seen: &ApiKey) -> Result<()> {
     if seen.role == Role::Admin && !another_admin(&mut tx, seen, now).await? {
         return Err(ServiceError::Conflict {
             code: "last_admin_key",
-            detail: "this is the last key of an administrator; make another one first".into(),
+            detail: "this is the last admin key; create another one first".into(),
         });
     }
     api_keys::revoke(&mut tx, seen, now).await?;
@@ -214,7 +209,7 @@ pub async fn revoke(app: &App, actor: &Actor, seen: &ApiKey) -> Result<()> {
     Ok(tx.commit().await?)
 }
 
-/// Whether somebody could still manage keys without this one.
+/// Whether there is another valid admin key with at least the same environments.
 async fn another_admin(tx: &mut Tx, without: &ApiKey, now: Timestamp) -> store::Result<bool> {
     let limit = 500;
     for offset in (0..).step_by(limit as usize) {
@@ -250,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_recognized_by_the_installation_that_made_it_and_by_no_other() {
+    fn key_is_recognized_only_by_its_own_installation() {
         let ours = secrets();
         let key = mint(&ours);
         assert_eq!(recognize(&ours, &key.text), Some(key.hash));
@@ -258,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_with_one_character_changed_is_not_recognized() {
+    fn key_with_one_changed_character_is_not_recognized() {
         let ours = secrets();
         let text = mint(&ours).text;
         for place in PREFIX.len()..text.len() {

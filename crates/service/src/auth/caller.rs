@@ -1,4 +1,4 @@
-//! Who asks for something, and what they may see and do.
+//! The sender of a request, and what they may see and do.
 
 use async_recursion::async_recursion as boxed;
 use std::sync::Arc;
@@ -11,25 +11,21 @@ use crate::commands::batches::Origin;
 use crate::queries::Scope;
 use crate::{Actor, App, Result, ServiceError};
 
-/// The sender of a request, once it is known who that is.
+/// The authenticated sender of a request.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    /// In which organization.
     pub org: OrgId,
-    /// Who it is.
     pub who: Who,
-    /// What it may do.
     pub role: Role,
-    /// Where it may do it; `None`: everywhere.
+    /// The environments the caller is limited to; `None` means all.
     pub environments: Option<Arc<[Environment]>>,
 }
 
-/// Who sends requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
-    /// Whoever holds this API key.
+    /// A client with this API key.
     Key(KeyId),
-    /// A person who signed in to the dashboard.
+    /// A user who signed in to the dashboard.
     User(UserId),
 }
 
@@ -43,17 +39,17 @@ impl std::fmt::Display for Who {
 }
 
 impl Caller {
-    /// What it may see.
+    /// What the caller may see.
     pub fn scope(&self) -> Scope {
         Scope { org: self.org, environments: self.environments.clone() }
     }
 
-    /// On whose behalf the service acts.
+    /// The caller as the actor of a command.
     pub fn actor(&self) -> Actor {
         Actor { org: self.org, who: self.who.to_string(), role: self.role }
     }
 
-    /// Through which interface the caller came.
+    /// The interface that the caller uses.
     pub fn origin(&self) -> Origin {
         match self.who {
             Who::Key(_) => Origin::Api,
@@ -61,12 +57,12 @@ impl Caller {
         }
     }
 
-    /// Whether the caller may touch what is in this environment.
+    /// Whether the caller may access objects in this environment.
     pub fn may_touch(&self, environment: Option<&Environment>) -> bool {
         self.scope().includes(environment)
     }
 
-    /// Refuses a caller whose role is not enough.
+    /// Returns an error if the caller's role is not sufficient.
     pub fn require(&self, needed: Role) -> Result<()> {
         if self.role.may(needed) {
             return Ok(());
@@ -81,17 +77,16 @@ impl Caller {
     }
 }
 
-/// What a caller showed. A request that stays open looks at it again from time to time.
+/// The credential of a request. Long-lived requests check it again from time to time.
 #[derive(Clone)]
 pub enum Credential {
-    /// The text of an API key.
     Key(String),
-    /// The token of a session of the dashboard.
+    /// The token of a dashboard session.
     Session(String),
 }
 
 impl Credential {
-    /// Whether it still lets its bearer in.
+    /// Whether the credential is still valid.
     #[boxed]
     pub async fn is_valid(&self, app: &App) -> Result<bool> {
         match self {

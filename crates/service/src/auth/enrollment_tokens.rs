@@ -1,8 +1,8 @@
-//! Enrolment tokens: with one, new servers may join.
+//! Enrollment tokens, with which new servers join.
 //!
-//! A token is 24 random bytes and a tag that only this installation can make, then the hash of the certificate that
-//! the server presents: an agent that was given a token knows whom to trust before it says anything. The database has a
-//! hash of the random bytes alone.
+//! A token is 24 random bytes and a tag that only this installation can compute, followed by the
+//! hash of the server's certificate: an agent that was given a token knows which server to trust
+//! before it sends anything. The database stores a hash of the random bytes only.
 
 use async_recursion::async_recursion as boxed;
 use base64::Engine as _;
@@ -22,44 +22,42 @@ use crate::{Actor, FieldError, Result, ServiceError, audit};
 const PREFIX: &str = "fme_";
 const PURPOSE: &str = "fleetmend enrolment token v1";
 const RANDOM_BYTES: usize = 24;
-/// What stands for the certificate's hash where there is no certificate.
+/// Used in place of the certificate's hash if there is no certificate.
 const PLAIN: &str = "plain";
 
-/// Makes a token: the text that is told once, and what the database keeps of it.
+/// Creates a token. Returns its text, which is shown once, and the hash that the database stores.
 pub fn mint(secrets: &Secrets, certificate_sha256: Option<[u8; 32]>) -> (String, Vec<u8>) {
     let (secret, hash) = opaque_token::mint::<RANDOM_BYTES>(secrets, PURPOSE);
     let pin = certificate_sha256.map_or(PLAIN.to_owned(), |hash| URL_SAFE_NO_PAD.encode(hash));
     (format!("{PREFIX}{secret}.{pin}"), hash)
 }
 
-/// The hash of a token that this installation made, or nothing if it did not. The part after the dot is the
-/// agent's business: a certificate may have been renewed since.
+/// The hash of a token that this installation created; `None` for any other text. The part after
+/// the dot is not checked: it is for the agent, and the certificate may have been renewed since.
 pub fn recognize(secrets: &Secrets, text: &str) -> Option<Vec<u8>> {
     let (secret, _) = text.strip_prefix(PREFIX)?.split_once('.')?;
     opaque_token::recognize::<RANDOM_BYTES>(secrets, PURPOSE, secret)
 }
 
-/// A token to be made.
+/// An enrollment token to create.
 #[derive(Debug, Clone)]
 pub struct NewToken {
-    /// What people call it.
     pub name: String,
-    /// The environment of servers that join with it.
+    /// The environment of servers that join with this token.
     pub environment: Option<Environment>,
-    /// Their tags.
+    /// The tags of servers that join with this token.
     pub tags: Vec<Tag>,
-    /// How many may join; `None`: no limit.
+    /// The maximum number of servers that may join; `None` means no limit.
     pub uses_max: Option<u32>,
-    /// When it ends.
     pub expires_at: Option<Timestamp>,
 }
 
-/// Makes a token. The text is in the answer and nowhere else.
+/// Creates a token. The returned text is not stored anywhere.
 #[boxed]
 pub async fn create(app: &App, actor: &Actor, new: NewToken) -> Result<(Token, String)> {
     let now = app.clock.now();
     if new.expires_at.is_some_and(|end| end <= now) {
-        let error = FieldError::new("/expires_at", "in_the_past", "it is over already");
+        let error = FieldError::new("/expires_at", "in_the_past", "must be in the future");
         return Err(ServiceError::Invalid(vec![error]));
     }
     let (text, hash) = mint(&app.secrets, app.settings.certificate_sha256);
@@ -88,7 +86,7 @@ pub async fn create(app: &App, actor: &Actor, new: NewToken) -> Result<(Token, S
     Ok((token, text))
 }
 
-/// Ends a token; servers that joined with it stay. To end one twice is no error.
+/// Revokes a token. Servers that joined with it stay. Revoking a revoked token is not an error.
 #[boxed]
 pub async fn revoke(app: &App, actor: &Actor, seen: &Token) -> Result<()> {
     if seen.revoked_at.is_some() {

@@ -1,5 +1,5 @@
-//! Who may do what: API keys, people and their second factor, single sign-on, enrollment tokens, and
-//! the keys that the service itself signs with.
+//! Authentication and authorization: API keys, users and their second factor, single sign-on,
+//! enrollment tokens, and the service's own signing keys.
 
 pub mod api_keys;
 pub mod caller;

@@ -1,6 +1,7 @@
-//! Random bytes with a tag that only this installation can make: a made-up credential is refused without asking the database.
+//! Credentials of random bytes with a tag that only this installation can compute. A made-up
+//! credential is refused without a database query.
 //!
-//! The database keeps a hash of the random bytes; the text is told once and kept nowhere.
+//! The database stores a hash of the random bytes; the text is shown once and not stored.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -10,14 +11,16 @@ use crate::secrets::Secrets;
 
 const TAG_BYTES: usize = 8;
 
-/// Makes a credential of `N` random bytes for one purpose: its text, and what the database keeps of it.
+/// Creates a credential of `N` random bytes for one purpose. Returns its text, and the hash that
+/// the database stores.
 pub fn mint<const N: usize>(secrets: &Secrets, purpose: &'static str) -> (String, Vec<u8>) {
     let random = chance::<N>();
     let tag = secrets.tag(purpose, &[&random]);
     (URL_SAFE_NO_PAD.encode([&random[..], &tag[..TAG_BYTES]].concat()), hash(&random))
 }
 
-/// The hash of a credential that this installation made for this purpose, or nothing if it did not.
+/// The hash of a credential that this installation created for this purpose; `None` for any other
+/// text.
 pub fn recognize<const N: usize>(
     secrets: &Secrets,
     purpose: &'static str,

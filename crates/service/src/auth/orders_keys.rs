@@ -1,6 +1,7 @@
-//! Rotation of `orders.key`: which agents do not trust the new key yet, and the audit log.
+//! Rotation of `orders.key`: finds the agents that do not trust the new key yet, and writes the
+//! audit log.
 //!
-//! The files are the business of [`crate::secrets`]; when to rotate, of the command line.
+//! [`crate::secrets`] handles the files; the command line decides when to rotate.
 
 use async_recursion::async_recursion as boxed;
 use serde_json::Value;
@@ -10,25 +11,25 @@ use vocab::ServerId;
 use crate::App;
 use crate::{Result, host_facts, record};
 
-/// Who the audit log names: commands on the data directory know no keys.
+/// The actor in audit entries: commands on the data directory run without an API key.
 const ACTOR: &str = "command";
-/// The number of names in [`Untrusting`].
+/// The maximum number of names in [`Untrusting`].
 const NAMES_MAX: usize = 10;
-/// The number of servers that are read at once.
+/// The number of servers that are read at a time.
 const CHUNK: u32 = 500;
 
-/// Agents that would refuse everything that is signed with a key.
+/// Agents that would refuse orders signed with a key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Untrusting {
-    /// How many. Removed servers do not count, quarantined and offline ones do.
+    /// The number of such agents. Includes quarantined and offline servers, but not removed ones.
     pub count: usize,
-    /// How many servers there are.
+    /// The total number of servers.
     pub servers: usize,
-    /// The first of them: hostname and id.
+    /// The first of these agents: hostname and id.
     pub first: Vec<(String, ServerId)>,
 }
 
-/// The agents, of all organizations, that have not reported that they trust the key with this id.
+/// The agents of all organizations that have not reported that they trust the key with this id.
 #[boxed]
 pub async fn untrusting(conn: &mut Conn, key_id: &str) -> Result<Untrusting> {
     let mut found = Untrusting::default();
@@ -50,7 +51,7 @@ pub async fn untrusting(conn: &mut Conn, key_id: &str) -> Result<Untrusting> {
     }
 }
 
-/// Writes an action on the keys into the audit log of every organization.
+/// Writes a key rotation step to the audit log of every organization.
 #[boxed]
 pub async fn audit(app: &App, action: &str, key_id: &str, detail: &Value) -> Result<()> {
     let now = app.clock.now();

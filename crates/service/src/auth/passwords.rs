@@ -1,4 +1,4 @@
-//! Passwords: Argon2id, away from the threads that serve, few at a time.
+//! Password hashing with Argon2id, on blocking threads and with limited concurrency.
 
 use async_recursion::async_recursion as boxed;
 use std::sync::{Mutex, PoisonError};
@@ -11,19 +11,20 @@ use tokio::sync::Semaphore;
 use crate::clock::chance;
 use crate::{Result, ServiceError};
 
-/// A line of people whose passwords are checked one after the other: each takes 19 MiB and a core for some tens of
-/// milliseconds, and strangers can ask for it.
+/// A queue in which passwords are checked one at a time: each check takes 19 MiB and a core for
+/// some tens of milliseconds, and unauthenticated clients can request it.
 struct Queue {
     turn: Semaphore,
     places: Semaphore,
 }
 
-/// How many may wait in a queue. Later ones are refused and asked to try again.
+/// The maximum length of a queue. Further requests are refused and should be retried.
 const PLACES: usize = 16;
 static STRANGERS: Queue = Queue::new();
-/// Browsers that have signed in before do not wait behind strangers.
+/// Browsers that have signed in before do not wait behind unknown ones.
 static KNOWN: Queue = Queue::new();
-/// Memory that is used again. What is freed in large pieces by many threads, the allocator keeps for each of them.
+/// Buffers for reuse. Large blocks that many threads free would otherwise stay in the allocator's
+/// per-thread caches.
 static MEMORY: Mutex<Vec<Vec<Block>>> = Mutex::new(Vec::new());
 
 impl Queue {
@@ -32,27 +33,27 @@ impl Queue {
     }
 }
 
-/// Whether a password fits.
+/// The result of a password check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fits {
     Yes,
     No,
-    /// Too many others are waiting.
+    /// Too many other checks are waiting.
     Busy,
 }
 
-/// What an unknown person's password is held against, so that asking about one takes as long as asking about a
-/// known one. No password has this hash.
+/// The hash that the password of an unknown user is checked against, so that the response time does
+/// not reveal whether a user exists. No password has this hash.
 const NOBODY: &str =
     "$argon2id$v=19$m=19456,t=2,p=1$bm9ib2R5IGF0IGFsbA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
 fn argon2() -> Argon2<'static> {
-    // What OWASP advises where memory is shared with a service.
+    // The parameters that OWASP recommends for a server with limited memory.
     let params = Params::new(19_456, 2, 1, None).unwrap_or_default();
     Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
 }
 
-/// The hash of a password, as a PHC string.
+/// Hashes a password into a PHC string.
 #[boxed]
 pub async fn hash(password: &str) -> Result<String> {
     let password = password.to_owned();
@@ -64,8 +65,8 @@ pub async fn hash(password: &str) -> Result<String> {
     .map_err(|error| ServiceError::Internal(error.into()))
 }
 
-/// Whether this is the password behind `hash`. Without one it never is, and takes as long. `is_known`: it comes from a
-/// browser that has signed in before.
+/// Whether `password` has this hash. If `hash` is `None`, the result is never `Yes`, but takes
+/// equally long. `is_known`: the request comes from a browser that has signed in before.
 #[boxed]
 pub async fn fits(password: &str, hash: Option<&str>, is_known: bool) -> Result<Fits> {
     let queue = if is_known { &KNOWN } else { &STRANGERS };
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_password_fits_its_own_hash_and_nothing_else() {
+    async fn password_matches_only_its_own_hash() {
         let hash = hash("correct horse battery").await.unwrap();
         assert!(hash.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{hash}");
         for (password, hash, expected) in [
@@ -127,19 +128,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_is_held_against_a_hash_that_can_be_read() {
-        assert!(PasswordHash::new(NOBODY).is_ok(), "or the answer would come at once");
+    async fn unknown_user_is_checked_against_a_valid_hash() {
+        assert!(PasswordHash::new(NOBODY).is_ok(), "an invalid hash would be refused without hashing, in less time");
         assert_eq!(fits("anything", None, true).await.unwrap(), Fits::No);
     }
 
     #[tokio::test]
-    async fn strangers_wait_in_a_short_line_and_known_browsers_not_behind_them() {
+    async fn unknown_browsers_are_limited_and_do_not_delay_known_ones() {
         let strangers = (0..200).map(|_| fits("guess", None, false));
         let strangers = futures_util::future::join_all(strangers);
         let known = fits("guess", None, true);
         let (strangers, known) = tokio::join!(strangers, known);
         let busy = strangers.into_iter().filter(|fits| matches!(fits, Ok(Fits::Busy))).count();
         assert_eq!((busy, known.unwrap()), (200 - PLACES, Fits::No));
-        assert!(lock().len() <= 2, "memory for one of each line");
+        assert!(lock().len() <= 2, "one buffer per queue");
     }
 }

@@ -1,12 +1,12 @@
-//! Rotation of `root.key`: whether the files of this process are those that the database expects, what
-//! is sealed again with the new key, and what still depends on the old one.
+//! Rotation of `root.key`: whether this process has the key files that the database expects,
+//! sealing again with the new key, and what still depends on the old one.
 //!
-//! The files are the business of [`crate::secrets`]. `rotate` only changes files; the next service that
-//! starts records the new key in the database ([`open_service`]), and from then on a process without it
-//! can write nothing that has to be verified. In the background everything that is sealed or encrypted
-//! in the database is made anew with the new key ([`reseal`]), if it verifies with the old one. The rest
-//! are credentials that others hold: agents get new ones by themselves, API keys and enrollment tokens
-//! have to be replaced ([`dependence`]).
+//! [`crate::secrets`] handles the files, and `rotate` only changes files. The next service that
+//! starts records the new key in the database ([`open_service`]); from then on, a process without
+//! it cannot write anything that has to be verified. In the background, everything in the database
+//! that is sealed or encrypted and verifies with the old key is sealed or encrypted again with the
+//! new one ([`reseal`]). The rest are credentials that others hold: agents get new ones
+//! automatically, but API keys and enrollment tokens have to be replaced ([`dependence`]).
 
 use async_recursion::async_recursion as boxed;
 use std::path::PathBuf;
@@ -24,44 +24,44 @@ use crate::auth::two_factor;
 use crate::record;
 use crate::secrets::Secrets;
 
-/// Who the audit log names: commands on the data directory know no keys.
+/// The actor in audit entries: commands on the data directory run without an API key.
 const ACTOR: &str = "command";
 /// The number of rows that are sealed in one transaction.
 const CHUNK: u32 = 500;
-/// The number of names in [`Dependence`].
+/// The maximum number of names in [`Dependence`].
 const NAMES_MAX: u32 = 10;
-/// How long to wait when others got in the way, or the database is away.
+/// The delay before a retry after a write conflict. Ten times as long if the database is not
+/// available.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// How the key files and the database belong together.
+/// How the key files relate to the key recorded in the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fit {
-    /// Nothing is recorded yet.
+    /// No key is recorded yet.
     First,
-    /// They are the same.
+    /// The recorded key and the key files are the same.
     Same,
-    /// The files were rotated, and no service was started since.
+    /// The files were rotated, and the service has not been started since.
     Rotated,
-    /// The old key was retired, and its file is still there.
+    /// The old key was retired, but its file still exists.
     Retired,
 }
 
 /// Why the key files cannot be used with the database.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// They are those from before a rotation.
+    /// The key files are from before a rotation.
     #[error("root.key was rotated: restart this replica with the new key files")]
     Rotated,
-    /// The rotation is not over, and one of its keys is missing.
+    /// The rotation is not finished, and the old key is missing.
     #[error(
         "root.key is being rotated and root.old.key, whose id is {id}, is missing: copy it from \
          another replica, or restore it from a backup"
     )]
     OldMissing {
-        /// The id of the missing key.
         id: String,
     },
-    /// They belong to something else.
+    /// The key files belong to another database.
     #[error(
         "root.key is not the key of this database: its id is {found}, and {expected} is expected; \
          restore the key from a backup, or name the right database and data directory"
@@ -69,12 +69,12 @@ pub enum Unfit {
     Foreign {
         /// The id of the key in the file.
         found: String,
-        /// The id that is recorded.
+        /// The id that is recorded in the database.
         expected: String,
     },
 }
 
-/// How these keys belong to what is recorded.
+/// Compares the key files with the recorded key.
 pub fn fit(recorded: Option<&Recorded>, secrets: &Secrets) -> Result<Fit, Unfit> {
     let Some(recorded) = recorded else { return Ok(Fit::First) };
     let (current, old) = (secrets.root_key_id(), secrets.old_root_key_id());
@@ -89,13 +89,11 @@ pub fn fit(recorded: Option<&Recorded>, secrets: &Secrets) -> Result<Fit, Unfit>
     }
 }
 
-/// Why a database is not opened.
+/// Why a database cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// It cannot be.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The keys are others.
     #[error(transparent)]
     Unfit(#[from] Unfit),
 }
@@ -121,8 +119,8 @@ pub async fn open_service(
     }
 }
 
-/// Opens the database for a command. If the key was rotated and the service has not been started since, the
-/// command works with the old key, as the service does.
+/// Opens the database for a command. If the key was rotated and the service has not been started
+/// since, the command uses the old key, as the running service does.
 pub async fn open_command(
     secrets: Secrets,
     open: impl AsyncFn(&Secrets) -> store::Result<Db>,
@@ -140,7 +138,7 @@ pub async fn open_command(
     Ok((open(&secrets).await?, secrets))
 }
 
-/// The keys that the database expects, of those that are there.
+/// Selects the keys that the database expects.
 pub fn as_recorded(fit: Fit, secrets: Secrets) -> Secrets {
     match fit {
         Fit::First | Fit::Same => secrets,
@@ -149,7 +147,7 @@ pub fn as_recorded(fit: Fit, secrets: Secrets) -> Secrets {
     }
 }
 
-/// What is recorded; nothing in a database that is empty.
+/// The recorded key; `None` in an empty database.
 #[boxed]
 pub async fn recorded(db: &Db) -> store::Result<Option<Recorded>> {
     match db.schema_version().await? {
@@ -158,7 +156,7 @@ pub async fn recorded(db: &Db) -> store::Result<Option<Recorded>> {
     }
 }
 
-/// Checks the keys against the database, and records them if they are new.
+/// Checks the key files against the database, and records the key if it is new.
 #[boxed]
 pub async fn admit(db: &Db, secrets: &Secrets, now: Timestamp) -> Result<Fit, OpenError> {
     let seen = root_keys::recorded(&mut *db.read().await?).await?;
@@ -167,7 +165,7 @@ pub async fn admit(db: &Db, secrets: &Secrets, now: Timestamp) -> Result<Fit, Op
         return Ok(found);
     }
     let mut tx = db.begin().await?;
-    // Replicas that start together take turns.
+    // Replicas that start at the same time wait for each other.
     root_keys::lock(&mut tx).await?;
     let seen = root_keys::recorded(&mut tx).await?;
     let found = fit(seen.as_ref(), secrets)?;
@@ -191,11 +189,11 @@ pub async fn is_ours(app: &App, conn: &mut Conn) -> store::Result<bool> {
     Ok(recorded.is_none_or(|recorded| recorded.id == app.secrets.root_key_id()))
 }
 
-/// The logs that could not be sealed again, and the entries at which they are broken.
+/// The audit logs that could not be sealed again, with the first entry that does not verify.
 pub type Broken = Vec<(OrgId, i64)>;
 
-/// Seals and encrypts everything in the database with the new key that verifies with the old one, in small
-/// steps. Started again, it goes on where it was.
+/// Seals and encrypts everything in the database that verifies with the old key again with the new
+/// one, in small transactions. After a restart it continues where it stopped.
 #[boxed]
 pub async fn reseal(app: &App) -> store::Result<Broken> {
     let mut place = Some(seals::Place::START);
@@ -219,7 +217,7 @@ pub async fn reseal(app: &App) -> store::Result<Broken> {
             match again(app, Step::Log(org)).await? {
                 Done::Log(Resealed::Part) => {}
                 Done::Log(Resealed::Broken(seq)) => {
-                    tracing::error!(%org, seq, "the audit log was changed here and is not sealed again");
+                    tracing::error!(%org, seq, "the audit log was modified at this entry and is not sealed again");
                     broken.push((org, seq));
                     break;
                 }
@@ -233,7 +231,7 @@ pub async fn reseal(app: &App) -> store::Result<Broken> {
     Ok(broken)
 }
 
-/// What is done in one transaction.
+/// The work of one transaction.
 enum Step {
     Rows(seals::Place),
     Users(Vec<(UserId, Vec<u8>)>),
@@ -241,14 +239,13 @@ enum Step {
     End,
 }
 
-/// What came of it.
 enum Done {
     Rows(Option<seals::Place>),
     Log(Resealed),
     All,
 }
 
-/// Does one step, again if another writer was in the way.
+/// Runs a step, and retries it while another writer blocks it.
 async fn again(app: &App, step: Step) -> store::Result<Done> {
     loop {
         match once(app, &step).await {
@@ -281,14 +278,14 @@ async fn once(app: &App, step: &Step) -> store::Result<Done> {
     Ok(done)
 }
 
-/// Seals everything with the new key beside the service, until that is done.
+/// Runs [`reseal`] in the background until it is complete.
 #[boxed]
 pub async fn keep_resealing(app: App, data_dir: PathBuf) {
     if app.secrets.old_root_key_id().is_none() {
         return;
     }
     loop {
-        // The anchor must know the last entries by what they say before their hashes change.
+        // The audit anchor must record the content of the last entries before their hashes change.
         let anchored = crate::audit_anchor::check(&app, &data_dir).await;
         if let Err(error) = anchored {
             let error = &error as &dyn std::error::Error;
@@ -299,7 +296,7 @@ pub async fn keep_resealing(app: App, data_dir: PathBuf) {
                     return tracing::info!("everything is sealed with the new root key");
                 }
                 Ok(_) => return,
-                Err(error) => tracing::warn!(%error, "sealing with the new root key goes on later"),
+                Err(error) => tracing::warn!(%error, "sealing with the new root key failed and will be retried"),
             }
         }
         tokio::time::sleep(AGAIN * 10).await;
@@ -309,22 +306,21 @@ pub async fn keep_resealing(app: App, data_dir: PathBuf) {
 /// What would be refused if the old root key were retired now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dependence {
-    /// API keys that are valid and were made with another key.
+    /// Valid API keys that were created with another root key.
     pub api_keys: Dependents<KeyId>,
-    /// Enrollment tokens that are valid and were made with another key.
+    /// Valid enrollment tokens that were created with another root key.
     pub enrollment_tokens: Dependents<TokenId>,
-    /// Agents that have not shown an identity that was made with the new key.
+    /// Agents that have not presented an identity that was created with the new root key.
     pub agents: Dependents<ServerId>,
 }
 
 impl Dependence {
-    /// Whether nothing depends on the old key.
     pub fn is_empty(&self) -> bool {
         self.api_keys.count + self.enrollment_tokens.count + self.agents.count == 0
     }
 }
 
-/// What was not made with the key with this id.
+/// Finds the credentials that were not created with the root key with this id.
 #[boxed]
 pub async fn dependence(
     conn: &mut Conn,
@@ -338,7 +334,7 @@ pub async fn dependence(
     })
 }
 
-/// Records that the old key counts no more. Its file is to be deleted after this.
+/// Records that the old key is retired. Its file must be deleted afterwards.
 #[boxed]
 pub async fn retire(app: &App, old: &str, detail: &Value) -> store::Result<()> {
     let now = app.clock.now();

@@ -1,7 +1,8 @@
-//! People whom a provider of identities vouches for: who they are here, and that they are in.
+//! Sign-in with an identity from an identity provider: finds or creates the user, and signs them
+//! in.
 //!
-//! Once linked, a person is known by the provider's own word for them. Until then an address that the provider has verified
-//! finds whoever was invited under it.
+//! A linked user is found by the provider's subject. A user who is not linked yet is found by the
+//! email address that the provider has verified.
 
 use async_recursion::async_recursion as boxed;
 use serde_json::json;
@@ -19,22 +20,20 @@ use crate::auth::users::{
 use crate::clock::dice;
 use crate::{Actor, Result, audit};
 
-/// Why someone whom the provider vouches for stays out.
+/// Why an authenticated identity is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// The provider does not say that it verified their address.
+    /// The provider has not verified the email address.
     NotVerified,
-    /// Nobody invited them.
     NotInvited,
-    /// They were removed.
     Removed,
-    /// Their address belongs to somebody whom the provider knows as another person.
+    /// The email address belongs to a user who is linked to another identity of the provider.
     SomeoneElse,
-    /// Nothing that the provider says of them gives them a role.
+    /// No role is mapped to the claims, and there is no default role.
     NoRole,
 }
 
-/// Signs in whom a provider vouches for, if they are one of ours, or may become so.
+/// Signs in the user with this identity, and creates the user if the configuration allows it.
 #[boxed]
 pub async fn sign_in(
     app: &App,
@@ -48,8 +47,8 @@ pub async fn sign_in(
         Some(identity) => users::by_id(&mut tx, identity.user_id).await?,
         None => None,
     };
-    // The provider speaks for one organization. A link to a user of another one dates from a time when
-    // the service was configured differently, or when names were shared by all organizations.
+    // The provider belongs to one organization. A link to a user of another organization was
+    // created under a different configuration, or when names were shared by all organizations.
     if let Some(foreign) = known.take_if(|user| user.org_id != config.org) {
         identities::unlink(&mut tx, foreign.id).await?;
         was_here = false;
@@ -78,7 +77,7 @@ pub async fn sign_in(
     Ok(Ok(signed))
 }
 
-/// Somebody who was not here before, or was removed since.
+/// Links an identity that is not linked yet, or whose user was removed, to an invited or new user.
 async fn arrive(
     app: &App,
     config: &Config,
@@ -90,7 +89,7 @@ async fn arrive(
     let name = plain_name(email);
     let user = match users::by_name(tx, config.org, &name).await? {
         Some(user) => user,
-        // Nobody who was removed comes back by themselves, whoever else may come.
+        // A removed user does not come back automatically, even if new users may.
         None if was_here || users::was_removed(tx, config.org, &name).await? => {
             return Ok(Err(Refusal::Removed));
         }

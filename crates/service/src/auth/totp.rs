@@ -1,14 +1,15 @@
-//! Codes of six digits that change every half minute (RFC 6238), as every authenticator makes them.
+//! Time-based one-time passwords (TOTP, RFC 6238): six digits that change every 30 seconds.
 
 use jiff::Timestamp;
 use ring::hmac::{HMAC_SHA1_FOR_LEGACY_USE_ONLY, Key, sign};
 
 const STEP_SECONDS: i64 = 30;
-/// Clocks of telephones are not ours: the code before and the one after are taken as well.
+/// The number of steps before and after the current one that are accepted, because clocks differ.
 const STEPS_AROUND: i64 = 1;
 const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 
-/// The code of one step. SHA-1 is what all authenticators know, and as a keyed hash it stands.
+/// The code of one step. SHA-1 is what all authenticators support, and it is still secure in an
+/// HMAC.
 fn code(secret: &[u8], step: i64) -> u32 {
     let tag = sign(&Key::new(HMAC_SHA1_FOR_LEGACY_USE_ONLY, secret), &step.to_be_bytes());
     let bytes = tag.as_ref();
@@ -17,7 +18,8 @@ fn code(secret: &[u8], step: i64) -> u32 {
     (word & 0x7fff_ffff) % 1_000_000
 }
 
-/// The step whose code this is, if it is one of now and later than the last one that was used: a code serves once.
+/// The step to which this code belongs, if it is current and later than `last_step`: a code can be
+/// used only once.
 pub fn fits(secret: &[u8], said: &str, now: Timestamp, last_step: i64) -> Option<i64> {
     let digits: String = said.chars().filter(|c| !c.is_whitespace()).collect();
     if digits.len() != 6 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -34,7 +36,7 @@ pub fn shown(base32: &str, now: Timestamp) -> String {
     format!("{:06}", code(&from_base32(base32), now.as_second().div_euclid(STEP_SECONDS)))
 }
 
-/// A secret as it was typed; what is no letter of such a secret is passed over.
+/// Decodes a secret as a user typed it. Characters outside the Base32 alphabet are ignored.
 pub fn from_base32(text: &str) -> Vec<u8> {
     let mut bits = (0_u64, 0);
     let mut secret = Vec::new();
@@ -48,7 +50,7 @@ pub fn from_base32(text: &str) -> Vec<u8> {
     secret
 }
 
-/// A secret as people type it into an authenticator.
+/// Encodes a secret for typing into an authenticator.
 pub fn base32(bytes: &[u8]) -> String {
     let mut text = String::new();
     for chunk in bytes.chunks(5) {
@@ -72,9 +74,9 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    /// The table in RFC 6238, appendix B, by its last six digits.
+    /// The table in RFC 6238, appendix B, last six digits.
     #[test]
-    fn codes_are_those_of_the_standard() {
+    fn codes_match_rfc_6238() {
         for (second, expected) in [
             (59, "287082"),
             (1_111_111_109, "081804"),
@@ -89,14 +91,14 @@ mod tests {
     }
 
     #[test]
-    fn a_code_serves_for_a_short_while_and_once() {
+    fn code_is_valid_for_a_short_time_and_once() {
         let said = "287082";
         let step = fits(SECRET, said, at(59), 0).unwrap();
-        assert_eq!(fits(SECRET, said, at(59), step), None, "it was used");
+        assert_eq!(fits(SECRET, said, at(59), step), None, "already used");
         assert_eq!(
             fits(SECRET, " 287 082 ", at(89), 0),
             Some(step),
-            "a clock that is a little ahead"
+            "clock slightly ahead"
         );
         assert_eq!(fits(SECRET, said, at(120), 0), None, "too late");
         for bad in ["", "28708", "2870821", "+28708", "２８７０８２"] {
@@ -105,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_written_as_authenticators_read_it() {
+    fn secret_is_encoded_as_base32() {
         assert_eq!(base32(SECRET), "GEZDGNBVGY3TQOJQGEZDGNBVGY3TQOJQ");
         assert_eq!([base32(b"f"), base32(b"foob")], ["MY", "MZXW6YQ"]);
     }

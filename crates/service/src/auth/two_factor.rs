@@ -1,4 +1,5 @@
-//! The second factor: codes of an authenticator. What it knows is sealed with a key that is not in the database.
+//! Two-factor authentication with TOTP codes. The secrets are encrypted with a key that is not in
+//! the database.
 
 use async_recursion::async_recursion as boxed;
 use jiff::{SignedDuration, Timestamp};
@@ -18,15 +19,15 @@ const SECRET_BYTES: usize = 20;
 const AUTHENTICATOR: &str = "fleetmend authenticator v1";
 const TICKET: &str = "fleetmend second step v2";
 const TICKET_TAG_BYTES: usize = 20;
-/// How long someone may look for their telephone.
+/// How long a user may take to enter the code.
 const TICKET_LIVES: SignedDuration = SignedDuration::from_mins(5);
 
-/// A new secret, as people type it.
+/// A new secret, encoded for typing.
 pub fn propose() -> String {
     totp::base32(&chance::<SECRET_BYTES>())
 }
 
-/// Turns the second factor on, if the code shows that the authenticator has the secret.
+/// Enables two-factor authentication if the code proves that the authenticator has the secret.
 #[boxed]
 pub async fn turn_on(app: &App, user: &User, secret: &str, code: &str) -> Result<()> {
     let bytes = totp::from_base32(secret);
@@ -36,7 +37,7 @@ pub async fn turn_on(app: &App, user: &User, secret: &str, code: &str) -> Result
     save(app, User { totp_secret: sealed, totp_step: step, ..user.clone() }, "user.totp_on").await
 }
 
-/// Turns it off, if the code is one of now.
+/// Disables two-factor authentication if the code is valid.
 #[boxed]
 pub async fn turn_off(app: &App, user: &User, code: &str) -> Result<()> {
     let secret = user.totp_secret.as_deref().and_then(|sealed| open(app, user, sealed));
@@ -46,7 +47,7 @@ pub async fn turn_off(app: &App, user: &User, code: &str) -> Result<()> {
 }
 
 fn wrong() -> crate::ServiceError {
-    invalid("/code", "wrong_code", "that is not the code of now".into())
+    invalid("/code", "wrong_code", "incorrect or expired code".into())
 }
 
 async fn save(app: &App, after: User, action: &str) -> Result<()> {
@@ -57,14 +58,15 @@ async fn save(app: &App, after: User, action: &str) -> Result<()> {
     Ok(tx.commit().await?)
 }
 
-/// For whoever took the first step, and in which way: good for a code, for five minutes.
+/// A ticket for a user who completed the first step, and with which method. With it, a code is
+/// accepted for five minutes.
 pub(super) fn ticket(app: &App, user: &User, way: Way) -> Token {
     let until = (app.clock.now() + TICKET_LIVES).as_second();
     let tag = with_parts(user, until, way, |parts| app.secrets.tag(TICKET, parts));
     format!("{until}.{}.{}", user.id, totp::base32(&tag[..TICKET_TAG_BYTES]))
 }
 
-/// Whoever took the first step, as a ticket proves.
+/// A user who completed the first step of the sign-in, as proven by a ticket.
 pub struct FirstStep {
     user: User,
     way: Way,
@@ -72,7 +74,8 @@ pub struct FirstStep {
 }
 
 impl FirstStep {
-    /// Reads a ticket. `None` if it was not made here, has expired, or its owner has changed since.
+    /// Reads a ticket. `None` if it was not issued by this installation, has expired, or its user
+    /// has changed since.
     #[boxed]
     pub async fn read(app: &App, ticket: &str) -> Result<Option<FirstStep>> {
         let mut parts = ticket.splitn(3, '.');
@@ -97,21 +100,21 @@ impl FirstStep {
         Ok(way.map(|way| FirstStep { user, way, ticket: ticket.to_owned() }))
     }
 
-    /// Who took it.
     pub fn owner(&self) -> UserId {
         self.user.id
     }
 }
 
-/// What a ticket is a digest of.
+/// Calls `make` with the parts that a ticket's tag covers.
 fn with_parts<T>(user: &User, until: i64, way: Way, make: impl FnOnce(&[&[u8]]) -> T) -> T {
     let id = user.id.to_string();
-    // With the generation, so that a ticket is worth nothing once its owner was reset, or came in.
+    // The generation makes a ticket invalid once its user was reset or has signed in.
     let (seen, until) = (user.generation.to_be_bytes(), until.to_be_bytes());
     make(&[id.as_bytes(), &seen, &until, way.word().as_bytes()])
 }
 
-/// Signs in whoever took the first step and has the current code. `NeedsCode` if only the code was wrong.
+/// Signs in a user who completed the first step and has the current code. Returns `NeedsCode` if
+/// only the code was wrong.
 #[boxed]
 pub async fn sign_in(app: &App, first: FirstStep, code: &str) -> Result<SignIn> {
     let FirstStep { user, way, ticket } = first;
@@ -124,7 +127,7 @@ pub async fn sign_in(app: &App, first: FirstStep, code: &str) -> Result<SignIn> 
     let after = User { totp_step: step, ..user };
     let mut tx = app.db.begin().await?;
     match users::save(&mut tx, &after).await {
-        // The same code came twice at the same moment: it serves once.
+        // The same code was sent twice at the same time: it can be used only once.
         Err(store::StoreError::Stale) => return Ok(SignIn::No),
         saved => saved?,
     }
@@ -142,8 +145,8 @@ fn open(app: &App, user: &User, sealed: &[u8]) -> Option<Vec<u8>> {
     app.secrets.ages().find_map(|age| decrypt(&app.secrets, age, user.id, sealed))
 }
 
-/// What is to be stored instead of a secret that was encrypted with the old root key. Nothing if it was
-/// not: the rest needs no change, or cannot be read.
+/// Encrypts a secret again that was encrypted with the old root key. `None` if it was not: it needs
+/// no change, or cannot be decrypted.
 pub(super) fn renewed(secrets: &Secrets, user: UserId, sealed: &[u8]) -> Option<Vec<u8>> {
     if secrets.old_root_key_id().is_none() || decrypt(secrets, Age::Current, user, sealed).is_some()
     {

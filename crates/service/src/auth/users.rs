@@ -1,6 +1,7 @@
-//! People who sign in: invited by a one-time link, recognized by a password, remembered by a session.
+//! Users of the dashboard: invited by a one-time link, authenticated by a password, and remembered
+//! by a session.
 //!
-//! Neither links nor sessions are in the database, only their hashes.
+//! The database contains only the hashes of links and sessions.
 
 use async_recursion::async_recursion as boxed;
 use jiff::{SignedDuration, Timestamp};
@@ -20,36 +21,37 @@ use crate::{Actor, FieldError, Result, ServiceError, audit};
 const RANDOM_BYTES: usize = 32;
 const LINK_PURPOSE: &str = "fleetmend sign-in link v1";
 const SESSION_PURPOSE: &str = "fleetmend session v1";
-/// How long a one-time link serves.
+/// How long a one-time link is valid.
 pub const LINK_LIVES: SignedDuration = SignedDuration::from_hours(24);
-/// How long someone stays signed in.
+/// How long a session is valid.
 pub const SESSION_LIVES: SignedDuration = SignedDuration::from_hours(24);
 const NAME_CHARS_MAX: usize = 200;
 const PASSWORD_CHARS_MIN: usize = 12;
-/// More would only make work for the hash.
+/// A limit, because a longer password only makes hashing more expensive.
 const PASSWORD_CHARS_MAX: usize = 200;
 
-/// A link or a session as its owner holds it: told once, kept nowhere.
+/// The text of a link or a session: shown once and not stored.
 pub type Token = String;
 
-/// A name as it is kept: people do not care how they wrote it.
+/// Normalizes a user name: case and surrounding whitespace do not matter.
 pub fn plain_name(name: &str) -> String {
     name.trim().to_lowercase()
 }
 
-/// Whether anyone could be called so. Who signs in with something else is refused before the
-/// database is asked, and a name has one spelling only, so that each guess at it is counted.
+/// Whether this is a valid user name. A sign-in with any other name is refused without a database
+/// query. Each name has only one spelling, so that all failed sign-ins with it are counted
+/// together.
 pub fn may_be_a_name(name: &str) -> bool {
     let chars = name.chars().take(NAME_CHARS_MAX + 1).count();
     (1..=NAME_CHARS_MAX).contains(&chars) && !name.chars().any(char::is_control)
 }
 
-/// Makes a person, and the link with which they set their password.
+/// Creates a user, and the link with which they set their password.
 #[boxed]
 pub async fn invite(app: &App, actor: &Actor, name: &str, role: Role) -> Result<(User, Token)> {
     let name = plain_name(name);
     if !may_be_a_name(&name) {
-        let detail = format!("it has 1 to {NAME_CHARS_MAX} characters on one line");
+        let detail = format!("must have 1 to {NAME_CHARS_MAX} characters and no control characters");
         return Err(invalid("/name", "invalid_name", detail));
     }
     let now = app.clock.now();
@@ -77,8 +79,8 @@ pub async fn invite(app: &App, actor: &Actor, name: &str, role: Role) -> Result<
     Ok((user, token))
 }
 
-/// Takes a person's password and their second factor away, forgets who they are elsewhere, ends their sessions, and makes a link with
-/// which they set another password.
+/// Removes a user's password, second factor and linked identities, ends their sessions, and creates
+/// a link with which they set a new password.
 #[boxed]
 pub async fn reset(app: &App, actor: &Actor, seen: &User) -> Result<Token> {
     let (token, hash) = opaque_token::mint::<RANDOM_BYTES>(&app.secrets, LINK_PURPOSE);
@@ -100,11 +102,11 @@ pub async fn reset(app: &App, actor: &Actor, seen: &User) -> Result<Token> {
     Ok(token)
 }
 
-/// Lets a person go: they are signed out everywhere at once.
+/// Removes a user, and ends all their sessions.
 #[boxed]
 pub async fn remove(app: &App, actor: &Actor, seen: &User) -> Result<()> {
     if actor.who == seen.id.to_string() {
-        let detail = "nobody removes themselves; let another administrator do it";
+        let detail = "you cannot remove yourself; ask another administrator";
         return Err(ServiceError::conflict("conflict", detail));
     }
     let removed_at = Some(app.clock.now());
@@ -121,7 +123,7 @@ pub(super) fn told(user: &User) -> serde_json::Value {
     json!({"name": user.name, "role": user.role})
 }
 
-/// Whose link this is, while it serves.
+/// The user of a link that is still valid.
 #[boxed]
 pub async fn invited(app: &App, link: &str) -> Result<Option<User>> {
     let Some(hash) = opaque_token::recognize::<RANDOM_BYTES>(&app.secrets, LINK_PURPOSE, link)
@@ -133,20 +135,20 @@ pub async fn invited(app: &App, link: &str) -> Result<Option<User>> {
     Ok(found.filter(|user| user.link_expires_at.is_some_and(|end| end > now)))
 }
 
-/// Sets the password of whoever has this link, and signs them in. The link is used up.
+/// Sets the password of the user with this link, and signs them in. The link becomes invalid.
 #[boxed]
 pub async fn accept(app: &App, link: &str, password: &str) -> Result<Option<(User, Token)>> {
     let Some(user) = invited(app, link).await? else { return Ok(None) };
     let chars = password.chars().count();
     if !(PASSWORD_CHARS_MIN..=PASSWORD_CHARS_MAX).contains(&chars) {
-        let detail = format!("it has {PASSWORD_CHARS_MIN} to {PASSWORD_CHARS_MAX} characters");
+        let detail = format!("must have {PASSWORD_CHARS_MIN} to {PASSWORD_CHARS_MAX} characters");
         return Err(invalid("/password", "invalid_password", detail));
     }
     let password = Some(passwords::hash(password).await?);
     let after = User { password, link_hash: None, link_expires_at: None, ..user };
     let mut tx = app.db.begin().await?;
     match users::save(&mut tx, &after).await {
-        // Somebody else was faster with the same link: it is used up.
+        // A concurrent request has already used the link.
         Err(store::StoreError::Stale) => return Ok(None),
         saved => saved?,
     }
@@ -157,7 +159,6 @@ pub async fn accept(app: &App, link: &str, password: &str) -> Result<Option<(Use
     Ok(Some((after, token)))
 }
 
-/// How one signs in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     Password,
@@ -165,7 +166,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// As the audit log has it.
+    /// The text form in the audit log.
     pub(super) fn word(self) -> &'static str {
         match self {
             Way::Password => "password",
@@ -174,37 +175,38 @@ impl Way {
     }
 }
 
-/// Writes down that a person signed in, and in which way.
+/// Records a sign-in and its method in the audit log.
 pub(super) fn record_sign_in(app: &App, tx: &mut store::Tx, user: &User, way: Way) {
     let mut detail = told(user);
     detail["by"] = json!(way.word());
     audit::record(app, tx, &actor(user), "user.sign_in", user.id, detail);
 }
 
-/// What came of a try to sign in.
+/// The result of a sign-in.
 #[derive(Debug)]
 pub enum SignIn {
-    /// Welcome.
+    /// Signed in, with the token of the new session.
     In(Box<User>, Token),
-    /// The first step is taken; with this ticket, and a code of their authenticator, they come in.
+    /// The first step is complete. The ticket and a code of the authenticator complete the sign-in.
     NeedsCode {
-        /// What shows that they took the first step.
+        /// Proves that the first step is complete.
         ticket: Token,
     },
-    /// It does not fit.
+    /// The credentials are wrong.
     No,
-    /// Too many others are signing in.
+    /// Too many other sign-ins are in progress.
     Busy,
 }
 
-/// The organization that someone signs in to: the one of this name, or if none was given the oldest. A
-/// name is never looked for in several organizations: an administrator who creates a user of the same name in
-/// another one could then keep the owner out, and the time to check would tell how many there are.
+/// The organization that a user signs in to: the one with this name, or the oldest if no name is
+/// given. A user is never searched for in several organizations: an administrator who creates a
+/// user of the same name in another organization could then keep the owner out, and the time of the
+/// check would reveal how many there are.
 #[boxed]
 pub async fn organization(app: &App, name: &str) -> Result<Option<OrgId>> {
     let all = organizations::list(&mut *app.db.read().await?).await?;
     let (exact, plain) = (name.trim(), plain_name(name));
-    // Two organizations may differ in upper and lower case only.
+    // The names of two organizations may differ in case only.
     let found = match plain.is_empty() {
         true => all.iter().min_by_key(|one| (one.created_at, one.id)),
         false => all
@@ -215,9 +217,10 @@ pub async fn organization(app: &App, name: &str) -> Result<Option<OrgId>> {
     Ok(found.map(|one| one.id))
 }
 
-/// Signs a person in, if that is their password and they have no second factor. An organization that
-/// does not exist is answered like a wrong password, and as slowly. `is_known`: this browser signed in
-/// to this account before; it does not wait behind strangers.
+/// Signs a user in if the password is correct; a user with a second factor gets a ticket. An
+/// organization that does not exist is answered like a wrong password, and equally slowly.
+/// `is_known`: this browser has signed in to this account before, and does not wait behind unknown
+/// browsers.
 #[boxed]
 pub async fn sign_in(
     app: &App,
@@ -245,7 +248,7 @@ pub async fn sign_in(
         return Ok(SignIn::NeedsCode { ticket });
     }
     let mut tx = app.db.begin().await?;
-    // What was read may have changed while the password was looked at.
+    // The user may have changed while the password was checked.
     if users::get(&mut tx, user.org_id, user.id).await?.generation != user.generation {
         return Ok(SignIn::No);
     }
@@ -265,7 +268,7 @@ pub(super) async fn session(app: &App, tx: &mut store::Tx, user: &User) -> Resul
     Ok(token)
 }
 
-/// Who is signed in with this session.
+/// The user of a session that is still valid.
 #[boxed]
 pub async fn signed_in(app: &App, session: &str) -> Result<Option<User>> {
     let found = opaque_token::recognize::<RANDOM_BYTES>(&app.secrets, SESSION_PURPOSE, session);
@@ -273,7 +276,7 @@ pub async fn signed_in(app: &App, session: &str) -> Result<Option<User>> {
     Ok(sessions::user(&mut *app.db.read().await?, &hash, app.clock.now()).await?)
 }
 
-/// Ends a session. One that is over already is no error.
+/// Ends a session. Ending a session that is already over is not an error.
 #[boxed]
 pub async fn sign_out(app: &App, session: &str) -> Result<()> {
     let found = opaque_token::recognize::<RANDOM_BYTES>(&app.secrets, SESSION_PURPOSE, session);
@@ -283,12 +286,12 @@ pub async fn sign_out(app: &App, session: &str) -> Result<()> {
     Ok(tx.commit().await?)
 }
 
-/// As which actor a person acts.
+/// The user as the actor of a command.
 pub fn actor(user: &User) -> Actor {
     Actor { org: user.org_id, who: user.id.to_string(), role: user.role }
 }
 
-/// Whoever has a shell on the machine and may read the data directory.
+/// The actor for a person with shell access to the host who may read the data directory.
 pub fn local(org: OrgId) -> Actor {
     Actor { org, who: "local".into(), role: Role::Admin }
 }
@@ -297,7 +300,7 @@ pub(super) fn invalid(pointer: &str, code: &'static str, detail: String) -> Serv
     ServiceError::Invalid(vec![FieldError::new(pointer, code, detail)])
 }
 
-/// Whether a link has been used or has run out, for a list of people.
+/// Whether the user has been invited, has not set a password yet, and the link is still valid.
 pub fn awaits(user: &User, now: Timestamp) -> bool {
     user.password.is_none() && user.link_expires_at.is_some_and(|end| end > now)
 }

@@ -1,4 +1,4 @@
-//! Batches: the list, one with its tasks, and those that have not ended.
+//! Batches: the list, unfinished ones, and a single batch with its tasks.
 
 use async_recursion::async_recursion as boxed;
 use domain::rollout::Phase;
@@ -10,7 +10,7 @@ use wire::v1::Batch;
 use super::{Scope, show, tasks};
 use crate::{App, Result};
 
-/// The states of a batch, as the API names them; those that have not ended come first.
+/// The states of a batch, as the API names them. Those of unfinished batches come first.
 pub const STATES: [&str; 10] = [
     "scheduled",
     "running",
@@ -24,10 +24,10 @@ pub const STATES: [&str; 10] = [
     "expired",
 ];
 const OPEN_STATES: usize = 5;
-/// How many tasks are part of a batch's own answer.
+/// The maximum number of tasks in the response for a batch.
 const RESULTS_MAX: u32 = 500;
 
-/// Batches without their tasks, the newest first, in any of these states; none: in all.
+/// Batches without their tasks, newest first, in any of these states. Without states, all batches.
 #[boxed]
 pub async fn list(app: &App, scope: &Scope, states: &[&str], page: Page) -> Result<Paged<Batch>> {
     let within = scope.environments.as_deref();
@@ -40,14 +40,15 @@ pub async fn list(app: &App, scope: &Scope, states: &[&str], page: Page) -> Resu
     Ok(Paged { items, total: found.total })
 }
 
-/// Those that have not ended, the newest few.
+/// The newest `few` unfinished batches.
 #[boxed]
 pub async fn open(app: &App, scope: &Scope, few: u32) -> Result<Vec<Batch>> {
     let page = Page { limit: few, offset: 0 };
     Ok(list(app, scope, &STATES[..OPEN_STATES], page).await?.items)
 }
 
-/// A batch that this reader can see: a key that is limited to environments sees those whose servers are all in them.
+/// A batch that this reader may see. A key that is limited to environments sees only batches whose
+/// servers are all in these environments.
 #[boxed]
 pub async fn find(app: &App, scope: &Scope, id: BatchId) -> Result<rollouts::Rollout> {
     find_in(&mut *app.db.read().await?, scope, id).await
@@ -71,7 +72,7 @@ pub(crate) async fn find_in(
 #[boxed]
 pub async fn whole(app: &App, row: rollouts::Rollout) -> Result<Batch> {
     let mut reader = app.db.snapshot().await?;
-    // As it is in this moment, so that state and counts fit.
+    // Read again, so that the state and the counts are consistent.
     let row = rollouts::load(&mut reader, row.id).await?;
     let first = Page { limit: RESULTS_MAX, offset: 0 };
     let results = tasks::of_batch(app, &mut reader, &row, &[], first).await?.items;
@@ -79,9 +80,9 @@ pub async fn whole(app: &App, row: rollouts::Rollout) -> Result<Batch> {
     Ok(Batch { results: Some(results), ..batch })
 }
 
-/// Why a batch went on although its canary proved nothing.
-const CANARY_UNCHANGED: &str = "the canary had too little to install and no other server was known to \
-    have more, so the rest started without an update that was tested; the first failure halts the batch";
+/// Why a batch continued although its canary tested nothing.
+const CANARY_UNCHANGED: &str = "the canary had too few updates to install and no other server was known to \
+    have more, so the other servers started without a tested update; the first failure halts the batch";
 
 /// A batch without its tasks.
 async fn in_short(conn: &mut Conn, row: rollouts::Rollout) -> Result<Batch> {
@@ -89,7 +90,7 @@ async fn in_short(conn: &mut Conn, row: rollouts::Rollout) -> Result<Batch> {
     let (options, shown) = show::stored_options("rollouts", row.id, &row.options)?;
     let schedule_id = match row.run_id {
         Some(run) => match runs::get(conn, row.org_id, run).await {
-            // The run is gone with its schedule.
+            // The run was deleted with its schedule.
             Err(StoreError::NotFound { .. }) => None,
             run => Some(run?.schedule_id),
         },

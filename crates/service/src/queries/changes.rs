@@ -1,4 +1,4 @@
-//! Whether anything changed that a page may show.
+//! Detects changes that a page may show.
 
 use async_recursion::async_recursion as boxed;
 use store::{Bell, Topic, events, rollouts};
@@ -18,7 +18,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// The changes from now on.
+    /// Watches for changes from now on.
     #[boxed]
     pub async fn new(app: &App, scope: Scope, batch: Option<BatchId>) -> Result<Changes> {
         if let Some(id) = batch {
@@ -40,17 +40,17 @@ impl Changes {
         }
     }
 
-    /// The number of the last event that was looked at.
+    /// The sequence number of the last event that was checked.
     pub fn seq(&self) -> i64 {
         self.seq
     }
 
-    /// Whether anything changed since the last look.
+    /// Whether anything has changed since the last call.
     #[boxed]
     pub async fn look(&mut self) -> Result<bool> {
         let before = self.revision;
         let mut reader = self.app.db.read().await?;
-        // The number is taken first: what comes after it is found the next time.
+        // Read first, so that events after it are found by the next call.
         let latest = events::latest(&mut reader).await?;
         let ours = events::after(&mut reader, self.scope.org, self.seq, 1).await?;
         drop(reader);
@@ -59,7 +59,7 @@ impl Changes {
         Ok(!ours.is_empty() || self.revision != before)
     }
 
-    /// How often anything of the batch has changed.
+    /// The revision of the batch, which increases with every change.
     async fn batch_revision(&self) -> Result<Option<i64>> {
         let Some(batch) = self.batch else { return Ok(None) };
         let mut reader = self.app.db.read().await?;

@@ -10,7 +10,7 @@ use wire::v1::EnrollmentToken;
 use super::Scope;
 use crate::{App, Result};
 
-/// A page of the API keys, the newest first, also those that are revoked or have expired.
+/// A page of the API keys, newest first, including revoked and expired ones.
 #[boxed]
 pub async fn api_keys(app: &App, scope: &Scope, page: Page) -> Result<Paged<wire::v1::ApiKey>> {
     let Paged { items, total } =
@@ -18,7 +18,7 @@ pub async fn api_keys(app: &App, scope: &Scope, page: Page) -> Result<Paged<wire
     Ok(Paged { items: items.into_iter().map(api_key).collect(), total })
 }
 
-/// A page of the enrollment tokens, the newest first, also those that cannot be used any more.
+/// A page of the enrollment tokens, newest first, including those that can no longer be used.
 #[boxed]
 pub async fn enrollment_tokens(
     app: &App,
@@ -30,13 +30,13 @@ pub async fn enrollment_tokens(
     Ok(Paged { items: items.into_iter().map(enrollment_token).collect(), total })
 }
 
-/// One API key, as it is stored.
+/// One API key, as the database row.
 #[boxed]
 pub async fn find_api_key(app: &App, scope: &Scope, id: KeyId) -> Result<ApiKey> {
     Ok(store::api_keys::get(&mut *app.db.read().await?, scope.org, id).await?)
 }
 
-/// One enrollment token, as it is stored.
+/// One enrollment token, as the database row.
 #[boxed]
 pub async fn find_enrollment_token(app: &App, scope: &Scope, id: TokenId) -> Result<Token> {
     Ok(store::enrollment_tokens::get(&mut *app.db.read().await?, scope.org, id).await?)

@@ -1,4 +1,4 @@
-//! CVEs: those that servers of the organization have, and where.
+//! CVEs that servers of the organization have, and the affected servers.
 
 use async_recursion::async_recursion as boxed;
 use std::collections::btree_map::Entry;
@@ -14,23 +14,23 @@ use crate::projections::findings::{Aside, Exposed, alike_by, one_of_server, with
 use crate::projections::patches::{severity, severity_order};
 use crate::{App, Result};
 
-/// No id is longer; a longer search finds nothing.
+/// No CVE id is longer.
 const SEARCH_CHARS_MAX: usize = 200;
 
-/// Which CVEs.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Of one of these severities; empty: of any.
+    /// Any of these severities; all if empty.
     pub severities: Vec<Severity>,
     /// Whether they are known to be exploited.
     pub kev: Option<bool>,
-    /// Whether they are suppressed on all servers that have them.
+    /// Whether they are suppressed on all affected servers.
     pub suppressed: Option<bool>,
-    /// A part of their id.
+    /// Part of the CVE id.
     pub search: Option<String>,
 }
 
-/// A page of the CVEs: by severity, known exploited ones first, then by affected servers and id.
+/// A page of the CVEs: sorted by severity, then known exploited ones first, then by affected
+/// servers and id.
 #[boxed]
 pub async fn list(
     app: &App,
@@ -58,7 +58,8 @@ pub async fn list(
     Ok(Paged { items, total: paged.total })
 }
 
-/// How many are open of each severity, and the first few: known exploited ones before all others.
+/// The number of open CVEs by severity, and the `few` most important ones, starting with those that
+/// are known to be exploited.
 #[boxed]
 pub async fn worst(
     app: &App,
@@ -119,7 +120,7 @@ async fn summaries(conn: &mut Conn, rows: Vec<Cve>) -> Result<Vec<CveSummary>> {
     Ok(shown.collect())
 }
 
-/// One CVE, with a page of the servers that have it.
+/// One CVE, with a page of the affected servers.
 #[boxed]
 pub async fn get(app: &App, scope: &Scope, id: &str, page: Page) -> Result<CveDetail> {
     let environments = scope.environments.as_deref();
@@ -134,7 +135,7 @@ pub async fn get(app: &App, scope: &Scope, id: &str, page: Page) -> Result<CveDe
     let row = row.ok_or_else(|| StoreError::not_found("cve", id))?;
     let exposed = findings::servers(&mut reader, scope.org, id, environments, page).await?;
     let mut servers = Vec::with_capacity(exposed.len());
-    // Servers of the same kind share the result.
+    // Servers of the same class share the result.
     let mut alike: BTreeMap<Option<Digest>, Vec<Exposed>> = BTreeMap::new();
     let aside = Aside::read(&mut reader, scope.org, app.clock.now()).await?;
     for server in exposed {

@@ -1,4 +1,4 @@
-//! Feeds: what was imported, how old it is, and why the last import failed.
+//! Feeds: their content, age, and last import error.
 
 use async_recursion::async_recursion as boxed;
 use jiff::Timestamp;
@@ -7,13 +7,12 @@ use wire::v1::Feed;
 
 use crate::{App, Result};
 
-/// A page of the feeds.
 #[boxed]
 pub async fn page(app: &App, page: Page) -> Result<Paged<Feed>> {
     Ok(Paged::part_of(list(app).await?, page))
 }
 
-/// All feeds, by name. Every organization of an installation shares them.
+/// All feeds by name. All organizations of an installation share them.
 #[boxed]
 pub async fn list(app: &App) -> Result<Vec<Feed>> {
     let mut reader = app.db.snapshot().await?;
@@ -39,7 +38,7 @@ pub async fn list(app: &App) -> Result<Vec<Feed>> {
     Ok(shown.collect())
 }
 
-/// How long ago `time` was; 0 if it is in the future.
+/// The number of seconds since `time`; 0 if it is in the future.
 pub fn seconds_since(time: Timestamp, now: Timestamp) -> u64 {
     u64::try_from(now.duration_since(time).as_secs()).unwrap_or(0)
 }

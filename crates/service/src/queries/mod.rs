@@ -1,7 +1,7 @@
-//! Read models: what a page, the API and a CSV file show is the same query.
+//! Read models. The dashboard, the API and CSV exports use the same queries.
 //!
-//! A query takes the [`Scope`] of the reader and a typed filter, reads from one snapshot, and returns
-//! bodies of `wire`. It changes nothing.
+//! A query takes the reader's [`Scope`] and a typed filter, reads from one snapshot, and returns
+//! types of `wire`. It changes nothing.
 
 pub mod activity;
 pub mod batches;
@@ -31,9 +31,8 @@ use vocab::{Environment, OrgId};
 /// What a reader may see.
 #[derive(Debug, Clone)]
 pub struct Scope {
-    /// The organization.
     pub org: OrgId,
-    /// The environments that the reader is limited to; `None`: all.
+    /// The environments that the reader is limited to; `None` means all.
     pub environments: Option<Arc<[Environment]>>,
 }
 

@@ -1,4 +1,4 @@
-//! The names of what ids stand for.
+//! The display names of ids.
 
 use async_recursion::async_recursion as boxed;
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Scope;
 use crate::{App, Result};
 
-/// The names of those of these ids that have one.
+/// The names of those ids that have one.
 #[boxed]
 pub async fn of(
     app: &App,

@@ -1,4 +1,4 @@
-//! Patches: packages with an update pending somewhere in the organization.
+//! Patches: packages with pending updates in the organization.
 
 use async_recursion::async_recursion as boxed;
 use std::collections::btree_map::Entry;
@@ -17,16 +17,16 @@ use crate::projections::findings as matched;
 use crate::projections::patches::{flaw_severity, of_server, severity, severity_order, within};
 use crate::{App, Result};
 
-/// Which patches.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Those that are pending on this server, by its id.
+    /// Only patches that are pending on the server with this id.
     pub server: Option<String>,
-    /// Of one of these severities; empty: of any.
+    /// Any of these severities; all if empty.
     pub severities: Vec<Severity>,
 }
 
-/// A page of the patches: by severity, known exploited ones first, then by affected servers and name.
+/// A page of the patches: sorted by severity, then known exploited ones first, then by affected
+/// servers and name.
 #[boxed]
 pub async fn list(
     app: &App,
@@ -44,7 +44,8 @@ pub async fn list(
         }
         (None, Some(environments)) => within(app, &mut reader, scope.org, environments).await?.0,
         (Some(id), environments) => {
-            // An id that is none belongs to no server, and neither does one of another organization.
+            // An invalid id and the id of another organization's server are both answered as
+            // unknown.
             let no_server = || StoreError::not_found("server", id);
             let id: ServerId = id.parse().map_err(|_| no_server())?;
             let server = servers::find_in(&mut reader, scope, id).await?;
@@ -66,7 +67,7 @@ fn part(mut rows: Vec<Patch>, severities: &[i64], page: Page) -> Paged<Patch> {
     Paged::part_of(rows, page)
 }
 
-/// One patch, with a page of the servers that wait for it and the CVEs that it fixes.
+/// One patch, with a page of the affected servers and the CVEs that it fixes.
 #[boxed]
 pub async fn get(app: &App, scope: &Scope, name: &str, page: Page) -> Result<PatchDetail> {
     let environments = scope.environments.as_deref();
@@ -110,7 +111,7 @@ pub async fn get(app: &App, scope: &Scope, name: &str, page: Page) -> Result<Pat
     Ok(PatchDetail { patch: show::patch(row), servers, cve_details })
 }
 
-/// The CVEs that a patch fixes: as rated by feeds, otherwise by the hosts' package managers.
+/// The CVEs that a patch fixes, rated by feeds or else by the hosts' package managers.
 async fn flaws(
     app: &App,
     conn: &mut Conn,

@@ -1,4 +1,4 @@
-//! The way to a provider: within limits of size and of time, verified by `https`, and never led elsewhere.
+//! HTTP requests to an identity provider: limited in size and time, over HTTPS, without redirects.
 
 use std::time::Duration;
 
@@ -14,32 +14,33 @@ use crate::auth::oidc::{Config, OidcError, Tokens};
 use crate::fetch;
 use crate::fetch::Limits;
 
-/// Someone waits in front of a browser.
+/// Short, because a user is waiting in front of a browser.
 const LIMITS: Limits = Limits {
     bytes_max: 256 * 1024,
     connect: Duration::from_secs(5),
     idle: Duration::from_secs(10),
     whole: Duration::from_secs(10),
 };
-/// How much of a provider's word for what is wrong is repeated.
+/// The maximum length of a provider's error code in messages.
 const WORD_CHARS_MAX: usize = 60;
 
-/// Whether nobody on the way can read or change what goes there.
+/// Whether requests to this URL are protected from eavesdropping and tampering: HTTPS, or a
+/// provider on this host.
 pub(super) fn is_safe(url: &Url) -> bool {
     let scheme = url.scheme();
     url.has_host() && (scheme == "https" || (scheme == "http" && fetch::is_here(url)))
 }
 
-/// An address that a provider names, if it may be used.
+/// Parses a URL that the provider names, if it is safe to use.
 pub(super) fn address(what: &'static str, text: &str) -> Result<Url, OidcError> {
     let url = Url::parse(text).ok().filter(is_safe);
     url.ok_or_else(|| {
-        let why = "its address does not begin with https://".to_owned();
+        let why = "its URL does not begin with https://".to_owned();
         OidcError::Unusable { what, why }
     })
 }
 
-/// Asks for something.
+/// Fetches a JSON document.
 pub(super) async fn get<T: DeserializeOwned>(
     what: &'static str,
     url: &Url,
@@ -51,12 +52,12 @@ pub(super) async fn get<T: DeserializeOwned>(
     }
     let (status, bytes) = send(what, request).await?;
     if status != StatusCode::OK {
-        return Err(OidcError::Unusable { what, why: format!("it answers {status}") });
+        return Err(OidcError::Unusable { what, why: format!("it returned {status}") });
     }
     read(what, &bytes)
 }
 
-/// Gives a code for what it stands for.
+/// Exchanges an authorization code for tokens.
 pub(super) async fn redeem(
     url: &Url,
     form: &[(&str, &str)],
@@ -68,7 +69,7 @@ pub(super) async fn redeem(
     let mut request = client(WHAT, url)?.post(url.clone()).header(ACCEPT, "application/json");
     match &config.client_secret {
         Some(secret) if !by_form => {
-            // Both parts are written as in a form first (RFC 6749, 2.3.1).
+            // Both parts are form-encoded first (RFC 6749, section 2.3.1).
             let words = format!("{}:{}", encoded(&config.client_id), encoded(&secret.0));
             request = request.header(AUTHORIZATION, format!("Basic {}", STANDARD.encode(words)));
         }
@@ -93,7 +94,7 @@ pub(super) async fn redeem(
         "invalid_client" | "unauthorized_client" | "unsupported_grant_type" | "invalid_request" => {
             OidcError::Client(word)
         }
-        _ => OidcError::Unusable { what: WHAT, why: format!("it answers {word}") },
+        _ => OidcError::Unusable { what: WHAT, why: format!("it returned {word}") },
     })
 }
 
@@ -118,7 +119,7 @@ async fn send(
     while let Some(part) = response.chunk().await.map_err(failed)? {
         bytes.extend_from_slice(&part);
         if bytes.len() as u64 > LIMITS.bytes_max {
-            let why = format!("it answers with more than {} bytes", LIMITS.bytes_max);
+            let why = format!("the response is larger than {} bytes", LIMITS.bytes_max);
             return Err(OidcError::Unusable { what, why });
         }
     }
@@ -127,16 +128,16 @@ async fn send(
 
 fn read<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, OidcError> {
     serde_json::from_slice(bytes).map_err(|error| {
-        // What a token endpoint answers is secret: the error tells a place, not the text.
+        // The response of a token endpoint is secret: the error names the position, not the text.
         let why =
-            format!("it does not answer as it should (line {}, {})", error.line(), kind(&error));
+            format!("the response is malformed (line {}, {})", error.line(), kind(&error));
         OidcError::Unusable { what, why }
     })
 }
 
 fn kind(error: &serde_json::Error) -> &'static str {
     match error.classify() {
-        serde_json::error::Category::Data => "something is missing or of another type",
-        _ => "it is no JSON",
+        serde_json::error::Category::Data => "a field is missing or has the wrong type",
+        _ => "not JSON",
     }
 }

@@ -1,30 +1,28 @@
-//! What an operator may set of a provider.
+//! The settings of an identity provider.
 
 use reqwest::Url;
 use vocab::{OrgId, Role};
 
-/// A provider, as an operator set it.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Who it is: the address under which it describes itself.
+    /// The issuer URL, under which the provider publishes its metadata.
     pub issuer: String,
-    /// What it is called on the page where one signs in.
+    /// The provider's name on the sign-in page.
     pub name: String,
-    /// As what it knows this service.
     pub client_id: String,
-    /// What this service shows it; without one, PKCE alone protects the code.
+    /// The client secret. Without one, only PKCE protects the authorization code.
     pub client_secret: Option<Secret>,
-    /// What is asked of it.
+    /// The requested OAuth scopes.
     pub scope: String,
-    /// Who gets which role, if the provider decides that.
+    /// How to map claims to roles, if the provider decides on roles.
     pub roles: Option<Roles>,
-    /// The role of whoever it vouches for and has no other; nothing, if such people stay out.
+    /// The role of users to whom no other role is mapped; `None` refuses them.
     pub default_role: Option<Role>,
-    /// Where people go who come for the first time and were not invited.
+    /// The organization of users who sign in for the first time and were not invited.
     pub org: OrgId,
 }
 
-/// Something that is not shown.
+/// A text that is not shown in debug output.
 #[derive(Clone)]
 pub struct Secret(pub String);
 
@@ -34,28 +32,27 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// How the provider says what a person may do.
+/// How claims are mapped to roles.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Roles {
-    /// The claim.
     pub claim: String,
-    /// Who has this value of it has this role.
+    /// Users with this claim value get this role.
     pub by_value: Vec<(Role, String)>,
 }
 
-/// What the provider's word gives a person.
+/// The role that a user gets at sign-in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Granted {
-    /// This role, whatever they had.
+    /// This role, whatever role they had.
     Role(Role),
-    /// The role that they have; somebody new has none.
+    /// The role that they already have.
     Theirs,
-    /// None: they stay out.
+    /// None: the sign-in is refused.
     Nothing,
 }
 
 impl Config {
-    /// What somebody gets whose claim has these values, and whether they are new.
+    /// The role for these claim values. `is_new`: the user signs in for the first time.
     pub fn granted(&self, values: &[String], is_new: bool) -> Granted {
         let fallback = self.default_role.map_or(Granted::Nothing, Granted::Role);
         let Some(roles) = &self.roles else {
@@ -67,14 +64,14 @@ impl Config {
     }
 }
 
-/// An address that a provider may have. It is kept to the letter: providers compare it so.
+/// Checks an issuer URL. It is kept unchanged, because providers compare it character by character.
 pub fn issuer(text: &str) -> Result<String, &'static str> {
-    let url = Url::parse(text).map_err(|_| "it is no address")?;
+    let url = Url::parse(text).map_err(|_| "not a valid URL")?;
     if url.query().is_some() || url.fragment().is_some() || !url.username().is_empty() {
-        return Err("it has more than a host and a path");
+        return Err("must not contain a user name, a query or a fragment");
     }
     if !super::ask::is_safe(&url) {
-        return Err("it does not begin with https:// (http:// is for a provider on this machine)");
+        return Err("must begin with https:// (http:// is allowed only for a provider on this host)");
     }
     Ok(text.to_owned())
 }
@@ -97,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_claim_people_keep_their_roles_and_strangers_get_the_default_or_nothing() {
+    fn without_role_claim_users_keep_roles_and_new_users_get_default() {
         let strict = config(None, None);
         assert_eq!(strict.granted(&[], false), Granted::Theirs);
         assert_eq!(strict.granted(&[], true), Granted::Nothing);
@@ -107,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_claim_the_greatest_role_counts_and_who_has_none_is_out() {
+    fn with_role_claim_highest_role_wins_and_unmapped_are_refused() {
         let by_value = vec![(Role::Viewer, "staff".into()), (Role::Admin, "ops".into())];
         let roles = Some(Roles { claim: "groups".into(), by_value });
         let granted = |values: &[&str], default| {
@@ -121,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn an_issuer_is_https_or_here() {
+    fn issuer_must_be_https_or_loopback() {
         for good in
             ["https://id.example.org", "https://id.example.org/realms/a/", "http://127.0.0.1:1"]
         {
@@ -135,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_not_written_into_logs() {
+    fn client_secret_is_not_in_debug_output() {
         assert!(!format!("{:?}", config(None, None)).contains("hush"));
     }
 }

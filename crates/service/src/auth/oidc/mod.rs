@@ -1,11 +1,13 @@
-//! Signing in at a provider of identities (OpenID Connect): what it is asked, and what is believed of its answers.
+//! OpenID Connect: requests to the identity provider, and validation of its responses.
 //!
-//! The authorization code flow with PKCE; `token` judges the proof that comes of it, `ask` is the way to the provider, `config`
-//! what an operator may set. Who a person is here is for `service::federated` to say, what a browser sees for `web::oidc`.
+//! Implements the authorization code flow with PKCE. `token` validates the ID token, `ask` sends
+//! HTTP requests, and `config` has the settings. `auth::sso` maps the identity to a user;
+//! `web::oidc` handles the browser.
 //!
-//! Written on ring and reqwest, which are here in any case. The `openidconnect` crate was considered: it is well kept, but would bring
-//! some eighty crates, among them second copies of our client and of three libraries of cryptography, for what is a hundred lines here, of
-//! which the signatures are ring's.
+//! This is implemented on ring and reqwest, which the project uses anyway. The `openidconnect`
+//! crate was considered: it is well maintained, but adds about eighty crates, among them second
+//! copies of the HTTP client and of three cryptography libraries, to replace about a hundred lines
+//! here, in which ring verifies the signatures.
 
 mod ask;
 mod config;
@@ -24,70 +26,66 @@ use serde_json::Value;
 pub use config::{Config, Granted, Roles, Secret, issuer};
 use token::{Expected, Keys, Reject};
 
-/// After which time a provider is asked again where its doors are and what its keys are. A key that is not known is asked for at once.
+/// After this time, the provider's metadata and keys are fetched again. An unknown key causes a
+/// fetch immediately.
 const KNOWN_FOR: SignedDuration = SignedDuration::from_hours(1);
-/// Longer words for a person are refused; the specification allows 255.
+/// Longer subjects are refused; the specification allows 255 characters.
 const SUBJECT_CHARS_MAX: usize = 255;
 
-/// Why nobody could be signed in.
+/// Why a sign-in failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OidcError {
-    /// It does not answer, or not in time.
-    #[error("the provider's {what} was not reached")]
+    /// The provider does not respond, or not in time.
+    #[error("cannot reach the identity provider's {what}")]
     Unreachable {
-        /// Which of its doors.
+        /// Which endpoint or document.
         what: &'static str,
-        /// Why not.
         source: reqwest::Error,
     },
-    /// It answers something that cannot be used: an operator has to look.
-    #[error("the provider's {what} cannot be used: {why}")]
+    /// The response cannot be used: an administrator must check the configuration.
+    #[error("the identity provider's {what} cannot be used: {why}")]
     Unusable {
-        /// Which of its doors.
+        /// Which endpoint or document.
         what: &'static str,
-        /// What is wrong.
         why: String,
     },
-    /// It does not take the code: it was used, or is too old.
-    #[error("the provider does not take the code ({0})")]
+    /// The provider rejects the code: it was already used, or has expired.
+    #[error("the identity provider rejected the authorization code ({0})")]
     Code(String),
-    /// It does not take us: the secret, or what it knows of us, is wrong.
-    #[error("the provider refuses this service ({0})")]
+    /// The provider rejects this client: the secret or the client's registration is wrong.
+    #[error("the identity provider rejected this client ({0})")]
     Client(String),
-    /// Its proof does not hold.
-    #[error("the provider's proof is not believed: {0}")]
+    /// The ID token is invalid.
+    #[error("the identity provider returned an invalid ID token: {0}")]
     Proof(String),
 }
 
-/// What goes with one try to sign in.
+/// The parameters of one authorization request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
-    /// What the browser brings back.
+    /// The browser returns this value with the code.
     pub state: String,
-    /// What the proof holds.
+    /// The ID token must contain this value.
     pub nonce: String,
-    /// What shows that whoever brings the code is who asked for it.
+    /// The PKCE verifier: proves that the code is redeemed by the client that requested it.
     pub verifier: String,
-    /// Where the browser is sent afterwards.
     pub redirect_uri: String,
 }
 
-/// Someone a provider vouches for.
+/// An identity that a provider has authenticated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Person {
-    /// Which provider.
     pub issuer: String,
-    /// Its word for them.
+    /// The provider's identifier of the user.
     pub subject: String,
-    /// Their address, if the provider says that it is theirs.
+    /// The email address, if the provider has verified it.
     pub email: Option<String>,
-    /// What the claim says that roles are given by.
+    /// The values of the claim that is mapped to roles.
     pub values: Vec<String>,
 }
 
-/// A provider, as an operator set it.
+/// An identity provider with its settings and its cached metadata.
 pub struct Provider {
-    /// What was set.
     pub config: Config,
     known: Mutex<Option<Arc<Known>>>,
 }
@@ -119,12 +117,11 @@ struct Tokens {
 }
 
 impl Provider {
-    /// One that was not asked anything yet.
     pub fn new(config: Config) -> Provider {
         Provider { config, known: Mutex::new(None) }
     }
 
-    /// Where a browser is sent to sign in.
+    /// The URL to which the browser is sent to sign in.
     #[boxed]
     pub async fn door(&self, now: Timestamp, attempt: &Attempt) -> Result<Url, OidcError> {
         let known = self.known(now).await?;
@@ -142,7 +139,8 @@ impl Provider {
         Ok(url)
     }
 
-    /// Whether an answer that names this issuer, or none, is this provider's: one of another must not be taken for its own.
+    /// Whether an authorization response that names this issuer, or none, comes from this provider.
+    /// A response of another provider must not be accepted (RFC 9207).
     #[boxed]
     pub async fn is_its_answer(&self, now: Timestamp, named: &str) -> Result<bool, OidcError> {
         let known = self.known(now).await?;
@@ -150,7 +148,7 @@ impl Provider {
         Ok(if named.is_empty() { !must } else { named == self.config.issuer })
     }
 
-    /// Who came back with this code.
+    /// Exchanges the authorization code for the identity of the user.
     #[boxed]
     pub async fn redeem(
         &self,
@@ -176,7 +174,8 @@ impl Provider {
         self.person(&claims)
     }
 
-    /// What a proof says, if it is one. A key that is not known may be a new one.
+    /// The claims of an ID token, if it is valid. An unknown key may be a new one, so the keys are
+    /// fetched again.
     async fn believed(&self, now: Timestamp, proof: &str, nonce: &str) -> Result<Value, OidcError> {
         let expected = Expected {
             issuer: &self.config.issuer,
@@ -201,7 +200,7 @@ impl Provider {
         email && by.is_none_or(|claim| claims.get(claim).is_some())
     }
 
-    /// Most providers keep the rest for whoever asks with the token.
+    /// Adds the claims of the userinfo endpoint: many providers leave them out of the ID token.
     async fn ask_more(
         &self,
         known: &Known,
@@ -212,10 +211,10 @@ impl Provider {
         let Some(door) = &known.doors.userinfo_endpoint else { return Ok(()) };
         let told: Value = ask::get(WHAT, &ask::address(WHAT, door)?, Some(access_token)).await?;
         if told.get("sub") != claims.get("sub") {
-            return Err(OidcError::Proof("the userinfo endpoint speaks of someone else".into()));
+            return Err(OidcError::Proof("the userinfo endpoint returned a different subject".into()));
         }
         let (Value::Object(claims), Value::Object(told)) = (claims, told) else { return Ok(()) };
-        // Whether an address was verified is said of the address beside it, and of no other.
+        // `email_verified` applies only to the `email` from the same source.
         if told.contains_key("email") && !claims.contains_key("email_verified") {
             claims.remove("email");
         }
@@ -234,9 +233,9 @@ impl Provider {
         let subject = claims.get("sub").and_then(Value::as_str).unwrap_or("");
         if subject.is_empty() || subject.chars().count() > SUBJECT_CHARS_MAX || has_control(subject)
         {
-            return Err(OidcError::Proof("it does not say whom it is about".into()));
+            return Err(OidcError::Proof("the `sub` claim is missing or invalid".into()));
         }
-        // Some providers write the word.
+        // Some providers send the text "true".
         let is_verified =
             |claim: &Value| claim == &Value::Bool(true) || claim.as_str() == Some("true");
         let verified = claims.get("email_verified").is_some_and(is_verified);
@@ -279,7 +278,7 @@ impl Provider {
         let doors: Doors = ask::get(WHAT, &ask::address(WHAT, &at)?, None).await?;
         if doors.issuer != *issuer {
             let why = format!(
-                "it is of `{}`, and `{issuer}` is set: set what it says, to the letter",
+                "its issuer is `{}`, but `{issuer}` is configured; both must be exactly the same",
                 doors.issuer
             );
             return Err(OidcError::Unusable { what: WHAT, why });
@@ -295,8 +294,8 @@ fn has_control(text: &str) -> bool {
     text.chars().any(char::is_control)
 }
 
-/// Reads bytes as each of the documents that an identity provider sends: its metadata, its keys, a token response, and an
-/// ID token with its keys before it, divided by a line feed.
+/// Parses bytes as each of the documents that an identity provider sends: its metadata, its keys, a
+/// token response, and an ID token preceded by its keys, separated by a line feed.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz(bytes: &[u8]) {
     if let Ok(metadata) = serde_json::from_slice::<Doors>(bytes) {

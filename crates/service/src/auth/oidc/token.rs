@@ -1,7 +1,7 @@
-//! Whether a provider's proof (an ID token, a JWT) holds.
+//! Validation of an ID token (a JWT).
 //!
-//! Reads its arguments and nothing else. Only signatures by a key that the provider alone has are taken: never `none`, and never a
-//! shared secret, whatever the proof itself claims to be signed with.
+//! Pure functions without I/O. Accepts only signatures with a private key of the provider: never
+//! `none`, and never a shared secret, whatever algorithm the token itself names.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -9,38 +9,38 @@ use ring::signature::{self, RsaParameters, RsaPublicKeyComponents, UnparsedPubli
 use serde::Deserialize;
 use serde_json::Value;
 
-/// How far two clocks may differ.
+/// The maximum clock difference.
 const CLOCKS_DIFFER_SECONDS: i64 = 60;
 
-/// The most keys of a provider. A token that names none is checked with each of them.
+/// The maximum number of a provider's keys. A token that names no key is checked with each of them.
 const KEYS_MAX: usize = 100;
 
-/// Why a proof is not believed.
+/// Why an ID token is rejected.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Reject {
-    /// It may be signed with a key that is newer than ours.
+    /// The token may be signed with a key that is newer than the cached ones.
     #[error("the token is signed with a key that the provider does not publish")]
     UnknownKey,
-    /// It does not hold.
+    /// The token is invalid.
     #[error("{0}")]
     Because(&'static str),
 }
 
-/// What a proof must say.
+/// What an ID token must contain.
 pub(super) struct Expected<'a> {
     pub(super) issuer: &'a str,
     pub(super) client_id: &'a str,
     pub(super) nonce: &'a str,
-    /// In seconds.
+    /// In seconds since the Unix epoch.
     pub(super) now: i64,
 }
 
-/// What a provider signs with.
+/// The public keys of a provider.
 pub(super) struct Keys(Vec<Key>);
 
 struct Key {
     id: Option<String>,
-    /// If it says so, what it is for.
+    /// The algorithm that the key is limited to, if the provider states one.
     algorithm: Option<String>,
     shape: Shape,
 }
@@ -53,7 +53,7 @@ enum Shape {
 }
 
 impl Keys {
-    /// The keys that we can use; others may stand among them.
+    /// Reads the supported keys of a JWK set and ignores the others.
     pub(super) fn read(document: &Value) -> Keys {
         let all = document.get("keys").and_then(Value::as_array);
         Keys(all.into_iter().flatten().filter_map(key).take(KEYS_MAX).collect())
@@ -63,7 +63,7 @@ impl Keys {
 fn key(value: &Value) -> Option<Key> {
     let text = |name: &str| value.get(name).and_then(Value::as_str);
     let bytes = |name: &str| URL_SAFE_NO_PAD.decode(text(name)?.trim_end_matches('=')).ok();
-    // A number may be written with zeros before it, which ring does not take.
+    // A number may have leading zeros, which ring does not accept.
     let number = |name: &str| {
         let bytes = bytes(name)?;
         let start = bytes.iter().position(|byte| *byte != 0)?;
@@ -91,7 +91,7 @@ fn key(value: &Value) -> Option<Key> {
 }
 
 impl Key {
-    /// Whether this is its signature; nothing if such a key does not sign in this way.
+    /// Whether the signature is by this key; `None` if this key does not support the algorithm.
     fn signed(&self, algorithm: &str, message: &[u8], signature: &[u8]) -> Option<bool> {
         if self.algorithm.as_deref().is_some_and(|own| own != algorithm) {
             return None;
@@ -125,13 +125,13 @@ impl Key {
 struct Head {
     alg: String,
     kid: Option<String>,
-    /// What must be understood for the rest to mean anything; we understand none of it.
+    /// Extensions that the recipient must understand. None are supported.
     crit: Option<Value>,
 }
 
-/// What a proof says, if it holds.
+/// The claims of an ID token, if it is valid.
 pub(super) fn verify(proof: &str, keys: &Keys, expected: &Expected<'_>) -> Result<Value, Reject> {
-    const NONE: Reject = Reject::Because("it is not a signed token");
+    const NONE: Reject = Reject::Because("the token is not a signed JWT");
     let (signed, signature) = proof.rsplit_once('.').ok_or(NONE)?;
     let (head, body) = signed.split_once('.').ok_or(NONE)?;
     let bytes = |part: &str| URL_SAFE_NO_PAD.decode(part).map_err(|_| NONE);
@@ -149,7 +149,7 @@ pub(super) fn verify(proof: &str, keys: &Keys, expected: &Expected<'_>) -> Resul
     match judged.as_slice() {
         [] => return Err(Reject::UnknownKey),
         judged if judged.contains(&true) => {}
-        // Without a name, it may as well be by a newer key.
+        // The token does not name its key, so it may be signed with a newer one.
         _ if head.kid.is_none() => return Err(Reject::UnknownKey),
         _ => return Err(Reject::Because("the signature is invalid")),
     }
@@ -158,7 +158,7 @@ pub(super) fn verify(proof: &str, keys: &Keys, expected: &Expected<'_>) -> Resul
     Ok(claims)
 }
 
-/// `none`, and everything with a secret that we share, is not in the list.
+/// The list contains neither `none` nor algorithms with a shared secret.
 fn is_signature(algorithm: &str) -> bool {
     const TAKEN: [&str; 10] = [
         "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA", "Ed25519",
@@ -166,7 +166,7 @@ fn is_signature(algorithm: &str) -> bool {
     TAKEN.contains(&algorithm)
 }
 
-/// Whether claims are by the provider, for us, of now, and of this very try.
+/// Checks that the claims are from this issuer, for this client, valid now, and of this sign-in.
 pub(super) fn meant(claims: &Value, expected: &Expected<'_>) -> Result<(), Reject> {
     let text = |name: &str| claims.get(name).and_then(Value::as_str);
     let time = |name: &str| {

@@ -1,11 +1,13 @@
-//! Pending updates by package, made ready for reading.
+//! Pending updates by package, prepared for reading.
 //!
-//! [`rebuild`] makes an organization's rows from its distinct lists of updates and how many servers carry each: 100,000
-//! servers of 2,000 kinds cost 2,000 lists. [`spawn`] does so whenever servers changed, at most so often that it takes a
-//! small part of one core. Whoever reads asks `store::patches`; a key that sees some environments only is answered by [`within`].
-//! How bad an update is, comes from the flaws that it closes where it is pending, as the feeds know them, and from what
-//! the hosts' package managers say. So does how many of a server's updates are for security; where another number stands
-//! it is put right (`store::recounts`).
+//! [`rebuild`] computes an organization's rows from its distinct update sets and the number of
+//! servers with each: 100,000 servers in 2,000 classes cost 2,000 update sets. [`spawn`] runs it
+//! whenever servers change, limited to a small share of one core. Readers use `store::patches`;
+//! requests by a key that is limited to some environments use [`within`].
+//!
+//! The severity of an update comes from the findings that it closes and from the hosts' package
+//! managers. So does a server's number of security updates; wrong stored numbers are corrected
+//! (`store::recounts`).
 
 mod closing;
 mod gather;
@@ -33,46 +35,48 @@ use crate::clock::Stopwatch;
 use crate::commands::servers::{entries, severity as severity_of};
 use crate::{Result, ServiceError, apart};
 
-/// How many new lists are written down in one transaction.
+/// The number of new update sets that are written in one transaction.
 const SETS_TOGETHER: usize = 50;
-/// How many servers get another number in one transaction: nobody waits for it longer than some ten milliseconds.
+/// The number of servers that are corrected in one transaction, which keeps other writers waiting
+/// for at most some ten milliseconds.
 const SERVERS_TOGETHER: usize = 1_000;
-/// How often the rows are looked after when no bell rings.
+/// The interval at which the rows are updated without a notification.
 const LOOK: Duration = Duration::from_secs(30);
-/// The least rest between two rounds, and how many times as long as a round takes: a busy fleet has news all the time.
+/// The minimum pause between two rounds, and the pause as a multiple of a round's duration: in a
+/// busy fleet, changes arrive all the time.
 const REST: Duration = Duration::from_millis(500);
 const REST_TIMES: f64 = 12.0;
 
-/// The organization in numbers, as they are stored.
+/// The stored totals of an organization.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counts {
-    /// How many servers want a reboot.
+    /// Servers that need a reboot.
     pub reboot_required: u64,
-    /// How many get no orders until a person decides.
+    /// Servers that get no orders until a user releases them from quarantine.
     pub quarantined: u64,
-    /// How many were scanned recently and have updates pending.
+    /// Servers with a recent inventory and pending updates.
     pub with_updates: u64,
-    /// How many were scanned recently and have none.
+    /// Servers with a recent inventory and no pending updates.
     pub up_to_date: u64,
-    /// How many were last scanned too long ago.
+    /// Servers whose last inventory is too old.
     pub stale: u64,
-    /// How many never sent their packages.
+    /// Servers that never reported their packages.
     pub not_scanned: u64,
-    /// How many have security updates pending.
+    /// Servers with pending security updates.
     pub with_security_updates: u64,
-    /// How many packages have an update pending.
+    /// Packages with a pending update.
     pub patches: u64,
-    /// How many of those fix security flaws.
+    /// Packages with a pending security update.
     pub security_patches: u64,
-    /// How many there are of each severity, the worst first.
+    /// Packages by severity of their update, the most severe first.
     pub severities: [u32; Severity::ALL.len()],
 }
 
-/// The lists of updates by what they are known by.
+/// Pending updates by the digest of their update set.
 type Lists = BTreeMap<Digest, Vec<Pending>>;
 
-/// What was read the last time, because most of it is still in use.
+/// What was read in the last round, because most of it is still in use.
 #[derive(Debug, Default)]
 struct Known {
     lists: Lists,
@@ -85,13 +89,14 @@ impl Known {
         self.closings.read(conn, org, kinds, &self.lists).await
     }
 
-    /// Those of the flaws that any update is about which are known to be exploited.
+    /// The CVEs with a pending update that are known to be exploited.
     async fn exploited(&self, conn: &mut Conn) -> Result<BTreeSet<String>> {
         let named = named(&self.lists, &self.closings);
         Ok(advisories::exploited(conn, &named).await?.into_keys().collect())
     }
 
-    /// The kinds with as many security updates as they should have, and which of them have servers with another number.
+    /// Returns the server classes with the correct number of security updates, and those of them
+    /// that have servers with a wrong stored number.
     fn settled(&self, kinds: Vec<Kind>) -> (Vec<Kind>, Vec<(Kind, u32)>) {
         let mut wrong = Vec::new();
         let settle = |kind: Kind| {
@@ -105,7 +110,7 @@ impl Known {
         (kinds.into_iter().map(settle).collect(), wrong)
     }
 
-    /// The rows, in the order of the list.
+    /// The rows, in list order.
     fn rows(
         &self,
         kinds: &[Kind],
@@ -119,19 +124,19 @@ impl Known {
     }
 }
 
-/// The severity that stands at a place of the order; the worst is 0.
+/// The severity at a position of the sort order; 0 is the most severe.
 pub fn severity(order: i64) -> Severity {
     let place = usize::try_from(order).unwrap_or(usize::MAX);
     Severity::ALL.iter().rev().nth(place).copied().unwrap_or(Severity::Unknown)
 }
 
-/// The place of a severity in the order.
+/// The position of a severity in the sort order.
 pub fn severity_order(severity: Severity) -> i64 {
     let place = Severity::ALL.iter().rev().position(|known| *known == severity);
     place.map_or(i64::MAX, |place| place as i64)
 }
 
-/// Looks after the rows of every organization for as long as it is not aborted.
+/// Keeps the rows of every organization current until it is aborted or the app drains.
 pub fn spawn(app: App) -> JoinHandle<()> {
     tokio::spawn(async move {
         let mut changed = app.db.bell(Topic::Servers);
@@ -152,7 +157,7 @@ pub fn spawn(app: App) -> JoinHandle<()> {
             if let Err(error) = done {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
-                    "patches are counted later"
+                    "counting of patches failed and will be retried"
                 );
             }
             let rest = Duration::from_secs_f64(watch.seconds() * REST_TIMES).max(REST);
@@ -175,7 +180,8 @@ async fn rebuild_all(app: &App, known: &mut BTreeMap<OrgId, Known>) -> Result<()
     Ok(())
 }
 
-/// Makes the rows of an organization anew, if its servers or their flaws are not as they were. Says whether it did.
+/// Rebuilds the rows of an organization if its servers or their findings have changed. Returns
+/// whether it wrote anything.
 #[boxed]
 pub async fn rebuild(app: &App, org: OrgId) -> Result<bool> {
     rebuild_from(app, org, &mut Known::default()).await
@@ -216,7 +222,7 @@ async fn rebuild_from(app: &App, org: OrgId, known: &mut Known) -> Result<bool> 
     }
     let mut tx = app.db.begin().await?;
     match patches::begin(&mut tx, &next).await {
-        // Another replica was faster; its rows are as good as ours.
+        // Another replica was faster; its rows are equivalent.
         Err(StoreError::Stale) => return Ok(false),
         begun => begun?,
     }
@@ -225,8 +231,8 @@ async fn rebuild_from(app: &App, org: OrgId, known: &mut Known) -> Result<bool> 
     Ok(true)
 }
 
-/// Writes down how many security updates servers have, where another number stands. Whoever sends news meanwhile is left
-/// for the next round, which finds them.
+/// Corrects the stored number of security updates of servers. Servers that report a change
+/// meanwhile are corrected in the next round.
 async fn recount(app: &App, org: OrgId, wrong: &[(Kind, u32)]) -> Result<()> {
     let wrong: Vec<(&Kind, u32)> = wrong.iter().map(|(kind, truth)| (kind, *truth)).collect();
     let all = recounts::wanted(&mut *app.db.read().await?, org, &wrong).await?;
@@ -238,7 +244,7 @@ async fn recount(app: &App, org: OrgId, wrong: &[(Kind, u32)]) -> Result<()> {
     Ok(())
 }
 
-/// The patches of a few environments, in the order of the list. Made on the spot.
+/// The patches of some environments, in list order. Computed on demand.
 #[boxed]
 pub async fn within(
     app: &App,
@@ -257,7 +263,7 @@ pub async fn within(
     Ok((rows, counts))
 }
 
-/// The patches that wait on one server, with what is known of them in the whole organization.
+/// The patches pending on one server, with their data for the whole organization.
 #[boxed]
 pub async fn of_server(app: &App, conn: &mut Conn, server: &Server) -> Result<Vec<Patch>> {
     let Some(set) = server.update_set else { return Ok(Vec::new()) };
@@ -265,7 +271,7 @@ pub async fn of_server(app: &App, conn: &mut Conn, server: &Server) -> Result<Ve
     let names: BTreeSet<&String> = list.iter().map(|update| &update.name).collect();
     let names: Vec<String> = names.into_iter().cloned().collect();
     let mut rows = patches::of_names(conn, server.org_id, &names).await?;
-    // A list that has only just arrived may not be counted yet.
+    // An update set that has just arrived may not be counted yet.
     let counted: BTreeSet<String> = rows.iter().map(|row| row.package_name.clone()).collect();
     if names.iter().all(|name| counted.contains(name)) {
         sort(&mut rows);
@@ -297,7 +303,7 @@ pub async fn of_server(app: &App, conn: &mut Conn, server: &Server) -> Result<Ve
     Ok(rows)
 }
 
-/// `matched` stands for the flaws that the servers have.
+/// `matched` identifies the findings of the servers.
 fn basis(kinds: &[Kind], matched: Option<Digest>) -> Digest {
     let word = |digest: Option<Digest>| digest.map(|digest| digest.to_string()).unwrap_or_default();
     let mut text = format!("{}\n", word(matched));
@@ -314,7 +320,7 @@ fn basis(kinds: &[Kind], matched: Option<Digest>) -> Digest {
     Digest::of(text.as_bytes())
 }
 
-/// Reads those lists that are not there yet, and forgets those that no server has any more.
+/// Reads the update sets that are missing, and drops those that no server has any more.
 async fn read_lists(conn: &mut Conn, org: OrgId, kinds: &[Kind], lists: &mut Lists) -> Result<()> {
     let used: BTreeSet<Digest> = kinds.iter().filter_map(|kind| kind.update_set).collect();
     lists.retain(|set, _| used.contains(set));
@@ -330,7 +336,7 @@ fn first_seen(rows: &[Patch]) -> BTreeMap<String, Timestamp> {
     rows.iter().map(|row| (row.package_name.clone(), row.first_seen_at)).collect()
 }
 
-/// A list and the packages that it names.
+/// An update set and the packages in it.
 type Named = (Digest, Vec<String>);
 
 fn difference(
@@ -359,7 +365,7 @@ fn difference(
     (changes, fresh.map(|(set, list)| (*set, named(list))).collect())
 }
 
-/// How bad one flaw of an update is, as far as its host knows.
+/// The severity of a CVE according to the host's package manager.
 pub fn flaw_severity(updates: &[Pending], cve: &str) -> Severity {
     let with = updates.iter().filter(|update| update.cves.iter().any(|id| id == cve));
     with.map(severity_of).max().unwrap_or(Severity::Unknown)
@@ -372,7 +378,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_order_of_severities_begins_with_the_worst_and_finds_back() {
+    fn severity_order_starts_with_most_severe_and_is_reversible() {
         assert_eq!(severity_order(Severity::Critical), 0);
         for known in Severity::ALL {
             assert_eq!(severity(severity_order(*known)), *known);
@@ -380,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn words_for_an_update_stand_in_the_order_of_their_weight() {
+    fn update_types_are_ordered_by_importance() {
         assert!(UpdateType::Security < UpdateType::Bugfix);
         assert!(UpdateType::Bugfix < UpdateType::Enhancement);
         assert!(UpdateType::Enhancement < UpdateType::Other);
