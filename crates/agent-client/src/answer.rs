@@ -1,7 +1,7 @@
-//! Whether an answer is the server's own answer to this very request.
+//! Verifies that a response was signed by the server, for exactly this request.
 //!
-//! The server signs the text of [`answer_text`] with its key for orders. A proxy can then drop or delay
-//! an answer, until the request times out, and do nothing else with it.
+//! The server signs the text of [`answer_text`] with its orders key. A proxy can then drop a
+//! response, or delay it until the request times out, but cannot change or replay it.
 
 use std::sync::atomic::Ordering;
 
@@ -10,11 +10,11 @@ use wire::agent::answer_text;
 use super::identity::chance;
 use super::{Identity, base64, from_base64};
 
-/// One request whose answer is awaited.
+/// A request that waits for its response.
 pub(crate) struct Exchange<'a> {
     host: &'a Identity,
-    /// Drawn for this request alone, also if it repeats another one, so that the answer to that one
-    /// is none to this.
+    /// Random for every request, including repetitions, so that the response to one request is not
+    /// valid for another.
     nonce: String,
     request_signature: String,
 }
@@ -28,8 +28,8 @@ impl<'a> Exchange<'a> {
         &self.nonce
     }
 
-    /// Whether the answer may be acted on, and why. One without a signature may only as long as the
-    /// server was never known to sign: it is of the version before.
+    /// Whether the response may be acted on. An unsigned response is accepted only while the server
+    /// has never signed one: it may be of the previous version, which does not sign.
     pub(crate) fn check(&self, proof: Option<&str>, status: u16, body: &[u8]) -> Proof {
         let Some(proof) = proof else {
             return if self.host.signs_answers() { Proof::Invalid } else { Proof::Missing };
@@ -43,9 +43,10 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// The trusted key that signed the answer.
+    /// The trusted key that signed the response.
     fn signer(&self, proof: &str, status: u16, body: &[u8]) -> Option<[u8; 32]> {
-        // The header says which key signed; the keys that this host trusts decide.
+        // The header names a key, but it is not used: the signature must match a key that this host
+        // trusts.
         let (_, signature) = proof.split_once(' ')?;
         let signature = from_base64(signature)?;
         let Exchange { host, nonce, request_signature } = self;
@@ -54,14 +55,13 @@ impl<'a> Exchange<'a> {
     }
 }
 
-/// How far an answer is proven to be the server's.
+/// The result of verifying a response's signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Proof {
-    /// Signed with this trusted key.
     SignedBy([u8; 32]),
-    /// Not signed, by a server that was never known to sign.
+    /// Unsigned, from a server that has never signed a response.
     Missing,
-    /// Not to be acted on.
+    /// Must not be acted on.
     Invalid,
 }
 
@@ -101,9 +101,9 @@ mod tests {
         format!("any {}", base64(key(by).sign(text.as_bytes()).as_ref()))
     }
 
-    /// Both sides must put the same bytes under a signature, for as long as there are agents.
+    /// Both sides must sign the same bytes for as long as any agent of this version exists.
     #[test]
-    fn signed_text_of_an_answer_never_changes() {
+    fn signed_text_of_a_response_never_changes() {
         assert_eq!(
             answer_text(SERVER.parse().unwrap(), "bm9uY2U=", "c2ln", 410, b""),
             format!(
@@ -114,11 +114,11 @@ mod tests {
     }
 
     #[test]
-    fn only_the_servers_answer_to_this_request_is_accepted() {
+    fn only_the_servers_response_to_this_request_is_accepted() {
         let host = host(true);
         let (first, second) =
             (Exchange::new(&host, "sig".to_owned()), Exchange::new(&host, "sig".to_owned()));
-        assert_ne!(first.nonce, second.nonce, "a repeated request is another one");
+        assert_ne!(first.nonce, second.nonce, "a repeated request has its own nonce");
         let text = |server: &str, nonce: &str, sig: &str, status: u16, body: &[u8]| {
             answer_text(server.parse().unwrap(), nonce, sig, status, body)
         };
@@ -143,11 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn unsigned_answers_are_accepted_until_the_first_signed_one() {
+    fn unsigned_responses_are_accepted_until_the_first_signed_one() {
         let host = host(false);
         let exchange = Exchange::new(&host, "sig".to_owned());
         assert!(exchange.accepts(None, 200, b"{}"));
-        assert!(!exchange.accepts(Some("key AAAA"), 200, b"{}"), "a wrong signature is worse");
+        assert!(
+            !exchange.accepts(Some("key AAAA"), 200, b"{}"),
+            "a wrong signature is never accepted"
+        );
         assert!(!host.signs_answers());
         let text = answer_text(host.server_id, &exchange.nonce, "sig", 200, b"{}");
         assert!(exchange.accepts(Some(&proof(1, &text)), 200, b"{}"));

@@ -1,6 +1,6 @@
-//! The way to one server: every request of `/agent/v1`, signed, bounded in size and in time.
+//! HTTP client for `/agent/v1`: every request is signed and limited in size and time.
 //!
-//! Never retries by itself: what to repeat, and when, is the caller's to say ([`jittered`] helps).
+//! It never retries. The caller decides what to repeat and when ([`jittered`] computes the delay).
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -19,17 +19,17 @@ use super::identity::is_tag;
 use super::trust::{TrustStoreError, system_trust};
 use super::{Authorization, HostKey, Identity, Pin, PinnedServer, Token, public_keys};
 
-/// The most bytes of an answer. A host does not trust its server with its memory.
+/// Maximum size of a response body. A host does not trust its server with its memory.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// How long a request may take that is not held open.
+/// Timeout of requests that are not held open.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long the server may be late with the answer to a held sync.
+/// How much later than `hold_seconds` the response to a held sync may arrive.
 const HOLD_GRACE: Duration = Duration::from_secs(20);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longer than what a proxy would say in earnest is not obeyed.
+/// Longer `Retry-After` values are cut to this; no proxy needs more.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 
-/// The way to one server. Cheap to clone; clones share their connections.
+/// Client for one server. Cheap to clone; clones share connections.
 #[derive(Debug, Clone)]
 pub struct AgentClient {
     client: Client,
@@ -37,85 +37,81 @@ pub struct AgentClient {
     origin: String,
 }
 
-/// What is needed to find a server.
+/// How to connect to a server.
 #[derive(Debug, Clone, Copy)]
 pub struct Connect<'a> {
-    /// Its address: `https://fleet.example:7600`.
+    /// Server address, such as `https://fleet.example:7600`.
     pub url: &'a str,
-    /// By what it is known.
+    /// How the server's certificate is verified.
     pub pin: Pin,
-    /// From which address of this machine to connect, if it matters.
+    /// Local address to connect from, if it matters.
     pub from: Option<IpAddr>,
 }
 
-/// Why there is no way to a server.
+/// Why no client can be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The address is none, or has a part that it should not have.
-    #[error("`{0}` is not a server's address: write it like https://fleet.example:7600")]
+    /// The address is malformed or has a part that is not allowed.
+    #[error(
+        "`{0}` is not a valid server address; expected something like https://fleet.example:7600"
+    )]
     Url(String),
-    /// The token says by which certificate to know the server, and the address has no TLS.
-    #[error("the token names the server's certificate: its address starts with https://")]
+    /// The token contains a certificate hash, but the address does not use TLS.
+    #[error("the token requires TLS: the server address must start with https://")]
     WantsTls,
-    /// The server is to be verified by the system's trust store, and that cannot be used.
+    /// The server must be verified by the system's trust store, which cannot be used.
     #[error(transparent)]
     TrustStore(#[from] TrustStoreError),
-    /// The client could not be made.
-    #[error("no client could be made")]
+    #[error("cannot create the HTTP client")]
     Client(#[source] reqwest::Error),
 }
 
-/// Why a request had no effect, as far as the host can tell.
+/// Why a request failed, as far as the host can tell.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The server was not reached, or its answer was not. Try again; it may have had its effect.
-    #[error("the server did not answer")]
+    /// The server was not reached, or its response was lost. Try again; the request may have taken
+    /// effect.
+    #[error("no response from the server")]
     Unreachable(#[source] reqwest::Error),
-    /// The server cannot now, and may say for how long. Try again, not sooner.
+    /// The server is temporarily unavailable. Try again, not before `retry_after`.
     #[error("the server is busy ({status})")]
     Busy {
-        /// What it answered.
         status: StatusCode,
-        /// For how long to leave it alone.
+        /// How long to wait before the next request.
         retry_after: Option<Duration>,
     },
-    /// The server does not know this host any more. Do nothing ever again.
+    /// The server has removed this host. Stop permanently.
     #[error("this host was removed from its server")]
     Removed,
-    /// The answer is not signed by the server, or not for this request: anyone in between may have
-    /// written it. Do nothing that it says, and try again.
+    /// The response is not signed by the server, or not for this request: anyone on the network
+    /// path may have written it. Ignore its content and try again.
     #[error("{}", unproven(*status))]
-    Unproven {
-        /// What was answered.
-        status: StatusCode,
-    },
-    /// The server does not want this request. Trying again would change nothing.
-    #[error("the server refuses ({status} {code}): {detail}")]
+    Unproven { status: StatusCode },
+    /// The server rejects this request. Trying again would change nothing.
+    #[error("the server rejected the request ({status} {code}): {detail}")]
     Refused {
-        /// What it answered.
         status: StatusCode,
-        /// Why, for programs.
+        /// Machine-readable reason.
         code: String,
-        /// Why, for people.
+        /// Human-readable reason.
         detail: String,
     },
-    /// The answer cannot be read, or not be used.
-    #[error("the server's answer cannot be understood: {0}")]
+    /// The response cannot be parsed or used.
+    #[error("invalid response from the server: {0}")]
     Answer(String),
 }
 
-/// How a host wants to join.
+/// What a host sends to enroll.
 #[derive(Debug, Clone)]
 pub struct Joining {
-    /// What the host is.
     pub facts: Facts,
-    /// The environment that it says it is in.
+    /// The environment that the host requests.
     pub environment: Option<Environment>,
-    /// The tags that it says it has.
+    /// The tags that the host requests.
     pub tags: Vec<Tag>,
 }
 
-/// Which listing.
+/// Type of a listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListingKind {
     /// Installed packages.
@@ -134,7 +130,7 @@ impl ListingKind {
 }
 
 impl AgentClient {
-    /// Makes ready; nothing is sent yet.
+    /// Creates a client. Sends nothing yet.
     pub fn new(to: Connect<'_>) -> Result<AgentClient, ConnectError> {
         let malformed = || ConnectError::Url(to.url.to_owned());
         let url = Url::parse(to.url).map_err(|_| malformed())?;
@@ -154,12 +150,12 @@ impl AgentClient {
             (Pin::Certificate(sha256), "https") => builder
                 .https_only(true)
                 .tls_backend_preconfigured(PinnedServer::client_config(sha256)),
-            // The client wants to know a TLS provider even where it will never speak TLS.
+            // The client requires a TLS provider even if it never uses TLS.
             (Pin::Plain, "http") => {
                 builder.tls_backend_preconfigured(PinnedServer::client_config([0; 32]))
             }
-            // The service has no TLS itself, and the proxy in front of it has a certificate that
-            // any client of this host would verify.
+            // The service itself has no TLS, and the proxy in front of it has a certificate that
+            // any client on this host can verify.
             (Pin::Plain, "https") => {
                 builder.https_only(true).tls_backend_preconfigured(system_trust()?)
             }
@@ -170,8 +166,8 @@ impl AgentClient {
         Ok(AgentClient { client, origin: url.origin().ascii_serialization() })
     }
 
-    /// Joins. A host that did not hear the answer asks again with the same key and gets the same;
-    /// with a new key it would be a second host. [`Identity::new`] makes use of the answer.
+    /// Enrolls. A host that missed the response asks again with the same key and gets the same
+    /// response; with a new key it would be a second host. Pass the response to [`Identity::new`].
     pub async fn enroll(
         &self,
         token: &Token,
@@ -190,11 +186,12 @@ impl AgentClient {
         read(&receive(request).await?.into_result()?)
     }
 
-    /// Syncs. Held open by the server for up to `hold_seconds` while it has nothing to say; whoever
-    /// drops the future has cut it off, and repeats it with the same [`Turn`](super::Turn).
+    /// Syncs. The server holds the request open for up to `hold_seconds` while it has nothing to
+    /// send. A caller that drops the future aborts the sync, and repeats it with the same
+    /// [`Turn`](super::Turn).
     ///
-    /// `orders_keys` of the answer is empty, or a list of valid keys that may be trusted. `renewed_tag`
-    /// is there only if the server said so.
+    /// In the returned response, `orders_keys` is either empty or a list of valid keys that may be
+    /// trusted, and `renewed_tag` is set only if the response was signed by the server.
     pub async fn sync(
         &self,
         host: &Identity,
@@ -207,8 +204,8 @@ impl AgentClient {
         let answer =
             self.signed(host, Method::POST, "/agent/v1/sync", headers, body, timeout).await?;
         let mut response: SyncResponse = read(&answer.body)?;
-        // Whoever could write an unsigned answer could name a key of their own. And a server that
-        // does not announce the key that it signs with is confused.
+        // Anyone who could forge an unsigned response could announce their own key. And a server
+        // that does not announce the key that it signs with is misconfigured.
         let announced = public_keys(&response.orders_keys).unwrap_or_default();
         if !answer.signer.is_some_and(|signer| announced.contains(&signer)) {
             response.orders_keys.clear();
@@ -218,7 +215,7 @@ impl AgentClient {
         Ok(response)
     }
 
-    /// Sends a listing that the server wants, compressed.
+    /// Uploads a listing that the server requested, compressed.
     pub async fn put_listing(
         &self,
         host: &Identity,
@@ -228,14 +225,14 @@ impl AgentClient {
     ) -> Result<(), ClientError> {
         let path = format!("/agent/v1/listings/{}/{digest}", kind.as_str());
         let body = zstd::encode_all(listing, 3).map_err(|error| {
-            ClientError::Answer(format!("the listing cannot be packed: {error}"))
+            ClientError::Answer(format!("cannot compress the listing: {error}"))
         })?;
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_ENCODING, reqwest::header::HeaderValue::from_static("zstd"));
         self.signed(host, Method::PUT, &path, headers, body, REQUEST_TIMEOUT).await.map(drop)
     }
 
-    /// Sends a part of an order's log. The same part twice is one part.
+    /// Uploads a part of an order's log. Sending the same part twice has no further effect.
     pub async fn send_log(
         &self,
         host: &Identity,
@@ -294,32 +291,31 @@ fn read<T: for<'de> Deserialize<'de>>(answer: &[u8]) -> Result<T, ClientError> {
 
 fn unproven(status: StatusCode) -> String {
     let what = match status {
-        StatusCode::GONE => "an answer says that this host was removed".to_owned(),
-        status => format!("an answer came ({status})"),
+        StatusCode::GONE => "received a response that this host was removed".to_owned(),
+        status => format!("received a response ({status})"),
     };
     format!(
-        "{what}, but it is not signed by this host's server; check what lies between the two, such \
-         as a proxy, and that the server was not replaced by an older version"
+        "{what}, but it is not signed by this host's server; check for a proxy in between, and \
+         that the server was not replaced by an older version"
     )
 }
 
-/// The body of a success that may be acted on.
+/// The body of a successful response that may be acted on.
 struct Verified {
     body: Vec<u8>,
-    /// The key that it was signed with, unless the server is one that does not sign.
+    /// The key that signed the response. `None` if the server does not sign.
     signer: Option<[u8; 32]>,
 }
 
-/// A whole answer.
 struct Answer {
     status: StatusCode,
     retry_after: Option<Duration>,
-    /// What [`SIGNATURE_HEADER`] says.
+    /// The value of [`SIGNATURE_HEADER`].
     signature: Option<String>,
     body: Vec<u8>,
 }
 
-/// Sends a request and reads the whole answer.
+/// Sends a request and reads the whole response.
 async fn receive(request: reqwest::RequestBuilder) -> Result<Answer, ClientError> {
     let mut response = request.send().await.map_err(ClientError::Unreachable)?;
     let status = response.status();
@@ -329,7 +325,7 @@ async fn receive(request: reqwest::RequestBuilder) -> Result<Answer, ClientError
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(ClientError::Unreachable)? {
         if body.len() + chunk.len() > ANSWER_BYTES_MAX {
-            return Err(ClientError::Answer(format!("it has more than {ANSWER_BYTES_MAX} bytes")));
+            return Err(ClientError::Answer(format!("it is larger than {ANSWER_BYTES_MAX} bytes")));
         }
         body.extend_from_slice(&chunk);
     }
@@ -337,14 +333,15 @@ async fn receive(request: reqwest::RequestBuilder) -> Result<Answer, ClientError
 }
 
 impl Answer {
-    /// Whether all that it says is "later". A proxy may say so, too; it could as well not answer.
+    /// Whether the response only asks to try again later. It needs no signature: a proxy that sends
+    /// this could as well not respond at all.
     fn only_delays(&self) -> bool {
         let status = self.status;
         status.is_server_error()
             || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT)
     }
 
-    /// The body of a success, or why there is none.
+    /// The body of a successful response, or the error.
     fn into_result(self) -> Result<Vec<u8>, ClientError> {
         let only_delays = self.only_delays();
         let Answer { status, retry_after, body, .. } = self;
@@ -372,9 +369,10 @@ struct Problem {
     detail: String,
 }
 
-/// How long to wait before the next try after `failures` in a row: doubled from half a second up
-/// to `most`, and then between a half and the whole of it, as `share` (0 to 1) has it. Chance comes
-/// after the cap: before it, everyone who waits longest would come back in the same instant.
+/// The delay before the next attempt after `failures` consecutive failures: doubled from half a
+/// second up to `most`, then scaled to between one half and the whole, by `share` (0 to 1). The
+/// jitter is applied after the cap: otherwise all hosts that wait longest would return at the same
+/// moment.
 pub fn jittered(failures: u32, most: Duration, share: f64) -> Duration {
     let doubled =
         Duration::from_millis(500).saturating_mul(1 << failures.saturating_sub(1).min(16));
@@ -390,20 +388,20 @@ mod tests {
     }
 
     #[test]
-    fn a_pinned_server_is_never_reached_in_the_clear() {
+    fn pinned_server_is_never_contacted_without_tls() {
         assert!(connect("https://fleet.test:7600", Pin::Certificate([1; 32])).is_ok());
         assert!(connect("http://127.0.0.1:7600/", Pin::Plain).is_ok());
         assert!(matches!(
             connect("http://fleet.test", Pin::Certificate([1; 32])),
             Err(ConnectError::WantsTls)
         ));
-        // Verified by the system's trust store, if this machine has one.
+        // Verified by the system's trust store, if this system has one.
         let public = connect("https://fleet.test", Pin::Plain);
         assert!(matches!(public, Ok(_) | Err(ConnectError::TrustStore(_))), "{public:?}");
     }
 
     #[test]
-    fn an_address_is_a_scheme_and_an_authority_and_nothing_else() {
+    fn address_has_only_a_scheme_and_an_authority() {
         for url in [
             "fleet.test",
             "http://x/path",
@@ -419,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_grow_to_the_cap_and_are_spread_below_it() {
+    fn backoff_grows_to_the_cap_with_jitter_below_it() {
         let most = Duration::from_secs(8);
         assert_eq!(jittered(1, most, 1.0), Duration::from_millis(500));
         assert_eq!(jittered(2, most, 0.0), Duration::from_millis(500));
@@ -428,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn how_long_to_leave_the_server_alone_is_read_and_bounded() {
+    fn retry_after_is_parsed_and_capped() {
         let after = |text: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(RETRY_AFTER, reqwest::header::HeaderValue::from_static(text));

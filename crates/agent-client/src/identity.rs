@@ -1,4 +1,4 @@
-//! Who a host is: a key that was made on it, an id, and a counter that rolls with each sync.
+//! A host's identity: its key pair, its server id, the keys it trusts, and the sync counter.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
@@ -10,36 +10,37 @@ use wire::agent::{EnrollResponse, ORDERS_KEYS_MAX, OrdersKey, orders_key_id};
 
 use super::{base64, from_base64};
 
-/// The host's own key. Its secret half never leaves the host.
+/// The host's private key. It never leaves the host.
 pub struct HostKey {
     pair: Ed25519KeyPair,
     seed: [u8; 32],
 }
 
 impl HostKey {
-    /// A new key.
+    /// Generates a new key.
     ///
     /// # Panics
-    /// If the operating system has no randomness to give; nothing could be done safely then.
+    /// If the operating system provides no randomness. Nothing can be done safely in that case.
     pub fn generate() -> HostKey {
         HostKey::from_seed(chance())
     }
 
-    /// The key that was kept as its seed.
+    /// Restores a key from its stored seed.
     ///
     /// # Panics
-    /// Never: any 32 bytes are a seed.
+    /// Never: any 32 bytes are a valid seed.
     pub fn from_seed(seed: [u8; 32]) -> HostKey {
-        let pair = Ed25519KeyPair::from_seed_unchecked(&seed).expect("any 32 bytes are a seed");
+        let pair =
+            Ed25519KeyPair::from_seed_unchecked(&seed).expect("any 32 bytes are a valid seed");
         HostKey { pair, seed }
     }
 
-    /// What to keep, where only root can read it.
+    /// The secret to store, readable by root only.
     pub fn seed(&self) -> &[u8; 32] {
         &self.seed
     }
 
-    /// The half that others may know, in base 64.
+    /// The public key, in base64.
     pub fn public(&self) -> String {
         base64(self.pair.public_key().as_ref())
     }
@@ -47,37 +48,35 @@ impl HostKey {
 
 pub(crate) fn chance<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    SystemRandom::new().fill(&mut bytes).expect("the operating system gives random bytes");
+    SystemRandom::new().fill(&mut bytes).expect("the operating system provides random bytes");
     bytes
 }
 
-/// A number for a [`Turn`] that no copy of this host will draw as well.
+/// A random nonce for a [`Turn`]. A clone of this host will not draw the same.
 ///
 /// # Panics
-/// If the operating system has no randomness to give.
+/// If the operating system provides no randomness.
 pub fn nonce() -> u64 {
     u64::from_be_bytes(chance())
 }
 
-/// An enrolled host: with this, and only with this, requests are signed.
+/// An enrolled host. Every request is signed with this identity.
 pub struct Identity {
-    /// Its id.
     pub server_id: ServerId,
-    /// The server's proof that this id and this key belong together, as it gave it.
+    /// The server's proof that this id and this key belong together, exactly as the server sent it.
     pub tag: IdentityTag,
-    /// The keys with which orders and answers are signed.
+    /// The server's keys for signing orders and responses.
     pub orders_keys: TrustedKeys,
-    /// The host's own key.
     pub key: HostKey,
-    /// Whether the server is known to sign its answers. From then on an answer without a signature
-    /// is never accepted; before, the server may be one that does not sign yet.
+    /// Whether the server is known to sign its responses. Once true, a response without a signature
+    /// is never accepted; until then, the server may be a version that does not sign yet.
     pub signs_answers: AtomicBool,
 }
 
-/// The tag of an identity, in base 64. The server may replace it.
+/// The tag of an identity, in base64. The server may replace it.
 pub struct IdentityTag(RwLock<String>);
 
-/// The length of a tag that replaces another.
+/// Length of a replacement tag.
 const TAG_BYTES: usize = 32;
 
 impl From<String> for IdentityTag {
@@ -87,12 +86,11 @@ impl From<String> for IdentityTag {
 }
 
 impl IdentityTag {
-    /// The tag.
     pub fn get(&self) -> String {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Uses this one from now on. One that is malformed changes nothing.
+    /// Uses this tag from now on. A malformed tag changes nothing.
     pub fn replace(&self, tag: &str) {
         if is_tag(tag) {
             tag.clone_into(&mut self.0.write().unwrap_or_else(PoisonError::into_inner));
@@ -100,17 +98,17 @@ impl IdentityTag {
     }
 }
 
-/// Whether this can be the tag of an identity.
+/// Whether this text is a well-formed tag.
 pub(crate) fn is_tag(text: &str) -> bool {
     from_base64(text).is_some_and(|bytes| bytes.len() == TAG_BYTES)
 }
 
-/// The public keys whose orders and answers a host accepts, oldest first. Usually one; two while the
-/// server changes its key. Never empty.
+/// The public keys whose orders and responses a host accepts, oldest first. Usually one; two while
+/// the server rotates its key. Never empty.
 pub struct TrustedKeys(RwLock<Vec<[u8; 32]>>);
 
 impl TrustedKeys {
-    /// Trusts these; `None` if there are none or more than [`ORDERS_KEYS_MAX`].
+    /// `None` if there are no keys or more than [`ORDERS_KEYS_MAX`].
     pub fn new(keys: Vec<[u8; 32]>) -> Option<TrustedKeys> {
         (1..=ORDERS_KEYS_MAX).contains(&keys.len()).then(|| TrustedKeys(RwLock::new(keys)))
     }
@@ -120,19 +118,19 @@ impl TrustedKeys {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Their ids, in the same order.
+    /// The key ids, in the same order.
     pub fn ids(&self) -> Vec<String> {
         self.keys().iter().map(|key| orders_key_id(key)).collect()
     }
 
-    /// Trusts these and no others. An empty or too long list changes nothing.
+    /// Trusts exactly these keys. An empty or too long list changes nothing.
     pub fn replace(&self, keys: Vec<[u8; 32]>) {
         if (1..=ORDERS_KEYS_MAX).contains(&keys.len()) {
             *self.0.write().unwrap_or_else(PoisonError::into_inner) = keys;
         }
     }
 
-    /// The trusted key that made a signature.
+    /// The trusted key that made this signature.
     pub(crate) fn signer(&self, text: &[u8], signature: &[u8]) -> Option<[u8; 32]> {
         self.keys()
             .into_iter()
@@ -140,8 +138,8 @@ impl TrustedKeys {
     }
 }
 
-/// The public keys of a list, if each of them is one and there are not too many. The ids in the list
-/// are not used: an id follows from its key.
+/// Decodes a list of announced keys. `None` if a key is invalid or there are too many. The ids in
+/// the list are not used: an id is derived from its key.
 pub fn public_keys(announced: &[OrdersKey]) -> Option<Vec<[u8; 32]>> {
     if !(1..=ORDERS_KEYS_MAX).contains(&announced.len()) {
         return None;
@@ -149,32 +147,31 @@ pub fn public_keys(announced: &[OrdersKey]) -> Option<Vec<[u8; 32]>> {
     announced.iter().map(|key| from_base64(&key.public_key)?.try_into().ok()).collect()
 }
 
-/// The proof of who sent a request.
+/// The authentication of a request.
 pub struct Authorization {
     /// The value of the `Authorization` header.
     pub header: String,
-    /// The signature in it, in base 64. An answer is bound to it.
+    /// The signature in the header, in base64. The response is bound to it.
     pub signature: String,
 }
 
-/// Why an answer to an enrolment cannot be used.
+/// Why an enrollment response cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
-    /// A key for orders is not one.
-    #[error("the server's key for orders is not 32 bytes in base 64")]
+    #[error("the server's signing key is not 32 bytes in base64")]
     OrdersKey,
-    /// The tag cannot stand in a header.
-    #[error("the server's tag is not base 64")]
+    /// The tag could not be sent in a header.
+    #[error("the server's tag is not base64")]
     Tag,
 }
 
 impl Identity {
-    /// Who the host is after the server's answer.
+    /// Builds the identity from the server's enrollment response.
     pub fn new(key: HostKey, answer: EnrollResponse) -> Result<Identity, IdentityError> {
         let orders_key = from_base64(&answer.orders_key)
             .and_then(|bytes| bytes.try_into().ok())
             .ok_or(IdentityError::OrdersKey)?;
-        // A server of the version before names one key only.
+        // The previous server version sends only one key.
         let orders_keys = match answer.orders_keys.is_empty() {
             true => Some(vec![orders_key]),
             false => public_keys(&answer.orders_keys),
@@ -186,12 +183,11 @@ impl Identity {
         Ok(Identity { server_id, tag, orders_keys, key, signs_answers })
     }
 
-    /// Whether the server is known to sign its answers.
+    /// Whether the server is known to sign its responses.
     pub fn signs_answers(&self) -> bool {
         self.signs_answers.load(Ordering::Relaxed)
     }
 
-    /// Signs a request.
     pub fn authorization(&self, method: &str, path_and_query: &str, body: &[u8]) -> Authorization {
         let signature = self.key.pair.sign(signed_text(method, path_and_query, body).as_bytes());
         let signature = base64(signature.as_ref());
@@ -205,26 +201,24 @@ impl Identity {
     }
 }
 
-/// What is signed of a request: all of it that has an effect.
+/// The signed text of a request: everything in it that has an effect.
 pub fn signed_text(method: &str, path_and_query: &str, body: &[u8]) -> String {
     format!("fleetmend-agent-v1\n{method}\n{path_and_query}\n{}", blake3::hash(body).to_hex())
 }
 
-/// Whose turn it is: the counter that the server gave last, and a nonce that belongs to it.
+/// The sync counter: the counter that the server sent last, and a nonce that belongs to it.
 ///
-/// Both are sent with each sync, and both change only when an answer ARRIVES: a sync that was cut
-/// off or lost is repeated with the same pair, by which the server tells a repetition from the sync of
-/// a copy of this host. Keep it on disk, both parts together, before acting on an answer.
+/// Both are sent with each sync, and both change only when a response ARRIVES: a sync that was
+/// aborted or lost is repeated with the same pair, by which the server distinguishes a repetition
+/// from the sync of a cloned host. Store both together on disk before acting on a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Turn {
-    /// The counter to send.
     pub counter: u64,
-    /// The nonce to send.
     pub nonce: u64,
 }
 
 impl Turn {
-    /// The turn after an answer with this counter, with a nonce that was just drawn.
+    /// The sync counter after a response, with a fresh nonce.
     pub fn after(counter: u64, nonce: u64) -> Turn {
         Turn { counter, nonce }
     }
@@ -234,9 +228,9 @@ impl Turn {
 mod tests {
     use super::*;
 
-    /// Both sides must put the same bytes under a signature, for as long as there are agents.
+    /// Both sides must sign the same bytes for as long as any agent of this version exists.
     #[test]
-    fn what_is_signed_is_written_in_stone() {
+    fn signed_text_of_a_request_never_changes() {
         assert_eq!(
             signed_text("POST", "/agent/v1/orders/tsk_1/log?offset=10", b""),
             "fleetmend-agent-v1\nPOST\n/agent/v1/orders/tsk_1/log?offset=10\n\
@@ -256,10 +250,10 @@ mod tests {
         }
     }
 
-    /// RFC 8032, 7.1, test 1: the seed's public key is published; Ed25519 has one signature for one
-    /// text, so a header that changes is a protocol that changed.
+    /// RFC 8032, 7.1, test 1: the public key of this seed is published. Ed25519 is deterministic,
+    /// so a changed header means a changed protocol.
     #[test]
-    fn a_request_carries_id_key_tag_and_a_signature_that_the_key_confirms() {
+    fn request_header_has_id_key_tag_and_valid_signature() {
         let seed: Vec<u8> = (0..64)
             .step_by(2)
             .map(|at| {
@@ -292,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_no_request_could_be_made_with_is_refused_at_once() {
+    fn unusable_enrollment_response_is_rejected() {
         let made = |answer| Identity::new(HostKey::generate(), answer).map(|_| ()).unwrap_err();
         let short = EnrollResponse { orders_key: base64(&[2; 31]), ..answer() };
         assert_eq!(made(short), IdentityError::OrdersKey);
@@ -301,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_comes_back_from_its_seed() {
+    fn key_is_restored_from_its_seed() {
         let key = HostKey::generate();
         assert_eq!(HostKey::from_seed(*key.seed()).public(), key.public());
         assert_ne!(HostKey::generate().public(), key.public());

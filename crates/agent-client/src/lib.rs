@@ -1,9 +1,9 @@
-//! The client's side of `/agent/v1`: how a host joins, signs, syncs, uploads, and checks its
-//! answers and orders.
+//! Client side of `/agent/v1`: a host's enrollment, signing, syncs and uploads, and the
+//! verification of responses and orders.
 //!
-//! Nothing here simulates anything or decides what is done with an order; whoever calls it brings the
-//! requests and obeys or refuses what was verified. It asks the operating system for chance where a
-//! key or a nonce is made, and never for the time: an order's age is judged by the server's clock.
+//! This crate does not decide what to do with an order: the caller builds the requests and acts on
+//! what was verified. It asks the operating system for randomness to create keys and nonces, and
+//! never for the time: an order's age is measured by the server's clock.
 
 mod answer;
 mod client;
@@ -26,7 +26,7 @@ pub use trust::{PinnedServer, TrustStoreError};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 
-/// Base 64 as headers and bodies have it.
+/// Standard base64, used in headers and bodies.
 fn base64(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
@@ -35,7 +35,7 @@ fn from_base64(text: &str) -> Option<Vec<u8>> {
     STANDARD.decode(text).ok()
 }
 
-/// Base 64 as tokens have it, fit for a command line.
+/// URL-safe base64 without padding, used in tokens: needs no quoting on a command line.
 fn from_base64_url(text: &str) -> Option<Vec<u8>> {
     URL_SAFE_NO_PAD.decode(text).ok()
 }

@@ -1,4 +1,4 @@
-//! Whether an order is one: signed by the server's key, meant for this host, and in time.
+//! Verifies orders: signed with the server's key, addressed to this host, and not expired.
 
 use jiff::{SignedDuration, Timestamp};
 use vocab::ServerId;
@@ -6,46 +6,47 @@ use wire::agent::{Envelope, Order};
 
 use super::{Identity, from_base64};
 
-/// The longest time between when an order was given and when it expires. A host remembers the ids of
-/// its orders for as long as they are valid, so that none is carried out twice.
+/// Maximum time between an order's creation and its expiry. A host remembers the ids of its orders
+/// for as long as they are valid, so that none is executed twice.
 const VALID_FOR_MAX: SignedDuration = SignedDuration::from_hours(31 * 24);
 
-/// Why an envelope holds nothing to be done.
+/// Why an envelope contains no order to execute.
 #[derive(Debug, thiserror::Error)]
 pub enum OrderRefusal {
-    /// The signature is not one, or not of the server's key. Nothing in the envelope can be believed,
-    /// its id included, so there is nobody to answer.
-    #[error("the order is not signed with the server's key")]
+    /// The signature is invalid or made with another key. Nothing in the envelope can be trusted,
+    /// not even its id, so the agent cannot report a result for it.
+    #[error("the order is not signed with a trusted key of the server")]
     Signature,
-    /// What was signed does not read as an order.
-    #[error("what was signed is not an order")]
+    /// The signed text cannot be parsed as an order.
+    #[error("the signed text is not a valid order")]
     NotAnOrder(#[source] serde_json::Error),
-    /// It is meant for another host: someone carried it here.
-    #[error("the order is meant for {0}")]
+    /// The order is addressed to another host: someone replayed it here.
+    #[error("the order is addressed to {0}")]
     OtherServer(ServerId),
-    /// It came too late to be started. An agent that has begun it goes on; one that has not
-    /// says so under its id.
+    /// The order arrived too late to start. An agent that has already started it continues;
+    /// otherwise it reports the expiry under the order's id.
     #[error("the order expired at {}", .0.expires_at)]
     Expired(Box<Order>),
-    /// It would be valid for so long that a host could not remember it for all that time.
+    /// The validity is longer than the time for which a host remembers orders.
     #[error("the order is valid for more than 31 days, until {}", .0.expires_at)]
     ValidTooLong(Box<Order>),
 }
 
-/// The order in an envelope, if this host may believe it. `server_time` is what the server that
-/// sent it says that the time is: the host's own clock may be years off.
+/// Returns the order in an envelope if this host may execute it. `server_time` is the time
+/// according to the server that sent it: the host's own clock may be years off.
 ///
-/// `server_time` needs no comparison with earlier ones. It is part of a signed answer that is bound to
-/// a nonce of this request, so nobody can replay it, and delay it only until the request times out.
-/// A highest time ever seen would add nothing to that, and a server whose clock was a day ahead for
-/// a minute could then give no orders for a day.
+/// `server_time` needs no comparison with earlier values. It is part of a signed response that is
+/// bound to a nonce of this request, so an attacker cannot replay it, and can delay it only until
+/// the request times out. Remembering the highest time ever seen would add nothing, and a server
+/// whose clock was a day ahead for a minute could then give no orders for a day.
 pub fn verify(
     envelope: &Envelope,
     host: &Identity,
     server_time: Timestamp,
 ) -> Result<Order, OrderRefusal> {
     let signature = from_base64(&envelope.signature).ok_or(OrderRefusal::Signature)?;
-    // The envelope says which key signed it; the keys that this host trusts decide.
+    // The envelope names a key, but it is not used: the signature must match a key that this host
+    // trusts.
     host.orders_keys
         .signer(envelope.order.as_bytes(), &signature)
         .ok_or(OrderRefusal::Signature)?;
@@ -112,14 +113,14 @@ mod tests {
     }
 
     #[test]
-    fn an_order_for_this_host_signed_by_the_server_and_in_time_is_believed() {
+    fn valid_order_for_this_host_is_accepted() {
         let order = verify(&signed(&scan(SERVER), 1), &host(), at(9)).unwrap();
         assert_eq!(order.work, Work::Scan);
     }
 
-    /// Between the programs of version 0.1.0 (`crates/wire/tests/recorded.rs`).
+    /// Recorded with version 0.1.0 (`crates/wire/tests/recorded.rs`).
     #[test]
-    fn recorded_orders_are_believed_with_the_recorded_key() {
+    fn recorded_orders_are_accepted_with_the_recorded_key() {
         let recording = include_str!("../../wire/tests/recorded/0.1.0.json");
         let recording: serde_json::Value = serde_json::from_str(recording).unwrap();
         let exchanges = recording["exchanges"].as_object().unwrap();
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_letter_or_another_key_is_refused() {
+    fn changed_order_or_other_key_is_rejected() {
         let mut changed = signed(&scan(SERVER), 1);
         changed.order = changed.order.replace("scan", "reboot");
         let torn = Envelope { signature: "!".to_owned(), ..signed(&scan(SERVER), 1) };
@@ -150,14 +151,14 @@ mod tests {
     }
 
     #[test]
-    fn an_order_for_another_host_is_refused_however_well_it_is_signed() {
+    fn signed_order_for_another_host_is_rejected() {
         let other = "srv_01jcqk3m8ye0fr5cq0k6s8v2xx";
         let refused = verify(&signed(&scan(other), 1), &host(), at(0));
         assert!(matches!(refused, Err(OrderRefusal::OtherServer(id)) if id.to_string() == other));
     }
 
     #[test]
-    fn an_order_that_comes_too_late_is_refused_under_its_id() {
+    fn expired_order_is_rejected_with_its_id() {
         for late in [at(10), at(11)] {
             let refused = verify(&signed(&scan(SERVER), 1), &host(), late);
             assert!(
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn order_valid_for_more_than_31_days_is_refused() {
+    fn order_valid_for_more_than_31_days_is_rejected() {
         let until = |expires_at: &str| {
             let mut order: Order = serde_json::from_str(&scan(SERVER)).unwrap();
             order.expires_at = expires_at.parse().unwrap();
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signed_text_that_is_no_order_is_refused() {
+    fn signed_text_that_is_not_an_order_is_rejected() {
         let refused = verify(&signed("{}", 1), &host(), at(0));
         assert!(matches!(refused, Err(OrderRefusal::NotAnOrder(_))));
     }

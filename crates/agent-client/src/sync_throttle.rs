@@ -1,13 +1,13 @@
-//! How often news may be told.
+//! Token bucket that limits how often an agent syncs immediately.
 
 use std::time::{Duration, Instant};
 
-/// How many syncs may follow each other at once, each with news, before one is put off.
+/// Number of immediate syncs allowed in a burst.
 const MAX: f64 = 16.0;
-/// How many a second may follow for ever.
+/// Sustained rate, in syncs per second.
 const A_SECOND: f64 = 2.0;
 
-/// How many syncs may still follow each other at once. It grows with time.
+/// A token bucket: the number of immediate syncs still allowed, refilled over time.
 #[derive(Debug, Clone, Copy)]
 pub struct SyncThrottle {
     left: f64,
@@ -15,12 +15,12 @@ pub struct SyncThrottle {
 }
 
 impl SyncThrottle {
-    /// Nobody rushed yet.
+    /// Starts with a full bucket.
     pub fn new(now: Instant) -> SyncThrottle {
         SyncThrottle { left: MAX, at: now }
     }
 
-    /// How long to wait before the next one.
+    /// How long to wait before the next sync.
     pub fn next(&mut self, now: Instant) -> Duration {
         let grown = now.saturating_duration_since(self.at).as_secs_f64() * A_SECOND;
         self.left = (self.left + grown).min(MAX) - 1.0;
@@ -34,21 +34,21 @@ mod tests {
     use super::*;
 
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "any instant serves")]
-    fn news_is_told_at_once_until_it_comes_too_often_and_never_much_later() {
+    #[expect(clippy::disallowed_methods, reason = "any instant works")]
+    fn syncs_are_immediate_up_to_the_burst_then_limited() {
         let start = Instant::now();
         let mut rush = SyncThrottle::new(start);
         for _ in 0..16 {
             assert_eq!(rush.next(start), Duration::ZERO);
         }
-        // From here on two a second, however long it goes on.
+        // From here on, two per second, indefinitely.
         let mut now = start;
         for _ in 0..100 {
             let wait = rush.next(now);
             assert_eq!(wait, Duration::from_millis(500));
             now += wait;
         }
-        // A quiet while, and there is room again.
+        // After a quiet minute the bucket is full again.
         assert_eq!(rush.next(now + Duration::from_secs(60)), Duration::ZERO);
         assert_eq!(rush.left, 15.0);
     }

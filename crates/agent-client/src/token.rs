@@ -1,54 +1,55 @@
-//! The enrolment token: what lets a host in, and by what it knows the server it talks to.
+//! The enrollment token: authorizes a host to enroll, and says how to verify the server.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::from_base64_url;
 
-/// How many bytes stand behind the prefix: 24 of chance and 8 that prove whose they are.
+/// Length after the prefix: 24 random bytes and 8 bytes that authenticate them.
 const SECRET_BYTES: usize = 32;
 
-/// An enrolment token, well-formed. Whether it is valid only the server can say.
+/// A well-formed enrollment token. Only the server can tell whether it is valid.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     text: String,
     pin: Pin,
 }
 
-/// By what the server is known.
+/// How the server is verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pin {
-    /// The service has no TLS itself. At an http address the server is not verified: a trial on one
-    /// machine. At an https address there is a proxy, verified by the system's trust store.
+    /// The service has no TLS itself. With an http address the server is not verified: for trials
+    /// on one machine. With an https address there is a proxy, verified by the system's trust
+    /// store.
     Plain,
-    /// The SHA-256 of the certificate that it shows, or of the authority that issued that one.
+    /// The SHA-256 of the server's certificate, or of the authority that issued it.
     Certificate([u8; 32]),
 }
 
-/// Why a text is not an enrolment token.
+/// Why a text is not an enrollment token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// It is something else; an API key for instance.
-    #[error("an enrolment token starts with `fme_`")]
+    /// Something else, for example an API key.
+    #[error("an enrollment token starts with `fme_`")]
     Prefix,
-    /// The part that lets the host in is cut or misspelled.
-    #[error("the part of the token before its dot is damaged; copy the whole of it")]
+    /// The secret part is truncated or mistyped.
+    #[error("the part of the token before the dot is invalid; copy the whole token")]
     Secret,
-    /// The part that names the server is missing.
-    #[error("the token ends before its dot; copy the whole of it")]
+    /// The part that identifies the server is missing.
+    #[error("the token has no part after a dot; copy the whole token")]
     PinMissing,
-    /// The part that names the server is cut or misspelled.
-    #[error("the part of the token after its dot is damaged; copy the whole of it")]
+    /// The part that identifies the server is truncated or mistyped.
+    #[error("the part of the token after the dot is invalid; copy the whole token")]
     Pin,
 }
 
 impl Token {
-    /// By what the server is known.
+    /// How the server is verified.
     pub fn pin(&self) -> Pin {
         self.pin
     }
 
-    /// The whole text, as the server gave it out.
+    /// The whole text, as issued by the server.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -74,7 +75,7 @@ impl FromStr for Token {
     }
 }
 
-/// A token is a secret: what is printed does not let anyone in.
+/// A token is a secret: the debug output does not contain it.
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "fme_… ({:?})", self.pin)
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_names_the_certificate_or_says_that_there_is_none() {
+    fn token_contains_a_certificate_hash_or_plain() {
         let plain: Token = format!("fme_{}.plain\n", secret(32)).parse().unwrap();
         assert_eq!(plain.pin(), Pin::Plain);
         assert_eq!(plain.as_str(), format!("fme_{}.plain", secret(32)));
@@ -103,27 +104,27 @@ mod tests {
     }
 
     #[test]
-    fn each_refusal_says_what_is_wrong() {
+    fn each_error_says_what_is_wrong() {
         let refusal = |text: &str| text.parse::<Token>().unwrap_err();
         assert_eq!(refusal("fmk_abc"), TokenError::Prefix);
         assert_eq!(refusal(&format!("fme_{}", secret(32))), TokenError::PinMissing);
         assert_eq!(refusal(&format!("fme_{}.plain", secret(31))), TokenError::Secret);
         assert_eq!(refusal("fme_!!.plain"), TokenError::Secret);
-        // A server that is to be verified must not become one that is not by a cut end.
+        // A truncated token must not turn a server that is verified into one that is not.
         assert_eq!(refusal(&format!("fme_{}.", secret(32))), TokenError::Pin);
         assert_eq!(refusal(&format!("fme_{}.{}", secret(32), secret(31))), TokenError::Pin);
         assert_eq!(refusal(&format!("fme_{}.Plain", secret(32))), TokenError::Pin);
     }
 
     #[test]
-    fn what_is_printed_for_people_who_search_for_a_bug_lets_nobody_in() {
+    fn debug_output_does_not_reveal_the_token() {
         let token: Token = format!("fme_{}.plain", secret(32)).parse().unwrap();
         assert!(!format!("{token:?}").contains(&secret(32)));
     }
 
     proptest! {
         #[test]
-        fn no_text_panics(text in "(fme_)?\\PC{0,60}(\\.plain)?") {
+        fn parsing_never_panics(text in "(fme_)?\\PC{0,60}(\\.plain)?") {
             if let Ok(token) = text.parse::<Token>() {
                 prop_assert_eq!(token.as_str(), text.trim());
             }

@@ -1,7 +1,9 @@
-//! What is run: a program, its arguments and an environment made from nothing. Never a shell.
+//! External commands: a program, its arguments and an environment built from scratch. Never a
+//! shell.
 //!
-//! [`Command::ask`] is for quick questions that change nothing. What changes a system is only described
-//! by a back end; `perform` runs it in a session of its own and writes it down first.
+//! [`Command::ask`] runs short read-only queries. Commands that change the system are only
+//! described by a back end; the executor (`work::perform`) records them in the journal and then
+//! runs them in their own session.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -15,64 +17,53 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
-/// The most bytes of an answer; a longer one is an error, never cut in silence.
+/// Maximum size of a command's output. Longer output is an error; it is never truncated silently.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// A command, as it is run and as it is written into the journal.
+/// A command, in the form in which it is run and written to the journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Command {
-    /// The program, looked for in the usual directories.
+    /// Looked up in the usual directories (see [`Command::prepare`]).
     pub program: String,
-    /// Its arguments, each as it is passed.
     pub args: Vec<String>,
-    /// What is added to the environment.
+    /// Variables added to the environment.
     #[serde(default)]
     pub env: Vec<(String, String)>,
-    /// Exit codes besides 0 with which it has done its work: zypper ends so if a restart is due.
+    /// Exit codes other than 0 that mean success. Example: zypper exits with 102 if a reboot is
+    /// needed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also_well: Vec<i32>,
 }
 
-/// What a quick question was answered with.
+/// The output of a read-only query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// The exit code; nothing if a signal ended it.
+    /// The exit code; `None` if a signal ended the process.
     pub exit: Option<i32>,
-    /// What it printed. Bytes that are no text are replaced.
+    /// Standard output. Invalid UTF-8 is replaced.
     pub stdout: String,
-    /// What it complained about.
     pub stderr: String,
 }
 
-/// Why a question has no answer.
+/// Why a query has no output.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// The program could not be started.
     #[error("`{program}` could not be started")]
-    Start {
-        /// Which program.
-        program: String,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// It took too long, and was ended.
-    #[error("`{program}` did not answer within {seconds} s")]
+    Start { program: String, source: std::io::Error },
+    /// The program was killed after its timeout.
+    #[error("`{program}` timed out after {seconds} s")]
     TimedOut {
-        /// Which program.
         program: String,
-        /// How long it had.
+        /// The timeout, in seconds.
         seconds: u64,
     },
-    /// It said more than anyone should.
-    #[error("`{program}` said more than 64 MiB")]
-    TooMuch {
-        /// Which program.
-        program: String,
-    },
+    /// The output is larger than 64 MiB.
+    #[error("`{program}` printed more than 64 MiB")]
+    TooMuch { program: String },
 }
 
 impl Command {
-    /// A program without arguments.
+    /// A command without arguments.
     pub fn new(program: &str) -> Command {
         Command {
             program: program.to_owned(),
@@ -82,40 +73,39 @@ impl Command {
         }
     }
 
-    /// With one more argument.
     #[must_use]
     pub fn arg(mut self, arg: &str) -> Command {
         self.args.push(arg.to_owned());
         self
     }
 
-    /// With more arguments.
     #[must_use]
     pub fn args<I: IntoIterator<Item = S>, S: Into<String>>(mut self, args: I) -> Command {
         self.args.extend(args.into_iter().map(Into::into));
         self
     }
 
-    /// With a variable in its environment.
+    /// Adds an environment variable.
     #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> Command {
         self.env.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// With more exit codes that mean success.
+    /// Adds exit codes that mean success.
     #[must_use]
     pub fn also_well(mut self, exits: &[i32]) -> Command {
         self.also_well.extend(exits);
         self
     }
 
-    /// Whether it has done its work, if it ended so.
+    /// Whether this exit code means success.
     pub fn ended_well(&self, exit: Option<i32>) -> bool {
         exit.is_some_and(|exit| exit == 0 || self.also_well.contains(&exit))
     }
 
-    /// The same for the standard library, with an environment made from nothing and no input.
+    /// Converts to a standard-library command with a clean environment, no input and `/` as its
+    /// directory.
     pub fn prepare(&self) -> std::process::Command {
         let mut command = std::process::Command::new(&self.program);
         command.args(&self.args).env_clear().stdin(Stdio::null()).current_dir("/");
@@ -125,8 +115,8 @@ impl Command {
         command
     }
 
-    /// Runs it and waits for its END, not for the end of its output: a child that it leaves behind
-    /// may keep the output open for ever.
+    /// Runs the command and waits until the PROCESS exits, not until its output is closed: a child
+    /// that it leaves behind may keep the output open forever.
     pub fn ask(&self, patience: Duration) -> Result<Answer, AskError> {
         let start =
             |source: std::io::Error| AskError::Start { program: self.program.clone(), source };
@@ -140,7 +130,8 @@ impl Command {
             .spawn()
             .map_err(start)?;
         let Some(status) = wait(&mut child, patience).map_err(start)? else {
-            // A question changes nothing, so it may be killed; a package manager at work never is.
+            // A query changes nothing, so it may be killed. A package manager that changes the
+            // system is never killed.
             let _ = child.kill();
             let _ = child.wait();
             let seconds = patience.as_secs();
@@ -159,16 +150,16 @@ impl Command {
     }
 }
 
-/// Waits for a child, at most so long.
+/// Waits for a child process, up to a timeout. `None` if it is still running.
 pub(crate) fn wait(child: &mut Child, patience: Duration) -> io::Result<Option<ExitStatus>> {
     match pidfd_open(Pid::from_child(child), PidfdFlags::empty()) {
         Ok(end) => wait_for(&end, child, patience),
-        // A kernel before 5.3.
+        // Kernels before 5.3 have no pidfd.
         Err(_) => look_for_the_end(child, patience),
     }
 }
 
-/// The kernel says when it ends: whoever looks now and then is late each time.
+/// Waits on a pidfd, so that the kernel reports the exit at once. Polling would always be late.
 fn wait_for(
     end: &OwnedFd,
     child: &mut Child,
@@ -183,14 +174,14 @@ fn wait_for(
             Ok(0) if left.is_zero() => return child.try_wait(),
             Ok(0) => left -= second,
             Ok(_) => return child.wait().map(Some),
-            // A signal for the agent.
+            // The agent received a signal.
             Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// It looks rarely at first and never often: questions take from some milliseconds to some seconds.
+/// Polls with pauses that grow from 1 ms to 50 ms: queries take between milliseconds and seconds.
 fn look_for_the_end(child: &mut Child, patience: Duration) -> io::Result<Option<ExitStatus>> {
     let mut waited = Duration::ZERO;
     let mut pause = Duration::from_millis(1);
@@ -201,7 +192,7 @@ fn look_for_the_end(child: &mut Child, patience: Duration) -> io::Result<Option<
         if waited >= patience {
             return Ok(None);
         }
-        #[expect(clippy::disallowed_methods, reason = "the shell that waits for a process")]
+        #[expect(clippy::disallowed_methods, reason = "waits for a process")]
         std::thread::sleep(pause);
         waited += pause;
         pause = (pause * 2).min(Duration::from_millis(50));
@@ -213,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_complete_when_the_program_ends_even_if_a_child_keeps_its_output_open() {
+    fn output_is_complete_while_a_child_keeps_it_open() {
         let left_behind = Command::new("sh").args(["-c", "sleep 600 & echo $!"]);
         let answer = left_behind.ask(Duration::from_secs(60)).unwrap();
         assert_eq!(answer.exit, Some(0));
@@ -223,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn some_programs_end_well_with_more_than_0() {
+    fn some_nonzero_exit_codes_mean_success() {
         let plain = Command::new("apt-get");
         assert!(
             plain.ended_well(Some(0)) && !plain.ended_well(Some(102)) && !plain.ended_well(None)
@@ -234,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_is_made_from_nothing() {
+    fn environment_is_built_from_scratch() {
         let answer = Command::new("env").env("A", "1").ask(Duration::from_secs(60)).unwrap();
         let mut names: Vec<_> =
             answer.stdout.lines().filter_map(|line| line.split('=').next()).collect();
@@ -243,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_seen_with_the_kernels_help_and_without() {
+    fn process_exit_is_noticed_with_and_without_pidfd() {
         for wait in [wait, look_for_the_end] {
             let start = |seconds: &str| Command::new("sleep").arg(seconds).prepare().spawn();
             let mut quick = start("0.01").unwrap();
@@ -257,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_that_takes_too_long_is_given_up() {
+    fn slow_query_times_out() {
         let error = Command::new("sleep").arg("600").ask(Duration::from_millis(20)).unwrap_err();
         assert!(matches!(error, AskError::TimedOut { .. }), "{error}");
         let error = Command::new("no-such-program").ask(Duration::from_secs(1)).unwrap_err();

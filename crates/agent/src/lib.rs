@@ -1,10 +1,12 @@
-//! What runs on every server: it reports what is installed and what is pending, and installs updates
-//! with the server's own package manager.
+//! The agent that runs on every server. It reports installed packages and pending updates, and
+//! installs updates with the host's own package manager.
 //!
-//! [`backend`] knows the package managers: what to run, and how to read what they say.
-//! [`work`] carries orders out and never loses the truth, [`shell`] talks to the server.
-//! [`host`] knows the machine itself: what it is, what runs on it, whether it may be rebooted.
-//! [`root`] is the system that is managed, which need not be the one that is running.
+//! - [`backend`]: the supported package managers, which commands to run and how to parse their
+//!   output.
+//! - [`work`]: executes orders and records every step, so that a crash never loses a result.
+//! - [`shell`]: the command line, the state directory and the connection to the server.
+//! - [`host`]: facts about the host, its processes and whether it can be rebooted.
+//! - [`root`]: the managed system, which need not be the running one.
 
 pub mod backend;
 pub mod command;

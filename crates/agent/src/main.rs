@@ -1,6 +1,6 @@
-//! The command `fleetmend-agent`.
+//! The `fleetmend-agent` command.
 //!
-//! It ends with 0 if it did what it was asked, 1 if it could not, 2 if it was asked wrongly.
+//! Exit codes: 0 on success, 1 on failure, 2 for invalid arguments.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use agent::output;
 use agent::shell::{enroll::Enroll, run::Run, scan::Scan, status::Status};
 use clap::{Parser, Subcommand};
 
-/// Keeps this server patched, as its Fleetmend server and its own administrator will have it.
+/// Keeps this server patched, within the limits that its administrator sets
 #[derive(Parser)]
 #[command(name = "fleetmend-agent", version, about, after_help = EXAMPLES)]
 struct FleetmendAgent {
@@ -30,16 +30,17 @@ enum Command {
     Run(Run),
     Status(Status),
     Scan(Scan),
-    /// Run a package manager in a session of its own; the agent starts this by itself
+    /// Run a package manager in its own session (started by the agent, not by users)
     #[command(hide = true)]
     Supervise {
-        /// Where the job lies
+        /// Directory of the job
         job: PathBuf,
     },
 }
 
 fn main() -> ExitCode {
-    // Before anything that may speak TLS: rustls asks for its provider once and for all.
+    // Must come before anything that uses TLS: rustls accepts only one process-wide crypto
+    // provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let command = FleetmendAgent::parse().command;
     if let Command::Supervise { job } = &command {
@@ -61,7 +62,7 @@ fn act(command: Command) -> anyhow::Result<String> {
     match command {
         Command::Enroll(enroll) => {
             let id = wait(enroll.run())??;
-            Ok(format!("enrolled as {id}; `fleetmend-agent run` keeps in touch"))
+            Ok(format!("enrolled as {id}; start the agent with `fleetmend-agent run`"))
         }
         Command::Run(run) => wait(run.run())?,
         Command::Status(status) => status.run(),
@@ -70,7 +71,7 @@ fn act(command: Command) -> anyhow::Result<String> {
     }
 }
 
-/// One thread is enough to talk to one server.
+/// One thread is enough for one connection.
 fn wait<T>(future: impl Future<Output = T>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(runtime.block_on(future))

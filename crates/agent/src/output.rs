@@ -1,13 +1,13 @@
-//! The only place where the agent writes to its standard output and standard error.
+//! The only module that writes to standard output and standard error.
 //!
-//! The text may come from a server, a package manager or a repository, and is read on a terminal or in the journal: none
-//! of it may control a terminal or look like another line.
+//! The text may come from a server, a package manager or a repository, and is read on a terminal or
+//! in the journal. It must not be able to control the terminal or to forge another log line.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
 use vocab::terminal::{escape_line, escape_text};
 
-/// Writes one line to standard error, which the journal records.
+/// Writes one line to standard error, which the systemd journal records.
 pub fn note(what: &str) {
     let _ = io::stderr().write_all(noted(what).as_bytes());
 }
@@ -16,7 +16,7 @@ fn noted(what: &str) -> String {
     format!("fleetmend-agent: {}\n", escape_line(what))
 }
 
-/// Writes the output of a command to standard output; on a terminal, control characters are escaped.
+/// Writes a command's result to standard output. Control characters are escaped on a terminal.
 pub fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.is_terminal() {
@@ -30,16 +30,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_note_is_one_line_whatever_a_server_said() {
+    fn note_is_one_line_for_any_server_text() {
         let line =
             noted("the server refuses: \x1b[2Jx\r\nfleetmend-agent: forged\u{9b}31m\u{202e}");
         assert_eq!(line.matches('\n').count(), 1);
         assert!(!line.trim_end().contains(vocab::terminal::is_obeyed), "{line:?}");
     }
 
-    /// Text that is written anywhere else would not be escaped.
+    /// Text written anywhere else would not be escaped.
     #[test]
-    fn nothing_else_in_this_crate_writes() {
+    fn only_this_module_writes_to_the_terminal() {
         let mut folders =
             vec![std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))];
         while let Some(folder) = folders.pop() {

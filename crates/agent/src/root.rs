@@ -1,4 +1,6 @@
-//! The system that is managed: the running one, or one that is installed under a directory.
+//! The managed system: the running one, or one installed under a directory.
+//!
+//! Paths inside a root never resolve to a file of the running system.
 
 use std::ffi::OsString;
 use std::fs;
@@ -6,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use crate::command::Command;
 
-/// Where the managed system lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Root {
     dir: PathBuf,
@@ -23,18 +24,17 @@ impl Root {
         Root { dir: dir.to_owned() }
     }
 
-    /// The directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Whether this is the system that the agent itself runs on.
     pub fn is_running_system(&self) -> bool {
         self.dir == Path::new("/")
     }
 
-    /// Where a file of the managed system lies: `/etc/os-release` of it. Under a directory, symbolic links are
-    /// followed as the managed system sees them, so that nobody reads a file of this system instead.
+    /// The location of a file of the managed system, such as `/etc/os-release`. Under a directory,
+    /// symbolic links are resolved inside the managed system, so that the agent never reads a file
+    /// of the running system by mistake.
     pub fn path(&self, inside: &str) -> PathBuf {
         let plain = self.dir.join(inside.trim_start_matches('/'));
         match self.is_running_system() {
@@ -43,7 +43,8 @@ impl Root {
         }
     }
 
-    /// The same, but a symbolic link at the end of the path is not followed: for whoever asks about the link itself.
+    /// Like [`Root::path`], but a symbolic link at the end of the path is not followed. For callers
+    /// that ask about the link itself.
     pub fn entry(&self, inside: &str) -> PathBuf {
         let path = Path::new(inside.trim_end_matches('/'));
         match (path.parent(), path.file_name()) {
@@ -52,7 +53,7 @@ impl Root {
         }
     }
 
-    /// Where a file lies that was found in a directory of the managed system, after its symbolic links.
+    /// Resolves the symbolic links of a path that was found in a directory of the managed system.
     pub fn follow(&self, found: &Path) -> PathBuf {
         match found.strip_prefix(&self.dir) {
             Ok(inside) if !self.is_running_system() => {
@@ -62,9 +63,8 @@ impl Root {
         }
     }
 
-    /// Where a path of the managed system lies after all of its symbolic links, which are followed as
-    /// the managed system sees them: a link to `/media` or `../..` never leads out of the root. None if
-    /// links form a loop. The path need not exist.
+    /// Resolves all symbolic links of a path inside the managed system: a link to `/media` or
+    /// `../..` never leads out of the root. `None` if links form a loop. The path need not exist.
     pub fn resolve(&self, inside: &str) -> Option<PathBuf> {
         self.resolve_path(Path::new(inside))
     }
@@ -96,13 +96,13 @@ impl Root {
         Some(path)
     }
 
-    /// Whether the managed system has this program, under the usual directories.
+    /// Whether the managed system has this program in one of the usual directories.
     pub fn has_program(&self, name: &str) -> bool {
         DIRECTORIES.iter().any(|directory| self.path(&format!("{directory}/{name}")).is_file())
     }
 
-    /// A command that runs inside the managed system with the system's own program: there it sees
-    /// the system as `/`.
+    /// A command that runs inside the managed system with that system's own program, which sees the
+    /// system as `/`.
     pub fn inside(&self, program: &str) -> Command {
         if self.is_running_system() {
             return Command::new(program);
@@ -111,9 +111,9 @@ impl Root {
     }
 }
 
-/// How many symbolic links are followed in one path, as in Linux itself.
+/// Maximum number of symbolic links followed in one path, as in Linux.
 const LINKS_MAX: usize = 40;
-/// Where programs are looked for.
+/// Directories that are searched for programs.
 pub(crate) const DIRECTORIES: [&str; 4] = ["usr/sbin", "usr/bin", "sbin", "bin"];
 
 #[cfg(test)]
@@ -122,7 +122,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn links_never_lead_out_of_the_root() {
+    fn symlinks_never_lead_out_of_the_root() {
         let dir = std::env::temp_dir().join(format!("fleetmend-root-{}", std::process::id()));
         fs::create_dir_all(dir.join("etc/apk")).unwrap();
         let links = [

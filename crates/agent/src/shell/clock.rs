@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-/// What time it is, as far as this host knows, to the microsecond, as the server keeps it.
+/// The host's current time, to the microsecond, which is the precision that the server stores.
 #[expect(clippy::disallowed_methods, reason = "this is the agent's clock")]
 pub(crate) fn now() -> Timestamp {
     let now = Timestamp::now();

@@ -1,4 +1,4 @@
-//! `fleetmend-agent enroll`: a key is made on this host, and the host joins.
+//! `fleetmend-agent enroll`: creates a key on this host and enrolls the host with a server.
 
 use std::path::PathBuf;
 
@@ -12,38 +12,38 @@ use super::{root_of, state_dir_of};
 use crate::backend;
 use crate::host::Host;
 
-/// Join a fleet: make a key on this host and tell the server about it
+/// Enroll this host: create a key and register it with the server
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The token names the server's certificate, so the server is verified even if it signed its certificate
-itself. A token that ends with `.plain` names none: an https:// server is then verified by this system's
-trust store. Make one with `fleetmend tokens create` or in the dashboard.
+The token contains the hash of the server's certificate, so a self-signed server is verified too.
+A token that ends with `.plain` contains no hash: an https:// server is then verified by this host's
+trust store. Create a token with `fleetmend tokens create` or in the dashboard.
 
 Example:
   fleetmend-agent enroll --server https://fleet.example:7600 --token fme_… --environment production")]
 pub struct Enroll {
-    /// The server's address, such as `https://fleet.example:7600`
+    /// Server address, such as `https://fleet.example:7600`
     #[arg(long, env = "FLEETMEND_SERVER")]
     server: String,
-    /// The enrolment token; read from the environment it does not show in the list of processes
+    /// Enrollment token; set in the environment, it does not show in the process list
     #[arg(long, env = "FLEETMEND_ENROLLMENT_TOKEN", hide_env_values = true)]
     token: String,
-    /// Where the agent keeps its state [default: /var/lib/fleetmend-agent of the managed system]
+    /// State directory [default: /var/lib/fleetmend-agent of the managed system]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Manage the system that is installed under this directory instead of the running one
+    /// Manage the system installed under this directory instead of the running one
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
-    /// The environment that this host is in; the token's own comes first
+    /// Environment of this host; an environment set by the token takes precedence
     #[arg(long)]
     environment: Option<Environment>,
-    /// A tag of this host; may be given several times
+    /// Tag of this host; can be repeated
     #[arg(long = "tag", value_name = "TAG")]
     tags: Vec<Tag>,
 }
 
 impl Enroll {
-    /// Joins, and says under which id.
+    /// Enrolls the host and returns its server id.
     pub async fn run(self) -> anyhow::Result<String> {
         let token: Token = self.token.parse()?;
         let root = root_of(self.root.as_deref())?;
@@ -53,7 +53,7 @@ impl Enroll {
             && state.removed()?.is_none()
         {
             bail!(
-                "this host is enrolled already, as {} at {}: to join anew, remove it there and \
+                "this host is already enrolled as {} at {}; to enroll again, remove it there and \
                  delete {}",
                 enrolled.server_id,
                 enrolled.url,
@@ -78,15 +78,15 @@ impl Enroll {
     }
 }
 
-/// What to do about it, where that can be said.
+/// Adds advice on what to do about the error.
 fn advised(error: ClientError, server: &str) -> anyhow::Error {
     let advice = match &error {
         ClientError::Unreachable(_) => format!(
-            "{server} cannot be reached, or it is not the server that the token names; check the \
-             address, and that the token was made there"
+            "cannot reach {server}, or its certificate does not match the token; check the \
+             address, and that the token was created on that server"
         ),
-        ClientError::Refused { .. } => "the server did not let this host in".to_owned(),
-        ClientError::Busy { .. } => format!("{server} has no time now; try again in a minute"),
+        ClientError::Refused { .. } => "the server rejected the enrollment".to_owned(),
+        ClientError::Busy { .. } => format!("{server} is busy; try again in a minute"),
         ClientError::Removed | ClientError::Answer(_) | ClientError::Unproven { .. } => {
             format!("{server} is not a Fleetmend server")
         }
@@ -94,11 +94,11 @@ fn advised(error: ClientError, server: &str) -> anyhow::Error {
     anyhow::Error::new(error).context(advice)
 }
 
-/// The context that every command needs who is enrolled already.
+/// The stored enrollment, or an error that says how to enroll.
 pub(super) fn enrolled(state: &State) -> anyhow::Result<Enrolled> {
     state.enrolled()?.with_context(|| {
         format!(
-            "this host is not enrolled ({} holds no identity): run `fleetmend-agent enroll \
+            "this host is not enrolled (no identity in {}): run `fleetmend-agent enroll \
              --server URL --token TOKEN` first",
             state.dir().display()
         )

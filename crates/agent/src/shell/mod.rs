@@ -1,6 +1,7 @@
-//! The binary's own part: the state directory, joining, the loop of syncs, and what is printed.
+//! The command-line interface: the state directory, enrollment, the sync loop and printed output.
 //!
-//! It has the clock and the network and decides nothing about packages: `work` carries orders out.
+//! This module owns the clock and the network. It makes no decisions about packages; `work`
+//! executes orders.
 
 mod clock;
 pub mod enroll;
@@ -16,23 +17,23 @@ use anyhow::bail;
 
 use crate::root::Root;
 
-/// Where the agent keeps its state, inside the managed system.
+/// The default state directory, inside the managed system.
 pub const STATE_DIR: &str = "/var/lib/fleetmend-agent";
-/// What the host's administrator allows; it has the last word.
+/// The host limits, set by the host's administrator. They override every order.
 pub const LIMITS: &str = "/etc/fleetmend/limits.toml";
-/// The administrator's own programs.
+/// Directory of the administrator's hooks.
 pub const HOOKS: &str = "/etc/fleetmend/hooks";
 
-/// The system that is meant: the running one, or the one under `dir`.
+/// The running system, or the one under `dir`.
 pub fn root_of(dir: Option<&Path>) -> anyhow::Result<Root> {
     let Some(dir) = dir else { return Ok(Root::running()) };
     let Ok(absolute) = dir.canonicalize() else {
-        bail!("there is no directory {}", dir.display());
+        bail!("directory {} does not exist", dir.display());
     };
     Ok(Root::under(&absolute))
 }
 
-/// The state directory that is meant: the one named, or the usual one of the managed system.
+/// The given state directory, or the default one of the managed system.
 pub fn state_dir_of(named: Option<PathBuf>, root: &Root) -> PathBuf {
     named.unwrap_or_else(|| root.path(STATE_DIR))
 }

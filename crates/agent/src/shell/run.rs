@@ -1,4 +1,5 @@
-//! `fleetmend-agent run`: the agent itself, until it is told to end.
+//! `fleetmend-agent run`: the agent process. Runs until a signal, or until the server removes the
+//! host.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,41 +20,41 @@ use crate::host::Host;
 use crate::output::note;
 use crate::work::{Setup, Worker};
 
-/// How often the packages are looked at without anyone asking.
+/// Interval between periodic scans.
 const SCAN_EVERY: Duration = Duration::from_secs(4 * 3_600);
 
-/// How long a first look may take before the lists are fetched all the same.
+/// How long the first scan may take before the package lists are refreshed anyway.
 const FIRST_LOOK_MAX: Duration = Duration::from_secs(30);
 const FIRST_LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Report packages and carry out orders, until it is told to end
+/// Report packages and execute orders until stopped
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-SIGUSR1 makes it look at the packages at once. A package manager that is at work goes on when the agent
-ends, and the agent takes its result in when it is started again.
+SIGUSR1 starts a scan at once. A running package manager is not stopped when the agent stops; the agent
+collects its result when it starts again.
 
 Example:
   fleetmend-agent run --state-dir /var/lib/fleetmend-agent")]
 pub struct Run {
-    /// Where the agent keeps its state [default: /var/lib/fleetmend-agent of the managed system]
+    /// State directory [default: /var/lib/fleetmend-agent of the managed system]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// The managed system, if it is not the one that was given when the host was enrolled
+    /// Managed system, if it differs from the one given at enrollment
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
-    /// The server's address, if it has moved since the host was enrolled
+    /// Server address, if it has changed since enrollment
     #[arg(long, value_name = "URL")]
     server: Option<String>,
-    /// The host's limits [default: /etc/fleetmend/limits.toml of the managed system]
+    /// Host limits [default: /etc/fleetmend/limits.toml of the managed system]
     #[arg(long, value_name = "FILE")]
     limits: Option<PathBuf>,
-    /// Report what is there at once, and only then fetch the lists of available packages
+    /// Report the current packages first, and only then refresh the package lists
     #[arg(long, hide = true)]
     look_first: bool,
 }
 
 impl Run {
-    /// Runs until a signal, or until the server removes this host. Says why it ended.
+    /// Runs until a signal, or until the server removes this host. Returns why it ended.
     pub async fn run(self) -> anyhow::Result<String> {
         let named = root_of(self.root.as_deref())?;
         let state = State::open(&state_dir_of(self.state_dir, &named))?;
@@ -61,7 +62,7 @@ impl Run {
         let mut enrolled = enrolled(&state)?;
         if let Some(at) = state.removed()? {
             return Ok(format!(
-                "{} removed this host at {at}: nothing is done any more. To join again, run \
+                "{} removed this host at {at}; the agent is inactive. To enroll again, run \
                  `fleetmend-agent enroll`",
                 enrolled.url
             ));
@@ -89,7 +90,7 @@ impl Run {
             bell: Box::new(move || ring.notify_one()),
             clock: Box::new(now),
         })
-        .context("the agent cannot go on from its journal")?;
+        .context("cannot resume from the order journal")?;
         let worker = Arc::new(worker);
         let link =
             AgentClient::new(Connect { url: &enrolled.url, pin: enrolled.pin()?, from: None })?;
@@ -97,27 +98,27 @@ impl Run {
         let memory = Memory::new(state.turn(now())?, state.contact(), identity.signs_answers());
         let mut talk =
             Talk { link, identity, state, worker: worker.clone(), host, bell, found, memory };
-        note(&format!("{} keeps in touch with {}", enrolled.server_id, enrolled.url));
+        note(&format!("started as {}, connecting to {}", enrolled.server_id, enrolled.url));
         let (mut term, mut int) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         tokio::select! {
             talked = talk.go_on() => {
                 talked?;
-                Ok(format!("{} removed this host: nothing is done any more", enrolled.url))
+                Ok(format!("{} removed this host; the agent is inactive", enrolled.url))
             }
-            _ = term.recv() => Ok("ended".to_owned()),
-            _ = int.recv() => Ok("ended".to_owned()),
+            _ = term.recv() => Ok("stopped".to_owned()),
+            _ = int.recv() => Ok("stopped".to_owned()),
             never = look_now_and_then(&worker, self.look_first) => never,
         }
     }
 }
 
-/// Has the packages looked at: at once, every few hours, and whenever someone asks by signal.
+/// Starts scans: at startup, every few hours, and on SIGUSR1.
 async fn look_now_and_then(worker: &Worker, look_first: bool) -> anyhow::Result<String> {
     let mut asked = signal(SignalKind::user_defined1())?;
     if look_first {
         worker.look();
-        // A look that fails leaves nothing behind; then it is the next one's turn.
+        // A failed scan leaves no report; the refreshing scan below runs after the timeout.
         let looked = async {
             while worker.report().scan.is_none() {
                 tokio::time::sleep(FIRST_LOOK_EVERY).await;

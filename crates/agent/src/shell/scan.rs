@@ -1,4 +1,4 @@
-//! `fleetmend-agent scan`: what the agent sees on this host, without a server.
+//! `fleetmend-agent scan`: prints what the agent sees on this host. Needs no server.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -12,31 +12,31 @@ use super::{root_of, state_dir_of};
 use crate::backend;
 use crate::work::memory_path;
 
-/// How long the lists of packages may take to be fetched.
+/// Timeout for refreshing the package lists.
 const REFRESH_PATIENCE: Duration = Duration::from_secs(600);
 
-/// Look at the packages of this host and print what is pending; nothing is changed or reported
+/// Scan the packages of this host and print pending updates; changes and reports nothing
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  fleetmend-agent scan\n  fleetmend-agent scan --json --no-refresh"
 )]
 pub struct Scan {
-    /// Look at the system that is installed under this directory instead of the running one
+    /// Scan the system installed under this directory instead of the running one
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
-    /// The agent's state directory, where the package manager's answers lie; a scan changes nothing in it
+    /// State directory with the cached package manager output; a scan does not change it
     #[arg(long, value_name = "DIR", hide = true)]
     state_dir: Option<PathBuf>,
-    /// Do not fetch the lists of available packages first
+    /// Do not refresh the package lists first
     #[arg(long)]
     no_refresh: bool,
-    /// As JSON, for programs
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 impl Scan {
-    /// What is to be printed.
+    /// Returns the text to print.
     pub fn run(self) -> anyhow::Result<String> {
         let root = root_of(self.root.as_deref())?;
         let backend = backend::detect(&root)?;
@@ -47,7 +47,7 @@ impl Scan {
                     let said = format!("{}\n{}", answer.stdout, answer.stderr);
                     let diagnosis = backend.diagnose(answer.exit, &said);
                     anyhow::bail!(
-                        "the lists of packages were not fetched: {} (`--no-refresh` does without)",
+                        "cannot refresh the package lists: {} (use `--no-refresh` to skip this)",
                         diagnosis.message
                     );
                 }
@@ -56,8 +56,8 @@ impl Scan {
         if let Ok(memory) = std::fs::read(memory_path(&state_dir_of(self.state_dir, &root))) {
             backend.recall(&memory);
         }
-        let installed = backend.installed().context("what is installed")?;
-        let pending = backend.pending(&installed).context("what is pending")?;
+        let installed = backend.installed().context("cannot list the installed packages")?;
+        let pending = backend.pending(&installed).context("cannot list the pending updates")?;
         if self.json {
             let value = json!({"package_manager": backend.manager(),
                 "installed": installed.iter().map(package).collect::<Vec<_>>(),
@@ -85,7 +85,7 @@ fn in_words(installed: &[Installed], pending: &[Pending]) -> String {
     let security = pending.iter().filter(|update| update.security).count();
     let plural = |count: usize| if count == 1 { "" } else { "s" };
     let mut text = format!(
-        "{} package{}, {} update{} pending, {security} of them for security",
+        "{} package{}, {} update{} pending, {security} of them security updates",
         installed.len(),
         plural(installed.len()),
         pending.len(),
@@ -111,7 +111,7 @@ mod tests {
     use vocab::BlockedBy;
 
     #[test]
-    fn what_is_pending_is_printed_with_what_it_is_for_and_what_keeps_it_back() {
+    fn pending_updates_show_security_and_block_reason() {
         let installed = [Installed::new("bash", "5.2-1", "amd64")];
         let mut security = Pending::new("bash", "amd64", "5.2-1", "5.2-2");
         security.security = true;
@@ -119,7 +119,7 @@ mod tests {
         held.blocked_by = Some(BlockedBy::Held);
         assert_eq!(
             in_words(&installed, &[security, held]),
-            "1 package, 2 updates pending, 1 of them for security\n  \
+            "1 package, 2 updates pending, 1 of them security updates\n  \
              bash   5.2-1   →  5.2-2  security\n  \
              nginx  1.22-1  →  1.24-1    (held)"
         );

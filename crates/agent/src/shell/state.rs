@@ -1,10 +1,12 @@
-//! What the agent keeps on disk about itself: who it is, whose turn it is, whom it talks to.
+//! The agent's state directory: the host's identity, the sync counter and the server address.
 //!
-//! The directory is for root alone. Every file is written beside its place and renamed into it, with
-//! the file and the directory flushed, so that a cut at any instant leaves the old one or the new one.
+//! The directory is readable by root only. Every file is written to a temporary name and renamed,
+//! with the file and the directory flushed, so that a crash at any moment leaves the old file or
+//! the new one.
 //!
-//! A file that is damaged all the same is moved aside to `NAME.damaged` and rebuilt: the identity from its copy, the
-//! turn by counting on from the time of day, the rest from nothing. Only an identity without a copy ends the agent.
+//! A file that is damaged anyway is moved to `NAME.damaged` and rebuilt: the identity from its
+//! copy, the sync counter from the time of day, the rest empty. Only an identity without a usable
+//! copy stops the agent.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Write as _};
@@ -26,70 +28,65 @@ use vocab::{Line, ServerId};
 use crate::output::note;
 use crate::work::files;
 
-/// The state directory.
 #[derive(Debug, Clone)]
 pub struct State {
     dir: PathBuf,
 }
 
-/// Who the host is and whom it talks to, as it is kept.
+/// The stored enrollment: who the host is and which server it talks to.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Enrolled {
-    /// Its id.
     pub server_id: ServerId,
-    /// The server's address.
     pub url: String,
-    /// The system that is managed, if it is not the running one.
+    /// The managed system, if it is not the running one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<PathBuf>,
-    /// When it joined.
     pub enrolled_at: Timestamp,
-    /// Whether the server is known to sign its answers: from then on no other answer counts.
+    /// Whether the server is known to sign its responses. Once set, unsigned responses are
+    /// rejected.
     #[serde(default)]
     signs_answers: bool,
     pin: String,
     tag: String,
-    /// The oldest trusted key, for an agent of the version before.
+    /// The oldest trusted key, for the previous agent version.
     orders_key: String,
-    /// All trusted keys, oldest first. Empty if an agent of the version before wrote the file.
+    /// All trusted keys, oldest first. Empty if the previous agent version wrote the file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     orders_keys: Vec<String>,
     key: String,
 }
 
-/// What `status` shows of the running agent.
+/// The state of the running agent, as shown by `status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Contact {
-    /// When the server last answered.
+    /// When the server last responded.
     pub last_sync_at: Option<Timestamp>,
-    /// Why it does not answer, if it does not.
+    /// Why the server cannot be reached, if it cannot.
     pub trouble: Option<Line>,
-    /// Since when.
     pub trouble_since: Option<Timestamp>,
-    /// When the packages were last looked at.
     pub last_scan_at: Option<Timestamp>,
-    /// How many packages are installed.
+    /// Number of installed packages.
     pub packages: Option<usize>,
-    /// How many updates are pending.
+    /// Number of pending updates.
     pub updates: Option<usize>,
-    /// What the agent is doing.
+    /// What the agent is doing now.
     pub activity: String,
 }
 
 const IDENTITY: &str = "identity.json";
-/// The same once more, for the day on which the disk loses the first one.
+/// A copy of the identity, in case the disk loses the first file.
 const IDENTITY_COPY: &str = "identity.json.previous";
 const KEY: &str = "joining.key";
 const TURN: &str = "turn.json";
 const CONTACT: &str = "contact.json";
 const REMOVED: &str = "removed";
 const LOCK: &str = "agent.lock";
-/// The journals of `work`.
+/// The order journals of `work`.
 const ORDERS: &str = "orders";
 
 impl Enrolled {
-    /// What is to be kept of an identity.
+    /// Builds the record to store for an identity.
     pub fn new(
         identity: &Identity,
         url: &str,
@@ -117,7 +114,6 @@ impl Enrolled {
         }
     }
 
-    /// Who the host is.
     pub fn identity(&self) -> anyhow::Result<Identity> {
         let orders_keys = match self.orders_keys.as_slice() {
             [] => std::slice::from_ref(&self.orders_key),
@@ -128,17 +124,19 @@ impl Enrolled {
         Ok(Identity {
             server_id: self.server_id,
             tag: self.tag.clone().into(),
-            orders_keys: orders_keys.context("a key for orders is damaged")?,
-            key: HostKey::from_seed(bytes(&self.key).context("the host's key is damaged")?),
+            orders_keys: orders_keys.context("the server's signing key is damaged")?,
+            key: HostKey::from_seed(bytes(&self.key).context("the host's private key is damaged")?),
             signs_answers: self.signs_answers.into(),
         })
     }
 
-    /// By what the server is known.
+    /// How the server's certificate is verified.
     pub fn pin(&self) -> anyhow::Result<Pin> {
         match self.pin.as_str() {
             "plain" => Ok(Pin::Plain),
-            hash => bytes(hash).map(Pin::Certificate).context("the server's hash is damaged"),
+            hash => bytes(hash)
+                .map(Pin::Certificate)
+                .context("the hash of the server's certificate is damaged"),
         }
     }
 }
@@ -148,28 +146,27 @@ fn bytes(text: &str) -> Option<[u8; 32]> {
 }
 
 impl State {
-    /// The directory, made if it is not there, for its owner alone.
+    /// Opens the directory, and creates it if needed. Only its owner may access it.
     pub fn open(dir: &Path) -> anyhow::Result<State> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-        made.with_context(|| format!("cannot make the state directory {}", dir.display()))?;
+        made.with_context(|| format!("cannot create the state directory {}", dir.display()))?;
         let state = State { dir: dir.to_owned() };
         let meta = fs::metadata(dir).with_context(|| format!("cannot read {}", dir.display()))?;
         if meta.uid() != rustix::process::geteuid().as_raw() {
             bail!("{} belongs to another user; run the agent as that user", dir.display());
         }
-        // Whoever made it with a wider mode did not know what would lie in it.
+        // The directory may have been created with a wider mode before it held secrets.
         if meta.mode() & 0o077 != 0 {
             fs::set_permissions(dir, fs::Permissions::from_mode(0o700))?;
         }
         Ok(state)
     }
 
-    /// The directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Makes sure that one agent works with this directory. Kept for as long as the value lives.
+    /// Ensures that only one agent uses this directory, for as long as the returned file is open.
     pub fn lock(&self) -> anyhow::Result<File> {
         let path = self.dir.join(LOCK);
         let file = OpenOptions::new()
@@ -179,11 +176,11 @@ impl State {
             .mode(0o600)
             .open(&path)
             .with_context(|| {
-                format!("cannot open {}: if it is not a file, remove it", path.display())
+                format!("cannot open {}; if it is not a regular file, remove it", path.display())
             })?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             bail!(
-                "another fleetmend-agent works with {}: stop it first \
+                "another fleetmend-agent is using {}; stop it first \
                  (`systemctl stop fleetmend-agent`)",
                 self.dir.display()
             );
@@ -191,14 +188,14 @@ impl State {
         Ok(file)
     }
 
-    /// Whether an agent works with this directory right now.
+    /// Whether an agent is using this directory now.
     pub fn is_locked(&self) -> bool {
         let Ok(file) = File::open(self.dir.join(LOCK)) else { return false };
         flock(&file, FlockOperation::NonBlockingLockShared).is_err()
     }
 
-    /// Who the host is; nothing before it joined. If the file is damaged or missing, its copy is used, and the file
-    /// written anew from it.
+    /// The stored enrollment; `None` before the host is enrolled. If the file is damaged or
+    /// missing, it is restored from its copy.
     pub fn enrolled(&self) -> anyhow::Result<Option<Enrolled>> {
         let first = self.read::<Enrolled>(IDENTITY).and_then(usable);
         if let Ok(Some(enrolled)) = first {
@@ -211,11 +208,11 @@ impl State {
                     files::move_aside(&path)?;
                 }
                 self.write(IDENTITY, &enrolled)?;
-                note(&format!("{} was damaged: it was restored from its copy", path.display()));
+                note(&format!("{} was damaged or missing; restored it from its copy", path.display()));
                 Ok(Some(enrolled))
             }
             (_, Err(error)) => Err(error.context(format!(
-                "the identity of this host cannot be read. Restore {dir}/{IDENTITY} from a backup, or enroll the \
+                "cannot read the identity of this host. Restore {dir}/{IDENTITY} from a backup, or enroll the \
                  host again: move {dir} away, remove the server from the fleet, create a token \
                  (`fleetmend tokens create`) and run `fleetmend-agent enroll --server URL --token TOKEN`",
                 dir = self.dir.display()
@@ -224,7 +221,7 @@ impl State {
         }
     }
 
-    /// Makes sure that there is a copy of the identity. Hosts that joined with an older agent have none.
+    /// Ensures that a copy of the identity exists. Hosts enrolled by an older agent have none.
     pub fn copy_identity(&self, enrolled: &Enrolled) -> anyhow::Result<()> {
         match self.read::<Enrolled>(IDENTITY_COPY).and_then(usable) {
             Ok(Some(copy)) if serde_json::to_vec(&copy)? == serde_json::to_vec(enrolled)? => Ok(()),
@@ -236,8 +233,8 @@ impl State {
         }
     }
 
-    /// The key with which the host joins: the same in every try, so that one whose answer was lost
-    /// does not make a second server.
+    /// The key used for enrollment. Every attempt uses the same key, so that an attempt whose
+    /// response was lost does not create a second server.
     pub fn joining_key(&self) -> anyhow::Result<HostKey> {
         let kept: Option<String> = self.read_or_rebuild(KEY)?;
         if let Some(seed) = kept.and_then(|kept| bytes(&kept)) {
@@ -248,8 +245,9 @@ impl State {
         Ok(key)
     }
 
-    /// Writes down that the host has joined. The turn comes first: an identity without one would not
-    /// know where to begin. Orders that it had as another server are nobody's any more.
+    /// Records that the host is enrolled. The sync counter is written first: an identity without
+    /// one would not know where to start. Orders from a previous enrollment are deleted, because no
+    /// server waits for their results.
     pub fn join(&self, enrolled: &Enrolled, turn: Turn) -> anyhow::Result<()> {
         let orders = self.dir.join(ORDERS);
         match fs::remove_dir_all(&orders) {
@@ -265,17 +263,19 @@ impl State {
         self.forget(KEY)
     }
 
-    /// Whose turn it is. If that is lost, the count goes on from the time of day: a server takes a counter that is ahead
-    /// of its own, and one that is behind for that of a copy of this host.
+    /// The sync counter. If the file is lost, the counter restarts from the time of day: the server
+    /// accepts a counter that is ahead of its own, and takes one that is behind for a clone of this
+    /// host.
     pub fn turn(&self, now: Timestamp) -> anyhow::Result<Turn> {
         if let Some(turn) = self.read_or_rebuild(TURN)? {
             return Ok(turn);
         }
-        // Beyond the counters of every epoch that the server may have begun (`store::presence::EPOCH`).
+        // Higher than the counters of every epoch that the server may have started
+        // (`store::presence::EPOCH`).
         let counter = u64::try_from(now.as_millisecond()).unwrap_or(0) << 18;
         note(&format!(
-            "{}/{TURN} was lost: counting on from {counter}. If this host's clock is wrong, its server may put it \
-             into quarantine; then release it there",
+            "{}/{TURN} was lost; restarting the sync counter at {counter}. If this host's clock is wrong, the \
+             server may quarantine this host; release it there in that case",
             self.dir.display()
         ));
         let turn = Turn::after(counter, nonce());
@@ -283,13 +283,13 @@ impl State {
         Ok(turn)
     }
 
-    /// The next turn; written before anything of the answer that brought it is obeyed.
+    /// Stores the next sync counter. Must be called before acting on the response that brought it.
     pub fn set_turn(&self, turn: Turn) -> anyhow::Result<()> {
         self.write(TURN, &turn)
     }
 
-    /// Writes down that the server signs its answers. A restart must not forget it: a proxy could then
-    /// pass for a server that does not sign yet.
+    /// Records that the server signs its responses. A restart must not forget this: otherwise a
+    /// proxy could pose as a server that does not sign yet.
     pub fn set_signs_answers(&self) -> anyhow::Result<()> {
         match self.enrolled()? {
             Some(enrolled) if !enrolled.signs_answers => {
@@ -299,8 +299,8 @@ impl State {
         }
     }
 
-    /// Stores the keys whose orders and answers this host accepts from now on, in the copy of the
-    /// identity too: a copy with a retired key only would believe nothing any more.
+    /// Stores the keys whose orders and responses this host accepts from now on, in the copy of the
+    /// identity too: a copy with only a retired key would reject every order and response.
     pub fn set_trusted_keys(&self, keys: &[[u8; 32]]) -> anyhow::Result<()> {
         let Some(enrolled) = self.enrolled()? else { return Ok(()) };
         let orders_keys: Vec<String> = keys.iter().map(|key| STANDARD.encode(key)).collect();
@@ -310,8 +310,8 @@ impl State {
         self.copy_identity(&enrolled)
     }
 
-    /// Stores the tag that this host sends from now on, in the copy of the identity too: a copy with
-    /// the tag of a retired key only would be refused.
+    /// Stores the tag that this host sends from now on, in the copy of the identity too: the server
+    /// would reject a copy that has only the tag of a retired key.
     pub fn set_tag(&self, tag: &str) -> anyhow::Result<()> {
         let Some(enrolled) = self.enrolled()? else { return Ok(()) };
         let enrolled = Enrolled { tag: tag.to_owned(), ..enrolled };
@@ -319,36 +319,38 @@ impl State {
         self.copy_identity(&enrolled)
     }
 
-    /// How the running agent fares. Nothing depends on it, so it is not flushed.
+    /// Stores the state of the running agent. Nothing depends on it, so it is not flushed.
     pub fn set_contact(&self, contact: &Contact) -> anyhow::Result<()> {
         let path = self.dir.join(CONTACT);
         put(&self.dir, &path, &serde_json::to_vec(contact)?, Flush::No)
     }
 
-    /// How the running agent fares, as far as it said. It is only shown, so damage is no more than a gap.
+    /// The last stored state of the running agent. It is only displayed, so a damaged file counts
+    /// as empty.
     pub fn contact(&self) -> Contact {
         self.read(CONTACT).ok().flatten().unwrap_or_default()
     }
 
-    /// Writes down that the server does not know this host any more.
+    /// Records that the server removed this host.
     pub fn set_removed(&self, at: Timestamp) -> anyhow::Result<()> {
         self.write(REMOVED, &at)
     }
 
-    /// When the server removed this host, if it did. If that cannot be read, the server says so again.
+    /// When the server removed this host, if it did. If the file is damaged, the server reports the
+    /// removal again.
     pub fn removed(&self) -> anyhow::Result<Option<Timestamp>> {
         self.read_or_rebuild(REMOVED)
     }
 
-    /// Reads a file that can be rebuilt: one that is damaged is moved aside.
+    /// Reads a file that can be rebuilt. A damaged file is moved to `NAME.damaged`.
     fn read_or_rebuild<T: DeserializeOwned>(&self, name: &str) -> anyhow::Result<Option<T>> {
         match self.read(name) {
             Err(error) => {
                 let path = self.dir.join(name);
                 files::move_aside(&path).with_context(|| {
-                    format!("{} is damaged and cannot be moved: remove it", path.display())
+                    format!("{} is damaged and cannot be moved; remove it", path.display())
                 })?;
-                note(&format!("{error:#}: it was moved aside"));
+                note(&format!("{error:#}; moved it aside"));
                 Ok(None)
             }
             found => found,
@@ -382,7 +384,7 @@ impl State {
     }
 }
 
-/// An identity with which something can be signed.
+/// Checks that the keys in the stored enrollment can be decoded.
 fn usable(found: Option<Enrolled>) -> anyhow::Result<Option<Enrolled>> {
     if let Some(enrolled) = &found {
         enrolled.identity()?;
@@ -397,7 +399,7 @@ enum Flush {
     No,
 }
 
-/// Puts a file into its place, the whole of it or nothing.
+/// Replaces a file atomically.
 fn put(dir: &Path, path: &Path, bytes: &[u8], flush: Flush) -> anyhow::Result<()> {
     let beside = path.with_extension("new");
     let failed = || format!("cannot write {}", path.display());

@@ -1,4 +1,4 @@
-//! `fleetmend-agent status`: who this host is, and whether its server hears it.
+//! `fleetmend-agent status`: shows the host's identity and whether the server is reachable.
 
 use std::path::PathBuf;
 
@@ -11,17 +11,17 @@ use super::enroll::enrolled;
 use super::state::{Contact, State};
 use super::{root_of, state_dir_of};
 
-/// Show who this host is and how it fares with its server
+/// Show the identity of this host and the state of its connection to the server
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  fleetmend-agent status --json")]
 pub struct Status {
-    /// Where the agent keeps its state [default: /var/lib/fleetmend-agent of the managed system]
+    /// State directory [default: /var/lib/fleetmend-agent of the managed system]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// The managed system, to find its state directory
+    /// Managed system, to find its state directory
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
-    /// As JSON, for programs
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -41,13 +41,13 @@ struct Shown<'a> {
 }
 
 impl Status {
-    /// What is to be printed.
+    /// Returns the text to print.
     pub fn run(self) -> anyhow::Result<String> {
         let root = root_of(self.root.as_deref())?;
         let dir = state_dir_of(self.state_dir, &root);
         anyhow::ensure!(
             dir.is_dir(),
-            "this host is not enrolled ({} is not there): run `fleetmend-agent enroll --server URL \
+            "this host is not enrolled ({} does not exist): run `fleetmend-agent enroll --server URL \
              --token TOKEN` first",
             dir.display()
         );
@@ -82,7 +82,7 @@ fn in_words(shown: &Shown<'_>, now: Timestamp) -> String {
         lines.push(("manages", root.display().to_string()));
     }
     let agent = match (shown.removed_at, shown.running) {
-        (Some(at), _) => format!("removed by its server {}; does nothing any more", ago(at)),
+        (Some(at), _) => format!("removed by its server {}; inactive", ago(at)),
         (None, true) => format!("running, {}", shown.contact.activity),
         (None, false) => "not running: `systemctl start fleetmend-agent`".to_owned(),
     };
@@ -91,7 +91,7 @@ fn in_words(shown: &Shown<'_>, now: Timestamp) -> String {
     let contact = shown.contact;
     lines.push(("last contact", contact.last_sync_at.map_or("never".to_owned(), ago)));
     if let (Some(trouble), Some(since)) = (&contact.trouble, contact.trouble_since) {
-        lines.push(("trouble", format!("{trouble}, since {}", ago(since))));
+        lines.push(("error", format!("{trouble}, since {}", ago(since))));
     }
     let scan = contact.last_scan_at.map_or("never".to_owned(), |at| {
         let count = |count: Option<usize>| count.map_or("?".to_owned(), |count| count.to_string());
@@ -106,7 +106,7 @@ fn in_words(shown: &Shown<'_>, now: Timestamp) -> String {
     lines.iter().map(|(name, text)| format!("{name:<13} {text}")).collect::<Vec<_>>().join("\n")
 }
 
-/// How long ago, roughly, as people say it.
+/// A rough, human-readable age.
 fn ago(at: Timestamp, now: Timestamp) -> String {
     let seconds = now.duration_since(at).as_secs();
     match seconds {
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_that_is_heard_and_one_that_is_not_are_told_apart_at_a_glance() {
+    fn status_text_shows_whether_the_server_is_reachable() {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
         let contact = Contact {
             last_sync_at: Some(at("2026-11-15T04:59:48Z")),
@@ -155,14 +155,14 @@ mod tests {
              last scan     2 h ago (2026-11-15T03:00:00Z): 612 packages, 14 updates"
         );
         let contact = Contact {
-            trouble: Some("the server did not answer: connection refused".into()),
+            trouble: Some("no response from the server: connection refused".into()),
             trouble_since: Some(at("2026-11-15T04:30:00Z")),
             ..contact.clone()
         };
         let text = in_words(&Shown { running: false, contact: &contact, ..shown }, now);
         assert!(text.contains("agent         not running: `systemctl start fleetmend-agent`"));
         assert!(text.contains(
-            "trouble       the server did not answer: connection refused, since 30 min ago"
+            "error         no response from the server: connection refused, since 30 min ago"
         ));
     }
 }

@@ -1,7 +1,9 @@
-//! The loop of syncs: tells the server what is new, sends what it wants, hands its orders to the worker.
+//! The sync loop: reports changes to the server, uploads what it requests, passes its orders to the
+//! worker.
 //!
-//! A sync is held open by the server while there is nothing to say. News on this side cut it off; the
-//! next one repeats its turn, by which the server knows that it is no copy of this host.
+//! The server holds a sync open while it has nothing to send. A change on this host aborts the held
+//! sync; the next one repeats its sync counter, which tells the server that it is not a clone of
+//! this host.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,11 +26,11 @@ use crate::host::Host;
 use crate::output::note;
 use crate::work::{ScanReport, Worker};
 
-/// The longest that a sync may be held: a proxy that cuts idle requests does so after a minute.
+/// Maximum time that a sync is held open. Proxies that cut idle requests do so after a minute.
 const HOLD_SECONDS_MAX: u32 = 50;
-/// The longest wait between two tries to reach the server.
+/// Maximum delay between two attempts to reach the server.
 const RECONNECT_MAX: Duration = Duration::from_secs(60);
-/// The most bytes of a log that are sent at once.
+/// Maximum number of log bytes per request.
 const LOG_BYTES_MAX: usize = 256 * 1024;
 
 pub(super) struct Talk {
@@ -38,29 +40,29 @@ pub(super) struct Talk {
     pub(super) worker: Arc<Worker>,
     pub(super) host: Arc<Host>,
     pub(super) bell: Arc<Notify>,
-    /// What the host is, as it was found when the agent started, and when that was: a look at the packages
-    /// that was taken before, maybe before a reboot, knows less.
+    /// The host's facts and when they were collected, at agent startup. A scan report from before
+    /// that, possibly from before a reboot, is older.
     pub(super) found: (Timestamp, Facts),
     pub(super) memory: Memory,
 }
 
-/// What a restart may forget.
+/// State that may be lost on a restart.
 pub(super) struct Memory {
     turn: Turn,
     sync_seconds: u32,
-    /// What the server knows of this host, as far as we know.
+    /// The facts that the server last acknowledged.
     facts_told: Option<Facts>,
     wanted: Vec<Digest>,
-    /// How much of each order's log the server has.
+    /// How many bytes of each order's log the server has.
     logs_sent: BTreeMap<TaskId, u64>,
     failures: u32,
-    /// Answers in a row that came early and said nothing.
+    /// Consecutive responses that came early and contained nothing.
     quiet: u32,
     rush: SyncThrottle,
     contact: Contact,
-    /// Whether it is on disk that the server signs its answers.
+    /// Whether it is stored on disk that the server signs its responses.
     signing_saved: bool,
-    /// Whether the log says that answers come without a valid signature, since the last good one.
+    /// Whether the unverified responses since the last valid one are already logged.
     unproven_logged: bool,
 }
 
@@ -82,19 +84,19 @@ impl Memory {
     }
 }
 
-/// What comes after a round.
+/// What to do after a sync.
 pub(super) enum Next {
     Go,
-    /// Something on this side ends the wait too.
+    /// Wait, unless something changes on this host.
     Wait(Duration),
-    /// Nothing on this side ends the wait: the server asked to be left alone.
+    /// Wait, whatever changes on this host: the server asked for a pause.
     Leave(Duration),
-    /// The server does not know this host any more.
+    /// The server has removed this host.
     Removed,
 }
 
 impl Talk {
-    /// Talks until the server removes this host.
+    /// Syncs until the server removes this host.
     pub(super) async fn go_on(&mut self) -> anyhow::Result<()> {
         let mut next = Next::Go;
         loop {
@@ -134,7 +136,7 @@ impl Talk {
             boot_id: self.host.boot_id(),
             counter: self.memory.turn.counter,
             nonce: self.memory.turn.nonce,
-            // Whoever is about to go down needs to know that it was heard.
+            // Before a reboot, a short hold lets the host know in time that its report has arrived.
             hold_seconds: match report.activity {
                 Activity::Rebooting => 1,
                 _ => HOLD_SECONDS_MAX.min(self.memory.sync_seconds.max(1)),
@@ -158,10 +160,11 @@ impl Talk {
                     Ok(answer) => self.heard(answer, &request, began.elapsed()),
                     Err(error) => Ok(self.failed(error)),
                 },
-                // Cut off: what is new is told at once, with the same turn.
+                // Abort the held sync: report the change at once, with the same sync counter.
                 () = bell.notified() => if self.worker.report() != report {
                     return Ok(self.soon());
-                // A log that grows is no reason to: it is sent while the sync is held.
+                // A growing log does not abort the sync; the new part is uploaded while the sync is
+                // held.
                 } else if let Err(error) = self.upload().await {
                     return Ok(self.failed(error));
                 },
@@ -169,7 +172,7 @@ impl Talk {
         }
     }
 
-    /// Goes on at once, unless that has become a habit.
+    /// Syncs at once, unless that happens too often.
     fn soon(&mut self) -> Next {
         match self.memory.rush.next(Instant::now().into_std()) {
             Duration::ZERO => Next::Go,
@@ -213,15 +216,16 @@ impl Talk {
             self.memory.quiet = 0;
             return Ok(Next::Go);
         }
-        // The server did not hold it: it drains, or does not want to. Errors and silence must never
-        // make an agent ask more often.
+        // The server did not hold the sync: it is shutting down, or declines to. Errors and early
+        // empty responses must never make an agent sync more often.
         self.memory.quiet += 1;
         let most = Duration::from_secs(self.memory.sync_seconds.into());
         Ok(Next::Wait(jittered(self.memory.quiet, most, share())))
     }
 
-    /// Trusts the keys that an answer announces, and no others. They are on disk before the server
-    /// is told so: it may then sign with the new one only. True if there was a change.
+    /// Trusts exactly the keys that a response announces. They are stored on disk before the server
+    /// learns of it, because from then on it may sign with only the new key. Returns whether
+    /// anything changed.
     fn trust(&mut self, answer: &SyncResponse) -> anyhow::Result<bool> {
         let Some(keys) = public_keys(&answer.orders_keys) else { return Ok(false) };
         let before = self.identity.orders_keys.ids();
@@ -232,15 +236,15 @@ impl Talk {
         self.identity.orders_keys.replace(keys);
         let after = self.identity.orders_keys.ids();
         note(&format!(
-            "the server changes its key for orders: trusted before {}, now {}",
+            "the server rotated its signing key: trusted before: {}; trusted now: {}",
             before.join(", "),
             after.join(", ")
         ));
         Ok(true)
     }
 
-    /// Uses the tag that an answer brings. It is on disk before it is used: the server may then accept
-    /// this one only. True if there was a change.
+    /// Uses the tag that a response contains. It is stored on disk before it is used, because from
+    /// then on the server may accept only this one. Returns whether anything changed.
     fn renew_tag(&mut self, answer: &SyncResponse) -> anyhow::Result<bool> {
         let Some(tag) = &answer.renewed_tag else { return Ok(false) };
         if *tag == self.identity.tag.get() {
@@ -248,11 +252,11 @@ impl Talk {
         }
         self.state.set_tag(tag)?;
         self.identity.tag.replace(tag);
-        note("the server changes the key behind this host's identity: it was renewed");
+        note("the server renewed the tag of this host's identity");
         Ok(true)
     }
 
-    /// Hands on what an answer asks for. True if there is something to say at once.
+    /// Acts on a response. Returns whether the next sync has something to report at once.
     fn obey(&mut self, answer: &SyncResponse) -> bool {
         self.worker.set_server_time(answer.server_time);
         self.worker.acknowledge(&answer.acknowledged);
@@ -265,16 +269,17 @@ impl Talk {
         for envelope in &answer.orders {
             match verify(envelope, &self.identity, answer.server_time) {
                 Ok(order) => self.worker.take(order),
-                // One that was begun goes on; one that was not is answered for.
+                // An order that has already started continues; one that has not is reported as
+                // failed.
                 Err(OrderRefusal::Expired(order)) => {
-                    let why = format!("it was to be begun before {}", order.expires_at);
+                    let why = format!("the order had to start before {}", order.expires_at);
                     self.worker.refuse(&order, FailureCode::OrderExpired, Line::made_of(&why));
                 }
                 Err(OrderRefusal::ValidTooLong(order)) => {
                     let why = "the order is valid for more than 31 days";
                     self.worker.refuse(&order, FailureCode::RejectedByAgent, why.into());
                 }
-                Err(refusal) => note(&format!("an order was rejected: {refusal}")),
+                Err(refusal) => note(&format!("rejected an order: {refusal}")),
             }
         }
         self.memory.wanted.clone_from(&answer.wanted);
@@ -285,14 +290,14 @@ impl Talk {
             || !answer.wanted.is_empty()
     }
 
-    /// Sends the listings that the server wants, and what logs have grown by.
+    /// Uploads the listings that the server requested, and new log output.
     async fn upload(&mut self) -> Result<(), ClientError> {
         while let Some(digest) = self.memory.wanted.pop() {
             let scan = self.worker.report().scan;
             let kind = match scan {
                 Some(scan) if scan.installed == digest => ListingKind::Packages,
                 Some(scan) if scan.pending == digest => ListingKind::Updates,
-                // It has been overtaken by a newer look; the next sync says so.
+                // A newer scan has replaced it; the next sync reports that one.
                 _ => continue,
             };
             let Some(bytes) = self.worker.listing(digest) else { continue };
@@ -312,7 +317,7 @@ impl Talk {
                 }
                 let next = sent + part.len() as u64;
                 match self.link.send_log(&self.identity, id, sent, part).await {
-                    // Refused once, it would be refused again; the log stays on the host.
+                    // The server would reject it again. The log stays on the host.
                     Ok(()) | Err(ClientError::Refused { .. }) => {
                         self.memory.logs_sent.insert(id, next);
                     }
@@ -334,7 +339,7 @@ impl Talk {
         }
         memory.unproven_logged |= matches!(error, ClientError::Unproven { .. });
         memory.contact.trouble = Some(Line::made_of(&explained(&error)));
-        // Only `status` reads it, so a full disk must not keep the agent from its work.
+        // Only `status` reads this, so a full disk must not stop the agent.
         let _ = self.state.set_contact(&self.memory.contact);
         let failures = self.memory.failures;
         match error {
@@ -342,7 +347,7 @@ impl Talk {
             ClientError::Busy { retry_after: Some(least), .. } => {
                 Next::Leave(least + jittered(failures, RECONNECT_MAX, share()))
             }
-            // What was refused would be refused again.
+            // The server would reject the same request again.
             ClientError::Refused { .. } | ClientError::Answer(_) => {
                 Next::Leave(jittered(u32::MAX, RECONNECT_MAX, share()))
             }
@@ -357,7 +362,7 @@ impl Talk {
     fn arrived(&mut self) {
         let contact = &mut self.memory.contact;
         if contact.trouble.take().is_some() {
-            note("the server answers again");
+            note("the server is reachable again");
         }
         contact.trouble_since = None;
         self.memory.unproven_logged = false;
@@ -384,10 +389,10 @@ impl Talk {
     }
 }
 
-/// A result in one line.
+/// Formats a result as one log line.
 fn ended(result: &OrderResult) -> String {
     let outcome = serde_json::to_value(result.outcome).unwrap_or_default();
-    let mut text = format!("{}: {}", result.order_id, outcome.as_str().unwrap_or("ended"));
+    let mut text = format!("{}: {}", result.order_id, outcome.as_str().unwrap_or("finished"));
     if !result.packages.is_empty() {
         text.push_str(&format!(", packages: {}", result.packages.len()));
     }
@@ -397,7 +402,7 @@ fn ended(result: &OrderResult) -> String {
     text
 }
 
-/// An error with its causes, in one line.
+/// Formats an error and its causes as one line.
 fn explained(error: &ClientError) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
@@ -409,9 +414,9 @@ fn explained(error: &ClientError) -> String {
     text
 }
 
-/// A number from 0 to 1 that no other host will draw as well.
+/// A random number from 0 to 1, different on every host.
 fn share() -> f64 {
-    // The upper 53 bits are all that a number of this kind can hold.
+    // An `f64` holds 53 significant bits.
     (nonce() >> 11) as f64 / (1_u64 << 53) as f64
 }
 
@@ -420,7 +425,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_lies_between_nothing_and_the_whole() {
+    fn random_fraction_lies_between_0_and_1() {
         for _ in 0..1_000 {
             assert!((0.0..=1.0).contains(&share()));
         }
