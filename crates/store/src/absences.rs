@@ -17,25 +17,20 @@ use crate::sql::{ROWS_MAX, Text, join};
 use crate::tx::Tx;
 
 row! {
-    /// A server that was not heard from.
+    /// A server that was not seen lately.
     pub struct Silent in "presence" by "server_id" {
-        /// Whose it is.
         pub org: OrgId,
-        /// Which one.
         pub server_id: ServerId,
-        /// When it was last heard from.
         pub last_seen_at: Timestamp,
     }
 }
 
 row! {
-    /// A server of which it was said that it went away.
+    /// A server that was announced as offline.
     pub struct Absence in "absences" by "server_id" {
-        /// Whose it is.
         pub org_id: OrgId,
-        /// Which one.
         pub server_id: ServerId,
-        /// When it was last heard from.
+        /// When it was last seen.
         pub since: Timestamp,
     }
 }
@@ -43,17 +38,16 @@ row! {
 row! {
     /// A server that gets no orders.
     pub struct Barred in "servers" by "id" {
-        /// Which one.
         pub id: ServerId,
-        /// When it was removed, if it was.
         pub removed_at: Option<Timestamp>,
-        /// Why it gets none until a person decides.
+        /// Why it gets no orders until a user decides.
         pub quarantine: Option<String>,
     }
 }
 
-/// Those not heard from since `since`, and those whose last contact lies at `until` or later, which
-/// only a wrong clock can have recorded. By the index of each organization: few of many are away, and this is asked whenever a server changed.
+/// The servers not seen since `since`, and those whose last contact is at `until` or later, which
+/// only a wrong clock can have recorded. Reads the index of each organization: few servers are
+/// offline, and this query runs whenever a server changed.
 #[boxed]
 pub async fn silent(conn: &mut Conn, since: Timestamp, until: Timestamp) -> Result<Vec<Silent>> {
     Ok(on!(conn, |c| {
@@ -74,7 +68,7 @@ pub async fn silent(conn: &mut Conn, since: Timestamp, until: Timestamp) -> Resu
     })?)
 }
 
-/// Those whose agents say that they are at work on an order.
+/// The servers whose agents report that they are carrying out an order.
 #[boxed]
 pub async fn at_work(conn: &mut Conn) -> Result<Vec<ServerId>> {
     let found: Vec<(String,)> = on!(conn, |c| {
@@ -88,7 +82,8 @@ pub async fn at_work(conn: &mut Conn) -> Result<Vec<ServerId>> {
     found.into_iter().map(|(id,)| parse("servers", id)).collect()
 }
 
-/// Those among these who may have no orders now: removed or in quarantine (`true`), or at work on one (`false`).
+/// Those of these servers that cannot get an order now: removed or quarantined (`true`), or busy
+/// with an order (`false`).
 #[boxed]
 pub async fn unable_among(conn: &mut Conn, ids: &[ServerId]) -> Result<Vec<(ServerId, bool)>> {
     let mut unable = Vec::new();
@@ -108,7 +103,7 @@ pub async fn unable_among(conn: &mut Conn, ids: &[ServerId]) -> Result<Vec<(Serv
     Ok(unable)
 }
 
-/// Those of whom it was said.
+/// The servers that were announced as offline.
 #[boxed]
 pub async fn known(conn: &mut Conn) -> Result<Vec<Absence>> {
     Ok(on!(conn, |c| {
@@ -118,7 +113,7 @@ pub async fn known(conn: &mut Conn) -> Result<Vec<Absence>> {
     })?)
 }
 
-/// Notes that these went away.
+/// Records that these servers were announced as offline.
 #[boxed]
 pub async fn note(tx: &mut Tx, absences: &[Absence]) -> Result<()> {
     for chunk in absences.chunks(ROWS_MAX) {
@@ -139,7 +134,7 @@ pub async fn note(tx: &mut Tx, absences: &[Absence]) -> Result<()> {
     Ok(())
 }
 
-/// Notes that these are back, or were removed.
+/// Records that these servers are online again or were removed.
 #[boxed]
 pub async fn end(tx: &mut Tx, servers: &[ServerId]) -> Result<()> {
     for chunk in servers.chunks(ROWS_MAX) {
@@ -153,8 +148,8 @@ pub async fn end(tx: &mut Tx, servers: &[ServerId]) -> Result<()> {
     Ok(())
 }
 
-/// Every server that gets no orders: removed, or in quarantine. What the agents' door checks its
-/// memory against.
+/// Every server that gets no orders because it is removed or quarantined. The agent registry
+/// compares its cache with this list.
 #[boxed]
 pub async fn barred(conn: &mut Conn) -> Result<Vec<Barred>> {
     Ok(on!(conn, |c| {

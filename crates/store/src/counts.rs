@@ -13,11 +13,11 @@ use crate::row::put;
 use crate::servers::Server;
 use crate::sql::{ROWS_MAX, Text};
 
-/// What servers are counted by.
+/// The values that servers are counted by.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Kind {
     org: OrgId,
-    /// Empty: none.
+    /// Empty if the server has none.
     environment: String,
     os_id: String,
     os_release: String,
@@ -34,8 +34,8 @@ impl Kind {
     }
 }
 
-/// Writes down how many more there are. In the order of the kinds, so that two transactions that
-/// count the same kinds never wait for each other crosswise.
+/// Adds the differences to the stored counts. Sorted by key, so that two transactions that write
+/// the same keys cannot deadlock.
 pub(crate) async fn write(conn: &mut Conn, counts: Vec<(Kind, i64)>) -> Result<()> {
     let mut sums = BTreeMap::new();
     for (kind, more) in counts {

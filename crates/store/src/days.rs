@@ -16,30 +16,26 @@ use crate::tx::Tx;
 via!(Date);
 
 row! {
-    /// A day.
+    /// The statistics of one day.
     pub struct Day in "fleet_days" by "day" {
-        /// Which one, of UTC.
+        /// The day in UTC.
         pub day: Date,
-        /// How many servers there were.
         pub servers: u64,
-        /// How many of them had no update pending.
+        /// The number of servers without pending updates.
         pub up_to_date: u64,
-        /// How many critical CVEs were open.
+        /// The number of critical CVEs that are not suppressed.
         pub critical: u64,
-        /// How many of high severity.
         pub high: u64,
-        /// How many of medium severity.
         pub medium: u64,
-        /// How many of low severity.
         pub low: u64,
-        /// How many of which nobody says how bad they are.
+        /// The number of CVEs without a severity.
         pub unknown: u64,
-        /// How many of all of them are known to be exploited.
+        /// The number of CVEs, of any severity, that are known to be exploited.
         pub exploited: u64,
     }
 }
 
-/// Writes a day down, over what was written of it before.
+/// Writes the statistics of a day, replacing those written before.
 #[boxed]
 pub async fn write(tx: &mut Tx, org: OrgId, day: &Day) -> Result<()> {
     on!(tx, |c| {
@@ -68,7 +64,7 @@ pub async fn write(tx: &mut Tx, org: OrgId, day: &Day) -> Result<()> {
     Ok(())
 }
 
-/// The days from this one on, the oldest first.
+/// The days from `first` on, oldest first.
 #[boxed]
 pub async fn since(conn: &mut Conn, org: OrgId, first: Date) -> Result<Vec<Day>> {
     Ok(on!(conn, |c| {
@@ -84,8 +80,8 @@ pub async fn since(conn: &mut Conn, org: OrgId, first: Date) -> Result<Vec<Day>>
     })?)
 }
 
-/// Forgets the days before this one, of every organization, and says how many rows it were. There is one a day, so
-/// nobody has to wait for it.
+/// Deletes the days before `first` of every organization. Returns the number of deleted rows. There
+/// is only one row per day, so no limit is needed.
 #[boxed]
 pub async fn purge(tx: &mut Tx, first: Date) -> Result<u64> {
     Ok(on!(tx, |c| {

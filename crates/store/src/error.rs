@@ -48,7 +48,7 @@ pub enum StoreError {
     },
     /// A newer release has written this database: start that release, or restore a backup.
     #[error(
-        "the database has schema version {found}, but this release supports at most {known}: \
+        "the database has schema version {found}, but this release supports versions up to {known}: \
          start the newer release again, or restore a backup"
     )]
     NewerDatabase {

@@ -35,25 +35,24 @@ use crate::tx::Tx;
 use crate::{Page, Paged};
 
 row! {
-    /// A flaw that some server has.
+    /// A CVE that some server has.
     pub struct Cve in "cves" by "id" {
-        /// Its number.
         pub id: String,
-        /// The worst first: 0 is `critical`.
+        /// The most severe first: 0 is `critical`.
         pub severity_order: i64,
         /// 0: known to be exploited; 1: not.
         pub kev_order: i64,
-        /// How many servers have it where it was not set aside, times -1: the most first.
+        /// The number of servers that have it unsuppressed, times -1: the most first.
         pub servers_order: i64,
-        /// On how many it was set aside.
+        /// The number of servers on which it is suppressed.
         pub suppressed: u64,
-        /// Who says how bad it is.
+        /// The source of its severity.
         pub severity_source: Option<String>,
-        /// The vector of its CVSS score.
+        /// Its CVSS vector.
         pub cvss: Option<String>,
         /// When it was first published.
         pub published: Option<Timestamp>,
-        /// The packages that it is in.
+        /// The affected packages.
         pub packages: Vec<String>,
     }
 }
@@ -64,46 +63,45 @@ impl Cve {
         Some(CvssScore::of(self.cvss.as_deref()?).ok()?.score())
     }
 
-    /// Whether its severity is that of a score, and not the distribution's word.
+    /// Whether its severity comes from a CVSS score and not from the distribution.
     pub fn is_scored(&self) -> bool {
         self.severity_source.as_deref().is_some_and(|source| source.starts_with("cvss:"))
     }
 }
 
 row! {
-    /// What the rows were made from.
+    /// What the rows of an organization were computed from.
     pub struct Summary in "cve_summaries" by "org_id" {
-        /// Whose it is.
         pub org_id: OrgId,
-        /// Stands for everything that they were made from.
+        /// A digest of all inputs.
         pub basis: Digest,
-        /// When they were made.
+        /// When the rows were computed.
         pub made_at: Timestamp,
-        /// How often they were made.
+        /// How often the rows were computed.
         pub generation: i64,
-        /// The revision of what is published that they were made from.
+        /// The revision of the advisory data that was used.
         pub revision: i64,
-        /// The version of the matching rules that they were made with.
+        /// The version of the matching rules that was used.
         pub rules: i64,
-        /// How many servers are in each state of assessment.
+        /// The number of servers in each state of assessment.
         pub assessments: BTreeMap<Assessment, u64>,
     }
 }
 
-/// Which flaws to list.
+/// Which CVEs to list.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Filter {
-    /// Of these severities, by their order; of all if empty.
+    /// The `severity_order` of these severities; empty means all.
     pub severities: Vec<i64>,
     /// Whether they are known to be exploited.
     pub kev: Option<bool>,
-    /// What their number holds, in capital letters.
+    /// Part of the CVE id, in upper case.
     pub q: Option<String>,
-    /// Whether they were set aside wherever they are.
+    /// Whether they are suppressed on every server that has them.
     pub suppressed: Option<bool>,
 }
 
-/// What the rows were made from.
+/// What the rows were computed from, if they ever were.
 #[boxed]
 pub async fn summary(conn: &mut Conn, org: OrgId) -> Result<Option<Summary>> {
     Ok(on!(conn, |c| {
@@ -118,7 +116,8 @@ pub async fn summary(conn: &mut Conn, org: OrgId) -> Result<Option<Summary>> {
     })?)
 }
 
-/// Says from what the rows are made now, unless somebody else did since `next` was begun: then it is `Stale`.
+/// Saves what the rows are computed from now. Fails with `Stale` if another process saved since
+/// `next` was read.
 #[boxed]
 pub async fn begin(tx: &mut Tx, next: &Summary) -> Result<()> {
     let saved = on!(tx, |c| {
@@ -146,8 +145,9 @@ pub async fn begin(tx: &mut Tx, next: &Summary) -> Result<()> {
     guarded(saved)
 }
 
-/// Keeps everybody else from making rows for as long as this transaction lasts, unless somebody did since `seen` was
-/// read: then it is `Stale`. Whoever needs several transactions begins each with this, and the last one with [`begin`].
+/// Keeps other processes from computing rows until this transaction ends. Fails with `Stale` if
+/// another process did since `seen` was read. A computation of several transactions starts each of
+/// them with this function, and the last one with [`begin`].
 #[boxed]
 pub async fn hold(tx: &mut Tx, seen: &Summary) -> Result<()> {
     let held = on!(tx, |c| {
@@ -180,7 +180,7 @@ pub async fn all(conn: &mut Conn, org: OrgId) -> Result<Vec<Cve>> {
     })?)
 }
 
-/// Puts rows that are new or different, and takes away those of flaws that nobody has any more.
+/// Inserts or updates `rows`, and deletes the rows of CVEs that no server has any more.
 #[boxed]
 pub async fn change(tx: &mut Tx, org: OrgId, rows: &[&Cve], gone: &[String]) -> Result<()> {
     for chunk in gone.chunks(ROWS_MAX) {
@@ -236,7 +236,7 @@ macro_rules! filtered {
     };
 }
 
-/// A page of the flaws, in the order of the list.
+/// Returns a page of the CVEs, in the order of the list.
 #[boxed]
 pub async fn list(conn: &mut Conn, org: OrgId, filter: &Filter, page: Page) -> Result<Paged<Cve>> {
     let items = on!(conn, |c| {
@@ -256,18 +256,18 @@ pub async fn list(conn: &mut Conn, org: OrgId, filter: &Filter, page: Page) -> R
 }
 
 row! {
-    /// How many flaws are open that are alike in how bad they are.
+    /// The number of unsuppressed CVEs of one severity, exploited or not.
     pub struct Tally in "cves" by "severity_order" {
-        /// The worst first: 0 is `critical`.
+        /// The most severe first: 0 is `critical`.
         pub severity_order: i64,
         /// 0: known to be exploited; 1: not.
         pub kev_order: i64,
-        /// How many they are.
         pub cves: u64,
     }
 }
 
-/// How many flaws are open, by severity and by whether they are known to be exploited. From one index.
+/// Counts unsuppressed CVEs by severity and by whether they are known to be exploited. Reads one
+/// index only.
 #[boxed]
 pub async fn tally(conn: &mut Conn, org: OrgId) -> Result<Vec<Tally>> {
     Ok(on!(conn, |c| {
@@ -283,7 +283,7 @@ pub async fn tally(conn: &mut Conn, org: OrgId) -> Result<Vec<Tally>> {
     })?)
 }
 
-/// Those of these flaws that some server has.
+/// Those of these CVEs that some server has.
 #[boxed]
 pub async fn of_ids(conn: &mut Conn, org: OrgId, ids: &[String]) -> Result<Vec<Cve>> {
     let mut found: Vec<Cve> = Vec::new();
@@ -298,7 +298,7 @@ pub async fn of_ids(conn: &mut Conn, org: OrgId, ids: &[String]) -> Result<Vec<C
     Ok(found)
 }
 
-/// A page of the servers that have a flaw, by name.
+/// Returns a page of the servers that have a CVE, by name.
 #[boxed]
 pub async fn servers(
     conn: &mut Conn,
@@ -323,7 +323,8 @@ pub async fn servers(
         text.add(Server::COLUMNS);
         text.add(" from servers join presence on org = org_id and server_id = id where org_id = ");
         text.bind(put(&org)).add(" and removed_at is null and (");
-        // Only where it has to be: either engine finds the one by an index, and both together by walking.
+        // Added only if needed: each engine finds either condition by an index, but both together
+        // only by scanning.
         if told {
             text.add("update_set in (select u.update_set from cve_updates u where u.org_id = ");
             text.bind(put(&org)).add(" and u.cve = ").bind(cve.to_owned()).add(") or ");

@@ -16,42 +16,38 @@ use crate::row::{put, row};
 use crate::sql::{ROWS_MAX, Text, join};
 use crate::tx::Tx;
 
-/// A sign of life.
+/// A contact of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Beat {
-    /// Whose server.
     pub org: OrgId,
-    /// Which server.
     pub server_id: ServerId,
-    /// When it was heard.
     pub seen_at: Timestamp,
     /// The counter of its sync.
     pub counter: i64,
 }
 
 row! {
-    /// When one server was last heard from.
+    /// When a server was last seen.
     pub struct Presence in "presence" by "server_id" {
-        /// Which server.
         pub server_id: ServerId,
-        /// When.
         pub last_seen_at: Timestamp,
         /// The counter of its last sync.
         pub counter: i64,
     }
 }
 
-/// By how much clocks of replicas may differ.
+/// The maximum difference between the clocks of replicas.
 const AHEAD_MAX: SignedDuration = SignedDuration::from_secs(10);
 
-/// Notes signs of life. The counter of a server never goes back, and neither does its time, except
-/// one that lies ahead of `now`: a wrong clock wrote that, and without the exception the server would
-/// count as offline for as long as that clock was wrong. Servers that were removed are passed over.
+/// Records contacts. The counter of a server never decreases, and its time of last contact does
+/// neither, unless that time is ahead of `now`: a wrong clock wrote it, and without this exception
+/// the server would count as offline until that time has passed. Removed servers are skipped.
 /// Returns how many rows changed.
 #[boxed]
 pub async fn beat(tx: &mut Tx, beats: &[Beat], now: Timestamp) -> Result<u64> {
     let latest_possible = now.saturating_add(AHEAD_MAX).unwrap_or(Timestamp::MAX);
-    // Each server once, with the latest of each; sorted, so that replicas lock rows in one order.
+    // Each server once, with its latest time and counter; sorted, so that replicas lock rows in the
+    // same order.
     let mut latest = BTreeMap::new();
     for beat in beats {
         let (seen_at, counter) =
@@ -91,8 +87,9 @@ pub async fn beat(tx: &mut Tx, beats: &[Beat], now: Timestamp) -> Result<u64> {
     Ok(moved)
 }
 
-/// Counters up to a multiple of this are over once a server is released from quarantine: requests that were captured
-/// before carry them. No agent gets there by counting.
+/// Size of a counter epoch. When a server is released from quarantine, its counter moves to the
+/// next epoch: requests that were captured before carry counters of an earlier epoch and are
+/// rejected. No agent gets there by counting.
 pub const EPOCH: i64 = 1 << 40;
 
 /// The first counter of the epoch after that of `counter`.
@@ -100,7 +97,7 @@ pub fn next_epoch(counter: i64) -> i64 {
     (counter / EPOCH).saturating_add(1).saturating_mul(EPOCH)
 }
 
-/// Sets the counter, also back: a person decided which of two copies is the real server.
+/// Sets the counter, even to a lower value: a user decided which of two copies is the real server.
 #[boxed]
 pub async fn set_counter(tx: &mut Tx, org: OrgId, id: ServerId, counter: i64) -> Result<()> {
     on!(tx, |c| {
@@ -115,7 +112,7 @@ pub async fn set_counter(tx: &mut Tx, org: OrgId, id: ServerId, counter: i64) ->
     Ok(())
 }
 
-/// When every server of the organization was last heard from.
+/// When every server of the organization was last seen.
 #[boxed]
 pub async fn all(conn: &mut Conn, org: OrgId) -> Result<Vec<Presence>> {
     Ok(on!(conn, |c| {

@@ -15,19 +15,18 @@ use crate::sql::{ROWS_MAX, Text};
 use crate::tx::Tx;
 
 row! {
-    /// A server that has another number than it should have.
+    /// A server whose number is wrong.
     pub struct Recount in "servers" by "id" {
-        /// Which server.
         pub id: ServerId,
         /// The generation of the server that this was decided on.
         pub generation: i64,
-        /// How many of its updates are for security.
+        /// The correct number of pending security updates.
         pub security_updates: u32,
     }
 }
 
-/// The servers of these kinds that have another number than is beside their kind, by id. Those that have sent but one of
-/// their lists are never among them.
+/// The servers of these kinds whose number differs from the one given with their kind, by id.
+/// Servers that have uploaded only one of their two package sets are never included.
 #[boxed]
 pub async fn wanted(conn: &mut Conn, org: OrgId, truth: &[(&Kind, u32)]) -> Result<Vec<Recount>> {
     let mut found: Vec<Recount> = Vec::new();
@@ -40,7 +39,7 @@ pub async fn wanted(conn: &mut Conn, org: OrgId, truth: &[(&Kind, u32)]) -> Resu
                 row.bind(put(truth));
             });
             text.add(") select ").add(Recount::COLUMNS);
-            // From each kind to its servers: SQLite takes a `cross join` at its word.
+            // From each kind to its servers: SQLite keeps the order of a `cross join`.
             text.add(
                 " from (select s.id, s.generation, v.truth as security_updates
                           from v cross join servers s
@@ -53,13 +52,13 @@ pub async fn wanted(conn: &mut Conn, org: OrgId, truth: &[(&Kind, u32)]) -> Resu
             text.build_as::<Recount>().fetch_all(c).await
         })?);
     }
-    // Everybody locks servers in this order.
+    // All transactions lock servers in this order.
     found.sort_unstable_by_key(|one| one.id);
     Ok(found)
 }
 
-/// Writes the numbers down. A server that was saved since is left alone. This is no change of a server, and
-/// its generation stays: an agent's news are not overtaken by it.
+/// Writes the numbers. Skips a server that was saved since. This is not a change of the server and
+/// its generation stays the same, so a report of its agent does not become stale.
 #[boxed]
 pub async fn write(tx: &mut Tx, all: &[Recount]) -> Result<()> {
     for chunk in all.chunks(ROWS_MAX) {

@@ -14,16 +14,16 @@ use crate::sql::join;
 use crate::tx::Tx;
 use crate::{Topic, seals};
 
-/// Where a refresh stands.
+/// The state of a refresh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// The agent has not answered yet.
+    /// The agent has not reported a result yet.
     Requested,
-    /// The agent looked.
+    /// The agent scanned the server.
     Succeeded,
-    /// The agent could not look.
+    /// The agent could not scan the server.
     Failed,
-    /// The agent did not answer in time.
+    /// The agent did not report a result in time.
     TimedOut,
     /// The server was removed.
     Canceled,
@@ -37,13 +37,12 @@ const STATES: [(State, &str); 5] = [
     (State::Canceled, "canceled"),
 ];
 
-/// A word in a column that nobody writes there.
+/// A text in the column that is not the name of a state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a state of a refresh")]
 pub struct UnknownState(String);
 
 impl State {
-    /// The word for it.
     pub fn as_str(self) -> &'static str {
         STATES.iter().find(|(known, _)| *known == self).map_or("?", |(_, word)| word)
     }
@@ -65,32 +64,25 @@ impl FromStr for State {
 via!(State);
 
 row! {
-    /// A refresh.
     pub struct Refresh in "refreshes" by "id" {
-        /// Its id, and that of the order which the agent gets.
+        /// Its id, which is also the id of the agent's order.
         pub id: TaskId,
-        /// Whose it is.
         pub org_id: OrgId,
-        /// Of which server.
         pub server_id: ServerId,
-        /// Where it stands.
         pub state: State,
-        /// Who asked for it.
         pub requested_by: String,
-        /// When.
         pub requested_at: Timestamp,
-        /// When it ends in any case.
+        /// When it times out.
         pub deadline: Timestamp,
-        /// When it ended.
         pub ended_at: Option<Timestamp>,
-        /// Why it ended so, for people.
+        /// Details for users about how it ended.
         pub message: Option<String>,
-        /// Its code; see [`crate::seals`]. Set by this module.
+        /// Its authentication code; see [`crate::seals`]. Set by this module.
         pub seal: crate::seals::Code,
     }
 }
 
-/// Writes one down, unless one of the same server is under way: then answers with that one.
+/// Creates a refresh, unless one of the same server is still open: then returns that one.
 #[boxed]
 pub async fn request(tx: &mut Tx, refresh: &Refresh) -> Result<Refresh> {
     let code = seals::refresh(tx.seal(), refresh);
@@ -128,11 +120,10 @@ pub async fn request(tx: &mut Tx, refresh: &Refresh) -> Result<Refresh> {
         .fetch_optional(c)
         .await
     })?;
-    // It ended between the two statements: decide again.
+    // The open refresh ended between the two statements: decide again.
     under_way.ok_or(StoreError::Stale)
 }
 
-/// One of this organization.
 #[boxed]
 pub async fn get(conn: &mut Conn, org: OrgId, id: TaskId) -> Result<Refresh> {
     let found = on!(conn, |c| {
@@ -149,7 +140,7 @@ pub async fn get(conn: &mut Conn, org: OrgId, id: TaskId) -> Result<Refresh> {
     found.ok_or_else(|| StoreError::not_found("refresh", id))
 }
 
-/// Those that are under way, of all organizations.
+/// The open refreshes of all organizations.
 #[boxed]
 pub async fn open(conn: &mut Conn) -> Result<Vec<Refresh>> {
     Ok(on!(conn, |c| {
@@ -163,7 +154,8 @@ pub async fn open(conn: &mut Conn) -> Result<Vec<Refresh>> {
     })?)
 }
 
-/// Ends one that is under way, or that we gave up: a fact replaces a guess. Says whether it did.
+/// Ends a refresh that is open or has timed out: a late result replaces the timeout. Returns
+/// whether it changed.
 #[boxed]
 pub async fn finish(
     tx: &mut Tx,
@@ -193,7 +185,7 @@ pub async fn finish(
     Ok(done)
 }
 
-/// Ends those whose time is over at `now`, and says how many it were.
+/// Times out the refreshes whose deadline has passed at `now`. Returns their number.
 #[boxed]
 pub async fn expire(tx: &mut Tx, now: Timestamp) -> Result<u64> {
     let ended = on!(tx, |c| {
@@ -212,7 +204,7 @@ pub async fn expire(tx: &mut Tx, now: Timestamp) -> Result<u64> {
     Ok(ended)
 }
 
-/// Ends that of a server which was removed.
+/// Cancels the open refresh of a server that was removed.
 #[boxed]
 pub async fn cancel_of(tx: &mut Tx, server: ServerId, now: Timestamp) -> Result<()> {
     on!(tx, |c| {
@@ -230,7 +222,7 @@ pub async fn cancel_of(tx: &mut Tx, server: ServerId, now: Timestamp) -> Result<
     Ok(())
 }
 
-/// Forgets up to `limit` that were asked for before `cutoff`, and says how many it were.
+/// Deletes up to `limit` ended refreshes that were requested before `cutoff`. Returns their number.
 #[boxed]
 pub async fn purge(tx: &mut Tx, cutoff: Timestamp, limit: u32) -> Result<u64> {
     Ok(on!(tx, |c| {

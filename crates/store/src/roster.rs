@@ -1,9 +1,10 @@
-//! The columns that servers are searched and sorted by, in a narrow table of their own.
+//! The columns that servers are searched and sorted by, in a separate narrow table.
 //!
-//! [`crate::server_list`] may scan it as a whole, but never `servers`, whose rows are wide and
-//! rewritten by every scan. With 100,000 servers on PostgreSQL, a search by name and its total took
-//! 174 ms in `servers` and 27 ms in names alone. A trigram index would need an extension that not
-//! every cluster has; an index for every pair of filters would be written with every scan.
+//! [`crate::server_list`] may scan this table as a whole, but never `servers`, whose rows are wide
+//! and rewritten by every scan. With 100,000 servers on PostgreSQL, a search by name and its total
+//! took 174 ms in `servers` and 27 ms in a table of names alone. A trigram index would need an
+//! extension that not every cluster has; an index for every pair of filters would be written with
+//! every scan.
 
 use vocab::{Hostname, OrgId, ServerId};
 
@@ -14,12 +15,12 @@ use crate::servers::Server;
 use crate::sql::{ROWS_MAX, Text};
 use crate::tx::Tx;
 
-/// As it is sorted and searched.
+/// The form of the name that is sorted and searched.
 pub(crate) fn folded(hostname: &Hostname) -> String {
     hostname.as_str().to_ascii_lowercase()
 }
 
-/// What a filter or an order may ask for, in the order of the columns.
+/// Binds the columns that filters and sort orders use, in the order of the table.
 macro_rules! found_by {
     ($to:ident, $server:ident) => {
         $to.bind(folded(&$server.hostname)).bind(put(&$server.environment));
@@ -29,13 +30,14 @@ macro_rules! found_by {
     };
 }
 
-/// Whether one is found otherwise than the other.
+/// Whether the two versions of a server differ in the columns of this table. Ignores
+/// `security_updates`, which [`recount`] writes.
 pub(crate) fn differ(a: &Server, b: &Server) -> bool {
     folded(&a.hostname) != folded(&b.hostname)
         || (&a.environment, &a.os, a.reboot_required) != (&b.environment, &b.os, b.reboot_required)
 }
 
-/// Writes down servers that joined, no more of them than fit into one statement.
+/// Adds enrolled servers, at most as many as fit into one statement.
 pub(crate) async fn add(tx: &mut Tx, servers: &[Server]) -> Result<()> {
     on!(tx, |c| {
         Text::new(
@@ -55,7 +57,7 @@ pub(crate) async fn add(tx: &mut Tx, servers: &[Server]) -> Result<()> {
     Ok(())
 }
 
-/// A server is found otherwise.
+/// Saves a server whose columns in this table changed.
 pub(crate) async fn save(tx: &mut Tx, before: &Server, after: &Server) -> Result<()> {
     on!(tx, |c| {
         let mut text = Text::new(
@@ -74,7 +76,7 @@ pub(crate) async fn save(tx: &mut Tx, before: &Server, after: &Server) -> Result
 }
 
 row! {
-    /// How many of a server's updates are for security, as its own row says now.
+    /// The number of pending security updates, as the server's own row has it now.
     pub(crate) struct Updates in "servers" by "id" {
         pub(crate) org_id: OrgId,
         pub(crate) sort_name: String,
@@ -94,8 +96,8 @@ impl Updates {
     }
 }
 
-/// Writes the numbers down, wherever they are others. Whoever calls this has just written the servers' own rows, so nobody
-/// else writes these.
+/// Writes the numbers where they differ. The caller has just written the servers' own rows and
+/// holds their locks, so no other transaction writes these rows.
 pub(crate) async fn recount(tx: &mut Tx, all: &[Updates]) -> Result<()> {
     for chunk in all.chunks(ROWS_MAX) {
         on!(tx, |c| {
@@ -118,7 +120,7 @@ pub(crate) async fn recount(tx: &mut Tx, all: &[Updates]) -> Result<()> {
     Ok(())
 }
 
-/// A server is gone.
+/// Removes a server.
 pub(crate) async fn remove(tx: &mut Tx, server: &Server) -> Result<()> {
     on!(tx, |c| {
         sqlx::query("delete from roster where org_id = $1 and sort_name = $2 and id = $3")

@@ -7,7 +7,8 @@
 //! A page is found in one of two ways:
 //!
 //! - **Collect and sort**, if few servers can match: read the ids of all candidates, check the
-//!   other criteria, sort, and cut out the page. `few` decides whether they are few enough.
+//!   other criteria, sort, and cut out the page. `small_candidate_set` decides whether they are few
+//!   enough.
 //! - **Scan in order**, otherwise: read an index in the order that the list is sorted by, skip what
 //!   does not match, and stop when the page is full.
 //!
@@ -45,8 +46,8 @@
 //! All 20,000 match, so the list scans in order. The primary key of `roster` is `(org_id,
 //! sort_name, id)`: its first 50 entries are the page, and nothing is sorted. The total is a sum
 //! over `server_counts`, which has one row for each environment and operating system, so few that
-//! PostgreSQL reads them all. Without a filter the fleet's size, the number of matches and the total
-//! are the same statement, which is sent three times.
+//! PostgreSQL reads them all. Without a filter the fleet's size, the number of matches and the
+//! total are the same statement, which is sent three times.
 //!
 //! ## 2. One tag
 //!
@@ -180,31 +181,26 @@ use walk::{Way, of_kind, pattern, walk};
 /// What servers must match; the default is every server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Online or offline, by when a contact makes a server online.
+    /// Online or offline. The [`OnlineSpan`] defines which contacts make a server online.
     pub status: Option<(Status, OnlineSpan)>,
-    /// In this environment.
     pub environment: Option<Environment>,
-    /// In one of these; `None`: wherever. What a key's limit to environments comes to.
+    /// In one of these environments; `None` means any. Used for keys that are limited to
+    /// environments.
     pub environments: Option<Vec<Environment>>,
-    /// Running this system.
     pub os: Option<OsFilter>,
-    /// With all of these tags.
     pub tags: Vec<Tag>,
-    /// One of these; empty: any.
+    /// One of these servers; empty means any.
     pub ids: Vec<ServerId>,
-    /// With this in its name, upper or lower case.
+    /// Part of its name; not case-sensitive.
     pub q: Option<String>,
-    /// Wanting a reboot, or not.
     pub reboot_required: Option<bool>,
 }
 
-/// The times of a contact that make a server online, both ends included. A contact that lies later
-/// was recorded by a wrong clock and says nothing.
+/// The range of contact times that makes a server online, both ends included. A later contact was
+/// recorded by a wrong clock and is ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OnlineSpan {
-    /// The first.
     pub since: Timestamp,
-    /// The last.
     pub until: Timestamp,
 }
 
@@ -214,13 +210,14 @@ impl OnlineSpan {
         OnlineSpan { since, until: Timestamp::MAX }
     }
 
-    /// Whether a server of this last contact has this status.
+    /// Whether a server with this last contact has this status.
     pub fn has(self, status: Status, last_seen_at: Timestamp) -> bool {
         let online = self.since <= last_seen_at && last_seen_at <= self.until;
         online == (status == Status::Online)
     }
 
-    /// The stretches of time, ends included, that make this status. Times have microseconds.
+    /// The intervals of last contact, ends included, that have this status. Times have
+    /// microseconds.
     fn stretches(self, status: Status) -> Vec<(Option<Timestamp>, Option<Timestamp>)> {
         const STEP: SignedDuration = SignedDuration::from_micros(1);
         match status {
@@ -235,24 +232,23 @@ impl OnlineSpan {
 }
 
 impl Filter {
-    /// Whether it asks for nothing but what servers are counted by.
+    /// Whether it uses only the columns that servers are counted by.
     fn is_by_kind(&self) -> bool {
         let Filter { environment, environments, os, .. } = self.clone();
         *self == Filter { environment, environments, os, ..Filter::default() }
     }
 }
 
-/// In which order. Every one ends with the id.
+/// The sort order of a list. Ties are sorted by id.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Sort {
-    /// By name.
     #[default]
     Hostname,
-    /// Those longest not heard from first.
+    /// The longest not seen first.
     LastSeen,
-    /// Those with the most pending security updates first.
+    /// The most pending security updates first.
     SecurityUpdates,
-    /// Those that joined last first.
+    /// The latest enrolled first.
     Newest,
 }
 
@@ -277,11 +273,12 @@ impl From<&Criteria> for Filter {
     }
 }
 
-/// No more servers than these are gathered and sorted for a page, and if both those online and those offline are more, a
-/// status is counted by looking at everyone.
+/// Maximum number of candidates that are collected and sorted for a page. If there are more servers
+/// online than this, and also more offline, servers of one status are counted by a scan of all
+/// servers.
 const GATHERED_MAX: u64 = 2_500;
 
-/// A page of the servers that match, and how many do.
+/// Returns a page of the servers that match, and their total number.
 #[boxed]
 pub async fn list(
     conn: &mut Conn,
@@ -325,8 +322,9 @@ pub async fn list_gathering(
     Ok(Paged { items, total })
 }
 
-/// Everyone who may match, and what else they must match, if they are few enough to gather and sort: if `some` match, a walk
-/// fills the page after some `page * all / some` servers.
+/// Returns the ids of all servers that may match and the criteria that remain to be checked, or
+/// `None` if there are too many to collect and sort. If `m` of `n` servers match, a scan fills a
+/// page of `p` after about `p × n / m` servers.
 async fn few(
     conn: &mut Conn,
     org: OrgId,
@@ -355,7 +353,7 @@ async fn few(
         return Ok(Some((found, untagged)));
     }
     let of_status = Filter { status: filter.status, ..Filter::default() };
-    // By name, a walk finds them in order while it looks for them.
+    // In the order of names, a scan finds and sorts them at once.
     if untagged == of_status || sort == Sort::Hostname {
         return Ok(None);
     }
@@ -370,7 +368,7 @@ async fn few(
     Ok(no_more_than(worth, found)?.map(|found| (found, of_status)))
 }
 
-/// Those of this status, unless they are more than `most`.
+/// The servers with this status, or `None` if there are more than `most`.
 async fn of_status(
     conn: &mut Conn,
     org: OrgId,
@@ -388,7 +386,7 @@ async fn of_status(
             if let Some(end) = end {
                 text.add(" and last_seen_at <= ").bind(put(&end));
             }
-            // In the order of the index, or PostgreSQL would rather read everyone.
+            // Ordered as the index is. Otherwise PostgreSQL would read all servers.
             text.add(" order by last_seen_at limit ").bind(put(&most.saturating_add(1)));
             text.build_as().fetch_all(c).await
         })?;
@@ -400,7 +398,7 @@ async fn of_status(
     no_more_than(most, all)
 }
 
-/// Those with this tag, unless they are more than `most`.
+/// The servers with this tag, or `None` if there are more than `most`.
 async fn having(
     conn: &mut Conn,
     org: OrgId,
@@ -424,7 +422,7 @@ fn parsed(found: Vec<(String,)>) -> Result<Vec<ServerId>> {
     found.into_iter().map(|(id,)| parse("servers", id)).collect()
 }
 
-/// Those among the gathered who match, in order.
+/// Those of the candidates that match, in order.
 async fn sorted(
     conn: &mut Conn,
     org: OrgId,
@@ -446,7 +444,7 @@ async fn sorted(
     })?)
 }
 
-/// A page of those who match, found by looking at everyone in the order that is asked for.
+/// Finds a page of the servers that match by scanning in the requested order.
 async fn walked(
     conn: &mut Conn,
     org: OrgId,
@@ -481,7 +479,7 @@ pub async fn any(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<bool> {
     Ok(found.is_some())
 }
 
-/// How many servers match.
+/// The number of servers that match.
 #[boxed]
 pub async fn count(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> {
     count_gathering(conn, org, filter, GATHERED_MAX).await
@@ -504,7 +502,8 @@ pub async fn count_gathering(
         return counted(conn, org, Way::past_few(filter)).await;
     }
     let whoever = Filter { status: None, ..filter.clone() };
-    // Those of the other status are most often few, and the rest are of this one.
+    // Usually one status has few servers: count those, and subtract them from the total if the
+    // other status is wanted.
     for side in [Status::Offline, Status::Online] {
         let Some(found) = of_status(conn, org, (side, online), gathered_max).await? else {
             continue;
@@ -518,7 +517,7 @@ pub async fn count_gathering(
     counted(conn, org, Way::by(Sort::LastSeen, filter)).await
 }
 
-/// How many of the gathered match.
+/// The number of candidates that match.
 async fn among(
     conn: &mut Conn,
     org: OrgId,
@@ -545,7 +544,7 @@ async fn of_any_status(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u
     }
 }
 
-/// From what is counted by environment and system.
+/// Sums up the counts per environment and operating system.
 async fn sum(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> {
     let (total,): (i64,) = on!(conn, |c| {
         let mut text = Text::new(
@@ -558,7 +557,7 @@ async fn sum(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<u64> {
     Ok(total.unsigned_abs())
 }
 
-/// By looking at everyone.
+/// Counts by scanning.
 async fn counted(conn: &mut Conn, org: OrgId, way: Way<'_>) -> Result<u64> {
     let (total,): (i64,) = on!(conn, |c| {
         let mut text = Text::new("select count(*)");
@@ -568,7 +567,7 @@ async fn counted(conn: &mut Conn, org: OrgId, way: Way<'_>) -> Result<u64> {
     Ok(total.unsigned_abs())
 }
 
-/// Whom a filter means: every server that matches, by name.
+/// All servers that match, by name.
 #[boxed]
 pub async fn ids(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<Vec<ServerId>> {
     let way = Way::by(Sort::Hostname, filter);
@@ -581,7 +580,7 @@ pub async fn ids(conn: &mut Conn, org: OrgId, filter: &Filter) -> Result<Vec<Ser
     })?)
 }
 
-/// The servers of this name, upper or lower case.
+/// The servers with this name; not case-sensitive.
 #[boxed]
 pub async fn of_name(conn: &mut Conn, org: OrgId, name: &str) -> Result<Vec<ServerId>> {
     let found: Vec<(String,)> = on!(conn, |c| {
@@ -594,7 +593,7 @@ pub async fn of_name(conn: &mut Conn, org: OrgId, name: &str) -> Result<Vec<Serv
     parsed(found)
 }
 
-/// Those of these servers that are there, and the name that each is sorted by: for who asks on behalf of many.
+/// The sort names of those of these servers that exist. Reads many at once.
 #[boxed]
 pub async fn names(
     conn: &mut Conn,

@@ -1,5 +1,5 @@
-//! The servers and what is known about each. [`crate::server_list`] finds them; [`crate::presence`]
-//! says when each was last seen.
+//! The servers and their reported state. [`crate::server_list`] finds servers; [`crate::presence`]
+//! stores when each was last seen.
 //!
 //! A removed server keeps its row, because its agent must learn that it was removed, and its id
 //! must not be used again. No list and no [`get`] shows it.
@@ -26,100 +26,78 @@ use crate::tx::Tx;
 row! {
     /// A server.
     pub struct Server in "servers" by "id" {
-        /// Its id.
         pub id: ServerId,
-        /// Whose it is.
         pub org_id: OrgId,
-        /// What it calls itself.
         pub hostname: Hostname,
-        /// The environment that it is in.
         pub environment: Option<Environment>,
-        /// Its tags.
         pub tags: Vec<Tag>,
-        /// The system that it runs.
         pub os: Os,
-        /// The kernel that it runs.
+        /// The running kernel.
         pub kernel: String,
-        /// Its architecture.
         pub arch: String,
-        /// What installs its packages.
         pub package_manager: Option<PackageManager>,
-        /// The version of its agent.
         pub agent_version: String,
-        /// The key with which its agent signs.
+        /// The key that its agent signs with.
         pub public_key: Vec<u8>,
-        /// When it joined.
         pub enrolled_at: Timestamp,
-        /// When its packages were last looked at.
         pub last_scan_at: Option<Timestamp>,
-        /// Whether it wants a reboot.
         pub reboot_required: bool,
-        /// Why.
         pub reboot_reasons: Vec<String>,
-        /// What its agent is doing.
+        /// What its agent is doing, such as `patching`.
         pub activity: String,
-        /// The list of its packages, in [`crate::listings`].
+        /// The digest of its installed packages, in [`crate::listings`].
         pub package_set: Option<Digest>,
-        /// The list of its pending updates, there as well.
+        /// The digest of its pending updates, in [`crate::listings`].
         pub update_set: Option<Digest>,
-        /// How many packages it has.
         pub packages: u32,
-        /// How many updates are pending.
         pub updates: u32,
-        /// How many of those fix security flaws.
+        /// The number of pending updates that fix vulnerabilities.
         pub security_updates: u32,
-        /// Whatever else its agent tells.
+        /// Everything else that its agent reports.
         pub facts: Value,
-        /// What runs there beside what is installed, as `domain::finding::Runs` writes it.
+        /// Running code that differs from the installed packages, as `domain::finding::Runs`
+        /// formats it.
         pub runs: String,
-        /// Why it gets no orders until a person decides.
+        /// Why it gets no orders until a user decides.
         pub quarantine: Option<String>,
-        /// How often it was changed; being heard from is not a change.
+        /// Grows with every change. A contact is not a change.
         pub generation: i64,
-        /// When it was last heard from.
         pub last_seen_at: Timestamp,
-        /// The counter of its last sync.
         pub counter: i64,
     }
 }
 
 row! {
-    /// What the agent's door asks: whose key is this?
+    /// The identity that an agent's request is checked against.
     pub struct Identity in "servers" by "id" {
-        /// The server's id.
         pub id: ServerId,
-        /// Whose it is.
         pub org_id: OrgId,
-        /// The key with which its agent signs.
+        /// The key that its agent signs with.
         pub public_key: Vec<u8>,
-        /// When it was removed, if it was.
         pub removed_at: Option<Timestamp>,
-        /// Why it gets no orders until a person decides.
+        /// Why it gets no orders until a user decides.
         pub quarantine: Option<String>,
-        /// The counter of its last sync; `None` once it was removed.
+        /// The counter of its last sync; `None` for a removed server.
         pub counter: Option<i64>,
     }
 }
 
 row! {
-    /// What an agent tells of its host, with the name to call it by.
+    /// The facts that an agent reports, with the server's name.
     pub struct FactsRow in "servers" by "id" {
-        /// The server's id.
         pub id: ServerId,
-        /// What it calls itself.
         pub hostname: Hostname,
-        /// What its agent tells.
         pub facts: Value,
     }
 }
 
-/// Adds a server; its `generation` becomes 1.
+/// Adds a server with `generation` 1.
 #[boxed]
 pub async fn enroll(tx: &mut Tx, server: &Server) -> Result<()> {
     enroll_all(tx, std::slice::from_ref(server)).await
 }
 
-/// Adds many servers. All or nothing.
+/// Adds many servers, or none if one fails.
 #[boxed]
 pub async fn enroll_all(tx: &mut Tx, servers: &[Server]) -> Result<()> {
     let root_key = tx.seal().key_id();
@@ -139,7 +117,7 @@ pub async fn enroll_all(tx: &mut Tx, servers: &[Server]) -> Result<()> {
             });
             text.build().execute(c).await.map(drop)
         })
-        .map_err(taken("this agent's key"))?;
+        .map_err(taken("the agent's key"))?;
         on!(tx, |c| {
             Text::new("insert into presence (org, server_id, last_seen_at, counter) ")
                 .rows(chunk, |row, server| {
@@ -158,7 +136,7 @@ pub async fn enroll_all(tx: &mut Tx, servers: &[Server]) -> Result<()> {
     Ok(())
 }
 
-/// The columns that change, in the order of `enroll` and `save`.
+/// Binds the columns that can change, in the order of `enroll` and `save`.
 macro_rules! changeable {
     ($to:ident, $server:ident) => {
         $to.bind(put(&$server.hostname)).bind(folded(&$server.hostname));
@@ -177,8 +155,9 @@ macro_rules! changeable {
 }
 use changeable;
 
-/// Saves everything that can change of `after`, unless someone saved since `before` was read. Its
-/// lists of packages must be in the store already: one that is not is `NotFound`, and must be sent.
+/// Saves everything in `after` that can change, unless the server changed since `before` was read.
+/// Its package sets must be stored already: a missing one fails with `NotFound`, and the agent must
+/// upload it.
 #[boxed]
 pub async fn save(tx: &mut Tx, before: &Server, after: &Server, now: Timestamp) -> Result<()> {
     for (kind, was, is) in [
@@ -212,7 +191,7 @@ pub async fn save(tx: &mut Tx, before: &Server, after: &Server, now: Timestamp) 
     }
     match roster::differ(before, after) {
         true => roster::save(tx, before, after).await?,
-        // Counted anew since it was read, it may have another number than it had then.
+        // The number may have been corrected since it was read.
         false => roster::recount(tx, &[roster::Updates::of(after)]).await?,
     }
     if folded(&before.hostname) != folded(&after.hostname) || before.tags != after.tags {
@@ -222,35 +201,28 @@ pub async fn save(tx: &mut Tx, before: &Server, after: &Server, now: Timestamp) 
     Ok(())
 }
 
-/// What an agent tells with most of its news: what lies on its server and what it does.
+/// What an agent reports most often: its package sets and its activity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scan {
-    /// Which server.
     pub id: ServerId,
     /// The generation of the server that this was decided on.
     pub seen: i64,
-    /// When its packages were last looked at.
     pub last_scan_at: Option<Timestamp>,
     /// What its agent is doing.
     pub activity: String,
-    /// The list of its packages.
     pub package_set: Option<Digest>,
-    /// The list of its pending updates.
     pub update_set: Option<Digest>,
-    /// How many packages it has.
     pub packages: u32,
-    /// How many updates are pending.
     pub updates: u32,
-    /// How many of those fix security flaws.
     pub security_updates: u32,
 }
 
-/// Saves scans of many servers in one statement, which touches only the columns and indexes that a scan
-/// changes. Answers with those that were saved: the others were removed, or saved by someone since.
-/// Their lists of packages must be in the store ([`listings::keep_all`]).
+/// Saves scans of many servers in one statement, which touches only the columns and indexes that a
+/// scan changes. Returns the servers that were saved: the others were removed, or saved by another
+/// writer since. Their package sets must be stored already ([`listings::keep_all`]).
 #[boxed]
 pub async fn save_scans(tx: &mut Tx, scans: &[Scan]) -> Result<BTreeSet<ServerId>> {
-    // Sorted, so that replicas lock rows in one order.
+    // Sorted, so that replicas lock rows in the same order.
     let mut sorted: Vec<&Scan> = scans.iter().collect();
     sorted.sort_unstable_by_key(|scan| scan.id);
     let mut saved = BTreeSet::new();
@@ -282,7 +254,6 @@ pub async fn save_scans(tx: &mut Tx, scans: &[Scan]) -> Result<BTreeSet<ServerId
     Ok(saved)
 }
 
-/// One of this organization.
 #[boxed]
 pub async fn get(conn: &mut Conn, org: OrgId, id: ServerId) -> Result<Server> {
     let found = on!(conn, |c| {
@@ -300,7 +271,8 @@ pub async fn get(conn: &mut Conn, org: OrgId, id: ServerId) -> Result<Server> {
     found.ok_or_else(|| StoreError::not_found("server", id))
 }
 
-/// Those of these that are there, of whatever organization: for who knows whose they are.
+/// Those of these servers that exist, in any organization. The caller must have checked their
+/// organization.
 #[boxed]
 pub async fn get_all(conn: &mut Conn, ids: &[ServerId]) -> Result<Vec<Server>> {
     let mut found = Vec::with_capacity(ids.len());
@@ -316,8 +288,8 @@ pub async fn get_all(conn: &mut Conn, ids: &[ServerId]) -> Result<Vec<Server>> {
     Ok(found)
 }
 
-/// The facts of up to `limit` servers of all organizations, without removed ones, in the order of
-/// their ids: those after `after`.
+/// The facts of up to `limit` servers after `after`, in the order of their ids. Includes all
+/// organizations, but no removed servers.
 #[boxed]
 pub async fn facts_after(
     conn: &mut Conn,
@@ -335,7 +307,7 @@ pub async fn facts_after(
     })?)
 }
 
-/// Notes the root key that an agent's identity was made with.
+/// Records the root key that the agent's identity was created with.
 #[boxed]
 pub async fn set_root_key(tx: &mut Tx, id: ServerId, root_key: &str) -> Result<()> {
     on!(tx, |c| {
@@ -349,7 +321,7 @@ pub async fn set_root_key(tx: &mut Tx, id: ServerId, root_key: &str) -> Result<(
     Ok(())
 }
 
-/// The root key that an agent's identity was made with, as far as it was noted.
+/// The root key that the agent's identity was created with, if it was recorded.
 #[boxed]
 pub async fn root_key(conn: &mut Conn, id: ServerId) -> Result<Option<String>> {
     let found: Option<(Option<String>,)> = on!(conn, |c| {
@@ -378,7 +350,7 @@ pub async fn with_updates(conn: &mut Conn, ids: &[ServerId]) -> Result<BTreeSet<
     Ok(found)
 }
 
-/// Whose key this is, removed servers included.
+/// The identity of a server; also of a removed one.
 #[boxed]
 pub async fn identity(conn: &mut Conn, id: ServerId) -> Result<Option<Identity>> {
     Ok(on!(conn, |c| {
@@ -393,7 +365,8 @@ pub async fn identity(conn: &mut Conn, id: ServerId) -> Result<Option<Identity>>
     })?)
 }
 
-/// Who has this key, removed servers included: an agent that did not hear that it was let in asks again.
+/// The server with this key, even if it was removed. An agent that did not receive the response to
+/// its enrollment enrolls again.
 #[boxed]
 pub async fn of_key(conn: &mut Conn, public_key: &[u8]) -> Result<Option<Identity>> {
     Ok(on!(conn, |c| {
@@ -409,7 +382,7 @@ pub async fn of_key(conn: &mut Conn, public_key: &[u8]) -> Result<Option<Identit
     })?)
 }
 
-/// Removes it from every list. Its id and its key are never used again.
+/// Removes a server from every list. Its id and its key are never used again.
 #[boxed]
 pub async fn remove(tx: &mut Tx, seen: &Server, now: Timestamp) -> Result<()> {
     let saved = on!(tx, |c| {

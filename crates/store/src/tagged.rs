@@ -1,4 +1,4 @@
-//! Which servers have a tag, sorted by name. [`crate::server_list`] reads it.
+//! The servers of each tag, sorted by name. [`crate::server_list`] reads this table.
 
 use vocab::ServerId;
 
@@ -10,7 +10,7 @@ use crate::servers::Server;
 use crate::sql::{ROWS_MAX, Text};
 use crate::tx::Tx;
 
-/// Writes down the tags of servers.
+/// Adds the tags of servers.
 pub(crate) async fn add(tx: &mut Tx, servers: &[Server]) -> Result<()> {
     let tags = servers.iter().flat_map(|server| server.tags.iter().map(move |tag| (server, tag)));
     let tags: Vec<_> = tags.collect();
@@ -31,7 +31,7 @@ pub(crate) async fn add(tx: &mut Tx, servers: &[Server]) -> Result<()> {
     Ok(())
 }
 
-/// Forgets what a server was tagged with.
+/// Removes all tags of a server.
 pub(crate) async fn remove(tx: &mut Tx, id: ServerId) -> Result<()> {
     on!(tx, |c| {
         sqlx::query("delete from tagged where named = $1").bind(put(&id)).execute(c).await.map(drop)

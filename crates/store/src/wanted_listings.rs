@@ -16,10 +16,10 @@ use crate::row::put;
 use crate::sql::{ROWS_MAX, Text};
 use crate::tx::Tx;
 
-/// Records which package sets servers are asked for.
+/// Records which package sets servers are asked to upload.
 #[boxed]
 pub async fn ask(tx: &mut Tx, wanted: &[(ServerId, Kind, Digest)], now: Timestamp) -> Result<()> {
-    // Sorted, so that replicas lock rows in one order. The last request of a server counts.
+    // Sorted, so that replicas lock rows in the same order. The last request of a server counts.
     let latest: BTreeMap<_, _> =
         wanted.iter().map(|(server, kind, digest)| ((*server, *kind), *digest)).collect();
     let latest: Vec<_> = latest.into_iter().collect();

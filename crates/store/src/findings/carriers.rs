@@ -17,11 +17,12 @@ use crate::row::{put, row};
 use crate::sql::{ROWS_MAX, Text, join};
 use crate::tx::Tx;
 
-/// How many numbers a page has. [`OF_FLAW`] knows it too.
+/// Number of carriers per page. [`OF_FLAW`] contains it too.
 const PAGE: u32 = 256;
 
-/// What selects the kinds that have a flaw: between the two stands what takes the column apart, and after them an
-/// organization and the flaw are to be bound. `cross join`, because SQLite then keeps to this order.
+/// Selects the kinds that have a CVE. [`crate::sql::Dialect::each_kind`] goes between the two
+/// texts; after them, the organization and the CVE are bound. `cross join`, because SQLite then
+/// keeps this join order.
 pub(super) const OF_FLAW: [&str; 2] = [
     "(select f.package_set, f.os_release, f.kernel, f.runs from cve_kinds k cross join ",
     " e cross join finding_kinds f
@@ -29,40 +30,37 @@ pub(super) const OF_FLAW: [&str; 2] = [
 ];
 
 row! {
-    /// Servers that are alike in everything that decides which flaws they have, and have some.
+    /// A kind of servers that has any CVE: servers that are equal in everything that decides about
+    /// findings.
     pub struct Carrier in "finding_kinds" by "os_release" {
-        /// What it is known by where its flaws are.
+        /// The number that stands for this kind in `cve_kinds`.
         pub number: u32,
-        /// Their list of packages.
+        /// The digest of their installed packages.
         pub package_set: Digest,
-        /// Their system: `debian 12`.
+        /// The operating system: `debian 12`.
         pub os_release: String,
-        /// The kernel that runs.
+        /// The running kernel.
         pub kernel: String,
-        /// What else runs beside what is installed.
+        /// Running code that differs from the installed packages.
         pub runs: String,
     }
 }
 
 impl Carrier {
-    /// [What the kind is known by](super::Kind::digest).
+    /// See [`Kind::digest`](super::Kind::digest).
     pub fn digest(&self) -> Digest {
         digest_of(self.package_set, [&self.os_release, &self.kernel, &self.runs])
     }
 }
 
-/// Who has a flaw and did not have it, and the other way round: by number, each once and in one of the two.
+/// The carriers that gained or lost a CVE, by number. Each is listed once, in one of the two lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shift {
-    /// The flaw.
     pub cve: Arc<str>,
-    /// Who has it now.
     pub gained: Vec<u32>,
-    /// Who has it no more.
     pub lost: Vec<u32>,
 }
 
-/// Every carrier.
 #[boxed]
 pub async fn carriers(conn: &mut Conn, org: OrgId) -> Result<Vec<Carrier>> {
     Ok(on!(conn, |c| {
@@ -77,7 +75,7 @@ pub async fn carriers(conn: &mut Conn, org: OrgId) -> Result<Vec<Carrier>> {
     })?)
 }
 
-/// Writes down carriers that are new.
+/// Inserts new carriers.
 #[boxed]
 pub async fn put_carriers(tx: &mut Tx, org: OrgId, carriers: &[Carrier]) -> Result<()> {
     for chunk in carriers.chunks(ROWS_MAX) {
@@ -93,7 +91,7 @@ pub async fn put_carriers(tx: &mut Tx, org: OrgId, carriers: &[Carrier]) -> Resu
     Ok(())
 }
 
-/// Forgets carriers that have lost all their flaws. Their numbers are free.
+/// Deletes carriers that have no CVE any more. Their numbers may be used again.
 #[boxed]
 pub async fn drop_carriers(tx: &mut Tx, org: OrgId, numbers: &[u32]) -> Result<()> {
     for chunk in numbers.chunks(ROWS_MAX) {
@@ -107,7 +105,7 @@ pub async fn drop_carriers(tx: &mut Tx, org: OrgId, numbers: &[u32]) -> Result<(
 }
 
 row! {
-    /// The carriers on one page that have a flaw.
+    /// The carriers of one CVE on one page.
     struct Row in "cve_kinds" by "cve" {
         cve: String,
         page: u32,
@@ -115,7 +113,8 @@ row! {
     }
 }
 
-/// Which carriers have which flaw: a flaw, and the numbers of some that have it, each pair once.
+/// Which carriers have which CVE. A CVE may be listed several times; each pair of CVE and number is
+/// listed once.
 #[boxed]
 pub async fn carried(conn: &mut Conn, org: OrgId) -> Result<Vec<(String, Vec<u32>)>> {
     let rows: Vec<Row> = on!(conn, |c| {
@@ -130,7 +129,7 @@ pub async fn carried(conn: &mut Conn, org: OrgId) -> Result<Vec<(String, Vec<u32
     Ok(rows.into_iter().map(named).collect())
 }
 
-/// Writes down who gained flaws and who lost some.
+/// Records which carriers gained or lost CVEs.
 #[boxed]
 pub async fn shift(tx: &mut Tx, org: OrgId, shifts: &[&Shift]) -> Result<()> {
     let mut pages: BTreeMap<(&str, u32), Vec<(u32, bool)>> = BTreeMap::new();
@@ -192,7 +191,7 @@ async fn put_rows(tx: &mut Tx, org: OrgId, rows: &[Places<'_>]) -> Result<()> {
     })?)
 }
 
-/// Takes out rows that name nobody.
+/// Deletes rows without carriers.
 async fn drop_empty(tx: &mut Tx, org: OrgId, rows: &[Places<'_>]) -> Result<()> {
     let empty: BTreeSet<&str> =
         rows.iter().filter(|(.., kinds)| kinds.is_empty()).map(|(cve, ..)| *cve).collect();

@@ -13,35 +13,34 @@ use crate::sql::{ROWS_MAX, Text, join};
 use crate::tx::Tx;
 
 row! {
-    /// Servers with one list of packages and one system, on which the same runs.
+    /// Servers with the same package set, operating system and running code.
     pub struct Kind in "servers" by "os_release" {
-        /// The list.
+        /// The digest of the installed packages.
         pub package_set: Digest,
-        /// The list of pending updates.
+        /// The digest of the pending updates.
         pub update_set: Option<Digest>,
-        /// The system: `debian 12`.
+        /// The operating system: `debian 12`.
         pub os_release: String,
-        /// The kernel that runs.
+        /// The running kernel.
         pub kernel: String,
-        /// What else runs beside what is installed.
+        /// Running code that differs from the installed packages.
         pub runs: String,
-        /// The system, as one of them tells it.
+        /// The operating system as one of the servers reports it.
         pub os: Os,
-        /// Their environment, if it was asked to tell those in it from others.
+        /// The environment, if [`kinds`] was asked to separate it.
         pub environment: Option<Environment>,
-        /// How many they are.
         pub servers: u64,
     }
 }
 
 impl Kind {
-    /// What it is known by, as far as feeds know its flaws. Servers of several environments have the same, if all else is
-    /// alike, and whatever updates are pending there.
+    /// Identifies the kind as far as feeds decide about its CVEs: without pending updates and
+    /// environment, so kinds that differ only in these have the same digest.
     pub fn digest(&self) -> Digest {
         digest_of(self.package_set, [&self.os_release, &self.kernel, &self.runs])
     }
 
-    /// What it is counted by: also what is pending there, and its environment.
+    /// Identifies the kind for counting: the digest, the pending updates and the environment.
     pub fn alike(&self) -> Digest {
         let updates = self.update_set.map_or([0; 32], |set| *set.as_bytes());
         let environment = self.environment.as_ref().map(Environment::as_str).unwrap_or_default();
@@ -49,14 +48,14 @@ impl Kind {
     }
 }
 
-/// Of a list, and of the system, its kernel and what else runs.
+/// Hashes a package set with the texts for operating system, kernel and running code.
 pub(super) fn digest_of(package_set: Digest, texts: [&String; 3]) -> Digest {
     let texts = texts.map(String::as_bytes);
     Digest::of(&[package_set.as_bytes(), texts.join(&b'\n').as_slice()].concat())
 }
 
-/// Every kind of server; those in an environment of `apart` are a kind of their own. Walks the servers, so it is for
-/// the background, and for a key that sees a few environments only.
+/// Returns every kind of server. Servers in an environment of `apart` form separate kinds. Scans
+/// all servers, so it is for background work, and for keys that are limited to a few environments.
 #[boxed]
 pub async fn kinds(
     conn: &mut Conn,
@@ -110,15 +109,14 @@ async fn drop_of(
     Ok(())
 }
 
-/// How many flaws of each severity a server has.
+/// The number of CVEs of each severity.
 pub type Counts = BTreeMap<Severity, u32>;
 
-/// What is counted of servers that are alike.
+/// The counts that servers of one kind share.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tallied {
-    /// How many CVEs of each severity.
     pub cves: Counts,
-    /// How many packages could not be assessed.
+    /// The number of packages that could not be assessed.
     pub unassessed: u32,
 }
 
@@ -143,8 +141,8 @@ impl Counted {
     }
 }
 
-/// What is counted of servers, by [`Kind::alike`]: of these kinds, or of all. Kinds that are not in
-/// the answer have no CVE and nothing unassessed.
+/// The counts of these kinds, or of all, by [`Kind::alike`]. A kind that is not in the result has
+/// no CVE and no unassessed package.
 #[boxed]
 pub async fn counts(
     conn: &mut Conn,
@@ -171,7 +169,7 @@ pub async fn counts(
     Ok(found.into_iter().map(Counted::split).collect())
 }
 
-/// Stores what is counted of servers.
+/// Stores counts.
 #[boxed]
 pub async fn put_counts(tx: &mut Tx, org: OrgId, counts: &[(Digest, Tallied)]) -> Result<()> {
     for chunk in counts.chunks(ROWS_MAX) {
@@ -194,14 +192,14 @@ pub async fn put_counts(tx: &mut Tx, org: OrgId, counts: &[(Digest, Tallied)]) -
     Ok(())
 }
 
-/// Forgets how many flaws servers have: they have none, or there are no such servers.
+/// Deletes counts of kinds that have nothing to count or no servers any more.
 #[boxed]
 pub async fn drop_counts(tx: &mut Tx, org: OrgId, gone: &[Digest]) -> Result<()> {
     let table = ("delete from finding_counts where org_id = ", " and alike");
     drop_of(tx, org, table, gone).await
 }
 
-/// The lists of pending updates that name flaws of which no feed knows.
+/// The sets of pending updates that name CVEs which no feed contains.
 #[boxed]
 pub async fn telling(conn: &mut Conn, org: OrgId) -> Result<BTreeSet<Digest>> {
     row! {
@@ -222,7 +220,7 @@ pub async fn telling(conn: &mut Conn, org: OrgId) -> Result<BTreeSet<Digest>> {
     Ok(found.into_iter().map(|row| row.update_set).collect())
 }
 
-/// Writes down which flaws lists of pending updates name.
+/// Records which CVEs sets of pending updates name.
 #[boxed]
 pub async fn put_telling(tx: &mut Tx, org: OrgId, told: &[(Arc<str>, Digest)]) -> Result<()> {
     for chunk in told.chunks(ROWS_MAX) {
@@ -241,7 +239,7 @@ pub async fn put_telling(tx: &mut Tx, org: OrgId, told: &[(Arc<str>, Digest)]) -
     Ok(())
 }
 
-/// Forgets what lists of pending updates name.
+/// Deletes what was recorded for sets of pending updates.
 #[boxed]
 pub async fn drop_telling(tx: &mut Tx, org: OrgId, gone: &[Digest]) -> Result<()> {
     let table = ("delete from cve_updates where org_id = ", " and update_set");

@@ -14,13 +14,12 @@ use crate::sql::{ROWS_MAX, Text, join};
 use crate::tx::Tx;
 
 row! {
-    /// A list that was judged.
+    /// A package set that was assessed.
     pub struct Judged in "finding_sets" by "base" {
-        /// The list.
         pub package_set: Digest,
-        /// What it was held against.
+        /// The base of the ecosystem that it was matched against.
         pub base: String,
-        /// The revision of what is published at which that last came to something else.
+        /// The revision of the advisory data at which the result last changed.
         pub changed: i64,
     }
 }
@@ -44,7 +43,7 @@ impl Stored {
     }
 }
 
-/// The lists that were judged.
+/// All package sets that were assessed.
 #[boxed]
 pub async fn judged(conn: &mut Conn, org: OrgId) -> Result<Vec<Judged>> {
     Ok(on!(conn, |c| {
@@ -59,7 +58,8 @@ pub async fn judged(conn: &mut Conn, org: OrgId) -> Result<Vec<Judged>> {
     })?)
 }
 
-/// The revision at which what is known of a list last became something else; none if it was never judged.
+/// The revision at which the findings of a package set last changed; `None` if it was never
+/// assessed.
 #[boxed]
 pub async fn changed(conn: &mut Conn, org: OrgId, set: Digest, base: &str) -> Result<Option<i64>> {
     let found: Option<(i64,)> = on!(conn, |c| {
@@ -75,7 +75,7 @@ pub async fn changed(conn: &mut Conn, org: OrgId, set: Digest, base: &str) -> Re
     Ok(found.map(|(changed,)| changed))
 }
 
-/// Those of these package sets that were matched against a base.
+/// Those of these package sets that were assessed, each with its base.
 #[boxed]
 pub async fn are_judged(
     conn: &mut Conn,
@@ -102,7 +102,7 @@ pub async fn are_judged(
     Ok(found)
 }
 
-/// Says that lists were judged, and at which revision that came to something else than before.
+/// Records that package sets were assessed, and the revision at which the result last changed.
 #[boxed]
 pub async fn put_judged(tx: &mut Tx, org: OrgId, sets: &[Judged]) -> Result<()> {
     for chunk in sets.chunks(ROWS_MAX) {
@@ -122,7 +122,8 @@ pub async fn put_judged(tx: &mut Tx, org: OrgId, sets: &[Judged]) -> Result<()> 
     Ok(())
 }
 
-/// Keeps what is known of a list that old code is from: the list itself may be gone before the old code is.
+/// Keeps the findings of a package set that running code comes from: the set itself may be deleted
+/// before the code stops running.
 #[boxed]
 pub async fn keep_report(
     tx: &mut Tx,
@@ -146,7 +147,7 @@ pub async fn keep_report(
     })?)
 }
 
-/// What was kept of a list that old code is from.
+/// The findings that [`keep_report`] kept.
 #[boxed]
 pub async fn kept_report(
     conn: &mut Conn,
@@ -180,14 +181,14 @@ pub async fn kept_report(
     })
 }
 
-/// Forgets lists that nobody carries any more.
+/// Deletes package sets that no server has any more.
 #[boxed]
 pub async fn drop_judged(tx: &mut Tx, org: OrgId, base: &str, sets: &[Digest]) -> Result<()> {
     let table = ("delete from finding_sets where org_id = ", " and package_set");
     drop_of(tx, org, base, table, sets).await
 }
 
-/// What is known of all groups, by base: those that are not there have nothing.
+/// The findings of all package groups, by base. A group that is not in the result has none.
 #[boxed]
 pub async fn all_groups(
     conn: &mut Conn,
@@ -211,7 +212,7 @@ pub async fn all_groups(
     Ok(found)
 }
 
-/// What is known of some groups: those that are not in the answer have nothing.
+/// The findings of some package groups. A group that is not in the result has none.
 #[boxed]
 pub async fn groups(
     conn: &mut Conn,
@@ -235,7 +236,7 @@ pub async fn groups(
     Ok(found)
 }
 
-/// Writes down what is known of groups, each once.
+/// Stores the findings of package groups. Each group must be listed once.
 #[boxed]
 pub async fn put_groups(
     tx: &mut Tx,
@@ -260,7 +261,7 @@ pub async fn put_groups(
     Ok(())
 }
 
-/// Forgets groups of which there is nothing to say, or that nobody carries any more.
+/// Deletes package groups that have no findings, or that no server has any more.
 #[boxed]
 pub async fn drop_groups(tx: &mut Tx, org: OrgId, base: &str, groups: &[Digest]) -> Result<()> {
     let table = ("delete from finding_groups where org_id = ", " and digest");

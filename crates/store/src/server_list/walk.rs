@@ -1,36 +1,48 @@
 //! Builds the SQL that scans servers in an order and checks a filter.
 //!
 //! [`super`] decides which scan to use and has worked examples. The texts are built by macros,
-//! because bound values have other types for SQLite than for PostgreSQL.
+//! because bound values have different types for SQLite and PostgreSQL.
 
 use vocab::Tag;
 
 use super::{Filter, Sort};
 
-/// A table in whose order servers are looked at, and how they are looked up in the two others if it takes them to tell who
-/// matches. SQLite takes a `cross join` at its word; for PostgreSQL it is a join like any other.
+/// The table that a scan reads in order, and how each server is looked up in the two other tables
+/// if the filter needs their columns. SQLite keeps the order of a `cross join`; for PostgreSQL it
+/// is a join like any other.
 ///
-/// SQLite is told the index wherever it might take another: it may have no statistics, and then takes an environment for a
-/// narrow choice, and would go through the whole of it for each server that it looks up (18 s for 100,000).
+/// The texts name the index for SQLite wherever it might choose another one. Without statistics
+/// SQLite takes an environment for a narrow choice, and would read the whole environment for each
+/// server that it looks up (18 s for 100,000 servers).
+///
+/// A scan by name with a filter on one tag and on `reboot_required` reads `tagged` in order and
+/// looks up `roster`:
+///
+/// ```sql
+/// select tagged.named from tagged cross join roster
+///  where owner = ? and org_id = owner and sort_name = name and id = named and tag = ?
+///    and reboot_required = ? order by name, named limit ? offset ?
+/// ```
 pub(super) struct Walk {
-    /// Where a server's id is.
+    /// The column with a server's id.
     pub(super) id: &'static str,
-    /// And its name.
+    /// The column with a server's name.
     pub(super) name: &'static str,
-    /// Whether they have a tag, up to whose and which: SQLite looks up those who match otherwise, by the whole key. That takes
-    /// PostgreSQL long, which rather gathers all who have the tag.
+    /// The condition that a server has a tag, up to the owner and the tag. SQLite looks up each
+    /// server by the whole key. That is slow on PostgreSQL, which rather collects all servers with
+    /// the tag.
     pub(super) also_tagged: [&'static str; 2],
     pub(super) table: [&'static str; 2],
-    /// Up to the organization.
+    /// The `where` clause up to the organization.
     pub(super) of: &'static str,
-    /// `roster`, unless it is the table.
+    /// How to join `roster`, unless it is the table that is scanned.
     pub(super) roster: Option<Joined>,
-    /// `presence`, unless it is the table.
+    /// How to join `presence`, unless it is the table that is scanned.
     pub(super) presence: Option<Joined>,
     pub(super) order: &'static str,
 }
 
-/// A table that everyone is looked up in, by the whole of a key.
+/// A table in which each server is looked up by a whole key.
 #[derive(Clone, Copy)]
 pub(super) struct Joined {
     pub(super) table: [&'static str; 2],
@@ -113,16 +125,25 @@ impl Walk {
     }
 }
 
-/// Who is looked at, and what they must match.
+/// The table to scan, and the criteria to check.
+///
+/// A filter on status `offline` that is sorted by name scans `roster` and joins `presence`:
+///
+/// ```sql
+/// select roster.id from roster cross join presence
+///  where org_id = ? and org = org_id and server_id = id
+///    and (coalesce(last_seen_at, ?) < ? or coalesce(last_seen_at, ?) > ?)
+///  order by sort_name, id limit ? offset ?
+/// ```
 pub(super) struct Way<'a> {
     pub(super) walk: Walk,
-    /// Those alone who have it, of `tagged`.
+    /// Scan only the servers with this tag, in `tagged`.
     pub(super) tag: Option<&'a Tag>,
     pub(super) rest: Filter,
 }
 
 impl<'a> Way<'a> {
-    /// In this order.
+    /// Scans in this order.
     pub(super) fn by(sort: Sort, filter: &'a Filter) -> Way<'a> {
         match (sort, filter.tags.split_first()) {
             (Sort::Hostname, Some((tag, tags))) if filter.ids.is_empty() => {
@@ -136,7 +157,7 @@ impl<'a> Way<'a> {
         }
     }
 
-    /// In this order, those alone whose ids are given.
+    /// Reads only servers whose ids are given, in this order.
     pub(super) fn of_known(sort: Sort, filter: &Filter) -> Way<'a> {
         let order = Walk::by(sort).order;
         let walk = match sort {
@@ -148,7 +169,8 @@ impl<'a> Way<'a> {
         Way { walk, tag: None, rest: filter.clone() }
     }
 
-    /// In no order, past as few as possible: those who want a reboot are fewer than those who have a tag.
+    /// Scans in no particular order, over as few servers as possible: fewer servers require a
+    /// reboot than have a tag.
     pub(super) fn past_few(filter: &'a Filter) -> Way<'a> {
         match filter.reboot_required {
             Some(true) if filter.ids.is_empty() => {
@@ -158,7 +180,7 @@ impl<'a> Way<'a> {
         }
     }
 
-    /// How to look them up in `roster`, unless all that is asked for is where they are.
+    /// How to join `roster`, if the filter needs columns that the scanned table does not have.
     pub(super) fn roster(&self) -> Option<Joined> {
         let Filter { tags, ids, q, status, .. } = self.rest.clone();
         let there = match self.tag {
@@ -168,13 +190,13 @@ impl<'a> Way<'a> {
         self.walk.roster.filter(|_| self.rest != there)
     }
 
-    /// How to look them up in `presence`, if it takes that.
+    /// How to join `presence`, if the filter needs it.
     pub(super) fn presence(&self) -> Option<Joined> {
         self.walk.presence.filter(|_| self.rest.status.is_some())
     }
 }
 
-/// Whoever matches, on this way, in no order yet.
+/// Adds the SQL after the selected columns: tables, joins and conditions, without an order.
 macro_rules! walk {
     ($text:ident, $way:expr, $org:ident) => {
         let Way { walk, tag, rest } = &$way;
@@ -199,8 +221,9 @@ macro_rules! walk {
             for (joint, compared, time) in [("", from, online.since), (or_to, end, online.until)] {
                 $text.add(joint);
                 match joined[1] {
-                    // PostgreSQL chooses the walk itself, by what it last knew of these times: where all have moved on since
-                    // then it takes those who are online for none. This it cannot reckon with, nor look up.
+                    // PostgreSQL chooses the scan by its statistics about these times. If all
+                    // servers were seen again since, it expects none to be online. It can neither
+                    // estimate this expression nor look it up in an index.
                     Some(_) => $text.add("coalesce(last_seen_at, ").bind(put(&time)).add(")"),
                     None => $text.add("last_seen_at"),
                 };
@@ -225,14 +248,14 @@ macro_rules! walk {
     };
 }
 
-/// In which environment and of which system, in `roster` or `server_counts`.
+/// Adds the conditions on environment and operating system, for `roster` or `server_counts`.
 macro_rules! of_kind {
     ($text:ident, $filter:expr) => {
         if let Some(environment) = &$filter.environment {
             $text.add(" and environment = ").bind(put(environment));
         }
         if let Some(environments) = &$filter.environments {
-            // `in ()` is SQLite's alone, and a key that is limited to nothing sees nothing.
+            // Only SQLite accepts `in ()`. A key that is limited to no environment sees no server.
             match environments.is_empty() {
                 true => $text.add(" and 1 = 0"),
                 false => $text.add(" and environment in ").list(environments.iter().map(put)),
@@ -243,8 +266,8 @@ macro_rules! of_kind {
             let id = wanted.split(' ').next().unwrap_or_default().to_owned();
             $text.add(" and os_id = ").bind(id.clone());
             if id != wanted {
-                // `debian 12` means 12 and 12.5, not 120: from "12." up to the character after the
-                // dot.
+                // `debian 12` matches 12 and 12.5, but not 120: from "12." up to the character
+                // after the dot.
                 $text.add(" and (os_release = ").bind(wanted.clone());
                 $text.add(" or (os_release >= ").bind(format!("{wanted}."));
                 $text.add(" and os_release < ").bind(format!("{wanted}/")).add("))");
@@ -253,7 +276,7 @@ macro_rules! of_kind {
     };
 }
 
-/// `%text%` with the characters that `like` obeys made plain.
+/// `%text%` with the special characters of `like` escaped.
 pub(super) fn pattern(q: &str) -> String {
     let mut pattern = String::from("%");
     for c in q.to_ascii_lowercase().chars() {
