@@ -1,6 +1,6 @@
-//! What an order would do, as far as it is known before it is given. Changes nothing.
+//! Preview of a batch: what it would do, as far as that is known in advance. Changes nothing.
 //!
-//! Times are those of the pace alone: how long a server takes is not known before.
+//! Times are computed from the pace alone, because the duration of a task is not known in advance.
 
 use async_recursion::async_recursion as boxed;
 use std::collections::btree_map::Entry;
@@ -18,65 +18,66 @@ use super::{Scope, show};
 use crate::projections::findings;
 use crate::{App, PatchOptions, Result, host_facts};
 
-/// How many servers are shown one by one, at the most.
+/// The maximum number of servers that are listed individually.
 pub const SHOWN_MAX: usize = 500;
 
-/// How many servers with something to install are looked for beyond the canary.
+/// The number of servers with something to install that are searched for in addition to the
+/// canaries.
 const CANDIDATES_SPARE: usize = 200;
 
-/// What an order would do.
+/// The preview of a batch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outlook {
-    /// How many servers are meant.
+    /// The number of selected servers.
     pub total: u32,
-    /// How many of them are offline.
+    /// The number of selected servers that are offline.
     pub offline: u32,
-    /// How many the window leaves out.
+    /// The number of servers that do not start because the window closes before.
     pub beyond_window: u32,
-    /// When the last one could start.
+    /// The earliest start of the last server.
     pub last_start_at: Option<Timestamp>,
-    /// The first servers, in the order of their turns.
+    /// The first servers, in start order.
     pub servers: Vec<ServerOutlook>,
 }
 
-/// What an order would do to one server.
+/// The preview for one server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServerOutlook {
-    /// The server.
     pub server: Server,
-    /// When it starts at the earliest; `None`: the window has closed by then.
+    /// The earliest start; `None` if the window has closed by then.
     pub starts_at: Option<Timestamp>,
-    /// Whether it goes first.
+    /// Whether it is a canary.
     pub canary: bool,
-    /// Whether it must wait for those that go first.
+    /// Whether it must wait for the canaries.
     pub waits_for_canary: bool,
-    /// Whether it must wait for one in work to end.
+    /// Whether it must wait for a free slot (`max_parallel`).
     pub waits_for_parallel: bool,
-    /// What would be installed.
+    /// The updates that would be installed.
     pub updates: Vec<Pending>,
-    /// What is meant and would not be installed.
+    /// The selected updates that would not be installed.
     pub blocked: Vec<Pending>,
-    /// What is named and of which nothing is pending.
+    /// The packages named in the options that have no pending update.
     pub nothing_pending: Vec<String>,
-    /// Whether it would be rebooted; `None`: that is seen afterwards.
+    /// Whether the server would be rebooted; `None` if that depends on the installed updates.
     pub reboots: Option<bool>,
-    /// Settings of the host's own limits that affect the order, in words.
+    /// Descriptions of the host limits that affect the order.
     pub host_limits: Vec<String>,
-    /// Whether the host refuses the order because of them.
+    /// Whether the host refuses the order because of its limits.
     pub refused: bool,
 }
 
-/// Who is meant by an order.
+/// The servers that a batch would select.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Meant {
     total: u64,
     offline: u64,
-    /// The first, in the order of their turns.
+    /// The first servers, in start order.
     first: Vec<Server>,
 }
 
 impl Meant {
-    /// These servers, in the order of their turns. `shown`: how many are listed one by one.
+    /// These servers, in start order. `shown` is the number of servers that are listed
+    /// individually.
     #[boxed]
     pub async fn named(
         conn: &mut Conn,
@@ -103,7 +104,8 @@ impl Meant {
         })
     }
 
-    /// The servers that match, in the order of their turns. `shown`: how many are listed one by one.
+    /// The servers that match the filter, in start order. `shown` is the number of servers that are
+    /// listed individually.
     #[boxed]
     pub async fn matching(
         conn: &mut Conn,
@@ -127,11 +129,12 @@ impl Meant {
 }
 
 /// The servers in the order in which they start, and how many of them, from the first, are expected
-/// to install something (`None`: not asked, because there is no canary).
+/// to install something (`None`: not determined, because there is no canary).
 ///
-/// A canary is only evidence if it installs something, so with a canary those servers come first. The
-/// search ends after `CANDIDATES_SPARE` more than the canary needs: they replace canaries that turn
-/// out to have nothing to install or to be offline. The rest keeps its order.
+/// A canary is only evidence if it installs something, so with a canary, servers that install
+/// something come first. The search ends after `CANDIDATES_SPARE` more servers than the canary
+/// needs: they replace canaries that turn out to have nothing to install or to be offline. The
+/// other servers keep their order.
 #[boxed]
 pub async fn in_turn(
     conn: &mut Conn,
@@ -146,7 +149,7 @@ pub async fn in_turn(
     let mut lists: BTreeMap<Digest, Vec<Pending>> = BTreeMap::new();
     let (mut found, mut first) = (Vec::new(), BTreeSet::new());
     'search: for chunk in servers.chunks(SHOWN_MAX) {
-        // Whole rows are read only of servers that have updates at all.
+        // Complete rows are read only for servers that have updates at all.
         let pending: Vec<_> = servers::with_updates(conn, chunk).await?.into_iter().collect();
         let rows = servers::get_all(conn, &pending).await?;
         let rows: BTreeMap<_, _> = rows.into_iter().map(|row| (row.id, row)).collect();
@@ -166,8 +169,8 @@ pub async fn in_turn(
     Ok((found, Some(count)))
 }
 
-/// Whether an order would install something on a server, as of its last scan. One whose list cannot be
-/// read counts as one that does.
+/// Whether an order would install something on a server, as of its last inventory. A server whose
+/// pending updates cannot be read counts as one that does.
 async fn would_install(
     conn: &mut Conn,
     options: &PatchOptions,
@@ -177,13 +180,13 @@ async fn would_install(
     match listed(conn, server, lists).await {
         Ok(pending) => !chosen(options, server, pending).updates.is_empty(),
         Err(error) => {
-            tracing::warn!(server = %server.id, %error, "its pending updates cannot be read");
+            tracing::warn!(server = %server.id, %error, "cannot read the pending updates of a server");
             true
         }
     }
 }
 
-/// The pending updates of a server, read once for all servers with the same packages.
+/// The pending updates of a server, read once for all servers of the same class.
 async fn listed<'a>(
     conn: &mut Conn,
     server: &Server,
@@ -196,7 +199,7 @@ async fn listed<'a>(
     Ok(lists.get(&alike).map_or(&[], Vec::as_slice))
 }
 
-/// What this order would do to them.
+/// What a batch with these options would do to the selected servers.
 #[boxed]
 pub async fn outlook(
     conn: &mut Conn,
@@ -223,22 +226,22 @@ pub async fn outlook(
     })
 }
 
-/// When the server whose turn this is starts at the earliest.
+/// The earliest start of the server at this position.
 fn start(options: &PatchOptions, turn: u32, now: Timestamp) -> Option<Timestamp> {
     let minutes = i64::from(options.pace.stagger_minutes) * i64::from(turn);
     let inside = options.pace.window_minutes.is_none_or(|window| minutes < i64::from(window));
     inside.then(|| now.saturating_add(SignedDuration::from_mins(minutes)).unwrap_or(Timestamp::MAX))
 }
 
-/// What an order and the host's own limits choose of the pending updates.
+/// The pending updates that the order selects, within the host's limits.
 struct Chosen {
-    /// What would be installed.
+    /// The updates that would be installed.
     updates: Vec<Pending>,
-    /// What is meant and would not be installed.
+    /// The selected updates that would not be installed.
     blocked: Vec<Pending>,
-    /// The settings of the host's limits, in words.
+    /// Descriptions of the host limits.
     host_limits: Vec<String>,
-    /// Whether the host refuses the order because of them.
+    /// Whether the host refuses the order because of its limits.
     refused: bool,
 }
 
@@ -250,7 +253,7 @@ fn chosen(options: &PatchOptions, server: &Server, pending: &[Pending]) -> Chose
             || order.packages.iter().any(|name| name.as_str() == update.name);
         named && (update.security || !order.security_only)
     };
-    // A dry run changes nothing, so a frozen host carries it out.
+    // A dry run changes nothing, so even a host that allows no changes executes it.
     let refused = match order.dry_run {
         true => limits.error.is_some(),
         false => limits.refuses_changes().is_some(),
@@ -317,7 +320,7 @@ fn reboots(options: &PatchOptions, server: &Server, installs: bool) -> Option<bo
     }
 }
 
-/// What these options would do to these servers, however many they are.
+/// The preview for these servers, without a limit on their number.
 #[boxed]
 pub async fn of_servers(
     app: &App,
@@ -333,7 +336,7 @@ pub async fn of_servers(
     of_meant(app, &mut reader, options, meant).await
 }
 
-/// What these options would do to the servers that a selector matches.
+/// The preview for the servers that a selector matches.
 #[boxed]
 pub async fn of_targets(
     app: &App,
@@ -381,15 +384,15 @@ async fn of_meant(
     })
 }
 
-/// Warns of a canary that proves nothing. Servers with something to install go first, so a canary
-/// without an update means that no other server is known to have one. Servers that are not shown are
-/// not judged.
+/// Warns about canaries that test nothing. Servers with something to install go first, so a canary
+/// without an update means that no other server is known to have one. Servers that are not listed
+/// are not considered.
 fn canary_warning(seen: &Outlook) -> Option<String> {
     let canaries = seen.servers.iter().filter(|server| server.canary);
     let (idle, count) = canaries.fold((0_u32, 0_u32), |(idle, count), server| {
         (idle + u32::from(server.updates.is_empty()), count + 1)
     });
-    // If every server is a canary, no server waits for it.
+    // If every server is a canary, no server waits for one.
     if idle == 0 || count >= seen.total {
         return None;
     }
@@ -402,20 +405,22 @@ fn canary_warning(seen: &Outlook) -> Option<String> {
         (idle, count) => format!("{idle} of the {count} canary servers have nothing to install"),
     };
     Some(format!(
-        "{without}: as of the last scans no other server has either, so the rest starts after them \
-         without an update that was tested"
+        "{without}: as of the last scans, no other server has anything to install either, so the \
+         other servers start after them without a tested update"
     ))
 }
 
-/// Warns of servers that refuse the order because of their own limits.
+/// Warns about servers that refuse the order because of their host limits.
 fn refusal_warning(seen: &Outlook) -> Option<String> {
     let refuse = |server: &&ServerOutlook| server.refused;
     let count = seen.servers.iter().filter(refuse).count();
     let first = seen.servers.iter().find(refuse)?;
     let name = &first.server.hostname;
     Some(match count {
-        1 => format!("{name} will refuse this order: see its limits"),
-        count => format!("{count} servers, {name} first, will refuse this order: see their limits"),
+        1 => format!("{name} will refuse this order because of its host limits"),
+        count => format!(
+            "{count} servers will refuse this order because of their host limits; the first is {name}"
+        ),
     })
 }
 

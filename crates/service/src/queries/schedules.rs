@@ -13,10 +13,11 @@ use super::targets::{Unmatched, unmatched};
 use super::{Scope, show};
 use crate::{App, Result};
 
-/// How many of the next instants are shown.
+/// The number of upcoming runs in a response.
 pub const NEXT_RUNS: usize = 5;
 
-/// The schedules by name: all of them, or at most `limit` after the first `offset`. With the page that this makes.
+/// The schedules by name: all of them, or at most `limit` after the first `offset`. Also returns
+/// the effective page.
 #[boxed]
 pub async fn list(
     app: &App,
@@ -37,13 +38,13 @@ pub async fn list(
     Ok((page, Paged { items, total }))
 }
 
-/// Every schedule as it is stored, by name.
+/// All schedules by name, as database rows.
 #[boxed]
 pub async fn all(app: &App, scope: &Scope) -> Result<Vec<Schedule>> {
     Ok(schedules::list(&mut *app.db.read().await?, scope.org).await?)
 }
 
-/// The runs of a schedule, the newest first.
+/// The runs of a schedule, newest first.
 #[boxed]
 pub async fn runs(app: &App, scope: &Scope, id: ScheduleId, page: Page) -> Result<Paged<Run>> {
     let mut reader = app.db.snapshot().await?;
@@ -56,7 +57,6 @@ pub async fn runs(app: &App, scope: &Scope, id: ScheduleId, page: Page) -> Resul
     Ok(Paged { items, total: found.total })
 }
 
-/// One run of a schedule.
 #[boxed]
 pub async fn run(app: &App, scope: &Scope, schedule: ScheduleId, id: RunId) -> Result<Run> {
     let mut reader = app.db.snapshot().await?;
@@ -68,7 +68,8 @@ pub async fn run(app: &App, scope: &Scope, schedule: ScheduleId, id: RunId) -> R
     shown_run_in(&mut reader, run).await
 }
 
-/// A schedule that this reader can see: a key that is limited to environments sees those that target one of them.
+/// A schedule that this reader may see. A key that is limited to environments sees the schedules
+/// that target one of them.
 #[boxed]
 pub async fn find(app: &App, scope: &Scope, id: ScheduleId) -> Result<Schedule> {
     find_in(&mut *app.db.read().await?, scope, id).await
@@ -90,7 +91,7 @@ pub async fn get(app: &App, scope: &Scope, id: ScheduleId) -> Result<(i64, wire:
     Ok((row.generation, shown_in(&mut reader, scope, row).await?))
 }
 
-/// A schedule and the servers that match it now, at one moment.
+/// A schedule and the servers that match it, from one snapshot.
 #[boxed]
 pub async fn matched(
     app: &App,
@@ -127,7 +128,7 @@ async fn shown_in(conn: &mut Conn, scope: &Scope, row: Schedule) -> Result<wire:
     let newest = runs::list(conn, row.org_id, row.id, Page { limit: 1, offset: 0 }).await?;
     let last_run = match newest.items.into_iter().next() {
         Some(run) => {
-            // What an ended one came to, it says itself.
+            // The state of an ended run is stored in the run itself.
             let batch = match run.state {
                 runs::State::Running => batch_of(conn, &run).await?,
                 runs::State::Skipped | runs::State::Ended(_) => None,
@@ -160,7 +161,7 @@ async fn shown_in(conn: &mut Conn, scope: &Scope, row: Schedule) -> Result<wire:
     })
 }
 
-/// The batch of a run; nothing if it has none, or it was forgotten since.
+/// The batch of a run; `None` if it has none, or the batch has been deleted.
 async fn batch_of(conn: &mut Conn, run: &runs::Run) -> Result<Option<rollouts::Rollout>> {
     let Some(batch) = run.batch_id else { return Ok(None) };
     match rollouts::get(conn, run.org_id, batch).await {

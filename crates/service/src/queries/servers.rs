@@ -1,4 +1,4 @@
-//! Servers: the list, and one with everything that is known about it.
+//! Servers: the list, and the details of one server.
 
 use async_recursion::async_recursion as boxed;
 use std::collections::BTreeSet;
@@ -18,27 +18,21 @@ use crate::commands::servers::{inventory, joined};
 use crate::projections::findings::{self, Aside};
 use crate::{App, Result, host_facts};
 
-/// The longest name that is searched for.
+/// The maximum length of a server name.
 const SEARCH_CHARS_MAX: usize = 253;
 
-/// Which servers.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Online or offline.
     pub status: Option<Status>,
-    /// The environment that they are in.
     pub environment: Option<Environment>,
-    /// The system that they run.
     pub os: Option<OsFilter>,
-    /// A part of their name, in upper or lower case.
+    /// Part of the hostname; case does not matter.
     pub search: Option<String>,
-    /// The tags that they have, all of them.
+    /// The tags that a server must have, all of them.
     pub tags: Vec<Tag>,
-    /// Whether they need a reboot.
     pub reboot_required: Option<bool>,
 }
 
-/// A page of the servers.
 #[boxed]
 pub async fn list(
     app: &App,
@@ -54,8 +48,8 @@ pub async fn list(
         os: filter.os,
         tags: filter.tags,
         ids: Vec::new(),
-        // Nothing has a longer name; a longer search finds nothing. Nor does one for NUL, which PostgreSQL accepts in no
-        // text.
+        // No hostname is longer, so a longer search finds nothing. Neither does a search for NUL,
+        // which PostgreSQL does not accept in text.
         q: filter
             .search
             .map(|q| q.replace('\0', "\u{fffd}").chars().take(SEARCH_CHARS_MAX + 1).collect()),
@@ -70,7 +64,7 @@ pub async fn list(
     Ok(Paged { items, total })
 }
 
-/// Those of these servers that exist and that this reader can see.
+/// Those of these servers that exist and that this reader may see.
 pub(crate) async fn existing(
     conn: &mut Conn,
     scope: &Scope,
@@ -90,7 +84,7 @@ pub(crate) async fn existing(
     Ok(found)
 }
 
-/// The servers with this name that this reader can see.
+/// The servers with this hostname that this reader may see.
 #[boxed]
 pub async fn named(app: &App, scope: &Scope, name: &str) -> Result<Vec<ServerId>> {
     let mut reader = app.db.read().await?;
@@ -99,7 +93,7 @@ pub async fn named(app: &App, scope: &Scope, name: &str) -> Result<Vec<ServerId>
     Ok(found.into_iter().filter(|id| seen.contains(id)).collect())
 }
 
-/// A request for a fresh look at a server's packages.
+/// A refresh of a server's inventory.
 #[boxed]
 pub async fn refresh(
     app: &App,
@@ -112,17 +106,18 @@ pub async fn refresh(
     if found.server_id != server {
         return Err(StoreError::not_found("refresh", id).into());
     }
-    // The refresh of a server that was removed since stays visible to those who saw the server.
+    // The refresh of a removed server stays visible to readers without an environment limit.
     if scope.environments.is_some() {
         find_in(&mut reader, scope, server).await?;
     }
     Ok(show::refresh(found))
 }
 
-/// The times of a contact that make a server online now: what [`Presence::status`] says, for a query.
+/// The range of contact times in which a server counts as online now: [`Presence::status`] as a
+/// range for a query.
 pub fn online_span(app: &App) -> OnlineSpan {
     let presence = Presence { last_seen: None, sync_seconds: app.settings.sync_seconds };
-    // Not including the instant at which the patience has run out; times are kept to the microsecond.
+    // Excludes the instant at which the timeout ends; times are stored with microsecond precision.
     let patience = presence.patience() - SignedDuration::from_micros(1);
     let now = app.clock.now();
     OnlineSpan {
@@ -131,7 +126,7 @@ pub fn online_span(app: &App) -> OnlineSpan {
     }
 }
 
-/// A server that this reader can see.
+/// A server that this reader may see.
 #[boxed]
 pub async fn find(app: &App, scope: &Scope, id: ServerId) -> Result<Server> {
     find_in(&mut *app.db.read().await?, scope, id).await
@@ -145,7 +140,7 @@ pub(crate) async fn find_in(conn: &mut Conn, scope: &Scope, id: ServerId) -> Res
     }
 }
 
-/// A server with all that is known of it, and its generation.
+/// A server with its inventory and findings, and its generation.
 #[boxed]
 pub async fn detail(app: &App, scope: &Scope, id: ServerId) -> Result<(i64, ServerDetail)> {
     let mut reader = app.db.snapshot().await?;

@@ -1,6 +1,8 @@
-//! Rows and states as clients see them: servers, schedules, runs, batches and patches in the types of `wire`.
+//! Converts database rows and domain states to the API types of `wire`: servers, schedules, runs,
+//! batches and patches.
 //!
-//! Matches here are exhaustive, so a new state stops the build where someone must decide what clients see.
+//! All matches are exhaustive, so that adding a state fails to compile until someone decides what
+//! clients see.
 
 use std::collections::BTreeMap;
 
@@ -25,12 +27,12 @@ use wire::v1::{
 use crate::projections::findings::{Aside, Assessed, Exposed};
 use crate::{App, PatchOptions, Result, host_facts};
 
-/// Whether a server that was last heard from then is online.
+/// Whether a server that was last seen at this time is online.
 pub fn status(app: &App, last_seen: Option<Timestamp>) -> Status {
     Presence { last_seen, sync_seconds: app.settings.sync_seconds }.status(app.clock.now())
 }
 
-/// A server, as a list shows it, with how many flaws it has.
+/// A server with its CVE counts, as in lists.
 pub fn server(app: &App, row: store::servers::Server, assessed: &Assessed) -> wire::v1::Server {
     let line = |text: &str| (!text.is_empty()).then(|| Line::made_of(text));
     let kept = host_facts::kept(&row.facts);
@@ -73,23 +75,23 @@ pub fn unassessed(one: domain::finding::Unassessed) -> UnassessedPackage {
     UnassessedPackage { package, version, reason: reason.code(), detail: reason.to_string() }
 }
 
-/// What runs old code.
+/// A process or service that runs outdated code.
 pub fn old_code(told: wire::agent::OldCode) -> OldCode {
     OldCode { package: told.package, unit: told.unit, process: told.process }
 }
 
-/// By what a flaw was set aside.
+/// The suppression of a finding.
 pub fn suppressed(by: &store::suppressions::Suppression) -> Suppressed {
     Suppressed { suppression_id: by.id, reason: by.reason.clone(), until: by.expires_at }
 }
 
-/// A flaw of a server in this environment.
+/// A finding of a server in this environment.
 pub fn cve(exposed: &Exposed, aside: &Aside, environment: Option<&Environment>) -> wire::v1::Cve {
     let Exposed { settled, exploited, epss, manager_agrees } = exposed;
     let finding = &settled.finding;
     let mut found = finding.explanation();
     if *manager_agrees {
-        found.push_str("; the host's package manager says the same of the pending update");
+        found.push_str("; the host's package manager reports the same CVE for the pending update");
     }
     wire::v1::Cve {
         id: finding.cve.to_string(),
@@ -112,7 +114,6 @@ pub fn cve(exposed: &Exposed, aside: &Aside, environment: Option<&Environment>) 
     }
 }
 
-/// Whether a flaw can still be exploited.
 pub fn cve_state(exposure: Exposure) -> CveState {
     match exposure {
         Exposure::Open => CveState::Open,
@@ -143,7 +144,7 @@ fn activity(word: &str) -> Activity {
     }
 }
 
-/// So many of each severity.
+/// The number of CVEs by severity.
 pub fn severities(counts: &BTreeMap<Severity, u32>) -> SeverityCounts {
     let count = |severity| counts.get(&severity).copied().unwrap_or(0);
     SeverityCounts {
@@ -155,7 +156,6 @@ pub fn severities(counts: &BTreeMap<Severity, u32>) -> SeverityCounts {
     }
 }
 
-/// A refresh.
 pub fn refresh(row: store::refreshes::Refresh) -> wire::v1::Refresh {
     use store::refreshes::State;
     use wire::v1::RefreshState;
@@ -176,7 +176,7 @@ pub fn refresh(row: store::refreshes::Refresh) -> wire::v1::Refresh {
     }
 }
 
-/// Stored options, as the API shows them.
+/// Reads stored options, and converts them to the API type.
 pub fn stored_options(
     table: &'static str,
     id: impl ToString,
@@ -191,7 +191,7 @@ pub fn stored_options(
     Ok((options, shown))
 }
 
-/// Options, as the API shows them.
+/// Converts options to the API type.
 pub fn options(options: &PatchOptions) -> Options {
     let PatchOptions { order, pace } = options.clone();
     Options {
@@ -208,7 +208,8 @@ pub fn options(options: &PatchOptions) -> Options {
     }
 }
 
-/// What the author of a pace may not have meant, for so many servers.
+/// Warnings about a pace that probably does not have the intended effect for this number of
+/// servers.
 pub fn warnings(options: &PatchOptions, servers: u64) -> Vec<String> {
     let total = u32::try_from(servers).unwrap_or(u32::MAX);
     let (span, Some(window)) = (options.pace.span(total), options.pace.window_minutes) else {
@@ -219,12 +220,11 @@ pub fn warnings(options: &PatchOptions, servers: u64) -> Vec<String> {
         return Vec::new();
     }
     vec![format!(
-        "the starts of {total} servers take {minutes} minutes at this pace and the window closes after {window}: \
-         servers whose turn comes later are skipped"
+        "starting {total} servers takes {minutes} minutes at this pace, but the window closes after {window} minutes: \
+         servers that would start later are skipped"
     )]
 }
 
-/// Where a batch stands.
 pub fn batch_state(phase: Phase) -> BatchState {
     match phase {
         Phase::Scheduled => BatchState::Scheduled,
@@ -240,7 +240,6 @@ pub fn batch_state(phase: Phase) -> BatchState {
     }
 }
 
-/// Why a batch halted.
 pub fn halt_reason(phase: Phase) -> Option<String> {
     match phase {
         Phase::Halted(Halt::CanaryFailed) => Some("a canary server failed".into()),
@@ -253,7 +252,7 @@ pub fn halt_reason(phase: Phase) -> Option<String> {
     }
 }
 
-/// By which door a batch came.
+/// The interface through which a batch was created.
 pub fn origin(word: &str) -> Origin {
     match word {
         "schedule" => Origin::Schedule,
@@ -262,7 +261,6 @@ pub fn origin(word: &str) -> Origin {
     }
 }
 
-/// How far a batch is.
 pub fn progress(counts: &BTreeMap<String, u64>, phase: Phase) -> Progress {
     let count = |word: &str| counts.get(word).map_or(0, |n| u32::try_from(*n).unwrap_or(u32::MAX));
     let not_started = count("waiting");
@@ -293,7 +291,7 @@ pub fn progress(counts: &BTreeMap<String, u64>, phase: Phase) -> Progress {
     }
 }
 
-/// One server's part of a batch.
+/// One server's task of a batch.
 pub fn task(row: TargetResult, named: Option<&Named>, phase: Phase, held: Option<Held>) -> Task {
     let (started_at, finished_at, deadline_at) = match row.target {
         Target::Waiting => (None, None, None),
@@ -341,7 +339,8 @@ fn task_state(target: Target, phase: Phase) -> TaskState {
     }
 }
 
-/// What keeps a task waiting. That its batch is paused or halted is the batch's to say.
+/// What a task waits for. `None` if its batch is paused or halted, because the batch shows that
+/// itself.
 fn waiting_for(held: Held) -> Option<WaitingFor> {
     match held {
         Held::Scheduled { .. } => Some(WaitingFor::Window),
@@ -422,7 +421,7 @@ fn failure_code(outcome: Outcome) -> Option<FailureCode> {
     }
 }
 
-/// Where a run stands: as its batch does, or as was written down when that ended.
+/// The state of a run: that of its batch, or the stored one once the batch has ended.
 pub fn run_state(state: runs::State, batch: Option<Phase>) -> RunState {
     match (state, batch) {
         (runs::State::Skipped, _) => RunState::Skipped,
@@ -446,7 +445,6 @@ fn of_phase(phase: Phase) -> RunState {
     }
 }
 
-/// What started a run.
 pub fn trigger(trigger: runs::Trigger) -> Trigger {
     match trigger {
         runs::Trigger::Cron => Trigger::Cron,
@@ -454,7 +452,7 @@ pub fn trigger(trigger: runs::Trigger) -> Trigger {
     }
 }
 
-/// A patch, as a list shows it.
+/// A patch, as in lists.
 pub fn patch(row: Patch) -> wire::v1::Patch {
     let versions: Vec<PatchVersion> = serde_json::from_value(row.versions).unwrap_or_default();
     wire::v1::Patch {

@@ -1,4 +1,4 @@
-//! The organization in numbers, from what is kept ready and a few counts over narrow indexes.
+//! The totals of an organization, from stored counts and a few counts over narrow indexes.
 
 use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
@@ -16,33 +16,29 @@ use super::Scope;
 use crate::projections::patches::Counts;
 use crate::{App, Result, ServiceError};
 
-/// The organization in numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Numbers {
-    /// How many servers there are.
     pub servers: u64,
-    /// How many of them are online.
     pub online: u64,
-    /// What is counted with the patches.
+    /// The totals that are stored with the patches.
     pub counts: Counts,
-    /// How many servers are in each state of assessment; those never scanned are left out.
+    /// Servers by assessment, without servers that never reported their packages.
     pub assessments: BTreeMap<Assessment, u64>,
-    /// As of when.
+    /// When `counts` was computed.
     pub counted_at: Option<Timestamp>,
-    /// How many batches are in each of [`OPEN_PHASES`].
+    /// Batches in each of [`OPEN_PHASES`].
     pub batches: [u64; OPEN_PHASES.len()],
-    /// How many schedules there are.
     pub schedules: u64,
-    /// How many of them run.
+    /// Enabled schedules.
     pub enabled: u64,
-    /// When the next of them does.
+    /// The earliest upcoming run of any schedule.
     pub next_run_at: Option<Timestamp>,
 }
 
-/// Where a batch stands that has not ended.
+/// The phases of an unfinished batch.
 pub const OPEN_PHASES: [&str; 5] = ["scheduled", "running", "paused", "halted", "canceling"];
 
-/// Counts, as far as these environments reach; `None`: everything.
+/// The totals of these environments; `None` means all environments.
 #[boxed]
 pub async fn numbers(
     app: &App,
@@ -80,7 +76,8 @@ pub async fn numbers(
         }
     };
     let mut batches = [0; OPEN_PHASES.len()];
-    // Without a limit the open ones are counted at once; few are open, and many have ended.
+    // Without an environment limit, all unfinished batches are counted in one query: few are
+    // unfinished, and many have ended.
     let open = rollouts::open_counts(conn, org).await?;
     for (count, phase) in batches.iter_mut().zip(OPEN_PHASES) {
         let none = store::Page { limit: 1, offset: 0 };
@@ -105,7 +102,8 @@ pub async fn numbers(
     })
 }
 
-/// Whether a selector means servers of these environments alone; `None`: they do not matter.
+/// Whether a selector is limited to one of these environments. With `None`, any selector is
+/// accepted.
 pub fn reaches(environments: Option<&[Environment]>, targets: &Selector) -> bool {
     let Some(allowed) = environments else { return true };
     match targets {
@@ -116,7 +114,7 @@ pub fn reaches(environments: Option<&[Environment]>, targets: &Selector) -> bool
     }
 }
 
-/// The organization in numbers, as an overview shows it.
+/// The totals of an organization for the overview.
 #[boxed]
 pub async fn fleet(app: &App, scope: &Scope) -> Result<FleetSummary> {
     let mut reader = app.db.snapshot().await?;

@@ -1,4 +1,4 @@
-//! Suppressions: CVEs that someone decided not to act on, with the reason.
+//! Suppressions: CVEs that a user decided not to act on, with the reason.
 
 use async_recursion::async_recursion as boxed;
 use store::suppressions::{self, Suppression};
@@ -8,7 +8,7 @@ use vocab::SuppressionId;
 use super::Scope;
 use crate::{App, Result};
 
-/// A page of the suppressions, the newest first; those of one CVE if it is given.
+/// A page of the suppressions, newest first, optionally only those of one CVE.
 #[boxed]
 pub async fn list(
     app: &App,
@@ -25,7 +25,7 @@ pub async fn list(
     Ok(Paged { items: items.into_iter().map(|row| shown(app, row)).collect(), total })
 }
 
-/// One that the reader may see.
+/// A suppression that the reader may see.
 #[boxed]
 pub async fn find(app: &App, scope: &Scope, id: SuppressionId) -> Result<Suppression> {
     find_in(&mut *app.db.read().await?, scope, id).await
@@ -43,7 +43,7 @@ pub(crate) async fn find_in(
     }
 }
 
-/// A suppression as clients see it.
+/// Converts a suppression to the API type.
 pub fn shown(app: &App, row: Suppression) -> wire::v1::Suppression {
     let now = app.clock.now();
     wire::v1::Suppression {

@@ -1,6 +1,6 @@
-//! Explains why the targets of a schedule or an order match no server.
+//! Explains why the targets of a schedule or a batch match no server.
 //!
-//! Reads only. Whether a schedule without servers is refused is for `http::schedules` to decide.
+//! Only reads. `http::schedules` decides whether a schedule without servers is refused.
 
 use async_recursion::async_recursion as boxed;
 use store::server_labels::{self, Group};
@@ -8,20 +8,21 @@ use store::server_list::{self, Filter};
 use store::{Conn, Result};
 use vocab::{Criteria, Environment, OrgId, Selector, nearest};
 
-/// How many tags are compared with one that no server has.
+/// The maximum number of tags that are compared with an unknown one.
 const TAGS_COMPARED_MAX: u32 = 5_000;
 
 /// Targets that match no server now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unmatched {
-    /// Why, in sentences; with the name that was probably meant.
+    /// The reason in sentences, with a suggestion for a name that was probably mistyped.
     pub reason: String,
-    /// There is no server at all that the caller could see, so a typo cannot be told from a plan.
+    /// The caller can see no server at all, so a typo cannot be distinguished from servers that
+    /// will be added later.
     pub no_fleet: bool,
 }
 
-/// Why `targets` match no server; `None` if they match one. Only servers in the environments `visible` count and are
-/// suggested from; `None`: all of them.
+/// Why `targets` match no server; `None` if they match one. Only servers in the environments
+/// `visible` are considered, also for suggestions; `None` means all.
 #[boxed]
 pub async fn unmatched(
     conn: &mut Conn,
@@ -62,7 +63,7 @@ pub async fn unmatched(
     Ok(Some(Unmatched { reason: sentences.join(" "), no_fleet: false }))
 }
 
-/// A sentence for the environment, the system and each tag that no server has.
+/// One sentence each for an environment, a system and a tag that no server has.
 async fn unknown_labels(
     conn: &mut Conn,
     org: OrgId,
@@ -97,7 +98,8 @@ async fn unknown_labels(
             continue;
         }
         if tags.is_none() {
-            // Which environments a tag is used in is not known here, so a limited key gets no suggestion.
+            // Tags are not stored by environment, so a key that is limited to environments gets no
+            // suggestions.
             tags = Some(match visible {
                 Some(_) => Vec::new(),
                 None => server_labels::tags(conn, org, TAGS_COMPARED_MAX).await?,
@@ -113,7 +115,7 @@ async fn unknown_labels(
     Ok(sentences)
 }
 
-/// The sentence, and the name nearest to `word` if there is one.
+/// The sentence, with the name most similar to `word` as a suggestion if there is one.
 fn suggesting<'a>(
     sentence: String,
     word: &str,

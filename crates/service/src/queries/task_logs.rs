@@ -1,4 +1,4 @@
-//! What a task printed: all of it, or as it is printed.
+//! Task logs: read completely, or followed while the task runs.
 
 use async_recursion::async_recursion as boxed;
 use std::time::Duration;
@@ -12,15 +12,15 @@ use super::tasks::find_task;
 use crate::auth::caller::{Caller, Credential};
 use crate::{App, Result};
 
-/// How much of a log is read at once, and held for a client that has not read it yet.
+/// The number of bytes that are read at a time, and kept in memory for a slow client.
 const PART_BYTES: u64 = 32 * 1024;
-/// How many chunks are read at once.
+/// The maximum number of chunks that are read at a time.
 const PART_CHUNKS: u32 = 1_000;
-/// How often a log that is followed is looked at when nobody rings.
+/// The interval at which a followed log is checked without a notification.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The log up to its length at the time of opening, read in parts. Between two parts it holds no memory and no connection to
-/// the database, so a client that reads slowly costs little.
+/// Reads a log, up to its length at the time of opening, in parts. Between two parts it holds no
+/// memory and no database connection, so that a slow client costs little.
 pub struct LogReader {
     app: App,
     task: TaskId,
@@ -29,7 +29,7 @@ pub struct LogReader {
 }
 
 impl LogReader {
-    /// Opens the log of a task that the caller can see.
+    /// Opens the log of a task that the caller may see.
     #[boxed]
     pub async fn open(app: &App, caller: &Caller, batch: BatchId, id: TaskId) -> Result<LogReader> {
         let mut reader = app.db.read().await?;
@@ -39,7 +39,7 @@ impl LogReader {
         Ok(LogReader { app: app.clone(), task: id, from: 0, end })
     }
 
-    /// The next part; nothing at the end.
+    /// The next part; `None` at the end.
     #[boxed]
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
         while self.from < self.end {
@@ -52,7 +52,7 @@ impl LogReader {
             self.from = if chunks.len() < PART_CHUNKS as usize { to } else { last };
             let mut bytes = Vec::new();
             chunks.iter().for_each(|chunk| bytes.extend_from_slice(&chunk.body));
-            // Retention removes the oldest chunks first, so there may be nothing at the beginning.
+            // Retention removes the oldest chunks first, so the start may be missing.
             if !bytes.is_empty() {
                 return Ok(Some(bytes));
             }
@@ -61,15 +61,16 @@ impl LogReader {
     }
 }
 
-/// Turns bytes that arrive in parts into text, as `String::from_utf8_lossy` does with all of them at once.
+/// Decodes bytes that arrive in parts, with the same result as `String::from_utf8_lossy` on all
+/// bytes.
 #[derive(Debug, Default)]
 pub struct LossyText {
-    /// The beginning of a character whose end has not arrived.
+    /// The first bytes of a character that is not complete yet.
     unfinished: Vec<u8>,
 }
 
 impl LossyText {
-    /// The text of this part, together with what was unfinished before it.
+    /// The text of this part, including the incomplete character before it.
     pub fn push(&mut self, part: &[u8]) -> String {
         let mut bytes = std::mem::take(&mut self.unfinished);
         bytes.extend_from_slice(part);
@@ -77,13 +78,13 @@ impl LossyText {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// What stands for a character that was never finished.
+    /// The replacement for a character that was never completed.
     pub fn finish(self) -> String {
         String::from_utf8_lossy(&self.unfinished).into_owned()
     }
 }
 
-/// How many bytes at the end are the beginning of a character.
+/// The number of bytes at the end that are the start of an incomplete character.
 fn unfinished(bytes: &[u8]) -> usize {
     let last = bytes.utf8_chunks().last().map_or(&[][..], |chunk| chunk.invalid());
     match std::str::from_utf8(last) {
@@ -92,11 +93,11 @@ fn unfinished(bytes: &[u8]) -> usize {
     }
 }
 
-/// A log that is being followed.
+/// Follows a log while the task runs.
 pub struct Follower {
     app: App,
     caller: Caller,
-    /// Looked at before each part, so that a revoked key or an ended session hears no more.
+    /// Checked before each part, so that a revoked key or an ended session receives no more.
     credential: Credential,
     task: TaskId,
     from: u64,
@@ -105,17 +106,17 @@ pub struct Follower {
     over: bool,
 }
 
-/// What is new in a log.
+/// New content of a log.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Part {
-    /// More of it, and where in the log it ends.
+    /// More text, and the byte position at which it ends.
     Text(String, u64),
-    /// The task has ended, in this state. Nothing follows.
+    /// The task has ended in this state. Nothing follows.
     End(&'static str),
 }
 
 impl Follower {
-    /// Follows the log of a task from this byte on.
+    /// Follows the log of a task from this byte position.
     #[boxed]
     pub async fn new(
         app: &App,
@@ -133,7 +134,7 @@ impl Follower {
         Ok(Follower { app, caller, credential, task, from, bell, credentials, over: false })
     }
 
-    /// What comes next; nothing once the log is over, or the service about to end.
+    /// The next part; `None` once the log has ended or the service is shutting down.
     #[boxed]
     pub async fn next(&mut self) -> Option<Part> {
         while !self.over {
@@ -143,7 +144,7 @@ impl Follower {
                 Ok(Look::Refused) => return None,
                 Err(error) => {
                     let cause: &dyn std::error::Error = &error;
-                    tracing::warn!(error = cause, "a log is not followed further");
+                    tracing::warn!(error = cause, "following a task log failed");
                     return None;
                 }
             }
@@ -162,7 +163,8 @@ impl Follower {
             return Ok(Look::Refused);
         }
         let mut reader = self.app.db.read().await?;
-        // Asked first: what was printed before the end is then read before the end is told.
+        // Read the state first: everything printed before the end is then sent before the end is
+        // reported.
         let target =
             rollout_targets::of_task(&mut reader, self.caller.org, self.task).await?.target;
         let length = task_logs::length(&mut reader, self.task).await?;
@@ -170,12 +172,12 @@ impl Follower {
             let to = length.min(self.from + PART_BYTES);
             let found = task_logs::read_range(&mut reader, self.task, self.from..to, 1).await?;
             let Some(mut part) = found.into_iter().next() else {
-                // Retention removes the oldest chunks first, so there may be nothing at the beginning.
+                // Retention removes the oldest chunks first, so the start may be missing.
                 self.from = to;
                 continue;
             };
             let cut = unfinished(&part.body);
-            // A part that ends here only because it is full does not end within a character.
+            // A part that ends only because it is full must not end within a character.
             if part.position + part.body.len() as u64 == to && to < length && cut < part.body.len()
             {
                 part.body.truncate(part.body.len() - cut);
@@ -195,7 +197,7 @@ impl Follower {
 enum Look {
     New(Part),
     Nothing,
-    /// The credential is not valid any more.
+    /// The credential is no longer valid.
     Refused,
 }
 
@@ -204,7 +206,7 @@ mod tests {
     use super::LossyText;
 
     #[test]
-    fn text_in_parts_is_the_same_as_all_of_it_at_once() {
+    fn text_decoded_in_parts_equals_text_decoded_at_once() {
         let samples: [&[u8]; 6] = [
             "plain, ä, €, 🦀 and again 🦀€ä".as_bytes(),
             b"\xff\xf0\x9f\xa6x\xe2\x82\xc3\xa4\xf0\x9f",
