@@ -39,8 +39,8 @@ async fn list(
 
 /// Create an API key
 ///
-/// The response contains the key as `api_key`. It is shown only once: the service stores a hash. A caller that is limited to
-/// environments can create keys with the same limit or a narrower one.
+/// The response contains the key as `api_key`. It is shown only once: the service stores a hash. A
+/// caller that is limited to environments can create keys with the same limit or a narrower one.
 #[utoipa::path(post, path = "/v1/api-keys", tag = "API keys", operation_id = "create_api_key",
     request_body = CreateApiKey,
     responses((status = 201, description = "The API key was created.", body = CreatedApiKey)))]
@@ -73,8 +73,8 @@ async fn get(
 
 /// Revoke an API key
 ///
-/// It stops working immediately. Revoking a revoked key succeeds. The last `admin` key that is not limited to environments cannot
-/// be revoked, because no one could create another.
+/// It stops working immediately. Revoking a revoked key succeeds. The last `admin` key that is not
+/// limited to environments cannot be revoked, because no key could create another one.
 #[utoipa::path(delete, path = "/v1/api-keys/{api_key_id}", tag = "API keys", operation_id = "revoke_api_key",
     params(("api_key_id" = KeyId, Path, description = "ID of the API key.")),
     responses((status = 204, description = "The API key was revoked.")))]

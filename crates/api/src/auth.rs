@@ -1,4 +1,4 @@
-//! Who is asking: the API key in `Authorization`.
+//! Authentication by the API key in the `Authorization` header.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use vocab::KeyId;
 
 use crate::Api;
 
-/// Finds out who is asking.
+/// Authenticates the caller.
 pub(crate) async fn identify(
     app: &Api,
     headers: &HeaderMap,
     peer: Option<Peer>,
 ) -> Result<(Caller, KeyId, Credential), ApiError> {
     let Some(text) = bearer(headers)? else {
-        return Err(refusal("Send an API key: `Authorization: Bearer fmk_…`."));
+        return Err(refusal("An API key is required: `Authorization: Bearer fmk_…`."));
     };
     let key = match app.keys().admit(app, text).await {
         Ok(key) => key,
@@ -30,7 +30,7 @@ pub(crate) async fn identify(
             return Err(refusal(match refused {
                 Refused::Expired => "This API key has expired.",
                 Refused::Revoked => "This API key was revoked.",
-                Refused::Unknown | Refused::Service(_) => "This is not an API key of this service.",
+                Refused::Unknown | Refused::Service(_) => "Unknown API key.",
             }));
         }
     };
@@ -47,14 +47,16 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
-        return Err(refusal("`Authorization` is given more than once."));
+        return Err(refusal("`Authorization` was sent more than once."));
     }
     let text = value.to_str().unwrap_or("");
     let (scheme, credential) = text.split_once(' ').unwrap_or((text, ""));
     if scheme.eq_ignore_ascii_case("bearer") {
         Ok(Some(credential.trim()))
     } else {
-        Err(refusal("This service takes API keys: `Authorization: Bearer fmk_…`."))
+        Err(refusal(
+            "Unsupported authentication scheme. Send an API key: `Authorization: Bearer fmk_…`.",
+        ))
     }
 }
 

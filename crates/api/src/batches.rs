@@ -1,4 +1,4 @@
-//! `/v1/batches`, and how any batch is answered.
+//! `/v1/batches`. Other operations that create a batch use [`accepted`] for their response.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -28,7 +28,7 @@ pub(crate) fn routes() -> Routes {
         .merge(tasks::routes())
 }
 
-/// A batch that was just made.
+/// The response for a batch that was just created.
 pub(crate) async fn accepted(app: &Api, made: Rollout) -> Result<Response, ApiError> {
     let location = format!("/v1/batches/{}", made.id);
     let etag = ETag(made.generation);
@@ -54,8 +54,9 @@ async fn list(
 
 /// Create a batch
 ///
-/// Installs updates on several servers. `packages` or `security_only` is required: nothing is installed by default. If a server does
-/// not exist, the response names every such server and nothing starts. Duplicate servers count once.
+/// Installs updates on several servers. `packages` or `security_only` is required: nothing is
+/// installed by default. If a server does not exist, the response names every such server and
+/// nothing starts. Duplicate servers count once.
 #[utoipa::path(post, path = "/v1/batches", tag = "Batches", operation_id = "create_batch",
     request_body = CreateBatch,
     responses((status = 202, description = "The batch was accepted.", body = Batch)))]
@@ -88,7 +89,8 @@ async fn get(
 
 /// Cancel a batch
 ///
-/// Servers that have not started are skipped; servers in progress finish. 409 `batch_state` if the batch has ended.
+/// Servers that have not started are skipped; servers in progress finish. 409 `batch_state` if the
+/// batch has ended.
 #[utoipa::path(post, path = "/v1/batches/{batch_id}/cancel", tag = "Batches", operation_id = "cancel_batch",
     params(("batch_id" = BatchId, Path, description = "ID of the batch.")),
     responses((status = 200, description = "The batch is being canceled.", body = Batch)))]
@@ -105,7 +107,8 @@ async fn cancel(
 
 /// Pause a batch
 ///
-/// No further servers start; servers in progress finish. 409 `batch_state` if the batch is halted, is being canceled or has ended.
+/// No further servers start; servers in progress finish. 409 `batch_state` if the batch is halted,
+/// is being canceled or has ended.
 #[utoipa::path(post, path = "/v1/batches/{batch_id}/pause", tag = "Batches", operation_id = "pause_batch",
     params(("batch_id" = BatchId, Path, description = "ID of the batch.")),
     responses((status = 200, description = "The batch is paused.", body = Batch)))]
@@ -122,7 +125,8 @@ async fn pause(
 
 /// Resume a batch
 ///
-/// Resumes a paused batch, or a halted one in spite of its failures. 409 `batch_state` if the batch has ended.
+/// Resumes a paused batch, or a halted one in spite of its failures. 409 `batch_state` if the batch
+/// has ended.
 #[utoipa::path(post, path = "/v1/batches/{batch_id}/resume", tag = "Batches", operation_id = "resume_batch",
     params(("batch_id" = BatchId, Path, description = "ID of the batch.")),
     responses((status = 200, description = "The batch is running.", body = Batch)))]
@@ -139,8 +143,8 @@ async fn resume(
 
 /// Retry a batch
 ///
-/// A new batch of the servers that failed, with the same options. 409 `batch_not_ended` while the batch or an earlier retry of it
-/// is under way, 409 `nothing_to_retry` if none failed.
+/// A new batch of the servers that failed, with the same options. 409 `batch_not_ended` while the
+/// batch or an earlier retry of it is under way, 409 `nothing_to_retry` if none failed.
 #[utoipa::path(post, path = "/v1/batches/{batch_id}/retry", tag = "Batches", operation_id = "retry_batch",
     params(("batch_id" = BatchId, Path, description = "ID of the batch.")),
     responses((status = 202, description = "The new batch was accepted.", body = Batch)))]

@@ -1,19 +1,21 @@
-//! What the derived schemas cannot say of a request: rules between fields, and limits that a reader here sets.
+//! Constraints that the derived schemas cannot express: rules between fields, and limits that the
+//! extractors set.
 //!
-//! Each rule is kept elsewhere, and written down here so that a request which the document calls valid is one that the
-//! service takes. `not` rather than `anyOf`: makers of clients read a union of types into the latter.
+//! The rules are enforced elsewhere. They are written into the OpenAPI document here, so that the
+//! service accepts every request that the document calls valid. They use `not` instead of `anyOf`,
+//! because client generators turn the latter into a union of types.
 
 use httpkit::filters::TASK_STATES;
 use serde_json::{Value, json};
 use service::requests::NAME_PATTERN;
 
-/// One tag among several, as an expression.
+/// Pattern of one tag in a list.
 const TAG: &str = "[A-Za-z0-9][A-Za-z0-9._:/=@+-]{0,63}";
 
-/// The bodies that order something now.
+/// The request bodies that start a batch.
 const ORDERS: [&str; 2] = ["CreateBatch", "PatchServer"];
 
-/// Writes the rules into the schemas.
+/// Adds the constraints to the schemas.
 pub(crate) fn write(schemas: &mut Value) {
     for body in ["ScheduleRequest", "CreateApiKey", "CreateEnrollmentToken"] {
         schemas[body]["properties"]["name"]["pattern"] = NAME_PATTERN.into();
@@ -41,7 +43,7 @@ pub(crate) fn write(schemas: &mut Value) {
         json!({"anyOf": [absent(&["server_ids", "targets"]), both, named_and_selects_nothing]});
 }
 
-/// Writes into an operation what its parameters with several words hold.
+/// Adds the patterns of comma-separated parameters to an operation.
 pub(crate) fn fill(operation: &mut Value) {
     let severities: Vec<&str> = vocab::Severity::ALL.iter().map(|word| word.as_str()).collect();
     let (parameter, word) = match operation["operationId"].as_str() {
@@ -57,13 +59,13 @@ pub(crate) fn fill(operation: &mut Value) {
     }
 }
 
-/// What an object is that has none of these fields; null is the same as nothing.
+/// A schema for an object without these fields. Null counts as absent.
 fn absent(fields: &[&str]) -> Value {
     let nothing = fields.iter().map(|field| ((*field).to_owned(), json!({"type": "null"})));
     json!({"properties": Value::Object(nothing.collect())})
 }
 
-/// A portion of which zero makes no sense.
+/// Excludes zero from a number or percentage.
 fn at_least_one(field: &mut Value) {
     let description = field["oneOf"][0]["description"].clone();
     let mut schema = serde_json::to_value(<vocab::Portion as utoipa::PartialSchema>::schema())

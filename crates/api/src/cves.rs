@@ -18,8 +18,9 @@ pub(crate) fn routes() -> Routes {
 
 /// List CVEs
 ///
-/// CVEs that affect at least one server of the organization, according to the imported feeds. Sorted by severity, known exploitation,
-/// number of affected servers, then ID. Updated within seconds of a scan or a feed import.
+/// CVEs that affect at least one server of the organization, according to the imported feeds.
+/// Sorted by severity, known exploitation, number of affected servers, then ID. Updated within
+/// seconds of a scan or a feed import.
 #[utoipa::path(get, path = "/v1/cves", tag = "CVEs", operation_id = "list_cves", params(CveFilter),
     responses((status = 200, description = "A page of CVEs.", body = List<CveSummary>)))]
 async fn list(
@@ -35,8 +36,9 @@ async fn list(
 
 /// Get a CVE
 ///
-/// The affected servers by name, each with the affected package, the fixed version and the source of the finding. `affected_servers`
-/// does not count servers on which the CVE is suppressed; `suppressed_servers` does.
+/// The affected servers by name, each with the affected package, the fixed version and the source
+/// of the finding. `affected_servers` does not count servers on which the CVE is suppressed;
+/// `suppressed_servers` does.
 #[utoipa::path(get, path = "/v1/cves/{cve_id}", tag = "CVEs", operation_id = "get_cve",
     params(("cve_id" = String, Path, description = "CVE ID.", example = "CVE-2026-1234"), CveServers),
     responses((status = 200, description = "The CVE and the affected servers.", body = CveDetail)))]

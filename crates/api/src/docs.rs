@@ -1,7 +1,7 @@
-//! `GET /docs`: the reference, a page made from the document.
+//! `GET /docs`: the API reference as a page, rendered from the OpenAPI document.
 //!
-//! One page of HTML and CSS, no script, nothing from elsewhere. Whatever a schema or a description says is escaped:
-//! the page cannot be made to say something else.
+//! The page is plain HTML and CSS, without scripts or external resources. Everything from schemas
+//! and descriptions is escaped.
 
 use std::fmt::Write as _;
 use std::sync::OnceLock;
@@ -36,7 +36,8 @@ pub(crate) async fn docs() -> impl IntoResponse {
     (Extension(SharedBody), headers, page.as_str())
 }
 
-/// Nothing may be loaded or run; of styles, only ours, by its hash.
+/// The Content Security Policy: nothing may be loaded or run; only our stylesheet is allowed, by
+/// its hash.
 fn policy() -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, STYLE.as_bytes());
     let hash = base64::engine::general_purpose::STANDARD.encode(digest);
@@ -45,7 +46,7 @@ fn policy() -> String {
     )
 }
 
-/// The page for a document.
+/// Renders the page for a document.
 pub(crate) fn page(document: &Value) -> String {
     let title = escaped(text(&document["info"]["title"]));
     let mut out = format!(
@@ -59,7 +60,7 @@ pub(crate) fn page(document: &Value) -> String {
     let _ = write!(
         out,
         "<main><header><h1>{title} API <small>{version}</small></h1>{about}\
-         <p><a href=\"/openapi.json\">The same for programs: openapi.json</a></p></header>"
+         <p><a href=\"/openapi.json\">OpenAPI document: openapi.json</a></p></header>"
     );
     for tag in each(&document["tags"]) {
         section(&mut out, document, tag);
@@ -199,9 +200,9 @@ fn example(out: &mut String, example: &Value) {
 fn problems(out: &mut String) {
     out.push_str(
         "<section id=\"problems\"><h2 class=\"group\">Errors</h2>\
-         <p>Every error is a problem of RFC 9457, <code>application/problem+json</code>. Rely on <code>code</code>; \
-         read <code>detail</code>; name <code>request_id</code> when you ask for help. A 422 names in <code>errors</code> everything \
-         that is wrong, each with a JSON pointer.</p><table>",
+         <p>Every error is an RFC 9457 problem, <code>application/problem+json</code>. Programs can rely on <code>code</code>; \
+         people read <code>detail</code>. Quote <code>request_id</code> when you ask for help. A 422 lists in <code>errors</code> everything \
+         that is invalid, each with a JSON pointer.</p><table>",
     );
     let mut last = 0;
     for code in Code::ALL {
@@ -265,7 +266,7 @@ fn fields(out: &mut String, schema: &Value) {
     }
 }
 
-/// What is said of a field. Where it may be null, it is said of what it is otherwise.
+/// The description of a field. For a nullable field, the description of its non-null type.
 fn described(field: &Value) -> &str {
     let otherwise = each(&field["oneOf"]).map(|choice| text(&choice["description"]));
     std::iter::once(text(&field["description"]))
@@ -274,7 +275,7 @@ fn described(field: &Value) -> &str {
         .unwrap_or("")
 }
 
-/// A schema in a line: its type, what it may be, how long.
+/// A schema in one line: its type, its values and its limits.
 fn schema_shown(schema: &Value) -> String {
     if let Some(reference) = schema["$ref"].as_str() {
         let name = escaped(reference.rsplit('/').next().unwrap_or(""));
@@ -361,7 +362,7 @@ fn path_shown(path: &str) -> String {
     escaped(path).replace('{', "<em>{").replace('}', "}</em>")
 }
 
-/// Paragraphs, with `code` between backticks.
+/// Renders paragraphs, with `code` between backticks.
 fn prose(text: &str) -> String {
     let paragraphs = text.split("\n\n").filter(|paragraph| !paragraph.trim().is_empty());
     let shown = paragraphs.map(|paragraph| {
@@ -400,7 +401,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn nothing_that_a_document_says_becomes_markup() {
+    fn text_from_the_document_is_escaped() {
         let bad = "<script>alert(1)</script>\"'&";
         let document = json!({
             "info": {"title": bad, "version": bad, "description": bad},
@@ -416,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operation_and_every_code_has_its_place_on_the_page() {
+    fn every_operation_and_code_is_on_the_page() {
         let document = openapi::document();
         let page = page(&document);
         for (_, item) in document["paths"].as_object().unwrap() {
@@ -430,9 +431,9 @@ mod tests {
         }
     }
 
-    /// Every link on the page leads to a place on the page.
+    /// Every internal link leads to an element of the page.
     #[test]
-    fn no_link_leads_nowhere() {
+    fn internal_links_have_targets() {
         let page = page(&openapi::document());
         for link in page.split("href=\"#").skip(1) {
             let target = link.split('"').next().unwrap();

@@ -40,8 +40,9 @@ async fn list(
 
 /// Create an enrollment token
 ///
-/// The response contains the token as `token`. It is shown only once. It includes the hash of the service's certificate, which agents
-/// verify. The token's environment and tags take precedence over those that an agent sends.
+/// The response contains the token as `token`. It is shown only once. It includes the hash of the
+/// service's certificate, which agents verify. The token's environment and tags take precedence
+/// over those that an agent sends.
 #[utoipa::path(post, path = "/v1/enrollment-tokens", tag = "Enrollment tokens",
     operation_id = "create_enrollment_token", request_body = CreateEnrollmentToken,
     responses((status = 201, description = "The enrollment token was created.", body = CreatedEnrollmentToken)))]
@@ -78,7 +79,8 @@ async fn get(
 
 /// Revoke an enrollment token
 ///
-/// New servers cannot enroll with it; enrolled servers are not affected. Revoking a revoked token succeeds.
+/// New servers cannot enroll with it; enrolled servers are not affected. Revoking a revoked token
+/// succeeds.
 #[utoipa::path(delete, path = "/v1/enrollment-tokens/{token_id}", tag = "Enrollment tokens",
     operation_id = "revoke_enrollment_token",
     params(("token_id" = TokenId, Path, description = "ID of the enrollment token.")),

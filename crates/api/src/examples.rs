@@ -1,11 +1,11 @@
-//! Examples for the document, made from the schemas: every body that is described is also shown.
+//! Generates examples for the OpenAPI document from its schemas, so that every JSON body has one.
 
 use serde_json::{Map, Value, json};
 
-/// How deep an example goes before it stops; no body of ours is deeper.
+/// The maximum depth of an example. No body is deeper.
 const DEPTH_MAX: usize = 12;
 
-/// Puts an example into each JSON body of an operation that has none.
+/// Adds an example to each JSON body of an operation that has none.
 pub(crate) fn fill(operation: &mut Value, schemas: &Value) {
     if let Some(body) = operation.get_mut("requestBody") {
         fill_content(body, schemas, true);
@@ -25,7 +25,7 @@ fn fill_content(holder: &mut Value, schemas: &Value, request: bool) {
     }
 }
 
-/// A value that fits a schema, as a person would write it.
+/// A realistic value that matches a schema.
 fn of(schema: &Value, name: &str, schemas: &Value, request: bool, depth: usize) -> Value {
     if depth > DEPTH_MAX {
         return Value::Null;
@@ -77,7 +77,7 @@ fn of_type(schema: &Value, name: &str, schemas: &Value, request: bool, depth: us
     }
 }
 
-/// What the schema itself says, or what a field of this name usually holds.
+/// The schema's own example or constant, or the usual value of a field with this name.
 fn said(schema: &Value, name: &str, request: bool) -> Option<Value> {
     if let Some(example) = schema.get("example") {
         return Some(example.clone());
@@ -89,7 +89,7 @@ fn said(schema: &Value, name: &str, request: bool) -> Option<Value> {
         };
         return Some(by_name(name, request).filter(fits).unwrap_or_else(|| first.clone()));
     }
-    // A field of this name may be an object elsewhere, or a list of them.
+    // A field with the same name may be an object or a list elsewhere.
     let made_of_others = ["properties", "$ref", "oneOf", "anyOf", "allOf"];
     let plain = |schema: &Value| made_of_others.iter().all(|part| schema.get(part).is_none());
     let plain = plain(schema) && plain(&schema["items"]);
@@ -124,7 +124,7 @@ fn by_name(name: &str, request: bool) -> Option<Value> {
         "unit" | "restarted" => json!("ssh.service"),
         "process" => json!("sshd"),
         "set_aside" => json!("/etc/ssh/sshd_config.dpkg-dist"),
-        "notes" => json!("linux-image-amd64 is held and was passed over"),
+        "notes" => json!("linux-image-amd64 is held and was skipped"),
         "os" => json!("debian 12"),
         "severity" => json!("critical"),
         "severity_source" => json!("debian"),
@@ -138,7 +138,7 @@ fn by_name(name: &str, request: bool) -> Option<Value> {
         "log" => json!(
             "/v1/batches/bat_01jcqk3m8ye0fr5cq0k6s8v2xw/tasks/tsk_01jcqk3m8ye0fr5cq0k6s8v2xw/log"
         ),
-        // In a request it must be yet to come, whenever the example is tried.
+        // In a request it must be in the future, whenever the example is tried.
         "expires_at" if request => json!("2099-12-31T00:00:00Z"),
         "epss" => json!(0.12),
         "percent" => json!(100),

@@ -1,4 +1,4 @@
-//! `/v1/feeds`, and what `/metrics` says of feeds.
+//! `/v1/feeds`, and the feed metrics of `/metrics`.
 
 use std::fmt::Write as _;
 
@@ -33,8 +33,8 @@ pub(crate) struct Part {
 
 /// List feeds
 ///
-/// Imported vulnerability feeds, with age, size and the error of the last import if it failed. All organizations of an installation
-/// share its feeds. Sorted by name.
+/// Imported vulnerability feeds, with age, size and the error of the last import if it failed. All
+/// organizations of an installation share its feeds. Sorted by name.
 #[utoipa::path(get, path = "/v1/feeds", tag = "Feeds", operation_id = "list_feeds", params(Part),
     responses((status = 200, description = "A page of feeds.", body = List<Feed>)))]
 pub(crate) async fn list(
@@ -47,7 +47,8 @@ pub(crate) async fn list(
     Ok(page::list(&here, page, feeds::page(&app, page).await?, |feed| feed))
 }
 
-/// What Prometheus reads of feeds. Written out here: a gauge of a feed would outlive it, and be of another process's clock.
+/// The feed metrics for Prometheus. They are written directly, without the metrics registry: a
+/// registered gauge would outlive its feed and would use another process's clock.
 pub(crate) async fn metrics(app: &Api) -> service::Result<String> {
     let all = feeds::list(app).await?;
     let now = app.clock.now();
@@ -62,23 +63,23 @@ pub(crate) async fn metrics(app: &Api) -> service::Result<String> {
             let _ = writeln!(text, "{name}{{feed=\"{feed}\"}} {value}");
         }
     };
-    gauge("fleetmend_feed_age_seconds", "How old the newest statement of a feed is.", &|feed| {
+    gauge("fleetmend_feed_age_seconds", "Age of the newest record of a feed.", &|feed| {
         feed.age_seconds
     });
     gauge(
         "fleetmend_feed_checked_age_seconds",
-        "How long ago a feed was known to be as it is published.",
+        "Time since a feed was last checked against its source.",
         &|feed| feed.checked_at.map(|time| feeds::seconds_since(time, now)),
     );
-    gauge("fleetmend_feed_records", "How many records a feed has.", &|feed| Some(feed.records));
-    gauge("fleetmend_feed_size_bytes", "How many bytes a feed has.", &|feed| Some(feed.size_bytes));
+    gauge("fleetmend_feed_records", "Number of records of a feed.", &|feed| Some(feed.records));
+    gauge("fleetmend_feed_size_bytes", "Size of a feed in bytes.", &|feed| Some(feed.size_bytes));
     gauge("fleetmend_feed_failed", "Whether the last import of a feed failed.", &|feed| {
         Some(u64::from(feed.last_error.is_some()))
     });
     Ok(text)
 }
 
-/// A name as Prometheus writes labels.
+/// Escapes a name as a Prometheus label value.
 fn label(name: &str) -> String {
     name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

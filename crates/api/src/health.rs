@@ -1,4 +1,4 @@
-//! `GET /healthz` and `GET /readyz`: for whoever restarts processes and spreads requests.
+//! `GET /healthz` and `GET /readyz`: health checks for process managers and load balancers.
 
 use axum::Json;
 use axum::extract::State;
@@ -10,8 +10,8 @@ use crate::Api;
 
 /// Liveness
 ///
-/// The process is running. Does not check the database, so that an unavailable database does not cause restarts of a healthy
-/// process.
+/// The process is running. Does not check the database, so that an unavailable database does not
+/// cause restarts of a healthy process.
 #[utoipa::path(get, path = "/healthz", tag = "Service", operation_id = "healthz",
     responses((status = 200, description = "The process is running.", body = Object, example = json!({"status": "ok"}))))]
 pub(crate) async fn healthz() -> Json<Value> {
@@ -20,20 +20,23 @@ pub(crate) async fn healthz() -> Json<Value> {
 
 /// Readiness
 ///
-/// The database responds, the last write succeeded, the clock agrees with the database's, `root.key` is the one that the other
-/// replicas use, the audit log is complete, and the service is not shutting down.
+/// The database responds, the last write succeeded, the clock agrees with the database's,
+/// `root.key` is the one that the other replicas use, the audit log is complete, and the service is
+/// not shutting down.
 #[utoipa::path(get, path = "/readyz", tag = "Service", operation_id = "readyz",
     responses((status = 200, description = "The service accepts requests.", body = Object, example = json!({"status": "ok"}))))]
 pub(crate) async fn readyz(State(app): State<Api>) -> Result<Json<Value>, ApiError> {
     if app.is_draining() {
-        return Err(ApiError::new(Code::Unavailable, "The service is about to end."));
+        return Err(ApiError::new(Code::Unavailable, "The service is shutting down."));
     }
     app.db.ping().await.map_err(|_| unavailable())?;
     match app.condition().write_fault() {
         None => {}
         Some(WriteFault::DiskFull) => return Err(disk_full()),
         Some(WriteFault::Failed) => {
-            return Err(retry_soon("The database answers but the last write failed; see the log."));
+            return Err(retry_soon(
+                "The database responds, but the last write failed; see the log.",
+            ));
         }
     }
     if let Some(skew) = app.condition().clock_skew() {
@@ -49,7 +52,7 @@ pub(crate) async fn readyz(State(app): State<Api>) -> Result<Json<Value>, ApiErr
     }
     let mut body =
         json!({"status": "ok", "database": app.db.engine(), "leader": app.condition().leads()});
-    // Requests are answered all the same: taking replicas out of service would help nobody.
+    // The service stays ready: removing replicas would not restore the missing entries.
     if app.condition().audit_cut() {
         body["audit_log"] = json!("entries are missing; see the log and `fleetmend doctor`");
     }

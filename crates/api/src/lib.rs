@@ -1,7 +1,8 @@
-//! The REST API: `/v1`, its OpenAPI description and the page that shows it.
+//! The REST API: `/v1`, its OpenAPI document, and the API reference page.
 //!
-//! A handler reads its request, calls `service` and shows the result. [`routes()`] is the one table of all of them;
-//! it says which role each needs, and the OpenAPI description is made from it.
+//! A handler parses its request, calls `service` and renders the result. [`routes()`] is the only
+//! table of routes. It defines the role that each route requires, and the OpenAPI document is
+//! generated from it.
 
 mod api_keys;
 mod auth;
@@ -37,7 +38,7 @@ use utoipa_axum::routes as handlers;
 
 use limit::Limits;
 
-/// What the handlers need: the service, and how often each key may ask.
+/// State of the API: the service, the rate limits, and the rendered metrics.
 #[derive(Clone)]
 pub struct Api {
     app: App,
@@ -46,7 +47,6 @@ pub struct Api {
 }
 
 impl Api {
-    /// The API of this service.
     pub fn new(app: App) -> Api {
         let limits = Arc::new(Limits::new(&app.settings));
         Api { app, limits, metrics_page: Arc::default() }
@@ -68,7 +68,7 @@ impl std::ops::Deref for Api {
     }
 }
 
-/// Every route of the public interface.
+/// Every route of the public API.
 pub fn routes() -> Routes {
     Routes::new()
         .open(handlers!(health::healthz))
@@ -89,7 +89,7 @@ pub fn routes() -> Routes {
         .merge(enrollment_tokens::routes())
 }
 
-/// The routes, each with its guard.
+/// The router of the API, with the access checks on every route.
 pub fn router<S: Clone + Send + Sync + 'static>(api: Api) -> Router<S> {
     // Before the first request, so that no measurement is lost.
     metrics::handle();

@@ -1,7 +1,7 @@
-//! How many requests are too many: a token bucket for each key, and one for each address that shows bad credentials.
+//! Rate limits: a token bucket per API key, and one per address that sends invalid credentials.
 //!
-//! An address with a good key is never held up by a neighbour's bad ones: its bucket is only touched
-//! when a credential was refused.
+//! An address with a valid key is never slowed down by invalid credentials from the same address:
+//! the bucket of an address is used only when a credential was rejected.
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -20,15 +20,14 @@ use vocab::KeyId;
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-/// How many keys are remembered before those that have recovered are let go. Only keys that the
-/// database knows get in.
+/// The number of keys at which recovered buckets are dropped. Only keys that exist in the database
+/// get a bucket.
 const KEYS_MAX: usize = 10_000;
-/// Bad credentials from one address: so many at once, and one more in each period.
+/// Invalid credentials per address: the burst, and the time in which one attempt recovers.
 const BAD: (u32, Duration) = (60, Duration::from_millis(500));
 
 type Buckets<K, M> = RateLimiter<K, DefaultKeyedStateStore<K>, DefaultClock, M>;
 
-/// All buckets.
 pub(crate) struct Limits {
     keys: Buckets<KeyId, StateInformationMiddleware>,
     strangers: Throttle,
@@ -36,7 +35,7 @@ pub(crate) struct Limits {
     burst: u32,
 }
 
-/// What is left in a bucket, to be told in every answer.
+/// What remains in a bucket, for the `RateLimit` headers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Left {
     requests: u32,
@@ -57,7 +56,7 @@ impl Limits {
         }
     }
 
-    /// Takes one request out of this key's bucket.
+    /// Takes one request from the bucket of this key.
     pub(crate) fn take(&self, key: KeyId) -> Result<Left, ApiError> {
         let Limits { per_second, burst, .. } = *self;
         if self.keys.len() > KEYS_MAX {
@@ -68,16 +67,16 @@ impl Limits {
             Err(early) => {
                 let wait = early.wait_time_from(self.keys.clock().now());
                 let left = Left { requests: 0, burst, per_second };
-                Err(left.tell_in(too_many("This key has sent too many requests.", wait)))
+                Err(left.tell_in(too_many("This API key has sent too many requests.", wait)))
             }
         }
     }
 
-    /// Notes a bad credential; an address with too many is told so.
+    /// Counts an invalid credential; fails if the address has sent too many.
     pub(crate) fn bad_credential(&self, from: IpAddr) -> Result<(), ApiError> {
         self.strangers
             .take(&[&source_bytes(from)])
-            .map_err(|wait| too_many("Too many bad credentials came from this address.", wait))
+            .map_err(|wait| too_many("Too many invalid credentials from this address.", wait))
     }
 }
 
@@ -88,14 +87,14 @@ fn at_least_one(number: u32) -> NonZeroU32 {
 fn too_many(why: &str, wait: Duration) -> ApiError {
     let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
     let seconds = seconds.max(1);
-    ApiError::new(Code::RateLimited, format!("{why} Go on in {seconds} s."))
+    ApiError::new(Code::RateLimited, format!("{why} Try again in {seconds} s."))
         .with_header(RETRY_AFTER, seconds.to_string())
 }
 
 impl Left {
     fn fields(self) -> [(HeaderName, String); 2] {
         let Left { requests, burst, per_second } = self;
-        // How long a bucket takes to fill, and how long until this one is full again.
+        // The time in which an empty bucket fills, and the time until this one is full again.
         let window = burst.div_ceil(per_second);
         let full_in = (burst - requests.min(burst)).div_ceil(per_second);
         [
@@ -108,7 +107,7 @@ impl Left {
         self.fields().into_iter().fold(error, |error, (name, value)| error.with_header(name, value))
     }
 
-    /// Tells what is left.
+    /// Adds the `RateLimit` headers.
     pub(crate) fn tell(self, headers: &mut HeaderMap) {
         for (name, value) in self.fields() {
             if let Ok(value) = HeaderValue::try_from(value) {

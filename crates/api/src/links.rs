@@ -1,10 +1,11 @@
-//! Where an answer leads: the operations that take the id of what it made or shows.
+//! OpenAPI links: the operations that accept the id of what a response created or shows.
 //!
-//! They are part of the document, for whoever writes a client by it, and for programs that walk the interface.
+//! They are part of the document, for authors of clients and for programs that explore the API.
 
 use serde_json::{Map, Value, json};
 
-/// The operation that answers, where in its answer the id is, what the others call it, and the others.
+/// The operation, the location of the id in its response, the parameter name in the linked
+/// operations, and the linked operations.
 type Lead = (&'static str, &'static str, &'static str, &'static [&'static str]);
 
 const OF_A_BATCH: &[&str] =
@@ -35,14 +36,14 @@ const LEADS: [Lead; 12] = [
     ("refresh_server", "id", "refresh_id", &["get_refresh"]),
 ];
 
-/// Writes the links into the answers of an operation.
+/// Adds the links to the responses of an operation.
 pub(crate) fn fill(operation: &mut Value) {
     let id = operation["operationId"].as_str().unwrap_or_default().to_owned();
     let mut links = Map::new();
     for (_, place, name, others) in LEADS.iter().filter(|(from, ..)| *from == id) {
         for other in *others {
             let mut parameters = json!({*name: format!("$response.body#/{place}")});
-            // What lies below something else needs both ids, and the outer one is in the request.
+            // A nested resource needs both ids; the outer one is in the request.
             match *other {
                 "get_run" => parameters["schedule_id"] = json!("$request.path.schedule_id"),
                 "get_refresh" => parameters["server_id"] = json!("$request.path.server_id"),
@@ -66,7 +67,7 @@ mod tests {
     use crate::openapi::document;
 
     #[test]
-    fn every_link_leads_to_an_operation_that_takes_such_an_id() {
+    fn links_lead_to_operations_with_such_an_id() {
         let document = document();
         let paths = document["paths"].as_object().unwrap();
         let all: Vec<(&String, &Value)> = paths
@@ -80,8 +81,8 @@ mod tests {
                 "{from}"
             );
             for other in others {
-                let (path, _) = of(other).unwrap_or_else(|| panic!("there is no {other}"));
-                assert!(path.contains(&format!("{{{name}}}")), "{other} takes no {name}");
+                let (path, _) = of(other).unwrap_or_else(|| panic!("unknown operation {other}"));
+                assert!(path.contains(&format!("{{{name}}}")), "{other} has no parameter {name}");
             }
         }
     }

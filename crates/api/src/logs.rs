@@ -1,4 +1,4 @@
-//! What a task printed: as text, or live as it is printed.
+//! The log of a task: as text, or streamed while the task runs.
 
 use axum::Extension;
 use axum::extract::State;
@@ -17,8 +17,9 @@ pub(crate) fn routes() -> Routes {
 
 /// Get the log of a task
 ///
-/// The output of the package manager, as text. With `Accept: text/event-stream`, the log is streamed: `log` events whose `id` is the
-/// position in the log (send it as `Last-Event-ID` to resume), and an `end` event when the task has ended.
+/// The output of the package manager, as text. With `Accept: text/event-stream`, the log is
+/// streamed: `log` events whose `id` is the position in the log (send it as `Last-Event-ID` to
+/// resume), and an `end` event when the task has ended.
 #[utoipa::path(get, path = "/v1/batches/{batch_id}/tasks/{task_id}/log", tag = "Batches", operation_id = "get_task_log",
     params(("batch_id" = BatchId, Path, description = "ID of the batch."),
         ("task_id" = TaskId, Path, description = "ID of the task.")),

@@ -1,6 +1,7 @@
-//! `GET /metrics`: what Prometheus reads.
+//! `GET /metrics` for Prometheus.
 //!
-//! A path stands here as the router has it, never as it was asked for: otherwise every id would make a series.
+//! Paths are labeled with the route, never with the requested path: otherwise every id would create
+//! a time series.
 
 use std::sync::{Arc, OnceLock};
 
@@ -19,22 +20,23 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
 use crate::{Api, feeds};
 
-/// Upper bounds of the histogram of durations, in seconds.
+/// Upper bounds of the duration histogram, in seconds.
 const BUCKETS: [f64; 12] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 60.0];
 
-/// The process's metrics. Made on first use; a second service in one process shares them.
+/// The metrics recorder of the process, created on first use. A second service in the same process
+/// shares it.
 pub fn handle() -> &'static PrometheusHandle {
     static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
     HANDLE.get_or_init(|| {
         let builder = PrometheusBuilder::new();
         let recorder = builder
             .set_buckets(&BUCKETS)
-            .expect("there are buckets, and they rise")
+            .expect("the buckets are not empty and increase")
             .build_recorder();
         let handle = recorder.handle();
         if metrics::set_global_recorder(recorder).is_err() {
-            tracing::warn!("metrics go to a recorder that was there before");
+            tracing::warn!("another metrics recorder is installed; it receives the metrics");
         }
         describe();
         handle
@@ -42,20 +44,20 @@ pub fn handle() -> &'static PrometheusHandle {
 }
 
 fn describe() {
-    metrics::describe_counter!("fleetmend_http_requests_total", "Requests answered.");
+    metrics::describe_counter!("fleetmend_http_requests_total", "Completed HTTP requests.");
     metrics::describe_counter!(
         "fleetmend_task_panics_total",
-        "Background tasks that panicked and were started again."
+        "Background tasks that panicked and were restarted."
     );
     metrics::describe_histogram!(
         "fleetmend_http_request_duration_seconds",
         metrics::Unit::Seconds,
-        "How long a request took until its answer began."
+        "Time from the start of a request to the start of its response."
     );
-    metrics::describe_gauge!("fleetmend_http_connections", "Connections that are open.");
+    metrics::describe_gauge!("fleetmend_http_connections", "Open connections.");
 }
 
-/// Notes an answer.
+/// Counts a response.
 pub fn count(method: &Method, path: String, status: u16, seconds: f64) {
     let method = known(method);
     metrics::counter!("fleetmend_http_requests_total",
@@ -66,7 +68,7 @@ pub fn count(method: &Method, path: String, status: u16, seconds: f64) {
     .record(seconds);
 }
 
-/// A method may be any word; whoever makes words up must not make series.
+/// A client may send any method name; unknown names must not create time series.
 fn known(method: &Method) -> &'static str {
     match method.as_str() {
         "GET" => "GET",
@@ -78,11 +80,10 @@ fn known(method: &Method) -> &'static str {
     }
 }
 
-/// Counts a connection for as long as it lives.
+/// Counts a connection while it is open.
 pub struct OpenConnection;
 
 impl OpenConnection {
-    /// One more connection.
     pub fn begin() -> OpenConnection {
         metrics::gauge!("fleetmend_http_connections").increment(1.0);
         OpenConnection
@@ -95,7 +96,7 @@ impl Drop for OpenConnection {
     }
 }
 
-/// What this process knows of itself, whatever other services run in it.
+/// Metrics of this service instance, even if other services run in the same process.
 fn own(condition: &Condition) -> String {
     let gauge = |name, help, value: bool| {
         let value = u8::from(value);
@@ -103,9 +104,13 @@ fn own(condition: &Condition) -> String {
     };
     let writes = condition.write_fault().is_none();
     let clock = condition.clock_skew().is_none();
-    gauge("fleetmend_leader", "Whether this replica leads.", condition.leads())
-        + &gauge("fleetmend_database_writable", "Whether the last write worked.", writes)
-        + &gauge("fleetmend_clock_ok", "Whether this clock agrees with the database's.", clock)
+    gauge("fleetmend_leader", "Whether this replica is the leader.", condition.leads())
+        + &gauge("fleetmend_database_writable", "Whether the last write succeeded.", writes)
+        + &gauge(
+            "fleetmend_clock_ok",
+            "Whether this replica's clock agrees with the database's.",
+            clock,
+        )
 }
 
 /// The metrics
@@ -119,12 +124,13 @@ pub async fn metrics(State(app): State<Api>) -> Result<impl IntoResponse, ApiErr
     Ok((Extension(SharedBody), headers, text))
 }
 
-/// How long a rendering is served, in seconds.
+/// How long a rendering is reused, in seconds.
 const FRESH_SECONDS: f64 = 1.0;
-/// How many renderings there may be in memory: the latest, and those that slow clients have not read yet.
+/// The most renderings in memory: the latest, and those that slow clients have not read yet.
 const RENDERINGS_MAX: usize = 32;
 
-/// The latest rendering. Clients that ask within a second share it: anyone may ask, and need not read the answer.
+/// The latest rendering, shared by all requests within a second. Any client may request it without
+/// reading the response.
 pub(crate) struct Page {
     latest: Mutex<Option<(Stopwatch, Bytes)>>,
     renderings: Arc<Semaphore>,
@@ -145,7 +151,7 @@ impl Page {
         }
         let slot = self.renderings.clone().try_acquire_owned().map_err(|_| {
             retry_soon(
-                "Too many clients have asked for metrics and do not read them; try again soon.",
+                "Too many clients have requested the metrics without reading them. Try again soon.",
             )
         })?;
         let text = Bytes::from_owner(Rendering { text: render(app).await, slot });
@@ -154,7 +160,7 @@ impl Page {
     }
 }
 
-/// A text that takes one of the slots until the last client has read it.
+/// A rendering that occupies a slot until the last client has read it.
 struct Rendering {
     text: String,
     #[expect(dead_code, reason = "held, not read")]
@@ -170,10 +176,10 @@ impl AsRef<[u8]> for Rendering {
 async fn render(app: &Api) -> String {
     let mut text = handle().render();
     text += &own(app.condition());
-    // Whoever asks how the service is must be told even if its database does not answer.
+    // The metrics must stay available even if the database does not respond.
     match feeds::metrics(app).await {
         Ok(more) => text += &more,
-        Err(error) => tracing::warn!(%error, "what is known of feeds is left out of the metrics"),
+        Err(error) => tracing::warn!(%error, "failed to read the feeds; their metrics are omitted"),
     }
     text
 }

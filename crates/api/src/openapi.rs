@@ -1,7 +1,7 @@
-//! The description of the interface: OpenAPI 3.1, made from the table of routes.
+//! The OpenAPI 3.1 document, generated from the table of routes.
 //!
-//! A handler states what it takes and what it answers when all is well. What holds for all of them (errors, headers, the
-//! key) is written into every operation here, so that no handler can forget it.
+//! A handler declares its parameters and its success response. What applies to all operations
+//! (errors, headers, authentication) is added here, so that no handler can omit it.
 
 use std::sync::OnceLock;
 
@@ -24,8 +24,8 @@ Send an `Idempotency-Key` with a POST to make it safe to repeat: for 24 hours, t
 Send the `ETag` of the version that you read as `If-Match` with a change to avoid overwriting the changes of others.
 
 Every error is an RFC 9457 problem with a `code` from a closed list; a 422 lists all invalid fields at once. \
-Only what cannot be read as HTTP/1.1 in the first place is answered without a body: 400, or 431 if the address and the headers together have more than 32 KiB; \
-the connection then ends.";
+Only a request that is not valid HTTP/1.1 gets a response without a body: 400, or 431 if the URL and the headers together exceed 32 KiB; \
+the connection is then closed.";
 
 const TAGS: [(&str, &str); 11] = [
     (
@@ -47,10 +47,10 @@ const TAGS: [(&str, &str); 11] = [
     ("Service", "Health, metrics and documentation."),
 ];
 
-/// `*`, or tags with commas between them.
+/// `*`, or entity tags separated by commas.
 const IF_MATCH_PATTERN: &str = r#"^(\*|(W/)?"[!#-+\--~]*")( *, *(\*|(W/)?"[!#-+\--~]*"))*$"#;
 
-/// Errors that any operation may answer with, and the conditions for the rest.
+/// The error statuses that an operation may return.
 fn statuses(operation: &Operation<'_>) -> Vec<u16> {
     let mut statuses = vec![400, 500, 503];
     let mut add = |condition: bool, more: &[u16]| {
@@ -60,7 +60,7 @@ fn statuses(operation: &Operation<'_>) -> Vec<u16> {
     };
     add(operation.role.is_some(), &[401, 403, 429]);
     add(operation.names_something, &[404]);
-    // A POST that takes nothing still reads what comes, and takes only an empty object.
+    // A POST without a body still reads one, and accepts only an empty object.
     add(operation.method == "post" || operation.takes_body, &[408, 413, 415, 422]);
     add(operation.method != "get", &[409]);
     add(matches!(operation.method, "put" | "delete"), &[412]);
@@ -73,11 +73,11 @@ struct Operation<'a> {
     path: &'a str,
     role: Option<&'static str>,
     takes_body: bool,
-    /// By an id, in its path or in its query.
+    /// Whether its path or query contains an id.
     names_something: bool,
 }
 
-/// The description of the whole interface.
+/// The whole document.
 pub fn document() -> Value {
     let routes = super::routes();
     let access = routes.operations();
@@ -229,16 +229,16 @@ fn example(code: Code) -> Value {
     });
     if code == Code::InvalidBody {
         value["errors"] =
-            json!([{"pointer": "/name", "code": "required", "detail": "it is required"}]);
+            json!([{"pointer": "/name", "code": "required", "detail": "this field is required"}]);
     }
     value
 }
 
-/// Writes into an operation what holds for all of its kind.
+/// Adds what applies to every operation of this kind.
 fn complete(operation: &mut Value, about: &Operation<'_>) {
     match about.role {
         Some(role) => {
-            let said = format!("Needs a key with the role `{role}` or a greater one.");
+            let said = format!("Requires an API key with the role `{role}` or higher.");
             let description = match operation["description"].as_str() {
                 Some(description) => format!("{description}\n\n{said}"),
                 None => said,
@@ -284,7 +284,8 @@ fn headers(about: &Operation<'_>, status: &str) -> Value {
     if matches!(status, "201" | "202") {
         names.push(("Location", "Location"));
     }
-    // What stands by itself and can be changed; a part of it, or what is counted from others, has no version.
+    // Only resources with their own id have a version; parts of a resource and computed values have
+    // none.
     let by_id = about.path.ends_with("_id}") && about.path.matches('{').count() == 1;
     let one = by_id && matches!(about.method, "get" | "put");
     if (one && status == "200") || status == "201" {
@@ -296,8 +297,8 @@ fn headers(about: &Operation<'_>, status: &str) -> Value {
     Value::Object(all.collect())
 }
 
-/// `List_Server` is how Rust's generics come out, with a nameless copy of the row inside. A client's author would write
-/// `ServerList`, and let its rows be of the type `Server`.
+/// Renames `List_Server`, which results from Rust's generics and contains an anonymous copy of the
+/// row, to `ServerList` with rows of type `Server`.
 fn with_plain_lists(mut document: Value) -> Value {
     let schemas = &mut document["components"]["schemas"];
     let names: Vec<String> = schemas
@@ -321,7 +322,7 @@ fn with_plain_lists(mut document: Value) -> Value {
     serde_json::from_str(&text).unwrap_or(document)
 }
 
-/// The document as it is served.
+/// The document as served.
 pub fn text() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| serde_json::to_string_pretty(&document()).unwrap_or_default())

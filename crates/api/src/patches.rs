@@ -18,10 +18,11 @@ pub(crate) fn routes() -> Routes {
 
 /// List available updates
 ///
-/// One entry per package with an update pending on at least one server. Sorted by severity, known exploitation, number of affected
-/// servers, then name. The severity is the highest of the CVEs that the update fixes, as rated by the distribution in a feed or by the
-/// hosts' package managers, and by CVSS only where neither has a rating; `severity_source` names the source. Updated within seconds of
-/// a scan or a feed import.
+/// One entry per package with an update pending on at least one server. Sorted by severity, known
+/// exploitation, number of affected servers, then name. The severity is the highest of the CVEs
+/// that the update fixes, as rated by the distribution in a feed or by the hosts' package managers,
+/// and by CVSS only where neither has a rating; `severity_source` names the source. Updated within
+/// seconds of a scan or a feed import.
 #[utoipa::path(get, path = "/v1/patches", tag = "Patches", operation_id = "list_patches", params(PatchFilter),
     responses((status = 200, description = "A page of patches.", body = List<wire::v1::Patch>)))]
 async fn list(
@@ -37,8 +38,8 @@ async fn list(
 
 /// Get patch details
 ///
-/// The package, the servers with the update pending (by name, at most 500; `affected_servers` counts all of them), and the CVEs that
-/// it fixes.
+/// The package, the servers with the update pending (by name, at most 500; `affected_servers`
+/// counts all of them), and the CVEs that it fixes.
 #[utoipa::path(get, path = "/v1/patches/{package_name}", tag = "Patches", operation_id = "get_patch",
     params(("package_name" = String, Path, description = "Name of the package."), PatchServers),
     responses((status = 200, description = "The patch, its servers and its CVEs.", body = PatchDetail)))]

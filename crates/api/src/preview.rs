@@ -1,4 +1,4 @@
-//! `/v1/preview`: what an order would do.
+//! `/v1/preview`: what a batch would do.
 
 use axum::extract::State;
 use axum::{Extension, Json};
@@ -18,8 +18,9 @@ pub(crate) fn routes() -> Routes {
 
 /// Preview a batch
 ///
-/// What a batch would do: servers, order and earliest start times, updates and reboots. Changes nothing. Send `server_ids` for a
-/// batch like that of `POST /v1/batches`, or `targets` for one like that of a schedule.
+/// What a batch would do: servers, order and earliest start times, updates and reboots. Changes
+/// nothing. Send `server_ids` for a batch like that of `POST /v1/batches`, or `targets` for one
+/// like that of a schedule.
 #[utoipa::path(post, path = "/v1/preview", tag = "Preview", operation_id = "preview_order",
     request_body(content = PreviewRequest, example = json!({"server_ids": ["srv_01jcqk3m8ye0fr5cq0k6s8v2xw"],
         "security_only": true, "reboot": "if_required", "stagger_minutes": 10})),

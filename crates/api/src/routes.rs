@@ -1,7 +1,8 @@
-//! The table of routes. A route gets in by stating its role, and there is no other way in.
+//! The table of routes. Every route states its required role; there is no other way to add one.
 //!
-//! Around each handler: who is asking, how often, with which role, and whether it was asked before.
-//! `Routes` also carries what each route says of itself, so that the document and the router are made from one table.
+//! The middleware around each handler authenticates the caller, applies the rate limit, checks the
+//! role, and handles `Idempotency-Key`. `Routes` also contains the OpenAPI description of each
+//! route, so that the document and the router come from one table.
 
 use axum::Router;
 use axum::body::Body;
@@ -20,41 +21,38 @@ use crate::{Api, auth};
 /// Who may use a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// A key with this role, or a greater one.
+    /// API keys with this role or a higher one.
     Key(Role),
-    /// Anyone; for what says nothing about any organization.
+    /// Everyone. Only for routes that reveal nothing about any organization.
     Open,
 }
 
-/// A table of routes.
 #[derive(Default)]
 pub struct Routes(Vec<(Access, UtoipaMethodRouter<Api>)>);
 
 impl Routes {
-    /// An empty one.
     pub fn new() -> Routes {
         Routes::default()
     }
 
-    /// Adds the handlers of one path that need this role; `routes` is what `routes!(…)` makes.
+    /// Adds the handlers of one path that require this role; `routes` comes from `routes!(…)`.
     pub fn add(mut self, role: Role, routes: UtoipaMethodRouter<Api>) -> Routes {
         self.0.push((Access::Key(role), routes));
         self
     }
 
-    /// Adds handlers that anyone may use.
+    /// Adds handlers that need no API key.
     pub fn open(mut self, routes: UtoipaMethodRouter<Api>) -> Routes {
         self.0.push((Access::Open, routes));
         self
     }
 
-    /// Adds another table.
     pub fn merge(mut self, other: Routes) -> Routes {
         self.0.extend(other.0);
         self
     }
 
-    /// What the routes say of themselves.
+    /// The OpenAPI description of the routes.
     pub fn document(&self) -> OpenApi {
         let mut api = OpenApi::default();
         let components = api.components.get_or_insert_default();
@@ -72,7 +70,7 @@ impl Routes {
         api
     }
 
-    /// Every operation of the table: method, path, and who may use it.
+    /// Every operation of the table: method, path, and required access.
     pub fn operations(&self) -> Vec<(Method, String, Access)> {
         let mut operations = Vec::new();
         for (access, (_, paths, _)) in &self.0 {
@@ -92,7 +90,7 @@ impl Routes {
         operations
     }
 
-    /// The routes with their guards.
+    /// The router, with the middleware on every route.
     pub(crate) fn mount(self, app: &Api) -> Router<Api> {
         self.0.into_iter().fold(Router::new(), |router, (access, (_, paths, handlers))| {
             let guarded = match access {
@@ -106,7 +104,7 @@ impl Routes {
     }
 }
 
-/// What happens before a handler is reached.
+/// The middleware in front of every handler.
 async fn guard(
     State((app, role)): State<(Api, Role)>,
     mut request: Request,

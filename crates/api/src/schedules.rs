@@ -45,10 +45,12 @@ async fn list(
 
 /// Create a schedule
 ///
-/// `cron` has five fields, evaluated in `timezone`. `targets` needs at least one selector; it is resolved when a run starts.
+/// `cron` has five fields, evaluated in `timezone`. `targets` needs at least one selector; it is
+/// resolved when a run starts.
 ///
-/// If no server matches `targets`, an enabled schedule is rejected with 422 (`no_servers_match`) unless `allow_empty` is true. With
-/// `allow_empty`, for a disabled schedule, and while no server is enrolled, it is saved with a warning in `warnings`.
+/// If no server matches `targets`, an enabled schedule is rejected with 422 (`no_servers_match`)
+/// unless `allow_empty` is true. With `allow_empty`, for a disabled schedule, and while no server
+/// is enrolled, it is saved with a warning in `warnings`.
 #[utoipa::path(post, path = "/v1/schedules", tag = "Schedules", operation_id = "create_schedule",
     request_body = ScheduleRequest,
     responses((status = 201, description = "The schedule was created.", body = wire::v1::Schedule)))]
@@ -81,8 +83,8 @@ async fn get(
 
 /// Update a schedule
 ///
-/// Replaces the whole schedule: omitted fields get their defaults. Runs in progress are not affected. Targets that match no server
-/// are handled as for a new schedule (`allow_empty`).
+/// Replaces the whole schedule: omitted fields get their defaults. Runs in progress are not
+/// affected. Targets that match no server are handled as for a new schedule (`allow_empty`).
 #[utoipa::path(put, path = "/v1/schedules/{schedule_id}", tag = "Schedules", operation_id = "update_schedule",
     params(("schedule_id" = ScheduleId, Path, description = "ID of the schedule.")),
     request_body = ScheduleRequest,
@@ -120,8 +122,9 @@ async fn delete(
 
 /// Run a schedule now
 ///
-/// Works for disabled schedules, too. 409 `run_in_progress` while another run has not ended. If no server matches its targets, nothing
-/// starts: the run is `skipped` with `skip_reason` `no_servers`, and `batch_id` is null.
+/// Works for disabled schedules, too. 409 `run_in_progress` while another run has not ended. If no
+/// server matches its targets, nothing starts: the run is `skipped` with `skip_reason`
+/// `no_servers`, and `batch_id` is null.
 #[utoipa::path(post, path = "/v1/schedules/{schedule_id}/run", tag = "Schedules", operation_id = "run_schedule",
     params(("schedule_id" = ScheduleId, Path, description = "ID of the schedule.")),
     responses((status = 202, description = "The run was started, or skipped because no server matches.", body = Run)))]

@@ -30,7 +30,8 @@ pub(crate) fn routes() -> Routes {
 
 /// List servers
 ///
-/// Sorted by name unless `sort` is given, then by ID. A key that is limited to environments sees the servers in these.
+/// Sorted by name unless `sort` is given, then by ID. A key that is limited to environments sees
+/// the servers in these.
 #[utoipa::path(get, path = "/v1/servers", tag = "Servers", operation_id = "list_servers", params(ServerFilter),
     responses((status = 200, description = "A page of servers.", body = List<wire::v1::Server>)))]
 async fn list(
@@ -47,7 +48,8 @@ async fn list(
 
 /// Get a server
 ///
-/// With its packages, pending updates and CVEs: those from feeds, and those that its pending updates fix.
+/// With its packages, pending updates and CVEs: those from feeds, and those that its pending
+/// updates fix.
 #[utoipa::path(get, path = "/v1/servers/{server_id}", tag = "Servers", operation_id = "get_server",
     params(("server_id" = ServerId, Path, description = "ID of the server.")),
     responses((status = 200, description = "The server.", body = ServerDetail)))]
@@ -63,8 +65,9 @@ async fn get(
 
 /// Remove a server
 ///
-/// The server disappears from all lists, and its unfinished tasks end as `canceled`. The agent stays installed, learns of the removal at
-/// its next contact and carries out no further orders. Enrolling the host again creates a new server.
+/// The server disappears from all lists, and its unfinished tasks end as `canceled`. The agent
+/// stays installed, learns of the removal at its next contact and carries out no further orders.
+/// Enrolling the host again creates a new server.
 #[utoipa::path(delete, path = "/v1/servers/{server_id}", tag = "Servers", operation_id = "remove_server",
     params(("server_id" = ServerId, Path, description = "ID of the server.")),
     responses((status = 204, description = "The server was removed.")))]
@@ -81,8 +84,8 @@ async fn remove(
 
 /// Refresh a server
 ///
-/// The agent scans its packages now. `Location` shows the progress. While a refresh is in progress, further requests return the same
-/// one. 409 `server_offline` if the agent is offline.
+/// The agent scans its packages now. `Location` shows the progress. While a refresh is in progress,
+/// further requests return the same one. 409 `server_offline` if the agent is offline.
 #[utoipa::path(post, path = "/v1/servers/{server_id}/refresh", tag = "Servers", operation_id = "refresh_server",
     params(("server_id" = ServerId, Path, description = "ID of the server.")),
     responses((status = 202, description = "The refresh was requested.", body = Refresh)))]
@@ -115,7 +118,8 @@ async fn get_refresh(
 
 /// Install updates on a server
 ///
-/// Creates a batch of one server. `packages` or `security_only` is required: nothing is installed by default.
+/// Creates a batch of one server. `packages` or `security_only` is required: nothing is installed
+/// by default.
 #[utoipa::path(post, path = "/v1/servers/{server_id}/patch", tag = "Servers", operation_id = "patch_server",
     params(("server_id" = ServerId, Path, description = "ID of the server.")), request_body = PatchServer,
     responses((status = 202, description = "The batch was accepted.", body = Batch)))]
@@ -132,8 +136,9 @@ async fn patch(
 
 /// Release a server from quarantine
 ///
-/// A server whose identity was used by two hosts gets no orders until it is released. After the release, the host that makes contact
-/// first is the server; if the other one makes contact as well, the server is quarantined again.
+/// A server whose identity was used by two hosts gets no orders until it is released. After the
+/// release, the host that makes contact first is the server; if the other one makes contact as
+/// well, the server is quarantined again.
 #[utoipa::path(post, path = "/v1/servers/{server_id}/release", tag = "Servers", operation_id = "release_server",
     params(("server_id" = ServerId, Path, description = "ID of the server.")),
     responses((status = 200, description = "The server gets orders again.", body = wire::v1::Server)))]

@@ -1,4 +1,4 @@
-//! `/v1/summary`: the organization in numbers.
+//! `/v1/summary`: counts over the organization.
 
 use axum::extract::State;
 use axum::{Extension, Json};
@@ -17,8 +17,8 @@ pub(crate) fn routes() -> Routes {
 
 /// Get the summary
 ///
-/// Counts for an overview. Those of patches and reboots are updated about a second after a scan; `counted_at` is the time of the
-/// last update.
+/// Counts for an overview. Those of patches and reboots are updated about a second after a scan;
+/// `counted_at` is the time of the last update.
 #[utoipa::path(get, path = "/v1/summary", tag = "Summary", operation_id = "get_summary",
     responses((status = 200, description = "The summary of the organization.", body = FleetSummary)))]
 pub(crate) async fn summary(

@@ -44,8 +44,8 @@ struct Filter {
 
 /// List suppressions
 ///
-/// Newest first. Expired ones stay in the list with `active` false. A key that is limited to environments sees those for its
-/// environments and those for all servers.
+/// Newest first. Expired ones stay in the list with `active` false. A key that is limited to
+/// environments sees those for its environments and those for all servers.
 #[utoipa::path(get, path = "/v1/suppressions", tag = "CVEs", operation_id = "list_suppressions", params(Filter),
     responses((status = 200, description = "A page of suppressions.", body = List<wire::v1::Suppression>)))]
 async fn list(
@@ -61,8 +61,9 @@ async fn list(
 
 /// Create a suppression
 ///
-/// Suppresses a CVE: everywhere, for one source package, for one environment, or for both. The CVE stays in every list, with the reason,
-/// and is counted separately. It counts again when the suppression expires. What a pending update fixes does not change.
+/// Suppresses a CVE: everywhere, for one source package, for one environment, or for both. The CVE
+/// stays in every list, with the reason, and is counted separately. It counts again when the
+/// suppression expires. What a pending update fixes does not change.
 #[utoipa::path(post, path = "/v1/suppressions", tag = "CVEs", operation_id = "create_suppression",
     request_body = CreateSuppression,
     responses((status = 201, description = "The CVE is suppressed.", body = wire::v1::Suppression)))]

@@ -1,8 +1,9 @@
-//! The body of a request: JSON of one shape, or a refusal that names everything wrong with it.
+//! Reads a request body as JSON of a fixed shape, or reports everything that is wrong with it.
 //!
-//! Only the shape is read here: what the words mean is for the handler. A field that is not known is refused with the
-//! nearest one that is, because a typo in a patch order must never be ignored. A wrong shape is not the end of the
-//! reading: the handler reads on in what is left, so that one answer tells both kinds of errors.
+//! Only the shape is checked here; the handler validates the values. An unknown field is rejected
+//! with the nearest known name, because a typo in a patch request must never be ignored. After a
+//! shape error the handler still validates the remaining fields, so that one response reports both
+//! kinds of errors.
 
 use std::time::Duration;
 
@@ -20,16 +21,18 @@ use crate::budget::{BodyBudget, Sender, charged};
 use crate::objects::Strict;
 use crate::problem::{ApiError, Code};
 
-/// The largest body that `/v1` takes.
+/// The largest body that `/v1` accepts.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// How long a body may take to arrive; less than a request may take in all, which is 30 s.
+/// How long a body may take to arrive. Must be less than the limit for the whole request, which is
+/// 30 s.
 const ARRIVAL_MAX: Duration = Duration::from_secs(20);
 
-/// How many errors one answer names. A body of a megabyte could hold a hundred thousand.
+/// The most errors in one response. A body of one megabyte could contain a hundred thousand.
 const ERRORS_MAX: usize = 50;
 
-/// A JSON body of the shape `T`, or what is left of it without what is wrong with its shape.
+/// A JSON body of the shape `T`. After a shape error, it contains what remains without the invalid
+/// parts.
 #[derive(Debug)]
 pub struct Body<T> {
     left: T,
@@ -37,13 +40,13 @@ pub struct Body<T> {
 }
 
 impl<T> Body<T> {
-    /// What the body says, and the errors so far. Whoever reads on adds to them, and acts only if `Errors::done`
-    /// lets it.
+    /// The value and the errors so far. The caller adds its own errors, and may act on the value
+    /// only if `Errors::done` succeeds.
     pub fn open(self) -> (T, Errors) {
         (self.left, self.errors)
     }
 
-    /// A body that was put together here, from a form.
+    /// A body built from a form of the dashboard.
     pub fn of(value: &Value) -> Result<Body<T>, ApiError>
     where
         T: DeserializeOwned,
@@ -63,7 +66,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     }
 }
 
-/// No body, or the empty object that some clients cannot help sending.
+/// No body, or an empty object, which some clients always send.
 #[derive(Debug)]
 pub struct NoBody;
 
@@ -94,10 +97,10 @@ fn check_media_type(found: Option<&str>) -> Result<(), ApiError> {
     let refuse = |found: &str| {
         Err(ApiError::new(
             Code::UnsupportedMediaType,
-            format!("The body must be `application/json`, not {found}."),
+            format!("The body must be `application/json`, but it is {found}."),
         ))
     };
-    let Some(found) = found else { return refuse("of no stated type") };
+    let Some(found) = found else { return refuse("sent without a `Content-Type`") };
     let mut parts = found.split(';').map(str::trim);
     let essence = parts.next().unwrap_or("");
     let utf8 = parts.filter_map(|parameter| parameter.split_once('=')).all(|(name, value)| {
@@ -111,25 +114,26 @@ fn check_media_type(found: Option<&str>) -> Result<(), ApiError> {
     refuse(&format!("`{shown}`"))
 }
 
-/// The bytes of a body, at most so many.
+/// Reads the bytes of a body, at most `bytes_max`.
 ///
-/// Memory for them is reserved before the first one is read ([`BodyBudget`]) and stays reserved until the last clone
-/// of the returned bytes is dropped. A value that was parsed from them is not charged: it lives as long as its handler
-/// runs, which its sender cannot delay. Whoever hands the bytes on to be read again uses [`again`].
+/// Memory is reserved before the first byte is read ([`BodyBudget`]) and stays reserved until the
+/// last clone of the returned bytes is dropped. A value that was parsed from them is not charged:
+/// it lives as long as its handler runs, which the sender cannot delay. Use [`again`] to pass the
+/// bytes on to another reader.
 pub async fn read(request: Request, bytes_max: usize) -> Result<Bytes, ApiError> {
     read_from(Sender::Authenticated, request, bytes_max).await
 }
 
-/// As [`read`], for a client that has shown no credential yet.
+/// Like [`read`], for a client that has not authenticated.
 pub async fn read_from_anyone(request: Request, bytes_max: usize) -> Result<Bytes, ApiError> {
     read_from(Sender::Anyone, request, bytes_max).await
 }
 
-/// Marks a request whose body has been read already, and is charged.
+/// Marks a request whose body was read before and is charged already.
 #[derive(Debug, Clone, Copy)]
 struct ReadBefore;
 
-/// A request whose body can be read again, without another charge.
+/// A request whose body can be read again without another charge.
 pub fn again(mut parts: Parts, bytes: impl Into<Bytes>) -> Request {
     parts.extensions.insert(ReadBefore);
     Request::from_parts(parts, axum::body::Body::from(bytes.into()))
@@ -137,7 +141,7 @@ pub fn again(mut parts: Parts, bytes: impl Into<Bytes>) -> Request {
 
 async fn read_from(sender: Sender, request: Request, bytes_max: usize) -> Result<Bytes, ApiError> {
     let too_large =
-        || ApiError::new(Code::BodyTooLarge, format!("A body has at most {bytes_max} bytes here."));
+        || ApiError::new(Code::BodyTooLarge, format!("The body is larger than {bytes_max} bytes."));
     let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
     if announced.and_then(|length| length.parse::<u64>().ok()).unwrap_or(0) > bytes_max as u64 {
         return Err(too_large());
@@ -155,13 +159,14 @@ async fn read_from(sender: Sender, request: Request, bytes_max: usize) -> Result
         let cause = std::error::Error::source(&error);
         match cause.and_then(|cause| cause.downcast_ref::<http_body_util::LengthLimitError>()) {
             Some(_) => too_large(),
-            None => ApiError::new(Code::BadRequest, "The body broke off."),
+            None => ApiError::new(Code::BadRequest, "The body is incomplete."),
         }
     })?;
     Ok(charged(bytes, reserved))
 }
 
-/// The bytes if they come in time. What comes later is no new request, so the connection ends with the answer.
+/// Waits for the body until the deadline. After a timeout the connection is closed, because the
+/// late bytes would be read as a new request.
 async fn arrived(
     body: axum::body::Body,
     bytes_max: usize,
@@ -174,18 +179,18 @@ async fn arrived(
     })
 }
 
-/// A body of the shape `T` with what is wrong in it, or the reason why there is nothing to go on with.
+/// Parses a body of the shape `T` with its shape errors, or fails if nothing can be read from it.
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<Body<T>, ApiError> {
     let read = serde_json::from_slice::<T>(bytes);
     let Ok(mut value) = serde_json::from_slice::<Value>(bytes) else {
         let detail = match (bytes.is_empty(), read) {
-            (false, Err(error)) => format!("The body is not JSON: {error}."),
+            (false, Err(error)) => format!("The body is not valid JSON: {error}."),
             _ => "The body is empty; a JSON object is expected.".into(),
         };
         return Err(ApiError::new(Code::InvalidJson, detail));
     };
     let errors = all_errors::<T>(&mut value);
-    // A field that is given twice is lost in a `Value`, so only the first reading saw it.
+    // A `Value` keeps only one of two equal fields, so only the first parse detects duplicates.
     if let Some(twice) = read.err().and_then(|error| repeated_field(&error.to_string())) {
         return Err(ApiError::invalid(vec![FieldError::new("", "invalid", twice)]));
     }
@@ -195,14 +200,14 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<Body<T>, ApiError> {
     }
 }
 
-/// What serde says of a field that is given twice, if that is what it says.
+/// The part of a serde error about a duplicate field, if it is one.
 fn repeated_field(message: &str) -> Option<String> {
     let sentence = message.rsplit_once(" at line ").map_or(message, |(start, _)| start);
     sentence.starts_with("duplicate field").then(|| sentence.to_owned())
 }
 
-/// Everything that is wrong with the shape. Each error after the first is found by looking again, with the one before
-/// mended; so what is left in the end can be read, unless there is no mending it.
+/// Collects all shape errors. Each further error is found by parsing again with the previous one
+/// patched, so the remaining value can be parsed in the end, unless an error cannot be patched.
 fn all_errors<T: DeserializeOwned>(value: &mut Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     while errors.len() < ERRORS_MAX {
@@ -216,7 +221,7 @@ fn all_errors<T: DeserializeOwned>(value: &mut Value) -> Vec<FieldError> {
     errors
 }
 
-/// An error, and where in the body it is.
+/// A shape error and its location.
 #[derive(PartialEq)]
 struct Found {
     place: Vec<Step>,
@@ -256,7 +261,7 @@ fn first_error<T: DeserializeOwned>(value: &Value) -> Option<Found> {
         (What::Unknown, "unknown_field", unknown_sentence("field", name, &known))
     } else if let Some(name) = between(&message, "missing field `") {
         place.push(Step::Key(name.to_owned()));
-        (What::Missing, "required", "it is required".to_owned())
+        (What::Missing, "required", "this field is required".to_owned())
     } else if let Some((found, expected)) =
         message.strip_prefix("invalid type: ").and_then(|text| text.split_once(", expected "))
     {
@@ -268,7 +273,7 @@ fn first_error<T: DeserializeOwned>(value: &Value) -> Option<Found> {
     Some(Found { error: FieldError::new(pointer(&place), code, detail), place, what })
 }
 
-/// What serde expects, as someone says it who has never seen Rust.
+/// Describes a type that serde expects without Rust terms.
 fn plainly(expected: &str) -> &str {
     match expected {
         "u8" | "u16" | "u32" | "u64" | "usize" | "i8" | "i16" | "i32" | "i64" => "a whole number",
@@ -279,21 +284,21 @@ fn plainly(expected: &str) -> &str {
     }
 }
 
-/// What serde says of a field that it does not know, taken apart: the field, and those it knows.
+/// Splits serde's error about an unknown field into the field and the known fields.
 pub fn unknown_field(message: &str) -> Option<(&str, Vec<&str>)> {
     let name = between(message, "unknown field `")?;
     let known = message[message.find(name)? + name.len()..].split('`').skip(2).step_by(2);
     Some((name, known.collect()))
 }
 
-/// A sentence about a name that is not known, with the one that was probably meant.
+/// A sentence about an unknown name, with the nearest known name.
 pub fn unknown_sentence(what: &str, name: &str, known: &[&str]) -> String {
     let name_shown = shortened(name);
     match vocab::nearest(name, known.iter().copied()) {
-        Some(meant) => format!("there is no {what} `{name_shown}`; did you mean `{meant}`?"),
-        None if known.is_empty() => format!("there is no {what} `{name_shown}`"),
+        Some(meant) => format!("unknown {what} `{name_shown}`; did you mean `{meant}`?"),
+        None if known.is_empty() => format!("unknown {what} `{name_shown}`"),
         None => {
-            format!("there is no {what} `{name_shown}`; there are {}", known.join(", "))
+            format!("unknown {what} `{name_shown}`; expected one of {}", known.join(", "))
         }
     }
 }
@@ -322,7 +327,7 @@ fn pointer(place: &[Step]) -> String {
     text
 }
 
-/// Changes the value so that the next look gets past this error; whether that worked.
+/// Patches the value so that the next parse gets past this error. Returns whether that worked.
 fn mend<T: DeserializeOwned>(value: &mut Value, found: &Found) -> bool {
     let Some((last, way)) = found.place.split_last() else { return false };
     let mut parent = &mut *value;
@@ -358,7 +363,7 @@ fn mend<T: DeserializeOwned>(value: &mut Value, found: &Found) -> bool {
             }
             _ => return false,
         }
-        // Past this place if the next error is somewhere else, and not inside of the stand-in.
+        // The patch worked if the next error is elsewhere, and not inside the placeholder.
         match first_error::<T>(value) {
             Some(next) if pointer(&next.place).starts_with(&at) => {}
             _ => return true,
@@ -399,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_wrong_is_told_at_once() {
+    fn all_errors_are_reported_at_once() {
         let told = told(
             r#"{"nmae": 1, "count": "three",
                 "options": {"security_only": "yes", "packages": ["a", 7], "reboot~": 1}}"#,
@@ -408,20 +413,20 @@ mod tests {
             told,
             [
                 "/count invalid_type: expected a whole number, found string \"three\"",
-                "/nmae unknown_field: there is no field `nmae`; did you mean `name`?",
+                "/nmae unknown_field: unknown field `nmae`; did you mean `name`?",
                 "/options/packages/1 invalid_type: expected a string, found integer `7`",
-                "/options/reboot~0 unknown_field: there is no field `reboot~`; there are security_only, packages",
+                "/options/reboot~0 unknown_field: unknown field `reboot~`; expected one of security_only, packages",
                 "/options/security_only invalid_type: expected a boolean, found string \"yes\"",
-                "/name required: it is required",
+                "/name required: this field is required",
             ]
         );
     }
 
     #[test]
-    fn a_body_of_another_kind_altogether_is_refused_as_a_whole() {
+    fn body_that_is_not_an_object_is_rejected_as_a_whole() {
         assert_eq!(told("[]").len(), 1);
         assert_eq!(told("7"), [" invalid_type: expected an object, found integer `7`"]);
-        // serde alone would read it as the fields in their order.
+        // serde alone would accept an array as the fields in their order.
         let positional = told(r#"["a", 1, [true, []]]"#);
         assert_eq!(positional, [" invalid_type: expected an object, found sequence"]);
         let inside = told(r#"{"name": "a", "count": 1, "options": [true, []]}"#);
@@ -429,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_given_twice_is_refused() {
+    fn duplicate_field_is_rejected() {
         assert_eq!(
             told(r#"{"name": "a", "name": "b", "count": 1}"#),
             [" invalid: duplicate field `name`"]
@@ -437,14 +442,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_is_a_bad_request_and_not_an_invalid_one() {
+    fn malformed_json_is_400_and_not_422() {
         for body in ["", "{", "{'name': 1}", "\u{feff}{}"] {
             assert_eq!(parse::<Order>(body.as_bytes()).unwrap_err().code(), Code::InvalidJson);
         }
     }
 
     #[tokio::test]
-    async fn a_body_that_does_not_arrive_is_not_waited_for_long() {
+    async fn slow_body_times_out() {
         let never = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
         let body = axum::body::Body::from_stream(never);
         let error = arrived(body, BODY_BYTES_MAX, Duration::from_millis(1)).await.unwrap_err();
@@ -475,7 +480,7 @@ mod tests {
         assert_eq!(refused.code(), Code::Unavailable);
         let answer = axum::response::IntoResponse::into_response(refused);
         assert_eq!(answer.headers()[axum::http::header::RETRY_AFTER], "2");
-        // A body of unknown length is charged as the largest that may come.
+        // A body of unknown length is charged with the maximum size.
         let unknown = futures_util::stream::once(async { Ok::<_, std::io::Error>("x") });
         let unknown = axum::body::Body::from_stream(unknown);
         assert!(read(request(unknown), BODY_BYTES_MAX).await.is_err());
@@ -486,25 +491,25 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_shape_leaves_the_rest_to_be_read() {
+    fn valid_fields_remain_readable_after_shape_errors() {
         let body = r#"{"name": "a b", "count": "three", "colour": "red"}"#;
         let (order, mut errors) = parse::<Order>(body.as_bytes()).unwrap().open();
         assert_eq!(order.name, "a b");
-        errors.note("/name", "invalid_name", "it holds a space");
-        errors.note("/count", "out_of_range", "nobody said zero");
+        errors.note("/name", "invalid_name", "contains a space");
+        errors.note("/count", "out_of_range", "must not be zero");
         let error = ApiError::from(errors.done().unwrap_err());
         let told: Vec<&str> = error.errors().iter().map(|error| error.pointer.as_str()).collect();
-        assert_eq!(told, ["/colour", "/count", "/name"], "a place that is wrong is named once");
+        assert_eq!(told, ["/colour", "/count", "/name"], "each invalid field is reported once");
     }
 
     #[test]
-    fn a_body_full_of_errors_is_answered_with_a_bounded_list() {
+    fn number_of_reported_errors_is_bounded() {
         let fields: Vec<String> = (0..2000).map(|n| format!("\"x{n}\": 1")).collect();
         assert_eq!(told(&format!("{{{}}}", fields.join(","))).len(), ERRORS_MAX);
     }
 
     #[test]
-    fn only_json_in_utf_8_is_read() {
+    fn only_utf_8_json_is_accepted() {
         for good in ["application/json", "Application/JSON; charset=UTF-8"] {
             assert!(check_media_type(Some(good)).is_ok(), "{good}");
         }

@@ -1,9 +1,10 @@
-//! Memory for request bodies, limited over all requests together.
+//! Limits the memory for request bodies, over all requests together.
 //!
-//! A body is charged before its first byte is read, because its sender decides how long it takes. There is no waiting
-//! for memory: a request that finds none left is refused with 503 and can be repeated. Small bodies have a separate
-//! limit, so that large ones cannot keep ordinary requests out, and so do bodies that anyone can send without a
-//! credential. `gateway` has separate limits for agents.
+//! A body is charged before its first byte is read, because its sender decides how long it takes. A
+//! request never waits for memory: if none is left, it is rejected with 503 and can be repeated.
+//! Small bodies have a separate limit, so that large ones cannot block ordinary requests. Bodies
+//! from unauthenticated clients have a separate limit, too. `gateway` has its own limits for
+//! agents.
 
 use std::sync::{Arc, LazyLock};
 
@@ -13,16 +14,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::problem::{ApiError, retry_soon};
 
 const KIB: usize = 1024;
-/// A body of up to this size is a small one.
+/// The largest small body.
 const SMALL_BYTES_MAX: usize = 16 * KIB;
 /// Memory for all small bodies.
 const SMALL_KIB: usize = 16 * 1024;
 /// Memory for all larger bodies.
 const LARGE_KIB: usize = 64 * 1024;
-/// Memory for all bodies of clients that have not signed in.
+/// Memory for all bodies from unauthenticated clients.
 const ANYONE_KIB: usize = 8 * 1024;
 
-/// The memory that request bodies may use. Clones share it.
 #[derive(Debug, Clone)]
 pub struct BodyBudget {
     small: Arc<Semaphore>,
@@ -37,20 +37,18 @@ impl Default for BodyBudget {
     }
 }
 
-/// Who sends a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sender {
-    /// A client that has shown a credential.
+    /// A client that has presented a valid credential.
     Authenticated,
     Anyone,
 }
 
-/// Memory that is reserved until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Reserved(#[expect(dead_code, reason = "held, not read")] OwnedSemaphorePermit);
 
 impl BodyBudget {
-    /// The budget of requests that do not carry one.
+    /// The budget of requests that carry none.
     pub(crate) fn process() -> &'static BodyBudget {
         static PROCESS: LazyLock<BodyBudget> = LazyLock::new(BodyBudget::default);
         &PROCESS
@@ -77,7 +75,7 @@ impl BodyBudget {
 }
 
 fn busy() -> ApiError {
-    retry_soon("Too many requests are being read. Nothing was changed; try again soon.")
+    retry_soon("The service is reading too many requests. Nothing was changed; try again soon.")
 }
 
 /// Bytes that keep their memory reserved until the last clone or slice of them is dropped.
@@ -89,7 +87,8 @@ pub(crate) fn charged(bytes: Bytes, reserved: Option<Reserved>) -> Bytes {
         }
     }
     match reserved {
-        // Nothing arrived after all: `from_owner` of no bytes would keep the reservation for nothing.
+        // The body is empty after all: `from_owner` with no bytes would keep the reservation for
+        // nothing.
         Some(_) if bytes.is_empty() => bytes,
         Some(reserved) => Bytes::from_owner(Charged(bytes, reserved)),
         None => bytes,

@@ -1,4 +1,4 @@
-//! Versions of things: `ETag` on the way out, `If-Match` on the way in.
+//! Resource versions: `ETag` in responses, `If-Match` in requests.
 
 use axum::extract::FromRequestParts;
 use axum::http::header::{ETAG, HeaderName, HeaderValue, IF_MATCH};
@@ -8,7 +8,7 @@ use service::requests::Versions;
 
 use crate::problem::{ApiError, Code};
 
-/// The version of what is answered, from its row's generation.
+/// The version of a resource, from the generation of its row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ETag(pub i64);
 
@@ -19,7 +19,6 @@ impl std::fmt::Display for ETag {
 }
 
 impl ETag {
-    /// As a header.
     pub fn header(self) -> (HeaderName, HeaderValue) {
         let value = HeaderValue::try_from(self.to_string());
         (ETAG, value.unwrap_or(HeaderValue::from_static("\"\"")))
@@ -36,7 +35,7 @@ impl IntoResponseParts for ETag {
     }
 }
 
-/// Which versions a caller is willing to change; all, if it does not say.
+/// The versions that the caller is willing to change; all versions without the header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IfMatch(pub Versions);
 
@@ -48,7 +47,7 @@ impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
         let mut any = !parts.headers.contains_key(IF_MATCH);
         for value in parts.headers.get_all(IF_MATCH) {
             let text = value.to_str().map_err(|_| malformed())?;
-            // RFC 9110 has empty members of a list passed over. A list of nothing else matches nothing.
+            // RFC 9110 ignores empty list members. A list of only empty members matches nothing.
             for tag in text.split(',').map(str::trim).filter(|tag| !tag.is_empty()) {
                 match tag {
                     "*" => any = true,
@@ -60,8 +59,8 @@ impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
     }
 }
 
-/// The version that a tag names. A weak tag is read and names none, as `If-Match` compares strongly; nor does one that
-/// we have not given out.
+/// The version in a tag. A weak tag is accepted and matches nothing, because `If-Match` compares
+/// strongly. A tag that we did not issue matches nothing either.
 fn read(tag: &str) -> Result<Option<i64>, ApiError> {
     let quoted = tag.strip_prefix("W/").unwrap_or(tag);
     let opaque = quoted.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
@@ -77,7 +76,7 @@ fn read(tag: &str) -> Result<Option<i64>, ApiError> {
 fn malformed() -> ApiError {
     ApiError::new(
         Code::InvalidHeader,
-        "`If-Match` holds the `ETag` of an earlier answer, with its quotes, or `*`.",
+        "`If-Match` must be the `ETag` of an earlier response, including its quotes, or `*`.",
     )
 }
 
@@ -92,7 +91,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_version_that_was_seen_may_be_changed_and_another_may_not() {
+    async fn only_the_version_that_was_read_may_be_changed() {
         for good in ["\"3\"", "\"2\", \"3\"", ", \"3\"", "*"] {
             let IfMatch(wanted) = if_match(good).await.unwrap();
             let fits = wanted == Versions::Any || wanted == Versions::Only(vec![3]);
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_version_is_refused_rather_than_ignored() {
+    async fn malformed_if_match_is_rejected() {
         for bad in ["3", "\"3", "\""] {
             assert_eq!(if_match(bad).await.unwrap_err().code(), Code::InvalidHeader, "{bad:?}");
         }

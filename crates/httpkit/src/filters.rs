@@ -1,4 +1,4 @@
-//! The query parameters of lists, which the API and the pages of the dashboard have in common.
+//! Query parameters of lists, shared by the API and the dashboard.
 
 use service::queries;
 use service::queries::Page;
@@ -7,7 +7,6 @@ use vocab::{Environment, OsFilter, ServerId, Severity, Status, Tag};
 
 use crate::{Limit, Offset, page};
 
-/// A page of a list.
 #[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -101,7 +100,6 @@ pub enum ServerSort {
     Newest,
 }
 
-/// A state of a batch, in a filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct BatchState(&'static str);
 
@@ -140,11 +138,9 @@ impl BatchFilter {
     }
 }
 
-/// A state of a task, in a filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct TaskState(&'static str);
 
-/// All states of a task.
 pub const TASK_STATES: [&str; 15] = [
     "pending",
     "waiting",
@@ -324,7 +320,7 @@ pub struct ScheduleList {
 }
 
 impl ScheduleList {
-    /// How many, if not all, and after how many.
+    /// The limit, if there is one, and the offset.
     pub fn limits(&self) -> (Option<u32>, u64) {
         (self.limit.map(|limit| limit.0), self.offset.0)
     }
@@ -348,7 +344,7 @@ impl<'de, T: std::str::FromStr<Err: std::fmt::Display>> serde::Deserialize<'de> 
     }
 }
 
-/// One of these words, or a sentence with the one that was probably meant.
+/// Matches one of `words`, or returns an error with the nearest one.
 pub fn known(
     what: &str,
     text: &str,
@@ -356,7 +352,7 @@ pub fn known(
 ) -> Result<&'static str, String> {
     let found = words.iter().find(|word| **word == text).copied();
     found.ok_or_else(|| match vocab::nearest(text, words.iter().copied()) {
-        Some(nearest) => format!("this is not {what}: did you mean `{nearest}`?"),
-        None => format!("this is not {what}: it is one of {}", words.join(", ")),
+        Some(nearest) => format!("not {what}; did you mean `{nearest}`?"),
+        None => format!("not {what}; expected one of {}", words.join(", ")),
     })
 }

@@ -1,9 +1,10 @@
-//! `Idempotency-Key`: the same POST sent again has no second effect and gets the first answer again.
+//! `Idempotency-Key`: a repeated POST has no second effect and returns the first response.
 //!
-//! The claim is committed before the handler starts and answered after it ended; what the handler commits in between is noted
-//! beside the key in the same transaction. So a crash at any instant leaves one effect at the most: whoever repeats the request is sent
-//! to what was made. What is remembered is sealed with a key that is not in the database, because the answer to "make an API
-//! key" is an API key.
+//! The claim is committed before the handler starts, and completed after it ends. The handler
+//! records what it created next to the key, in the same transaction. So a crash at any time leaves
+//! at most one effect, and a repeated request is redirected to what was created. The stored
+//! response is sealed with a key that is not in the database, because the response to "create an
+//! API key" contains an API key.
 
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::Request;
@@ -20,16 +21,15 @@ use crate::body::BODY_BYTES_MAX;
 use crate::problem::{ApiError, Code};
 use crate::{body, problem};
 
-/// What the header is called.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// An answer that was given before says so.
+/// Marks a replayed response.
 pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 const KEY_CHARS_MAX: usize = 255;
-/// Far beyond the longest answer to a POST.
+/// Far larger than the largest response to a POST.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
-/// The longest answer that is stored. Whoever repeats a request with a longer one is sent to what
-/// was made.
+/// The largest response that is stored. A repeated request with a larger one is redirected to what
+/// was created.
 const STORED_BYTES_MAX: usize = 256 << 10;
 const KEPT_HEADERS: [HeaderName; 3] = [CONTENT_TYPE, LOCATION, ETAG];
 
@@ -57,7 +57,8 @@ where
         Claim::Replay(answer) => return Ok(replay(&seal, answer, request_id.as_ref())),
         Claim::Unanswered { subject } => return unanswered(&subject),
     };
-    // On a task of its own: a client that hangs up must not leave the work done and unanswered.
+    // In a separate task: if the client disconnects, the work still completes and its response is
+    // stored.
     let work = async move {
         let handler = run(body::again(parts, bytes));
         let answer = idempotency::during(ticket.clone(), handler).await;
@@ -78,7 +79,9 @@ fn key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
     if values.next().is_some() || !plain || text.len() > KEY_CHARS_MAX {
         return Err(ApiError::new(
             Code::InvalidHeader,
-            format!("`Idempotency-Key` is one text of 1 to {KEY_CHARS_MAX} ASCII characters."),
+            format!(
+                "`Idempotency-Key` must be sent once, with 1 to {KEY_CHARS_MAX} ASCII characters."
+            ),
         ));
     }
     Ok(Some(text.to_owned()))
@@ -97,7 +100,7 @@ fn fingerprint(caller: &Caller, parts: &axum::http::request::Parts, body: &Bytes
 
 fn too_many() -> ApiError {
     let detail = format!(
-        "This caller has used {STORED_MAX} values of `Idempotency-Key` in 24 hours; send the request without one."
+        "This caller has used {STORED_MAX} different values of `Idempotency-Key` in 24 hours. Send the request without one."
     );
     ApiError::new(Code::RateLimited, detail)
         .with_header(axum::http::header::RETRY_AFTER, HeaderValue::from_static("3600"))
@@ -106,7 +109,7 @@ fn too_many() -> ApiError {
 fn in_progress() -> ApiError {
     ApiError::new(
         Code::IdempotencyKeyInProgress,
-        "The first request with this `Idempotency-Key` is still under way; ask again soon.",
+        "The first request with this `Idempotency-Key` is still in progress. Try again soon.",
     )
     .with_header(axum::http::header::RETRY_AFTER, HeaderValue::from_static("1"))
 }
@@ -114,11 +117,12 @@ fn in_progress() -> ApiError {
 fn reused() -> ApiError {
     ApiError::new(
         Code::IdempotencyKeyReused,
-        "This `Idempotency-Key` was used for another request; take a new one for a new request.",
+        "This `Idempotency-Key` was used for a different request. Use a new key for a new request.",
     )
 }
 
-/// The work was done and the process died before it could answer: the answer is where the thing is.
+/// The work was committed, but the process died before it could respond: redirects to what was
+/// created.
 fn unanswered(subject: &str) -> Result<Response<Body>, ApiError> {
     let places = [
         ("key_", "/v1/api-keys/"),
@@ -138,14 +142,14 @@ fn unanswered(subject: &str) -> Result<Response<Body>, ApiError> {
         None => Err(ApiError::new(
             Code::Conflict,
             format!(
-                "The first request with this `Idempotency-Key` was carried out (`{subject}`); its answer was lost."
+                "The first request with this `Idempotency-Key` succeeded (`{subject}`), but its response was lost."
             ),
         )),
     }
 }
 
-/// Whether an answer is the answer for good. A request that was not understood began nothing, and a failure of ours
-/// is worth another try: both give the key back.
+/// Whether a response is final and stored. After a client error that started nothing, or after a
+/// server error, the key is released so that the request can be repeated.
 fn is_final(status: StatusCode) -> bool {
     let not_understood = matches!(status.as_u16(), 400 | 408 | 413 | 415 | 422 | 429);
     !status.is_server_error() && !not_understood
@@ -172,8 +176,11 @@ async fn settle(
         body: seal.close(&body),
     });
     if let Err(error) = idempotency::remember(app, ticket, is_final(status), response).await {
-        // What was done is done, and its answer is true: it only cannot be repeated.
-        tracing::warn!(cause = problem::chain(&error), "an answer could not be remembered");
+        // The work is committed and its response is correct; it only cannot be replayed.
+        tracing::warn!(
+            cause = problem::chain(&error),
+            "failed to store a response for its idempotency key"
+        );
     }
     Ok(Response::from_parts(parts, Body::from(body)))
 }
@@ -184,15 +191,15 @@ fn replay(
     request_id: Option<&crate::RequestId>,
 ) -> Response<Body> {
     let Some(mut body) = seal.open(&stored.body) else {
-        tracing::warn!("a remembered answer cannot be opened: its `root.key` was retired");
-        let detail = "The first request with this `Idempotency-Key` was carried out; its answer was \
+        tracing::warn!("a stored response cannot be decrypted: its `root.key` was retired");
+        let detail = "The first request with this `Idempotency-Key` succeeded, but its response was \
                       lost when the key that it was stored under was retired.";
         return ApiError::new(Code::Conflict, detail).into_response();
     };
     if let (Ok(mut told), Some(id)) =
         (serde_json::from_slice::<wire::v1::Problem>(&body), request_id)
     {
-        // A problem names the request that it answers, and that is this one.
+        // A problem contains the id of the current request, not of the first one.
         told.request_id = id.as_str().to_owned();
         body = serde_json::to_vec(&told).unwrap_or(body);
     }
@@ -208,10 +215,10 @@ fn replay(
     answer
 }
 
-/// Closes remembered answers so that the database alone does not give them away.
+/// Encrypts stored responses, so that the database alone does not reveal them.
 struct Seal {
     current: LessSafeKey,
-    /// Of the root key that is being rotated out.
+    /// From the root key that is being rotated out.
     old: Option<LessSafeKey>,
 }
 
@@ -235,7 +242,7 @@ impl Seal {
             Aad::empty(),
             &mut sealed,
         );
-        closed.expect("an answer is far shorter than what AES-GCM takes");
+        closed.expect("a response is far shorter than the limit of AES-GCM");
         [&nonce[..], &sealed].concat()
     }
 

@@ -1,9 +1,10 @@
-//! How requests are read and refused, for `api` and `dashboard` alike.
+//! Request parsing and error responses, shared by `api` and `dashboard`.
 //!
-//! Extractors that report everything that is wrong at once ([`Body`], [`Query`], [`Id`], [`IfMatch`]), lists and their pages
-//! ([`filters`], [`page`]), errors as RFC 9457 problems ([`problem`]), `Idempotency-Key` ([`idempotency`]), and rate
-//! limits for what strangers send ([`throttle`]). The dashboard validates its forms with the same code as the API, so both
-//! need these; neither needs the other. No routes and no pages here.
+//! Contains extractors that report every error at once ([`Body`], [`Query`], [`Id`], [`IfMatch`]),
+//! lists and paging ([`filters`], [`page`]), errors as RFC 9457 problems ([`problem`]),
+//! `Idempotency-Key` ([`idempotency`]), and rate limits for unauthenticated clients ([`throttle`]).
+//! The dashboard validates its forms with the same code as the API, so both depend on this crate
+//! and neither depends on the other. It contains no routes and no pages.
 
 pub mod body;
 mod budget;
@@ -30,11 +31,12 @@ pub use problem::{ApiError, Code};
 pub use query::{NoQuery, Query};
 pub use request_id::{RequestId, X_REQUEST_ID};
 
-/// Where a connection comes from. The listener puts it into every request.
+/// The remote address of a connection. The listener adds it to every request.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub SocketAddr);
 
-/// Marks an answer whose body is in memory anyway, however many clients are sent it: a document that is part of the
-/// program, or that is kept between requests. Such answers are not charged for.
+/// Marks a response whose body is in memory anyway, however many clients receive it: a document
+/// that is part of the program, or one that is cached between requests. Such responses are not
+/// charged to a memory limit.
 #[derive(Debug, Clone, Copy)]
 pub struct SharedBody;

@@ -1,8 +1,10 @@
-//! JSON in which an object is an object, and a whole number is one however it is written.
+//! Strict JSON: only an object is accepted as an object, and a whole number may be written with a
+//! decimal point.
 //!
-//! serde reads a struct from an array as well, field by field in the order of its declaration. A client that sends
-//! `[["srv_…"], [], …]` would order something that it never named; here it is refused. On the other hand `30.0` is an
-//! integer by JSON Schema, and some languages write their numbers so.
+//! serde also reads a struct from an array, field by field in the order of declaration. A client
+//! that sends `[["srv_…"], [], …]` would request something that it never named, so arrays are
+//! rejected here. On the other hand, `30.0` is an integer in JSON Schema, and some languages write
+//! integers like that.
 
 use serde::de::value::{MapDeserializer, SeqDeserializer};
 use serde::de::{
@@ -11,12 +13,11 @@ use serde::de::{
 use serde::forward_to_deserialize_any;
 use serde_json::{Error, Value};
 
-/// A value on its way into a shape.
+/// A JSON value to deserialize strictly.
 #[derive(Clone, Copy)]
 pub(crate) struct Strict<'a>(pub(crate) &'a Value);
 
 impl Strict<'_> {
-    /// The shape, if the value has it.
     pub(crate) fn read<T: DeserializeOwned>(self) -> Result<T, Error> {
         T::deserialize(self)
     }
@@ -92,7 +93,8 @@ impl<'de> Deserializer<'de> for Strict<'de> {
     }
 }
 
-/// The integer that a number with a point is; up to 2^53, where the next one can no longer be told apart.
+/// The integer value of a number with a decimal point, up to 2^53. Above that, adjacent integers
+/// are indistinguishable.
 fn whole(number: &serde_json::Number) -> Option<i64> {
     const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
     let value = number.as_f64().filter(|_| number.is_f64())?;
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_the_shape_is_read_as_ever() {
+    fn valid_values_are_accepted() {
         for inner in [json!({"count": 7}), Value::Null] {
             let value = with(inner);
             let ours: Outer = Strict(&value).read().unwrap();
@@ -141,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_number_may_be_written_with_a_point() {
+    fn whole_number_may_have_a_decimal_point() {
         let read = |count: Value| Strict(&json!({"count": count})).read::<Inner>();
         assert_eq!(read(json!(30.0)).unwrap(), Inner { count: 30 });
         assert_eq!(read(json!(3e1)).unwrap(), Inner { count: 30 });
@@ -151,9 +153,9 @@ mod tests {
     }
 
     #[test]
-    fn an_array_is_no_object_at_any_depth() {
+    fn array_is_not_an_object_at_any_depth() {
         let nested = with(json!([7]));
-        assert!(serde_json::from_value::<Outer>(nested.clone()).is_ok(), "serde alone takes it");
+        assert!(serde_json::from_value::<Outer>(nested.clone()).is_ok(), "serde alone accepts it");
         for value in [nested, json!([null, null, [], "some_word", 1])] {
             let error = Strict(&value).read::<Outer>().unwrap_err().to_string();
             assert_eq!(error, "invalid type: sequence, expected an object");

@@ -1,4 +1,4 @@
-//! Lists: which part of one is asked for, and how a part is answered.
+//! Paging: the requested part of a list, and its response with links.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -10,16 +10,16 @@ use serde::de::{self, Deserializer, Visitor};
 use service::queries::{Page, Paged};
 use wire::v1::{Links, List, Meta};
 
-/// The longest page.
+/// The largest page.
 pub const LIMIT_MAX: u32 = 500;
-/// The page that is answered when nobody says how long it should be.
+/// The page size without `limit`.
 pub const LIMIT_DEFAULT: u32 = 50;
 
-/// How many rows at the most: 1 to 500, 50 if left out.
+/// Maximum number of rows: 1 to 500, 50 by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit(pub u32);
 
-/// How many rows to pass over, 0 if left out.
+/// Number of rows to skip, 0 by default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Offset(pub u64);
 
@@ -39,8 +39,8 @@ impl<'de> serde::Deserialize<'de> for Limit {
 
 impl<'de> serde::Deserialize<'de> for Offset {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let expected = "a whole number from 0";
-        // What a column of the database can count.
+        let expected = "a whole number, 0 or greater";
+        // The largest value of a database column.
         let max = i64::MAX.unsigned_abs();
         from.deserialize_str(Number { expected, max, min: 0 }).map(Offset)
     }
@@ -60,7 +60,7 @@ impl Visitor<'_> for Number {
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<u64, E> {
-        // `u64::from_str` takes a plus sign; nobody who writes one means a plain number.
+        // `u64::from_str` accepts a plus sign, which is not a plain number.
         let plain = text.bytes().all(|byte| byte.is_ascii_digit());
         let number = text.parse().ok().filter(|_| plain);
         number
@@ -69,12 +69,12 @@ impl Visitor<'_> for Number {
     }
 }
 
-/// The part that the store is asked for.
+/// The page for the store's query.
 pub fn page(limit: Limit, offset: Offset) -> Page {
     Page { limit: limit.0, offset: offset.0 }
 }
 
-/// Where a request went: what the links of its answer start from.
+/// The path and query of the request, from which the links of the response are built.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Here {
     path: String,
@@ -100,7 +100,7 @@ impl Here {
         }
     }
 
-    /// The same list from another offset, with the same filters.
+    /// A link to the same list with another offset and the same filters.
     fn from(&self, limit: u32, offset: u64) -> String {
         let kept = self.query.split('&').filter(|pair| {
             let name = pair.split('=').next().unwrap_or("");
@@ -113,7 +113,7 @@ impl Here {
     }
 }
 
-/// A part of a list as it is answered: each row shown by `show`, and links to the parts around it.
+/// Builds the response of a list: `show` converts each row, and links lead to the adjacent pages.
 pub fn list<T, U>(
     here: &Here,
     page: Page,
@@ -125,7 +125,7 @@ pub fn list<T, U>(
     let total = paged.total;
     let after = offset.saturating_add(shown);
     let next = (shown > 0 && after < total).then(|| here.from(limit, after));
-    // From beyond the end the page before is the last one, not another empty one.
+    // From an offset beyond the end, the previous page is the last one, not another empty one.
     let before = offset.min(total).saturating_sub(u64::from(limit));
     let prev = (offset > 0 && total > 0).then(|| here.from(limit, before));
     Json(List {
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_through_the_whole_list_and_keep_the_filters() {
+    fn links_cover_the_whole_list_and_keep_filters() {
         let first = links("status=online&limit=20", Page { limit: 20, offset: 0 }, 45);
         assert_eq!(first.this, "/v1/servers?status=online&limit=20");
         assert_eq!(first.next.unwrap(), "/v1/servers?status=online&limit=20&offset=20");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn from_beyond_the_end_one_finds_back() {
+    fn offset_beyond_the_end_links_to_the_last_page() {
         let beyond = links("offset=900", Page { limit: 50, offset: 900 }, 45);
         assert_eq!(
             (beyond.next, beyond.prev.unwrap()),

@@ -1,4 +1,4 @@
-//! What stands in a path: ids. A malformed one is answered like one that never was.
+//! Ids in paths. A malformed id gets the same response as an unknown one.
 
 use std::str::FromStr;
 
@@ -7,9 +7,8 @@ use axum::http::request::Parts;
 
 use crate::problem::{ApiError, Code};
 
-/// Something that stands in a path.
 pub trait Segment: FromStr {
-    /// What the API calls it.
+    /// The name of the resource in error messages.
     const KIND: &'static str;
 }
 
@@ -28,7 +27,7 @@ segments! {
     vocab::BatchId = "batch";
     vocab::TaskId = "task";
     vocab::KeyId = "API key";
-    vocab::TokenId = "enrolment token";
+    vocab::TokenId = "enrollment token";
     vocab::WebhookId = "webhook";
     vocab::EventId = "event";
     vocab::UserId = "user";
@@ -36,7 +35,7 @@ segments! {
     String = "resource";
 }
 
-/// The one id in a path.
+/// The only id in a path.
 #[derive(Debug, Clone, Copy)]
 pub struct Id<T>(pub T);
 
@@ -72,7 +71,7 @@ async fn texts<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<Vec<Strin
 fn nth<T: Segment>(texts: &[String], place: usize) -> Result<T, ApiError> {
     let text = texts.get(place).map_or("", String::as_str);
     if text.contains('\0') {
-        // No name has one, and PostgreSQL refuses to be asked.
+        // No name contains a NUL, and PostgreSQL rejects it in a query.
         return Err(ApiError::not_found(T::KIND, text));
     }
     text.parse().map_err(|_| ApiError::not_found(T::KIND, text))

@@ -1,8 +1,9 @@
-//! Every error that leaves the service: RFC 9457, `application/problem+json`, a `code` from a closed list.
+//! Error responses: RFC 9457 problems (`application/problem+json`) with a `code` from a closed
+//! list.
 //!
-//! An [`ApiError`] becomes a response without a body that carries the error along; `render`, which `http::observe`
-//! calls last, writes the body, because only there the request's id is known. The same place gives a body to
-//! errors that are not ours (the router's, a panic's), so no error leaves in another shape.
+//! An [`ApiError`] becomes a response without a body that carries the error. `render` writes the
+//! body last, because only then the request id is known. It also gives a body to errors from
+//! elsewhere (the router, a panic), so that every error has the same format.
 
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
@@ -13,38 +14,34 @@ use service::{FieldError, ServiceError};
 
 use crate::etag::ETag;
 
-/// What the body of an error is called.
 pub const MEDIA_TYPE: &str = "application/problem+json";
 
 macro_rules! codes {
     ($($(#[doc = $doc:literal])* $name:ident = $word:literal, $status:literal, $title:literal;)*) => {
-        /// What went wrong, as a word that a program may rely on.
+        /// The error codes. Programs may rely on them.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Code {
             $($(#[doc = $doc])* $name,)*
         }
 
         impl Code {
-            /// The whole list.
             pub const ALL: &'static [Code] = &[$(Code::$name,)*];
 
-            /// The word.
+            /// The code as it appears in JSON.
             pub const fn word(self) -> &'static str {
                 match self { $(Code::$name => $word,)* }
             }
 
-            /// The status that goes with it.
             pub fn status(self) -> StatusCode {
                 let number = match self { $(Code::$name => $status,)* };
                 StatusCode::from_u16(number).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
             }
 
-            /// The same in a few words.
             pub const fn title(self) -> &'static str {
                 match self { $(Code::$name => $title,)* }
             }
 
-            /// When it is used.
+            /// The description in the API reference.
             pub fn about(self) -> &'static str {
                 match self { $(Code::$name => concat!($($doc,)*).trim_ascii(),)* }
             }
@@ -53,8 +50,8 @@ macro_rules! codes {
 }
 
 codes! {
-    /// The body is not JSON.
-    InvalidJson = "invalid_json", 400, "The body is not JSON";
+    /// The body is not valid JSON.
+    InvalidJson = "invalid_json", 400, "Invalid JSON";
     /// The query string names a parameter that this operation does not have.
     UnknownParameter = "unknown_parameter", 400, "Unknown parameter";
     /// A query parameter occurs more than once.
@@ -97,7 +94,7 @@ codes! {
     NothingToRetry = "nothing_to_retry", 409, "Nothing to retry";
     /// The server is not quarantined.
     NotQuarantined = "not_quarantined", 409, "Not quarantined";
-    /// The last admin key cannot be revoked, because no one could create another.
+    /// The last admin key cannot be revoked, because no key could create another one.
     LastAdminKey = "last_admin_key", 409, "The last admin key";
     /// The server was removed; its agent stops.
     ServerRemoved = "server_removed", 410, "The server was removed";
@@ -113,19 +110,19 @@ codes! {
     RateLimited = "rate_limited", 429, "Too many requests";
     /// The service failed. Its log has details under the same `request_id`.
     InternalError = "internal_error", 500, "Internal error";
-    /// The database does not respond or cannot write, for example because its disk is full, or the service is out of capacity. Nothing was changed.
+    /// The database does not respond or cannot write, for example because its disk is full, or the
+    /// service is out of capacity. Nothing was changed.
     Unavailable = "unavailable", 503, "Unavailable";
     /// The service did not respond in time.
     TimedOut = "timed_out", 503, "The service took too long";
 }
 
 impl Code {
-    /// The code with this word.
     pub fn from_word(word: &str) -> Option<Code> {
         Code::ALL.iter().copied().find(|code| code.word() == word)
     }
 
-    /// What an error of somebody else's making is called.
+    /// The code for an error status from elsewhere.
     fn of_status(status: StatusCode) -> Code {
         match status.as_u16() {
             401 => Code::Unauthenticated,
@@ -146,7 +143,7 @@ impl Code {
     }
 }
 
-/// An error on its way out.
+/// An error response.
 #[derive(Debug, Clone)]
 pub struct ApiError {
     code: Code,
@@ -156,23 +153,21 @@ pub struct ApiError {
 }
 
 impl ApiError {
-    /// An error of this kind; `detail` is a sentence about this very request.
+    /// `detail` is a sentence about this request.
     pub fn new(code: Code, detail: impl Into<String>) -> ApiError {
         ApiError { code, detail: detail.into(), errors: Vec::new(), headers: Vec::new() }
     }
 
-    /// A body with fields that cannot be used.
+    /// A body with invalid fields.
     pub fn invalid(errors: Vec<FieldError>) -> ApiError {
         ApiError::new(Code::InvalidBody, sentence(&errors)).with_errors(errors)
     }
 
-    /// Adds what is wrong in detail.
     pub fn with_errors(mut self, errors: Vec<FieldError>) -> ApiError {
         self.errors = errors;
         self
     }
 
-    /// Adds a header to the answer.
     pub fn with_header(mut self, name: HeaderName, value: impl TryInto<HeaderValue>) -> ApiError {
         if let Ok(value) = value.try_into() {
             self.headers.push((name, value));
@@ -180,23 +175,19 @@ impl ApiError {
         self
     }
 
-    /// No such thing.
     pub fn not_found(kind: &str, id: &str) -> ApiError {
         let id: String = id.chars().take(64).flat_map(char::escape_debug).collect();
         ApiError::new(Code::NotFound, format!("There is no {kind} `{id}`."))
     }
 
-    /// What kind of error it is.
     pub fn code(&self) -> Code {
         self.code
     }
 
-    /// What is wrong, in a sentence.
     pub fn detail(&self) -> &str {
         &self.detail
     }
 
-    /// What is wrong in detail.
     pub fn errors(&self) -> &[FieldError] {
         &self.errors
     }
@@ -230,14 +221,14 @@ fn sentence(errors: &[FieldError]) -> String {
                 .to_owned()
         }
         [one] if one.pointer.is_empty() => {
-            closed(format!("The body cannot be used: {}", one.detail))
+            closed(format!("The body is invalid: {}", one.detail))
         }
-        [one] => closed(format!("`{}` cannot be used: {}", one.pointer, one.detail)),
-        many => format!("{} fields cannot be used; `errors` names each.", many.len()),
+        [one] => closed(format!("`{}` is invalid: {}", one.pointer, one.detail)),
+        many => format!("{} fields are invalid; `errors` lists them.", many.len()),
     }
 }
 
-/// With a full stop, unless it ends with one or with a question mark.
+/// Adds a full stop, unless the sentence ends with one or with a question mark.
 fn closed(sentence: String) -> String {
     if sentence.ends_with(['?', '.']) { sentence } else { sentence + "." }
 }
@@ -252,11 +243,12 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// An answer that has the body it should have, whatever its status: a page of the dashboard.
+/// Marks a response whose body is complete, whatever its status: a page of the dashboard.
 #[derive(Debug, Clone, Copy)]
 pub struct Finished;
 
-/// Gives every error its body. An answer that is none passes, and so does a problem that has its body already.
+/// Adds the body to every error response. Other responses, and problems that have a body, pass
+/// unchanged.
 pub fn render(response: Response<Body>, request_id: &str) -> Response<Body> {
     let status = response.status();
     let wrong = status.is_client_error() || status.is_server_error();
@@ -277,7 +269,7 @@ pub fn render(response: Response<Body>, request_id: &str) -> Response<Body> {
     Response::from_parts(parts, Body::from(body))
 }
 
-/// An error of somebody else's making.
+/// An error from elsewhere, such as the router.
 pub fn foreign(status: StatusCode) -> ApiError {
     let code = Code::of_status(status);
     ApiError::new(code, format!("{}.", code.title()))
@@ -288,7 +280,7 @@ impl From<ServiceError> for ApiError {
         match error {
             ServiceError::NotFound { kind, id } => ApiError::not_found(kind, &id),
             ServiceError::Conflict { code, detail } => {
-                // The list is closed: a word that is not on it is a bug, and still a conflict.
+                // The list of codes is closed: an unknown code is a bug, but still a conflict.
                 let known = Code::from_word(code);
                 debug_assert!(known.is_some(), "`{code}` is not on the list of codes");
                 ApiError::new(known.unwrap_or(Code::Conflict), capital(&detail))
@@ -298,36 +290,36 @@ impl From<ServiceError> for ApiError {
             ServiceError::OtherVersion { current } => ApiError::new(
                 Code::PreconditionFailed,
                 format!(
-                    "It has changed: its version is now {}. Read it again, then repeat.",
+                    "The resource has changed; its version is now {}. Read it again, then repeat the request.",
                     ETag(current)
                 ),
             ),
             ServiceError::Stale => ApiError::new(
                 Code::ChangedMeanwhile,
-                "Somebody else changed it at the same moment: read it again and repeat.",
+                "Another request changed the resource at the same time. Read it again, then repeat the request.",
             ),
             ServiceError::Unavailable(cause) => {
-                tracing::warn!(cause = chain(&cause), "the database did not answer");
+                tracing::warn!(cause = chain(&cause), "the database does not respond");
                 if cause.is_disk_full() { disk_full() } else { unavailable() }
             }
             ServiceError::Internal(cause) => {
-                tracing::error!(cause = chain(&*cause), "a request failed by our own fault");
+                tracing::error!(cause = chain(&*cause), "a request failed with an internal error");
                 internal()
             }
         }
     }
 }
 
-/// The answer to a fault of our own: it says nothing of the inside.
+/// The response to an internal error. It reveals no internals.
 pub fn internal() -> ApiError {
     ApiError::new(
         Code::InternalError,
-        "The service failed; its log has more under this `request_id`.",
+        "The service failed. Its log has details under this `request_id`.",
     )
 }
 
 pub fn unavailable() -> ApiError {
-    retry_soon("The database does not answer. Nothing was changed; try again soon.")
+    retry_soon("The database does not respond. Nothing was changed; try again soon.")
 }
 
 pub fn disk_full() -> ApiError {
@@ -336,7 +328,7 @@ pub fn disk_full() -> ApiError {
     )
 }
 
-/// A 503 that is worth another attempt in two seconds.
+/// A 503 response that asks the client to retry after two seconds.
 pub fn retry_soon(detail: &str) -> ApiError {
     ApiError::new(Code::Unavailable, detail)
         .with_header(axum::http::header::RETRY_AFTER, HeaderValue::from_static("2"))
@@ -369,7 +361,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_code_has_one_word_and_a_word_one_code() {
+    fn code_names_are_unique() {
         for code in Code::ALL {
             assert_eq!(Code::from_word(code.word()), Some(*code));
             assert!(code.status().as_u16() >= 400, "{code:?}");
@@ -378,8 +370,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_error_that_nobody_here_made_still_becomes_a_problem() {
-        let mut strange = Response::new(Body::from("plain words"));
+    async fn errors_from_elsewhere_become_problems() {
+        let mut strange = Response::new(Body::from("plain text"));
         *strange.status_mut() = StatusCode::IM_A_TEAPOT;
         let answer = render(strange, "req_1");
         assert_eq!(answer.headers()[CONTENT_TYPE], MEDIA_TYPE);
@@ -389,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_of_the_inside_says_nothing_of_the_inside() {
+    fn internal_error_reveals_no_details() {
         let cause = std::io::Error::other("password=hunter2");
         let error = ApiError::from(ServiceError::Internal(cause.into()));
         assert!(!error.to_wire("r").detail.contains("hunter2"));

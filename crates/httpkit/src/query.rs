@@ -1,7 +1,7 @@
-//! The query string: known parameters, each once, each with a value that can be used.
+//! Query parameters: every parameter must be known, sent once and valid.
 //!
-//! A parameter that is not known is refused with the nearest one that is: a filter with a typo would
-//! otherwise answer with every server there is.
+//! An unknown parameter is rejected with the nearest known name. Otherwise a filter with a typo
+//! would return every server.
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -11,7 +11,7 @@ use service::FieldError;
 use crate::body::{shortened, unknown_field, unknown_sentence};
 use crate::problem::{ApiError, Code};
 
-/// The parameters of a request. `T` denies unknown fields.
+/// The parameters of a request. `T` must deny unknown fields.
 #[derive(Debug)]
 pub struct Query<T>(pub T);
 
@@ -23,15 +23,15 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// No parameter at all.
+/// An operation without parameters.
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NoQuery {}
 
-/// The parameters in a query string.
+/// Parses a query string.
 pub fn parse<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
     let mut pairs: Vec<(String, String)> = serde_html_form::from_str(text)
-        .map_err(|_| ApiError::new(Code::BadRequest, "The query string cannot be read."))?;
+        .map_err(|_| ApiError::new(Code::BadRequest, "The query string is malformed."))?;
     let mut refusals = repeated_and_empty(&mut pairs);
     let parameters = loop {
         match read::<T>(&pairs) {
@@ -67,12 +67,12 @@ fn refuse(refusals: Vec<Refusal>) -> ApiError {
     });
     ApiError::new(
         code,
-        format!("In the query string {}.", details.join(", and ").replace("?, ", ", ")),
+        format!("Invalid query string: {}.", details.join(", and ").replace("?, ", ", ")),
     )
     .with_errors(errors.collect())
 }
 
-/// Takes out what is refused whatever the operation is.
+/// Removes the parameters that are invalid for every operation.
 fn repeated_and_empty(pairs: &mut Vec<(String, String)>) -> Vec<Refusal> {
     let mut refusals: Vec<Refusal> = Vec::new();
     let given = pairs.clone();
@@ -84,13 +84,13 @@ fn repeated_and_empty(pairs: &mut Vec<(String, String)>) -> Vec<Refusal> {
             refusals.push(Refusal {
                 code: Code::RepeatedParameter,
                 name: name.clone(),
-                detail: format!("`{shown}` is given {times} times; it is taken once"),
+                detail: format!("`{shown}` occurs {times} times; send it once"),
             });
         } else if times == 1 && value.is_empty() {
             refusals.push(Refusal {
                 code: Code::InvalidParameter,
                 name: name.clone(),
-                detail: format!("`{shown}` has no value; leave it out instead"),
+                detail: format!("`{shown}` has no value; omit it instead"),
             });
         }
         times == 1 && !value.is_empty()
@@ -115,7 +115,7 @@ fn read<T: DeserializeOwned>(pairs: &[(String, String)]) -> Result<T, Refusal> {
         },
         None => Refusal {
             code: Code::InvalidParameter,
-            detail: format!("`{path}` cannot be used: {}", shortened(&message)),
+            detail: format!("`{path}` is invalid: {}", shortened(&message)),
             name: path,
         },
     })
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_has_its_default() {
+    fn omitted_parameters_have_defaults() {
         let filter = parse::<Filter>("").unwrap();
         assert_eq!((filter.limit.0, filter.offset.0), (50, 0));
         assert!(filter.status.is_none() && filter.environment.is_none());
@@ -154,21 +154,21 @@ mod tests {
     }
 
     #[test]
-    fn a_typo_is_refused_and_the_parameter_that_was_meant_is_named() {
+    fn unknown_parameter_is_rejected_with_a_suggestion() {
         let (code, detail) = refusal("enviroment=production");
         assert_eq!(code, Code::UnknownParameter);
         assert!(
-            detail.contains("there is no parameter `enviroment`; did you mean `environment`?"),
+            detail.contains("unknown parameter `enviroment`; did you mean `environment`?"),
             "{detail}"
         );
     }
 
     #[test]
-    fn a_bad_value_names_its_parameter() {
+    fn invalid_value_names_its_parameter() {
         let (code, detail) = refusal("status=on-line");
         assert_eq!(code, Code::InvalidParameter);
         assert!(
-            detail.contains("`status` cannot be used") && detail.contains("did you mean `online`?"),
+            detail.contains("`status` is invalid") && detail.contains("did you mean `online`?"),
             "{detail}"
         );
         for bad in [
@@ -183,18 +183,18 @@ mod tests {
             let (code, detail) = refusal(bad);
             let name = bad.split('=').next().unwrap();
             assert_eq!(code, Code::InvalidParameter, "{bad}");
-            assert!(detail.contains(&format!("`{name}` cannot be used")), "{bad}: {detail}");
+            assert!(detail.contains(&format!("`{name}` is invalid")), "{bad}: {detail}");
         }
     }
 
     #[test]
-    fn twice_and_empty_are_refused() {
+    fn repeated_and_empty_parameters_are_rejected() {
         assert_eq!(refusal("limit=1&limit=2").0, Code::RepeatedParameter);
         assert_eq!(refusal("environment=").0, Code::InvalidParameter);
     }
 
     #[test]
-    fn every_bad_parameter_is_told_at_once() {
+    fn all_invalid_parameters_are_reported_at_once() {
         let error = parse::<Filter>("limit=0&statsu=online&environment=&offset=x").unwrap_err();
         let names: Vec<&str> = error.errors().iter().map(|e| e.pointer.as_str()).collect();
         assert_eq!(names.len(), 4, "{names:?}");

@@ -1,4 +1,4 @@
-//! The log of a task as a response: text, or events as it grows.
+//! The log of a task as a response: plain text, or server-sent events while it grows.
 
 use std::convert::Infallible;
 
@@ -18,7 +18,7 @@ use crate::problem::{ApiError, Code, chain, internal};
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// Answers with the log as text, or follows it if the client accepts `text/event-stream`.
+/// Responds with the log as text, or streams it if the client accepts `text/event-stream`.
 pub async fn respond(
     app: &App,
     caller: Caller,
@@ -33,7 +33,8 @@ pub async fn respond(
         let follower = Follower::new(app, caller, credential, (batch, id), from).await?;
         let events = stream::unfold(follower, |mut follower| async move {
             let event = match follower.next().await? {
-                // A carriage return would end a line of the stream, and the browser's `data` with it.
+                // A carriage return would end the line of the event stream, and with it the event's
+                // `data`.
                 Part::Text(text, end) => {
                     Event::default().event("log").id(end.to_string()).data(text.replace('\r', ""))
                 }
@@ -52,15 +53,15 @@ pub async fn respond(
     Ok((headers, Body::from_stream(text(log))).into_response())
 }
 
-/// The log as text. Each part is read from the database when the connection can take it. If that fails the answer
-/// breaks off, which its client notices.
+/// The log as text. Each part is read from the database when the connection can take it. If that
+/// fails, the response is cut off, which the client detects.
 fn text(log: LogReader) -> impl Stream<Item = Result<String, ServiceError>> {
     let start = Some((log, LossyText::default()));
     stream::try_unfold(start, |state| async {
         let Some((mut log, mut text)) = state else { return Ok(None) };
         Ok(
             match log.next().await.inspect_err(|error| {
-                tracing::warn!(cause = chain(error), "the rest of a log could not be read");
+                tracing::warn!(cause = chain(error), "failed to read the rest of a task log");
             })? {
                 Some(part) => Some((text.push(&part), Some((log, text)))),
                 None => Some((text.finish(), None)),
@@ -73,7 +74,7 @@ fn resume_from(headers: &HeaderMap) -> Result<u64, ApiError> {
     let Some(value) = headers.get(LAST_EVENT_ID) else { return Ok(0) };
     let place = value.to_str().ok().and_then(|text| text.trim().parse().ok());
     place.ok_or_else(|| {
-        let detail = "`Last-Event-ID` holds the `id` of the last event that was received.";
+        let detail = "`Last-Event-ID` must be the `id` of the last event that was received.";
         ApiError::new(Code::InvalidHeader, detail)
     })
 }

@@ -1,8 +1,8 @@
-//! Rate limits for keys that strangers choose: addresses, user names.
+//! Rate limits by keys that clients choose, such as addresses and user names.
 //!
-//! Keys are hashed and their number is limited, so no sender decides how much memory this takes.
-//! When a map is full, the keys that are closest to full recovery are dropped first: whoever floods
-//! it with fresh keys drops those, and not the key that is being guessed at.
+//! Keys are hashed and their number is limited, so that no client determines the memory use. When a
+//! map is full, the buckets closest to full recovery are dropped first. So a flood of new keys
+//! evicts those keys, and not the bucket under attack.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,25 +12,25 @@ use std::time::Duration;
 use service::clock::chance;
 use tokio::time::Instant;
 
-/// How many keys one map holds. An entry takes some 40 bytes.
+/// The most keys in one map. An entry takes about 40 bytes.
 const KEYS_MAX: usize = 50_000;
 
 type Key = [u8; 16];
 
-/// One rate limit with a bucket for each key.
+/// A rate limit with one bucket per key.
 pub struct Throttle {
-    /// So that nobody can choose keys that collide.
+    /// Prevents clients from choosing keys that collide.
     secret: [u8; 32],
-    /// How long one attempt takes to recover.
+    /// The time in which one attempt recovers.
     period: Duration,
-    /// How far ahead of now a bucket may be.
+    /// How far in the future a bucket's recovery may be.
     depth: Duration,
-    /// When each bucket is full again.
+    /// When each bucket has fully recovered.
     full_at: Mutex<HashMap<Key, Instant>>,
 }
 
 impl Throttle {
-    /// `burst` attempts at once, and one more in each `period`.
+    /// Allows `burst` attempts at once, and one more per `period`.
     pub fn new(burst: u32, period: Duration) -> Throttle {
         Throttle {
             secret: chance(),
@@ -40,7 +40,7 @@ impl Throttle {
         }
     }
 
-    /// Counts an attempt for the key made of `parts`, or says how long to wait.
+    /// Counts an attempt for the key made of `parts`, or returns how long to wait.
     pub fn take(&self, parts: &[&[u8]]) -> Result<(), Duration> {
         self.take_at(self.key(parts), Instant::now())
     }
@@ -71,7 +71,8 @@ impl Throttle {
     }
 }
 
-/// Drops every bucket that is full again, and if that is not enough, the quarter that is next.
+/// Drops every bucket that has fully recovered. If that is not enough, drops the quarter that
+/// recovers next.
 fn make_room(full_at: &mut HashMap<Key, Instant>, now: Instant) {
     full_at.retain(|_, at| *at > now);
     if full_at.len() < KEYS_MAX {
@@ -84,8 +85,8 @@ fn make_room(full_at: &mut HashMap<Key, Instant>, now: Instant) {
     full_at.retain(|_, at| *at > limit);
 }
 
-/// The address that attempts are counted by: an IPv6 network hands out whole /64s, so those count
-/// as one address.
+/// The address that attempts are counted by. An IPv6 network assigns whole /64 prefixes, so a
+/// prefix counts as one address.
 pub fn source(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_keys_stays_bounded_and_keeps_the_bucket_under_attack() {
+    fn flood_of_keys_is_bounded_and_keeps_attacked_bucket() {
         let throttle = Throttle::new(10, Duration::from_secs(60));
         let now = Instant::now();
         assert_eq!(taken(&throttle, "ann", 100, now), 10);
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_network_counts_as_one_address() {
+    fn ipv6_prefix_counts_as_one_address() {
         let source = |text: &str| source(text.parse().unwrap()).to_string();
         assert_eq!(source("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
         assert_eq!(source("2001:db8:1:2:ffff::1"), "2001:db8:1:2::");
