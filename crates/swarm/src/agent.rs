@@ -1,7 +1,8 @@
-//! One agent's life: it enrols, syncs, uploads what is wanted, and tells what came of its orders.
+//! One simulated agent: enrolls, syncs, uploads inventories and logs, and reports the results of
+//! orders.
 //!
-//! The shell around [`Worker`]: it has the clock and the network and decides nothing about orders.
-//! `swarm` starts one task for each agent.
+//! This is the I/O layer around [`Worker`]: it owns the clock and the network and makes no
+//! decisions about orders. `swarm` spawns one task per agent.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
@@ -25,63 +26,63 @@ use agent_client::{
     Turn, jittered, nonce, public_keys, verify,
 };
 
-/// The longest that an agent lets its sync be held.
+/// Maximum seconds that an agent lets the server hold a sync open.
 const HOLD_SECONDS_MAX: u32 = 50;
-/// What an agent begins with.
+/// Everything an agent needs to start.
 pub(crate) struct Start {
     pub(crate) host: Host,
-    /// The ways to the server; there is at least one.
+    /// One client per server address; at least one.
     pub(crate) ways: Arc<[AgentClient]>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) handle: Arc<Handle>,
     pub(crate) stop: watch::Receiver<bool>,
     pub(crate) saved: Option<SavedAgent>,
-    /// Up to how long to wait before the first word.
+    /// Upper bound of the random delay before the first request.
     pub(crate) delay: Duration,
 }
 
 pub(crate) struct Agent {
     ways: Arc<[AgentClient]>,
-    /// Which of them is taken now.
+    /// Index of the client in use.
     way: usize,
     shared: Arc<Shared>,
     handle: Arc<Handle>,
     worker: Worker,
     digests: Digests,
     chance: Chance,
-    /// Made before the first word, and the same in every try to enrol.
+    /// Generated before the first request, and reused in every enrollment attempt.
     key: Option<HostKey>,
     life: Option<Life>,
     script: Script,
-    /// Parts of logs that wait to be sent; on a real host they are in a file.
+    /// Log parts that are waiting to be sent. A real host keeps them in a file.
     log: VecDeque<(TaskId, String)>,
     memory: Memory,
     outage: Outage,
 }
 
-/// What enrolling gave the host.
+/// The state that exists once the host is enrolled.
 struct Life {
     identity: Identity,
     turn: Turn,
     sync_seconds: u32,
 }
 
-/// What a crash forgets.
+/// State that a crash loses.
 struct Memory {
-    /// Whether the server has not heard yet of something.
+    /// Whether there is something that the server does not know yet.
     news: bool,
     facts_wanted: bool,
     wanted: Vec<Digest>,
     failures: u32,
-    /// Until when the server is left alone, whatever happens on the host meanwhile.
+    /// The agent sends nothing to the server before this time, whatever happens on the host.
     patience: Option<Instant>,
-    /// Answers in a row that came early and said nothing.
+    /// Consecutive responses that came early and contained nothing.
     quiet: u32,
     rush: SyncThrottle,
 }
 
 impl Memory {
-    /// Of someone who has just begun, and says so.
+    /// The state after a start: the agent has to report that it is up.
     fn new() -> Memory {
         Memory {
             news: true,
@@ -95,7 +96,6 @@ impl Memory {
     }
 }
 
-/// What an agent does next.
 enum Next {
     Go,
     Wait(Duration),
@@ -104,7 +104,8 @@ enum Next {
 
 #[expect(clippy::disallowed_methods, reason = "this is the agents' clock")]
 fn now() -> Timestamp {
-    // To the microsecond, as the server keeps it: a time that comes back is the time that went.
+    // Microsecond precision, as the server stores it, so that a time survives the round trip
+    // unchanged.
     let now = Timestamp::now();
     Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now)
 }
@@ -114,7 +115,8 @@ fn until(due: Timestamp, now: Timestamp) -> Duration {
 }
 
 impl Agent {
-    /// Lives until the swarm stops or the server removes the host. Returns who it was.
+    /// Runs until the swarm stops or the server removes the host. Returns the agent's saved
+    /// identity.
     pub(crate) async fn run(start: Start) -> Option<SavedAgent> {
         let (delay, mut stop) = (start.delay, start.stop.clone());
         let mut agent = Agent::new(start);
@@ -122,8 +124,8 @@ impl Agent {
         while !*stop.borrow() {
             next = match next {
                 Next::End => return None,
-                // Whatever is under way may be cut off: a sync is repeated with its turn, an upload
-                // is wanted again.
+                // Anything in progress may be interrupted: the agent repeats the sync with the same
+                // counter and nonce, and the server requests the upload again.
                 Next::Go => tokio::select! {
                     next = agent.once() => next,
                     _ = stop.changed() => break,
@@ -186,7 +188,7 @@ impl Agent {
         }
     }
 
-    /// One round: let time pass on the host, then tell the server if it can be told.
+    /// One round: advances the simulated host, then contacts the server if it is reachable.
     async fn once(&mut self) -> Next {
         let now = now();
         let script = *self.handle.script.lock().unwrap_or_else(PoisonError::into_inner);
@@ -208,11 +210,12 @@ impl Agent {
         {
             return Next::Wait(time);
         }
-        // Both are rare and large: boxed, they cost an agent that waits nothing.
+        // Both are rare and their futures are large. Boxing them keeps the task of a waiting agent
+        // small.
         if self.life.is_none() {
             return Box::pin(self.enroll()).await;
         }
-        // Whatever else waits to be sent can wait until the host is back.
+        // Before a reboot, everything else waits until the host is back.
         let leaving = self.worker.is_leaving();
         if !leaving && (!self.memory.wanted.is_empty() || !self.log.is_empty()) {
             return match Box::pin(self.upload()).await {
@@ -223,7 +226,7 @@ impl Agent {
         self.sync(now, due).await
     }
 
-    /// Lets time pass on the host and writes down what happened there.
+    /// Advances the simulated host to `now` and records its events in the ledger.
     fn pass(&mut self, now: Timestamp) {
         let agent = self.worker.host().index;
         for happening in self.worker.turn(now) {
@@ -254,7 +257,7 @@ impl Agent {
         }
     }
 
-    /// For how long the host cannot be heard, if it cannot.
+    /// How long the host stays disconnected, if it is.
     fn cut_off(&mut self) -> Option<Duration> {
         if self.script == Script::CutOff {
             return Some(Duration::from_secs(3_600));
@@ -287,7 +290,7 @@ impl Agent {
                     }
                 }
             }
-            // A token that is not taken will not be taken later.
+            // A token that is refused once will not be accepted later.
             Err(error @ (ClientError::Refused { .. } | ClientError::Answer(_))) => {
                 shared.refused(error.to_string());
                 Next::End
@@ -296,7 +299,7 @@ impl Agent {
         }
     }
 
-    /// Sends what the server wants and what the package manager wrote.
+    /// Uploads the inventories that the server requested, and the package manager's log.
     async fn upload(&mut self) -> Result<(), ClientError> {
         let Some(life) = &self.life else { return Ok(()) };
         let Ok(_permit) = self.shared.short_requests.acquire().await else { return Ok(()) };
@@ -312,7 +315,7 @@ impl Agent {
                 count(&self.shared.counters.listings);
             }
             self.memory.wanted.pop();
-            // The server knows the list now; whose it is, the next sync says.
+            // The server has the content now. The next sync states which host has it.
             self.memory.news = true;
         }
         while let Some((order, text)) = self.log.front() {
@@ -331,7 +334,8 @@ impl Agent {
         let hold = match (self.shared.pace, due) {
             (Pace::Every(_), _) => 0,
             (Pace::Held, None) => most,
-            // What happens next is told when it happens, without cutting a sync off.
+            // The hold ends when the next event is due, so that the agent can report it without
+            // interrupting a sync.
             (Pace::Held, Some(due)) => most.min(u32::try_from(due.as_secs()).unwrap_or(most)),
         };
         if let (Pace::Held, 0, false, Some(due)) = (self.shared.pace, hold, self.memory.news, due) {
@@ -345,7 +349,7 @@ impl Agent {
         let outage = self.outage.begins();
         let answer = tokio::select! {
             answer = self.ways[self.way].sync(&life.identity, &request) => answer,
-            // All of these cut the sync off; the next one repeats its turn.
+            // Both events interrupt the sync. The next one repeats its counter and nonce.
             () = outage => return Next::Go,
             () = self.handle.bell.notified() => return Next::Go,
         };
@@ -375,7 +379,7 @@ impl Agent {
         }
     }
 
-    /// Takes an answer in, and decides when to sync again.
+    /// Processes a response and decides when to sync again.
     fn heard(&mut self, answer: SyncResponse, hold: u32, took: Duration) -> Next {
         let Some(life) = &mut self.life else { return Next::Go };
         count(&self.shared.counters.syncs);
@@ -406,8 +410,8 @@ impl Agent {
             (Pace::Every(Duration::ZERO), false) => Next::Go,
             (Pace::Every(time), false) => Next::Wait(time),
             (Pace::Held, false) if held => Next::Go,
-            // The server did not hold it: it drains, or does not want to. Errors and silence must
-            // never make an agent ask more often.
+            // The server did not hold the sync open: it is shutting down, or chose not to. Errors
+            // and empty responses must never make an agent sync more often.
             (Pace::Held, false) => {
                 let most = Duration::from_secs(sync_seconds.into());
                 Next::Wait(jittered(*quiet, most, self.chance.share()))
@@ -415,7 +419,8 @@ impl Agent {
         }
     }
 
-    /// Does what an answer asks for. True if the server should hear of it at once.
+    /// Carries out what a response asks for. Returns whether the server should hear of it
+    /// immediately.
     fn obey(&mut self, answer: &SyncResponse) -> bool {
         let Some(life) = &self.life else { return false };
         let (worker, counters, now) = (&mut self.worker, &self.shared.counters, now());
@@ -437,7 +442,7 @@ impl Agent {
                     Taken::Known | Taken::Ignored => {}
                 },
                 Err(OrderRefusal::Expired(order)) if self.script != Script::NeverAnswer => {
-                    let message = "it came too late to be started";
+                    let message = "the order expired before the agent received it";
                     worker.refuse(order.id, FailureCode::OrderExpired, message, now);
                     news = true;
                 }
@@ -467,7 +472,7 @@ impl Agent {
             ClientError::Busy { retry_after: Some(least), .. } => {
                 *least + jittered(memory.failures, most, self.chance.share())
             }
-            // What was refused would be refused again.
+            // A refused request would be refused again, so the agent waits the maximum time.
             ClientError::Refused { .. } | ClientError::Answer(_) => {
                 jittered(u32::MAX, most, self.chance.share())
             }
@@ -490,7 +495,7 @@ impl Agent {
             }
             ClientError::Refused { .. } | ClientError::Answer(_) => {
                 self.shared.refused(error.to_string());
-                // A listing is let go until it is wanted once more, a log is given up.
+                // An inventory is dropped until the server requests it again; a log is discarded.
                 (self.memory.wanted, self.log) = (Vec::new(), VecDeque::new());
                 Next::Wait(wait)
             }

@@ -1,31 +1,32 @@
-//! What a simulated agent does with its orders: how long, how well, and what goes wrong.
+//! How a simulated agent carries out its orders: how long they take, whether they succeed, and what
+//! goes wrong.
 //!
-//! [`Worker`] is a state machine: it reads its arguments and the chance of its seed, and never the clock
-//! or the network. `agent` turns it and tells the server what came of it. Like a real agent it
-//! has a journal that outlives it: an order takes effect at most once, and one that comes again
-//! is answered with the result that it had.
+//! [`Worker`] is a state machine: it depends only on its arguments and its seed, never on the clock
+//! or the network. `agent` drives it and reports the results to the server. Like a real agent, it
+//! has a journal that survives a crash: an order takes effect at most once, and a repeated order is
+//! answered with its earlier result.
 
 mod course;
 #[cfg(test)]
-mod stories;
+mod scenarios;
 mod worker;
 
 pub use worker::{Durable, Happening, Taken, Worker};
 
 use vocab::{FailureCode, Stage};
 
-/// How the hosts of a fleet behave.
+/// How the hosts of a fleet behave. All shares are from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Nature {
-    /// What decides every chance.
+    /// Seed of all random decisions.
     pub seed: u64,
-    /// The share of installations that fail.
+    /// Share of installations that fail.
     pub fail: f64,
-    /// The share of orders during which the agent crashes and comes back.
+    /// Share of orders during which the agent crashes and restarts.
     pub crash: f64,
-    /// The share of time that a host is cut off.
+    /// Share of time that a host is disconnected.
     pub offline: f64,
-    /// How many times faster than on a real host everything goes.
+    /// Speed-up compared to real hosts.
     pub speed: f64,
 }
 
@@ -35,22 +36,22 @@ impl Default for Nature {
     }
 }
 
-/// What one agent does on demand, until it is told otherwise.
+/// A scripted behavior of one agent, in effect until it is replaced.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Script {
-    /// As chance has it.
+    /// Random behavior, as configured in [`Nature`].
     #[default]
     Usual,
     /// Everything succeeds, without a crash.
     Succeed,
-    /// Installations fail for this reason, and other orders as well.
+    /// Every order fails with this code.
     FailWith(FailureCode),
-    /// Orders are passed over in silence.
+    /// The agent ignores orders silently.
     NeverAnswer,
-    /// A host that reboots does not come back while this script holds.
+    /// A host that reboots does not come back while this script is active.
     HangInReboot,
-    /// The host works on and cannot be heard while this script holds.
+    /// The host keeps working but is disconnected while this script is active.
     CutOff,
-    /// The agent crashes in this stage and comes back.
+    /// The agent crashes in this stage and restarts.
     CrashIn(Stage),
 }

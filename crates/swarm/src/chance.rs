@@ -1,18 +1,18 @@
-//! Chance that can be had again: the same seed, the same fleet, the same faults.
+//! Reproducible random numbers: the same seed gives the same fleet and the same faults.
 //!
-//! Keys and nonces come from the operating system instead; see `protocol`.
+//! Keys and nonces must not come from here. They come from the operating system; see the crate
+//! `agent-client`.
 
-/// A stream of numbers that a seed decides (SplitMix64).
+/// A random number generator with a fixed seed (SplitMix64).
 #[derive(Debug, Clone)]
 pub struct Chance(u64);
 
 impl Chance {
-    /// The stream of `seed`.
     pub fn of(seed: u64) -> Chance {
         Chance(seed)
     }
 
-    /// The stream that belongs to one `thing` of a seed's world; each has its own.
+    /// An independent generator for one entity of a seeded simulation, such as one host.
     pub fn about(seed: u64, thing: &str, which: u64) -> Chance {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&seed.to_be_bytes()).update(&which.to_be_bytes()).update(thing.as_bytes());
@@ -21,7 +21,6 @@ impl Chance {
         Chance(u64::from_be_bytes(first))
     }
 
-    /// The next number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -30,29 +29,29 @@ impl Chance {
         z ^ (z >> 31)
     }
 
-    /// One of `0..n`; 0 if there are none.
+    /// A number from `0..n`; 0 if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
-        // The bias is one in 2^64 / n: nothing that a fleet would notice.
+        // The modulo bias is n in 2^64, which does not matter for a simulation.
         if n == 0 { 0 } else { self.number() % n }
     }
 
-    /// One of `from..=to`.
+    /// A number from `from..=to`.
     pub fn between(&mut self, from: u64, to: u64) -> u64 {
         from + self.below(to.saturating_sub(from) + 1)
     }
 
-    /// At least 0, less than 1.
+    /// A number from 0 (inclusive) to 1 (exclusive).
     pub fn share(&mut self) -> f64 {
-        // 53 bits are what a double holds.
+        // A double has 53 bits of precision.
         (self.number() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// True in this share of all cases.
+    /// True with this probability.
     pub fn happens(&mut self, share: f64) -> bool {
         self.share() < share
     }
 
-    /// One of several.
+    /// A random element. The slice must not be empty.
     pub fn one_of<'a, T>(&mut self, several: &'a [T]) -> &'a T {
         &several[self.below(several.len() as u64) as usize]
     }
@@ -63,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_gives_the_same_numbers_and_each_thing_has_its_own() {
+    fn same_seed_repeats_and_entities_are_independent() {
         let stream = |seed, thing, which| {
             let mut chance = Chance::about(seed, thing, which);
             [chance.number(), chance.number(), chance.number()]
@@ -75,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_in_a_tenth_of_cases_happens_in_about_a_tenth() {
+    fn probability_matches_observed_frequency() {
         let mut chance = Chance::of(3);
         let times = (0..10_000).filter(|_| chance.happens(0.1)).count();
         assert!((900..1_100).contains(&times), "{times}");

@@ -1,9 +1,9 @@
-//! The hosts of a simulated fleet: the same seed makes the same hosts, package for package.
+//! The hosts of a simulated fleet. The same seed generates the same hosts, package for package.
 //!
-//! Hosts fall into kinds of fifty that were set up alike, with a difference of up to three packages
-//! here and there, as fleets do; so the content-addressed parts of the service have real work. What
-//! the hosts of a kind share is shared, and lists are made when someone asks for them: a host at rest
-//! costs some hundred bytes. Nothing here talks to anyone or knows the time.
+//! As in real fleets, hosts form groups of fifty with the same setup, and some differ by up to
+//! three packages. The content-addressed storage of the server therefore has realistic work. Data
+//! that the hosts of a group have in common is shared, and package lists are generated on demand:
+//! an idle host needs a few hundred bytes. This module uses neither the network nor the clock.
 
 mod catalogue;
 mod kind;
@@ -22,11 +22,10 @@ use wire::agent::Facts;
 use crate::Chance;
 use catalogue::Catalogue;
 
-/// How many kinds take turns among neighbours, so that any few hosts are a mixture.
+/// Number of groups that are interleaved, so that any few consecutive hosts are a mixture.
 const KINDS_IN_TURN: u64 = 8;
-/// How many hosts are of one kind.
 const HOSTS_PER_KIND: u64 = 50;
-/// What one of so many hosts was owed before the simulation began: a reboot.
+/// Share of hosts that need a reboot at the start of the simulation.
 const OWED_A_REBOOT: f64 = 0.06;
 
 const ENVIRONMENTS: [&str; 8] = [
@@ -40,39 +39,37 @@ const ENVIRONMENTS: [&str; 8] = [
     "testing",
 ];
 
-/// The hosts of one seed.
+/// All hosts of one seed.
 pub struct Fleet {
     seed: u64,
     kinds: Vec<Arc<Kind>>,
 }
 
-/// One host.
 #[derive(Clone)]
 pub struct Host {
-    /// Its place in the fleet.
+    /// Position in the fleet.
     pub index: u64,
     kind: Arc<Kind>,
     seed: u64,
     hostname: Hostname,
-    /// What changes about it.
     pub state: HostState,
 }
 
-/// What changes about a host, and outlives its agent.
+/// The mutable state of a host, which survives a restart of its agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostState {
-    /// Its packages.
     pub packages: Packages,
-    /// Its packages when it last booted: what runs may be older than what is installed.
+    /// The packages at the last boot. The running code may be older than what is installed.
     booted: Packages,
-    /// How often it booted.
+    /// Number of boots.
     pub boots: u32,
-    /// Whether it wanted a reboot before anyone watched.
+    /// Whether the host needed a reboot when the simulation started.
     owed_reboot: bool,
 }
 
 impl Fleet {
-    /// The first `hosts` hosts of a seed. A greater fleet of the same seed begins with the same hosts.
+    /// The first `hosts` hosts of a seed. A larger fleet of the same seed starts with the same
+    /// hosts.
     pub fn new(seed: u64, hosts: u64) -> Fleet {
         let catalogues = System::ALL.map(|system| Arc::new(Catalogue::new(seed, system)));
         let turns = hosts.div_ceil(HOSTS_PER_KIND * KINDS_IN_TURN).max(1);
@@ -97,7 +94,7 @@ impl Fleet {
         Fleet { seed, kinds }
     }
 
-    /// The host at a place, as it was set up.
+    /// The host at this position, as it was initially set up.
     ///
     /// # Panics
     /// If the fleet has fewer hosts.
@@ -125,7 +122,7 @@ impl Fleet {
     }
 }
 
-/// The first kinds are one of each system, so that a small fleet has them all.
+/// The first groups cover each system once, so that a small fleet has all of them.
 fn system_of(kind: u64, chance: &mut Chance) -> System {
     use System::{Alma9, Alpine322, Arch, Debian12, Leap156, Rocky9, Ubuntu2204, Ubuntu2404};
     let first = [Debian12, Ubuntu2404, Rocky9, Ubuntu2204, Alpine322, Alma9, Leap156, Arch];
@@ -143,12 +140,12 @@ fn system_of(kind: u64, chance: &mut Chance) -> System {
 }
 
 impl Host {
-    /// What it shares with the hosts that were set up alike.
+    /// The group of hosts with the same setup.
     pub fn kind(&self) -> &Kind {
         &self.kind
     }
 
-    /// Which boot this is.
+    /// The id of the current boot.
     pub fn boot_id(&self) -> Line {
         let mut hasher = blake3::Hasher::new();
         hasher.update(b"boot").update(&self.seed.to_be_bytes());
@@ -159,7 +156,7 @@ impl Host {
         Line::from(format!("{a}-{b}-4{c}-a{d}-{e}"))
     }
 
-    /// What it would say of itself.
+    /// The facts that the host's agent reports.
     pub fn facts(&self) -> Facts {
         let system = self.kind.system();
         let reasons = self.reboot_reasons();
@@ -176,12 +173,12 @@ impl Host {
             other_updaters: Vec::new(),
             limits: None,
             trusted_keys: Vec::new(),
-            // Like a container: the kernel above belongs to none of its packages.
+            // Like a container: none of its packages provides the running kernel.
             foreign_kernel: true,
         }
     }
 
-    /// Why it should be rebooted; nothing if it should not.
+    /// Why the host should be rebooted. Empty if it should not.
     pub fn reboot_reasons(&self) -> Vec<Line> {
         let mut reasons: Vec<Line> = self
             .kind
@@ -194,18 +191,18 @@ impl Host {
         reasons
     }
 
-    /// Boots it.
+    /// Simulates a boot.
     pub fn boot(&mut self) {
         let HostState { packages, boots, .. } = self.state;
         self.state = HostState { packages, booted: packages, boots: boots + 1, owed_reboot: false };
     }
 
-    /// The environment that it says it is in.
+    /// The environment that the host requests at enrollment.
     pub fn environment(&self) -> Option<Environment> {
         self.kind.environment().parse().ok()
     }
 
-    /// The tags that it says it has.
+    /// The tags that the host requests at enrollment.
     pub fn tags(&self) -> Vec<Tag> {
         [format!("role:{}", self.kind.role()), self.kind.role().to_owned()]
             .iter()
@@ -221,7 +218,7 @@ mod tests {
     use vocab::Severity;
 
     #[test]
-    fn the_same_seed_makes_the_same_hosts_in_fleets_of_any_size() {
+    fn same_seed_gives_same_hosts_in_any_fleet_size() {
         let (small, large) = (Fleet::new(7, 100), Fleet::new(7, 2_000));
         let other = Fleet::new(8, 100);
         let mut differs = 0;
@@ -236,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_look_like_hosts() {
+    fn fleet_has_a_realistic_mix_of_hosts() {
         let fleet = Fleet::new(1, 2_000);
         let (mut names, mut systems) = (BTreeSet::new(), BTreeMap::<_, u32>::new());
         let mut environments = BTreeMap::<_, u32>::new();
@@ -252,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn package_lists_have_hundreds_of_lines_and_tens_of_updates() {
+    fn package_lists_have_a_realistic_size() {
         let fleet = Fleet::new(1, 2_000);
         let (mut updates, mut security, mut severities) = (0, 0, BTreeSet::<Severity>::new());
         for index in (0..2_000).step_by(37) {
@@ -280,9 +277,10 @@ mod tests {
         assert_eq!(severities.len(), 4);
     }
 
-    /// What content-addressing lives on: few lists for many hosts, but not one for each kind.
+    /// Content addressing depends on this: few distinct lists for many hosts, but more than one per
+    /// group.
     #[test]
-    fn hosts_share_their_lists_with_some_and_not_with_all_of_their_kind() {
+    fn hosts_of_a_group_share_some_package_lists() {
         let fleet = Fleet::new(1, 1_200);
         let digests = (0..1_200).map(|index| {
             let host = fleet.host(index);
@@ -290,13 +288,13 @@ mod tests {
         });
         let (installed, pending): (BTreeSet<_>, BTreeSet<_>) =
             digests.map(|digests| (digests.installed, digests.pending)).unzip();
-        // 24 kinds of 50 hosts.
+        // 24 groups of 50 hosts.
         assert!((48..400).contains(&installed.len()), "{} lists", installed.len());
         assert!((24..300).contains(&pending.len()), "{} lists of updates", pending.len());
     }
 
     #[test]
-    fn a_boot_is_another_boot_and_runs_what_is_installed() {
+    fn reboot_changes_boot_id_and_runs_installed_kernel() {
         let fleet = Fleet::new(1, 400);
         let mut host = (0..400)
             .map(|index| fleet.host(index))
@@ -310,7 +308,7 @@ mod tests {
         let update = host.kind().kernel_update().unwrap();
         host.state.packages = host.state.packages.with(update);
         assert!(host.facts().reboot_required);
-        assert_eq!(host.facts().kernel, kernel, "it runs on until it is rebooted");
+        assert_eq!(host.facts().kernel, kernel, "the old kernel runs until the reboot");
         host.boot();
         assert_ne!(host.boot_id(), before);
         assert_ne!(host.facts().kernel, kernel);

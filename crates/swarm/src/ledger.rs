@@ -1,8 +1,8 @@
-//! What really happened on the hosts, against which everything that they tell is held.
+//! Records what really happened on the hosts, and checks every reported result against it.
 //!
-//! An order takes effect at most once, whatever is repeated, retried or restored; and a result says what
-//! happened. Neither is taken on trust from the code that simulates: the ledger compares the lists
-//! of packages before and after by itself.
+//! An order must take effect at most once, whatever is repeated, retried or restored, and its
+//! result must state what happened. The ledger does not trust the simulation for this: it compares
+//! the package lists before and after on its own.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,10 +13,10 @@ use vocab::listing::Installed;
 use vocab::{Digest, TaskId};
 use wire::agent::{OrderResult, Outcome, PackageMove};
 
-/// The most violations that are kept; the first ones tell the story.
+/// Maximum violations that are kept. The first ones are the most useful.
 const VIOLATIONS_MAX: usize = 1_000;
 
-/// What happened, by order.
+/// Everything that happened, by order.
 #[derive(Debug, Default)]
 pub struct Ledger(Mutex<Book>);
 
@@ -32,7 +32,7 @@ struct Account {
     plan: bool,
     begun: bool,
     span: Option<(Timestamp, Option<Timestamp>)>,
-    /// Part of it happened before this ledger was opened.
+    /// Part of the order was carried out before this ledger existed.
     older: bool,
     moves: Vec<PackageMove>,
     changes: u32,
@@ -40,27 +40,23 @@ struct Account {
     told: Option<Digest>,
 }
 
-/// From when to when a host was at work on an order, by its own clock.
+/// The time during which a host worked on an order, by the host's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// Which agent, by its place in the fleet.
+    /// The agent's index in the fleet.
     pub agent: u64,
-    /// On which order.
     pub order: TaskId,
-    /// When it began.
     pub began: Timestamp,
-    /// When it was through with it, or let it go.
+    /// When the agent finished or dropped the order.
     pub ended: Option<Timestamp>,
 }
 
 /// Something that must never happen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// To which agent, by its place in the fleet.
+    /// The agent's index in the fleet.
     pub agent: u64,
-    /// With which order.
     pub order: TaskId,
-    /// What.
     pub what: &'static str,
 }
 
@@ -71,17 +67,17 @@ impl fmt::Display for Violation {
 }
 
 impl Ledger {
-    /// An order was begun.
+    /// Records that an order was started.
     pub fn began(&self, agent: u64, order: TaskId, plan: bool, at: Timestamp) {
         self.with(agent, order, |account| {
             let again = std::mem::replace(&mut account.begun, true);
             account.plan = plan;
             account.span.get_or_insert((at, None));
-            again.then_some("it was begun twice")
+            again.then_some("the order was started twice")
         });
     }
 
-    /// An agent came back that may have told or done something for this order before.
+    /// Records that a restored agent may have acted on this order or reported it earlier.
     pub fn remembered(&self, agent: u64, order: TaskId) {
         self.with(agent, order, |account| {
             (account.older, account.begun) = (true, true);
@@ -89,36 +85,40 @@ impl Ledger {
         });
     }
 
-    /// The packages of a host changed for an order.
+    /// Records that the packages of a host changed for an order.
     pub fn changed(&self, agent: u64, order: TaskId, before: &[Installed], after: &[Installed]) {
         let moves = difference(before, after);
         self.with(agent, order, |account| {
             account.changes += 1;
             account.moves.extend(moves);
             match account {
-                Account { changes: 2.., .. } => Some("it changed packages twice"),
-                Account { told: Some(_), .. } => Some("it changed packages after its result"),
+                Account { changes: 2.., .. } => Some("the order changed packages twice"),
+                Account { told: Some(_), .. } => {
+                    Some("the order changed packages after its result")
+                }
                 Account { plan: true, .. } => Some("a plan changed packages"),
                 _ => None,
             }
         });
     }
 
-    /// A host booted for an order.
+    /// Records that a host booted for an order.
     pub fn booted(&self, agent: u64, order: TaskId) {
         self.with(agent, order, |account| {
             account.boots += 1;
             match account {
-                Account { boots: 2.., .. } => Some("it booted the host twice"),
-                Account { told: Some(_), .. } => Some("it booted the host after its result"),
+                Account { boots: 2.., .. } => Some("the order rebooted the host twice"),
+                Account { told: Some(_), .. } => {
+                    Some("the order rebooted the host after its result")
+                }
                 _ => None,
             }
         });
     }
 
-    /// A result is about to be sent.
+    /// Records that a result is about to be sent, and checks it.
     pub fn told(&self, agent: u64, result: &OrderResult) {
-        // Withdrawn or refused before it began: it needs no beginning to be told.
+        // An order that was withdrawn or refused has a result without having started.
         let bytes = serde_json::to_vec(result).unwrap_or_default();
         let digest = Digest::of(&bytes);
         self.with(agent, result.order_id, |account| {
@@ -126,7 +126,7 @@ impl Ledger {
                 ended.get_or_insert(result.finished_at);
             }
             match account.told.replace(digest) {
-                Some(before) if before != digest => Some("its result changed"),
+                Some(before) if before != digest => Some("the result changed"),
                 Some(_) => None,
                 None if account.older => None,
                 None => account.contradiction(result),
@@ -134,7 +134,7 @@ impl Ledger {
         });
     }
 
-    /// Everything that hosts were at work on since this ledger was opened, the earliest first.
+    /// The work of all hosts since this ledger was created, earliest first.
     pub fn spans(&self) -> Vec<Span> {
         let book = self.lock();
         let spans = book.accounts.iter().filter_map(|(order, account)| {
@@ -146,12 +146,12 @@ impl Ledger {
         spans
     }
 
-    /// Everything that must not have happened; nothing, if all is well.
+    /// All violations so far. Empty if there are none.
     pub fn violations(&self) -> Vec<Violation> {
         self.lock().violations.clone()
     }
 
-    /// How many orders had an effect.
+    /// Number of orders that had an effect.
     pub fn effects(&self) -> usize {
         let book = self.lock();
         book.accounts.values().filter(|account| account.changes + account.boots > 0).count()
@@ -166,7 +166,7 @@ impl Ledger {
         let mut book = self.lock();
         let account =
             book.accounts.entry(order).or_insert_with(|| Account { agent, ..Account::default() });
-        let foreign = (account.agent != agent).then_some("two agents had it");
+        let foreign = (account.agent != agent).then_some("two agents received the order");
         if let Some(what) = enter(account).or(foreign)
             && book.violations.len() < VIOLATIONS_MAX
         {
@@ -184,24 +184,26 @@ impl Account {
         let mut told = result.packages.clone();
         told.sort_by(|a, b| (&a.name, &a.arch).cmp(&(&b.name, &b.arch)));
         if !self.plan && told != self.moves {
-            return Some("its result does not say what changed");
+            return Some("the result does not match the package changes");
         }
         if result.reboot_seconds.is_some() != (self.boots > 0) {
-            return Some("its result does not say whether the host booted");
+            return Some("the result does not match the reboots");
         }
         let nothing = self.changes == 0 && self.boots == 0;
         match result.outcome {
             Outcome::NoChange | Outcome::Skipped | Outcome::Withdrawn if !nothing => {
-                Some("its result says that nothing was done")
+                Some("the result claims that nothing was done")
             }
-            Outcome::Failed if result.failure_code.is_none() => Some("it failed without a reason"),
-            Outcome::Succeeded if !self.begun => Some("it succeeded without having begun"),
+            Outcome::Failed if result.failure_code.is_none() => {
+                Some("the failed result has no failure code")
+            }
+            Outcome::Succeeded if !self.begun => Some("the order succeeded without having started"),
             _ => None,
         }
     }
 }
 
-/// What changed from one list to the next, by name. Both are sorted, as listings are.
+/// The package changes between two lists, by name. Both lists are sorted, as inventories are.
 pub(crate) fn difference(before: &[Installed], after: &[Installed]) -> Vec<PackageMove> {
     let key = |package: &Installed| (package.name.clone(), package.arch.clone());
     let old: HashMap<_, _> = before.iter().map(|package| (key(package), package)).collect();
@@ -268,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_true_result_may_be_told_as_often_as_it_takes() {
+    fn correct_result_can_be_reported_repeatedly() {
         let ledger = patched();
         let truth = result(Outcome::Succeeded, difference(&list("1"), &list("2")));
         ledger.told(1, &truth);
@@ -278,40 +280,49 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_twice_or_after_the_result_is_noticed() {
+    fn repeated_or_late_effects_are_violations() {
         let order = ORDER.parse().unwrap();
         let ledger = patched();
         ledger.changed(1, order, &list("2"), &list("3"));
-        assert_eq!(whats(&ledger), ["it changed packages twice"]);
+        assert_eq!(whats(&ledger), ["the order changed packages twice"]);
         let ledger = patched();
         ledger.began(1, order, false, at());
         ledger.booted(1, order);
         ledger.booted(1, order);
-        assert_eq!(whats(&ledger), ["it was begun twice", "it booted the host twice"]);
+        assert_eq!(
+            whats(&ledger),
+            ["the order was started twice", "the order rebooted the host twice"]
+        );
         let ledger = patched();
         ledger.told(1, &result(Outcome::Succeeded, difference(&list("1"), &list("2"))));
         ledger.booted(1, order);
         ledger.began(2, order, false, at());
-        assert_eq!(whats(&ledger), ["it booted the host after its result", "it was begun twice"]);
+        assert_eq!(
+            whats(&ledger),
+            ["the order rebooted the host after its result", "the order was started twice"]
+        );
     }
 
     #[test]
-    fn a_result_that_tells_something_else_is_noticed() {
+    fn incorrect_results_are_violations() {
         let truth = difference(&list("1"), &list("2"));
         let told = |outcome, packages| {
             let ledger = patched();
             ledger.told(1, &result(outcome, packages));
             whats(&ledger)
         };
-        assert_eq!(told(Outcome::Succeeded, vec![]), ["its result does not say what changed"]);
+        assert_eq!(
+            told(Outcome::Succeeded, vec![]),
+            ["the result does not match the package changes"]
+        );
         assert_eq!(
             told(Outcome::NoChange, truth.clone()),
-            ["its result says that nothing was done"]
+            ["the result claims that nothing was done"]
         );
-        assert_eq!(told(Outcome::Failed, truth.clone()), ["it failed without a reason"]);
+        assert_eq!(told(Outcome::Failed, truth.clone()), ["the failed result has no failure code"]);
         let ledger = patched();
         ledger.told(1, &result(Outcome::Succeeded, truth.clone()));
         ledger.told(1, &OrderResult { exit: Some(1), ..result(Outcome::Succeeded, truth) });
-        assert_eq!(whats(&ledger), ["its result changed"]);
+        assert_eq!(whats(&ledger), ["the result changed"]);
     }
 }

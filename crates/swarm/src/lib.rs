@@ -1,9 +1,10 @@
 //! Thousands of simulated agents in one process, over the real protocol with real signatures.
 //!
-//! The protocol itself is `link`'s, which knows nothing of simulation. [`fleet`] makes
-//! up the hosts, [`behave`] decides what an agent does with an order, [`Swarm`] runs one task
-//! for each agent and keeps a [`Ledger`] of what really happened, against which every result is held.
-//! Load tests, benchmarks, stories and the demo call [`Swarm::start`].
+//! The protocol comes from the crate `agent-client`, which has no simulation code. [`fleet`]
+//! generates the hosts, [`behave`] decides what an agent does with an order, and [`Swarm`] runs one
+//! task per agent. A [`Ledger`] records what really happened on each host, and every reported
+//! result is checked against it. Load tests, benchmarks, end-to-end tests and the demo call
+//! [`Swarm::start`].
 
 mod agent;
 pub mod behave;

@@ -1,4 +1,4 @@
-//! The binary `swarm`: as many agents as one machine can play, until Ctrl-C.
+//! The program `swarm`: runs simulated agents until Ctrl-C.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -18,45 +18,45 @@ use swarm::{Config, Counts, Pace, Saved, Swarm};
     after_help = "Example: swarm --servers 250 --url http://127.0.0.1:7600 --token fme_… --speed 10"
 )]
 struct Args {
-    /// How many servers to play
+    /// Number of servers to simulate
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     servers: u64,
-    /// The address of the control plane
+    /// URL of the Fleetmend server
     #[arg(long, env = "FLEETMEND_URL")]
     url: String,
-    /// The enrolment token
+    /// Enrollment token
     #[arg(long, env = "FLEETMEND_ENROLLMENT_TOKEN", hide_env_values = true)]
     token: Token,
-    /// What decides the hosts and their fates
+    /// Seed for the random hosts and failures
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many times faster than real hosts they work
+    /// Speed-up compared to real hosts
     #[arg(long, default_value_t = 1.0, value_parser = speed)]
     speed: f64,
-    /// The share of installations that fail
+    /// Share of installations that fail
     #[arg(long, default_value = "2%", value_parser = share)]
     fail: f64,
-    /// The share of time that a host is cut off
+    /// Share of time that a host is disconnected
     #[arg(long, default_value = "1%", value_parser = share)]
     offline: f64,
-    /// The share of orders during which the agent crashes and comes back
+    /// Share of orders during which the agent crashes and restarts
     #[arg(long, default_value = "0.5%", value_parser = share)]
     crash: f64,
-    /// Sync every so many milliseconds instead of being held open; 0 as fast as possible
+    /// Sync at this interval in milliseconds instead of long polling; 0 syncs as fast as possible
     #[arg(long, value_name = "MS")]
     every_ms: Option<u64>,
-    /// Where identities are kept from one run to the next
+    /// File in which identities are kept between runs
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
 }
 
 fn share(text: &str) -> Result<f64, String> {
-    let number = text.strip_suffix('%').ok_or("write a share like 2%")?;
+    let number = text.strip_suffix('%').ok_or("must be a percentage such as 2%")?;
     let percent: f64 = number.parse().map_err(|_| format!("`{number}` is not a number"))?;
     if (0.0..=100.0).contains(&percent) {
         Ok(percent / 100.0)
     } else {
-        Err("a share is between 0% and 100%".to_owned())
+        Err("must be from 0% to 100%".to_owned())
     }
 }
 
@@ -65,7 +65,7 @@ fn speed(text: &str) -> Result<f64, String> {
     if (0.001..=1_000_000.0).contains(&speed) {
         Ok(speed)
     } else {
-        Err("a speed is between 0.001 and 1000000".to_owned())
+        Err("must be from 0.001 to 1000000".to_owned())
     }
 }
 
@@ -74,7 +74,7 @@ fn main() -> ExitCode {
     let ended = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .context("no threads can be had")
+        .context("cannot start the async runtime")
         .and_then(|runtime| runtime.block_on(run(args)));
     match ended {
         Ok(code) => code,
@@ -111,13 +111,13 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         say(&format!("a request was refused: {refusal}"));
     }
     for violation in &violations {
-        say(&format!("must not happen: {violation}"));
+        say(&format!("violation: {violation}"));
     }
     Ok(if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Shows how it goes until Ctrl-C or SIGTERM: one line that changes on a terminal, else one every
-/// ten seconds.
+/// Shows the counters until Ctrl-C or SIGTERM: one updating line on a terminal, otherwise one line
+/// every ten seconds.
 async fn watch(swarm: &Swarm) -> anyhow::Result<()> {
     let live = std::io::stderr().is_terminal();
     let mut tick =
@@ -159,7 +159,7 @@ fn status(servers: usize, before: &Counts, now: &Counts, seconds: u64) -> String
     )
 }
 
-/// Every agent has a connection, and a connection is a file.
+/// Raises the limit of open files, because every agent has its own connection.
 fn allow_files(servers: u64) -> anyhow::Result<()> {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let wanted = servers + 1_000;

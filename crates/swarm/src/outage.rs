@@ -1,4 +1,4 @@
-//! When a host is cut off from its server, for no reason of its own.
+//! Simulates network outages: when a host is disconnected from its server, and for how long.
 
 use std::future::Future;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::Chance;
 use crate::behave::Nature;
 
-/// How long a host is cut off, in seconds of a real one.
+/// Minimum and maximum length of an outage, in seconds at normal speed.
 const OUTAGE_SECONDS: (u64, u64) = (30, 300);
 
 /// The outages of one host.
@@ -32,7 +32,8 @@ impl Outage {
         outage
     }
 
-    /// When the next one begins, so that they make up their share of time in the long run.
+    /// Chooses the start of the next outage, so that outages reach the configured share of time in
+    /// the long run.
     fn next(&self, chance: &mut Chance) -> State {
         if self.share <= 0.0 {
             return State::Never;
@@ -49,7 +50,7 @@ impl Outage {
         Duration::from_secs_f64(seconds / self.speed.max(0.001))
     }
 
-    /// For how long the host is still cut off, if it is.
+    /// How long the current outage lasts, if there is one.
     pub(crate) fn holds_for(&mut self, chance: &mut Chance) -> Option<Duration> {
         let now = Instant::now();
         match self.state {
@@ -68,7 +69,7 @@ impl Outage {
         }
     }
 
-    /// Ends when the next outage begins.
+    /// Completes when the next outage starts.
     pub(crate) fn begins(&self) -> impl Future<Output = ()> + use<> {
         let at = match self.state {
             State::From(at) => Some(at),
@@ -87,9 +88,9 @@ impl Outage {
 mod tests {
     use super::*;
 
-    /// Half of the time, over a virtual day.
+    /// Half of the time, over one simulated day.
     #[tokio::test(start_paused = true)]
-    async fn a_host_is_cut_off_for_the_share_of_time_that_was_asked_for() {
+    async fn outages_reach_the_configured_share_of_time() {
         let mut chance = Chance::of(1);
         let mut outage = Outage::of(&Nature { offline: 0.5, ..Nature::default() }, &mut chance);
         let mut cut = 0;

@@ -1,8 +1,8 @@
-//! Identities that outlive the process, so that a swarm can come back as the same hosts.
+//! Saves the identities of the agents, so that a swarm can restart with the same hosts.
 //!
-//! The file is written at a clean end and renamed at the next start. A copy of it that is older than
-//! the last sync would make every host look like a clone of itself, so there is never one to
-//! start from by accident: after an unclean end the file is still called `….taken`.
+//! The file is written at a clean shutdown and renamed at the next start. Starting from a copy that
+//! is older than the last sync would make every host look like a clone. Such a copy is never
+//! available by accident: after an unclean shutdown the file still has the suffix `.taken`.
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, BufWriter, Write as _};
@@ -19,12 +19,12 @@ use vocab::ServerId;
 use crate::behave::{Durable, Nature, Worker};
 use crate::fleet::Host;
 
-/// The counter of a host that was enrolled and has not contacted its server yet.
+/// The counter of a host that is enrolled and has not synced yet.
 const FIRST_COUNTER: u64 = 1;
-/// How often it does until it is told otherwise.
+/// The sync interval until the server sets another one.
 const SYNC_SECONDS: u32 = 30;
 
-/// The agents of a swarm that came to a clean end.
+/// The agents of a swarm that was shut down cleanly.
 #[derive(Debug, Default)]
 pub struct Saved {
     pub(crate) seed: u64,
@@ -38,7 +38,7 @@ struct Head {
     seed: u64,
 }
 
-/// One agent: who it is, whose turn it is, and what it wrote down.
+/// One agent: its identity, its sync counter and its journal.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SavedAgent {
     pub(crate) index: u64,
@@ -53,32 +53,22 @@ pub(crate) struct SavedAgent {
     pub(crate) durable: Durable,
 }
 
-/// Why there are no identities to be had.
+/// Why saved identities cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SavedError {
-    /// The file cannot be read or written.
     #[error("cannot use {}", path.display())]
-    File {
-        /// Which one.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The last swarm that took the file did not bring it back.
+    File { path: PathBuf, source: io::Error },
+    /// The swarm that last used the file did not shut down cleanly.
     #[error(
-        "{} is left from a swarm that did not end cleanly; its hosts would look like clones: \
-         remove it and enrol anew", path.display()
+        "{} is left over from a swarm that did not shut down cleanly. Its hosts would look like clones: \
+         delete the file and enroll again", path.display()
     )]
-    Unclean {
-        /// What it left.
-        path: PathBuf,
-    },
-    /// The file holds something else.
-    #[error("line {line} of {} is not an agent of a swarm", path.display())]
+    Unclean { path: PathBuf },
+    /// The file has another format.
+    #[error("line {line} of {} is not a saved agent", path.display())]
     Malformed {
-        /// Which file.
         path: PathBuf,
-        /// Which line, from 1.
+        /// The line number, from 1.
         line: usize,
     },
 }
@@ -129,8 +119,8 @@ fn taken(path: &Path) -> PathBuf {
 }
 
 impl Saved {
-    /// The agents in a file; nothing if there is none yet. Whoever starts them calls
-    /// [`Saved::taken`].
+    /// Reads the agents from a file. `None` if the file does not exist yet. After starting the
+    /// agents, the caller must call [`Saved::taken`].
     pub fn read(path: &Path) -> Result<Option<Saved>, SavedError> {
         let failed = |source| SavedError::File { path: path.to_owned(), source };
         if taken(path).exists() {
@@ -153,7 +143,8 @@ impl Saved {
         Ok(Some(saved))
     }
 
-    /// Agents of hosts that were enrolled in another way, as those of [`crate::fleet::Fleet`] with this nature are set up.
+    /// Creates agents for hosts that were enrolled by other means. The hosts must come from a
+    /// [`crate::fleet::Fleet`] with the same seed.
     pub fn enrolled(nature: Nature, agents: Vec<(Host, Identity)>, now: Timestamp) -> Saved {
         let agent = |(host, identity): (Host, Identity)| {
             let (index, turn) = (host.index, Turn::after(FIRST_COUNTER, nonce()));
@@ -163,7 +154,7 @@ impl Saved {
         Saved { seed: nature.seed, agents: agents.into_iter().map(agent).collect() }
     }
 
-    /// Marks a file whose agents were started: from now on it is old.
+    /// Renames a file whose agents were started: from now on its content is outdated.
     pub fn taken(path: &Path) -> Result<(), SavedError> {
         match fs::rename(path, taken(path)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -171,7 +162,7 @@ impl Saved {
         }
     }
 
-    /// Writes the agents down, for their keys' sake where only the owner can read.
+    /// Writes the agents to a file that only its owner can read, because it contains private keys.
     pub fn write(&self, path: &Path) -> Result<(), SavedError> {
         let write = || -> io::Result<()> {
             let file = fs::OpenOptions::new()
@@ -196,17 +187,15 @@ impl Saved {
         write().map_err(|source| SavedError::File { path: path.to_owned(), source })
     }
 
-    /// How many agents there are.
     pub fn len(&self) -> usize {
         self.agents.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.agents.is_empty()
     }
 
-    /// The seed of their fleet: with another one they would be other hosts.
+    /// The seed of the fleet. With another seed, the agents would be other hosts.
     pub fn seed(&self) -> u64 {
         self.seed
     }

@@ -1,4 +1,5 @@
-//! The swarm as its users see it: start it, wait for something, script an agent, count, check, stop.
+//! The public interface of the swarm: start it, wait for enrollment, script an agent, read the
+//! counters, check the ledger, stop.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,51 +18,47 @@ use crate::ledger::Ledger;
 use crate::saved::{Saved, SavedAgent};
 use agent_client::{AgentClient, Connect, ConnectError, Token};
 
-/// How many agents connect from one address: there are some 28,000 ports for each.
+/// Maximum agents per source address: each address has about 28,000 ports.
 const AGENTS_PER_ADDRESS: u64 = 20_000;
-/// How many enrolments and uploads are under way at once.
+/// Maximum concurrent enrollments and uploads.
 const SHORT_REQUESTS_MAX: usize = 128;
-/// How many agents begin in a second, so that a start is a crowd and not a stampede.
+/// Agents that start per second, so that a start does not overload the server.
 const STARTS_PER_SECOND: f64 = 5_000.0;
 
-/// The longest that an agent waits before it tries again, unless a configuration says otherwise.
+/// Default maximum delay before an agent retries.
 const RECONNECT_MAX: Duration = Duration::from_secs(8);
 
-/// What kind of swarm.
+/// Configuration of a swarm.
 #[derive(Debug)]
 pub struct Config {
-    /// The address of the server.
     pub url: String,
-    /// Where else it can be reached. Agents are spread over all addresses, and one that is not
-    /// answered goes over to the next.
+    /// Further server URLs. Agents are distributed over all URLs, and an agent that gets no
+    /// response switches to the next one.
     pub other_urls: Vec<String>,
-    /// What lets the hosts in, and by what they know the server.
+    /// The enrollment token, which also pins the server's certificate.
     pub token: Token,
-    /// How many.
+    /// Number of agents.
     pub servers: u64,
-    /// How they behave.
     pub nature: Nature,
-    /// How they sync.
     pub pace: Pace,
-    /// The longest wait before an agent tries again to reach its server.
+    /// Maximum delay before an agent retries to reach the server.
     pub reconnect_max: Duration,
-    /// Whether agents send logs of their installations.
+    /// Whether agents upload their installation logs.
     pub logs: bool,
-    /// Who they were before.
+    /// Identities from an earlier run.
     pub saved: Option<Saved>,
 }
 
-/// How agents sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// As real ones do: held open for as long as the server likes.
+    /// Long polling, like real agents: the server holds each sync open.
     Held,
-    /// Not held, and again after this time: with none, as often as the server can.
+    /// Without long polling, at this interval. Zero means as fast as the server responds.
     Every(Duration),
 }
 
 impl Config {
-    /// A swarm of agents with the habits of real ones.
+    /// A swarm whose agents behave like real ones.
     pub fn new(url: &str, token: Token, servers: u64) -> Config {
         Config {
             url: url.to_owned(),
@@ -77,25 +74,19 @@ impl Config {
     }
 }
 
-/// Why a swarm does not start.
+/// Why a swarm cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// There is no way to the server.
-    #[error("there is no way to the server")]
+    #[error("cannot set up connections to the server")]
     Connect(#[from] ConnectError),
-    /// The identities belong to hosts of another seed.
-    #[error("the saved hosts are of seed {saved}, not {asked}")]
-    Seed {
-        /// Whose they are.
-        saved: u64,
-        /// What was asked for.
-        asked: u64,
-    },
+    /// The saved identities belong to a fleet with another seed.
+    #[error("the saved hosts have seed {saved}, but seed {asked} was requested")]
+    Seed { saved: u64, asked: u64 },
 }
 
-/// The server does not let hosts in with this token.
+/// The server refused to enroll a host with this token.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("the server does not let a host in: {0}")]
+#[error("the server refused to enroll a host: {0}")]
 pub struct EnrollmentRefused(pub String);
 
 macro_rules! counts {
@@ -116,27 +107,27 @@ macro_rules! counts {
 }
 
 counts! {
-    /// Agents that have an identity.
+    /// Enrolled agents.
     enrolled,
-    /// Syncs that were answered.
+    /// Syncs that the server answered.
     syncs,
-    /// Orders that were taken, each once.
+    /// Orders that agents accepted, each counted once.
     orders,
-    /// Results that the server has acknowledged.
+    /// Results that the server acknowledged.
     results,
-    /// Answers and orders that were not signed by the server, or not meant for the host that got them.
+    /// Responses and orders that were not signed by the server, or were addressed to another host.
     forged,
-    /// Listings that were uploaded.
+    /// Uploaded inventories.
     listings,
-    /// Parts of logs that were uploaded.
+    /// Uploaded log parts.
     logs,
-    /// Agents that were told that they are no more.
+    /// Agents that the server removed.
     removed,
-    /// Requests that were refused.
+    /// Requests that the server refused.
     refused,
-    /// Requests that were not answered, or with an excuse.
+    /// Requests that got no response, or a response to retry later.
     failed,
-    /// Agents that crashed and came back.
+    /// Agents that crashed and restarted.
     crashes,
     /// Hosts that rebooted.
     boots,
@@ -146,7 +137,6 @@ pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// What all agents share.
 pub(crate) struct Shared {
     pub(crate) token: Token,
     pub(crate) nature: Nature,
@@ -157,7 +147,7 @@ pub(crate) struct Shared {
     pub(crate) ledger: Ledger,
     pub(crate) short_requests: Semaphore,
     refusal: Mutex<Option<String>>,
-    /// Rung when someone enrolled or was refused.
+    /// Notified when an agent enrolled or was refused.
     pub(crate) bell: Notify,
 }
 
@@ -177,7 +167,7 @@ impl Shared {
         }
     }
 
-    /// Keeps the first refusal, which is what a person wants to read.
+    /// Counts the refusal, and keeps the text of the first one.
     pub(crate) fn refused(&self, why: String) {
         count(&self.counters.refused);
         self.refusal.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
@@ -185,7 +175,7 @@ impl Shared {
     }
 }
 
-/// By what one agent is reached from outside.
+/// The handle by which the swarm controls one agent.
 #[derive(Default)]
 pub(crate) struct Handle {
     pub(crate) script: Mutex<Script>,
@@ -194,18 +184,18 @@ pub(crate) struct Handle {
     pub(crate) syncs: AtomicU64,
 }
 
-/// Agents at work, each in a task of its own. Dropping it cuts them all off.
+/// Running agents, each in its own task. Dropping the swarm aborts all of them.
 pub struct Swarm {
     shared: Arc<Shared>,
     handles: Vec<Arc<Handle>>,
     stop: watch::Sender<bool>,
     tasks: JoinSet<Option<SavedAgent>>,
-    /// Hosts that were saved and do not take part this time.
+    /// Saved agents that do not run this time.
     absent: Vec<SavedAgent>,
 }
 
 impl Swarm {
-    /// Starts the agents. Call it inside a tokio runtime.
+    /// Starts the agents. Must be called inside a tokio runtime.
     pub fn start(config: Config) -> Result<Swarm, StartError> {
         let Config { url, other_urls, token, servers, .. } = config;
         let Config { nature, pace, reconnect_max, logs, saved, .. } = config;
@@ -242,7 +232,7 @@ impl Swarm {
         Ok(Swarm { shared, handles, stop, tasks, absent })
     }
 
-    /// Waits until every agent has an identity.
+    /// Waits until every agent is enrolled.
     pub async fn wait_until_enrolled(&self) -> Result<(), EnrollmentRefused> {
         loop {
             let bell = self.shared.bell.notified();
@@ -253,47 +243,44 @@ impl Swarm {
             if let Some(refusal) = refusal {
                 return Err(EnrollmentRefused(refusal));
             }
-            // The bell may ring between the look and the wait; nobody waits for long.
+            // A notification between the check and the wait may be missed, so the wait is short.
             let _ = tokio::time::timeout(Duration::from_millis(50), bell).await;
         }
     }
 
-    /// Why the first request was refused that was.
+    /// The text of the first refused request, if any.
     pub fn refusal(&self) -> Option<String> {
         self.shared.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What the agents have done so far.
     pub fn counts(&self) -> Counts {
         self.shared.counters.read()
     }
 
-    /// How many syncs of each agent were answered.
+    /// Number of answered syncs of each agent.
     pub fn syncs(&self) -> Vec<u64> {
         self.handles.iter().map(|handle| handle.syncs.load(Ordering::Relaxed)).collect()
     }
 
-    /// What really happened, and whether anything did that must not.
+    /// The record of what really happened, with all violations.
     pub fn ledger(&self) -> &Ledger {
         &self.shared.ledger
     }
 
-    /// How many agents there are.
     pub fn len(&self) -> usize {
         self.handles.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.handles.is_empty()
     }
 
-    /// The id of an agent's server once it has enrolled.
+    /// The server id of an agent, once it is enrolled.
     pub fn server_id(&self, agent: usize) -> Option<ServerId> {
         self.handles.get(agent)?.server_id.get().copied()
     }
 
-    /// Tells one agent how to behave with the orders that it begins from now on.
+    /// Sets the script of one agent, for the orders that it starts from now on.
     pub fn script(&self, agent: usize, script: Script) {
         if let Some(handle) = self.handles.get(agent) {
             *handle.script.lock().unwrap_or_else(PoisonError::into_inner) = script;
@@ -301,8 +288,8 @@ impl Swarm {
         }
     }
 
-    /// Stops all agents and returns who they were. A sync that is held open is cut off, and would be
-    /// repeated by whoever comes back as that agent.
+    /// Stops all agents and returns their identities. A sync that is held open is interrupted; an
+    /// agent that restarts with the saved identity repeats it.
     pub async fn stop(mut self) -> Saved {
         self.stop.send_replace(true);
         let mut saved = Saved { seed: self.shared.nature.seed, agents: self.absent };
@@ -314,8 +301,8 @@ impl Swarm {
     }
 }
 
-/// The ways to the server, one for each of its addresses, for every so many agents; from addresses of
-/// their own if it is on this machine.
+/// Creates the clients: one per server URL for each block of [`AGENTS_PER_ADDRESS`] agents. If the
+/// server is on this machine, each block has its own source address.
 fn ways(
     urls: &[String],
     token: &Token,

@@ -1,13 +1,13 @@
-//! What many agents cost.
+//! Memory use of idle agents.
 
 use super::*;
 use crate::behave::Nature;
 use crate::fleet::Fleet;
 use agent_client::{Connect, Pin};
 
-/// Fifty thousand of them must fit beside a server, with their connections.
+/// Fifty thousand agents and their connections must fit on one machine next to the server.
 #[test]
-fn an_agent_that_waits_is_small() {
+fn waiting_agent_task_is_small() {
     let token = format!("fme_{}.plain", "A".repeat(43)).parse().unwrap();
     let url = "http://127.0.0.1:9";
     let (_, stop) = watch::channel(false);

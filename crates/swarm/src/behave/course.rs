@@ -1,5 +1,7 @@
-//! How an order will go on a host, decided when it begins and kept in the journal: after a crash the
-//! same order goes on in the same way.
+//! Decides how an order will proceed on a host: its steps, its outcome and any failure.
+//!
+//! The decision is made when the order starts and is stored in the journal, so that the order
+//! proceeds in the same way after a crash.
 
 use serde::{Deserialize, Serialize};
 use vocab::{FailureCode, RebootPolicy, Stage};
@@ -9,14 +11,14 @@ use super::{Nature, Script};
 use crate::Chance;
 use crate::fleet::Host;
 
-/// The steps of an order and what is said at the end.
+/// The steps of an order and its final result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Course {
     pub(super) steps: Vec<Step>,
     pub(super) outcome: Outcome,
     pub(super) failure_code: Option<FailureCode>,
     pub(super) message: Option<String>,
-    /// What a plan found that an installation would do.
+    /// For a dry run: the updates that an installation would apply.
     pub(super) would: Vec<usize>,
     pub(super) exit: Option<i32>,
 }
@@ -24,28 +26,28 @@ pub(super) struct Course {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Step {
     pub(super) stage: Stage,
-    /// Nothing if it never ends.
+    /// `None` if the step never ends.
     pub(super) lasts_ms: Option<u64>,
-    /// What it has done when it is over.
+    /// What the step has changed when it ends.
     pub(super) effect: Effect,
-    /// Whether the agent can be heard meanwhile.
+    /// Whether the agent is reachable during the step.
     pub(super) up: bool,
-    /// Whether it begins with the death of the agent.
+    /// Whether the step starts with a crash of the agent.
     pub(super) crash: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Effect {
     None,
-    /// These updates of the kind are installed.
+    /// These updates of the host group are installed.
     Install(Vec<usize>),
-    /// The host has booted.
+    /// The host has rebooted.
     Boot,
-    /// The packages were looked at.
+    /// The packages were scanned.
     Scan,
 }
 
-/// How `work` will go on `host`.
+/// Plans how `work` will proceed on `host`.
 pub(super) fn draw(
     work: &Work,
     host: &Host,
@@ -77,10 +79,14 @@ pub(super) fn draw(
         }
         Work::Reboot(_) => {
             drawing.step(Stage::Preflight, 0..=1);
-            (Outcome::NoChange, Some("that boot is over already".to_owned()), Vec::new())
+            (
+                Outcome::NoChange,
+                Some("the host has rebooted since the order was issued".to_owned()),
+                Vec::new(),
+            )
         }
         Work::Unknown { .. } | Work::Malformed { .. } => {
-            (Outcome::Failed, Some("not an order that can be begun".to_owned()), Vec::new())
+            (Outcome::Failed, Some("the order cannot be started".to_owned()), Vec::new())
         }
     };
     let steps = drawing.steps;
@@ -113,7 +119,8 @@ fn failure(
         FailureCode::InstallFailed,
         FailureCode::VerifyFailed,
     ];
-    // Drawn in any case, so that a script changes one agent's fate and not the dice after it.
+    // Drawn in every case, so that a script affects only this agent and does not shift the random
+    // numbers that follow.
     let (unlucky, code) = (chance.happens(nature.fail), *chance.one_of(&LIKELY));
     match script {
         Script::FailWith(code) => Some(code),
@@ -176,7 +183,7 @@ impl Drawing<'_> {
         for update in &selection.updates {
             after.state.packages = after.state.packages.with(*update);
         }
-        // An order that was given for another boot has had its reboot, or was overtaken by one.
+        // An order for an earlier boot has had its reboot already, or the host has rebooted since.
         let reboots = order.boot_id == host.boot_id()
             && match order.reboot {
                 RebootPolicy::Never | RebootPolicy::ServicesOnly => false,
@@ -203,7 +210,7 @@ impl Drawing<'_> {
 }
 
 impl Course {
-    /// Cuts the course off where this failure shows itself. What was done until then stays done.
+    /// Ends the plan at the stage in which this failure occurs. Earlier effects remain.
     fn fail(&mut self, code: FailureCode) {
         let shows_in = match code {
             FailureCode::RepoUnreachable => Stage::Downloading,
@@ -217,7 +224,7 @@ impl Course {
         self.steps.truncate(place + 1);
         if let Some(step) = self.steps.last_mut() {
             step.effect = match std::mem::replace(&mut step.effect, Effect::None) {
-                // A maintainer script failed half-way: what came before it is installed.
+                // A maintainer script failed half-way: the packages before it are installed.
                 Effect::Install(mut updates) if code == FailureCode::InstallFailed => {
                     updates.truncate(updates.len() / 2);
                     Effect::Install(updates)
@@ -239,8 +246,8 @@ impl Course {
         }
     }
 
-    /// Lets the agent die in the middle of a stage. The package manager has a session of its own and
-    /// goes on; the agent comes back after `away_ms` and finds out how far it is.
+    /// Makes the agent crash in the middle of a stage. The package manager runs in its own session
+    /// and continues; the agent restarts after `away_ms` and finds out how far it got.
     fn crash_in(&mut self, stage: Stage, away_ms: u64) {
         let Some(place) = self.steps.iter().position(|step| step.stage == stage && step.up) else {
             return;
@@ -257,11 +264,11 @@ impl Course {
 fn sentence(code: FailureCode) -> &'static str {
     match code {
         FailureCode::PkgLockTimeout => "another program held the package manager's lock",
-        FailureCode::RepoUnreachable => "a repository did not answer",
-        FailureCode::DependencyConflict => "the updates cannot be installed without a removal",
+        FailureCode::RepoUnreachable => "a repository is unreachable",
+        FailureCode::DependencyConflict => "the updates would require removing a package",
         FailureCode::DiskFull => "not enough room in /var",
-        FailureCode::InstallFailed => "a package's own script failed",
-        FailureCode::VerifyFailed => "the versions are not as asked",
-        _ => "it was not done",
+        FailureCode::InstallFailed => "a package's maintainer script failed",
+        FailureCode::VerifyFailed => "the installed versions do not match the order",
+        _ => "the order failed",
     }
 }

@@ -1,4 +1,6 @@
-//! One agent's work: its orders, its journal, its host.
+//! One agent's work: its order queue, its journal and its host.
+//!
+//! A state machine without clock or network. `execution_plan` decides how each order proceeds.
 
 use std::collections::VecDeque;
 
@@ -13,12 +15,12 @@ use super::{Nature, Script};
 use crate::Chance;
 use crate::fleet::{Host, HostState, Packages};
 
-/// The most orders that wait for their turn; more come again when there is room.
+/// Maximum queued orders. The server sends further orders again later.
 const QUEUE_MAX: usize = 16;
-/// How many results are remembered that the server has.
+/// Maximum acknowledged results that are remembered.
 const REMEMBERED_MAX: usize = 64;
 
-/// One agent at work.
+/// One agent's state machine.
 pub struct Worker {
     host: Host,
     nature: Nature,
@@ -26,7 +28,7 @@ pub struct Worker {
     kept: Kept,
 }
 
-/// What outlives an agent: its journal, and its host.
+/// The state that survives a restart of the agent: its journal and its host.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Durable {
     host: HostState,
@@ -38,7 +40,7 @@ struct Kept {
     current: Option<Current>,
     queue: VecDeque<Order>,
     done: VecDeque<Done>,
-    /// How many orders were begun: each has its own chance.
+    /// Number of orders started. Each order has its own random numbers.
     begun: u64,
     scanned_at: Option<Timestamp>,
 }
@@ -60,90 +62,76 @@ struct Done {
     acknowledged: bool,
 }
 
-/// What became of an order that was handed over.
+/// The result of handing an order to the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
-    /// It is new and will be done.
+    /// The order is new and will be carried out.
     New,
-    /// It is known and being done.
+    /// The order is known and in progress.
     Known,
-    /// It is known, and its result will be sent again.
+    /// The order is known and done. Its result will be sent again.
     Answered,
-    /// It is new and will not be done; the result says why.
+    /// The order is new and will not be carried out. The result states why.
     Refused,
-    /// It was passed over in silence.
+    /// The order was ignored silently.
     Ignored,
 }
 
-/// What happened on a host.
+/// An event on a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Happening {
-    /// An order was begun.
     Began {
-        /// Which.
         order: TaskId,
-        /// Whether it only asks what would happen.
+        /// Whether the order is a dry run.
         plan: bool,
     },
-    /// An order came to its next stage, or to the next part of it.
+    /// An order reached its next stage, or the next part of it.
     Reached {
-        /// Which.
         order: TaskId,
-        /// How far.
         stage: Stage,
     },
-    /// The packages changed.
     Changed {
-        /// For which order.
         order: TaskId,
-        /// As they were.
         before: Packages,
-        /// As they are.
         after: Packages,
     },
-    /// The host booted.
     Booted {
-        /// For which order.
         order: TaskId,
     },
-    /// The agent died; what was only in its memory is gone.
+    /// The agent crashed and lost its in-memory state.
     Crashed,
-    /// An order came to its end.
     Ended {
-        /// Which.
         order: TaskId,
     },
 }
 
 impl Worker {
-    /// The agent of a host that was never ordered to do anything.
+    /// The agent of a host that has never received an order.
     pub fn new(host: Host, nature: Nature, now: Timestamp) -> Worker {
         let kept = Kept { scanned_at: Some(now), ..Kept::default() };
         Worker { host, nature, script: Script::Usual, kept }
     }
 
-    /// The agent that left this behind; `host` is the same host as it was set up.
+    /// Restores an agent from its saved state. `host` is the host as it was initially set up.
     pub fn resumed(mut host: Host, nature: Nature, durable: Durable) -> Worker {
         host.state = durable.host;
         Worker { host, nature, script: Script::Usual, kept: durable.kept }
     }
 
-    /// What the agent would leave behind if it died now.
+    /// The state that would survive if the agent crashed now.
     pub fn durable(&self) -> Durable {
         Durable { host: self.host.state, kept: self.kept.clone() }
     }
 
-    /// The host.
     pub fn host(&self) -> &Host {
         &self.host
     }
 
-    /// When the packages were looked at last.
     pub fn scanned_at(&self) -> Option<Timestamp> {
         self.kept.scanned_at
     }
 
-    /// Tells the agent how to behave from now on. A host that hangs comes back if it may.
+    /// Sets the agent's script. A host that hangs comes back unless the new script prevents it.
     pub fn follow(&mut self, script: Script, now: Timestamp) {
         self.script = script;
         if script == Script::HangInReboot {
@@ -157,7 +145,7 @@ impl Worker {
         }
     }
 
-    /// Takes an order that was verified.
+    /// Accepts an order whose signature has been verified.
     pub fn take(&mut self, order: Order, now: Timestamp) -> Taken {
         if self.knows(order.id) {
             let open = |done: &Done| !done.acknowledged && done.result.order_id == order.id;
@@ -188,15 +176,16 @@ impl Worker {
         }
     }
 
-    /// Answers an order that must not be begun, unless it was before.
+    /// Records a failed result for an order that must not be started, unless the order is known.
     pub fn refuse(&mut self, order: TaskId, code: FailureCode, message: &str, now: Timestamp) {
         if !self.knows(order) {
             self.end(nothing_done(order, Outcome::Failed, Some(code), message, now));
         }
     }
 
-    /// Drops an order for which nothing was done yet, and says so. Of one that has had an effect, or
-    /// may have, the true result is told in time. True if there is a result to be told now.
+    /// Drops an order that has had no effect yet, and records that. An order that has had an
+    /// effect, or may have had one, reports its true result later. Returns whether there is a
+    /// result to report now.
     pub fn withdraw(&mut self, order: TaskId, now: Timestamp) -> bool {
         match self.record(order).on_withdrawal() {
             WithdrawalReply::Undecided => false,
@@ -212,8 +201,8 @@ impl Worker {
         }
     }
 
-    /// Answers for an order that the server believes to be in progress and that no sync mentioned. True if there is
-    /// a result to be told now.
+    /// Answers for an order that the server believes to be in progress although no sync mentioned
+    /// it. Returns whether there is a result to report now.
     pub fn inquire(&mut self, order: TaskId, now: Timestamp) -> bool {
         match self.record(order).on_inquiry() {
             InquiryReply::InProgress => false,
@@ -243,7 +232,7 @@ impl Worker {
         }
     }
 
-    /// The server has this result for good.
+    /// Marks a result as stored by the server.
     pub fn acknowledged(&mut self, order: TaskId) {
         for done in &mut self.kept.done {
             done.acknowledged |= done.result.order_id == order;
@@ -256,7 +245,7 @@ impl Worker {
         }
     }
 
-    /// Whether this order is known; if it has ended, its result is sent again.
+    /// Whether this order is known. If it is done, its result will be sent again.
     fn knows(&mut self, order: TaskId) -> bool {
         if let Some(done) = self.kept.done.iter_mut().find(|done| done.result.order_id == order) {
             done.acknowledged = false;
@@ -266,7 +255,7 @@ impl Worker {
             || self.kept.queue.iter().any(|queued| queued.id == order)
     }
 
-    /// When something happens next by itself.
+    /// When the next event is due without outside input.
     pub fn due(&self) -> Option<Timestamp> {
         match &self.kept.current {
             Some(current) => current.due(),
@@ -274,17 +263,17 @@ impl Worker {
         }
     }
 
-    /// Whether the agent cannot be heard: its host reboots, or it has crashed.
+    /// Whether the agent is unreachable because its host is rebooting or it has crashed.
     pub fn is_down(&self) -> bool {
         self.kept.current.as_ref().is_some_and(|current| !current.is_up())
     }
 
-    /// Whether the host is about to reboot, and this is the moment to say so.
+    /// Whether the host is about to reboot and the agent should announce it now.
     pub fn is_leaving(&self) -> bool {
         self.kept.current.as_ref().is_some_and(Current::is_about_to_reboot)
     }
 
-    /// Lets time pass until `now`, or until the host is about to reboot.
+    /// Advances to `now`, or to the moment before a reboot.
     pub fn turn(&mut self, now: Timestamp) -> Vec<Happening> {
         let mut happened = Vec::new();
         loop {
@@ -299,7 +288,7 @@ impl Worker {
                 Some(due) if due <= now => self.step(due, &mut happened),
                 _ => break,
             }
-            // An agent says that its host is about to reboot before it does, however late it is.
+            // The agent always announces a reboot before it happens, however late it is.
             if let Some(current) = &mut self.kept.current
                 && current.is_about_to_reboot()
             {
@@ -326,7 +315,7 @@ impl Worker {
         });
     }
 
-    /// Ends the step that was due at `at`.
+    /// Completes the step that was due at `at`.
     fn step(&mut self, at: Timestamp, happened: &mut Vec<Happening>) {
         let Some(mut current) = self.kept.current.take() else { return };
         let order = current.order.id;
@@ -371,7 +360,8 @@ impl Worker {
         }
     }
 
-    /// What is left is what was written down; that it can be read again is part of the simulation.
+    /// Replaces the state by what the journal contains. Serializing and parsing the journal is part
+    /// of the simulation.
     fn crash(&mut self) {
         let written = serde_json::to_vec(&self.durable());
         if let Some(durable) =
@@ -385,19 +375,18 @@ impl Worker {
         self.kept.done.push_back(Done { result, acknowledged: false });
     }
 
-    /// Results that the server has not acknowledged.
     pub fn results(&self) -> Vec<OrderResult> {
         let open = self.kept.done.iter().filter(|done| !done.acknowledged);
         open.map(|done| done.result.clone()).collect()
     }
 
-    /// Every order of which something is remembered.
+    /// All orders that the journal contains.
     pub fn remembered(&self) -> impl Iterator<Item = TaskId> {
         let current = self.kept.current.iter().map(|current| current.order.id);
         current.chain(self.kept.done.iter().map(|done| done.result.order_id))
     }
 
-    /// How far unfinished orders are.
+    /// The progress of unfinished orders.
     pub fn progress(&self, now: Timestamp) -> Vec<OrderProgress> {
         let said =
             |order_id, stage, at| OrderProgress { order_id, stage: Some(stage), at, message: None };
@@ -407,7 +396,6 @@ impl Worker {
         current.chain(queued).collect()
     }
 
-    /// What the agent is doing.
     pub fn activity(&self) -> Activity {
         let Some(current) = &self.kept.current else { return Activity::Idle };
         match (&current.order.work, current.stage()) {
@@ -417,7 +405,7 @@ impl Worker {
         }
     }
 
-    /// What the package manager wrote for the order that changed something.
+    /// The package manager's log for an order that changed packages.
     pub fn log_of(&self, before: Packages, after: Packages) -> String {
         let kind = self.host.kind();
         let changed = crate::ledger::difference(&kind.installed(before), &kind.installed(after));
@@ -444,13 +432,13 @@ impl Current {
         self.course.steps.get(self.step).map_or(Stage::Verifying, |step| step.stage)
     }
 
-    /// Whether this is the step before the host goes away.
+    /// Whether the next step takes the host down.
     fn is_about_to_reboot(&self) -> bool {
         let next = self.course.steps.get(self.step + 1);
         next.is_some_and(|next| next.effect == Effect::Boot)
     }
 
-    /// Whether nothing was done yet that could not be left at that.
+    /// Whether the order has had no effect yet and can still be dropped.
     fn is_harmless(&self) -> bool {
         let mut until_now = self.course.steps.iter().take(self.step + 1);
         until_now.all(|step| matches!(step.stage, Stage::Preflight | Stage::Downloading))

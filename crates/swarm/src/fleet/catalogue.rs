@@ -1,7 +1,8 @@
-//! What a distribution has to offer: its packages, and every version that each has had.
+//! The packages that a distribution offers, with every version of each.
 //!
-//! One for each system, shared by all its hosts. A package's versions are its levels: level 0 is what
-//! the system was released with, each release of an update is one more.
+//! There is one catalog per system, shared by all of its hosts. The versions of a package are
+//! called levels: level 0 is the version at the release of the system, and each update adds one
+//! level.
 
 use std::collections::BTreeSet;
 
@@ -25,23 +26,23 @@ pub(super) struct Package {
     pub(super) source: Box<str>,
     pub(super) any_arch: bool,
     pub(super) belongs: Belongs,
-    /// Whether a host wants a reboot after an update of it.
+    /// Whether a host needs a reboot after an update of this package.
     pub(super) reboot: bool,
     upstream: Upstream,
-    /// The updates, oldest first: the version of level `n` came with release `n - 1`.
+    /// The updates, oldest first. Release `n - 1` introduced level `n`.
     pub(super) releases: Vec<Release>,
 }
 
-/// Who has it.
+/// Which hosts have a package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Belongs {
     /// Every host.
     Base,
-    /// Some kinds of host.
+    /// Some host groups.
     Common,
-    /// The hosts of a role, by its place in the list.
+    /// The hosts of one role, by its index in `ROLES`.
     Role(usize),
-    /// A host here and there.
+    /// A few individual hosts.
     Extra,
 }
 
@@ -55,7 +56,7 @@ pub(super) struct Release {
 }
 
 impl Catalogue {
-    /// What `system` offers in the world of `seed`.
+    /// Generates the catalog of `system` for this seed.
     pub(super) fn new(seed: u64, system: System) -> Catalogue {
         let mut maker = Maker { seed, system, names: BTreeSet::new(), packages: Vec::new() };
         let kernel = system.kernel_packages();
@@ -63,7 +64,7 @@ impl Catalogue {
             maker.add(name, kernel[0], Belongs::Base);
         }
         maker.add(system.libc(), libc_source(system), Belongs::Base);
-        // Half of the programs are everywhere, as in any minimal installation.
+        // Half of the programs are on every host, like a minimal installation.
         for (place, name) in PROGRAMS.split_whitespace().enumerate() {
             maker.add(name, name, if place % 2 == 0 { Belongs::Base } else { Belongs::Common });
         }
@@ -96,7 +97,7 @@ impl Catalogue {
         self.system.version(package.upstream, level as u64)
     }
 
-    /// What its packages say of the machine.
+    /// The package architecture.
     pub(super) fn arch(&self, package: &Package) -> &'static str {
         if package.any_arch { self.system.any_arch() } else { self.system.arch() }
     }
@@ -134,7 +135,7 @@ impl Maker {
             belongs,
             reboot,
             upstream,
-            // Packages of one source are released together, so the same stream decides.
+            // Packages of one source are released together, so they use the same random numbers.
             releases: releases(self.seed, self.system, source, reboot, &mut chance),
         });
     }
@@ -144,7 +145,7 @@ fn libc_source(system: System) -> &'static str {
     if system.manager() == PackageManager::Apk { "musl" } else { "glibc" }
 }
 
-/// The updates that a source package has had since the system came out.
+/// The updates of a source package since the release of the system.
 fn releases(
     seed: u64,
     system: System,
@@ -158,7 +159,8 @@ fn releases(
         92..=97 => 2,
         _ => 3,
     };
-    // A flaw is in the software, not in a distribution: all that carry it fix the same CVEs.
+    // A vulnerability is in the software, not in a distribution: all distributions fix the same
+    // CVEs.
     let mut flaws = Chance::about(seed, source, u64::MAX);
     (0..count).map(|_| release(system, &mut flaws, chance)).collect()
 }
@@ -174,7 +176,7 @@ fn release(system: System, flaws: &mut Chance, chance: &mut Chance) -> Release {
     let cves = (0..flaws.between(1, 4))
         .map(|_| format!("CVE-{}-{}", flaws.between(2024, 2026), flaws.between(1_000, 59_999)));
     let cves: Vec<String> = cves.collect();
-    // apk and pacman do not say what an update is for, and neither can an agent that asks them.
+    // apk and pacman do not report the type of an update, so a real agent cannot know it either.
     let silent = matches!(system.manager(), PackageManager::Apk | PackageManager::Pacman);
     match (security && !silent, system.manager()) {
         (true, _) => Release {
@@ -204,7 +206,7 @@ mod tests {
     use vocab::PackageName;
 
     #[test]
-    fn every_name_is_one_that_the_systems_manager_would_take() {
+    fn package_names_are_valid_for_each_package_manager() {
         for system in System::ALL {
             let catalogue = Catalogue::new(1, system);
             assert!(catalogue.packages.len() > 700, "{system:?} {}", catalogue.packages.len());
@@ -215,9 +217,10 @@ mod tests {
         }
     }
 
-    /// Versions grow in the order of the package manager itself, or an update would be a downgrade.
+    /// Versions must increase in the package manager's own order, or an update would be a
+    /// downgrade.
     #[test]
-    fn every_release_is_greater_than_the_one_before() {
+    fn each_release_has_a_higher_version() {
         for system in System::ALL {
             let catalogue = Catalogue::new(1, system);
             let mut updates = 0;
@@ -235,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flaw_has_the_same_number_wherever_it_is_fixed() {
+    fn distributions_fix_the_same_cves() {
         let fixed = |system| -> BTreeSet<String> {
             let catalogue = Catalogue::new(1, system);
             let releases = catalogue.packages.into_iter().flat_map(|package| package.releases);
@@ -243,6 +246,6 @@ mod tests {
         };
         let (debian, rocky) = (fixed(System::Debian12), fixed(System::Rocky9));
         assert!(debian.intersection(&rocky).count() > 20);
-        assert!(fixed(System::Alpine322).is_empty(), "apk does not say");
+        assert!(fixed(System::Alpine322).is_empty(), "apk does not report CVEs");
     }
 }

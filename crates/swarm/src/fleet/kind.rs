@@ -1,4 +1,4 @@
-//! A kind: hosts that were set up alike, and what each of them may have done since.
+//! A host group: hosts with the same setup, and how each of them may differ from it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,29 +13,29 @@ use super::names::ROLES;
 use super::system::System;
 use crate::Chance;
 
-/// The most updates that a kind lacks: as many as [`Packages`] has room for.
+/// Maximum updates that a group can be missing. [`Packages`] has one bit for each.
 const BEHIND_MAX: usize = 64;
-/// How many packages some hosts of a kind have besides.
+/// Number of extra packages that some hosts of a group have.
 const EXTRAS: usize = 4;
-/// The most lists whose digests a kind remembers.
+/// Maximum package states whose digests a group caches.
 const REMEMBERED_MAX: usize = 512;
 
-/// Hosts that were set up alike.
+/// Hosts with the same setup.
 pub struct Kind {
     catalogue: Arc<Catalogue>,
     role: usize,
     environment: &'static str,
-    /// How many hosts with the same role and environment there are in kinds before this one.
+    /// Number of hosts with the same role and environment in earlier groups.
     pub(super) first: u64,
     members: Vec<Member>,
-    /// The members for which there are updates.
+    /// The members that have an available update.
     behind: Vec<Behind>,
-    /// Packages of the catalogue that some hosts have besides.
+    /// Catalog packages that only some hosts have.
     extras: Vec<u16>,
     remembered: Mutex<HashMap<Packages, Digests>>,
 }
 
-/// A package of the catalogue at the level at which the kind was set up.
+/// A catalog package, at the level at which the group was set up.
 #[derive(Debug, Clone, Copy)]
 struct Member {
     package: u16,
@@ -48,17 +48,17 @@ struct Behind {
     blocked_by: Option<BlockedBy>,
 }
 
-/// By what a host's packages differ from those of its kind.
+/// How a host's packages differ from those of its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Packages {
-    /// Which of the kind's extras it has, a bit each.
+    /// Bit set of the group's extra packages that the host has.
     extras: u8,
-    /// Which of the kind's updates it has, a bit each.
+    /// Bit set of the group's updates that the host has installed.
     applied: u64,
 }
 
 impl Packages {
-    /// With one of the kind's updates more.
+    /// Returns the state with one more of the group's updates installed.
     #[must_use]
     pub fn with(self, update: usize) -> Packages {
         Packages { applied: self.applied | 1 << (update % BEHIND_MAX), ..self }
@@ -69,23 +69,21 @@ impl Packages {
     }
 }
 
-/// The digests of a host's two listings.
+/// The digests of a host's two inventories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Digests {
-    /// Of its packages.
     pub installed: Digest,
-    /// Of its pending updates.
     pub pending: Digest,
 }
 
-/// What an order means on a host.
+/// The effect of an order on a host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// The updates that would be made, by their places.
+    /// Indices of the updates that would be installed.
     pub updates: Vec<usize>,
-    /// Updates that were asked for and are held back by something.
+    /// Requested updates that are held back, with the reason.
     pub blocked: Vec<String>,
-    /// Packages that were asked for and are not installed.
+    /// Requested packages that are not installed.
     pub missing: Vec<String>,
 }
 
@@ -98,12 +96,12 @@ impl Kind {
         chance: &mut Chance,
     ) -> Kind {
         let role = chance.below(ROLES.len() as u64) as usize;
-        // How far it fell behind: some are patched often, some were forgotten.
+        // How outdated the group is: some are patched often, some are neglected.
         let neglect = *chance.one_of(&[0.12, 0.2, 0.3, 0.3, 0.45]);
         let mut members = Vec::new();
         for package in chosen(&catalogue, role, chance) {
             let Package { source, releases, .. } = &catalogue.packages[usize::from(package)];
-            // Packages of one source fall behind together.
+            // Packages of one source are outdated together.
             let mut fate = Chance::about(seed ^ number, source, number);
             let missing = match fate.happens(neglect) {
                 true => fate.between(1, releases.len() as u64) as usize,
@@ -150,7 +148,7 @@ impl Kind {
         behind
     }
 
-    /// The packages of one of its hosts: like most of them, or with up to three differences.
+    /// The packages of one host: identical to most of its group, or with up to three differences.
     pub(super) fn packages_of_a_host(&self, chance: &mut Chance) -> Packages {
         let mut packages = Packages { extras: 0, applied: 0 };
         let differences = match chance.below(100) {
@@ -160,7 +158,8 @@ impl Kind {
             _ => 3,
         };
         for _ in 0..differences {
-            // Someone installed a tool, or an update by hand, and always one of the same few.
+            // An administrator installed a tool or an update manually, always from the same small
+            // selection.
             if chance.happens(0.6) || self.behind.is_empty() {
                 packages.extras |= 1 << chance.below(self.extras.len() as u64);
             } else {
@@ -170,17 +169,16 @@ impl Kind {
         packages
     }
 
-    /// The system that its hosts run.
     pub fn system(&self) -> System {
         self.catalogue.system
     }
 
-    /// What its hosts are for: `web`, `db`.
+    /// The role of the hosts: `web`, `db`.
     pub fn role(&self) -> &'static str {
         ROLES[self.role].0
     }
 
-    /// Where its hosts belong: `production`.
+    /// The environment of the hosts: `production`.
     pub fn environment(&self) -> &'static str {
         self.environment
     }
@@ -189,7 +187,7 @@ impl Kind {
         &self.catalogue.packages[usize::from(member.package)]
     }
 
-    /// The listing of packages, in its order.
+    /// The installed packages, in inventory order.
     pub fn installed(&self, packages: Packages) -> Vec<Installed> {
         let mut list = Vec::with_capacity(self.members.len() + EXTRAS);
         let mut updates = self.behind.iter().enumerate().peekable();
@@ -223,7 +221,7 @@ impl Kind {
             .with_source(&package.source, &version)
     }
 
-    /// The listing of pending updates, in its order.
+    /// The pending updates, in inventory order.
     pub fn pending(&self, packages: Packages) -> Vec<Pending> {
         let mut list: Vec<Pending> = self
             .behind
@@ -236,7 +234,7 @@ impl Kind {
         list
     }
 
-    /// An update says what all the releases were for that the host has missed.
+    /// Combines all releases that the host is missing into one pending update.
     fn update(&self, behind: Behind) -> Pending {
         let member = self.members[usize::from(behind.member)];
         let package = self.package(member);
@@ -261,7 +259,7 @@ impl Kind {
         (version(usize::from(member.level)), version(package.releases.len()))
     }
 
-    /// The digests of both listings. Hosts that are alike share the work.
+    /// The digests of both inventories. Hosts with identical packages share the cached result.
     pub fn digests(&self, packages: Packages) -> Digests {
         let lock = || self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(digests) = lock().get(&packages) {
@@ -310,7 +308,7 @@ impl Kind {
         selection
     }
 
-    /// What an update moves.
+    /// The package change that an update makes.
     pub fn move_of(&self, update: usize) -> PackageMove {
         let member = self.members[usize::from(self.behind[update].member)];
         let package = self.package(member);
@@ -323,7 +321,7 @@ impl Kind {
         }
     }
 
-    /// The place of the kernel's update, if there is one.
+    /// The index of the kernel update, if there is one.
     pub fn kernel_update(&self) -> Option<usize> {
         let kernel = self.system().kernel_packages()[0];
         self.behind.iter().position(|behind| {
@@ -331,7 +329,7 @@ impl Kind {
         })
     }
 
-    /// The kernel that a host runs that booted with these packages.
+    /// The kernel version of a host that booted with these packages.
     pub(super) fn kernel(&self, booted: Packages) -> String {
         let kernel = self.system().kernel_packages()[0];
         let member = self.members.iter().find(|member| *self.package(**member).name == *kernel);
@@ -342,7 +340,7 @@ impl Kind {
         self.system().kernel(level as u64)
     }
 
-    /// The packages that were updated since the boot and want another.
+    /// The packages updated since the last boot that require a reboot.
     pub(super) fn reboot_names(
         &self,
         booted: Packages,
@@ -356,7 +354,7 @@ impl Kind {
     }
 }
 
-/// The packages of a kind: the base, its role's, and as many others as it takes to have 300 to 700.
+/// The packages of a group: the base, those of its role, and enough others to reach 300 to 700.
 fn chosen(catalogue: &Catalogue, role: usize, chance: &mut Chance) -> Vec<u16> {
     let belongs = |package: &Package| match package.belongs {
         Belongs::Base => true,

@@ -1,11 +1,12 @@
-//! Names of software as servers carry it, and how each distribution cuts it into packages.
+//! Package names that servers typically have, and how each distribution splits software into
+//! packages.
 //!
-//! Written by hand to look right, not copied from any archive: some of these packages do not exist.
+//! The names are plausible, not copied from an archive: some of these packages do not exist.
 
 use super::System;
 use vocab::PackageManager;
 
-/// Libraries, each with the number of its interface.
+/// Libraries, each with its ABI version.
 pub(super) const LIBRARIES: &str = "\
     acl:1 apparmor:1 archive:13 argon2:1 assuan:0 attr:1 audit:1 avahi:3 blkid:1 bpf:1 brotli:1 \
     bsd:0 bzip2:1 c-ares:2 cairo:2 cap:2 cap-ng:0 cbor:0 cryptsetup:12 cups:2 curl:4 datrie:1 \
@@ -25,7 +26,7 @@ pub(super) const LIBRARIES: &str = "\
     xcb:1 xdmcp:6 xext:6 xml2:2 xmlsec:1 xmu:6 xpm:4 xrender:1 xslt:1 xxhash:0 yajl:2 yaml:0 \
     zip:4 zlib:1 zmq:5 zstd:1";
 
-/// Programs that are one package everywhere.
+/// Programs that are a single package on every distribution.
 pub(super) const PROGRAMS: &str = "\
     adduser anacron at aria2 autofs bash bash-completion bc bind-utils binutils bridge-utils \
     bubblewrap busybox ca-certificates chrony cloud-init conntrack-tools console-setup coreutils \
@@ -45,7 +46,7 @@ pub(super) const PROGRAMS: &str = "\
     update-notifier usbutils util-linux uuid-runtime vim wget whois wireguard-tools xauth \
     xfsprogs xz zerofree zip zsh";
 
-/// Modules of Python that tools of every distribution want.
+/// Python modules that are common on every distribution.
 pub(super) const PYTHON: &str = "\
     attrs automat babel bcrypt blinker boto3 botocore cairo certifi cffi chardet click colorama \
     configobj constantly cryptography dateutil dbus decorator distro distutils docutils gi \
@@ -57,7 +58,7 @@ pub(super) const PYTHON: &str = "\
     rich s3transfer secretstorage service-identity setuptools simplejson six software systemd \
     tornado twisted typing tz urllib3 wadllib wcwidth wheel xdg yaml zipp zope";
 
-/// Modules of Perl.
+/// Perl modules.
 pub(super) const PERL: &str = "\
     algorithm-diff algorithm-merge archive-zip authen-sasl b-debug business-isbn capture-tiny \
     carp class-inspector clone common-sense compress-raw-zlib config-general convert-binhex \
@@ -73,7 +74,7 @@ pub(super) const PERL: &str = "\
     text-wrapi18n tie-ixhash time-hires timedate try-tiny type-tiny uri unicode-map \
     www-robotrules xml-parser xml-sax xml-simple xml-twig yaml-tiny";
 
-/// What a host is for, and the software that comes with it.
+/// Host roles, and the software that belongs to each.
 pub(super) const ROLES: [(&str, &str); 12] = [
     ("web", "nginx nginx-common certbot brotli modsecurity goaccess apache2-utils varnish"),
     ("app", "nodejs npm yarnpkg gunicorn uwsgi supervisor libvips imagemagick"),
@@ -101,13 +102,13 @@ pub(super) const ROLES: [(&str, &str); 12] = [
     ),
 ];
 
-/// What one host of a kind may have besides, by somebody's hand.
+/// Tools that an administrator may have installed on individual hosts.
 pub(super) const EXTRAS: &str = "\
     atop bpftrace byobu dstat emacs-nox ethstats fio gcc git-lfs iptraf-ng ltrace moreutils mosh \
     ncat neovim nethogs parallel ripgrep sipcalc vnstat";
 
 impl System {
-    /// The packages that a library is cut into, each with what it is named after.
+    /// The packages that a library is split into.
     pub(super) fn library(self, stem: &str, number: u32) -> Vec<String> {
         match self.manager() {
             PackageManager::Apt => {
@@ -136,7 +137,7 @@ impl System {
         }
     }
 
-    /// A module of Python as a package.
+    /// The package name of a Python module.
     pub(super) fn python(self, module: &str) -> String {
         match self.manager() {
             PackageManager::Apt | PackageManager::Dnf => format!("python3-{module}"),
@@ -146,7 +147,7 @@ impl System {
         }
     }
 
-    /// A module of Perl as a package.
+    /// The package name of a Perl module.
     pub(super) fn perl(self, module: &str) -> String {
         match self.manager() {
             PackageManager::Apt => format!("lib{module}-perl"),
@@ -159,7 +160,7 @@ impl System {
         }
     }
 
-    /// The packages of the kernel; the first is the one that a host is rebooted for.
+    /// The kernel packages. An update of the first one requires a reboot.
     pub(super) fn kernel_packages(self) -> &'static [&'static str] {
         match self {
             System::Debian12 => &["linux-image-amd64", "linux-libc-dev", "linux-headers-amd64"],
@@ -178,7 +179,7 @@ impl System {
         }
     }
 
-    /// What runs in every process: a host is rebooted for it as well.
+    /// The C library, which every process uses. Its update also requires a reboot.
     pub(super) fn libc(self) -> &'static str {
         match self.manager() {
             PackageManager::Apt => "libc6",

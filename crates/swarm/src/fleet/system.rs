@@ -1,43 +1,35 @@
-//! The operating systems of the fleet, and how each spells versions, advisories and kernels.
+//! The operating systems of the fleet, and their formats for versions, advisories and kernels.
 
 use vocab::{Os, PackageManager};
 
 use crate::Chance;
 
-/// An operating system that hosts of the fleet run.
+/// An operating system of a simulated host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum System {
-    /// Debian 12.
     Debian12,
-    /// Ubuntu 22.04.
     Ubuntu2204,
-    /// Ubuntu 24.04.
     Ubuntu2404,
-    /// Rocky Linux 9.
     Rocky9,
-    /// AlmaLinux 9.
     Alma9,
-    /// openSUSE Leap 15.6.
     Leap156,
-    /// Alpine 3.22.
     Alpine322,
-    /// Arch, which has no versions.
+    /// A rolling release without versions.
     Arch,
 }
 
-/// A version that grows: what upstream calls it, and how often the distribution touched it since.
+/// An upstream version, to which each distribution adds its own revision.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Upstream {
     pub(super) epoch: u64,
     pub(super) major: u64,
     pub(super) minor: u64,
     pub(super) patch: u64,
-    /// What the distribution started with.
+    /// The distribution's revision at the release of the system.
     pub(super) revision: u64,
 }
 
 impl System {
-    /// All of them.
     pub const ALL: [System; 8] = [
         System::Debian12,
         System::Ubuntu2204,
@@ -49,7 +41,8 @@ impl System {
         System::Arch,
     ];
 
-    /// Of a hundred kinds of host, how many run it: two thirds apt, a quarter rpm, the rest others.
+    /// Percentage of host groups that run this system: two thirds apt, a quarter rpm, the rest
+    /// others.
     pub(super) fn share(self) -> u64 {
         match self {
             System::Debian12 => 26,
@@ -63,7 +56,7 @@ impl System {
         }
     }
 
-    /// As `/etc/os-release` names it.
+    /// The system as `/etc/os-release` describes it.
     ///
     /// # Panics
     /// Never: the names below are well-formed.
@@ -81,7 +74,6 @@ impl System {
         Os::new(id, version, name).expect("the names above are well-formed")
     }
 
-    /// The program that installs its packages.
     pub fn manager(self) -> PackageManager {
         match self {
             System::Debian12 | System::Ubuntu2204 | System::Ubuntu2404 => PackageManager::Apt,
@@ -92,7 +84,7 @@ impl System {
         }
     }
 
-    /// What its packages say of a 64-bit machine.
+    /// The package architecture of a 64-bit machine.
     pub(super) fn arch(self) -> &'static str {
         match self.manager() {
             PackageManager::Apt => "amd64",
@@ -100,7 +92,7 @@ impl System {
         }
     }
 
-    /// What its packages say that run on any machine.
+    /// The package architecture of architecture-independent packages.
     pub(super) fn any_arch(self) -> &'static str {
         match self.manager() {
             PackageManager::Apt => "all",
@@ -109,8 +101,8 @@ impl System {
         }
     }
 
-    /// The version after `updates` updates of the same upstream release. Later ones are greater in
-    /// the order of the system's own package manager.
+    /// The version after `updates` updates of the same upstream release. Later versions sort higher
+    /// in the order of the system's own package manager.
     pub(super) fn version(self, of: Upstream, updates: u64) -> String {
         let Upstream { epoch, major, minor, patch, revision } = of;
         let upstream = format!("{major}.{minor}.{patch}");
@@ -135,7 +127,7 @@ impl System {
         }
     }
 
-    /// The kernel that runs after `updates` updates of it.
+    /// The running kernel after `updates` kernel updates.
     pub(super) fn kernel(self, updates: u64) -> String {
         match self {
             System::Debian12 => format!("6.1.0-{}-amd64", 37 + updates),
@@ -150,7 +142,7 @@ impl System {
         }
     }
 
-    /// The name that its security team would give to an advisory; none where there is none.
+    /// A typical advisory id of the system's security team. `None` if the system has no advisories.
     pub(super) fn advisory(self, chance: &mut Chance) -> Option<String> {
         Some(match self {
             System::Debian12 => format!("DSA-{}-1", chance.between(5700, 6050)),
@@ -167,7 +159,7 @@ impl System {
         })
     }
 
-    /// What its package manager writes into its log when a package comes.
+    /// The line that the package manager logs when it installs a package.
     pub fn log_line(self, name: &str, version: &str) -> String {
         match self.manager() {
             PackageManager::Apt => format!("Setting up {name} ({version}) ...\n"),

@@ -1,15 +1,12 @@
-//! The swarm against a side door that checks every word, over real connections.
-//!
-//! The last story takes a real server instead: `FLEETMEND_SWARM_URL` and `FLEETMEND_SWARM_TOKEN`
-//! say which, and `cargo test -p swarm --test end_to_end -- --ignored` runs it.
+//! Runs the swarm against a fake server that checks every request, over real connections.
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
 
-mod door;
-mod secured;
+mod fake_server;
+mod tls;
 
 use std::time::Duration;
 
-use door::{Door, NOW};
+use fake_server::{Door, NOW};
 use swarm::behave::{Nature, Script};
 use swarm::{Config, Swarm};
 use vocab::{FailureCode, RebootPolicy, ServerId, Stage, TaskId};
@@ -17,7 +14,7 @@ use wire::agent::{Install, Outcome, Reboot, Work};
 
 const CALM: Nature = Nature { seed: 1, fail: 0.0, crash: 0.0, offline: 0.0, speed: 1_000.0 };
 
-/// A door and a swarm that has come through it.
+/// A fake server and a swarm that is enrolled with it.
 struct Scene {
     door: Door,
     swarm: Swarm,
@@ -39,10 +36,10 @@ impl Scene {
         self.swarm.server_id(agent).unwrap()
     }
 
-    /// Orders everything that is pending on a server, and a reboot if one is wanted after it.
+    /// Orders all pending updates on a server, with this reboot policy.
     async fn installs(&self, agent: usize, task: TaskId, reboot: RebootPolicy) {
         let server = self.server(agent);
-        eventually("the server was heard", || !self.door.book().servers[&server].boots.is_empty())
+        eventually("the server synced", || !self.door.book().servers[&server].boots.is_empty())
             .await;
         let boot_id = self.door.book().servers[&server].boots.last().unwrap().clone();
         let (packages, exclude) = (Vec::new(), Vec::new());
@@ -78,7 +75,7 @@ fn task(number: u128) -> TaskId {
     TaskId::new(NOW.parse().unwrap(), number)
 }
 
-/// Waits for something to become true, and not for ever.
+/// Waits until a condition is true. Fails after 30 seconds.
 async fn eventually(what: &str, is_so: impl Fn() -> bool) {
     for _ in 0..6_000 {
         if is_so() {
@@ -86,11 +83,11 @@ async fn eventually(what: &str, is_so: impl Fn() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("it never came about that {what}");
+    panic!("timed out waiting until {what}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hosts_join_and_each_list_is_uploaded_once_for_all_who_share_it() {
+async fn identical_inventories_are_uploaded_once() {
     let scene = Scene::of(48, CALM).await;
     let known = || {
         let book = scene.door.book();
@@ -101,13 +98,13 @@ async fn hosts_join_and_each_list_is_uploaded_once_for_all_who_share_it() {
                 .values()
                 .all(|row| row.installed.is_some_and(has) && row.pending.is_some_and(has))
     };
-    eventually("every list is there", known).await;
+    eventually("every inventory is uploaded", known).await;
     let lists = scene.door.book().listings.len();
-    assert!(lists < 80, "{lists} lists of 48 hosts");
-    // Two or three for the lists, and then one is held open; nobody asks again and again.
+    assert!(lists < 80, "{lists} inventories of 48 hosts");
+    // Two or three syncs for the inventories, then one is held open. No agent polls repeatedly.
     let most = scene.door.book().servers.values().map(|row| row.syncs).max();
-    assert!(most < Some(12), "{most:?} syncs of a host that has nothing to say");
-    // Others who are set up alike have nothing to upload.
+    assert!(most < Some(12), "{most:?} syncs of an idle host");
+    // Hosts with the same setup have nothing to upload.
     let (url, token) = scene.door.open().await;
     let mut config = Config::new(&url, token.parse().unwrap(), 48);
     config.nature = CALM;
@@ -117,20 +114,21 @@ async fn hosts_join_and_each_list_is_uploaded_once_for_all_who_share_it() {
         let book = scene.door.book();
         book.servers.len() == 96 && book.servers.values().all(|row| row.syncs > 0)
     };
-    eventually("they were heard", heard).await;
+    eventually("all hosts synced", heard).await;
     assert_eq!((alike.counts().listings, scene.door.book().listings.len()), (0, lists));
     scene.is_well();
 }
 
-/// Every third answer is lost after it had its effect, agents crash, hosts reboot and fail.
+/// Every third response is lost after the sync took effect, agents crash, hosts reboot, orders
+/// fail.
 #[tokio::test(flavor = "multi_thread")]
-async fn in_rough_weather_every_order_takes_effect_once_and_its_result_is_true() {
+async fn orders_take_effect_once_despite_faults() {
     let scene = Scene::of(40, Nature { fail: 0.2, crash: 0.3, ..CALM }).await;
     scene.door.lose_answers(33);
     for agent in 0..40 {
         scene.installs(agent, task(agent as u128), RebootPolicy::IfRequired).await;
     }
-    eventually("all have answered", || {
+    eventually("all agents have reported a result", || {
         (0..40).all(|agent| scene.has_result(agent, task(agent as u128)))
     })
     .await;
@@ -142,8 +140,8 @@ async fn in_rough_weather_every_order_takes_effect_once_and_its_result_is_true()
     assert!(counts.crashes > 5 && counts.boots > 5 && counts.failed > 10, "{counts:?}");
     assert_eq!(counts.orders, 40);
     scene.door.lose_answers(0);
-    // The lists after the installation are with the server, and no others are claimed.
-    eventually("the new lists are there", || {
+    // The server has the inventories after the installation, and agents claim no others.
+    eventually("the new inventories are uploaded", || {
         let book = scene.door.book();
         let has = |digest| book.listings.contains_key(&digest);
         book.servers
@@ -156,12 +154,12 @@ async fn in_rough_weather_every_order_takes_effect_once_and_its_result_is_true()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_installation_is_told_stage_by_stage_with_its_log_and_a_new_boot() {
-    // Slow enough that every stage is heard of.
+async fn installation_reports_stages_log_and_new_boot() {
+    // Slow enough that every stage is reported.
     let scene = Scene::of(8, Nature { speed: 20.0, ..CALM }).await;
     scene.swarm.script(0, Script::Succeed);
     scene.installs(0, task(1), RebootPolicy::Always).await;
-    eventually("it has ended", || scene.has_result(0, task(1))).await;
+    eventually("the order has ended", || scene.has_result(0, task(1))).await;
     let book = scene.door.book();
     let row = &book.servers[&scene.server(0)];
     let stages = &row.stages[&task(1)];
@@ -180,7 +178,7 @@ async fn an_installation_is_told_stage_by_stage_with_its_log_and_a_new_boot() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_script_makes_one_agent_fail_hang_fall_silent_or_be_late() {
+async fn scripts_make_single_agents_fail_hang_or_ignore_orders() {
     let scene = Scene::of(8, CALM).await;
     let scripts = [
         Script::FailWith(FailureCode::DiskFull),
@@ -195,11 +193,13 @@ async fn a_script_makes_one_agent_fail_hang_fall_silent_or_be_late() {
     for agent in [0, 1, 2, 4] {
         scene.installs(agent, task(agent as u128), RebootPolicy::Always).await;
     }
-    eventually("two have ended", || [0, 4].iter().all(|i| scene.has_result(*i, task(*i as u128))))
-        .await;
+    eventually("two orders have ended", || {
+        [0, 4].iter().all(|i| scene.has_result(*i, task(*i as u128)))
+    })
+    .await;
     assert_eq!(scene.result(0, task(0)), (Outcome::Failed, Some(FailureCode::DiskFull)));
     assert_eq!(scene.result(4, task(4)), (Outcome::Succeeded, None));
-    eventually("one hangs", || {
+    eventually("one host hangs in its reboot", || {
         let book = scene.door.book();
         book.servers[&scene.server(2)]
             .stages
@@ -210,41 +210,43 @@ async fn a_script_makes_one_agent_fail_hang_fall_silent_or_be_late() {
     assert!(!scene.has_result(1, task(1)) && !scene.has_result(2, task(2)));
     scene.swarm.script(1, Script::Usual);
     scene.swarm.script(2, Script::Usual);
-    eventually("they come round", || scene.has_result(1, task(1)) && scene.has_result(2, task(2)))
-        .await;
+    eventually("both agents report", || {
+        scene.has_result(1, task(1)) && scene.has_result(2, task(2))
+    })
+    .await;
     scene.is_well();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_host_that_is_cut_off_works_on_and_tells_it_late() {
+async fn disconnected_host_continues_and_reports_later() {
     let scene = Scene::of(8, Nature { speed: 20.0, ..CALM }).await;
     scene.installs(3, task(1), RebootPolicy::Never).await;
     let begun = || scene.door.book().servers[&scene.server(3)].stages.contains_key(&task(1));
-    eventually("it has begun", begun).await;
+    eventually("the order has started", begun).await;
     scene.swarm.script(3, Script::CutOff);
-    eventually("its packages have changed", || scene.swarm.ledger().effects() == 1).await;
+    eventually("the packages have changed", || scene.swarm.ledger().effects() == 1).await;
     assert!(!scene.has_result(3, task(1)));
     scene.swarm.script(3, Script::Usual);
-    eventually("it tells", || scene.has_result(3, task(1))).await;
+    eventually("the agent reports", || scene.has_result(3, task(1))).await;
     assert_eq!(scene.result(3, task(1)), (Outcome::Succeeded, None));
     scene.is_well();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn orders_that_are_late_or_withdrawn_are_answered_and_do_nothing() {
+async fn expired_and_withdrawn_orders_have_no_effect() {
     let scene = Scene::of(8, CALM).await;
     let late = scene.server(0);
     scene.door.let_orders_expire(late);
     scene.installs(0, task(1), RebootPolicy::Never).await;
     scene.door.withdraw(scene.server(1), task(2));
-    eventually("both are answered", || {
+    eventually("both orders have a result", || {
         scene.has_result(0, task(1)) && scene.has_result(1, task(2))
     })
     .await;
     assert_eq!(scene.result(0, task(1)), (Outcome::Failed, Some(FailureCode::OrderExpired)));
     assert_eq!(scene.result(1, task(2)), (Outcome::Withdrawn, None));
     scene.door.order(scene.server(1), task(2), Work::Reboot(Reboot { boot_id: "x".into() }));
-    eventually("it is answered once more", || {
+    eventually("the result is sent again", || {
         !scene.door.book().servers[&scene.server(1)].results.is_empty()
             && scene.swarm.counts().results >= 3
     })
@@ -254,20 +256,20 @@ async fn orders_that_are_late_or_withdrawn_are_answered_and_do_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_removed_host_goes_dormant() {
+async fn removed_host_stops_syncing() {
     let scene = Scene::of(8, CALM).await;
     scene.door.remove(scene.server(5));
-    eventually("it knows", || scene.swarm.counts().removed == 1).await;
-    assert_eq!(scene.swarm.counts().enrolled, 8, "and does not enrol again by itself");
+    eventually("the agent is removed", || scene.swarm.counts().removed == 1).await;
+    assert_eq!(scene.swarm.counts().enrolled, 8, "the agent does not enroll again");
     let saved = scene.swarm.stop().await;
     assert_eq!(saved.len(), 7);
 }
 
-/// A swarm that stops and starts again is the same hosts, not clones of them.
+/// A restarted swarm has the same hosts, not clones of them.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_comes_back_with_saved_identities_is_not_taken_for_a_clone() {
+async fn restart_with_saved_identities_is_not_a_clone() {
     let Scene { door, swarm } = Scene::of(20, CALM).await;
-    eventually("all were heard", || swarm.counts().syncs >= 20).await;
+    eventually("all agents synced", || swarm.counts().syncs >= 20).await;
     let folder = std::env::temp_dir().join(format!("fleetmend-swarm-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let path = folder.join("identities");
@@ -282,26 +284,26 @@ async fn who_comes_back_with_saved_identities_is_not_taken_for_a_clone() {
     again.wait_until_enrolled().await.unwrap();
     let scene = Scene { door, swarm: again };
     scene.installs(7, task(1), RebootPolicy::Never).await;
-    eventually("it has ended", || scene.has_result(7, task(1))).await;
+    eventually("the order has ended", || scene.has_result(7, task(1))).await;
     scene.is_well();
     assert_eq!(scene.door.book().enrolments, 20);
     scene.swarm.stop().await.write(&path).unwrap();
     assert_eq!(
         swarm::Saved::read(&path).unwrap().unwrap().len(),
         20,
-        "a clean end can be taken up"
+        "a clean shutdown can be resumed"
     );
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_is_not_taken_is_said_and_not_tried_for_ever() {
+async fn refused_token_is_reported_and_not_retried() {
     let (url, token) = Door::new().open().await;
     let other = token.replace("BgYG", "BwcH");
     let swarm = Swarm::start(Config::new(&url, other.parse().unwrap(), 5)).unwrap();
     let refused = swarm.wait_until_enrolled().await.unwrap_err().to_string();
     assert!(
-        refused.contains("bad_token") && refused.contains("there is no such token"),
+        refused.contains("bad_token") && refused.contains("the token does not exist"),
         "{refused}"
     );
 }

@@ -1,4 +1,4 @@
-//! What happens to orders, told with a hand-turned clock.
+//! Tests of the worker with a simulated clock.
 
 use jiff::{SignedDuration, Timestamp};
 use vocab::{FailureCode, RebootPolicy, Stage, TaskId};
@@ -11,7 +11,7 @@ use crate::ledger::Ledger;
 
 const CALM: Nature = Nature { seed: 1, fail: 0.0, crash: 0.0, offline: 0.0, speed: 1.0 };
 
-/// One agent, its clock, and a ledger of what happened to it.
+/// One agent, its clock, and a ledger of its events.
 struct Story {
     worker: Worker,
     now: Timestamp,
@@ -43,7 +43,7 @@ impl Story {
         Story { worker, now, ledger: Ledger::default(), happened: Vec::new() }
     }
 
-    /// A host whose kernel wants an update, so that it wants a reboot afterwards.
+    /// A host with a pending kernel update, so that it needs a reboot after installing.
     fn calm() -> Story {
         let fleet = Fleet::new(1, 400);
         let wants = |host: &Host| {
@@ -74,7 +74,7 @@ impl Story {
         self.ordered(number, work)
     }
 
-    /// Lets time pass, in so many parts that nothing happens all at once.
+    /// Advances the clock in small steps, so that events do not all happen at once.
     fn seconds(&mut self, seconds: i64) -> &mut Story {
         let parts = seconds.clamp(1, 100);
         for _ in 0..parts {
@@ -114,7 +114,7 @@ impl Story {
         results.remove(0)
     }
 
-    /// Turns the clock until the worker is in this stage.
+    /// Advances the clock until the worker is in this stage.
     fn reaches(&mut self, stage: Stage) {
         for _ in 0..600 {
             if self.worker.progress(self.now).first().is_some_and(|said| said.stage == Some(stage))
@@ -128,7 +128,7 @@ impl Story {
 }
 
 #[test]
-fn an_installation_goes_through_its_stages_and_leaves_nothing_pending_that_it_could_install() {
+fn installation_passes_all_stages_and_applies_every_update() {
     let mut story = Story::calm();
     let before = story.worker.host().clone();
     assert_eq!(story.installs(1, RebootPolicy::Never), Taken::New);
@@ -149,7 +149,7 @@ fn an_installation_goes_through_its_stages_and_leaves_nothing_pending_that_it_co
 }
 
 #[test]
-fn an_order_that_comes_again_is_answered_with_the_result_that_it_had() {
+fn repeated_order_is_answered_with_its_earlier_result() {
     let mut story = Story::calm();
     story.installs(1, RebootPolicy::Never);
     story.seconds(5);
@@ -164,12 +164,12 @@ fn an_order_that_comes_again_is_answered_with_the_result_that_it_had() {
 }
 
 #[test]
-fn a_reboot_takes_the_host_away_and_brings_it_back_as_another_boot() {
+fn reboot_takes_host_down_and_changes_boot_id() {
     let mut story = Story::calm();
     let boot = story.worker.host().boot_id();
     story.installs(1, RebootPolicy::IfRequired);
     story.reaches(Stage::Rebooting);
-    assert!(!story.worker.is_down(), "it says so first");
+    assert!(!story.worker.is_down(), "the agent announces the reboot first");
     story.seconds(3);
     assert!(story.worker.is_down());
     assert_eq!(story.worker.activity(), Activity::Rebooting);
@@ -179,7 +179,7 @@ fn a_reboot_takes_the_host_away_and_brings_it_back_as_another_boot() {
 }
 
 #[test]
-fn an_order_for_another_boot_reboots_nothing() {
+fn order_for_another_boot_does_not_reboot() {
     let mut story = Story::calm();
     let other = "another boot".into();
     let Work::Install(order) = everything(RebootPolicy::Always, story.worker.host()) else {
@@ -194,7 +194,7 @@ fn an_order_for_another_boot_reboots_nothing() {
 }
 
 #[test]
-fn a_crash_at_any_stage_changes_nothing_in_the_outcome() {
+fn crash_at_any_stage_does_not_change_outcome() {
     for stage in [Stage::Preflight, Stage::Downloading, Stage::Installing, Stage::Verifying] {
         let mut calm = Story::calm();
         let mut crashing = Story::calm();
@@ -212,7 +212,7 @@ fn a_crash_at_any_stage_changes_nothing_in_the_outcome() {
 }
 
 #[test]
-fn a_failure_says_its_code_and_what_had_changed_by_then() {
+fn failure_reports_code_and_changes_so_far() {
     for (code, changes) in [
         (FailureCode::PkgLockTimeout, false),
         (FailureCode::DiskFull, false),
@@ -230,7 +230,7 @@ fn a_failure_says_its_code_and_what_had_changed_by_then() {
 }
 
 #[test]
-fn a_host_that_hangs_in_its_reboot_comes_back_when_it_may() {
+fn host_hanging_in_reboot_returns_after_script_change() {
     let mut story = Story::calm();
     story.worker.follow(Script::HangInReboot, story.now);
     story.installs(1, RebootPolicy::IfRequired);
@@ -244,14 +244,15 @@ fn a_host_that_hangs_in_its_reboot_comes_back_when_it_may() {
 }
 
 #[test]
-fn what_was_not_begun_can_be_withdrawn_and_what_was_is_told_in_truth() {
+fn only_orders_without_effects_can_be_withdrawn() {
     let mut story = Story::calm();
     story.installs(1, RebootPolicy::Never);
     story.reaches(Stage::Downloading);
     story.worker.withdraw(id(1), story.now);
     assert_eq!(story.seconds(0).result().outcome, Outcome::Withdrawn);
     story.worker.acknowledged(id(1));
-    // One that was never seen is answered, and not begun when it comes after all.
+    // A withdrawal of an unknown order is answered, and the order is not started if it arrives
+    // later.
     story.worker.withdraw(id(2), story.now);
     assert_eq!(story.installs(2, RebootPolicy::Never), Taken::Answered);
     assert_eq!(story.seconds(600).result().outcome, Outcome::Withdrawn);
@@ -263,7 +264,7 @@ fn what_was_not_begun_can_be_withdrawn_and_what_was_is_told_in_truth() {
 }
 
 #[test]
-fn a_selection_means_what_it_says() {
+fn package_selection_is_respected() {
     let mut story = Story::calm();
     let host = story.worker.host().clone();
     let pending = host.kind().pending(host.state.packages);
@@ -296,7 +297,7 @@ fn a_selection_means_what_it_says() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused_by_name_and_what_is_ignored_is_not_known() {
+fn unknown_order_is_refused_and_ignored_order_leaves_no_trace() {
     let mut story = Story::calm();
     let unknown = Work::Unknown { name: "run_script".into() };
     assert_eq!(story.ordered(1, unknown), Taken::Refused);
@@ -311,10 +312,10 @@ fn what_cannot_be_meant_is_refused_by_name_and_what_is_ignored_is_not_known() {
     assert_eq!(story.worker.results(), []);
 }
 
-/// Many agents, many orders, every fault: the ledger has nothing to say, and the share that fails is
-/// about what was asked for.
+/// Many agents, many orders, every fault: the ledger finds no violation, and the failure rate is
+/// close to the configured share.
 #[test]
-fn a_rough_fleet_tells_the_truth_and_fails_as_often_as_asked() {
+fn faulty_fleet_reports_truthfully_and_fails_at_configured_rate() {
     let fleet = Fleet::new(5, 100);
     let rough = Nature { seed: 5, fail: 0.2, crash: 0.3, ..CALM };
     let (mut failed, mut crashed) = (0, 0);
@@ -336,7 +337,7 @@ fn a_rough_fleet_tells_the_truth_and_fails_as_often_as_asked() {
 }
 
 #[test]
-fn who_resumes_has_what_was_left() {
+fn resumed_worker_continues_its_order() {
     let mut story = Story::calm();
     story.installs(1, RebootPolicy::Never);
     story.reaches(Stage::Installing);

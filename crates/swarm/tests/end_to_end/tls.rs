@@ -1,4 +1,5 @@
-//! The same over TLS: the token's hash decides who the server is.
+//! The same over TLS: an agent connects only to a server whose certificate matches the hash in its
+//! token.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::door::Door;
+use super::fake_server::Door;
 use super::{CALM, eventually};
 
 struct Secured(TcpListener, TlsAcceptor);
@@ -24,7 +25,8 @@ impl axum::serve::Listener for Secured {
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         loop {
             let (stream, address) = self.0.accept().await.unwrap();
-            // Who does not trust us hangs up, and the next one is let in.
+            // An agent that does not trust the certificate closes the connection; accept the next
+            // one.
             if let Ok(stream) = self.1.accept(stream).await {
                 return (stream, address);
             }
@@ -36,7 +38,7 @@ impl axum::serve::Listener for Secured {
     }
 }
 
-/// Opens a door with a certificate of its own: its address and the certificate.
+/// Starts the fake server with its own certificate. Returns its URL and the certificate.
 async fn open(door: &Door) -> (String, CertificateDer<'static>) {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let certificate = made.cert.der().clone();
@@ -61,7 +63,7 @@ fn pin(certificate: &[u8]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn agents_talk_to_the_server_that_their_token_names_and_to_no_other() {
+async fn agents_connect_only_to_the_pinned_server() {
     let door = Door::new();
     let (url, certificate) = open(&door).await;
     let start = |pin: &str| {
@@ -70,12 +72,12 @@ async fn agents_talk_to_the_server_that_their_token_names_and_to_no_other() {
         Swarm::start(config).unwrap()
     };
     let deceived = start(&pin(b"the certificate of another server"));
-    eventually("they have tried", || deceived.counts().failed > 20).await;
+    eventually("all agents have tried to connect", || deceived.counts().failed > 20).await;
     assert_eq!(deceived.counts().enrolled, 0);
     drop(deceived.stop().await);
-    assert_eq!(door.book().enrolments, 0, "no token was shown to the wrong server");
+    assert_eq!(door.book().enrolments, 0, "no token was sent to the wrong server");
     let trusting = start(&pin(&certificate));
     trusting.wait_until_enrolled().await.unwrap();
-    eventually("all were heard", || trusting.counts().syncs >= 10).await;
+    eventually("all agents synced", || trusting.counts().syncs >= 10).await;
     assert_eq!(door.book().protests, Vec::<String>::new());
 }

@@ -1,6 +1,8 @@
-//! A side door with nothing behind it: it checks every word of the protocol for itself and protests.
+//! A fake server without a database: it checks every request of the protocol and records
+//! violations.
 //!
-//! It shares no code with `link`, so that both sides of a mistake must be made twice.
+//! It shares no code with `agent-client`, so that a mistake in the protocol goes unnoticed only if
+//! both implementations make it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +29,7 @@ use wire::agent::{
     Work,
 };
 
-/// When everything takes place.
+/// The fixed time of the server.
 pub(crate) const NOW: &str = "2026-11-15T04:00:00Z";
 const SYNC_SECONDS: u32 = 3;
 
@@ -38,7 +40,7 @@ struct Inner {
     orders: Ed25519KeyPair,
     secret: String,
     book: Mutex<Book>,
-    /// Of a hundred answers to syncs, how many are lost after they had their effect.
+    /// Percentage of sync responses that are lost after the sync took effect.
     lost_percent: AtomicU64,
     syncs: AtomicU64,
 }
@@ -46,10 +48,10 @@ struct Inner {
 #[derive(Default)]
 pub(crate) struct Book {
     pub(crate) servers: BTreeMap<ServerId, Row>,
-    /// How often each listing was uploaded.
+    /// Number of uploads of each inventory.
     pub(crate) listings: BTreeMap<Digest, u32>,
     pub(crate) logs: BTreeMap<TaskId, Vec<u8>>,
-    /// Everything that an agent must not do.
+    /// Protocol violations by agents.
     pub(crate) protests: Vec<String>,
     pub(crate) enrolments: u64,
     nonces: BTreeSet<String>,
@@ -96,7 +98,7 @@ impl Door {
             .with_state(self.clone())
     }
 
-    /// Opens it on this machine, without TLS: its address and a token.
+    /// Listens on this machine without TLS. Returns the URL and a token.
     pub(crate) async fn open(&self) -> (String, String) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -117,7 +119,7 @@ impl Door {
         self.0.lost_percent.store(percent, Ordering::Relaxed);
     }
 
-    /// Gives a server something to do. The boot that the order is for is the one it is in.
+    /// Queues an order for a server. The order's boot id must be that of the current boot.
     pub(crate) fn order(&self, server: ServerId, task: TaskId, work: Work) {
         let mut book = self.book();
         let row = book.servers.get_mut(&server).unwrap();
@@ -139,7 +141,7 @@ impl Door {
         row.bell.notify_one();
     }
 
-    /// From now on this server's orders are too late.
+    /// From now on, the orders of this server have expired.
     pub(crate) fn let_orders_expire(&self, server: ServerId) {
         self.book().servers.get_mut(&server).unwrap().expires_at = NOW.parse().unwrap();
     }
@@ -159,7 +161,7 @@ impl Door {
         Envelope { order, key: "k1".to_owned(), signature }
     }
 
-    /// Who sent a request, or what to answer instead.
+    /// Authenticates a request. Returns the server, or the response to send instead.
     fn caller(
         &self,
         method: &Method,
@@ -188,7 +190,7 @@ impl Door {
             .verify(text.as_bytes(), &part("sig"))
             .is_ok();
         if !genuine || part("tag") != tag(id, &part("key")) {
-            return Err(refused("the signature or the tag is wrong"));
+            return Err(refused("invalid signature or tag"));
         }
         match self.book().servers.get(&id) {
             Some(row) if row.key == part("key") && !row.removed => Ok(id),
@@ -201,7 +203,7 @@ fn tag(id: ServerId, key: &[u8]) -> Vec<u8> {
     blake3::hash(&[id.to_string().as_bytes(), key].concat()).as_bytes().to_vec()
 }
 
-/// Who sent a request, its signature and its nonce.
+/// The server id, signature and nonce of a request.
 fn signed_parts(headers: &HeaderMap) -> Option<(String, String, String)> {
     let header = |name: &str| headers.get(name)?.to_str().ok();
     let parts = header("authorization")?.strip_prefix("Agent ")?.split(',');
@@ -210,14 +212,14 @@ fn signed_parts(headers: &HeaderMap) -> Option<(String, String, String)> {
     Some(((*parts.get("id")?).to_owned(), (*parts.get("sig")?).to_owned(), nonce))
 }
 
-/// Signs every answer to a request that is signed itself.
+/// Signs every response to a signed request.
 async fn sign(State(door): State<Door>, request: Request, next: Next) -> Response {
     let Some((id, signature, nonce)) = signed_parts(request.headers()) else {
         return next.run(request).await;
     };
     let is_new = door.book().nonces.insert(nonce.clone());
     if !is_new {
-        door.book().protests.push(format!("{id} sent the nonce {nonce} twice"));
+        door.book().protests.push(format!("{id} reused the nonce {nonce}"));
     }
     let (mut parts, body) = next.run(request).await.into_parts();
     let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
@@ -231,7 +233,7 @@ async fn sign(State(door): State<Door>, request: Request, next: Next) -> Respons
 async fn enroll(State(door): State<Door>, body: Bytes) -> Response {
     let asked: EnrollRequest = serde_json::from_slice(&body).unwrap();
     if !asked.token.starts_with(&door.0.secret) {
-        let problem = json!({"code": "bad_token", "detail": "there is no such token"});
+        let problem = json!({"code": "bad_token", "detail": "the token does not exist"});
         return (StatusCode::UNAUTHORIZED, problem.to_string()).into_response();
     }
     let key = STANDARD.decode(&asked.public_key).unwrap();
@@ -317,7 +319,7 @@ impl Door {
         } else if !again {
             let (got, due) = (sync.counter, row.expected);
             protests.push(format!(
-                "{id} sent counter {got} and a nonce that does not fit, {due} was due"
+                "{id} sent counter {got} with an unexpected nonce, expected counter {due}"
             ));
         }
         row.boots.insert(sync.boot_id);
@@ -334,7 +336,7 @@ impl Door {
             acknowledged.push(result.order_id);
             let known = row.results.entry(result.order_id).or_insert_with(|| result.clone());
             if *known != result {
-                protests.push(format!("{id} has two results for {}", result.order_id));
+                protests.push(format!("{id} sent two different results for {}", result.order_id));
             }
         }
         let digests = [sync.installed, sync.pending];
@@ -392,7 +394,7 @@ async fn listing(
     };
     let mut book = door.book();
     if Digest::of(&bytes) != digest || lines.is_err() {
-        book.protests.push(format!("{kind} {digest}: not that list ({lines:?})"));
+        book.protests.push(format!("{kind} {digest}: wrong content ({lines:?})"));
         return StatusCode::UNPROCESSABLE_ENTITY.into_response();
     }
     *book.listings.entry(digest).or_default() += 1;
