@@ -1,9 +1,10 @@
-//! Whom a host talks to: the server whose certificate, or whose authority, the token names by hash.
+//! TLS verification: the server must present the certificate whose hash is in the token, or one
+//! issued by the authority whose hash is in the token.
 //!
-//! No list of public authorities is asked then: a self-signed server is verified all the same and never
-//! blindly trusted, and a certificate that some public authority issued to someone else is refused.
-//! Only a token that names no certificate (`.plain`), used with an https address, is verified by the
-//! system's trust store, as any other client of the host does it.
+//! Public certificate authorities play no role in this case: a self-signed server is verified and
+//! never blindly trusted, and a certificate that a public authority issued to someone else is
+//! rejected. Only a token without a hash (`.plain`), used with an https address, relies on the
+//! system's trust store, as any other client on the host does.
 
 use std::sync::Arc;
 
@@ -20,22 +21,21 @@ use rustls::{
 /// Why the system's trust store cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustStoreError {
-    /// It holds no certificate of an authority.
+    /// The trust store contains no certificate.
     #[error(
-        "the token names no certificate, so the server's is verified by this system's trust store, \
-         and that is empty: install the package `ca-certificates`, or set SSL_CERT_FILE"
+        "the token contains no certificate hash, so the server is verified by this system's trust \
+         store, which is empty: install the package `ca-certificates`, or set SSL_CERT_FILE"
     )]
     Empty,
-    /// It cannot be used for TLS.
-    #[error("the system's trust store cannot be used")]
+    #[error("cannot use the system's trust store")]
     Tls(#[from] Error),
 }
 
-/// A client that trusts the authorities which this system trusts. `SSL_CERT_FILE` and `SSL_CERT_DIR`
-/// name others.
+/// A client configuration that trusts the authorities of this system. `SSL_CERT_FILE` and
+/// `SSL_CERT_DIR` override them.
 pub(crate) fn system_trust() -> Result<ClientConfig, TrustStoreError> {
     let mut roots = RootCertStore::empty();
-    // Certificates that cannot be read or parsed are not trusted; the others are.
+    // Certificates that cannot be read or parsed are skipped.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
         return Err(TrustStoreError::Empty);
@@ -43,7 +43,7 @@ pub(crate) fn system_trust() -> Result<ClientConfig, TrustStoreError> {
     Ok(trusting(roots)?)
 }
 
-/// A client that trusts these authorities, and checks names and dates.
+/// A client configuration that trusts these authorities, and checks names and dates.
 fn trusting(roots: RootCertStore) -> Result<ClientConfig, Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     Ok(ClientConfig::builder_with_provider(provider)
@@ -52,7 +52,7 @@ fn trusting(roots: RootCertStore) -> Result<ClientConfig, Error> {
         .with_no_client_auth())
 }
 
-/// Accepts the certificate with this SHA-256, or one that the authority with this SHA-256 issued.
+/// Accepts the certificate with this SHA-256, or one issued by the authority with this SHA-256.
 #[derive(Debug)]
 pub struct PinnedServer {
     sha256: [u8; 32],
@@ -60,16 +60,16 @@ pub struct PinnedServer {
 }
 
 impl PinnedServer {
-    /// What a client needs to talk to that server and to no other.
+    /// A client configuration that accepts this server and no other.
     ///
     /// # Panics
-    /// Never: the provider knows the protocol versions that it is asked for.
+    /// Never: the provider supports the default protocol versions.
     pub fn client_config(sha256: [u8; 32]) -> ClientConfig {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let verifier = Arc::new(PinnedServer { sha256, provider: provider.clone() });
         ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .expect("ring knows the default protocol versions")
+            .expect("ring supports the default protocol versions")
             .dangerous()
             .with_custom_certificate_verifier(verifier)
             .with_no_client_auth()
@@ -89,8 +89,9 @@ impl ServerCertVerifier for PinnedServer {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        // The very certificate: its name and dates add nothing to a hash, and a host whose clock is
-        // wrong must still find its server. The handshake proves that the server has its key.
+        // The pinned certificate itself: its name and dates add nothing to a hash, and a host whose
+        // clock is wrong must still reach its server. The handshake proves that the server has the
+        // private key.
         if self.is_pinned(end_entity) {
             return Ok(ServerCertVerified::assertion());
         }
@@ -174,7 +175,7 @@ mod tests {
         digest(&SHA256, certificate).as_ref().try_into().unwrap()
     }
 
-    /// A whole handshake in memory: what the client says of a server that shows this chain.
+    /// A complete handshake in memory, with a server that presents this chain.
     fn handshake(pin: [u8; 32], shown: Shown) -> Result<(), Error> {
         handshake_with(PinnedServer::client_config(pin), shown)
     }
@@ -182,7 +183,8 @@ mod tests {
     fn handshake_with(client: ClientConfig, shown: Shown) -> Result<(), Error> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(shown.key.serialize_der()));
-        // `CertifiedKey::new` does not ask whether the key fits the certificate: a thief's does not.
+        // `CertifiedKey::new` does not check that the key matches the certificate; an attacker's
+        // does not.
         let shown = CertifiedKey::new(shown.chain, provider.key_provider.load_private_key(key)?);
         let server = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
@@ -204,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_very_certificate_is_accepted_and_no_other() {
+    fn only_the_pinned_certificate_is_accepted() {
         let shown = self_signed("some-other-name");
         handshake(sha256(&shown.chain[0]), shown).unwrap();
         let pin = sha256(&self_signed("fleet.test").chain[0]);
@@ -213,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_that_the_authority_issued_for_this_name_is_accepted() {
+    fn certificate_issued_by_pinned_authority_for_this_name_is_accepted() {
         let authority = authority();
         let pin = sha256(authority.der());
         handshake(pin, issued("fleet.test", &authority, authority.der())).unwrap();
@@ -224,9 +226,10 @@ mod tests {
         ));
     }
 
-    /// Anyone can show a public certificate; only its owner can have issued another with it.
+    /// Anyone can present a public certificate; only the owner of its key can issue another with
+    /// it.
     #[test]
-    fn showing_the_authority_without_having_been_issued_by_it_is_refused() {
+    fn chain_with_unrelated_pinned_authority_is_rejected() {
         let authority = authority();
         let mut shown = self_signed("fleet.test");
         shown.chain.push(authority.der().clone());
@@ -253,9 +256,9 @@ mod tests {
         assert!(matches!(untrusted, Err(Error::InvalidCertificate(_))), "{untrusted:?}");
     }
 
-    /// Who has the certificate and not its key cannot finish a handshake with it.
+    /// An attacker who has the certificate without its key cannot complete a handshake.
     #[test]
-    fn a_certificate_without_its_key_is_refused() {
+    fn certificate_without_its_key_is_rejected() {
         let real = self_signed("fleet.test");
         let pin = sha256(&real.chain[0]);
         let thief = Shown { key: KeyPair::generate().unwrap(), ..real };

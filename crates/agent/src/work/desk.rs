@@ -1,8 +1,8 @@
-//! The orders that the agent has, on disk and in memory.
+//! The orders that the agent has received, on disk and in memory.
 //!
-//! One directory an order: `journal.json`, the `log`, the inventory before, the directories of its jobs, and two
-//! marks, `withdrawn` and `acknowledged`, which are files of their own because others than
-//! the thread that writes the journal set them.
+//! Each order has a directory with `journal.json`, the `log`, the inventory from before the order,
+//! the directories of its jobs, and two marker files, `withdrawn` and `acknowledged`. The markers
+//! are separate files because the thread that sets them is not the one that writes the journal.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,27 +23,27 @@ use super::past_orders::PastOrders;
 use super::recovery;
 use super::step::Facts;
 
-/// How many acknowledged orders keep their logs.
+/// Number of acknowledged orders whose logs are kept.
 const LOGS_KEPT: usize = 20;
-/// How many acknowledged orders keep their results, to answer a repeated order.
+/// Number of acknowledged orders whose results are kept, to answer a repeated order.
 const RESULTS_KEPT: usize = 500;
-/// How many orders may be here that the server has not acknowledged. While there are so many no other is taken; an honest
-/// server acknowledges a result with the answer that it gets.
+/// Maximum number of unacknowledged orders. Beyond that, new orders are not accepted; an honest
+/// server acknowledges each result in its next response.
 const OPEN_MAX: usize = 1_000;
-/// How many bytes are put by, for the journal of an order that fills the disk.
+/// Disk space reserved for the journal of an order that fills the disk.
 const RESERVE_BYTES: usize = 512 * 1024;
-/// The most bytes of results in one report; one is always sent, however long.
+/// Maximum size of the results in one report. One result is always sent, whatever its size.
 const REPORT_BYTES: usize = 512 * 1024;
 
-/// An order.
 struct Entry {
     journal: Journal,
     acknowledged: bool,
-    /// Whether it is on disk. One that is not was answered with that, and is written down when there is room.
+    /// Whether the order is on disk. An order that could not be written has failed with that
+    /// reason, and is written once there is space.
     written: bool,
 }
 
-/// All of them.
+/// All orders of this host.
 pub(super) struct Desk {
     dir: PathBuf,
     entries: BTreeMap<TaskId, Entry>,
@@ -51,16 +51,16 @@ pub(super) struct Desk {
     /// How many acknowledged orders keep their logs, and how many their results.
     kept: (usize, usize),
     open_max: usize,
-    /// The ids of orders whose results are not kept any more.
+    /// The ids of orders whose results are no longer kept.
     past: PastOrders,
-    /// What the server's clock said last.
+    /// The server's time, as last received.
     server_time: Option<Timestamp>,
     /// How far this host's clock is ahead of the server's.
     clock_ahead: SignedDuration,
 }
 
 impl Desk {
-    /// Reads what is on disk.
+    /// Reads the orders from disk.
     pub(super) fn open(state_dir: &Path, now: Timestamp) -> io::Result<Desk> {
         let dir = state_dir.join("orders");
         files::own_directory(&dir)?;
@@ -84,16 +84,16 @@ impl Desk {
             let acknowledged = path.join("acknowledged").exists();
             let journal = match files::read_json::<Journal>(&path.join("journal.json")) {
                 Ok(Some(journal)) if journal.id == id => journal,
-                Ok(Some(_)) => recover(id, &path, "it is that of another order", now)?,
-                // The order was being taken when the agent died: it comes again.
+                Ok(Some(_)) => recover(id, &path, "it belongs to another order", now)?,
+                // The agent died while it was accepting the order. The server sends it again.
                 Ok(None) if recovery::is_untouched(&path) => {
                     fs::remove_dir_all(&path)?;
                     continue;
                 }
-                Ok(None) => recover(id, &path, "it is missing", now)?,
+                Ok(None) => recover(id, &path, "the file is missing", now)?,
                 Err(error) => recover(id, &path, &error.to_string(), now)?,
             };
-            // Only a result is ever acknowledged.
+            // Only results are acknowledged.
             let acknowledged = acknowledged && journal.result.is_some();
             desk.arrivals = desk.arrivals.max(journal.arrival + 1);
             desk.entries.insert(id, Entry { journal, acknowledged, written: true });
@@ -101,12 +101,11 @@ impl Desk {
         Ok(desk)
     }
 
-    /// The directory of an order.
     pub(super) fn directory(&self, id: TaskId) -> PathBuf {
         self.dir.join(id.to_string())
     }
 
-    /// Puts room by, if there is enough of it.
+    /// Reserves disk space, if there is enough.
     pub(super) fn put_by(&self) {
         let path = self.reserve();
         if files::length(&path) < RESERVE_BYTES as u64
@@ -120,13 +119,13 @@ impl Desk {
         self.dir.with_file_name("reserve")
     }
 
-    /// What the server's clock says at this moment.
+    /// Stores the server's current time.
     pub(super) fn set_server_time(&mut self, server_time: Timestamp, now: Timestamp) {
         (self.server_time, self.clock_ahead) = (Some(server_time), now.duration_since(server_time));
     }
 
-    /// Takes an order in, once. One that has ended gets its stored result sent again. One that cannot be written down is
-    /// answered with that.
+    /// Accepts an order once. If the order has already ended, its stored result is reported again.
+    /// If it cannot be written to disk, it fails with that reason.
     pub(super) fn take(&mut self, order: &Order, now: Timestamp) -> io::Result<()> {
         if self.entries.contains_key(&order.id) {
             return self.tell_again(order.id);
@@ -135,9 +134,9 @@ impl Desk {
             self.past.drop_expired(server_time);
         }
         let refused = if self.past.contains(order.id) {
-            Some("this order was carried out or dropped before; its result is no longer kept here")
+            Some("this order was already executed or withdrawn; its result is no longer kept")
         } else if self.past.is_full() {
-            Some("too many orders came that have not expired: no more are taken until some have")
+            Some("too many unexpired orders; the agent accepts no more until some have expired")
         } else {
             None
         };
@@ -151,8 +150,8 @@ impl Desk {
         })
     }
 
-    /// The journal of an order that has just come, with its times on this host's clock, which may be
-    /// years off: what counts is how long there was left when the server sent it.
+    /// The journal of a new order, with its times converted to this host's clock, which may be
+    /// years off: what counts is how much time was left when the server sent the order.
     fn journal(&self, order: &Order, now: Timestamp) -> Journal {
         let shifted = |at: Timestamp| at.checked_add(self.clock_ahead).unwrap_or(at);
         let (issued_at, expires_at) = (shifted(order.issued_at), shifted(order.expires_at));
@@ -161,7 +160,7 @@ impl Desk {
         Journal { expires_at, ..Journal::new(&here, self.arrivals, now) }
     }
 
-    /// A result that the server had, and asks for once more.
+    /// Reports a result again that the server already acknowledged.
     fn tell_again(&mut self, id: TaskId) -> io::Result<()> {
         let dir = self.directory(id);
         match self.entries.get_mut(&id) {
@@ -173,7 +172,7 @@ impl Desk {
         }
     }
 
-    /// Takes an order in only to answer it, unless it is here already.
+    /// Records an order only to report its failure, unless it was accepted before.
     pub(super) fn refuse(&mut self, order: &Order, why: Failure, now: Timestamp) -> io::Result<()> {
         if self.entries.contains_key(&order.id) || self.past.contains(order.id) {
             return self.take(order, now);
@@ -183,13 +182,13 @@ impl Desk {
 
     fn add(&mut self, journal: Journal) -> io::Result<()> {
         if self.entries.values().filter(|entry| !entry.acknowledged).count() >= self.open_max {
-            return Err(io::Error::other("too many orders are not acknowledged"));
+            return Err(io::Error::other("too many unacknowledged orders"));
         }
         self.arrivals += 1;
         let written = write_down(&self.directory(journal.id), &journal);
         let journal = match &written {
             Ok(()) => journal,
-            // Nothing is going to be done for it, so its result is true without a file.
+            // Nothing will be executed for this order, so its result is correct without a file.
             Err(_) if journal.result.is_some() => journal,
             Err(error) => unwritten(journal, error),
         };
@@ -198,21 +197,21 @@ impl Desk {
         Ok(())
     }
 
-    /// What is on record about an order. `in_work`: the worker's thread has taken it up.
+    /// What is on record about an order. `in_work`: the worker thread has started on it.
     fn record(&self, id: TaskId, in_work: bool) -> OrderRecord {
         match self.entries.get(&id).map(|entry| &entry.journal) {
-            // It ended, and its result is not kept any more.
+            // The order has ended, and its result is no longer kept.
             None if self.past.contains(id) => OrderRecord::Lost,
             None => OrderRecord::Missing,
             Some(journal) if journal.result.is_some() => OrderRecord::Ended,
-            // A refused order is about to end with its own reason.
+            // A rejected order is about to end with its own reason.
             Some(Journal { task: Task::Refused(_), .. }) => OrderRecord::Started,
             Some(journal) if in_work || journal.started_at.is_some() => OrderRecord::Started,
             Some(_) => OrderRecord::NotStarted,
         }
     }
 
-    /// Answers an order that was withdrawn. One that is being carried out is only marked: its next step decides
+    /// Handles the withdrawal of an order. A running order is only marked: its next step decides
     /// whether it can still be dropped.
     pub(super) fn withdraw(&mut self, id: TaskId, in_work: bool, now: Timestamp) -> io::Result<()> {
         match self.record(id, in_work).on_withdrawal() {
@@ -223,8 +222,8 @@ impl Desk {
         }
     }
 
-    /// Answers for an order that the server believes to be in progress and that no sync mentioned. Returns whether
-    /// there was no record of it.
+    /// Handles an inquiry about an order that the server lists as in progress, but that no sync
+    /// mentioned. Returns whether there was no record of it.
     pub(super) fn inquire(&mut self, id: TaskId, now: Timestamp) -> io::Result<bool> {
         match self.record(id, false).on_inquiry() {
             InquiryReply::Result => self.tell_again(id).map(|()| false),
@@ -233,8 +232,8 @@ impl Desk {
         }
     }
 
-    /// Records the end of an order that has not been started, or of which there is no record. From then on it is
-    /// never carried out.
+    /// Records the end of an order that has not started, or of which there is no record. From then
+    /// on it is never executed.
     fn end_unstarted(&mut self, id: TaskId, ending: Ending, now: Timestamp) -> io::Result<()> {
         let known = self.entries.get(&id).map(|entry| entry.journal.clone());
         let mut journal = known.clone().unwrap_or_else(|| placeholder(id, self.arrivals, now));
@@ -246,7 +245,7 @@ impl Desk {
         }
     }
 
-    /// Marks results as safe with the server, and forgets the oldest of those.
+    /// Marks results as received by the server, and deletes the oldest of them.
     pub(super) fn acknowledge(&mut self, ids: &[TaskId]) -> io::Result<()> {
         for id in ids {
             let dir = self.directory(*id);
@@ -256,7 +255,8 @@ impl Desk {
             {
                 entry.acknowledged = true;
                 entry.written = entry.written || write_down(&dir, &entry.journal).is_ok();
-                // Without the mark it is sent once more after a restart, which changes nothing.
+                // Without the marker, the result is sent once more after a restart, which is
+                // harmless.
                 let _ = files::write(&dir.join("acknowledged"), b"");
             }
         }
@@ -286,9 +286,9 @@ impl Desk {
         Ok(())
     }
 
-    /// Writes down the ids of orders that are about to be forgotten, so that none is carried out again
-    /// while it is valid. Returns those that may be forgotten: one that was refused has done nothing, and
-    /// of the others as many as there is room for.
+    /// Stores the ids of orders that are about to be deleted, so that none is executed again while
+    /// it is valid. Returns the orders that may be deleted: rejected ones, because nothing was
+    /// executed for them, and as many of the others as there is room for.
     fn remember_ids(&mut self, ids: &[TaskId]) -> io::Result<Vec<TaskId>> {
         if ids.is_empty() {
             return Ok(Vec::new());
@@ -300,7 +300,7 @@ impl Desk {
         let mut forgettable = Vec::new();
         for id in ids {
             let Some(entry) = self.entries.get(id) else { continue };
-            // One of which only the id is known may have been carried out before.
+            // An order of which only the id is known may have been executed before.
             let is_whole = entry.journal.expires_at.is_some();
             let refused = is_whole && matches!(entry.journal.task, Task::Refused(_));
             if refused || past.insert(&entry.journal) {
@@ -312,7 +312,7 @@ impl Desk {
         Ok(forgettable)
     }
 
-    /// The order to work on: the one that was begun, or the one that came first.
+    /// The order to work on: the one that has started, or else the oldest.
     pub(super) fn at_hand(&self) -> Option<Journal> {
         self.entries
             .values()
@@ -322,18 +322,18 @@ impl Desk {
             .cloned()
     }
 
-    /// Writes a journal down, and then believes it.
+    /// Writes a journal to disk, and then updates it in memory.
     pub(super) fn save(&mut self, journal: &Journal) -> io::Result<()> {
         let dir = self.directory(journal.id);
         if let Err(error) = save(&dir, journal) {
-            // What was put by is for this.
+            // Use the reserved space.
             if !files::is_full(&error) || fs::remove_file(self.reserve()).is_err() {
                 return Err(error);
             }
             save(&dir, journal)?;
         }
         if journal.result.is_some() {
-            // What stays is in nobody's way.
+            // Leftover files are harmless.
             let _ = tidy(&dir);
             self.put_by();
         }
@@ -343,7 +343,7 @@ impl Desk {
         Ok(())
     }
 
-    /// The results that the server does not have, the oldest first.
+    /// The results that the server has not acknowledged, oldest first.
     pub(super) fn results(&self) -> Vec<OrderResult> {
         let mut ended: Vec<&Entry> = self
             .entries
@@ -362,7 +362,7 @@ impl Desk {
             .collect()
     }
 
-    /// How far the unfinished orders are, in the order of their arrival.
+    /// The progress of the unfinished orders, in the order of their arrival.
     pub(super) fn progress(&self) -> Vec<OrderProgress> {
         let mut open: Vec<&Journal> = self
             .entries
@@ -383,7 +383,7 @@ impl Desk {
         open.into_iter().map(progress).collect()
     }
 
-    /// Every log that is there, how long it is, and whether it is complete.
+    /// Every existing log, its length, and whether it is complete.
     pub(super) fn logs(&self) -> Vec<(TaskId, u64, bool)> {
         let mut entries: Vec<&Entry> = self.entries.values().collect();
         entries.sort_unstable_by_key(|entry| entry.journal.arrival);
@@ -402,13 +402,14 @@ fn write_down(dir: &Path, journal: &Journal) -> io::Result<()> {
     save(dir, journal)
 }
 
-/// An order that could not be written down. Nothing is done that is not on disk first, so it is answered with that.
+/// Nothing is executed that is not on disk first, so an order that cannot be written fails with
+/// that reason.
 fn unwritten(mut journal: Journal, error: &io::Error) -> Journal {
     let code = match files::is_full(error) {
         true => FailureCode::DiskFull,
         false => FailureCode::AgentError,
     };
-    let failure = Failure::new(code, format!("the order could not be written down: {error}"));
+    let failure = Failure::new(code, format!("cannot write the order to disk: {error}"));
     let (facts, at) = (Facts::of_nothing(), journal.taken_at);
     journal.task = Task::Refused(failure.clone());
     journal.result = Some(outcome::result(&journal, &facts, Ending::Failed(failure), at));
@@ -419,7 +420,8 @@ fn save(dir: &Path, journal: &Journal) -> io::Result<()> {
     files::write_json(&dir.join("journal.json"), journal)
 }
 
-/// Removes what an ended order needs no more: the result is written, so nothing will look at it again.
+/// Removes files that an ended order no longer needs: its result is stored, so nothing reads them
+/// again.
 fn tidy(dir: &Path) -> io::Result<()> {
     remove_if_there(&dir.join("before.json"))?;
     for entry in fs::read_dir(dir)? {
@@ -450,7 +452,8 @@ fn placeholder(id: TaskId, arrival: u64, now: Timestamp) -> Journal {
     Journal::new(&unknown, arrival, now)
 }
 
-/// Saves the journal of an order whose own journal cannot be read, so that its end is reported under its id.
+/// Writes a new journal for an order whose own cannot be read, so that its end is reported under
+/// its id.
 fn recover(id: TaskId, dir: &Path, problem: &str, now: Timestamp) -> io::Result<Journal> {
     if !fs::metadata(dir).is_ok_and(|found| found.is_dir()) {
         files::move_aside(dir)?;
@@ -467,7 +470,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_stay_until_they_are_acknowledged_and_the_newest_for_a_while_after() {
+    fn results_are_kept_until_acknowledged_and_pruned_later() {
         let now: Timestamp = "2026-11-15T04:00:00Z".parse().unwrap();
         let dir = super::super::tests::directory("desk");
         let mut desk = Desk { kept: (1, 2), open_max: 5, ..Desk::open(&dir, now).unwrap() };
@@ -490,19 +493,20 @@ mod tests {
         assert_eq!(desk.results().len(), 5);
         assert!(
             desk.take(&order(5), now).is_err(),
-            "a server that acknowledges nothing is not obeyed"
+            "no more orders from a server that acknowledges nothing"
         );
         desk.acknowledge(&ids[..4]).unwrap();
         let left: Vec<TaskId> = desk.results().iter().map(|result| result.order_id).collect();
         assert_eq!(left, ids[4..]);
         let logs: Vec<TaskId> = desk.logs().iter().map(|(id, ..)| *id).collect();
         assert_eq!(logs, ids[3..]);
-        // What is on disk is the same.
+        // The state on disk is the same.
         let desk = Desk::open(&dir, now).unwrap();
         let kept: Vec<TaskId> = desk.entries.keys().copied().collect();
         assert_eq!(kept, ids[2..]);
         assert_eq!(desk.results().len(), 1);
-        // A server that was restored from a backup asks for what it has forgotten, or withdraws it.
+        // A server restored from a backup requests results that it has lost, or withdraws their
+        // orders.
         let mut desk = desk;
         desk.take(&order(2), now).unwrap();
         desk.withdraw(ids[3], false, now).unwrap();
@@ -524,7 +528,7 @@ mod tests {
         }
     }
 
-    /// Takes the order at hand to its end and has the result acknowledged. Whether it was carried out.
+    /// Ends the current order and acknowledges its result. Returns whether the order was executed.
     fn finish(desk: &mut Desk, now: Timestamp) -> bool {
         let mut journal = desk.at_hand().unwrap();
         let refused = matches!(journal.task, Task::Refused(_));
@@ -536,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn valid_order_is_never_taken_twice_however_many_came_since() {
+    fn valid_order_is_never_executed_twice() {
         let now: Timestamp = "2026-11-15T04:00:00Z".parse().unwrap();
         let dir = super::super::tests::directory("desk-replay");
         let hour = SignedDuration::from_hours(1);
@@ -551,7 +555,7 @@ mod tests {
             assert!(finish(&mut desk, now), "{number} is new");
         }
         assert_eq!(desk.entries.len(), 2);
-        // Again, in the same process and after a restart, also by an answer that calls it late.
+        // Again, in the same process and after a restart, and also as an expired order.
         desk.take(&order_at(now, 0, hour), now).unwrap();
         assert!(!finish(&mut desk, now));
         let mut desk = open();
@@ -560,7 +564,7 @@ mod tests {
         let late = Failure::new(FailureCode::OrderExpired, "late");
         desk.refuse(&order_at(now, 2, hour), late, now).unwrap();
         assert!(!finish(&mut desk, now));
-        // A server clock that was a day ahead for a moment makes nobody forget.
+        // A server clock that was a day ahead for a moment does not delete any ids.
         desk.set_server_time(now + hour * 24, now);
         for number in 20..25 {
             desk.take(&order_at(now + hour * 24, number, hour), now).unwrap();
@@ -569,7 +573,7 @@ mod tests {
         desk.set_server_time(now, now);
         desk.take(&order_at(now, 3, hour), now).unwrap();
         assert!(!finish(&mut desk, now));
-        // Long after they expired their ids are forgotten.
+        // Long after the orders expired, their ids are deleted.
         desk.set_server_time(now + hour * 24 * 40, now);
         for number in 30..34 {
             desk.take(&order_at(now + hour * 24 * 40, number, hour), now).unwrap();
@@ -580,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_valid_orders_are_refused_instead_of_forgotten() {
+    fn too_many_valid_orders_are_rejected_not_forgotten() {
         let now: Timestamp = "2026-11-15T04:00:00Z".parse().unwrap();
         let dir = super::super::tests::directory("desk-full");
         let hour = SignedDuration::from_hours(1);
@@ -594,8 +598,8 @@ mod tests {
             })
             .collect();
         assert_eq!(taken.iter().filter(|taken| **taken).count(), 3);
-        assert!(desk.entries.is_empty(), "refused ones leave nothing behind");
-        // When they have expired for long enough there is room again.
+        assert!(desk.entries.is_empty(), "rejected orders leave nothing behind");
+        // Long enough after their expiry there is room again.
         let later = now + hour * 24 * 40;
         desk.set_server_time(later, now);
         desk.take(&order_at(later, 20, hour), now).unwrap();
@@ -603,9 +607,9 @@ mod tests {
     }
 
     #[test]
-    fn order_has_as_much_time_left_here_as_it_had_at_the_server() {
+    fn remaining_validity_is_the_same_as_on_the_server() {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
-        // This host believes that it is 2016.
+        // This host's clock is in 2016.
         let here = at("2016-11-15T04:30:00Z");
         let mut desk = Desk::open(&super::super::tests::directory("desk-clock"), here).unwrap();
         desk.set_server_time(at("2026-11-15T04:10:00Z"), here);

@@ -1,4 +1,4 @@
-//! Files that are there in full or not at all.
+//! Atomic and durable file operations: after a crash, a file has its old content or its new one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Writes a file so that whoever reads it, also after a power cut, finds the old content or the new.
+/// Writes a file so that a reader finds the old content or the new, even after a power failure.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
@@ -20,8 +20,8 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_directory_of(path)
 }
 
-/// Moves whatever is at `path` out of the way, to `NAME.damaged`, for a person to look at. Whatever was moved there
-/// before is removed. Nothing happens if there is nothing.
+/// Moves the file or directory at `path` to `NAME.damaged`, for a person to inspect. Replaces an
+/// earlier `NAME.damaged`. Does nothing if `path` does not exist.
 pub(crate) fn move_aside(path: &Path) -> io::Result<()> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(".damaged");
@@ -37,7 +37,7 @@ pub(crate) fn move_aside(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Moves a directory aside that is where a file is to be written.
+/// Moves a directory aside that is in the way of a file.
 fn clear_directory(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => move_aside(path),
@@ -45,7 +45,7 @@ fn clear_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes a directory of the agent's own. Something else under its name is moved aside.
+/// Creates one of the agent's directories. Anything else with this name is moved aside.
 pub(crate) fn own_directory(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => return Ok(()),
@@ -55,14 +55,15 @@ pub(crate) fn own_directory(path: &Path) -> io::Result<()> {
     make_directory(path)
 }
 
-/// Puts room by for a file that is to be written when there may be none left: see [`write_put_by`].
+/// Reserves disk space for a file that must be written even if the disk is full later: see
+/// [`write_put_by`].
 pub(crate) fn put_by(path: &Path, bytes: usize) -> io::Result<()> {
     let mut file = File::create(path)?;
     file.write_all(&vec![b' '; bytes])?;
     file.sync_all()
 }
 
-/// Writes a file like [`write`] into room that was put by under another name, in place.
+/// Writes a file like [`write`], in place, into space that was reserved under another name.
 pub(crate) fn write_put_by(room: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(room)?;
     file.write_all(bytes)?;
@@ -72,17 +73,17 @@ pub(crate) fn write_put_by(room: &Path, path: &Path, bytes: &[u8]) -> io::Result
     sync_directory_of(path)
 }
 
-/// Whether there is no room left.
+/// Whether the disk or a quota is full.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// The same with something that becomes JSON.
+/// Like [`write`], for a value serialized as JSON.
 pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
     write(path, &serde_json::to_vec(value)?)
 }
 
-/// Reads JSON; nothing if there is no such file.
+/// Reads JSON; `None` if the file does not exist.
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
@@ -91,13 +92,13 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T
     }
 }
 
-/// Makes a directory that is still there after a power cut.
+/// Creates a directory that still exists after a power failure.
 pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)?;
     sync_directory_of(path)
 }
 
-/// Makes sure that the directory's entry for `path` is on disk.
+/// Flushes the directory entry of `path` to disk.
 pub(crate) fn sync_directory_of(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(directory) => File::open(directory)?.sync_all(),
@@ -105,12 +106,12 @@ pub(crate) fn sync_directory_of(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The length of a file; 0 if there is none.
+/// The length of a file; 0 if it does not exist.
 pub(crate) fn length(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |found| found.len())
 }
 
-/// At most `most` bytes of a file from `offset`; what cannot be read is empty.
+/// At most `most` bytes of a file from `offset`; empty if the file cannot be read.
 pub(crate) fn part(path: &Path, offset: u64, most: u64) -> Vec<u8> {
     let read = || -> io::Result<Vec<u8>> {
         let mut file = File::open(path)?;
@@ -122,7 +123,7 @@ pub(crate) fn part(path: &Path, offset: u64, most: u64) -> Vec<u8> {
     read().unwrap_or_default()
 }
 
-/// The end of a file, at most so many bytes, as text.
+/// At most the last `most` bytes of a file, as text.
 pub(crate) fn tail(path: &Path, most: u64) -> String {
     let from = length(path).saturating_sub(most);
     String::from_utf8_lossy(&part(path, from, most)).into_owned()

@@ -1,10 +1,11 @@
-//! The programs of the host's own administrator, in `/etc/fleetmend/hooks/{pre-install,post-install,pre-reboot}.d/`.
+//! Hooks: the administrator's own programs in
+//! `/etc/fleetmend/hooks/{pre-install,post-install,pre-reboot}.d/`.
 //!
-//! They run in the order of their names, each for at most [`SECONDS_MAX`]. A hook before something that
-//! fails stops the order as `hook_failed`. Hooks after an installation run whenever those before it
-//! did, whatever came in between; one that fails makes the order fail too, and then nothing reboots.
-//! A hook that others than its owner could have written is not run and stops the order: passing over it in
-//! silence could patch a host that was meant to be spared.
+//! Hooks run in the order of their names, each for at most [`SECONDS_MAX`] seconds. A failing
+//! pre-install or pre-reboot hook stops the order as `hook_failed`. Post-install hooks run whenever
+//! the pre-install hooks ran, whatever happened in between; if one fails, the order fails too and
+//! the host is not rebooted. A hook that users other than its owner can write is not run and stops
+//! the order: skipping it silently could patch a host that the hook was meant to protect.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -17,10 +18,10 @@ use super::limits::unsafe_owner;
 use super::step::Act;
 use crate::command::Command;
 
-/// How long a hook may take.
+/// Timeout of a hook.
 pub(super) const SECONDS_MAX: u64 = 600;
 
-/// The hooks of an act, ready to be run with this environment.
+/// The hooks of an action, ready to run with this environment.
 pub(super) fn commands(
     hooks: &Path,
     act: Act,
@@ -33,7 +34,7 @@ pub(super) fn commands(
     let entries = match fs::read_dir(&dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(refuse(&dir, format!("it cannot be read: {error}"))),
+        Err(error) => return Err(refuse(&dir, format!("cannot be read: {error}"))),
     };
     let mut paths: Vec<PathBuf> = Vec::new();
     for entry in entries {
@@ -60,7 +61,8 @@ pub(super) fn commands(
     Ok(commands)
 }
 
-/// Whether a file is meant to be run: executable, and none that an editor or a package left there.
+/// Whether a file is meant to be run: executable, and not left behind by an editor or a package
+/// manager.
 fn is_hook(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let left = name.starts_with('.')

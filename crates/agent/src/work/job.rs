@@ -1,5 +1,5 @@
-//! The agent's side of a job: starts its supervisor at most once, waits for it, or finds out what became
-//! of it. See [`supervise`](super::supervise) for the files.
+//! The agent's side of a job: starts its supervisor at most once, waits for it, or determines what
+//! happened to it. See [`supervise`](super::supervise) for the files.
 
 use std::fs;
 use std::io;
@@ -13,29 +13,27 @@ use rustix::fs::{FlockOperation, flock};
 use super::files;
 use super::supervise::{Exit, Job, Process, lock_file};
 
-/// What became of a job.
+/// The state of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum State {
-    /// It has not begun, and nothing will begin it but whoever writes it anew.
+    /// It has not started, and cannot start unless the agent writes `job.json` again.
     NotBegun,
-    /// It is at work.
     Running,
-    /// It is at work, and nobody waits for it any more but us.
+    /// It is running without its supervisor, so only its process ids tell when it ends.
     Orphaned,
-    /// It is done.
     Ended(Vec<Exit>),
-    /// It was begun, and is at work no more, and nobody knows how far it came.
+    /// It started and no longer runs, but left no exit codes: how far it got is unknown.
     Vanished,
 }
 
-/// How often whoever waits looks around.
+/// How often the agent polls while it waits.
 const LOOK_AROUND: Duration = Duration::from_millis(500);
 
-/// What became of the job in this directory.
+/// Determines the state of the job in this directory.
 ///
-/// If it has not begun, its `job.json` is taken away under the lock. A supervisor that an agent
-/// started just before its own death, and that is only now getting ready, then finds nothing to do:
-/// "not begun" stays true.
+/// If the job has not started, its `job.json` is removed while holding the lock. A supervisor that
+/// an agent started just before its own death, and that is only now getting ready, then finds
+/// nothing to run: "not started" stays true.
 pub(super) fn state(dir: &Path) -> io::Result<State> {
     if !dir.exists() {
         return Ok(State::NotBegun);
@@ -46,7 +44,7 @@ pub(super) fn state(dir: &Path) -> io::Result<State> {
     }
     let has_begun = || dir.join("started").exists() || exit.exists();
     let lock = match lock_file(dir) {
-        // Without the lock's file whoever began it is looked for by their numbers.
+        // Without the lock file, the job's processes are found by their process ids.
         Err(_) if has_begun() => return Ok(begun(dir)),
         lock => lock?,
     };
@@ -55,7 +53,7 @@ pub(super) fn state(dir: &Path) -> io::Result<State> {
         Err(rustix::io::Errno::WOULDBLOCK) => return Ok(State::Running),
         Err(error) => return Err(error.into()),
     }
-    // It may have ended between the two looks.
+    // It may have ended between the two checks.
     if let Ok(Some(exits)) = files::read_json(&exit) {
         return Ok(State::Ended(exits));
     }
@@ -68,7 +66,7 @@ pub(super) fn state(dir: &Path) -> io::Result<State> {
     }
 }
 
-/// What became of a job that was begun and did not say how it ended, or whose words are damaged.
+/// The state of a job that started and left no exit codes, or damaged ones.
 fn begun(dir: &Path) -> State {
     let is_alive = |name: &str| {
         let found: Option<Option<Process>> = files::read_json(&dir.join(name)).unwrap_or(None);
@@ -80,27 +78,26 @@ fn begun(dir: &Path) -> State {
     }
 }
 
-/// Whether the job has begun.
 pub(super) fn has_begun(dir: &Path) -> bool {
-    // What cannot be read may have begun.
+    // A job whose state cannot be read may have started.
     !matches!(state(dir), Ok(State::NotBegun))
 }
 
-/// How a job came to its end.
+/// How waiting for a job ended.
 pub(super) enum End {
-    /// Its commands ended so.
+    /// Its commands ended with these exit codes.
     Ended(Vec<Exit>),
     /// It was killed.
     Vanished,
-    /// The agent is to stop; the job goes on.
+    /// The agent is stopping; the job continues.
     Stopped,
 }
 
-/// How often a supervisor is started that does not begin its job.
+/// How often a supervisor that does not start its job is restarted.
 const STARTS_MAX: u32 = 3;
 
-/// Starts the job unless it was started, and waits for its end. `look_around` is called now and then, and
-/// says whether to go on waiting.
+/// Starts the job unless it has already started, and waits for it to end. `look_around` is called
+/// periodically and returns whether to keep waiting.
 pub(super) fn run(
     program: &Path,
     dir: &Path,
@@ -114,7 +111,9 @@ pub(super) fn run(
             State::Vanished => return Ok(End::Vanished),
             State::NotBegun if starts == STARTS_MAX => {
                 let why = fs::read_to_string(dir.join("trouble")).unwrap_or_default();
-                return Err(io::Error::other(format!("the supervisor does not begin: {why}")));
+                return Err(io::Error::other(format!(
+                    "the supervisor does not start the job: {why}"
+                )));
             }
             State::NotBegun => {
                 starts += 1;
@@ -143,17 +142,17 @@ fn start(program: &Path, dir: &Path, job: &Job) -> io::Result<Child> {
         .spawn()
 }
 
-/// What is waited for.
+/// What to wait for.
 enum For {
     Child(Child),
     Lock(PathBuf),
     Time,
 }
 
-/// Waits; false if it was told to give up.
+/// Waits. Returns false if `look_around` asked to stop.
 fn wait(waiting: For, look_around: &mut impl FnMut() -> bool) -> bool {
     let (ended, end) = mpsc::channel::<()>();
-    // The channel closes when what is waited for has happened.
+    // The channel closes when the awaited event has happened.
     let mut open = None;
     match waiting {
         For::Time => open = Some(ended),

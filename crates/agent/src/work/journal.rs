@@ -1,9 +1,11 @@
-//! What is written down of an order: what it asks for, which step was begun last, and what is known.
+//! The journal of an order: what it asks for, which step started last, and the results of its
+//! steps.
 //!
-//! Pure: [`Journal::begin`] and [`Journal::learn`] are the only ways in which it changes, and
-//! [`planner::next`](super::planner::next) reads it. It is saved after `begin` and before the step is taken.
-//! What a step taught is saved together with the next one: if that is lost, a look is taken again, and
-//! what ran once is read from its directory and not run again.
+//! Pure: only [`Journal::begin`] and [`Journal::learn`] change it, and
+//! [`planner::next`](super::planner::next) reads it. It is saved after `begin` and before the step
+//! is executed. A step's result is saved together with the next step. If that save is lost, a query
+//! is repeated, and the result of a command that already ran is read from its job directory; the
+//! command does not run again.
 
 use std::collections::BTreeMap;
 
@@ -17,215 +19,201 @@ use super::select::Passed;
 use super::step::{Act, Facts, Step};
 use crate::backend::Choice;
 
-/// One order, from its arrival until it is forgotten.
+/// One order, from its arrival until it is deleted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Journal {
-    /// Which order.
     pub id: TaskId,
-    /// Its place in the order of arrival.
+    /// Position in the order of arrival.
     pub arrival: u64,
-    /// When it came.
+    /// When the agent accepted it.
     pub taken_at: Timestamp,
-    /// When it is too late to begin, by this host's clock.
+    /// When it is too late to start, by this host's clock.
     pub start_by: Timestamp,
-    /// When it expires by the server's clock; older versions did not write it down.
+    /// When it expires, by the server's clock. Older versions did not store it.
     #[serde(default)]
     pub expires_at: Option<Timestamp>,
-    /// What is to be done.
+    /// What to do.
     pub task: Task,
-    /// When it was begun.
     pub started_at: Option<Timestamp>,
-    /// How far it is.
     pub stage: Stage,
-    /// Since when.
+    /// Since when the order is in this stage.
     pub stage_at: Timestamp,
-    /// The step that was begun and of which nothing is known yet.
+    /// The step that started and has no result yet.
     pub doing: Option<Step>,
-    /// What the steps taught.
+    /// The results of the steps so far.
     pub known: Known,
-    /// How it ended.
+    /// The final result.
     pub result: Option<OrderResult>,
 }
 
-/// What an order asks for. The refused ones are here too: they are answered under their id.
+/// What an order asks for. Rejected orders are included, because their failure is reported under
+/// their id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {
-    /// Look at the packages.
+    /// Scan the packages.
     Scan,
-    /// Find out what an installation would do.
+    /// Determine what an installation would do.
     Plan(Install),
-    /// Install updates.
     Install(Install),
-    /// Restart the services that run old code.
+    /// Restart the services that run outdated code.
     RestartServices,
-    /// Reboot.
     Reboot(Reboot),
-    /// Nothing that this agent does.
+    /// Rejected; nothing is executed.
     Refused(Failure),
-    /// Not known any more: the order's journal was damaged. Nothing is begun for it.
+    /// Unknown, because the order's journal was damaged. Nothing new is started for it.
     Lost {
-        /// With what it ends.
+        /// The failure with which the order ends.
         failure: Failure,
-        /// Whether there is an inventory to compare the packages with.
+        /// Whether there is an inventory from before the order to compare the packages with.
         compare: bool,
     },
 }
 
-/// Who works on the package database.
+/// The state of the package database lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lock {
-    /// Nobody.
     Free,
-    /// This program, for people.
+    /// Held by this program (a display name).
     HeldBy(Line),
 }
 
-/// How an act ended.
+/// How an action ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ended {
-    /// Everything ended as it should.
+    /// All commands succeeded.
     Well,
-    /// It ended with a failure.
+    /// A command failed.
     Badly {
-        /// The exit code; nothing if a signal ended it.
+        /// The exit code; `None` if a signal ended the command.
         exit: Option<i32>,
-        /// What that means.
         failure: Failure,
     },
-    /// It was killed, or the machine went down; nobody knows how far it came.
+    /// It was killed, or the host went down; how far it got is unknown.
     Vanished,
 }
 
-/// What is known of the packages after an installation.
+/// The state of the packages after an installation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verified {
     /// The difference between the inventories before and after.
     pub moves: Vec<PackageMove>,
-    /// What is not as it was asked for, one line each.
+    /// Expectations that are not met, one line each.
     pub unmet: Vec<Line>,
-    /// The configuration that was put beside an edited file.
+    /// New configuration files that were stored next to edited ones.
     pub set_aside: Vec<Line>,
 }
 
-/// Who runs old code.
+/// Processes that run outdated code.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OldUnits {
     /// The services that may be restarted.
     pub units: Vec<String>,
-    /// The rest, for people.
+    /// All other processes, as display names.
     pub others: Vec<Line>,
 }
 
-/// What was chosen to be updated.
+/// The updates selected for an order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chosen {
-    /// Exactly these.
     pub choices: Vec<Choice>,
-    /// What was passed over and why.
+    /// Packages that are skipped, and why.
     pub passed: Vec<Passed>,
-    /// Configuration that already lay beside an edited file.
+    /// New configuration files that already existed before the order.
     pub set_aside: Vec<Line>,
 }
 
 /// The reboot of an order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rebooting {
-    /// The boot that is to end.
+    /// The boot id before the reboot.
     pub boot_id: Line,
-    /// When it was asked for.
+    /// When the reboot was requested.
     pub at: Timestamp,
-    /// How many seconds it took, once another boot was seen.
+    /// How many seconds it took, once a new boot id was seen.
     pub seconds: Option<u64>,
 }
 
 impl Rebooting {
-    /// Whether this is another boot. A kernel that does not say which one it is proves nothing.
+    /// Whether this is another boot. An empty boot id, from a kernel that provides none, proves
+    /// nothing.
     pub fn has_ended(&self, boot_id: &Line) -> bool {
         *boot_id != self.boot_id && !boot_id.as_str().is_empty()
     }
 }
 
-/// What the steps of an order taught.
+/// The results of an order's steps.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Known {
-    /// Who works on the package database.
+    /// The state of the package database lock.
     pub lock: Option<Lock>,
-    /// What is half done in the package database.
+    /// Incomplete operations in the package database.
     pub damage: Option<Vec<Line>>,
-    /// What was half done before the order.
+    /// Incomplete operations from before the order.
     pub damage_before: Vec<Line>,
-    /// What was chosen.
     pub chosen: Option<Chosen>,
-    /// What would happen.
+    /// The package changes that the resolver would make.
     pub resolved: Option<Vec<PackageMove>>,
-    /// Whether the installation itself may fetch what it needs.
+    /// Whether the installation may download its packages itself.
     #[serde(default)]
     pub little_to_fetch: bool,
-    /// How each act ended.
+    /// How each action ended.
     pub acts: BTreeMap<Act, Ended>,
-    /// How often a repeatable act was killed.
+    /// How often each repeatable action was killed.
     pub repeats: BTreeMap<Act, u32>,
-    /// What came of the installation.
+    /// The state of the packages after the installation.
     pub verified: Option<Verified>,
-    /// Who runs old code.
+    /// The processes that run outdated code.
     pub old_code: Option<OldUnits>,
-    /// The services that were to be restarted.
+    /// The services to restart.
     pub restarting: Vec<String>,
-    /// Those that were restarted.
+    /// The services that were restarted.
     pub restarted: Vec<Line>,
-    /// Why the system should be rebooted, or why nobody knows.
+    /// Why the host needs a reboot, or why that could not be determined.
     pub reboot_reasons: Option<Result<Vec<Line>, Line>>,
-    /// The reboot, once it was begun.
+    /// The reboot, once it was requested.
     pub rebooting: Option<Rebooting>,
-    /// Whether the packages were looked at and the listing published.
+    /// Whether the scan is done and its listing published.
     pub scanned: bool,
-    /// How many pauses were made since something was waited for.
+    /// Number of pauses in the current wait.
     pub pauses: u32,
-    /// How often a look failed in a row.
+    /// Number of consecutive failed queries.
     pub failed_looks: u32,
-    /// Why the order fails. The first reason stays.
+    /// Why the order fails. The first reason is kept.
     pub failure: Option<Failure>,
 }
 
-/// What a step taught.
+/// The result of one step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Lesson {
-    /// Who works on the package database.
     Lock(Lock),
-    /// What is half done.
+    /// Incomplete operations in the package database.
     Damage(Vec<Line>),
-    /// What was chosen.
     Chosen(Chosen),
-    /// What would happen.
+    /// The package changes that the resolver would make.
     Resolved {
-        /// What would be moved.
         moves: Vec<PackageMove>,
-        /// Whether there is so little to fetch that the installation may do so itself.
+        /// Whether the download is so small that the installation may do it itself.
         little: bool,
     },
-    /// How an act ended. With the services that were restarted, if that was the act.
+    /// How an action ended. For a restart, with the services that were restarted.
     Ended(Ended, Vec<Line>),
-    /// What came of the installation.
     Verified(Verified),
-    /// Who runs old code.
     OldCode(OldUnits),
-    /// Why the system should be rebooted, or why nobody knows.
+    /// Why the host needs a reboot, or why that could not be determined.
     RebootReasons(Result<Vec<Line>, Line>),
-    /// The listing was published.
     Scanned,
-    /// A pause was made.
     Paused,
-    /// A look had no answer.
+    /// A query failed.
     NoAnswer(Failure),
-    /// What was seen forbids to go on.
+    /// The order must not continue.
     Forbidden(Failure),
 }
 
 impl Journal {
-    /// The journal of an order that has just come.
+    /// The journal of a new order.
     pub fn new(order: &Order, arrival: u64, now: Timestamp) -> Journal {
         Journal {
             id: order.id,
@@ -243,7 +231,7 @@ impl Journal {
         }
     }
 
-    /// Writes down that a step is about to be taken.
+    /// Records that a step is about to be executed.
     pub fn begin(&mut self, step: &Step, facts: &Facts, now: Timestamp) {
         self.started_at.get_or_insert(now);
         if let Step::Run(_) = step {
@@ -262,7 +250,7 @@ impl Journal {
             && rebooting.has_ended(&facts.boot_id)
             && rebooting.seconds.is_none()
         {
-            // Whatever was known of the boot before is not of this one.
+            // The reboot reasons were determined before this boot and no longer apply.
             let seconds = now.duration_since(rebooting.at).as_secs();
             rebooting.seconds = Some(u64::try_from(seconds).unwrap_or(0));
             self.known.reboot_reasons = None;
@@ -274,7 +262,7 @@ impl Journal {
         self.doing = Some(step.clone());
     }
 
-    /// Takes in what a step taught.
+    /// Records the result of the current step.
     pub fn learn(&mut self, lesson: Lesson) {
         let Some(step) = self.doing.take() else { return };
         let known = &mut self.known;
@@ -306,7 +294,7 @@ impl Journal {
             Lesson::Scanned => known.scanned = true,
             Lesson::Paused => {
                 known.pauses += 1;
-                // Only whoever was waited for is looked for again.
+                // Only a lock that was held is checked again.
                 known.lock.take_if(|lock| *lock != Lock::Free);
             }
             Lesson::Forbidden(failure) => known.fail(failure),
@@ -320,8 +308,8 @@ impl Journal {
         }
     }
 
-    /// Stages only go forward, so what is compared before services are restarted or the host is
-    /// rebooted is still part of installing.
+    /// Stages only advance, so verification before services are restarted or the host is rebooted
+    /// still belongs to the stage `installing`.
     fn stage_of(&self, step: &Step) -> Stage {
         match step {
             Step::Run(Act::PreInstall | Act::Download) => Stage::Downloading,
@@ -346,14 +334,14 @@ impl Known {
                 return;
             }
         }
-        // Whatever changes packages makes an older look at them worthless.
+        // A change of packages invalidates earlier results about them.
         if matches!(act, Act::RepairBefore | Act::Install | Act::RepairAfter) {
             (self.damage, self.lock) = (None, None);
         }
         self.acts.insert(act, ended);
     }
 
-    /// A look without an answer is taken again some times; then it ends the order.
+    /// Repeats a failed query a few times; after that, it ends the order.
     fn no_answer(&mut self, step: &Step, failure: Failure) {
         self.failed_looks += 1;
         if self.failed_looks < LOOKS_MAX {
@@ -361,7 +349,7 @@ impl Known {
         }
         self.failed_looks = 0;
         match step {
-            // What cannot be known at the end does not hide what is known.
+            // A late query that fails must not hide the results that are known.
             Step::Reasons => self.reboot_reasons = Some(Err(failure.message)),
             Step::OldCode => self.old_code = Some(OldUnits::default()),
             Step::Verify => {
@@ -380,15 +368,15 @@ impl Known {
         }
     }
 
-    /// The first reason stays.
+    /// Keeps the first reason.
     pub(super) fn fail(&mut self, failure: Failure) {
         self.failure.get_or_insert(failure);
     }
 }
 
-/// How often a repeatable act is run at most if it is killed each time.
+/// Maximum number of runs of a repeatable action that is killed each time.
 pub(super) const REPEATS_MAX: u32 = 3;
-/// How often a look is taken at most if it has no answer.
+/// Maximum number of attempts of a failing query.
 pub(super) const LOOKS_MAX: u32 = 3;
 
 impl Task {
@@ -402,19 +390,19 @@ impl Task {
             Work::Reboot(reboot) => Task::Reboot(reboot.clone()),
             Work::Unknown { name } => refused(
                 FailureCode::UnsupportedOrder,
-                format!("this agent does not know orders of the kind `{name}`"),
+                format!("this agent does not support orders of type `{name}`"),
             ),
             Work::Malformed { name, reason } => refused(
                 FailureCode::RejectedByAgent,
-                format!("the order of the kind `{name}` cannot be meant: {reason}"),
+                format!("invalid order of type `{name}`: {reason}"),
             ),
         }
     }
 }
 
-/// When it is too late to begin. The order was in time by the server's clock when it came. If this host's
-/// clock does not lie between the order's own times it is wrong, and then the order has as long as it
-/// was given for.
+/// When it is too late to start. The order was valid by the server's clock when it arrived. If this
+/// host's clock is not between the order's creation and its expiry, the clock is wrong, and the
+/// order gets its full validity from now on.
 fn start_by(order: &Order, now: Timestamp) -> Timestamp {
     if order.issued_at <= now && now < order.expires_at {
         return order.expires_at;

@@ -1,19 +1,21 @@
-//! What the host's own administrator allows: `/etc/fleetmend/limits.toml`, which has the last word.
+//! Host limits, set by the host's administrator in `/etc/fleetmend/limits.toml`. They override
+//! orders.
 //!
 //! ```toml
-//! frozen = false            # nothing is installed, restarted or rebooted
-//! never_reboot = true       # nothing reboots this host
-//! reboot_in_container = true # a system container may be rebooted like a machine
-//! security_only = true      # updates that fix no security flaw are passed over
-//! exclude = ["linux-*"]     # never touched
-//! max_packages = 200        # an order that would change more is refused
+//! frozen = false            # no installations, restarts or reboots
+//! never_reboot = true       # this host is never rebooted
+//! reboot_in_container = true # a system container may be rebooted like a host
+//! security_only = true      # updates other than security updates are skipped
+//! exclude = ["linux-*"]     # never updated
+//! max_packages = 200        # an order that would change more is rejected
 //! allowed_hours = [{ days = ["sat", "sun"], from = "22:00", to = "05:00" }]
 //! ```
 //!
-//! Hours are in the host's local time, which is its `/etc/localtime`, or UTC if that cannot be read. A span that
-//! ends before it starts goes over midnight and belongs to the day on which it starts; without `days` it
-//! holds for every day. A file that cannot be understood allows nothing but scans: an administrator's
-//! typo must not open what was meant to be shut. A file that is not there allows everything.
+//! Hours are in the host's local time, from its `/etc/localtime`, or in UTC if that cannot be read.
+//! A span that ends before it starts crosses midnight and belongs to the day on which it starts;
+//! without `days` it applies to every day. If the file is invalid, only scans are allowed: an
+//! administrator's typo must not permit what was meant to be forbidden. If the file does not exist,
+//! everything is allowed.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -28,41 +30,39 @@ use wire::v1::HostLimits;
 
 use crate::root::Root;
 
-/// The content of the file.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Nothing is installed, restarted or rebooted.
+    /// No installations, restarts or reboots.
     pub frozen: bool,
-    /// Nothing reboots this host.
+    /// This host is never rebooted.
     pub never_reboot: bool,
-    /// Whether a container may be rebooted: right for one with an init of its own, and the end of one
-    /// around a single program.
+    /// Whether a container may be rebooted: right for one with its own init, but the end of one
+    /// that runs a single program.
     pub reboot_in_container: bool,
-    /// Only updates that fix security flaws.
+    /// Install only security updates.
     pub security_only: bool,
-    /// What is never touched.
+    /// Packages that are never updated.
     pub exclude: Vec<PackagePattern>,
-    /// The most packages that one order may change.
+    /// Maximum number of packages that one order may change.
     pub max_packages: Option<usize>,
-    /// When something may be installed, restarted or rebooted; always if there is none.
+    /// When installations, restarts and reboots are allowed; always if not set.
     pub allowed_hours: Option<Vec<Span>>,
 }
 
-/// Some hours of some days.
+/// Allowed hours on some days.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Span {
-    /// On which days it starts; every day if none is named.
+    /// The days on which the span starts; every day if empty.
     #[serde(default)]
     pub days: Vec<Day>,
-    /// From when, `22:00`.
+    /// Start time, such as `22:00`.
     pub from: Clock,
-    /// Until when, `05:00`; not included. `24:00` is the end of the day.
+    /// End time (exclusive), such as `05:00`. `24:00` is the end of the day.
     pub to: Clock,
 }
 
-/// A day of the week.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Day {
@@ -75,36 +75,36 @@ pub enum Day {
     Sun,
 }
 
-/// A time of the day, in minutes from its start; at most 24 hours.
+/// A time of day, in minutes since midnight; at most 24 hours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Clock(u32);
 
-/// What the limits mean at this moment.
+/// What the limits forbid at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// Why the file cannot be understood; then everything but a scan is forbidden.
+    /// Why the file is invalid. If set, only scans are allowed.
     pub unreadable: Option<Line>,
-    /// Why nothing may be changed.
+    /// Why no changes are allowed.
     pub shut: Option<Line>,
-    /// Why nothing may reboot.
+    /// Why reboots are not allowed.
     pub no_reboot: Option<Line>,
 }
 
 impl Rules {
-    /// Why nothing may be installed or restarted.
+    /// Why installations and restarts are forbidden, if they are.
     pub fn forbids_change(&self) -> Option<Line> {
         self.unreadable.clone().or_else(|| self.shut.clone())
     }
 
-    /// Why the host may not be rebooted.
+    /// Why reboots are forbidden, if they are.
     pub fn forbids_reboot(&self) -> Option<Line> {
         self.forbids_change().or_else(|| self.no_reboot.clone())
     }
 }
 
 impl Limits {
-    /// Reads the file. None is no limit; one that cannot be understood is an error with its reason.
+    /// Reads the file. A missing file sets no limits; an invalid one is an error with its reason.
     pub fn read(path: &Path) -> Result<Limits, Line> {
         let wrong = |why: String| Line::from(format!("{}: {why}", path.display()));
         let text = match fs::read_to_string(path) {
@@ -112,7 +112,7 @@ impl Limits {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Ok(Limits::default());
             }
-            Err(error) => return Err(wrong(format!("it cannot be read: {error}"))),
+            Err(error) => return Err(wrong(format!("cannot be read: {error}"))),
         };
         if let Some(why) = unsafe_owner(path) {
             return Err(wrong(why));
@@ -123,7 +123,7 @@ impl Limits {
         })
     }
 
-    /// What they mean now.
+    /// The limits in effect at `now`.
     pub fn rules(&self, path: &Path, zone: &TimeZone, now: Timestamp) -> Rules {
         let says = |words: &str| Some(Line::from(format!("{}: {words}", path.display())));
         let mut rules = Rules::default();
@@ -131,7 +131,7 @@ impl Limits {
             rules.shut = says("`frozen` is set");
         } else if !self.is_open(zone, now) {
             let local = now.to_zoned(zone.clone()).strftime("%a %H:%M").to_string();
-            rules.shut = says(&format!("`allowed_hours` does not hold {local}"));
+            rules.shut = says(&format!("`allowed_hours` does not include {local}"));
         }
         if self.never_reboot {
             rules.no_reboot = says("`never_reboot` is set");
@@ -139,7 +139,7 @@ impl Limits {
         rules
     }
 
-    /// The file as it is reported to the server.
+    /// The limits as reported to the server.
     pub fn report(path: &Path, zone: &TimeZone) -> HostLimits {
         match Limits::read(path) {
             Err(error) => HostLimits { error: Some(error), ..HostLimits::default() },
@@ -227,7 +227,7 @@ impl std::fmt::Display for Clock {
 impl TryFrom<String> for Clock {
     type Error = String;
     fn try_from(text: String) -> Result<Clock, String> {
-        let wrong = || format!("`{text}` is not a time of the day such as `22:00`");
+        let wrong = || format!("`{text}` is not a time of day such as `22:00`");
         let (hour, minute) = text.split_once(':').ok_or_else(wrong)?;
         let number = |part: &str| match part.len() == 2 {
             true => part.parse::<u32>().map_err(|_| wrong()),
@@ -239,23 +239,23 @@ impl TryFrom<String> for Clock {
     }
 }
 
-/// Why a file of the administrator's cannot be trusted: others could have written it.
+/// Why a file of the administrator cannot be trusted: another user may have written it.
 pub(super) fn unsafe_owner(path: &Path) -> Option<String> {
     let found = match fs::metadata(path) {
         Ok(found) => found,
-        Err(error) => return Some(format!("it cannot be read: {error}")),
+        Err(error) => return Some(format!("cannot be read: {error}")),
     };
     let owner = found.uid();
     if owner != 0 && owner != rustix::process::geteuid().as_raw() {
-        return Some(format!("it belongs to the user {owner} and not to root"));
+        return Some(format!("owned by user {owner} instead of root"));
     }
-    (found.mode() & 0o022 != 0).then(|| "others than its owner may write to it".to_owned())
+    (found.mode() & 0o022 != 0).then(|| "writable by users other than its owner".to_owned())
 }
 
 /// The local time zone of the managed system.
 pub fn zone(root: &Root) -> TimeZone {
     let path = root.entry("/etc/localtime");
-    // The link's own text is read, since it points into the managed system and not into this one.
+    // Reads the link's target text: it points into the managed system, not into the running one.
     if let Ok(target) = fs::read_link(&path) {
         let target = target.to_string_lossy();
         let name = target.split_once("zoneinfo/").map(|(_, name)| name).unwrap_or_default();

@@ -1,7 +1,8 @@
-//! The log of an order: only ever longer, so that it can be sent in chunks while it grows, and bounded.
+//! The log of an order. It only grows, so that it can be uploaded in chunks while the order runs,
+//! and its size is limited.
 //!
-//! Each job writes into a file of its own, and this copies it. Once the log is full, only the end of what a job said
-//! is added when the job is over: what is cut is the middle.
+//! Each job writes to its own file, which is copied here. Once the log is full, only the end of
+//! each job's output is added when the job ends: the middle is cut.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -10,42 +11,40 @@ use std::path::{Path, PathBuf};
 use super::files;
 use super::supervise::Job;
 
-/// From how many bytes on only the ends are added.
+/// Once the log has this size, only the end of each job's output is added.
 const HEAD_BYTES: u64 = 6 * 1024 * 1024;
-/// How much of a job's end is added then.
+/// How much of the end of a job's output is added in that case.
 const TAIL_BYTES: u64 = 128 * 1024;
 /// How much is copied at once.
 const CHUNK_BYTES: u64 = 1024 * 1024;
 
-/// The log of one order.
 #[derive(Debug, Clone)]
 pub(super) struct Log {
     path: PathBuf,
 }
 
 impl Log {
-    /// The log in an order's directory.
     pub(super) fn in_directory(dir: &Path) -> Log {
         Log { path: dir.join("log") }
     }
 
-    /// How many bytes it has.
+    /// The size in bytes.
     pub(super) fn length(&self) -> u64 {
         files::length(&self.path)
     }
 
-    /// A part of it.
+    /// At most `most` bytes from `offset`.
     pub(super) fn after(&self, offset: u64, most: usize) -> Vec<u8> {
         files::part(&self.path, offset, most as u64)
     }
 
-    /// Adds a line of the agent's own, between two jobs.
+    /// Adds a line written by the agent, between two jobs.
     pub(super) fn say(&self, line: &str) -> io::Result<()> {
         self.append(format!("fleetmend: {line}\n").as_bytes())
     }
 
-    /// Adds what a job has said since. How much of it is here already is the log's own length less
-    /// what it was before the job; so nothing comes twice, whoever dies in between.
+    /// Copies a job's new output. How much of it is already here follows from the log's current
+    /// length and its length before the job, so nothing is copied twice, even after a crash.
     pub(super) fn follow(&self, job_dir: &Path) -> io::Result<bool> {
         let Some(job) = files::read_json::<Job>(&job_dir.join("job.json"))? else {
             return Ok(false);
@@ -64,7 +63,7 @@ impl Log {
         }
     }
 
-    /// Adds the rest of what an ended job said.
+    /// Copies the rest of an ended job's output.
     pub(super) fn finish(&self, job_dir: &Path) -> io::Result<()> {
         self.follow(job_dir)?;
         let Some(job) = files::read_json::<Job>(&job_dir.join("job.json"))? else { return Ok(()) };
@@ -76,7 +75,7 @@ impl Log {
         }
         let cut = left.saturating_sub(TAIL_BYTES);
         if cut > 0 {
-            self.append(format!("\nfleetmend: {cut} bytes were left out here\n").as_bytes())?;
+            self.append(format!("\nfleetmend: {cut} bytes omitted here\n").as_bytes())?;
         }
         let from = files::length(&output).saturating_sub(left.min(TAIL_BYTES));
         self.append(&files::part(&output, from, TAIL_BYTES))
@@ -106,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_job_says_comes_once_however_often_it_is_followed() {
+    fn job_output_is_copied_once() {
         let dir = super::super::tests::directory("log-once");
         let log = Log::in_directory(&dir);
         log.say("begins").unwrap();
@@ -122,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_is_too_long_is_cut_in_the_middle_and_says_so() {
+    fn overlong_log_is_cut_in_the_middle_with_a_note() {
         let dir = super::super::tests::directory("log-cut");
         let log = Log::in_directory(&dir);
         let mut said = vec![b'x'; 9 * 1024 * 1024];
@@ -134,7 +133,7 @@ mod tests {
         log.finish(&last).unwrap();
         let text = text(&log);
         assert!(text.len() < 7 * 1024 * 1024, "{}", text.len());
-        assert_eq!(text.matches("bytes were left out here").count(), 1);
+        assert_eq!(text.matches("bytes omitted here").count(), 1);
         assert!(text.ends_with("\nthe end\nand the next job\n"));
     }
 }

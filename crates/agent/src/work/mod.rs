@@ -1,8 +1,9 @@
-//! Carries orders out, one at a time, and never loses the truth.
+//! Executes orders, one at a time, and records every step so that no result is lost.
 //!
-//! [`planner::next`] decides, `perform` does, the [`journal`] remembers, and [`select`] and [`outcome`] say what was meant
-//! and what came of it. All but `perform`, `job` and `supervise` are pure. The lead of the agent talks
-//! to a [`Worker`], which has a thread of its own.
+//! [`planner::next`] chooses the next step, `perform` executes it and the [`journal`] records it.
+//! [`select`] determines which updates an order means, [`outcome`] what its result is. All modules
+//! except `perform`, `job` and `supervise` are pure. The rest of the agent uses [`Worker`], which
+//! has its own thread.
 
 mod desk;
 pub mod failure;
@@ -41,79 +42,67 @@ use crate::root::Root;
 use failure::Failure;
 use thread::Shared;
 
-/// What a worker works with.
+/// The configuration of a worker.
 pub struct Setup {
-    /// The agent's state directory, which is there and is the agent's alone.
+    /// The agent's state directory. It must exist and be used by this agent only.
     pub state_dir: PathBuf,
-    /// The managed system.
     pub root: Root,
-    /// Its package manager.
     pub backend: Arc<dyn Backend>,
-    /// The machine.
     pub host: Arc<Host>,
     /// `/etc/fleetmend/limits.toml`.
     pub limits: PathBuf,
     /// `/etc/fleetmend/hooks`.
     pub hooks: PathBuf,
-    /// The agent's own program, which is started anew as `supervise JOBDIR`: `/proc/self/exe` stays the
-    /// right one even while a package brings a newer agent.
+    /// The agent's own program, started again as `supervise JOBDIR`. `/proc/self/exe` stays correct
+    /// even while a package installs a newer agent.
     pub program: PathBuf,
-    /// Rung whenever [`Worker::report`] would say something new.
+    /// Called whenever [`Worker::report`] changes.
     pub bell: Box<dyn Fn() + Send + Sync>,
-    /// What time it is.
     pub clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
 }
 
-/// Why a worker cannot work.
+/// Why a worker cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkError {
-    /// The state directory cannot be read or written.
     #[error(
-        "the state directory {dir} cannot be used; check its disk, or move it away and enroll again"
+        "cannot use the state directory {dir}; check its disk, or move it away and enroll again"
     )]
-    State {
-        /// Which directory.
-        dir: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    State { dir: PathBuf, source: io::Error },
 }
 
-/// What the next sync should say.
+/// What the next sync should report.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
-    /// What the agent is doing.
     pub activity: Activity,
-    /// The results that the server has not acknowledged, the oldest first; not all at once if they are many.
+    /// The results that the server has not acknowledged, oldest first. Large numbers are sent in
+    /// parts.
     pub results: Vec<OrderResult>,
-    /// How far the unfinished orders are.
+    /// The progress of the unfinished orders.
     pub progress: Vec<OrderProgress>,
-    /// The last look at the packages.
     pub scan: Option<ScanReport>,
 }
 
-/// The last look at the packages; the encoded listings are kept on disk for upload.
+/// The last scan. The encoded listings are kept on disk for upload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ScanReport {
-    /// The digest of what is installed.
+    /// Digest of the listing of installed packages.
     pub installed: Digest,
-    /// The digest of what is pending.
+    /// Digest of the listing of pending updates.
     pub pending: Digest,
-    /// When both were looked at.
+    /// When the scan was made.
     pub at: Timestamp,
-    /// What the host is.
     pub facts: Facts,
 }
 
-/// Carries orders out, one at a time, on a thread of its own; everything it knows is on disk. When it is dropped the
-/// thread ends soon, and a package manager at work goes on.
+/// Executes orders, one at a time, on its own thread. All of its state is on disk. When it is
+/// dropped, the thread ends soon, but a running package manager continues.
 pub struct Worker {
     shared: Arc<Shared>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Worker {
-    /// Starts the thread, which resumes what the journal holds.
+    /// Starts the thread, which resumes the orders in the journal.
     pub fn start(setup: Setup) -> Result<Worker, WorkError> {
         let dir = setup.state_dir.clone();
         let shared = Shared::open(setup).map_err(|source| WorkError::State { dir, source })?;
@@ -125,64 +114,66 @@ impl Worker {
         Ok(Worker { shared, thread: Some(thread) })
     }
 
-    /// What time it is at the server, by whose clock orders are given and expire. Until it is set, this
-    /// host's clock counts as the server's.
+    /// Sets the server's time, by which orders are issued and expire. Until it is set, this host's
+    /// clock counts as the server's.
     pub fn set_server_time(&self, server_time: Timestamp) {
         self.shared.set_server_time(server_time);
     }
 
-    /// Takes an order that [`agent_client::verify`] has verified. The same id is the same order however often it comes; one
-    /// that has ended gets its stored result reported again. An order that cannot be written down is answered with
-    /// that, and nothing is done for it.
+    /// Accepts an order that [`agent_client::verify`] has verified. The same id is always the same
+    /// order; if it has ended, its stored result is reported again. An order that cannot be written
+    /// to disk fails with that reason, and nothing is executed for it.
     pub fn take(&self, order: Order) {
         self.shared.take(&order);
     }
 
-    /// Answers an order that cannot be carried out, such as one that came too late, with a failure under its id. One
-    /// that was taken before goes on.
+    /// Reports a failure for an order that cannot be executed, such as an expired one. An order
+    /// that was accepted before continues.
     pub fn refuse(&self, order: &Order, code: FailureCode, why: Line) {
         self.shared.refuse(order, Failure::new(code, why));
     }
 
-    /// What the host's administrator allows at this moment.
+    /// The host limits at this moment.
     pub fn limits(&self) -> HostLimits {
         let setup = &self.shared.setup;
         limits::Limits::report(&setup.limits, &limits::zone(&setup.root))
     }
 
-    /// Drops an order if nothing was done for it yet; one that has not had its turn, or never arrived, is answered at
-    /// once.
+    /// Drops an order if nothing has been executed for it. An order that has not started, or never
+    /// arrived, ends at once.
     pub fn withdraw(&self, id: TaskId) {
         self.shared.withdraw(id);
     }
 
-    /// The server believes these orders to be in progress, and no sync mentioned them. Results are reported again; an
-    /// order without a record ends as [`wire::agent::Outcome::Unknown`] and is not carried out again.
+    /// Handles orders that the server lists as in progress, but that no sync mentioned. Results are
+    /// reported again; an order without a record ends as [`wire::agent::Outcome::Unknown`] and is
+    /// never executed again.
     pub fn inquire(&self, ids: &[TaskId]) {
         self.shared.inquire(ids);
     }
 
-    /// The server has these results: they are not reported again, and forgotten after a while.
+    /// The server has stored these results: they are not reported again, and are deleted after a
+    /// while.
     pub fn acknowledge(&self, ids: &[TaskId]) {
         self.shared.acknowledge(ids);
     }
 
-    /// The server has heard so much. A reboot waits for that, though not for long.
+    /// The server has received this progress. A reboot waits for that, though not for long.
     pub fn told(&self, progress: &[OrderProgress]) {
         self.shared.told(progress);
     }
 
-    /// What the next sync should say.
+    /// What the next sync should report.
     pub fn report(&self) -> Report {
         self.shared.report()
     }
 
-    /// Asks for a scan, soon, but never beside an order.
+    /// Requests a scan. It starts soon, but never while an order runs.
     pub fn scan(&self) {
         self.shared.wish_scan();
     }
 
-    /// Asks for a look at what is there, with the lists as they are.
+    /// Requests a scan without refreshing the package lists first.
     pub fn look(&self) {
         self.shared.wish_look();
     }
@@ -192,13 +183,13 @@ impl Worker {
         self.shared.log_after(id, offset, most)
     }
 
-    /// The logs that are there, with their lengths, and whether they are complete. Those of ended orders stay for a
-    /// while after the result was acknowledged, so that an upload can catch up.
+    /// The existing logs with their lengths, and whether they are complete. Logs of ended orders
+    /// are kept for a while after the result was acknowledged, so that the upload can catch up.
     pub fn open_logs(&self) -> Vec<(TaskId, u64, bool)> {
         self.shared.open_logs()
     }
 
-    /// The encoded listing with this digest, if it is that of the last scan.
+    /// The encoded listing with this digest, if it belongs to the last scan.
     pub fn listing(&self, digest: Digest) -> Option<Vec<u8>> {
         std::fs::read(listing_path(&self.shared.setup.state_dir, digest)).ok()
     }
@@ -213,12 +204,11 @@ impl Drop for Worker {
     }
 }
 
-/// Where the package manager's answers lie, for [`Backend::recall`].
+/// Where cached package manager output is stored, for [`Backend::recall`].
 pub(crate) fn memory_path(state_dir: &Path) -> PathBuf {
     state_dir.join("scan").join("answers.json")
 }
 
-/// Where a listing lies.
 fn listing_path(state_dir: &Path, digest: Digest) -> PathBuf {
     state_dir.join("scan").join(format!("{digest}.jsonl"))
 }

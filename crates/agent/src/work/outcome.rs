@@ -1,7 +1,8 @@
-//! What is said of an order in the end. Pure.
+//! Builds the result of an order. Pure.
 //!
-//! The packages of a result are the difference of two inventories, never what a package manager said of
-//! itself, and an order has succeeded only if the versions are as it asked for.
+//! The packages in a result are the difference between two inventories, never what a package
+//! manager reported about itself. An order succeeds only if the installed versions are the
+//! requested ones.
 
 use jiff::Timestamp;
 use vocab::{FailureCode, Line, RebootPolicy};
@@ -12,49 +13,49 @@ use super::journal::{Ended, Journal, Task};
 use super::select::{Passed, Why};
 use super::step::{Act, Facts};
 
-/// How an order comes to its end.
+/// How an order ends.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ending {
-    /// Everything was done that there was to do.
     Done,
-    /// It was withdrawn before anything was done.
+    /// Withdrawn before anything was executed.
     Withdrawn,
-    /// The server believes that it is in progress, and there is no record of it here.
+    /// The server lists it as in progress, but this host has no record of it.
     Lost,
-    /// It failed.
     Failed(Failure),
 }
 
-/// Why there is no reboot.
+/// Why the host is not rebooted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoReboot {
-    /// The order was given for another boot, which has ended.
+    /// The order was issued for an earlier boot, which has ended.
     OtherBoot,
-    /// The order does not say for which boot it was given.
+    /// The order does not name the boot for which it was issued.
     NoBoot,
-    /// The host's administrator forbids it.
+    /// Forbidden by the host limits.
     Limits(Line),
     /// The host cannot be rebooted.
     Host(Line),
 }
 
 impl NoReboot {
-    /// Whether there is nothing left to be done.
+    /// Whether the reboot has already happened.
     pub fn is_done_already(&self) -> bool {
         *self == NoReboot::OtherBoot
     }
 
-    /// For people.
+    /// The reason as a message for people.
     pub fn as_line(&self) -> Line {
         match self {
-            NoReboot::OtherBoot => "no reboot: it was ordered for a boot that has ended".into(),
-            NoReboot::NoBoot => "no reboot: the order does not say for which boot".into(),
+            NoReboot::OtherBoot => {
+                "no reboot: the host has already rebooted since the order was issued".into()
+            }
+            NoReboot::NoBoot => "no reboot: the order does not contain a boot id".into(),
             NoReboot::Limits(why) | NoReboot::Host(why) => format!("no reboot: {why}").into(),
         }
     }
 }
 
-/// Why the host is not rebooted, whatever the order wants.
+/// Why the host must not be rebooted, whatever the order requests.
 pub fn why_no_reboot(journal: &Journal, facts: &Facts) -> Option<NoReboot> {
     let boot_id = match &journal.task {
         Task::Install(install) => &install.boot_id,
@@ -73,7 +74,7 @@ pub fn why_no_reboot(journal: &Journal, facts: &Facts) -> Option<NoReboot> {
     facts.may_reboot.clone().err().map(NoReboot::Host)
 }
 
-/// A package database that could not be mended.
+/// The failure for a package database that could not be repaired.
 pub fn broken(damage: &[Line]) -> Failure {
     let first: Vec<&str> = damage.iter().take(3).map(Line::as_str).collect();
     let more = damage.len().saturating_sub(3);
@@ -84,17 +85,17 @@ pub fn broken(damage: &[Line]) -> Failure {
     )
 }
 
-/// An act that was killed.
+/// The failure for an action that was killed.
 pub fn vanished(act: Act) -> Failure {
     let code = match act {
         Act::PreInstall | Act::PostInstall | Act::PreReboot => FailureCode::HookFailed,
         Act::Restart => FailureCode::ServiceRestartFailed,
         _ => FailureCode::InstallFailed,
     };
-    Failure::new(code, format!("{} was ended from outside before it was done", act.name()))
+    Failure::new(code, format!("{} was killed before it finished", act.name()))
 }
 
-/// Why an installation that ran has failed; nothing if everything is as it was asked for.
+/// Why an installation that ran has failed; `None` if everything is as requested.
 pub fn verdict(journal: &Journal) -> Option<Failure> {
     let known = &journal.known;
     let verified = known.verified.as_ref()?;
@@ -119,8 +120,8 @@ pub fn verdict(journal: &Journal) -> Option<Failure> {
             diagnosed.unwrap_or_else(|| Failure::new(FailureCode::VerifyFailed, unmet.as_str())),
         );
     }
-    // Everything is as asked, also if the manager stumbled on the way and was mended. Only the
-    // administrator's own hooks can still say no.
+    // Everything is as requested, even if the package manager failed at first and was repaired.
+    // Only the administrator's post-install hooks can still fail the order.
     match known.acts.get(&Act::PostInstall) {
         Some(Ended::Badly { failure, .. }) => Some(failure.clone()),
         Some(Ended::Vanished) => Some(vanished(Act::PostInstall)),
@@ -128,7 +129,7 @@ pub fn verdict(journal: &Journal) -> Option<Failure> {
     }
 }
 
-/// What is sent to the server, and kept.
+/// The result that is sent to the server and stored.
 pub fn result(journal: &Journal, facts: &Facts, ending: Ending, now: Timestamp) -> OrderResult {
     let known = &journal.known;
     let (outcome, failure, message) = match ending {
@@ -136,7 +137,7 @@ pub fn result(journal: &Journal, facts: &Facts, ending: Ending, now: Timestamp) 
         Ending::Lost => (
             Outcome::Unknown,
             Some(FailureCode::OrderLost),
-            Some("the agent has no record of this order: what was done for it is not known".into()),
+            Some("the agent has no record of this order; what it changed is unknown".into()),
         ),
         Ending::Failed(failure) => {
             (Outcome::Failed, Some(failure.code), Some(failure.message.clone()))
@@ -174,7 +175,7 @@ pub fn result(journal: &Journal, facts: &Facts, ending: Ending, now: Timestamp) 
     }
 }
 
-/// How an order ended in which nothing went wrong.
+/// The outcome of an order that ended without a failure.
 fn done(journal: &Journal) -> (Outcome, Option<Line>) {
     let known = &journal.known;
     match &journal.task {
@@ -205,10 +206,10 @@ fn done(journal: &Journal) -> (Outcome, Option<Line>) {
     }
 }
 
-/// The most notes of a result.
+/// Maximum number of notes in a result.
 const NOTES_MAX: usize = 100;
 
-/// Notes, each once, and not without end.
+/// A list of notes without duplicates, limited in length.
 #[derive(Default)]
 struct Notes(Vec<Line>);
 
@@ -221,14 +222,17 @@ impl Notes {
     }
 }
 
-/// What else a person should know, in the order in which it happened.
+/// Additional information for people, in the order in which it happened.
 fn notes(journal: &Journal, facts: &Facts) -> Vec<Line> {
     let known = &journal.known;
     let mut notes = Notes::default();
     if let Some(first) = known.damage_before.first() {
         let mended = known.acts.contains_key(&Act::RepairBefore);
-        let done = if mended { "repaired before" } else { "found" };
-        notes.add(format!("{done}: {} half done: {first}", known.damage_before.len()));
+        let done = if mended { "repaired before installing" } else { "found damage" };
+        notes.add(format!(
+            "{done}: {} incomplete package operations, first: {first}",
+            known.damage_before.len()
+        ));
     }
     match known.acts.get(&Act::Install) {
         Some(Ended::Vanished) => notes.add(vanished(Act::Install).message),
@@ -236,13 +240,13 @@ fn notes(journal: &Journal, facts: &Facts) -> Vec<Line> {
         Some(Ended::Well) | None => {}
     }
     if known.acts.contains_key(&Act::RepairAfter) {
-        notes.add("repaired after: the installation left something half done");
+        notes.add("repaired after installing: the installation left incomplete package operations");
     }
     for line in known.verified.iter().flat_map(|verified| &verified.unmet) {
         notes.add(line.clone());
     }
     for line in known.damage.iter().flatten() {
-        notes.add(format!("still half done: {line}"));
+        notes.add(format!("still incomplete: {line}"));
     }
     if let Some(Ended::Badly { failure, .. }) = known.acts.get(&Act::PostInstall) {
         notes.add(failure.message.clone());
@@ -253,11 +257,11 @@ fn notes(journal: &Journal, facts: &Facts) -> Vec<Line> {
     if let Some(old) = &known.old_code {
         let units = old.units.iter().map(String::as_str);
         for name in units.chain(old.others.iter().map(Line::as_str)) {
-            notes.add(format!("still runs old code: {name}"));
+            notes.add(format!("still runs outdated code: {name}"));
         }
     }
     if let Some(Err(why)) = &known.reboot_reasons {
-        notes.add(format!("whether a reboot is needed could not be found out: {why}"));
+        notes.add(format!("cannot determine whether a reboot is needed: {why}"));
     }
     if let Task::Install(install) = &journal.task
         && known.rebooting.is_none()

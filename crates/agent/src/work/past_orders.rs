@@ -1,8 +1,8 @@
-//! The ids of orders that were carried out, kept for as long as the orders are valid.
+//! The ids of past orders, kept for as long as the orders are valid.
 //!
-//! An order whose result is still kept is known by its directory. When that goes, its id comes here,
-//! so that a signed order that is sent again, for whatever reason, is never carried out twice. Times
-//! are the server's, by which an order's validity is judged, too.
+//! An order whose result is still kept has a directory. When that is deleted, its id is stored
+//! here, so that a signed order that is sent again, for whatever reason, is never executed twice.
+//! Times are the server's, by which the validity of orders is judged.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,15 +16,15 @@ use super::files;
 use super::journal::Journal;
 
 const FILE: &str = "past";
-/// How many ids are kept. At one order a minute, a week's worth.
+/// Maximum number of ids. Enough for a week at one order per minute.
 const MOST: usize = 10_000;
-/// For how long an id is kept after its order expired. A server's clock that was ahead for a while and
-/// was set back must not make a forgotten order valid again.
+/// How long an id is kept after its order expired. A server clock that was ahead for a while and
+/// was set back must not make a deleted order valid again.
 const MARGIN: SignedDuration = SignedDuration::from_hours(7 * 24);
-/// How long an order is assumed to be valid of which no expiry was written down.
+/// The assumed validity of an order whose expiry was not stored.
 const VALID_FOR: SignedDuration = SignedDuration::from_hours(31 * 24);
 
-/// The ids, with the time at which each order expires.
+/// The ids, with the expiry of each order.
 #[derive(Clone)]
 pub(super) struct PastOrders {
     path: PathBuf,
@@ -33,7 +33,7 @@ pub(super) struct PastOrders {
 }
 
 impl PastOrders {
-    /// Reads what is on disk in the directory of orders.
+    /// Reads the ids from the orders directory.
     pub(super) fn open(dir: &Path) -> io::Result<PastOrders> {
         let path = dir.join(FILE);
         let text = match fs::read(&path) {
@@ -57,7 +57,7 @@ impl PastOrders {
         self.ids.len() >= self.most
     }
 
-    /// Adds an order. False if there is no room for it.
+    /// Adds an order. Returns false if there is no room for it.
     pub(super) fn insert(&mut self, journal: &Journal) -> bool {
         if self.is_full() && !self.contains(journal.id) {
             return false;
@@ -67,13 +67,12 @@ impl PastOrders {
         true
     }
 
-    /// Drops the ids of orders that nobody could take for valid any more.
+    /// Deletes the ids of orders that can no longer be valid.
     pub(super) fn drop_expired(&mut self, server_time: Timestamp) {
         let since = server_time.saturating_sub(MARGIN).unwrap_or(Timestamp::MIN);
         self.ids.retain(|_, expires_at| *expires_at >= since);
     }
 
-    /// Writes them down.
     pub(super) fn save(&self) -> io::Result<()> {
         let mut text = String::new();
         for (id, expires_at) in &self.ids {

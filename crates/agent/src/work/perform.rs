@@ -1,6 +1,8 @@
-//! Takes one step: asks the package manager and the host, runs what is to be run, and says what it taught.
+//! Executes one step: queries the package manager and the host, runs commands, and returns the
+//! result.
 //!
-//! It decides nothing. A package manager is never killed, and what it came to is judged by looking.
+//! It decides nothing; the planner does. A package manager is never killed, and its work is judged
+//! by inspecting the system.
 
 use std::fs;
 use std::io;
@@ -21,32 +23,33 @@ use super::supervise::{Exit, Job};
 use super::{ScanReport, Setup, files, hooks, job, select, space};
 use crate::backend::{Backend, BackendError, Choice, Diagnosis};
 
-/// How much of the end of what was said is read to find out what it means.
+/// How many bytes of the end of a command's output are used for the diagnosis.
 const SAID_BYTES: u64 = 64 * 1024;
-/// What is fetched by the installation itself: it takes a moment, and a download apart from it takes as long again.
+/// Downloads up to this size are left to the installation: a separate download command takes longer
+/// than the download itself.
 const LITTLE_BYTES: u64 = 8 * 1024 * 1024;
-/// After how many minutes a command is spoken of.
+/// After how many minutes a running command is reported.
 const LONG_MINUTES: u64 = 30;
 
-/// How long it may take to tell whoever is logged in of a reboot.
+/// Timeout for notifying logged-in users of a reboot.
 const NOTICE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What takes the steps of one order.
+/// Executes the steps of one order.
 pub(super) struct Hands<'a> {
     pub(super) setup: &'a Setup,
     /// The order's directory.
     pub(super) dir: PathBuf,
-    /// Called now and then while something runs, with what a person should know and whether the log grew;
-    /// says whether to go on waiting.
+    /// Called periodically while a command runs, with a message for people and whether the log
+    /// grew. Returns whether to keep waiting.
     pub(super) look_around: &'a dyn Fn(Option<Line>, bool) -> bool,
-    /// Where a scan goes.
+    /// Receives the result of a scan.
     pub(super) publish: &'a dyn Fn(ScanReport),
-    /// Called before a reboot begins; returns when the server has heard of it, or will not.
+    /// Called before a reboot; returns once the server has received the progress report, or cannot.
     pub(super) tell_of_reboot: &'a dyn Fn(),
 }
 
 impl Hands<'_> {
-    /// How things are now.
+    /// The current facts for the planner.
     pub(super) fn facts(&self, journal: &Journal) -> Facts {
         let begun = match &journal.doing {
             Some(Step::Run(act)) => job::has_begun(&self.job_dir(journal, *act)),
@@ -69,7 +72,7 @@ impl Hands<'_> {
         }
     }
 
-    /// Takes a step; nothing if the agent is to stop in the middle of it.
+    /// Executes a step. `None` if the agent is stopping in the middle of it.
     pub(super) fn take(&self, journal: &Journal, step: &Step) -> Option<Lesson> {
         let lesson = match step {
             Step::Lock => self.lock(),
@@ -124,7 +127,7 @@ impl Hands<'_> {
     fn resolve(&self, journal: &Journal) -> Result<Lesson, BackendError> {
         let (Some(order), Ok(limits)) = (order_of(journal), Limits::read(&self.setup.limits))
         else {
-            let words = format!("{} cannot be read", self.setup.limits.display());
+            let words = format!("cannot read {}", self.setup.limits.display());
             let failure = Failure::new(FailureCode::RejectedByAgent, words);
             return Ok(Lesson::Forbidden(failure));
         };
@@ -143,7 +146,8 @@ impl Hands<'_> {
                 let (fetch, disk) = (transaction.download_bytes, transaction.disk_bytes);
                 space::room(&self.places(), fetch, disk, &moves).map(|()| moves)
             });
-        // Hours pass while something is fetched, and where only some hours are allowed the administrator has a word after it.
+        // A download can take hours. Where only some hours are allowed, the limits are checked
+        // again after it, so it must not be part of the installation.
         let little = transaction.download_bytes.is_some_and(|bytes| bytes <= LITTLE_BYTES)
             && self.backend().fetches_to_install()
             && limits.allowed_hours.is_none();
@@ -180,7 +184,7 @@ impl Hands<'_> {
         };
         files::read_json(&self.dir.join("before.json"))
             .map_err(|error| unreadable(error.to_string()))?
-            .ok_or_else(|| unreadable("it is not there".to_owned()))
+            .ok_or_else(|| unreadable("the file does not exist".to_owned()))
     }
 
     fn set_aside(&self) -> Result<Vec<Line>, BackendError> {
@@ -229,7 +233,7 @@ impl Hands<'_> {
             Ok(commands) => commands,
             Err(failure) => return badly(failure),
         };
-        // What was begun is waited for, also where it is not known any more what it was.
+        // A job that has started is awaited even if its commands are no longer known.
         if commands.is_empty() && !job::has_begun(&dir) {
             return ended(Ended::Well);
         }
@@ -251,12 +255,12 @@ impl Hands<'_> {
             let grew = log.follow(&dir).unwrap_or(false);
             let minutes = looks / 120;
             let words = (minutes >= LONG_MINUTES)
-                .then(|| format!("`{program}` has been at work for {minutes} minutes").into());
+                .then(|| format!("`{program}` has been running for {minutes} minutes").into());
             (self.look_around)(words, grew)
         };
         if act == Act::Reboot && !job::has_begun(&dir) {
-            // Whoever is logged in is told, as well as can be.
-            let notice = self.setup.host.wall("this server reboots now to finish its updates");
+            // Notify logged-in users; failures are ignored.
+            let notice = self.setup.host.wall("this server is rebooting now to finish its updates");
             let _ = notice.map(|notice| notice.ask(NOTICE_PATIENCE));
             (self.tell_of_reboot)();
         }
@@ -272,7 +276,7 @@ impl Hands<'_> {
                 Some(Lesson::Ended(end, restarted))
             }
             Err(error) => {
-                let words = format!("{} could not be run: {error}", act.name());
+                let words = format!("cannot run {}: {error}", act.name());
                 badly(Failure::new(FailureCode::AgentError, words))
             }
         }
@@ -308,7 +312,7 @@ impl Hands<'_> {
         })
     }
 
-    /// What the exits of a job's commands mean.
+    /// Interprets the exit codes of a job's commands.
     fn judge(&self, journal: &Journal, act: Act, dir: &Path, exits: &[Exit]) -> (Ended, Vec<Line>) {
         let job: Option<Job> = files::read_json(&dir.join("job.json")).unwrap_or(None);
         let commands = job.map(|job| job.commands).unwrap_or_default();
@@ -336,7 +340,7 @@ impl Hands<'_> {
             Act::Restart => {
                 let unit =
                     journal.known.restarting.get(place).map(String::as_str).unwrap_or_default();
-                let words = format!("{unit} did not restart: {}", last_words(exit, &said));
+                let words = format!("cannot restart {unit}: {}", last_words(exit, &said));
                 Failure::new(FailureCode::ServiceRestartFailed, words)
             }
             Act::Reboot => {
@@ -354,14 +358,14 @@ impl Hands<'_> {
     }
 }
 
-/// A look at the packages, written down for upload.
+/// Scans the packages and writes the listings to disk for upload.
 pub(super) fn scan(setup: &Setup) -> Result<ScanReport, BackendError> {
     let mut installed = setup.backend.installed()?;
     let mut pending = setup.backend.pending(&installed)?;
     listing::sort(&mut installed);
     listing::sort(&mut pending);
     if let Some(memory) = setup.backend.memory_if_new() {
-        // Without it the same is asked again one day.
+        // If the write fails, the same query runs again later.
         let _ = files::write(&super::memory_path(&setup.state_dir), &memory);
     }
     let facts = setup.host.facts(&*setup.backend);
@@ -381,7 +385,7 @@ pub(super) fn scan(setup: &Setup) -> Result<ScanReport, BackendError> {
     })
 }
 
-/// What hooks are told of how the order goes.
+/// The outcome so far, as passed to hooks.
 fn how_it_went(journal: &Journal) -> &'static str {
     let installed = journal.known.acts.contains_key(&Act::Install);
     match (installed, super::outcome::verdict(journal)) {
@@ -391,13 +395,13 @@ fn how_it_went(journal: &Journal) -> &'static str {
     }
 }
 
-/// Why a command ended so: its last line, or what is known of its end.
+/// Why a command failed: its last line of output, or what is known of its exit.
 fn last_words(exit: &Exit, said: &str) -> String {
     let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
     match (&exit.why, exit.code, last) {
         (Some(why), _, "") => why.clone(),
         (Some(why), _, last) => format!("{why}: {last}"),
-        (None, code, "") => format!("it ended with {}", code.unwrap_or(-1)),
+        (None, code, "") => format!("exit code {}", code.unwrap_or(-1)),
         (None, _, last) => last.to_owned(),
     }
 }
@@ -415,7 +419,7 @@ fn choices_of(journal: &Journal) -> &[Choice] {
 
 fn unwritable(error: io::Error) -> BackendError {
     if files::is_full(&error) {
-        let message = format!("the agent's state directory cannot be written: {error}").into();
+        let message = format!("cannot write to the agent's state directory: {error}").into();
         let diagnosis = Diagnosis { code: FailureCode::DiskFull, message };
         return BackendError::Failed { what: "the agent", diagnosis };
     }

@@ -1,8 +1,8 @@
-//! What the agent does next for the order at hand.
+//! Chooses the next step of the current order.
 //!
-//! Reads its arguments and nothing else: no clock, no disk, no package manager. `perform` takes the step,
-//! [`Journal::learn`] takes in what it taught, and then this is asked again, until the order has
-//! a result. Waiting is counted in pauses and not by the clock, because clocks jump.
+//! Pure: reads only its arguments; no clock, no disk, no package manager. `perform` executes the
+//! step, [`Journal::learn`] records its result, and then the planner is called again, until the
+//! order has a result. Waiting is counted in pauses and not by the clock, because clocks jump.
 
 use jiff::Timestamp;
 use vocab::{FailureCode, Line, RebootPolicy};
@@ -14,14 +14,14 @@ use super::outcome;
 use super::outcome::Ending;
 use super::step::{Act, Facts, PAUSE_SECONDS, Step};
 
-/// How many pauses another program may hold the package manager's lock: ten minutes.
+/// Maximum number of pauses while another program holds the package database lock: ten minutes.
 pub const LOCK_PAUSES: u32 = 120;
-/// How many pauses a package manager that lost its supervisor may go on: an hour.
+/// Maximum number of pauses for a package manager that lost its supervisor: one hour.
 pub const LEFTOVER_PAUSES: u32 = 720;
-/// How many pauses a reboot may take to begin: ten minutes.
+/// Maximum number of pauses until a reboot starts: ten minutes.
 pub const REBOOT_PAUSES: u32 = 120;
 
-/// What to do next. Never asked again once the order has a result.
+/// The next step. Never called for an order that has a result.
 pub fn next(journal: &Journal, facts: &Facts, now: Timestamp) -> Step {
     let course = Course { journal, facts, now };
     if journal.started_at.is_none()
@@ -52,10 +52,10 @@ struct Course<'a> {
     now: Timestamp,
 }
 
-/// A stretch of the way: the next step on it, or that it lies behind, or that the order fails here.
+/// The next step of a phase; `None` if the phase is complete; or the failure that ends the order.
 type Stretch = Result<Option<Step>, Failure>;
 
-/// The first stretch that is not behind.
+/// Returns the next step of a phase, or falls through if the phase is complete.
 macro_rules! go {
     ($course:expr, $stretch:expr) => {
         match $stretch {
@@ -67,7 +67,7 @@ macro_rules! go {
 }
 
 impl Course<'_> {
-    /// Why the order is not begun at all.
+    /// Why the order is not started at all.
     fn refusal(&self) -> Option<Ending> {
         let rejected =
             |why: Line| Ending::Failed(Failure::new(FailureCode::RejectedByAgent, why.as_str()));
@@ -78,7 +78,7 @@ impl Course<'_> {
             return Some(Ending::Withdrawn);
         }
         if self.now >= self.journal.start_by {
-            let late = format!("it was to be begun before {}", self.journal.start_by);
+            let late = format!("the order had to start before {}", self.journal.start_by);
             return Some(Ending::Failed(Failure::new(FailureCode::OrderExpired, late)));
         }
         match &self.journal.task {
@@ -95,7 +95,7 @@ impl Course<'_> {
         if self.facts.withdrawn && !self.journal.known.acts.contains_key(&Act::Refresh) {
             return self.end(Ending::Withdrawn);
         }
-        // Whoever works on the database now is let through, but a scan does not wait for long.
+        // A scan waits for a running package manager, but only briefly.
         if let Ok(Some(step)) = self.lock(LOCK_PAUSES / 5) {
             return step;
         }
@@ -151,14 +151,14 @@ impl Course<'_> {
         self.afterwards(install)
     }
 
-    /// Restarts and reboots, which only follow if all went well.
+    /// Restarts and reboots, which follow only if everything succeeded.
     fn afterwards(&self, install: &Install) -> Step {
         if install.reboot == RebootPolicy::ServicesOnly {
             go!(self, self.services());
         }
         go!(self, self.reasons());
         let wanted = match (install.reboot, &self.journal.known.reboot_reasons) {
-            // A check that cannot be read means that something is wrong, and then nothing reboots.
+            // If the check fails, something is wrong, and the host is not rebooted.
             (RebootPolicy::Always, Some(Ok(_))) => true,
             (RebootPolicy::IfRequired, Some(Ok(reasons))) => !reasons.is_empty(),
             _ => false,
@@ -170,7 +170,7 @@ impl Course<'_> {
         self.done()
     }
 
-    /// The order's journal was damaged: only what follows from what was begun.
+    /// The order's journal was damaged: only finishes what has already started.
     fn lost(&self, failure: &Failure, compare: bool) -> Step {
         if compare {
             go!(self, self.aftermath());
@@ -205,7 +205,7 @@ impl Course<'_> {
         self.done()
     }
 
-    /// Waits for whoever works on the package database.
+    /// Waits for the package database lock.
     fn lock(&self, pauses_max: u32) -> Stretch {
         match &self.journal.known.lock {
             None => Ok(Some(Step::Lock)),
@@ -215,13 +215,15 @@ impl Course<'_> {
             }
             Some(Lock::HeldBy(holder)) => {
                 let minutes = u64::from(pauses_max) * PAUSE_SECONDS / 60;
-                let message = format!("{holder} held the lock for more than {minutes} minutes");
+                let message = format!(
+                    "{holder} held the package database lock for more than {minutes} minutes"
+                );
                 Err(Failure::new(FailureCode::PkgLockTimeout, message))
             }
         }
     }
 
-    /// Mends what was half done before.
+    /// Repairs incomplete operations from before the order.
     fn soundness(&self) -> Stretch {
         match &self.journal.known.damage {
             None => Ok(Some(Step::Damage)),
@@ -231,7 +233,7 @@ impl Course<'_> {
         }
     }
 
-    /// Runs something once, and fails if it did.
+    /// Runs an action once, and fails if it failed.
     fn act(&self, act: Act) -> Stretch {
         if !self.did(act) {
             return Ok(Some(Step::Run(act)));
@@ -247,7 +249,7 @@ impl Course<'_> {
         }
     }
 
-    /// What to update, and what that would mean.
+    /// Selects the updates and resolves them.
     fn choice(&self) -> Stretch {
         let known = &self.journal.known;
         if let Some(failure) = &known.failure {
@@ -260,7 +262,7 @@ impl Course<'_> {
         }
     }
 
-    /// The administrator may have changed their mind, and hours pass.
+    /// Checks the limits again: the administrator may have changed them, and time has passed.
     fn last_word(&self) -> Stretch {
         match self.facts.rules.forbids_change() {
             None => Ok(None),
@@ -268,13 +270,15 @@ impl Course<'_> {
         }
     }
 
-    /// What came of the installation: nobody at work, nothing half done, compared.
+    /// After the installation: waits for the lock, repairs incomplete operations, compares
+    /// inventories.
     fn aftermath(&self) -> Stretch {
         let known = &self.journal.known;
         if known.verified.is_some() {
             return Ok(None);
         }
-        // A package manager that lost its supervisor is never killed; in the end its work is judged.
+        // A package manager that lost its supervisor is never killed; its work is judged when it
+        // ends.
         if let Ok(Some(step)) = self.lock(LEFTOVER_PAUSES) {
             return Ok(Some(step));
         }
@@ -288,8 +292,8 @@ impl Course<'_> {
         Ok(Some(Step::Verify))
     }
 
-    /// The hooks after an installation, which follow whenever those before it ran: whatever these did,
-    /// such as taking the host out of a balancer, is to be undone also if nothing was installed.
+    /// Post-install hooks run whenever the pre-install hooks ran: whatever those did, such as
+    /// taking the host out of a load balancer, must be undone even if nothing was installed.
     fn post_install(&self) -> Stretch {
         let due = self.did(Act::PreInstall) && !self.did(Act::PostInstall);
         Ok(due.then_some(Step::Run(Act::PostInstall)))
@@ -310,7 +314,7 @@ impl Course<'_> {
         Ok(self.journal.known.reboot_reasons.is_none().then_some(Step::Reasons))
     }
 
-    /// At most one, and seen by another boot id.
+    /// Reboots at most once; a new boot id shows that it happened.
     fn reboot(&self) -> Stretch {
         let known = &self.journal.known;
         let Some(rebooting) = &known.rebooting else {
@@ -334,7 +338,6 @@ impl Course<'_> {
         }
     }
 
-    /// Whether the order's reboot has happened.
     fn is_back(&self) -> bool {
         let rebooting = self.journal.known.rebooting.as_ref();
         rebooting.is_some_and(|rebooting| rebooting.has_ended(&self.facts.boot_id))
@@ -348,7 +351,7 @@ impl Course<'_> {
         self.journal.known.chosen.as_ref().is_some_and(|chosen| !chosen.choices.is_empty())
     }
 
-    /// The order fails, after what must follow in any case.
+    /// Fails the order, after the steps that must follow in any case.
     fn stop(&self, failure: Failure) -> Step {
         if let Ok(Some(step)) = self.post_install() {
             return step;

@@ -1,7 +1,8 @@
-//! What becomes of an order whose journal is damaged or missing.
+//! Recovers an order whose journal is damaged or missing.
 //!
-//! What was asked for is not known any more, so nothing is begun. What was begun is waited for, the packages are
-//! compared with the inventory from before the order, and the order ends as failed, with what really changed.
+//! What the order asked for is unknown, so nothing new is started. A running command is awaited,
+//! the packages are compared with the inventory from before the order, and the order ends as
+//! failed, with the actual changes.
 
 use std::fs;
 use std::path::Path;
@@ -18,14 +19,14 @@ use super::outcome;
 use super::outcome::Ending;
 use super::step::{Act, Facts, Step};
 
-/// Whether nothing in an order's directory shows that the order was ever taken: it was being written when the agent
-/// died.
+/// Whether the order's directory shows no sign that the order was ever accepted: the agent died
+/// while it wrote the journal.
 pub(super) fn is_untouched(dir: &Path) -> bool {
     let Ok(entries) = fs::read_dir(dir) else { return false };
     entries.flatten().all(|entry| entry.file_name() == "journal.json.new")
 }
 
-/// The journal with which an order goes on to its end. `journal`: one that knows the order's id and nothing else.
+/// The journal with which the order is brought to its end. `journal`: one with only the order's id.
 pub(super) fn recovered(
     mut journal: Journal,
     dir: &Path,
@@ -36,10 +37,10 @@ pub(super) fn recovered(
     let before = files::read_json::<Vec<Installed>>(&dir.join("before.json"));
     let compared = matches!(before, Ok(Some(_)));
     let rest = match compared {
-        true => "its packages are those that changed since it began",
-        false => "what it changed is not known",
+        true => "the listed packages are those that changed since it started",
+        false => "what it changed is unknown",
     };
-    let message = format!("the journal of this order cannot be read ({problem}): {rest}");
+    let message = format!("cannot read the journal of this order ({problem}); {rest}");
     let failure = Failure::new(FailureCode::OrderLost, message);
     journal.task = Task::Lost { failure: failure.clone(), compare: compared };
     journal.started_at = Some(now);
@@ -52,14 +53,14 @@ pub(super) fn recovered(
         journal.doing = Some(Step::Run(Act::Install));
     }
     if dir.join("acknowledged").exists() {
-        // The server has its result.
+        // The server already has its result.
         let ending = Ending::Failed(failure);
         journal.result = Some(outcome::result(&journal, &Facts::of_nothing(), ending, now));
     }
     journal
 }
 
-/// The directory of something that runs at most once.
+/// The directory of an action that runs at most once.
 fn job_dir(dir: &Path, act: Act) -> std::path::PathBuf {
     dir.join(format!("{}.0", act.name()))
 }

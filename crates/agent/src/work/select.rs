@@ -1,8 +1,9 @@
-//! Which updates an order means, and what was passed over. Pure.
+//! Selects the updates that an order means, and explains what is skipped. Pure.
 //!
-//! Nothing that an order says reaches a package manager: its words are only compared with the names in the
-//! host's own list, and what is handed on is the host's own name, architecture and version. That is the
-//! fence: `ba.h` is a legal name and a regular expression to apt, but no package is called so.
+//! No text of an order reaches a package manager: it is only compared with the names in the host's
+//! own package list, and the package manager gets the host's own name, architecture and version.
+//! This is a security boundary: `ba.h` is a valid package name and a regular expression to apt, but
+//! no package has this name.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,9 +20,7 @@ use crate::backend::{Choice, Transaction};
 /// A package that is not updated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Passed {
-    /// Which.
     pub name: String,
-    /// Why.
     pub why: Why,
 }
 
@@ -29,49 +28,45 @@ pub struct Passed {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
-    /// The manager or the order holds it back.
+    /// Held back by the package manager or excluded by the order.
     Blocked(BlockedBy),
-    /// The host's limits do, by this key.
+    /// Forbidden by this key of the host limits.
     Limits(String),
-    /// It is not installed here.
     NotInstalled,
-    /// There is no update for it.
     NoUpdate,
-    /// Its update fixes no security flaw, and only such were asked for.
+    /// Only security updates are requested, and its update is not one.
     NotSecurity,
-    /// Its name or version is none that could be handed to the manager.
+    /// Its name or version is not safe to pass to the package manager.
     Odd,
 }
 
 impl Passed {
-    /// For people.
+    /// The reason as a message for people.
     pub fn as_line(&self) -> Line {
         let why = match &self.why {
             Why::Blocked(by) => blocked_words(*by).to_owned(),
-            Why::Limits(key) => format!("the host's limits.toml forbids it (`{key}`)"),
+            Why::Limits(key) => format!("forbidden by `{key}` in the host's limits.toml"),
             Why::NotInstalled => "it is not installed".to_owned(),
-            Why::NoUpdate => "there is no update for it".to_owned(),
-            Why::NotSecurity => "its update fixes no security flaw".to_owned(),
-            Why::Odd => "its name or version cannot be handed to the package manager".to_owned(),
+            Why::NoUpdate => "no update available".to_owned(),
+            Why::NotSecurity => "not a security update".to_owned(),
+            Why::Odd => "unsafe package name or version".to_owned(),
         };
-        format!("{} was passed over: {why}", self.name).into()
+        format!("{} was skipped: {why}", self.name).into()
     }
 }
 
-/// The words of a reason that a package manager or an order has to hold an update back.
+/// The reason as text.
 fn blocked_words(by: BlockedBy) -> &'static str {
     match by {
         BlockedBy::Held => "held by the administrator",
-        BlockedBy::Phased => "the distribution's phase for this host has not come",
-        BlockedBy::KeptBack => {
-            "kept back: it would need a package to be removed, or cannot be resolved"
-        }
+        BlockedBy::Phased => "phased update, not yet released to this host",
+        BlockedBy::KeptBack => "kept back: it requires a package removal, or cannot be resolved",
         BlockedBy::Excluded => "excluded by the order",
-        BlockedBy::Pinned => "a pin prefers another version",
+        BlockedBy::Pinned => "pinned to another version",
     }
 }
 
-/// What is updated, and what is not.
+/// The updates to install, and the packages that are skipped.
 pub fn choose(
     order: &Install,
     limits: &Limits,
@@ -98,7 +93,7 @@ pub fn choose(
                 from: from(package, update).to_owned(),
                 to: update.candidate.clone(),
             }),
-            // Of an order for every update nobody wants to hear what it did not mean.
+            // An order for all updates does not list the updates that are not security updates.
             Some(Why::NotSecurity) if !named => {}
             Some(why) => passed.push(Passed { name: update.name.clone(), why }),
         }
@@ -134,7 +129,8 @@ fn why_not(
         text.starts_with(|c: char| c.is_ascii_alphanumeric())
             && text.chars().all(|c| c.is_ascii_alphanumeric() || ".+~:-^_".contains(c))
     };
-    // The service has feeds, and may know more than a repository that tells nothing of security.
+    // The server has vulnerability feeds, and may know more than a repository without security
+    // data.
     let is_told = order.security_packages.iter().any(|told| told.as_str() == name);
     let newer = manager.scheme().compare(from(package, update), &update.candidate);
     if matches(&order.exclude, name) {
@@ -162,8 +158,8 @@ fn matches(patterns: &[PackagePattern], name: &str) -> bool {
     patterns.iter().any(|pattern| pattern.matches(name))
 }
 
-/// Whether what the manager would do is what may be done: every choice as chosen, nothing removed,
-/// nothing downgraded, nothing that is excluded or held.
+/// Checks that the transaction is acceptable: every choice as selected, nothing removed, nothing
+/// downgraded, no package that is excluded or held.
 pub fn judge(
     order: &Install,
     limits: &Limits,
@@ -179,21 +175,23 @@ pub fn judge(
         let name = change.name.as_str();
         let (from, to) = (change.from.as_deref(), change.to.as_deref());
         let Some(to) = to else {
-            return conflict(format!("it would remove {name}"));
+            return conflict(format!("the update would remove {name}"));
         };
         if let Some(from) = from
             && manager.scheme().compare(from, to) == Ordering::Greater
         {
-            return conflict(format!("it would downgrade {name} from {from} to {to}"));
+            return conflict(format!("the update would downgrade {name} from {from} to {to}"));
         }
         if matches(&order.exclude, name) {
-            return conflict(format!("it would need {name} {to}, which the order excludes"));
+            return conflict(format!("the update requires {name} {to}, which the order excludes"));
         }
         if matches(&limits.exclude, name) {
-            return conflict(format!("it would need {name} {to}, which limits.toml excludes"));
+            return conflict(format!(
+                "the update requires {name} {to}, which limits.toml excludes"
+            ));
         }
         if from.is_some() && held.contains(name) {
-            return conflict(format!("it would need {name} {to}, which is held"));
+            return conflict(format!("the update requires {name} {to}, which is held"));
         }
     }
     for choice in choices {
@@ -205,7 +203,7 @@ pub fn judge(
         if to != Some(choice.to.as_str()) {
             let instead = to.unwrap_or("nothing");
             return conflict(format!(
-                "{} {} was chosen, and the resolver would install {instead}",
+                "{} {} was selected, but the resolver would install {instead}",
                 choice.name, choice.to
             ));
         }
@@ -213,7 +211,7 @@ pub fn judge(
     let count = transaction.changes.len();
     if let Some(most) = limits.max_packages.filter(|most| count > *most) {
         let words = format!(
-            "it would change {count} packages, and limits.toml allows {most} (`max_packages`)"
+            "the update would change {count} packages, but limits.toml allows {most} (`max_packages`)"
         );
         return Err(Failure::new(FailureCode::RejectedByAgent, words));
     }
@@ -244,7 +242,6 @@ fn versions(list: &[Installed]) -> Versions<'_> {
     versions
 }
 
-/// What changed between two inventories.
 pub fn difference(before: &[Installed], after: &[Installed]) -> Vec<PackageMove> {
     let (before, after) = (versions(before), versions(after));
     let keys: BTreeSet<_> = before.keys().chain(after.keys()).copied().collect();
@@ -265,7 +262,7 @@ pub fn difference(before: &[Installed], after: &[Installed]) -> Vec<PackageMove>
     moves
 }
 
-/// What is not as it was asked for, and what should never happen at all.
+/// Expectations that are not met, including removals and downgrades, which must never happen.
 pub fn unmet(
     choices: &[Choice],
     manager: PackageManager,
@@ -280,7 +277,7 @@ pub fn unmet(
             continue;
         }
         let found = found.and_then(|found| found.last()).copied().unwrap_or("not installed");
-        lines.push(format!("{} is {found} and should be {}", choice.name, choice.to).into());
+        lines.push(format!("{}: installed {found}, expected {}", choice.name, choice.to).into());
     }
     for (key, versions) in &old {
         let Some(now) = new.get(key) else {

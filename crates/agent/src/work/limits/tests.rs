@@ -9,7 +9,7 @@ fn rules(text: &str, local: &str) -> Rules {
 }
 
 #[test]
-fn a_refusal_names_the_file_and_the_key() {
+fn rejection_names_the_file_and_the_key() {
     let frozen = rules("frozen = true", "2026-11-15T12:00");
     assert_eq!(frozen.forbids_change().unwrap().as_str(), "limits.toml: `frozen` is set");
     assert_eq!(frozen.forbids_reboot(), frozen.forbids_change());
@@ -19,7 +19,7 @@ fn a_refusal_names_the_file_and_the_key() {
 }
 
 #[test]
-fn hours_over_midnight_belong_to_the_day_on_which_they_start() {
+fn hours_across_midnight_belong_to_their_start_day() {
     let hours = r#"allowed_hours = [{ days = ["sat"], from = "22:00", to = "05:00" }]"#;
     // 14 November 2026 is a Saturday.
     for (local, open) in [
@@ -33,24 +33,21 @@ fn hours_over_midnight_belong_to_the_day_on_which_they_start() {
         assert_eq!(rules(hours, local).forbids_change().is_none(), open, "{local}");
     }
     let shut = rules(hours, "2026-11-15T05:00").forbids_change().unwrap();
-    assert_eq!(shut.as_str(), "limits.toml: `allowed_hours` does not hold Sun 05:00");
+    assert_eq!(shut.as_str(), "limits.toml: `allowed_hours` does not include Sun 05:00");
     let day = r#"allowed_hours = [{ from = "00:00", to = "24:00" }]"#;
     assert_eq!(rules(day, "2026-11-15T23:59").forbids_change(), None);
     assert!(rules("allowed_hours = []", "2026-11-15T12:00").forbids_change().is_some());
 }
 
 #[test]
-fn a_file_that_cannot_be_understood_is_an_error_and_says_where() {
+fn invalid_file_is_an_error_with_its_line() {
     let dir = directory("limits");
     let path = dir.join("limits.toml");
     assert_eq!(Limits::read(&path), Ok(Limits::default()));
     for (text, words) in [
         ("frozen = false\nnever_rebot = true\n", "line 2: unknown field `never_rebot`"),
         ("frozen = maybe", "line 1: "),
-        (
-            "allowed_hours = [{ from = \"25:00\", to = \"05:00\" }]",
-            "`25:00` is not a time of the day",
-        ),
+        ("allowed_hours = [{ from = \"25:00\", to = \"05:00\" }]", "`25:00` is not a time of day"),
         ("exclude = [\"a b\"]", "cannot stand in a pattern"),
     ] {
         std::fs::write(&path, text).unwrap();
@@ -61,7 +58,7 @@ fn a_file_that_cannot_be_understood_is_an_error_and_says_where() {
 }
 
 #[test]
-fn a_file_that_others_may_write_to_is_not_believed() {
+fn file_writable_by_others_is_rejected() {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = directory("limits-owner");
     let path = dir.join("limits.toml");
@@ -73,7 +70,7 @@ fn a_file_that_others_may_write_to_is_not_believed() {
 }
 
 #[test]
-fn the_zone_is_that_of_the_managed_system() {
+fn time_zone_is_that_of_the_managed_system() {
     let dir = directory("zone");
     std::fs::create_dir_all(dir.join("etc")).unwrap();
     let root = Root::under(&dir);

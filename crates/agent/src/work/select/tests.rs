@@ -44,20 +44,20 @@ fn chosen(order: &Install, limits: &Limits) -> (Vec<String>, Vec<String>) {
 }
 
 #[test]
-fn an_order_without_names_means_every_update_that_nothing_holds_back() {
+fn order_without_names_selects_every_available_update() {
     let (choices, passed) = chosen(&order(&[]), &Limits::default());
     assert_eq!(choices, ["bash:amd64=2", "curl:amd64=2", "libc6:amd64=2", "libc6:i386=2"]);
     assert_eq!(
         passed,
         [
-            "held was passed over: held by the administrator",
-            "old was passed over: the distribution's phase for this host has not come"
+            "held was skipped: held by the administrator",
+            "old was skipped: phased update, not yet released to this host"
         ]
     );
 }
 
 #[test]
-fn names_exclusions_and_security_are_honoured_to_the_letter() {
+fn names_exclusions_and_security_filters_apply_exactly() {
     let limits = Limits::default();
     assert_eq!(chosen(&order(&["bash"]), &limits).0, ["bash:amd64=2"]);
     let excluded = Install { exclude: vec!["lib*".parse().unwrap()], ..order(&[]) };
@@ -65,28 +65,32 @@ fn names_exclusions_and_security_are_honoured_to_the_letter() {
     let security = Install { security_only: true, ..order(&["bash", "curl"]) };
     let (choices, passed) = chosen(&security, &limits);
     assert_eq!(choices, ["curl:amd64=2"]);
-    assert_eq!(passed, ["bash was passed over: its update fixes no security flaw"]);
-    // The service knows of a flaw of which no repository told this host.
+    assert_eq!(passed, ["bash was skipped: not a security update"]);
+    // The server knows of a vulnerability that no repository reported to this host.
     let security_packages = vec!["bash".parse().unwrap(), "ba.h".parse().unwrap()];
     let told = Install { security_packages, ..security };
     assert_eq!(chosen(&told, &limits).0, ["bash:amd64=2", "curl:amd64=2"]);
 }
 
 #[test]
-fn the_hosts_limits_narrow_every_order_and_say_so() {
+fn host_limits_narrow_every_order_with_a_reason() {
     let limits = Limits { exclude: vec!["bash".parse().unwrap()], ..Limits::default() };
     let (choices, passed) = chosen(&order(&["bash", "curl"]), &limits);
     assert_eq!(choices, ["curl:amd64=2"]);
-    assert_eq!(passed, ["bash was passed over: the host's limits.toml forbids it (`exclude`)"]);
+    assert_eq!(passed, ["bash was skipped: forbidden by `exclude` in the host's limits.toml"]);
     let limits = Limits { security_only: true, ..Limits::default() };
     assert_eq!(chosen(&order(&[]), &limits).0, ["curl:amd64=2"]);
     let told = Install { security_packages: vec!["bash".parse().unwrap()], ..order(&[]) };
-    assert_eq!(chosen(&told, &limits).0, ["curl:amd64=2"], "the host goes by what it knows");
+    assert_eq!(
+        chosen(&told, &limits).0,
+        ["curl:amd64=2"],
+        "the host applies its own security data"
+    );
 }
 
-/// `ba.h` is a legal name, and to apt a regular expression that means bash.
+/// `ba.h` is a valid package name, and to apt a regular expression that matches bash.
 #[test]
-fn a_name_that_is_not_installed_never_gets_further() {
+fn name_that_is_not_installed_is_never_used() {
     let names = ["ba.h", "ba", "bash2", "g++", "libc6.1", "standard", "x+y"];
     let (choices, passed) = chosen(&order(&names), &Limits::default());
     assert_eq!(choices, [""; 0]);
@@ -97,9 +101,9 @@ fn a_name_that_is_not_installed_never_gets_further() {
     assert!(hostile.iter().all(|name| name.parse::<PackageName>().is_err()));
 }
 
-/// A repository is not trusted with the command line either.
+/// A repository's data must not reach the command line either.
 #[test]
-fn an_offer_with_an_odd_name_or_version_or_an_older_one_is_passed_over() {
+fn unsafe_names_and_older_versions_are_skipped() {
     let odd = ["--force", "2 3", "2;id", "../2", "2=3", "", "0.9", "1"];
     for candidate in odd {
         let offers = [Pending::new("bash", "amd64", "1", candidate)];
@@ -139,23 +143,26 @@ fn judged(order: &Install, limits: &Limits, more: Vec<Change>) -> Result<usize, 
 }
 
 #[test]
-fn what_the_resolver_needs_is_allowed_and_nothing_else() {
+fn only_what_the_resolver_needs_is_allowed() {
     let bash = || change("bash", Some("1"), Some("2"));
     let plain = |more: Vec<Change>| judged(&order(&["bash"]), &Limits::default(), more);
     let needed =
         vec![bash(), change("libnew", None, Some("1")), change("curl", Some("1"), Some("2"))];
     assert_eq!(plain(needed), Ok(3));
     let refusals = [
-        (vec![bash(), change("curl", Some("1"), None)], "it would remove curl"),
+        (vec![bash(), change("curl", Some("1"), None)], "the update would remove curl"),
         (
             vec![bash(), change("curl", Some("1"), Some("0.9"))],
-            "it would downgrade curl from 1 to 0.9",
+            "the update would downgrade curl from 1 to 0.9",
         ),
-        (vec![bash(), change("held", Some("1"), Some("2"))], "it would need held 2, which is held"),
-        (vec![], "bash 2 was chosen, and the resolver would install nothing"),
+        (
+            vec![bash(), change("held", Some("1"), Some("2"))],
+            "the update requires held 2, which is held",
+        ),
+        (vec![], "bash 2 was selected, but the resolver would install nothing"),
         (
             vec![change("bash", Some("1"), Some("3"))],
-            "bash 2 was chosen, and the resolver would install 3",
+            "bash 2 was selected, but the resolver would install 3",
         ),
     ];
     for (changes, words) in refusals {
@@ -165,7 +172,7 @@ fn what_the_resolver_needs_is_allowed_and_nothing_else() {
     let both = || vec![bash(), change("curl", Some("1"), Some("2"))];
     assert_eq!(
         judged(&excluding, &Limits::default(), both()),
-        Err("dependency_conflict: it would need curl 2, which the order excludes".to_owned())
+        Err("dependency_conflict: the update requires curl 2, which the order excludes".to_owned())
     );
     let few = Limits { max_packages: Some(1), ..Limits::default() };
     assert_eq!(judged(&order(&[]), &few, vec![bash()]), Ok(1));
@@ -173,7 +180,7 @@ fn what_the_resolver_needs_is_allowed_and_nothing_else() {
 }
 
 #[test]
-fn the_difference_tells_of_what_came_what_went_and_of_several_versions_at_once() {
+fn difference_lists_additions_removals_and_parallel_versions() {
     let list = |packages: &[(&str, &str)]| -> Vec<Installed> {
         packages.iter().map(|(name, version)| Installed::new(name, version, "x")).collect()
     };
