@@ -1,7 +1,7 @@
 //! Advisories by feed and id and by the packages that they name, KEV entries, and EPSS scores.
 //!
 //! An advisory is stored as compressed JSON. A feed replaces its own advisories only; the caller
-//! decides which of two versions holds.
+//! decides which of two versions to keep.
 
 use async_recursion::async_recursion as boxed;
 use std::cell::RefCell;
@@ -19,10 +19,10 @@ use crate::sql::{ROWS_MAX, Text, join};
 use crate::tx::Tx;
 
 const LEVEL: i32 = 1;
-/// No statement is larger: a feed with a larger one is refused.
+/// Maximum size of an advisory. A feed with a larger one is refused.
 const STATEMENT_BYTES_MAX: usize = 128 * 1024 * 1024;
 
-/// The feed of advisories that were stored before they had one.
+/// The feed of advisories that were stored before the feed was recorded.
 pub const UNKNOWN_FEED: &str = "";
 
 row! {
@@ -44,11 +44,12 @@ impl Stored {
 }
 
 thread_local! {
-    // Making one takes longer than a statement of usual size does, and a feed has hundreds of thousands.
+    // Creating one takes longer than compressing an advisory of usual size, and a feed has hundreds
+    // of thousands.
     static PACKER: RefCell<Compressor<'static>> =
-        RefCell::new(Compressor::new(LEVEL).expect("there is memory for one"));
+        RefCell::new(Compressor::new(LEVEL).expect("enough memory for a compressor"));
     static UNPACKER: RefCell<Decompressor<'static>> =
-        RefCell::new(Decompressor::new().expect("there is memory for one"));
+        RefCell::new(Decompressor::new().expect("enough memory for a decompressor"));
 }
 
 pub(crate) fn packed<T: serde::Serialize>(value: &T) -> Vec<u8> {
@@ -62,7 +63,7 @@ pub(crate) fn unpacked<T: serde::de::DeserializeOwned>(
     bytes: &[u8],
 ) -> std::result::Result<T, crate::Cause> {
     let size = zstd::zstd_safe::get_frame_content_size(bytes)
-        .map_err(|_| "not compressed as it should be")?
+        .map_err(|_| "not a zstd frame with a content size")?
         .and_then(|size| usize::try_from(size).ok())
         .filter(|size| *size <= STATEMENT_BYTES_MAX)
         .ok_or("too large")?;
@@ -91,7 +92,8 @@ pub async fn get_all(
     Ok(found)
 }
 
-/// Stores a feed's advisories, each in place of the feed's own one with the same id. Each id once.
+/// Stores a feed's advisories. Each replaces the feed's own advisory with the same id. Each id must
+/// be listed once.
 #[boxed]
 pub async fn put_all(tx: &mut Tx, feed: &str, statements: &[Advisory]) -> Result<()> {
     for chunk in statements.chunks(ROWS_MAX) {
@@ -112,7 +114,7 @@ pub async fn put_all(tx: &mut Tx, feed: &str, statements: &[Advisory]) -> Result
     let named: BTreeSet<(String, &str, &str)> = statements
         .iter()
         .flat_map(|statement| statement.affected.iter().map(move |one| (statement, one)))
-        // Advisories for systems that are not matched are kept, but not indexed.
+        // Advisories for operating systems that are not matched are kept, but not indexed.
         .filter(|(_, affected)| affected.ecosystem.family() != Family::Other)
         .map(|(statement, affected)| {
             let (base, _) = affected.ecosystem.base();
@@ -174,7 +176,7 @@ pub async fn has_any(conn: &mut Conn, feed: &str) -> Result<bool> {
     Ok(found)
 }
 
-/// How many statements there are.
+/// The number of advisories.
 #[boxed]
 pub async fn count(conn: &mut Conn) -> Result<u64> {
     let (count,): (i64,) =
@@ -182,7 +184,7 @@ pub async fn count(conn: &mut Conn) -> Result<u64> {
     Ok(count.unsigned_abs())
 }
 
-/// Whether there is any statement that concerns a base.
+/// Whether any advisory concerns a base.
 #[boxed]
 pub async fn covers(conn: &mut Conn, base: &Ecosystem) -> Result<bool> {
     let found = on!(conn, |c| {
@@ -209,7 +211,8 @@ pub async fn covered_by(conn: &mut Conn, base: &Ecosystem, feeds: &[String]) -> 
     Ok(found)
 }
 
-/// A page of all advisories with their feeds, by feed and id: those after `after`. Empty at the end.
+/// Returns a page of all advisories with their feeds, by feed and id: those after `after`. Empty at
+/// the end.
 #[boxed]
 pub async fn page(
     conn: &mut Conn,
@@ -231,7 +234,7 @@ pub async fn page(
     rows.into_iter().map(|row| Ok((row.feed.clone(), row.read()?))).collect()
 }
 
-/// The advisories of all feeds that name one of these packages of a base, by feed and id.
+/// The advisories of all feeds that name one of these packages of a base, by id and feed.
 #[boxed]
 pub async fn naming(
     conn: &mut Conn,
@@ -247,7 +250,8 @@ pub async fn naming(
                 .add(" from advisories where (feed, id) in (select n.feed, n.id");
             text.add(" from advisory_names n where n.base = ").bind(base.as_str().to_owned());
             text.add(" and n.name in ").list(chunk.iter().map(|name| (*name).clone())).add(")");
-            // One is unpacked while the database looks for the next: each takes about as long as the other.
+            // One advisory is decompressed while the database looks for the next: both take about
+            // as long.
             let mut rows = text.build_as::<Stored>().fetch(c);
             while let Some(row) = rows.try_next().await? {
                 let statement = row.read()?;
@@ -255,13 +259,13 @@ pub async fn naming(
             }
         });
     }
-    // An advisory that names packages of two chunks was found twice.
+    // An advisory that names packages of two chunks is found twice.
     found.sort_by(|(feed, a), (other, b)| (&a.id, feed).cmp(&(&b.id, other)));
     found.dedup_by(|(feed, a), (other, b)| a.id == b.id && feed == other);
     Ok(found.into_iter().map(|(_, statement)| statement).collect())
 }
 
-/// Notes that something changed about these names of a base.
+/// Records that advisories for these packages of a base changed.
 pub async fn changed<'a>(
     tx: &mut Tx,
     base: &Ecosystem,
@@ -285,7 +289,7 @@ pub async fn changed<'a>(
     Ok(())
 }
 
-/// The names of a base about which something changed after this revision.
+/// The packages of a base whose advisories changed after this revision.
 #[boxed]
 pub async fn changed_since(
     conn: &mut Conn,
@@ -304,8 +308,8 @@ pub async fn changed_since(
     Ok(found.into_iter().map(|(name,)| name).collect())
 }
 
-/// How many flaws are known to be exploited. None is ever taken off that list, so as long as this stays the same, the list
-/// does.
+/// The number of CVEs that are known to be exploited. No CVE is ever removed from that list, so if
+/// the number is the same, the list is the same.
 #[boxed]
 pub async fn exploited_count(conn: &mut Conn) -> Result<i64> {
     let (count,): (i64,) =
@@ -313,13 +317,14 @@ pub async fn exploited_count(conn: &mut Conn) -> Result<i64> {
     Ok(count)
 }
 
-/// A table of statements on single flaws, of which a newer list replaces an older one's.
+/// Defines the functions of a table with one row per CVE, in which a newer list replaces rows of an
+/// older one.
 macro_rules! by_flaw {
     ($kind:ty, $table:literal, $put:ident, $put_doc:literal, $get:ident, $get_doc:literal,
      $page:ident, $page_doc:literal) => {
         #[doc = $put_doc]
         ///
-        /// Answers with how many that changes. Each flaw once.
+        /// Returns how many rows changed. Each CVE must be listed once.
         pub async fn $put(tx: &mut Tx, list: &[$kind], as_of: Timestamp) -> Result<u64> {
             let mut changed = 0;
             for chunk in list.chunks(ROWS_MAX) {
@@ -372,7 +377,7 @@ macro_rules! by_flaw {
 
         #[doc = $page_doc]
         ///
-        /// Those after `after`, by flaw, each with the time of its list. Empty: there are no more.
+        /// Those after `after`, by CVE, each with the time of its list. Empty at the end.
         pub async fn $page(
             conn: &mut Conn,
             after: &str,
@@ -404,19 +409,19 @@ by_flaw!(
     Exploited,
     "exploited",
     put_exploited,
-    "Writes down flaws that are exploited, unless a newer list was.",
+    "Stores CVEs that are known to be exploited, unless a newer list is stored.",
     exploited,
-    "Those of these flaws that are exploited.",
+    "Those of these CVEs that are known to be exploited.",
     exploited_page,
-    "A part of the flaws that are exploited."
+    "Returns a page of the CVEs that are known to be exploited."
 );
 by_flaw!(
     Epss,
     "epss",
     put_epss,
-    "Writes estimates down, unless newer ones were.",
+    "Stores EPSS scores, unless newer ones are stored.",
     epss,
-    "The estimates for these flaws.",
+    "The EPSS scores of these CVEs.",
     epss_page,
-    "A part of the estimates."
+    "Returns a page of the EPSS scores."
 );

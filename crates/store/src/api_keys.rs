@@ -15,36 +15,27 @@ use crate::tx::Tx;
 use crate::{Page, Paged};
 
 row! {
-    /// An API key, without the key.
+    /// An API key; only its hash is stored.
     pub struct ApiKey in "api_keys" by "id" {
-        /// Its id.
         pub id: KeyId,
-        /// Whose it is.
         pub org_id: OrgId,
-        /// What people call it.
         pub name: String,
-        /// The hash of the secret.
         pub hash: Vec<u8>,
-        /// What it may do.
         pub role: Role,
-        /// Where it may do it; `None`: everywhere.
+        /// The environments that it is limited to; `None` means no limit.
         pub environments: Option<Vec<Environment>>,
-        /// When it was made.
         pub created_at: Timestamp,
-        /// By whom.
         pub created_by: String,
-        /// When it ends.
         pub expires_at: Option<Timestamp>,
-        /// When it was revoked, if it was.
         pub revoked_at: Option<Timestamp>,
-        /// When it was last used, as far as it was written down.
+        /// When it was last used. Written with a delay.
         pub last_used_at: Option<Timestamp>,
-        /// How often it was changed.
+        /// Grows with every change.
         pub generation: i64,
     }
 }
 
-/// Writes a new key down; its `generation` is taken as it is.
+/// Inserts a key. The caller sets its `generation`.
 #[boxed]
 pub async fn create(tx: &mut Tx, key: &ApiKey) -> Result<()> {
     let root_key = tx.seal().key_id();
@@ -74,7 +65,6 @@ pub async fn create(tx: &mut Tx, key: &ApiKey) -> Result<()> {
     .map_err(taken("this API key"))
 }
 
-/// One of this organization.
 #[boxed]
 pub async fn get(conn: &mut Conn, org: OrgId, id: KeyId) -> Result<ApiKey> {
     let found = on!(conn, |c| {
@@ -91,8 +81,8 @@ pub async fn get(conn: &mut Conn, org: OrgId, id: KeyId) -> Result<ApiKey> {
     found.ok_or_else(|| StoreError::not_found("API key", id))
 }
 
-/// The key with this hash, of whatever organization, revoked and expired ones included; not that
-/// of an organization that was removed.
+/// The key with this hash in any organization, even if revoked or expired. `None` if the
+/// organization was removed.
 #[boxed]
 pub async fn by_hash(conn: &mut Conn, hash: &[u8]) -> Result<Option<ApiKey>> {
     Ok(on!(conn, |c| {
@@ -108,7 +98,7 @@ pub async fn by_hash(conn: &mut Conn, hash: &[u8]) -> Result<Option<ApiKey>> {
     })?)
 }
 
-/// All of this organization, newest first.
+/// Returns a page of this organization's keys, newest first.
 #[boxed]
 pub async fn list(conn: &mut Conn, org: OrgId, page: Page) -> Result<Paged<ApiKey>> {
     let select = [
@@ -120,7 +110,7 @@ pub async fn list(conn: &mut Conn, org: OrgId, page: Page) -> Result<Paged<ApiKe
     Paged::of_org(conn, org, page, (&select, count)).await
 }
 
-/// Ends it.
+/// Revokes a key.
 #[boxed]
 pub async fn revoke(tx: &mut Tx, seen: &ApiKey, now: Timestamp) -> Result<()> {
     let saved = on!(tx, |c| {
@@ -138,12 +128,13 @@ pub async fn revoke(tx: &mut Tx, seen: &ApiKey, now: Timestamp) -> Result<()> {
     guarded(saved)
 }
 
-/// Notes when keys were used. Gathered by the caller, so that a request does not write; no time
-/// goes back.
+/// Records when keys were used. The caller collects uses, so that a request does not write. A
+/// recorded time never decreases.
 #[boxed]
 pub async fn used(tx: &mut Tx, uses: &[(KeyId, Timestamp)]) -> Result<()> {
     let mut uses = uses.to_vec();
-    // By id, so that two replicas lock the rows in one order; each once, with its latest use.
+    // Sorted by id, so that two replicas lock the rows in the same order; each key once, with its
+    // latest use.
     uses.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
     uses.dedup_by_key(|(id, _)| *id);
     for chunk in uses.chunks(ROWS_MAX) {

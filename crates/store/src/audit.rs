@@ -22,46 +22,39 @@ use crate::tx::Tx;
 /// An entry that has no place in the chain yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewEntry {
-    /// Whose log it goes into.
     pub org_id: OrgId,
-    /// When it happened, to the microsecond.
+    /// When it happened. Stored in microseconds.
     pub at: Timestamp,
-    /// Who did it: a key, a person, a schedule, the engine.
+    /// Who did it: a key, a user, a schedule or the engine.
     pub actor: String,
-    /// What was done.
     pub action: String,
-    /// To what.
+    /// The resource that was changed.
     pub subject: String,
-    /// The rest, as JSON. Text, because the seal is over these very characters.
+    /// The details, as JSON. As text, because the hash covers exactly these characters.
     pub detail: String,
 }
 
 row! {
-    /// An entry in its place.
+    /// An entry in the chain.
     pub struct Entry in "audit_entries" by "subject" {
-        /// Whose log it is in.
         pub org_id: OrgId,
-        /// Its place, from 1.
+        /// Its position, from 1.
         pub seq: i64,
-        /// When it happened.
         pub at: Timestamp,
-        /// Who did it.
         pub actor: String,
-        /// What was done.
         pub action: String,
-        /// To what.
         pub subject: String,
-        /// The rest, as JSON.
+        /// The details, as JSON.
         pub detail: String,
-        /// The hash of the entry before it; empty for the first.
+        /// The hash of the previous entry; empty for the first.
         pub previous: Vec<u8>,
-        /// Its own.
+        /// Its own hash.
         pub hash: Vec<u8>,
     }
 }
 
 impl Entry {
-    /// What was sealed, to be sealed again and compared.
+    /// The content that was hashed, to compute the hash again and compare.
     pub fn unsealed(&self) -> NewEntry {
         NewEntry {
             org_id: self.org_id,
@@ -74,14 +67,14 @@ impl Entry {
     }
 }
 
-/// Makes the hash of an entry from the hash before it, its place and its content.
+/// Computes the hash of an entry from the previous hash, its position and its content.
 #[derive(Clone)]
 pub struct Seal {
     stamp: Arc<Stamp>,
     rows: Arc<RowCode>,
-    /// The id of the key behind it.
+    /// The id of its key.
     key_id: Option<Arc<str>>,
-    /// The seal of the key that is being rotated out: what it sealed is accepted.
+    /// The seal with the key that is being rotated out. What it sealed is still accepted.
     old: Option<Arc<Seal>>,
 }
 
@@ -89,9 +82,9 @@ type Stamp = dyn Fn(&[u8], i64, &NewEntry) -> Vec<u8> + Send + Sync;
 type RowCode = dyn Fn(&'static str, &[u8]) -> [u8; 32] + Send + Sync;
 
 impl Seal {
-    /// From a keyed hash.
+    /// Creates a seal from a keyed hash for entries.
     pub fn new(stamp: impl Fn(&[u8], i64, &NewEntry) -> Vec<u8> + Send + Sync + 'static) -> Self {
-        // Without a key; an installation always gives one (`with_rows`).
+        // Row codes without a key. An installation always sets a keyed hash (`with_rows`).
         let rows = |purpose: &'static str, values: &[u8]| {
             let framed = [purpose.as_bytes(), &[0], values].concat();
             *vocab::Digest::of(&framed).as_bytes()
@@ -99,29 +92,28 @@ impl Seal {
         Self { stamp: Arc::new(stamp), rows: Arc::new(rows), key_id: None, old: None }
     }
 
-    /// The same, under the id of its key: nothing is written once another process uses a newer one.
+    /// Sets the id of its key. With it, nothing is written once another process uses a newer key.
     #[must_use]
     pub fn with_key_id(self, id: &str) -> Self {
         Self { key_id: Some(id.into()), ..self }
     }
 
-    /// The same, which accepts what another one has sealed.
+    /// Accepts also what another seal has sealed.
     #[must_use]
     pub fn with_old(self, old: Seal) -> Self {
         Self { old: Some(Arc::new(old)), ..self }
     }
 
-    /// The id of the key behind it, if it has one.
     pub(crate) fn key_id(&self) -> Option<String> {
         self.key_id.as_deref().map(str::to_owned)
     }
 
-    /// The seal that is being rotated out.
+    /// The seal with the key that is being rotated out.
     pub(crate) fn old(&self) -> Option<&Seal> {
         self.old.as_deref()
     }
 
-    /// The same, with a keyed hash for the rows that make hosts act ([`crate::seals`]).
+    /// Sets the keyed hash for the rows that make hosts act ([`crate::seals`]).
     #[must_use]
     pub fn with_rows(
         self,
@@ -130,19 +122,20 @@ impl Seal {
         Self { rows: Arc::new(rows), ..self }
     }
 
-    /// The code of a row's values; `purpose` keeps the codes of different tables apart.
+    /// The authentication code of a row's values. `purpose` separates the codes of different
+    /// tables.
     pub(crate) fn row(&self, purpose: &'static str, values: &[u8]) -> [u8; 32] {
         (self.rows)(purpose, values)
     }
 
-    /// The hash of `entry` at place `seq` after an entry with the hash `previous`.
+    /// The hash of `entry` at position `seq` after an entry with the hash `previous`.
     pub fn stamp(&self, previous: &[u8], seq: i64, entry: &NewEntry) -> Vec<u8> {
         (self.stamp)(previous, seq, entry)
     }
 }
 
-/// Adds entries to their chains. Organizations in the order of their ids, so that two transactions
-/// that write into two chains never wait for each other crosswise.
+/// Adds entries to their chains. The chains are locked in the order of the organizations' ids, so
+/// that two transactions cannot deadlock.
 pub(crate) async fn append(conn: &mut Conn, seal: &Seal, entries: Vec<NewEntry>) -> Result<()> {
     let mut chains = BTreeMap::<OrgId, Vec<NewEntry>>::new();
     for entry in entries {
@@ -164,7 +157,7 @@ fn forge(seal: &Seal, head: (i64, Vec<u8>), entries: Vec<NewEntry>) -> Result<Ve
     let mut links = Vec::with_capacity(entries.len());
     for mut entry in entries {
         seq += 1;
-        // A column holds microseconds; what is sealed must be what will be read.
+        // A column stores microseconds. The hash must cover the value that will be read.
         entry.at = Timestamp::from_microsecond(entry.at.as_microsecond()).unwrap_or(entry.at);
         let hash = seal.stamp(&previous, seq, &entry);
         let NewEntry { org_id, at, actor, action, subject, detail } = entry;
@@ -175,7 +168,7 @@ fn forge(seal: &Seal, head: (i64, Vec<u8>), entries: Vec<NewEntry>) -> Result<Ve
     Ok(links)
 }
 
-/// Keeps others from adding entries. Refused if another process uses a newer root key.
+/// Locks the chain and returns its end. Fails if another process uses a newer root key.
 async fn lock_head(conn: &mut Conn, seal: &Seal, org: OrgId) -> Result<(i64, Vec<u8>)> {
     let head: Option<(i64, Vec<u8>, Option<String>)> = on!(conn, |c, d| {
         sqlx::query_as(join(&[
@@ -225,7 +218,7 @@ async fn save_head(conn: &mut Conn, last: &Entry) -> Result<()> {
     Ok(())
 }
 
-/// The entries of one organization after place `seq`, oldest first.
+/// The entries of one organization after position `seq`, oldest first.
 #[boxed]
 pub async fn after(conn: &mut Conn, org: OrgId, seq: i64, limit: u32) -> Result<Vec<Entry>> {
     Ok(on!(conn, |c| {
@@ -242,7 +235,7 @@ pub async fn after(conn: &mut Conn, org: OrgId, seq: i64, limit: u32) -> Result<
     })?)
 }
 
-/// The entries of one organization before place `seq`, newest first.
+/// The entries of one organization before position `seq`, newest first.
 #[boxed]
 pub async fn before(conn: &mut Conn, org: OrgId, seq: i64, limit: u32) -> Result<Vec<Entry>> {
     Ok(on!(conn, |c| {
@@ -259,7 +252,7 @@ pub async fn before(conn: &mut Conn, org: OrgId, seq: i64, limit: u32) -> Result
     })?)
 }
 
-/// The place and the hash of the last entry: what the end of the chain must agree with.
+/// The position and the hash of the last entry, with which the end of the chain must agree.
 #[boxed]
 pub async fn head(conn: &mut Conn, org: OrgId) -> Result<(i64, Vec<u8>)> {
     let head = on!(conn, |c| {
@@ -271,11 +264,12 @@ pub async fn head(conn: &mut Conn, org: OrgId) -> Result<(i64, Vec<u8>)> {
     head.ok_or_else(|| StoreError::not_found("organization", org))
 }
 
-/// How many entries are looked at together.
+/// Number of entries that are read at a time.
 const PAGE: u32 = 1_000;
 
-/// The first place where an organization's chain does not hold: the entry there was changed, or is gone. Entries may
-/// be added meanwhile; while it is sealed again ([`reseal`]), `conn` must be a snapshot.
+/// The first position at which an organization's chain is broken: the entry there was changed or
+/// removed. Entries may be added meanwhile. While the chain is resealed ([`reseal`]), `conn` must
+/// be a snapshot.
 #[boxed]
 pub async fn broken_at(conn: &mut Conn, org: OrgId, seal: &Seal) -> Result<Option<i64>> {
     let (last, sealed) = head(conn, org).await?;
@@ -313,9 +307,10 @@ pub async fn broken_at(conn: &mut Conn, org: OrgId, seal: &Seal) -> Result<Optio
 }
 
 row! {
-    /// Where a chain that is being sealed again changes from the new hashes to the old ones. The entry
-    /// after it refers to the hash that the entry before it had. Its code is made with the new key, so
-    /// nobody can move it.
+    /// The boundary between new and old hashes in a chain that is being resealed. `hash` is the old
+    /// hash of the last resealed entry, to which the next entry still refers, and `resealed` its
+    /// new hash. The code is computed with the new key, so that no one without the key can move the
+    /// boundary.
     struct Seam in "audit_seams" by "org_id" {
         org_id: OrgId,
         seq: i64,
@@ -348,8 +343,8 @@ impl Seam {
         seal.row("audit_seams", &values)
     }
 
-    /// With what the entry at this place must be sealed: the old key counts only between the entries
-    /// that were sealed again and the first one that was written with the new key.
+    /// The seal with which the entry at this position must have been sealed. The old key is valid
+    /// only between the resealed entries and the first one that was written with the new key.
     fn seal_of<'a>(&self, seq: i64, seal: &'a Seal) -> Option<&'a Seal> {
         match seq > self.seq && seq <= self.until_seq {
             true => seal.old(),
@@ -396,8 +391,8 @@ impl Seam {
     }
 }
 
-/// From now on entries are sealed with this transaction's key; those that are there will be sealed
-/// again by [`reseal`]. Of all organizations, removed ones too.
+/// Switches all organizations, removed ones too, to this transaction's key: new entries are sealed
+/// with it, and [`reseal`] will reseal the existing ones.
 pub(crate) async fn begin_reseal(tx: &mut Tx) -> Result<()> {
     let seal = tx.seal().clone();
     let heads: Vec<(String, i64)> = on!(tx, |c, d| {
@@ -419,7 +414,7 @@ pub(crate) async fn begin_reseal(tx: &mut Tx) -> Result<()> {
     claim_heads(tx).await
 }
 
-/// From now on entries are sealed with this transaction's key, and with no other.
+/// Allows only this transaction's key to seal new entries.
 pub(crate) async fn claim_heads(tx: &mut Tx) -> Result<()> {
     let key_id = tx.seal().key_id();
     on!(tx, |c| {
@@ -432,7 +427,7 @@ pub(crate) async fn claim_heads(tx: &mut Tx) -> Result<()> {
     Ok(())
 }
 
-/// The organizations whose logs are not yet sealed with the new key throughout.
+/// The organizations whose logs are not yet completely resealed with the new key.
 #[boxed]
 pub async fn unresealed(conn: &mut Conn) -> Result<Vec<OrgId>> {
     let found: Vec<(String,)> = on!(conn, |c| {
@@ -441,18 +436,20 @@ pub async fn unresealed(conn: &mut Conn) -> Result<Vec<OrgId>> {
     found.into_iter().map(|(org,)| crate::row::parse("audit_seams", org)).collect()
 }
 
-/// How far a log has been sealed again.
+/// How much of a log is resealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resealed {
     /// All of it.
     Done,
-    /// There is more.
+    /// There are more entries.
     Part,
-    /// The entry at this place was changed or removed. It and what follows stays as it is.
+    /// The entry at this position was changed or removed. It and the following entries stay
+    /// unchanged.
     Broken(i64),
 }
 
-/// Seals up to `limit` more entries of a log with the new key, those that verify.
+/// Reseals up to `limit` more entries of a log with the new key. Stops at an entry that does not
+/// verify.
 #[boxed]
 pub async fn reseal(tx: &mut Tx, org: OrgId, limit: u32) -> Result<Resealed> {
     let seal = tx.seal().clone();

@@ -1,4 +1,4 @@
-//! Backup of the whole database as of one moment, while others read and write, and restore.
+//! Online backup of the whole database as of one point in time, and restore.
 //!
 //! SQLite copies itself into one file. PostgreSQL copies its tables within one snapshot, each into
 //! a file in the text format of `COPY`; that needs no external program, whose version would have to
@@ -17,22 +17,21 @@ use crate::migrate;
 use crate::sql::join;
 use crate::tx::Tx;
 
-/// What SQLite's copy is called.
+/// The file name of SQLite's copy.
 pub const SQLITE_FILE: &str = "database.sqlite";
 
-/// How much is sent to PostgreSQL at once.
+/// Number of bytes that are sent to PostgreSQL at a time.
 const PIECE_BYTES: usize = 256 * 1024;
 
-/// A copy.
+/// The result of a backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copied {
-    /// Which migration its tables were at.
+    /// The version of the last migration that was applied.
     pub schema_version: i64,
-    /// The names of its files.
     pub files: Vec<String>,
 }
 
-/// The names of the files that a copy of this schema has; none for an unknown engine.
+/// The names of the files in a backup of this schema; empty for an unknown engine.
 pub fn file_names(engine: &str, schema_version: i64) -> Vec<String> {
     match engine {
         "sqlite" => vec![SQLITE_FILE.to_owned()],
@@ -43,7 +42,7 @@ pub fn file_names(engine: &str, schema_version: i64) -> Vec<String> {
     }
 }
 
-/// Copies everything into `dir`, which is there and empty.
+/// Copies everything into `dir`, which must exist and be empty.
 #[boxed]
 pub async fn copy_out(db: &Db, dir: &Path) -> Result<Copied> {
     let mut snapshot = db.snapshot().await?;
@@ -51,7 +50,7 @@ pub async fn copy_out(db: &Db, dir: &Path) -> Result<Copied> {
     let mut files = Vec::new();
     match snapshot.wire() {
         Wire::Sqlite(_) => {
-            // It takes a snapshot of its own, and none within another.
+            // `vacuum into` takes its own snapshot and cannot run inside another.
             drop(snapshot);
             let path = dir.join(SQLITE_FILE);
             let mut reader = db.read().await?;
@@ -79,8 +78,9 @@ pub async fn copy_out(db: &Db, dir: &Path) -> Result<Copied> {
     Ok(Copied { schema_version, files })
 }
 
-/// Replaces everything that is in this PostgreSQL database with a copy in `dir`, and brings it up to date. Nothing is done
-/// until the transaction in the answer is committed. Tables that are not ours are not touched.
+/// Replaces the content of this PostgreSQL database with the backup in `dir`, and migrates it.
+/// Nothing changes until the returned transaction is committed. Tables of other programs are not
+/// touched.
 #[boxed]
 pub async fn copy_in(db: &Db, dir: &Path, schema_version: i64) -> Result<Tx> {
     let mut tx = db.begin().await?;
@@ -89,10 +89,10 @@ pub async fn copy_in(db: &Db, dir: &Path, schema_version: i64) -> Result<Tx> {
     migrate::make_up_to(&mut tx, schema_version).await?;
     let tables = migrate::tables(schema_version);
     let Wire::Pg(c) = tx.wire() else {
-        let why = "a copy of PostgreSQL's tables goes into PostgreSQL only".to_owned();
+        let why = "a backup of PostgreSQL can only be restored into PostgreSQL".to_owned();
         return Err(StoreError::BadAddress { why });
     };
-    // Some migrations bring rows along.
+    // Some migrations insert rows.
     for table in tables.iter().rev() {
         sqlx::query(join(&["delete from ", table])).execute(&mut *c).await?;
     }
@@ -111,12 +111,12 @@ pub async fn copy_in(db: &Db, dir: &Path, schema_version: i64) -> Result<Tx> {
         }
         rows.finish().await?;
     }
-    // Also refuses a copy that was made with other migrations than ours.
+    // Also refuses a backup that was made with other migrations than ours.
     migrate::apply_missing(&mut tx).await?;
     Ok(tx)
 }
 
-/// Ours alone: others may live in the same schema.
+/// Drops only our tables: other programs may have tables in the same schema.
 async fn drop_tables(tx: &mut Tx) -> Result<()> {
     let there = migrate::version(tx).await?;
     for table in migrate::tables(there).iter().rev() {
@@ -126,7 +126,8 @@ async fn drop_tables(tx: &mut Tx) -> Result<()> {
     Ok(())
 }
 
-/// What is wrong with the database's own structure; nothing if nothing is. PostgreSQL looks after that itself.
+/// Problems in the structure of a SQLite database; empty if there are none. PostgreSQL checks its
+/// own structure.
 #[boxed]
 pub async fn damage(db: &Db) -> Result<Vec<String>> {
     let mut reader = db.read().await?;
@@ -136,7 +137,7 @@ pub async fn damage(db: &Db) -> Result<Vec<String>> {
         found.into_iter().map(|(line,)| line).filter(|line| line != "ok").collect();
     let orphans = sqlx::query("pragma foreign_key_check").fetch_all(c).await?;
     if !orphans.is_empty() {
-        damage.push(format!("{} rows refer to rows that are not there", orphans.len()));
+        damage.push(format!("{} rows refer to rows that do not exist", orphans.len()));
     }
     Ok(damage)
 }

@@ -19,13 +19,12 @@ use crate::sql::{ROWS_MAX, Text};
 use crate::{Page, Paged};
 
 row! {
-    /// What a server is called, and when it was last heard from if it is still there.
+    /// The name of a server, and when it was last seen.
     pub struct Named in "servers" by "id" {
-        /// Which one.
         pub id: ServerId,
-        /// What it calls itself, or did.
+        /// Its hostname, or the last one before it was removed.
         pub hostname: Hostname,
-        /// When it was last heard from; `None` once it was removed.
+        /// When it was last seen; `None` if it was removed.
         pub last_seen_at: Option<Timestamp>,
     }
 }
@@ -75,8 +74,8 @@ pub async fn is_within(
     Ok(outside.is_none())
 }
 
-/// Those of this organization in any of these phases, newest first; no phases: all. With environments: only those
-/// whose servers are all in them.
+/// Returns a page of the rollouts in one of these phases, or in any if `phases` is empty, newest
+/// first. With `environments`, only rollouts whose servers are all in them.
 #[boxed]
 pub async fn list(
     conn: &mut Conn,

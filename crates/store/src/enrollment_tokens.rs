@@ -14,51 +14,41 @@ use crate::tx::Tx;
 use crate::{Page, Paged};
 
 row! {
-    /// An enrolment token, without the token.
+    /// An enrollment token; only its hash is stored.
     pub struct Token in "enrollment_tokens" by "id" {
-        /// Its id.
         pub id: TokenId,
-        /// Whose servers it lets in.
         pub org_id: OrgId,
-        /// What people call it.
         pub name: String,
-        /// The hash of the secret.
         pub hash: Vec<u8>,
-        /// The environment of servers that join with it.
+        /// The environment of servers that enroll with it.
         pub environment: Option<Environment>,
-        /// The tags of servers that join with it.
+        /// The tags of servers that enroll with it.
         pub tags: Vec<Tag>,
         /// How often it was used.
         pub uses: u32,
-        /// How often it may be; `None`: no limit.
+        /// How often it may be used; `None` means no limit.
         pub uses_max: Option<u32>,
-        /// When it was made.
         pub created_at: Timestamp,
-        /// By whom.
         pub created_by: String,
-        /// When it ends.
         pub expires_at: Option<Timestamp>,
-        /// When it was revoked, if it was.
         pub revoked_at: Option<Timestamp>,
     }
 }
 
-/// What came of an attempt to use a token.
+/// The result of [`take_use`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Use {
     /// One use is taken, if the transaction commits.
     Taken(Box<Token>),
     /// There is no such token.
     Unknown,
-    /// It was revoked.
     Revoked,
-    /// Its time is over.
     Expired,
-    /// It was used as often as it may be.
+    /// It reached its maximum number of uses.
     UsedUp,
 }
 
-/// Writes a new token down.
+/// Inserts a token.
 #[boxed]
 pub async fn create(tx: &mut Tx, token: &Token) -> Result<()> {
     let root_key = tx.seal().key_id();
@@ -85,11 +75,11 @@ pub async fn create(tx: &mut Tx, token: &Token) -> Result<()> {
         .await
         .map(drop)
     })
-    .map_err(taken("this enrolment token"))
+    .map_err(taken("this enrollment token"))
 }
 
-/// Takes one use of the token with this hash. The limit stands in the statement, because between a
-/// look and a write a hundred servers of one image may join.
+/// Takes one use of the token with this hash. The limit is checked in the same statement, because
+/// between a read and a write a hundred servers of one image may enroll.
 #[boxed]
 pub async fn take_use(tx: &mut Tx, hash: &[u8], now: Timestamp) -> Result<Use> {
     let taken: Option<Token> = on!(tx, |c| {
@@ -130,7 +120,6 @@ pub async fn take_use(tx: &mut Tx, hash: &[u8], now: Timestamp) -> Result<Use> {
     })
 }
 
-/// One of this organization.
 #[boxed]
 pub async fn get(conn: &mut Conn, org: OrgId, id: TokenId) -> Result<Token> {
     let found = on!(conn, |c| {
@@ -144,10 +133,10 @@ pub async fn get(conn: &mut Conn, org: OrgId, id: TokenId) -> Result<Token> {
         .fetch_optional(c)
         .await
     })?;
-    found.ok_or_else(|| StoreError::not_found("enrolment token", id))
+    found.ok_or_else(|| StoreError::not_found("enrollment token", id))
 }
 
-/// All of this organization, newest first.
+/// Returns a page of this organization's tokens, newest first.
 #[boxed]
 pub async fn list(conn: &mut Conn, org: OrgId, page: Page) -> Result<Paged<Token>> {
     let select = [
@@ -159,7 +148,7 @@ pub async fn list(conn: &mut Conn, org: OrgId, page: Page) -> Result<Paged<Token
     Paged::of_org(conn, org, page, (&select, count)).await
 }
 
-/// Ends it. Revoking twice keeps the first time.
+/// Revokes a token. If it was revoked already, the first time stays.
 #[boxed]
 pub async fn revoke(tx: &mut Tx, org: OrgId, id: TokenId, now: Timestamp) -> Result<()> {
     let saved = on!(tx, |c| {
@@ -174,10 +163,11 @@ pub async fn revoke(tx: &mut Tx, org: OrgId, id: TokenId, now: Timestamp) -> Res
         .await
         .map(|done| done.rows_affected())
     })?;
-    if saved == 1 { Ok(()) } else { Err(StoreError::not_found("enrolment token", id)) }
+    if saved == 1 { Ok(()) } else { Err(StoreError::not_found("enrollment token", id)) }
 }
 
-/// Whose token this is, used up or not.
+/// The organization of the token with this hash, unless it was revoked. Ignores expiry and the
+/// limit of uses.
 #[boxed]
 pub async fn org_of(conn: &mut Conn, hash: &[u8]) -> Result<Option<OrgId>> {
     let found: Option<Token> = on!(conn, |c| {

@@ -19,32 +19,25 @@ use crate::tx::Tx;
 /// An event that has no number yet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewEvent {
-    /// Its id.
     pub id: EventId,
-    /// Whose it is.
     pub org_id: OrgId,
-    /// What kind of thing happened, as the API calls it.
+    /// The type of event, as the API calls it.
     pub kind: String,
-    /// When.
     pub at: Timestamp,
-    /// What the API tells of it.
+    /// The data that the API returns.
     pub data: Value,
 }
 
 row! {
-    /// An event.
     pub struct Event in "events" by "id" {
-        /// Its number; later commits have larger ones.
+        /// Its number; later commits have larger numbers.
         pub seq: i64,
-        /// Its id.
         pub id: EventId,
-        /// Whose it is.
         pub org_id: OrgId,
-        /// What kind of thing happened.
+        /// The type of event, as the API calls it.
         pub kind: String,
-        /// When.
         pub at: Timestamp,
-        /// What the API tells of it.
+        /// The data that the API returns.
         pub data: Value,
     }
 }
@@ -76,7 +69,7 @@ pub(crate) async fn append(conn: &mut Conn, events: Vec<NewEvent>) -> Result<()>
     Ok(())
 }
 
-/// What happened in one organization after number `seq`, oldest first.
+/// The events of one organization after number `seq`, oldest first.
 #[boxed]
 pub async fn after(conn: &mut Conn, org: OrgId, seq: i64, limit: u32) -> Result<Vec<Event>> {
     Ok(on!(conn, |c| {
@@ -93,7 +86,7 @@ pub async fn after(conn: &mut Conn, org: OrgId, seq: i64, limit: u32) -> Result<
     })?)
 }
 
-/// What happened anywhere after number `seq`, oldest first: for those who pass events on.
+/// The events of all organizations after number `seq`, oldest first. For forwarding events.
 #[boxed]
 pub async fn after_in_all(conn: &mut Conn, seq: i64, limit: u32) -> Result<Vec<Event>> {
     Ok(on!(conn, |c| {
@@ -109,7 +102,7 @@ pub async fn after_in_all(conn: &mut Conn, seq: i64, limit: u32) -> Result<Vec<E
     })?)
 }
 
-/// The number of the latest event, 0 before the first.
+/// The number of the latest event; 0 if there is none.
 #[boxed]
 pub async fn latest(conn: &mut Conn) -> Result<i64> {
     let (seq,) = on!(conn, |c| {
@@ -118,7 +111,7 @@ pub async fn latest(conn: &mut Conn) -> Result<i64> {
     Ok(seq)
 }
 
-/// Forgets up to `limit` events from before `cutoff`, and says how many it were.
+/// Deletes up to `limit` events from before `cutoff`. Returns their number.
 #[boxed]
 pub async fn purge(tx: &mut Tx, cutoff: Timestamp, limit: u32) -> Result<u64> {
     Ok(on!(tx, |c| {

@@ -12,28 +12,25 @@ use crate::sql::join;
 use crate::tx::Tx;
 
 row! {
-    /// A feed that is kept up to date.
+    /// A feed that is downloaded automatically.
     pub struct Source in "feed_sources" by "name" {
-        /// What the feed is called.
         pub name: String,
-        /// Where it is published.
         pub url: String,
-        /// What it holds; nothing where its beginning tells.
+        /// The format of its content; `None` if it is detected.
         pub kind: Option<String>,
-        /// How often it is fetched.
         pub every_seconds: u32,
-        /// When it is fetched next.
+        /// When it is downloaded next.
         pub next_at: Timestamp,
-        /// How many times in a row it could not be had.
+        /// The number of failed downloads in a row.
         pub failures: u32,
-        /// What its publisher calls the copy that was last taken in.
+        /// The `ETag` of the last imported version.
         pub etag: Option<String>,
-        /// Of when its publisher says that copy is.
+        /// The `Last-Modified` of the last imported version.
         pub last_modified: Option<String>,
     }
 }
 
-/// All of them, by name.
+/// All sources, by name.
 #[boxed]
 pub async fn list(conn: &mut Conn) -> Result<Vec<Source>> {
     Ok(on!(conn, |c| {
@@ -43,7 +40,7 @@ pub async fn list(conn: &mut Conn) -> Result<Vec<Source>> {
     })?)
 }
 
-/// The one that is due first.
+/// The source that is due first.
 #[boxed]
 pub async fn first_due(conn: &mut Conn) -> Result<Option<Source>> {
     Ok(on!(conn, |c| {
@@ -57,7 +54,7 @@ pub async fn first_due(conn: &mut Conn) -> Result<Option<Source>> {
     })?)
 }
 
-/// Keeps a feed up to date from now on, or otherwise than until now.
+/// Adds a source, or replaces the one with the same name.
 #[boxed]
 pub async fn put_source(tx: &mut Tx, source: &Source) -> Result<()> {
     on!(tx, |c| {
@@ -85,7 +82,8 @@ pub async fn put_source(tx: &mut Tx, source: &Source) -> Result<()> {
     Ok(())
 }
 
-/// Notes what came of a fetch, unless the feed is fetched from elsewhere by now, or no longer. Says whether it was noted.
+/// Records the result of a download, unless the source was deleted or its URL changed. Returns
+/// whether it was recorded.
 #[boxed]
 pub async fn fetched(tx: &mut Tx, source: &Source) -> Result<bool> {
     let noted = on!(tx, |c| {
@@ -107,7 +105,7 @@ pub async fn fetched(tx: &mut Tx, source: &Source) -> Result<bool> {
     Ok(noted == 1)
 }
 
-/// Fetches a feed no more. What was taken in of it stays. Says whether it was fetched until now.
+/// Deletes a source. The imported data stays. Returns whether the source existed.
 #[boxed]
 pub async fn forget(tx: &mut Tx, name: &str) -> Result<bool> {
     let gone = on!(tx, |c| {

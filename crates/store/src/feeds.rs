@@ -15,30 +15,26 @@ use crate::tx::Tx;
 row! {
     /// A feed, as of its last import.
     pub struct Feed in "feeds" by "name" {
-        /// What it is called.
         pub name: String,
-        /// What it holds.
+        /// The format of its content.
         pub kind: String,
         /// Where it was read from.
         pub source: String,
-        /// How many records it had.
         pub records: u64,
-        /// How many bytes.
         pub size_bytes: u64,
-        /// Of when what it says is.
+        /// The date of its content.
         pub as_of: Option<Timestamp>,
-        /// When it was last imported; nothing if it never was.
+        /// When it was last imported; `None` if it never was.
         pub imported_at: Option<Timestamp>,
-        /// Why the last try failed.
+        /// Why the last attempt failed.
         pub last_error: Option<String>,
-        /// When that was.
+        /// When it was last attempted.
         pub tried_at: Timestamp,
-        /// When it was last known to be as it is published: imported, or found unchanged.
+        /// When it was last known to be up to date: imported, or unchanged at its publisher.
         pub checked_at: Option<Timestamp>,
     }
 }
 
-/// All feeds, by name.
 #[boxed]
 pub async fn list(conn: &mut Conn) -> Result<Vec<Feed>> {
     Ok(on!(conn, |c| {
@@ -48,7 +44,7 @@ pub async fn list(conn: &mut Conn) -> Result<Vec<Feed>> {
     })?)
 }
 
-/// Notes an import that was done.
+/// Records a successful import.
 #[boxed]
 pub async fn imported(tx: &mut Tx, feed: &Feed) -> Result<()> {
     on!(tx, |c| {
@@ -79,7 +75,7 @@ pub async fn imported(tx: &mut Tx, feed: &Feed) -> Result<()> {
     Ok(())
 }
 
-/// Notes an import that failed. What was imported before, and of when, stays as it is.
+/// Records a failed import. The data and date of the last successful one stay.
 #[boxed]
 pub async fn failed(
     tx: &mut Tx,
@@ -106,7 +102,7 @@ pub async fn failed(
     Ok(())
 }
 
-/// Notes that a feed is still as its publisher has it.
+/// Records that a feed has not changed at its publisher.
 #[boxed]
 pub async fn unchanged(tx: &mut Tx, name: &str, at: Timestamp) -> Result<()> {
     on!(tx, |c| {
@@ -122,7 +118,7 @@ pub async fn unchanged(tx: &mut Tx, name: &str, at: Timestamp) -> Result<()> {
     Ok(())
 }
 
-/// Forgets a feed. Its advisories are not touched.
+/// Deletes the record of a feed, but not its advisories.
 #[boxed]
 pub async fn delete(tx: &mut Tx, name: &str) -> Result<()> {
     on!(tx, |c| {
@@ -131,7 +127,7 @@ pub async fn delete(tx: &mut Tx, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// How often anything that is published changed.
+/// Grows whenever any advisory data changes.
 #[boxed]
 pub async fn revision(conn: &mut Conn) -> Result<i64> {
     let (revision,) =
@@ -139,8 +135,8 @@ pub async fn revision(conn: &mut Conn) -> Result<i64> {
     Ok(revision)
 }
 
-/// Begins a change, whose number this is. Others who want to change anything wait until this one has
-/// ended. [`keep_revision`] undoes the number, if it turns out that nothing changed.
+/// Starts a change and returns its revision. Other transactions that change advisory data wait
+/// until this one ends. [`keep_revision`] reverts the number if nothing changed.
 #[boxed]
 pub async fn next_revision(tx: &mut Tx) -> Result<i64> {
     let (revision,) = on!(tx, |c| {
@@ -151,7 +147,7 @@ pub async fn next_revision(tx: &mut Tx) -> Result<i64> {
     Ok(revision)
 }
 
-/// Nothing changed after all.
+/// Reverts [`next_revision`], because nothing changed.
 #[boxed]
 pub async fn keep_revision(tx: &mut Tx) -> Result<()> {
     on!(tx, |c| {

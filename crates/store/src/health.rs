@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use crate::db::{Conn, Db, Wire, on};
 use crate::error::Result;
 
-/// How many servers of all organizations have an agent of which version.
+/// The number of servers of all organizations per agent version.
 #[boxed]
 pub async fn agent_versions(conn: &mut Conn) -> Result<BTreeMap<String, u64>> {
     let found: Vec<(String, i64)> = on!(conn, |c| {
@@ -22,7 +22,7 @@ pub async fn agent_versions(conn: &mut Conn) -> Result<BTreeMap<String, u64>> {
     Ok(found.into_iter().map(|(version, count)| (version, count.unsigned_abs())).collect())
 }
 
-/// How many servers of all organizations are in quarantine.
+/// The number of quarantined servers of all organizations.
 #[boxed]
 pub async fn quarantined(conn: &mut Conn) -> Result<u64> {
     let (count,): (i64,) = on!(conn, |c| {
@@ -35,7 +35,7 @@ pub async fn quarantined(conn: &mut Conn) -> Result<u64> {
     Ok(count.unsigned_abs())
 }
 
-/// When any agent was last heard from.
+/// When any agent was last seen.
 #[boxed]
 pub async fn last_heard(conn: &mut Conn) -> Result<Option<Timestamp>> {
     let text = "select max(last_seen_at) from presence";
@@ -55,7 +55,7 @@ pub async fn last_heard(conn: &mut Conn) -> Result<Option<Timestamp>> {
     })
 }
 
-/// What time it is where the database is; nothing if that is in this process.
+/// The time of PostgreSQL's clock; `None` for SQLite, which runs in this process.
 #[boxed]
 pub async fn clock(conn: &mut Conn) -> Result<Option<Timestamp>> {
     let Wire::Pg(c) = conn.wire() else { return Ok(None) };
@@ -66,9 +66,9 @@ pub async fn clock(conn: &mut Conn) -> Result<Option<Timestamp>> {
     Ok(Timestamp::from_microsecond(micros).ok())
 }
 
-/// Whether there is space for new rows on PostgreSQL's disk: writes a megabyte and takes it back. Small updates are no
-/// sign of that, because PostgreSQL puts them where older versions of the same rows were. With SQLite, where every
-/// write takes space, it does nothing.
+/// Checks whether PostgreSQL's disk has space for new rows, by writing a megabyte and rolling back.
+/// Small updates do not show that, because PostgreSQL reuses the space of older row versions. Does
+/// nothing for SQLite, where every write needs space.
 #[boxed]
 pub async fn check_space(db: &Db) -> Result<()> {
     let mut tx = db.begin().await?;

@@ -8,8 +8,8 @@
 //! the work was done, and a worker whose lock expired cannot commit what another one is doing.
 //!
 //! On PostgreSQL the claim names the process that works on it, so that the claims of a dead process
-//! need not expire first: see `bell::Holder`. A process that only lost its connection may look
-//! dead; it cannot commit either.
+//! need not expire first: see [`crate::bell::Holder`]. A process that only lost its connection may
+//! look dead; it cannot commit either.
 
 use async_recursion::async_recursion as boxed;
 use jiff::{SignedDuration, Timestamp};
@@ -21,49 +21,48 @@ use crate::row::{put, row};
 use crate::sql::join;
 use crate::tx::Tx;
 
-/// A request that carries a key.
+/// A request with an idempotency key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// Whose key it is.
     pub org: OrgId,
-    /// Who uses it.
+    /// The API key or user that sent it.
     pub caller: &'a str,
     /// The key, as the caller chose it.
     pub key: &'a str,
-    /// A digest of method, path and body: the same key with another one is a mistake.
+    /// A digest of method, path and body. The same key with another digest is an error of the
+    /// caller.
     pub fingerprint: [u8; 32],
 }
 
-/// What a key was answered with.
+/// The stored response to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Response {
-    /// The status.
     pub status: u16,
-    /// The headers that must come again, as JSON.
+    /// The headers to send again, as JSON.
     pub headers: String,
-    /// The body.
     pub body: Vec<u8>,
 }
 
-/// What a key says about a request.
+/// The result of [`claim`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claim {
-    /// Nobody used it: do the work, then [`finish`] with this ticket.
+    /// The key is new: do the work, then [`finish`] with this ticket.
     Fresh(Ticket),
-    /// The first request with it is under way.
+    /// The first request with this key is in progress.
     InProgress,
-    /// It was answered: answer so again.
+    /// The request was answered: send this response again.
     Replay(Response),
-    /// It was used for another request.
+    /// The key was used for another request.
     Mismatch,
-    /// The work was done, and its answer was lost.
+    /// The work was done, but its response was lost.
     Unanswered {
-        /// What was done, as the audit log names it.
+        /// The resource that was changed, as the audit log names it.
         subject: String,
     },
 }
 
-/// The right to answer a key. Void once the lock ran out and somebody else claimed the key.
+/// The right to answer the request of a key. Invalid once the lock expired and another request
+/// claimed the key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ticket {
     org: OrgId,
@@ -88,12 +87,13 @@ tokio::task_local! {
     static TICKET: Ticket;
 }
 
-/// Does `work` under a ticket: what it commits is noted beside the key.
+/// Runs `work` under a ticket: what it commits is recorded next to the key.
 pub async fn during<T>(ticket: Ticket, work: impl Future<Output = T>) -> T {
     TICKET.scope(ticket, work).await
 }
 
-/// Notes, in the transaction that does it, what the current request has done. `Stale`: the lock ran out.
+/// Records what the current request changed, in the same transaction. Fails with `Stale` if the
+/// lock expired.
 pub(crate) async fn note_effect(conn: &mut Conn, subject: &str) -> Result<()> {
     let Ok(ticket) = TICKET.try_with(Clone::clone) else { return Ok(()) };
     let noted = on!(conn, |c| {
@@ -112,8 +112,8 @@ pub(crate) async fn note_effect(conn: &mut Conn, subject: &str) -> Result<()> {
     guarded(noted)
 }
 
-/// Claims the key at `now`. It is remembered until `expires_at`; a request that neither finished nor gave the key back
-/// counts as dead from `locked_until` on.
+/// Claims the key at `now`. It is remembered until `expires_at`. From `locked_until` on, a request
+/// that has neither finished nor released the key counts as dead.
 #[boxed]
 pub async fn claim(
     tx: &mut Tx,
@@ -123,8 +123,8 @@ pub async fn claim(
     expires_at: Timestamp,
 ) -> Result<Claim> {
     let holder = tx.holder();
-    // An upsert, because on PostgreSQL it waits for a transaction that is just inserting the same
-    // key, and a `select` before it would not.
+    // An upsert, because on PostgreSQL it waits for a transaction that is inserting the same key. A
+    // `select` would not wait.
     let claimed = on!(tx, |c| {
         sqlx::query(
             "insert into idempotency_keys
@@ -184,8 +184,8 @@ fn fresh(request: &Request<'_>, locked_until: Timestamp) -> Claim {
     Claim::Fresh(Ticket { org: request.org, key: request.key.to_owned(), locked_until })
 }
 
-/// Whether the process that claimed a key is gone. Until the end of this transaction nobody else finds
-/// out: of several that repeat a request, one takes over.
+/// Whether the process that claimed a key is gone. Takes that process's lock until this transaction
+/// ends, so of several repetitions of a request only one takes over.
 async fn is_dead(tx: &mut Tx, stored: &Stored) -> Result<bool> {
     let (Some(_), Some(holder)) = (tx.holder(), stored.holder) else { return Ok(false) };
     Ok(on!(tx, |c| {
@@ -193,7 +193,7 @@ async fn is_dead(tx: &mut Tx, stored: &Stored) -> Result<bool> {
     })?)
 }
 
-/// Claims a key from a process that died before it did anything.
+/// Claims a key from a process that died before it changed anything.
 async fn take_over(
     tx: &mut Tx,
     request: &Request<'_>,
@@ -201,7 +201,7 @@ async fn take_over(
     locked_until: Timestamp,
     expires_at: Timestamp,
 ) -> Result<Claim> {
-    // Never the time of the claim before: the ticket is told apart by it.
+    // Never the same time as in the previous claim, because it identifies the ticket.
     let locked_until = locked_until.max(stored.locked_until + SignedDuration::from_micros(1));
     let holder = tx.holder();
     let taken = on!(tx, |c| {
@@ -225,7 +225,8 @@ async fn take_over(
     Ok(if taken { fresh(request, locked_until) } else { Claim::InProgress })
 }
 
-/// Answers the key. `Stale`: the lock ran out and somebody else does the work: do not commit.
+/// Stores the response. Fails with `Stale` if the lock expired and another request does the work:
+/// do not commit.
 #[boxed]
 pub async fn finish(tx: &mut Tx, ticket: &Ticket, response: &Response) -> Result<()> {
     let saved = on!(tx, |c| {
@@ -246,9 +247,10 @@ pub async fn finish(tx: &mut Tx, ticket: &Ticket, response: &Response) -> Result
     guarded(saved)
 }
 
-/// Answers the key if the request changed anything, and gives it back if it did not: repeating a
-/// request that changed nothing is harmless, so its answer need not be stored. Without a `response`
-/// (one too large to store) a repetition is told what was done. `Stale` as in [`finish`].
+/// Stores the response if the request changed anything, and releases the key if not: repeating a
+/// request that changed nothing is harmless, so its response need not be stored. Without a
+/// `response` (one too large to store), a repetition learns what was done. Fails with `Stale` as
+/// [`finish`] does.
 #[boxed]
 pub async fn finish_effect(
     tx: &mut Tx,
@@ -274,7 +276,7 @@ pub async fn finish_effect(
     }
 }
 
-/// How many keys of this caller are stored, counted up to `limit`.
+/// The number of keys of this caller that are stored, counted up to `limit`.
 #[boxed]
 pub async fn count(conn: &mut Conn, org: OrgId, caller: &str, limit: u32) -> Result<u32> {
     let (count,): (i64,) = on!(conn, |c| {
@@ -291,7 +293,7 @@ pub async fn count(conn: &mut Conn, org: OrgId, caller: &str, limit: u32) -> Res
     Ok(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// Gives the key back unanswered, after a failure that the caller may repeat.
+/// Releases the key without a response, after a failure that the caller may retry.
 #[boxed]
 pub async fn forget(tx: &mut Tx, ticket: &Ticket) -> Result<()> {
     on!(tx, |c| {
@@ -309,8 +311,8 @@ pub async fn forget(tx: &mut Tx, ticket: &Ticket) -> Result<()> {
     Ok(())
 }
 
-/// Ends the locks of all requests under way. For a service that has just started and is the only one on
-/// its database: the process that held them is gone.
+/// Ends the locks of all requests in progress. For a service that has just started and is the only
+/// one on its database: the process that held the locks is gone.
 #[boxed]
 pub async fn end_locks(tx: &mut Tx, now: Timestamp) -> Result<u64> {
     Ok(on!(tx, |c| {
@@ -324,7 +326,7 @@ pub async fn end_locks(tx: &mut Tx, now: Timestamp) -> Result<u64> {
     })?)
 }
 
-/// Forgets what has expired, and says how many keys it were.
+/// Deletes expired keys. Returns their number.
 #[boxed]
 pub async fn purge(tx: &mut Tx, now: Timestamp) -> Result<u64> {
     Ok(on!(tx, |c| {

@@ -13,20 +13,19 @@ use crate::sql::join;
 use crate::tx::Tx;
 
 row! {
-    /// One person as one provider knows them.
+    /// A user's account at an identity provider.
     pub struct Identity in "identities" by "user_id" {
-        /// Which provider.
+        /// The issuer URL of the identity provider.
         pub issuer: String,
-        /// Its word for them.
+        /// The provider's id for the user (`sub`), which never changes.
         pub subject: String,
-        /// Who they are here.
         pub user_id: UserId,
-        /// Since when this is known.
         pub created_at: Timestamp,
     }
 }
 
-/// Writes down who somebody is. Refused if the provider knows somebody else as this person.
+/// Links a user to an account. Fails with `AlreadyExists` if the user is linked to another account
+/// of this provider.
 #[boxed]
 pub async fn link(tx: &mut Tx, identity: &Identity) -> Result<()> {
     on!(tx, |c| {
@@ -45,10 +44,10 @@ pub async fn link(tx: &mut Tx, identity: &Identity) -> Result<()> {
         .await
         .map(drop)
     })
-    .map_err(taken("this person"))
+    .map_err(taken("a link of this user to the identity provider"))
 }
 
-/// Whom the provider means, whether they were removed or not.
+/// The link of an account, even if the user was removed.
 #[boxed]
 pub async fn find(conn: &mut Conn, issuer: &str, subject: &str) -> Result<Option<Identity>> {
     Ok(on!(conn, |c| {
@@ -64,7 +63,7 @@ pub async fn find(conn: &mut Conn, issuer: &str, subject: &str) -> Result<Option
     })?)
 }
 
-/// Those of everyone in an organization.
+/// The links of all users in an organization.
 #[boxed]
 pub async fn of_org(conn: &mut Conn, org: OrgId) -> Result<Vec<Identity>> {
     Ok(on!(conn, |c| {
@@ -80,7 +79,7 @@ pub async fn of_org(conn: &mut Conn, org: OrgId) -> Result<Vec<Identity>> {
     })?)
 }
 
-/// Forgets who a person is elsewhere.
+/// Deletes all links of a user.
 #[boxed]
 pub async fn unlink(tx: &mut Tx, user: UserId) -> Result<()> {
     on!(tx, |c| {

@@ -15,24 +15,23 @@ use crate::sql::join;
 use crate::tx::Tx;
 
 row! {
-    /// A lease, as somebody holds it.
+    /// A lease and its holder.
     pub struct Lease in "leases" by "name" {
-        /// What it is for.
         pub name: String,
-        /// Who holds it.
         pub holder: String,
-        /// Which holding this is; later ones have larger numbers.
+        /// The fencing token; it grows with each new holder.
         pub token: i64,
-        /// How long, by the clock of whoever took it.
+        /// When it expires, by the clock of its holder.
         pub until: Timestamp,
     }
 }
 
-/// Takes the lease until `until` if nobody holds it at `now`.
+/// Takes the lease until `until` if it is free at `now`.
 ///
-/// A lease that ends later than twice the wanted time from now was stamped by a wrong clock, because
-/// no holder stamps further ahead than once that time. It counts as expired: otherwise nobody could
-/// take it for as long as that clock was wrong. If its holder is alive after all, [`fence`] stops it.
+/// A lease that expires later than twice the requested duration from now was written by a wrong
+/// clock, because no holder requests more than that duration. It counts as expired: otherwise no
+/// process could take it until the time of the wrong clock. If its holder is still alive, [`fence`]
+/// stops it.
 #[boxed]
 pub async fn acquire(
     tx: &mut Tx,
@@ -61,14 +60,14 @@ pub async fn acquire(
     })?)
 }
 
-/// Holds it longer. Also after its time, as long as nobody else took it.
+/// Extends the lease; also after it expired, if no other process took it.
 #[boxed]
 pub async fn renew(tx: &mut Tx, lease: &Lease, until: Timestamp) -> Result<Lease> {
     set_until(tx, lease, until).await?;
     Ok(Lease { until, ..lease.clone() })
 }
 
-/// Gives it back: the next may take it at `now`.
+/// Releases the lease: another process may take it at `now`.
 #[boxed]
 pub async fn release(tx: &mut Tx, lease: &Lease, now: Timestamp) -> Result<()> {
     set_until(tx, lease, now).await
@@ -87,7 +86,8 @@ async fn set_until(tx: &mut Tx, lease: &Lease, until: Timestamp) -> Result<()> {
     if saved == 1 { Ok(()) } else { Err(lost(lease)) }
 }
 
-/// This transaction commits only if the lease is still ours: nobody can take it before the commit.
+/// Lets this transaction commit only if the lease is still held: no other process can take it
+/// before the commit.
 #[boxed]
 pub async fn fence(tx: &mut Tx, lease: &Lease) -> Result<()> {
     let held = on!(tx, |c, d| {
@@ -101,7 +101,7 @@ pub async fn fence(tx: &mut Tx, lease: &Lease) -> Result<()> {
     if held { Ok(()) } else { Err(lost(lease)) }
 }
 
-/// Who holds it, or held it last.
+/// The lease with its current or last holder.
 #[boxed]
 pub async fn get(conn: &mut Conn, name: &str) -> Result<Option<Lease>> {
     Ok(on!(conn, |c| {

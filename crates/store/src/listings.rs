@@ -3,8 +3,8 @@
 //! The bytes are those of `vocab::listing`, compressed. The digest is computed here from the bytes
 //! and checked when they are read, so a row can never hold other content than its digest says.
 //!
-//! [`drop_unused`] deletes sets that no server has used for a while. [`keep`] prevents that it
-//! deletes a set that is just being taken into use: it writes `last_used_at`, unless that is
+//! [`drop_unused`] deletes sets that no server has used for a while. [`keep`] prevents it from
+//! deleting a set that a server just starts to use: it updates `last_used_at`, unless that is
 //! recent, and so makes the deleting statement check the row again.
 
 use async_recursion::async_recursion as boxed;
@@ -19,7 +19,7 @@ use crate::row::{put, row};
 use crate::sql::{ROWS_MAX, Text, join};
 use crate::tx::Tx;
 
-/// What a list is of.
+/// The content of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// Installed packages.
@@ -37,18 +37,18 @@ impl Kind {
     }
 }
 
-/// How stale `last_used_at` may be. Ten thousand servers with one list must not queue up to write
-/// one row, so it is written once in this time.
+/// How old `last_used_at` may be before it is written again. Ten thousand servers with one set must
+/// not queue up to write one row.
 const FRESH: SignedDuration = SignedDuration::from_hours(1);
 
-/// The least that an unused list is kept: far more than `FRESH`, so that a list which [`keep`]
-/// found fresh enough is never old enough to be dropped.
+/// The minimum time for which an unused set is kept. It is much longer than [`FRESH`], so that a
+/// set for which [`keep`] did not write `last_used_at` is never old enough to be deleted.
 pub const KEPT_AT_LEAST: SignedDuration = SignedDuration::from_hours(24);
 
 const LEVEL: i32 = 3;
 
-/// A list, ready to be stored. Made outside the transaction, because compressing takes a
-/// millisecond.
+/// A compressed set, ready to be stored. Created outside the transaction, because compressing takes
+/// a millisecond.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packed {
     digest: Digest,
@@ -58,20 +58,19 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// Packs the bytes of a listing with this many entries.
+    /// Compresses the bytes of a listing with this many entries.
     pub fn new(entries: u32, bytes: &[u8]) -> Self {
         let compressed =
             zstd::bulk::compress(bytes, LEVEL).expect("compressing into memory does not fail");
         Self { digest: Digest::of(bytes), entries, size_bytes: bytes.len() as u64, compressed }
     }
 
-    /// The same for a list that was read as a stream. `compressed` must be zstd frames of exactly
-    /// the `size_bytes` bytes that have this digest.
+    /// For a set that was read as a stream. `compressed` must be zstd frames of exactly the
+    /// `size_bytes` bytes that have this digest.
     pub fn from_stream(digest: Digest, entries: u32, size_bytes: u64, compressed: Vec<u8>) -> Self {
         Self { digest, entries, size_bytes, compressed }
     }
 
-    /// What it will be known by.
     pub fn digest(&self) -> Digest {
         self.digest
     }
@@ -85,7 +84,7 @@ row! {
     }
 }
 
-/// Stores a list. Storing it again changes nothing. Says whether it was new.
+/// Stores a set, unless it is stored already. Returns whether it was new.
 #[boxed]
 pub async fn store(
     tx: &mut Tx,
@@ -97,14 +96,15 @@ pub async fn store(
     Ok(store_all(tx, &[(org, kind, list)], now).await? == 1)
 }
 
-/// Stores many lists. Says how many were new.
+/// Stores many sets. Returns how many were new.
 #[boxed]
 pub async fn store_all(
     tx: &mut Tx,
     lists: &[(OrgId, Kind, &Packed)],
     now: Timestamp,
 ) -> Result<u64> {
-    // Sorted, so that replicas which store the same lists do so in one order; and each once.
+    // Each set once, and sorted, so that replicas which store the same sets do so in the same
+    // order.
     let lists: BTreeMap<_, _> =
         lists.iter().map(|(org, kind, list)| ((*org, *kind, list.digest), *list)).collect();
     let lists: Vec<_> = lists.into_iter().collect();
@@ -130,7 +130,7 @@ pub async fn store_all(
     Ok(new)
 }
 
-/// Those of `digests` that this organization does not have: what agents must send.
+/// Those of `digests` that are not stored for this organization: agents must upload them.
 #[boxed]
 pub async fn missing(
     conn: &mut Conn,
@@ -152,7 +152,7 @@ pub async fn missing(
     Ok(missing.copied().collect())
 }
 
-/// How many entries a list has. `NotFound`: it is not here.
+/// The number of entries of a set. `NotFound` if it is not stored.
 #[boxed]
 pub async fn entries(conn: &mut Conn, org: OrgId, kind: Kind, digest: Digest) -> Result<u32> {
     let found: Option<(i64,)> = on!(conn, |c| {
@@ -165,11 +165,11 @@ pub async fn entries(conn: &mut Conn, org: OrgId, kind: Kind, digest: Digest) ->
         .fetch_optional(c)
         .await
     })?;
-    let (entries,) = found.ok_or_else(|| StoreError::not_found("package list", digest))?;
+    let (entries,) = found.ok_or_else(|| StoreError::not_found("package set", digest))?;
     Ok(u32::try_from(entries).unwrap_or(u32::MAX))
 }
 
-/// The bytes of a list.
+/// The uncompressed bytes of a set.
 #[boxed]
 pub async fn get(conn: &mut Conn, org: OrgId, kind: Kind, digest: Digest) -> Result<Vec<u8>> {
     let found: Option<Stored> = on!(conn, |c| {
@@ -184,7 +184,7 @@ pub async fn get(conn: &mut Conn, org: OrgId, kind: Kind, digest: Digest) -> Res
         .fetch_optional(c)
         .await
     })?;
-    let stored = found.ok_or_else(|| StoreError::not_found("package list", digest))?;
+    let stored = found.ok_or_else(|| StoreError::not_found("package set", digest))?;
     unpack(&stored, digest).map_err(|source| StoreError::Corrupt {
         table: "listings",
         id: digest.to_string(),
@@ -195,16 +195,16 @@ pub async fn get(conn: &mut Conn, org: OrgId, kind: Kind, digest: Digest) -> Res
 fn unpack(stored: &Stored, digest: Digest) -> std::result::Result<Vec<u8>, crate::Cause> {
     let size = usize::try_from(stored.size_bytes)?;
     if size > vocab::listing::BYTES_MAX {
-        return Err(format!("{size} bytes are more than any list has").into());
+        return Err(format!("{size} bytes exceed the maximum size of a package set").into());
     }
     let bytes = zstd::bulk::decompress(&stored.compressed, size)?;
     if Digest::of(&bytes) != digest {
-        return Err("the bytes have another digest".into());
+        return Err("the content does not match its digest".into());
     }
     Ok(bytes)
 }
 
-/// Says that a server takes this list up. `NotFound`: it is not here, or not any more.
+/// Records that a server uses this set. `NotFound` if it is not stored, or was deleted.
 #[boxed]
 pub async fn keep(
     tx: &mut Tx,
@@ -214,10 +214,10 @@ pub async fn keep(
     now: Timestamp,
 ) -> Result<()> {
     let unknown = keep_all(tx, org, kind, &[digest], now).await?;
-    if unknown.is_empty() { Ok(()) } else { Err(StoreError::not_found("package list", digest)) }
+    if unknown.is_empty() { Ok(()) } else { Err(StoreError::not_found("package set", digest)) }
 }
 
-/// Says that servers take these lists up, and answers with those that are not here.
+/// Records that servers use these sets. Returns those that are not stored.
 #[boxed]
 pub async fn keep_all(
     tx: &mut Tx,
@@ -226,7 +226,7 @@ pub async fn keep_all(
     digests: &[Digest],
     now: Timestamp,
 ) -> Result<Vec<Digest>> {
-    // Sorted, so that two transactions lock rows in one order.
+    // Sorted, so that two transactions lock rows in the same order.
     let digests: BTreeSet<Digest> = digests.iter().copied().collect();
     let digests: Vec<Digest> = digests.into_iter().collect();
     let fresh = now.saturating_sub(FRESH).unwrap_or(Timestamp::MIN);
@@ -242,8 +242,9 @@ pub async fn keep_all(
     missing(tx, org, kind, &digests).await
 }
 
-/// Drops up to `limit` lists that nobody carries and nobody took up since `cutoff`, and says how
-/// many it were. A `cutoff` later than [`KEPT_AT_LEAST`] before `now` is moved there.
+/// Deletes up to `limit` sets that no server has and that were not used since `cutoff`. Returns
+/// their number. If `cutoff` is later than [`KEPT_AT_LEAST`] before `now`, that time is used
+/// instead.
 #[boxed]
 pub async fn drop_unused(
     tx: &mut Tx,
@@ -252,8 +253,9 @@ pub async fn drop_unused(
     limit: u32,
 ) -> Result<u64> {
     let cutoff = cutoff.min(now.saturating_sub(KEPT_AT_LEAST).unwrap_or(Timestamp::MIN));
-    // `last_used_at` stands outside once more: PostgreSQL looks at a row again that somebody wrote
-    // while it waited for it, and only conditions on the row itself see that.
+    // The outer condition on `last_used_at` is needed: if another transaction wrote a row while
+    // this one waited for it, PostgreSQL checks the row again, but only the conditions on the row
+    // itself.
     Ok(on!(tx, |c| {
         sqlx::query(
             "delete from listings where last_used_at < $1 and (org_id, kind, digest) in (

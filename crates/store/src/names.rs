@@ -10,14 +10,14 @@ use crate::error::Result;
 use crate::row::put;
 use crate::sql::{ROWS_MAX, Text};
 
-/// Where the names are of what has such an id. What was removed keeps its name.
+/// The queries for names, by prefix of the id. Removed resources keep their names.
 const NAMED: [(&str, &str, &str); 6] = [
     ("usr_", "select id, name from users where org_id = ", " and id in "),
     ("key_", "select id, name from api_keys where org_id = ", " and id in "),
     ("srv_", "select id, hostname from servers where org_id = ", " and id in "),
     ("sch_", "select id, name from schedules where org_id = ", " and id in "),
     ("enr_", "select id, name from enrollment_tokens where org_id = ", " and id in "),
-    // A task is called as the server is that it concerns.
+    // A task has the name of its server.
     (
         "tsk_",
         "select task_id, hostname from rollout_targets join servers on id = server_id where org_id = ",
@@ -25,7 +25,7 @@ const NAMED: [(&str, &str, &str); 6] = [
     ),
 ];
 
-/// The names of those of these that have one in this organization, by id.
+/// The names of those of these ids that have one in this organization.
 #[boxed]
 pub async fn of(
     conn: &mut Conn,

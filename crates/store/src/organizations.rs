@@ -12,24 +12,20 @@ use crate::sql::join;
 use crate::tx::Tx;
 
 row! {
-    /// An organization.
     pub struct Organization in "organizations" by "id" {
-        /// Its id.
         pub id: OrgId,
-        /// Its name, unique among those that were not removed.
+        /// Its name, unique among organizations that were not removed.
         pub name: String,
-        /// When it was made.
         pub created_at: Timestamp,
-        /// When it was removed, if it was.
         pub removed_at: Option<Timestamp>,
-        /// How often it was changed.
+        /// Grows with every change.
         pub generation: i64,
     }
 }
 
-const NAME: &str = "an organization of this name";
+const NAME: &str = "an organization with this name";
 
-/// Makes an organization, and the beginning of its audit log.
+/// Creates an organization with an empty audit log.
 #[boxed]
 pub async fn create(tx: &mut Tx, id: OrgId, name: &str, now: Timestamp) -> Result<Organization> {
     on!(tx, |c| {
@@ -64,7 +60,7 @@ pub async fn create(tx: &mut Tx, id: OrgId, name: &str, now: Timestamp) -> Resul
     get(tx, id).await
 }
 
-/// One that was not removed.
+/// An organization that was not removed.
 #[boxed]
 pub async fn get(conn: &mut Conn, id: OrgId) -> Result<Organization> {
     let found = on!(conn, |c| {
@@ -80,7 +76,7 @@ pub async fn get(conn: &mut Conn, id: OrgId) -> Result<Organization> {
     found.ok_or_else(|| StoreError::not_found("organization", id))
 }
 
-/// One that was not removed, by its name.
+/// An organization that was not removed, by name.
 #[boxed]
 pub async fn by_name(conn: &mut Conn, name: &str) -> Result<Organization> {
     let found = on!(conn, |c| {
@@ -96,7 +92,7 @@ pub async fn by_name(conn: &mut Conn, name: &str) -> Result<Organization> {
     found.ok_or_else(|| StoreError::not_found("organization", name))
 }
 
-/// All that were not removed, by name.
+/// All organizations that were not removed, by name.
 #[boxed]
 pub async fn list(conn: &mut Conn) -> Result<Vec<Organization>> {
     Ok(on!(conn, |c| {
@@ -110,7 +106,6 @@ pub async fn list(conn: &mut Conn) -> Result<Vec<Organization>> {
     })?)
 }
 
-/// Gives it another name.
 #[boxed]
 pub async fn rename(tx: &mut Tx, seen: &Organization, name: &str) -> Result<()> {
     let saved = on!(tx, |c| {
@@ -129,7 +124,7 @@ pub async fn rename(tx: &mut Tx, seen: &Organization, name: &str) -> Result<()> 
     guarded(saved)
 }
 
-/// Removes it from every list; its rows stay.
+/// Removes an organization from every list; its rows stay.
 #[boxed]
 pub async fn remove(tx: &mut Tx, seen: &Organization, now: Timestamp) -> Result<()> {
     let saved = on!(tx, |c| {

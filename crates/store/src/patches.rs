@@ -20,55 +20,53 @@ use crate::{Page, Paged};
 via!(UpdateType);
 
 row! {
-    /// Servers with one list of pending updates, one of packages, one system and one running kernel.
+    /// Servers with the same pending updates, installed packages, operating system and running
+    /// code.
     pub struct Kind in "servers" by "os_release" {
-        /// The list of updates; `None`: they have not sent one.
+        /// The digest of the pending updates; `None` if none were uploaded yet.
         pub update_set: Option<Digest>,
-        /// The list of packages.
+        /// The digest of the installed packages.
         pub package_set: Option<Digest>,
-        /// The system: `debian 12`.
+        /// The operating system: `debian 12`.
         pub os_release: String,
-        /// The kernel that runs.
+        /// The running kernel.
         pub kernel: String,
-        /// What else runs beside what is installed.
+        /// Running code that differs from the installed packages.
         pub runs: String,
-        /// The system, as one of them tells it.
+        /// The operating system as one of the servers reports it.
         pub os: Os,
-        /// How many they are.
         pub servers: u64,
-        /// How many of them want a reboot.
+        /// How many of them require a reboot.
         pub reboot_required: u64,
-        /// How many of them get no orders until a person decides.
+        /// How many of them are quarantined.
         pub quarantined: u64,
-        /// How many of them have updates pending.
+        /// How many of them have pending updates and a scan that is not stale.
         pub outdated: u64,
-        /// How many of them were last scanned too long ago, and are in no other count of scans.
+        /// How many of them were last scanned too long ago.
         pub stale: u64,
-        /// How many of them have security updates pending.
+        /// How many of them have pending security updates.
         pub insecure: u64,
-        /// How many the one of them has that has the fewest.
+        /// The smallest number of pending security updates of any of them.
         pub fewest: u32,
-        /// How many the one of them has that has the most.
+        /// The largest number of pending security updates of any of them.
         pub most: u32,
     }
 }
 
 row! {
-    /// A package with an update pending somewhere in the organization.
+    /// A package with an update that is pending on some server.
     pub struct Patch in "patches" by "package_name" {
-        /// Its name.
         pub package_name: String,
-        /// The worst first: 0 is `critical`.
+        /// The most severe first: 0 is `critical`.
         pub severity_order: i64,
         /// 0: known to be exploited; 1: not.
         pub kev_order: i64,
-        /// How many servers wait for it, times -1: the most first.
+        /// The number of servers with this pending update, times -1: the most first.
         pub servers_order: i64,
-        /// What it is for.
         pub update_type: UpdateType,
-        /// Who says how bad it is.
+        /// The source of its severity.
         pub severity_source: Option<String>,
-        /// From which version to which, by system.
+        /// The installed and the new versions, by operating system.
         pub versions: Value,
         /// The CVEs that it fixes.
         pub cves: Vec<String>,
@@ -78,34 +76,32 @@ row! {
 }
 
 row! {
-    /// The organization in numbers, and what they were made from.
+    /// The counts of an organization, and a digest of what they were computed from.
     pub struct Summary in "fleet_summaries" by "org_id" {
-        /// Whose it is.
         pub org_id: OrgId,
-        /// Stands for everything that it was made from.
+        /// A digest of all inputs.
         pub basis: Digest,
-        /// The numbers.
         pub counts: Value,
-        /// When it was made.
+        /// When it was computed.
         pub made_at: Timestamp,
-        /// How often it was made.
+        /// How often it was computed.
         pub generation: i64,
     }
 }
 
-/// What changes in the table when it is made anew.
+/// The changes to the table after a new computation.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Changes {
     /// Rows that are new or different.
     pub put: Vec<Patch>,
-    /// Packages of which no update is pending any more.
+    /// Packages that have no pending update any more.
     pub gone: Vec<String>,
-    /// Lists that nobody carries any more.
+    /// Sets of pending updates that no server has any more.
     pub sets_gone: Vec<Digest>,
 }
 
-/// Every kind of server: what the rows are made from. Walks the servers, so it is for the background, and
-/// for a key that sees a few environments only.
+/// Returns every kind of server: the input of the computation. Scans all servers, so it is for
+/// background work, and for keys that are limited to a few environments.
 #[boxed]
 pub async fn kinds(
     conn: &mut Conn,
@@ -144,7 +140,7 @@ pub async fn kinds(
     })?)
 }
 
-/// The numbers as they were last made, if they ever were.
+/// The counts as last computed, if they ever were.
 #[boxed]
 pub async fn summary(conn: &mut Conn, org: OrgId) -> Result<Option<Summary>> {
     Ok(on!(conn, |c| {
@@ -159,8 +155,9 @@ pub async fn summary(conn: &mut Conn, org: OrgId) -> Result<Option<Summary>> {
     })?)
 }
 
-/// Puts the new numbers down, unless somebody else did since `next` was begun: then it is `Stale`. The first
-/// statement of whoever makes the rows anew, so that two replicas take turns.
+/// Saves the new counts. Fails with `Stale` if another process saved since `next` was read. A
+/// computation of the rows runs this statement first, so that two replicas do not write at the same
+/// time.
 #[boxed]
 pub async fn begin(tx: &mut Tx, next: &Summary) -> Result<()> {
     let saved = on!(tx, |c| {
@@ -184,7 +181,7 @@ pub async fn begin(tx: &mut Tx, next: &Summary) -> Result<()> {
     guarded(saved)
 }
 
-/// Every row of the organization, by name.
+/// Every row of the organization, by package name.
 #[boxed]
 pub async fn all(conn: &mut Conn, org: OrgId) -> Result<Vec<Patch>> {
     Ok(on!(conn, |c| {
@@ -199,7 +196,7 @@ pub async fn all(conn: &mut Conn, org: OrgId) -> Result<Vec<Patch>> {
     })?)
 }
 
-/// The lists whose packages are written down.
+/// The sets of pending updates whose packages are recorded.
 #[boxed]
 pub async fn sets(conn: &mut Conn, org: OrgId) -> Result<Vec<Digest>> {
     row! {
@@ -220,7 +217,7 @@ pub async fn sets(conn: &mut Conn, org: OrgId) -> Result<Vec<Digest>> {
     Ok(found.into_iter().map(|set| set.update_set).collect())
 }
 
-/// Writes the changes down.
+/// Writes the changes.
 #[boxed]
 pub async fn change(tx: &mut Tx, org: OrgId, changes: &Changes) -> Result<()> {
     for chunk in changes.gone.chunks(ROWS_MAX) {
@@ -243,8 +240,9 @@ pub async fn change(tx: &mut Tx, org: OrgId, changes: &Changes) -> Result<()> {
     Ok(())
 }
 
-/// Writes down which packages these lists name. A list never changes, so this is done before the rows are, some lists a
-/// transaction: 100,000 names in one would keep every other writer waiting.
+/// Records which packages these sets name. A set never changes, so this is done before the rows are
+/// written, a few sets per transaction: 100,000 names in one transaction would block all other
+/// writers.
 #[boxed]
 pub async fn add_sets(tx: &mut Tx, org: OrgId, sets: &[(Digest, Vec<String>)]) -> Result<()> {
     let named: Vec<(&str, Digest)> = sets
@@ -293,7 +291,8 @@ async fn put_rows(tx: &mut Tx, org: OrgId, rows: &[Patch]) -> Result<()> {
     })?)
 }
 
-/// A page of the patches in the order of the list, those of these severities (by their order) or of all.
+/// Returns a page of the patches of these severities (by `severity_order`), or of all, in the order
+/// of the list.
 #[boxed]
 pub async fn list(
     conn: &mut Conn,
@@ -323,19 +322,18 @@ pub async fn list(
 }
 
 row! {
-    /// How many patches of one severity have been pending for about as long.
+    /// The number of patches of one severity that have been pending for about the same time.
     pub struct Age in "patches" by "severity_order" {
-        /// The worst first: 0 is `critical`.
+        /// The most severe first: 0 is `critical`.
         pub severity_order: i64,
-        /// How many of the bounds they are older than.
+        /// The number of bounds that they are older than.
         pub older_than: u64,
-        /// How many they are.
         pub patches: u64,
     }
 }
 
-/// How many patches of each severity were first seen when: after the first of these times, between the first and the
-/// second, and so on. In no order.
+/// Counts patches by severity and by when they were first seen: after `bounds[0]`, between
+/// `bounds[0]` and `bounds[1]`, and so on. In no particular order.
 #[boxed]
 pub async fn ages(conn: &mut Conn, org: OrgId, bounds: [Timestamp; 3]) -> Result<Vec<Age>> {
     Ok(on!(conn, |c| {
@@ -360,7 +358,7 @@ pub async fn ages(conn: &mut Conn, org: OrgId, bounds: [Timestamp; 3]) -> Result
     })?)
 }
 
-/// The patches of these packages, in the order of the list.
+/// The patches of these packages, in no particular order.
 #[boxed]
 pub async fn of_names(conn: &mut Conn, org: OrgId, names: &[String]) -> Result<Vec<Patch>> {
     let mut found: Vec<Patch> = Vec::new();
@@ -375,15 +373,16 @@ pub async fn of_names(conn: &mut Conn, org: OrgId, names: &[String]) -> Result<V
     Ok(found)
 }
 
-/// One package of this organization.
+/// The patch of one package.
 #[boxed]
 pub async fn get(conn: &mut Conn, org: OrgId, name: &str) -> Result<Patch> {
     let found = of_names(conn, org, &[name.to_owned()]).await?.pop();
     found.ok_or_else(|| StoreError::not_found("patch", name))
 }
 
-/// The servers that wait for an update of this package, by name, as far as their lists are written down. `patch` is the
-/// package's row and `all` how many servers there are: whether few wait or many decides how they are found.
+/// The servers on which an update of this package is pending, by name, as far as their sets are
+/// recorded. `patch` is the package's row and `all` the number of servers; together they decide how
+/// the servers are found.
 #[boxed]
 pub async fn servers(
     conn: &mut Conn,
@@ -396,8 +395,8 @@ pub async fn servers(
     if environments.is_some_and(<[Environment]>::is_empty) {
         return Ok(Vec::new());
     }
-    // Few are found by their lists and sorted; if many wait, walking all servers by name fills the page after
-    // some `page * all / waiting`.
+    // If few servers match, they are found by their sets and sorted. If many match, a scan of all
+    // servers by name fills the page after about `page × all / waiting` of them.
     let waiting = patch.servers_order.unsigned_abs();
     let page_end = page.offset.saturating_add(page.limit.into());
     let walk_all = waiting.saturating_mul(waiting) > page_end.saturating_mul(all);
@@ -406,7 +405,7 @@ pub async fn servers(
         text.add(Server::COLUMNS);
         text.add(" from servers join presence on org = org_id and server_id = id where org_id = ");
         text.bind(put(&org)).add(" and removed_at is null and ");
-        // SQLite looks for an expression in no index.
+        // SQLite does not use an index for an expression.
         text.add(if walk_all { "coalesce(update_set, null) in " } else { "update_set in " });
         text.add("(select p.update_set from patch_sets p where p.org_id = ").bind(put(&org));
         text.add(" and p.package_name = ").bind(patch.package_name.clone()).add(")");

@@ -1,7 +1,7 @@
 //! How often a backup was restored into this installation.
 //!
-//! [`begin_epoch`] also raises event numbers and fencing tokens, so that numbers which were given
-//! out after the backup are never given out again.
+//! [`begin_epoch`] also increases event numbers and fencing tokens, so that numbers which were
+//! assigned after the backup are never assigned again.
 
 use async_recursion::async_recursion as boxed;
 use jiff::Timestamp;
@@ -11,11 +11,12 @@ use crate::error::Result;
 use crate::row::put;
 use crate::tx::Tx;
 
-/// How far numbers leap at a restore: further than any installation comes between a backup and its restore. Whoever has
-/// seen the events, or held the leases, that are forgotten now must not find their numbers given to others.
+/// How far numbers jump at a restore: further than any installation counts between a backup and its
+/// restore. Clients that saw events, and processes that held leases, which the restore has lost
+/// must not find the same numbers assigned to others.
 const LEAP: i64 = 1_000_000_000;
 
-/// Begins another epoch, and answers with its number: how often a backup was restored.
+/// Starts the next epoch and returns its number: how often a backup was restored.
 #[boxed]
 pub async fn begin_epoch(tx: &mut Tx, now: Timestamp) -> Result<u64> {
     on!(tx, |c| {

@@ -1,8 +1,8 @@
 //! The tasks of rollouts: the state of each server in each rollout.
 //!
-//! A task is in work exactly while its `deadline` is not null. A unique index over the servers of
-//! such tasks keeps a server from being in work twice, whatever the replicas believe. [`claim`]
-//! skips servers that are already in work, instead of failing.
+//! A task is active exactly while its `deadline` is not null. A unique index over the servers of
+//! active tasks keeps a server from having two of them, whatever the replicas believe. [`claim`]
+//! skips servers that already have an active task, instead of failing.
 
 use async_recursion::async_recursion as boxed;
 use std::collections::BTreeSet;
@@ -21,79 +21,68 @@ use crate::tx::Tx;
 use crate::{Page, Paged, seals};
 
 row! {
-    /// A target, as the planner needs it.
+    /// A task, as the planner needs it.
     pub struct TargetRow in "rollout_targets" by "task_id" {
-        /// Of which rollout.
         pub rollout_id: BatchId,
-        /// The task, as the API calls it.
         pub task_id: TaskId,
-        /// Which server.
         pub server_id: ServerId,
-        /// When its turn comes.
+        /// Its place in the order of the rollout.
         pub position: u32,
-        /// Where it stands.
+        /// Its state.
         pub target: Target,
-        /// How often it was changed.
+        /// Grows with every change.
         pub generation: i64,
-        /// The rollout's revision when it was last changed.
+        /// The rollout's revision when it last changed.
         pub revision: i64,
-        /// Its code; see [`crate::seals`].
+        /// Its authentication code; see [`crate::seals`].
         pub seal: crate::seals::Code,
     }
 }
 
 row! {
-    /// A target with what its agent reported.
+    /// A task with the result that its agent reported.
     pub struct TargetResult in "rollout_targets" by "task_id" {
-        /// Of which rollout.
         pub rollout_id: BatchId,
-        /// The task, as the API calls it.
         pub task_id: TaskId,
-        /// Which server.
         pub server_id: ServerId,
-        /// When its turn comes.
+        /// Its place in the order of the rollout.
         pub position: u32,
-        /// Where it stands.
+        /// Its state.
         pub target: Target,
-        /// What its agent reported.
         pub result: Option<Value>,
-        /// How often it was changed.
+        /// Grows with every change.
         pub generation: i64,
-        /// Its code; see [`crate::seals`].
+        /// Its authentication code; see [`crate::seals`].
         pub seal: crate::seals::Code,
     }
 }
 
 row! {
-    /// A server in work.
+    /// An active task of a server.
     pub struct InWork in "rollout_targets" by "server_id" {
-        /// Which server.
         pub server_id: ServerId,
-        /// In which rollout.
         pub rollout_id: BatchId,
-        /// Its task.
         pub task_id: TaskId,
-        /// When its stage has taken too long.
+        /// When its current stage times out.
         pub deadline: Timestamp,
     }
 }
 
-/// A target's next state.
+/// A change of a task's state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Move {
-    /// Which server.
     pub server_id: ServerId,
-    /// Where it stood when this was decided.
+    /// The state on which this was decided.
     pub from: Target,
-    /// The generation of the target then.
+    /// The generation of the task in that state.
     pub seen: i64,
-    /// Where it stands from now on.
+    /// The new state.
     pub next: Target,
-    /// What its agent reported; `None` keeps what was reported before.
+    /// The result that its agent reported; `None` keeps the previous one.
     pub result: Option<Value>,
 }
 
-/// The state in one word, as the column has it and counts are made by.
+/// The name of a state, in the column and in counts.
 pub fn state_word(target: Target) -> &'static str {
     match target {
         Target::Waiting => "waiting",
@@ -147,7 +136,7 @@ pub(crate) async fn insert(
     Ok(())
 }
 
-/// All targets of a rollout, in the order of their turns.
+/// All tasks of a rollout, in their order.
 #[boxed]
 pub async fn all(conn: &mut Conn, rollout: BatchId) -> Result<Vec<TargetRow>> {
     Ok(on!(conn, |c| {
@@ -162,7 +151,7 @@ pub async fn all(conn: &mut Conn, rollout: BatchId) -> Result<Vec<TargetRow>> {
     })?)
 }
 
-/// The targets that changed after `revision`, those that changed first before the others.
+/// The tasks that changed after `revision`, in the order of their changes.
 #[boxed]
 pub async fn changed_since(
     conn: &mut Conn,
@@ -183,11 +172,11 @@ pub async fn changed_since(
     })?)
 }
 
-/// The targets in work: their orders are out, started or not.
+/// The active tasks: an order was sent, started or not.
 #[boxed]
 pub async fn busy(conn: &mut Conn, rollout: BatchId) -> Result<Vec<TargetRow>> {
     let mut found: Vec<TargetRow> = Vec::new();
-    // One state at a time: with a list of states PostgreSQL may walk over the whole rollout instead.
+    // One state at a time: with a list of states, PostgreSQL may scan the whole rollout instead.
     for stage in Stage::ALL {
         found.extend(on!(conn, |c| {
             sqlx::query_as::<_, TargetRow>(join(&[
@@ -205,7 +194,8 @@ pub async fn busy(conn: &mut Conn, rollout: BatchId) -> Result<Vec<TargetRow>> {
     Ok(found)
 }
 
-/// Some targets of a rollout with their results, in the order of their turns; no states: all.
+/// Returns a page of the tasks in one of these states with their results, or of all if `states` is
+/// empty, in their order.
 #[boxed]
 pub async fn list(
     conn: &mut Conn,
@@ -230,7 +220,8 @@ pub async fn list(
     Ok(Paged { items, total })
 }
 
-/// How many targets of a rollout stand where. It is written down with it, unless an earlier release was the last to change it.
+/// The number of tasks of a rollout per state. Uses the stored counts, unless an earlier release
+/// changed the rollout last.
 #[boxed]
 pub async fn counts(conn: &mut Conn, rollout: &Rollout) -> Result<Counts> {
     match &rollout.counts {
@@ -239,7 +230,7 @@ pub async fn counts(conn: &mut Conn, rollout: &Rollout) -> Result<Counts> {
     }
 }
 
-/// The same, counted one by one.
+/// Counts the tasks of a rollout per state.
 #[boxed]
 pub async fn count(conn: &mut Conn, rollout: BatchId) -> Result<Counts> {
     let found: Vec<(String, i64)> = on!(conn, |c| {
@@ -253,7 +244,7 @@ pub async fn count(conn: &mut Conn, rollout: BatchId) -> Result<Counts> {
     Ok(found.into_iter().map(|(state, count)| (state, count.unsigned_abs())).collect())
 }
 
-/// One task of this organization.
+/// A task of this organization.
 #[boxed]
 pub async fn of_task(conn: &mut Conn, org: OrgId, task: TaskId) -> Result<TargetResult> {
     let found = on!(conn, |c| {
@@ -271,7 +262,7 @@ pub async fn of_task(conn: &mut Conn, org: OrgId, task: TaskId) -> Result<Target
     found.ok_or_else(|| StoreError::not_found("task", task))
 }
 
-/// Those of these tasks that are this organization's.
+/// Those of these tasks that belong to this organization.
 #[boxed]
 pub async fn of_tasks(conn: &mut Conn, org: OrgId, tasks: &[TaskId]) -> Result<Vec<TargetResult>> {
     let mut found = Vec::with_capacity(tasks.len());
@@ -288,7 +279,7 @@ pub async fn of_tasks(conn: &mut Conn, org: OrgId, tasks: &[TaskId]) -> Result<V
     Ok(found)
 }
 
-/// The targets of one server that are not at an end, in any rollout.
+/// The unfinished tasks of one server, in any rollout.
 #[boxed]
 pub async fn unfinished_of(conn: &mut Conn, server: ServerId) -> Result<Vec<TargetRow>> {
     Ok(on!(conn, |c| {
@@ -305,7 +296,7 @@ pub async fn unfinished_of(conn: &mut Conn, server: ServerId) -> Result<Vec<Targ
     })?)
 }
 
-/// What one server took part in, in any rollout, the newest first.
+/// Returns a page of one server's tasks in any rollout, newest first.
 #[boxed]
 pub async fn of_server(
     conn: &mut Conn,
@@ -333,7 +324,7 @@ pub async fn of_server(
     Ok(Paged { items, total: total.unsigned_abs() })
 }
 
-/// Which of these servers are in work, and where.
+/// The active tasks of these servers.
 #[boxed]
 pub async fn in_work(conn: &mut Conn, servers: &[ServerId]) -> Result<Vec<InWork>> {
     let mut found = Vec::new();
@@ -349,7 +340,7 @@ pub async fn in_work(conn: &mut Conn, servers: &[ServerId]) -> Result<Vec<InWork
     Ok(found)
 }
 
-/// Those whose stage has taken too long at `now`, of all rollouts, the latest first.
+/// The active tasks of all rollouts whose deadline has passed at `now`, the longest overdue first.
 #[boxed]
 pub async fn overdue(conn: &mut Conn, now: Timestamp, limit: u32) -> Result<Vec<InWork>> {
     Ok(on!(conn, |c| {
@@ -365,10 +356,10 @@ pub async fn overdue(conn: &mut Conn, now: Timestamp, limit: u32) -> Result<Vec<
     })?)
 }
 
-/// Saves every move or, if someone was faster with one of them, none: then it is `Stale`, and the
-/// transaction is to be dropped. Answers with the rollout's revision.
+/// Saves all changes, or fails with `Stale` if one of the tasks changed since it was read; then the
+/// transaction must be dropped. Returns the rollout's revision.
 ///
-/// Not for putting a waiting server to work; [`claim`] does that.
+/// Not for starting a waiting task: use [`claim`].
 #[boxed]
 pub async fn save(tx: &mut Tx, rollout: BatchId, moves: &[Move]) -> Result<i64> {
     let mut turn = Turn::take(tx, rollout).await?;
@@ -383,8 +374,8 @@ pub async fn save(tx: &mut Tx, rollout: BatchId, moves: &[Move]) -> Result<i64> 
     turn.end(tx).await
 }
 
-/// The next order for this server is another one, under the task's new id: its agent keeps the one
-/// that it gave back in mind for ever, and would answer for that.
+/// Gives a task a new id, for its next order. The agent remembers the order that it returned under
+/// the old id, and would report the result of that one again.
 ///
 /// `seen` must be authentic: the new id is sealed with the rest of the row.
 #[boxed]
@@ -406,9 +397,9 @@ pub async fn renew(tx: &mut Tx, seen: &TargetResult, task: TaskId) -> Result<()>
     Ok(())
 }
 
-/// Puts waiting servers to work, and answers with those that were. The others are in work in
-/// another rollout, may have no orders now (see [`crate::absences::unable_among`]), or their targets changed
-/// since they were seen.
+/// Starts waiting tasks and returns the servers of those that were started. The others have an
+/// active task in another rollout, cannot get orders now (see [`crate::absences::unable_among`]),
+/// or changed since they were read.
 #[boxed]
 pub async fn claim(tx: &mut Tx, rollout: BatchId, moves: &[Move]) -> Result<Vec<ServerId>> {
     let mut turn = Turn::take(tx, rollout).await?;
@@ -433,9 +424,9 @@ const FREE: &str = " and deadline is null
       where s.id = v.server and (s.removed_at is not null or s.quarantine is not null
                                  or s.activity in ('patching', 'rebooting')))";
 
-/// Two rollouts that want one server at the same moment would both find it free and one would run
-/// into the index, which ends its transaction on PostgreSQL. So they take their turns over the
-/// server's own row, in the order of the ids. SQLite has one writer and needs none of it.
+/// Locks the servers' own rows in the order of their ids. Without this, two rollouts that claim one
+/// server at the same time would both find it available, and one would violate the unique index,
+/// which aborts its transaction on PostgreSQL. SQLite has one writer at a time and needs no lock.
 async fn lock_servers(tx: &mut Tx, moves: &[Move]) -> Result<()> {
     on!(tx, |c, d| {
         if d.for_update.is_empty() {
@@ -460,8 +451,8 @@ async fn write(
         let mut text =
             Text::new("with v (batch, server, seen, to_state, to_target, due, report) as (");
         text.rows(moves, |row, next| {
-            // The rollout is told with each row: PostgreSQL knows nothing yet of one that was just made, takes it for a
-            // small one, and would read the whole of it.
+            // The rollout is bound with each row: PostgreSQL has no statistics about a rollout that
+            // was just created, assumes that it is small, and would read the whole of it.
             row.bind(put(&rollout)).bind(put(&next.server_id));
             row.bind(next.seen).bind(state_word(next.next));
             row.bind(put(&next.next)).bind(put(&deadline(next.next))).bind(put(&next.result));
@@ -477,6 +468,6 @@ async fn write(
         text.add(" returning server_id");
         text.build_as().fetch_all(c).await
     })
-    .map_err(taken("a server that is in work"))?;
+    .map_err(taken("a server with an active task"))?;
     written.into_iter().map(|(id,)| parse("rollout_targets", id)).collect()
 }

@@ -26,54 +26,48 @@ use crate::tx::Tx;
 use crate::{Page, Paged, Topic, seals};
 
 row! {
-    /// A rollout, without its targets.
+    /// A rollout, without its tasks.
     pub struct Rollout in "rollouts" by "id" {
-        /// Its id.
         pub id: BatchId,
-        /// Whose it is.
         pub org_id: OrgId,
-        /// What the planner knows of it.
+        /// The state that the planner reads.
         pub head: Head,
-        /// The order, which the planner does not read.
+        /// The patch options, which the planner does not read.
         pub options: Value,
-        /// Through which door it came.
+        /// How it was started: `api`, `schedule` or `dashboard`.
         pub origin: String,
-        /// Who started it.
         pub started_by: String,
-        /// The run that started it.
         pub run_id: Option<RunId>,
-        /// The batch that it retries. Not sealed: it makes no host act.
+        /// The batch that it retries. Not sealed, because it makes no host act.
         pub retry_of: Option<BatchId>,
-        /// How many servers it has.
         pub total: u32,
-        /// When it was made.
         pub created_at: Timestamp,
-        /// When it ended.
         pub ended_at: Option<Timestamp>,
-        /// How often the head was changed.
+        /// Grows with every change of the head.
         pub generation: i64,
-        /// How often anything was.
+        /// Grows with every change of the rollout or its tasks.
         pub revision: i64,
-        /// How many targets stood where, by [`rollout_targets::state_word`], when the revision was `counted`.
+        /// The number of tasks per state ([`rollout_targets::state_word`]) when the revision was
+        /// `counted`.
         pub counts: Option<Counts>,
         /// See `counts`.
         pub counted: i64,
-        /// The code of what it does; see [`crate::seals`]. Set by this module.
+        /// The authentication code of what it does; see [`crate::seals`]. Set by this module.
         pub seal: crate::seals::Code,
-        /// The code of how far it is. Set by this module.
+        /// The authentication code of its progress. Set by this module.
         pub head_seal: crate::seals::Code,
     }
 }
 
-/// How many targets stand where, by [`rollout_targets::state_word`]; none of them is zero.
+/// The number of tasks per state ([`rollout_targets::state_word`]), without zeros.
 pub type Counts = BTreeMap<String, u64>;
 
-/// The counts of a rollout that was just made over so many servers.
+/// The counts of a new rollout over this many servers.
 pub fn all_waiting(total: u64) -> Counts {
     (total > 0).then(|| (state_word(Target::Waiting).to_owned(), total)).into_iter().collect()
 }
 
-/// The phase in one word, as the API and the column have it.
+/// The name of a phase, in the API and in the column.
 pub fn phase_word(phase: Phase) -> &'static str {
     match phase {
         Phase::Scheduled => "scheduled",
@@ -89,16 +83,16 @@ pub fn phase_word(phase: Phase) -> &'static str {
     }
 }
 
-/// Adds a rollout over these servers in the order of their turns, each waiting. All or nothing:
-/// 100,000 of them are some hundred statements in one transaction. `total`, `generation`,
-/// `revision`, the counts and the seals are set here.
+/// Adds a rollout with a waiting task for each of these servers, in this order. All or nothing:
+/// 100,000 tasks are some hundred statements in one transaction. Sets `total`, `generation`,
+/// `revision`, the counts and the seals.
 #[boxed]
 pub async fn create(tx: &mut Tx, rollout: &Rollout, targets: &[(TaskId, ServerId)]) -> Result<()> {
     create_all(tx, &[(rollout, targets)]).await
 }
 
 /// Adds many rollouts, each over its servers: ten thousand schedules may be due in one second.
-/// `AlreadyExists` if one is a retry of a rollout that has an unfinished retry.
+/// Fails with `AlreadyExists` if one is a retry of a rollout that has an unfinished retry.
 #[boxed]
 pub async fn create_all(tx: &mut Tx, rollouts: &[(&Rollout, &[(TaskId, ServerId)])]) -> Result<()> {
     let seal = &tx.seal().clone();
@@ -132,7 +126,6 @@ pub async fn create_all(tx: &mut Tx, rollouts: &[(&Rollout, &[(TaskId, ServerId)
     Ok(())
 }
 
-/// One of this organization.
 #[boxed]
 pub async fn get(conn: &mut Conn, org: OrgId, id: BatchId) -> Result<Rollout> {
     let found = on!(conn, |c| {
@@ -149,7 +142,7 @@ pub async fn get(conn: &mut Conn, org: OrgId, id: BatchId) -> Result<Rollout> {
     found.ok_or_else(|| StoreError::not_found("batch", id))
 }
 
-/// One of whatever organization: for the engine, which serves them all.
+/// A rollout of any organization, for the engine.
 #[boxed]
 pub async fn load(conn: &mut Conn, id: BatchId) -> Result<Rollout> {
     let found = on!(conn, |c| {
@@ -173,8 +166,8 @@ pub async fn unfinished_retry(conn: &mut Conn, of: BatchId) -> Result<Option<Bat
     found.map(|(id,)| parse("rollouts", id)).transpose()
 }
 
-/// Those that have not ended, of all organizations, and the revision of each: what the engine has
-/// to look after.
+/// The id and revision of every rollout that has not ended, of all organizations. The engine
+/// processes these.
 #[boxed]
 pub async fn open(conn: &mut Conn) -> Result<Vec<(BatchId, i64)>> {
     let found: Vec<(String, i64)> = on!(conn, |c| {
@@ -185,7 +178,7 @@ pub async fn open(conn: &mut Conn) -> Result<Vec<(BatchId, i64)>> {
     found.into_iter().map(|(id, revision)| Ok((parse("rollouts", id)?, revision))).collect()
 }
 
-/// How many of this organization's that have not ended are in which phase, by [`phase_word`].
+/// The number of this organization's rollouts that have not ended, by phase ([`phase_word`]).
 #[boxed]
 pub async fn open_counts(conn: &mut Conn, org: OrgId) -> Result<BTreeMap<String, u64>> {
     let found: Vec<(String, i64)> = on!(conn, |c| {
@@ -200,7 +193,8 @@ pub async fn open_counts(conn: &mut Conn, org: OrgId) -> Result<BTreeMap<String,
     Ok(found.into_iter().map(|(phase, count)| (phase, count.unsigned_abs())).collect())
 }
 
-/// Those of this organization in any of these phases, newest first; no phases: all.
+/// Returns a page of the rollouts in one of these phases, or in any if `phases` is empty, newest
+/// first.
 #[boxed]
 pub async fn list(
     conn: &mut Conn,
@@ -229,8 +223,8 @@ pub async fn list(
     Ok(Paged { items, total: total.unsigned_abs() })
 }
 
-/// Saves the head, unless someone saved it since `seen` was read. `ended_at` is given exactly when
-/// its phase is an end. Answers with the row as it is now.
+/// Saves the head, unless it changed since `seen` was read. `ended_at` must be given exactly if the
+/// phase is an end. Returns the saved row.
 #[boxed]
 pub async fn save_head(
     tx: &mut Tx,
@@ -263,7 +257,7 @@ pub async fn save_head(
     load(tx, seen.id).await
 }
 
-/// Forgets up to `limit` rollouts that ended before `cutoff`, and says how many it were.
+/// Deletes up to `limit` rollouts that ended before `cutoff`. Returns their number.
 #[boxed]
 pub async fn purge(tx: &mut Tx, cutoff: Timestamp, limit: u32) -> Result<u64> {
     Ok(on!(tx, |c| {
@@ -279,8 +273,8 @@ pub async fn purge(tx: &mut Tx, cutoff: Timestamp, limit: u32) -> Result<u64> {
     })?)
 }
 
-/// A transaction's turn to change the targets of a rollout. Whoever has it keeps every other writer of this rollout waiting
-/// until his commit, so a reader that has seen one revision never finds an earlier one afterwards.
+/// A change of a rollout's tasks. It locks the rollout against other writers until the commit, so a
+/// reader that has seen one revision never sees an earlier one afterwards.
 pub(crate) struct Turn {
     rollout: BatchId,
     /// The rollout's next revision.
@@ -307,7 +301,7 @@ impl Turn {
         Ok(Turn { rollout: id, revision: seen.revision + 1, counts })
     }
 
-    /// A target goes from one state to another.
+    /// Counts a task that changes its state.
     pub(crate) fn moved(&mut self, from: Target, to: Target) {
         let (from, to) = (state_word(from), state_word(to));
         if let Some(left) = self.counts.get_mut(from) {
@@ -317,7 +311,7 @@ impl Turn {
         *self.counts.entry(to.to_owned()).or_default() += 1;
     }
 
-    /// Writes down what has become of it.
+    /// Saves the revision and the counts. Returns the revision.
     pub(crate) async fn end(self, tx: &mut Tx) -> Result<i64> {
         on!(tx, |c| {
             sqlx::query(

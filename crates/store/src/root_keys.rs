@@ -15,20 +15,19 @@ use crate::tx::Tx;
 use crate::{audit, migrate};
 
 row! {
-    /// The root key that is in use.
+    /// The root key in use.
     pub struct Recorded in "root_keys" by "id" {
-        /// Its id.
         pub id: String,
-        /// The id of the one that it replaces, while it is rotated.
+        /// The id of the previous key, while the key is rotated.
         pub old_id: Option<String>,
         /// When a service first used it.
         pub since: Timestamp,
-        /// When everything had been sealed again with it.
+        /// When everything was resealed with it.
         pub resealed_at: Option<Timestamp>,
     }
 }
 
-/// What is recorded; nothing before the first start.
+/// The recorded key; `None` before the first start.
 #[boxed]
 pub async fn recorded(conn: &mut Conn) -> Result<Option<Recorded>> {
     Ok(on!(conn, |c| {
@@ -38,7 +37,7 @@ pub async fn recorded(conn: &mut Conn) -> Result<Option<Recorded>> {
     })?)
 }
 
-/// Lets one process at a time change what is recorded, until its transaction ends.
+/// Lets only one process at a time change the record, until its transaction ends.
 #[boxed]
 pub async fn lock(tx: &mut Tx) -> Result<()> {
     migrate::lock(tx).await
@@ -63,7 +62,7 @@ async fn save(tx: &mut Tx, recorded: &Recorded) -> Result<()> {
     Ok(())
 }
 
-/// Records the first key. Only processes that seal with it can write from now on.
+/// Records the first key. From now on, only processes that seal with it can write.
 #[boxed]
 pub async fn begin(tx: &mut Tx, id: &str, now: Timestamp) -> Result<()> {
     let first = Recorded { id: id.into(), old_id: None, since: now, resealed_at: None };
@@ -71,8 +70,9 @@ pub async fn begin(tx: &mut Tx, id: &str, now: Timestamp) -> Result<()> {
     audit::claim_heads(tx).await
 }
 
-/// Records that `id` replaces `old_id`. The transaction must seal with the new key. From now on
-/// processes with the old key only can write nothing into an audit log, and so cancel nothing.
+/// Records that `id` replaces `old_id`. The transaction must seal with the new key. From now on,
+/// processes that have only the old key cannot write audit entries, and therefore cannot cancel
+/// batches.
 #[boxed]
 pub async fn switch(tx: &mut Tx, id: &str, old_id: &str, now: Timestamp) -> Result<()> {
     let next =
@@ -95,19 +95,18 @@ pub async fn set_resealed(tx: &mut Tx, id: &str, now: Timestamp) -> Result<()> {
     Ok(())
 }
 
-/// Records that the old key counts no more.
+/// Records that the old key is not accepted any more.
 #[boxed]
 pub async fn retire(tx: &mut Tx) -> Result<()> {
     on!(tx, |c| sqlx::query("update root_keys set old_id = null").execute(c).await.map(drop))?;
     Ok(())
 }
 
-/// Credentials of one kind that were not made with the current key.
+/// Credentials of one type that were not created with the current key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dependents<Id> {
-    /// How many.
     pub count: u64,
-    /// The first of them: name and id.
+    /// The name and id of the first of them.
     pub first: Vec<(String, Id)>,
 }
 
@@ -142,18 +141,18 @@ macro_rules! dependents {
 }
 
 dependents! {
-    /// API keys that are valid and were not made with this key.
+    /// Valid API keys that were not created with this key.
     api_keys: KeyId, "api_keys", "select name, id",
         " from api_keys where (root_key_id is null or root_key_id <> $1) and revoked_at is null
             and (expires_at is null or expires_at > $2) and org_id in
                 (select id from organizations where removed_at is null)";
-    /// Enrollment tokens that are valid and were not made with this key.
+    /// Valid enrollment tokens that were not created with this key.
     enrollment_tokens: TokenId, "enrollment_tokens", "select name, id",
         " from enrollment_tokens where (root_key_id is null or root_key_id <> $1)
             and revoked_at is null and (expires_at is null or expires_at > $2)
             and (uses_max is null or uses < uses_max) and org_id in
                 (select id from organizations where removed_at is null)";
-    /// Servers whose agents have not shown an identity that was made with this key.
+    /// Servers whose agents have not used an identity that was created with this key.
     servers: ServerId, "servers", "select hostname, id",
         " from servers where (root_key_id is null or root_key_id <> $1)
             and (removed_at is null or removed_at > $2)";

@@ -1,8 +1,8 @@
 //! Runs: the executions of a schedule, skipped ones included.
 //!
 //! Two unique indexes guarantee that one instant of a schedule starts at most once, and that a
-//! schedule has at most one unfinished run, whether a run was started by a person or by the
-//! schedule, and however many replicas try.
+//! schedule has at most one unfinished run, whether a run was started by a user or by the schedule,
+//! and however many replicas try.
 
 use async_recursion::async_recursion as boxed;
 use std::collections::BTreeSet;
@@ -21,23 +21,22 @@ use crate::sql::{Text, in_chunks, join};
 use crate::tx::Tx;
 use crate::{Page, Paged, seals};
 
-/// What started a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
-    /// The calendar.
+    /// The schedule's cron expression.
     Cron,
-    /// A person.
+    /// A user.
     Manual,
 }
 
-/// Where a run stands.
+/// The state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Its rollout is under way.
+    /// Its rollout has not ended.
     Running,
-    /// It never started.
+    /// It was never started.
     Skipped,
-    /// Its rollout ended so.
+    /// Its rollout ended with this result.
     Ended(End),
 }
 
@@ -52,9 +51,9 @@ const STATES: [(State, &str); 7] = [
     (State::Ended(End::Expired), "expired"),
 ];
 
-/// A word in a column that nobody writes there.
+/// A text in the column that is not a known name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a word of a run")]
+#[error("`{0}` is not a state or trigger of a run")]
 pub struct UnknownWord(String);
 
 macro_rules! words {
@@ -79,52 +78,45 @@ words!(Trigger: TRIGGERS, State: STATES);
 via!(Trigger, State);
 
 row! {
-    /// A run.
     pub struct Run in "runs" by "id" {
-        /// Its id.
         pub id: RunId,
-        /// Whose it is.
         pub org_id: OrgId,
-        /// Of which schedule.
         pub schedule_id: ScheduleId,
-        /// What started it.
         pub trigger_kind: Trigger,
-        /// Where it stands.
         pub state: State,
-        /// Why it never started.
+        /// Why it was skipped.
         pub skip_reason: Option<SkipReason>,
-        /// The instant of the schedule; `None` for a run that a person started.
+        /// The instant of the schedule; `None` for a run that a user started.
         pub scheduled_for: Option<Timestamp>,
-        /// When it was started, or skipped.
+        /// When it was started or skipped.
         pub started_at: Timestamp,
-        /// When it ended.
         pub finished_at: Option<Timestamp>,
-        /// Its rollout. One that the calendar started has it a moment later; one that was skipped, never.
+        /// Its rollout. A run started by cron gets it a moment later; a skipped run never has one.
         pub batch_id: Option<BatchId>,
-        /// On which servers, as the schedule said then.
+        /// The servers that the schedule selected when the run was created.
         pub targets: Selector,
-        /// What it does there, as the schedule said then.
+        /// The patch options of the schedule when the run was created.
         pub options: Value,
-        /// How often it was changed.
+        /// Grows with every change.
         pub generation: i64,
-        /// Its code; see [`crate::seals`]. Set by this module.
+        /// Its authentication code; see [`crate::seals`]. Set by this module.
         pub seal: crate::seals::Code,
     }
 }
 
-/// What came of an attempt to start a run.
+/// The result of [`start`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Start {
-    /// It is ours.
+    /// The run was inserted.
     Started,
-    /// This instant was started or skipped already, by this run.
+    /// This run already started or skipped the instant.
     AlreadyStarted(RunId),
-    /// This run of the same schedule is not finished.
+    /// This run of the same schedule has not finished.
     Overlaps(RunId),
 }
 
-/// Writes a run down: one that starts, or one that is skipped (its `finished_at` is given, so it
-/// overlaps nothing).
+/// Inserts a run: a started one, or a skipped one, which has `finished_at` and so overlaps no
+/// other.
 #[boxed]
 pub async fn start(tx: &mut Tx, run: &Run) -> Result<Start> {
     if !start_all(tx, std::slice::from_ref(run)).await?.is_empty() {
@@ -135,17 +127,17 @@ pub async fn start(tx: &mut Tx, run: &Run) -> Result<Start> {
     }
     match unfinished(tx, run.schedule_id).await? {
         Some(other) => Ok(Start::Overlaps(other.id)),
-        // The other one finished between the two statements: decide again.
+        // The other run finished between the two statements: decide again.
         None => Err(StoreError::Stale),
     }
 }
 
-/// Writes many runs down, and answers with those that are ours; what stands in the way of another,
-/// [`start`] says.
+/// Inserts many runs and returns those that were inserted. [`start`] tells why one is not.
 #[boxed]
 pub async fn start_all(tx: &mut Tx, runs: &[Run]) -> Result<BTreeSet<RunId>> {
     let seal = &tx.seal().clone();
-    // `do nothing` waits for whoever is just inserting the same, and leaves the transaction usable.
+    // `do nothing` waits for a transaction that is inserting the same run, and leaves this
+    // transaction usable.
     let found: Vec<(String,)> = on!(tx, |c| {
         in_chunks(c, runs, |chunk| {
             let mut text = Text::new("insert into runs (");
@@ -181,7 +173,7 @@ async fn of_instant(conn: &mut Conn, run: &Run) -> Result<Option<Run>> {
     })?)
 }
 
-/// The run of this schedule that is not finished.
+/// The unfinished run of this schedule.
 #[boxed]
 pub async fn unfinished(conn: &mut Conn, schedule: ScheduleId) -> Result<Option<Run>> {
     Ok(on!(conn, |c| {
@@ -196,7 +188,7 @@ pub async fn unfinished(conn: &mut Conn, schedule: ScheduleId) -> Result<Option<
     })?)
 }
 
-/// Which of these schedules have a run that is not finished.
+/// Those of these schedules that have an unfinished run.
 #[boxed]
 pub async fn unfinished_among(
     conn: &mut Conn,
@@ -213,7 +205,7 @@ pub async fn unfinished_among(
     found.into_iter().map(|(id,)| parse("runs", id)).collect()
 }
 
-/// Up to `limit` runs that have started and have no rollout yet, of all organizations, the oldest first.
+/// Up to `limit` unfinished runs of all organizations that have no rollout yet, oldest first.
 #[boxed]
 pub async fn without_batch(conn: &mut Conn, limit: u32) -> Result<Vec<Run>> {
     Ok(on!(conn, |c| {
@@ -229,8 +221,8 @@ pub async fn without_batch(conn: &mut Conn, limit: u32) -> Result<Vec<Run>> {
     })?)
 }
 
-/// Says which rollout carries each of these runs out, and answers with those of which it is true: one that has a rollout
-/// keeps it, and one may be gone with its schedule.
+/// Sets the rollouts of these runs and returns the runs that were changed. A run that already has a
+/// rollout keeps it, and a run may have been deleted with its schedule.
 #[boxed]
 pub async fn give_batches(tx: &mut Tx, given: &[(RunId, BatchId)]) -> Result<BTreeSet<RunId>> {
     let found: Vec<(String,)> = on!(tx, |c| {
@@ -250,8 +242,8 @@ pub async fn give_batches(tx: &mut Tx, given: &[(RunId, BatchId)]) -> Result<BTr
     found.into_iter().map(|(id,)| parse("runs", id)).collect()
 }
 
-/// Ends runs that have no rollout as skipped. Returns the runs that changed; one that has a rollout or has ended does
-/// not.
+/// Ends runs that have no rollout as skipped. Returns the runs that changed: not those that have a
+/// rollout or have ended.
 #[boxed]
 pub async fn skip_all(
     tx: &mut Tx,
@@ -276,8 +268,8 @@ pub async fn skip_all(
     found.into_iter().map(|(id,)| parse("runs", id)).collect()
 }
 
-/// Deletes the records of skipped instants of these schedules that lie after `now`: a wrong clock
-/// made them. Returns how many there were.
+/// Deletes skipped runs of these schedules whose instant is after `now`: a wrong clock created
+/// them. Returns their number.
 #[boxed]
 pub async fn forget_skipped_ahead(
     tx: &mut Tx,
@@ -307,7 +299,6 @@ pub async fn of_batch(conn: &mut Conn, batch: BatchId) -> Result<Option<Run>> {
     })?)
 }
 
-/// One of this organization.
 #[boxed]
 pub async fn get(conn: &mut Conn, org: OrgId, id: RunId) -> Result<Run> {
     let found = on!(conn, |c| {
@@ -320,7 +311,7 @@ pub async fn get(conn: &mut Conn, org: OrgId, id: RunId) -> Result<Run> {
     found.ok_or_else(|| StoreError::not_found("run", id))
 }
 
-/// Says how a run ended, unless someone changed it since it was read.
+/// Records how a run ended, unless it changed since it was read.
 #[boxed]
 pub async fn finish(tx: &mut Tx, seen: &Run, end: End, now: Timestamp) -> Result<()> {
     let saved = on!(tx, |c| {
@@ -339,7 +330,7 @@ pub async fn finish(tx: &mut Tx, seen: &Run, end: End, now: Timestamp) -> Result
     guarded(saved)
 }
 
-/// Forgets up to `limit` runs that ended before `cutoff`, and says how many it were.
+/// Deletes up to `limit` runs that ended before `cutoff`. Returns their number.
 #[boxed]
 pub async fn purge(tx: &mut Tx, cutoff: Timestamp, limit: u32) -> Result<u64> {
     Ok(on!(tx, |c| {
@@ -355,7 +346,7 @@ pub async fn purge(tx: &mut Tx, cutoff: Timestamp, limit: u32) -> Result<u64> {
     })?)
 }
 
-/// The history of a schedule, newest first.
+/// Returns a page of a schedule's runs, newest first.
 #[boxed]
 pub async fn list(
     conn: &mut Conn,

@@ -15,42 +15,34 @@ use crate::sql::{Text, in_chunks, join};
 use crate::tx::Tx;
 
 row! {
-    /// A schedule.
     pub struct Schedule in "schedules" by "id" {
-        /// Its id.
         pub id: ScheduleId,
-        /// Whose it is.
         pub org_id: OrgId,
         /// Its name, unique in the organization.
         pub name: String,
-        /// What people say about it.
         pub description: String,
-        /// Whether it runs.
         pub enabled: bool,
-        /// When it runs.
         pub cron: Cron,
-        /// By whose clocks.
         pub timezone: Zone,
-        /// On which servers.
+        /// The servers that it selects.
         pub targets: Selector,
-        /// What it does there.
+        /// The patch options.
         pub options: Value,
-        /// The next instant that is due; `None`: none is.
+        /// The next instant; `None` if there is none.
         pub next_run_at: Option<Timestamp>,
-        /// When it was made.
         pub created_at: Timestamp,
-        /// When a person last changed it.
+        /// When a user last changed it.
         pub updated_at: Timestamp,
-        /// How often it was changed.
+        /// Grows with every change.
         pub generation: i64,
-        /// Its code; see [`crate::seals`]. Set by this module.
+        /// Its authentication code; see [`crate::seals`]. Set by this module.
         pub seal: crate::seals::Code,
     }
 }
 
-const NAME: &str = "a schedule of this name";
+const NAME: &str = "a schedule with this name";
 
-/// Adds a schedule; its `generation` is taken as it is.
+/// Adds a schedule. The caller sets its `generation`.
 #[boxed]
 pub async fn create(tx: &mut Tx, schedule: &Schedule) -> Result<()> {
     let code = seals::schedule(tx.seal(), schedule);
@@ -81,7 +73,6 @@ pub async fn create(tx: &mut Tx, schedule: &Schedule) -> Result<()> {
     .map_err(taken(NAME))
 }
 
-/// One of this organization.
 #[boxed]
 pub async fn get(conn: &mut Conn, org: OrgId, id: ScheduleId) -> Result<Schedule> {
     let found = on!(conn, |c| {
@@ -98,7 +89,7 @@ pub async fn get(conn: &mut Conn, org: OrgId, id: ScheduleId) -> Result<Schedule
     found.ok_or_else(|| StoreError::not_found("schedule", id))
 }
 
-/// All of this organization, by name.
+/// All schedules of this organization, by name.
 #[boxed]
 pub async fn list(conn: &mut Conn, org: OrgId) -> Result<Vec<Schedule>> {
     Ok(on!(conn, |c| {
@@ -113,7 +104,8 @@ pub async fn list(conn: &mut Conn, org: OrgId) -> Result<Vec<Schedule>> {
     })?)
 }
 
-/// Saves `next`, unless someone saved since it was read: its `generation` is the one that was seen.
+/// Saves `next`, unless the schedule changed since it was read. `next.generation` is the one that
+/// was read.
 #[boxed]
 pub async fn save(tx: &mut Tx, next: &Schedule) -> Result<()> {
     let code = seals::schedule(tx.seal(), next);
@@ -146,7 +138,7 @@ pub async fn save(tx: &mut Tx, next: &Schedule) -> Result<()> {
     guarded(saved)
 }
 
-/// Deletes it and its history, unless someone saved it since.
+/// Deletes a schedule and its runs, unless it changed since it was read.
 #[boxed]
 pub async fn delete(tx: &mut Tx, seen: &Schedule) -> Result<()> {
     let gone = on!(tx, |c| {
@@ -161,7 +153,7 @@ pub async fn delete(tx: &mut Tx, seen: &Schedule) -> Result<()> {
     guarded(gone)
 }
 
-/// Those that are due at `now`, of all organizations, the longest due first.
+/// The schedules of all organizations that are due at `now`, the longest overdue first.
 #[boxed]
 pub async fn due(conn: &mut Conn, now: Timestamp, limit: u32) -> Result<Vec<Schedule>> {
     Ok(on!(conn, |c| {
@@ -177,7 +169,7 @@ pub async fn due(conn: &mut Conn, now: Timestamp, limit: u32) -> Result<Vec<Sche
     })?)
 }
 
-/// When the next one is due, of all organizations: how long the engine may sleep.
+/// When the next schedule of any organization is due. Until then the engine may sleep.
 #[boxed]
 pub async fn next_due(conn: &mut Conn) -> Result<Option<Timestamp>> {
     row! {
@@ -198,7 +190,7 @@ pub async fn next_due(conn: &mut Conn) -> Result<Option<Timestamp>> {
     Ok(next.map(|next| next.next_run_at))
 }
 
-/// Those whose next instant lies after `now`, of all organizations.
+/// The schedules of all organizations whose next instant is after `now`.
 #[boxed]
 pub async fn ahead(conn: &mut Conn, now: Timestamp) -> Result<Vec<Schedule>> {
     Ok(on!(conn, |c| {
@@ -213,12 +205,12 @@ pub async fn ahead(conn: &mut Conn, now: Timestamp) -> Result<Vec<Schedule>> {
     })?)
 }
 
-/// Moves schedules on from the instant that was due to their next one. Those that someone moved or
-/// saved since are left alone; answers with those that moved. Many in one statement, because ten
+/// Moves schedules from the instant that was due to their next one. Skips schedules that were moved
+/// or saved since they were read; returns those that moved. Many in one statement, because ten
 /// thousand may be due in one second.
 ///
-/// The instant itself is the guard. The generation stays: it is what a person who edits the
-/// schedule holds, and his edit must not fail because the clock struck.
+/// The update is guarded by the instant and the generation, but does not increase the generation: a
+/// user who edits the schedule has read it, and the edit must not fail because a run became due.
 #[boxed]
 pub async fn advance(
     tx: &mut Tx,

@@ -6,8 +6,8 @@
 //! they are stored, written with the row, and checked by the caller before anything is done on
 //! behalf of the row. Putting back an earlier version of a row, with its code, is not detected.
 //!
-//! Options are sealed as the JSON that is stored. A selector is sealed as this release prints it: if
-//! a later release prints an unchanged selector differently, it must seal schedules again.
+//! Options are sealed as the JSON that is stored. A selector is sealed as this release serializes
+//! it: if a later release serializes an unchanged selector differently, it must reseal schedules.
 
 use crate::Db;
 use crate::audit::Seal;
@@ -28,18 +28,18 @@ use vocab::{BatchId, RunId, ScheduleId, ServerId, TaskId};
 
 /// A row that carries an authentication code.
 pub trait Sealed {
-    /// Whether the code is the one of these values.
+    /// Whether the code matches the values.
     fn is_authentic(&self, seal: &Seal) -> bool;
 }
 
 impl Db {
-    /// Whether this installation wrote the row as it is.
+    /// Whether this installation wrote the row, and nothing changed it since.
     pub fn is_authentic(&self, row: &impl Sealed) -> bool {
         row.is_authentic(self.seal())
     }
 }
 
-/// The values of one code, each framed by its length.
+/// The values that a code covers, each prefixed with its length.
 #[derive(Default)]
 struct Parts(Vec<u8>);
 
@@ -58,7 +58,7 @@ impl Parts {
         }
     }
 
-    /// To the microsecond, as columns hold it.
+    /// In microseconds, as columns store it.
     fn time(self, at: Timestamp) -> Self {
         self.text(at.as_microsecond())
     }
@@ -68,8 +68,8 @@ impl Parts {
     }
 }
 
-/// The code of a row, as it is stored; none in a row that an earlier release wrote, or that is not
-/// stored yet. It follows from the other values, so rows that differ in nothing else are equal.
+/// The stored code of a row. `None` in a row that an earlier release wrote or that is not stored
+/// yet. It follows from the other values, so it is ignored when rows are compared.
 #[derive(Debug, Clone, Default)]
 pub struct Code(Option<Vec<u8>>);
 
@@ -90,21 +90,24 @@ impl Column for Code {
 }
 
 impl Code {
-    /// Whether it is what `code` makes with the key, or with the one that is being rotated out.
+    /// Whether `code` computes this value with the current key or with the one that is being
+    /// rotated out.
     fn fits(&self, seal: &Seal, code: impl Fn(&Seal) -> [u8; 32]) -> bool {
         let seals = [Some(seal), seal.old()].into_iter().flatten();
-        // Whoever could measure how long this takes would still need the key for another guess.
+        // Not constant-time: an attacker who measures the time would still need the key to compute
+        // another guess.
         { seals }.any(|seal| self.0.as_deref().is_some_and(|found| found == code(seal)))
     }
 
-    /// The code before and after, if `code` has made it with the key that is being rotated out.
+    /// The old and the new code, if `code` computed the old one with the key that is being rotated
+    /// out.
     fn renewed(&self, seal: &Seal, code: impl Fn(&Seal) -> [u8; 32]) -> Option<[Vec<u8>; 2]> {
         let found = self.0.as_deref()?;
         (found == code(seal.old()?)).then(|| [found.to_vec(), code(seal).to_vec()])
     }
 }
 
-/// What a batch does, and for whom. Never changes.
+/// The code of what a batch does, and for which organization. Never changes.
 pub(crate) fn rollout(seal: &Seal, row: &Rollout) -> [u8; 32] {
     let parts = Parts::default()
         .text(row.id)
@@ -117,8 +120,8 @@ pub(crate) fn rollout(seal: &Seal, row: &Rollout) -> [u8; 32] {
     seal.row("rollouts", &parts.0)
 }
 
-/// How far a batch is: without it, one that was canceled or paused could be set going again. The
-/// pace is a copy of the one in the options, and whoever reads the batch compares the two.
+/// The code of a batch's progress. Without it, a canceled or paused batch could be started again.
+/// The pace is a copy of the one in the options; readers of the batch compare the two.
 pub(crate) fn head(
     seal: &Seal,
     id: BatchId,
@@ -136,7 +139,7 @@ pub(crate) fn head(
     seal.row("rollouts.head", &parts.0)
 }
 
-/// That a batch has a task for this server.
+/// The code that a batch has a task for this server.
 pub(crate) fn target(
     seal: &Seal,
     batch: BatchId,
@@ -148,7 +151,8 @@ pub(crate) fn target(
     seal.row("rollout_targets", &parts.0)
 }
 
-/// What a schedule does, where and when. `next_run_at` moves with every run and is not part of it.
+/// The code of what a schedule does, where and when. `next_run_at` changes with every run and is
+/// not covered.
 pub(crate) fn schedule(seal: &Seal, row: &Schedule) -> [u8; 32] {
     let parts = Parts::default()
         .text(row.id)
@@ -163,7 +167,7 @@ pub(crate) fn schedule(seal: &Seal, row: &Schedule) -> [u8; 32] {
     seal.row("schedules", &parts.0)
 }
 
-/// What a run does and where.
+/// The code of what a run does and where.
 pub(crate) fn run(seal: &Seal, row: &Run) -> [u8; 32] {
     let parts = Parts::default()
         .text(row.id)
@@ -177,7 +181,7 @@ pub(crate) fn run(seal: &Seal, row: &Run) -> [u8; 32] {
     seal.row("runs", &parts.0)
 }
 
-/// That a server is to be scanned.
+/// The code of a request to scan a server.
 pub(crate) fn refresh(seal: &Seal, row: &Refresh) -> [u8; 32] {
     let parts = Parts::default()
         .text(row.id)
@@ -189,7 +193,7 @@ pub(crate) fn refresh(seal: &Seal, row: &Refresh) -> [u8; 32] {
     seal.row("refreshes", &parts.0)
 }
 
-/// The code of how far a batch is.
+/// [`head`] for a stored batch.
 fn head_of(seal: &Seal, row: &Rollout) -> [u8; 32] {
     head(seal, row.id, &row.head, row.ended_at, row.generation)
 }
@@ -235,18 +239,14 @@ impl Sealed for Refresh {
     }
 }
 
-/// How many rows were sealed that an earlier release wrote.
+/// The number of rows that were written by an earlier release and are sealed now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Adopted {
-    /// Batches.
     pub batches: u64,
-    /// Tasks of unfinished batches, and those that a retry would patch.
+    /// Tasks of unfinished batches, and tasks that a retry would patch.
     pub tasks: u64,
-    /// Schedules.
     pub schedules: u64,
-    /// Unfinished runs.
     pub runs: u64,
-    /// Unfinished refreshes.
     pub refreshes: u64,
 }
 
@@ -259,14 +259,14 @@ row! {
     }
 }
 
-/// Lets one process at a time in, until its transaction ends.
+/// Lets only one process continue at a time, until its transaction ends.
 #[boxed]
 pub async fn lock(tx: &mut Tx) -> Result<()> {
     crate::migrate::lock(tx).await
 }
 
-/// Seals what an earlier release wrote and has no code. This trusts the rows as they are, so it is
-/// done once, when an installation is upgraded or a backup from before is restored.
+/// Seals the rows of an earlier release that have no code. This trusts the rows as they are, so it
+/// is done once: when an installation is upgraded, or a backup from an earlier release is restored.
 #[boxed]
 pub async fn adopt(tx: &mut Tx) -> Result<Adopted> {
     let seal = tx.seal().clone();
@@ -379,12 +379,12 @@ row! {
     }
 }
 
-/// The tables with codes, and how far [`reseal`] is in one of them.
+/// The progress of [`reseal`]: the table, and the last row in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// Batches after this one.
     Batches(Option<BatchId>),
-    /// Tasks after that of this batch and server.
+    /// Tasks after the one of this batch and server.
     Tasks(Option<(BatchId, ServerId)>),
     /// Schedules after this one.
     Schedules(Option<ScheduleId>),
@@ -395,12 +395,12 @@ pub enum Place {
 }
 
 impl Place {
-    /// Where to begin.
     pub const START: Place = Place::Batches(None);
 }
 
-/// Seals up to `limit` rows from a place on with the current key that are sealed with the one that is
-/// being rotated out. Rows that do not verify stay as they are. Returns where to go on.
+/// Checks up to `limit` rows after the cursor, and reseals with the current key those that are
+/// sealed with the key that is being rotated out. Rows that do not verify stay unchanged. Returns
+/// the next cursor, or `None` at the end.
 #[boxed]
 pub async fn reseal(tx: &mut Tx, from: Place, limit: u32) -> Result<Option<Place>> {
     let seal = tx.seal().clone();
@@ -428,7 +428,7 @@ pub async fn reseal(tx: &mut Tx, from: Place, limit: u32) -> Result<Option<Place
     }))
 }
 
-/// Writes new codes of rows that have an `id`, where they are still the ones that were read.
+/// Writes the new codes of rows that have an `id`, unless the code changed since it was read.
 macro_rules! reseal_by_id {
     ($($name:ident: $row:ty, $id:ty, $old:ident, $code:ident, $from:literal, $update:literal;)*) => {$(
         async fn $name(
@@ -526,7 +526,7 @@ async fn reseal_tasks(
     Ok(rows.last().map(|row| (row.rollout_id, row.server_id)))
 }
 
-/// Whether an audit log has an entry of this action. Reads the whole log.
+/// Whether any audit log has an entry with this action. Reads all logs.
 #[boxed]
 pub async fn was_recorded(conn: &mut crate::Conn, action: &str) -> Result<bool> {
     let found: Option<(String,)> = on!(conn, |c| {

@@ -10,10 +10,10 @@ use crate::db::{Conn, on};
 use crate::error::Result;
 use crate::row::put;
 
-/// An environment and a system that at least one server has together.
+/// An environment and operating system that at least one server has together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
-    /// `production`; empty: none.
+    /// `production`; empty for none.
     pub environment: String,
     /// `debian`, in lower case.
     pub os_id: String,
@@ -21,7 +21,7 @@ pub struct Group {
     pub os_release: String,
 }
 
-/// Every combination of environment and system that servers of this organization have.
+/// Every combination of environment and operating system in this organization.
 #[boxed]
 pub async fn groups(conn: &mut Conn, org: OrgId) -> Result<Vec<Group>> {
     let found: Vec<(String, String, String)> = on!(conn, |c| {
@@ -37,9 +37,9 @@ pub async fn groups(conn: &mut Conn, org: OrgId) -> Result<Vec<Group>> {
     Ok(found.into_iter().map(group).collect())
 }
 
-/// Up to `limit` tags that servers of this organization have, in order.
+/// Up to `limit` tags of this organization's servers, in order.
 ///
-/// Steps from one tag to the next in the index instead of reading every tagged server.
+/// Steps from one tag to the next in the index instead of reading every row.
 #[boxed]
 pub async fn tags(conn: &mut Conn, org: OrgId, limit: u32) -> Result<Vec<String>> {
     let found: Vec<(String,)> = on!(conn, |c| {

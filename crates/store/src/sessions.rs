@@ -14,20 +14,16 @@ use crate::tx::Tx;
 use crate::users::User;
 
 row! {
-    /// A session.
     pub struct Session in "sessions" by "user_id" {
         /// The hash of its token.
         pub hash: Vec<u8>,
-        /// Whose it is.
         pub user_id: UserId,
-        /// When they signed in.
         pub created_at: Timestamp,
-        /// When it ends.
         pub expires_at: Timestamp,
     }
 }
 
-/// Writes a new one down.
+/// Inserts a session.
 #[boxed]
 pub async fn create(tx: &mut Tx, session: &Session) -> Result<()> {
     on!(tx, |c| {
@@ -47,8 +43,8 @@ pub async fn create(tx: &mut Tx, session: &Session) -> Result<()> {
     Ok(())
 }
 
-/// Who has the session with this hash, if it has not ended by `now`; nobody who was removed, nor
-/// anyone of an organization that was.
+/// The user of the session with this hash, if it has not expired at `now`. `None` if the user or
+/// the organization was removed.
 #[boxed]
 pub async fn user(conn: &mut Conn, hash: &[u8], now: Timestamp) -> Result<Option<User>> {
     Ok(on!(conn, |c| {
@@ -67,7 +63,7 @@ pub async fn user(conn: &mut Conn, hash: &[u8], now: Timestamp) -> Result<Option
     })?)
 }
 
-/// Ends one.
+/// Ends a session.
 #[boxed]
 pub async fn end(tx: &mut Tx, hash: &[u8]) -> Result<()> {
     on!(tx, |c| {
@@ -76,7 +72,7 @@ pub async fn end(tx: &mut Tx, hash: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Ends all of one person.
+/// Ends all sessions of a user.
 #[boxed]
 pub async fn end_all(tx: &mut Tx, user: UserId) -> Result<()> {
     on!(tx, |c| {
@@ -89,7 +85,7 @@ pub async fn end_all(tx: &mut Tx, user: UserId) -> Result<()> {
     Ok(())
 }
 
-/// Forgets those that ended before `now`.
+/// Deletes expired sessions.
 #[boxed]
 pub async fn purge(tx: &mut Tx, now: Timestamp) -> Result<()> {
     on!(tx, |c| {

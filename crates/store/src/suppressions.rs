@@ -14,39 +14,33 @@ use crate::tx::Tx;
 use crate::{Page, Paged};
 
 row! {
-    /// A flaw that was set aside.
+    /// A CVE that is suppressed, with a reason.
     pub struct Suppression in "suppressions" by "id" {
-        /// Its id.
         pub id: SuppressionId,
-        /// Whose it is.
         pub org_id: OrgId,
-        /// The flaw.
         pub cve: String,
-        /// The source package that it is about; `None`: whichever has it.
+        /// The source package that it applies to; `None` means all packages.
         pub package: Option<String>,
-        /// The environment that it is about; `None`: all servers.
+        /// The environment that it applies to; `None` means all servers.
         pub environment: Option<Environment>,
-        /// Why it does not matter there.
         pub reason: String,
-        /// Until when; `None`: until it is taken back.
+        /// When it ends; `None` means when it is deleted.
         pub expires_at: Option<Timestamp>,
-        /// When it was made.
         pub created_at: Timestamp,
-        /// By whom.
         pub created_by: String,
     }
 }
 
-/// Which of them to list.
+/// Which suppressions to list.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Filter {
-    /// Those of this flaw.
+    /// Those of this CVE.
     pub cve: Option<String>,
-    /// Those that are about these environments, or about all servers.
+    /// Those that apply to one of these environments, or to all servers.
     pub environments: Option<Vec<Environment>>,
 }
 
-/// Writes a new one down.
+/// Inserts a suppression.
 #[boxed]
 pub async fn create(tx: &mut Tx, new: &Suppression) -> Result<()> {
     on!(tx, |c| {
@@ -71,7 +65,6 @@ pub async fn create(tx: &mut Tx, new: &Suppression) -> Result<()> {
     Ok(())
 }
 
-/// One of this organization.
 #[boxed]
 pub async fn get(conn: &mut Conn, org: OrgId, id: SuppressionId) -> Result<Suppression> {
     let found = on!(conn, |c| {
@@ -105,7 +98,7 @@ macro_rules! filtered {
     };
 }
 
-/// A page of them, newest first.
+/// Returns a page of the suppressions, newest first.
 #[boxed]
 pub async fn list(
     conn: &mut Conn,
@@ -129,7 +122,7 @@ pub async fn list(
     Ok(Paged { items, total: total.unsigned_abs() })
 }
 
-/// Those that hold at this time, by id.
+/// The suppressions that apply at `now`, by id.
 #[boxed]
 pub async fn active(conn: &mut Conn, org: OrgId, now: Timestamp) -> Result<Vec<Suppression>> {
     Ok(on!(conn, |c| {
@@ -145,7 +138,7 @@ pub async fn active(conn: &mut Conn, org: OrgId, now: Timestamp) -> Result<Vec<S
     })?)
 }
 
-/// Takes one back.
+/// Deletes a suppression.
 #[boxed]
 pub async fn delete(tx: &mut Tx, org: OrgId, id: SuppressionId) -> Result<()> {
     let gone = on!(tx, |c| {

@@ -1,7 +1,7 @@
-//! Which replica owns the session of an agent, and the last syncs that were heard.
+//! Which replica owns the session of an agent, and the last syncs that it received.
 //!
-//! A replica claims a session when an agent shows up whose session it does not own, and then counts
-//! its syncs in memory. What it heard is written together with the signs of life, guarded by the
+//! A replica claims a session when it receives a sync of an agent whose session it does not own,
+//! and then counts the syncs in memory. They are written together with the contacts, guarded by the
 //! ownership: a replica whose write changes nothing has lost the session and must claim it again.
 
 use async_recursion::async_recursion as boxed;
@@ -16,23 +16,22 @@ use crate::sql::{Text, in_chunks, join};
 use crate::tx::Tx;
 
 row! {
-    /// A session as the last owner left it.
+    /// A session as its last owner wrote it.
     pub struct SyncSession in "sync_sessions" by "server_id" {
-        /// Of which server.
         pub server_id: ServerId,
-        /// The replica that owns it; empty: nobody does.
+        /// The replica that owns it; empty if none does.
         pub owner: String,
-        /// The counter that the next sync should carry.
+        /// The counter that the next sync should have.
         pub counter: i64,
         /// The counters and nonces of the last syncs, 16 bytes each.
         pub recent: Vec<u8>,
-        /// The same of a replica that heard syncs after it had lost the session.
+        /// The same, of a replica that received syncs after it had lost the session.
         pub contested: Vec<u8>,
     }
 }
 
-/// Makes `owner` the owner of a session, and returns it as it was left. `counter` is used for a
-/// session that is not there yet.
+/// Makes `owner` the owner of a session, and returns the session as it was. `counter` is used if
+/// the session does not exist yet.
 ///
 /// Fails with `NotFound` if the server was removed. The row of the server stays locked until the
 /// transaction ends, so that a removal at the same time cannot leave a session behind.
@@ -72,8 +71,8 @@ pub async fn claim(
     })?)
 }
 
-/// Writes what `owner` heard. Returns the servers whose sessions it still owns, with what others heard
-/// who had lost them.
+/// Writes the syncs that `owner` received. Returns the servers whose sessions it still owns, with
+/// the syncs of replicas that had lost these sessions.
 #[boxed]
 pub async fn write(
     tx: &mut Tx,
@@ -100,8 +99,8 @@ pub async fn write(
     found.into_iter().map(|(id, heard)| Ok((parse("sync_sessions", id)?, heard))).collect()
 }
 
-/// Leaves what was heard by a replica that has lost the session, for its owner, and returns what the
-/// owner heard. Whichever of the two writes last sees what the other wrote.
+/// Writes the syncs of a replica that has lost the session, for its owner to read, and returns the
+/// owner's. Whichever of the two writes last sees what the other wrote.
 #[boxed]
 pub async fn contest(tx: &mut Tx, server: ServerId, heard: Vec<u8>) -> Result<Option<SyncSession>> {
     Ok(on!(tx, |c| {
@@ -116,7 +115,7 @@ pub async fn contest(tx: &mut Tx, server: ServerId, heard: Vec<u8>) -> Result<Op
     })?)
 }
 
-/// Forgets the session of a server: a person decided which of two copies is the real one, or the
+/// Deletes the session of a server: a user decided which of two copies is the real one, or the
 /// server was removed.
 #[boxed]
 pub async fn forget(tx: &mut Tx, server: ServerId) -> Result<()> {

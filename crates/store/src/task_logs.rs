@@ -16,31 +16,26 @@ use crate::sql::{ROWS_MAX, Text, join};
 use crate::tx::Tx;
 
 row! {
-    /// Part of a log.
+    /// A part of a log.
     pub struct Chunk in "task_logs" by "task_id" {
-        /// Of which task.
         pub task_id: TaskId,
-        /// Where it begins.
         pub position: u64,
-        /// How long it is.
         pub size: u64,
-        /// What was printed.
         pub body: Vec<u8>,
-        /// When it arrived.
         pub at: Timestamp,
     }
 }
 
-/// What came of a chunk.
+/// The result of [`append`] for one chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Append {
-    /// It is there, now or already; the log is this long.
+    /// The chunk is stored, now or already; the log has this length.
     Kept(u64),
-    /// Something before it is missing: the log is only this long.
+    /// Something before the chunk is missing; the log has this length.
     Gap(u64),
 }
 
-/// How long a log is.
+/// The length of a log in bytes.
 #[boxed]
 pub async fn length(conn: &mut Conn, task: TaskId) -> Result<u64> {
     let last: Option<(i64,)> = on!(conn, |c| {
@@ -58,17 +53,13 @@ pub async fn length(conn: &mut Conn, task: TaskId) -> Result<u64> {
 /// A chunk as it arrives.
 #[derive(Debug, Clone, Copy)]
 pub struct Piece<'a> {
-    /// Of which task.
     pub task: TaskId,
-    /// Where it begins.
     pub position: u64,
-    /// What was printed.
     pub body: &'a [u8],
-    /// When it arrived.
     pub at: Timestamp,
 }
 
-/// Adds what is new of each chunk, as if one came after the other, and says what came of each.
+/// Appends what is new of each chunk, one after the other, and returns the result for each.
 #[boxed]
 pub async fn append(tx: &mut Tx, pieces: &[Piece<'_>]) -> Result<Vec<Append>> {
     let mut done = Vec::with_capacity(pieces.len());
@@ -98,7 +89,8 @@ pub async fn append(tx: &mut Tx, pieces: &[Piece<'_>]) -> Result<Vec<Append>> {
     Ok(done)
 }
 
-/// How long the logs of these are: by the last chunk of each, since a long upgrade has thousands.
+/// The lengths of these logs, read from the last chunk of each, because a long upgrade has
+/// thousands.
 async fn ends(conn: &mut Conn, pieces: &[Piece<'_>]) -> Result<BTreeMap<TaskId, u64>> {
     let tasks: BTreeSet<TaskId> = pieces.iter().map(|piece| piece.task).collect();
     let found: Vec<(String, Option<i64>)> = on!(conn, |c| {
@@ -135,7 +127,7 @@ async fn insert(tx: &mut Tx, pieces: &[Piece<'_>]) -> Result<()> {
     Ok(())
 }
 
-/// The chunks that hold what comes at `from` and after it, at most `limit` of them.
+/// Returns the chunks that contain position `from` and what follows, at most `limit`.
 #[boxed]
 pub async fn read(conn: &mut Conn, task: TaskId, from: u64, limit: u32) -> Result<Vec<Chunk>> {
     Ok(on!(conn, |c| {
@@ -152,17 +144,16 @@ pub async fn read(conn: &mut Conn, task: TaskId, from: u64, limit: u32) -> Resul
     })?)
 }
 
-/// Part of a chunk.
+/// The part of a chunk that is inside a range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Extract {
-    /// Where in the log it begins.
+    /// Its position in the log.
     pub position: u64,
-    /// What was printed.
     pub body: Vec<u8>,
 }
 
-/// What is in a range of the log, chunk by chunk, at most `limit` of them. No chunk is read beyond the range, so a
-/// small range takes little memory however large the chunks are.
+/// Returns a range of the log, chunk by chunk, at most `limit` chunks. Nothing outside the range is
+/// read from a chunk, so a small range takes little memory even if the chunks are large.
 #[boxed]
 pub async fn read_range(
     conn: &mut Conn,
@@ -197,7 +188,7 @@ pub async fn read_range(
     Ok(found.into_iter().map(extract).collect())
 }
 
-/// Forgets up to `limit` chunks from before `cutoff`, and says how many it were.
+/// Deletes up to `limit` chunks from before `cutoff`. Returns their number.
 #[boxed]
 pub async fn purge(tx: &mut Tx, cutoff: Timestamp, limit: u32) -> Result<u64> {
     Ok(on!(tx, |c| {

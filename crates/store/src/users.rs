@@ -15,42 +15,34 @@ use crate::tx::Tx;
 use crate::{Page, Paged};
 
 row! {
-    /// A person who signs in.
     pub struct User in "users" by "id" {
-        /// Their id.
         pub id: UserId,
-        /// Whose they are.
         pub org_id: OrgId,
-        /// What they sign in with, in lower case.
+        /// The name that they sign in with, in lower case.
         pub name: String,
-        /// What they may do.
         pub role: Role,
-        /// The hash of their password, as a PHC string; nothing until they set one.
+        /// The hash of their password, as a PHC string; `None` until they set one.
         pub password: Option<String>,
-        /// The hash of the link with which they set one.
+        /// The hash of the one-time link for setting a password.
         pub link_hash: Option<Vec<u8>>,
-        /// Until when that link serves.
         pub link_expires_at: Option<Timestamp>,
-        /// What their authenticator knows, sealed; nothing if they have none.
+        /// The encrypted TOTP secret; `None` if they have no second factor.
         pub totp_secret: Option<Vec<u8>>,
-        /// The step of the last code that was used.
+        /// The time step of the last TOTP code that was used.
         pub totp_step: i64,
-        /// When they were made.
         pub created_at: Timestamp,
-        /// By whom.
         pub created_by: String,
-        /// When they were removed, if they were.
         pub removed_at: Option<Timestamp>,
-        /// How often the row was changed.
+        /// Grows with every change.
         pub generation: i64,
     }
 }
 
-/// Nobody of an organization that was removed, and nobody who was removed.
+/// Excludes removed users and users of removed organizations.
 const LIVE: &str = " and removed_at is null and not exists
     (select 1 from organizations o where o.id = org_id and o.removed_at is not null)";
 
-/// Writes a new one down; the `generation` is taken as it is.
+/// Inserts a user. The caller sets the `generation`.
 #[boxed]
 pub async fn create(tx: &mut Tx, user: &User) -> Result<()> {
     on!(tx, |c| {
@@ -79,7 +71,7 @@ pub async fn create(tx: &mut Tx, user: &User) -> Result<()> {
     .map_err(taken("this name"))
 }
 
-/// One of this organization, who was not removed.
+/// A user of this organization who was not removed.
 #[boxed]
 pub async fn get(conn: &mut Conn, org: OrgId, id: UserId) -> Result<User> {
     let found = on!(conn, |c| {
@@ -97,7 +89,7 @@ pub async fn get(conn: &mut Conn, org: OrgId, id: UserId) -> Result<User> {
     found.ok_or_else(|| StoreError::not_found("user", id))
 }
 
-/// Who this is, of whatever organization, unless they were removed.
+/// A user of any organization who was not removed.
 #[boxed]
 pub async fn by_id(conn: &mut Conn, id: UserId) -> Result<Option<User>> {
     Ok(on!(conn, |c| {
@@ -108,7 +100,7 @@ pub async fn by_id(conn: &mut Conn, id: UserId) -> Result<Option<User>> {
     })?)
 }
 
-/// Who signs in to this organization with this name.
+/// The user with this name in this organization.
 #[boxed]
 pub async fn by_name(conn: &mut Conn, org: OrgId, name: &str) -> Result<Option<User>> {
     Ok(on!(conn, |c| {
@@ -125,8 +117,8 @@ pub async fn by_name(conn: &mut Conn, org: OrgId, name: &str) -> Result<Option<U
     })?)
 }
 
-/// All users of this name, at most one per organization. For the local command line only: sign-in must
-/// not reveal users of other organizations.
+/// All users with this name, at most one per organization. For the local command line only: sign-in
+/// must not reveal users of other organizations.
 #[boxed]
 pub async fn all_by_name(conn: &mut Conn, name: &str) -> Result<Vec<User>> {
     Ok(on!(conn, |c| {
@@ -143,7 +135,7 @@ pub async fn all_by_name(conn: &mut Conn, name: &str) -> Result<Vec<User>> {
     })?)
 }
 
-/// Whose one-time link has this hash.
+/// The user whose one-time link has this hash.
 #[boxed]
 pub async fn by_link(conn: &mut Conn, hash: &[u8]) -> Result<Option<User>> {
     Ok(on!(conn, |c| {
@@ -154,7 +146,7 @@ pub async fn by_link(conn: &mut Conn, hash: &[u8]) -> Result<Option<User>> {
     })?)
 }
 
-/// All of this organization who were not removed, by name.
+/// Returns a page of this organization's users who were not removed, by name.
 #[boxed]
 pub async fn list(conn: &mut Conn, org: OrgId, page: Page) -> Result<Paged<User>> {
     let select = [
@@ -166,7 +158,7 @@ pub async fn list(conn: &mut Conn, org: OrgId, page: Page) -> Result<Paged<User>
     Paged::of_org(conn, org, page, (&select, count)).await
 }
 
-/// Whether somebody of this name was removed from this organization.
+/// Whether a user with this name was removed from this organization.
 #[boxed]
 pub async fn was_removed(conn: &mut Conn, org: OrgId, name: &str) -> Result<bool> {
     let (removed,): (i64,) = on!(conn, |c| {
@@ -181,7 +173,8 @@ pub async fn was_removed(conn: &mut Conn, org: OrgId, name: &str) -> Result<bool
     Ok(removed > 0)
 }
 
-/// Saves role, password, link, second factor and removal, unless someone saved this person since `user` was read.
+/// Saves role, password, link, second factor and removal, unless the user changed since `user` was
+/// read.
 #[boxed]
 pub async fn save(tx: &mut Tx, user: &User) -> Result<()> {
     let saved = on!(tx, |c| {
@@ -206,8 +199,8 @@ pub async fn save(tx: &mut Tx, user: &User) -> Result<()> {
     guarded(saved)
 }
 
-/// What the authenticators of up to `limit` users know, sealed, in the order of their ids: those after
-/// `after`. Of all organizations.
+/// The encrypted TOTP secrets of up to `limit` users after `after`, in the order of their ids.
+/// Includes all organizations.
 #[boxed]
 pub async fn sealed_after(
     conn: &mut Conn,
@@ -225,8 +218,8 @@ pub async fn sealed_after(
     rows.into_iter().map(|(id, sealed)| Ok((parse("users", id)?, sealed))).collect()
 }
 
-/// Replaces what a user's authenticator knows by the same under another key, unless it was changed since.
-/// It is no change of the user, so the generation stays.
+/// Replaces a user's TOTP secret by the same one under another key, unless it changed since it was
+/// read. This is not a change of the user, so the generation stays the same.
 #[boxed]
 pub async fn reseal(tx: &mut Tx, id: UserId, before: &[u8], after: &[u8]) -> Result<()> {
     on!(tx, |c| {

@@ -89,7 +89,7 @@ both! {
         let forced = rollout_targets::save(&mut tx, second, &offers([0])).await;
         assert!(matches!(
             forced,
-            Err(StoreError::AlreadyExists { what: "a server that is in work" })
+            Err(StoreError::AlreadyExists { what: "a server with an active task" })
         ));
     }
 

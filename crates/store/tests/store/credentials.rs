@@ -83,7 +83,7 @@ both! {
         let refused = organizations::create(&mut tx, nth!(OrgId, 9_u32), "Acme", at(0)).await;
         assert!(matches!(
             refused,
-            Err(StoreError::AlreadyExists { what: "an organization of this name" })
+            Err(StoreError::AlreadyExists { what: "an organization with this name" })
         ));
     }
 

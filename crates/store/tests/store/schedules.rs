@@ -84,7 +84,7 @@ both! {
         add(&db, &[schedule(ours, 1, None), schedule(ours, 2, None)]).await;
         let namesake = Schedule { name: "nightly 1".into(), ..schedule(ours, 3, None) };
         let taken = |result| {
-            matches!(result, Err(StoreError::AlreadyExists { what: "a schedule of this name" }))
+            matches!(result, Err(StoreError::AlreadyExists { what: "a schedule with this name" }))
         };
         let mut tx = db.begin().await.unwrap();
         assert!(taken(schedules::create(&mut tx, &namesake).await));

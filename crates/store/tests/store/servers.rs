@@ -101,7 +101,7 @@ both! {
         let copy = Server { public_key: server(ours, 1).public_key, ..server(ours, 2) };
         let mut tx = db.begin().await.unwrap();
         let refused = servers::enroll(&mut tx, &copy).await;
-        assert!(matches!(refused, Err(StoreError::AlreadyExists { what: "this agent's key" })));
+        assert!(matches!(refused, Err(StoreError::AlreadyExists { what: "the agent's key" })));
     }
 
     async fn a_stale_writer_is_refused(db: Db) {
