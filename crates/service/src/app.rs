@@ -1,4 +1,4 @@
-//! What every part of the service holds: the database, the clock, the secrets, the settings.
+//! The shared state of the service: the database, the clock, the secrets and the settings.
 
 use async_recursion::async_recursion as boxed;
 use std::sync::{Arc, OnceLock};
@@ -13,7 +13,8 @@ use crate::clock::Clock;
 use crate::condition::Condition;
 use crate::secrets::Secrets;
 
-/// What commands, queries and background work need. Cheap to clone. It knows none of those that use it.
+/// What commands, queries and background tasks need. Cheap to clone. It does not depend on its
+/// users.
 #[derive(Clone)]
 pub struct App(Arc<Inner>);
 
@@ -26,37 +27,33 @@ struct Inner {
     contacts: OnceLock<Contacts>,
 }
 
-/// When this process last heard from a server, if it did.
+/// Returns when this process last heard from a server, if it did.
 pub type Contacts = Box<dyn Fn(ServerId) -> Option<Timestamp> + Send + Sync>;
 
-/// What an [`App`] is made of.
 pub struct Parts {
-    /// Where everything is.
     pub db: store::Db,
-    /// What time it is.
     pub clock: Clock,
-    /// What is not in the database.
+    /// The keys that are not stored in the database.
     pub secrets: Secrets,
-    /// What an operator may set.
     pub settings: Settings,
 }
 
-/// What an operator may set, with its defaults.
+/// The settings of the service, with their defaults.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How often an agent syncs if there is nothing to say.
+    /// The interval at which an idle agent syncs.
     pub sync_seconds: u32,
-    /// After how many days without a scan a server counts as stale.
+    /// The number of days without an inventory after which a server counts as stale.
     pub stale_after_days: u32,
-    /// Who this process is among replicas.
+    /// The name of this process among the replicas.
     pub replica: String,
-    /// How many requests a key may send in a second, for long.
+    /// The sustained request rate limit of an API key.
     pub requests_per_second: u32,
-    /// How many requests a key may send at once.
+    /// The burst limit of an API key.
     pub requests_burst: u32,
     /// The SHA-256 of the certificate that agents will see; `None` without TLS.
     pub certificate_sha256: Option<[u8; 32]>,
-    /// Where people may sign in other than with a password.
+    /// The identity provider with which users may sign in.
     pub oidc: Option<oidc::Config>,
 }
 
@@ -75,7 +72,6 @@ impl Default for Settings {
 }
 
 impl App {
-    /// Puts the parts together.
     pub fn new(parts: Parts) -> App {
         let keys = KeyRing::new(&parts.db);
         let oidc = parts.settings.oidc.clone().map(Provider::new);
@@ -84,48 +80,48 @@ impl App {
         App(Arc::new(Inner { parts, keys, oidc, draining, condition, contacts }))
     }
 
-    /// Servers whose last scan is older than this are stale.
+    /// Servers whose last inventory is older than this are stale.
     pub fn stale_before(&self) -> Timestamp {
         let days = SignedDuration::from_hours(24 * i64::from(self.settings.stale_after_days));
         self.clock.now().saturating_sub(days).unwrap_or(Timestamp::UNIX_EPOCH)
     }
 
-    /// What this process remembers about its own condition.
+    /// What this process knows about its own health.
     pub fn condition(&self) -> &Condition {
         &self.0.condition
     }
 
-    /// Says who knows when this process last heard from a server. The first one counts.
+    /// Sets the function that knows when this process last heard from a server. Only the first call
+    /// has an effect.
     pub fn set_contacts(&self, contacts: Contacts) {
         let _ = self.0.contacts.set(contacts);
     }
 
-    /// When this process last heard from a server. The database may learn of it a little later.
+    /// When this process last heard from a server. The database is updated a little later.
     pub fn last_contact(&self, server: ServerId) -> Option<Timestamp> {
         self.0.contacts.get().and_then(|contacts| contacts(server))
     }
 
-    /// The API keys that this process has seen.
+    /// The cache of API keys.
     pub fn keys(&self) -> &KeyRing {
         &self.0.keys
     }
 
-    /// The identity provider that people may sign in with.
+    /// The identity provider with which users may sign in.
     pub fn oidc(&self) -> Option<&Provider> {
         self.0.oidc.as_ref()
     }
 
-    /// Tells everyone who holds a request open to answer it now: the service is about to end.
+    /// Tells long-lived requests to finish now, because the service is about to stop.
     pub fn start_drain(&self) {
         self.0.draining.send_replace(true);
     }
 
-    /// Whether the service is about to end.
     pub fn is_draining(&self) -> bool {
         *self.0.draining.borrow()
     }
 
-    /// Returns when the service is about to end.
+    /// Returns when the service is about to stop.
     #[boxed]
     pub async fn until_drain(&self) {
         let mut draining = self.0.draining.subscribe();

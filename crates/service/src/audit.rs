@@ -1,4 +1,4 @@
-//! What is written down of every change: who did what to what.
+//! Shortcuts for audit entries and events on behalf of an actor.
 
 use serde_json::Value;
 use store::Tx;
@@ -6,7 +6,7 @@ use store::Tx;
 use crate::Actor;
 use crate::App;
 
-/// Writes into the actor's audit log with the commit.
+/// Adds an audit entry to the transaction.
 pub fn record(
     app: &App,
     tx: &mut Tx,
@@ -18,7 +18,7 @@ pub fn record(
     super::record(tx, actor.org, app.clock.now(), &actor.who, action, subject, &detail);
 }
 
-/// Writes an event with the commit.
+/// Adds an event to the transaction.
 pub fn emit(app: &App, tx: &mut Tx, actor: &Actor, kind: &str, data: Value) {
     super::emit(tx, actor.org, kind, app.clock.now(), data);
 }

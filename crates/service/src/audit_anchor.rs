@@ -1,9 +1,10 @@
-//! Notices that the end of the audit log was cut off.
+//! Detects that the end of the audit log was truncated.
 //!
-//! The log is a chain of keyed hashes, so a changed entry is noticed, but a chain that lacks its
-//! last entries is still a chain. The place and the hash of the last entry of each organization are
-//! therefore kept in a file in the data directory, with an authentication code. An entry that is in
-//! the file and not in the database was removed. With several replicas each keeps its own file.
+//! The log is a chain of keyed hashes, so a changed entry is detected, but a chain without its last
+//! entries is still a valid chain. The number and the hash of the last entry of each organization
+//! are therefore kept in a file in the data directory, with an authentication code. An entry that
+//! is in the file but not in the database was removed. If there are several replicas, each keeps
+//! its own file.
 
 use async_recursion::async_recursion as boxed;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,9 +23,9 @@ use crate::App;
 use crate::secrets::{Age, Secrets};
 use crate::{emit, record};
 
-/// The file in the data directory.
+/// The name of the file in the data directory.
 pub const FILE: &str = "audit.anchor";
-/// How often the file is brought up to date. What was logged since can be cut off unnoticed.
+/// The interval at which the file is updated. The removal of newer entries is not detected.
 const EVERY: Duration = Duration::from_secs(1);
 const PURPOSE: &str = "fleetmend audit anchor v1";
 const CODE_BYTES: usize = 32;
@@ -34,7 +35,8 @@ const CODE_BYTES: usize = 32;
 struct Last {
     seq: i64,
     hash: Vec<u8>,
-    /// A digest of what the entry says. Its hash changes when `root.key` is rotated, this does not.
+    /// A digest of the entry's content. The hash changes when `root.key` is rotated, this digest
+    /// does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     content: Option<vocab::Digest>,
 }
@@ -52,7 +54,7 @@ fn content_of(entry: &audit::Entry) -> vocab::Digest {
     vocab::Digest::of(&serde_json::to_vec(&parts).expect("text is JSON"))
 }
 
-/// The last entries that were seen, by organization.
+/// The last known entries, by organization.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Anchor(BTreeMap<OrgId, Last>);
 
@@ -65,15 +67,12 @@ struct Stored {
 /// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AnchorError {
-    /// It cannot be read or written.
     #[error("cannot use {}", path.display())]
     File {
-        /// The file.
         path: PathBuf,
-        /// The cause.
         source: io::Error,
     },
-    /// It was not written with these keys.
+    /// The authentication code does not verify.
     #[error("{} was changed, or root.key is not the one it was written with", path.display())]
     Forged {
         /// The file.
@@ -82,12 +81,12 @@ pub enum AnchorError {
 }
 
 impl Anchor {
-    /// The anchor in `data_dir`; `None` if there is none yet.
+    /// The anchor in `data_dir`; `None` if there is no file yet.
     pub fn load(secrets: &Secrets, data_dir: &Path) -> Result<Option<Anchor>, AnchorError> {
         Ok(Anchor::load_with_age(secrets, data_dir)?.map(|(anchor, _)| anchor))
     }
 
-    /// The same, with the root key that it was written with.
+    /// Like `load`, with the age of the root key that the file was written with.
     fn load_with_age(
         secrets: &Secrets,
         data_dir: &Path,
@@ -127,7 +126,7 @@ impl Anchor {
         serde_json::to_vec(&self.0).expect("an anchor is plain data")
     }
 
-    /// The organizations whose logs lack an entry that was seen, and its place.
+    /// The organizations whose logs lack the last known entry, with its number.
     #[boxed]
     pub async fn missing(&self, conn: &mut Conn) -> store::Result<BTreeMap<OrgId, i64>> {
         let mut missing = BTreeMap::new();
@@ -144,8 +143,8 @@ impl Anchor {
     }
 }
 
-/// Looks at the logs and brings the file up to date. Returns the organizations whose logs were cut;
-/// for those it stays as it is.
+/// Checks the logs and updates the file. Returns the organizations whose logs were truncated; their
+/// entries in the file stay unchanged.
 #[boxed]
 pub async fn check(app: &App, data_dir: &Path) -> Result<BTreeMap<OrgId, i64>, CheckError> {
     let (stored, age) = Anchor::load_with_age(&app.secrets, data_dir)?.unzip();
@@ -172,15 +171,13 @@ pub async fn check(app: &App, data_dir: &Path) -> Result<BTreeMap<OrgId, i64>, C
 /// Why the logs could not be checked.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
-    /// The database did not answer.
     #[error(transparent)]
     Store(#[from] store::StoreError),
-    /// The file cannot be used.
     #[error(transparent)]
     Anchor(#[from] AnchorError),
 }
 
-/// Keeps the file up to date and raises the alarm, once for each organization, until it is aborted.
+/// Updates the file and raises an alarm, once per organization, until it is aborted.
 #[boxed]
 pub async fn keep(app: App, data_dir: PathBuf) {
     let mut alarmed = BTreeSet::new();
@@ -192,7 +189,7 @@ pub async fn keep(app: App, data_dir: PathBuf) {
     }
 }
 
-/// Checks the logs once. Raises the alarm for organizations that are not in `alarmed` yet.
+/// Checks the logs once. Raises an alarm for organizations that are not in `alarmed` yet.
 #[boxed]
 pub async fn check_and_alarm(app: &App, data_dir: &Path, alarmed: &mut BTreeSet<OrgId>) {
     match check(app, data_dir).await {
@@ -205,8 +202,8 @@ pub async fn check_and_alarm(app: &App, data_dir: &Path, alarmed: &mut BTreeSet<
             }
         }
         Err(error) => {
-            // A full disk or a database that does not answer says nothing about the logs: what was
-            // found before stays.
+            // A full disk or an unavailable database says nothing about the logs, so the last
+            // result stays.
             if matches!(error, CheckError::Anchor(AnchorError::Forged { .. })) {
                 app.condition().note_audit_cut(true);
             }
@@ -228,11 +225,11 @@ async fn alarm(app: &App, org: OrgId, seq: i64) {
     };
     let raised: store::Result<()> = raised.await;
     if let Err(error) = raised {
-        tracing::error!(%org, error = &error as &dyn std::error::Error, "the alarm is not recorded");
+        tracing::error!(%org, error = &error as &dyn std::error::Error, "the alarm could not be recorded");
     }
 }
 
-/// Forgets the anchor: a backup was restored, and its log is shorter.
+/// Deletes the anchor after a backup was restored, because the restored log is shorter.
 pub fn reset(data_dir: &Path) -> Result<(), AnchorError> {
     let path = data_dir.join(FILE);
     match fs::remove_file(&path) {

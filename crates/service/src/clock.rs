@@ -1,4 +1,4 @@
-//! Where the service's time and chance come from: the only place that asks for either.
+//! Time and randomness. No other code of the service reads the clock or generates random numbers.
 
 use std::sync::Arc;
 
@@ -6,32 +6,32 @@ use domain::rollout::ClockSet;
 use jiff::{SignedDuration, Timestamp};
 use ring::rand::{SecureRandom as _, SystemRandom};
 
-/// By less than this a clock is corrected, not set.
+/// A smaller change of the clock is a correction. A larger one means that the clock was set.
 const CORRECTION_MAX: SignedDuration = SignedDuration::from_secs(5);
 
-/// What time it is, and numbers nobody can guess. Cheap to clone.
+/// The clock of the service. Cheap to clone.
 #[derive(Clone)]
 pub struct Clock {
     read: Arc<dyn Fn() -> Reading + Send + Sync>,
     is_real: bool,
 }
 
-/// What two clocks show at the same moment.
+/// The readings of two clocks at the same moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
-    /// The clock on the wall, which people set.
+    /// The wall clock, which can be set.
     pub wall: Timestamp,
-    /// One that nobody can set: how long it has been running.
+    /// A monotonic clock, which cannot be set: the time since it started.
     pub steady: SignedDuration,
 }
 
 impl Clock {
-    /// This machine's clock.
+    /// The clock of this host.
     pub fn system() -> Clock {
         Clock::system_ahead_by(SignedDuration::ZERO)
     }
 
-    /// This machine's clock, set wrong: for tests of machines whose clocks disagree.
+    /// The clock of this host with an offset, for tests with clocks that disagree.
     #[expect(clippy::disallowed_methods, reason = "this is the shell's clock")]
     pub fn system_ahead_by(ahead: SignedDuration) -> Clock {
         let start = std::time::Instant::now();
@@ -42,7 +42,7 @@ impl Clock {
         Clock { is_real: true, ..clock }
     }
 
-    /// A clock that someone else turns, as time passes.
+    /// A clock that a test controls. Its monotonic clock follows the wall clock.
     pub fn turned_by(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Clock {
         Clock::read_by(move || {
             let wall = now();
@@ -50,23 +50,23 @@ impl Clock {
         })
     }
 
-    /// Clocks that someone else turns, each for itself.
+    /// A pair of clocks that a test controls independently.
     pub fn read_by(read: impl Fn() -> Reading + Send + Sync + 'static) -> Clock {
         Clock { read: Arc::new(read), is_real: false }
     }
 
-    /// What time it is, to the microsecond: finer times would not survive the database.
+    /// The current time with microsecond precision, which is what the database stores.
     pub fn now(&self) -> Timestamp {
         self.read().wall
     }
 
-    /// Whether this is the machine's clock, which should agree with the database's. One that a test
-    /// turns need not.
+    /// Whether this is the clock of this host, which should agree with the database's clock. A
+    /// clock that a test controls need not.
     pub fn is_real(&self) -> bool {
         self.is_real
     }
 
-    /// Notices from now on whenever the clock is set.
+    /// Detects from now on when the clock is set.
     pub fn hands(&self) -> Hands {
         Hands { clock: self.clone(), last: self.read() }
     }
@@ -77,16 +77,16 @@ impl Clock {
     }
 }
 
-/// Notices when the clock on the wall is set. What waits for an hour of the calendar goes by that clock
-/// as it is; what waits for time to pass must be told, or a clock set forward by a day would
-/// end every wait that is shorter.
+/// Detects that the wall clock was set. Code that waits for a time of day uses the wall clock
+/// directly. Code that waits for a duration must be notified: otherwise a clock that is set forward
+/// by a day would end every shorter wait.
 pub struct Hands {
     clock: Clock,
     last: Reading,
 }
 
 impl Hands {
-    /// How the clock was set since the last look, if it was.
+    /// How the clock was set since the last call, if it was.
     pub fn look(&mut self) -> Option<ClockSet> {
         let now = self.clock.read();
         let last = std::mem::replace(&mut self.last, now);
@@ -96,38 +96,37 @@ impl Hands {
         (by.abs() > CORRECTION_MAX).then_some(ClockSet { by, since, now: now.wall })
     }
 
-    /// What time it was at the last look. The clock may have been set since; nobody knows yet.
+    /// The time at the last call of [`Hands::look`]. The clock may have been set since, which is
+    /// not known yet.
     pub fn shown(&self) -> Timestamp {
         self.last.wall
     }
 }
 
-/// `N` bytes that nobody can guess.
+/// `N` random bytes from the operating system.
 ///
 /// # Panics
-/// If the operating system has no randomness to give; nothing could be done safely then.
+/// If the operating system cannot provide randomness: no operation would be safe without it.
 pub fn chance<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     SystemRandom::new().fill(&mut bytes).expect("the operating system gives random bytes");
     bytes
 }
 
-/// The chance that an id is made with.
+/// The random part of a new id.
 pub fn dice() -> u128 {
     u128::from_be_bytes(chance())
 }
 
-/// How long something takes.
+/// Measures a duration.
 pub struct Stopwatch(std::time::Instant);
 
 impl Stopwatch {
-    /// Starts one.
     #[expect(clippy::disallowed_methods, reason = "this is the shell's clock")]
     pub fn start() -> Stopwatch {
         Stopwatch(std::time::Instant::now())
     }
 
-    /// How many seconds have passed.
     pub fn seconds(&self) -> f64 {
         self.0.elapsed().as_secs_f64()
     }
@@ -140,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_is_set_is_noticed_once_and_one_that_runs_is_not() {
+    fn setting_the_clock_is_detected_once_but_not_drift() {
         let shows = Arc::new(Mutex::new((0_i64, 0_i64)));
         let read = shows.clone();
         let clock = Clock::read_by(move || {

@@ -1,14 +1,14 @@
-//! What this process remembers about its own condition, for `/readyz` and `/metrics`.
+//! What this process knows about its own health, for `/readyz` and `/metrics`.
 //!
-//! The engine's leader task reports here: it writes to the database every two seconds, so its last
-//! attempt tells whether writes work, and no probe has to write.
+//! The leader task of the engine reports here: it writes to the database every two seconds, so its
+//! last attempt shows whether writes work, and no probe has to write.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::SignedDuration;
 use store::StoreError;
 
-/// The condition of this process.
+/// The health of this process.
 #[derive(Debug, Default)]
 pub struct Condition(Mutex<State>);
 
@@ -21,12 +21,11 @@ struct State {
     root_key_rotated: bool,
 }
 
-/// Why the last write failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteFault {
-    /// The database's disk is full.
+    /// The disk of the database is full.
     DiskFull,
-    /// Anything else; the log has the cause.
+    /// Any other error; the log has the cause.
     Failed,
 }
 
@@ -36,22 +35,23 @@ impl Condition {
         self.state().write_fault
     }
 
-    /// By how much this machine's clock is ahead of the database's, if that is too much to lead.
+    /// How far this host's clock is ahead of the database's, if the difference is too large to
+    /// lead.
     pub fn clock_skew(&self) -> Option<SignedDuration> {
         self.state().clock_skew
     }
 
-    /// Whether this process leads.
+    /// Whether this process is the leader.
     pub fn leads(&self) -> bool {
         self.state().leads
     }
 
-    /// A write worked.
+    /// Records a successful write.
     pub fn note_write(&self) {
         self.state().write_fault = None;
     }
 
-    /// A write failed.
+    /// Records a failed write.
     pub fn note_write_error(&self, error: &StoreError) {
         self.state().write_fault = Some(match error {
             StoreError::DiskFull(_) => WriteFault::DiskFull,
@@ -59,7 +59,7 @@ impl Condition {
         });
     }
 
-    /// Returns whether that is news: the clock was right before, or is right again.
+    /// Returns whether this is a change: the clock was right before, or is right again.
     pub fn note_clock_skew(&self, skew: Option<SignedDuration>) -> bool {
         let mut state = self.state();
         let changed = state.clock_skew.is_some() != skew.is_some();
@@ -82,7 +82,7 @@ impl Condition {
         self.state().root_key_rotated
     }
 
-    /// Returns whether that is news.
+    /// Returns whether this is a change.
     pub fn note_root_key_rotated(&self, rotated: bool) -> bool {
         std::mem::replace(&mut self.state().root_key_rotated, rotated) != rotated
     }

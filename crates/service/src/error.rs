@@ -1,62 +1,60 @@
-//! Why the service did not do what it was asked, one variant for each thing that a caller does differently.
+//! The errors of the service. There is one variant for each case that callers handle differently.
 
 use store::StoreError;
 
-/// Why the service did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
-    /// There is no such thing in this organization. Answered with 404.
+    /// The object does not exist in this organization. HTTP status 404.
     #[error("no {kind} `{id}`")]
     NotFound {
-        /// What was looked for, as the API calls it.
+        /// The type of the object, as the API names it.
         kind: &'static str,
-        /// The id that was asked for.
         id: String,
     },
-    /// It cannot be done as things are now. Answered with 409.
+    /// Not possible in the current state. HTTP status 409.
     #[error("{detail}")]
     Conflict {
-        /// Why, as a word of the API's closed list.
+        /// One of the API's error codes.
         code: &'static str,
-        /// Why, in a sentence.
+        /// The reason in one sentence.
         detail: String,
     },
-    /// It can never be done: everything that is wrong, all at once. Answered with 422.
-    #[error("{} of the fields cannot be used", .0.len())]
+    /// The request is invalid. Contains all errors. HTTP status 422.
+    #[error("{} fields are invalid", .0.len())]
     Invalid(Vec<FieldError>),
-    /// The caller may not do it. Answered with 403.
+    /// The caller is not allowed to do this. HTTP status 403.
     #[error("{0}")]
     Forbidden(String),
-    /// It is not in the version that the caller has seen. Answered with 412.
-    #[error("its version is {current}")]
+    /// The object does not have the version that the caller expects. HTTP status 412.
+    #[error("the current version is {current}")]
     OtherVersion {
-        /// The version that it is in.
         current: i64,
     },
-    /// Somebody else changed it since it was read. Answered with 412, or 409 where no version was named.
+    /// The object has changed since it was read. HTTP status 412, or 409 if the request named no
+    /// version.
     #[error("changed since it was read")]
     Stale,
-    /// The database does not answer. Answered with 503.
-    #[error("the database did not answer")]
+    /// The database is not available. HTTP status 503.
+    #[error("the database is not available")]
     Unavailable(#[source] StoreError),
-    /// A bug, or a hand in the database. Answered with 500, and told to the log alone.
-    #[error("something is broken")]
+    /// A bug, or data that was changed directly in the database. HTTP status 500; only the log has
+    /// the cause.
+    #[error("internal error")]
     Internal(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// One thing that is wrong with what was asked.
+/// One error in a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldError {
-    /// Where, as a JSON pointer.
+    /// The location as a JSON pointer.
     pub pointer: String,
-    /// What kind of error, as a word for programs.
+    /// The error code for programs.
     pub code: &'static str,
-    /// What is wrong, in a sentence.
+    /// The error in one sentence.
     pub detail: String,
 }
 
 impl FieldError {
-    /// Something is wrong at `pointer`.
     pub fn new(
         pointer: impl Into<String>,
         code: &'static str,
@@ -67,7 +65,7 @@ impl FieldError {
 }
 
 impl ServiceError {
-    /// It cannot be done as things are now.
+    /// Not possible in the current state.
     pub fn conflict(code: &'static str, detail: impl Into<String>) -> ServiceError {
         ServiceError::Conflict { code, detail: detail.into() }
     }

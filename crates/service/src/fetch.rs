@@ -1,8 +1,9 @@
-//! Fetches a file from where it is published, within limits of size and of time.
+//! Downloads a file over HTTP, with limits on size and time.
 //!
-//! `https` is verified by the authorities that this system trusts; `SSL_CERT_FILE` names others. The proxy that
-//! `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` name is used, but never on the way to this very machine. What was fetched
-//! lies in a directory of its own, which goes with the [`Fetched`].
+//! HTTPS certificates are verified with the system's trusted authorities; `SSL_CERT_FILE` names
+//! others. The proxy settings `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` apply, but never to URLs
+//! of this host. A downloaded file is in a temporary directory that is deleted with its
+//! [`Fetched`].
 
 use async_recursion::async_recursion as boxed;
 use std::fs::{DirBuilder, File};
@@ -21,21 +22,21 @@ use reqwest::{Client, ClientBuilder, Response, StatusCode, Url};
 
 use crate::clock::dice;
 
-/// How many times one is sent elsewhere.
+/// The maximum number of redirects.
 const REDIRECTS_MAX: usize = 5;
-/// The longest name for a copy that is remembered.
+/// The maximum length of a stored ETag or Last-Modified value.
 const VALIDATOR_BYTES_MAX: usize = 1_000;
 
-/// How much, and how long.
+/// Limits of a download.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// The most bytes of a file.
+    /// The maximum size of the file.
     pub bytes_max: u64,
-    /// How long it may take to reach the publisher.
+    /// The timeout for connecting.
     pub connect: Duration,
-    /// How long nothing may come.
+    /// The timeout without any data.
     pub idle: Duration,
-    /// How long the whole may take.
+    /// The timeout for the whole download.
     pub whole: Duration,
 }
 
@@ -50,104 +51,94 @@ impl Default for Limits {
     }
 }
 
-/// What a publisher calls a copy.
+/// The HTTP validators of a copy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Validators {
-    /// Its tag.
     pub etag: Option<String>,
-    /// Of when it is, in the publisher's words.
+    /// The `Last-Modified` header, unchanged.
     pub last_modified: Option<String>,
 }
 
-/// What a publisher answered.
+/// The result of a download.
 #[derive(Debug)]
 pub enum Answer {
-    /// It is the copy that is known.
+    /// The copy that is already known.
     Unchanged,
-    /// Another one.
+    /// A new copy.
     New(Fetched),
 }
 
-/// A file that was fetched. It is gone when this is.
+/// A downloaded file. It is deleted when this value is dropped.
 #[derive(Debug)]
 pub struct Fetched {
-    /// Where it is. As old as its publisher says.
+    /// Its modification time is the publisher's `Last-Modified`.
     pub path: PathBuf,
-    /// What its publisher calls it.
     pub validators: Validators,
     _place: Place,
 }
 
-/// Why a file was not fetched.
+/// Why a file was not downloaded.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// There is nothing that could be asked.
-    #[error("`{url}` cannot be fetched: {why}")]
+    /// The URL cannot be used.
+    #[error("cannot fetch `{url}`: {why}")]
     Url {
-        /// What was given.
         url: String,
-        /// What is wrong with it.
         why: &'static str,
     },
-    /// This machine is not ready to ask.
-    #[error("no connection could be prepared")]
+    /// The HTTP client cannot be created.
+    #[error("cannot create the HTTP client")]
     Client(#[source] reqwest::Error),
-    /// No answer, or not all of it.
-    #[error("it was not reached")]
+    /// No response.
+    #[error("the server cannot be reached")]
     Unreachable(#[source] reqwest::Error),
-    /// The answer broke off.
-    #[error("the answer is cut off after {got} bytes")]
+    /// The connection was closed before the end of the file.
+    #[error("the response was truncated after {got} bytes")]
     CutOff {
-        /// How much came.
+        /// The number of bytes received.
         got: u64,
-        /// Why not more.
         source: reqwest::Error,
     },
-    /// It took too long.
-    #[error("it took too long: nothing for {} s, or more than {} s in all", .0.idle.as_secs_f32(), .0.whole.as_secs_f32())]
+    #[error("timed out: no data for {} s, or more than {} s in total", .0.idle.as_secs_f32(), .0.whole.as_secs_f32())]
     Slow(Limits),
-    /// Something else than a file.
-    #[error("its publisher answers {status}")]
+    /// A status other than 200.
+    #[error("the server returned {status}")]
     Status {
-        /// What came.
         status: StatusCode,
-        /// For how long to leave it alone.
+        /// The delay that the server asks for before the next request.
         retry_after: Option<Duration>,
     },
-    /// More than is taken.
-    #[error("it has more than {max} bytes")]
+    #[error("the file is larger than {max} bytes")]
     TooLarge {
-        /// How many are taken.
+        /// The limit in bytes.
         max: u64,
     },
-    /// It cannot be put down here.
-    #[error("it cannot be written to {}", path.display())]
+    #[error("cannot write to {}", path.display())]
     Disk {
-        /// Where to.
         path: PathBuf,
-        /// Why not.
         source: std::io::Error,
     },
 }
 
-/// An address that can be fetched from. Nothing secret may be in it: it is shown to whoever may read.
+/// Parses a URL to fetch from. It must not contain credentials, because it is shown to every user
+/// who may read.
 pub fn address(text: &str) -> Result<Url, FetchError> {
     let refused = |why| FetchError::Url { url: text.to_owned(), why };
-    let url = Url::parse(text).map_err(|_| refused("it is no address"))?;
+    let url = Url::parse(text).map_err(|_| refused("not a valid URL"))?;
     match url.scheme() {
-        _ if !url.has_host() => Err(refused("it names no host")),
+        _ if !url.has_host() => Err(refused("the URL has no host")),
         "http" | "https" if url.username().is_empty() && url.password().is_none() => Ok(url),
         "http" | "https" => {
-            // Not repeated: it holds a password.
+            // Not repeated, because it may contain a password.
             let url = format!("{}://…", url.scheme());
-            let why = "it holds a user's name, and would be shown to whoever may read";
+            let why = "the URL contains credentials, which would be shown to every user who may read";
             Err(FetchError::Url { url, why })
         }
-        _ => Err(refused("it begins neither with https:// nor with http://")),
+        _ => Err(refused("the URL must begin with https:// or http://")),
     }
 }
 
-/// Fetches `url`, unless it is the copy that `known` names.
+/// Downloads `url`, unless the server still has the copy with the validators `known`.
 #[boxed]
 pub async fn fetch(url: &Url, known: &Validators, limits: Limits) -> Result<Answer, FetchError> {
     let mut request = client(url, limits, || Policy::custom(redirect))?.get(url.clone());
@@ -165,14 +156,14 @@ pub async fn fetch(url: &Url, known: &Validators, limits: Limits) -> Result<Answ
     }
 }
 
-/// Who asks at this address; `elsewhere` says what to do when sent to another.
+/// Creates an HTTP client for this URL. `elsewhere` is the redirect policy.
 pub fn client(url: &Url, limits: Limits, elsewhere: fn() -> Policy) -> Result<Client, FetchError> {
-    // Asked for once and for all; whoever was faster has chosen the same.
+    // Sets the process-wide default. An error means that it was already set to the same provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = || {
         let builder = ClientBuilder::new()
             .http1_only()
-            // Whoever sends one elsewhere may hang up behind it: a connection is asked once.
+            // A server may close the connection after a redirect, so connections are not reused.
             .pool_max_idle_per_host(0)
             .user_agent(concat!("fleetmend/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(limits.connect)
@@ -183,7 +174,7 @@ pub fn client(url: &Url, limits: Limits, elsewhere: fn() -> Policy) -> Result<Cl
     };
     let made = builder().build();
     let made = match url.scheme() {
-        // A system that trusts nobody can still be told something in the clear.
+        // A system without trusted authorities can still use plain HTTP.
         "http" => made.or_else(|_| builder().tls_certs_only([]).build()),
         _ => made,
     };
@@ -193,15 +184,15 @@ pub fn client(url: &Url, limits: Limits, elsewhere: fn() -> Policy) -> Result<Cl
 fn redirect(attempt: reqwest::redirect::Attempt<'_>) -> reqwest::redirect::Action {
     let secure = |url: &Url| url.scheme() == "https";
     if attempt.previous().len() > REDIRECTS_MAX {
-        attempt.error("it sends one elsewhere too often")
+        attempt.error("too many redirects")
     } else if attempt.previous().iter().any(secure) && !secure(attempt.url()) {
-        attempt.error("it sends one from https to http")
+        attempt.error("redirect from https to http")
     } else {
         attempt.follow()
     }
 }
 
-/// Whether an address is of this machine, where no proxy could find it.
+/// Whether a URL names this host, which a proxy could not reach.
 pub fn is_here(url: &Url) -> bool {
     let host = url.host_str().unwrap_or("").trim_matches(['[', ']']);
     host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
@@ -240,7 +231,7 @@ async fn keep(url: &Url, mut response: Response, limits: Limits) -> Result<Fetch
         if got > limits.bytes_max {
             return Err(too_large());
         }
-        // A part is what one read gave: the page cache takes it at once.
+        // A chunk is the result of one read, so the page cache takes it without blocking.
         file.write_all(&part).map_err(disk)?;
     }
     let time = validators.last_modified.as_deref().and_then(stamp);
@@ -262,7 +253,7 @@ fn stamp(text: &str) -> Option<Timestamp> {
     rfc2822::DateTimeParser::new().parse_timestamp(text).ok()
 }
 
-/// The last part of an address, as a name that a file may have.
+/// The last segment of a URL, reduced to characters that are safe in a file name.
 fn file_name(url: &Url) -> String {
     let last = url.path_segments().and_then(|mut parts| parts.next_back()).unwrap_or("");
     let kept = |letter: &char| letter.is_ascii_alphanumeric() || "._-".contains(*letter);
@@ -270,7 +261,7 @@ fn file_name(url: &Url) -> String {
     if name.trim_matches('.').is_empty() { "feed".to_owned() } else { name }
 }
 
-/// A directory of one's own, with everything in it.
+/// A private temporary directory, deleted with its content on drop.
 #[derive(Debug)]
 struct Place(PathBuf);
 
@@ -285,13 +276,13 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // What cannot be removed is in the system's directory for such things.
+        // If it cannot be deleted, it stays in the system's directory for temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
 impl Fetched {
-    /// Puts the address into a sentence that names the file.
+    /// Replaces the path of the file in a sentence with the URL.
     pub fn in_words_of(&self, url: &str, sentence: &str) -> String {
         let shown = |path: &Path| path.display().to_string();
         sentence.replace(&shown(&self.path), url)
@@ -303,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_of_the_web_and_holds_no_password() {
+    fn url_must_be_http_and_without_credentials() {
         assert!(address("https://feeds.test/Debian/all.zip").is_ok());
         for text in ["Debian.zip", "ftp://feeds.test/x", "file:///etc/passwd", "https://"] {
             assert!(matches!(address(text), Err(FetchError::Url { .. })), "{text}");
@@ -313,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_named_as_the_end_of_its_address_and_never_leads_elsewhere() {
+    fn file_name_from_url_cannot_leave_the_directory() {
         let name = |text: &str| file_name(&Url::parse(text).unwrap());
         assert_eq!(name("https://feeds.test/Debian/all.zip?x=1"), "all.zip");
         assert_eq!(name("https://feeds.test/"), "feed");
@@ -322,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_is_reached_without_a_proxy() {
+    fn loopback_urls_bypass_the_proxy() {
         for (text, here) in [
             ("http://127.0.0.1:1/x", true),
             ("http://[::1]/x", true),
@@ -335,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_publishers_date_is_read() {
+    fn last_modified_date_is_parsed() {
         let time = stamp("Sun, 15 Nov 2026 04:00:00 GMT").unwrap();
         assert_eq!(time.to_string(), "2026-11-15T04:00:00Z");
         assert_eq!(stamp("yesterday"), None);

@@ -1,4 +1,4 @@
-//! What an agent tells of its host beyond what every list shows, as it is kept.
+//! The stored facts about a host that are not columns of their own.
 
 use std::collections::BTreeSet;
 
@@ -9,28 +9,28 @@ use vocab::Line;
 use wire::agent::{Facts, OLD_CODE_MAX, ORDERS_KEYS_MAX, OldCode};
 use wire::v1::HostLimits;
 
-/// The most other updaters that are kept of one host; there are not that many in the world.
+/// The maximum number of other updaters that are stored per host; far more than exist.
 const UPDATERS_MAX: usize = 50;
-/// The most reasons for a reboot that are kept of one host. Each is a `Line`, so at most 500
+/// The maximum number of reboot reasons that are stored per host. Each is a `Line`, so at most 500
 /// characters.
 const REBOOT_REASONS_MAX: usize = 50;
-/// The most excluded packages of a host's limits that are kept.
+/// The maximum number of excluded packages that are stored from a host's limits.
 const EXCLUDES_MAX: usize = 200;
-/// The most spans of allowed hours of a host's limits that are kept.
+/// The maximum number of allowed time ranges that are stored from a host's limits.
 const HOURS_MAX: usize = 50;
 
-/// What is kept.
+/// The stored facts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Told {
     pub old_code: Vec<OldCode>,
     pub other_updaters: Vec<Line>,
     pub limits: Option<HostLimits>,
-    /// The ids of the keys whose orders the agent accepts; empty if it does not say.
+    /// The ids of the keys whose orders the agent accepts; empty if the agent does not report them.
     pub trusted_keys: Vec<Line>,
 }
 
-/// What to keep of what was told.
+/// Converts reported facts to the stored form, with limits on their size.
 pub fn keep(facts: &Facts) -> Value {
     let told = Told {
         old_code: facts.old_code.iter().take(OLD_CODE_MAX).cloned().collect(),
@@ -45,23 +45,24 @@ pub fn keep(facts: &Facts) -> Value {
     serde_json::to_value(told).expect("lists of text are JSON")
 }
 
-/// Why the host should be rebooted, as far as it is kept.
+/// The reboot reasons to store.
 pub fn reboot_reasons(facts: &Facts) -> Vec<String> {
     facts.reboot_reasons.iter().take(REBOOT_REASONS_MAX).map(ToString::to_string).collect()
 }
 
-/// What was told of what runs: the packages whose old code does, and whether the kernel is foreign.
+/// The reported runtime state: the packages whose outdated code still runs, and whether the kernel
+/// is not from a package.
 pub fn runs(facts: &Facts) -> (BTreeSet<String>, bool) {
     let told = facts.old_code.get(..OLD_CODE_MAX).unwrap_or(&facts.old_code);
     (old_packages(told), facts.foreign_kernel)
 }
 
-/// The packages whose old code runs.
+/// The packages whose outdated code still runs.
 pub fn old_packages(told: &[OldCode]) -> BTreeSet<String> {
     told.iter().filter_map(|one| one.package.as_ref()).map(ToString::to_string).collect()
 }
 
-/// What runs, as it is kept; an empty text where there is nothing to say.
+/// Converts the runtime state to the stored form; an empty text if there is nothing to store.
 pub fn runs_text(runs: &Runs) -> String {
     match *runs == Runs::default() {
         true => String::new(),
@@ -69,12 +70,12 @@ pub fn runs_text(runs: &Runs) -> String {
     }
 }
 
-/// What was kept of what runs; nothing where it cannot be read.
+/// Reads the stored runtime state; empty if it cannot be read.
 pub fn runs_of(text: &str) -> Runs {
     serde_json::from_str(text).unwrap_or_default()
 }
 
-/// What was kept; nothing of a server that has not told yet.
+/// Reads the stored facts; empty for a server that has not reported any.
 pub fn kept(value: &Value) -> Told {
     Told::deserialize(value).unwrap_or_default()
 }
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_runs_is_read_back_as_it_was_kept_and_nothing_is_an_empty_text() {
+    fn runtime_state_survives_a_round_trip_through_text() {
         assert_eq!(runs_text(&Runs::default()), "");
         let old_code: BTreeSet<String> = ["libc6".to_owned(), "libssl3".to_owned()].into();
         let since = Some(vocab::Digest::of(b"before"));

@@ -1,4 +1,4 @@
-//! Requests that carry an `Idempotency-Key`: who may carry one out, and what was answered.
+//! Idempotency keys: claims a key for a request, and stores the response for repeated requests.
 
 use async_recursion::async_recursion as boxed;
 use jiff::SignedDuration;
@@ -9,12 +9,13 @@ use crate::auth::caller::Caller;
 use crate::{App, Result};
 
 const REMEMBERED_FOR: SignedDuration = SignedDuration::from_hours(24);
-/// A request that is not answered after this was cut short by a crash: none may take longer than 30 s.
+/// A request that is not finished after this time was interrupted by a crash: none may take longer
+/// than 30 s.
 const LOCKED_FOR: SignedDuration = SignedDuration::from_secs(35);
-/// How many answers are stored for one caller at a time.
+/// The maximum number of stored responses per caller.
 pub const STORED_MAX: u32 = 10_000;
 
-/// Claims a key for a request. `None`: the caller has used too many.
+/// Claims a key for a request. `None` if the caller has too many stored responses.
 #[boxed]
 pub async fn claim(
     app: &App,
@@ -37,8 +38,9 @@ pub async fn claim(
     Ok(Some(claim))
 }
 
-/// Stores the answer for a key, or gives the key back if there is no answer for good, or if the request changed
-/// nothing: then repeating it changes nothing either, and its answer would only fill the database.
+/// Stores the response for a key. Releases the key instead if the response is not final, or if the
+/// request changed nothing: then repeating it changes nothing either, and its response would only
+/// fill the database.
 #[boxed]
 pub async fn remember(
     app: &App,
@@ -54,8 +56,9 @@ pub async fn remember(
     Ok(tx.commit().await?)
 }
 
-/// Lets clients repeat requests that a crash cut off, at once. With PostgreSQL other replicas may be at
-/// work; there a claim names its process, and whoever repeats the request finds that it is gone.
+/// Releases the keys of requests that a crash interrupted, so that clients can repeat them
+/// immediately. With PostgreSQL, other replicas may be running: there a claim names its process,
+/// and a repeated request finds out that the process is gone.
 #[boxed]
 pub async fn end_abandoned(app: &App) -> Result<()> {
     if !app.db.is_exclusive() {

@@ -1,13 +1,14 @@
-//! Everything that can be asked of Fleetmend or changed in it, without HTTP.
+//! The application layer: all reads and writes, without HTTP.
 //!
-//! - [`requests`]: what clients ask for: bodies are validated, existence and permission are checked.
-//! - [`commands`]: every write. A command opens its own transaction, asks `domain`, writes through
-//!   `store`, and adds the event and the audit entry in that same transaction.
-//! - [`queries`]: what pages, the API and files show.
+//! - [`requests`]: validates request bodies, and checks existence and permissions.
+//! - [`commands`]: all writes. A command opens its own transaction, asks `domain`, writes through
+//!   `store`, and adds the event and the audit entry in the same transaction.
+//! - [`queries`]: read models for the dashboard, the API and CSV exports.
 //! - [`projections`]: background work that keeps findings, patches and daily statistics current.
-//! - [`auth`]: who may do what: keys, people, tokens, signing keys.
+//! - [`auth`]: authentication and authorization: API keys, users, tokens, signing keys.
 //!
-//! Nothing here knows a request or a status code. `api`, `dashboard`, `gateway` and `engine` call it.
+//! This crate knows neither HTTP requests nor status codes. `api`, `dashboard`, `gateway` and
+//! `engine` call it.
 
 pub mod app;
 pub mod audit;
@@ -44,34 +45,31 @@ use crate::clock::dice;
 /// On whose behalf something is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Actor {
-    /// In which organization.
     pub org: OrgId,
-    /// Who: the id of a key or of a person, or `schedule`.
+    /// The id of an API key or a user, or `schedule`.
     pub who: String,
-    /// What they may do.
     pub role: Role,
 }
 
-/// What a service function answers.
 pub type Result<T, E = ServiceError> = std::result::Result<T, E>;
 
-/// How often a transaction is tried that others keep overtaking.
+/// How often a transaction is attempted that conflicts with others.
 pub const TRIES: u32 = 20;
 
-/// Does work that computes for long on a thread of its own: those who answer requests must not wait for it.
+/// Runs long computations on a separate thread, so that they do not delay requests.
 pub async fn apart<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Result<T> {
     let here = tokio::runtime::Handle::current();
     let done = tokio::task::spawn_blocking(move || here.block_on(work)).await;
     done.map_err(|error| ServiceError::Internal(error.into()))
 }
 
-/// Writes with the commit what happened: an event for those who listen.
+/// Adds an event to the transaction.
 pub fn emit(tx: &mut Tx, org: OrgId, kind: &str, at: Timestamp, data: Value) {
     let id = EventId::new(at, dice());
     tx.emit(NewEvent { id, org_id: org, kind: kind.to_owned(), at, data });
 }
 
-/// Writes with the commit who did what: an entry of the audit log.
+/// Adds an audit entry to the transaction.
 pub fn record(
     tx: &mut Tx,
     org: OrgId,

@@ -1,47 +1,47 @@
-//! How an order is carried out, in the words in which it is stored.
+//! Patch options in their stored form.
 //!
-//! The `options` of schedules, runs and rollouts hold this as JSON, with exactly the fields of the
-//! API at one level. The planner reads the pace, the agent is told the order.
+//! The `options` of schedules, runs and rollouts contain this as JSON, with exactly the fields of
+//! the API, flattened. The planner uses the pace; the order is sent to the agent.
 
 use domain::rollout::Pace;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use vocab::{PackageName, PackagePattern, RebootPolicy};
 
-/// What is done to each server, and how fast it goes from one to the next.
+/// What to do on each server, and how fast to proceed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PatchOptions {
-    /// What is done to each server.
+    /// What to do on each server.
     #[serde(flatten)]
     pub order: Order,
-    /// How fast it goes through them.
+    /// How fast to proceed from one server to the next.
     #[serde(flatten)]
     pub pace: Pace,
 }
 
-/// What is done to each server.
+/// What to do on each server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Order {
-    /// Exact names; none means every available update.
+    /// Exact package names; empty means every available update.
     pub packages: Vec<PackageName>,
-    /// Names or globs never to touch.
+    /// Names or globs of packages that must not be changed.
     pub exclude: Vec<PackagePattern>,
-    /// Only updates that fix security flaws.
+    /// Install only security updates.
     pub security_only: bool,
     /// Whether servers may be rebooted.
     pub reboot: RebootPolicy,
-    /// Report the transaction and change nothing.
+    /// Report the transaction without changing anything.
     pub dry_run: bool,
 }
 
 impl PatchOptions {
-    /// As it is stored.
+    /// The stored form.
     pub fn to_json(&self) -> Value {
         serde_json::to_value(self).expect("options are plain data")
     }
 
-    /// As it was stored. An error is a bug or a hand in the database.
+    /// Reads the stored form. An error is a bug, or data that was changed directly in the database.
     pub fn from_json(stored: &Value) -> serde_json::Result<PatchOptions> {
         PatchOptions::deserialize(stored)
     }
@@ -53,7 +53,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn stored_options_have_the_fields_of_the_api_at_one_level() {
+    fn stored_options_have_the_flattened_api_fields() {
         let stored = json!({"packages": ["bash"], "exclude": ["linux-*"], "security_only": true,
             "reboot": "if_required", "dry_run": false, "stagger_minutes": 5, "max_parallel": 3,
             "canary": "10%", "max_failures": 2, "window_minutes": null});
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_older_release_did_not_store_has_its_default() {
+    fn options_missing_in_older_rows_have_defaults() {
         assert_eq!(PatchOptions::from_json(&json!({})).unwrap(), PatchOptions::default());
         assert_eq!(PatchOptions::default().order.reboot, RebootPolicy::Never);
     }

@@ -1,15 +1,15 @@
 //! The secrets of an installation: files in its data directory, never rows in its database.
 //!
-//! `orders.key` signs what agents are told to do. `root.key` is the root of everything that is derived:
-//! the tags that make a forged credential recognizable without asking the database, and the
-//! seal of the audit log. Replicas share both files.
+//! `orders.key` signs the orders to agents. From `root.key`, all other keys are derived: those for
+//! the tags that make a forged credential recognizable without a database query, and for the seal
+//! of the audit log. Replicas share both files.
 //!
-//! While `orders.key` is rotated, `orders.next.key` is there as well. Agents learn the new public key from
-//! answers that are signed with the old one, and each agent gets signatures of the newest key that it
-//! trusts. Retiring the old key renames the new one to `orders.key`.
+//! While `orders.key` is being rotated, `orders.next.key` exists as well. Agents learn the new
+//! public key from responses that are signed with the old one, and each agent gets signatures of
+//! the newest key that it trusts. Retiring the old key renames the new one to `orders.key`.
 //!
-//! While `root.key` is rotated, `root.old.key` has the key before it. Everything is made with the new
-//! key, and what was made with either is accepted: see [`Secrets::verifies`] and
+//! While `root.key` is being rotated, `root.old.key` contains the previous key. Everything new is
+//! made with the new key, and both are accepted: see [`Secrets::verifies`] and
 //! [`crate::auth::root_keys`].
 
 use std::fs;
@@ -26,23 +26,22 @@ use crate::clock::chance;
 
 /// The file of the root key.
 pub const ROOT: &str = "root.key";
-/// The file of the root key before it, while it is rotated.
+/// The file of the previous root key, during a rotation.
 pub const ROOT_OLD: &str = "root.old.key";
-/// Where a new root key is written before it takes its place.
+/// The temporary file of a new root key.
 const ROOT_BESIDE: &str = "root.key.new";
-/// The file of the key that signs.
+/// The file of the signing key.
 pub const ORDERS: &str = "orders.key";
-/// The file of the key that will replace it, while it is rotated.
+/// The file of the signing key that will replace it, during a rotation.
 pub const ORDERS_NEXT: &str = "orders.next.key";
 
-/// The secrets, loaded.
 pub struct Secrets {
     /// The key that every agent trusts.
     orders: SigningKey,
-    /// The one that replaces it, while it is rotated.
+    /// The key that replaces `orders`, during a rotation.
     orders_next: Option<SigningKey>,
     root: RootKey,
-    /// The one before it, while it is rotated.
+    /// The previous key, during a rotation.
     root_old: Option<RootKey>,
 }
 
@@ -61,16 +60,15 @@ impl RootKey {
     }
 }
 
-/// Which root key something was made with.
+/// Which root key a tag was made with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Age {
-    /// With the current one.
     Current,
-    /// With the one before it, which is being rotated out.
+    /// The previous key, which is being rotated out.
     Old,
 }
 
-/// A key that signs orders and answers.
+/// A key that signs orders and responses to agents.
 pub struct SigningKey {
     id: String,
     pair: Ed25519KeyPair,
@@ -83,29 +81,30 @@ impl SigningKey {
         Ok(SigningKey { id: orders_key_id(pair.public_key().as_ref()), pair })
     }
 
-    /// By what agents tell which key signed.
+    /// The id by which agents identify the signing key.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The key with which agents check orders and answers, in base 64.
+    /// The public key with which agents verify orders and responses, in Base64.
     pub fn public_key(&self) -> String {
         STANDARD.encode(self.pair.public_key())
     }
 
-    /// Signs an order, or an answer to an agent: see [`wire::agent::answer_text`].
+    /// Signs an order, or a response to an agent: see [`wire::agent::answer_text`].
     pub fn sign(&self, text: &[u8]) -> Vec<u8> {
         self.pair.sign(text).as_ref().to_vec()
     }
 }
 
-/// The ids of the keys that an agent says it trusts. Empty for an agent that cannot change its key.
+/// The ids of the keys that an agent reports as trusted. Empty for an agent that cannot change its
+/// key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TrustedKeys(Vec<String>);
 
 impl TrustedKeys {
-    /// Reads the value of [`TRUSTED_KEYS_HEADER`](wire::agent::TRUSTED_KEYS_HEADER). It is not signed, and
-    /// need not be.
+    /// Parses the value of [`TRUSTED_KEYS_HEADER`](wire::agent::TRUSTED_KEYS_HEADER). It is not
+    /// signed and need not be.
     pub fn parse(header: &str) -> TrustedKeys {
         let ids = header.split(',').map(str::trim).filter(|id| !id.is_empty());
         TrustedKeys(ids.take(ORDERS_KEYS_MAX).map(str::to_owned).collect())
@@ -119,38 +118,35 @@ impl TrustedKeys {
 /// Why the secrets cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretsError {
-    /// A file cannot be read or written.
     #[error("cannot use {}", path.display())]
     File {
-        /// Which one.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
-    /// A file does not hold what it should.
-    #[error("{} does not hold a key; restore it from a backup", path.display())]
+    /// The file does not contain a key.
+    #[error("{} does not contain a key; restore it from a backup", path.display())]
     Malformed {
-        /// Which one.
         path: PathBuf,
     },
 }
 
 impl Secrets {
-    /// Makes new secrets in `dir`; ones that are there are never replaced.
+    /// Creates secrets in `dir`. Existing ones are never replaced.
     pub fn create(dir: &Path) -> Result<Secrets, SecretsError> {
         write_new(&dir.join(ORDERS), &chance::<32>())?;
         write_new(&dir.join(ROOT), &chance::<32>())?;
         Secrets::load(dir)
     }
 
-    /// The secrets in `dir`.
+    /// Loads the secrets in `dir`.
     pub fn load(dir: &Path) -> Result<Secrets, SecretsError> {
         let orders = SigningKey::load(dir.join(ORDERS))?;
         let orders_next = match SigningKey::load(dir.join(ORDERS_NEXT)) {
             Err(SecretsError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 None
             }
-            // A copy of the directory that was made while the old key was retired may have it twice.
+            // A copy of the directory that was made while the old key was retired may contain the
+            // key twice.
             next => Some(next?).filter(|next| next.id != orders.id),
         };
         let root = RootKey::load(&dir.join(ROOT))?;
@@ -158,14 +154,15 @@ impl Secrets {
             Err(SecretsError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 None
             }
-            // A crash in `rotate_root` leaves it there twice.
+            // A crash in `rotate_root` leaves the same key under both names.
             old => Some(old?).filter(|old| old.id != root.id),
         };
         Ok(Secrets { orders, orders_next, root, root_old })
     }
 
-    /// Replaces `root.key` in `dir` by a new one, and keeps it as `root.old.key`. Refused while there
-    /// is another old key. Whatever is cut off, `root.key` is a usable key, and the old one is there.
+    /// Replaces `root.key` in `dir` with a new key, and keeps the previous one as `root.old.key`.
+    /// Refused if there already is a different old key. At whatever point a crash occurs,
+    /// `root.key` contains a usable key, and the previous key is not lost.
     pub fn rotate_root(dir: &Path) -> Result<Secrets, SecretsError> {
         for step in ROTATE_ROOT {
             step(dir)?;
@@ -181,24 +178,24 @@ impl Secrets {
         Secrets::load(dir)
     }
 
-    /// The same without the old root key: it was retired.
+    /// The secrets without the old root key, after it was retired.
     #[must_use]
     pub fn without_old_root(self) -> Secrets {
         Secrets { root_old: None, ..self }
     }
 
-    /// The same as before `root.key` was rotated. Nothing changes if it is not being rotated.
+    /// The secrets as before the rotation of `root.key`. Unchanged if it is not being rotated.
     #[must_use]
     pub fn before_root_rotation(self) -> Secrets {
         let Secrets { orders, orders_next, root, root_old } = self;
         Secrets { orders, orders_next, root: root_old.unwrap_or(root), root_old: None }
     }
 
-    /// Creates the key that will replace `orders.key`, in `dir`. One that is there is never replaced.
+    /// Creates the key that will replace `orders.key` in `dir`. An existing one is never replaced.
     pub fn rotate_orders(dir: &Path) -> Result<Secrets, SecretsError> {
         let (path, beside) = (dir.join(ORDERS_NEXT), dir.join("orders.next.key.new"));
         let failed = |path: &Path, source| SecretsError::File { path: path.to_owned(), source };
-        // Written beside its place, so that a crash leaves no half a key there.
+        // Written to a temporary file, so that a crash leaves no incomplete key.
         remove(&beside)?;
         write_new(&beside, &chance::<32>())?;
         let linked =
@@ -208,10 +205,10 @@ impl Secrets {
         Secrets::load(dir)
     }
 
-    /// Deletes the old key in `dir`: the next one becomes `orders.key`.
+    /// Retires the old key in `dir`: the next one becomes `orders.key`.
     pub fn retire_orders(dir: &Path) -> Result<Secrets, SecretsError> {
         let next = dir.join(ORDERS_NEXT);
-        // What cannot be read must not replace what can.
+        // An unreadable key must not replace a usable one.
         SigningKey::load(next.clone())?;
         fs::rename(&next, dir.join(ORDERS))
             .and_then(|()| sync_dir(dir))
@@ -224,24 +221,24 @@ impl Secrets {
         &self.orders
     }
 
-    /// The key that replaces it, while it is rotated.
+    /// The key that will replace it, during a rotation.
     pub fn next_orders_key(&self) -> Option<&SigningKey> {
         self.orders_next.as_ref()
     }
 
-    /// The newest key that an agent trusts. For one that trusts none of them, or does not say, that is
-    /// the old key: agents that do not say were enrolled with it.
+    /// The newest key that an agent trusts. For an agent that trusts none of them, or does not
+    /// report any, this is the old key: agents that do not report their keys were enrolled with it.
     pub fn key_for(&self, trusted: &TrustedKeys) -> &SigningKey {
         self.orders_next.as_ref().filter(|next| trusted.contains(next)).unwrap_or(&self.orders)
     }
 
-    /// All keys that sign, oldest first, as agents are told.
+    /// All signing keys, oldest first, as announced to agents.
     pub fn announced(&self) -> Vec<OrdersKey> {
         let keys = [Some(&self.orders), self.orders_next.as_ref()].into_iter().flatten();
         keys.map(|key| OrdersKey { id: key.id.clone(), public_key: key.public_key() }).collect()
     }
 
-    /// Whether an agent trusts other keys than those that sign, and can be told.
+    /// Whether an agent trusts other keys than the current signing keys, and can learn new ones.
     pub fn should_announce(&self, trusted: &TrustedKeys) -> bool {
         let count = 1 + usize::from(self.orders_next.is_some());
         let same = trusted.0.len() == count
@@ -250,35 +247,36 @@ impl Secrets {
         !trusted.0.is_empty() && !same
     }
 
-    /// An id of `root.key`, to compare the files of replicas by. It tells nothing about the key.
+    /// An id of `root.key`, to compare the files of replicas. It reveals nothing about the key.
     pub fn root_key_id(&self) -> &str {
         &self.root.id
     }
 
-    /// The id of the root key before it, while it is rotated.
+    /// The id of the previous root key, during a rotation.
     pub fn old_root_key_id(&self) -> Option<&str> {
         self.root_old.as_ref().map(|old| old.id.as_str())
     }
 
-    /// The id of the key of this age.
+    /// The id of the root key of this age.
     pub fn root_key_id_of(&self, age: Age) -> &str {
         &self.root_of(age).id
     }
 
-    /// A keyed digest of `parts` for one purpose, with the current key. Parts are framed, so that moving
-    /// a byte from one to the next gives another digest. To check one, use [`Secrets::verifies`].
+    /// A keyed digest of `parts` for one purpose, with the current key. Each part is prefixed with
+    /// its length, so that moving a byte from one part to the next gives another digest. To check a
+    /// digest, use [`Secrets::verifies`].
     pub fn tag(&self, purpose: &'static str, parts: &[&[u8]]) -> [u8; 32] {
         self.tag_of(Age::Current, purpose, parts)
     }
 
-    /// The same with the key of this age, for what has to be derived again from something older. Without
-    /// an old key that is the current one.
+    /// Like [`Secrets::tag`], with the key of this age, to derive again what an older key derived.
+    /// If there is no old key, the current one is used.
     pub fn tag_of(&self, age: Age, purpose: &'static str, parts: &[&[u8]]) -> [u8; 32] {
         derived(&self.root_of(age).key, purpose, parts)
     }
 
-    /// Whether `shown` is the digest of `parts` for this purpose, cut to `length` bytes, by the current
-    /// or the old key. Compares in constant time.
+    /// Whether `shown` is the digest of `parts` for this purpose, truncated to `length` bytes, by
+    /// the current or the old key. Compares in constant time.
     pub fn verifies(
         &self,
         purpose: &'static str,
@@ -289,7 +287,7 @@ impl Secrets {
         self.maker(purpose, parts, length, shown).is_some()
     }
 
-    /// Which key made `shown`, if it is one that [`Secrets::verifies`] accepts.
+    /// The key that made `shown`, if [`Secrets::verifies`] accepts it.
     pub fn maker(
         &self,
         purpose: &'static str,
@@ -306,7 +304,7 @@ impl Secrets {
         self.ages().find(is)
     }
 
-    /// The keys that there are, newest first: for what was encrypted with one of them.
+    /// The available root keys, newest first, to decrypt data that either may have encrypted.
     pub fn ages(&self) -> impl Iterator<Item = Age> {
         let old = self.root_old.as_ref().map(|_| Age::Old);
         [Some(Age::Current), old].into_iter().flatten()
@@ -331,13 +329,13 @@ fn derived(root: &[u8; 32], purpose: &'static str, parts: &[&[u8]]) -> [u8; 32] 
     *hasher.finalize().as_bytes()
 }
 
-/// A change of the files in a directory.
+/// One change of the files in a directory.
 type RotationStep = fn(&Path) -> Result<(), SecretsError>;
 
-/// What [`Secrets::rotate_root`] does, one step after the other. A crash between any two of them leaves a
-/// directory that [`Secrets::load`] can use and in which the rotation can be started again.
+/// The steps of [`Secrets::rotate_root`]. A crash between any two of them leaves a directory that
+/// [`Secrets::load`] can use and in which the rotation can be started again.
 const ROTATE_ROOT: [RotationStep; 5] = [
-    // What a crash left behind: a new key that nobody used, and a second name of the same key.
+    // Clean up after a crash: an unused new key, and a second name of the same key.
     |dir| {
         remove(&dir.join(ROOT_BESIDE))?;
         let (old, root) = (dir.join(ROOT_OLD), RootKey::load(&dir.join(ROOT))?);
@@ -352,7 +350,7 @@ const ROTATE_ROOT: [RotationStep; 5] = [
         same_owner(&dir.join(ROOT), &beside)
             .map_err(|source| SecretsError::File { path: beside, source })
     },
-    // An old key that is there is never replaced.
+    // An existing old key is never replaced.
     |dir| {
         let old = dir.join(ROOT_OLD);
         fs::hard_link(dir.join(ROOT), &old)
@@ -367,7 +365,7 @@ const ROTATE_ROOT: [RotationStep; 5] = [
     |dir| sync_dir(dir).map_err(|source| SecretsError::File { path: dir.to_owned(), source }),
 ];
 
-/// Removes a file that may be there.
+/// Removes a file if it exists.
 fn remove(path: &Path) -> Result<(), SecretsError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -396,7 +394,7 @@ fn write_new(path: &Path, bytes: &[u8]) -> Result<(), SecretsError> {
     }
 }
 
-/// Gives `file` to the owner of `like`: root may run this for the user of the service.
+/// Gives `file` the owner of `like`, because root may run this on behalf of the service's user.
 fn same_owner(like: &Path, file: &Path) -> io::Result<()> {
     let (like, found) = (fs::metadata(like)?, fs::metadata(file)?);
     if (like.uid(), like.gid()) == (found.uid(), found.gid()) {
@@ -433,7 +431,7 @@ mod tests {
     const PURPOSE: &str = "fleetmend test v1";
 
     #[test]
-    fn a_crash_anywhere_in_a_rotation_of_the_root_key_loses_no_key() {
+    fn crash_during_root_key_rotation_loses_no_key() {
         for done in 0..=ROTATE_ROOT.len() {
             let dir = Dir::new(&format!("rotate-root-{done}"));
             let before = Secrets::create(&dir.0).unwrap();
@@ -445,7 +443,7 @@ mod tests {
             assert!(found.verifies(PURPOSE, &[b"x"], 32, &tag), "after {done} steps");
             let rotated = found.old_root_key_id().is_some();
             assert_eq!(rotated, done >= 4, "after {done} steps");
-            // It can be started again, or is complete and refuses to be.
+            // The rotation can be started again, or is complete and is refused.
             match Secrets::rotate_root(&dir.0) {
                 Ok(after) => {
                     assert!(!rotated, "after {done} steps");
@@ -463,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_whole_tag_of_the_right_length_verifies() {
+    fn only_tags_of_the_right_length_verify() {
         let dir = Dir::new("tag-length");
         let secrets = Secrets::create(&dir.0).unwrap();
         let tag = secrets.tag(PURPOSE, &[b"x"]);

@@ -1,21 +1,22 @@
-//! Starts a task again when it panics.
+//! Restarts a background task when it panics.
 //!
-//! A panic is a bug, but it must not end the patching of a fleet until someone restarts the service.
-//! Background tasks keep nothing in memory that they cannot read again, so starting over is safe.
+//! A panic is a bug, but it must not stop the patching of a fleet until someone restarts the
+//! service. Background tasks keep nothing in memory that they cannot read again, so restarting them
+//! is safe.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 
-/// How long a task rests after a panic. A bug that is there each time must not fill the log.
+/// The delay before a restart. A task that panics every time must not fill the log.
 const REST: Duration = Duration::from_secs(5);
 
-/// Runs a task until it ends, and starts it again each time it panics.
+/// Runs a task until it ends, and restarts it each time it panics.
 pub async fn run<F: Future<Output = ()>>(name: &'static str, start: impl Fn() -> F) {
     while AssertUnwindSafe(start()).catch_unwind().await.is_err() {
-        // The message and the place of the panic are in the log already.
-        tracing::error!(task = name, "a background task panicked and starts again");
+        // The panic handler has already logged the message and the location.
+        tracing::error!(task = name, "a background task panicked and is restarted");
         metrics::counter!("fleetmend_task_panics_total", "task" => name).increment(1);
         tokio::time::sleep(REST).await;
     }
@@ -28,7 +29,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn task_that_panics_is_started_again_until_it_ends() {
+    async fn panicking_task_is_restarted_until_it_ends() {
         let starts = AtomicU32::new(0);
         let task = || async {
             tokio::task::yield_now().await;

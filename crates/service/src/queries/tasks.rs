@@ -1,4 +1,4 @@
-//! The tasks of a batch: one for each server, its state, and why it waits.
+//! The tasks of a batch: one per server, with its state and what it waits for.
 
 use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use wire::v1::{Options, Task};
 use super::{Scope, batches, show};
 use crate::{App, Result};
 
-/// The tasks of a batch in the order of their turns, in any of these states of the API; none: in all.
+/// The tasks of a batch in start order, in any of these API states. Without states, all tasks.
 #[boxed]
 pub async fn list(
     app: &App,
@@ -27,7 +27,7 @@ pub async fn list(
     let mut reader = app.db.snapshot().await?;
     let row = batches::find_in(&mut reader, scope, batch).await?;
     let scheduled = row.head.phase == Phase::Scheduled;
-    // Stored as the same state, and distinguished by whether the batch has started.
+    // Both API states are stored as `waiting`; the phase of the batch distinguishes them.
     let stored = states.iter().filter_map(|state| match *state {
         "pending" => scheduled.then_some("waiting"),
         "waiting" => (!scheduled).then_some("waiting"),
@@ -40,7 +40,6 @@ pub async fn list(
     }
 }
 
-/// One task of a batch.
 #[boxed]
 pub async fn get(app: &App, scope: &Scope, batch: BatchId, id: TaskId) -> Result<Task> {
     let mut reader = app.db.snapshot().await?;
@@ -50,7 +49,6 @@ pub async fn get(app: &App, scope: &Scope, batch: BatchId, id: TaskId) -> Result
     shown.ok_or_else(|| StoreError::not_found("task", id).into())
 }
 
-/// A task of this batch.
 pub(crate) async fn find_task(
     conn: &mut Conn,
     scope: &Scope,
@@ -64,10 +62,12 @@ pub(crate) async fn find_task(
     }
 }
 
-/// A batch that a server took part in: which, when it was ordered and what, and the server's task.
+/// A batch that a server took part in: its id, when it was created, its options, and the server's
+/// task.
 pub type Past = (BatchId, Timestamp, Options, Task);
 
-/// What a server took part in, the newest first. Why it waits is not asked: its batch says that.
+/// The batches that a server took part in, newest first. Does not determine what a task waits for,
+/// because the batch shows that.
 #[boxed]
 pub async fn of_server(app: &App, server: ServerId, page: Page) -> Result<Paged<Past>> {
     let conn = &mut *app.db.snapshot().await?;
@@ -87,7 +87,7 @@ pub async fn of_server(app: &App, server: ServerId, page: Page) -> Result<Paged<
     Ok(Paged { items, total: found.total })
 }
 
-/// Some tasks of a batch, in the order of their turns.
+/// A page of the tasks of a batch, in start order.
 #[boxed]
 pub async fn of_batch(
     app: &App,
@@ -123,7 +123,7 @@ async fn shown(
     Ok(targets.into_iter().map(show).collect())
 }
 
-/// Why each of these servers waits, given its place in the order of turns.
+/// Why each of these servers waits, given its position in the start order.
 async fn reasons(
     app: &App,
     conn: &mut Conn,
@@ -157,7 +157,8 @@ async fn reasons(
     Ok(waiting.iter().filter_map(why).collect())
 }
 
-/// What the planner decides by: it does not tell apart why one was skipped or called off, nor what one in work does.
+/// The counts that the planner uses. The planner does not distinguish why a task was skipped or
+/// canceled.
 fn tally(counts: &Counts) -> Tally {
     let count = |word: &str| counts.get(word).map_or(0, |n| u32::try_from(*n).unwrap_or(u32::MAX));
     Tally {

@@ -1,4 +1,4 @@
-//! What plots are drawn from: the organization's days, and how long patches have been pending.
+//! Data for charts: daily statistics, and how long patches have been pending.
 
 use async_recursion::async_recursion as boxed;
 use jiff::SignedDuration;
@@ -11,14 +11,14 @@ use crate::projections::daily_stats::{counted, day_of};
 use crate::projections::patches::severity;
 use crate::{App, Result};
 
-/// The days from `first` to today, which is as it is now.
+/// The days from `first` until today. The row for today has the current counts.
 #[boxed]
 pub async fn days(app: &App, scope: &Scope, first: Date) -> Result<Vec<Day>> {
     let today = day_of(app.clock.now());
     let mut reader = app.db.read().await?;
     let mut days = store::days::since(&mut reader, scope.org, first).await?;
-    // Today's row is written a little later, and a clock that was set back may have left days that are
-    // still to come.
+    // The row for today is written a little later. After the system clock was set back, there may
+    // be rows for days in the future.
     if let Some(now) = counted(&mut reader, scope.org, today).await? {
         days.retain(|day| day.day < today);
         days.push(now);
@@ -26,14 +26,12 @@ pub async fn days(app: &App, scope: &Scope, first: Date) -> Result<Vec<Day>> {
     Ok(days)
 }
 
-/// How many patches of a severity have been pending for a time.
+/// The number of patches of one severity in one age range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Age {
-    /// How many of the spans it is longer than.
+    /// The number of bounds that the age exceeds.
     pub older_than: usize,
-    /// The severity.
     pub severity: Severity,
-    /// How many patches.
     pub patches: u64,
 }
 

@@ -1,4 +1,4 @@
-//! API keys: create, revoke.
+//! Requests about API keys: create, revoke.
 
 use async_recursion::async_recursion as boxed;
 use store::api_keys::ApiKey;
@@ -23,7 +23,7 @@ pub async fn create(
     api_keys::create(app, &caller.actor(), new).await
 }
 
-/// Revokes a key. Revoking it twice is no error.
+/// Revokes a key. Revoking a revoked key is not an error.
 #[boxed]
 pub async fn revoke(
     app: &App,
@@ -36,7 +36,7 @@ pub async fn revoke(
         check_version(wanted_version, key.generation)?;
         within(caller, key.environments.as_deref())?;
         match api_keys::revoke(app, &caller.actor(), &key).await {
-            // Another request revoked it at the same time.
+            // Another request changed the key at the same time.
             Err(ServiceError::Stale) => {}
             done => return done,
         }
@@ -44,7 +44,7 @@ pub async fn revoke(
     Err(ServiceError::Stale)
 }
 
-/// Refuses a caller that is limited to environments and reaches for more.
+/// Refuses a caller that is limited to environments and asks for more.
 fn within(caller: &Caller, wanted: Option<&[Environment]>) -> Result<()> {
     let fits = match (&caller.environments, wanted) {
         (None, _) => true,
@@ -54,7 +54,7 @@ fn within(caller: &Caller, wanted: Option<&[Environment]>) -> Result<()> {
     match fits {
         true => Ok(()),
         false => forbidden(
-            "This key is limited to environments, and manages keys within that limit only.",
+            "This API key is limited to environments and can manage only keys within that limit.",
         ),
     }
 }
@@ -64,13 +64,13 @@ fn read((body, mut errors): Body<CreateApiKey>) -> Result<NewKey> {
     let role = errors.parse("/role", "invalid_role", &body.role);
     let environments = body.environments.map(|texts| {
         if texts.is_empty() {
-            errors.note("/environments", "empty", "name at least one, or leave it out");
+            errors.note("/environments", "empty", "must name at least one environment or be omitted");
         }
         errors.parse_all::<Environment>("/environments", "invalid_environment", &texts)
     });
     let expires_at = errors.time("/expires_at", body.expires_at.as_deref());
     errors.done()?;
     let role =
-        role.ok_or_else(|| ServiceError::Internal("a role without errors is none".into()))?;
+        role.ok_or_else(|| ServiceError::Internal("the role is missing although validation succeeded".into()))?;
     Ok(NewKey { name, role, environments, expires_at })
 }

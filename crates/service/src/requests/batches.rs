@@ -1,4 +1,4 @@
-//! Batches: create, cancel, pause, resume, retry.
+//! Requests about batches: create, cancel, pause, resume, retry.
 
 use async_recursion::async_recursion as boxed;
 use store::Conn;
@@ -14,7 +14,8 @@ use crate::queries::batches::find;
 use crate::queries::{Scope, servers};
 use crate::{App, PatchOptions, Result};
 
-/// Orders updates for several servers. Each server that does not exist is named, and then nothing starts.
+/// Creates a batch for several servers. Every server that does not exist is reported, and then
+/// nothing starts.
 #[boxed]
 pub async fn create(
     app: &App,
@@ -22,7 +23,7 @@ pub async fn create(
     (body, mut errors): Body<CreateBatch>,
 ) -> Result<Rollout> {
     let options = read::order(&mut errors, body.options());
-    // In the transaction that creates the batch, so that no server disappears in between.
+    // In the transaction that creates the batch, so that no server is removed in between.
     let mut tx = app.db.begin().await?;
     let named = existing(&mut tx, &caller.scope(), &mut errors, &body.server_ids).await?;
     errors.done()?;
@@ -51,7 +52,8 @@ pub(super) fn new_rollout(
     }
 }
 
-/// The servers that an order names. Each that does not exist, or that the caller cannot see, is noted.
+/// The servers that a request names. Every server that does not exist, or that the caller may not
+/// see, is added to `errors`.
 pub(super) async fn existing(
     conn: &mut Conn,
     scope: &Scope,
@@ -67,28 +69,28 @@ pub(super) async fn existing(
     Ok(named.into_iter().map(|(_, id)| id).collect())
 }
 
-/// Cancels what has not started.
+/// Cancels the tasks that have not started.
 #[boxed]
 pub async fn cancel(app: &App, caller: &Caller, id: BatchId) -> Result<Rollout> {
     find(app, &caller.scope(), id).await?;
     commands::cancel(app, &caller.actor(), caller.org, id).await
 }
 
-/// No further server starts.
+/// Pauses a batch: no further server starts.
 #[boxed]
 pub async fn pause(app: &App, caller: &Caller, id: BatchId) -> Result<Rollout> {
     find(app, &caller.scope(), id).await?;
     commands::pause(app, &caller.actor(), caller.org, id).await
 }
 
-/// Goes on with a batch that was paused or has halted.
+/// Resumes a batch that was paused or has halted.
 #[boxed]
 pub async fn resume(app: &App, caller: &Caller, id: BatchId) -> Result<Rollout> {
     find(app, &caller.scope(), id).await?;
     commands::resume(app, &caller.actor(), caller.org, id).await
 }
 
-/// The same for a batch that is still as the caller saw it.
+/// Resumes a batch unless it has changed since the caller saw it.
 #[boxed]
 pub async fn resume_seen(
     app: &App,
@@ -100,7 +102,7 @@ pub async fn resume_seen(
     commands::resume_seen(app, &caller.actor(), caller.org, id, seen).await
 }
 
-/// Orders a new batch of the servers that failed.
+/// Creates a new batch for the servers that failed.
 #[boxed]
 pub async fn retry(app: &App, caller: &Caller, id: BatchId) -> Result<Rollout> {
     find(app, &caller.scope(), id).await?;

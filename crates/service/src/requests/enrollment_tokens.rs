@@ -1,4 +1,4 @@
-//! Enrollment tokens: create, revoke.
+//! Requests about enrollment tokens: create, revoke.
 
 use async_recursion::async_recursion as boxed;
 use vocab::TokenId;
@@ -23,13 +23,13 @@ pub async fn create(
     let new = read(body)?;
     if !caller.may_touch(new.environment.as_ref()) {
         return forbidden(
-            "This key is limited to environments: name one of them in `environment`.",
+            "This API key is limited to environments: set `environment` to one of them.",
         );
     }
     tokens::create(app, &caller.actor(), new).await
 }
 
-/// Revokes a token. Revoking it twice is no error.
+/// Revokes a token. Revoking a revoked token is not an error.
 #[boxed]
 pub async fn revoke(
     app: &App,
@@ -40,12 +40,13 @@ pub async fn revoke(
     let token = find_enrollment_token(app, &caller.scope(), id).await?;
     check_version(wanted_version, version(&token))?;
     if !caller.may_touch(token.environment.as_ref()) {
-        return forbidden("This key is limited to environments, and this token is for others.");
+        return forbidden("This API key is limited to environments, and this token is for another one.");
     }
     tokens::revoke(app, &caller.actor(), &token).await
 }
 
-/// A token's row has no generation: it changes by being used and by being revoked, and both only once forward.
+/// The version of a token, computed because its row has no generation: the number of uses only
+/// grows, and a token is revoked at most once.
 pub fn version(token: &Token) -> i64 {
     2 * i64::from(token.uses) + i64::from(token.revoked_at.is_some())
 }

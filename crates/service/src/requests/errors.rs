@@ -1,4 +1,4 @@
-//! Everything that is wrong with a request, gathered.
+//! Collects all errors of a request.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -9,25 +9,27 @@ use crate::{FieldError, Result, ServiceError};
 
 const NAME_CHARS_MAX: usize = 200;
 
-/// What [`Errors::name`] accepts, for the API's description: no control characters, and not only spaces.
+/// The pattern that [`Errors::name`] accepts, for the OpenAPI document: no control characters, and
+/// not only spaces.
 pub const NAME_PATTERN: &str = r"^[^\u0000-\u001F\u007F-\u009F]*[^\s\u0000-\u001F\u007F-\u009F][^\u0000-\u001F\u007F-\u009F]*$";
 
-/// How many errors of one body are kept. A body of a megabyte could have hundreds of thousands.
+/// The maximum number of errors that are kept per body. A body of one megabyte could have hundreds
+/// of thousands.
 const NOTED_MAX: usize = 11_000;
 
-/// Everything that is wrong, gathered.
+/// Collects all errors of a request.
 #[derive(Debug, Default)]
-#[must_use = "errors that nobody asks about would let a wrong order through"]
+#[must_use = "call `done`, otherwise an invalid request is accepted"]
 pub struct Errors {
     /// At most [`NOTED_MAX`].
     found: Vec<FieldError>,
-    /// How many of them are about the shape of the body. What stands at those places now was put there by us, and
-    /// nothing more is said of it.
+    /// The number of errors about the body's JSON structure. The invalid values were replaced by
+    /// placeholders, so no further errors are reported for them.
     of_shape: usize,
 }
 
 impl Errors {
-    /// What is wrong with the shape of a body.
+    /// Starts with the errors of a body's JSON structure.
     pub fn of_shape(found: Vec<FieldError>) -> Errors {
         Errors { of_shape: found.len(), found }
     }
@@ -66,7 +68,7 @@ impl Errors {
         self.line(pointer, name, NAME_CHARS_MAX)
     }
 
-    /// A line of text that says something.
+    /// A line of text that is not blank.
     pub fn line(&mut self, pointer: &str, name: String, chars_max: usize) -> String {
         let chars = name.chars().count();
         if name.trim().is_empty() {
@@ -84,13 +86,13 @@ impl Errors {
 
     pub fn time(&mut self, pointer: &str, text: Option<&str>) -> Option<Timestamp> {
         let time = text?.parse::<Timestamp>();
-        // To the microsecond, which is what is kept.
+        // With microsecond precision, as stored.
         let kept = time.and_then(|time| Timestamp::from_microsecond(time.as_microsecond()));
         let expected = "must be a time like 2026-11-15T04:00:00Z";
         kept.map_err(|_| self.note(pointer, "invalid_time", expected)).ok()
     }
 
-    /// Refuses if anything is wrong.
+    /// Returns the collected errors, if there are any.
     pub fn done(self) -> Result<()> {
         if self.found.is_empty() { Ok(()) } else { Err(ServiceError::Invalid(self.found)) }
     }

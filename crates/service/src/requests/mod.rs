@@ -1,8 +1,9 @@
-//! What clients ask for: the bodies of requests, from the API or a form of the dashboard.
+//! Request bodies, from the API or a dashboard form.
 //!
-//! A function here validates a body, checks that everything that it names exists and that the caller may touch it, and calls a
-//! [command](crate::commands). It is the one place where that is checked. Bodies come with what is wrong with their shape
-//! ([`Errors`]), so that a client is told of all its mistakes at once.
+//! A function here validates a body, checks that all objects that it names exist and that the
+//! caller may access them, and calls a [command](crate::commands). This is the only place where
+//! that is checked. A body comes with the errors of its JSON structure ([`Errors`]), so that a
+//! client gets all errors at once.
 
 pub mod api_keys;
 pub mod batches;
@@ -18,15 +19,13 @@ pub use errors::{Errors, NAME_PATTERN};
 
 use crate::{Result, ServiceError};
 
-/// A body, with what is wrong with its shape.
+/// A body with the errors of its JSON structure.
 pub type Body<T> = (T, Errors);
 
-/// The versions of a thing that a client is willing to change: `If-Match`, or what a form was made from.
+/// The versions of an object that a client is willing to change: from `If-Match`, or from a form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Versions {
-    /// Whatever version it is in.
     Any,
-    /// Only these.
     Only(Vec<i64>),
 }
 

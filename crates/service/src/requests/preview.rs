@@ -1,4 +1,4 @@
-//! What an order would do.
+//! Preview of a batch or a retry.
 
 use async_recursion::async_recursion as boxed;
 use vocab::{BatchId, ServerId};
@@ -10,7 +10,7 @@ use crate::commands;
 use crate::queries::{preview, show};
 use crate::{App, Result};
 
-/// A preview that shows at most so many servers one by one.
+/// The preview of a batch. `shown` is the maximum number of servers that are listed individually.
 #[boxed]
 pub async fn of_order(
     app: &App,
@@ -34,7 +34,7 @@ pub async fn of_order(
             errors.note(
                 "",
                 "one_of",
-                "say which servers: `server_ids` or `targets`, one of the two",
+                "either `server_ids` or `targets` is required, and not both",
             );
         }
     }
@@ -45,7 +45,7 @@ pub async fn of_order(
     }
 }
 
-/// The servers that a retry of a batch would patch, and what it would do.
+/// The servers that a retry of a batch would patch, and the preview of the retry.
 #[boxed]
 pub async fn of_retry(
     app: &App,

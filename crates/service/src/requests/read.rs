@@ -1,4 +1,4 @@
-//! What the bodies of requests mean, or everything that is wrong with them at once. Nothing here asks the
+//! Validates request bodies and converts them, or reports all errors at once. Does not access the
 //! database.
 
 use std::collections::BTreeSet;
@@ -16,18 +16,19 @@ const DESCRIPTION_CHARS_MAX: usize = 2_000;
 const PACKAGES_MAX: usize = 1_000;
 const STAGGER_MINUTES_MAX: u32 = 1_440;
 const PARALLEL_MAX: u32 = 100_000;
-/// Four weeks: a longer window is a mistake in the unit.
+/// Four weeks: a longer window is probably a mistake in the unit.
 const WINDOW_MINUTES_MAX: u32 = 40_320;
-/// How many servers one order names.
+/// The maximum number of servers in one request.
 pub const SERVER_IDS_MAX: usize = 10_000;
 
-/// What a schedule is to be. `allow_empty` is left to the caller: it is about the fleet of today.
+/// Validates a schedule. The caller handles `allow_empty`, because that depends on the current
+/// servers.
 pub fn schedule((body, mut errors): (ScheduleRequest, Errors)) -> Result<Wanted> {
     let name = errors.name("/name", body.name);
     let description = body.description.unwrap_or_default();
     let chars = description.chars().count();
     if description.contains('\0') {
-        // PostgreSQL cannot keep it, and nobody can read it.
+        // PostgreSQL cannot store NUL in text.
         errors.note("/description", "invalid_character", "must not contain a NUL character");
     }
     if chars > DESCRIPTION_CHARS_MAX {
@@ -50,11 +51,11 @@ pub fn schedule((body, mut errors): (ScheduleRequest, Errors)) -> Result<Wanted>
             targets,
             options,
         }),
-        _ => Err(ServiceError::Internal("a schedule without errors is incomplete".into())),
+        _ => Err(ServiceError::Internal("the schedule is incomplete although validation succeeded".into())),
     }
 }
 
-/// Which servers a selector means.
+/// Validates a selector.
 pub fn targets(errors: &mut Errors, value: &Value) -> Option<Selector> {
     let wrong = match Selector::read(value) {
         Ok(selector) => return Some(selector),
@@ -82,17 +83,18 @@ fn selector_code(error: &SelectorError) -> &'static str {
     }
 }
 
-/// How an order that somebody gives now is carried out. It says what to install: nothing is patched by omission.
+/// Validates the options of a batch that a user starts now. They must state what to install:
+/// nothing is patched by omission.
 pub fn order(errors: &mut Errors, said: OptionsRequest) -> PatchOptions {
     if said.packages.is_none() && said.security_only.is_none() {
-        let detail = "say what to install: `packages`, or `security_only`; \
-                      `\"packages\": []` means every available update";
+        let detail = "`packages` or `security_only` is required; \
+                      `\"packages\": []` selects every available update";
         errors.note("", "nothing_selected", detail);
     }
     options(errors, "", said)
 }
 
-/// How an order is carried out; what is left out has its default.
+/// Validates patch options. Omitted options have their defaults.
 pub fn options(errors: &mut Errors, at: &str, said: OptionsRequest) -> PatchOptions {
     let packages = said.packages.unwrap_or_default();
     let exclude = said.exclude.unwrap_or_default();
@@ -146,10 +148,11 @@ pub fn options(errors: &mut Errors, at: &str, said: OptionsRequest) -> PatchOpti
     }
 }
 
-/// The servers that an order names, each once with the place where it stands. What is no id names no server.
+/// The servers that a request names, without duplicates, each with its index. An invalid id is
+/// reported as an unknown server.
 pub fn server_ids(errors: &mut Errors, texts: &[String]) -> Vec<(usize, ServerId)> {
     if texts.is_empty() {
-        errors.note("/server_ids", "empty", "name at least one server");
+        errors.note("/server_ids", "empty", "at least one server is required");
     }
     if texts.len() > SERVER_IDS_MAX {
         errors.note(
@@ -171,7 +174,7 @@ pub fn server_ids(errors: &mut Errors, texts: &[String]) -> Vec<(usize, ServerId
     ids
 }
 
-/// Says that a server which an order names is not there.
+/// Reports a server that does not exist.
 pub fn unknown_server(errors: &mut Errors, place: usize, text: &str) {
     let shown: String = text.chars().take(64).flat_map(char::escape_debug).collect();
     errors.note(
@@ -199,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_wrong_with_a_schedule_is_told_at_once() {
+    fn all_errors_of_a_schedule_are_reported_at_once() {
         let wrong = refused(
             json!({"name": " ", "description": "x".repeat(2_001), "cron": "0 0 30 2 *",
             "timezone": "Mars/Olympus", "targets": {}, "options": {"packages": ["bash", "bash="],
@@ -227,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_has_the_default_of_the_contract() {
+    fn omitted_fields_have_the_documented_defaults() {
         let body = json!({"name": "n", "cron": "@daily", "targets": {"all": true}});
         let body = serde_json::from_value(body).unwrap();
         let wanted = schedule((body, Errors::default())).unwrap();
@@ -239,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_that_selects_nothing_is_refused_and_one_that_says_everything_is_not() {
+    fn order_must_state_what_to_install() {
         let said = |body: Value| {
             let mut errors = Errors::default();
             order(&mut errors, serde_json::from_value(body).unwrap());

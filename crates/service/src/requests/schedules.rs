@@ -1,4 +1,4 @@
-//! Schedules: create, replace, delete, run.
+//! Requests about schedules: create, replace, delete, run.
 
 use async_recursion::async_recursion as boxed;
 use store::runs::Run;
@@ -17,18 +17,17 @@ use crate::{App, FieldError, Result, ServiceError};
 /// The code of the field error for targets that no server matches.
 pub const NO_SERVERS_MATCH: &str = "no_servers_match";
 
-/// How often a change is tried again that others came before. Each failure is somebody's success, so
-/// this many must change the same schedule at once before one of them is refused.
+/// How often a change is retried after a conflict. Each conflict means that another request
+/// succeeded, so this many requests must change the same schedule at once before one of them is
+/// refused.
 const CONTENDED_TRIES: u32 = 100;
 
-/// Creates a schedule.
 #[boxed]
 pub async fn create(app: &App, caller: &Caller, body: Body<ScheduleRequest>) -> Result<Schedule> {
     let wanted = wanted(app, caller, body).await?;
     commands::create(app, &caller.actor(), wanted).await
 }
 
-/// Replaces the whole of a schedule.
 #[boxed]
 pub async fn replace(
     app: &App,
@@ -51,7 +50,6 @@ pub async fn replace(
     Err(ServiceError::Stale)
 }
 
-/// Deletes a schedule.
 #[boxed]
 pub async fn delete(
     app: &App,
@@ -70,7 +68,6 @@ pub async fn delete(
     Err(ServiceError::Stale)
 }
 
-/// Runs a schedule now.
 #[boxed]
 pub async fn run(app: &App, caller: &Caller, id: ScheduleId) -> Result<Run> {
     let schedule = find(app, &caller.scope(), id).await?;
@@ -89,18 +86,18 @@ async fn wanted(
     Ok(wanted)
 }
 
-/// Refuses targets beyond the environments of the caller.
+/// Refuses targets outside the caller's environments.
 fn within(caller: &Caller, targets: &Selector) -> Result<()> {
     if reaches(caller.environments.as_deref(), targets) {
         return Ok(());
     }
     forbidden(
-        "This key is limited to environments: name one of them in `targets` as `environment`.",
+        "This API key is limited to environments: set `environment` in `targets` to one of them.",
     )
 }
 
-/// Refuses the targets of an enabled schedule that match no server, unless the caller allowed it. Before any server is
-/// enrolled nothing is refused: schedules may be written first.
+/// Refuses an enabled schedule whose targets match no server, unless the caller allows it. As long
+/// as no server is enrolled, nothing is refused: schedules may be created first.
 async fn refuse_unmatched(
     app: &App,
     caller: &Caller,

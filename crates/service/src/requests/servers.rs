@@ -1,4 +1,4 @@
-//! Servers: remove, refresh, patch, release.
+//! Requests about servers: remove, refresh, patch, release.
 
 use async_recursion::async_recursion as boxed;
 use store::refreshes::Refresh;
@@ -16,7 +16,6 @@ use crate::queries::show;
 use crate::requests::batches::new_rollout;
 use crate::{App, Result, ServiceError, TRIES};
 
-/// Removes a server.
 #[boxed]
 pub async fn remove(
     app: &App,
@@ -24,7 +23,7 @@ pub async fn remove(
     id: ServerId,
     wanted_version: &Versions,
 ) -> Result<()> {
-    // A scan that arrives at this moment changes the server, and is no reason to refuse.
+    // An inventory that arrives at the same time changes the row, but is no reason to refuse.
     for _ in 0..TRIES {
         let seen = find(app, &caller.scope(), id).await?;
         check_version(wanted_version, seen.generation)?;
@@ -36,14 +35,14 @@ pub async fn remove(
     Err(ServiceError::Stale)
 }
 
-/// Asks an agent for a look at its packages.
+/// Asks an agent to report its packages.
 #[boxed]
 pub async fn refresh(app: &App, caller: &Caller, id: ServerId) -> Result<Refresh> {
     find(app, &caller.scope(), id).await?;
     refreshes::request(app, &caller.actor(), id).await
 }
 
-/// Orders updates for one server.
+/// Creates a batch for one server.
 #[boxed]
 pub async fn patch(
     app: &App,
@@ -57,7 +56,7 @@ pub async fn patch(
     batches::create(app, new_rollout(app, caller, options, vec![id])).await
 }
 
-/// Releases a server from quarantine. With its generation, as clients see it.
+/// Releases a server from quarantine. Returns its generation and the API type.
 #[boxed]
 pub async fn release(app: &App, caller: &Caller, id: ServerId) -> Result<(i64, wire::v1::Server)> {
     for _ in 0..TRIES {
@@ -70,7 +69,8 @@ pub async fn release(app: &App, caller: &Caller, id: ServerId) -> Result<(i64, w
     Err(ServiceError::Stale)
 }
 
-/// Releases a server that is in quarantine for the reason that the caller saw; `None` if it is not.
+/// Releases a server if it is in quarantine for the reason that the caller saw. Returns `None` if
+/// the reason has changed.
 #[boxed]
 pub async fn release_seen(
     app: &App,

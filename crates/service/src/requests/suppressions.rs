@@ -1,4 +1,4 @@
-//! Suppressions: create, delete.
+//! Requests about suppressions: create, delete.
 
 use async_recursion::async_recursion as boxed;
 use store::suppressions::Suppression;
@@ -14,10 +14,9 @@ use crate::{App, Result};
 const REASON_CHARS_MAX: usize = 1_000;
 const CVE_CHARS_MAX: usize = 100;
 
-/// A suppression never changes, so it has one version.
+/// A suppression never changes, so it has only one version.
 pub const VERSION: i64 = 1;
 
-/// Creates a suppression.
 #[boxed]
 pub async fn create(
     app: &App,
@@ -27,13 +26,12 @@ pub async fn create(
     let new = read(body)?;
     if !caller.may_touch(new.environment.as_ref()) {
         return forbidden(
-            "This key is limited to environments: name one of them in `environment`.",
+            "This API key is limited to environments: set `environment` to one of them.",
         );
     }
     commands::create(app, &caller.actor(), new).await
 }
 
-/// Deletes a suppression.
 #[boxed]
 pub async fn delete(
     app: &App,
@@ -45,7 +43,7 @@ pub async fn delete(
     check_version(wanted_version, VERSION)?;
     if !caller.may_touch(row.environment.as_ref()) {
         return forbidden(
-            "This key is limited to environments, and this suppression is about all servers.",
+            "This API key is limited to environments, and this suppression applies to all servers.",
         );
     }
     commands::delete(app, &caller.actor(), &row).await
@@ -65,7 +63,7 @@ fn read((body, mut errors): Body<CreateSuppression>) -> Result<NewSuppression> {
     Ok(NewSuppression { cve: body.cve, package, environment, reason, expires_at })
 }
 
-/// Where nobody has given a CVE, an advisory's own id stands for one.
+/// Accepts any advisory id, because not every advisory has a CVE id.
 fn is_id(text: &str) -> bool {
     text.len() <= CVE_CHARS_MAX
         && text.starts_with(|c: char| c.is_ascii_alphanumeric())
