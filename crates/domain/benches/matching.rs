@@ -1,7 +1,7 @@
-//! What matching costs: `cargo xtask bench matching`.
+//! Cost of matching: `cargo xtask bench matching`.
 //!
-//! The advisories are made up, in the proportions of a real release: some 3,500 named sources, most
-//! with few flaws, and a kernel with thousands that are fixed in batches.
+//! The advisories are synthetic, in the proportions of a real release: some 3,500 source packages,
+//! most with few CVEs, and a kernel with thousands that are fixed in batches.
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
@@ -11,9 +11,8 @@ use domain::finding::tally::{Cell, Tally};
 use vocab::{Digest, Installed, Severity};
 
 const BASE: &str = "Debian:12";
-/// The packages of one server.
 const PACKAGES: u32 = 600;
-/// The distinct sets of a fleet of 100,000 servers.
+/// The number of distinct package sets in a fleet of 100,000 servers.
 const SETS: u32 = 2_000;
 const SOURCES: u32 = 3_500;
 const KERNEL_FLAWS: u32 = 5_000;
@@ -39,7 +38,8 @@ fn advisory(id: u32, package: &str, fixed: &str) -> Advisory {
     }
 }
 
-/// Ten flaws a source, each fixed by another update; the kernel's in batches.
+/// Ten CVEs per source package, each fixed by a different update; those of the kernel are fixed in
+/// batches.
 fn advisories() -> Vec<Advisory> {
     let sources = (0..SOURCES).flat_map(|source| {
         (0..10).map(move |fix| {
@@ -56,12 +56,12 @@ fn index() -> Index {
     Index::new(&Ecosystem::new(BASE), advisories())
 }
 
-/// A server's packages. Most are up to date, one in twenty lags behind, and no two sets agree in
-/// which; its kernel lacks the last tenth of the fixes.
+/// The packages of one server. Most are up to date, one in twenty is outdated, and no two sets
+/// agree on which; the kernel lacks the last tenth of the fixes.
 fn set(number: u32) -> Vec<Installed> {
     let mut packages: Vec<Installed> = (0..PACKAGES - 1)
         .map(|package| {
-            // Every fourth package is of a source that has advisories.
+            // Every fourth package comes from a source package that has advisories.
             let source = (package * 7 + number * 3) % (SOURCES * 2);
             let behind = (package + number).is_multiple_of(20);
             let version = format!("1.{source}-2+deb12u{}", if behind { 5 } else { 10 });
@@ -77,7 +77,7 @@ fn set(number: u32) -> Vec<Installed> {
     packages
 }
 
-/// Row 7: the floor of a rematch is this, once for each distinct set.
+/// Performance table, row 7: a full rematch costs at least this much for each distinct set.
 #[divan::bench]
 fn one_set_of_600_packages(bencher: Bencher<'_, '_>) {
     let (index, set) = (index(), set(1));
@@ -95,8 +95,8 @@ fn two_thousand_distinct_sets(bencher: Bencher<'_, '_>) {
         .bench_local(|| sets.iter().map(|set| index.judge(set).findings.len()).sum::<usize>());
 }
 
-/// One new CVE in a package that every set carries in one of ten versions: an index of that name
-/// alone, each version once, and then every set is counted again.
+/// One new CVE in a package that every set contains in one of ten versions: builds an index for
+/// that name alone, matches each version once, and then counts every set again.
 #[divan::bench(sample_count = 5)]
 fn one_new_cve_in_every_set(bencher: Bencher<'_, '_>) {
     let index = index();

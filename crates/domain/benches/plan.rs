@@ -1,7 +1,7 @@
-//! What planning costs, and how it grows: `cargo xtask bench`.
+//! Cost of planning, and how it grows: `cargo xtask bench`.
 //!
-//! `whole_rollout` must grow no worse than linearly with the number of servers, and `one_step`, one
-//! report and what follows from it, hardly at all.
+//! `whole_rollout` must grow at most linearly with the number of servers, and `one_step`, one
+//! report and its consequences, hardly at all.
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
@@ -39,7 +39,7 @@ fn settle(rollout: &mut Rollout) {
     }
 }
 
-/// Loading what is stored.
+/// Restoring a stored rollout.
 #[divan::bench(args = SIZES)]
 fn restore(bencher: Bencher, size: u32) {
     let stored = rollout(size, Pace::default());
@@ -49,7 +49,7 @@ fn restore(bencher: Bencher, size: u32) {
         .bench_values(|(head, targets)| Rollout::restore(head, targets));
 }
 
-/// From the first start to the end, with a canary, 50 servers at a time.
+/// From the first start to the end, with a canary, 50 servers in parallel.
 #[divan::bench(args = SIZES, sample_count = 10)]
 fn whole_rollout(bencher: Bencher, size: u32) {
     let pace = Pace {
@@ -70,7 +70,7 @@ fn whole_rollout(bencher: Bencher, size: u32) {
                     .expect("a report is always taken");
                 settle(&mut rollout);
             }
-            assert!(rollout.head().phase.is_ended(), "the work was really done");
+            assert!(rollout.head().phase.is_ended(), "the rollout ended");
             rollout
         });
 }

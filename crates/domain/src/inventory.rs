@@ -1,7 +1,7 @@
-//! What is installed on a server, and what changed between two looks at it.
+//! The installed packages of a server, and the difference between two scans.
 //!
-//! An inventory is known by the digest of its canonical bytes, so one that many servers share is
-//! kept once. The difference of two is how an order's success is judged.
+//! An inventory is identified by the digest of its canonical bytes, so that one which many servers
+//! share is stored once. The difference of two inventories shows whether an order succeeded.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use vocab::listing::{self, ListingError};
 use vocab::{Digest, Installed, PackageManager};
 
-/// The packages of a server, sorted by name, architecture and version, each once.
+/// The packages of a server, sorted by name, architecture and version, without duplicates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inventory {
     packages: Vec<Installed>,
@@ -18,84 +18,73 @@ pub struct Inventory {
 }
 
 impl Inventory {
-    /// The inventory of these packages.
     pub fn new(mut packages: Vec<Installed>) -> Inventory {
         listing::sort(&mut packages);
         let bytes = listing::encode(&packages);
         Inventory { digest: Digest::of(&bytes), packages, bytes }
     }
 
-    /// The inventory that an agent sent. The digest is that of the bytes as they came, since
-    /// a newer agent may write fields that are unknown here, and knows its list by that digest.
+    /// Decodes an inventory that an agent sent. The digest is that of the received bytes, because a
+    /// newer agent may write fields that are unknown here, and identifies its list by that digest.
     pub fn received(bytes: Vec<u8>) -> Result<Inventory, ListingError> {
         let mut packages: Vec<Installed> = listing::decode(&bytes)?;
         listing::sort(&mut packages);
         Ok(Inventory { digest: Digest::of(&bytes), packages, bytes })
     }
 
-    /// What is installed.
     pub fn packages(&self) -> &[Installed] {
         &self.packages
     }
 
-    /// The bytes that its digest is of.
+    /// The bytes that the digest is computed from.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// What it is known by.
     pub fn digest(&self) -> Digest {
         self.digest
     }
 }
 
-/// What happened to one package.
+/// The change of one package.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// The name of the package.
     pub name: String,
-    /// Its architecture; after an upgrade that changed it, the new one.
+    /// Architecture; the new one if an upgrade changed it.
     pub arch: String,
-    /// What happened.
     pub kind: ChangeKind,
 }
 
-/// What happened to a package.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// It was not there, or not in this version, and now is.
+    /// The package, or this version of it, was not installed before and is now.
     Installed {
-        /// The version.
         version: String,
     },
-    /// It was there, and now is not.
+    /// The package was installed before and is not any more.
     Removed {
-        /// The version.
         version: String,
     },
-    /// A newer version took an older one's place, or one that is written otherwise and compares
+    /// A newer version replaced an older one, or one that is spelled differently but compares
     /// equal: `1.0` and `1.00`.
     Upgraded {
-        /// The version that went.
         from: String,
-        /// The version that came.
         to: String,
     },
-    /// An older version took a newer one's place.
+    /// An older version replaced a newer one.
     Downgraded {
-        /// The version that went.
         from: String,
-        /// The version that came.
         to: String,
     },
 }
 
-/// What changed from `before` to `after`, sorted by name and architecture.
+/// Returns the changes from `before` to `after`, sorted by name and architecture.
 ///
-/// Packages are told apart by name and architecture. Where a version stays, versions live side by
-/// side, as kernels do on rpm systems, and nothing took anything's place: `{1, 2}` to `{2, 3}` is
-/// 3 installed and 1 removed. Where none stays, the newest that came took the place of the newest
-/// that went. A package that only changed its architecture (from `all` to `amd64`) is one package.
+/// Packages are distinguished by name and architecture. If any version of a package stays, its
+/// versions are installed side by side, like kernels on rpm systems, and none replaced another:
+/// `{1, 2}` to `{2, 3}` means that 3 was installed and 1 removed. If no version stays, the newest
+/// added version replaced the newest removed one. A package that only changed its architecture
+/// (from `all` to `amd64`) counts as one package.
 pub fn difference(before: &Inventory, after: &Inventory, manager: PackageManager) -> Vec<Change> {
     let mut names: BTreeMap<&str, Movement<'_>> = BTreeMap::new();
     for package in before.packages() {
@@ -107,7 +96,7 @@ pub fn difference(before: &Inventory, after: &Inventory, manager: PackageManager
     names.into_iter().flat_map(|(name, movement)| movement.changes(name, manager)).collect()
 }
 
-/// The versions of one name before and after, by architecture.
+/// The versions of one package name before and after, by architecture.
 #[derive(Default)]
 struct Movement<'a>(BTreeMap<&'a str, (Vec<&'a str>, Vec<&'a str>)>);
 
@@ -145,7 +134,7 @@ impl<'a> Movement<'a> {
     }
 }
 
-/// One version that went from one architecture and one that came to another are one package.
+/// Joins a version removed from one architecture and a version added to another into one change.
 fn join_architectures(changes: &mut Vec<Change>, manager: PackageManager) {
     let joined = match changes.as_slice() {
         [
@@ -180,7 +169,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// `"bash 5.1 amd64"` each.
+    /// One package per entry: `"bash 5.1 amd64"`.
     fn inventory(packages: &[&str]) -> Inventory {
         let read = |text: &&str| match text.split(' ').collect::<Vec<_>>()[..] {
             [name, version, arch] => Installed::new(name, version, arch),
@@ -205,7 +194,7 @@ mod tests {
     use PackageManager::{Apt, Dnf};
 
     #[test]
-    fn each_change_is_called_by_its_name() {
+    fn each_change_has_its_own_kind() {
         assert_eq!(
             shown(
                 Apt,
@@ -222,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_compared_as_the_manager_does() {
+    fn versions_are_compared_with_the_managers_scheme() {
         assert_eq!(shown(Apt, &["x 1.0 all"], &["x 1.0~rc1 all"]), ["x:all 1.0 down to 1.0~rc1"]);
         assert_eq!(
             shown(Dnf, &["x 9-1 noarch"], &["x 1:1-1 noarch"]),
@@ -231,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_live_side_by_side() {
+    fn parallel_kernel_versions_are_not_upgrades() {
         assert_eq!(
             shown(Dnf, &["kernel 1 x86_64"], &["kernel 1 x86_64", "kernel 2 x86_64"]),
             ["kernel:x86_64 +2"]
@@ -251,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_architectures_of_a_name_are_packages_of_their_own() {
+    fn architectures_of_a_name_are_separate_packages() {
         assert_eq!(
             shown(Apt, &["libc6 1 amd64", "libc6 1 i386"], &["libc6 2 amd64", "libc6 2 i386"]),
             ["libc6:amd64 1 up to 2", "libc6:i386 1 up to 2"]
@@ -263,13 +252,13 @@ mod tests {
     }
 
     #[test]
-    fn a_package_that_changes_its_architecture_is_upgraded_and_not_removed() {
+    fn changed_architecture_is_an_upgrade() {
         assert_eq!(shown(Apt, &["tool 1 all"], &["tool 2 amd64"]), ["tool:amd64 1 up to 2"]);
         assert_eq!(shown(Apt, &["tool 1 amd64"], &["tool 2 all"]), ["tool:all 1 up to 2"]);
     }
 
     #[test]
-    fn a_list_from_an_agent_keeps_the_digest_that_the_agent_knows_it_by() {
+    fn received_inventory_keeps_the_agents_digest() {
         let bytes = b"{\"n\":\"bash\",\"v\":\"5\",\"later\":1}\n".to_vec();
         let received = Inventory::received(bytes.clone()).unwrap();
         assert_eq!(received.digest(), Digest::of(&bytes));
@@ -285,9 +274,10 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the words for it, a difference accounts for every version that came or went.
+        /// A difference accounts for every version that was added or removed, whatever kind of
+        /// change it reports.
         #[test]
-        fn a_difference_accounts_for_everything_that_came_and_went(a in packages(), b in packages()) {
+        fn difference_accounts_for_every_added_and_removed_version(a in packages(), b in packages()) {
             let (a, b) = (Inventory::new(a), Inventory::new(b));
             let mut names: Vec<(String, String)> = Vec::new();
             let mut came_and_went: Vec<(String, String)> = Vec::new();
@@ -315,7 +305,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_differs_from_itself(a in packages()) {
+        fn inventory_does_not_differ_from_itself(a in packages()) {
             let a = Inventory::new(a);
             prop_assert_eq!(difference(&a, &a, Apt), []);
         }

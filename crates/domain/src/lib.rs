@@ -1,7 +1,8 @@
-//! What the things of Fleetmend are and how they move.
+//! Domain model and rules: rollouts, schedules, advisories, findings, inventories.
 //!
-//! No async, no I/O, no clock, no chance: time comes in as an argument, and the same arguments give the
-//! same answer. Shells (the server's engine, the store, the tests) load, ask, save and do.
+//! Pure code: no async, no I/O, no clock, no randomness. Time is an argument, and the same
+//! arguments always give the same result. The callers (engine, store, tests) load, call, save and
+//! act.
 
 pub mod advisory;
 pub mod finding;

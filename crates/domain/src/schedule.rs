@@ -1,29 +1,31 @@
-//! When a schedule runs: the one place that knows about clocks that change.
+//! When a schedule runs. Only this module handles clock changes.
 //!
-//! A cron expression speaks of local time, and twice a year local time jumps. The rules:
+//! A cron expression uses local time, and in most zones local time jumps twice a year. The rules:
 //!
 //! - A local time that does not exist runs at the first instant after the gap.
-//! - A local time that exists twice runs once, the first time.
-//! - An expression with `*` or `*/n` for minute or hour means "every so often" and follows the clock
-//!   as it goes: nothing is added after a gap, and both passes of a repeated hour count, so that
-//!   the spacing stays even. Only if a gap took every run of a day (`*/15 2 * * *`, where two
-//!   o'clock is missing) does it run once, at the first instant after the gap: no day is lost.
-//! - A date that a zone leaves out altogether (30 December 2011 in Samoa) has no runs.
+//! - A local time that exists twice runs once, at its first occurrence.
+//! - An expression with `*` or `*/n` for minute or hour means "at regular intervals" and follows
+//!   the clock: nothing is added after a gap, and both occurrences of a repeated hour count, so
+//!   that the spacing stays even. Only if a gap removed every run of a day (`*/15 2 * * *` when two
+//!   o'clock is missing) does it run once, at the first instant after the gap, so that no day is
+//!   lost.
+//! - A date that a zone skips (30 December 2011 in Samoa) has no runs.
 //!
-//! No clock, no state: the engine hands in the time and the last instant that it dealt with.
+//! No clock, no state: the engine passes in the time and the last instant that it handled.
 
 use jiff::civil::DateTime;
 use jiff::tz::{Offset, TimeZone};
 use jiff::{SignedDuration, Timestamp};
 use vocab::{Cron, SkipReason, Zone};
 
-/// The first instant after `after` at which the schedule runs. Nothing only near the year 9999.
+/// Returns the first instant after `after` at which the schedule runs. `None` only near the year
+/// 9999.
 pub fn next_after(cron: &Cron, zone: &Zone, after: Timestamp) -> Option<Timestamp> {
     let rules = zone.rules();
     let mut from = after.checked_add(SignedDuration::from_nanos(1)).ok()?;
-    // Between two changes of the clock local time runs evenly, so each such stretch is searched on
-    // a plain calendar. An expression runs at least every 40 years (a fifth Monday in February),
-    // so this ends after 80 stretches at the most.
+    // Between two clock changes local time runs evenly, so each such period is searched on a plain
+    // calendar. An expression runs at least every 40 years (a fifth Monday in February), so this
+    // loop ends after at most 80 periods.
     loop {
         let offset = rules.to_offset(from);
         let change = rules.following(from).next().map(|change| change.timestamp());
@@ -47,7 +49,7 @@ pub fn next_after(cron: &Cron, zone: &Zone, after: Timestamp) -> Option<Timestam
     }
 }
 
-/// The next `count` instants after `after`.
+/// Returns the next `count` instants after `after`.
 pub fn next_runs(cron: &Cron, zone: &Zone, after: Timestamp, count: usize) -> Vec<Timestamp> {
     let next = |at: &Timestamp| next_after(cron, zone, *at);
     std::iter::successors(next(&after), next).take(count).collect()
@@ -58,7 +60,7 @@ fn is_first_pass(rules: &TimeZone, local: DateTime, at: Timestamp) -> bool {
     rules.to_ambiguous_timestamp(local).earlier().is_ok_and(|first| first == at)
 }
 
-/// Whether a run is due at the instant of a change because of what the clocks leap over there.
+/// Whether a run is due at a clock change because the clock skips over its time.
 fn runs_after_gap(cron: &Cron, gap_start: DateTime, after: Offset, change: Timestamp) -> bool {
     let gap_end = after.to_datetime(change);
     let mut from = gap_start;
@@ -81,61 +83,58 @@ fn runs_after_gap(cron: &Cron, gap_start: DateTime, after: Offset, change: Times
     false
 }
 
-/// How late a run may start if its schedule does not say.
+/// How late a run may start if its schedule has no window.
 pub const LATE_WINDOW: SignedDuration = SignedDuration::from_hours(1);
 
-/// The most missed instants that are counted one by one.
+/// Maximum number of missed instants that are counted individually.
 pub const MISSED_COUNTED_MAX: u32 = 1_000;
 
-/// How far back a clock may be set before the last dealt-with instant is doubted.
+/// How far the clock may be set back before the last handled instant is considered wrong.
 const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_hours(1);
 
-/// What is to be done about a schedule now.
+/// What to do about a schedule now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Due {
-    /// Start the run of this instant, perhaps late.
+    /// Start the run of this instant, possibly late.
     pub start: Option<Timestamp>,
-    /// Record that these did not start; at most two entries.
+    /// Record that these instants did not start; at most two entries.
     pub skipped: Vec<Skipped>,
-    /// Remember this as the last instant that was dealt with.
+    /// Store this as the last handled instant.
     pub handled: Timestamp,
-    /// When to ask again.
+    /// When to call again.
     pub wake_at: Option<Timestamp>,
 }
 
-/// Instants that did not start, recorded as one.
+/// Instants that did not start, recorded as one entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Skipped {
-    /// Why they did not.
     pub reason: SkipReason,
-    /// The first of them.
     pub first: Timestamp,
-    /// The last of them.
     pub last: Timestamp,
-    /// How many there were; [`MISSED_COUNTED_MAX`] means so many or more.
+    /// Number of instants; [`MISSED_COUNTED_MAX`] means that many or more.
     pub count: u32,
 }
 
-/// What is known of a schedule when it is asked what is due.
+/// State of a schedule, as input to [`due`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// The last instant that was dealt with; for a new schedule, when it was made or enabled.
+    /// The last handled instant; for a new schedule, when it was created or enabled.
     pub handled: Timestamp,
     /// How late a run may start: the schedule's own window, or [`LATE_WINDOW`].
     pub window: SignedDuration,
-    /// Whether a run of this schedule is unfinished.
+    /// Whether a run of this schedule has not finished.
     pub unfinished: bool,
 }
 
-/// What is due now: of all the instants since the last one that was dealt with, the newest starts
-/// if it is not later than its window, and every older one is recorded as missed, all in one entry.
-/// So after an outage there is at most one run, and the work is bounded however long it was.
+/// Returns what is due now. Of all instants since the last handled one, the latest starts if it is
+/// within its window. All older ones are recorded as missed, in one entry. So after an outage there
+/// is at most one run, and the work is bounded however long the outage was.
 ///
-/// While a run is unfinished nothing starts, and the newest instant is recorded as an overlap.
+/// While a run is unfinished nothing starts, and the latest instant is recorded as an overlap.
 ///
-/// If the clock was set back by more than an hour, the last dealt-with instant lies in a future
-/// that may be years away, and the schedule goes on from `now`. Instants then come around again;
-/// the caller, who keeps at most one run for each instant, refuses those that have one.
+/// If the clock was set back by more than an hour, the last handled instant lies in a future that
+/// may be years away, and the schedule continues from `now`. Instants then occur again. The caller
+/// keeps at most one run per instant, and must reject those that already have one.
 pub fn due(cron: &Cron, zone: &Zone, progress: Progress, now: Timestamp) -> Due {
     let Progress { handled, window, unfinished } = progress;
     let handled = if handled.duration_since(now) > CLOCK_TOLERANCE { now } else { handled };
@@ -161,7 +160,7 @@ pub fn due(cron: &Cron, zone: &Zone, progress: Progress, now: Timestamp) -> Due 
 
 const NANOSECOND: SignedDuration = SignedDuration::from_nanos(1);
 
-/// The instants after `after` and up to `until`, as one entry.
+/// Returns the instants after `after` and up to `until`, as one entry.
 fn missed(cron: &Cron, zone: &Zone, after: Timestamp, until: Timestamp) -> Option<Skipped> {
     let first = next_after(cron, zone, after).filter(|at| *at <= until)?;
     let last = newest_in(cron, zone, after, until)?;
@@ -171,12 +170,12 @@ fn missed(cron: &Cron, zone: &Zone, after: Timestamp, until: Timestamp) -> Optio
     Some(Skipped { reason: SkipReason::Missed, first, last, count })
 }
 
-/// The last instant after `after` and up to `until`: by halving, since a schedule may have had half
-/// a million of them in a year.
+/// Returns the last instant after `after` and up to `until`. Uses bisection, because a schedule may
+/// have half a million instants in a year.
 fn newest_in(cron: &Cron, zone: &Zone, after: Timestamp, until: Timestamp) -> Option<Timestamp> {
     let found_after = |at| next_after(cron, zone, at).filter(|found| *found <= until);
     let mut newest = found_after(after)?;
-    // Whatever is found after `newest` and before `none_after` is newer still.
+    // Anything found between `newest` and `none_after` is newer still.
     let mut none_after = until;
     while let Some(found) = found_after(newest) {
         newest = found;

@@ -1,5 +1,5 @@
-//! Which servers a selector means. Whoever starts a run or an order resolves its targets here,
-//! at that moment and not before.
+//! Matches servers against a selector. The targets of a run or a batch are resolved here when it
+//! starts, not earlier.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use vocab::{Criteria, Selector, ServerId};
 
 use crate::server::ServerFacts;
 
-/// Whether the selector means this server. All that is given must match.
+/// Whether the selector selects this server. All given criteria must match.
 pub fn matches(selector: &Selector, server: &ServerFacts) -> bool {
     match selector {
         Selector::All => true,
@@ -18,8 +18,8 @@ pub fn matches(selector: &Selector, server: &ServerFacts) -> bool {
     }
 }
 
-/// The servers that the selector means, in the order given. A selector may name 10,000 of
-/// 100,000 servers, so the names are looked up and not walked through.
+/// Returns the selected servers, in the given order. A selector may name 10,000 of 100,000 servers,
+/// so ids are looked up in a set instead of being searched one by one.
 pub fn select<'a>(
     selector: &Selector,
     servers: impl IntoIterator<Item = &'a ServerFacts>,
@@ -77,18 +77,18 @@ mod tests {
         ]
     }
 
-    /// The places in the fleet of those that a selector means.
+    /// Returns the indexes of the servers in the fleet that a selector selects.
     fn meant(text: &str) -> Vec<usize> {
         let (fleet, selector) = (fleet(), selector(text));
         let one_by_one: Vec<usize> =
             (0..fleet.len()).filter(|place| matches(&selector, &fleet[*place])).collect();
         let ids: Vec<ServerId> = one_by_one.iter().map(|place| fleet[*place].id).collect();
-        assert_eq!(select(&selector, &fleet), ids, "both ways agree");
+        assert_eq!(select(&selector, &fleet), ids, "`matches` and `select` agree");
         one_by_one
     }
 
     #[test]
-    fn all_that_is_given_must_match() {
+    fn all_given_criteria_must_match() {
         assert_eq!(meant(r#"{"environment": "production"}"#), [0, 1]);
         assert_eq!(meant(r#"{"environment": "production", "os": "Debian"}"#), [0]);
         assert_eq!(meant(r#"{"os": "rhel 9"}"#), [1]);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_server_must_match_the_rest_too() {
+    fn server_id_must_match_other_criteria_too() {
         let ids = [fleet()[0].id, fleet()[2].id];
         let named = format!(r#"{{"server_ids": ["{}", "{}"]}}"#, ids[0], ids[1]);
         assert_eq!(meant(&named), [0, 2]);

@@ -1,4 +1,4 @@
-//! The organizations' days: today's row is kept as the numbers are, until the day is over.
+//! Daily statistics: keeps today's row of every organization up to date until the day is over.
 
 use std::time::Duration;
 
@@ -10,10 +10,12 @@ use crate::{Lead, complain, until_leading};
 use service::App;
 use service::projections::daily_stats::{counted, day_of};
 
-/// How many times as long as usual nobody looks once everyone has a row: it may be a minute late.
+/// Once every organization has a row, the check runs this many times less often: a row may be a
+/// minute late.
 const LOOKS: u32 = 12;
 
-/// Writes down how every organization stands today, while this process leads. Until it is aborted.
+/// Writes the daily statistics of every organization while this process leads. Runs until it is
+/// aborted.
 pub(super) async fn write(app: App, look: Duration, mut lead: watch::Receiver<Lead>) {
     loop {
         let lease = until_leading(&mut lead).await;
@@ -25,7 +27,7 @@ pub(super) async fn write(app: App, look: Duration, mut lead: watch::Receiver<Le
     }
 }
 
-/// A row that says the same already is not written again. Answers with whether there was something to count everywhere.
+/// Writes only rows that changed. Returns whether every organization had something to count.
 async fn write_changed(app: &App, lease: &Lease) -> store::Result<bool> {
     let today = day_of(app.clock.now());
     let all = organizations::list(&mut *app.db.read().await?).await?;

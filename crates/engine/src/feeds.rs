@@ -1,4 +1,4 @@
-//! Feeds that are followed: fetched when their time has come.
+//! Scheduled feed updates: fetches each configured feed when it is due.
 
 use std::time::Duration;
 
@@ -14,10 +14,11 @@ use service::commands::feeds::follow::Updated;
 use service::commands::feeds::{Desk, ImportError};
 use service::fetch::Limits;
 
-/// How many times as long as usual nothing is fetched once the database did not take what was: it would be for nothing.
+/// After a failed database write, fetching pauses this many times longer than usual: another
+/// download would be wasted.
 const DISAPPOINTED: u32 = 12;
 
-/// Fetches what is due, while this process leads. Until it is aborted.
+/// Fetches due feeds while this process leads. Runs until it is aborted.
 pub(super) async fn update(app: App, look: Duration, mut lead: watch::Receiver<Lead>) {
     let mut changed = app.db.bell(Topic::Feeds);
     loop {
@@ -36,7 +37,7 @@ pub(super) async fn update(app: App, look: Duration, mut lead: watch::Receiver<L
     }
 }
 
-/// Fetches everything that is due, one after the other. Answers with when to come again.
+/// Fetches every due feed, one after the other. Returns when the next one is due.
 async fn update_due(app: &App, lease: &Lease) -> store::Result<Option<Timestamp>> {
     loop {
         let now = app.clock.now();
@@ -48,18 +49,18 @@ async fn update_due(app: &App, lease: &Lease) -> store::Result<Option<Timestamp>
         }
         let desk = Desk::leading(&app.db, lease);
         match follow::update(&desk, &source, Limits::default(), now, |_| {}).await {
-            Ok(Updated::Unchanged { name }) => tracing::debug!(feed = name, "unchanged"),
+            Ok(Updated::Unchanged { name }) => tracing::debug!(feed = name, "feed is unchanged"),
             Ok(Updated::Imported(done)) => tracing::info!(
                 feed = done.name,
                 records = done.records,
                 changed = done.changed,
-                "updated"
+                "feed updated"
             ),
             Err(ImportError::Store(error)) => return Err(error),
             Err(error) => tracing::warn!(
                 feed = source.name,
                 error = &error as &dyn std::error::Error,
-                "the feed stays as it was"
+                "feed update failed; keeping the previous import"
             ),
         }
     }

@@ -1,9 +1,9 @@
-//! Who leads: one replica, as long as it renews its lease.
+//! Leader election: one replica leads for as long as it renews its lease.
 //!
-//! On PostgreSQL leases go by the database's clock, which all replicas share, and a replica whose own
+//! On PostgreSQL, leases use the database's clock, which all replicas share. A replica whose own
 //! clock differs from it by more than [`SKEW_MAX`] does not lead: it would start schedules at the
-//! wrong time and take servers for offline. Nor does one lead that lacks the root key which others use:
-//! it would take rows for forged that are not.
+//! wrong time and treat online servers as offline. A replica without the current root key does not
+//! lead either: it would treat authentic rows as forged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +18,12 @@ use service::App;
 use service::auth::root_keys;
 
 const NAME: &str = "engine";
-/// How long the others wait for a leader that fell silent.
+/// How long the other replicas wait for a leader that stopped renewing.
 pub const LEASE_TTL: SignedDuration = SignedDuration::from_secs(6);
-/// By how much a leader's clock may differ from the database's.
+/// Maximum difference between a leader's clock and the database's.
 pub const SKEW_MAX: SignedDuration = SignedDuration::from_secs(5);
 
-/// Takes the lead whenever nobody has it, and keeps it. Until it is aborted.
+/// Acquires the lease whenever it is free, and renews it. Runs until it is aborted.
 pub(super) async fn lead(app: App, every: Duration, lead: watch::Sender<Lead>) {
     let mut space = Space { errors_seen: store::disk_full_errors() };
     loop {
@@ -38,7 +38,7 @@ pub(super) async fn lead(app: App, every: Duration, lead: watch::Sender<Lead>) {
                     }
                 }
                 note_change(&app, held.as_deref(), next.as_ref());
-                // Whoever looks for changes is woken by a new holding, not by each renewal.
+                // Receivers are notified of a new lease, not of each renewal.
                 lead.send_if_modified(|known| {
                     let new = known.as_ref().map(|lease| lease.token)
                         != next.as_ref().map(|lease| lease.token);
@@ -46,7 +46,8 @@ pub(super) async fn lead(app: App, every: Duration, lead: watch::Sender<Lead>) {
                     new
                 });
             }
-            // The lease stands as long as nobody else took it; every commit is fenced in any case.
+            // The lease remains valid until another replica takes it; every commit is fenced in any
+            // case.
             Err(error) => {
                 app.condition().note_write_error(&error);
                 complain("lead", &error);
@@ -56,8 +57,9 @@ pub(super) async fn lead(app: App, every: Duration, lead: watch::Sender<Lead>) {
     }
 }
 
-/// Whether the database's disk has space. A lease can be renewed on a full disk ([`health::check_space`]), so once any
-/// write of this process was refused for that reason, a lease does not prove that writes work.
+/// Detects a full database disk. A lease can be renewed on a full disk ([`health::check_space`]),
+/// so once any write of this process has failed for that reason, a renewed lease does not prove
+/// that writes work.
 struct Space {
     errors_seen: u64,
 }
@@ -68,7 +70,8 @@ impl Space {
         if errors != self.errors_seen {
             match health::check_space(&app.db).await {
                 Err(error @ StoreError::DiskFull(_)) => return Err(error),
-                // Such as of a role that may not create tables: the next write that is refused tells.
+                // For example, a database role that may not create tables. The next failing write
+                // will show it.
                 Err(error) => complain("space", &error),
                 Ok(()) => {}
             }
@@ -78,7 +81,7 @@ impl Space {
     }
 }
 
-/// The lease that this process holds from now on, if any.
+/// Returns the lease that this process holds from now on, if any.
 async fn take_or_keep(app: &App, held: Option<&Lease>) -> store::Result<Option<Lease>> {
     let mut tx = app.db.begin().await?;
     let time = LeaseTime::read(app, &mut tx).await?;
@@ -104,7 +107,7 @@ async fn take_or_keep(app: &App, held: Option<&Lease>) -> store::Result<Option<L
     }
 }
 
-/// Lets another replica lead at once.
+/// Releases the lease, so that another replica can lead immediately.
 pub(super) async fn give_back(app: &App, lease: &Lease) -> store::Result<()> {
     let mut tx = app.db.begin().await?;
     let time = LeaseTime::read(app, &mut tx).await?;
@@ -119,10 +122,10 @@ pub(super) async fn give_back(app: &App, lease: &Lease) -> store::Result<()> {
     Ok(())
 }
 
-/// The time that leases go by.
+/// The time that leases are measured by.
 struct LeaseTime {
     now: Timestamp,
-    /// By how much this machine's clock is ahead of the database's, if that is too much to lead.
+    /// How far this machine's clock is ahead of the database's, if that is too much to lead.
     skew: Option<SignedDuration>,
 }
 
@@ -154,7 +157,7 @@ fn note_skew(app: &App, skew: Option<SignedDuration>) {
         Some(skew) => tracing::error!(
             replica,
             ahead_seconds = skew.as_secs(),
-            "this machine's clock differs from the database's; this replica does not lead until it is set"
+            "this machine's clock differs from the database's; this replica does not lead until the clock is corrected"
         ),
         None => tracing::info!(replica, "this machine's clock agrees with the database's again"),
     }

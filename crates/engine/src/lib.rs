@@ -1,9 +1,10 @@
-//! The engine: it carries out what was ordered.
+//! The engine: background work that carries out batches, schedules and feed updates.
 //!
-//! It takes no input. Its tasks are woken by a bell or a timer and look for themselves, so that the
-//! path after a crash is the path of every day. Of several replicas one leads (`leader`), and only
-//! that one plans and starts things; every transaction in which it does so is fenced by its lease.
-//! What concerns the agents that are connected to this process is the gateway's, in every replica.
+//! It takes no input. A notification or a timer wakes its tasks, and they read the database to find
+//! out what to do, so that recovery after a crash is the normal code path. Of several replicas one
+//! leads (`leader`), and only the leader plans and starts work; its lease fences every transaction
+//! in which it does so. Work for the agents connected to this process belongs to `gateway`, in
+//! every replica.
 
 mod days;
 mod feeds;
@@ -28,14 +29,14 @@ use service::App;
 
 pub use leader::{LEASE_TTL, SKEW_MAX};
 
-/// How often the engine does what no bell tells it to.
+/// How often the engine runs work that no notification triggers.
 #[derive(Debug, Clone, Copy)]
 pub struct Pulse {
-    /// How often the lead is renewed, or asked for.
+    /// Interval between renewals of the lease, or attempts to acquire it.
     pub lead: Duration,
-    /// How often a task looks without having been woken.
+    /// Interval at which a task checks for work without a notification.
     pub look: Duration,
-    /// How often what is old is forgotten.
+    /// Interval between deletions of old data.
     pub sweep: Duration,
 }
 
@@ -49,8 +50,9 @@ impl Default for Pulse {
     }
 }
 
-/// A running engine. Dropped without [`Engine::stop`], it dies where it stands, as in a crash.
-#[must_use = "an engine that is dropped dies at once"]
+/// A running engine. If it is dropped without [`Engine::stop`], its tasks are aborted wherever they
+/// are, as in a crash.
+#[must_use = "dropping the engine aborts its tasks"]
 pub struct Engine {
     app: App,
     lead: watch::Receiver<Lead>,
@@ -60,23 +62,24 @@ pub struct Engine {
 /// The lease, while this process leads.
 pub type Lead = Option<Arc<Lease>>;
 
-/// Held by whoever of the engine writes for long: the calendar takes it for all that is due at an instant, so that
-/// what it starts first does not keep the rest waiting.
+/// Serializes long writes of the engine's tasks. The schedule task holds it while it starts
+/// everything that is due at one instant, so that driving the first batches does not delay the
+/// others.
 type Pen = Arc<tokio::sync::Mutex<()>>;
 
-/// Those who cannot take an order now. Nothing until somebody has looked.
+/// The servers that cannot take an order now. `None` until the first presence check.
 type Away = Option<Arc<Unable>>;
 
-/// Those who cannot take an order now, and why.
+/// The servers that cannot take an order now, by reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Unable {
-    /// Not heard from, or barred.
+    /// Offline or barred from orders.
     away: BTreeSet<ServerId>,
-    /// Their agents say that they are at work, on whatever.
+    /// The agent reports that it is working on something.
     at_work: BTreeSet<ServerId>,
 }
 
-/// What tasks of the engine are started with, as often as they have to be started.
+/// What the engine's tasks need whenever they are started or restarted.
 #[derive(Clone)]
 struct Parts {
     app: App,
@@ -96,12 +99,11 @@ where
     tokio::spawn(service::supervise::run(name, move || start(parts.clone())))
 }
 
-/// Starts the engine.
 pub fn spawn(app: App) -> Engine {
     spawn_with(app, Pulse::default())
 }
 
-/// Starts the engine with another pulse: for tests, which are in a hurry.
+/// Starts the engine with other intervals, for tests.
 pub fn spawn_with(app: App, pulse: Pulse) -> Engine {
     let (lead_in, lead) = watch::channel(None);
     let (away_in, away) = watch::channel(None);
@@ -124,23 +126,22 @@ pub fn spawn_with(app: App, pulse: Pulse) -> Engine {
 }
 
 impl Engine {
-    /// Whether this process leads.
     pub fn leads(&self) -> bool {
         self.lead.borrow().is_some()
     }
 
-    /// Ends its tasks and gives the lead back.
+    /// Stops all tasks and releases the lease.
     pub async fn stop(mut self) {
         for task in std::mem::take(&mut self.tasks) {
             task.abort();
-            // An aborted task ends at its next pause; what it had not committed never was.
+            // An aborted task ends at its next await point; uncommitted work is rolled back.
             let _ = task.await;
         }
         let lease = self.lead.borrow().clone();
         let Some(lease) = lease else { return };
         if let Err(error) = leader::give_back(&self.app, &lease).await {
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "the lead could not be given back");
+            tracing::warn!(error, "could not release the lease");
         }
     }
 }
@@ -151,7 +152,6 @@ impl Drop for Engine {
     }
 }
 
-/// Waits until this process leads.
 async fn until_leading(lead: &mut watch::Receiver<Lead>) -> Arc<Lease> {
     loop {
         if let Some(lease) = lead.borrow_and_update().clone() {
@@ -163,16 +163,16 @@ async fn until_leading(lead: &mut watch::Receiver<Lead>) -> Arc<Lease> {
     }
 }
 
-/// How long to sleep until `at`, and no longer than `look`: the clock may be set.
+/// Returns the time until `at`, but at most `look`, because the clock may be set.
 fn until(at: Option<Timestamp>, now: Timestamp, look: Duration) -> Duration {
     let left = at.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO));
     left.map_or(look, |left| left.min(look))
 }
 
-/// Says once what went wrong. A lost lease is not an error: another replica goes on.
+/// Logs an error once. A lost lease is not an error: another replica continues the work.
 fn complain(what: &str, error: &store::StoreError) {
     match error {
         store::StoreError::LeaseLost { .. } => tracing::info!(what, "another replica leads now"),
-        error => tracing::warn!(what, error = error as &dyn std::error::Error, "tried again later"),
+        error => tracing::warn!(what, error = error as &dyn std::error::Error, "task failed; retrying later"),
     }
 }

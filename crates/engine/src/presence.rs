@@ -1,4 +1,5 @@
-//! Who is there and who is not: told to the planner, and to those who listen.
+//! Presence of servers: informs the planner which servers are available, and emits events when
+//! servers go offline or come back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,11 +18,12 @@ use service::App;
 use service::clock::Stopwatch;
 use service::emit;
 
-/// How many times as long as a look takes the next one waits: looking around costs a twentieth of a core at the most. Who
-/// starts someone asks about him alone, so a look that is late costs a moment, not a mistake.
+/// The pause after a check, as a multiple of its duration: presence checks use at most a twentieth
+/// of a core. The planner checks a server again before it starts a task there, so a late presence
+/// check costs a moment, not correctness.
 const REST_TIMES: f64 = 19.0;
 
-/// Watches who comes and goes, while this process leads. Until it is aborted.
+/// Watches the presence of servers while this process leads. Runs until it is aborted.
 pub(super) async fn watch(
     app: App,
     look: Duration,
@@ -35,14 +37,15 @@ pub(super) async fn watch(
     loop {
         let lease = until_leading(&mut lead).await;
         if hands.look().is_some() {
-            // By the clock as it is now nobody was heard from; that is no news of the servers.
+            // After the clock was set, no server seems to have reported. That says nothing about
+            // the servers.
             leading = None;
         }
         let now = hands.shown();
         let since = match leading {
             Some((token, since)) if token == lease.token => since,
             _ => {
-                // What another time of leading saw is old.
+                // The snapshot of an earlier lease is outdated.
                 away.send_replace(None);
                 now
             }
@@ -52,7 +55,8 @@ pub(super) async fn watch(
         if let Err(error) = look_around(&app, &lease, since, now, &away).await {
             complain("presence", &error);
         }
-        // While a large rollout is under way every commit rings, and a look walks over everyone who is at work.
+        // During a large rollout every commit sends a notification, and each check scans all busy
+        // servers.
         tokio::time::sleep(Duration::from_secs_f64(took.seconds() * REST_TIMES).min(look)).await;
         tokio::select! {
             () = came.rung() => {}
@@ -91,12 +95,13 @@ async fn look_around(
         }
         new
     });
-    // A service that was away itself has heard from nobody; that is no news of the servers.
+    // A service that was down itself has received no reports. That says nothing about the servers.
     let settled = now.duration_since(leading_since) >= patience;
     announce(app, lease, &silent, &known, settled, now).await
 }
 
-/// Tells who went away and who is back, each once, whoever leads.
+/// Emits an event for each server that went offline or came back. Each change is announced once,
+/// even if the leader changes.
 async fn announce(
     app: &App,
     lease: &Lease,
@@ -131,7 +136,7 @@ async fn announce(
         emit(&mut tx, absence.org_id, "server.offline", now, told);
     }
     for absence in back {
-        // One that was removed in the meantime is not back.
+        // A server that was removed in the meantime is not back online.
         let found = servers::identity(&mut tx, absence.server_id).await?;
         if found.is_some_and(|server| server.removed_at.is_none()) {
             let told = json!({"server_id": absence.server_id, "away_since": absence.since});

@@ -1,4 +1,4 @@
-//! Refreshes that no agent answered end by themselves.
+//! Expires refreshes that no agent answered in time.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use crate::{Lead, complain, until, until_leading};
 use service::App;
 
-/// Ends refreshes whose time is over, while this process leads. Until it is aborted.
+/// Expires overdue refreshes while this process leads. Runs until it is aborted.
 pub(super) async fn expire(app: App, look: Duration, mut lead: watch::Receiver<Lead>) {
     let mut asked = app.db.bell(Topic::Refreshes);
     loop {

@@ -1,7 +1,8 @@
-//! What is old is forgotten: a little at a time, so that nobody has to wait for it.
+//! Deletes old data, in small transactions so that other writers do not have to wait.
 //!
-//! Kept by default: batches and runs for a year, events and logs of tasks for 90 days, refreshes for
-//! a week, package lists that no server carries for 30 days, an organization's days for a year. The audit log is kept for ever.
+//! Default retention: batches and runs one year, events and task logs 90 days, refreshes one week,
+//! package lists that no server uses 30 days, daily statistics one year. The audit log is kept
+//! forever.
 
 use std::time::Duration;
 
@@ -14,23 +15,23 @@ use crate::{Lead, complain, until_leading};
 use service::App;
 use service::projections::daily_stats::day_of;
 
-/// How long batches, and the runs of schedules, are kept after their end.
+/// Retention of batches and schedule runs after their end.
 const ROLLOUTS_KEPT: SignedDuration = SignedDuration::from_hours(365 * 24);
-/// How long events are kept.
+/// Retention of events.
 const EVENTS_KEPT: SignedDuration = SignedDuration::from_hours(90 * 24);
-/// How long the logs of tasks are kept.
+/// Retention of task logs.
 const LOGS_KEPT: SignedDuration = SignedDuration::from_hours(90 * 24);
-/// How long refreshes are kept.
+/// Retention of refreshes.
 const REFRESHES_KEPT: SignedDuration = SignedDuration::from_hours(7 * 24);
-/// How long a package list is kept that no server carries.
+/// Retention of package lists that no server uses.
 const LISTINGS_KEPT: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// How long it is known how an organization stood on a day.
+/// Retention of daily statistics.
 const DAYS_KEPT: SignedDuration = SignedDuration::from_hours(365 * 24);
 
-/// How many rows go with one transaction.
+/// Number of rows deleted in one transaction.
 const AT_ONCE: u32 = 500;
 
-/// Forgets what is old, while this process leads. Until it is aborted.
+/// Deletes old data while this process leads. Runs until it is aborted.
 pub(super) async fn sweep(app: App, every: Duration, mut lead: watch::Receiver<Lead>) {
     loop {
         let lease = until_leading(&mut lead).await;
@@ -48,7 +49,7 @@ pub(super) async fn sweep(app: App, every: Duration, mut lead: watch::Receiver<L
     }
 }
 
-/// One round. Whether there may be more.
+/// Runs one round of deletions. Returns whether there may be more to delete.
 async fn sweep_once(app: &App, lease: &Lease) -> store::Result<bool> {
     let now = app.clock.now();
     let mut more = false;
@@ -63,7 +64,7 @@ async fn sweep_once(app: &App, lease: &Lease) -> store::Result<bool> {
     }
     let runs_until = before(now, ROLLOUTS_KEPT);
     forget!(AT_ONCE, async |tx: &mut Tx, n| runs::purge(tx, runs_until, n).await);
-    // A rollout takes its targets with it, of which there may be many.
+    // Deleting a rollout deletes its tasks, of which there may be many.
     forget!(1_u32, async |tx: &mut Tx, n| rollouts::purge(tx, runs_until, n).await);
     forget!(AT_ONCE, async |tx: &mut Tx, n| task_logs::purge(tx, before(now, LOGS_KEPT), n).await);
     forget!(AT_ONCE, async |tx: &mut Tx, n| events::purge(tx, before(now, EVENTS_KEPT), n).await);

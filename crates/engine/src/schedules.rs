@@ -1,8 +1,9 @@
-//! Schedules: when an instant has come, its run starts, exactly once.
+//! Starts the runs of schedules: exactly one run for each instant.
 //!
-//! In two steps, because ten thousand may be due in one second: first every instant is taken, which moves its schedule on
-//! and starts its run, and then the runs get their batches. Whoever takes the lead looks for runs that have none: the one
-//! who led before may have died between the two.
+//! This takes two steps, because ten thousand schedules may be due in one second. The first claims
+//! every due instant: it moves the schedule to its next instant and starts a run. The second
+//! creates the batches of the runs. A new leader looks for runs without a batch, because the
+//! previous leader may have died between the two steps.
 
 use std::time::Duration;
 
@@ -19,20 +20,21 @@ use service::PatchOptions;
 use service::commands::runs;
 use service::integrity;
 
-/// How many schedules go into one transaction: many share its cost, and nobody waits for it for long.
+/// Number of schedules in one transaction: enough to share its cost, few enough that other writers
+/// do not wait for long.
 const TOGETHER: usize = 2_500;
-/// How long before their instant schedules are read, so that nothing but writing is left to be done at it.
+/// How long before their instant schedules are read, so that only the writes remain when it comes.
 const AHEAD: SignedDuration = SignedDuration::from_secs(2);
-/// How many are read ahead.
+/// Maximum number of schedules that are read ahead.
 const AHEAD_MAX: u32 = 10_000;
 
-/// Starts what is due, while this process leads. Until it is aborted.
+/// Starts due schedules while this process leads. Runs until it is aborted.
 pub(super) async fn fire(app: App, look: Duration, mut lead: watch::Receiver<Lead>, pen: Pen) {
     let mut changed = app.db.bell(Topic::Schedules);
     let mut ahead = Vec::new();
-    // Under which lease no run is without a batch.
+    // The lease under which every run has a batch.
     let mut settled = None;
-    // Under which lease no schedule waits for an instant that a wrong clock set.
+    // The lease under which no schedule waits for an instant that a wrong clock set.
     let mut corrected = None;
     let mut hands = app.clock.hands();
     loop {
@@ -41,8 +43,8 @@ pub(super) async fn fire(app: App, look: Duration, mut lead: watch::Receiver<Lea
         if hands.look().is_some() {
             corrected = None;
         }
-        // Everything below goes by this one reading. If schedules were moved by a time that `hands`
-        // had not seen, nobody would notice that it was wrong.
+        // Everything below uses this single reading of the clock. If schedules were moved by a time
+        // that `hands` had not seen, the engine would never notice that it was wrong.
         let now = hands.shown();
         let done = async {
             if corrected != Some(lease.token) {
@@ -69,10 +71,11 @@ pub(super) async fn fire(app: App, look: Duration, mut lead: watch::Receiver<Lea
     }
 }
 
-/// Starts everything that is due, and reads ahead what soon will be. Answers with when to come again.
+/// Starts everything that is due, and reads ahead what is due soon. Returns when to run again.
 ///
-/// What was read ahead may be out of date. Nothing starts by that: a schedule moves on only from the instant and the
-/// generation that were read, and whatever did not move is read again as it is now.
+/// Schedules that were read ahead may be outdated. That starts nothing wrong: a schedule advances
+/// only from the instant and the generation that were read, and a schedule that did not advance is
+/// read again.
 async fn fire_due(
     app: &App,
     lease: &Lease,
@@ -99,16 +102,17 @@ async fn fire_due(
             continue;
         }
         owes_batches = true;
-        // Two at once, where there are many. Where one must wait for the other's turn, as in SQLite, that costs nothing.
+        // Two transactions in parallel if there are many schedules. Where one must wait for the
+        // other, as in SQLite, that costs nothing.
         let (one, other) = due.split_at(TOGETHER.max(due.len() / 2).min(due.len()));
         tokio::try_join!(take(app, lease, one, now), take(app, lease, other, now))?;
     }
 }
 
-/// Brings back schedules that wait for a later instant than their next one from now. While the clock
-/// was ahead they were moved on past instants that have not come, and would start nothing until the
-/// time that the clock showed then. What was recorded as skipped meanwhile did not happen either; an
-/// instant that was started is not started again.
+/// Resets schedules that wait for a later instant than their next one from now. While the clock was
+/// ahead, they were moved past instants that have not come yet, and would start nothing until the
+/// time that the clock showed then. Runs recorded as skipped in that time are deleted, because they
+/// did not happen either. An instant that was started is not started again.
 async fn bring_back(app: &App, lease: &Lease, now: Timestamp) -> store::Result<()> {
     let waiting = schedules::ahead(&mut *app.db.read().await?, now).await?;
     let next = |one: &Schedule| schedule::next_after(&one.cron, &one.timezone, now);
@@ -127,13 +131,13 @@ async fn bring_back(app: &App, lease: &Lease, now: Timestamp) -> store::Result<(
         tracing::warn!(
             schedules = moved.len(),
             skipped_runs_deleted = forgotten,
-            "the clock was ahead; schedules wait for their next instant from now again"
+            "the clock was ahead; rescheduled from the current time"
         );
     }
     Ok(())
 }
 
-/// Moves these schedules on and starts their runs, some in each transaction.
+/// Advances these schedules and starts their runs, in several transactions.
 async fn take(app: &App, lease: &Lease, due: &[Schedule], now: Timestamp) -> store::Result<()> {
     for due in due.chunks(TOGETHER) {
         let mut tx = app.db.begin().await?;
@@ -145,7 +149,7 @@ async fn take(app: &App, lease: &Lease, due: &[Schedule], now: Timestamp) -> sto
         let dues: Vec<Due> = due.iter().map(what_is_due).collect();
         let next: Vec<_> = due.iter().zip(dues.iter().map(|due| due.wake_at)).collect();
         let moved = schedules::advance(&mut tx, &next).await?;
-        // One that a person changed in the meantime comes again as he left it.
+        // A schedule that a user changed in the meantime is read again with its new settings.
         let moves: Vec<_> =
             due.iter().zip(&dues).filter(|(schedule, _)| moved.contains(&schedule.id)).collect();
         carry_out(&mut tx, &moves, now).await?;
@@ -155,7 +159,7 @@ async fn take(app: &App, lease: &Lease, due: &[Schedule], now: Timestamp) -> sto
     Ok(())
 }
 
-/// Gives some runs that have started their batches. Says whether there were any that had none.
+/// Creates batches for some of the started runs. Returns whether any run had no batch.
 async fn give_batches(app: &App, lease: &Lease) -> store::Result<bool> {
     let mut tx = app.db.begin().await?;
     leases::fence(&mut tx, lease).await?;
@@ -167,7 +171,7 @@ async fn give_batches(app: &App, lease: &Lease) -> store::Result<bool> {
     Ok(found)
 }
 
-/// Reads what is due at the next instant, if that is near. Answers with when to come again.
+/// Reads the schedules that are due at the next instant, if it is near. Returns when to run again.
 async fn read_ahead(
     app: &App,
     now: Timestamp,
@@ -185,7 +189,7 @@ async fn read_ahead(
 }
 
 fn what_is_due(schedule: &Schedule, unfinished: bool, now: Timestamp) -> Due {
-    // The stored instant is the first that was not dealt with.
+    // The stored instant is the first one that has not been handled.
     let handled = schedule.next_run_at.unwrap_or(now).checked_sub(SignedDuration::from_micros(1));
     let window = options(schedule).ok().and_then(|options| options.pace.window_minutes);
     let progress = Progress {
@@ -209,9 +213,9 @@ async fn carry_out(tx: &mut Tx, moves: &[(&Schedule, &Due)], now: Timestamp) -> 
         }
         match options(schedule) {
             Ok(_) => starts.push((*schedule, instant)),
-            // One row that nobody can read must not keep all the others from running.
+            // One unreadable row must not keep all other schedules from running.
             Err(error) => {
-                tracing::error!(error = &error as &dyn std::error::Error, "a run is left out");
+                tracing::error!(error = &error as &dyn std::error::Error, "skipped a run: the schedule's options cannot be read");
             }
         }
     }

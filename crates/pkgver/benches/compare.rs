@@ -1,7 +1,7 @@
-//! Time and allocations of one comparison, for each order.
+//! Time and allocations of one comparison, for each scheme.
 //!
-//! The pairs are what matching a feed against an inventory sees: two versions of one package,
-//! mostly alike at the start and different near the end, some of them equal.
+//! The pairs are typical for matching a feed against an inventory: two versions of one package,
+//! with a common prefix and a difference near the end; some are equal.
 
 use divan::Bencher;
 use pkgver::Scheme;
@@ -23,7 +23,7 @@ fn compare(bencher: Bencher, scheme: Scheme) {
     });
 }
 
-/// 240 pairs: for each of 20 releases, the one installed against a dozen that a feed may name.
+/// 240 pairs: for each of 20 releases, the installed version against a dozen versions from a feed.
 fn pairs(scheme: Scheme) -> Vec<(String, String)> {
     let version = |major: u32, minor: u32, build: u32| match scheme {
         Scheme::Deb => match build % 3 {
@@ -51,8 +51,8 @@ fn pairs(scheme: Scheme) -> Vec<(String, String)> {
     releases
         .flat_map(|(major, minor)| {
             (0..12).map(move |step| {
-                // A quarter equal, half apart in the last number, a quarter in the middle;
-                // `+ 3` keeps the shape.
+                // A quarter are equal, half differ in the last number, a quarter in the middle; `+
+                // 3` keeps the shape.
                 let build = step + minor;
                 let (minor_there, build_there) = match step % 4 {
                     0 => (minor, build),

@@ -1,34 +1,34 @@
-//! apk's order: `number{.number}[letter]{_suffix[number]}[~hash][-rnumber]`.
+//! apk's version order: `number{.number}[letter]{_suffix[number]}[~hash][-rnumber]`.
 //!
-//! The rules are those of apk-tools 3. Reads two strings and nothing else.
+//! The rules are those of apk-tools 3. Pure comparison of two strings.
 //!
-//! What surprises:
-//! * Versions are read token by token, and the first pair of tokens that differs decides. What
-//!   may come next stands in the enum `Token`, oldest first.
+//! Pitfalls:
+//! * Versions are read token by token, and the first pair of tokens that differs decides. The enum
+//!   `Token` lists the possible tokens, oldest first.
 //! * Suffixes have ranks: `_alpha` < `_beta` < `_pre` < `_rc` < no suffix < `_cvs` < `_svn` <
 //!   `_git` < `_hg` < `_p`. They chain: `1_alpha_pre` < `1_alpha` < `1_alpha_p`.
-//! * A suffix without a number is older than one with any: `1_rc` < `1_rc0` < `1_rc1`. But
-//!   `_cvs` to `_p` behind the suffix itself beat every number: `1_rc9` < `1_rc_p`.
-//! * One letter may follow the numbers and is newer than none: `1.0` < `1.0a` < `1.0.1`.
-//! * A missing revision is older than `-r0`, unlike Debian's.
-//! * Numbers behind a dot with a leading zero are compared as text, like decimals:
-//!   `1.01` < `1.1`, `1.001` < `1.01`, `1.0` < `1.00`, `1.09` < `1.1`. The first number, suffix
-//!   numbers and revisions are plain numbers: `007` = `7`, `1-r01` = `1-r1`.
-//! * Numbers wrap around at 2^64, as apk's do: `18446744073709551617` = `1`.
-//! * A commit hash (`~` and lower-case hex digits) is compared as text; no hash is older.
-//! * There are no epochs; `:` is invalid, and so is a capital letter anywhere.
-//! * An invalid version counts up to where it goes wrong, and is there older than one that
-//!   ends, but newer than one with `_alpha`, `_beta`, `_pre` or `_rc`:
-//!   `1.0_rc` < `1.0!` < `1.0` < `1.0-r0`. What follows the fault is not read: `1.0!` = `1.0?1`.
-//! * The empty string is invalid at once, and so are `(none)`, `v1` and `.1`: all equal, and
-//!   older than every valid version.
+//! * A suffix without a number is older than one with a number: `1_rc` < `1_rc0` < `1_rc1`. But
+//!   `_cvs` to `_p` directly after the suffix are newer than any number: `1_rc9` < `1_rc_p`.
+//! * One letter may follow the numbers; it is newer than no letter: `1.0` < `1.0a` < `1.0.1`.
+//! * A missing revision is older than `-r0`, unlike in Debian.
+//! * Numbers after a dot with a leading zero are compared as text, like decimals: `1.01` < `1.1`,
+//!   `1.001` < `1.01`, `1.0` < `1.00`, `1.09` < `1.1`. The first number, suffix numbers and
+//!   revisions are plain numbers: `007` = `7`, `1-r01` = `1-r1`.
+//! * Numbers wrap around at 2^64, as in apk: `18446744073709551617` = `1`.
+//! * A commit hash (`~` and lowercase hexadecimal digits) is compared as text; no hash is older.
+//! * There are no epochs; `:` is invalid, and so is any uppercase letter.
+//! * An invalid version is read up to the error. At that point it is older than a version that ends
+//!   there, but newer than one with `_alpha`, `_beta`, `_pre` or `_rc`: `1.0_rc` < `1.0!` < `1.0` <
+//!   `1.0-r0`. Text after the error is ignored: `1.0!` = `1.0?1`.
+//! * The empty string, `(none)`, `v1` and `.1` are invalid from the start: all are equal, and older
+//!   than every valid version.
 //!
-//! Older apk-tools 2 differ in corners: `1.00` < `1.0`, digits after the letter, no hashes.
+//! apk-tools 2 differs in some cases: `1.00` < `1.0`, digits after the letter, no hashes.
 
 use crate::take_run;
 use core::cmp::Ordering;
 
-/// Which of two Alpine versions is the newer one; `Less` when it is `b`.
+/// Compares two Alpine versions; `Less` if `b` is newer.
 pub fn compare(a: &str, b: &str) -> Ordering {
     let (mut a, mut b) = (Reader::of(a), Reader::of(b));
     loop {
@@ -40,21 +40,22 @@ pub fn compare(a: &str, b: &str) -> Ordering {
     }
 }
 
-/// What may come next in a version, oldest first; two tokens of one kind compare by content.
+/// A token of a version. The variants are ordered from oldest to newest; two tokens of the same
+/// variant compare by content.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Token<'a> {
-    /// `_alpha` and the like: the one thing that makes a longer version older.
+    /// `_alpha` and similar: the only token that makes a longer version older.
     Before(Suffix),
     Invalid,
     End,
     Revision(u64),
     Hash(&'a [u8]),
     SuffixNumber(u64),
-    /// `_p` and the like.
+    /// `_p` and similar.
     After(Suffix),
     Letter(u8),
-    /// A number behind a dot that starts with a zero. As text it sorts before every number
-    /// that does not, so that the two kinds need no rule between them.
+    /// A number after a dot that starts with a zero. Compared as text, it sorts before every number
+    /// without a leading zero, so no rule is needed between the two.
     Decimal(&'a [u8]),
     Number(u64),
 }
@@ -78,7 +79,7 @@ enum Suffix {
     P,
 }
 
-/// How far into a version a reader is. A part is valid only behind certain others.
+/// Position of a reader in a version. Each part is valid only after certain other parts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Start,
@@ -100,7 +101,7 @@ impl<'a> Reader<'a> {
         Reader { rest: version.as_bytes(), place: Place::Start }
     }
 
-    /// Not to be called again once a token was the last.
+    /// Must not be called again after a token for which `is_last` is true.
     fn next(&mut self) -> Token<'a> {
         let place = self.place;
         match *self.rest {
@@ -172,9 +173,9 @@ mod tests {
 
     crate::claims!(compare);
 
-    /// One line through every token that can follow `1.2`.
+    /// One ascending list with every token that can follow `1.2`.
     #[test]
-    fn everything_that_may_follow_has_its_rank() {
+    fn every_token_after_a_number_has_its_rank() {
         rising(&[
             "1.1",
             "1.2_alpha",
@@ -209,44 +210,44 @@ mod tests {
     }
 
     #[test]
-    fn a_second_suffix_beats_a_number_behind_the_first() {
+    fn second_suffix_is_newer_than_number_after_first() {
         rising(&["1_alpha", "1_alpha9", "1_alpha9_p", "1_alpha10", "1_alpha_p", "1_beta"]);
     }
 
     #[test]
-    fn a_suffix_without_a_number_is_older_than_one_with_any() {
+    fn suffix_without_number_is_older_than_with_number() {
         rising(&["1_rc", "1_rc-r9", "1_rc0", "1_rc1", "1_rc2", "1_rc10", "1"]);
         rising(&["1", "1_p", "1_p0", "1_p9-r0", "1_p10-r0"]);
         rising(&["1_git20230102030405-r0", "1_git20240102030405-r0"]);
     }
 
     #[test]
-    fn a_suffix_is_known_by_its_whole_name() {
+    fn suffix_must_match_its_whole_name() {
         equal(&["1_prefix", "1_ph", "1_foo", "1_", "1_Alpha", "1!"]);
     }
 
     #[test]
-    fn one_letter_may_follow_the_numbers_and_is_newer_than_none() {
+    fn letter_after_numbers_is_newer_than_none() {
         rising(&["1.0.2", "1.0.2a", "1.0.2a-r0", "1.0.2a_p1", "1.0.2b", "1.0.2u", "1.0.2.1"]);
         equal(&["1.0ab", "1.0a.1", "1.0a1", "1.0a!"]);
         rising(&["1.0a!", "1.0a"]);
     }
 
     #[test]
-    fn a_missing_revision_is_older_than_revision_zero() {
+    fn missing_revision_is_older_than_revision_zero() {
         rising(&["1.0", "1.0-r0", "1.0-r1", "1.0-r9", "1.0-r10"]);
         rising(&["1.3-r0", "1.3.1-r0"]);
     }
 
     #[test]
-    fn a_number_behind_a_dot_with_a_leading_zero_is_compared_as_text() {
+    fn numbers_with_leading_zero_after_dot_compare_as_text() {
         rising(&[
             "1.0", "1.00", "1.001", "1.01", "1.02.03", "1.02.30", "1.09", "1.1", "1.9", "1.10",
         ]);
     }
 
     #[test]
-    fn other_numbers_forget_their_leading_zeros() {
+    fn other_numbers_ignore_leading_zeros() {
         equal(&["007", "7"]);
         equal(&["1-r01", "1-r1"]);
         equal(&["1_p01", "1_p1"]);
@@ -254,32 +255,32 @@ mod tests {
     }
 
     #[test]
-    fn numbers_wrap_around_as_apks_do() {
+    fn numbers_wrap_around_as_in_apk() {
         equal(&["18446744073709551617", "1"]);
         equal(&["1.18446744073709551617", "1.1"]);
         rising(&["18446744073709551616", "1", "18446744073709551615"]);
     }
 
     #[test]
-    fn numbers_behind_a_leading_zero_do_not_wrap() {
+    fn numbers_with_leading_zero_do_not_wrap() {
         rising(&["1.018446744073709551617", "1.1"]);
         rising(&["1.01", "1.018446744073709551617", "1.02"]);
     }
 
     #[test]
-    fn a_commit_hash_is_compared_as_text_and_no_hash_is_older() {
+    fn commit_hash_compares_as_text_and_is_newer_than_none() {
         rising(&["1.0", "1.0~1234-r1", "1.0~2345-r0", "1.0~9", "1.0~a", "1.0~ab", "1.0_p"]);
         rising(&["1.0a_p1!", "1.0a_p1", "1.0a_p1-r0", "1.0a_p1~ab"]);
         equal(&["1.0~", "1.0~g", "1.0~A", "1.0!"]);
     }
 
     #[test]
-    fn there_are_no_epochs_and_no_capital_letters() {
+    fn epochs_and_uppercase_letters_are_invalid() {
         equal(&["1:2", "1:3", "1A", "1!"]);
     }
 
     #[test]
-    fn an_invalid_version_counts_up_to_where_it_goes_wrong() {
+    fn invalid_version_counts_up_to_the_error() {
         rising(&["1.0_rc9", "1.0!", "1.0", "1.0-r0"]);
         rising(&["1.0!", "1.1!", "2.0-1"]);
         equal(&["1.0!", "1.0?1", "1.0.", "1.0-1", "1.0-r", "1.0..1", "1.0 ", "1.0é", "1.0\u{0}"]);
@@ -288,14 +289,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_invalid_at_once_is_equal_and_older_than_every_valid_version() {
+    fn versions_invalid_from_start_are_equal_and_oldest() {
         equal(&["", "(none)", "v1", ".1", "-r1", "é", " 1"]);
         rising(&["", "0_alpha"]);
         rising(&["v1", "0"]);
     }
 
     #[test]
-    fn versions_as_packagers_write_them_climb() {
+    fn typical_package_versions_are_ordered() {
         rising(&["1.1.1c-r0", "1.1.1c-r4", "1.1.1z-r0", "3.0.0-r0"]);
         rising(&["9.8_p9-r0", "9.8_p10-r0", "9.9_p1-r0", "10.0_p1-r0", "10.0_p1-r10"]);
         rising(&["0.99_beta9-r3", "0.99_beta10-r0", "0.99-r0"]);
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_megabyte_of_version_is_read_once() {
+    fn megabyte_version_is_compared_in_linear_time() {
         let long = String::from("1") + &String::from_iter(std::iter::repeat_n(".1.0", 1 << 18));
         assert_eq!(compare(&long, &long), Ordering::Equal);
         assert_eq!(compare(&long, &(long.clone() + "_rc")), Ordering::Greater);

@@ -1,33 +1,33 @@
-//! dpkg's order: `[epoch:]upstream[-revision]`.
+//! dpkg's version order: `[epoch:]upstream[-revision]`.
 //!
-//! Checked against `dpkg --compare-versions` (1.21). Reads two strings and nothing else.
+//! Verified against `dpkg --compare-versions` (1.21). Pure comparison of two strings.
 //!
-//! What surprises:
+//! Pitfalls:
 //! * `~` sorts before everything, even before the end: `1.0~rc1` < `1.0`.
-//! * Letters sort before all other signs: `1.0a` < `1.0+`, `1.0z` < `1.0.`.
-//! * Capital letters sort before small ones: `1Z` < `1a`.
-//! * Text and number alternate; an absent number is 0: `1.` = `1.0`, `a` = `a0`.
-//! * Leading zeros say nothing, and a number may have any length.
-//! * A missing revision is revision 0: `1` = `1-0`. So is `1-~` older than `1`.
-//! * A missing epoch is 0. The epoch ends at the first colon, later colons belong to the
-//!   upstream version; it may carry a plus sign: `+1:1` = `1:1`.
-//! * The revision starts at the last hyphen: `1-2-3` is upstream `1-2`.
-//! * The empty string is older than everything, `~` included. `0` is not empty.
-//! * Blanks (space, tab) around a version are not part of it.
-//! * A version that does not begin with a digit, or has signs that policy forbids, only earns
-//!   a warning and is compared; `(none)` is such a version and newer than any number.
-//! * A byte beyond ASCII sorts between the letters and the other signs. That is dpkg where a C
-//!   `char` is signed (x86); elsewhere dpkg puts it last.
+//! * Letters sort before all other characters: `1.0a` < `1.0+`, `1.0z` < `1.0.`.
+//! * Uppercase letters sort before lowercase ones: `1Z` < `1a`.
+//! * Text and numbers alternate; a missing number is 0: `1.` = `1.0`, `a` = `a0`.
+//! * Leading zeros are ignored, and a number may have any length.
+//! * A missing revision is revision 0: `1` = `1-0`. Therefore `1-~` is older than `1`.
+//! * A missing epoch is 0. The epoch ends at the first colon; later colons belong to the upstream
+//!   version. It may have a plus sign: `+1:1` = `1:1`.
+//! * The revision starts at the last hyphen: `1-2-3` has the upstream version `1-2`.
+//! * The empty string is older than everything, including `~`. `0` is not empty.
+//! * Blanks (space, tab) around a version are ignored.
+//! * A version that does not begin with a digit, or contains characters that Debian policy forbids,
+//!   only causes a warning and is compared; `(none)` is such a version, and newer than any number.
+//! * A non-ASCII byte sorts between the letters and the other characters. dpkg does this where a C
+//!   `char` is signed (x86); elsewhere dpkg sorts it last.
 //!
-//! dpkg refuses, and we answer as said: an epoch that is no number (the colon then belongs to
-//! the upstream version), an epoch beyond 2147483647 (compared as the number it is), nothing
-//! after the epoch or before or after the hyphen (an empty part), blanks inside (a sign like
+//! For input that dpkg rejects, this module defines: an epoch that is not a number (the colon then
+//! belongs to the upstream version), an epoch above 2147483647 (compared by its value), nothing
+//! after the epoch or before or after the hyphen (an empty part), blanks inside (a character like
 //! any other), only blanks (the empty string).
 
 use crate::{compare_numbers, drop_shared_start, take_run};
 use core::cmp::Ordering;
 
-/// Which of two Debian versions is the newer one; `Less` when it is `b`.
+/// Compares two Debian versions; `Less` if `b` is newer.
 pub fn compare(a: &str, b: &str) -> Ordering {
     let (a, b) = (without_blanks(a.as_bytes()), without_blanks(b.as_bytes()));
     if a.is_empty() || b.is_empty() {
@@ -117,70 +117,70 @@ mod tests {
     crate::claims!(compare);
 
     #[test]
-    fn a_tilde_sorts_before_everything_even_the_end() {
+    fn tilde_sorts_before_everything_even_the_end() {
         rising(&["1.0~~", "1.0~~a", "1.0~", "1.0~rc1", "1.0", "1.0a"]);
     }
 
     #[test]
-    fn letters_sort_before_all_other_signs_and_capitals_before_small_ones() {
+    fn letters_sort_before_symbols_and_uppercase_before_lowercase() {
         rising(&["1.0A", "1.0Z", "1.0a", "1.0z", "1.0+", "1.0.", "1.0:", "1.0_"]);
     }
 
     #[test]
-    fn security_and_rebuild_suffixes_climb_as_debian_means_them() {
+    fn backport_rebuild_and_security_suffixes_are_ordered() {
         rising(&["1.2-3~bpo12+1", "1.2-3", "1.2-3+b1", "1.2-3+deb12u1", "1.2-3+deb12u10"]);
         rising(&["1.2-3", "1.2-3ubuntu0.1", "1.2-3ubuntu1"]);
     }
 
     #[test]
-    fn an_absent_number_is_zero() {
+    fn missing_number_is_zero() {
         equal(&["1.", "1.0", "1.00"]);
         equal(&["1a", "1a0"]);
         rising(&["1.0", "1.0.0"]);
     }
 
     #[test]
-    fn leading_zeros_say_nothing() {
+    fn leading_zeros_are_ignored() {
         equal(&["001.02-03", "1.2-3"]);
         equal(&["00:1", "0:1"]);
     }
 
     #[test]
-    fn a_number_may_be_longer_than_any_integer() {
+    fn numbers_may_exceed_any_integer_type() {
         rising(&["18446744073709551615", "18446744073709551616", "99999999999999999999999"]);
         rising(&["1.100000000000000000000000000001", "1.100000000000000000000000000002"]);
     }
 
     #[test]
-    fn a_missing_revision_is_revision_zero() {
+    fn missing_revision_is_revision_zero() {
         equal(&["1", "1-0", "1-00"]);
         rising(&["1-~", "1", "1-0.1", "1-1"]);
     }
 
     #[test]
-    fn a_missing_epoch_is_zero_and_an_epoch_beats_all_that_follows() {
+    fn missing_epoch_is_zero_and_epoch_decides_first() {
         equal(&["1", "0:1"]);
         rising(&["9999", "1:0", "2:0~", "10:0"]);
     }
 
     #[test]
-    fn an_epoch_may_carry_a_plus_sign() {
+    fn epoch_may_have_a_plus_sign() {
         equal(&["+1:1", "1:1"]);
     }
 
     #[test]
-    fn the_epoch_ends_at_the_first_colon() {
+    fn epoch_ends_at_first_colon() {
         rising(&["1:2", "1:2:3", "1:2:4"]);
     }
 
     #[test]
-    fn the_revision_starts_at_the_last_hyphen() {
+    fn revision_starts_at_last_hyphen() {
         rising(&["1-3", "1-2-3"]);
         rising(&["1-2", "1-2-0", "1-2-3", "1-10-1"]);
     }
 
     #[test]
-    fn the_empty_string_is_older_than_everything() {
+    fn empty_string_is_older_than_everything() {
         rising(&["", "~~"]);
         rising(&["", "0~"]);
         rising(&["", "0"]);
@@ -188,22 +188,22 @@ mod tests {
     }
 
     #[test]
-    fn blanks_around_a_version_are_not_part_of_it() {
+    fn blanks_around_version_are_ignored() {
         equal(&["1.0-1", " 1.0-1", "1.0-1\t ", "\t1.0-1 "]);
     }
 
     #[test]
-    fn a_version_without_a_leading_digit_is_compared_all_the_same() {
+    fn version_without_leading_digit_is_compared() {
         rising(&["~1", "0", "99", "a1", "b1", "(none)"]);
     }
 
     #[test]
-    fn a_byte_beyond_ascii_sorts_between_letters_and_other_signs() {
+    fn non_ascii_sorts_between_letters_and_symbols() {
         rising(&["1z", "1é", "1+", "1."]);
     }
 
     #[test]
-    fn what_dpkg_refuses_still_has_a_place() {
+    fn versions_rejected_by_dpkg_are_still_ordered() {
         equal(&["1", "1-"]);
         equal(&["", "  "]);
         rising(&["a", "a:1"]);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_megabyte_of_version_is_read_once() {
+    fn megabyte_version_is_compared_in_linear_time() {
         let long = String::from_iter(std::iter::repeat_n("1.a~", 1 << 18));
         assert_eq!(compare(&long, &long), Ordering::Equal);
         assert_eq!(compare(&long, &(long.clone() + "~")), Ordering::Greater);

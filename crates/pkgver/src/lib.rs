@@ -1,22 +1,22 @@
-//! The order of package versions, exactly as dpkg, rpm, apk and pacman have it.
+//! Compares package versions exactly as dpkg, rpm, apk and pacman do.
 //!
-//! One module a rule book; each lists at its top what surprises about it, and has a test for
-//! each surprise. Where the tool accepts both strings the answer is the tool's; where it
-//! refuses one, the module says what we answer instead. Nothing here fails, panics, allocates
-//! (there is no `alloc` to do it with) or asks whether a version is well formed.
+//! There is one module per tool; each lists the pitfalls of its order at the top, and has a test
+//! for each of them. Where the tool accepts both strings, the result is the tool's; where it
+//! rejects one, the module documents the result. Nothing here fails, panics, allocates (the crate
+//! does not link `alloc`) or validates versions.
 //!
-//! `deb`, `rpm` and `apk` are total orders over all strings. `pacman` is not, because pacman
-//! is not: never hand it to a sort, which may panic on such an order; `max_by` is safe.
+//! `deb`, `rpm` and `apk` are total orders over all strings. `pacman` is not, because pacman's own
+//! order is not: never pass it to a sort, which may panic on such an order; `max_by` is safe.
 //!
-//! Equal does not mean the same text: `1.0` and `1.00` are one version to most of the tools.
+//! Equal does not mean the same text: most of the tools treat `1.0` and `1.00` as the same version.
 //!
-//! Called by `domain` and `vocab`.
+//! Used by `domain` and `vocab`.
 #![no_std]
 
 #[cfg(test)]
 extern crate std;
 
-/// What the tests of each rule book claim: `rising(["1", "2"])` and `equal(["1", "1.0"])`.
+/// Assertions for the tests of each scheme: `rising(["1", "2"])` and `equal(["1", "1.0"])`.
 #[cfg(test)]
 macro_rules! claims {
     ($compare:path) => {
@@ -50,24 +50,23 @@ use core::cmp::Ordering;
 use core::fmt;
 use core::str::FromStr;
 
-/// Whose rule book orders a version.
+/// A version scheme: the rules by which versions are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scheme {
-    /// Debian, Ubuntu and their kin.
+    /// Debian, Ubuntu and derivatives.
     Deb,
     /// Fedora, RHEL and its rebuilds, SUSE.
     Rpm,
     /// Alpine.
     Apk,
-    /// Arch and its kin.
+    /// Arch and derivatives.
     Pacman,
 }
 
 impl Scheme {
-    /// Every scheme there is.
     pub const ALL: [Scheme; 4] = [Scheme::Deb, Scheme::Rpm, Scheme::Apk, Scheme::Pacman];
 
-    /// Which of two versions is the newer one; `Less` when it is `b`.
+    /// Compares two versions; `Less` if `b` is newer.
     pub fn compare(self, a: &str, b: &str) -> Ordering {
         match self {
             Scheme::Deb => deb::compare(a, b),
@@ -77,7 +76,7 @@ impl Scheme {
         }
     }
 
-    /// The word for this scheme; [`FromStr`] reads it back.
+    /// Returns the name of the scheme, which [`FromStr`] parses.
     pub const fn name(self) -> &'static str {
         match self {
             Scheme::Deb => "deb",
@@ -102,7 +101,7 @@ impl FromStr for Scheme {
     }
 }
 
-/// The word names none of the schemes. Words are lower case.
+/// The name matches no scheme. Names are lowercase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnknownScheme;
 
@@ -114,17 +113,19 @@ impl fmt::Display for UnknownScheme {
 
 impl core::error::Error for UnknownScheme {}
 
-/// Two runs of digits as numbers of any length: leading zeros say nothing, an empty run is 0.
+/// Compares two runs of digits as numbers of any length: leading zeros are ignored, an empty run is
+/// 0.
 fn compare_numbers(mut a: &[u8], mut b: &[u8]) -> Ordering {
     take_run(&mut a, |&digit| digit == b'0');
     take_run(&mut b, |&digit| digit == b'0');
-    // Byte by byte: slices compare through `memcmp`, and with two empty ones, which point
-    // nowhere, that cost 140 ns on a CPU with AVX-512. Most epochs are empty.
+    // Byte by byte: slices compare through `memcmp`, and for two empty slices that cost 140 ns on a
+    // CPU with AVX-512. Most epochs are empty.
     a.len().cmp(&b.len()).then_with(|| a.iter().cmp(b))
 }
 
-/// Drops what two parts share at the start, back to the beginning of the run of letters and
-/// digits in which they part. Most pairs are two versions of one package: a fifth faster.
+/// Drops the common prefix of two parts, back to the beginning of the run of letters and digits in
+/// which they differ. Most pairs are two versions of one package, and this makes them a fifth
+/// faster.
 fn drop_shared_start(a: &mut &[u8], b: &mut &[u8]) {
     let shared = a.iter().zip(b.iter()).take_while(|(a, b)| a == b).count();
     let run = a[..shared].iter().rev().take_while(|byte| byte.is_ascii_alphanumeric()).count();
@@ -132,7 +133,7 @@ fn drop_shared_start(a: &mut &[u8], b: &mut &[u8]) {
     *b = &b[shared - run..];
 }
 
-/// Takes the longest start in which every byte is `wanted` off `bytes`.
+/// Removes and returns the longest prefix of `bytes` in which every byte is `wanted`.
 fn take_run<'a>(bytes: &mut &'a [u8], wanted: impl Fn(&u8) -> bool) -> &'a [u8] {
     let end = bytes.iter().position(|byte| !wanted(byte)).unwrap_or(bytes.len());
     let run;
@@ -146,23 +147,23 @@ mod tests {
     use std::string::ToString;
 
     #[test]
-    fn every_scheme_is_read_back_from_what_it_prints() {
+    fn every_scheme_round_trips_through_its_name() {
         for scheme in Scheme::ALL {
             assert_eq!(scheme.to_string().parse(), Ok(scheme));
         }
     }
 
     #[test]
-    fn a_word_that_is_no_scheme_is_refused_with_the_words_that_are() {
+    fn unknown_scheme_is_rejected_with_list_of_schemes() {
         for word in ["", "Deb", "dpkg", "deb "] {
             let refusal = word.parse::<Scheme>().unwrap_err().to_string();
             assert_eq!(refusal, "not a version scheme: expected `deb`, `rpm`, `apk` or `pacman`");
         }
     }
 
-    /// One pair on which all four rule books can be told apart.
+    /// Pairs on which the four schemes give different results.
     #[test]
-    fn each_scheme_asks_its_own_rule_book() {
+    fn each_scheme_uses_its_own_rules() {
         use Ordering::{Equal, Greater, Less};
         let answers = |a, b| Scheme::ALL.map(|scheme| scheme.compare(a, b));
         assert_eq!(answers("1.0a", "1.0"), [Greater, Greater, Greater, Less]);

@@ -1,31 +1,33 @@
-//! rpm's order: `[epoch:]version[-release]`.
+//! rpm's version order: `[epoch:]version[-release]`.
 //!
-//! Checked against `rpm.vercmp` of rpm 4.18. Reads two strings and nothing else.
+//! Verified against `rpm.vercmp` of rpm 4.18. Pure comparison of two strings.
 //!
-//! What surprises:
-//! * Only runs of ASCII letters and runs of digits count; every other byte (but `~` and `^`)
-//!   merely parts them: `1.0` = `1_0` = `1..0` = `1.0.`, `é` = `è`, `1.a` = `1a`.
-//! * A number is newer than letters: `1.a` < `1.1`. Capital letters are older than small ones.
-//! * Whatever has more left at the end is newer, letters too: `1.0` < `1.0rc1` < `1.0.1`.
+//! Pitfalls:
+//! * Only runs of ASCII letters and runs of digits count; every other byte (except `~` and `^`) is
+//!   just a separator: `1.0` = `1_0` = `1..0` = `1.0.`, `é` = `è`, `1.a` = `1a`.
+//! * A number is newer than letters: `1.a` < `1.1`. Uppercase letters are older than lowercase
+//!   ones.
+//! * The version with more left at the end is newer, even if that is letters: `1.0` < `1.0rc1` <
+//!   `1.0.1`.
 //! * `~` sorts before everything, even before the end: `1.0~rc1` < `1.0`.
 //! * `^` sorts after the end, but before everything else: `1.0` < `1.0^git1` < `1.0.1`.
-//! * Leading zeros say nothing, and a number (the epoch too) may have any length.
-//! * A missing epoch is 0, and so is an empty one: `:1` = `0:1` = `1`. A colon that does not
-//!   follow digits is a separator like any other: `a:1` = `a1`.
-//! * `(none)`, which a query prints for a missing epoch, is no epoch: `(none):1` < `1`. Ask
-//!   rpm for `EPOCHNUM`.
-//! * The release starts at the last hyphen: `1-2-3` is version `1-2`.
-//! * A missing release is older than any release, even an empty one: `1` < `1-` < `1-0`, and
-//!   `1` < `1-~`. (Inside a dependency rpm has another rule, where it matches every release;
-//!   that is no order and not ours.)
+//! * Leading zeros are ignored, and a number (including the epoch) may have any length.
+//! * A missing or empty epoch is 0: `:1` = `0:1` = `1`. A colon that does not follow digits is a
+//!   separator like any other: `a:1` = `a1`.
+//! * `(none)`, which a query prints for a missing epoch, is not an epoch: `(none):1` < `1`. Query
+//!   rpm for `EPOCHNUM` instead.
+//! * The release starts at the last hyphen: `1-2-3` has the version `1-2`.
+//! * A missing release is older than any release, even an empty one: `1` < `1-` < `1-0`, and `1` <
+//!   `1-~`. (In dependencies rpm has a different rule, by which a missing release matches every
+//!   release. That is not an order, and is not implemented here.)
 //!
-//! rpm refuses the empty string; to us it is a version with nothing in it: `~` < `` < `0`, and
-//! `` = `.`.
+//! rpm rejects the empty string; here it is a version without content: `~` < `` < `0`, and `` =
+//! `.`.
 
 use crate::{compare_numbers, drop_shared_start, take_run};
 use core::cmp::Ordering;
 
-/// Which of two rpm versions is the newer one; `Less` when it is `b`.
+/// Compares two rpm versions; `Less` if `b` is newer.
 pub fn compare(a: &str, b: &str) -> Ordering {
     let (a, b) = (Evr::of(a), Evr::of(b));
     compare_numbers(a.epoch, b.epoch).then_with(|| compare_part(a.version, b.version)).then_with(
@@ -36,9 +38,9 @@ pub fn compare(a: &str, b: &str) -> Ordering {
     )
 }
 
-/// Epoch, version, release. pacman cuts its versions at the same places.
+/// Epoch, version and release. pacman splits its versions in the same way.
 pub(crate) struct Evr<'a> {
-    /// Digits; none at all for epoch 0.
+    /// Digits; empty for epoch 0.
     pub(crate) epoch: &'a [u8],
     pub(crate) version: &'a [u8],
     pub(crate) release: Option<&'a [u8]>,
@@ -60,7 +62,7 @@ impl<'a> Evr<'a> {
     }
 }
 
-/// What comes next in a version or release; the order of the variants is rpm's.
+/// The next token of a version or release; the order of the variants is rpm's.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Next {
     Tilde,
@@ -125,7 +127,7 @@ mod tests {
     crate::claims!(compare);
 
     #[test]
-    fn separators_part_but_do_not_count() {
+    fn separators_separate_but_do_not_count() {
         equal(&["1.0", "1_0", "1..0", "1+0", ".1.0.", "1é0", "1\u{0}0"]);
         equal(&["1.a", "1a"]);
         equal(&["é", "è", "."]);
@@ -133,83 +135,83 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_newer_than_letters_and_small_letters_than_capitals() {
+    fn numbers_are_newer_than_letters_and_lowercase_than_uppercase() {
         rising(&["1.Z", "1.a", "1.ab", "1.b", "1.0"]);
     }
 
     #[test]
-    fn whatever_has_more_left_is_newer() {
+    fn longer_version_is_newer() {
         rising(&["1.0", "1.0rc1", "1.0.1", "1.0.1.a"]);
     }
 
     #[test]
-    fn a_tilde_sorts_before_everything_even_the_end() {
+    fn tilde_sorts_before_everything_even_the_end() {
         rising(&["1.0~~", "1.0~", "1.0~rc1", "1.0~rc2", "1.0", "1.0^"]);
         rising(&["1-1~", "1-1"]);
     }
 
     #[test]
-    fn a_caret_sorts_after_the_end_but_before_everything_else() {
+    fn caret_sorts_after_the_end_but_before_everything_else() {
         rising(&["1.0", "1.0^", "1.0^git1", "1.0^git1^", "1.0.a", "1.0.1"]);
         rising(&["1.0^git1~", "1.0^git1"]);
     }
 
     #[test]
-    fn leading_zeros_say_nothing() {
+    fn leading_zeros_are_ignored() {
         equal(&["001.02-03", "1.2-3"]);
         equal(&["00:1", "0:1", "1"]);
     }
 
     #[test]
-    fn a_number_may_be_longer_than_any_integer_the_epoch_too() {
+    fn numbers_and_epochs_may_exceed_any_integer_type() {
         rising(&["18446744073709551615", "18446744073709551616", "99999999999999999999999"]);
         rising(&["1:1", "4294967296:1", "18446744073709551617:1"]);
     }
 
     #[test]
-    fn a_missing_or_empty_epoch_is_zero() {
+    fn missing_or_empty_epoch_is_zero() {
         equal(&["1", "0:1", ":1"]);
         rising(&["9", "1:0", "2:0", "10:0"]);
     }
 
     #[test]
-    fn a_colon_that_does_not_follow_digits_is_a_separator() {
+    fn colon_not_after_digits_is_a_separator() {
         equal(&["a:1", "a1"]);
         rising(&["1:2", "1:2:3"]);
     }
 
     #[test]
-    fn a_printed_none_is_no_epoch() {
+    fn none_is_not_an_epoch() {
         rising(&["(none):1", "1"]);
         rising(&["(none)", "0"]);
     }
 
     #[test]
-    fn the_release_starts_at_the_last_hyphen() {
+    fn release_starts_at_last_hyphen() {
         rising(&["1-3", "1-2-3"]);
         rising(&["1-2", "1-2-3", "1-2-4", "1-10-1"]);
     }
 
     #[test]
-    fn a_missing_release_is_older_than_any_even_an_empty_one() {
+    fn missing_release_is_older_than_empty_release() {
         rising(&["1", "1-~", "1-", "1-0", "1-1"]);
         rising(&["1:", "1:-"]);
     }
 
     #[test]
-    fn the_empty_string_is_a_version_with_nothing_in_it() {
+    fn empty_string_is_a_version_without_content() {
         rising(&["~", "", "^", "a", "0"]);
         equal(&["", ".", "0:"]);
     }
 
     #[test]
-    fn distribution_releases_climb() {
+    fn distribution_releases_are_ordered() {
         rising(&["3.0.7-24.el9", "3.0.7-24.el9_2.1", "3.0.7-25.el9", "1:1.0-1.el9"]);
         rising(&["5.14.0-70.el9", "5.14.0-70.13.1.el9_0", "5.14.0-162.6.1.el9_1"]);
     }
 
     #[test]
-    fn a_megabyte_of_version_is_read_once() {
+    fn megabyte_version_is_compared_in_linear_time() {
         let long = String::from_iter(std::iter::repeat_n("1.a^", 1 << 18));
         assert_eq!(compare(&long, &long), Ordering::Equal);
         assert_eq!(compare(&long, &(long.clone() + "~")), Ordering::Greater);

@@ -1,22 +1,23 @@
-//! What must hold of each order whatever the strings: it answers, it is even-handed, and where
-//! it claims to be total it is.
+//! Properties of each order for arbitrary strings: it never fails, it is antisymmetric, and it is
+//! total where it claims to be.
 //!
-//! `deb`, `rpm` and `apk` are total everywhere; `pacman` where [`pacman_is_total_on`] says so.
+//! `deb`, `rpm` and `apk` are total everywhere; `pacman` is total where [`pacman_is_total_on`]
+//! returns true.
 
 use pkgver::Scheme;
 use proptest::prelude::{Just, Strategy, any, prop, prop_assert_eq, prop_oneof, proptest};
 use proptest::test_runner::{Config, RngSeed};
 use std::cmp::Ordering;
 
-/// A seed of our own, so that a red run is red again.
+/// A fixed seed, so that a failure is reproducible.
 fn config(cases: u32) -> Config {
     Config { cases, rng_seed: RngSeed::Fixed(7), failure_persistence: None, ..Config::default() }
 }
 
-/// More than a `u64` holds.
+/// More than a `u64` can hold.
 const HUGE: &str = "18446744073709551617";
 
-/// Pieces on which the rule books turn, and some that none of them knows.
+/// Fragments that matter to at least one scheme, and some that none of them knows.
 const PIECES: [&str; 48] = [
     "0", "0", "00", "01", "1", "1", "1", "2", "9", "10", "010", HUGE, ".", ".", ".", ".", "..",
     ":", "0:", "1:", "~", "~", "^", "+", "_", "-", "-", "-1", "a", "a", "b", "ab", "Z", "_alpha",
@@ -32,13 +33,13 @@ fn scheme() -> impl Strategy<Value = Scheme> {
     prop::sample::select(&Scheme::ALL[..])
 }
 
-/// Three versions that share a start: strangers differ at once and try nothing.
+/// Three versions with a common prefix: unrelated versions differ at once and test nothing.
 fn kin() -> impl Strategy<Value = [String; 3]> {
     (version_like(), [version_like(), version_like(), version_like()])
         .prop_map(|(start, ends)| ends.map(|end| start.clone() + &end))
 }
 
-/// All with a pkgrel or all without, and no part that ends in a separator.
+/// Whether all have a pkgrel or all have none, and no part ends in a separator.
 fn pacman_is_total_on(versions: &[&str]) -> bool {
     let has_pkgrel = |version: &str| version.contains('-');
     let ends_well = |version: &str| {
@@ -62,17 +63,17 @@ proptest! {
     #![proptest_config(config(10_000))]
 
     #[test]
-    fn turning_a_pair_around_turns_the_answer_around(scheme in scheme(), [a, b, _] in kin()) {
+    fn swapping_a_pair_reverses_the_result(scheme in scheme(), [a, b, _] in kin()) {
         prop_assert_eq!(scheme.compare(&a, &b), scheme.compare(&b, &a).reverse());
     }
 
     #[test]
-    fn a_version_equals_itself(scheme in scheme(), a in version_like()) {
+    fn version_equals_itself(scheme in scheme(), a in version_like()) {
         prop_assert_eq!(scheme.compare(&a, &a), Ordering::Equal);
     }
 
     #[test]
-    fn what_lies_between_two_versions_keeps_them_in_order(
+    fn deb_rpm_and_apk_orders_are_transitive(
         scheme in prop::sample::select(vec![Scheme::Deb, Scheme::Rpm, Scheme::Apk]),
         [a, b, c] in kin(),
     ) {
@@ -80,7 +81,7 @@ proptest! {
     }
 
     #[test]
-    fn pacman_keeps_its_order_among_versions_as_repositories_have_them(
+    fn pacman_order_is_transitive_for_repository_versions(
         pkgrel in prop_oneof![Just(""), Just("-1"), Just("-2"), Just("-1.1")],
         ends in prop::array::uniform3(prop::collection::vec(
             prop::sample::select(&["a", "b", "1", "02", ".a", ".b", ".1", ".2", "..a", "..1"][..]),
@@ -96,9 +97,9 @@ proptest! {
 proptest! {
     #![proptest_config(config(50))]
 
-    /// Any text at all, thousands of characters of it.
+    /// Arbitrary text, thousands of characters long.
     #[test]
-    fn no_text_is_too_odd_or_too_long(
+    fn arbitrary_long_text_is_compared(
         scheme in scheme(),
         a in prop::collection::vec(any::<char>(), 0..5000).prop_map(String::from_iter),
         b in prop::collection::vec(version_like(), 0..500).prop_map(|parts| parts.concat()),
@@ -110,7 +111,7 @@ proptest! {
     }
 }
 
-/// Whatever the order of the three, no two answers contradict the third.
+/// Checks that the three comparisons of three versions do not contradict each other.
 fn in_line(
     scheme: Scheme,
     [a, b, c]: [&str; 3],
@@ -124,7 +125,7 @@ fn in_line(
     Ok(())
 }
 
-/// Every string of up to `length` of these pieces.
+/// Returns every string of up to `length` of these pieces.
 fn all_strings(pieces: &[&str], length: usize) -> Vec<String> {
     let mut all = vec![String::new()];
     let mut start = 0;
@@ -140,8 +141,8 @@ fn all_strings(pieces: &[&str], length: usize) -> Vec<String> {
     all
 }
 
-/// Ranks the strings and holds every pair against the ranks: an order that is not total has no
-/// ranking that survives this.
+/// Sorts and ranks the strings, and compares every pair with its ranks: an order that is not total
+/// has no ranking that passes this.
 #[track_caller]
 fn assert_total(scheme: Scheme, mut versions: Vec<String>) {
     versions.sort_by(|a, b| scheme.compare(a, b));
@@ -150,7 +151,7 @@ fn assert_total(scheme: Scheme, mut versions: Vec<String>) {
         let step = scheme.compare(&versions[at - 1], &versions[at]) != Ordering::Equal;
         ranks[at] = ranks[at - 1] + usize::from(step);
     }
-    assert!(ranks.last() > Some(&100), "too few distinct versions to say anything");
+    assert!(ranks.last() > Some(&100), "too few distinct versions for a meaningful test");
     for (a, a_rank) in versions.iter().zip(&ranks) {
         for (b, b_rank) in versions.iter().zip(&ranks) {
             assert_eq!(scheme.compare(a, b), a_rank.cmp(b_rank), "{scheme}: {a:?} {b:?}");
@@ -175,7 +176,7 @@ fn apk_is_total_over_every_short_string() {
 }
 
 #[test]
-fn pacman_is_total_over_every_short_string_of_the_kind_it_can_rank() {
+fn pacman_is_total_over_comparable_short_strings() {
     let versions = all_strings(&["0", "1", "a", ".", "-"], 5);
     for with_pkgrel in [false, true] {
         let of_a_kind = versions

@@ -1,12 +1,11 @@
-//! The tools themselves as judges: thousands of generated pairs, each answered by dpkg, rpm or
-//! vercmp and by us.
+//! Compares this crate with the real tools: dpkg, rpm and vercmp get thousands of generated pairs.
 //!
-//! The pairs come from a fixed seed and are mostly near relatives, because strangers differ in
-//! the first sign and try nothing. A tool that is not installed is skipped with a word about
-//! it, or with `FLEETMEND_TEST_REQUIRE_TOOLS=1` counts as a failure. apk is in no Debian
-//! package; the table in `src/apk.rs` stands in for it.
+//! The pairs come from a fixed seed and are mostly closely related versions, because unrelated ones
+//! differ in the first character and test nothing. A tool that is not installed is skipped with a
+//! message; with `FLEETMEND_TEST_REQUIRE_TOOLS=1` that is a failure. No Debian package contains
+//! apk; the table in `src/apk.rs` replaces it.
 
-#![expect(clippy::print_stdout, reason = "a skipped judge must be seen")]
+#![expect(clippy::print_stdout, reason = "a skipped tool must be visible")]
 
 use pkgver::Scheme;
 use std::cmp::Ordering;
@@ -14,7 +13,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
-/// Each pair costs one or two processes of dpkg, so there are fewer of them.
+/// Each pair takes one or two dpkg processes, so there are fewer pairs.
 const DPKG_PAIRS: usize = 3_000;
 const RPM_PAIRS: usize = 50_000;
 const VERCMP_PAIRS: usize = 5_000;
@@ -22,7 +21,7 @@ const VERCMP_PAIRS: usize = 5_000;
 #[test]
 fn dpkg_agrees() {
     let Some(mut dpkg) = tool("dpkg", "dpkg") else { return };
-    // Exit code 0 is yes, 1 is no, anything else a refusal.
+    // Exit code 0 means yes, 1 means no, anything else is a rejection.
     dpkg.args([
         "-c",
         r#"while IFS= read -r a && IFS= read -r b; do
@@ -34,7 +33,7 @@ fn dpkg_agrees() {
             esac
         done"#,
     ]);
-    // Where a C `char` is unsigned dpkg ranks a byte beyond ASCII otherwise.
+    // Where a C `char` is unsigned, dpkg ranks non-ASCII bytes differently.
     let odd = if cfg!(target_arch = "x86_64") { "é" } else { "(" };
     let pieces = [
         "~", "~", ".", ".", "+", "-", "-", ":", "a", "b", "Z", "rc", "dfsg", "deb12u", "ubuntu",
@@ -87,7 +86,7 @@ fn vercmp_agrees() {
     judge(Scheme::Pacman, vercmp, &pairs(&corners, &pieces, VERCMP_PAIRS));
 }
 
-/// A shell in which the tool can be asked, if it is there to ask.
+/// Returns a shell in which the tool can be called, if it is installed.
 fn tool(name: &str, debian_package: &str) -> Option<Command> {
     let present = Command::new("sh")
         .args(["-c", "command -v \"$0\"", name])
@@ -104,7 +103,7 @@ fn tool(name: &str, debian_package: &str) -> Option<Command> {
     None
 }
 
-/// Asks the tool for all the pairs at once, through a file: a pipe could fill up on both ends.
+/// Sends all pairs to the tool at once, through a file: with pipes both sides could block.
 fn judge(scheme: Scheme, mut tool: Command, pairs: &[(String, String)]) {
     let questions = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("pairs-{scheme}"));
     let text: String = pairs.iter().map(|(a, b)| format!("{a}\n{b}\n")).collect();
@@ -128,19 +127,19 @@ fn judge(scheme: Scheme, mut tool: Command, pairs: &[(String, String)]) {
         counts[(theirs as i8 + 1) as usize] += 1;
         let ours = scheme.compare(a, b);
         if ours != theirs {
-            wrong.push(format!("{a:?} {b:?}: the tool says {theirs:?}, we say {ours:?}"));
+            wrong.push(format!("{a:?} {b:?}: the tool returns {theirs:?}, pkgver returns {ours:?}"));
         }
     }
     println!("{scheme}: {counts:?} of {} pairs older, equal, newer", pairs.len());
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), pairs.len(), wrong.join("\n"));
-    // A generator gone stale would make this test agree about nothing.
+    // If the generator degraded, this test would pass without comparing anything.
     let answered: usize = counts.iter().sum();
-    assert!(answered * 10 > pairs.len() * 7, "the tool refused too much: {counts:?}");
+    assert!(answered * 10 > pairs.len() * 7, "the tool rejected too many pairs: {counts:?}");
     assert!(counts.iter().all(|&count| count * 20 > pairs.len()), "one-sided: {counts:?}");
 }
 
-/// Every pair of corners, then `count` pairs of a version and the same after one to three
-/// small changes.
+/// Returns every pair of corner cases, then `count` pairs of a version and the same version after
+/// one to three small changes.
 fn pairs(corners: &[&str], pieces: &[&str], count: usize) -> Vec<(String, String)> {
     let mut dice = Dice(20_241_115);
     let corner_pairs =
@@ -161,7 +160,7 @@ fn pairs(corners: &[&str], pieces: &[&str], count: usize) -> Vec<(String, String
         .collect()
 }
 
-/// Mostly of the form that every scheme knows: `[epoch:]number…[-number]`.
+/// Generates a version, mostly in the form that every scheme knows: `[epoch:]number…[-number]`.
 fn version(dice: &mut Dice, pieces: &[&str]) -> Vec<String> {
     let mut version = Vec::new();
     if dice.below(4) == 0 {
@@ -186,7 +185,7 @@ fn change(dice: &mut Dice, pieces: &[&str], version: &mut Vec<String>) {
         1 => version.push(new),
         2 if at < version.len() => drop(version.remove(at)),
         3 if at < version.len() => version[at] = new,
-        // Makes `00` of `0`, `..` of `.`: often the same version still.
+        // Turns `0` into `00` and `.` into `..`, which is often still the same version.
         _ => version[at - 1] = version[at - 1].clone() + &version[at - 1],
     }
 }

@@ -1,11 +1,11 @@
-//! Cron expressions: when a schedule runs, as people have written it since 1979.
+//! Cron expressions: the times at which a schedule runs.
 //!
 //! Five fields (minute, hour, day of month, month, day of week) with names, ranges, lists and
-//! steps, `L`, `W` and `#`, or one of four nicknames. Here an expression is matched against
-//! a calendar without a time zone; `domain::schedule` alone knows about clocks that change.
+//! steps, `L`, `W` and `#`, or one of four nicknames. Here an expression is matched against a
+//! calendar without a time zone; `domain::schedule` handles time zones and clock changes.
 //!
-//! Two fields for the day: if both are restricted, either may match, as in every Unix; a field
-//! that is `*` or `?` decides nothing. Sunday is 0 and 7.
+//! If both day fields are restricted, a day matches if either field does, as in every Unix. A field
+//! that is `*` or `?` restricts nothing. Sunday is both 0 and 7.
 
 mod days;
 mod field;
@@ -20,7 +20,7 @@ pub use field::{CronField, FieldProblem};
 use crate::text::shown;
 use days::Days;
 
-/// A cron expression. It prints as it was given, with single spaces.
+/// A cron expression. It displays as it was entered, with single spaces.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Cron {
     text: String,
@@ -31,48 +31,39 @@ pub struct Cron {
     interval: bool,
 }
 
-/// Why a text is not a cron expression.
+/// Error of parsing a cron expression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CronError {
-    /// There is nothing.
     #[error("a cron expression has five fields: minute, hour, day of month, month, day of week")]
     Empty,
-    /// There is far too much.
-    #[error("a cron expression has at most 200 characters, this one has {found}")]
+    #[error("a cron expression must have at most 200 characters (got {found})")]
     TooLong {
-        /// How many characters there were.
         found: usize,
     },
-    /// Too few fields or too many.
     #[error("{}", fields_sentence(*found))]
     Fields {
-        /// How many fields there were.
         found: usize,
     },
-    /// An unknown nickname.
-    #[error("`{found}` is not known: write @hourly, @daily, @weekly, @monthly or five fields")]
+    #[error("`{found}` is not a known nickname: write @hourly, @daily, @weekly, @monthly or five fields")]
     Nickname {
-        /// What was said, shortened.
+        /// The nickname, shortened.
         found: String,
     },
-    /// One field is wrong.
     #[error("{field}: {problem}")]
     Field {
-        /// Which.
         field: CronField,
-        /// What is wrong with it.
         problem: FieldProblem,
     },
-    /// No day will ever match.
-    #[error("`{0}` never runs: no month of it has such a day")]
+    /// No day can ever match.
+    #[error("`{0}` never runs: none of its months has such a day")]
     NeverRuns(String),
 }
 
 fn fields_sentence(found: usize) -> String {
     let five = "five fields: minute, hour, day of month, month, day of week";
     match found {
-        6 => format!("six fields are one too many: leave the seconds off and write {five}"),
-        7 => format!("seven fields are two too many: leave seconds and year off and write {five}"),
+        6 => format!("six fields are one too many: omit the seconds and write {five}"),
+        7 => format!("seven fields are two too many: omit seconds and year and write {five}"),
         1 => format!("one field is too few: write {five}"),
         _ => format!(
             "{found} fields are too {}: write {five}",
@@ -81,14 +72,14 @@ fn fields_sentence(found: usize) -> String {
     }
 }
 
-/// The Gregorian calendar repeats after so many years: what has not matched by then never will.
+/// The Gregorian calendar repeats after 400 years: an expression that has not matched by then never
+/// will.
 const CALENDAR_YEARS: i16 = 400;
 
 impl Cron {
-    /// The most characters of an expression.
+    /// Maximum number of characters of an expression.
     pub const CHARS_MAX: usize = 200;
 
-    /// Reads an expression.
     pub fn parse(text: &str) -> Result<Cron, CronError> {
         let found = text.chars().count();
         if found > Self::CHARS_MAX {
@@ -118,14 +109,14 @@ impl Cron {
         }
     }
 
-    /// Whether it means "every so often" rather than "at these times of the day": its minute or
-    /// hour field is `*` or `*/n`. The two differ when clocks change.
+    /// Whether the expression means "at regular intervals" rather than "at these times of the day":
+    /// its minute or hour field is `*` or `*/n`. The two behave differently when clocks change.
     pub fn is_interval(&self) -> bool {
         self.interval
     }
 
-    /// The first time at or after `from` on a calendar without time zones. Nothing only at the
-    /// end of the calendar, in the year 9999.
+    /// Returns the first match at or after `from`, on a calendar without time zones. `None` only at
+    /// the end of the calendar, in the year 9999.
     pub fn next_at_or_after(&self, from: DateTime) -> Option<DateTime> {
         let mut start = from;
         if from.second() != 0 || from.subsec_nanosecond() != 0 {
@@ -149,7 +140,7 @@ impl Cron {
         Some(day.at(hour, minute, 0, 0))
     }
 
-    /// The first time of the day at or after `hour:minute`.
+    /// Returns the first matching time of the day at or after `hour:minute`.
     fn next_time(&self, hour: i8, minute: i8) -> Option<(i8, i8)> {
         if self.hours & (1 << hour) != 0
             && let Some(minute) = next_bit(self.minutes, minute)
@@ -160,7 +151,7 @@ impl Cron {
     }
 }
 
-/// The lowest bit of `set` from `from` on; no set here has more than 60.
+/// Returns the lowest set bit at or above `from`. No set here uses more than 60 bits.
 fn next_bit(set: u64, from: i8) -> Option<i8> {
     let rest = set >> from;
     (rest != 0).then(|| from + rest.trailing_zeros() as i8)

@@ -1,38 +1,36 @@
-//! The fingerprint of some bytes: BLAKE3, 32 bytes, written as 64 hexadecimal digits.
+//! Content digests: BLAKE3, 32 bytes, displayed as 64 hexadecimal digits.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The BLAKE3 hash of some bytes. Who has the same digest has the same bytes.
+/// The BLAKE3 hash of some bytes. Equal digests mean equal bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
 
-/// Why a text is not a digest.
+/// Error of parsing a digest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DigestError {
-    /// It has the wrong length.
-    #[error("a digest has 64 hexadecimal digits, this text has {found} characters")]
+    #[error("a digest must have 64 hexadecimal digits (got {found} characters)")]
     Length {
-        /// How many characters there were.
         found: usize,
     },
-    /// It holds something else than a digit. Capital letters are refused: one spelling each.
+    /// Not a hexadecimal digit. Uppercase letters are rejected, so that each digest has exactly one
+    /// spelling.
     #[error("`{}` is not a hexadecimal digit (0 to 9, a to f)", .0.escape_debug())]
     Digit(char),
 }
 
 impl Digest {
-    /// The digest of `bytes`.
+    /// Hashes `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         Self(*blake3::hash(bytes).as_bytes())
     }
 
-    /// The 32 bytes of it.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// A digest that was stored as its bytes.
+    /// Restores a digest that was stored as bytes.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
@@ -77,9 +75,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The published digest of no bytes at all.
+    /// The published BLAKE3 digest of the empty input.
     #[test]
-    fn it_is_blake3() {
+    fn digest_of_empty_input_is_blake3() {
         assert_eq!(
             Digest::of(b"").to_string(),
             "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"
@@ -87,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn each_refusal_says_what_is_wrong() {
+    fn errors_say_what_is_wrong() {
         assert_eq!("abc".parse::<Digest>(), Err(DigestError::Length { found: 3 }));
         assert_eq!("A".repeat(64).parse::<Digest>(), Err(DigestError::Digit('A')));
         assert_eq!("é".repeat(64).parse::<Digest>(), Err(DigestError::Digit('é')));
@@ -95,7 +93,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_parses_to_the_same(bytes: [u8; 32]) {
+        fn displayed_digest_parses_to_same_value(bytes: [u8; 32]) {
             prop_assert_eq!(Digest(bytes).to_string().parse(), Ok(Digest(bytes)));
         }
     }

@@ -1,35 +1,36 @@
-//! What can be said of a flaw in an installed package.
+//! The states of a finding: a vulnerability in an installed package.
 
 use crate::word::{WordError, words};
 
 words! {
-    /// What the distribution says of a flaw in the release that is installed.
-    FixState ("a state of a fix") {
-        /// A version of this release fixes it.
+    /// Fix status of a vulnerability in the installed release, according to the distribution.
+    FixState ("a fix status") {
+        /// This release has a fixed version.
         Fixed = "fixed",
-        /// The release is affected, and nothing fixes it yet.
+        /// The release is affected, and no fix exists yet.
         Affected = "affected",
-        /// It will be fixed later, with something else: too small for an update of its own.
+        /// The fix is deferred: not important enough for a separate update, it ships with a later
+        /// one.
         Deferred = "deferred",
         /// It will not be fixed in this release.
         WontFix = "wont_fix",
-        /// The release never had it.
+        /// The release was never affected.
         NotAffected = "not_affected",
-        /// It is there and harmless, in the distribution's opinion.
+        /// Affected, but the distribution considers it harmless.
         Unimportant = "unimportant",
-        /// The distribution no longer looks after this package.
+        /// The distribution no longer supports this package.
         EndOfLife = "end_of_life",
-        /// The fix is for subscribers only.
+        /// The fix is available to subscribers only.
         Subscription = "subscription",
-        /// Nobody can say: the distribution has not, or its word cannot be read.
+        /// The distribution has not published a status, or the status cannot be read.
         Unknown = "unknown",
     }
 
-    /// What a flaw means for a server right now.
+    /// Whether a vulnerability is still exploitable on a server.
     Exposure ("an exposure") {
-        /// The flawed version is installed.
+        /// A vulnerable version is installed.
         Open = "open",
-        /// The fix is installed, and the old code still runs.
+        /// The fix is installed, but the old code is still running.
         FixedOnDisk = "fixed_on_disk",
     }
 
@@ -59,7 +60,8 @@ words! {
 }
 
 impl FixState {
-    /// Whether a list leaves it out unless asked: what is no flaw here, or none that matters.
+    /// Whether lists omit the finding by default: the release is not affected, or not in a way that
+    /// matters.
     pub const fn is_hidden(self) -> bool {
         matches!(self, Self::NotAffected | Self::Unimportant)
     }
@@ -70,13 +72,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_does_no_harm_is_hidden() {
+    fn only_harmless_states_are_hidden() {
         let hidden: Vec<_> = FixState::ALL.iter().filter(|state| state.is_hidden()).collect();
         assert_eq!(hidden, [&FixState::NotAffected, &FixState::Unimportant]);
     }
 
     #[test]
-    fn every_state_prints_what_it_parses() {
+    fn every_state_round_trips_through_text() {
         for state in FixState::ALL {
             assert_eq!(state.to_string().parse(), Ok(*state));
         }

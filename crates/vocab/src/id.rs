@@ -1,10 +1,11 @@
-//! Identifiers: a prefix that says what the thing is, and a sortable UUIDv7 in base 32.
+//! Identifiers: a prefix that names the type, and a sortable UUIDv7 in base 32.
 //!
-//! `srv_01jcqk3m8ye0fr5cq0k6s8v2xw` is a [`ServerId`]. The form is TypeID's: 26 digits of Crockford's
-//! base 32 in lower case for 128 bits, so the first digit is at most `7`. One spelling for each id:
-//! upper case and look-alike letters are refused, not mended, because an id is compared as text.
+//! `srv_01jcqk3m8ye0fr5cq0k6s8v2xw` is a [`ServerId`]. The format is TypeID: 128 bits as 26 digits
+//! of Crockford's base 32 in lower case, so the first digit is at most `7`. Each id has exactly one
+//! spelling: uppercase and look-alike letters are rejected, not corrected, because ids are compared
+//! as text.
 //!
-//! Nothing here asks for time or chance: whoever makes an id hands both in.
+//! This module reads no clock and no random source: the caller passes both to `new`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,30 +15,28 @@ use jiff::Timestamp;
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 const DIGITS: usize = 26;
 
-/// Why a text is not an id of the kind that was asked for.
+/// Error of parsing an id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
-    /// The text names another kind of thing, or nothing at all.
-    #[error("an id of this kind starts with `{expected}_`")]
+    /// The prefix is missing or belongs to another type.
+    #[error("this id must start with `{expected}_`")]
     Prefix {
-        /// The prefix that was asked for.
         expected: &'static str,
     },
-    /// The part behind the prefix has the wrong length.
-    #[error("an id has 26 characters after its prefix, this one has {found}")]
+    #[error("an id must have 26 characters after its prefix (got {found})")]
     Length {
-        /// How many characters there were.
         found: usize,
     },
-    /// The part behind the prefix holds something that is not a digit of base 32.
-    #[error("`{0}` is not a digit of an id (0 to 9, a to z without i, l, o, u)")]
+    /// The part after the prefix contains a character that is not a base-32 digit.
+    #[error("`{0}` is not allowed in an id (allowed: 0 to 9, a to z without i, l, o, u)")]
     Digit(char),
-    /// 26 digits hold 130 bits; an id has 128 of them.
-    #[error("an id's first digit is at most 7")]
+    /// 26 digits hold 130 bits; an id has 128.
+    #[error("the first digit of an id must be at most 7")]
     Overflow,
 }
 
-/// The 128 bits of a UUIDv7: 48 of Unix milliseconds, then version, variant and 74 of chance.
+/// Returns the 128 bits of a UUIDv7: 48 bits of Unix milliseconds, then version, variant and 74
+/// random bits.
 fn uuid_v7(at: Timestamp, chance: u128) -> u128 {
     let millis = u128::from(u64::try_from(at.as_millisecond()).unwrap_or(0)) & ((1 << 48) - 1);
     let rand_a = (chance >> 62) & 0xfff;
@@ -85,15 +84,15 @@ macro_rules! ids {
         pub struct $name(u128);
 
         impl $name {
-            /// What every id of this kind starts with, before the underscore.
+            /// Prefix of every id of this type, without the underscore.
             pub const PREFIX: &'static str = $prefix;
 
-            /// The id of something made at `at`; `chance` must come from a good source.
-            pub fn new(at: Timestamp, chance: u128) -> Self {
-                Self(uuid_v7(at, chance))
+            /// Creates an id for something created at `at`. `random` must come from a cryptographic
+            /// source.
+            pub fn new(at: Timestamp, random: u128) -> Self {
+                Self(uuid_v7(at, random))
             }
 
-            /// The 128 bits behind the text.
             pub const fn bits(self) -> u128 {
                 self.0
             }
@@ -123,29 +122,27 @@ macro_rules! ids {
 }
 
 ids! {
-    /// A server that reports through an agent.
+    /// A server with an agent.
     ServerId = "srv";
-    /// A schedule: a recurring patch run.
+    /// A schedule of recurring batches.
     ScheduleId = "sch";
     /// One execution of a schedule.
     RunId = "run";
-    /// A batch. Inside, every batch, run and single install is a rollout, and this is its id.
+    /// A batch. Internally every batch, schedule run and single-server patch is a rollout; this is
+    /// its id.
     BatchId = "bat";
-    /// The part of a batch that concerns one server.
+    /// A task: one server's part of a batch.
     TaskId = "tsk";
-    /// An organization: what one caller can see.
+    /// An organization: the tenant whose data a caller can see.
     OrgId = "org";
-    /// An API key.
     KeyId = "key";
-    /// An enrolment token.
+    /// An enrollment token.
     TokenId = "enr";
-    /// A webhook.
     WebhookId = "whk";
-    /// An event.
     EventId = "evt";
-    /// A person who signs in.
+    /// A user.
     UserId = "usr";
-    /// A flaw that was set aside.
+    /// A suppression of a CVE.
     SuppressionId = "sup";
 }
 
@@ -156,13 +153,13 @@ mod tests {
 
     /// The two worked examples of the TypeID specification: all zeros and all ones.
     #[test]
-    fn the_ends_of_the_range_are_spelled_as_typeid_spells_them() {
+    fn smallest_and_largest_ids_match_typeid_examples() {
         assert_eq!(ServerId(0).to_string(), "srv_00000000000000000000000000");
         assert_eq!(ServerId(u128::MAX).to_string(), "srv_7zzzzzzzzzzzzzzzzzzzzzzzzz");
     }
 
     #[test]
-    fn an_id_carries_its_time_so_that_later_ids_sort_later() {
+    fn later_ids_sort_after_earlier_ones() {
         let early = ServerId::new("2026-11-15T04:00:00Z".parse().unwrap(), u128::MAX);
         let late = ServerId::new("2026-11-15T04:00:00.001Z".parse().unwrap(), 0);
         assert!(early < late);
@@ -170,14 +167,14 @@ mod tests {
     }
 
     #[test]
-    fn version_and_variant_are_those_of_uuid_7() {
+    fn version_and_variant_are_uuid_v7() {
         let id = ServerId::new("2026-11-15T04:00:00Z".parse().unwrap(), u128::MAX).bits();
         assert_eq!((id >> 76) & 0xf, 7);
         assert_eq!((id >> 62) & 0b11, 0b10);
     }
 
     #[test]
-    fn each_refusal_says_what_is_wrong() {
+    fn errors_say_what_is_wrong() {
         let refusal = |text: &str| text.parse::<ServerId>().unwrap_err();
         assert_eq!(refusal("bat_00000000000000000000000000"), IdError::Prefix { expected: "srv" });
         assert_eq!(refusal(""), IdError::Prefix { expected: "srv" });
@@ -189,12 +186,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_parses_to_the_same(bits: u128) {
+        fn displayed_id_parses_to_same_value(bits: u128) {
             prop_assert_eq!(ServerId(bits).to_string().parse(), Ok(ServerId(bits)));
         }
 
         #[test]
-        fn text_and_bits_have_one_order(a: u128, b: u128) {
+        fn text_and_bits_sort_the_same(a: u128, b: u128) {
             prop_assert_eq!(a.cmp(&b), TaskId(a).to_string().cmp(&TaskId(b).to_string()));
         }
 

@@ -1,51 +1,41 @@
-//! The names that people and machines give to servers: environments, tags, hostnames.
+//! Labels of servers: environments, tags, host names.
 //!
-//! Each is bounded and plain ASCII, so that it can stand in a URL, a page, a CSV file and on
-//! a terminal without anyone having to escape it, and so that two that look alike are alike.
+//! All are bounded and plain ASCII, so that they need no escaping in a URL, an HTML page, a CSV
+//! file or on a terminal, and so that two labels that look the same are the same.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::text::shown;
 
-/// Why a text is not a label.
+/// Error of parsing a label.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LabelError {
-    /// There is nothing.
-    #[error("{what} has at least one character")]
+    #[error("{what} must not be empty")]
     Empty {
-        /// What was asked for, with its article.
+        /// The type of label, with its article.
         what: &'static str,
     },
-    /// There is too much.
-    #[error("{what} has at most {max} characters, this one has {found}")]
+    #[error("{what} must have at most {max} characters (got {found})")]
     TooLong {
-        /// What was asked for, with its article.
         what: &'static str,
-        /// How many characters it may have.
         max: usize,
-        /// How many it has.
         found: usize,
     },
-    /// It starts with something that only may stand inside.
-    #[error("{what} starts with a letter or a digit, not with `{}`", found.escape_debug())]
+    /// The first character is only allowed further inside.
+    #[error("{what} must start with a letter or a digit (found `{}`)", found.escape_debug())]
     Start {
-        /// What was asked for, with its article.
         what: &'static str,
-        /// What it starts with.
         found: char,
     },
-    /// Something in it may not stand there.
-    #[error("{what} holds letters, digits and {allowed} only, not `{}`", found.escape_debug())]
+    #[error("{what} must contain only letters, digits and {allowed} (found `{}`)", found.escape_debug())]
     Character {
-        /// What was asked for, with its article.
         what: &'static str,
-        /// What it may hold besides letters and digits.
+        /// The characters that are allowed besides letters and digits.
         allowed: &'static str,
-        /// What it holds.
         found: char,
     },
-    /// A hostname with two dots in a row, or one at its end.
+    /// A host name with two consecutive dots, or a trailing dot.
     #[error("`{0}` has an empty part between its dots")]
     EmptyPart(String),
 }
@@ -53,7 +43,7 @@ pub enum LabelError {
 struct Rule {
     what: &'static str,
     max: usize,
-    /// What may stand inside besides letters and digits, as the refusal lists it.
+    /// The characters that are allowed besides letters and digits, as the error lists them.
     allowed: &'static str,
 }
 
@@ -83,11 +73,10 @@ macro_rules! labels {
         pub struct $name(Box<str>);
 
         impl $name {
-            /// The most characters that it may have.
+            /// Maximum number of characters.
             pub const CHARS_MAX: usize = $max;
             const RULE: Rule = Rule { what: $what, max: $max, allowed: $allowed };
 
-            /// The text of it.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -110,15 +99,16 @@ macro_rules! labels {
 }
 
 labels! {
-    /// Where a server belongs: `production`, `staging-eu`. At most 64 characters; letters, digits
-    /// and `- _ .` Compared to the letter.
+    /// The environment of a server, such as `production` or `staging-eu`. At most 64 characters:
+    /// letters, digits and `- _ .` Case-sensitive.
     Environment ("an environment", 64, "- _ .");
-    /// A word that someone hangs on a server: `web`, `team:shop`, `role=db`. At most 64
-    /// characters; letters, digits and `- _ . : / = @ +`
+    /// A tag on a server, such as `web`, `team:shop` or `role=db`. At most 64 characters: letters,
+    /// digits and `- _ . : / = @ +`
     Tag ("a tag", 64, "- _ . : / = @ +");
-    /// What a server calls itself: at most 253 characters, letters, digits and `- _ .` An agent
-    /// says it, and an agent may lie, so it never holds anything that a page or terminal obeys.
-    Hostname ("a hostname", 253, "- _ .");
+    /// The host name that a server reports: at most 253 characters, letters, digits and `- _ .`
+    /// Agents cannot be trusted, so a host name never contains anything that an HTML page or a
+    /// terminal interprets.
+    Hostname ("a host name", 253, "- _ .");
 }
 
 impl FromStr for Environment {
@@ -147,8 +137,8 @@ impl FromStr for Hostname {
 }
 
 impl Hostname {
-    /// A hostname made of whatever the kernel says, for the agent: a machine that calls itself
-    /// `(none)` must still be able to join. What may not stand in a hostname becomes a hyphen.
+    /// Converts the kernel's host name to a valid one, for the agent: a machine whose name is
+    /// `(none)` must still be able to enroll. Every invalid character becomes a hyphen.
     pub fn made_of(text: &str) -> Hostname {
         let parts = text.split('.').map(|part| {
             part.replace(|c: char| !(c.is_ascii_alphanumeric() || c == '_'), "-")
@@ -169,7 +159,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn ordinary_labels_are_taken_as_they_are() {
+    fn ordinary_labels_are_accepted_unchanged() {
         for text in ["production", "Staging-EU_2.1", "7"] {
             assert_eq!(text.parse::<Environment>().unwrap().as_str(), text);
         }
@@ -182,20 +172,20 @@ mod tests {
     }
 
     #[test]
-    fn each_refusal_says_what_is_wrong() {
+    fn errors_say_what_is_wrong() {
         let refusal = |text: &str| text.parse::<Environment>().unwrap_err().to_string();
-        assert_eq!(refusal(""), "an environment has at least one character");
+        assert_eq!(refusal(""), "an environment must not be empty");
         assert_eq!(
             refusal(&"x".repeat(65)),
-            "an environment has at most 64 characters, this one has 65"
+            "an environment must have at most 64 characters (got 65)"
         );
         assert_eq!(
             refusal("-prod"),
-            "an environment starts with a letter or a digit, not with `-`"
+            "an environment must start with a letter or a digit (found `-`)"
         );
         assert_eq!(
             refusal("prod eu"),
-            "an environment holds letters, digits and - _ . only, not ` `"
+            "an environment must contain only letters, digits and - _ . (found ` `)"
         );
         assert_eq!(
             "web..1".parse::<Hostname>().unwrap_err().to_string(),
@@ -204,14 +194,14 @@ mod tests {
     }
 
     #[test]
-    fn no_hostname_carries_anything_that_a_terminal_or_a_page_obeys() {
+    fn hostname_rejects_control_characters_and_markup() {
         for text in ["web\u{1b}[2J", "<b>", "a\nb", "web\u{202e}1", "=1+1", "a\0"] {
             assert!(text.parse::<Hostname>().is_err(), "{text:?}");
         }
     }
 
     #[test]
-    fn a_machine_without_a_proper_name_can_still_join() {
+    fn machine_with_invalid_name_gets_valid_hostname() {
         assert_eq!(Hostname::made_of("(none)").as_str(), "none");
         assert_eq!(Hostname::made_of("Büro PC.local.").as_str(), "B-ro-PC.local");
         assert_eq!(Hostname::made_of("\u{1b}").as_str(), "unnamed");
@@ -220,14 +210,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_panics_and_what_parses_prints_the_same(text in "\\PC{0,80}|[a-z.:=/_-]{0,70}") {
+        fn no_text_panics_and_parsed_labels_display_unchanged(text in "\\PC{0,80}|[a-z.:=/_-]{0,70}") {
             if let Ok(label) = text.parse::<Environment>() { prop_assert_eq!(label.to_string(), text.clone()); }
             if let Ok(label) = text.parse::<Tag>() { prop_assert_eq!(label.to_string(), text.clone()); }
             if let Ok(label) = text.parse::<Hostname>() { prop_assert_eq!(label.to_string(), text.clone()); }
         }
 
         #[test]
-        fn whatever_the_kernel_says_makes_a_hostname_that_parses(text in "\\PC{0,300}") {
+        fn any_kernel_name_becomes_valid_hostname(text in "\\PC{0,300}") {
             let name = Hostname::made_of(&text);
             prop_assert_eq!(name.as_str().parse::<Hostname>(), Ok(name.clone()));
         }

@@ -1,7 +1,8 @@
-//! The words that a user of Fleetmend may say. Each parses, prints and compares; none does anything.
+//! Value types shared by the API, the agent, the command line and the store. Each one parses,
+//! displays and compares; none has any other behavior.
 //!
-//! A word that cannot be spelled rightly cannot be made: whoever holds a [`ServerId`] holds
-//! a well-formed one. A refusal says exactly what is wrong, because a person reads it.
+//! A value exists only if it is valid: every [`ServerId`] is a well-formed one. Parse errors are
+//! read by people, so they say exactly what is wrong.
 
 mod cron;
 mod digest;

@@ -1,27 +1,28 @@
-//! A line of text that some machine said, made harmless.
+//! A single line of untrusted text, made safe to display.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// One line of at most 500 characters, without control characters. Whatever an agent says becomes
-/// one: a message must be neither obeyed by a terminal nor lost because of how it is written.
-/// It may still hold markup; whoever puts it into a page escapes it there.
+/// One line of at most 500 characters, without control characters. All free text from agents is
+/// stored as a `Line`: a terminal must not interpret it, and a message must not be rejected because
+/// of its characters. It may still contain markup; HTML pages must escape it.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "String")]
 pub struct Line(String);
 
 impl Line {
-    /// The most characters that it has.
+    /// Maximum number of characters.
     pub const CHARS_MAX: usize = 500;
 
-    /// The line made of a text: what controls becomes a space, and what is too long is cut.
+    /// Creates a line from any text: control characters become spaces, and overlong text is cut.
     pub fn made_of(text: &str) -> Line {
-        // Besides control characters, those that reorder what is read around them.
+        // Control characters, and those that change the reading direction of the text around them.
         let obeyed = |c: char| {
             c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
         };
-        // What becomes a space at an end goes with the other spaces there: a line stays as it is.
+        // Control characters at either end are trimmed together with the spaces there, so that
+        // sanitizing a line again does not change it.
         let mut chars = text.trim_matches(|c: char| c.is_whitespace() || obeyed(c)).chars();
         let mut line: String =
             chars.by_ref().take(Self::CHARS_MAX).map(|c| if obeyed(c) { ' ' } else { c }).collect();
@@ -32,7 +33,6 @@ impl Line {
         Line(line)
     }
 
-    /// The text of it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -68,7 +68,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_a_terminal_would_obey_is_taken_out_and_the_rest_is_kept() {
+    fn control_characters_are_removed_and_text_is_kept() {
         assert_eq!(Line::from("dpkg was interrupted\n").as_str(), "dpkg was interrupted");
         assert_eq!(
             Line::from("E: \u{1b}[31mbroken\u{202e}\r\nstop").as_str(),
@@ -81,7 +81,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_becomes_a_line_and_a_line_stays_as_it_is(text in any::<String>()) {
+        fn any_text_becomes_a_line_and_lines_are_stable(text in any::<String>()) {
             let line = Line::made_of(&text);
             prop_assert!(!line.as_str().chars().any(char::is_control));
             let again: Line = serde_json::from_str(&serde_json::to_string(&line).unwrap()).unwrap();

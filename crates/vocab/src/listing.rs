@@ -1,11 +1,12 @@
-//! What an agent reports of packages, and the one way to write a list of it as bytes.
+//! The package lists that an agent reports, and their canonical encoding.
 //!
-//! A listing is one JSON object a line, sorted by name, architecture and version, each once. Its
-//! digest stands for the list: agent and server both make it with this code, so that a list
-//! which has not changed is never sent again.
+//! A listing has one JSON object per line, sorted by name, architecture and version, without
+//! duplicates. Agent and server both compute its digest with this code, so that an unchanged list
+//! is never uploaded again.
 //!
-//! Names here are what a host said, not words of an order: bounded and free of control
-//! characters, but otherwise as they came, because an odd package must not hide the others.
+//! Names come from the host and are not validated like the names in an order: they are bounded and
+//! free of control characters, but otherwise unchanged, because one odd package must not hide the
+//! others.
 
 use std::cmp::Ordering;
 
@@ -14,46 +15,46 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::word::{BlockedBy, Severity, UpdateType};
 
-/// The most bytes of a listing.
+/// Maximum size of a listing in bytes.
 pub const BYTES_MAX: usize = 16 * 1024 * 1024;
-/// The most lines of a listing.
+/// Maximum number of lines of a listing.
 pub const LINES_MAX: usize = 50_000;
-/// The most bytes of each text in it.
+/// Maximum size in bytes of each string in a listing.
 pub const TEXT_BYTES_MAX: usize = 512;
-/// The most advisories, and the most CVEs, of one pending update. A kernel may fix hundreds.
+/// Maximum number of advisories, and of CVEs, of one pending update. A kernel update may fix
+/// hundreds.
 pub const REFERENCES_MAX: usize = 5_000;
 
 /// One installed package.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Installed {
-    /// The name of the package.
     #[serde(rename = "n")]
     pub name: String,
-    /// Its architecture, as the manager spells it.
+    /// Architecture, as the package manager spells it.
     #[serde(rename = "a", default, skip_serializing_if = "String::is_empty")]
     pub arch: String,
-    /// Its version with epoch and release, as the manager spells it.
+    /// Version with epoch and release, as the package manager spells it.
     #[serde(rename = "v")]
     pub version: String,
-    /// The source package, if it is not named as the package is.
+    /// The source package, if its name differs from the package's.
     #[serde(rename = "s", default, skip_serializing_if = "Option::is_none")]
     source: Option<String>,
-    /// The version of the source package, if it is not that of the package.
+    /// The version of the source package, if it differs from the package's.
     #[serde(rename = "sv", default, skip_serializing_if = "Option::is_none")]
     source_version: Option<String>,
-    /// Who built it or where it came from, if the manager knows.
+    /// Vendor or repository, if the package manager knows it.
     #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
-    /// Whether the administrator holds it at this version.
+    /// Whether the administrator holds the package at this version.
     #[serde(rename = "h", default, skip_serializing_if = "is_false")]
     pub held: bool,
-    /// The module and stream that it belongs to, on systems with modules: `nodejs:18`.
+    /// Module and stream, on systems with modules: `nodejs:18`.
     #[serde(rename = "m", default, skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
 }
 
 impl Installed {
-    /// A package of which no more is known.
+    /// Creates an entry with the required fields only.
     pub fn new(name: &str, version: &str, arch: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -67,8 +68,8 @@ impl Installed {
         }
     }
 
-    /// With its source package. One that is like the package itself is not written down, so that
-    /// the same facts make the same bytes.
+    /// Sets the source package. Values that equal the package's own are omitted, so that the same
+    /// facts produce the same bytes.
     #[must_use]
     pub fn with_source(mut self, name: &str, version: &str) -> Self {
         self.source = (name != self.name).then(|| name.to_owned());
@@ -76,12 +77,10 @@ impl Installed {
         self
     }
 
-    /// The name of the source package.
     pub fn source(&self) -> &str {
         self.source.as_deref().unwrap_or(&self.name)
     }
 
-    /// The version of the source package.
     pub fn source_version(&self) -> &str {
         self.source_version.as_deref().unwrap_or(&self.version)
     }
@@ -90,10 +89,9 @@ impl Installed {
 /// One pending update.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Pending {
-    /// The name of the package.
     #[serde(rename = "n")]
     pub name: String,
-    /// Its architecture, as the manager spells it.
+    /// Architecture, as the package manager spells it.
     #[serde(rename = "a", default, skip_serializing_if = "String::is_empty")]
     pub arch: String,
     /// The version that would be installed.
@@ -102,31 +100,28 @@ pub struct Pending {
     /// The version that is installed.
     #[serde(rename = "i", default, skip_serializing_if = "String::is_empty")]
     pub installed: String,
-    /// Whether it fixes a security flaw, as far as the manager knows.
+    /// Whether it fixes a vulnerability, according to the package manager.
     #[serde(rename = "s", default, skip_serializing_if = "is_false")]
     pub security: bool,
-    /// What it is for, as far as the manager knows.
+    /// Type of the update, according to the package manager.
     #[serde(rename = "t", default = "other", skip_serializing_if = "is_other")]
     #[serde(deserialize_with = "type_or_other")]
     pub update_type: UpdateType,
-    /// How bad the flaws are that it fixes, if the manager knows.
+    /// Highest severity of the vulnerabilities that it fixes, if the package manager knows it.
     #[serde(rename = "sv", default, skip_serializing_if = "Option::is_none")]
     #[serde(deserialize_with = "severity_or_unknown")]
     pub severity: Option<Severity>,
-    /// The advisories that announce it.
     #[serde(rename = "ad", default, skip_serializing_if = "Vec::is_empty")]
     pub advisories: Vec<String>,
-    /// The CVEs that it fixes.
     #[serde(rename = "cv", default, skip_serializing_if = "Vec::is_empty")]
     pub cves: Vec<String>,
-    /// Why it would not be installed.
     #[serde(rename = "b", default, skip_serializing_if = "Option::is_none")]
     #[serde(deserialize_with = "reason_or_kept_back")]
     pub blocked_by: Option<BlockedBy>,
 }
 
 impl Pending {
-    /// An update of which no more is known.
+    /// Creates an entry with the required fields only.
     pub fn new(name: &str, arch: &str, installed: &str, candidate: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -155,8 +150,8 @@ fn is_other(update_type: &UpdateType) -> bool {
     *update_type == UpdateType::Other
 }
 
-// A newer agent may know words that this server does not. One such word must not cost the whole
-// list, so each becomes the most careful word that is known.
+// A newer agent may send values that this server does not know. One unknown value must not cost the
+// whole listing, so it becomes the most cautious known value.
 
 fn type_or_other<'de, D: Deserializer<'de>>(from: D) -> Result<UpdateType, D::Error> {
     Ok(String::deserialize(from)?.parse().unwrap_or(UpdateType::Other))
@@ -172,15 +167,15 @@ fn reason_or_kept_back<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Bloc
     Ok(text.map(|text| text.parse().unwrap_or(BlockedBy::KeptBack)))
 }
 
-/// What a listing lists.
+/// An entry of a listing.
 pub trait Entry: Serialize + DeserializeOwned + Ord {
-    /// What it is sorted by, and what there is one line of: name, architecture, version.
+    /// The sort key, unique within a listing: name, architecture, version.
     fn key(&self) -> (&str, &str, &str);
 
-    /// Every text in it with the name of its field.
+    /// Every string in it, with the name of its field.
     fn texts(&self) -> impl Iterator<Item = (&'static str, &str)>;
 
-    /// The longest of its lists.
+    /// Length of its longest list.
     fn references(&self) -> usize {
         0
     }
@@ -228,73 +223,62 @@ impl Entry for Pending {
     }
 }
 
-/// Why bytes are not a listing.
+/// Error of decoding a listing.
 #[derive(Debug, thiserror::Error)]
 pub enum ListingError {
-    /// There are too many bytes.
-    #[error("a listing has at most {BYTES_MAX} bytes, this one has {found}")]
+    #[error("a listing must have at most {BYTES_MAX} bytes (got {found})")]
     Bytes {
-        /// How many there were.
         found: usize,
     },
-    /// There are too many lines.
-    #[error("a listing has at most {LINES_MAX} lines")]
+    #[error("a listing must have at most {LINES_MAX} lines")]
     Lines,
-    /// The last line has no end: something was cut off.
-    #[error("the last line of the listing has no end")]
+    /// The last line has no line feed: the listing was truncated.
+    #[error("the listing is truncated: its last line has no line feed")]
     CutOff,
-    /// A line is not an entry.
-    #[error("line {line} of the listing does not parse")]
+    #[error("line {line} of the listing is not a valid entry")]
     Line {
-        /// Which line, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What is wrong with it.
         source: serde_json::Error,
     },
-    /// A line has no name or no version.
-    #[error("line {line} of the listing: there is no {field}")]
+    #[error("line {line} of the listing: the {field} is missing")]
     Missing {
-        /// Which line, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What is missing.
         field: &'static str,
     },
-    /// A text is too long.
     #[error("line {line} of the listing: the {field} has more than {TEXT_BYTES_MAX} bytes")]
     TooLong {
-        /// Which line, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// Which text.
         field: &'static str,
     },
-    /// A text holds a control character.
-    #[error("line {line} of the listing: the {field} holds a control character")]
+    #[error("line {line} of the listing: the {field} contains a control character")]
     Control {
-        /// Which line, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// Which text.
         field: &'static str,
     },
-    /// An update names too many advisories or CVEs.
     #[error("line {line} of the listing names more than {REFERENCES_MAX} advisories or CVEs")]
     References {
-        /// Which line, from 1.
+        /// Line number, from 1.
         line: usize,
     },
 }
 
-/// Puts a list into the order of its listing, each key once.
+/// Sorts a list in canonical order and removes entries with a duplicate key.
 pub fn sort<T: Entry>(entries: &mut Vec<T>) {
     entries.sort_unstable_by(in_order);
     entries.dedup_by(|b, a| a.key() == b.key());
 }
 
-/// By key first: that order is a promise, and the entries' own only breaks ties.
+/// Orders by key first. The key order is part of the format; comparing whole entries only breaks
+/// ties.
 fn in_order<T: Entry>(a: &T, b: &T) -> Ordering {
     a.key().cmp(&b.key()).then_with(|| a.cmp(b))
 }
 
-/// The canonical bytes of a list: sorted, each key once, one object a line.
+/// Encodes a list canonically: sorted, without duplicate keys, one object per line.
 pub fn encode<T: Entry>(entries: &[T]) -> Vec<u8> {
     let mut sorted: Vec<&T> = entries.iter().collect();
     sorted.sort_unstable_by(|a, b| in_order(*a, *b));
@@ -308,7 +292,7 @@ pub fn encode<T: Entry>(entries: &[T]) -> Vec<u8> {
     bytes
 }
 
-/// Reads a listing, in the order of its lines. Fields that are not known are passed over.
+/// Decodes a listing in the order of its lines. Unknown fields are ignored.
 pub fn decode<T: Entry>(bytes: &[u8]) -> Result<Vec<T>, ListingError> {
     if bytes.len() > BYTES_MAX {
         return Err(ListingError::Bytes { found: bytes.len() });
@@ -345,7 +329,7 @@ fn check<T: Entry>(entry: &T, line: usize) -> Result<(), ListingError> {
         if text.len() > TEXT_BYTES_MAX {
             return Err(ListingError::TooLong { line, field });
         }
-        // Nearly every text is ASCII, and then bytes will do.
+        // Nearly every string is ASCII, and then checking bytes is enough.
         let controls = match text.is_ascii() {
             true => text.bytes().any(|byte| byte.is_ascii_control()),
             false => text.chars().any(char::is_control),
@@ -368,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_packages_make_the_same_bytes_in_whatever_order_they_come() {
+    fn encoding_does_not_depend_on_package_order() {
         let bash = Installed::new("bash", "5.2-1", "amd64").with_source("bash", "5.2-1");
         let zlib = Installed::new("zlib1g", "1:1.2.13", "amd64").with_source("zlib", "1:1.2.13");
         let old = Installed::new("zlib1g", "1:1.2.11", "amd64");
@@ -383,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_from_a_newer_agent_is_understood_as_far_as_possible() {
+    fn unknown_values_from_newer_agent_become_cautious_ones() {
         let text = r#"{"n":"bash","a":"amd64","i":"1","c":"2","t":"miracle","sv":"dire","b":"moon","new":[1]}"#;
         let pending = &decoded::<Pending>(&format!("{text}\n")).unwrap()[0];
         assert_eq!(pending.update_type, UpdateType::Other);
@@ -392,27 +376,27 @@ mod tests {
     }
 
     #[test]
-    fn each_refusal_says_which_line() {
+    fn errors_name_the_line() {
         let good = "{\"n\":\"a\",\"v\":\"1\"}\n";
         let refusal = |text: &str| decoded::<Installed>(&format!("{good}{text}")).unwrap_err();
         let line = "line 2 of the listing";
-        assert_eq!(refusal("nonsense\n"), format!("{line} does not parse"));
-        assert_eq!(refusal("\n"), format!("{line} does not parse"));
-        assert_eq!(refusal("{\"n\":\"a\"}\n"), format!("{line} does not parse"));
-        assert_eq!(refusal("{\"n\":\"\",\"v\":\"1\"}\n"), format!("{line}: there is no name"));
+        assert_eq!(refusal("nonsense\n"), format!("{line} is not a valid entry"));
+        assert_eq!(refusal("\n"), format!("{line} is not a valid entry"));
+        assert_eq!(refusal("{\"n\":\"a\"}\n"), format!("{line} is not a valid entry"));
+        assert_eq!(refusal("{\"n\":\"\",\"v\":\"1\"}\n"), format!("{line}: the name is missing"));
         assert_eq!(
             refusal("{\"n\":\"a\\u001b[2J\",\"v\":\"1\"}\n"),
-            format!("{line}: the name holds a control character")
+            format!("{line}: the name contains a control character")
         );
         assert_eq!(
             refusal(&format!("{{\"n\":\"a\",\"v\":\"{}\"}}\n", "1".repeat(513))),
             format!("{line}: the version has more than 512 bytes")
         );
-        assert_eq!(refusal("{\"n\":\"a\""), "the last line of the listing has no end");
+        assert_eq!(refusal("{\"n\":\"a\""), "the listing is truncated: its last line has no line feed");
     }
 
     #[test]
-    fn a_listing_beyond_its_limits_is_refused_before_it_is_read() {
+    fn oversized_listing_is_rejected() {
         let line = "{\"n\":\"a\",\"v\":\"1\"}\n";
         assert!(matches!(
             decode::<Installed>(line.repeat(LINES_MAX + 1).as_bytes()),
@@ -440,7 +424,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_decoded_encodes_to_the_same_bytes(list in proptest::collection::vec(installed(), 0..30)) {
+        fn decoded_listing_encodes_to_same_bytes(list in proptest::collection::vec(installed(), 0..30)) {
             let bytes = encode(&list);
             let back: Vec<Installed> = decode(&bytes).unwrap();
             prop_assert!(back.windows(2).all(|pair| pair[0].key() < pair[1].key()));

@@ -1,12 +1,13 @@
-//! The known word that someone probably meant.
+//! Suggestions for misspelled names: "did you mean …?".
 
-/// Nobody mistypes a name longer than this; comparing it would be work done for an attacker.
+/// Typos occur in names up to this length. Comparing longer input would only give an attacker free
+/// CPU time.
 const WORD_CHARS_MAX: usize = 64;
 
-/// The candidate nearest to `word`, if one is near enough to be worth suggesting.
+/// Returns the candidate closest to `word`, if it is close enough to suggest.
 ///
-/// Near enough is one slip of the finger in three characters, letter case aside. Of two that are
-/// equally near, the earlier candidate wins.
+/// Close enough means one edit per three characters, ignoring case. Of two equally close
+/// candidates, the earlier one wins.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let length = word.chars().count();
     if length == 0 || length > WORD_CHARS_MAX {
@@ -17,7 +18,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     let mut best: Option<(usize, &str)> = None;
     for candidate in candidates {
         let candidate_length = candidate.chars().count();
-        // Most candidates fall here, before anything is compared.
+        // Most candidates are rejected here, without a comparison.
         if candidate_length.abs_diff(length) > slips_max {
             continue;
         }
@@ -37,7 +38,7 @@ mod tests {
     const FIELDS: [&str; 4] = ["packages", "security_only", "reboot", "stagger_minutes"];
 
     #[test]
-    fn a_slip_of_the_finger_finds_the_field_that_was_meant() {
+    fn typo_finds_intended_field() {
         assert_eq!(nearest("security-only", FIELDS), Some("security_only"));
         assert_eq!(nearest("Reboot", FIELDS), Some("reboot"));
         assert_eq!(nearest("pacakges", FIELDS), Some("packages"));
@@ -45,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_like_nothing_suggests_nothing() {
+    fn unrelated_word_gives_no_suggestion() {
         assert_eq!(nearest("colour", FIELDS), None);
         assert_eq!(nearest("", FIELDS), None);
         assert_eq!(nearest("x", ["y"]), None);

@@ -1,52 +1,51 @@
-//! What an agent answers when its server withdraws an order, or misses news of one.
+//! How an agent replies when its server withdraws an order, or asks about one that it has not heard
+//! of.
 //!
-//! Pure, and the only home of these rules: the agent and both simulated agents decide by them, so
-//! that no simulation is more talkative than the agent it stands for.
+//! Pure rules, defined only here: the agent and both simulated agents use them, so that no
+//! simulated agent reports more than a real one would.
 
-/// What an agent has on record about one order.
+/// The state of one order in an agent's records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OrderRecord {
-    /// Nothing: as far as the agent knows, the order never arrived.
+    /// No record: as far as the agent knows, the order never arrived.
     Missing,
-    /// It arrived, as its id is remembered, and how far it got is not known any more.
+    /// The order arrived, because its id is recorded, but its progress is lost.
     Lost,
-    /// It arrived, and nothing was done for it that cannot be left at that.
+    /// The order arrived, and the agent has done nothing that it cannot abandon.
     NotStarted,
-    /// It is being carried out.
     Started,
-    /// It has a result.
     Ended,
 }
 
-/// What an agent does about an order that its server withdraws.
+/// How an agent reacts when its server withdraws an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WithdrawalReply {
     /// Record the result `withdrawn` and report it. The order is never carried out, even if it
     /// arrives later.
     Withdrawn,
-    /// Record the result `unknown` and report it: something may have been done.
+    /// Record the result `unknown` and report it: the order may have been carried out partly.
     Lost,
-    /// Say nothing yet: the executor drops the order if it still can, and reports the result.
+    /// Do not reply yet: the executor drops the order if it still can, and reports the result.
     Undecided,
     /// Report the recorded result again.
     Result,
 }
 
-/// What an agent does about an order that its server believes to be in progress and that the
-/// agent's sync did not mention.
+/// How an agent reacts when its server asks about an order that is in progress according to the
+/// server, but that the agent's sync did not mention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InquiryReply {
     /// Record the result `unknown` and report it. The order is never carried out again.
     Lost,
-    /// Nothing: every sync lists the unfinished orders.
+    /// No reaction: every sync lists the unfinished orders.
     InProgress,
     /// Report the recorded result again.
     Result,
 }
 
 impl OrderRecord {
-    /// The server withdraws the order. Every withdrawal gets a reply: until then the server waits,
-    /// and gives that host nothing else to do.
+    /// Decides the reaction to a withdrawal. Every withdrawal eventually gets a reply: until then
+    /// the server waits, and sends that host no other order.
     pub fn on_withdrawal(self) -> WithdrawalReply {
         match self {
             OrderRecord::Missing | OrderRecord::NotStarted => WithdrawalReply::Withdrawn,
@@ -56,7 +55,7 @@ impl OrderRecord {
         }
     }
 
-    /// The server asks about an order that it knows to have been started.
+    /// Decides the reaction to an inquiry about an order that the server knows to have started.
     pub fn on_inquiry(self) -> InquiryReply {
         match self {
             OrderRecord::Missing | OrderRecord::Lost => InquiryReply::Lost,
@@ -85,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_order_without_a_record_is_reported_as_lost() {
+    fn only_order_without_record_is_reported_as_lost() {
         let lost = ALL.map(|record| record.on_inquiry() == InquiryReply::Lost);
         assert_eq!(lost, [true, true, false, false, false]);
     }

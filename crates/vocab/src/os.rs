@@ -1,4 +1,4 @@
-//! What operating system a server runs, and the filter that selects servers by it.
+//! Operating systems of servers, and the filter that selects servers by operating system.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,18 +7,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::text::shown;
 
-/// An operating system as `/etc/os-release` names it.
+/// An operating system, as named by `/etc/os-release`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "Said")]
+#[serde(try_from = "RawOs")]
 pub struct Os {
     id: String,
     version: String,
     name: String,
 }
 
-/// The same three texts before anyone looked at them.
+/// The same three strings before validation.
 #[derive(Deserialize)]
-struct Said {
+struct RawOs {
     id: String,
     #[serde(default)]
     version: String,
@@ -26,31 +26,32 @@ struct Said {
     name: String,
 }
 
-impl TryFrom<Said> for Os {
+impl TryFrom<RawOs> for Os {
     type Error = OsError;
-    fn try_from(said: Said) -> Result<Self, OsError> {
-        Os::new(&said.id, &said.version, &said.name)
+    fn try_from(raw: RawOs) -> Result<Self, OsError> {
+        Os::new(&raw.id, &raw.version, &raw.name)
     }
 }
 
-/// Why three texts are not an operating system. An agent says them, and an agent may lie.
+/// Error of validating an operating system. Agents report it, and agents cannot be trusted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OsError {
-    /// The id is missing, too long, or not plain.
-    #[error("`{0}` is not the id of a system: 1 to 64 of a to z, 0 to 9, `.`, `_`, `-`")]
+    /// The id is missing, too long, or contains other characters.
+    #[error("`{0}` is not a valid operating system id: use 1 to 64 of a to z, 0 to 9, `.`, `_`, `-`")]
     Id(String),
-    /// The version is too long or not plain.
+    /// The version is too long or contains other characters.
     #[error(
-        "`{0}` is not the version of a system: up to 64 letters, digits, `.`, `_`, `+`, `~`, `-`"
+        "`{0}` is not a valid operating system version: use up to 64 letters, digits, `.`, `_`, `+`, `~`, `-`"
     )]
     Version(String),
-    /// The name is too long or holds what a terminal obeys.
-    #[error("`{0}` is not the name of a system: up to 200 printable characters")]
+    /// The name is too long or contains control characters.
+    #[error("`{0}` is not a valid operating system name: use up to 200 printable characters")]
     Name(String),
 }
 
 impl Os {
-    /// The system with this id (`debian`), version (`12`; a rolling one has none) and name.
+    /// Creates an operating system from an id (`debian`), a version (`12`; empty for a rolling
+    /// release) and a name.
     pub fn new(id: &str, version: &str, name: &str) -> Result<Os, OsError> {
         let plain = |c: char, more: &str| c.is_ascii_alphanumeric() || more.contains(c);
         let lower = |c: char| plain(c, "._-") && !c.is_ascii_uppercase();
@@ -71,7 +72,7 @@ impl Os {
         &self.id
     }
 
-    /// `12`, or nothing.
+    /// `12`; empty for a rolling release.
     pub fn version(&self) -> &str {
         &self.version
     }
@@ -89,34 +90,32 @@ impl fmt::Display for Os {
     }
 }
 
-/// Selects systems by id, or by id and version: `debian`, `Debian 12`. Letter case does not matter.
+/// Selects operating systems by id, or by id and version: `debian`, `Debian 12`. Case-insensitive.
 ///
-/// A version selects itself and everything below it, part by part: `debian 12` is `12` and `12.5`,
-/// `rhel 9` is `9.4`, `ubuntu 22` is `22.04`; but `ubuntu 22.0` is not `22.04`, nor `rhel 9` `90`.
+/// A version selects itself and all versions below it, part by part: `debian 12` selects `12` and
+/// `12.5`, `rhel 9` selects `9.4`, `ubuntu 22` selects `22.04`. But `ubuntu 22.0` does not select
+/// `22.04`, and `rhel 9` does not select `90`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OsFilter(String);
 
-/// Why a text does not select systems.
+/// Error of parsing an operating system filter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OsFilterError {
     /// Not one or two words.
     #[error(
-        "`{0}` does not select a system: write an id like `debian`, or an id and a version like `debian 12`"
+        "`{0}` is not an operating system filter: write an id like `debian`, or an id and a version like `debian 12`"
     )]
     Words(String),
-    /// Something in it can stand neither in an id nor in a version.
-    #[error("`{}` can stand neither in the id nor in the version of a system", .0.escape_debug())]
+    /// A character that is allowed neither in an id nor in a version.
+    #[error("`{}` is not allowed in an operating system id or version", .0.escape_debug())]
     Character(char),
-    /// There is too much.
-    #[error("a system is selected by at most 129 characters, this text has {found}")]
+    #[error("an operating system filter must have at most 129 characters (got {found})")]
     TooLong {
-        /// How many characters there were.
         found: usize,
     },
 }
 
 impl OsFilter {
-    /// Whether the filter selects `os`.
     pub fn matches(&self, os: &Os) -> bool {
         let (id, version) = self.0.split_once(' ').unwrap_or((&self.0, ""));
         if !os.id.eq_ignore_ascii_case(id) {
@@ -129,7 +128,6 @@ impl OsFilter {
                 && has.get(asked.len()).is_none_or(|next| *next == b'.')
     }
 
-    /// The text of it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -172,13 +170,13 @@ mod tests {
     }
 
     #[test]
-    fn an_id_selects_every_version_of_it() {
+    fn id_selects_every_version() {
         assert!(selects("debian", "debian", "12") && selects("Debian", "debian", ""));
         assert!(!selects("debian", "debian-derivative", "12") && !selects("deb", "debian", "12"));
     }
 
     #[test]
-    fn a_version_selects_itself_and_what_is_below_it() {
+    fn version_selects_itself_and_versions_below_it() {
         assert!(selects("Debian 12", "debian", "12") && selects("debian 12", "debian", "12.5"));
         assert!(selects("rhel 9", "rhel", "9.4") && !selects("rhel 9", "rhel", "90"));
         assert!(
@@ -192,22 +190,22 @@ mod tests {
     }
 
     #[test]
-    fn each_refusal_says_what_to_write() {
+    fn errors_say_what_to_write() {
         let refusal = |text: &str| text.parse::<OsFilter>().unwrap_err().to_string();
         let example = "write an id like `debian`, or an id and a version like `debian 12`";
-        assert_eq!(refusal(""), format!("`` does not select a system: {example}"));
+        assert_eq!(refusal(""), format!("`` is not an operating system filter: {example}"));
         assert_eq!(
             refusal("Red Hat 9"),
-            format!("`Red Hat 9` does not select a system: {example}")
+            format!("`Red Hat 9` is not an operating system filter: {example}")
         );
         assert_eq!(
             refusal("debian*"),
-            "`*` can stand neither in the id nor in the version of a system"
+            "`*` is not allowed in an operating system id or version"
         );
     }
 
     #[test]
-    fn a_system_has_the_shape_of_the_contract_and_no_control_characters() {
+    fn os_matches_api_shape_and_rejects_control_characters() {
         let text = r#"{"id":"debian","version":"12","name":"Debian GNU/Linux 12 (bookworm)"}"#;
         let os: Os = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&os).unwrap(), text);
@@ -219,14 +217,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_panics_and_what_parses_prints_to_the_same_meaning(text in "\\PC{0,40}|[a-zA-Z0-9. ]{0,12}") {
+        fn no_text_panics_and_parsed_filter_round_trips(text in "\\PC{0,40}|[a-zA-Z0-9. ]{0,12}") {
             if let Ok(filter) = text.parse::<OsFilter>() {
                 prop_assert_eq!(filter.to_string().parse(), Ok(filter));
             }
         }
 
         #[test]
-        fn every_system_is_selected_by_what_it_prints(id in "[a-z]{1,8}", version in "[0-9]{0,2}(\\.[0-9]{1,2})?") {
+        fn every_os_is_selected_by_its_displayed_text(id in "[a-z]{1,8}", version in "[0-9]{0,2}(\\.[0-9]{1,2})?") {
             let os = Os::new(&id, &version, "").unwrap();
             prop_assert!(os.to_string().parse::<OsFilter>().unwrap().matches(&os));
         }

@@ -1,9 +1,9 @@
-//! Package names as an order may say them, and the patterns that keep packages out of it.
+//! Package names as allowed in an order, and the patterns that exclude packages from it.
 //!
-//! A package manager reads far more into an argument than a name: `bash-` removes, `./x.deb`
-//! installs a file, `?upgradable` selects everything. What gets through here is a plain name
-//! and nothing of that kind. It is the first fence only: `ba.h` is a legal name that apt would
-//! read as a regular expression, so the agent also demands that the name is installed.
+//! A package manager reads far more into an argument than a name: `bash-` removes a package,
+//! `./x.deb` installs a file, `?upgradable` selects everything. Only plain names pass this module.
+//! It is only the first line of defense: `ba.h` is a valid name that apt would read as a regular
+//! expression, so the agent also requires that the package is installed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,86 +11,79 @@ use std::str::FromStr;
 use crate::text::shown;
 use crate::word::PackageManager;
 
-/// The most characters of a name or pattern; no archive has a name near it.
+/// Maximum number of characters of a name or pattern; no repository has a name anywhere near it.
 const CHARS_MAX: usize = 128;
 
-/// Architectures that rpm's tools take off the end of a name.
+/// Architecture suffixes that rpm tools strip from a name.
 const RPM_ARCHES: [&str; 8] =
     [".x86_64", ".noarch", ".i686", ".i586", ".aarch64", ".ppc64le", ".s390x", ".src"];
 
-/// The name of a package, without version, architecture, repository or anything else.
+/// The name of a package, without version, architecture or repository.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PackageName(Box<str>);
 
-/// Why a text is not the name of a package.
+/// Error of parsing a package name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PackageNameError {
-    /// There is nothing, or for apt less than two characters.
-    #[error("a package name has at least {min} character{}", if *min == 1 { "" } else { "s" })]
+    /// The text is empty, or a single character for apt.
+    #[error("a package name must have at least {min} character{}", if *min == 1 { "" } else { "s" })]
     TooShort {
-        /// How many characters it has at least.
         min: usize,
     },
-    /// There is too much.
-    #[error("a package name has at most 128 characters, this one has {found}")]
+    #[error("a package name must have at most 128 characters (got {found})")]
     TooLong {
-        /// How many characters there were.
         found: usize,
     },
-    /// It starts with something that package managers take for an operator.
-    #[error("`{name}`: a package name does not start with `{}`", found.escape_debug())]
+    /// It starts with a character that package managers read as an operator.
+    #[error("`{name}`: a package name must not start with `{}`", found.escape_debug())]
     Start {
         /// The text, shortened.
         name: String,
-        /// What it starts with.
         found: char,
     },
-    /// It ends with a hyphen, which tells apt to remove the package.
-    #[error("`{name}`: a package name does not end with `-`")]
+    /// It ends with a hyphen, which makes apt remove the package.
+    #[error("`{name}`: a package name must not end with `-`")]
     End {
         /// The text, shortened.
         name: String,
     },
-    /// Something in it cannot stand in a name.
-    #[error("`{name}`: `{}` cannot stand in a package name{}", found.escape_debug(), hint(*found))]
+    #[error("`{name}`: `{}` is not allowed in a package name{}", found.escape_debug(), hint(*found))]
     Character {
         /// The text, shortened.
         name: String,
-        /// What cannot stand there.
         found: char,
     },
-    /// It ends with an architecture, which rpm's tools do not take for part of the name.
-    #[error("`{name}`: leave the architecture `{arch}` off the name")]
+    /// It ends with an architecture, which rpm tools do not treat as part of the name.
+    #[error("`{name}`: remove the architecture `{arch}` from the name")]
     Architecture {
         /// The text, shortened.
         name: String,
-        /// The architecture.
         arch: &'static str,
     },
 }
 
-/// What whoever wrote this character probably wanted, and why they do not get it.
+/// Explains why the character that the user probably wrote on purpose is not allowed.
 fn hint(found: char) -> &'static str {
     match found {
-        '=' | '<' | '>' | '~' => ": an order names packages, not versions",
-        ':' => ": leave the architecture off",
-        '/' => ": an order names packages, not files or repositories",
-        '*' | '?' | '[' => ": patterns are for `exclude`",
-        'A'..='Z' => ": names are in lower case here",
+        '=' | '<' | '>' | '~' => "; versions cannot be selected",
+        ':' => "; remove the architecture",
+        '/' => "; files and repositories cannot be selected",
+        '*' | '?' | '[' => "; patterns are allowed in `exclude` only",
+        'A'..='Z' => "; apt package names are lowercase",
         _ => "",
     }
 }
 
 impl PackageName {
-    /// The name of a package as `manager` knows names.
+    /// Parses a package name by the rules of `manager`.
     ///
-    /// | manager | starts with | holds |
+    /// | manager | starts with | contains |
     /// |---|---|---|
     /// | apt | `a-z 0-9` | at least two of `a-z 0-9 + - .` |
     /// | dnf, zypper, apk | a letter, a digit, `_` | letters, digits, `+ - . _` |
     /// | pacman | a letter, a digit, `_` | letters, digits, `@ + - . _` |
     ///
-    /// None ends with `-`, has more than 128 characters, or is followed by an architecture.
+    /// No name ends with `-`, has more than 128 characters, or ends with an architecture.
     pub fn parse(manager: PackageManager, text: &str) -> Result<Self, PackageNameError> {
         let lower = manager == PackageManager::Apt;
         let inside = match manager {
@@ -129,17 +122,17 @@ impl PackageName {
         Ok(Self(text.into()))
     }
 
-    /// The text of it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Where the manager is not known, as in an order for a mixed fleet: what any of them allows.
+/// Parses a name that any of the package managers allows, where the manager is not known, as in a
+/// batch for a mixed fleet.
 impl FromStr for PackageName {
     type Err = PackageNameError;
     fn from_str(text: &str) -> Result<Self, PackageNameError> {
-        // pacman's rule holds every other manager's.
+        // pacman's rules include those of every other manager.
         Self::parse(PackageManager::Pacman, text)
     }
 }
@@ -158,35 +151,29 @@ impl fmt::Debug for PackageName {
 
 crate::text::serde_as_text!(PackageName);
 
-/// A package name, or a glob over names: `*` stands for any characters, `?` for exactly one.
+/// A package name, or a glob over names: `*` matches any characters, `?` exactly one.
 /// At most 128 characters, of which at most eight are `*`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PackagePattern(Box<str>);
 
-/// Why a text is not a pattern.
+/// Error of parsing a pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PackagePatternError {
-    /// There is nothing.
-    #[error("a pattern has at least one character")]
+    #[error("a pattern must not be empty")]
     Empty,
-    /// There is too much.
-    #[error("a pattern has at most 128 characters, this one has {found}")]
+    #[error("a pattern must have at most 128 characters (got {found})")]
     TooLong {
-        /// How many characters there were.
         found: usize,
     },
-    /// More stars than anyone needs.
-    #[error("a pattern has at most 8 `*`, this one has {found}")]
+    #[error("a pattern must have at most 8 `*` (got {found})")]
     Stars {
-        /// How many there were.
         found: usize,
     },
-    /// Something in it is neither part of a name nor `*` or `?`.
-    #[error("`{pattern}`: `{}` cannot stand in a pattern: it holds what a name holds, `*` and `?`", found.escape_debug())]
+    /// A character that is not allowed in a name and is neither `*` nor `?`.
+    #[error("`{pattern}`: `{}` is not allowed in a pattern; allowed are the characters of package names, `*` and `?`", found.escape_debug())]
     Character {
         /// The text, shortened.
         pattern: String,
-        /// What cannot stand there.
         found: char,
     },
 }
@@ -194,11 +181,11 @@ pub enum PackagePatternError {
 impl PackagePattern {
     const STARS_MAX: usize = 8;
 
-    /// Whether the pattern matches the whole of `name`, to the letter.
+    /// Whether the pattern matches the whole of `name`, case-sensitively.
     ///
-    /// Only the last star is ever tried again, because whatever an earlier one could take in
-    /// addition the last one can take as well; so the work is at most the name's length times
-    /// the pattern's, and both are bounded.
+    /// Only the last star is ever retried, because any characters that an earlier star could take,
+    /// the last one can take as well. The cost is therefore at most the length of the name times
+    /// the length of the pattern, and both are bounded.
     pub fn matches(&self, name: &str) -> bool {
         let (pattern, name) = (self.0.as_bytes(), name.as_bytes());
         if name.len() > 4 * CHARS_MAX {
@@ -227,7 +214,6 @@ impl PackagePattern {
         pattern[p..].iter().all(|c| *c == b'*')
     }
 
-    /// The text of it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -274,9 +260,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What reaches a package manager must be a name, not a sentence in its language.
+    /// Only plain names may reach a package manager, never its operators or options.
     #[test]
-    fn nothing_that_a_manager_would_obey_is_a_name() {
+    fn package_manager_operators_are_not_names() {
         let hostile = [
             "bash-",
             "bash+-",
@@ -327,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn each_manager_has_the_names_that_it_has() {
+    fn each_manager_accepts_its_own_names() {
         let ok = |manager, text: &str| PackageName::parse(manager, text).is_ok();
         use PackageManager as M;
         for text in ["bash", "g++", "libstdc++6", "python3.11", "0ad", "linux-image-6.1.0-18-amd64"]
@@ -343,39 +329,39 @@ mod tests {
     }
 
     #[test]
-    fn each_refusal_says_what_to_write_instead() {
+    fn errors_say_what_to_write_instead() {
         let refusal = |text: &str| text.parse::<PackageName>().unwrap_err().to_string();
         assert_eq!(
             refusal("openssl=3.0"),
-            "`openssl=3.0`: `=` cannot stand in a package name: an order names packages, not versions"
+            "`openssl=3.0`: `=` is not allowed in a package name; versions cannot be selected"
         );
-        assert_eq!(refusal("bash-"), "`bash-`: a package name does not end with `-`");
-        assert_eq!(refusal("/tmp/x.deb"), "`/tmp/x.deb`: a package name does not start with `/`");
+        assert_eq!(refusal("bash-"), "`bash-`: a package name must not end with `-`");
+        assert_eq!(refusal("/tmp/x.deb"), "`/tmp/x.deb`: a package name must not start with `/`");
         assert_eq!(
             refusal("linux-*"),
-            "`linux-*`: `*` cannot stand in a package name: patterns are for `exclude`"
+            "`linux-*`: `*` is not allowed in a package name; patterns are allowed in `exclude` only"
         );
         assert_eq!(
             refusal("bash.x86_64"),
-            "`bash.x86_64`: leave the architecture `x86_64` off the name"
+            "`bash.x86_64`: remove the architecture `x86_64` from the name"
         );
-        assert_eq!(refusal(""), "a package name has at least 1 character");
+        assert_eq!(refusal(""), "a package name must have at least 1 character");
     }
 
     #[test]
-    fn a_pattern_matches_the_whole_name() {
+    fn pattern_matches_the_whole_name() {
         let matches =
             |pattern: &str, name: &str| pattern.parse::<PackagePattern>().unwrap().matches(name);
         assert!(matches("linux-*", "linux-image-amd64") && !matches("linux-*", "util-linux"));
         assert!(matches("*kernel*", "linux-kernel-headers") && matches("bash", "bash"));
         assert!(matches("php8.?", "php8.2") && !matches("php8.?", "php8.10"));
-        assert!(!matches("ba.h", "bash"), "a dot is a dot");
+        assert!(!matches("ba.h", "bash"), "a dot matches only a dot");
         assert!(matches("*", "x") && matches("**", "") && !matches("?", ""));
         assert!(matches("a*b*c", "aXbXbXc") && !matches("a*b*c", "aXbXbX"));
     }
 
     #[test]
-    fn a_pattern_of_stars_costs_no_more_than_its_size() {
+    fn pattern_with_many_stars_is_cheap() {
         let pattern: PackagePattern = "*a*a*a*a*a*a*a*b".parse().unwrap();
         assert!(!pattern.matches(&"a".repeat(512)));
         assert_eq!(
@@ -385,7 +371,7 @@ mod tests {
         assert!("linux [".parse::<PackagePattern>().is_err());
     }
 
-    /// The obvious way to match, slow and plainly right.
+    /// A naive matcher: slow but obviously correct.
     fn plain(pattern: &[u8], name: &[u8]) -> bool {
         match (pattern.split_first(), name.split_first()) {
             (None, None) => true,
@@ -400,19 +386,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_matcher_agrees_with_the_plain_one(pattern in "[ab*?]{1,8}", name in "[ab]{0,10}") {
+        fn matcher_agrees_with_naive_matcher(pattern in "[ab*?]{1,8}", name in "[ab]{0,10}") {
             let parsed: PackagePattern = pattern.parse().unwrap();
             prop_assert_eq!(parsed.matches(&name), plain(pattern.as_bytes(), name.as_bytes()));
         }
 
         #[test]
-        fn no_text_panics_and_what_parses_prints_the_same(text in "\\PC{0,140}|[a-z+.*?-]{0,140}") {
+        fn no_text_panics_and_parsed_text_displays_unchanged(text in "\\PC{0,140}|[a-z+.*?-]{0,140}") {
             if let Ok(name) = text.parse::<PackageName>() { prop_assert_eq!(name.to_string(), text.clone()); }
             if let Ok(pattern) = text.parse::<PackagePattern>() { prop_assert_eq!(pattern.to_string(), text.clone()); }
         }
 
         #[test]
-        fn what_one_manager_calls_a_name_the_api_calls_a_name(text in "[a-zA-Z0-9@+._-]{0,12}") {
+        fn api_accepts_names_of_every_manager(text in "[a-zA-Z0-9@+._-]{0,12}") {
             for manager in PackageManager::ALL {
                 if PackageName::parse(*manager, &text).is_ok() {
                     prop_assert!(text.parse::<PackageName>().is_ok());

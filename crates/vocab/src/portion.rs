@@ -1,4 +1,4 @@
-//! A count or a share of something: `3` servers, or `"10%"` of them.
+//! A count or a percentage: `3` servers, or `"10%"` of them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,9 +8,7 @@ use crate::text::shown;
 /// A count, or a percentage from 1 to 100. In JSON a count is a number and a percentage a string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Portion {
-    /// So many.
     Count(u32),
-    /// So many of a hundred, 1 to 100.
     Percent(Percent),
 }
 
@@ -18,22 +16,19 @@ pub enum Portion {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Percent(u8);
 
-/// Why something is not a portion.
+/// Error of parsing a portion.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PortionError {
-    /// Neither a count nor a percentage.
-    #[error("`{0}` is neither a count like 3 nor a percentage like \"10%\"")]
+    #[error("must be a count like 3 or a percentage like \"10%\" (got `{0}`)")]
     Malformed(String),
-    /// A percentage out of range.
-    #[error("{0}% is not between 1% and 100%")]
+    #[error("must be between 1% and 100% (got {0}%)")]
     Percent(u32),
-    /// Zero where it makes no sense.
-    #[error("this cannot be zero")]
+    #[error("must not be zero")]
     Zero,
 }
 
 impl Portion {
-    /// A percentage, if it is one.
+    /// Creates a percentage.
     pub fn percent(value: u32) -> Result<Portion, PortionError> {
         match u8::try_from(value) {
             Ok(value @ 1..=100) => Ok(Portion::Percent(Percent(value))),
@@ -41,8 +36,8 @@ impl Portion {
         }
     }
 
-    /// How many that is of `total`, rounded up: one percent of three servers is one server.
-    /// A count is itself, also when it is more than the total.
+    /// Returns the number that this is of `total`, rounded up: one percent of three servers is one
+    /// server. A count is returned unchanged, even if it exceeds the total.
     pub fn of(self, total: u32) -> u32 {
         match self {
             Portion::Count(count) => count,
@@ -53,7 +48,7 @@ impl Portion {
         }
     }
 
-    /// Refuses zero, for a field where it makes no sense.
+    /// Rejects zero, for fields where it makes no sense.
     pub fn at_least_one(self) -> Result<Portion, PortionError> {
         if self == Portion::Count(0) { Err(PortionError::Zero) } else { Ok(self) }
     }
@@ -64,7 +59,7 @@ impl FromStr for Portion {
     fn from_str(text: &str) -> Result<Self, PortionError> {
         let malformed = || PortionError::Malformed(shown(text));
         let number = |digits: &str| {
-            // `u32::from_str` takes a plus sign; nobody who writes one means a plain count.
+            // `u32::from_str` accepts a plus sign, but `+3` is not a plain count.
             let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
             digits.parse::<u32>().ok().filter(|_| plain).ok_or_else(malformed)
         };
@@ -134,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_rounded_up_so_that_a_canary_is_never_nobody() {
+    fn percentage_rounds_up_so_canary_is_never_empty() {
         assert_eq!(portion("10%").of(3), 1);
         assert_eq!(portion("10%").of(11), 2);
         assert_eq!(portion("100%").of(u32::MAX), u32::MAX);
@@ -143,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn json_has_numbers_for_counts_and_strings_for_shares() {
+    fn json_uses_numbers_for_counts_and_strings_for_percentages() {
         for text in ["3", "0", "\"10%\""] {
             let portion: Portion = serde_json::from_str(text).unwrap();
             assert_eq!(serde_json::to_string(&portion).unwrap(), text);
@@ -154,13 +149,13 @@ mod tests {
     }
 
     #[test]
-    fn each_refusal_says_what_is_wrong() {
+    fn errors_say_what_is_wrong() {
         let refusal = |text: &str| text.parse::<Portion>().unwrap_err();
         assert_eq!(refusal("0%"), PortionError::Percent(0));
         assert_eq!(refusal("101%"), PortionError::Percent(101));
         assert_eq!(
             refusal("+3").to_string(),
-            "`+3` is neither a count like 3 nor a percentage like \"10%\""
+            "must be a count like 3 or a percentage like \"10%\" (got `+3`)"
         );
         assert_eq!(portion("0").at_least_one(), Err(PortionError::Zero));
         assert_eq!(portion("1%").at_least_one(), Ok(portion("1%")));
@@ -168,7 +163,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_panics_and_what_parses_prints_to_the_same_meaning(text in "\\PC{0,12}|[0-9]{0,12}%?") {
+        fn no_text_panics_and_parsed_portion_round_trips(text in "\\PC{0,12}|[0-9]{0,12}%?") {
             if let Ok(portion) = text.parse::<Portion>() {
                 prop_assert_eq!(portion.to_string().parse(), Ok(portion));
             }

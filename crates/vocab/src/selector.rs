@@ -1,7 +1,7 @@
-//! Which servers someone means: the `targets` of a schedule or an order.
+//! Selection of servers: the `targets` of a schedule or a batch.
 //!
-//! Only the words; `domain::selector` does the matching. Nothing here ever means "every server"
-//! by accident: that is said with `{"all": true}` and not otherwise.
+//! This module only parses selectors; `domain::selector` matches servers. No input selects every
+//! server by accident: that takes an explicit `{"all": true}`.
 
 use std::fmt;
 
@@ -14,16 +14,16 @@ use crate::label::{Environment, LabelError, Tag};
 use crate::os::{OsFilter, OsFilterError};
 use crate::text::shown;
 
-/// Which servers someone means.
+/// A selection of servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selector {
     /// Every server of the organization: `{"all": true}`.
     All,
-    /// The servers that match all of what is given.
+    /// The servers that match all of the criteria.
     Matching(Criteria),
 }
 
-/// What servers must match. At least one of the four is given.
+/// What servers must match. At least one of the four criteria is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Criteria {
     environment: Option<Environment>,
@@ -32,83 +32,64 @@ pub struct Criteria {
     server_ids: Vec<ServerId>,
 }
 
-/// One thing that is wrong with a selector.
+/// One error in a selector.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
-    /// It is not an object.
-    #[error("targets are an object, like {{\"environment\": \"production\"}}")]
+    #[error("targets must be an object like {{\"environment\": \"production\"}}")]
     NotAnObject,
-    /// It says nothing.
     #[error(
-        "targets must say which servers: environment, os, tags or server_ids; for every server write {{\"all\": true}}"
+        "targets must select servers by environment, os, tags or server_ids; to select every server, write {{\"all\": true}}"
     )]
     Empty,
-    /// It says something unknown.
-    #[error("there is no `{found}` in targets{}", suggestion(*nearest))]
+    #[error("`{found}` is not a known selector{}", suggestion(*nearest))]
     Unknown {
-        /// What was said, shortened.
+        /// The name, shortened.
         found: String,
-        /// What was probably meant.
+        /// The name that was probably intended.
         nearest: Option<&'static str>,
     },
-    /// It says "all" and then something less.
-    #[error("`all` stands alone: leave it out or leave the other selectors out")]
+    /// `all` together with another selector.
+    #[error("`all` cannot be combined with other selectors: remove it or the others")]
     AllAndMore,
-    /// It says `"all": false`, or something else that is not `true`.
-    #[error("`all` is true or left out")]
+    /// `"all": false`, or any other value than `true`.
+    #[error("`all` must be true or omitted")]
     All,
-    /// A value has the wrong JSON type.
-    #[error("`{field}` is {expected}")]
+    #[error("`{field}` must be {expected}")]
     Type {
-        /// Where.
         field: &'static str,
-        /// What it should be.
+        /// Description of the expected type.
         expected: &'static str,
     },
-    /// A list is empty.
-    #[error("`{field}` names at least one, or is left out")]
+    #[error("`{field}` must not be empty; omit it to match any")]
     EmptyList {
-        /// Where.
         field: &'static str,
     },
-    /// A list is too long.
-    #[error("`{field}` names at most {max}, this one names {found}")]
+    #[error("`{field}` must have at most {max} items (got {found})")]
     TooMany {
-        /// Where.
         field: &'static str,
-        /// How many there may be.
         max: usize,
-        /// How many there are.
         found: usize,
     },
-    /// A word of it is malformed.
     #[error("{source}")]
     Environment {
-        /// Why.
         source: LabelError,
     },
-    /// A word of it is malformed.
     #[error("{source}")]
     Os {
-        /// Why.
         source: OsFilterError,
     },
-    /// A word of it is malformed.
     #[error("{source}")]
     Tag {
-        /// Which of the tags, from 0.
+        /// Index of the tag, from 0.
         place: usize,
-        /// Why.
         source: LabelError,
     },
-    /// A word of it is malformed.
     #[error("`{found}`: {source}")]
     ServerId {
-        /// Which of the ids, from 0.
+        /// Index of the id, from 0.
         place: usize,
-        /// What was said, shortened.
+        /// The text, shortened.
         found: String,
-        /// Why.
         source: IdError,
     },
 }
@@ -116,12 +97,12 @@ pub enum SelectorError {
 fn suggestion(nearest: Option<&str>) -> String {
     match nearest {
         Some(nearest) => format!(": did you mean `{nearest}`?"),
-        None => ": it knows environment, os, tags, server_ids and all".to_owned(),
+        None => "; allowed are environment, os, tags, server_ids and all".to_owned(),
     }
 }
 
 impl SelectorError {
-    /// Where in the object it is wrong, as a JSON pointer that continues the object's own.
+    /// Returns the location of the error, as a JSON pointer relative to the selector.
     pub fn pointer(&self) -> String {
         match self {
             Self::NotAnObject | Self::Empty => String::new(),
@@ -143,12 +124,12 @@ impl SelectorError {
 const FIELDS: [&str; 5] = ["environment", "os", "tags", "server_ids", "all"];
 
 impl Selector {
-    /// The most tags that one selector names.
+    /// Maximum number of tags in one selector.
     pub const TAGS_MAX: usize = 64;
-    /// The most servers that one selector names.
+    /// Maximum number of servers in one selector.
     pub const SERVER_IDS_MAX: usize = 10_000;
 
-    /// Reads the object of the contract; every error at once, not the first.
+    /// Parses the JSON object of the API. Returns all errors, not only the first.
     pub fn read(value: &Value) -> Result<Selector, Vec<SelectorError>> {
         let Value::Object(fields) = value else {
             return Err(vec![SelectorError::NotAnObject]);
@@ -197,7 +178,7 @@ impl Selector {
         }
     }
 
-    /// The selector of exactly these servers, or nothing if there are none.
+    /// Creates a selector of exactly these servers; `None` if there are none.
     pub fn servers(ids: impl IntoIterator<Item = ServerId>) -> Option<Selector> {
         let server_ids = distinct(ids);
         let some = !server_ids.is_empty();
@@ -206,22 +187,20 @@ impl Selector {
 }
 
 impl Criteria {
-    /// The environment that servers must be in.
     pub fn environment(&self) -> Option<&Environment> {
         self.environment.as_ref()
     }
 
-    /// The system that servers must run.
     pub fn os(&self) -> Option<&OsFilter> {
         self.os.as_ref()
     }
 
-    /// The tags that servers must all carry; none given means that tags do not matter.
+    /// Tags that a server must all have; empty if tags do not matter.
     pub fn tags(&self) -> &[Tag] {
         &self.tags
     }
 
-    /// The servers that are meant; none given means that ids do not matter.
+    /// Servers to select; empty if ids do not matter.
     pub fn server_ids(&self) -> &[ServerId] {
         &self.server_ids
     }
@@ -265,7 +244,7 @@ fn words<T: std::str::FromStr + Clone + Ord>(
     if errors.is_empty() { Ok(distinct(found)) } else { Err(errors) }
 }
 
-/// In the given order, each once.
+/// Removes duplicates and keeps the order.
 fn distinct<T: Clone + Ord>(items: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut seen = std::collections::BTreeSet::new();
     items.into_iter().filter(|item| seen.insert(item.clone())).collect()
@@ -307,7 +286,7 @@ impl<'de> serde::Deserialize<'de> for Selector {
 }
 
 impl fmt::Display for Selector {
-    /// As a person would read it: `environment production, tags web and db`.
+    /// Human-readable: `environment production, tags web and db`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Selector::Matching(criteria) = self else { return f.write_str("all servers") };
         let mut parts = Vec::new();
@@ -343,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_written_back_the_same() {
+    fn selector_round_trips_through_json() {
         for value in [
             json!({"environment": "production"}),
             json!({"environment": "production", "os": "Debian 12", "tags": ["web", "db"], "server_ids": [ID]}),
@@ -356,49 +335,49 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_object_never_means_every_server() {
+    fn empty_selector_never_selects_every_server() {
         assert_eq!(
             refusals(json!({})),
-            [" targets must say which servers: environment, os, tags or server_ids; \
-              for every server write {\"all\": true}"]
+            [" targets must select servers by environment, os, tags or server_ids; \
+              to select every server, write {\"all\": true}"]
         );
-        assert_eq!(refusals(json!({"all": false})), ["/all `all` is true or left out"]);
+        assert_eq!(refusals(json!({"all": false})), ["/all `all` must be true or omitted"]);
         assert_eq!(
             refusals(json!({"tags": []})),
-            ["/tags `tags` names at least one, or is left out"]
+            ["/tags `tags` must not be empty; omit it to match any"]
         );
         assert_eq!(
             refusals(json!({"server_ids": []})),
-            ["/server_ids `server_ids` names at least one, or is left out"]
+            ["/server_ids `server_ids` must not be empty; omit it to match any"]
         );
         assert!(Selector::read(&json!({"environment": null})).is_err());
         assert_eq!(Selector::servers([]), None);
     }
 
     #[test]
-    fn all_stands_alone() {
+    fn all_cannot_be_combined_with_other_selectors() {
         assert_eq!(
             refusals(json!({"all": true, "os": "debian"})),
-            ["/all `all` stands alone: leave it out or leave the other selectors out"]
+            ["/all `all` cannot be combined with other selectors: remove it or the others"]
         );
     }
 
     #[test]
-    fn a_misspelled_selector_is_refused_with_the_one_that_was_meant() {
+    fn misspelled_selector_is_rejected_with_suggestion() {
         assert_eq!(
             refusals(json!({"enviroment": "production"})),
-            ["/enviroment there is no `enviroment` in targets: did you mean `environment`?"]
+            ["/enviroment `enviroment` is not a known selector: did you mean `environment`?"]
         );
         assert_eq!(
             refusals(json!({"colour": "red"})),
             [
-                "/colour there is no `colour` in targets: it knows environment, os, tags, server_ids and all"
+                "/colour `colour` is not a known selector; allowed are environment, os, tags, server_ids and all"
             ]
         );
     }
 
     #[test]
-    fn every_error_is_told_at_once_and_says_where() {
+    fn all_errors_are_reported_with_pointers() {
         let wrong = json!({"environment": 3, "os": "a b c", "tags": ["ok", "not ok"],
             "server_ids": ["srv_1", "x"]});
         let errors = Selector::read(&wrong).unwrap_err();
@@ -407,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_named_twice_is_meant_once() {
+    fn duplicate_servers_and_tags_count_once() {
         let twice =
             Selector::read(&json!({"server_ids": [ID, ID], "tags": ["b", "a", "b"]})).unwrap();
         let Selector::Matching(criteria) = &twice else { panic!("criteria were given") };

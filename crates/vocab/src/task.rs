@@ -1,62 +1,63 @@
-//! How far a server's task is, and why one failed: what agent, service and people all say.
+//! Stages of a task and reasons of its failure, shared by agent, service and API.
 
 use crate::word::{WordError, words};
 
 words! {
-    /// What an agent is doing for an order. Later stages are greater; a task only goes forward.
+    /// The stage of an order on the agent. Later stages compare greater; a task never goes back.
     Stage ("a stage of a task") {
-        /// The order is on its way.
+        /// The order is on its way to the agent.
         Dispatched = "dispatched",
-        /// Checking: limits, locks, free space, what the update would do.
+        /// The agent checks limits, locks, free space, and what the update would change.
         Preflight = "preflight",
-        /// Fetching packages.
+        /// Downloading packages.
         Downloading = "downloading",
-        /// The package manager is at work.
+        /// The package manager is running.
         Installing = "installing",
         /// Restarting services that run old code.
         RestartingServices = "restarting_services",
-        /// Rebooting, or about to.
+        /// Rebooting, or about to reboot.
         Rebooting = "rebooting",
-        /// Comparing what is there with what was asked for.
+        /// Comparing the installed versions with the requested ones.
         Verifying = "verifying",
     }
 
-    /// Why a task did not succeed. The list is closed: a client may rely on it.
+    /// Why a task did not succeed. The list is closed: clients may rely on it.
     FailureCode ("a failure code") {
         /// Another program held the package manager's lock for too long.
         PkgLockTimeout = "pkg_lock_timeout",
-        /// A repository did not answer, or what it holds does not fit its index.
+        /// A repository did not respond, or its content does not match its index.
         RepoUnreachable = "repo_unreachable",
-        /// It would need a removal or a downgrade, or cannot be resolved at all.
+        /// The update would require a removal or a downgrade, or cannot be resolved.
         DependencyConflict = "dependency_conflict",
-        /// Not enough room on a file system.
+        /// Not enough space on a file system.
         DiskFull = "disk_full",
         /// The package database is damaged and could not be repaired.
         PackageDbBroken = "package_db_broken",
-        /// A package's own script failed, or the package manager did for another reason.
+        /// A maintainer script of a package failed, or the package manager failed for another
+        /// reason.
         InstallFailed = "install_failed",
-        /// It ended well, and yet versions are not as asked.
+        /// The package manager succeeded, but the installed versions are not the requested ones.
         VerifyFailed = "verify_failed",
-        /// A service did not come back.
+        /// A service did not start again.
         ServiceRestartFailed = "service_restart_failed",
         /// The server did not come back from its reboot in time.
         RebootTimeout = "reboot_timeout",
-        /// A hook of the host's own administrator said no.
+        /// A hook of the host's administrator refused the order.
         HookFailed = "hook_failed",
-        /// The agent fell silent.
+        /// The agent stopped reporting.
         AgentLost = "agent_lost",
-        /// The host's limits, or the agent's own rules, forbid it.
+        /// The host limits or the agent's own rules forbid it.
         RejectedByAgent = "rejected_by_agent",
-        /// The agent does not know this kind of order; it wants updating.
+        /// The agent does not know this kind of order and must be updated.
         UnsupportedOrder = "unsupported_order",
-        /// The order arrived too late to be started.
+        /// The order arrived too late to start.
         OrderExpired = "order_expired",
-        /// The agent has no record of an order that it had started. Whether anything was changed
-        /// shows in the server's inventory.
+        /// The agent has no record of an order that it had started. The server's inventory shows
+        /// whether anything changed.
         OrderLost = "order_lost",
-        /// The time to start ran out.
+        /// The window closed before the task could start.
         WindowClosed = "window_closed",
-        /// A fault of the agent's own.
+        /// Internal error of the agent.
         AgentError = "agent_error",
     }
 }
@@ -65,16 +66,16 @@ words! {
 mod tests {
     use super::*;
 
-    /// The planner trusts this order to tell news from old news.
+    /// The planner relies on this order to ignore outdated progress reports.
     #[test]
-    fn stages_follow_each_other_as_an_agent_goes_through_them() {
+    fn stages_are_ordered_as_the_agent_reaches_them() {
         assert!(Stage::ALL.is_sorted());
         assert_eq!(Stage::ALL.first(), Some(&Stage::Dispatched));
         assert_eq!(Stage::ALL.last(), Some(&Stage::Verifying));
     }
 
     #[test]
-    fn codes_are_spelled_as_the_api_shows_them() {
+    fn codes_match_api_spelling() {
         assert_eq!("pkg_lock_timeout".parse(), Ok(FailureCode::PkgLockTimeout));
         assert_eq!(
             serde_json::to_string(&Stage::RestartingServices).unwrap(),

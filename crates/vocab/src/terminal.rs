@@ -1,19 +1,20 @@
-//! Text from elsewhere, made safe to show on a terminal or in a log.
+//! Makes untrusted text safe to show on a terminal or in a log.
 //!
-//! Control characters steer a terminal: they move the cursor, set its title, answer in its owner's name. Characters that
-//! override the direction of text make it read as something else. Both are replaced by an escape that a person can see.
+//! Control characters make a terminal move the cursor, change its title, or send input in the
+//! user's name. Bidirectional override characters make text read as something else. This module
+//! replaces both with visible escapes.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Whether a terminal would obey this character instead of showing it: C0, DEL, C1, line and paragraph separators,
-/// and those that embed, override or isolate a direction.
+/// Whether a terminal would interpret this character instead of showing it: C0, DEL, C1, line and
+/// paragraph separators, and characters that embed, override or isolate a text direction.
 pub fn is_obeyed(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The text with an escape in the place of everything that a terminal would obey, except line feeds and tabs. A carriage
-/// return before a line feed is dropped. JSON stays JSON.
+/// Escapes everything that a terminal would interpret, except line feeds and tabs. A carriage
+/// return before a line feed is dropped. JSON remains valid JSON.
 pub fn escape_text(text: &str) -> Cow<'_, str> {
     let text = match text.contains("\r\n") {
         true => Cow::Owned(text.replace("\r\n", "\n")),
@@ -26,7 +27,7 @@ pub fn escape_text(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The text as one line, with an escape in the place of everything that a terminal would obey.
+/// Escapes everything that a terminal would interpret, including line feeds and tabs.
 pub fn escape_line(text: &str) -> Cow<'_, str> {
     match text.contains(is_obeyed) {
         true => Cow::Owned(escaped(text, is_obeyed)),
@@ -43,7 +44,7 @@ fn escaped(text: &str, is_unsafe: impl Fn(char) -> bool) -> String {
             '\r' => safe.push_str("\\r"),
             '\t' => safe.push_str("\\t"),
             c if u32::from(c) < 0x20 => drop(write!(safe, "\\x{:02x}", u32::from(c))),
-            // JSON has no C0 characters, and this is its own form for all others.
+            // JSON text contains no C0 characters, and this is the JSON escape for all others.
             c => drop(write!(safe, "\\u{:04x}", u32::from(c))),
         }
     }
@@ -55,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_would_obey_becomes_visible() {
+    fn control_and_bidi_characters_become_visible() {
         let attack = "a\x1b[2J\x07\x7f\u{9b}31m\u{202e}b\u{2066}\tc\r\nd\re\n";
         let safe = escape_text(attack);
         assert_eq!(safe, "a\\x1b[2J\\x07\\u007f\\u009b31m\\u202eb\\u2066\tc\nd\\re\n");
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn json_stays_json() {
+    fn escaped_json_remains_valid_json() {
         let text = serde_json::to_string("a\u{7f}\u{9b}\u{202e}\x1b\"\\").unwrap();
         let safe = escape_text(&text);
         assert!(!safe.contains(is_obeyed), "{safe:?}");

@@ -1,7 +1,8 @@
-//! How a word crosses a border: as the text that it prints and parses.
+//! Text representation of the value types: serde through `Display` and `FromStr`, and quoting in
+//! errors.
 
-/// Serializes with `Display` and deserializes with `FromStr`, so that a word has one spelling
-/// everywhere: in JSON, in a column, on a command line, in an error.
+/// Serializes with `Display` and deserializes with `FromStr`, so that a value has one spelling
+/// everywhere: in JSON, in the database, on the command line and in errors.
 macro_rules! serde_as_text {
     ($name:ty) => {
         impl serde::Serialize for $name {
@@ -20,10 +21,10 @@ macro_rules! serde_as_text {
 }
 pub(crate) use serde_as_text;
 
-/// The most characters of someone's text that an error repeats.
+/// Maximum number of characters of user input that an error repeats.
 const SHOWN_CHARS_MAX: usize = 40;
 
-/// Someone's text as an error may repeat it: bounded, and nothing in it that a terminal obeys.
+/// Quotes user input for an error message: shortened and escaped.
 pub(crate) fn shown(text: &str) -> String {
     let mut shown: String =
         text.chars().take(SHOWN_CHARS_MAX).flat_map(char::escape_debug).collect();

@@ -1,17 +1,18 @@
-//! Words from a closed list: severities, policies, roles. One spelling each, in lower case.
+//! Enumerations with a fixed spelling: severities, policies, roles. One lowercase keyword per
+//! value.
 
 use crate::text::shown;
 
-/// Why a text is not a word of a closed list.
+/// Error of parsing a keyword.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WordError {
-    /// What was asked for, with its article: "a severity".
+    /// The expected type, with its article: "a severity".
     pub what: &'static str,
-    /// What was said instead, shortened.
+    /// The text, shortened.
     pub found: String,
-    /// The word that was probably meant.
+    /// The keyword that was probably intended.
     pub nearest: Option<&'static str>,
-    /// Every word that would do.
+    /// All valid keywords.
     pub known: &'static [&'static str],
 }
 
@@ -27,7 +28,7 @@ impl std::fmt::Display for WordError {
         write!(f, "`{}` is not {}: ", self.found, self.what)?;
         match self.nearest {
             Some(nearest) => write!(f, "did you mean `{nearest}`?"),
-            None => write!(f, "it is one of {}", self.known.join(", ")),
+            None => write!(f, "use one of {}", self.known.join(", ")),
         }
     }
 }
@@ -48,11 +49,10 @@ macro_rules! words {
         }
 
         impl $name {
-            /// Every word of the list, in its order.
+            /// Every value, in order of declaration.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
             const TEXTS: &'static [&'static str] = &[$($text,)*];
 
-            /// The word as it is spelled.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)*
@@ -82,27 +82,23 @@ macro_rules! words {
 pub(crate) use words;
 
 words! {
-    /// How bad a flaw is. The worst is the greatest, so `max` of several is the worst of them.
+    /// Severity of a vulnerability. The most severe is the greatest, so `max` returns the worst.
     Severity ("a severity") {
-        /// Nobody who should know has said.
+        /// Not rated by anyone who should.
         Unknown = "unknown",
-        /// Of little consequence.
         Low = "low",
-        /// In need of attention.
         Medium = "medium",
-        /// Serious.
         High = "high",
-        /// As bad as it gets.
         Critical = "critical",
     }
 
-    /// What an update is for.
+    /// Type of an update.
     UpdateType ("a type of update") {
-        /// It fixes a security flaw.
+        /// Fixes a vulnerability.
         Security = "security",
-        /// It fixes a fault.
+        /// Fixes a bug.
         Bugfix = "bugfix",
-        /// It adds something.
+        /// Adds a feature.
         Enhancement = "enhancement",
         /// The distribution does not say.
         Other = "other",
@@ -110,43 +106,42 @@ words! {
 
     /// Whether a server may be rebooted after its updates.
     RebootPolicy ("a reboot policy") {
-        /// Leave the machine and its services running as they are.
+        /// Do not reboot and do not restart services.
         Never = "never",
-        /// Reboot if the system says that it needs one, also if it did so before the updates.
+        /// Reboot if the system requires it, even if it already did before the updates.
         IfRequired = "if_required",
-        /// Reboot in any case.
         Always = "always",
-        /// Restart the services that run old code, never the machine.
+        /// Restart the services that run old code, but never reboot.
         ServicesOnly = "services_only",
     }
 
-    /// What a caller may do. A greater role may do all that a lesser one may.
+    /// Permissions of a caller. A greater role includes all permissions of a lesser one.
     Role ("a role") {
-        /// Reads.
         Viewer = "viewer",
-        /// Also patches, refreshes, runs, and writes schedules.
+        /// Also patches and refreshes servers, and runs and edits schedules.
         Operator = "operator",
         /// Also removes servers and manages keys, tokens, users and webhooks.
         Admin = "admin",
     }
 
-    /// Whether a server is heard from. `domain::server` has the one definition.
+    /// Whether a server is online. `domain::server` defines when it is.
     Status ("a status") {
-        /// It was heard from lately.
+        /// The agent reported recently.
         Online = "online",
-        /// It was not.
+        /// The agent did not report recently.
         Offline = "offline",
     }
 
     /// Why a pending update would not be installed.
-    BlockedBy ("a reason to hold an update back") {
+    BlockedBy ("a reason to block an update") {
         /// The administrator holds the package.
         Held = "held",
-        /// The distribution rolls the update out in phases, and this server's has not come.
+        /// The distribution rolls out the update in phases, and this server's phase has not
+        /// started.
         Phased = "phased",
-        /// It would need a package to be removed, or cannot be resolved.
+        /// It would require the removal of a package, or cannot be resolved.
         KeptBack = "kept_back",
-        /// The order or the host's own limits exclude it.
+        /// The batch or the host limits exclude it.
         Excluded = "excluded",
         /// A pin prefers another version.
         Pinned = "pinned",
@@ -154,7 +149,7 @@ words! {
 
     /// Why a run of a schedule was skipped.
     SkipReason ("a reason to skip a run") {
-        /// The run before it was not finished.
+        /// The previous run had not finished.
         Overlap = "overlap",
         /// The service was down and came back too late.
         Missed = "missed",
@@ -162,23 +157,20 @@ words! {
         NoServers = "no_servers",
     }
 
-    /// The program that installs packages on a server.
+    /// The package manager of a server.
     PackageManager ("a package manager") {
-        /// Debian, Ubuntu and their kin.
+        /// Debian, Ubuntu and derivatives.
         Apt = "apt",
-        /// Fedora, RHEL and their kin.
+        /// Fedora, RHEL and derivatives.
         Dnf = "dnf",
-        /// SUSE.
         Zypper = "zypper",
-        /// Alpine.
         Apk = "apk",
-        /// Arch.
         Pacman = "pacman",
     }
 }
 
 impl PackageManager {
-    /// Whose rules order the versions of its packages.
+    /// Returns the version scheme of its packages.
     pub const fn scheme(self) -> pkgver::Scheme {
         match self {
             Self::Apt => pkgver::Scheme::Deb,
@@ -190,21 +182,21 @@ impl PackageManager {
 }
 
 impl Default for RebootPolicy {
-    /// Nothing reboots by omission.
+    /// Omitting the policy must never cause a reboot.
     fn default() -> Self {
         Self::Never
     }
 }
 
 impl Role {
-    /// Whether this role may do what `needed` may.
+    /// Whether this role includes the permissions of `needed`.
     pub fn may(self, needed: Role) -> bool {
         self >= needed
     }
 }
 
 impl SkipReason {
-    /// The reason as people read it: "Skipped: …".
+    /// The reason for display, after "Skipped: ".
     pub fn text(self) -> &'static str {
         match self {
             SkipReason::Overlap => "the previous run had not finished",
@@ -219,25 +211,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_severity_is_the_greatest_and_unknown_is_the_least() {
+    fn critical_is_greatest_severity_and_unknown_is_least() {
         assert_eq!(Severity::ALL.iter().max(), Some(&Severity::Critical));
         assert_eq!(Severity::ALL.iter().min(), Some(&Severity::Unknown));
         assert!(Severity::High > Severity::Medium && Severity::Medium > Severity::Low);
     }
 
     #[test]
-    fn an_admin_may_do_what_a_viewer_may_and_not_the_other_way_round() {
+    fn greater_role_includes_lesser_one_but_not_vice_versa() {
         assert!(Role::Admin.may(Role::Viewer) && Role::Operator.may(Role::Operator));
         assert!(!Role::Viewer.may(Role::Operator) && !Role::Operator.may(Role::Admin));
     }
 
     #[test]
-    fn nothing_reboots_by_omission() {
+    fn default_reboot_policy_is_never() {
         assert_eq!(RebootPolicy::default(), RebootPolicy::Never);
     }
 
     #[test]
-    fn a_refusal_suggests_the_word_that_was_meant_or_lists_all() {
+    fn error_suggests_closest_keyword_or_lists_all() {
         let refusal = |text: &str| text.parse::<RebootPolicy>().unwrap_err().to_string();
         assert_eq!(
             refusal("if-required"),
@@ -245,13 +237,13 @@ mod tests {
         );
         assert_eq!(
             refusal("tomorrow"),
-            "`tomorrow` is not a reboot policy: it is one of never, if_required, always, services_only"
+            "`tomorrow` is not a reboot policy: use one of never, if_required, always, services_only"
         );
         assert_eq!(refusal("Never"), "`Never` is not a reboot policy: did you mean `never`?");
     }
 
     #[test]
-    fn a_refusal_never_repeats_what_a_terminal_would_obey() {
+    fn error_escapes_and_shortens_the_input() {
         let said = "\u{1b}[2J".to_owned() + &"x".repeat(5000);
         let refusal = said.parse::<Severity>().unwrap_err().to_string();
         assert!(refusal.starts_with("`\\u{1b}[2Jxxx"), "{refusal}");
@@ -259,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn every_word_prints_what_it_parses() {
+    fn every_keyword_round_trips_through_text() {
         for word in Severity::ALL {
             assert_eq!(word.to_string().parse(), Ok(*word));
         }

@@ -1,5 +1,5 @@
-//! Time zones by their IANA names, from the database inside this program: the host's own may be
-//! missing or old, and replicas must agree.
+//! Time zones by IANA name, from the database embedded in the program: the host's own database may
+//! be missing or outdated, and replicas must agree.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,21 +15,21 @@ static DATABASE: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bu
 #[derive(Clone, PartialEq, Eq)]
 pub struct Zone(TimeZone);
 
-/// There is no time zone of that name.
+/// Error of parsing a time zone name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ZoneError {
-    /// What was said, shortened.
+    /// The name, shortened.
     pub found: String,
-    /// The name that was probably meant.
+    /// The name that was probably intended.
     pub nearest: Option<String>,
 }
 
 impl fmt::Display for ZoneError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is not the IANA name of a time zone: ", self.found)?;
+        write!(f, "`{}` is not an IANA time zone name: ", self.found)?;
         match &self.nearest {
             Some(nearest) => write!(f, "did you mean `{nearest}`?"),
-            None => write!(f, "write one like `Europe/Berlin` or `UTC`"),
+            None => write!(f, "use a name like `Europe/Berlin` or `UTC`"),
         }
     }
 }
@@ -37,12 +37,11 @@ impl fmt::Display for ZoneError {
 impl std::error::Error for ZoneError {}
 
 impl Zone {
-    /// Its name, in the database's letter case.
+    /// The name, in the database's letter case.
     pub fn name(&self) -> &str {
         self.0.iana_name().unwrap_or("UTC")
     }
 
-    /// The rules behind the name.
     pub fn rules(&self) -> &TimeZone {
         &self.0
     }
@@ -58,7 +57,7 @@ impl FromStr for Zone {
     type Err = ZoneError;
     fn from_str(text: &str) -> Result<Self, ZoneError> {
         let unknown = || ZoneError { found: shown(text), nearest: suggestion(text) };
-        // The database also answers to this placeholder of its own, with UTC.
+        // The database also accepts this placeholder and returns UTC for it.
         if text.len() > 64 || text.eq_ignore_ascii_case("etc/unknown") {
             return Err(unknown());
         }
@@ -74,7 +73,8 @@ impl FromStr for Zone {
     }
 }
 
-/// The name with a slip mended, or the city with its continent: `Berlin` is `Europe/Berlin`.
+/// Suggests the name with a typo corrected, or the full name of a city: `Berlin` becomes
+/// `Europe/Berlin`.
 fn suggestion(text: &str) -> Option<String> {
     let names: Vec<String> = DATABASE.available().map(|name| name.to_string()).collect();
     let city = text.trim().replace(' ', "_");
@@ -106,7 +106,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_zone_prints_its_name_and_the_default_is_utc() {
+    fn zone_displays_its_name_and_defaults_to_utc() {
         assert_eq!("Europe/Berlin".parse::<Zone>().unwrap().to_string(), "Europe/Berlin");
         assert_eq!("europe/berlin".parse::<Zone>().unwrap().to_string(), "Europe/Berlin");
         assert_eq!(Zone::default().to_string(), "UTC");
@@ -114,23 +114,23 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_or_a_bare_city_is_answered_with_the_name_that_was_meant() {
+    fn typo_or_bare_city_gets_a_suggestion() {
         let refusal = |text: &str| text.parse::<Zone>().unwrap_err().to_string();
         let meant = |text: &str| text.parse::<Zone>().unwrap_err().nearest.unwrap();
         assert_eq!(
             refusal("Europe/Berln"),
-            "`Europe/Berln` is not the IANA name of a time zone: did you mean `Europe/Berlin`?"
+            "`Europe/Berln` is not an IANA time zone name: did you mean `Europe/Berlin`?"
         );
         assert_eq!(meant("Berlin"), "Europe/Berlin");
         assert_eq!(meant("new york"), "America/New_York");
         assert_eq!(
             refusal("+02:00"),
-            "`+02:00` is not the IANA name of a time zone: write one like `Europe/Berlin` or `UTC`"
+            "`+02:00` is not an IANA time zone name: use a name like `Europe/Berlin` or `UTC`"
         );
     }
 
     #[test]
-    fn placeholders_paths_and_rules_are_not_names() {
+    fn placeholders_paths_and_rules_are_rejected() {
         for text in ["", "Etc/Unknown", "../../etc/passwd", "/etc/localtime", "CET-1CEST", "local"]
         {
             assert!(text.parse::<Zone>().is_err(), "{text}");
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn every_zone_of_the_database_prints_what_it_parses() {
+    fn every_zone_round_trips_through_text() {
         let mut count = 0;
         for name in DATABASE.available() {
             assert_eq!(name.as_str().parse::<Zone>().unwrap().to_string(), name.as_str());

@@ -1,8 +1,9 @@
-//! What an agent and its server say to each other: `/agent/v1`, one verb, "sync".
+//! The protocol between an agent and its server: `/agent/v1`, with the single operation "sync".
 //!
-//! Server and agent work with the version before them, so a field that is not known is passed over,
-//! one that is missing has a default, and a word that is not known becomes the nearest honest one.
-//! An order of an unknown kind keeps its name, so that the agent can refuse it by that name.
+//! Server and agent must work with the previous version of each other. An unknown field is
+//! therefore ignored, a missing field has a default, and an unknown enum value becomes the closest
+//! value that does not claim too much. An order of an unknown kind keeps its name, so that the
+//! agent can refuse it by that name.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -14,213 +15,207 @@ use vocab::{
 
 use crate::v1::{Activity, HostLimits};
 
-/// What an agent says: `POST /agent/v1/sync`.
+/// Request body of `POST /agent/v1/sync`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyncRequest {
-    /// Which boot of the host this is; another id means that it rebooted.
+    /// Boot id of the host. A different id means that the host rebooted.
     pub boot_id: Line,
-    /// Rolls with each sync. Behind the server's it gives away a clone or a restored copy.
+    /// Incremented with each sync. A value behind the server's reveals a cloned host or a restored
+    /// copy.
     pub counter: u64,
-    /// Drawn anew whenever an answer arrives, so that a sync which is repeated because its answer
-    /// was lost can be told from one of a copy.
+    /// Random; replaced whenever a response arrives. It distinguishes a sync that is repeated
+    /// because its response was lost from the sync of a copy.
     #[serde(default)]
     pub nonce: u64,
-    /// How long the server may hold the sync open while it has nothing to say; 0: not at all.
+    /// How long the server may hold the sync open while it has nothing to send; 0: not at all.
     #[serde(default)]
     pub hold_seconds: u32,
-    /// What the host is, when it changed or the server asked for it.
+    /// Facts about the host. Sent when they change or when the server asks for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<Facts>,
-    /// The digest of the packages that are installed, once they were looked at.
+    /// Digest of the installed packages, once the agent has scanned them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub installed: Option<Digest>,
-    /// The digest of the updates that are pending, once they were looked for.
+    /// Digest of the pending updates, once the agent has scanned for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<Digest>,
-    /// When both were looked at.
+    /// Time of the scan behind both digests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scanned_at: Option<Timestamp>,
-    /// What the agent is doing.
     #[serde(default = "idle", deserialize_with = "activity_or_idle")]
     pub activity: Activity,
     /// Results that the server has not acknowledged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub results: Vec<OrderResult>,
-    /// How far unfinished orders are.
+    /// Progress of unfinished orders.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub progress: Vec<OrderProgress>,
 }
 
-/// What a host is.
+/// Facts about a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
-    /// What it calls itself.
     pub hostname: Hostname,
-    /// The system that it runs.
     pub os: Os,
-    /// The kernel that is running.
+    /// Release of the running kernel.
     #[serde(default)]
     pub kernel: Line,
-    /// What its processor is called.
+    /// CPU architecture.
     #[serde(default)]
     pub arch: Line,
-    /// The program that installs its packages.
     pub package_manager: PackageManager,
-    /// The version of the agent.
     #[serde(default)]
     pub agent_version: Line,
-    /// Whether it should be rebooted.
     #[serde(default)]
     pub reboot_required: bool,
-    /// Why it should.
     #[serde(default)]
     pub reboot_reasons: Vec<Line>,
-    /// What runs code that is no longer on the disk, by package; at most [`OLD_CODE_MAX`].
+    /// Processes that run code which is no longer on disk, by package; at most [`OLD_CODE_MAX`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub old_code: Vec<OldCode>,
-    /// Other programs that install updates by themselves, and so behind a rollout's back.
+    /// Other programs that install updates automatically, outside the control of a rollout.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_updaters: Vec<Line>,
-    /// Whether the kernel belongs to the machine below, as in a container.
+    /// Whether the kernel belongs to the machine that runs the host, as in a container.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub foreign_kernel: bool,
-    /// What the host's administrator allows; `None` from an agent that does not report it.
+    /// The limits that the host's administrator set; `None` from an agent that does not report
+    /// them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<HostLimits>,
-    /// The ids ([`orders_key_id`]) of the keys whose orders and answers the agent accepts, at most
+    /// Ids ([`orders_key_id`]) of the keys whose orders and responses the agent accepts, at most
     /// [`ORDERS_KEYS_MAX`]. Empty from an agent that cannot change its key.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trusted_keys: Vec<Line>,
 }
 
-/// The most lines of [`Facts::old_code`].
+/// Maximum number of entries in [`Facts::old_code`].
 pub const OLD_CODE_MAX: usize = 500;
 
 /// A process that runs code which an update has replaced.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct OldCode {
-    /// The package whose old files it runs; nothing if that could not be found out.
+    /// The package whose old files the process runs; `None` if it could not be determined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub package: Option<Line>,
-    /// The service to restart: `ssh.service`; nothing if it belongs to none.
+    /// The service to restart, such as `ssh.service`; `None` if the process belongs to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Line>,
-    /// What the process is called.
+    /// Name of the process.
     pub process: Line,
 }
 
-/// What the server answers.
+/// Response to a sync.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyncResponse {
     /// The counter to send with the next sync.
     pub counter: u64,
-    /// What is to be done. An order comes again until its result has arrived.
+    /// Orders to carry out. The server repeats an order until its result has arrived.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub orders: Vec<Envelope>,
-    /// Listings that the server does not have and wants to be sent.
+    /// Digests of listings that the server does not have and wants the agent to upload.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub wanted: Vec<Digest>,
-    /// Whether the server wants to be told what the host is.
+    /// Whether the agent should send its facts.
     #[serde(default)]
     pub wants_facts: bool,
-    /// The orders whose results are safe with the server and need not be sent again.
+    /// Orders whose results the server has stored. The agent need not send them again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub acknowledged: Vec<TaskId>,
-    /// Orders to be dropped, if nothing was done for them yet.
+    /// Orders to drop, if the agent has not begun to work on them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub withdrawn: Vec<TaskId>,
-    /// Orders that the server believes to be in progress and that the sync mentioned neither as
-    /// progress nor as a result. The agent reports the result of each again; one that it has no
-    /// record of ends as [`Outcome::Unknown`].
+    /// Orders that are in progress according to the server, but that the sync mentioned neither as
+    /// progress nor as a result. The agent reports the result of each again; an order that it has
+    /// no record of ends as [`Outcome::Unknown`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unreported: Vec<TaskId>,
-    /// How often to sync, in seconds, if there is nothing to say.
+    /// Sync interval in seconds while there is nothing to report.
     pub sync_seconds: u32,
-    /// What time it is there; 1970 if the server does not say.
+    /// The server's clock; 1970 if the server does not send it.
     #[serde(default)]
     pub server_time: Timestamp,
-    /// Every key that the server signs with, oldest first, if the agent trusts others than these.
-    /// It replaces the agent's trusted keys, if the answer is signed with one of them.
+    /// Every key that the server signs with, oldest first. Sent if the agent trusts a different
+    /// set. The agent replaces its trusted keys with it if the response is signed with one of the
+    /// old ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub orders_keys: Vec<OrdersKey>,
-    /// The tag to send from now on instead of the one of the request ([`EnrollResponse::tag`]): the server
-    /// is rotating the key that tags are made with. It counts in signed answers only.
+    /// Replaces the tag of the request ([`EnrollResponse::tag`]) from now on: the server is
+    /// rotating the key that tags are made with. The agent accepts it from signed responses only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renewed_tag: Option<String>,
 }
 
-/// A key that a server signs orders and answers with.
+/// A key with which a server signs orders and responses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrdersKey {
-    /// [`orders_key_id`] of the public key.
     pub id: String,
-    /// The Ed25519 public key, in base 64.
+    /// The Ed25519 public key, in base64.
     pub public_key: String,
 }
 
-/// The most keys that a server announces and an agent trusts.
+/// Maximum number of keys that a server announces and an agent trusts.
 pub const ORDERS_KEYS_MAX: usize = 4;
 
-/// The id of a key: the start of the BLAKE3 hash of the public key, in hexadecimal.
+/// Returns the id of a key: the first 16 hexadecimal digits of the BLAKE3 hash of the public key.
 pub fn orders_key_id(public_key: &[u8]) -> String {
     Digest::of(public_key).to_string()[..16].to_owned()
 }
 
-/// How a host joins: `POST /agent/v1/enroll`.
+/// Request body of `POST /agent/v1/enroll`: a host joins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnrollRequest {
-    /// What lets it in.
+    /// The enrollment token.
     pub token: String,
-    /// The Ed25519 key with which it will sign, in base 64. The other half never leaves the host.
+    /// The Ed25519 public key of the agent, in base64. The private key never leaves the host.
     pub public_key: String,
-    /// What the host is.
     pub facts: Facts,
-    /// The environment that it says it is in; the token's own comes first.
+    /// The environment that the host claims; the token's environment takes precedence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<Environment>,
-    /// The tags that it says it has; the token's own come first.
+    /// The tags that the host claims; the token's tags take precedence.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<Tag>,
 }
 
-/// Who a host is from now on.
+/// Response to an enrollment: the identity of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnrollResponse {
-    /// Its id.
     pub server_id: ServerId,
-    /// Shows with each request that this server gave the id to this key. In base 64.
+    /// Sent with each request to prove that this server issued the id to this key. In base64.
     pub tag: String,
-    /// The Ed25519 key with which orders are signed, in base 64. While the server changes its key,
-    /// this is the old one, which agents without `orders_keys` need.
+    /// The Ed25519 public key that verifies orders, in base64. While the server rotates its key,
+    /// this is the old one, which agents without support for `orders_keys` need.
     pub orders_key: String,
-    /// Every key that the server signs with, oldest first. Older servers leave it out.
+    /// Every key that the server signs with, oldest first. Older servers omit it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub orders_keys: Vec<OrdersKey>,
     /// The counter to send with the first sync.
     pub counter: u64,
-    /// How often to sync, in seconds, if there is nothing to say.
+    /// Sync interval in seconds while there is nothing to report.
     pub sync_seconds: u32,
-    /// Whether the server signs its answers ([`answer_text`]). Older servers leave it out.
+    /// Whether the server signs its responses ([`answer_text`]). Older servers omit it.
     #[serde(default)]
     pub signs_answers: bool,
 }
 
-/// Request header: random bytes in base 64, new for every request, repetitions included.
+/// Request header: random bytes in base64, new for every request, retries included.
 pub const NONCE_HEADER: &str = "fleetmend-nonce";
-/// The longest value of [`NONCE_HEADER`] that a server uses.
+/// Maximum length of [`NONCE_HEADER`] that a server accepts.
 pub const NONCE_CHARS_MAX: usize = 64;
 /// Response header: the id of the key, a space, and the Ed25519 signature over [`answer_text`] in
-/// base 64.
+/// base64.
 pub const SIGNATURE_HEADER: &str = "fleetmend-signature";
 
-/// Request header: the ids of the keys that the agent trusts, separated by commas. It selects the key
-/// that the answer is signed with. Whoever changes it on its way gets an answer that the agent
-/// refuses, or one that is signed with another key that the agent trusts.
+/// Request header: the ids of the keys that the agent trusts, separated by commas. It selects the
+/// key that signs the response. An attacker who changes it in transit gets a response that the
+/// agent refuses, or one that is signed with another key that the agent trusts.
 pub const TRUSTED_KEYS_HEADER: &str = "fleetmend-trusted-keys";
 
-/// The text that a server signs for an answer: who it is for, which request it answers, and all of it
-/// that an agent acts on. `request_signature` is the agent's own signature in base 64; it covers
-/// method, path, query and body. No order starts like this text, so neither passes for the other.
+/// Returns the text that a server signs for a response: the recipient, the request that it answers,
+/// and everything in it that an agent acts on. `request_signature` is the agent's own signature in
+/// base64; it covers method, path, query and body. No order starts like this text, so a signature
+/// over one can never pass for a signature over the other.
 pub fn answer_text(
     server_id: ServerId,
     nonce: &str,
@@ -232,93 +227,90 @@ pub fn answer_text(
     format!("fleetmend-answer-v1\n{server_id}\n{nonce}\n{request_signature}\n{status}\n{body}")
 }
 
-/// An order as it travels: the text that was signed, and its signature. The text is opaque here
-/// because a signature is over bytes, not over their meaning; once it is verified, it reads as
-/// an [`Order`].
+/// A signed order in transit: the signed text and its signature. The text is opaque here because
+/// the signature covers bytes, not their meaning. Once verified, it is parsed as an [`Order`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Envelope {
-    /// What was signed: an [`Order`] as JSON.
+    /// The signed text: an [`Order`] as JSON.
     pub order: String,
-    /// Which key signed it.
+    /// Id of the key that signed it.
     pub key: String,
-    /// The Ed25519 signature over `order`, in base 64.
+    /// The Ed25519 signature over `order`, in base64.
     pub signature: String,
 }
 
-/// What an agent is to do, bound to one server and a time.
+/// An instruction to one agent, bound to one server and limited in time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
-    /// By what it is known. The same id is the same order, however often it comes.
+    /// Orders with the same id are the same order, however often they arrive.
     pub id: TaskId,
-    /// Who is to do it, and nobody else.
+    /// The only server that may carry it out.
     pub server_id: ServerId,
-    /// When it was given.
     pub issued_at: Timestamp,
-    /// When it is too late to start.
+    /// The order must not start after this time.
     pub expires_at: Timestamp,
-    /// What is to be done.
     pub work: Work,
 }
 
-/// What is to be done. There is nothing else that a server can ask of an agent.
+/// The work of an order. A server cannot ask an agent for anything else.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Work {
-    /// Look at the packages.
+    /// Scan packages.
     Scan,
-    /// Find out what an installation would do, and do nothing.
+    /// Determine what an installation would change, without changing anything.
     Plan(Install),
-    /// Install updates of packages that are installed.
+    /// Install updates of packages that are already installed.
     Install(Install),
     /// Restart the services that run old code.
     RestartServices,
-    /// Reboot.
     Reboot(Reboot),
-    /// Something that this version does not know, under its name. Never written.
+    /// A kind of work that this version does not know, with its name. Never serialized.
     #[serde(skip_serializing)]
     Unknown {
-        /// What it is called.
         name: Line,
     },
-    /// A known kind with a part that cannot be meant, such as a name that is none. It is read all
-    /// the same, so that the agent can refuse the order under its id. Never written.
+    /// A known kind with an invalid part, such as an invalid package name. It is deserialized all
+    /// the same, so that the agent can refuse the order by its id. Never serialized.
     #[serde(skip_serializing)]
     Malformed {
-        /// What it is called.
+        /// The kind of work.
         name: Line,
-        /// What is wrong with it.
         reason: Line,
     },
 }
 
-/// Which updates, and what after them.
+/// Which updates to install, and whether to reboot afterwards.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Install {
-    /// Exact names; none means every update.
+    /// Exact package names; empty means every pending update.
     #[serde(default)]
     pub packages: Vec<PackageName>,
-    /// What never to touch.
+    /// Packages that must not be touched.
     #[serde(default)]
     pub exclude: Vec<PackagePattern>,
-    /// Only updates that fix security flaws.
+    /// Install security updates only.
     #[serde(default)]
     pub security_only: bool,
-    /// Packages whose updates fix security flaws though the host's repositories may not say so. They are meant by
-    /// `security_only` too; the host's own limits go by what the host knows.
+    /// Packages whose updates fix vulnerabilities, even if the host's repositories do not mark them
+    /// as security updates. `security_only` includes them; the host's own limits use only what the
+    /// host knows.
     #[serde(default)]
     pub security_packages: Vec<PackageName>,
     /// Whether the host may be rebooted afterwards.
     #[serde(default)]
     pub reboot: RebootPolicy,
-    /// The boot that the order was given for: in any other, it reboots no more.
+    /// The boot that the order was issued for. If the host has rebooted since, the order does not
+    /// reboot it again.
     #[serde(default)]
     pub boot_id: Line,
 }
 
-/// A reboot, at most once.
+/// A reboot, carried out at most once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reboot {
-    /// The boot that is to end: in any other, it is done already.
+    /// The boot that the reboot ends. If the host has a different boot id, the reboot has already
+    /// happened.
     pub boot_id: Line,
 }
 
@@ -341,61 +333,55 @@ impl<'de> Deserialize<'de> for Work {
     }
 }
 
-/// How far an order is.
+/// Progress of an order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrderProgress {
-    /// Which order.
     pub order_id: TaskId,
-    /// What the agent is doing for it; nothing if this version has no word for it.
+    /// Current stage; `None` if this version does not know the stage.
     #[serde(default, deserialize_with = "stage_or_none")]
     pub stage: Option<Stage>,
-    /// Since when.
+    /// When the stage began.
     pub at: Timestamp,
-    /// More about it, for people.
+    /// Details for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<Line>,
 }
 
-/// What came of an order.
+/// Result of an order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrderResult {
-    /// Which order.
     pub order_id: TaskId,
-    /// How it ended.
     #[serde(deserialize_with = "outcome_or_failed")]
     pub outcome: Outcome,
-    /// Why it failed, for programs.
+    /// Reason of a failure, for programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(deserialize_with = "code_or_agent_error")]
     pub failure_code: Option<FailureCode>,
-    /// Why it ended so, for people.
+    /// Reason for the outcome, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<Line>,
-    /// What changed, or after a plan what would.
+    /// Packages that changed, or that would change after a plan.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub packages: Vec<PackageMove>,
     /// Whether a reboot was needed at the end.
     #[serde(default)]
     pub reboot_needed: bool,
-    /// How many seconds a reboot took, if there was one.
+    /// Duration of the reboot in seconds, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot_seconds: Option<u64>,
-    /// With what the package manager ended.
+    /// Exit code of the package manager.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<i32>,
-    /// Configuration that packages brought and that was put beside an edited file.
+    /// Paths of new configuration files that the package manager installed next to edited ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub set_aside: Vec<Line>,
-    /// The services that were restarted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub restarted: Vec<Line>,
-    /// What else a person should know: what was repaired, what was passed over and why, why there was
+    /// Further information for people: what was repaired, what was skipped and why, why there was
     /// no reboot.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Line>,
-    /// When the agent began.
     pub started_at: Timestamp,
-    /// When it ended.
     pub finished_at: Timestamp,
 }
 
@@ -403,33 +389,31 @@ pub struct OrderResult {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// Done as asked.
+    /// Completed as requested.
     Succeeded,
     /// There was nothing to do.
     NoChange,
-    /// It could have been done and was passed over: held, phased.
+    /// The updates were available but skipped: held or phased.
     Skipped,
-    /// It was not done.
     Failed,
-    /// It was withdrawn before anything was done for it.
+    /// The server withdrew it before the agent began to work on it.
     Withdrawn,
     /// The server asked about an order in progress of which the agent has no record. A server that
-    /// does not know this word reads it as `failed`.
+    /// does not know this value reads it as `failed`.
     Unknown,
 }
 
-/// A package that changed or would.
+/// A package that changed or would change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackageMove {
-    /// Its name, as the host says it.
+    /// Package name, as the host reports it.
     pub name: Line,
-    /// Its architecture.
     #[serde(default)]
     pub arch: Line,
-    /// The version that went; nothing if it was new.
+    /// The previous version; `None` if the package is new.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Line>,
-    /// The version that came; nothing if it was removed.
+    /// The new version; `None` if the package was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Line>,
 }
@@ -438,7 +422,7 @@ fn idle() -> Activity {
     Activity::Idle
 }
 
-/// A word, or nothing if this version does not know it.
+/// Deserializes an enum value, or `None` if this version does not know it.
 fn known<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
     use serde::de::IntoDeserializer;
     let text = Option::<String>::deserialize(from)?;
@@ -480,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_order_is_read_as_it_is_written() {
+    fn every_order_kind_round_trips() {
         for work in [
             json!({"kind": "scan"}),
             json!({"kind": "restart_services"}),
@@ -497,14 +481,14 @@ mod tests {
     }
 
     #[test]
-    fn an_order_of_an_unknown_kind_keeps_its_name_so_that_it_can_be_refused_by_it() {
+    fn order_of_unknown_kind_keeps_its_name() {
         let read = order(json!({"kind": "run_script", "script": "rm -rf /"})).unwrap();
         assert_eq!(read.work, Work::Unknown { name: "run_script".into() });
         assert_eq!(order(json!({})).unwrap().work, Work::Unknown { name: "".into() });
     }
 
     #[test]
-    fn an_order_that_cannot_be_meant_is_read_so_that_it_can_be_refused_under_its_id() {
+    fn malformed_order_is_deserialized_and_keeps_its_id() {
         for name in ["bash-", "/tmp/x.deb", "?upgradable", "bash=1"] {
             let read = order(json!({"kind": "install", "packages": [name]})).unwrap();
             let Work::Malformed { name: kind, reason } = read.work else { panic!("{name}") };
@@ -515,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sync_needs_little_and_passes_over_what_it_does_not_know() {
+    fn sync_ignores_unknown_fields_and_defaults_missing_ones() {
         let sync: SyncRequest = serde_json::from_value(
             json!({"boot_id": "b-1", "counter": 7, "activity": "meditating", "mood": "calm"}),
         )
@@ -527,9 +511,10 @@ mod tests {
         assert!(answer.orders.is_empty() && !answer.wants_facts);
     }
 
-    /// Results are never shed: not for a word that is new, nor for what a message holds.
+    /// Results are never discarded: not because of an unknown value, nor because of the content of
+    /// a message.
     #[test]
-    fn a_result_from_a_newer_agent_is_not_lost() {
+    fn result_from_newer_agent_is_not_lost() {
         let result: OrderResult =
             serde_json::from_value(json!({"order_id": TASK, "outcome": "marvellous",
             "failure_code": "moon_phase", "message": "dpkg:\u{1b}[31m no\n",
@@ -546,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn an_envelope_carries_the_signed_text_byte_for_byte() {
+    fn envelope_preserves_signed_text_byte_for_byte() {
         let text = "{ \"id\":\"x\" ,\"a\":1}\u{e9}";
         let envelope =
             Envelope { order: text.to_owned(), key: "k1".to_owned(), signature: "c2ln".to_owned() };

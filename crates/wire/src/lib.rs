@@ -1,8 +1,9 @@
-//! The bodies that cross the network, and nothing else: no rules, no defaults, no behaviour.
+//! Request and response bodies: [`v1`] is the public API, [`agent`] is the protocol between agents
+//! and the server.
 //!
-//! [`v1`] is the public interface, [`agent`] what agents and server say to each other. A body is only
-//! a shape here; the server's `http` gives it meaning, and joins it with `domain` by exhaustive
-//! matches, so that a new state stops the build where someone must choose what the outside sees.
+//! This crate contains types only: no rules, no defaults, no behavior. The server's `http` crate
+//! interprets the bodies and maps them to `domain` types with exhaustive matches, so that a new
+//! state does not compile until someone decides how the API shows it.
 
 pub mod agent;
 pub mod v1;

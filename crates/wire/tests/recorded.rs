@@ -1,6 +1,7 @@
-//! What the agent and the server of version 0.1.0 really said to each other, in `recorded/0.1.0.json`. Every later
-//! version must be able to read it. It was recorded between the two programs on a Debian host; the token, the name of
-//! the host and its kernel were replaced. Never change a recording; add another one for a version whose words differ.
+//! Reads messages that the agent and the server of version 0.1.0 exchanged (`recorded/0.1.0.json`).
+//! Every later version must be able to read them. They were recorded between the two programs on a
+//! Debian host; the token, the host name and the kernel release were replaced. Never change a
+//! recording; add a new one for a version whose messages differ.
 
 #![expect(clippy::unwrap_used, reason = "a recording that cannot be read is a failure")]
 
@@ -12,8 +13,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use wire::agent::{EnrollRequest, EnrollResponse, Order, SyncRequest, SyncResponse};
 
-/// Fields without which a message cannot be read, in version 0.1.0. A later version may need fewer of them. It must not
-/// need others: the version before it may leave them out.
+/// Fields that version 0.1.0 cannot deserialize a message without. A later version may require
+/// fewer of them. It must not require others, because the previous version may omit them.
 const REQUIRED: [&str; 32] = [
     "enroll request: facts",
     "enroll request: facts.hostname",
@@ -53,7 +54,7 @@ fn recording() -> Value {
     serde_json::from_str(include_str!("recorded/0.1.0.json")).unwrap()
 }
 
-/// Calls `change` with every object in a value, and the names that lead to it.
+/// Calls `change` with every object in a value and the path of field names that leads to it.
 fn each_object(value: &mut Value, path: &str, change: &mut dyn FnMut(&mut Value, &str)) {
     match value {
         Value::Object(_) => {
@@ -61,7 +62,7 @@ fn each_object(value: &mut Value, path: &str, change: &mut dyn FnMut(&mut Value,
                 let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
                 each_object(inner, &path, change);
             }
-            // Last, so that what it adds is not visited.
+            // Last, so that objects added by `change` are not visited.
             change(value, path);
         }
         Value::Array(values) => {
@@ -71,7 +72,7 @@ fn each_object(value: &mut Value, path: &str, change: &mut dyn FnMut(&mut Value,
     }
 }
 
-/// Whether everything in `small` is in `large`.
+/// Whether `large` contains everything in `small`.
 fn holds(large: &Value, small: &Value) -> bool {
     match (large, small) {
         (Value::Object(large), Value::Object(small)) => {
@@ -84,16 +85,17 @@ fn holds(large: &Value, small: &Value) -> bool {
     }
 }
 
-/// Reads a message as it is, with more in it, and with less in it. Answers with the fields that it cannot do without.
+/// Deserializes a message unchanged, with unknown fields added, and with each field removed in
+/// turn. Returns the fields that it requires.
 fn read<T: DeserializeOwned + Serialize + PartialEq + Debug>(recorded: &Value) -> Vec<String> {
     let plain: T = serde_json::from_value(recorded.clone()).unwrap();
     let again = serde_json::to_value(&plain).unwrap();
-    assert!(holds(&again, recorded), "something was lost:\n{recorded}\n{again}");
+    assert!(holds(&again, recorded), "fields were lost:\n{recorded}\n{again}");
     let mut more = recorded.clone();
     each_object(&mut more, "", &mut |object, _| {
         object["from_a_newer_version"] = json!({"of": ["any", 1, null]});
     });
-    assert_eq!(serde_json::from_value::<T>(more).unwrap(), plain, "an unknown field matters");
+    assert_eq!(serde_json::from_value::<T>(more).unwrap(), plain, "an unknown field changed the result");
     let mut paths = BTreeSet::new();
     each_object(&mut recorded.clone(), "", &mut |object, path| {
         let names = object.as_object().unwrap().keys();
@@ -115,7 +117,7 @@ fn read<T: DeserializeOwned + Serialize + PartialEq + Debug>(recorded: &Value) -
 }
 
 #[test]
-fn messages_of_version_0_1_0_are_read_with_unknown_fields_and_without_optional_ones() {
+fn messages_of_version_0_1_0_are_readable() {
     let recording = recording();
     let mut required = BTreeSet::new();
     for (step, exchange) in recording["exchanges"].as_object().unwrap() {
@@ -129,11 +131,11 @@ fn messages_of_version_0_1_0_are_read_with_unknown_fields_and_without_optional_o
     }
     let known: BTreeSet<String> = REQUIRED.map(str::to_owned).into();
     let new: Vec<_> = required.difference(&known).collect();
-    assert!(new.is_empty(), "version 0.1.0 may leave these out: {new:?}");
+    assert!(new.is_empty(), "version 0.1.0 may omit these fields: {new:?}");
 }
 
 #[test]
-fn orders_of_version_0_1_0_are_read_with_unknown_fields_and_without_optional_ones() {
+fn orders_of_version_0_1_0_are_readable() {
     let mut orders = 0;
     for exchange in recording()["exchanges"].as_object().unwrap().values() {
         for envelope in exchange["answer"]["orders"].as_array().into_iter().flatten() {
@@ -141,7 +143,7 @@ fn orders_of_version_0_1_0_are_read_with_unknown_fields_and_without_optional_one
             let order = serde_json::from_str(envelope["order"].as_str().unwrap()).unwrap();
             let required = read::<Order>(&order);
             assert_eq!(required, ["expires_at", "id", "issued_at", "server_id", "work"]);
-            // What an order leaves out means the least that it could mean, or the order is refused.
+            // Every omitted field has the most restrictive default, or the order is refused.
             let mut less: Value = order.clone();
             for name in ["exclude", "security_only", "security_packages", "reboot", "boot_id"] {
                 less["work"].as_object_mut().unwrap().remove(name);

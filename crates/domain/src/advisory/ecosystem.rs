@@ -19,35 +19,24 @@ pub struct Ecosystem(String);
 /// The publisher of the packages of an ecosystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
-    /// Debian.
     Debian,
-    /// Ubuntu.
     Ubuntu,
-    /// Alpine.
     Alpine,
-    /// AlmaLinux.
     AlmaLinux,
-    /// Rocky Linux.
     Rocky,
-    /// Red Hat.
     RedHat,
-    /// SUSE Linux Enterprise.
     Suse,
-    /// openSUSE.
     OpenSuse,
-    /// openEuler.
     OpenEuler,
-    /// Mageia.
     Mageia,
     /// Azure Linux, and CBL-Mariner before it.
     AzureLinux,
-    /// Arch Linux.
     Arch,
     /// Any other publisher. Its packages are not matched.
     Other,
 }
 
-/// What the package names in an advisory are names of.
+/// What kind of package the names in an advisory refer to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Names {
@@ -79,7 +68,7 @@ pub enum UnfixedCves {
 }
 
 impl Names {
-    /// The other kind.
+    /// Returns the other kind.
     pub const fn other(self) -> Names {
         match self {
             Names::Source => Names::Binary,
@@ -89,20 +78,20 @@ impl Names {
 }
 
 impl Family {
-    /// Whether some of its advisories name the other kind of package than [`Family::names`].
+    /// Whether some of its advisories use the other kind of package name than [`Family::names`].
     pub const fn mixes_names(self) -> bool {
         matches!(self, Self::RedHat | Self::Suse | Self::OpenSuse)
     }
 
-    /// Whether it maintains several minor releases at once, each with fixes of its own: `el9_2` and
+    /// Whether it maintains several minor releases at once, each with its own fixes: `el9_2` and
     /// `el9_4`. A fix for one says nothing about the others.
     pub const fn has_minor_streams(self) -> bool {
         matches!(self, Self::RedHat)
     }
 
-    /// What the names in its advisories are names of, unless an advisory says otherwise
-    /// ([`Affected::names`](super::Affected::names)). This cannot be guessed from the package
-    /// format: Rocky and AlmaLinux rebuild the same system and differ in it.
+    /// The kind of package names in its advisories, unless an advisory says otherwise
+    /// ([`Affected::names`](super::Affected::names)). The package format does not determine it:
+    /// Rocky and AlmaLinux rebuild the same system and differ in it.
     pub const fn names(self) -> Names {
         match self {
             Self::AlmaLinux | Self::RedHat | Self::Arch | Self::Other => Names::Binary,
@@ -118,7 +107,7 @@ impl Family {
         }
     }
 
-    /// The version order of its packages, if known.
+    /// The version scheme of its packages, if known.
     pub const fn scheme(self) -> Option<Scheme> {
         match self {
             Self::Debian | Self::Ubuntu => Some(Scheme::Deb),
@@ -186,17 +175,14 @@ impl Family {
 }
 
 impl Ecosystem {
-    /// The ecosystem with this name.
     pub fn new(text: &str) -> Self {
         Self(text.to_owned())
     }
 
-    /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The publisher.
     pub fn family(&self) -> Family {
         match self.0.split(':').next().unwrap_or_default() {
             "Debian" => Family::Debian,
@@ -215,7 +201,7 @@ impl Ecosystem {
         }
     }
 
-    /// The base that a system of this release is matched by, and who gets the fixes.
+    /// The base by which a system of this release is matched, and who gets the fixes.
     ///
     /// | ecosystem | base |
     /// |---|---|
@@ -239,8 +225,8 @@ impl Ecosystem {
         known.unwrap_or_else(|| (self.clone(), Channel::Open))
     }
 
-    /// The base that a system is matched by. `None` if no feed that we read covers the system: it
-    /// must be shown as not checked, never as clean.
+    /// The base by which a system is matched. `None` if no supported feed covers the system: it
+    /// must be shown as not assessed, never as free of findings.
     ///
     /// Kali is one of those. It follows Debian testing with its own packages, and no Debian release
     /// has those versions.
@@ -277,7 +263,7 @@ impl Ecosystem {
         Some(Ecosystem(name))
     }
 
-    /// The release that a derived system takes its packages from, for people: `Ubuntu 22.04` for
+    /// The release that a derived system takes its packages from, for display: `Ubuntu 22.04` for
     /// Linux Mint 21. `None` for a system that has its own advisories.
     pub fn derived_from(os: &Os) -> Option<String> {
         Derived::from_os(os).map(|base| match base {
@@ -386,7 +372,7 @@ fn suse_base(text: &str) -> Option<(Ecosystem, Channel)> {
         true => Channel::Subscription,
         false => Channel::Open,
     };
-    // The release is the last number, with the service pack behind it: `15 SP3-LTSS`, `11 SP1 LTSS`.
+    // The release is the last number, followed by the service pack: `15 SP3-LTSS`, `11 SP1 LTSS`.
     let words: Vec<&str> = product
         .split(' ')
         .map(|word| word.split_once('-').map_or(word, |(word, _)| word))
@@ -466,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn derived_systems_are_matched_by_their_base_and_say_so() {
+    fn derived_systems_are_matched_by_their_base() {
         for (id, version, name, base, shown) in [
             ("raspbian", "12", "", "Debian:12", "Debian 12"),
             ("linuxmint", "20.3", "Linux Mint 20.3", "Ubuntu:20.04:LTS", "Ubuntu 20.04"),

@@ -1,8 +1,8 @@
-//! What is known of flaws, in one shape whoever published it.
+//! Advisories in one format, whoever published them.
 //!
-//! The shape is OSV's, reduced to what a match needs. An ecosystem is an open word, never a closed
-//! list: a feed may name systems that nobody here has heard of, and its record is kept all the
-//! same. Crate `feed` reads advisories, `finding` holds them against what is installed.
+//! The format is OSV, reduced to what matching needs. Ecosystem names are open: a feed may name
+//! systems that are unknown here, and its records are stored all the same. The crate `feed` parses
+//! advisories, `finding` matches them against installed packages.
 
 mod ecosystem;
 mod exploited;
@@ -17,33 +17,31 @@ use pkgver::Scheme;
 use serde::{Deserialize, Deserializer, Serialize};
 use vocab::{FixState, Severity};
 
-/// One published statement on one or more flaws.
+/// A published statement about one or more vulnerabilities.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Advisory {
-    /// What its publisher calls it: `DSA-5418-1`.
+    /// The publisher's id: `DSA-5418-1`.
     pub id: String,
-    /// The CVEs that it is about, sorted, each once. A statement without a CVE is about itself,
-    /// and this holds its own id.
+    /// The CVEs that it covers, sorted, without duplicates. For an advisory without a CVE, its own
+    /// id.
     pub flaws: Vec<String>,
     /// Other ids of the same vulnerability, such as `GHSA-…`. Only for an advisory about one CVE.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub aliases: Vec<String>,
-    /// One line for people.
+    /// Summary in one line.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub summary: String,
-    /// When it was published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub published: Option<Timestamp>,
-    /// When it last changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified: Option<Timestamp>,
-    /// When it was taken back. Such an advisory is kept and matches nothing.
+    /// When it was withdrawn. A withdrawn advisory is kept and matches nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withdrawn: Option<Timestamp>,
-    /// How bad its flaws are.
+    /// Severity ratings of its CVEs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ratings: Vec<Rated>,
-    /// What is affected, and until when.
+    /// The affected packages and versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub affected: Vec<Affected>,
 }
@@ -55,8 +53,8 @@ impl AsRef<Advisory> for Advisory {
 }
 
 impl Advisory {
-    /// Whether this takes the place of `stored`, a statement of the same id: unless it is older.
-    /// So a feed from last week changes nothing that is known since.
+    /// Whether this replaces `stored`, an advisory with the same id. An older advisory never does,
+    /// so an outdated copy of a feed changes nothing.
     pub fn supersedes(&self, stored: &Advisory) -> bool {
         match (self.modified, stored.modified) {
             (Some(this), Some(that)) if this < that => false,
@@ -65,34 +63,33 @@ impl Advisory {
     }
 }
 
-/// A rating, and which of an advisory's flaws it is of.
+/// A rating, and the CVE of the advisory that it applies to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rated {
-    /// The flaw; none for all of them together.
+    /// The CVE; `None` if the rating applies to all of them together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flaw: Option<String>,
-    /// How bad it is.
     pub rating: Rating,
 }
 
-/// One package of one release, and which of its versions are affected.
+/// One package of one release, with its affected versions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Affected {
-    /// Whose package it is, with the release.
+    /// The ecosystem of the package, with the release.
     pub ecosystem: Ecosystem,
-    /// The name of the package; see `names` for what it is the name of.
+    /// The name of the package; see `names` for its kind.
     pub package: String,
-    /// What `package` is the name of, where this differs from [`Family::names`]. One CSAF document
-    /// names source packages for one product and binary packages for another.
+    /// The kind of name in `package`, if it differs from [`Family::names`]. One CSAF document uses
+    /// source package names for one product and binary package names for another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub names: Option<Names>,
     /// The affected versions: those in any of the spans.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spans: Vec<Span>,
-    /// What the publisher says beyond versions.
+    /// The publisher's fix status, in addition to versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stance: Option<FixState>,
-    /// How bad the distribution finds it in this very package.
+    /// The distribution's severity for this package.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub severity: Option<Severity>,
     /// The modules and streams that the package may belong to: `nodejs:18`. An advisory such as
@@ -103,12 +100,12 @@ pub struct Affected {
 }
 
 impl Affected {
-    /// What `package` is the name of.
+    /// The kind of name in `package`.
     pub fn names(&self) -> Names {
         self.names.unwrap_or_else(|| self.ecosystem.family().names())
     }
 
-    /// A package of which no more is known than that it is affected.
+    /// Creates an entry without any details.
     pub fn new(ecosystem: &str, package: &str) -> Self {
         Self {
             ecosystem: Ecosystem::new(ecosystem),
@@ -136,22 +133,21 @@ fn one_or_many<'de, D: Deserializer<'de>>(field: D) -> Result<Vec<String>, D::Er
     })
 }
 
-/// A run of affected versions.
+/// A range of affected versions.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "Written")]
+#[serde(try_from = "RawSpan")]
 pub struct Span {
-    /// The first of them; none if there was never a sound one before.
+    /// The first affected version; `None` if all earlier versions are affected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// Where it ends.
     #[serde(flatten)]
     pub end: End,
 }
 
-/// A span as it is read. What is flattened is written well and read slowly: serde takes every field apart first, and a
-/// feed has hundreds of thousands.
+/// A span as stored. Flattened enums serialize well but deserialize slowly: serde buffers every
+/// field first, and a feed has hundreds of thousands of spans.
 #[derive(Deserialize)]
-struct Written {
+struct RawSpan {
     from: Option<String>,
     fixed: Option<String>,
     fixed_elsewhere: Option<String>,
@@ -160,7 +156,7 @@ struct Written {
     is_open: Mark,
 }
 
-/// Whether a field is there, whatever it holds.
+/// Whether a field is present, whatever its value.
 #[derive(Default)]
 struct Mark(bool);
 
@@ -170,32 +166,32 @@ impl<'de> Deserialize<'de> for Mark {
     }
 }
 
-impl TryFrom<Written> for Span {
+impl TryFrom<RawSpan> for Span {
     type Error = &'static str;
 
-    fn try_from(written: Written) -> Result<Span, Self::Error> {
-        let Written { from, fixed, fixed_elsewhere, last, is_open } = written;
+    fn try_from(raw: RawSpan) -> Result<Span, Self::Error> {
+        let RawSpan { from, fixed, fixed_elsewhere, last, is_open } = raw;
         let end = match (fixed, fixed_elsewhere, last, is_open) {
             (Some(fixed), None, None, Mark(false)) => End::Fixed(fixed),
             (None, Some(fixed), None, Mark(false)) => End::FixedElsewhere(fixed),
             (None, None, Some(last), Mark(false)) => End::Last(last),
             (None, None, None, Mark(true)) => End::Open,
-            _ => return Err("a span has one end"),
+            _ => return Err("a span must have exactly one end"),
         };
         Ok(Span { from, end })
     }
 }
 
 impl Span {
-    /// Everything.
+    /// All versions.
     pub const ALL: Span = Span { from: None, end: End::Open };
 
-    /// Everything before this version, which fixes it.
+    /// All versions before `fixed`, which contains the fix.
     pub fn until(fixed: &str) -> Self {
         Span { from: None, end: End::Fixed(fixed.to_owned()) }
     }
 
-    /// Whether a version lies in it. Both must be versions of this scheme.
+    /// Whether a version is in the span. Both must be versions of this scheme.
     pub fn contains(&self, scheme: Scheme, version: &str) -> bool {
         let is_before = |end: &str| scheme.compare(version, end).is_lt();
         !self.from.as_deref().is_some_and(is_before)
@@ -207,18 +203,18 @@ impl Span {
     }
 }
 
-/// Where a run of affected versions ends.
+/// The end of a range of affected versions.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// This version of the release fixes it.
+    /// This version of the release contains the fix.
     Fixed(String),
-    /// This version fixes it, but belongs to another release: whoever has it is safe, and an
-    /// update of this release will not bring it.
+    /// This version contains the fix, but belongs to another release: a server that has it is safe,
+    /// but no update of this release will install it.
     FixedElsewhere(String),
-    /// This is the last affected version.
+    /// The last affected version.
     Last(String),
-    /// It has not ended.
+    /// The range has no end yet.
     Open,
 }
 
@@ -243,21 +239,21 @@ mod tests {
     }
 
     #[test]
-    fn an_older_statement_never_takes_the_place_of_a_newer_one() {
+    fn older_advisory_never_replaces_newer_one() {
         let monday = advisory(Some("2026-11-09T00:00:00Z"), "1");
         let friday = advisory(Some("2026-11-13T00:00:00Z"), "2");
         assert!(friday.supersedes(&monday) && !monday.supersedes(&friday));
-        assert!(!friday.supersedes(&friday), "the same again changes nothing");
+        assert!(!friday.supersedes(&friday), "an identical advisory changes nothing");
     }
 
     #[test]
-    fn a_statement_without_a_date_is_taken_at_its_word() {
+    fn undated_advisory_replaces_a_different_one() {
         assert!(advisory(None, "2").supersedes(&advisory(None, "1")));
         assert!(!advisory(None, "1").supersedes(&advisory(None, "1")));
     }
 
     #[test]
-    fn an_advisory_is_read_back_from_what_it_writes() {
+    fn advisory_round_trips_through_json() {
         let mut written = advisory(Some("2026-11-13T00:00:00Z"), "2");
         written.affected[0].spans.push(Span::ALL);
         written.affected[0]
@@ -271,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_stored_by_an_earlier_release_is_still_read() {
+    fn module_stored_by_earlier_release_is_readable() {
         let stored = r#"{"ecosystem":"AlmaLinux:9","package":"nodejs","module":"nodejs:18"}"#;
         let affected = serde_json::from_str::<Affected>(stored).unwrap();
         assert_eq!(affected.modules, ["nodejs:18"]);
@@ -280,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_without_an_end_or_with_two_is_refused() {
+    fn span_must_have_exactly_one_end() {
         for text in [r"{}", r#"{"from":"1"}"#, r#"{"fixed":"1","open":null}"#, r#"{"until":"1"}"#] {
             assert!(serde_json::from_str::<Span>(text).is_err(), "{text}");
         }

@@ -1,24 +1,23 @@
-//! How bad a flaw is: the distribution's word, else CVSS, else unknown.
+//! Severity of a vulnerability: the distribution's rating, else CVSS, else unknown.
 //!
-//! A distribution knows how it built a package; a CVSS score is about the software in general. So
-//! the word wins, and who said it is kept beside it.
+//! A distribution knows how it built a package; a CVSS score describes the software in general. So
+//! the distribution's rating wins, and the source is stored with it.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use vocab::Severity;
 
-/// What someone says of how bad a flaw is.
+/// A severity rating from one source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rating {
-    /// The distribution's word.
+    /// The distribution's rating.
     Word(Severity),
-    /// A CVSS vector.
     Cvss(CvssScore),
 }
 
-/// A CVSS vector and what it comes to.
+/// A CVSS vector and its score.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CvssScore {
@@ -29,13 +28,13 @@ pub struct CvssScore {
     vector: String,
 }
 
-/// Why a text is not a CVSS vector.
+/// Error of parsing a CVSS vector.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a CVSS vector of version 2, 3 or 4")]
 pub struct ScoreError(pub String);
 
 impl CvssScore {
-    /// The score of a vector, of whichever version it is.
+    /// Parses a vector of any version and computes its score.
     pub fn of(vector: &str) -> Result<Self, ScoreError> {
         let refusal = || ScoreError(vector.chars().take(80).flat_map(char::escape_debug).collect());
         let parsed: cvss::Cvss = vector.parse().map_err(|_| refusal())?;
@@ -46,7 +45,8 @@ impl CvssScore {
             cvss::Cvss::CvssV40(_) => 40,
             _ => return Err(refusal()),
         };
-        // The parser takes what is left out for "none", and half a vector would read as harmless.
+        // The parser reads missing metrics as "none", so an incomplete vector would be rated as
+        // harmless.
         let metrics: &[&str] = match version {
             20 => &["AV", "AC", "Au", "C", "I", "A"],
             30 | 31 => &["AV", "AC", "PR", "UI", "S", "C", "I", "A"],
@@ -59,34 +59,32 @@ impl CvssScore {
             return Err(refusal());
         }
         let tenths = (parsed.score() * 10.0).round() as u8;
-        // By FIRST's scale for versions 3 and 4. Version 2 had no word above "high"; NVD's scale for
-        // it ends there, and so does ours.
+        // FIRST's scale for versions 3 and 4. Version 2 had no rating above "high"; NVD's scale for
+        // it ends there, and so does this one.
         let severity = match tenths {
             90.. if version != 20 => Severity::Critical,
             70.. => Severity::High,
             40.. => Severity::Medium,
-            // A score of 0 says that there is no impact, which is less than a low one but known.
+            // A score of 0 means that there is no impact. That is less than low, but it is not
+            // unknown.
             _ => Severity::Low,
         };
         Ok(Self { version, tenths, severity, vector: vector.to_owned() })
     }
 
-    /// From 0 to 10.
     pub fn score(&self) -> f64 {
         f64::from(self.tenths) / 10.0
     }
 
-    /// The word for the score.
     pub fn severity(&self) -> Severity {
         self.severity
     }
 
-    /// The vector.
     pub fn vector(&self) -> &str {
         &self.vector
     }
 
-    /// Who says so: `cvss:3.1`.
+    /// Source of the severity: `cvss:3.1`.
     pub fn source(&self) -> &'static str {
         match self.version {
             20 => "cvss:2.0",
@@ -116,19 +114,19 @@ impl fmt::Display for CvssScore {
     }
 }
 
-/// Gathers what is said of one flaw in one package, and says how bad it is.
+/// Collects the ratings of one CVE in one package, and determines its severity.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// The distribution's word on this very flaw.
+    /// The distribution's rating of this CVE.
     own: Option<Severity>,
-    /// Its word on an advisory that is about several.
+    /// The distribution's rating of an advisory that covers several CVEs.
     shared: Option<Severity>,
-    /// Of the newest version of CVSS, the highest; on this very flaw, or on several.
+    /// The highest score of the newest CVSS version, and whether it applies to this CVE alone.
     cvss: Option<(bool, CvssScore)>,
 }
 
 impl Verdict {
-    /// Takes in what is said. `alone`: it is said of this flaw, not of several together.
+    /// Adds a rating. `alone`: it applies to this CVE, not to several together.
     pub fn hear(&mut self, rating: &Rating, alone: bool) {
         match rating {
             Rating::Word(word) if alone => self.own = self.own.max(Some(*word)),
@@ -142,7 +140,7 @@ impl Verdict {
         }
     }
 
-    /// How bad it is, and who says so; `distribution` is what the distribution is called.
+    /// Returns the severity and its source; `distribution` is the name of the distribution.
     pub fn severity<'a>(&'a self, distribution: &'a str) -> (Severity, Option<&'a str>) {
         match (self.own.or(self.shared), &self.cvss) {
             (Some(word), _) => (word, Some(distribution)),
@@ -151,19 +149,19 @@ impl Verdict {
         }
     }
 
-    /// The CVSS score, whether or not it decided.
+    /// The CVSS score, even if it did not determine the severity.
     pub fn cvss(&self) -> Option<&CvssScore> {
         self.cvss.as_ref().map(|(_, score)| score)
     }
 }
 
-/// A distribution's word in ours; none where it says nothing.
+/// Parses a distribution's severity; `None` if it is not a rating.
 pub fn severity_word(text: &str) -> Option<Severity> {
     match text.to_ascii_lowercase().as_str() {
         "critical" => Some(Severity::Critical),
         "high" | "important" => Some(Severity::High),
         "medium" | "moderate" => Some(Severity::Medium),
-        // Debian's "unimportant" is a state as well; as a word it can only be the least one.
+        // Debian's "unimportant" is a state as well; as a severity it can only be the lowest.
         "low" | "negligible" | "unimportant" => Some(Severity::Low),
         _ => None,
     }
@@ -182,7 +180,7 @@ mod tests {
     const V4: &str = "CVSS:4.0/AV:N/AC:L/AT:P/PR:H/UI:N/VC:L/VI:N/VA:N/SC:N/SI:N/SA:N";
 
     #[test]
-    fn every_version_of_cvss_has_its_score_and_its_word() {
+    fn every_cvss_version_has_score_and_severity() {
         let shown = |vector: &str| {
             let score = CvssScore::of(vector).unwrap();
             format!("{score} {}", score.severity())
@@ -201,18 +199,18 @@ mod tests {
     }
 
     #[test]
-    fn the_distributions_word_beats_any_score_and_the_source_is_kept() {
+    fn distribution_rating_overrides_cvss_and_names_its_source() {
         let mut verdict = Verdict::default();
         assert_eq!(verdict.severity("ubuntu"), (Severity::Unknown, None));
         verdict.hear(&cvss(V3), true);
         assert_eq!(verdict.severity("ubuntu"), (Severity::High, Some("cvss:3.1")));
         verdict.hear(&Rating::Word(Severity::Low), true);
         assert_eq!(verdict.severity("ubuntu"), (Severity::Low, Some("ubuntu")));
-        assert_eq!(verdict.cvss().unwrap().score(), 7.5, "the score stays beside the word");
+        assert_eq!(verdict.cvss().unwrap().score(), 7.5, "the score is kept");
     }
 
     #[test]
-    fn what_is_said_of_the_flaw_itself_beats_what_is_said_of_several() {
+    fn rating_of_one_cve_overrides_rating_of_several() {
         let mut verdict = Verdict::default();
         verdict.hear(&Rating::Word(Severity::Critical), false);
         verdict.hear(&Rating::Word(Severity::Low), true);
@@ -221,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_scores_the_newest_version_counts_and_of_that_the_highest() {
+    fn highest_score_of_newest_cvss_version_counts() {
         let mut verdict = Verdict::default();
         for vector in [V4, V2, V3] {
             verdict.hear(&cvss(vector), true);
@@ -230,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn each_distributions_words_are_understood() {
+    fn vendor_severities_are_recognized() {
         for (said, meant) in [
             ("Important", Severity::High),
             ("Moderate", Severity::Medium),

@@ -6,13 +6,13 @@ use std::process::ExitCode;
 use domain::sim::{Failure, Mode, Report, run};
 
 const HELP: &str = "\
-The rollout planner against a seeded world of faults.
+Tests the rollout planner in a simulated world with seeded faults.
 
 Usage: cargo xtask sim [--seeds N] [--from S]    N seeds from S on (10000 from 0)
-       cargo xtask sim --seed S                  one seed, with everything that happens in it
+       cargo xtask sim --seed S                  one seed, with a full trace
 
-Each seed runs twice: with faults to the end, and with faults that stop or stay.
-A seed that fails is printed; it fails the same way whenever it is run.";
+Each seed runs twice: once with faults until the end (safety), and once with faults that stop or become permanent (liveness).
+Failing seeds are printed; a seed always fails in the same way.";
 
 struct Args {
     from: u64,
@@ -25,8 +25,8 @@ fn args() -> Result<Option<Args>, String> {
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut number = || {
-            let value = words.next().ok_or(format!("{word} wants a number"))?;
-            value.parse().map_err(|_| format!("{word} wants a number, not `{value}`"))
+            let value = words.next().ok_or(format!("{word} requires a number"))?;
+            value.parse().map_err(|_| format!("{word} requires a number (got `{value}`)"))
         };
         match word.as_str() {
             "--seeds" => args.seeds = number()?,

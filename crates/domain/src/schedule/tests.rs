@@ -1,5 +1,6 @@
-//! Golden instants for six zones, computed apart from this code by walking through every minute
-//! of UTC with another implementation of the time zone database; then what must hold of any zone.
+//! Golden instants for six zones, computed independently of this code by iterating over every
+//! minute of UTC with another implementation of the time zone database; then properties that hold
+//! in any zone.
 
 use super::*;
 use jiff::civil::{Date, date};
@@ -18,7 +19,7 @@ fn zone(name: &str) -> Zone {
     name.parse().unwrap()
 }
 
-/// The instants after `from`, as many as are expected, without year and seconds.
+/// Returns the first `count` instants from `from` on, without year and seconds.
 fn runs(zone_name: &str, cron_text: &str, from: &str, count: usize) -> Vec<String> {
     let from = at(from) - SignedDuration::from_nanos(1);
     let runs = next_runs(&cron(cron_text), &zone(zone_name), from, count);
@@ -29,22 +30,22 @@ type Row = (&'static str, &'static str, &'static str, &'static [&'static str]);
 
 #[rustfmt::skip]
 const GOLDEN: &[Row] = &[
-    // The hour from two to three is left out in spring and repeated in autumn.
+    // The hour from two to three is skipped in spring and repeated in autumn.
     ("Europe/Berlin", "30 2 * * *", "2026-03-28T00:00Z", &["03-28T01:30", "03-29T01:00", "03-30T00:30"]),
     ("Europe/Berlin", "30 2 * * *", "2026-10-24T00:00Z", &["10-24T00:30", "10-25T00:30", "10-26T01:30"]),
     ("Europe/Berlin", "30 2 * * *", "2027-03-27T00:00Z", &["03-27T01:30", "03-28T01:00", "03-29T00:30"]),
     ("Europe/Berlin", "30 2 * * *", "2027-10-30T00:00Z", &["10-30T00:30", "10-31T00:30", "11-01T01:30"]),
-    // Several fixed times of a day are fixed times, each of them.
+    // Several fixed times a day are all treated as fixed times.
     ("Europe/Berlin", "30 2,14 * * *", "2026-03-28T00:00Z",
         &["03-28T01:30", "03-28T13:30", "03-29T01:00", "03-29T12:30", "03-30T00:30", "03-30T12:30"]),
     ("Europe/Berlin", "30 2,14 * * *", "2026-10-24T00:00Z",
         &["10-24T00:30", "10-24T12:30", "10-25T00:30", "10-25T13:30", "10-26T01:30", "10-26T13:30"]),
-    // Every so often within an hour that is missing: one run, so that the day is not lost.
+    // Intervals within a missing hour: one run, so that the day is not lost.
     ("Europe/Berlin", "*/15 2 * * *", "2026-03-28T01:30Z", &["03-28T01:30", "03-28T01:45", "03-29T01:00", "03-30T00:00"]),
     ("Europe/Berlin", "*/15 2 * * *", "2026-10-25T00:00Z",
         &["10-25T00:00", "10-25T00:15", "10-25T00:30", "10-25T00:45", "10-25T01:00", "10-25T01:15",
           "10-25T01:30", "10-25T01:45", "10-26T01:00"]),
-    // Every so often through the gap: nothing is added, and nothing is moved.
+    // Intervals across the gap: nothing is added, and nothing is moved.
     ("Europe/Berlin", "20 * * * *", "2026-03-29T00:00Z", &["03-29T00:20", "03-29T01:20", "03-29T02:20"]),
     ("Europe/Berlin", "0 */2 * * *", "2026-03-28T22:30Z", &["03-28T23:00", "03-29T02:00", "03-29T04:00"]),
     ("America/New_York", "15 1 * * *", "2026-03-07T00:00Z", &["03-07T06:15", "03-08T06:15", "03-09T05:15"]),
@@ -53,14 +54,14 @@ const GOLDEN: &[Row] = &[
     ("America/New_York", "30 2 * * *", "2026-03-07T00:00Z", &["03-07T07:30", "03-08T07:00", "03-09T06:30"]),
     ("America/New_York", "30 2 * * *", "2026-10-31T00:00Z", &["10-31T06:30", "11-01T07:30", "11-02T07:30"]),
     ("America/New_York", "30 2 * * *", "2027-03-13T00:00Z", &["03-13T07:30", "03-14T07:00", "03-15T06:30"]),
-    // Half an hour is left out in October and repeated in April.
+    // Half an hour is skipped in October and repeated in April.
     ("Australia/Lord_Howe", "15 2 * * *", "2026-04-03T00:00Z", &["04-03T15:15", "04-04T15:45", "04-05T15:45"]),
     ("Australia/Lord_Howe", "15 2 * * *", "2026-10-02T00:00Z", &["10-02T15:45", "10-03T15:30", "10-04T15:15"]),
     ("Australia/Lord_Howe", "15 2 * * *", "2027-10-01T00:00Z", &["10-01T15:45", "10-02T15:30", "10-03T15:15"]),
     ("Australia/Lord_Howe", "45 1 * * *", "2026-04-03T00:00Z", &["04-03T14:45", "04-04T14:45", "04-05T15:15"]),
     ("Australia/Lord_Howe", "45 1 * * *", "2027-04-02T00:00Z", &["04-02T14:45", "04-03T14:45", "04-04T15:15"]),
     ("Australia/Lord_Howe", "45 1 * * *", "2026-10-02T00:00Z", &["10-02T15:15", "10-03T15:15", "10-04T14:45"]),
-    // Midnight itself is left out in September; eleven at night is repeated in April.
+    // Midnight itself is skipped in September; the hour from 23:00 is repeated in April.
     ("America/Santiago", "30 23 * * *", "2026-04-04T00:00Z", &["04-04T02:30", "04-05T02:30", "04-06T03:30"]),
     ("America/Santiago", "30 23 * * *", "2027-04-03T00:00Z", &["04-03T02:30", "04-04T02:30", "04-05T03:30"]),
     ("America/Santiago", "15 0 * * *", "2026-04-04T00:00Z", &["04-04T03:15", "04-05T04:15", "04-06T04:15"]),
@@ -70,13 +71,13 @@ const GOLDEN: &[Row] = &[
     ("Asia/Kolkata", "30 2 * * *", "2027-10-30T00:00Z", &["10-30T21:00", "10-31T21:00", "11-01T21:00"]),
     ("Pacific/Apia", "30 2 * * *", "2026-04-04T00:00Z", &["04-04T13:30", "04-05T13:30", "04-06T13:30"]),
     ("Pacific/Apia", "30 2 * * *", "2027-04-03T00:00Z", &["04-03T13:30", "04-04T13:30", "04-05T13:30"]),
-    // Samoa went from 29 to 31 December 2011: a date that was not has no runs.
+    // Samoa went from 29 to 31 December 2011: the skipped date has no runs.
     ("Pacific/Apia", "30 2 * * *", "2011-12-29T00:00Z", &["12-29T12:30", "12-30T12:30", "12-31T12:30"]),
     ("Pacific/Apia", "0 * * * *", "2011-12-30T08:00Z", &["12-30T08:00", "12-30T09:00", "12-30T10:00", "12-30T11:00"]),
 ];
 
 #[test]
-fn every_golden_instant_is_hit() {
+fn golden_instants_match() {
     for (zone_name, cron_text, from, expected) in GOLDEN {
         let found = runs(zone_name, cron_text, from, expected.len());
         assert_eq!(found, *expected, "{zone_name} `{cron_text}` from {from}");
@@ -84,21 +85,22 @@ fn every_golden_instant_is_hit() {
 }
 
 #[test]
-fn a_yearly_run_on_a_date_that_was_left_out_waits_for_the_next_year() {
+fn yearly_run_on_skipped_date_waits_a_year() {
     let next = next_after(&cron("0 3 30 12 *"), &zone("Pacific/Apia"), at("2011-06-01T00:00Z"));
     assert_eq!(next, Some(at("2012-12-29T13:00Z")));
 }
 
-/// The repeated pass belongs to the date on which it is repeated, not to a run a month later.
+/// The second occurrence belongs to the date on which the hour repeats, and must not be skipped in
+/// favor of a run a month later.
 #[test]
-fn the_second_pass_of_a_repeated_hour_is_not_leapt_over_by_a_rare_schedule() {
+fn rare_schedule_runs_in_both_repeated_hours() {
     let monthly = cron("*/30 1 1 * *");
     let next = next_runs(&monthly, &zone("America/New_York"), at("2026-11-01T05:30Z"), 3);
     assert_eq!(next, [at("2026-11-01T06:00Z"), at("2026-11-01T06:30Z"), at("2026-12-01T06:00Z")]);
 }
 
 #[test]
-fn every_so_often_keeps_its_even_spacing_through_every_change_of_the_clock() {
+fn intervals_stay_even_across_clock_changes() {
     for name in ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago"] {
         let zone = zone(name);
         let changes = zone.rules().following(at("2026-01-01T00:00Z")).take(4);
@@ -112,7 +114,7 @@ fn every_so_often_keeps_its_even_spacing_through_every_change_of_the_clock() {
 }
 
 #[test]
-fn the_rarest_schedule_is_found_and_the_end_of_time_is_an_end() {
+fn rarest_schedule_is_found_and_search_ends() {
     let berlin = zone("Europe/Berlin");
     assert_eq!(
         next_after(&cron("0 12 * 2 1#5"), &berlin, at("2072-03-01T00:00Z")),
@@ -123,7 +125,7 @@ fn the_rarest_schedule_is_found_and_the_end_of_time_is_an_end() {
     assert_eq!(next_runs(&cron("0 3 * * *"), &berlin, at("2026-01-01T00:00Z"), 5).len(), 5);
 }
 
-/// What a fixed local time means on a date, said without the search.
+/// Computes the instant of a fixed local time on a date, without the search.
 fn meant_on(day: Date, hour: i8, minute: i8, rules: &TimeZone) -> Timestamp {
     let local = day.at(hour, minute, 0, 0);
     let instant = rules.to_ambiguous_timestamp(local);
@@ -131,7 +133,7 @@ fn meant_on(day: Date, hour: i8, minute: i8, rules: &TimeZone) -> Timestamp {
         AmbiguousOffset::Unambiguous { offset } => offset.to_timestamp(local).unwrap(),
         AmbiguousOffset::Fold { before, .. } => before.to_timestamp(local).unwrap(),
         AmbiguousOffset::Gap { .. } => {
-            // Some instant after the gap, and then the change before it.
+            // Any instant after the gap, and then the clock change before it.
             let later = instant.later().unwrap();
             rules.preceding(later + SignedDuration::from_nanos(1)).next().unwrap().timestamp()
         }
@@ -141,7 +143,7 @@ fn meant_on(day: Date, hour: i8, minute: i8, rules: &TimeZone) -> Timestamp {
 fn zones() -> impl Strategy<Value = Zone> {
     let names: Vec<String> =
         jiff::tz::TimeZoneDatabase::bundled().available().map(|name| name.to_string()).collect();
-    // Half of all zones keep their clocks as they are; these do not.
+    // Half of all zones never change their clocks; these do.
     let changing = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago"];
     prop_oneof![
         proptest::sample::select(names),
@@ -153,9 +155,9 @@ fn zones() -> impl Strategy<Value = Zone> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Two years in any zone at any time of the day.
+    /// Two years, any zone, any time of the day.
     #[test]
-    fn a_fixed_local_time_runs_exactly_once_a_local_day(
+    fn fixed_local_time_runs_once_per_local_day(
         zone in zones(), hour in prop_oneof![0..4_i8, 0..24_i8], minute in 0..60_i8
     ) {
         let rules = zone.rules();
@@ -167,9 +169,9 @@ proptest! {
         prop_assert_eq!(found, expected);
     }
 
-    /// In the history of any zone, with its leaps of hours and days and offsets in seconds.
+    /// In the history of any zone, with jumps of hours and days, and offsets in seconds.
     #[test]
-    fn the_search_only_goes_forward(
+    fn runs_are_strictly_ascending(
         zone in zones(),
         text in "(\\*/(1|7|15|40)|0|59) (\\*|\\*/5|0|2|23|1-3) (\\*|1|31) \\* (\\*|7)",
         from in -3_000_000_000_i64..3_000_000_000
@@ -181,7 +183,7 @@ proptest! {
     }
 }
 
-// What is due.
+// Tests of `due`.
 
 fn asked(cron_text: &str, handled: &str, now: &str) -> Due {
     due(&cron(cron_text), &Zone::default(), progress(handled), at(now))
@@ -192,7 +194,7 @@ fn progress(handled: &str) -> Progress {
 }
 
 #[test]
-fn an_instant_starts_once_and_the_next_is_waited_for() {
+fn instant_starts_once_and_then_waits_for_next() {
     let before = asked("0 3 * * *", "2026-11-14T03:00Z", "2026-11-15T02:59:59Z");
     assert_eq!((before.start, before.wake_at), (None, Some(at("2026-11-15T03:00Z"))));
     assert_eq!(before.handled, at("2026-11-14T03:00Z"));
@@ -205,7 +207,7 @@ fn an_instant_starts_once_and_the_next_is_waited_for() {
 }
 
 #[test]
-fn a_run_that_was_missed_starts_late_within_its_window_and_not_beyond() {
+fn missed_run_starts_late_only_within_window() {
     let late = asked("0 3 * * *", "2026-11-14T03:00Z", "2026-11-15T04:00Z");
     assert_eq!(late.start, Some(at("2026-11-15T03:00Z")));
     let too_late = asked("0 3 * * *", "2026-11-14T03:00Z", "2026-11-15T04:00:01Z");
@@ -219,7 +221,7 @@ fn a_run_that_was_missed_starts_late_within_its_window_and_not_beyond() {
 }
 
 #[test]
-fn while_a_run_is_unfinished_the_next_is_skipped_as_an_overlap() {
+fn unfinished_run_makes_next_one_an_overlap() {
     let unfinished = Progress { unfinished: true, ..progress("2026-11-15T03:00Z") };
     let now = at("2026-11-15T03:15Z");
     let due = due(&cron("*/15 * * * *"), &Zone::default(), unfinished, now);
@@ -227,9 +229,9 @@ fn while_a_run_is_unfinished_the_next_is_skipped_as_an_overlap() {
     assert_eq!((due.start, due.skipped, due.handled), (None, vec![skip], now));
 }
 
-/// Three days down with a run every quarter of an hour.
+/// Three days of downtime with a run every quarter of an hour.
 #[test]
-fn after_an_outage_there_is_one_run_and_one_record_of_the_rest() {
+fn outage_gives_one_run_and_one_missed_record() {
     let due = asked("*/15 * * * *", "2026-11-12T12:00Z", "2026-11-15T12:05Z");
     assert_eq!(due.start, Some(at("2026-11-15T12:00Z")));
     assert_eq!(
@@ -244,7 +246,7 @@ fn after_an_outage_there_is_one_run_and_one_record_of_the_rest() {
 }
 
 #[test]
-fn a_year_down_with_a_run_every_minute_costs_no_more_than_is_counted() {
+fn year_of_downtime_costs_bounded_work() {
     let due = asked("* * * * *", "2025-11-15T12:00Z", "2026-11-15T12:00:30Z");
     assert_eq!(due.start, Some(at("2026-11-15T12:00Z")));
     assert_eq!(
@@ -258,21 +260,21 @@ fn a_year_down_with_a_run_every_minute_costs_no_more_than_is_counted() {
     );
 }
 
-/// A clock that is right again after it was years ahead must not stop a schedule for years.
+/// A clock that is corrected after it was years ahead must not stop a schedule for years.
 #[test]
-fn a_clock_that_was_set_back_neither_repeats_nor_blocks() {
+fn clock_set_back_neither_repeats_nor_blocks_runs() {
     let little = asked("*/15 * * * *", "2026-11-15T12:15Z", "2026-11-15T12:10Z");
     assert_eq!((little.start, little.handled), (None, at("2026-11-15T12:15Z")));
-    assert_eq!(little.wake_at, Some(at("2026-11-15T12:30Z")), "12:15 has run");
+    assert_eq!(little.wake_at, Some(at("2026-11-15T12:30Z")), "12:15 has already run");
     let years = asked("*/15 * * * *", "2036-11-15T12:15Z", "2026-11-15T12:10Z");
     assert_eq!((years.start, years.handled), (None, at("2026-11-15T12:10Z")));
     assert_eq!(years.wake_at, Some(at("2026-11-15T12:15Z")));
 }
 
 proptest! {
-    /// However often and when the engine looks, every instant is dealt with exactly once.
+    /// However often and whenever the engine calls, every instant is handled exactly once.
     #[test]
-    fn every_instant_is_started_or_recorded_exactly_once(
+    fn every_instant_is_started_or_recorded_once(
         looks in proptest::collection::vec(1..200_i64, 1..20),
         unfinished in proptest::collection::vec(any::<bool>(), 20)
     ) {

@@ -1,5 +1,5 @@
-//! All open rollouts in memory, and what they must know of each other: which servers are away, and
-//! which are in work where.
+//! All open rollouts in memory, and what they share: which servers are unavailable, and which
+//! rollout is working on which server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use service::integrity;
 
 /// An open rollout.
 pub(super) struct Live {
-    /// As it was stored; its generation guards the next step.
+    /// The stored row; its generation guards the next write.
     pub(super) row: rollouts::Rollout,
-    /// As the planner wants it.
+    /// The planner's aggregate.
     pub(super) rollout: Rollout,
     tasks: BTreeMap<ServerId, Task>,
-    /// Up to which revision it was read.
+    /// The revision up to which it was read.
     revision: i64,
     wake_at: Option<Timestamp>,
 }
@@ -34,14 +34,14 @@ struct Task {
 }
 
 impl Live {
-    /// The move of a server to `next`, from where it stands.
+    /// Creates a move of a server's task from its current state to `next`.
     pub(super) fn to(&self, server: ServerId, next: Target) -> Move {
         let seen = self.tasks.get(&server).map_or(0, |task| task.generation);
         let from = self.rollout.target(server).unwrap_or(Target::Waiting);
         Move { server_id: server, from, seen, next, result: None }
     }
 
-    /// A target as it is stored, as far as we know.
+    /// Returns the stored row of a task, as far as this process knows it.
     pub(super) fn row_of(&self, server: ServerId) -> Option<TargetRow> {
         let task = self.tasks.get(&server)?;
         Some(TargetRow {
@@ -57,16 +57,15 @@ impl Live {
     }
 }
 
-/// All open rollouts.
 #[derive(Default)]
 pub(super) struct Fleet {
     live: BTreeMap<BatchId, Live>,
-    /// Which rollouts a server is part of.
+    /// The rollouts that each server is part of.
     members: BTreeMap<ServerId, BTreeSet<BatchId>>,
     in_work: BTreeMap<ServerId, BatchId>,
     unable: Arc<Unable>,
     dirty: BTreeSet<BatchId>,
-    /// Those of which a row does not verify, and why. They are not planned.
+    /// Rollouts with a row that does not verify, with the reason. They are not planned.
     forged: BTreeMap<BatchId, &'static str>,
     deaf: Option<(Timestamp, SignedDuration)>,
 }
@@ -84,7 +83,7 @@ impl Fleet {
         self.live.get(&id).map(|live| live.revision)
     }
 
-    /// Those that must be planned now.
+    /// Returns the rollouts that must be planned now.
     pub(super) fn to_be_planned(&self, now: Timestamp) -> Vec<BatchId> {
         let due = |live: &Live| live.wake_at.is_some_and(|at| at <= now);
         let ids = self.live.iter().filter(|(id, live)| self.dirty.contains(id) || due(live));
@@ -92,7 +91,8 @@ impl Fleet {
         ids.map(|(id, _)| *id).collect()
     }
 
-    /// When the next of them wants to be planned. At once, if one was stirred by another's step.
+    /// Returns when the next rollout must be planned: immediately if the step of one rollout
+    /// affected another.
     pub(super) fn wake_at(&self) -> Option<Timestamp> {
         if !self.dirty.is_empty() {
             return Some(Timestamp::MIN);
@@ -100,7 +100,7 @@ impl Fleet {
         self.live.values().filter_map(|live| live.wake_at).min()
     }
 
-    /// There is nothing to do before `wake_at`.
+    /// Records that there is nothing to do for this rollout before `wake_at`.
     pub(super) fn planned(&mut self, id: BatchId, wake_at: Option<Timestamp>) {
         self.dirty.remove(&id);
         if let Some(live) = self.live.get_mut(&id) {
@@ -108,13 +108,13 @@ impl Fleet {
         }
     }
 
-    /// Something is to be done about this one.
+    /// Marks a rollout to be planned again.
     pub(super) fn stir(&mut self, id: BatchId) {
         self.dirty.insert(id);
     }
 
-    /// Agents are heard since `since` only, and have `patience` to say what they have to say before
-    /// anyone is given up: see [`Rollout::was_deaf`].
+    /// Records that agents have been able to report only since `since`. They get a grace period of
+    /// `patience` before any of them counts as lost: see [`Rollout::was_deaf`].
     pub(super) fn was_deaf(&mut self, since: Timestamp, patience: SignedDuration) {
         self.deaf = Some((since, patience));
         for (id, live) in &mut self.live {
@@ -123,24 +123,24 @@ impl Fleet {
         }
     }
 
-    /// The same without any rollout: they are read anew.
+    /// Returns the same state without rollouts, which are then read again.
     pub(super) fn emptied(&self) -> Fleet {
         Fleet { deaf: self.deaf, unable: self.unable.clone(), ..Fleet::default() }
     }
 
-    /// Forgets those that are not open any more.
+    /// Removes rollouts that are no longer open.
     pub(super) fn keep(&mut self, open: &[(BatchId, i64)]) {
         let open: BTreeSet<_> = open.iter().map(|(id, _)| *id).collect();
         let over: Vec<_> = self.live.keys().filter(|id| !open.contains(id)).copied().collect();
         over.into_iter().for_each(|id| self.forget(id));
     }
 
-    /// Whether a row of this one does not verify.
+    /// Whether a row of this rollout does not verify.
     pub(super) fn is_forged(&self, id: BatchId) -> bool {
         self.forged.contains_key(&id)
     }
 
-    /// Those that must be stopped, each with the reason.
+    /// Returns the rollouts that must be stopped, each with the reason.
     pub(super) fn forged(&self) -> Vec<(BatchId, &'static str)> {
         self.forged.iter().map(|(id, reason)| (*id, *reason)).collect()
     }
@@ -160,14 +160,14 @@ impl Fleet {
         }
     }
 
-    /// Reads what changed of a rollout since it was last read, or all of it.
+    /// Reads the changes of a rollout since it was last read, or all of it.
     pub(super) async fn follow(
         &mut self,
         db: &Db,
         conn: &mut Conn,
         id: BatchId,
     ) -> store::Result<()> {
-        // The head first: what changes after it is read once more with the next bell.
+        // The head first: changes after this read are read again with the next notification.
         let row = match rollouts::load(conn, id).await {
             Err(StoreError::NotFound { .. }) => {
                 self.forget(id);
@@ -194,7 +194,7 @@ impl Fleet {
         for target in &rows {
             live.rollout.learn(target.server_id, target.target);
             if let Some(task) = live.tasks.get_mut(&target.server_id) {
-                // One that gave its order back gets another.
+                // A task whose order was given back gets a new task id.
                 (task.generation, task.id) = (target.generation, target.task_id);
             }
         }
@@ -239,7 +239,8 @@ impl Fleet {
         }
     }
 
-    /// What we committed ourselves. `alone`: nobody else wrote since we last read.
+    /// Applies a commit of this process. `alone`: no other writer has changed the rollout since it
+    /// was last read.
     pub(super) fn saved(
         &mut self,
         id: BatchId,
@@ -264,7 +265,7 @@ impl Fleet {
         }
     }
 
-    /// Another set of servers that cannot take orders.
+    /// Replaces the set of servers that cannot take orders.
     pub(super) fn set_unable(&mut self, unable: Arc<Unable>) {
         let before = std::mem::replace(&mut self.unable, unable);
         if Arc::ptr_eq(&before, &self.unable) {
@@ -278,8 +279,8 @@ impl Fleet {
         }
     }
 
-    /// This server may have no orders now, as the database says, and nobody had noticed yet: it is barred, or at
-    /// work.
+    /// Records that the database refused an order for this server before the presence check noticed
+    /// why: the server is barred or working on something.
     pub(super) fn is_unable(&mut self, server: ServerId, barred: bool) {
         let unable = Arc::make_mut(&mut self.unable);
         let whom = if barred { &mut unable.away } else { &mut unable.at_work };
@@ -287,7 +288,7 @@ impl Fleet {
         self.tell_all(server, None);
     }
 
-    /// Another rollout has this server in work, as the database says.
+    /// Records that, according to the database, another rollout is working on this server.
     pub(super) fn is_busy_in(&mut self, server: ServerId, id: BatchId) {
         self.occupy(id, server, true);
     }
@@ -303,7 +304,7 @@ impl Fleet {
         self.tell_all(server, Some(id));
     }
 
-    /// Tells every rollout of a server, but for `except`, how it is with it.
+    /// Updates the condition of a server in all of its rollouts except `except`.
     fn tell_all(&mut self, server: ServerId, except: Option<BatchId>) {
         let members = self.members.get(&server).cloned().unwrap_or_default();
         for id in members.into_iter().filter(|id| Some(*id) != except) {
@@ -324,7 +325,8 @@ impl Fleet {
     }
 }
 
-/// Why a batch must not go on. One that is being canceled starts nothing and is left to its end.
+/// Returns the reason why a batch must be stopped. A batch that is being canceled starts nothing
+/// and is left to finish.
 fn forged(db: &Db, row: &rollouts::Rollout, rows: &[TargetRow]) -> Option<&'static str> {
     if row.head.phase == Phase::Canceling {
         return None;

@@ -1,14 +1,16 @@
-//! Rollouts: the planner says what happens next, and here it happens.
+//! Executes rollouts: the planner (`domain::rollout`) decides what happens next, this module does
+//! it.
 //!
-//! Every open rollout is kept in memory as the planner wants it (`live`), follows what others write
-//! (reports of agents, a person's pause), and is planned again whenever something changed or its
-//! time came. A step is one transaction, fenced by the lease and guarded by generations; what
-//! somebody else did in between makes it stale, and then it is read again and planned again.
+//! Every open rollout is kept in memory (`live`). It follows what others write, such as reports of
+//! agents or a user's pause, and is planned again whenever something changed or its wake-up time
+//! has come. A step is one transaction, fenced by the lease and guarded by generations. If another
+//! writer interfered, the step is stale: the rollout is read and planned again.
 //!
-//! Two things are no fault of the servers. While nobody led, or the database was away, no agent could
-//! report: whoever then listens again gives everyone three sync intervals and 30 s before a
-//! deadline counts, as long as a silent server counts as online. And where the clock was set,
-//! every wait goes on for as long as it would have; schedules follow the clock.
+//! Two events must not count against the servers. While no replica led, or the database was down,
+//! no agent could report. After that, every server gets a grace period of three sync intervals and
+//! 30 s before a deadline counts, the same time for which a silent server counts as online. And
+//! after the clock was set, every wait lasts as long as it would have; schedules follow the new
+//! clock.
 
 mod live;
 
@@ -34,13 +36,13 @@ use service::clock::{Hands, Stopwatch};
 use service::commands::batches::{ended, task_moved};
 use service::{emit, integrity, record};
 
-/// After so many attempts in a row that others overtook, a rollout pauses.
+/// After this many consecutive attempts that lost against other writers, a rollout pauses.
 const FRUITLESS_MAX: u32 = 100;
 const PAUSE: SignedDuration = SignedDuration::from_secs(1);
-/// Whoever could not look for so long was deaf.
+/// If no step was completed for this long, agents could not report and get a grace period.
 const DEAF_SECONDS: f64 = 30.0;
 
-/// Carries rollouts out, while this process leads. Until it is aborted.
+/// Executes rollouts while this process leads. Runs until it is aborted.
 pub(super) async fn drive(
     app: App,
     look: Duration,
@@ -55,7 +57,7 @@ pub(super) async fn drive(
         loop {
             let unable = away.borrow_and_update().clone();
             let sleep = match unable {
-                // Nobody has looked yet who is there.
+                // The first presence check has not finished.
                 None => look,
                 Some(unable) => {
                     driver.fleet.set_unable(unable);
@@ -86,19 +88,17 @@ struct Driver {
     pen: Pen,
     fleet: Fleet,
     hands: Hands,
-    /// Rollouts that have not been told yet that the clock was set.
+    /// Clock changes that have not been applied to these rollouts yet.
     owed: BTreeMap<BatchId, ClockSet>,
-    /// Since when nothing was done.
+    /// Time since the last completed step.
     rested: Stopwatch,
 }
 
-/// What came of a step.
 enum Step {
-    /// It is done.
     Done,
-    /// The rollout is over.
+    /// The rollout has ended.
     Over,
-    /// Others were faster, or hold the servers.
+    /// Other writers were faster, or other rollouts hold the servers.
     Overtaken,
 }
 
@@ -124,7 +124,7 @@ impl Driver {
         self.fleet.was_deaf(now, patience);
     }
 
-    /// Does everything that can be done now. Answers with when to look again.
+    /// Does everything that can be done now. Returns when to run again.
     async fn step(&mut self) -> store::Result<Option<Timestamp>> {
         let mut reader = self.app.db.read().await?;
         let open = rollouts::open(&mut reader).await?;
@@ -138,7 +138,7 @@ impl Driver {
         drop(reader);
         self.stop_forged().await?;
         if self.rested.seconds() > DEAF_SECONDS {
-            tracing::warn!("nothing was heard or done for a while; agents are given time");
+            tracing::warn!("no step completed for a while; agents get a grace period to report");
             self.listens_from_now_on();
         }
         let now = self.now();
@@ -149,8 +149,8 @@ impl Driver {
         Ok(self.fleet.wake_at())
     }
 
-    /// Cancels batches of which a row does not verify. They go on as any that was canceled; one that
-    /// cannot be canceled is left alone, and not planned either.
+    /// Cancels batches with a row that does not verify. They then continue like any canceled batch.
+    /// A batch that cannot be canceled is left alone and is not planned either.
     async fn stop_forged(&mut self) -> store::Result<()> {
         for (id, reason) in self.fleet.forged() {
             self.fleet.forget(id);
@@ -159,18 +159,19 @@ impl Driver {
                     let mut reader = self.app.db.read().await?;
                     self.fleet.follow(&self.app.db, &mut reader, id).await?;
                 }
-                Err(error) => complain("a batch that was changed in the database", &error),
+                Err(error) => complain("stop a batch that was changed in the database", &error),
             }
         }
         Ok(())
     }
 
-    /// What time it is. No time is planned by before the rollouts know how the clock came to show it.
+    /// Returns the current time. Nothing is planned by a new time before the rollouts know how the
+    /// clock was changed.
     fn now(&mut self) -> Timestamp {
         if let Some(set) = self.hands.look() {
-            tracing::warn!(seconds = set.by.as_secs(), "the clock was set; no wait is cut short");
+            tracing::warn!(seconds = set.by.as_secs(), "the clock was set; waits keep their length");
             for id in self.fleet.ids() {
-                // One that was not told of the last time is told of both at once.
+                // A rollout that has not applied the previous change gets the sum of both.
                 let before = self.owed.get(&id).map_or(SignedDuration::ZERO, |owed| owed.by);
                 self.owed.insert(id, ClockSet { by: set.by + before, ..set });
                 self.fleet.stir(id);
@@ -179,7 +180,7 @@ impl Driver {
         self.hands.shown()
     }
 
-    /// What happens next to a rollout: whatever the planner says, by a clock that it knows of.
+    /// Returns the next step of a rollout: a pending clock change, or what the planner decides.
     fn next(&self, id: BatchId, now: Timestamp) -> Option<Plan> {
         let live = self.fleet.get(id)?;
         Some(match self.owed.get(&id) {
@@ -196,7 +197,7 @@ impl Driver {
         loop {
             let now = self.now();
             let Some(next) = self.next(id, now) else { return Ok(()) };
-            // A change was noticed while this was carried out; the next step stops the batch.
+            // A forged row was found while this was carried out; the next step stops the batch.
             if self.fleet.is_forged(id) {
                 self.fleet.stir(id);
                 return Ok(());
@@ -206,13 +207,13 @@ impl Driver {
                 return Ok(());
             }
             if fruitless > FRUITLESS_MAX {
-                tracing::warn!(batch = %id, "others keep overtaking; waiting a little");
+                tracing::warn!(batch = %id, "other writers keep changing this batch; pausing");
                 self.fleet.planned(id, now.checked_add(PAUSE).ok());
                 return Ok(());
             }
             match self.carry_out(id, next, now).await {
                 Ok(Step::Done) => {
-                    // The first thing that is done is to tell it of the clock.
+                    // A pending clock change is always the first step.
                     self.owed.remove(&id);
                     fruitless = 0;
                 }
@@ -238,15 +239,15 @@ impl Driver {
         }
     }
 
-    /// Something happens to the whole.
+    /// Applies a change of the whole rollout.
     async fn change(&mut self, id: BatchId, change: Change, now: Timestamp) -> store::Result<Step> {
         let Some(live) = self.fleet.get(id) else { return Ok(Step::Over) };
         let mut after = live.rollout.clone();
         if let Err(refused) = after.change(change, now) {
-            tracing::error!(batch = %id, %refused, "the planner planned what is refused");
+            tracing::error!(batch = %id, %refused, "bug: the planner planned an invalid change");
             return Ok(Step::Overtaken);
         }
-        // Only a clock that was set moves targets along with the whole.
+        // Only a clock change moves tasks together with the whole.
         let moved: Vec<Move> = live
             .rollout
             .targets()
@@ -284,7 +285,7 @@ impl Driver {
         Ok(Step::Done)
     }
 
-    /// Something happens to some targets; all of it is of one kind.
+    /// Applies events to some tasks; all are of the same kind.
     async fn moves(
         &mut self,
         id: BatchId,
@@ -299,7 +300,7 @@ impl Driver {
             match row.target.apply(*event, now) {
                 Ok(next) => planned.push((live.to(*server, next), row)),
                 Err(refused) => {
-                    tracing::error!(batch = %id, %server, %refused, "planned what is refused");
+                    tracing::error!(batch = %id, %server, %refused, "bug: the planner planned an invalid event");
                     return Ok(Step::Overtaken);
                 }
             }
@@ -338,7 +339,7 @@ impl Driver {
         Ok(Step::Done)
     }
 
-    /// What was committed stands in memory too. If others wrote in between, that is read as well.
+    /// Applies a commit in memory. If other writers interfered, reads their changes as well.
     async fn saved(
         &mut self,
         id: BatchId,
@@ -354,7 +355,8 @@ impl Driver {
         self.fleet.follow(&self.app.db, &mut *self.app.db.read().await?, id).await
     }
 
-    /// Servers that we wanted are not to be had: who has them, or which may have no orders?
+    /// Some of the wanted servers could not be claimed: finds out which rollouts hold them, and
+    /// which servers cannot take orders.
     async fn contested(&mut self, id: BatchId, wanted: &[Move]) -> store::Result<()> {
         let servers: Vec<_> = wanted.iter().map(|to| to.server_id).collect();
         let mut reader = self.app.db.read().await?;

@@ -1,4 +1,4 @@
-//! Which days of which months a cron expression means.
+//! The days that match the day, month and weekday fields of a cron expression.
 
 use jiff::civil::{Date, date};
 
@@ -7,14 +7,14 @@ use super::field;
 use super::field::{CronField, FieldProblem};
 use crate::text::shown;
 
-/// The three fields that choose days. Sets of days of the month have bit 1 for the first;
-/// sets of weekdays have bit 0 for Sunday.
+/// The three fields that select days. In sets of days of the month, bit 1 is the first day; in sets
+/// of weekdays, bit 0 is Sunday.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Days {
     months: u64,
-    /// Nothing if the field is `*` and decides nothing.
+    /// `None` if the field is `*` or `?` and restricts nothing.
     of_month: Option<OfMonth>,
-    /// Nothing if the field is `*` and decides nothing.
+    /// `None` if the field is `*` or `?` and restricts nothing.
     of_week: Option<OfWeek>,
 }
 
@@ -32,7 +32,7 @@ struct OfMonth {
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 struct OfWeek {
     weekdays: u64,
-    /// `5#2`: for the first to the fifth occurrence in the month, which weekdays.
+    /// `5#2`: the weekdays for the first to the fifth occurrence in the month.
     nth: [u64; 5],
     /// `5L`
     last: u64,
@@ -47,7 +47,7 @@ impl Days {
         Ok(Days { months, of_month, of_week })
     }
 
-    /// The first day from `from` on, if there is one within so many years.
+    /// Returns the first matching day at or after `from`, if there is one within `years` years.
     pub(super) fn next(&self, from: Date, years: i16) -> Option<Date> {
         let mut from = from;
         for _ in 0..=u32::from(years.unsigned_abs()) * 12 {
@@ -61,7 +61,7 @@ impl Days {
         None
     }
 
-    /// The days of that month.
+    /// Returns the matching days of the month of `any_day`.
     fn in_month(&self, any_day: Date) -> u64 {
         if self.months & (1 << any_day.month()) == 0 {
             return 0;
@@ -81,7 +81,7 @@ impl Days {
     }
 }
 
-/// A month as far as days go: how long it is and what weekday its first day is.
+/// Length and first weekday of a month.
 struct Month {
     length: u8,
     first_weekday: u8,
@@ -136,7 +136,7 @@ impl OfMonth {
 
     fn in_month(&self, month: &Month) -> u64 {
         let mut days = self.days & month.all();
-        // A day that the month does not have is nearest to nothing.
+        // Days that the month does not have are ignored.
         for day in bits(self.nearest_weekday & month.all()) {
             days |= 1 << month.nearest_weekday(day);
         }

@@ -23,71 +23,54 @@ pub enum CronField {
 /// What is wrong with a field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FieldProblem {
-    /// A number that the field does not have.
     #[error("{found} is not between {min} and {max}")]
     OutOfRange {
-        /// The number, as it was written.
         found: String,
-        /// The least that the field has.
         min: u8,
-        /// The greatest that the field has.
         max: u8,
     },
-    /// Neither a number nor a name.
     #[error("`{found}` is not {expected}")]
     NotANumber {
-        /// What was written, shortened.
+        /// The text, shortened.
         found: String,
-        /// What the field holds.
+        /// Description of what the field accepts.
         expected: &'static str,
     },
-    /// A list with nothing between two commas.
-    #[error("a list has nothing between two commas")]
+    #[error("a list item is empty")]
     EmptyItem,
-    /// A range whose end is before its start.
-    #[error("{found} runs backwards: write {start}-{max},{min}-{end}")]
+    #[error("{found} is reversed: write {start}-{max},{min}-{end}")]
     Backwards {
-        /// The range, as it was written.
         found: String,
-        /// Where it starts.
         start: u8,
-        /// Where it ends.
         end: u8,
-        /// The least that the field has.
         min: u8,
-        /// The greatest that the field has.
         max: u8,
     },
-    /// A step of nothing, or beyond the field.
-    #[error("a step is between 1 and {max}, not {found}")]
+    #[error("a step must be between 1 and {max} (got {found})")]
     Step {
-        /// The step, as it was written.
         found: String,
-        /// The greatest step that has any effect.
+        /// The largest step that has an effect.
         max: u8,
     },
-    /// A step that starts at a number.
+    /// A step after a single number instead of a range.
     #[error("a step needs a range: write {start}-{max}/{step}")]
     StepWithoutRange {
-        /// Where it starts, as it was written.
         start: String,
-        /// The greatest that the field has.
         max: u8,
-        /// The step, as it was written.
         step: String,
     },
-    /// Which weekday's last one, or which occurrence of it, is not said rightly.
-    #[error("{found} is not a day in a month: write 5L for the last Friday, 5#2 for the second")]
+    /// An invalid `nL` (last weekday of the month) or `n#m` (m-th weekday of the month).
+    #[error("{found} does not select a day: write 5L for the last Friday, 5#2 for the second")]
     Occurrence {
-        /// What was written, shortened.
+        /// The text, shortened.
         found: String,
     },
-    /// `L` or `W` that stands for no day.
+    /// An invalid use of `L` or `W`.
     #[error(
         "{found} is not a day: write L for the last, LW for the last weekday, 15W for the weekday nearest to the 15th"
     )]
     Special {
-        /// What was written, shortened.
+        /// The text, shortened.
         found: String,
     },
 }
@@ -123,7 +106,7 @@ impl CronField {
         }
     }
 
-    /// The greatest value that `*` reaches: 7 is only another name for Sunday.
+    /// The greatest value that `*` includes: 7 is only another name for Sunday.
     const fn whole_max(self) -> u8 {
         match self {
             Self::DayOfWeek => 6,
@@ -147,7 +130,7 @@ impl CronField {
         }
     }
 
-    /// One number or name.
+    /// Parses one number or name.
     pub(super) fn number(self, text: &str) -> Result<u8, CronError> {
         let (names, first) = self.names();
         if let Some(place) = names.iter().position(|name| name.eq_ignore_ascii_case(text)) {
@@ -164,7 +147,7 @@ impl CronField {
         }
     }
 
-    /// A number, a range or a stepped range, as a set of bits.
+    /// Parses a number, a range or a stepped range into a bit set.
     pub(super) fn item(self, text: &str) -> Result<u64, CronError> {
         let (range, step) = match text.split_once('/') {
             Some((range, step)) => (range, Some(step)),
@@ -192,7 +175,7 @@ impl CronField {
         Ok((start..=end).step_by(usize::from(step)).fold(0, |set, number| set | 1 << number))
     }
 
-    /// The ends of a range, if the text is one.
+    /// Returns the ends of a range, or `None` if the text is not a range.
     fn range(self, text: &str) -> Result<Option<(u8, u8)>, CronError> {
         let (min, max) = (self.bounds().0, self.whole_max());
         if text == "*" {
@@ -201,7 +184,7 @@ impl CronField {
         let Some((start, end)) = text.split_once('-') else { return Ok(None) };
         let (start, mut end) = (self.number(start)?, self.number(end)?);
         if self == Self::DayOfWeek && end == 0 && start > 0 {
-            end = 7; // FRI-SUN ends on the Sunday after.
+            end = 7; // FRI-SUN ends on the following Sunday.
         }
         if start > end {
             let found = shown(text);
@@ -211,7 +194,8 @@ impl CronField {
     }
 
     fn step(self, text: &str) -> Result<u8, CronError> {
-        // `*/60` is every hour on the hour; `*/90` would be that too, and is never meant so.
+        // `*/60` means every hour on the hour. `*/90` would mean the same, but that is never what
+        // the user intends.
         let max = self.whole_max() - self.bounds().0 + 1;
         let number = text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u8>());
         match number {
@@ -221,14 +205,13 @@ impl CronField {
     }
 }
 
-/// The items of a list.
 pub(super) fn items(field: CronField, text: &str) -> impl Iterator<Item = Result<&str, CronError>> {
     text.split(',').map(move |item| {
         if item.is_empty() { Err(field.wrong(FieldProblem::EmptyItem)) } else { Ok(item) }
     })
 }
 
-/// A field that holds nothing but numbers, ranges and steps.
+/// Parses a field that contains only numbers, ranges and steps.
 pub(super) fn numbers(field: CronField, text: &str) -> Result<u64, CronError> {
     items(field, text).try_fold(0, |set, item| Ok(set | field.item(item?)?))
 }

@@ -1,4 +1,4 @@
-//! What expressions mean, what is refused and how, and a second opinion from another library.
+//! Meaning of expressions, error messages, and a comparison with another cron library.
 
 use super::*;
 use jiff::civil::datetime;
@@ -12,7 +12,7 @@ fn refusal(text: &str) -> String {
     Cron::parse(text).unwrap_err().to_string()
 }
 
-/// The first few times from 2026-01-01 on, a Thursday.
+/// The first `N` times from 2026-01-01 on, a Thursday.
 fn times<const N: usize>(text: &str) -> [String; N] {
     let cron = cron(text);
     let mut from = datetime(2026, 1, 1, 0, 0, 0, 0);
@@ -24,7 +24,7 @@ fn times<const N: usize>(text: &str) -> [String; N] {
 }
 
 #[test]
-fn numbers_lists_ranges_and_steps_mean_what_crontab_says() {
+fn numbers_lists_ranges_and_steps_match_crontab() {
     assert_eq!(times("30 2 * * *"), ["01-01 02:30", "01-02 02:30"]);
     assert_eq!(
         times("*/20 9-10 * * *"),
@@ -36,7 +36,7 @@ fn numbers_lists_ranges_and_steps_mean_what_crontab_says() {
 }
 
 #[test]
-fn sunday_is_zero_and_seven_and_a_weekend_may_end_on_it() {
+fn sunday_is_both_zero_and_seven() {
     for text in ["0 0 * * 0", "0 0 * * 7", "0 0 * * sun"] {
         assert_eq!(times(text), ["01-04 00:00", "01-11 00:00"], "{text}");
     }
@@ -48,7 +48,7 @@ fn sunday_is_zero_and_seven_and_a_weekend_may_end_on_it() {
 }
 
 #[test]
-fn last_days_nearest_weekdays_and_nth_weekdays_are_understood() {
+fn last_nearest_and_nth_weekdays_are_supported() {
     assert_eq!(times("0 0 L * *"), ["01-31 00:00", "02-28 00:00", "03-31 00:00"]);
     assert_eq!(times("0 0 LW * *"), ["01-30 00:00", "02-27 00:00", "03-31 00:00"]);
     assert_eq!(times("0 0 15W * *"), ["01-15 00:00", "02-16 00:00", "03-16 00:00"]);
@@ -60,13 +60,13 @@ fn last_days_nearest_weekdays_and_nth_weekdays_are_understood() {
 }
 
 #[test]
-fn two_restricted_day_fields_mean_either() {
+fn two_restricted_day_fields_match_either() {
     assert_eq!(times("0 3 13 * 5"), ["01-02 03:00", "01-09 03:00", "01-13 03:00", "01-16 03:00"]);
     assert_eq!(times("0 3 13 * ?"), ["01-13 03:00", "02-13 03:00"]);
 }
 
 #[test]
-fn nicknames_stand_for_what_they_say() {
+fn nicknames_expand_to_five_fields() {
     assert_eq!(times("@hourly"), ["01-01 00:00", "01-01 01:00"]);
     assert_eq!(times("@daily"), ["01-01 00:00", "01-02 00:00"]);
     assert_eq!(times("@weekly"), ["01-04 00:00", "01-11 00:00"]);
@@ -74,12 +74,12 @@ fn nicknames_stand_for_what_they_say() {
 
     assert_eq!(
         refusal("@reboot"),
-        "`@reboot` is not known: write @hourly, @daily, @weekly, @monthly or five fields"
+        "`@reboot` is not a known nickname: write @hourly, @daily, @weekly, @monthly or five fields"
     );
 }
 
 #[test]
-fn a_rare_day_is_found_however_far_away() {
+fn rare_days_are_found_decades_ahead() {
     let next = |text: &str| cron(text).next_at_or_after(datetime(2026, 1, 1, 0, 0, 0, 0)).unwrap();
     assert_eq!(next("0 0 29 2 *"), datetime(2028, 2, 29, 0, 0, 0, 0));
     assert_eq!(next("0 0 * 2 1#5"), datetime(2044, 2, 29, 0, 0, 0, 0));
@@ -91,21 +91,21 @@ fn a_rare_day_is_found_however_far_away() {
 }
 
 #[test]
-fn the_calendar_ends_without_a_panic() {
+fn end_of_calendar_does_not_panic() {
     let end = datetime(9999, 12, 31, 23, 59, 1, 0);
     assert_eq!(cron("* * * * *").next_at_or_after(end), None);
     assert_eq!(cron("0 0 1 1 *").next_at_or_after(datetime(9999, 1, 2, 0, 0, 0, 0)), None);
 }
 
 #[test]
-fn an_expression_prints_as_given_with_single_spaces() {
+fn expression_displays_as_entered_with_single_spaces() {
     assert_eq!(cron("  0   3\t* * Sun ").to_string(), "0 3 * * Sun");
     assert_eq!(serde_json::to_string(&cron("@daily")).unwrap(), "\"@daily\"");
     assert_eq!(serde_json::from_str::<Cron>("\"0 3 * * *\"").unwrap(), cron("0 3 * * *"));
 }
 
 #[test]
-fn every_so_often_is_told_from_at_these_times() {
+fn intervals_are_distinguished_from_fixed_times() {
     for text in ["* * * * *", "*/15 * * * *", "*/15 2 * * *", "0 * * * *", "0 */6 * * *", "@hourly"]
     {
         assert!(cron(text).is_interval(), "{text}");
@@ -116,7 +116,7 @@ fn every_so_often_is_told_from_at_these_times() {
 }
 
 #[test]
-fn each_refusal_names_the_field_and_what_is_wrong_with_it() {
+fn errors_name_the_field_and_the_problem() {
     let table = [
         ("75 * * * *", "minute: 75 is not between 0 and 59"),
         ("0 24 * * *", "hour: 24 is not between 0 and 23"),
@@ -128,11 +128,11 @@ fn each_refusal_names_the_field_and_what_is_wrong_with_it() {
         ("0 0 * SUN *", "month: `SUN` is not a month: 1 to 12 or JAN to DEC"),
         ("x * * * *", "minute: `x` is not a number"),
         ("-5 * * * *", "minute: `` is not a number"),
-        ("0 22-2 * * *", "hour: 22-2 runs backwards: write 22-23,0-2"),
-        ("0,,5 * * * *", "minute: a list has nothing between two commas"),
+        ("0 22-2 * * *", "hour: 22-2 is reversed: write 22-23,0-2"),
+        ("0,,5 * * * *", "minute: a list item is empty"),
         ("5/15 * * * *", "minute: a step needs a range: write 5-59/15"),
-        ("*/0 * * * *", "minute: a step is between 1 and 60, not 0"),
-        ("*/90 * * * *", "minute: a step is between 1 and 60, not 90"),
+        ("*/0 * * * *", "minute: a step must be between 1 and 60 (got 0)"),
+        ("*/90 * * * *", "minute: a step must be between 1 and 60 (got 90)"),
         ("? * * * *", "minute: `?` is not a number"),
         (
             "0 0 L-3 * *",
@@ -141,11 +141,11 @@ fn each_refusal_names_the_field_and_what_is_wrong_with_it() {
         ),
         (
             "0 0 * * L",
-            "day of week: L is not a day in a month: write 5L for the last Friday, 5#2 for the second",
+            "day of week: L does not select a day: write 5L for the last Friday, 5#2 for the second",
         ),
         (
             "0 0 * * 5#6",
-            "day of week: 5#6 is not a day in a month: write 5L for the last Friday, 5#2 for the second",
+            "day of week: 5#6 does not select a day: write 5L for the last Friday, 5#2 for the second",
         ),
     ];
     for (text, says) in table {
@@ -154,15 +154,15 @@ fn each_refusal_names_the_field_and_what_is_wrong_with_it() {
 }
 
 #[test]
-fn the_wrong_number_of_fields_is_refused_with_a_sentence_that_says_why() {
+fn wrong_number_of_fields_is_rejected_with_explanation() {
     let five = "write five fields: minute, hour, day of month, month, day of week";
     assert_eq!(
         refusal("0 0 3 * * *"),
-        format!("six fields are one too many: leave the seconds off and {five}")
+        format!("six fields are one too many: omit the seconds and {five}")
     );
     assert_eq!(
         refusal("0 0 3 * * * 2026"),
-        format!("seven fields are two too many: leave seconds and year off and {five}")
+        format!("seven fields are two too many: omit seconds and year and {five}")
     );
     assert_eq!(refusal("0 3 * *"), format!("4 fields are too few: {five}"));
     assert!(refusal(&"1,".repeat(150)).contains("at most 200 characters"));
@@ -170,15 +170,15 @@ fn the_wrong_number_of_fields_is_refused_with_a_sentence_that_says_why() {
 }
 
 #[test]
-fn what_can_never_run_is_refused() {
+fn expression_that_never_runs_is_rejected() {
     for text in ["0 0 30 2 *", "0 0 31 4,6,9,11 *", "0 0 31W 2 *"] {
-        assert_eq!(refusal(text), format!("`{text}` never runs: no month of it has such a day"));
+        assert_eq!(refusal(text), format!("`{text}` never runs: none of its months has such a day"));
     }
-    assert!(Cron::parse("0 0 30 2 1").is_ok(), "Mondays of February are days");
+    assert!(Cron::parse("0 0 30 2 1").is_ok(), "February has Mondays");
 }
 
-/// Expressions that both we and croner understand, without the cases that croner gets wrong:
-/// `7L`, for which it never finds a day.
+/// Expressions that both this parser and croner accept, except the ones that croner gets wrong: it
+/// never finds a day for `7L`.
 fn expressions() -> impl Strategy<Value = String> {
     let field = |min: u8, max: u8| {
         prop_oneof![
@@ -209,7 +209,7 @@ fn expressions() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn another_library_finds_the_same_times(text in expressions(), days in 0..20_000_i32, minutes in 0..1440_i64) {
+    fn croner_finds_the_same_times(text in expressions(), days in 0..20_000_i32, minutes in 0..1440_i64) {
         let parser = croner::parser::CronParser::builder()
             .seconds(croner::parser::Seconds::Disallowed)
             .year(croner::parser::Year::Disallowed)
@@ -234,7 +234,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_panics_and_what_parses_prints_to_the_same(
+    fn no_text_panics_and_parsed_text_round_trips(
         text in "\\PC{0,40}|[-0-9*/,#LW? A-Z@]{0,60}|([-0-9*/,#LW?]{1,6} ){4}[-0-9*/,#LWa-z]{1,6}"
     ) {
         if let Ok(cron) = Cron::parse(&text) {

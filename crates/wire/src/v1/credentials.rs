@@ -1,4 +1,4 @@
-//! API keys and enrolment tokens. The secret itself is in the answer to its making, and nowhere else.
+//! API keys and enrollment tokens. A secret appears only in the response that creates it.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! What is published about flaws: where it came from, how much of it there is, and how old.
+//! Vulnerability feeds: where each one comes from, its size, and its age.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

@@ -1,9 +1,9 @@
-//! The public interface: `/v1`.
+//! The public API: `/v1`.
 //!
-//! In a request an unknown field is refused, because a typo in a patch order must never be ignored.
-//! Words in a request are plain strings: the server reads them all and tells every error at once,
-//! where a typed field would stop at the first. In a response words are typed, and a client passes
-//! over fields that it does not know, because `/v1` only grows.
+//! Requests reject unknown fields, because a typo in a patch request must never be ignored.
+//! Enumerated values in requests are plain strings: the server parses all of them and reports every
+//! error at once, where a typed field would stop at the first. Responses use typed values, and
+//! clients ignore unknown fields, because `/v1` only grows.
 
 mod batches;
 mod credentials;

@@ -1,11 +1,11 @@
-//! How an order is to be carried out: in a schedule under `options`, in a batch and in a single
-//! server's patch at the top level.
+//! Patch options: under `options` in a schedule, at the top level in a batch and in the patch
+//! request of a single server.
 
 use serde::{Deserialize, Serialize};
 use vocab::{PackageName, PackagePattern, Portion, RebootPolicy};
 
-/// Writes the same ten fields into each body that has them. (`serde(flatten)` would do so too, but
-/// cannot refuse unknown fields.)
+/// Adds the same ten option fields to each request body that has them. (`serde(flatten)` would do
+/// the same, but cannot reject unknown fields.)
 macro_rules! with_options {
     (
         $(#[$doc:meta])*
@@ -66,7 +66,7 @@ with_options! {
 macro_rules! takes_options {
     ($name:ty) => {
         impl $name {
-            /// Only how it is to be carried out.
+            /// Returns the option fields alone.
             pub fn options(&self) -> crate::v1::OptionsRequest {
                 crate::v1::OptionsRequest {
                     packages: self.packages.clone(),

@@ -1,4 +1,4 @@
-//! Updates that are pending somewhere, and what they concern.
+//! Pending updates, and the servers and CVEs that they concern.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! What an order would do: `POST /v1/preview`.
+//! Preview of a batch: `POST /v1/preview`.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ with_options! {
 }
 takes_options!(PreviewRequest);
 
-/// What a batch would do, as far as it is known now.
+/// What a batch would do, based on the latest reports of the servers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Preview {

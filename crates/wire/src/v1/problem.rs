@@ -1,4 +1,4 @@
-//! What every error looks like: RFC 9457, `application/problem+json`.
+//! Error responses: RFC 9457, `application/problem+json`.
 
 use serde::{Deserialize, Serialize};
 

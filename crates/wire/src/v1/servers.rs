@@ -62,7 +62,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Whether any of its packages were matched, so that "no CVE" says something.
+    /// Returns whether any of its packages were matched against advisories. If not, an empty CVE
+    /// list means nothing.
     pub fn is_assessed(&self) -> bool {
         matches!(self.assessment, Assessment::Assessed | Assessment::Partial)
     }
@@ -92,7 +93,7 @@ pub struct HostLimits {
 }
 
 impl HostLimits {
-    /// Why the host refuses every change, if it does.
+    /// Returns the reason if the host refuses every change.
     pub fn refuses_changes(&self) -> Option<String> {
         match (&self.error, self.frozen) {
             (Some(error), _) => Some(format!("limits.toml on the host cannot be used: {error}")),
@@ -101,7 +102,7 @@ impl HostLimits {
         }
     }
 
-    /// What limits an order, one sentence per setting; empty if nothing does.
+    /// Lists the limits that apply to an order, one sentence per setting; empty if there are none.
     pub fn sentences(&self) -> Vec<String> {
         let mut all: Vec<String> = self.refuses_changes().into_iter().collect();
         if self.never_reboot {

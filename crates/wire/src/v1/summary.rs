@@ -1,4 +1,4 @@
-//! The organization in numbers: `GET /v1/summary`.
+//! Totals of the organization: `GET /v1/summary`.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! CVEs that someone has looked at and set aside.
+//! CVEs that a person has reviewed and suppressed, with a reason.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

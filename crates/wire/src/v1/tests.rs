@@ -1,4 +1,4 @@
-//! The names are the contract's, to the letter, and a typo is never ignored.
+//! Field names match the API contract exactly, and a misspelled field is never ignored.
 
 use super::*;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ fn sorted(names: &str) -> Vec<&str> {
 }
 
 #[test]
-fn the_specs_create_schedule_body_is_read() {
+fn create_schedule_example_from_spec_is_accepted() {
     let body = json!({
         "name": "Weekly", "description": "Security updates", "cron": "0 3 * * 0",
         "timezone": "Europe/Berlin", "targets": {"environment": "production"},
@@ -28,7 +28,7 @@ fn the_specs_create_schedule_body_is_read() {
 }
 
 #[test]
-fn the_specs_batch_body_and_patch_body_are_read() {
+fn batch_and_patch_examples_from_spec_are_accepted() {
     let id = "srv_01jcqk3m8ye0fr5cq0k6s8v2xw";
     let batch: CreateBatch = serde_json::from_value(json!({
         "server_ids": [id], "packages": ["openssl"], "security_only": true, "reboot": "if_required",
@@ -43,7 +43,7 @@ fn the_specs_batch_body_and_patch_body_are_read() {
 }
 
 #[test]
-fn an_unknown_field_of_a_request_is_refused_by_name() {
+fn request_with_unknown_field_is_rejected_by_name() {
     let refusal =
         |body: Value| serde_json::from_value::<CreateBatch>(body).unwrap_err().to_string();
     assert!(refusal(json!({"server_ids": [], "securty_only": true})).contains("`securty_only`"));
@@ -71,7 +71,7 @@ fn progress() -> Value {
     progress
 }
 
-/// Reads a body and writes it again: the same names and values must come out.
+/// Deserializes a body and serializes it again: the names and values must not change.
 #[track_caller]
 fn same<T: serde::Serialize + serde::de::DeserializeOwned>(body: Value) {
     let read: T = serde_json::from_value(body.clone()).unwrap();
@@ -79,7 +79,7 @@ fn same<T: serde::Serialize + serde::de::DeserializeOwned>(body: Value) {
 }
 
 #[test]
-fn a_schedule_and_its_run_have_the_names_of_the_contract() {
+fn schedule_and_run_match_api_field_names() {
     let schedule = json!({"id": "sch_01jcqk3m8ye0fr5cq0k6s8v2xw", "name": "Weekly", "description": "",
         "enabled": true, "cron": "0 3 * * 0", "timezone": "UTC", "targets": {"all": true},
         "options": options(), "next_runs": ["2026-11-22T03:00:00Z"], "last_run": null,
@@ -99,7 +99,7 @@ fn a_schedule_and_its_run_have_the_names_of_the_contract() {
 }
 
 #[test]
-fn a_batch_has_the_names_of_the_contract() {
+fn batch_matches_api_field_names() {
     let batch = json!({"id": "bat_01jcqk3m8ye0fr5cq0k6s8v2xw", "state": "completed_with_errors",
         "halt_reason": null, "origin": "api", "started_by": "key_01jcqk3m8ye0fr5cq0k6s8v2xw",
         "schedule_id": null, "run_id": null, "options": options(), "progress": progress(),
@@ -116,7 +116,7 @@ fn a_batch_has_the_names_of_the_contract() {
 }
 
 #[test]
-fn a_server_has_the_names_of_the_contract() {
+fn server_matches_api_field_names() {
     let row = json!({"id": "srv_01jcqk3m8ye0fr5cq0k6s8v2xw", "hostname": "web-1", "status": "online",
         "environment": "production", "tags": ["web"],
         "os": {"id": "debian", "version": "12", "name": "Debian GNU/Linux 12 (bookworm)"},
@@ -147,7 +147,7 @@ fn a_server_has_the_names_of_the_contract() {
 }
 
 #[test]
-fn a_page_of_patches_and_a_problem_have_the_names_of_the_contract() {
+fn patch_page_and_problem_match_api_field_names() {
     let patch = json!({"package_name": "openssl", "severity": "critical", "severity_source": "debian",
         "type": "security", "versions": [{"os": "debian 12", "from": "3.0.11", "to": "3.0.13"}],
         "affected_servers": 40, "cves": ["CVE-2026-1"], "kev": true, "first_seen_at": "2026-11-15T04:00:00Z"});
@@ -161,7 +161,7 @@ fn a_page_of_patches_and_a_problem_have_the_names_of_the_contract() {
 }
 
 #[test]
-fn a_client_passes_over_what_a_newer_server_adds() {
+fn client_ignores_fields_added_by_newer_server() {
     let page = json!({"data": [], "meta": {"total": 0, "limit": 50, "offset": 0, "cursor": "x"},
         "links": {"self": "/v1/servers", "next": null, "prev": null}, "facets": {}});
     assert!(serde_json::from_value::<List<Server>>(page).is_ok());
