@@ -68,10 +68,7 @@ struct Stored {
 #[derive(Debug, thiserror::Error)]
 pub enum AnchorError {
     #[error("cannot use {}", path.display())]
-    File {
-        path: PathBuf,
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     /// The authentication code does not verify.
     #[error("{} was changed, or root.key is not the one it was written with", path.display())]
     Forged {

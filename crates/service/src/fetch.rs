@@ -82,10 +82,7 @@ pub struct Fetched {
 pub enum FetchError {
     /// The URL cannot be used.
     #[error("cannot fetch `{url}`: {why}")]
-    Url {
-        url: String,
-        why: &'static str,
-    },
+    Url { url: String, why: &'static str },
     /// The HTTP client cannot be created.
     #[error("cannot create the HTTP client")]
     Client(#[source] reqwest::Error),
@@ -114,10 +111,7 @@ pub enum FetchError {
         max: u64,
     },
     #[error("cannot write to {}", path.display())]
-    Disk {
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    Disk { path: PathBuf, source: std::io::Error },
 }
 
 /// Parses a URL to fetch from. It must not contain credentials, because it is shown to every user
@@ -131,7 +125,8 @@ pub fn address(text: &str) -> Result<Url, FetchError> {
         "http" | "https" => {
             // Not repeated, because it may contain a password.
             let url = format!("{}://…", url.scheme());
-            let why = "the URL contains credentials, which would be shown to every user who may read";
+            let why =
+                "the URL contains credentials, which would be shown to every user who may read";
             Err(FetchError::Url { url, why })
         }
         _ => Err(refused("the URL must begin with https:// or http://")),

@@ -119,15 +119,10 @@ impl TrustedKeys {
 #[derive(Debug, thiserror::Error)]
 pub enum SecretsError {
     #[error("cannot use {}", path.display())]
-    File {
-        path: PathBuf,
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     /// The file does not contain a key.
     #[error("{} does not contain a key; restore it from a backup", path.display())]
-    Malformed {
-        path: PathBuf,
-    },
+    Malformed { path: PathBuf },
 }
 
 impl Secrets {

@@ -129,7 +129,10 @@ mod tests {
 
     #[tokio::test]
     async fn unknown_user_is_checked_against_a_valid_hash() {
-        assert!(PasswordHash::new(NOBODY).is_ok(), "an invalid hash would be refused without hashing, in less time");
+        assert!(
+            PasswordHash::new(NOBODY).is_ok(),
+            "an invalid hash would be refused without hashing, in less time"
+        );
         assert_eq!(fits("anything", None, true).await.unwrap(), Fits::No);
     }
 

@@ -58,9 +58,7 @@ pub enum Unfit {
         "root.key is being rotated and root.old.key, whose id is {id}, is missing: copy it from \
          another replica, or restore it from a backup"
     )]
-    OldMissing {
-        id: String,
-    },
+    OldMissing { id: String },
     /// The key files belong to another database.
     #[error(
         "root.key is not the key of this database: its id is {found}, and {expected} is expected; \
@@ -296,7 +294,9 @@ pub async fn keep_resealing(app: App, data_dir: PathBuf) {
                     return tracing::info!("everything is sealed with the new root key");
                 }
                 Ok(_) => return,
-                Err(error) => tracing::warn!(%error, "sealing with the new root key failed and will be retried"),
+                Err(error) => {
+                    tracing::warn!(%error, "sealing with the new root key failed and will be retried")
+                }
             }
         }
         tokio::time::sleep(AGAIN * 10).await;

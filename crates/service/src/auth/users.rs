@@ -51,7 +51,8 @@ pub fn may_be_a_name(name: &str) -> bool {
 pub async fn invite(app: &App, actor: &Actor, name: &str, role: Role) -> Result<(User, Token)> {
     let name = plain_name(name);
     if !may_be_a_name(&name) {
-        let detail = format!("must have 1 to {NAME_CHARS_MAX} characters and no control characters");
+        let detail =
+            format!("must have 1 to {NAME_CHARS_MAX} characters and no control characters");
         return Err(invalid("/name", "invalid_name", detail));
     }
     let now = app.clock.now();

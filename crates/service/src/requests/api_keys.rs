@@ -64,13 +64,18 @@ fn read((body, mut errors): Body<CreateApiKey>) -> Result<NewKey> {
     let role = errors.parse("/role", "invalid_role", &body.role);
     let environments = body.environments.map(|texts| {
         if texts.is_empty() {
-            errors.note("/environments", "empty", "must name at least one environment or be omitted");
+            errors.note(
+                "/environments",
+                "empty",
+                "must name at least one environment or be omitted",
+            );
         }
         errors.parse_all::<Environment>("/environments", "invalid_environment", &texts)
     });
     let expires_at = errors.time("/expires_at", body.expires_at.as_deref());
     errors.done()?;
-    let role =
-        role.ok_or_else(|| ServiceError::Internal("the role is missing although validation succeeded".into()))?;
+    let role = role.ok_or_else(|| {
+        ServiceError::Internal("the role is missing although validation succeeded".into())
+    })?;
     Ok(NewKey { name, role, environments, expires_at })
 }

@@ -40,7 +40,9 @@ pub async fn revoke(
     let token = find_enrollment_token(app, &caller.scope(), id).await?;
     check_version(wanted_version, version(&token))?;
     if !caller.may_touch(token.environment.as_ref()) {
-        return forbidden("This API key is limited to environments, and this token is for another one.");
+        return forbidden(
+            "This API key is limited to environments, and this token is for another one.",
+        );
     }
     tokens::revoke(app, &caller.actor(), &token).await
 }

@@ -31,11 +31,7 @@ pub async fn of_order(
         }
         (None, Some(targets)) => selector = read::targets(&mut errors, targets),
         (Some(_), Some(_)) | (None, None) => {
-            errors.note(
-                "",
-                "one_of",
-                "either `server_ids` or `targets` is required, and not both",
-            );
+            errors.note("", "one_of", "either `server_ids` or `targets` is required, and not both");
         }
     }
     errors.done()?;

@@ -51,7 +51,9 @@ pub fn schedule((body, mut errors): (ScheduleRequest, Errors)) -> Result<Wanted>
             targets,
             options,
         }),
-        _ => Err(ServiceError::Internal("the schedule is incomplete although validation succeeded".into())),
+        _ => Err(ServiceError::Internal(
+            "the schedule is incomplete although validation succeeded".into(),
+        )),
     }
 }
 

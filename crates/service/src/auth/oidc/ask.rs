@@ -129,8 +129,7 @@ async fn send(
 fn read<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, OidcError> {
     serde_json::from_slice(bytes).map_err(|error| {
         // The response of a token endpoint is secret: the error names the position, not the text.
-        let why =
-            format!("the response is malformed (line {}, {})", error.line(), kind(&error));
+        let why = format!("the response is malformed (line {}, {})", error.line(), kind(&error));
         OidcError::Unusable { what, why }
     })
 }

@@ -71,7 +71,9 @@ pub fn issuer(text: &str) -> Result<String, &'static str> {
         return Err("must not contain a user name, a query or a fragment");
     }
     if !super::ask::is_safe(&url) {
-        return Err("must begin with https:// (http:// is allowed only for a provider on this host)");
+        return Err(
+            "must begin with https:// (http:// is allowed only for a provider on this host)",
+        );
     }
     Ok(text.to_owned())
 }

@@ -211,7 +211,9 @@ impl Provider {
         let Some(door) = &known.doors.userinfo_endpoint else { return Ok(()) };
         let told: Value = ask::get(WHAT, &ask::address(WHAT, door)?, Some(access_token)).await?;
         if told.get("sub") != claims.get("sub") {
-            return Err(OidcError::Proof("the userinfo endpoint returned a different subject".into()));
+            return Err(OidcError::Proof(
+                "the userinfo endpoint returned a different subject".into(),
+            ));
         }
         let (Value::Object(claims), Value::Object(told)) = (claims, told) else { return Ok(()) };
         // `email_verified` applies only to the `email` from the same source.

@@ -90,20 +90,12 @@ pub enum BundleError {
     #[error("nothing to export: no feed has been imported yet")]
     Nothing,
     #[error("cannot write {}", path.display())]
-    Write {
-        path: PathBuf,
-        source: io::Error,
-    },
+    Write { path: PathBuf, source: io::Error },
     #[error("cannot read {}", path.display())]
-    Read {
-        path: PathBuf,
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// The end line is missing.
     #[error("{} is truncated", path.display())]
-    CutOff {
-        path: PathBuf,
-    },
+    CutOff { path: PathBuf },
     /// Not a bundle, or written by a newer release than this one.
     #[error("{}, line {line}: {why}", path.display())]
     Strange {
@@ -348,7 +340,9 @@ fn read(
     let mut lines = Lines::open(path)?;
     let head = match lines.next()? {
         Line::Fleetmend(head) if head.form <= FORM => head,
-        Line::Fleetmend(_) => return Err(lines.strange("it was written by a newer release of fleetmend")),
+        Line::Fleetmend(_) => {
+            return Err(lines.strange("it was written by a newer release of fleetmend"));
+        }
         _ => return Err(lines.strange("the bundle header is missing")),
     };
     let mut records = 0;

@@ -38,9 +38,7 @@ pub struct Follow {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Updated {
     /// The publisher has no newer copy.
-    Unchanged {
-        name: String,
-    },
+    Unchanged { name: String },
     /// A newer copy was imported.
     Imported(Imported),
 }

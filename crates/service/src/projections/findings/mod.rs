@@ -81,7 +81,10 @@ async fn keep(app: &App) {
             done
         });
         if let Err(error) = done {
-            tracing::warn!(error = &error as &dyn std::error::Error, "matching of findings failed and will be retried");
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "matching of findings failed and will be retried"
+            );
         }
         let took = Duration::from_secs_f64(watch.seconds());
         if look == Look::Servers {
