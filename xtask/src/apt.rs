@@ -1,6 +1,6 @@
-//! Installing Debian packages, without the side effects that a person might want.
+//! Installs Debian packages without side effects such as a running PostgreSQL cluster.
 //!
-//! `requirements` calls it, as root.
+//! Only `requirements` calls this module, as root.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::workspace::entries;
 const LISTS: &str = "/var/lib/apt/lists";
 const LISTS_AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Installs packages and what they depend on, and nothing that is merely recommended.
+/// Installs packages and their dependencies, but no recommended packages.
 pub(crate) fn install(
     packages: &[&str],
     processes: &mut Processes,
@@ -33,7 +33,7 @@ pub(crate) fn install(
     outcome.map_err(Halt::Failed)
 }
 
-/// Fresh lists are a help, not a must: what fails for want of them fails in the install.
+/// Failure is not fatal: if outdated lists are a problem, the installation fails.
 fn update(processes: &mut Processes, screen: &mut Screen) -> Result<bool, Halt> {
     screen.at("apt-get update");
     Ok(apt_get(&["update"], processes)?.is_ok())
@@ -46,7 +46,7 @@ fn try_install(
 ) -> Result<Result<(), String>, Halt> {
     screen.at("apt-get install");
     let archives = Archives::make().map_err(|error| {
-        Halt::Failed(format!("no directory could be made for what apt-get fetches: {error}"))
+        Halt::Failed(format!("cannot create a download directory for apt-get: {error}"))
     })?;
     let option = format!("Dir::Cache::archives={}", archives.dir.display());
     let mut arguments = vec!["install", "--yes", "--no-install-recommends", "--no-upgrade"];
@@ -55,9 +55,9 @@ fn try_install(
     apt_get(&arguments, processes)
 }
 
-/// Where apt-get puts what it fetches. Images made for containers empty the usual place after each run
-/// of dpkg, and where apt itself is upgraded along the way there are several runs in one install:
-/// the second would find nothing.
+/// The download directory for apt-get. Container images empty the default directory after each run
+/// of dpkg. If apt itself is upgraded during an installation, there are several runs, and the
+/// second one would find its archives deleted.
 struct Archives {
     dir: PathBuf,
 }
@@ -77,7 +77,7 @@ impl Drop for Archives {
     }
 }
 
-/// The inner error is all that apt-get said.
+/// The inner error contains the complete output of apt-get.
 fn apt_get(arguments: &[&str], processes: &mut Processes) -> Result<Result<(), String>, Halt> {
     let mut apt = Command::new("apt-get");
     apt.args(["-q", "-o", "DPkg::Lock::Timeout=300", "-o", "Dpkg::Use-Pty=0"]).args(arguments);
@@ -95,21 +95,22 @@ fn apt_get(arguments: &[&str], processes: &mut Processes) -> Result<Result<(), S
 
 fn lists_are_fresh() -> bool {
     let some = entries(Path::new(LISTS)).iter().any(|p| p.to_string_lossy().contains("_Packages"));
-    // The lists themselves carry the archive's dates; the directory tells when apt was last here.
+    // The lists have the dates of the archive. The directory's time tells when apt last updated
+    // them.
     let written = std::fs::metadata(LISTS).and_then(|meta| meta.modified());
     some && written.is_ok_and(|written| {
         clock::wall().duration_since(written).unwrap_or_default() < LISTS_AGE_MAX
     })
 }
 
-/// Keeps Debian's server package from creating and starting a cluster of its own.
+/// Prevents Debian's server package from creating and starting its own cluster.
 ///
-/// Its maintainer script asks `create_main_cluster` of postgresql-common's configuration, which
-/// includes this directory, and only when the package is first installed: taken away afterwards,
-/// the file leaves no trace and a later upgrade still creates nothing.
+/// The package's maintainer script reads `create_main_cluster` from the configuration of
+/// postgresql-common, which includes this directory, and only at the first installation. Removing
+/// the file afterwards leaves no trace, and a later upgrade still creates no cluster.
 struct NoCluster {
     file: PathBuf,
-    /// The directories that were not there before, innermost first.
+    /// The directories that this guard created, innermost first.
     made: Vec<PathBuf>,
 }
 
@@ -122,7 +123,7 @@ impl NoCluster {
             .take_while(|path| !path.exists())
             .map(Path::to_path_buf)
             .collect();
-        // Read last, so that it overrules the others.
+        // The last file in sort order overrides the others.
         let file = directory.join("zz-fleetmend-xtask.conf");
         let guard = NoCluster { file, made };
         std::fs::create_dir_all(directory)
@@ -138,7 +139,8 @@ impl Drop for NoCluster {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.file);
         for directory in &self.made {
-            // Not empty if the package has since put something there; then it is the package's.
+            // Fails if the package has put files there in the meantime; the directory then belongs
+            // to the package.
             let _ = std::fs::remove_dir(directory);
         }
     }
@@ -149,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_note_to_the_server_package_is_gone_afterwards_and_so_are_its_directories() {
+    fn cluster_setting_and_its_directories_are_removed() {
         let base = std::env::temp_dir().join(format!("xtask-apt-{}", std::process::id()));
         std::fs::create_dir(&base).unwrap();
         let directory = base.join("postgresql-common/createcluster.d");
@@ -158,7 +160,7 @@ mod tests {
         let note = entries(&directory).pop().unwrap();
         assert_eq!(std::fs::read_to_string(note).unwrap(), "create_main_cluster = false\n");
         drop(guard);
-        assert!(entries(&base).is_empty(), "what was made for the note goes with it");
+        assert!(entries(&base).is_empty(), "created directories are removed with the file");
 
         std::fs::create_dir_all(&directory).unwrap();
         std::fs::write(directory.join("site.conf"), "").unwrap();

@@ -1,19 +1,17 @@
-//! The command line, and the text that explains it.
-//!
-//! Reads words and returns what they mean; it runs nothing.
+//! Parses the command line, and contains the help texts. It runs nothing.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// What was asked for.
+/// A parsed command.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     Help(&'static str),
     Setup,
     Test(TestOptions),
-    /// The command to run beside the database; none to wait for Ctrl-C.
+    /// The command to run with the database available; empty to wait for Ctrl-C.
     Postgres(Vec<String>),
-    /// The arguments of the simulation, untouched.
+    /// The arguments of the simulation, unchanged.
     Sim(Vec<String>),
     Bench(Option<String>),
     Fuzz(FuzzOptions),
@@ -25,18 +23,18 @@ pub(crate) enum Task {
 pub(crate) struct TestOptions {
     /// One check instead of all.
     pub(crate) only: Option<Check>,
-    /// The crates whose tests run; none for all.
+    /// The crates whose tests run; empty for all.
     pub(crate) packages: Vec<String>,
-    /// Leave the database's directory behind.
+    /// Keep the database's directory.
     pub(crate) keep: bool,
-    /// More arguments of `cargo test`.
+    /// Additional arguments for `cargo test`.
     pub(crate) cargo: Vec<String>,
-    /// More arguments of the test programs.
+    /// Additional arguments for the test programs.
     pub(crate) programs: Vec<String>,
 }
 
 impl TestOptions {
-    /// Whether every test of the workspace is meant to run.
+    /// Whether the run is supposed to include every test of the workspace.
     pub(crate) fn runs_every_test(&self) -> bool {
         self.packages.is_empty() && self.cargo.is_empty() && self.programs.is_empty()
     }
@@ -45,22 +43,22 @@ impl TestOptions {
 /// The options of `cargo xtask package`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct PackageOptions {
-    /// A folder with programs that are built already.
+    /// A directory with programs that are already built.
     pub(crate) programs: Option<PathBuf>,
-    /// Where the packages go.
+    /// The output directory.
     pub(crate) out: Option<PathBuf>,
 }
 
 /// The options of `cargo xtask fuzz`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct FuzzOptions {
-    /// One target instead of all; several at once, divided by commas.
+    /// One target instead of all; several targets are separated by commas.
     pub(crate) target: Option<String>,
-    /// For how long each runs.
+    /// Run time of each target.
     pub(crate) minutes: u64,
 }
 
-/// The checks that `cargo xtask test` is made of.
+/// The checks of `cargo xtask test`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Check {
     Fmt,
@@ -71,7 +69,7 @@ pub(crate) enum Check {
 }
 
 impl Check {
-    /// In the order in which they run: what fails fastest comes first.
+    /// In execution order: the checks that fail fastest come first.
     pub(crate) const ALL: [Check; 5] =
         [Check::Fmt, Check::Clippy, Check::Test, Check::Doc, Check::Contract];
 
@@ -86,7 +84,7 @@ impl Check {
     }
 }
 
-/// Words that mean nothing.
+/// An error in the command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Misuse {
     NoSuchCommand(String),
@@ -100,25 +98,25 @@ pub(crate) enum Misuse {
 impl fmt::Display for Misuse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Misuse::NoSuchCommand(word) => write!(f, "there is no command `{word}`"),
+            Misuse::NoSuchCommand(word) => write!(f, "unknown command `{word}`"),
             Misuse::NoSuchOption { command, option } => {
-                write!(f, "`{command}` has no option `{option}`")
+                write!(f, "unknown option `{option}` for `{command}`")
             }
             Misuse::NoValue { option } => write!(f, "`{option}` needs a value"),
             Misuse::NoSuchCheck(word) => {
-                write!(f, "there is no check `{word}`, only fmt, clippy, test, doc and contract")
+                write!(f, "unknown check `{word}`; use fmt, clippy, test, doc or contract")
             }
             Misuse::NotMinutes(word) => {
                 write!(f, "`--minutes` must be a whole number from 1 to 10080 (got `{word}`)")
             }
             Misuse::TooMany { command, word } => {
-                write!(f, "`{command}` does not know what to do with `{word}`")
+                write!(f, "unexpected argument `{word}` for `{command}`")
             }
         }
     }
 }
 
-/// Reads the words after `cargo xtask`.
+/// Parses the arguments after `cargo xtask`.
 pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Task, Misuse> {
     let mut words = words.into_iter();
     let Some(command) = words.next() else { return Ok(Task::Help(HELP)) };
@@ -255,70 +253,71 @@ fn package(words: Vec<String>) -> Result<Task, Misuse> {
 const HELP: &str = "\
 cargo xtask COMMAND
 
-  test       run every check: formatting, lints, tests on both databases, documentation, the contract
-  postgres   run a command beside a private PostgreSQL, or keep one until Ctrl-C
-  sim        run the simulation of the rollout planner
+  test       run all checks: formatting, lints, tests on both databases, documentation, API contract
+  postgres   run a command with a private PostgreSQL, or keep one running until Ctrl-C
+  sim        run the rollout planner's simulation
   bench      run the benchmarks
-  fuzz       fuzz the parsers of outside bytes
-  package    make .deb and .rpm of the agent and of the server
-  setup      install what the checks need and this machine lacks
-  help       show this, or `help COMMAND`";
+  fuzz       fuzz the parsers of untrusted input
+  package    build .deb and .rpm packages of the agent and the server
+  setup      install missing tools that the checks need
+  help       show this help, or the help of a command";
 
 const SETUP: &str = "\
 cargo xtask setup
 
-Installs what the checks need and this machine lacks. On Debian as root it does so with apt-get;
-elsewhere it says what to install. It creates no PostgreSQL cluster and starts no service.";
+Installs the tools that the checks need and that are missing on this machine. On Debian, as root, it
+uses apt-get; elsewhere it prints what to install. It creates no PostgreSQL cluster and starts no
+service.";
 
 const TEST: &str = "\
 cargo xtask test [--only CHECK] [-p CRATE]… [--keep] [-- CARGO-ARGS… [-- TEST-ARGS…]]
 
-Runs every check, on SQLite and on a private PostgreSQL that is gone afterwards. What is missing
-is installed first, as by `cargo xtask setup`. The last line reads `N passed, N failed, N skipped`.
+Runs all checks, on SQLite and on a private PostgreSQL that is removed afterwards. Missing tools
+are installed first, as by `cargo xtask setup`. The last line reads `N passed, N failed, N skipped`.
 
-  --only CHECK   fmt, clippy, test, doc or contract alone
-  -p CRATE       only the tests of this crate (can be given again)
-  --keep         leave PostgreSQL's directory behind, for a look at its log
-  -- …           more arguments of `cargo test`, and after a second `--` of the test programs";
+  --only CHECK   run only fmt, clippy, test, doc or contract
+  -p CRATE       run only the tests of this crate (repeatable)
+  --keep         keep PostgreSQL's directory, to inspect its log
+  -- …           arguments for `cargo test`, and after a second `--` for the test programs";
 
 const POSTGRES: &str = "\
 cargo xtask postgres [-- COMMAND…]
 
-Starts a private PostgreSQL on a socket, runs COMMAND with FLEETMEND_TEST_POSTGRES set (and PGHOST
-and its like, so that a bare `psql` connects), and stops it. Ends as COMMAND ended. Without a
-COMMAND it prints the variable and waits for Ctrl-C.";
+Starts a private PostgreSQL on a Unix socket, runs COMMAND with FLEETMEND_TEST_POSTGRES set (and
+with PGHOST, PGPORT, PGUSER and PGDATABASE, so that a plain `psql` connects), and stops PostgreSQL.
+Exits with the exit code of COMMAND. Without COMMAND it prints the variable and waits for Ctrl-C.";
 
 const SIM: &str = "\
 cargo xtask sim --seeds N [--from S]
 cargo xtask sim --seed S
 
-Runs the simulation of the rollout planner, in release mode: N seeds, counted from S, or the one
-seed S again. All arguments go to the simulation as they are.";
+Runs the rollout planner's simulation in release mode: N seeds starting at S, or only the seed S.
+All arguments are passed to the simulation unchanged.";
 
 const BENCH: &str = "\
 cargo xtask bench [FILTER]
 
-Runs the benchmarks of every crate that has some, on SQLite and on a private PostgreSQL that
-waits for the disk as a real one does. FILTER limits them to those whose name contains it.";
+Runs the benchmarks of every crate that has any, on SQLite and on a private PostgreSQL with the
+durability settings of a production server. FILTER selects benchmarks whose name contains it.";
 
 const FUZZ: &str = "\
 cargo xtask fuzz [--target TARGET] [--minutes N]
 
-Fuzzes the parsers of outside bytes with libFuzzer, one target after the other, each for N minutes
-[default: 10]. It needs a C++ compiler. Inputs that break something are left in
-target/fuzz/artifacts; an input that takes more than 5 seconds or 512 MiB counts as well.
+Fuzzes the parsers of untrusted input with libFuzzer, one target after another, each for N minutes
+[default: 10]. Needs a C++ compiler. Inputs that make a target fail are written to
+target/fuzz/artifacts. An input that takes more than 5 seconds or 512 MiB counts as a failure.
 
-  --target TARGET   one target of crates/fuzz, or several at once, divided by commas
-  --minutes N       for how long each runs";
+  --target TARGET   one target of crates/fuzz, or several in one run, separated by commas
+  --minutes N       run time of each target";
 
 const PACKAGE: &str = "\
 cargo xtask package [--programs DIR] [--out DIR]
 
-Builds the agent as one static program and the server as usual, and makes a .deb and an .rpm of
-each. Their names are printed.
+Builds the agent as a static program and the server as a normal one, and creates a .deb and an
+.rpm package of each. Prints the paths of the packages.
 
-  --programs DIR   do not build: pack DIR/fleetmend-agent and DIR/fleetmend
-  --out DIR        where the packages go [default: target/package/packages]";
+  --programs DIR   do not build; package DIR/fleetmend-agent and DIR/fleetmend
+  --out DIR        output directory [default: target/package/packages]";
 
 #[cfg(test)]
 mod tests {
@@ -333,11 +332,11 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_first_dashes_is_cargos_and_the_second_the_test_programs() {
+    fn arguments_after_dashes_go_to_cargo_and_test_programs() {
         let Ok(Task::Test(options)) =
             read("test -p store -p vocab --keep -- --lib stale -- --test-threads 1")
         else {
-            panic!("it reads as a test run")
+            panic!("expected a test command")
         };
         assert_eq!(options.packages, ["store", "vocab"]);
         assert!(options.keep);
@@ -347,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn one_check_still_counts_as_every_test() {
+    fn single_check_still_runs_every_test() {
         let only = |check| {
             let options = TestOptions { only: Some(check), ..TestOptions::default() };
             assert!(options.runs_every_test());
@@ -358,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_mean_nothing_are_named() {
+    fn errors_name_the_invalid_argument() {
         let option = |command, word: &str| Misuse::NoSuchOption { command, option: word.into() };
         assert_eq!(read("tset"), Err(Misuse::NoSuchCommand("tset".into())));
         assert_eq!(read("test --fast"), Err(option("test", "--fast")));
@@ -375,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn help_is_ours_before_the_dashes_and_the_commands_behind_them() {
+    fn help_flag_after_dashes_belongs_to_the_command() {
         assert_eq!(read(""), Ok(Task::Help(HELP)));
         assert_eq!(read("--help"), Ok(Task::Help(HELP)));
         assert_eq!(read("sim --help"), Ok(Task::Help(SIM)));
@@ -384,12 +383,12 @@ mod tests {
     }
 
     #[test]
-    fn the_simulation_gets_its_arguments_untouched() {
+    fn simulation_arguments_are_passed_unchanged() {
         assert_eq!(read("sim --seeds 500 --from 7"), Ok(Task::Sim(words("--seeds 500 --from 7"))));
     }
 
     #[test]
-    fn a_command_runs_beside_postgres_with_or_without_dashes() {
+    fn postgres_command_works_with_and_without_dashes() {
         let expected = Ok(Task::Postgres(words("cargo test -p store")));
         assert_eq!(read("postgres -- cargo test -p store"), expected);
         assert_eq!(read("postgres cargo test -p store"), expected);

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: every benchmark of the workspace, and the machine it ran on.
+//! `cargo xtask bench`: runs every benchmark of the workspace, and prints the hardware it ran on.
 
 use std::process::{Command, ExitCode, Stdio};
 
@@ -9,7 +9,7 @@ use crate::requirements;
 use crate::screen::Screen;
 use crate::workspace::Workspace;
 
-/// The crate whose benchmarks have real agents on systems of the lab.
+/// The crate whose benchmarks run real agents on lab systems.
 const WITH_AGENTS: &str = "cli";
 
 /// Runs the benchmarks whose name contains the filter.
@@ -50,7 +50,7 @@ fn each(
         if name == WITH_AGENTS {
             cargo.env("FLEETMEND_TEST_AGENT", package::agent(workspace, processes, screen)?);
         }
-        // Only the benchmarks: `--benches` would include the unit tests of the library.
+        // Only the benchmarks: `--benches` would also run the library's unit tests.
         cargo.args(["bench", "--quiet", "--package", name, "--bench", "*", "--"]);
         cargo.args(filter).stdin(Stdio::null());
         postgres.export(&mut cargo);
@@ -61,7 +61,7 @@ fn each(
     Ok(failed)
 }
 
-/// A figure without its machine says nothing.
+/// Prints the CPU, the memory and the load, because results are meaningless without them.
 fn show_machine(
     workspace: &Workspace,
     processes: &mut Processes,
@@ -73,7 +73,7 @@ fn show_machine(
         (read("/proc/cpuinfo"), read("/proc/meminfo"), read("/proc/loadavg"));
     let model = field(&info, "model name").unwrap_or("unknown CPU");
     let memory = field(&memory, "MemTotal").and_then(mebibytes).unwrap_or(0);
-    screen.line(&format!("{cores} cores, {model}, {memory} MiB of memory"));
+    screen.line(&format!("{cores} cores, {model}, {memory} MiB memory"));
     screen.line(&format!("load before: {}", load.trim()));
     let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     rustc.arg("--version").current_dir(workspace.started_in());
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_tables_are_read_by_name() {
+    fn proc_fields_are_read_by_name() {
         let info = "processor\t: 0\nmodel name\t: Some CPU: 2 GHz\nmodel name\t: Other\n";
         assert_eq!(field(info, "model name"), Some("Some CPU: 2 GHz"));
         assert_eq!(field("MemTotal:  2048 kB\n", "MemTotal").and_then(mebibytes), Some(2));

@@ -1,8 +1,8 @@
-//! The one place of this crate that asks for the time: how long a step took, how old a file is.
+//! The only place in this crate that reads the clock: for step durations and file ages.
 
 use std::time::{Instant, SystemTime};
 
-#[expect(clippy::disallowed_methods, reason = "this tool measures its own steps")]
+#[expect(clippy::disallowed_methods, reason = "xtask measures the duration of its steps")]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }

@@ -1,8 +1,9 @@
-//! The contract, checked by programs that know the service only by its own description.
+//! Checks the API contract with tools that know the service only from its OpenAPI document.
 //!
-//! A validator reads the document; a client is generated from it and calls the sixteen operations; schemathesis
-//! walks all of them with what the document allows and forbids. The service is the real one, on a database and a
-//! port of its own, with simulated agents that do the work. `steps` calls it.
+//! A validator checks the document, a client is generated from it and calls the sixteen core
+//! operations, and schemathesis tests all operations with valid and invalid input. The service is
+//! the real one, with its own database and port, and simulated agents carry out the work. `steps`
+//! calls this module.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,14 +14,15 @@ use crate::screen::Screen;
 use crate::service::{ENVIRONMENT, SERVERS, Service};
 use crate::workspace::Workspace;
 
-/// How long schemathesis walks. It goes on until then, so this is most of what the check takes.
+/// Run time of schemathesis. It always uses all of it, so this is most of the duration of the
+/// check.
 const WALK_SECONDS: u32 = 120;
 
-/// Cargo's words for the programs. A test is named so that what the tests were built from is built from again:
-/// without one, dependencies lose the features that only tests ask of them, and are compiled anew.
+/// Arguments for cargo. Naming a test makes cargo use the same features as for the tests. Without
+/// it, dependencies would lose the features that only tests enable and would be compiled again.
 const BUILD: [&str; 5] = ["build", "--workspace", "--bins", "--test", "end_to_end"];
 
-/// Runs every part; what is wrong has been shown. Whether all went well.
+/// Runs all parts and shows the output of those that fail. Returns whether all succeeded.
 pub(crate) fn check(
     workspace: &Workspace,
     processes: &mut Processes,
@@ -54,7 +56,8 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// One after the other. What fails does not hide the next, unless there is nothing to go on with.
+    /// Runs the parts one after another. A failed part does not skip the next one, unless that
+    /// depends on it.
     fn run(mut self) -> Result<bool, Halt> {
         let document = self.service.directory().join("openapi.json");
         let text = self.service.get("/openapi.json")?;
@@ -73,15 +76,16 @@ impl Parts<'_> {
         let mut generator = self.command("openapi-python-client");
         generator.args(["generate", "--meta", "none", "--fail-on-warning", "--path"]);
         generator.arg(document).arg("--output-path").arg(client.join("fleetmend_client"));
-        std::fs::create_dir_all(client)
-            .map_err(|error| Halt::Failed(format!("cannot make the client's place: {error}")))?;
+        std::fs::create_dir_all(client).map_err(|error| {
+            Halt::Failed(format!("cannot create the client's directory: {error}"))
+        })?;
         self.screen.at("openapi-python-client");
         shown("openapi-python-client", &mut generator, self.processes, self.screen)
     }
 
     fn call(&mut self, client: &Path) -> Result<bool, Halt> {
         let mut script = self.command("python");
-        script.arg(self.workspace.path("xtask/contract/sixteen.py")).arg(client);
+        script.arg(self.workspace.path("xtask/contract/client_smoke.py")).arg(client);
         self.part("openapi-python-client", &mut script)
     }
 
@@ -99,11 +103,12 @@ impl Parts<'_> {
 
     fn reached(&mut self, document: &Path) -> Result<bool, Halt> {
         let mut script = self.command("python");
-        script.arg(self.workspace.path("xtask/contract/reached.py")).arg(document);
+        script.arg(self.workspace.path("xtask/contract/coverage.py")).arg(document);
         self.part("schemathesis", &mut script)
     }
 
-    /// A program that is told where the service is. It works in the service's directory, and leaves nothing elsewhere.
+    /// A command with the service's address in its environment. It runs in the service's directory
+    /// and leaves no files elsewhere.
     fn command(&self, program: &str) -> Command {
         let mut command = self.python.program(program);
         let directory = self.service.directory();
@@ -116,7 +121,7 @@ impl Parts<'_> {
         command
     }
 
-    /// A part whose last line, if all is well, says what it did.
+    /// Runs a part. If it succeeds, its last line of output is shown as a summary.
     fn part(&mut self, name: &str, command: &mut Command) -> Result<bool, Halt> {
         self.screen.at(name);
         let mut last = String::new();
@@ -128,7 +133,7 @@ impl Parts<'_> {
     }
 }
 
-/// Runs a command; what it said is shown if it failed.
+/// Runs a command and shows its output if it failed.
 fn shown(
     name: &str,
     command: &mut Command,

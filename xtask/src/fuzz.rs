@@ -1,7 +1,8 @@
-//! `cargo xtask fuzz`: the targets of `crates/fuzz` under libFuzzer, for as long as one likes.
+//! `cargo xtask fuzz`: runs the targets of `crates/fuzz` under libFuzzer.
 //!
-//! Builds `fuzz/` with coverage into a directory of its own. A stable compiler is enough: the coverage comes from LLVM's pass
-//! alone, and no sanitizer is used, since there is no unsafe code to look into.
+//! Builds `fuzz/` with coverage instrumentation into a separate target directory. A stable compiler
+//! is sufficient: the coverage comes from an LLVM pass alone, and no sanitizer is used because
+//! there is no unsafe code to check.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -17,12 +18,13 @@ const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares";
-/// What an input may take at most, measured by the clock on the wall; far more than it needs, since the machine may be busy.
+/// Maximum wall-clock time of one input. Far more than an input needs, because the machine may be
+/// busy.
 const SECONDS_MAX: u32 = 5;
 const MIB_MAX: u32 = 512;
 const INPUT_BYTES_MAX: u32 = 64 * 1024;
 
-/// Runs the named target, or one after the other.
+/// Runs the selected targets, or all targets one after another.
 pub(crate) fn run(
     workspace: &Workspace,
     options: &FuzzOptions,
@@ -39,7 +41,7 @@ pub(crate) fn run(
         .flat_map(|name| name.split(','))
         .find(|name| !all.iter().any(|known| known == name));
     if let Some(name) = unknown {
-        let why = format!("there is no fuzz target `{name}`, only {}", all.join(", "));
+        let why = format!("unknown fuzz target `{name}`; use one of {}", all.join(", "));
         return Err(Halt::Failed(why));
     }
     let target_dir = workspace.target().join("fuzz");
@@ -47,7 +49,7 @@ pub(crate) fn run(
     build.current_dir(workspace.path("fuzz")).args(["build", "--release", "--target", TRIPLE]);
     build.env("RUSTFLAGS", COVERAGE).env("CARGO_TARGET_DIR", &target_dir).stdin(Stdio::null());
     if !processes.run(&mut build)?.success() {
-        return Err(Halt::Failed("the fuzz targets could not be built".to_owned()));
+        return Err(Halt::Failed("cannot build the fuzz targets".to_owned()));
     }
     let program = target_dir.join(TRIPLE).join("release/fleetmend-libfuzzer");
     let mut broken = Vec::new();
@@ -68,7 +70,7 @@ pub(crate) fn run(
     }
 }
 
-/// Each target has a directory with seeds.
+/// Each target has a directory of seeds.
 fn targets(workspace: &Workspace) -> Vec<String> {
     let entries = std::fs::read_dir(workspace.path("crates/fuzz/seeds"));
     let folders = entries.into_iter().flatten().flatten().filter(|entry| entry.path().is_dir());
@@ -86,7 +88,7 @@ fn fuzzer(
     minutes: u64,
 ) -> Result<Command, Halt> {
     let made = |path: PathBuf| {
-        let failed = |error| Halt::Failed(format!("cannot make {}: {error}", path.display()));
+        let failed = |error| Halt::Failed(format!("cannot create {}: {error}", path.display()));
         std::fs::create_dir_all(&path).map_err(failed).map(|()| path.clone())
     };
     let corpus = made(target_dir.join("corpus").join(name))?;

@@ -1,9 +1,9 @@
-//! Set-up and checks of the workspace: `cargo xtask test` and its companions.
+//! Developer tasks for the workspace: `cargo xtask test` and related commands.
 //!
-//! `args` reads the command line, `steps` is the test command, `bench` the benchmarks, `package`
-//! makes what is installed elsewhere, and `postgres` is the private database that tests and
-//! benchmarks stand on. Nothing here is shipped to anyone: the
-//! services never call this crate, and it never touches a database that it has not made itself.
+//! `args` parses the command line, `steps` runs the checks, `bench` the benchmarks, `package`
+//! builds the packages, and `postgres` is the private database for tests and benchmarks. Nothing
+//! here is shipped: the services never call this crate, and it never touches a database that it did
+//! not create.
 
 mod apt;
 mod args;
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     let task = match args::parse(std::env::args().skip(1)) {
         Ok(task) => task,
         Err(misuse) => {
-            screen.line(&format!("{misuse}\n`cargo xtask help` lists the commands."));
+            screen.line(&format!("{misuse}\nRun `cargo xtask help` for a list of commands."));
             return ExitCode::from(2);
         }
     };
@@ -68,7 +68,7 @@ fn run(task: Task, processes: &mut Processes, screen: &mut Screen) -> Result<Exi
         Task::Setup => {
             requirements::provide(&requirements::all(), processes, screen)?;
             node::provide(&workspace, processes, screen)?;
-            screen.line("everything that the checks need is here");
+            screen.line("all required tools are installed");
             Ok(ExitCode::SUCCESS)
         }
         Task::Test(options) => steps::test(&workspace, &options, processes, screen),
@@ -85,7 +85,7 @@ fn run(task: Task, processes: &mut Processes, screen: &mut Screen) -> Result<Exi
     }
 }
 
-/// `cargo xtask postgres`: a database for as long as the command runs, or until Ctrl-C.
+/// `cargo xtask postgres`: runs a database for the duration of a command, or until Ctrl-C.
 fn with_postgres(
     workspace: &Workspace,
     command: &[String],
@@ -106,7 +106,7 @@ fn with_postgres(
         }
         None => {
             screen.line(&format!("{}={}", postgres::VARIABLE, postgres.url()));
-            screen.line("Ctrl-C stops it.");
+            screen.line("Press Ctrl-C to stop PostgreSQL.");
             processes.wait(postgres.process(), Duration::MAX);
             Err(postgres.ended_early(processes).map_or(Halt::Interrupted, Halt::Failed))
         }
@@ -115,14 +115,14 @@ fn with_postgres(
     result
 }
 
-/// The variable that tests read, and the ones by which a bare `psql` finds its way.
+/// Sets the variable that tests read, and those that let a plain `psql` connect.
 fn announce(postgres: &Postgres, child: &mut Command) {
     postgres.export(child);
     child.env("PGHOST", postgres.directory()).env("PGPORT", postgres::PORT.to_string());
     child.env("PGUSER", postgres::SUPERUSER).env("PGDATABASE", postgres::SUPERUSER);
 }
 
-/// A child's end as our own, in the way a shell puts it.
+/// Converts a child's exit status to our own, like a shell: a signal becomes 128 plus its number.
 fn code_of(status: ExitStatus) -> ExitCode {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     ExitCode::from(u8::try_from(code).unwrap_or(1))

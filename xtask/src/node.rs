@@ -1,7 +1,8 @@
-//! What the tests in a browser need from npm, at the versions of `browser/package-lock.json`: a real provider of identities, and the judge
-//! of what people can use who do not see, or use no mouse.
+//! Installs the npm packages for the browser tests, at the versions of `browser/package-lock.json`:
+//! a real OIDC identity provider, and axe-core for accessibility checks.
 //!
-//! It lies in the target directory, where those tests look for it, and is installed once for each set of versions.
+//! They are installed into the target directory, where the browser tests expect them, once for each
+//! set of versions.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,11 +12,11 @@ use crate::python::{fingerprint, said};
 use crate::screen::Screen;
 use crate::workspace::Workspace;
 
-/// Written when everything is installed; says what was.
+/// Written when the installation is complete; contains the fingerprint of its versions.
 const COMPLETE: &str = "complete";
 const FILES: [&str; 2] = ["package.json", "package-lock.json"];
 
-/// Installs what is not there.
+/// Installs the packages unless they are already installed.
 pub(crate) fn provide(
     workspace: &Workspace,
     processes: &mut Processes,
@@ -34,9 +35,9 @@ pub(crate) fn provide(
     if std::fs::read_to_string(home.join(COMPLETE)).is_ok_and(|there| there == wanted) {
         return Ok(());
     }
-    screen.at("installing what the tests in a browser need");
+    screen.at("installing npm packages for the browser tests");
     std::fs::create_dir_all(&home).map_err(|error| failed(&home, &error))?;
-    // One that was interrupted does not count.
+    // An interrupted installation does not count.
     let _ = std::fs::remove_file(home.join(COMPLETE));
     for (name, text) in FILES.iter().zip(&texts) {
         std::fs::write(home.join(name), text).map_err(|error| failed(&home, &error))?;
@@ -53,9 +54,9 @@ fn failed(path: &Path, error: &std::io::Error) -> Halt {
 
 #[cfg(test)]
 mod tests {
-    /// Whoever has a mirror uses it, and nobody is sent past theirs.
+    /// No fixed registry URLs: developers with an npm mirror must be able to use it.
     #[test]
-    fn the_versions_are_exact_and_name_no_place_to_fetch_them_from() {
+    fn package_versions_are_exact_without_registry_urls() {
         let lock = include_str!("../browser/package-lock.json");
         assert!(lock.contains("\"integrity\"") && !lock.contains("\"resolved\""));
         let wanted = include_str!("../browser/package.json");

@@ -1,8 +1,8 @@
-//! A private PostgreSQL: on a socket in a directory of its own, gone when the work is done.
+//! A private PostgreSQL on a Unix socket in its own directory, removed after use.
 //!
-//! It never listens on the network and never touches a cluster of the machine. Whatever ends this
-//! program ends PostgreSQL too: in the normal way, by a signal, or by SIGKILL, for which the
-//! kernel tells it that its parent has died. `steps`, `bench` and `cargo xtask postgres` use it.
+//! It never listens on the network and never touches an existing cluster. It exits together with
+//! this program, however that ends: normally, by a signal, or by SIGKILL, in which case the kernel
+//! signals it that its parent has died. `steps`, `bench` and `cargo xtask postgres` use it.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -18,47 +18,46 @@ use crate::requirements;
 use crate::screen::Screen;
 use crate::workspace::entries;
 
-/// Where tests and benchmarks find the URL.
+/// The environment variable with the URL for tests and benchmarks.
 pub(crate) const VARIABLE: &str = "FLEETMEND_TEST_POSTGRES";
 
-/// Names the socket; nothing listens on it.
+/// Part of the socket's name; PostgreSQL does not listen on this port.
 pub(crate) const PORT: u16 = 5432;
 
-/// The role that owns everything, and the database of the same name.
+/// The superuser role, and the database of the same name.
 pub(crate) const SUPERUSER: &str = "postgres";
 
 const PREFIX: &str = "fleetmend-pg-";
-/// The longest path that a socket's address holds.
+/// Maximum path length of a Unix socket address.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
-/// Locked by whoever uses the directory.
+/// Locked by the process that uses the directory.
 const LOCK: &str = "lock";
 const LOG: &str = "log";
 
-/// Whether a commit waits for the disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Durability {
-    /// For tests: a crash may lose everything, and nobody minds.
+    /// For tests: losing data in a crash is acceptable.
     Off,
-    /// For benchmarks: the figures must hold for a real server.
+    /// For benchmarks: the results must be valid for a production server.
     On,
 }
 
-/// What becomes of the directory.
+/// Whether to keep the directory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keep {
     Yes,
     No,
 }
 
-/// A PostgreSQL that answers.
-#[must_use = "whoever starts it stops it"]
+/// A running PostgreSQL that accepts connections.
+#[must_use = "the caller must call stop()"]
 pub(crate) struct Postgres {
     home: Home,
     process: Process,
 }
 
 impl Postgres {
-    /// Starts one, and returns when it takes connections.
+    /// Starts PostgreSQL and returns when it accepts connections.
     pub(crate) fn start(
         durability: Durability,
         processes: &mut Processes,
@@ -76,7 +75,7 @@ impl Postgres {
         }
     }
 
-    /// Stops it and removes its directory, or leaves it for a look.
+    /// Stops PostgreSQL and removes its directory, or keeps it for inspection.
     pub(crate) fn stop(self, keep: Keep, processes: &mut Processes, screen: &mut Screen) {
         processes.stop(self.process, process::POSTGRES);
         match keep {
@@ -92,7 +91,7 @@ impl Postgres {
         }
     }
 
-    /// In the form that sqlx and libpq both read.
+    /// The URL, in the form that both sqlx and libpq accept.
     pub(crate) fn url(&self) -> String {
         let host = percent_encoded(&self.directory().to_string_lossy());
         format!("postgres://{SUPERUSER}@{host}:{PORT}/{SUPERUSER}")
@@ -106,10 +105,10 @@ impl Postgres {
         self.process
     }
 
-    /// Tells a child where PostgreSQL is.
+    /// Sets the environment of a child so that it finds this PostgreSQL.
     pub(crate) fn export(&self, child: &mut Command) {
-        // Drivers fill what the URL leaves open from PGOPTIONS, PGSSLMODE and their kin, and the
-        // caller's are about some other server.
+        // Drivers take settings that the URL does not contain from PGOPTIONS, PGSSLMODE and similar
+        // variables, and the caller's values refer to another server.
         for (name, _) in std::env::vars_os() {
             if name.as_encoded_bytes().starts_with(b"PG") {
                 child.env_remove(name);
@@ -118,14 +117,14 @@ impl Postgres {
         child.env(VARIABLE, self.url());
     }
 
-    /// The sentence about a PostgreSQL that nobody asked to end, if that has happened.
+    /// An error message if PostgreSQL has exited unexpectedly.
     pub(crate) fn ended_early(&self, processes: &mut Processes) -> Option<String> {
         let status = processes.ended(self.process)?;
-        Some(format!("PostgreSQL ended by itself ({status}){}", self.home.end_of_log()))
+        Some(format!("PostgreSQL exited unexpectedly ({status}){}", self.home.end_of_log()))
     }
 }
 
-/// Who PostgreSQL runs as. It refuses to be root.
+/// The user that PostgreSQL runs as. It refuses to run as root.
 enum Owner {
     Ourselves,
     Other { name: String, uid: u32, gid: u32 },
@@ -142,17 +141,18 @@ impl Owner {
             .find(|user| !user.uid.is_root());
         let Some(user) = user else {
             return Err(Halt::Failed(
-                "PostgreSQL refuses to run as root, and there is no user `postgres` or `nobody`"
+                "PostgreSQL refuses to run as root, and neither user `postgres` nor `nobody` exists"
                     .to_owned(),
             ));
         };
         Ok(Owner::Other { name: user.name, uid: user.uid.as_raw(), gid: user.gid.as_raw() })
     }
 
-    /// A program of PostgreSQL's, as this user, which ends when we do.
+    /// A PostgreSQL program that runs as this user and exits when we do.
     ///
-    /// `setpriv` sets what would otherwise need unsafe code between fork and exec. The kernel
-    /// counts the end of the thread that started the child: that has to be the main thread.
+    /// `setpriv` makes the settings that would otherwise need unsafe code between fork and exec.
+    /// The death signal is tied to the thread that started the child, so that must be the main
+    /// thread.
     fn command(&self, program: &Path, directory: &Path) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "QUIT"]);
@@ -165,7 +165,7 @@ impl Owner {
     }
 }
 
-/// The directory that one PostgreSQL lives in.
+/// The directory of one PostgreSQL instance.
 struct Home {
     directory: PathBuf,
     _lock: File,
@@ -175,9 +175,9 @@ impl Home {
     fn make(base: &Path, owner: &Owner) -> Result<Home, Halt> {
         let directory = fresh_directory(base)?;
         let failed = |error: io::Error| {
-            Halt::Failed(format!("cannot make {} ready: {error}", directory.display()))
+            Halt::Failed(format!("cannot prepare {}: {error}", directory.display()))
         };
-        // Locked before it gets its name, so that nobody ever sees it there and not locked.
+        // Locked before it is renamed, so that no process ever sees an unlocked lock file.
         let unnamed = directory.join("lock.new");
         let lock = File::create_new(&unnamed).map_err(failed)?;
         lock.try_lock().map_err(|error| failed(error.into()))?;
@@ -192,7 +192,7 @@ impl Home {
         std::fs::remove_dir_all(&self.directory)
     }
 
-    /// Without its lock file, a directory is not taken for abandoned.
+    /// A directory without a lock file is not treated as abandoned.
     fn leave(self) -> PathBuf {
         let _ = std::fs::remove_file(self.directory.join(LOCK));
         self.directory
@@ -202,7 +202,7 @@ impl Home {
         let bytes = std::fs::read(self.directory.join(LOG)).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
         let lines: Vec<&str> = text.lines().collect();
-        format!("; the end of its log:\n{}", lines[lines.len().saturating_sub(20)..].join("\n"))
+        format!("; last lines of its log:\n{}", lines[lines.len().saturating_sub(20)..].join("\n"))
     }
 }
 
@@ -212,19 +212,22 @@ fn fresh_directory(base: &Path) -> Result<PathBuf, Halt> {
     for attempt in 0..100 {
         match DirBuilder::new().mode(0o700).create(&directory) {
             Ok(()) => return Ok(directory),
-            // Kept, or left behind, by an earlier process of the same number.
+            // Kept, or left behind, by an earlier process with the same id.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 directory = base.join(format!("{own}-{attempt}"));
             }
             Err(error) => {
-                return Err(Halt::Failed(format!("cannot make {}: {error}", directory.display())));
+                return Err(Halt::Failed(format!(
+                    "cannot create {}: {error}",
+                    directory.display()
+                )));
             }
         }
     }
-    Err(Halt::Failed(format!("{} is full of directories named {own}", base.display())))
+    Err(Halt::Failed(format!("too many directories named {own} in {}", base.display())))
 }
 
-/// Removes what a run left behind that was killed with SIGKILL.
+/// Removes directories of runs that were killed with SIGKILL.
 fn remove_abandoned(base: &Path, owner: &Owner) {
     let uid = match owner {
         Owner::Ourselves => geteuid().as_raw(),
@@ -234,23 +237,23 @@ fn remove_abandoned(base: &Path, owner: &Owner) {
         let named = path
             .file_name()
             .is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()));
-        // Anybody may put anything into a directory for temporary things.
+        // Any user can create files in a temporary directory.
         let ours = std::fs::symlink_metadata(&path)
             .is_ok_and(|meta| named && meta.is_dir() && meta.uid() == uid);
-        // Whoever uses it holds the lock, and the kernel lets go of it for the dead.
+        // A running process holds the lock, and the kernel releases it when the process dies.
         if ours && File::open(path.join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok()) {
             let _ = std::fs::remove_dir_all(&path);
         }
     }
 }
 
-/// Where directories for temporary things are made that the owner can reach by a short path.
+/// A temporary directory that the owner can access and whose path is short enough for a socket.
 fn base_directory(owner: &Owner) -> Result<PathBuf, Halt> {
     let named = std::env::temp_dir();
     let usable = |base: &PathBuf| short_enough(base) && reachable(base, owner);
     [named.clone(), PathBuf::from("/tmp")].into_iter().find(usable).ok_or_else(|| {
         Halt::Failed(format!(
-            "no place for PostgreSQL's socket: its user can reach neither {} nor /tmp by a \
+            "no directory for PostgreSQL's socket: its user can access neither {} nor /tmp by a \
              path that is short enough",
             named.display()
         ))
@@ -338,7 +341,7 @@ fn settings(durability: Durability) -> &'static [&'static str] {
     }
 }
 
-/// PostgreSQL says in its pid file, in the last line, when it takes connections.
+/// PostgreSQL writes `ready` to the last line of its pid file when it accepts connections.
 fn await_answer(home: &Home, process: Process, processes: &mut Processes) -> Result<(), Halt> {
     const PAUSE: Duration = Duration::from_millis(50);
     const PAUSES_MAX: u32 = 1200;
@@ -353,14 +356,14 @@ fn await_answer(home: &Home, process: Process, processes: &mut Processes) -> Res
             Waited::TimedOut => {}
             Waited::Interrupted => return Err(Halt::Interrupted),
             Waited::Ended => {
-                return Err(Halt::Failed(format!("PostgreSQL ended{}", home.end_of_log())));
+                return Err(Halt::Failed(format!("PostgreSQL exited{}", home.end_of_log())));
             }
         }
     }
-    Err(Halt::Failed(format!("PostgreSQL does not answer{}", home.end_of_log())))
+    Err(Halt::Failed(format!("PostgreSQL did not become ready{}", home.end_of_log())))
 }
 
-/// Everything but letters and digits, so that a path can stand where a host name does.
+/// Encodes everything except letters and digits, so that a path can be used as a host name.
 fn percent_encoded(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {
@@ -378,13 +381,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_becomes_a_host_name() {
+    fn socket_path_is_percent_encoded_as_host() {
         assert_eq!(percent_encoded("/tmp/fleetmend-pg-7"), "%2Ftmp%2Ffleetmend%2Dpg%2D7");
         assert_eq!(percent_encoded("/tmp/häfen"), "%2Ftmp%2Fh%C3%A4fen");
     }
 
     #[test]
-    fn a_base_is_refused_where_the_socket_would_not_fit() {
+    fn base_directory_with_too_long_socket_path_is_refused() {
         let spare =
             SOCKET_PATH_BYTES_MAX - format!("/{PREFIX}{}-99/.s.PGSQL.{PORT}", u32::MAX).len();
         assert!(short_enough(Path::new(&"x".repeat(spare))));
@@ -392,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_base_that_only_root_may_enter_is_of_no_use_to_another_user() {
+    fn base_directory_must_be_accessible_to_the_owner() {
         let base = std::env::temp_dir().join(format!("xtask-reach-{}", std::process::id()));
         DirBuilder::new().mode(0o700).create(&base).unwrap();
         let stranger = Owner::Other { name: "stranger".into(), uid: u32::MAX - 1, gid: 1 };

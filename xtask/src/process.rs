@@ -1,9 +1,9 @@
 //! Child processes that can always be stopped.
 //!
-//! Each child leads a process group of its own, so that stopping it stops what it started. The
-//! end of a child, its output and the signals sent to us arrive on one channel: waiting for any
-//! of them is waiting for all, with a bound and without polling. Everything in this crate that
-//! starts a process comes through here.
+//! Each child leads its own process group, so that stopping it also stops the processes that it
+//! started. Exits of children, their output and the signals sent to us arrive on one channel: a
+//! single wait covers all of them, with a timeout and without polling. This crate starts every
+//! process through this module.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, PipeReader};
@@ -17,23 +17,23 @@ use nix::unistd::{Pid, getpgrp, tcsetpgrp};
 
 use crate::clock;
 
-/// How long output is awaited from a group whose leader has ended.
+/// How long to wait for more output after the leader of a group has exited.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Why the work does not go on.
+/// Why a task stopped early.
 #[derive(Debug)]
 pub(crate) enum Halt {
     /// Ctrl-C, SIGTERM or SIGHUP.
     Interrupted,
-    /// The sentence for whoever called.
+    /// The error message for the user.
     Failed(String),
 }
 
-/// A child that runs, or has ended. It is also the name of its process group.
+/// A child that is running or has exited. Its id is also the id of its process group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Process(Pid);
 
-/// One attempt at stopping a child: the signal, who gets it, and the time to act on it.
+/// One step of stopping a child: the signal, its recipient, and how long to wait for the exit.
 pub(crate) struct Ask {
     signal: Signal,
     whole_group: bool,
@@ -46,10 +46,10 @@ impl Ask {
     }
 }
 
-/// How most children are stopped: they and what they started, without ceremony.
+/// For most children: terminates the whole group.
 pub(crate) const AT_ONCE: &[Ask] = &[Ask::of(Signal::SIGTERM, true, 5)];
 
-/// For a package manager: told to stop, it still finishes the package it has in hand.
+/// For a package manager: after the signal it still finishes the current package.
 pub(crate) const GENTLY: &[Ask] = &[Ask::of(Signal::SIGINT, false, 180)];
 
 /// PostgreSQL's "fast" shutdown, then its "immediate" one.
@@ -63,7 +63,6 @@ enum Event {
     Ended(Process, ExitStatus),
 }
 
-/// What a wait came back with.
 pub(crate) enum Waited {
     Ended,
     Interrupted,
@@ -78,19 +77,19 @@ pub(crate) struct Processes {
 }
 
 impl Processes {
-    /// Takes over SIGINT, SIGTERM and SIGHUP. To be called once, by the main thread.
+    /// Installs handlers for SIGINT, SIGTERM and SIGHUP. Must be called once, by the main thread.
     pub(crate) fn new() -> Result<Processes, Halt> {
         let (sender, receiver) = channel();
         let interrupts = sender.clone();
         ctrlc::set_handler(move || {
-            // Nobody listens any more when the program is about to end anyway.
+            // The receiver is gone only when the program is about to exit.
             let _ = interrupts.send(Event::Interrupted);
         })
-        .map_err(|error| Halt::Failed(format!("cannot watch for signals: {error}")))?;
+        .map_err(|error| Halt::Failed(format!("cannot install the signal handler: {error}")))?;
         Ok(Processes { sender, receiver, ended: HashMap::new() })
     }
 
-    /// Starts a child, which goes on until it ends or is stopped.
+    /// Starts a child. It runs until it exits or is stopped.
     pub(crate) fn start(&mut self, command: &mut Command) -> Result<Process, Halt> {
         let name = command.get_program().to_string_lossy().into_owned();
         let failed = |error| Halt::Failed(format!("cannot run {name}: {error}"));
@@ -107,26 +106,26 @@ impl Processes {
         Ok(process)
     }
 
-    /// Runs a child to its end. Its output goes wherever the command says.
+    /// Runs a child until it exits. Its output goes wherever the command directs it.
     pub(crate) fn run(&mut self, command: &mut Command) -> Result<ExitStatus, Halt> {
         let process = self.start(command)?;
         self.finish(process, None, AT_ONCE)
     }
 
-    /// Runs a child to its end and hands over each line that it writes, to either stream, in the
-    /// order in which it was written. `asks` is how it is stopped when we are interrupted.
+    /// Runs a child until it exits, and passes each line that it writes to stdout or stderr to
+    /// `on_line`, in order. `asks` defines how the child is stopped if we are interrupted.
     pub(crate) fn run_with_lines(
         &mut self,
         command: &mut Command,
         asks: &[Ask],
         on_line: &mut dyn FnMut(&str),
     ) -> Result<ExitStatus, Halt> {
-        let no_pipe = |error| Halt::Failed(format!("cannot make a pipe: {error}"));
+        let no_pipe = |error| Halt::Failed(format!("cannot create a pipe: {error}"));
         let (reader, writer) = std::io::pipe().map_err(no_pipe)?;
         let second = writer.try_clone().map_err(no_pipe)?;
         command.stdin(Stdio::null()).stdout(writer).stderr(second);
         let started = self.start(command);
-        // The pipe closes when nobody can write to it, and the command still could.
+        // The pipe closes when its last writer is closed, and the command still holds two of them.
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let process = started?;
         let sender = self.sender.clone();
@@ -134,15 +133,15 @@ impl Processes {
         self.finish(process, Some(on_line), asks)
     }
 
-    /// Runs a child that has the terminal to itself, as under a shell: Ctrl-C is the child's.
+    /// Runs a child as the terminal's foreground process, like a shell: Ctrl-C goes to the child.
     pub(crate) fn run_in_foreground(&mut self, command: &mut Command) -> Result<ExitStatus, Halt> {
         let process = self.start(command)?;
         let terminal = std::io::stdin();
         let _ = tcsetpgrp(&terminal, process.0);
-        // It may have asked for the terminal before it was given it, and been stopped for that.
+        // The child may have used the terminal too early and been stopped for it.
         let _ = killpg(process.0, Signal::SIGCONT);
         let status = self.finish(process, None, AT_ONCE);
-        // Whoever takes the terminal back from the background is sent SIGTTOU, and would stop.
+        // A background process that takes back the terminal receives SIGTTOU, which would stop it.
         let mut background = SigSet::empty();
         background.add(Signal::SIGTTOU);
         let _ = background.thread_block();
@@ -150,7 +149,7 @@ impl Processes {
         status
     }
 
-    /// Waits for the end of a child, at most for `patience`.
+    /// Waits until a child exits, at most for `patience`.
     pub(crate) fn wait(&mut self, process: Process, patience: Duration) -> Waited {
         if self.ended.contains_key(&process) {
             return Waited::Ended;
@@ -172,7 +171,7 @@ impl Processes {
         }
     }
 
-    /// How a child ended, as far as that is known by now.
+    /// The exit status of a child, if it has already exited.
     pub(crate) fn ended(&mut self, process: Process) -> Option<ExitStatus> {
         while let Ok(event) = self.receiver.try_recv() {
             match event {
@@ -180,7 +179,7 @@ impl Processes {
                     self.ended.insert(who, status);
                 }
                 Event::Interrupted => {
-                    // Put back for whoever waits next.
+                    // Keep the interrupt for the next wait.
                     let _ = self.sender.send(Event::Interrupted);
                     break;
                 }
@@ -190,8 +189,8 @@ impl Processes {
         self.ended.get(&process).copied()
     }
 
-    /// Stops a child: asks in turn, and kills its whole group in the end. Being interrupted while
-    /// asking means to ask harder.
+    /// Stops a child: tries each step in turn, and finally kills the whole group. An interrupt
+    /// during a step moves on to the next one.
     pub(crate) fn stop(&mut self, process: Process, asks: &[Ask]) {
         for ask in asks {
             if self.ended.contains_key(&process) {
@@ -205,7 +204,7 @@ impl Processes {
         }
         let group = asks.iter().any(|ask| ask.whole_group);
         if group || !self.ended.contains_key(&process) {
-            // Also when the leader has ended: what it started may have been deaf to the request.
+            // Even if the leader has exited: its children may have ignored the signal.
             let _ = killpg(process.0, Signal::SIGKILL);
             self.wait(process, LAST_WORDS);
         }
@@ -223,7 +222,7 @@ impl Processes {
             if let (Some(status), false) = (status, output_open) {
                 return Ok(status);
             }
-            // A child ends when it likes; only what it leaves behind is held to a time.
+            // A running child has no time limit; only output after its exit has one.
             let event = match status {
                 None => self.receiver.recv().ok(),
                 Some(_) => self.receiver.recv_timeout(LAST_WORDS).ok(),

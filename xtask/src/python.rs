@@ -1,7 +1,7 @@
-//! Python programs at the versions that `contract/requirements.txt` names, in an environment of their own.
+//! A virtual environment with the Python programs that `contract/requirements.txt` pins.
 //!
-//! It lies in the target directory, is made once for each set of versions, and touches no Python of the machine.
-//! `contract` runs what is in it.
+//! It is in the target directory, is created once for each set of versions, and does not touch the
+//! machine's Python installation. `contract` runs the programs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,17 +10,17 @@ use crate::process::{AT_ONCE, Halt, Processes};
 use crate::screen::Screen;
 use crate::workspace::{Workspace, entries};
 
-/// Written when everything is installed: an environment without it was interrupted.
+/// Written when the installation is complete. An environment without this file was interrupted.
 const COMPLETE: &str = "complete";
 const PREFIX: &str = "python-";
 
-/// An environment with everything in it.
+/// A complete virtual environment.
 pub(crate) struct Python {
     programs: PathBuf,
 }
 
 impl Python {
-    /// The environment for these requirements, made if it is not there.
+    /// Returns the environment for the current requirements, and creates it if necessary.
     pub(crate) fn provide(
         workspace: &Workspace,
         processes: &mut Processes,
@@ -31,7 +31,7 @@ impl Python {
             Halt::Failed(format!("cannot read {}: {error}", requirements.display()))
         })?;
         let python = interpreter(processes)?.ok_or_else(|| {
-            Halt::Failed("there is no python3 that can make an environment".to_owned())
+            Halt::Failed("no python3 with the modules venv and ensurepip found".to_owned())
         })?;
         let version = said(Command::new(&python).arg("--version"), processes)?;
         let base = workspace.target().join("contract");
@@ -39,7 +39,7 @@ impl Python {
         let home = base.join(&name);
         if !home.join(COMPLETE).exists() {
             remove_others(&base);
-            screen.at("installing the programs that check the contract");
+            screen.at("installing the contract checkers");
             said(Command::new(&python).args(["-m", "venv"]).arg(&home), processes)?;
             let mut pip = Command::new(home.join("bin/python"));
             pip.args(["-m", "pip", "--disable-pip-version-check", "--no-input", "install"]);
@@ -51,7 +51,7 @@ impl Python {
         Ok(Python { programs: home.join("bin") })
     }
 
-    /// A program of the environment, which finds the others there too.
+    /// A program of the environment, with the environment first in `PATH`.
     pub(crate) fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.programs.join(name));
         let others = std::env::var_os("PATH").unwrap_or_default();
@@ -59,14 +59,15 @@ impl Python {
         if let Ok(path) = std::env::join_paths(all) {
             command.env("PATH", path);
         }
-        // The caller's would bring modules from elsewhere.
+        // The caller's settings could add modules from elsewhere.
         command.env_remove("PYTHONPATH").env_remove("PYTHONHOME");
         command.env("PYTHONDONTWRITEBYTECODE", "1");
         command
     }
 }
 
-/// A Python that can make environments: the one in `PATH`, else the system's own, if that is complete.
+/// A Python that can create virtual environments: the one in `PATH`, otherwise the system's, if it
+/// is complete.
 pub(crate) fn interpreter(processes: &mut Processes) -> Result<Option<PathBuf>, Halt> {
     for python in ["python3", "/usr/bin/python3"] {
         let mut command = Command::new(python);
@@ -74,7 +75,7 @@ pub(crate) fn interpreter(processes: &mut Processes) -> Result<Option<PathBuf>, 
         command.stdout(Stdio::null()).stderr(Stdio::null());
         match processes.run(&mut command) {
             Ok(status) if status.success() => return Ok(Some(PathBuf::from(python))),
-            // Not there, or without what Debian packs apart.
+            // Not installed, or without the modules that Debian packages separately.
             Ok(_) | Err(Halt::Failed(_)) => {}
             Err(Halt::Interrupted) => return Err(Halt::Interrupted),
         }
@@ -82,7 +83,7 @@ pub(crate) fn interpreter(processes: &mut Processes) -> Result<Option<PathBuf>, 
     Ok(None)
 }
 
-/// What a command printed, if it succeeded.
+/// Runs a command and returns its output. Fails if the command fails.
 pub(crate) fn said(command: &mut Command, processes: &mut Processes) -> Result<String, Halt> {
     let mut said = String::new();
     let status = processes.run_with_lines(command, AT_ONCE, &mut |line| {
@@ -95,7 +96,7 @@ pub(crate) fn said(command: &mut Command, processes: &mut Processes) -> Result<S
     Err(Halt::Failed(format!("{command:?} failed ({status}):\n{said}")))
 }
 
-/// Environments of other versions, and those that were never finished.
+/// Removes environments of other versions and incomplete ones.
 fn remove_others(base: &Path) {
     for path in entries(base) {
         let name = path.file_name().unwrap_or_default();
@@ -105,7 +106,7 @@ fn remove_others(base: &Path) {
     }
 }
 
-/// FNV-1a: the same in every build, which the standard library does not promise of its own.
+/// FNV-1a. Stable across builds, which the standard library does not guarantee for its hasher.
 pub(crate) fn fingerprint(texts: &[&str]) -> u64 {
     let bytes = texts.iter().flat_map(|text| text.bytes().chain([0]));
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
@@ -118,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_versions_or_another_python_make_another_environment() {
+    fn fingerprint_depends_on_requirements_and_python() {
         let one = fingerprint(&["a==1\n", "Python 3.11.2\n"]);
         assert_eq!(one, fingerprint(&["a==1\n", "Python 3.11.2\n"]));
         assert_ne!(one, fingerprint(&["a==2\n", "Python 3.11.2\n"]));
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn an_environment_of_other_versions_does_not_stay() {
+    fn environments_of_other_versions_are_removed() {
         let base = std::env::temp_dir().join(format!("xtask-python-{}", std::process::id()));
         for name in ["python-1", "python-2/bin", "other"] {
             std::fs::create_dir_all(base.join(name)).unwrap();

@@ -1,22 +1,21 @@
-//! The end of a run: what was done, how long it took, and whether it may be called a success.
+//! The summary of a run: what ran, how long it took, and whether it counts as a success.
 //!
-//! Judges and words; it runs nothing. `steps` fills it in.
+//! Evaluates and formats only; it runs nothing. `steps` provides the data.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::tests_output::{Engine, Suite};
 
-/// How a step went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Ok,
     Failed,
-    /// It had nothing to stand on.
+    /// A prerequisite was missing.
     NotRun,
 }
 
-/// A step that is over.
+/// A completed step.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) name: &'static str,
@@ -24,7 +23,7 @@ pub(crate) struct Step {
     pub(crate) took: Duration,
 }
 
-/// The tests that ran, summed up.
+/// Totals over all test suites.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) passed: usize,
@@ -33,7 +32,7 @@ pub(crate) struct Totals {
     pub(crate) skipped: usize,
     pub(crate) on_sqlite: usize,
     pub(crate) on_postgres: usize,
-    /// For each reason, the tests that gave it.
+    /// The skipped tests for each reason.
     reasons: BTreeMap<String, Vec<String>>,
 }
 
@@ -59,10 +58,10 @@ impl Totals {
     }
 }
 
-/// What is wrong with a run in which every test that ran has passed.
+/// Finds problems in a run in which every executed test passed.
 ///
-/// A green run of nothing is the failure that nobody notices: a filter left behind, a database
-/// that was not found, a module that is no longer compiled.
+/// A successful run of no tests is easily overlooked: a leftover filter, a database that was not
+/// found, a module that is no longer compiled.
 pub(crate) fn objections(
     suites: &[Suite],
     every_test: bool,
@@ -87,7 +86,7 @@ pub(crate) fn objections(
     objections
 }
 
-/// The lines that end the run.
+/// The last lines of the output.
 pub(crate) fn summary(steps: &[Step], totals: Option<&Totals>) -> Vec<String> {
     let mut lines = vec![String::new()];
     for step in steps {
@@ -118,8 +117,8 @@ pub(crate) fn summary(steps: &[Step], totals: Option<&Totals>) -> Vec<String> {
     lines
 }
 
-/// `N passed, N failed, N skipped`, which is read by programs. A step that failed for another
-/// reason than a test counts as one failure: a run that failed never says `0 failed`.
+/// `N passed, N failed, N skipped`, which programs parse. A step that failed without a failed test
+/// counts as one failure, so that a failed run never reports `0 failed`.
 fn last_line(steps: &[Step], totals: Option<&Totals>) -> String {
     let tests_failed = totals.map_or(0, |totals| totals.failed);
     let failed_steps = steps
@@ -152,22 +151,26 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_nothing_is_no_success() {
+    fn run_without_tests_is_not_a_success() {
         assert_eq!(objections(&[], true, false), ["no test ran"]);
         assert_eq!(objections(&suites(&["a ... ignored"]), false, false), ["no test ran"]);
     }
 
     #[test]
-    fn one_engine_does_not_vouch_for_the_other() {
+    fn tests_must_run_on_both_engines() {
         let half = suites(&["a::sqlite ... ok", "a::postgres ... ignored"]);
         assert_eq!(objections(&half, true, false), ["no test ran on PostgreSQL"]);
-        assert_eq!(objections(&half, false, true), [""; 0], "a chosen few may be on one engine");
+        assert_eq!(
+            objections(&half, false, true),
+            [""; 0],
+            "a filtered run may use only one engine"
+        );
         let both = suites(&["a::sqlite ... ok", "a::postgres ... ok"]);
         assert_eq!(objections(&both, true, true), [""; 0]);
     }
 
     #[test]
-    fn tests_that_vanish_from_both_engines_are_missed() {
+    fn missing_engine_tests_are_reported() {
         let plain = suites(&["a ... ok"]);
         assert_eq!(objections(&plain, true, false), [""; 0]);
         assert_eq!(
@@ -177,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_of_a_failed_run_counts_at_least_one_failure() {
+    fn failed_run_reports_at_least_one_failure() {
         let step = |name, verdict| Step { name, verdict, took: Duration::ZERO };
         let totals = Totals::of(&suites(&["a ... ok", "b ... FAILED", "c ... ignored"]));
         let steps = [step("fmt", Verdict::Ok), step("test", Verdict::Failed)];

@@ -1,6 +1,6 @@
-//! What the checks need of the machine, and how it gets there.
+//! The tools that the checks need, and how they are installed.
 //!
-//! One table. A later need, such as a browser or another package manager, is one more row.
+//! One table: a new requirement, such as a browser or another package manager, is one more row.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,28 +14,27 @@ use crate::python;
 use crate::screen::Screen;
 use crate::workspace::{cargo_program, entries};
 
-/// One thing that has to be there.
 #[derive(Clone, Copy)]
 pub(crate) struct Requirement {
-    /// As a person would ask for it.
+    /// The name shown to the user.
     pub(crate) what: &'static str,
     pub(crate) sign: Sign,
     pub(crate) source: Source,
-    /// The checks that cannot do without it.
+    /// The checks that need it.
     pub(crate) checks: &'static [Check],
 }
 
-/// By what we know that it is there.
+/// How to detect that it is installed.
 #[derive(Clone, Copy)]
 pub(crate) enum Sign {
     Program(&'static str),
     PostgresServer,
     CargoCommand(&'static str),
-    /// A Python that can make an environment.
+    /// A Python that can create a virtual environment.
     Python,
 }
 
-/// Where it comes from.
+/// How to install it.
 #[derive(Clone, Copy)]
 pub(crate) enum Source {
     Debian(&'static [&'static str]),
@@ -57,7 +56,8 @@ const TABLE: &[Requirement] = &[
         source: Source::Rustup("clippy"),
         checks: &[Check::Clippy],
     },
-    // SQLite comes as C source. Without recommended packages gcc has no headers to go with it.
+    // SQLite is compiled from C source. Without recommended packages, gcc comes without the libc
+    // headers.
     Requirement {
         what: "a C compiler",
         sign: Sign::Program("cc"),
@@ -70,28 +70,28 @@ const TABLE: &[Requirement] = &[
         source: Source::Debian(&["postgresql"]),
         checks: &[Check::Test],
     },
-    // PostgreSQL and the service are started through it, to end when we do.
+    // PostgreSQL and the service are started through it, so that they exit when we do.
     Requirement {
         what: "setpriv",
         sign: Sign::Program("setpriv"),
         source: Source::Debian(&["util-linux"]),
         checks: &[Check::Test, Check::Contract],
     },
-    // The judges of the contract are written in it; pip brings them.
+    // The contract checkers are written in Python and installed with pip.
     Requirement {
         what: "Python 3 with venv",
         sign: Sign::Python,
         source: Source::Debian(&["python3", "python3-venv"]),
         checks: &[Check::Contract],
     },
-    // The dashboard is looked at with it; it brings Chromium.
+    // For the browser tests of the dashboard; it comes with Chromium.
     Requirement {
         what: "chromedriver",
         sign: Sign::Program("chromedriver"),
         source: Source::Debian(&["chromium", "chromium-driver"]),
         checks: &[Check::Test],
     },
-    // What the tests in a browser need from npm runs in it: `node` installs that.
+    // Runs the npm packages that the browser tests need; the module `node` installs them.
     Requirement {
         what: "Node.js",
         sign: Sign::Program("node"),
@@ -104,7 +104,7 @@ const TABLE: &[Requirement] = &[
         source: Source::Debian(&["npm"]),
         checks: &[Check::Test],
     },
-    // The judges of our version comparison.
+    // References for our version comparison.
     Requirement {
         what: "rpm",
         sign: Sign::Program("rpm"),
@@ -117,7 +117,7 @@ const TABLE: &[Requirement] = &[
         source: Source::Debian(&["makepkg"]),
         checks: &[Check::Test],
     },
-    // What makes our own packages.
+    // Build our own packages.
     Requirement {
         what: "dpkg-deb",
         sign: Sign::Program("dpkg-deb"),
@@ -130,7 +130,7 @@ const TABLE: &[Requirement] = &[
         source: Source::Debian(&["rpm"]),
         checks: &[Check::Test],
     },
-    // With `repo-add`, which comes with vercmp, a repository of packages made for tests.
+    // With `repo-add`, which comes with vercmp: a repository of test packages.
     Requirement {
         what: "pacman",
         sign: Sign::Program("pacman"),
@@ -143,7 +143,7 @@ const TABLE: &[Requirement] = &[
         source: Source::Debian(&["libarchive-tools"]),
         checks: &[Check::Test],
     },
-    // Systems of their own for the tests of the agent, and archives for them.
+    // Separate systems for the tests of the agent, and archives for them.
     Requirement {
         what: "mmdebstrap",
         sign: Sign::Program("mmdebstrap"),
@@ -168,7 +168,7 @@ const TABLE: &[Requirement] = &[
         source: Source::Debian(&["createrepo-c"]),
         checks: &[Check::Test],
     },
-    // The shell of systems that have nothing else.
+    // The shell of minimal systems.
     Requirement {
         what: "busybox",
         sign: Sign::Program("busybox"),
@@ -181,7 +181,7 @@ const TABLE: &[Requirement] = &[
         source: Source::Debian(&["apt-utils"]),
         checks: &[Check::Test],
     },
-    // The judge of our matching.
+    // The reference for our vulnerability matching.
     Requirement {
         what: "debsecan",
         sign: Sign::Program("debsecan"),
@@ -190,12 +190,10 @@ const TABLE: &[Requirement] = &[
     },
 ];
 
-/// The whole table.
 pub(crate) fn all() -> Vec<Requirement> {
     TABLE.to_vec()
 }
 
-/// What these checks need.
 pub(crate) fn of_checks(checks: &[Check]) -> Vec<Requirement> {
     TABLE
         .iter()
@@ -204,7 +202,6 @@ pub(crate) fn of_checks(checks: &[Check]) -> Vec<Requirement> {
         .collect()
 }
 
-/// What making packages needs.
 pub(crate) fn of_package() -> Vec<Requirement> {
     let needed = ["cc", "dpkg-deb", "rpmbuild"];
     TABLE
@@ -214,7 +211,6 @@ pub(crate) fn of_package() -> Vec<Requirement> {
         .collect()
 }
 
-/// What a private PostgreSQL needs.
 pub(crate) fn of_postgres() -> Vec<Requirement> {
     TABLE
         .iter()
@@ -223,7 +219,7 @@ pub(crate) fn of_postgres() -> Vec<Requirement> {
         .collect()
 }
 
-/// What the benchmarks need: a private PostgreSQL, and systems of the lab with agents on them.
+/// The requirements of benchmarks: a private PostgreSQL, and lab systems with agents on them.
 pub(crate) fn of_bench() -> Vec<Requirement> {
     let lab = ["cc", "mmdebstrap", "apt-ftparchive", "dpkg-deb"];
     let of_lab =
@@ -233,7 +229,7 @@ pub(crate) fn of_bench() -> Vec<Requirement> {
     rows
 }
 
-/// Installs what is missing, or says what to install.
+/// Installs missing requirements, or fails with instructions.
 pub(crate) fn provide(
     needs: &[Requirement],
     processes: &mut Processes,
@@ -258,7 +254,7 @@ pub(crate) fn provide(
     }
     let still = self::missing(needs, processes)?;
     if !still.is_empty() {
-        return Err(Halt::Failed(format!("was installed, and yet: {}", advice(&still))));
+        return Err(Halt::Failed(format!("after the installation: {}", advice(&still))));
     }
     Ok(())
 }
@@ -299,14 +295,16 @@ fn components(missing: &[Requirement]) -> Vec<&'static str> {
     missing.iter().filter_map(of_row).collect()
 }
 
-/// One sentence: what is missing, and the commands that bring it.
+/// One sentence: what is missing, and the commands to install it.
 fn advice(missing: &[Requirement]) -> String {
     let what: Vec<&str> = missing.iter().map(|row| row.what).collect();
     let mut ways = Vec::new();
     let packages = packages(missing);
     if !packages.is_empty() {
         let names = packages.join(" ");
-        ways.push(format!("as root, `apt-get install {names}` (or what other systems call these)"));
+        ways.push(format!(
+            "as root, `apt-get install {names}` (or the equivalent on other systems)"
+        ));
     }
     let components = components(missing);
     if !components.is_empty() {
@@ -334,12 +332,12 @@ fn add_components(
     Err(Halt::Failed(format!("rustup failed ({status}):\n{said}")))
 }
 
-/// The directory with `initdb` and `postgres`: the one in `PATH`, else Debian's newest.
+/// The directory with `initdb` and `postgres`: from `PATH`, otherwise Debian's newest version.
 pub(crate) fn postgres_directory() -> Option<PathBuf> {
     let complete = |directory: &Path| {
         ["initdb", "postgres"].iter().all(|name| is_program(&directory.join(name)))
     };
-    // A link in PATH may stand alone; what belongs together is beside the real file.
+    // `PATH` may contain only a symbolic link; the other programs are next to the real file.
     let named = on_path("initdb")
         .and_then(|path| path.canonicalize().ok())
         .and_then(|path| path.parent().map(Path::to_path_buf))
@@ -372,7 +370,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_advice_names_each_missing_thing_and_the_command_that_brings_it() {
+    fn advice_names_missing_tools_and_install_commands() {
         let missing: Vec<Requirement> = TABLE
             .iter()
             .filter(|row| ["clippy", "rpm", "a C compiler"].contains(&row.what))
@@ -381,19 +379,19 @@ mod tests {
         assert_eq!(
             advice(&missing),
             "missing: clippy, a C compiler, rpm; please run as root, \
-             `apt-get install gcc libc6-dev rpm` (or what other systems call these) and \
+             `apt-get install gcc libc6-dev rpm` (or the equivalent on other systems) and \
              `rustup component add clippy`"
         );
     }
 
     #[test]
-    fn formatting_alone_needs_no_database() {
+    fn formatting_check_needs_only_rustfmt() {
         let needs = of_checks(&[Check::Fmt]);
         assert_eq!(needs.iter().map(|row| row.what).collect::<Vec<_>>(), ["rustfmt"]);
     }
 
     #[test]
-    fn a_private_postgres_needs_the_server_and_a_leash() {
+    fn private_postgres_needs_server_and_setpriv() {
         let needs = of_postgres();
         let what: Vec<_> = needs.iter().map(|row| row.what).collect();
         assert_eq!(what, ["a PostgreSQL server", "setpriv"]);

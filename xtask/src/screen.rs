@@ -1,22 +1,23 @@
-//! What the terminal, or the log of a build, shows.
+//! Output to the terminal or a build log.
 //!
-//! A terminal gets colour and a line that changes in place; anything else gets plain lines. A
-//! reader that has gone away is no reason to fail, so nothing here reports an error.
+//! A terminal gets color and a line that is updated in place; anything else gets plain lines. A
+//! closed output is not a failure, so nothing here reports an error.
 
 use std::io::{IsTerminal, Write};
 
-/// Standard output, and how far its last line has got.
+/// Standard output, and the state of its last line.
 pub(crate) struct Screen {
     terminal: bool,
     colour: bool,
-    /// The label of a line that waits for its end.
+    /// The label of a line that is not complete yet.
     open: Option<String>,
-    /// Whether the open line has to be written anew, since others came in between.
+    /// Whether other lines were printed in between, so that the open line must be written again.
     broken: bool,
 }
 
 impl Screen {
-    /// Standard output, with colour if it is a terminal that nobody asked to stay plain.
+    /// Standard output. Uses color if it is a terminal and neither `NO_COLOR` nor `TERM=dumb` is
+    /// set.
     pub(crate) fn of_stdout() -> Screen {
         let terminal = std::io::stdout().is_terminal();
         let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
@@ -24,12 +25,11 @@ impl Screen {
         Screen { terminal, colour: terminal && !plain, open: None, broken: false }
     }
 
-    /// Whether what is shown may have colour.
     pub(crate) fn has_colour(&self) -> bool {
         self.colour
     }
 
-    /// A whole line. An open line is left behind and will be written anew.
+    /// Prints a complete line. An open line is written again afterwards.
     pub(crate) fn line(&mut self, text: &str) {
         if self.open.is_some() && !self.broken {
             self.broken = true;
@@ -44,7 +44,7 @@ impl Screen {
         }
     }
 
-    /// Begins a line whose end is not known yet.
+    /// Starts a line that will be completed later.
     pub(crate) fn begin(&mut self, label: &str) {
         let label = format!("{label} … ");
         self.write(&label);
@@ -52,7 +52,7 @@ impl Screen {
         self.broken = false;
     }
 
-    /// What the open line is at; a terminal alone shows that.
+    /// Shows the current activity after the open line. Only on a terminal.
     pub(crate) fn at(&mut self, doing: &str) {
         if self.terminal
             && let Some(label) = &self.open
@@ -63,7 +63,7 @@ impl Screen {
         }
     }
 
-    /// Ends the open line.
+    /// Completes the open line.
     pub(crate) fn end(&mut self, outcome: &str) {
         let label = self.open.take().unwrap_or_default();
         let line = match (self.terminal, self.broken) {
@@ -74,7 +74,7 @@ impl Screen {
         self.write(&line);
     }
 
-    /// Leaves the open line as it is, for good.
+    /// Leaves the open line incomplete and closes it.
     pub(crate) fn abandon(&mut self) {
         if self.open.take().is_some() && !self.broken {
             self.write("\n");

@@ -1,7 +1,7 @@
-//! The real service with simulated agents: on a free port of the loopback, in a directory that is gone afterwards.
+//! Runs the real service with simulated agents on a free loopback port, in a temporary directory.
 //!
-//! Whatever ends this program ends both of them, as with `postgres`. Settings of the caller's environment do not
-//! reach them: a database that is named there is somebody's.
+//! Like PostgreSQL in `postgres`, both exit together with this program. They do not inherit the
+//! caller's `FLEETMEND_*` variables, because a database named there is not ours.
 
 use std::fs::{DirBuilder, File};
 use std::io::{Read, Write};
@@ -14,24 +14,24 @@ use std::time::Duration;
 use crate::process::{AT_ONCE, Halt, Process, Processes, Waited};
 use crate::workspace::{Workspace, entries};
 
-/// How many servers there are.
 pub(crate) const SERVERS: u32 = 30;
-/// The environment that they are in.
+/// The environment of all servers.
 pub(crate) const ENVIRONMENT: &str = "staging";
 
 const PREFIX: &str = "service-";
-/// What a feed of one advisory begins and ends with, and what it says of each package: all versions have it.
+/// A feed with one advisory: its start, the entry for each package (all versions are affected), and
+/// its end.
 const FEED: [&str; 3] = [
     r#"{"id":"CONTRACT-1","modified":"2026-11-13T00:00:00Z","aliases":["CVE-2026-1234"],"affected":["#,
     r#"{"package":{"ecosystem":"Debian:12","name":"NAME"},"ranges":[{"type":"ECOSYSTEM","events":[{"introduced":"0"}]}]}"#,
     "]}\n",
 ];
-/// Packages of which every server of that system has some.
+/// Packages that are installed on every server with that system.
 const FLAWED: [&str; 6] = ["bash", "coreutils", "curl", "openssl", "systemd", "tar"];
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// A service that answers, and agents that have begun to join it.
-#[must_use = "whoever starts it stops it"]
+/// A running service, and agents that have started to enroll.
+#[must_use = "the caller must call stop()"]
 pub(crate) struct Service {
     directory: PathBuf,
     address: String,
@@ -40,13 +40,13 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Starts one from programs that are built.
+    /// Starts the service from programs that are already built.
     pub(crate) fn start(workspace: &Workspace, processes: &mut Processes) -> Result<Service, Halt> {
         let base = workspace.target().join("contract");
         remove_abandoned(&base);
         let directory = base.join(format!("{PREFIX}{}", std::process::id()));
         DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(|error| {
-            Halt::Failed(format!("cannot make {}: {error}", directory.display()))
+            Halt::Failed(format!("cannot create {}: {error}", directory.display()))
         })?;
         let (address, key) = (String::new(), String::new());
         let mut service = Service { directory, address, key, processes: Vec::new() };
@@ -76,7 +76,8 @@ impl Service {
         server
             .args(["server", "--listen", "127.0.0.1:0", "--log", "warn", "--data-dir"])
             .arg(&data);
-        // The walk is one caller that asks as fast as it can, and limits have tests of their own.
+        // Schemathesis is one client that sends requests as fast as it can. Rate limits have their
+        // own tests.
         server.args(["--requests-per-second", "100000", "--requests-burst", "1000000"]);
         self.begin("fleetmend", server, processes)?;
         self.address = self.await_address(processes)?;
@@ -86,8 +87,9 @@ impl Service {
             "/v1/enrollment-tokens",
             &format!("{{\"environment\":\"{ENVIRONMENT}\"}}"),
         )?;
-        let token = value(&token, "token")
-            .ok_or_else(|| Halt::Failed(format!("there is no enrolment token: {token}")))?;
+        let token = value(&token, "token").ok_or_else(|| {
+            Halt::Failed(format!("the response contains no enrollment token: {token}"))
+        })?;
         let mut swarm = on_a_leash(&programs.join("swarm"));
         swarm.args(["--url", &self.url(), "--servers", &SERVERS.to_string(), "--speed", "200"]);
         swarm.args(["--fail", "0%", "--offline", "0%", "--crash", "0%"]);
@@ -95,7 +97,8 @@ impl Service {
         self.begin("swarm", swarm, processes)
     }
 
-    /// One flaw, in packages that some of the servers have: the CVE of the document's examples.
+    /// Imports one vulnerability in packages that some servers have: the CVE of the document's
+    /// examples.
     fn import_feed(
         &self,
         program: &Path,
@@ -134,14 +137,15 @@ impl Service {
         Ok(())
     }
 
-    /// The service prints its address as soon as it takes connections.
+    /// The service prints its address as soon as it accepts connections.
     fn await_address(&self, processes: &mut Processes) -> Result<String, Halt> {
         const PAUSE: Duration = Duration::from_millis(50);
         const PAUSES_MAX: u32 = 1200;
         for _ in 0..PAUSES_MAX {
             let said = std::fs::read_to_string(self.log("fleetmend")).unwrap_or_default();
-            let address =
-                said.lines().find_map(|line| line.strip_prefix("fleetmend serves on http://"));
+            let address = said
+                .lines()
+                .find_map(|line| line.strip_prefix("fleetmend is listening on http://"));
             if let Some(address) = address {
                 return Ok(address.to_owned());
             }
@@ -151,7 +155,7 @@ impl Service {
                 Some(Waited::Ended) | None => break,
             }
         }
-        Err(Halt::Failed(format!("the service does not start{}", self.end_of_log("fleetmend"))))
+        Err(Halt::Failed(format!("the service did not start{}", self.end_of_log("fleetmend"))))
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -162,20 +166,21 @@ impl Service {
         format!("http://{}", self.address)
     }
 
-    /// The key of its first administrator.
+    /// The API key of the first administrator.
     pub(crate) fn key(&self) -> &str {
         &self.key
     }
 
-    /// The body of a page.
+    /// Returns the body of a GET response.
     pub(crate) fn get(&self, path: &str) -> Result<String, Halt> {
         self.ask("GET", path, "")
     }
 
-    /// One request on a connection of its own, as plain as HTTP can be.
+    /// Sends one request on its own connection, as minimal HTTP.
     fn ask(&self, method: &str, path: &str, body: &str) -> Result<String, Halt> {
-        let failed =
-            |error: std::io::Error| Halt::Failed(format!("{method} {path} got no answer: {error}"));
+        let failed = |error: std::io::Error| {
+            Halt::Failed(format!("{method} {path} got no response: {error}"))
+        };
         let mut stream = TcpStream::connect(&self.address).map_err(failed)?;
         stream.set_read_timeout(Some(ANSWER_MAX)).map_err(failed)?;
         let request = format!(
@@ -190,15 +195,15 @@ impl Service {
         stream.read_to_string(&mut answer).map_err(failed)?;
         match answer.split_once("\r\n\r\n") {
             Some((head, body)) if head.starts_with("HTTP/1.1 2") => Ok(body.to_owned()),
-            _ => Err(Halt::Failed(format!("{method} {path} was answered with {answer}"))),
+            _ => Err(Halt::Failed(format!("{method} {path} returned {answer}"))),
         }
     }
 
-    /// The sentence about one of the two that nobody asked to end, if that has happened.
+    /// An error message if the service or the swarm has exited unexpectedly.
     pub(crate) fn ended_early(&self, processes: &mut Processes) -> Option<String> {
         self.processes.iter().find_map(|(name, process)| {
             let status = processes.ended(*process)?;
-            Some(format!("{name} ended by itself ({status}){}", self.end_of_log(name)))
+            Some(format!("{name} exited unexpectedly ({status}){}", self.end_of_log(name)))
         })
     }
 
@@ -217,16 +222,16 @@ impl Service {
     fn end_of_log(&self, name: &str) -> String {
         let text = std::fs::read_to_string(self.log(name)).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
-        format!("; the end of its log:\n{}", lines[lines.len().saturating_sub(20)..].join("\n"))
+        format!("; last lines of its log:\n{}", lines[lines.len().saturating_sub(20)..].join("\n"))
     }
 }
 
-/// A program without the settings of the caller's environment.
+/// A program without the caller's `FLEETMEND_*` variables.
 fn plain(program: &Path) -> Command {
     without_settings(Command::new(program))
 }
 
-/// The same, ended by the kernel when we end, however that happens.
+/// The same, and the kernel terminates it when we exit, however that happens.
 fn on_a_leash(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "TERM", "--"]).arg(program);
@@ -242,7 +247,7 @@ fn without_settings(mut command: Command) -> Command {
     command
 }
 
-/// What a run left behind that was killed with SIGKILL.
+/// Removes directories of runs that were killed with SIGKILL.
 fn remove_abandoned(base: &Path) {
     for path in entries(base) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -253,7 +258,7 @@ fn remove_abandoned(base: &Path) {
     }
 }
 
-/// The text of a field in JSON that has it once, and nothing in it that would be escaped.
+/// The value of a JSON field that occurs once and contains no escaped characters.
 fn value(json: &str, field: &str) -> Option<String> {
     let (_, rest) = json.split_once(&format!("\"{field}\":\""))?;
     rest.split_once('"').map(|(text, _)| text.to_owned())
@@ -264,17 +269,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_is_found_by_its_whole_name() {
+    fn json_field_is_found_by_its_whole_name() {
         let json = r#"{"api_key_id":"key_1","api_key":"fmk_2"}"#;
         assert_eq!(value(json, "api_key").as_deref(), Some("fmk_2"));
         assert_eq!(value(json, "token"), None);
     }
 
     #[test]
-    fn only_the_directories_of_the_dead_are_removed() {
+    fn only_directories_of_dead_processes_are_removed() {
         let base = std::env::temp_dir().join(format!("xtask-service-{}", std::process::id()));
         let alive = base.join(format!("{PREFIX}{}", std::process::id()));
-        // Beyond the largest process id that a kernel gives.
+        // Larger than the largest process id of a Linux kernel.
         for path in [&alive, &base.join(format!("{PREFIX}4999999"))] {
             std::fs::create_dir_all(path).unwrap();
         }

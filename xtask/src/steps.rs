@@ -1,6 +1,6 @@
-//! `cargo xtask test`: the checks, one after the other.
+//! `cargo xtask test`: runs the checks one after another.
 //!
-//! A check that fails does not hide the next. What a check says is shown when it fails, in full,
+//! A failed check does not skip the next one. The output of a check is shown in full if it fails,
 //! and not otherwise.
 
 use std::process::{Command, ExitCode};
@@ -18,10 +18,10 @@ use crate::screen::Screen;
 use crate::tests_output::{Seen, Suite, TestsOutput};
 use crate::workspace::Workspace;
 
-/// Makes a test that lacks a tool fail, where on a bare machine it would skip.
+/// Makes tests fail instead of skip if a tool is missing.
 const REQUIRE_TOOLS: &str = "FLEETMEND_TEST_REQUIRE_TOOLS";
 
-/// Runs the checks that the options ask for, and says how it went.
+/// Runs the selected checks and prints the results.
 pub(crate) fn test(
     workspace: &Workspace,
     options: &TestOptions,
@@ -66,7 +66,7 @@ struct Run<'a> {
     screen: &'a mut Screen,
     planned: usize,
     steps: Vec<Step>,
-    /// What the tests were, once they ran.
+    /// The test suites, once they ran.
     suites: Option<Vec<Suite>>,
 }
 
@@ -87,12 +87,13 @@ impl Run<'_> {
         self.steps.push(Step { name, verdict, took });
     }
 
-    /// Cargo and rustfmt write to a pipe, and would not see the terminal behind it.
+    /// Cargo and rustfmt write to a pipe and cannot detect the terminal.
     fn colour(&self) -> &'static str {
         if self.screen.has_colour() { "always" } else { "never" }
     }
 
-    /// Without the tools nothing that follows means anything: this step alone ends the run.
+    /// Installs missing tools. Without them the other checks are meaningless, so a failure ends the
+    /// run.
     fn tools(&mut self, checks: &[Check]) -> Result<(), Halt> {
         let since = self.begin("tools");
         let needs = requirements::of_checks(checks);
@@ -112,7 +113,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// A check that is one call of cargo.
+    /// Runs a check that is a single cargo command.
     fn cargo(&mut self, name: &'static str, arguments: &[&str]) -> Result<(), Halt> {
         let since = self.begin(name);
         let mut cargo = self.workspace.cargo();
@@ -222,7 +223,7 @@ impl Run<'_> {
             cargo.args(["--package", package]);
         }
         cargo.args(&self.options.cargo);
-        // A test that passed tells in its output what it had to skip.
+        // A passing test reports in its output what it skipped.
         cargo.args(["--", "--show-output"]).args(&self.options.programs);
         cargo.env(REQUIRE_TOOLS, "1");
         cargo
@@ -245,11 +246,11 @@ impl Run<'_> {
     }
 }
 
-/// What explains the failures, in order, and under the names of the suites that failed.
+/// The output that explains failures, in order, under the names of the failed suites.
 #[derive(Default)]
 struct Telling {
     lines: Vec<String>,
-    /// Where the current suite's begin.
+    /// Index of the current suite's first line.
     suite_from: usize,
 }
 
@@ -268,7 +269,7 @@ impl Telling {
     }
 }
 
-/// One line for a suite that has tests.
+/// Prints one line for a suite that has tests.
 fn show_suite(suite: &Suite, screen: &mut Screen) {
     let counts = [
         (suite.passed(), "passed"),
@@ -282,7 +283,7 @@ fn show_suite(suite: &Suite, screen: &mut Screen) {
         .map(|(count, what)| format!("{count} {what}"))
         .collect();
     if !words.is_empty() {
-        let crashed = if suite.crashed { ", ended without a result" } else { "" };
+        let crashed = if suite.crashed { ", crashed without a result" } else { "" };
         screen.line(&format!("      {}: {}{crashed}", suite.name, words.join(", ")));
     }
 }

@@ -1,11 +1,11 @@
-//! What `cargo test -- --show-output` says, read line by line.
+//! Parses the output of `cargo test -- --show-output`, line by line.
 //!
-//! Text in, counts out: this module runs nothing and shows nothing. `steps` feeds it while the
-//! tests run, `report` sums it up.
+//! Text in, counts out: this module runs nothing and prints nothing. `steps` feeds it while the
+//! tests run, and `report` summarizes the result.
 
 use std::collections::BTreeSet;
 
-/// The engines that a test can name as the last segment of its path.
+/// The database engine that a test names in the last segment of its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Engine {
     Sqlite,
@@ -40,7 +40,7 @@ impl Outcome {
     }
 }
 
-/// A test that passed without doing its work, and what it said about that.
+/// A test that passed without doing its work, and the reason it printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Skip {
     pub(crate) test: String,
@@ -53,9 +53,9 @@ pub(crate) struct Suite {
     pub(crate) name: String,
     outcomes: Vec<(String, Outcome)>,
     pub(crate) skips: Vec<Skip>,
-    /// Passed, failed and ignored, in the suite's own words.
+    /// Passed, failed and ignored, as the suite's summary line states them.
     result: Option<[usize; 3]>,
-    /// It ended without a result.
+    /// The program exited without a summary line.
     pub(crate) crashed: bool,
 }
 
@@ -64,19 +64,19 @@ impl Suite {
         self.outcomes.iter().filter(|(_, is)| *is == outcome).count()
     }
 
-    /// Tests that said they did not do their work. A test may give several reasons.
+    /// Number of tests that reported that they skipped their work. A test may give several reasons.
     pub(crate) fn skipped(&self) -> usize {
         let named: BTreeSet<&str> = self.skips.iter().map(|skip| skip.test.as_str()).collect();
         named.len()
     }
 
-    /// Tests that passed, and did their work.
+    /// Number of tests that passed and did their work.
     pub(crate) fn passed(&self) -> usize {
         let passed = self.result.map_or_else(|| self.count(Outcome::Ok), |[passed, ..]| passed);
         passed.saturating_sub(self.skipped())
     }
 
-    /// Tests that failed; a crash counts as one, since it hides which test it was.
+    /// Number of failed tests. A crash counts as one, because it hides which test failed.
     pub(crate) fn failed(&self) -> usize {
         let failed =
             self.result.map_or_else(|| self.count(Outcome::Failed), |[_, failed, _]| failed);
@@ -87,7 +87,7 @@ impl Suite {
         self.result.map_or_else(|| self.count(Outcome::Ignored), |[.., ignored]| ignored)
     }
 
-    /// Tests that did their work on this engine, with either outcome.
+    /// Number of tests that did their work on this engine, whatever the outcome.
     pub(crate) fn ran_on(&self, engine: Engine) -> usize {
         self.outcomes
             .iter()
@@ -96,50 +96,47 @@ impl Suite {
             .count()
     }
 
-    /// Tests that are meant for this engine, whether they ran or not.
+    /// Number of tests for this engine, whether they ran or not.
     pub(crate) fn meant_for(&self, engine: Engine) -> usize {
         self.outcomes.iter().filter(|(name, _)| Engine::of_test(name) == Some(engine)).count()
     }
 
-    /// The names of the tests that failed.
     pub(crate) fn failures(&self) -> impl Iterator<Item = &str> {
         self.outcomes.iter().filter(|(_, is)| *is == Outcome::Failed).map(|(name, _)| name.as_str())
     }
 }
 
-/// What one line is to somebody who watches.
+/// The meaning of a line for a live display.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
-    /// Part of the ordinary course of things.
+    /// Normal output.
     Nothing,
-    /// Cargo is at work on something.
+    /// Cargo is compiling or downloading something.
     Doing(String),
-    /// A suite has just begun.
     SuiteBegun(String),
-    /// The last suite has just ended.
     SuiteEnded,
     /// A test takes unusually long.
     Slow(String),
-    /// Something that explains a failure, should there be one.
+    /// Output that explains a failure, if there is one.
     Telling,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Place {
-    /// Outside of a suite: cargo speaks.
+    /// Outside a suite: output of cargo.
     Cargo,
-    /// In the list of tests; a name that still waits for its outcome.
+    /// In the list of tests. `open` is a test whose outcome has not been printed yet.
     List {
         open: Option<String>,
     },
-    /// In what tests printed, of this test.
+    /// In the captured output of passed tests.
     Successes {
         test: Option<String>,
     },
     Failures,
 }
 
-/// The reader, and what it has understood so far.
+/// The parser and its results so far.
 #[derive(Debug)]
 pub(crate) struct TestsOutput {
     pub(crate) suites: Vec<Suite>,
@@ -151,7 +148,7 @@ impl TestsOutput {
         TestsOutput { suites: Vec::new(), place: Place::Cargo }
     }
 
-    /// Takes the next line.
+    /// Processes the next line.
     pub(crate) fn line(&mut self, line: &str) -> Seen {
         if self.place != Place::Cargo {
             if let Some(result) = read_result(line) {
@@ -183,7 +180,7 @@ impl TestsOutput {
 
     fn in_cargo(&mut self, line: &str) -> Seen {
         let words = line.trim_start();
-        // Cargo sets its verbs flush right in twelve columns.
+        // Cargo right-aligns its status verbs in twelve columns.
         let is_status = line.len() > words.len() && line.len() - words.len() < 12;
         match words.split_once(' ') {
             Some(("Running", rest)) if is_status => self.begin(suite_name(rest)),
@@ -224,8 +221,8 @@ impl TestsOutput {
             if let Some((name, word)) = test.rsplit_once(" ... ") {
                 let name = name.strip_suffix(" - should panic").unwrap_or(name).to_owned();
                 let Some(outcome) = Outcome::read(word) else {
-                    // One thread only: the name comes first, and what the test's own children
-                    // print comes between it and its outcome.
+                    // With a single thread, the name is printed first, and the output of the test's
+                    // child processes appears between the name and the outcome.
                     self.place = Place::List { open: Some(name) };
                     return Seen::Telling;
                 };
@@ -261,7 +258,7 @@ impl TestsOutput {
     }
 }
 
-/// `unittests src/lib.rs (…/deps/vocab-0123abcd)` is `vocab (src/lib.rs)`.
+/// `unittests src/lib.rs (…/deps/vocab-0123abcd)` becomes `vocab (src/lib.rs)`.
 fn suite_name(rest: &str) -> String {
     let (source, program) = rest.rsplit_once(" (").unwrap_or((rest, ""));
     let source = source.strip_prefix("unittests ").unwrap_or(source);
@@ -272,7 +269,7 @@ fn suite_name(rest: &str) -> String {
     }
 }
 
-/// What cargo says right after a test program that did not end well.
+/// The line that cargo prints after a test program that failed.
 fn is_cargos_verdict(line: &str) -> bool {
     line.starts_with("error: test failed, to rerun")
         || line.starts_with("error: doctest failed, to rerun")
@@ -359,26 +356,26 @@ error: 1 target failed:
 ";
 
     #[test]
-    fn a_test_that_skipped_is_neither_passed_nor_failed() {
+    fn skipped_test_is_neither_passed_nor_failed() {
         let output = read(MIXED);
         let [store, doc] = output.suites.as_slice() else { panic!("two suites") };
         assert_eq!(store.name, "store (src/lib.rs)");
         assert_eq!((store.passed(), store.failed(), store.ignored()), (3, 1, 1));
-        assert_eq!(store.skipped(), 1, "one test, though it gave two reasons");
+        assert_eq!(store.skipped(), 1, "one test with two reasons");
         assert_eq!(store.skips[0].reason, "no rpm here");
         assert_eq!(store.failures().collect::<Vec<_>>(), ["servers::gone::postgres"]);
         assert_eq!((doc.name.as_str(), doc.passed()), ("store (doc)", 1));
     }
 
     #[test]
-    fn engines_are_counted_by_the_last_segment_and_not_by_what_a_test_prints() {
+    fn engines_are_counted_by_last_path_segment() {
         let store = &read(MIXED).suites[0];
         assert_eq!(store.ran_on(Engine::Postgres), 2);
         assert_eq!(store.ran_on(Engine::Sqlite), 1);
     }
 
     #[test]
-    fn a_test_that_skipped_or_was_ignored_did_not_run_on_its_engine() {
+    fn skipped_or_ignored_test_did_not_run_on_engine() {
         let output = read(
             "     Running unittests src/lib.rs (target/debug/deps/store-1)
 
@@ -399,7 +396,7 @@ test result: ok. 1 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; fini
     }
 
     #[test]
-    fn a_program_that_crashed_counts_as_a_failure_and_the_next_is_read_as_usual() {
+    fn crashed_program_is_one_failure_and_parsing_continues() {
         let output = read(
             "     Running tests/crash.rs (target/debug/deps/crash-8d3f5b302eaad4a8)
 
@@ -424,7 +421,7 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     }
 
     #[test]
-    fn an_outcome_is_found_behind_what_a_child_of_the_test_printed() {
+    fn outcome_is_found_after_child_process_output() {
         let output = read(
             "     Running unittests src/lib.rs (target/debug/deps/store-1)
 
@@ -440,7 +437,7 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     }
 
     #[test]
-    fn what_explains_a_failure_is_told_from_the_ordinary() {
+    fn failure_output_is_separated_from_normal_output() {
         let mut output = TestsOutput::new();
         let telling: Vec<&str> =
             MIXED.lines().filter(|line| output.line(line) == Seen::Telling).collect();
@@ -451,7 +448,7 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     }
 
     #[test]
-    fn a_slow_test_is_noticed_while_it_runs() {
+    fn slow_test_is_reported_while_running() {
         let mut output = read(
             "     Running unittests src/lib.rs (target/debug/deps/store-1)\n\nrunning 2 tests\n",
         );
@@ -460,7 +457,7 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     }
 
     #[test]
-    fn a_compile_error_is_no_suite() {
+    fn compile_error_creates_no_suite() {
         let output = read("   Compiling a v0.1.0 (/a)\nerror[E0425]: cannot find value `x`\n");
         assert!(output.suites.is_empty());
     }

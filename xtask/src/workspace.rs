@@ -1,18 +1,18 @@
-//! Where the workspace is, and cargo as it is called from there.
+//! The location of the workspace, and how cargo is called in it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The workspace that is checked.
 pub(crate) struct Workspace {
     root: PathBuf,
     started_in: PathBuf,
 }
 
 impl Workspace {
-    /// The workspace that this tool belongs to, from wherever it was called.
+    /// The workspace that this tool belongs to, whatever the current directory.
     pub(crate) fn find() -> Workspace {
-        // `cargo run` says where it found us; the path of the build is for a call by hand.
+        // `cargo run` sets this variable at run time. The compile-time path is used when the
+        // program is started directly.
         let own = std::env::var_os("CARGO_MANIFEST_DIR")
             .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
         let root = own.parent().map_or_else(|| own.clone(), Path::to_path_buf);
@@ -20,22 +20,22 @@ impl Workspace {
         Workspace { root, started_in }
     }
 
-    /// The directory that the caller was in.
+    /// The caller's working directory.
     pub(crate) fn started_in(&self) -> &Path {
         &self.started_in
     }
 
-    /// Its directory.
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
-    /// A file or directory of the workspace.
+    /// The absolute path of a file or directory in the workspace.
     pub(crate) fn path(&self, relative: &str) -> PathBuf {
         self.root.join(relative)
     }
 
-    /// Where cargo puts what it builds: where it was told to, else where it has put us.
+    /// Cargo's target directory: as configured in the environment, otherwise derived from our own
+    /// path.
     pub(crate) fn target(&self) -> PathBuf {
         if let Some(named) = std::env::var_os("CARGO_TARGET_DIR") {
             return self.root.join(named);
@@ -45,14 +45,14 @@ impl Workspace {
         target.unwrap_or_else(|| self.root.join("target"))
     }
 
-    /// Cargo, in the root of the workspace.
+    /// A cargo command in the root of the workspace.
     pub(crate) fn cargo(&self) -> Command {
         let mut cargo = as_if_typed(Command::new(cargo_program()));
         cargo.current_dir(&self.root);
         cargo
     }
 
-    /// The crates under `crates/` that have benchmarks, by name.
+    /// The names of the crates under `crates/` that have benchmarks.
     pub(crate) fn crates_with_benches(&self) -> Vec<String> {
         let mut names: Vec<String> = entries(&self.root.join("crates"))
             .into_iter()
@@ -63,14 +63,15 @@ impl Workspace {
         names
     }
 
-    /// Whether any Rust file of the store's crate mentions `text`.
+    /// Whether any Rust file of the crate `store` mentions `text`.
     pub(crate) fn store_mentions(&self, text: &str) -> bool {
         mentions(&self.root.join("crates/store"), text)
     }
 }
 
-/// Without what `cargo run` told this program of itself. Some build scripts ask for such words, so that a cargo which inherits
-/// ours would build their crates, and all that depends on them, anew after every cargo that was typed, and back again.
+/// Removes the variables that `cargo run` set for this program. Some build scripts depend on them:
+/// a cargo that inherits them would rebuild those crates, and everything that depends on them,
+/// every time a developer alternates between cargo and xtask.
 pub(crate) fn as_if_typed(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os() {
         let told = ["CARGO_PKG_", "CARGO_MANIFEST_"];
@@ -81,7 +82,7 @@ pub(crate) fn as_if_typed(mut command: Command) -> Command {
     command
 }
 
-/// The cargo that called us, so that one toolchain does all of the work.
+/// The cargo that called us, so that everything uses one toolchain.
 pub(crate) fn cargo_program() -> PathBuf {
     std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
 }
@@ -99,12 +100,12 @@ fn is_rust(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "rs")
 }
 
-/// Whether cargo makes a benchmark of this: a file, or a folder that has a `main.rs`.
+/// Whether cargo treats the path as a benchmark: a file, or a directory with a `main.rs`.
 fn is_bench(path: &Path) -> bool {
     is_rust(path) || path.join("main.rs").is_file()
 }
 
-/// What a directory holds; nothing if it is not there.
+/// The entries of a directory; empty if it does not exist.
 pub(crate) fn entries(directory: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(directory)
         .map(|read| read.flatten().map(|entry| entry.path()).collect())
@@ -116,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_benchmark_is_a_file_or_a_folder_with_a_main() {
+    fn benchmark_is_a_file_or_directory_with_main() {
         let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
         assert!(is_bench(&crates.join("feed/benches/memory.rs")));
         assert!(is_bench(&crates.join("cli/benches/performance")));

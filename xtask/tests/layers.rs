@@ -1,11 +1,11 @@
-//! Which crate may depend on which. `ARCHITECTURE.md` says why.
+//! Checks which crate depends on which. `ARCHITECTURE.md` explains the layers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// What each crate may depend on, besides what it is tested with.
+/// The allowed dependencies of each crate, except dev-dependencies.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("pkgver", &[]),
     ("vocab", &["pkgver"]),
@@ -48,7 +48,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
 ];
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the workspace")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a directory of the workspace")
 }
 
 /// The names under `[dependencies]` of a manifest.
@@ -67,7 +67,7 @@ fn crates_depend_on_lower_layers_only() {
         .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
         .collect();
     let named: BTreeSet<String> = allowed.keys().map(ToString::to_string).collect();
-    assert_eq!(ours, named, "each crate has a line in this test");
+    assert_eq!(ours, named, "every crate must have a line in ALLOWED");
     let mut wrong = Vec::new();
     for name in &ours {
         let manifest = root().join("crates").join(name).join("Cargo.toml");
@@ -87,7 +87,7 @@ fn dependencies_are_found_in_a_manifest() {
     assert_eq!(dependencies(manifest), BTreeSet::from(["b".to_owned(), "c".to_owned()]));
 }
 
-/// The crates of the workspace that `cli` is linked with under these flags.
+/// The workspace crates that are linked into `cli` with these flags.
 fn linked_into_cli(flags: &[&str]) -> BTreeSet<String> {
     let mut tree = Command::new(env!("CARGO"));
     tree.current_dir(root()).args(["tree", "--locked", "--offline", "-p", "cli"]);

@@ -1,6 +1,6 @@
-//! Our own packages, installed and removed again by the real dpkg and rpm on systems of their own.
+//! Installs and removes our own packages with the real dpkg and rpm on separate test systems.
 //!
-//! The programs in them are stand-ins, so that nothing has to be built: what is tested is everything
+//! The packaged programs are stand-ins, so that nothing has to be built: the tests cover everything
 //! around them.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
@@ -13,7 +13,7 @@ use std::process::Command;
 use lab::root::{Base, Root, must, new_dir};
 use lab::rpm::{Manager, Package, Repo, Server};
 
-/// Where the server's completions are, and what is in them: its stand-in repeats what it is asked.
+/// The paths of the server's completions, and their contents: the stand-in prints its arguments.
 const TOLD: [(&str, &str); 4] = [
     ("/usr/share/bash-completion/completions/fleetmend", "completions bash"),
     ("/usr/share/zsh/vendor-completions/_fleetmend", "completions zsh"),
@@ -21,12 +21,13 @@ const TOLD: [(&str, &str); 4] = [
     ("/usr/share/fish/vendor_completions.d/fleetmend.fish", "completions fish"),
 ];
 
-/// Packs stand-ins, and answers where the packages are: agent and server, as .deb and as .rpm.
+/// Packages stand-ins, and returns the paths of the packages: agent and server, each as .deb and
+/// .rpm.
 fn packages() -> [PathBuf; 4] {
     packages_of("/usr/bin/true")
 }
 
-/// The same with another program for the agent.
+/// The same with another program as the agent.
 fn packages_of(agent: &str) -> [PathBuf; 4] {
     let programs = new_dir("programs");
     let out = new_dir("packages");
@@ -35,14 +36,14 @@ fn packages_of(agent: &str) -> [PathBuf; 4] {
     }
     let mut xtask = Command::new(env!("CARGO_BIN_EXE_xtask"));
     xtask.arg("package").arg("--programs").arg(&programs).arg("--out").arg(&out);
-    // Where it works must not be where another test, or a person, makes real packages.
+    // A separate directory: other tests, or a developer, may build real packages at the same time.
     let said = must(xtask.env("CARGO_TARGET_DIR", new_dir("target")));
     let lines: Vec<PathBuf> = said.lines().map(PathBuf::from).collect();
     let [agent_deb, agent_rpm, server_deb, server_rpm] = <[PathBuf; 4]>::try_from(lines).unwrap();
     [agent_deb, agent_rpm, server_deb, server_rpm]
 }
 
-/// A system with a stand-in for systemctl that writes down what it was told, and looks booted.
+/// A test system that looks booted, with a stand-in for systemctl that logs its arguments.
 fn system() -> Option<Root> {
     let root = Root::of(Base::Apt)?;
     root.write("/usr/bin/systemctl", "#!/bin/sh\necho \"$*\" >> /systemctl.log\n");
@@ -73,7 +74,7 @@ const HOOKS: &str = "/etc/fleetmend/hooks/pre-install.d";
 const STATE: &str = "/var/lib/fleetmend-agent/identity";
 
 #[test]
-fn the_debian_packages_install_start_nothing_and_leave_as_they_came() {
+fn debian_packages_install_without_starting_and_remove_cleanly() {
     let Some(root) = system() else { return };
     if !lab::has_programs(&[("rpmbuild", "rpm")]) {
         return;
@@ -92,7 +93,7 @@ fn the_debian_packages_install_start_nothing_and_leave_as_they_came() {
     assert_eq!(told(&root), ["--no-reload disable --now fleetmend-agent.service", "daemon-reload"]);
     assert!(!root.path("/usr/bin/fleetmend-agent").exists() && root.path(STATE).exists());
     root.must("dpkg", &["-P", "fleetmend-agent"]);
-    assert!(!root.path("/var/lib/fleetmend-agent").exists(), "purged, it is another host");
+    assert!(!root.path("/var/lib/fleetmend-agent").exists(), "purging removes the host's identity");
 
     root.must("dpkg", &["-i", &into(&root, &server)]);
     assert_eq!(root.must("stat", &["-c", "%U %a", "/var/lib/fleetmend"]), "fleetmend 700\n");
@@ -102,19 +103,19 @@ fn the_debian_packages_install_start_nothing_and_leave_as_they_came() {
     }
     root.write("/var/lib/fleetmend/root.key", "secret");
     root.must("dpkg", &["-P", "fleetmend"]);
-    assert_eq!(root.read("/var/lib/fleetmend/root.key"), "secret", "data is deleted by nobody");
+    assert_eq!(root.read("/var/lib/fleetmend/root.key"), "secret", "purging does not delete data");
     assert!(!root.path("/usr/bin/fleetmend").exists());
     assert!(TOLD.iter().all(|(path, _)| !root.path(path).exists()));
 }
 
 #[test]
-fn the_rpm_packages_do_the_same() {
+fn rpm_packages_install_without_starting_and_remove_cleanly() {
     let Some(root) = system() else { return };
     if !lab::has_programs(&[("rpmbuild", "rpm"), ("rpm", "rpm")]) {
         return;
     }
     let [_, agent, _, server] = packages();
-    // The system is Debian's, whose libraries rpm does not know of.
+    // The system is Debian; its libraries are not in the rpm database.
     let rpm = |args: &[&str], package: &str| {
         let mut rpm = Command::new("rpm");
         must(rpm.arg("--root").arg(root.dir()).args(args).arg("--nodeps").arg(package))
@@ -126,7 +127,7 @@ fn the_rpm_packages_do_the_same() {
     assert!(owned.lines().any(|path| path == HOOKS), "{owned}");
     assert!(
         !owned.lines().any(|path| path == "/usr/bin"),
-        "others' directories are not ours: {owned}"
+        "the package must not own system directories: {owned}"
     );
     rpm(&["-U", "--replacepkgs"], agent.to_str().unwrap());
     assert_eq!(told(&root).len(), 2, "an upgrade stops and disables nothing");
@@ -143,9 +144,10 @@ fn the_rpm_packages_do_the_same() {
     assert!(root.path("/var/lib/fleetmend").is_dir() && !root.path("/usr/bin/fleetmend").exists());
 }
 
-/// The system is rpm's own here: nothing is installed that its database does not know, and dnf resolves.
+/// A pure rpm system: everything that is installed is in its database, and dnf resolves
+/// dependencies.
 #[test]
-fn the_agents_rpm_needs_nothing_but_a_shell_and_dnf_installs_and_removes_it() {
+fn agent_rpm_needs_only_a_shell_and_works_with_dnf() {
     if !lab::root::ready()
         || !lab::has_programs(&[("rpmbuild", "rpm"), ("busybox", "busybox-static")])
     {
@@ -154,7 +156,7 @@ fn the_agents_rpm_needs_nothing_but_a_shell_and_dnf_installs_and_removes_it() {
     let Some(repo) = Repo::with(&[Package::new("other", "1-1")], &[]) else { return };
     let Some(server) = Server::having(Manager::Dnf, &repo, &[]) else { return };
     let before = server.database();
-    // A program without libraries, as the agent's is.
+    // A static program, like the real agent.
     let [_, agent, _, service] = packages_of("/usr/bin/busybox");
     let needs = |package: &Path| must(Command::new("rpm").args(["-qpR"]).arg(package));
     let of_agent = needs(&agent);

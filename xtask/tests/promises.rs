@@ -1,21 +1,20 @@
-//! `docs/promises.md` names a test for every promise. This checks that the tests exist.
+//! `docs/promises.md` names tests for every promise. This test checks that they exist.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// How many promises there are.
 const PROMISES: usize = 45;
 
-/// A promise as the document has it.
+/// One promise of the document.
 struct Promise {
     number: usize,
     /// `path::function` of each named test.
     tests: Vec<String>,
-    /// What no test covers.
+    /// The parts that no test covers.
     gaps: Vec<String>,
 }
 
-/// Reads `**12. …**` headings, and the `- \`path::function\`` and `- Gap: …` items below each.
+/// Parses `**12. …**` headings, and the `- \`path::function\`` and `- Gap: …` items below each.
 fn promises(text: &str) -> Vec<Promise> {
     let mut found: Vec<Promise> = Vec::new();
     for line in text.lines() {
@@ -35,7 +34,7 @@ fn promises(text: &str) -> Vec<Promise> {
     found
 }
 
-/// Why a named test does not exist, if so.
+/// Why a named test does not exist. `None` if it exists.
 fn missing(root: &Path, test: &str) -> Option<String> {
     let Some((path, name)) = test.split_once("::") else {
         return Some(format!("`{test}` is not `path::function`"));
@@ -53,7 +52,7 @@ fn missing(root: &Path, test: &str) -> Option<String> {
     let Some(place) = lines.iter().position(|line| declares(line)) else {
         return Some(format!("`{path}` has no function `{name}`"));
     };
-    // Tests of both databases are written inside a macro, which makes two tests of each.
+    // Tests for both databases are written inside a macro, which generates two tests from each.
     let attributes = lines[..place].iter().rev().take_while(|line| {
         line.starts_with('#') || line.starts_with("//") || line.starts_with(')')
     });
@@ -66,7 +65,7 @@ fn missing(root: &Path, test: &str) -> Option<String> {
 }
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a directory of the project")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a directory of the workspace")
 }
 
 #[test]
@@ -88,11 +87,11 @@ fn every_promise_names_tests_that_exist() {
     assert!(wrong.is_empty(), "docs/promises.md:\n{}", wrong.join("\n"));
 }
 
-/// The check itself can fail.
+/// Proof that the check can fail.
 #[test]
-fn a_test_that_does_not_exist_is_noticed() {
+fn missing_test_is_reported() {
     let this = "xtask/tests/promises.rs";
-    assert_eq!(missing(root(), &format!("{this}::a_test_that_does_not_exist_is_noticed")), None);
+    assert_eq!(missing(root(), &format!("{this}::missing_test_is_reported")), None);
     for test in [
         "nothing".to_owned(),
         "xtask/tests/nowhere.rs::name".to_owned(),

@@ -1,4 +1,4 @@
-//! What a package holds, whichever kind of package it becomes.
+//! The contents of a package, common to .deb and .rpm.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -6,15 +6,14 @@ use std::path::{Path, PathBuf};
 
 use crate::process::Halt;
 
-/// One of the two packages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Product {
     Agent,
     Server,
 }
 
-/// When a script of a package runs. All four are fragments of shell; each kind of package puts them
-/// where it wants them.
+/// When a maintainer script runs. All four scripts are shell fragments; each package format places
+/// them where it needs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moment {
     Installed,
@@ -37,7 +36,7 @@ impl Product {
     pub(crate) fn summary(self) -> &'static str {
         match self {
             Product::Agent => "reports packages and installs updates for a Fleetmend server",
-            Product::Server => "patch management for Linux servers: control plane and command line",
+            Product::Server => "patch management for Linux servers: server and command line",
         }
     }
 
@@ -45,17 +44,16 @@ impl Product {
         match self {
             Product::Agent => {
                 "Runs on every server of a fleet. It installs updates with the server's own package \
-                 manager when its control plane orders so, within the limits that the server's \
+                 manager when the Fleetmend server orders it, within the limits that the host's \
                  administrator has set."
             }
             Product::Server => {
-                "Knows what is installed on a fleet of servers and what is unpatched, and takes \
-                 updates through the fleet at the pace that you choose."
+                "Tracks the installed packages and pending updates of a fleet of servers, and rolls out \
+                 updates at the pace that you choose."
             }
         }
     }
 
-    /// The script of a moment.
     pub(crate) fn script(self, root: &Path, moment: Moment) -> Result<String, Halt> {
         let when = match moment {
             Moment::Installed => "installed",
@@ -66,7 +64,7 @@ impl Product {
         read(&root.join("packaging/scripts").join(format!("{}.{when}", self.name())))
     }
 
-    /// Files as (source, place, whether it is a program), and directories.
+    /// Files as (source, destination, whether it is a program).
     fn files(self, root: &Path, program: &Path) -> Vec<(PathBuf, String, bool)> {
         let name = self.name();
         let packaging = root.join("packaging");
@@ -94,7 +92,7 @@ impl Product {
         files
     }
 
-    /// Directories that are empty at first.
+    /// Directories that are initially empty.
     fn directories(self) -> &'static [&'static str] {
         match self {
             Product::Agent => &[
@@ -106,7 +104,7 @@ impl Product {
         }
     }
 
-    /// Lays everything out under a fresh directory, as it will lie under `/`.
+    /// Copies everything into a new directory, laid out as under `/`.
     pub(crate) fn stage(self, root: &Path, program: &Path, stage: &Path) -> Result<(), Halt> {
         let _ = fs::remove_dir_all(stage);
         for directory in self.directories() {
@@ -123,7 +121,7 @@ impl Product {
         if self == Product::Server {
             tells_of_itself(program, stage)?;
         }
-        // What was made above may have been made under any umask.
+        // The directories may have been created with any umask.
         for directory in directories_below(stage) {
             fs::set_permissions(&directory, fs::Permissions::from_mode(0o755))
                 .map_err(|error| failed("set the mode of", &directory, &error))?;
@@ -132,9 +130,9 @@ impl Product {
     }
 }
 
-/// Man pages and completions, as the program itself has them.
+/// Generates man pages and shell completions with the program itself.
 fn tells_of_itself(program: &Path, stage: &Path) -> Result<(), Halt> {
-    // Debian's zsh looks into one of the two directories, everyone else's into the other.
+    // Debian's zsh uses one of the two directories, other distributions use the other.
     const COMPLETIONS: [(&str, &str); 4] = [
         ("bash", "usr/share/bash-completion/completions/fleetmend"),
         ("zsh", "usr/share/zsh/vendor-completions/_fleetmend"),
@@ -149,7 +147,7 @@ fn tells_of_itself(program: &Path, stage: &Path) -> Result<(), Halt> {
         match said.status.success() {
             true => Ok(said.stdout),
             false => Err(Halt::Failed(format!(
-                "{} does not tell of itself: {}",
+                "{} cannot generate its man pages or completions: {}",
                 program.display(),
                 String::from_utf8_lossy(&said.stderr)
             ))),
@@ -169,7 +167,7 @@ fn tells_of_itself(program: &Path, stage: &Path) -> Result<(), Halt> {
     Ok(())
 }
 
-/// A directory and those in it.
+/// A directory and all directories below it.
 fn directories_below(directory: &Path) -> Vec<PathBuf> {
     let below = crate::workspace::entries(directory).into_iter().filter(|path| path.is_dir());
     let mut all = vec![directory.to_owned()];
@@ -178,7 +176,7 @@ fn directories_below(directory: &Path) -> Vec<PathBuf> {
 }
 
 pub(crate) fn make_dir(path: &Path) -> Result<(), Halt> {
-    fs::create_dir_all(path).map_err(|error| failed("make", path, &error))
+    fs::create_dir_all(path).map_err(|error| failed("create", path, &error))
 }
 
 pub(crate) fn read(path: &Path) -> Result<String, Halt> {

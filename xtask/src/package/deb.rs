@@ -1,4 +1,4 @@
-//! A Debian package, by dpkg-deb.
+//! Builds a Debian package with dpkg-deb.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use super::Job;
 use super::contents::{Moment, Product, make_dir, write};
 use crate::process::Halt;
 
-/// What dpkg calls our processor.
+/// dpkg's name of this machine's architecture.
 pub(crate) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -16,7 +16,7 @@ pub(crate) fn architecture() -> &'static str {
     }
 }
 
-/// Writes the control files beside what is staged, and says how the package is made and called.
+/// Writes the control files into the stage. Returns the build command and the path of the package.
 pub(crate) fn prepare(job: &Job<'_>, stage: &Path) -> Result<(Command, PathBuf), Halt> {
     let control = stage.join("DEBIAN");
     make_dir(&control)?;
@@ -34,7 +34,7 @@ pub(crate) fn prepare(job: &Job<'_>, stage: &Path) -> Result<(Command, PathBuf),
 fn fields(job: &Job<'_>) -> String {
     let product = job.product;
     let libc = job.libc.as_ref().map(|version| format!("libc6 (>= {version}), libgcc-s1"));
-    // Its script makes a user.
+    // The maintainer script creates a user.
     let users = (product == Product::Server).then(|| "passwd".to_owned());
     let needs: Vec<String> = [libc, users].into_iter().flatten().collect();
     let depends = match needs.is_empty() {
@@ -53,7 +53,7 @@ fn fields(job: &Job<'_>) -> String {
     )
 }
 
-/// Each with what it does, and for which of the words that dpkg calls it with.
+/// The maintainer scripts, each with the dpkg arguments that it handles.
 fn scripts(job: &Job<'_>) -> Result<Vec<(&'static str, String)>, Halt> {
     let of = |moment| job.product.script(job.root, moment);
     let script = |cases: &[(&str, String)]| {

@@ -1,18 +1,20 @@
-//! Whether a program is static.
+//! Checks whether a program is statically linked.
 
 use std::path::Path;
 
 use crate::process::Halt;
 
-/// Whether a program asks for a loader, and so for the system's C library. A static one does not.
+/// Whether a program requests a dynamic loader, and therefore needs the system's C library.
 pub(crate) fn has_loader(program: &Path) -> Result<bool, Halt> {
     let bytes = std::fs::read(program)
         .map_err(|error| Halt::Failed(format!("cannot read {}: {error}", program.display())))?;
-    asks_for_loader(&bytes)
-        .ok_or_else(|| Halt::Failed(format!("{} is no program of ours", program.display())))
+    asks_for_loader(&bytes).ok_or_else(|| {
+        Halt::Failed(format!("{} is not a 64-bit little-endian ELF program", program.display()))
+    })
 }
 
-/// Looks through the table of segments of a 64-bit little-endian ELF file for one of type 3.
+/// Looks for an interpreter segment (type 3) in the program headers of a 64-bit little-endian ELF
+/// file.
 fn asks_for_loader(bytes: &[u8]) -> Option<bool> {
     const INTERPRETER: u64 = 3;
     let number = |at: usize, length: usize| {
@@ -32,9 +34,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_test_has_a_loader_and_what_is_no_program_is_refused() {
+    fn dynamic_loader_is_detected_and_invalid_files_are_refused() {
         let own = std::env::current_exe().unwrap();
-        assert!(has_loader(&own).unwrap_or(false), "tests are linked as usual");
+        assert!(has_loader(&own).unwrap_or(false), "tests are dynamically linked");
         assert_eq!(asks_for_loader(b"#!/bin/sh\n"), None);
         let mut cut = std::fs::read(own).unwrap();
         cut.truncate(60);

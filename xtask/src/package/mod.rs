@@ -1,8 +1,9 @@
-//! `cargo xtask package`: .deb and .rpm of the agent and of the server.
+//! `cargo xtask package`: builds .deb and .rpm packages of the agent and the server.
 //!
-//! `contents` lays out what is in a package, the same for both kinds; `deb` and `rpm` say how each kind is
-//! made of it, with dpkg-deb and rpmbuild. The agent is one static program, so that a single package
-//! serves every release of every distribution; the server is linked as usual, without the feature `demo`.
+//! `contents` lays out the files, which are the same for both formats; `deb` and `rpm` build the
+//! packages with dpkg-deb and rpmbuild. The agent is one static program, so that a single package
+//! works on every release of every distribution. The server is dynamically linked and built without
+//! the feature `demo`.
 
 mod contents;
 mod deb;
@@ -19,21 +20,21 @@ use crate::screen::Screen;
 use crate::workspace::Workspace;
 use contents::{Product, make_dir};
 
-/// One package to be made.
+/// One package to build.
 struct Job<'a> {
     product: Product,
     version: &'static str,
-    /// The workspace.
+    /// The root of the workspace.
     root: &'a Path,
-    /// Where it is put together.
+    /// The working directory.
     work: &'a Path,
-    /// Where the packages go.
+    /// The output directory.
     out: &'a Path,
-    /// The C library that the program needs; none if it is static.
+    /// The version of the C library that the program needs. `None` if it is static.
     libc: Option<String>,
 }
 
-/// Builds both programs, unless they are handed in, and packs them.
+/// Builds both programs, unless prebuilt ones are given, and packages them.
 pub(crate) fn all(
     workspace: &Workspace,
     options: &PackageOptions,
@@ -75,7 +76,7 @@ pub(crate) fn all(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The agent as it is shipped.
+/// Builds the agent as it is shipped.
 pub(crate) fn agent(
     workspace: &Workspace,
     processes: &mut Processes,
@@ -84,7 +85,7 @@ pub(crate) fn agent(
     build(workspace, Product::Agent, processes, screen)
 }
 
-/// Builds a program as it is shipped, and says where it is.
+/// Builds a program as it is shipped, and returns its path.
 fn build(
     workspace: &Workspace,
     product: Product,
@@ -96,8 +97,8 @@ fn build(
     let target = workspace.target();
     let built = match product {
         Product::Agent => {
-            // With a target named, the flags are for the program and not for macros that run while it is
-            // built, which cannot be static.
+            // With an explicit target, the flags apply to the program but not to procedural macros,
+            // which cannot be static.
             let triple = host_triple(processes)?;
             let own = target.join("package/agent");
             cargo.args(["build", "--profile", "agent", "-p", "agent", "--bin", product.name()]);
@@ -106,7 +107,7 @@ fn build(
             own.join(triple).join("agent")
         }
         Product::Server => {
-            // Without the feature `demo`: servers in production ship without a simulator.
+            // Without the feature `demo`: production packages contain no simulator.
             cargo.args(["build", "--release", "-p", "cli", "--bin", product.name()]);
             cargo.arg("--no-default-features");
             target.join("release")
@@ -116,7 +117,7 @@ fn build(
     Ok(built.join(product.name()))
 }
 
-/// Runs a command that must succeed; what it said is shown if it did not.
+/// Runs a command that must succeed. The error contains its output.
 fn run(command: &mut Command, processes: &mut Processes) -> Result<(), Halt> {
     said(command, processes).map(drop)
 }
@@ -134,16 +135,16 @@ fn said(command: &mut Command, processes: &mut Processes) -> Result<String, Halt
     }
 }
 
-/// What cargo calls this machine.
+/// The target triple of this machine.
 fn host_triple(processes: &mut Processes) -> Result<String, Halt> {
     let text = said(Command::new("rustc").arg("-vV"), processes)?;
     let line = text.lines().find_map(|line| line.strip_prefix("host: "));
-    line.map(str::to_owned).ok_or_else(|| Halt::Failed("rustc does not say its host".to_owned()))
+    line.map(str::to_owned).ok_or_else(|| Halt::Failed("`rustc -vV` prints no host".to_owned()))
 }
 
-/// The version of the C library here, which is what a program built here may need.
+/// The version of the local C library, which a program that is built here may need.
 fn own_libc(processes: &mut Processes) -> Result<String, Halt> {
     let text = said(Command::new("getconf").arg("GNU_LIBC_VERSION"), processes)?;
     let version = text.trim().strip_prefix("glibc ").map(str::to_owned);
-    version.ok_or_else(|| Halt::Failed(format!("`{}` is no version of glibc", text.trim())))
+    version.ok_or_else(|| Halt::Failed(format!("unexpected output of getconf: `{}`", text.trim())))
 }

@@ -1,4 +1,4 @@
-//! An rpm package, by rpmbuild.
+//! Builds an rpm package with rpmbuild.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use super::Job;
 use super::contents::{Moment, Product, make_dir, write};
 use crate::process::Halt;
 
-/// Writes the recipe, and says how the package is made and called.
+/// Writes the spec file. Returns the build command and the path of the package.
 pub(crate) fn prepare(job: &Job<'_>, stage: &Path) -> Result<(Command, PathBuf), Halt> {
     let top = job.work.join("rpmbuild").join(job.product.name());
     make_dir(&top)?;
@@ -20,7 +20,7 @@ pub(crate) fn prepare(job: &Job<'_>, stage: &Path) -> Result<(Command, PathBuf),
     for (key, value) in [("_topdir", top.as_path()), ("_rpmdir", job.out)] {
         make.arg("--define").arg(format!("{key} {}", value.display()));
     }
-    // Beside the others, not in a folder of its architecture.
+    // Directly in the output directory, not in a subdirectory for the architecture.
     make.args(["--define", "_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm"]);
     make.arg(recipe);
     Ok((make, job.out.join(name)))
@@ -29,10 +29,10 @@ pub(crate) fn prepare(job: &Job<'_>, stage: &Path) -> Result<(Command, PathBuf),
 fn spec(job: &Job<'_>, stage: &Path) -> Result<String, Halt> {
     let product = job.product;
     let of = |moment| product.script(job.root, moment);
-    // A static program needs nothing; for any other, rpmbuild looks into it.
+    // A static program has no dependencies; for any other, rpmbuild detects them.
     let mut requires = String::from(if job.libc.is_none() { "AutoReqProv: no\n" } else { "" });
     if let Product::Server = product {
-        // What its script needs, by path: distributions do not agree on the packages' names.
+        // Dependencies of its script, by path, because package names differ between distributions.
         requires.push_str("Requires(post): /usr/bin/install, /usr/bin/getent, /usr/sbin/useradd\n");
     }
     let stage = stage.display();
@@ -58,7 +58,7 @@ fn spec(job: &Job<'_>, stage: &Path) -> Result<String, Halt> {
     ))
 }
 
-/// What the package owns: its files, and the directories that are its own.
+/// The files that the package owns, and the directories that belong only to it.
 fn files(stage: &Path) -> String {
     let mut lines = Vec::new();
     collect(stage, stage, &mut lines);

@@ -1,7 +1,8 @@
-//! However the tool ends, its PostgreSQL ends with it: the real program, real signals.
+//! However xtask exits, its PostgreSQL exits with it. Tested with the real program and real
+//! signals.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
-#![expect(clippy::print_stdout, reason = "a test says so when it skips")]
+#![expect(clippy::print_stdout, reason = "tests report when they skip")]
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
@@ -11,10 +12,10 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-/// `cargo xtask postgres -- cat`, which is up, and goes on until somebody ends it.
+/// A running `cargo xtask postgres -- cat`, which continues until it is stopped.
 struct Running {
     xtask: Child,
-    /// Closed at the end, at which `cat` ends by itself if nobody else has ended it.
+    /// Closed on drop, which ends `cat` if nothing else has ended it.
     _stdin: ChildStdin,
     directory: PathBuf,
     postgres: OwnedFd,
@@ -52,20 +53,20 @@ fn xtask() -> Command {
     Command::new(env!("CARGO_BIN_EXE_xtask"))
 }
 
-/// Names a process for good, even when its number is given to another.
+/// A pidfd identifies a process permanently, even if its id is reused.
 fn watch(pid: &str) -> OwnedFd {
     let pid = Pid::from_raw(pid.parse().unwrap()).unwrap();
     pidfd_open(pid, PidfdFlags::empty()).unwrap()
 }
 
-/// Whether the process is dead, or dies within half a minute.
+/// Whether the process is dead or dies within 30 seconds.
 fn dies(process: &OwnedFd) -> bool {
     let half_a_minute = Timespec { tv_sec: 30, tv_nsec: 0 };
     poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&half_a_minute)).unwrap() == 1
 }
 
-/// Started by `cargo xtask test`, there is a PostgreSQL to be had. The tool would install one,
-/// which is not for a test to do.
+/// `cargo xtask test` sets the variable, so PostgreSQL is installed. Otherwise xtask would install
+/// it, which a test must not do.
 fn can_run() -> bool {
     let there = std::env::var_os("FLEETMEND_TEST_POSTGRES").is_some();
     let required = std::env::var_os("FLEETMEND_TEST_REQUIRE_TOOLS").is_some_and(|set| set == "1");
@@ -77,7 +78,7 @@ fn can_run() -> bool {
 }
 
 #[test]
-fn a_signal_ends_the_command_and_postgres_and_removes_the_directory() {
+fn signal_stops_command_and_postgres_and_removes_directory() {
     if !can_run() {
         return;
     }
@@ -92,11 +93,11 @@ fn a_signal_ends_the_command_and_postgres_and_removes_the_directory() {
 }
 
 #[test]
-fn postgres_does_not_outlive_a_tool_that_was_killed_and_the_next_run_clears_up() {
+fn postgres_dies_with_killed_xtask_and_next_run_cleans_up() {
     if !can_run() {
         return;
     }
-    // A place of its own, for any other run would clear up there too.
+    // A separate directory, because any other run would clean up abandoned directories too.
     let base = std::env::temp_dir().join(format!("xtask-killed-{}", std::process::id()));
     std::fs::create_dir(&base).unwrap();
     let xtask = || {
@@ -109,7 +110,7 @@ fn postgres_does_not_outlive_a_tool_that_was_killed_and_the_next_run_clears_up()
     running.send(Signal::KILL);
     running.xtask.wait().unwrap();
     assert!(dies(&running.postgres));
-    assert!(running.directory.exists(), "nobody was left to remove it");
+    assert!(running.directory.exists(), "a killed process cannot remove its directory");
 
     assert!(xtask().args(["postgres", "--", "true"]).status().unwrap().success());
     assert!(!running.directory.exists());
@@ -117,7 +118,7 @@ fn postgres_does_not_outlive_a_tool_that_was_killed_and_the_next_run_clears_up()
 }
 
 #[test]
-fn a_command_ends_the_tool_as_it_ended_itself() {
+fn exit_code_of_command_is_passed_on() {
     if !can_run() {
         return;
     }
