@@ -1,4 +1,6 @@
-//! `fleetmend backup`: everything that an installation is, in one file, while it serves.
+//! `fleetmend backup`: writes the whole installation to one file while the service runs.
+//!
+//! The file format is in `archive`, `fleetmend restore` in `restore`.
 
 pub(crate) mod archive;
 pub(crate) mod restore;
@@ -23,22 +25,24 @@ use crate::settings;
 use crate::settings::File;
 use archive::{Manifest, Spool};
 
-/// What says in the data directory when the last backup was taken.
+/// File in the data directory that records the last backup, for `fleetmend doctor`.
 pub(crate) const LAST: &str = "last-backup.json";
-/// Where the parts of the database are.
+/// Directory of the database's parts in the archive.
 const DATABASE: &str = "database";
 const SECRETS: [&str; 2] = ["root.key", "orders.key"];
-/// Only there while `orders.key` is rotated.
+/// Exists only while `orders.key` is being rotated.
 const SECRET_NEXT: &str = "orders.next.key";
-/// Only there while `root.key` is rotated.
+/// Exists only while `root.key` is being rotated.
 const SECRET_OLD: &str = "root.old.key";
 const SETTINGS: &str = "fleetmend.toml";
 const TLS: [&str; 2] = ["tls/cert.pem", "tls/key.pem"];
 
-/// Copy everything into one file: the database as of one moment, the keys, the settings, the certificate.
+/// Write a backup to one file: a consistent snapshot of the database, the keys, the settings and
+/// the certificate.
 ///
-/// The service goes on meanwhile. The file appears whole or not at all, is for its owner alone, and is read back
-/// and checked before this ends. Whoever has it can pose as this installation: keep it as you keep a private key.
+/// The service keeps running. The file appears only when it is complete, is readable only by its
+/// owner, and is read back and verified before the command ends. Anyone who has it can impersonate
+/// this installation: protect it like a private key.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -49,13 +53,13 @@ Examples:
 pub(crate) struct Backup {
     #[command(flatten)]
     installation: Installation,
-    /// The file to write, which must not be there; or a directory, for a file named after the time
+    /// File to write, which must not exist, or a directory for a file named after the current time
     #[arg(value_name = "FILE|DIR", default_value = ".")]
     to: PathBuf,
-    /// The certificate to keep with it, if the settings do not name one
+    /// Certificate to include, if the settings do not name one
     #[arg(long, value_name = "F", env = "FLEETMEND_TLS_CERT", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
-    /// Its private key
+    /// Private key of the certificate
     #[arg(long, value_name = "F", env = "FLEETMEND_TLS_KEY", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
     /// Print JSON
@@ -63,7 +67,6 @@ pub(crate) struct Backup {
     json: bool,
 }
 
-/// When the last backup was taken, and where it went.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Last {
     pub(crate) at: Timestamp,
@@ -75,14 +78,14 @@ impl Backup {
         let now = Clock::system().now();
         let file = self.file(now);
         let shown = file.display();
-        ensure!(!file.exists(), "{shown} is there already, and was left as it is: name another");
+        ensure!(!file.exists(), "{shown} already exists and was not changed: choose another name");
         installation::has_place(&file)?;
         let spool = Spool::new(archive::with_suffix(&file, &format!(".{:08x}", dice() as u32)))?;
         let manifest = self.gather(&spool.0, now).await?;
         let names = names(&spool.0)?;
         let manifest = archive::pack(&spool.0, &names, manifest, &file)?;
         drop(spool);
-        // What was not read back is a hope.
+        // A backup that was not read back is not verified.
         let check = Spool::new(archive::with_suffix(&file, &format!(".{:08x}", dice() as u32)))?;
         archive::unpack(&file, &check.0)?;
         drop(check);
@@ -95,8 +98,8 @@ impl Backup {
             return crate::say(&made.to_string());
         }
         crate::say(&format!(
-            "{} holds everything as of {now:.0}: {} parts, {bytes} bytes, read back and checked.\n\
-             Whoever has it can pose as this installation. Put it on another machine, where few can read it.",
+            "Wrote {}, as of {now:.0}: {} parts, {bytes} bytes, read back and verified.\n\
+             Anyone who has it can impersonate this installation. Store it on another machine with restricted access.",
             file.display(),
             manifest.parts.len(),
         ))
@@ -109,13 +112,13 @@ impl Backup {
         }
     }
 
-    /// Puts everything into one directory.
+    /// Copies everything into one directory.
     async fn gather(&self, dir: &Path, now: Timestamp) -> anyhow::Result<Manifest> {
         let data = &self.installation.data_dir;
         let settings = File::load(None, data)?;
         let secrets = settings::existing(data)?;
-        // Before `orders.key`: if the old key is retired meanwhile, the new one is in the backup twice
-        // and not missing.
+        // Before `orders.key`: if the old key is retired in between, the backup has the new key
+        // twice instead of not at all.
         if secrets.next_orders_key().is_some() {
             match keep(&data.join(SECRET_NEXT), &dir.join(SECRET_NEXT)) {
                 Err(_) if !data.join(SECRET_NEXT).exists() => {}
@@ -125,7 +128,7 @@ impl Backup {
         for secret in SECRETS {
             keep(&data.join(secret), &dir.join(secret))?;
         }
-        // After `root.key`, which becomes the old one when it is rotated.
+        // After `root.key`, which becomes the old key when it is rotated.
         if data.join(SECRET_OLD).exists() {
             keep(&data.join(SECRET_OLD), &dir.join(SECRET_OLD))?;
         }
@@ -144,25 +147,26 @@ impl Backup {
         let copied = copy_out(&db, &database).await;
         let engine = db.engine();
         db.close().await;
-        let copied = copied.context("the database could not be copied")?;
+        let copied = copied.context("cannot copy the database")?;
         let (kept, now_there) = (Secrets::load(dir)?, Secrets::load(data)?);
         ensure!(
             kept.root_key_id() == now_there.root_key_id(),
-            "root.key was rotated while the backup was taken: try again"
+            "root.key was rotated during the backup: try again"
         );
         if copied.schema_version == 0 {
-            bail!("there is nothing in this database yet: run `fleetmend init` with it first");
+            bail!("this database is empty: run `fleetmend init` with it first");
         }
         Ok(Manifest { tls, ..Manifest::new(engine, copied.schema_version, now) })
     }
 
-    /// For `doctor`. A backup that could not be noted is a backup all the same.
+    /// Records the backup for `fleetmend doctor`. Failing to record it does not fail the backup.
     fn note(&self, now: Timestamp, file: &Path) {
         let file = file.canonicalize().unwrap_or_else(|_| file.to_owned());
         let noted = serde_json::to_vec(&Last { at: now, file }).unwrap_or_default();
         let path = self.installation.data_dir.join(LAST);
         let new = archive::with_suffix(&path, &format!(".{:08x}", dice() as u32));
-        // Not written in place: whoever owns the directory may have put a link there, and this may be root.
+        // Not written in place: the owner of the directory may have put a symbolic link there, and
+        // this process may be root.
         let written = fs::File::create_new(&new).and_then(|mut to| to.write_all(&noted));
         if written.and_then(|()| fs::rename(&new, &path)).is_err() {
             let _ = fs::remove_file(&new);
@@ -170,7 +174,7 @@ impl Backup {
     }
 }
 
-/// A copy for its owner alone.
+/// Copies a file; only its owner can read the copy.
 fn keep(from: &Path, to: &Path) -> anyhow::Result<()> {
     let failed = || format!("cannot copy {}", from.display());
     if let Some(parent) = to.parent() {
@@ -182,7 +186,7 @@ fn keep(from: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(copy.sync_all()?)
 }
 
-/// Every file below `dir`, by the path that leads there.
+/// The relative path of every file below `dir`.
 fn names(dir: &Path) -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();
     let mut folders = vec![PathBuf::new()];

@@ -1,4 +1,8 @@
-//! `fleetmend doctor`: a look at the whole installation, and a remedy for whatever is wrong with it.
+//! `fleetmend doctor`: checks the whole installation and suggests a remedy for each problem.
+//!
+//! The checks are in the submodules: files and keys in `data_dir`, the listen address and
+//! certificate in `certificate`, everything in the database in `database`. Doctor never changes
+//! anything.
 
 mod certificate;
 mod database;
@@ -14,9 +18,11 @@ use crate::installation::Installation;
 use crate::operator::screen::count;
 use crate::settings::File;
 
-/// Check the whole installation: files, keys, database, audit log, disk, clock, certificate, feeds, agents, backups.
+/// Check the whole installation: files, keys, database, audit log, disk space, clock, certificate,
+/// feeds, agents and backups.
 ///
-/// It changes nothing. Each finding comes with its remedy. It ends with 1 if one of them is a problem.
+/// Doctor changes nothing. Each note and each problem comes with a remedy. The exit code is 1 if
+/// there is a problem.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -30,17 +36,16 @@ pub(crate) struct Doctor {
     json: bool,
 }
 
-/// How something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
     Ok,
-    /// Worth knowing, and no more than that.
+    /// Worth knowing, but nothing is wrong.
     Note,
     Problem,
 }
 
-/// What was found when one thing was looked at.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
     pub(crate) check: &'static str,
@@ -50,7 +55,7 @@ pub(crate) struct Finding {
     pub(crate) remedy: Option<String>,
 }
 
-/// What was found so far.
+/// The results so far, and the time they are measured against.
 pub(crate) struct Findings {
     pub(crate) now: Timestamp,
     all: Vec<Finding>,
@@ -84,7 +89,7 @@ impl Findings {
     }
 }
 
-/// There are problems, and they have been told.
+/// Returned as the error when problems were found. The problems themselves are already printed.
 #[derive(Debug)]
 struct Problems(usize);
 
@@ -104,7 +109,7 @@ impl Doctor {
         let file = match File::load(None, &self.installation.data_dir) {
             Ok(file) => file,
             Err(error) => {
-                let remedy = "mend the file that is named; docs/install.md lists every setting";
+                let remedy = "fix the file named above; docs/install.md lists every setting";
                 findings.problem("settings", format!("{error:#}"), remedy);
                 File::default()
             }
@@ -126,11 +131,8 @@ impl Doctor {
         let notes = findings.iter().filter(|found| found.state == State::Note).count();
         match problems {
             0 if self.json => Ok(()),
-            0 if notes == 0 => crate::say("Nothing is wrong."),
-            0 => crate::say(&format!(
-                "Nothing is wrong; {} worth knowing.",
-                count(notes, "thing is", "things are")
-            )),
+            0 if notes == 0 => crate::say("No problems found."),
+            0 => crate::say(&format!("No problems found; {}.", count(notes, "note", "notes"))),
             problems => Err(Problems(problems).into()),
         }
     }

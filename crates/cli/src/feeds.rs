@@ -1,4 +1,5 @@
-//! `fleetmend feeds`: what is published about flaws, on the database of this installation.
+//! `fleetmend feeds`: imports, updates and lists vulnerability feeds in this installation's
+//! database.
 
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -31,18 +32,18 @@ pub(crate) struct Feeds {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Import feeds: OSV, CSAF, Alpine's secdb, the trackers of Debian and Arch, KEV, EPSS
+    /// Import feeds: OSV, CSAF, Alpine secdb, the Debian and Arch trackers, KEV, EPSS
     #[command(after_help = IMPORT_EXAMPLES)]
     Import(ImportArgs),
-    /// Fetch the feeds that were imported from an address, if their publishers have other copies
+    /// Update the feeds that were imported from a URL
     #[command(after_help = "\
 Examples:
   fleetmend feeds update --data-dir D
   fleetmend feeds update --data-dir D Debian kev
 
-A service that runs does so by itself. A feed that cannot be had stays as it was.")]
+A running service does this automatically. If an update fails, the feed keeps its current content.")]
     Update(Named),
-    /// Fetch a feed no more; what was imported of it stays
+    /// Stop updating a feed from its URL; its advisories stay
     #[command(after_help = "Example:\n  fleetmend feeds forget --data-dir D Debian")]
     Forget(Named),
     /// Delete a feed with its advisories
@@ -50,13 +51,13 @@ A service that runs does so by itself. A feed that cannot be had stays as it was
 Example:
   fleetmend feeds remove --data-dir D old-copy
 
-CVEs that only this feed knows disappear from every server. KEV and EPSS entries stay.")]
+CVEs that appear only in this feed disappear from every server. KEV and EPSS entries stay.")]
     Remove(RemoveArgs),
-    /// Write everything that is known of feeds into one file, for an installation that reaches nobody
+    /// Write all feeds to one file, for an installation without internet access
     #[command(after_help = "\
 Example:
   fleetmend feeds export --data-dir D feeds.zst
-  fleetmend feeds import --data-dir D feeds.zst      (there)")]
+  fleetmend feeds import --data-dir D feeds.zst      (on the other installation)")]
     Export(ExportArgs),
     /// Show every feed with its age and size, and why the last import failed
     #[command(after_help = "Example:\n  fleetmend feeds status --data-dir /var/lib/fleetmend")]
@@ -71,13 +72,12 @@ Examples:
   fleetmend feeds import --data-dir D https://feeds.example.org/osv/Debian/all.zip
   fleetmend feeds import --data-dir D feeds.zst
 
-A feed that is broken, cut off or empty changes nothing. An older copy of a feed removes nothing. A feed that was imported
-from an address is fetched again by `feeds update` and by the service itself.";
+A feed that is broken, truncated or empty changes nothing. An older copy of a feed removes nothing. A feed that was
+imported from a URL is updated by `feeds update` and automatically by the service.";
 
-/// The longest time between two fetches: a feed that is older is of little use.
+/// The longest update interval: an older feed is of little use.
 const EVERY_HOURS_MAX: i64 = 24 * 7;
 
-/// Which installation, and how its answer is printed.
 #[derive(Args)]
 struct Place {
     #[command(flatten)]
@@ -89,33 +89,33 @@ struct Place {
 
 #[derive(Args)]
 struct ImportArgs {
-    /// Files, directories, addresses (https://…), or bundles that `feeds export` has made
+    /// Files, directories, URLs (https://…), or bundles written by `feeds export`
     #[arg(required = true, value_name = "FILE|URL")]
     feeds: Vec<String>,
-    /// Name of the feed [default: after the file or URL]. A feed replaces only its own advisories
+    /// Name of the feed [default: from the file name or URL]. An import replaces only the
+    /// advisories of the feed with this name
     #[arg(long)]
     name: Option<String>,
-    /// How often a feed that comes from an address is fetched from now on
+    /// Update interval for feeds from a URL
     #[arg(long, value_name = "HOURS", default_value_t = follow::EVERY.as_hours(),
         value_parser = clap::value_parser!(i64).range(1..=EVERY_HOURS_MAX))]
     every_hours: i64,
-    /// Do not fetch it again
+    /// Import once, without automatic updates
     #[arg(long, conflicts_with = "every_hours")]
     once: bool,
-    /// What they hold, if their beginning does not tell
+    /// Format of the feeds, if it cannot be detected
     #[arg(long, value_enum)]
     kind: Option<Kind>,
-    /// The release for which Debian's list is read: its name and its number
+    /// Release to read from the Debian tracker list, as code name and number
     #[arg(long, value_name = "NAME=NUMBER", value_parser = release)]
     release: Option<(String, String)>,
     #[command(flatten)]
     place: Place,
 }
 
-/// Feeds by their names.
 #[derive(Args)]
 struct Named {
-    /// Which feeds
+    /// Names of the feeds
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     #[command(flatten)]
@@ -124,10 +124,10 @@ struct Named {
 
 #[derive(Args)]
 struct RemoveArgs {
-    /// Which feed
+    /// Name of the feed
     #[arg(value_name = "NAME")]
     name: String,
-    /// Do not ask for confirmation
+    /// Skip the confirmation prompt
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
@@ -136,7 +136,7 @@ struct RemoveArgs {
 
 #[derive(Args)]
 struct ExportArgs {
-    /// The file to write
+    /// Output file
     #[arg(value_name = "FILE")]
     file: PathBuf,
     #[command(flatten)]
@@ -145,17 +145,17 @@ struct ExportArgs {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Kind {
-    /// Advisories in OSV's form
+    /// Advisories in the OSV format
     Osv,
-    /// CSAF documents of Red Hat or SUSE
+    /// CSAF documents from Red Hat or SUSE
     Csaf,
-    /// Arch Linux's security tracker
+    /// Arch Linux security tracker
     Arch,
-    /// Alpine's fixes
+    /// Alpine secdb
     Secdb,
-    /// Known exploited vulnerabilities
+    /// Known exploited vulnerabilities (CISA KEV)
     Kev,
-    /// Estimates of exploitation
+    /// Exploit prediction scores (EPSS)
     Epss,
 }
 
@@ -164,7 +164,7 @@ fn release(text: &str) -> Result<(String, String), String> {
         Some((name, number)) if !name.is_empty() && !number.is_empty() => {
             Ok((name.to_owned(), number.to_owned()))
         }
-        _ => Err("a release is written as its name and its number: bookworm=12".to_owned()),
+        _ => Err("use NAME=NUMBER, such as bookworm=12".to_owned()),
     }
 }
 
@@ -190,7 +190,7 @@ impl Feeds {
 impl ImportArgs {
     async fn run(self) -> anyhow::Result<()> {
         if self.name.is_some() && self.feeds.len() > 1 {
-            bail!("--name is for one feed");
+            bail!("--name can be used with one feed only");
         }
         let kind = self.kind()?;
         let db = self.place.open().await?;
@@ -200,10 +200,12 @@ impl ImportArgs {
             let now = Clock::system().now();
             let progress = move |step| bar.show(step);
             let is_address = feed.starts_with("https://") || feed.starts_with("http://");
-            // A mistyped name is no feed, and none is kept in mind for it.
+            // A mistyped file name is not a feed, so no import failure is recorded for it.
             if !is_address && !Path::new(feed).exists() {
                 failed += 1;
-                output::err(&format!("fleetmend: {feed} was not imported: it is not there\n"))?;
+                output::err(&format!(
+                    "fleetmend: {feed} was not imported: the file does not exist\n"
+                ))?;
                 continue;
             }
             let done = match is_address {
@@ -248,7 +250,9 @@ impl ImportArgs {
             (Some(Kind::Kev), None) => Some(feed::Kind::Kev),
             (Some(Kind::Epss), None) => Some(feed::Kind::Epss),
             (Some(_), Some(_)) => {
-                bail!("--release is for Debian's list, which has no other --kind")
+                bail!(
+                    "--release is for the Debian tracker list only and cannot be combined with --kind"
+                )
             }
         })
     }
@@ -257,8 +261,8 @@ impl ImportArgs {
 fn all_done(failed: u32, what: &str) -> anyhow::Result<()> {
     match failed {
         0 => Ok(()),
-        1 => bail!("one feed was not {what}, and nothing of it was applied"),
-        _ => bail!("{failed} feeds were not {what}, and nothing of them was applied"),
+        1 => bail!("one feed was not {what}; no part of it was applied"),
+        _ => bail!("{failed} feeds were not {what}; no part of them was applied"),
     }
 }
 
@@ -268,14 +272,12 @@ impl Named {
         let mut sources = feed_sources::list(&mut *db.read().await?).await?;
         for name in &self.names {
             if !sources.iter().any(|source| source.name == *name) {
-                bail!("no feed `{name}` is fetched from an address: see `fleetmend feeds status`");
+                bail!("no feed named `{name}` is updated from a URL: see `fleetmend feeds status`");
             }
         }
         sources.retain(|source| self.names.is_empty() || self.names.contains(&source.name));
         if sources.is_empty() && !self.place.json {
-            crate::say(
-                "No feed was imported from an address yet: see `fleetmend feeds import --help`.",
-            )?;
+            crate::say("No feeds to update from a URL. See `fleetmend feeds import --help`.")?;
         }
         let mut failed = 0;
         for source in sources {
@@ -305,7 +307,7 @@ impl Named {
 
     async fn forget(self) -> anyhow::Result<()> {
         if self.names.is_empty() {
-            bail!("say which feed: see `fleetmend feeds status`");
+            bail!("name at least one feed: see `fleetmend feeds status`");
         }
         let db = self.place.open().await?;
         for name in &self.names {
@@ -314,10 +316,10 @@ impl Named {
             tx.ring(Topic::Feeds);
             tx.commit().await?;
             if !known {
-                bail!("no feed `{name}` is fetched from an address: see `fleetmend feeds status`");
+                bail!("no feed named `{name}` is updated from a URL: see `fleetmend feeds status`");
             }
             if !self.place.json {
-                crate::say(&format!("{name} is fetched no more; what was imported of it stays"))?;
+                crate::say(&format!("{name} is no longer updated; its advisories stay"))?;
             }
         }
         db.close().await;
@@ -332,7 +334,7 @@ impl RemoveArgs {
         let removed = feeds::remove(&db, &self.name).await?;
         db.close().await;
         let Some(advisories) = removed else {
-            bail!("there is no feed `{}`: see `fleetmend feeds status`", self.name);
+            bail!("no feed named `{}`: see `fleetmend feeds status`", self.name);
         };
         match self.place.json {
             true => crate::say(&json!({"name": self.name, "advisories": advisories}).to_string()),
@@ -359,7 +361,7 @@ impl ExportArgs {
                     .to_string(),
             ),
             false => crate::say(&format!(
-                "{file}: {} of {}, {}",
+                "{file}: {} from {}, {}",
                 count(records, "record", "records"),
                 count(feeds, "feed", "feeds"),
                 size(size_bytes)
@@ -376,7 +378,7 @@ fn tell(imported: &Imported, as_json: bool) -> anyhow::Result<()> {
                 .to_string(),
         ),
         false => crate::say(&format!(
-            "{name} ({kind}): {}, {changed} of them new",
+            "{name} ({kind}): {}, {changed} new or changed",
             count(*records, "record", "records")
         )),
     }
@@ -405,13 +407,12 @@ async fn status(place: &Place) -> anyhow::Result<()> {
     }
     if rows.is_empty() {
         return crate::say(
-            "No feed was imported yet: CVEs cannot be matched. See `fleetmend feeds import --help`.",
+            "No feeds imported: CVEs cannot be matched. See `fleetmend feeds import --help`.",
         );
     }
     table(&rows)
 }
 
-/// A feed as it is shown.
 struct Row {
     feed: store::feeds::Feed,
     source: Option<Source>,
@@ -419,7 +420,7 @@ struct Row {
 }
 
 impl Row {
-    /// As `GET /v1/feeds` has it.
+    /// The same object as in `GET /v1/feeds`.
     fn json(&self) -> serde_json::Value {
         let Row { feed, source, age_seconds } = self;
         let time = |time: Option<jiff::Timestamp>| time.map(|time| time.to_string());
@@ -441,7 +442,7 @@ impl Row {
         let as_of = feed.as_of.or(feed.imported_at);
         let as_of = as_of.map_or_else(|| "never imported".into(), |at| screen.time(at));
         let next = source.as_ref().map(|source| screen.time(source.next_at));
-        let next = next.unwrap_or_else(|| "by hand".into());
+        let next = next.unwrap_or_else(|| "manual".into());
         let mut cells = vec![(&feed.name).into(), (&feed.kind).into(), records, bytes, as_of, next];
         if screen.width.is_none() {
             cells.push(maybe(feed.last_error.as_ref()));
@@ -450,7 +451,7 @@ impl Row {
     }
 }
 
-/// A table; why an import failed is in it for programs, and below it for people.
+/// Prints the table. The last error is a column for programs, and below the table on a terminal.
 fn table(rows: &[Row]) -> anyhow::Result<()> {
     let screen = Screen::stdout();
     let mut columns = vec![
@@ -474,7 +475,7 @@ fn table(rows: &[Row]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Bytes as a person says them.
+/// Formats a number of bytes.
 fn size(bytes: u64) -> String {
     match bytes {
         ..1_024 => format!("{bytes} B"),
@@ -483,7 +484,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// A line that shows how far an import is, on a terminal only.
+/// A progress bar, shown only on a terminal.
 struct Bar {
     what: Option<String>,
 }
@@ -502,7 +503,7 @@ impl Bar {
         let percent = (at.bytes * 100).checked_div(at.total).unwrap_or(100);
         let filled = usize::try_from(percent / 5).unwrap_or(20).min(20);
         let bar = format!("{}{}", "#".repeat(filled), ".".repeat(20 - filled));
-        // A line that cannot be written is not worth an import.
+        // An import does not fail because its progress cannot be shown.
         let line = format!("{}{what}: {word} [{bar}] {percent}%", output::fresh_line());
         let _ = output::err(&line);
     }

@@ -1,4 +1,4 @@
-//! Which installation a command works on: a data directory, and a database that may be elsewhere.
+//! The installation a command works on: a data directory, and a database that may be elsewhere.
 
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -14,32 +14,33 @@ use store::{Db, Options};
 use crate::settings;
 use crate::settings::{Durability, File};
 
-/// Which installation.
 #[derive(Args)]
 pub(crate) struct Installation {
-    /// Where the secrets are kept, and the database unless another one is named
+    /// Directory for the secrets, and for the database unless --database is set
     #[arg(long, value_name = "D", env = "FLEETMEND_DATA_DIR")]
     pub(crate) data_dir: PathBuf,
-    /// postgres://…, or the path of a SQLite file [default: fleetmend.db in the data directory]
+    /// Database address: postgres://…, or the path of a SQLite file [default: fleetmend.db in the
+    /// data directory]
     #[arg(long, value_name = "URL", env = "FLEETMEND_DATABASE", hide_env_values = true)]
     pub(crate) database: Option<String>,
 }
 
 impl Installation {
-    /// The address of the database: named here, or in the settings, or the usual one.
+    /// The database's address: from the flag, else from the settings file, else the default.
     pub(crate) fn url(&self, file: &File) -> String {
         let named = self.database.clone().or_else(|| file.database.clone());
         named.unwrap_or_else(|| settings::database_in(&self.data_dir))
     }
 
-    /// The database with its tables as they are, for what must not change them.
+    /// Opens the database without migrating it, for commands that must not change the schema.
     pub(crate) async fn open_as_is(&self) -> anyhow::Result<Db> {
         let file = File::load(None, &self.data_dir)?;
         let secrets = settings::existing(&self.data_dir)?;
         open_as_is(&self.url(&file), &secrets).await
     }
 
-    /// The database and the secrets that go with it. How durable is for the settings to say, unless the command knows better.
+    /// Opens the database together with its secrets. The settings file determines durability unless
+    /// the command passes one.
     pub(crate) async fn open(
         &self,
         durability: Option<Durability>,
@@ -50,26 +51,26 @@ impl Installation {
         settings::open_command(&self.url(&file), durability, secrets).await
     }
 
-    /// The service's rooms without its doors.
+    /// The application without its network listeners.
     pub(crate) async fn app(&self, durability: Option<Durability>) -> anyhow::Result<App> {
         let (db, secrets) = self.open(durability).await?;
         Ok(App::new(Parts { db, clock: Clock::system(), secrets, settings: Settings::default() }))
     }
 }
 
-/// Opens a database that is there, with the patience that a copy of all of it needs.
+/// Opens an existing database without migrating it, with a timeout long enough to copy all of it.
 pub(crate) async fn open_as_is(url: &str, secrets: &Secrets) -> anyhow::Result<Db> {
     let options = patient(url, secrets);
     Db::open_as_is(&options).await.context("cannot open the database")
 }
 
-/// How a database is opened for work that takes as long as it takes.
+/// Database options for work of any length: the timeout is six hours.
 pub(crate) fn patient(url: &str, secrets: &Secrets) -> Options {
     let hours = std::time::Duration::from_secs(6 * 3_600);
     Options { patience: hours, ..Options::new(url, setup::seal(secrets)) }
 }
 
-/// The path of a SQLite file, if that is what an address names.
+/// The path of the SQLite file if the address names one.
 pub(crate) fn sqlite_path(url: &str) -> Option<&Path> {
     if url.starts_with("postgres://") || url.starts_with("postgresql://") {
         return None;
@@ -78,19 +79,23 @@ pub(crate) fn sqlite_path(url: &str) -> Option<&Path> {
     Some(Path::new(path.strip_prefix("//").unwrap_or(path)))
 }
 
-/// Makes a directory for its owner alone, and those above it, unless it is there.
+/// Creates a directory that only its owner can access, and its parents. An existing directory is
+/// fine.
 pub(crate) fn make_dir(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
-    ensure!(!path.exists() || path.is_dir(), "{shown} is a file, and should be a directory");
+    ensure!(!path.exists() || path.is_dir(), "{shown} exists but is not a directory");
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.with_context(|| format!("cannot make {shown}"))
+    made.with_context(|| format!("cannot create {shown}"))
 }
 
-/// Refuses a file that could not be written for want of its directory, before any work is done.
+/// Fails early if the directory of an output file does not exist, before any work is done.
 pub(crate) fn has_place(file: &Path) -> anyhow::Result<()> {
     let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
     if let Some(parent) = parent.filter(|parent| !parent.is_dir()) {
-        bail!("there is no directory {}: make it first, or name another", parent.display());
+        bail!(
+            "the directory {} does not exist: create it first, or choose another",
+            parent.display()
+        );
     }
     Ok(())
 }

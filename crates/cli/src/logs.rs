@@ -1,4 +1,4 @@
-//! The log: lines for people on a terminal, JSON for everything else.
+//! The log: text lines on a terminal, JSON otherwise. Escapes control characters in both formats.
 
 use std::io::{self, IsTerminal as _};
 
@@ -8,23 +8,23 @@ use tracing_subscriber::field::MakeExt as _;
 use tracing_subscriber::fmt::format;
 use vocab::terminal::{escape_line, escape_text};
 
-/// How a line of the log looks.
+/// Log format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// For people
+    /// Text, for people
     Text,
-    /// For programs: one object a line
+    /// JSON, one object per line
     Json,
 }
 
-/// Starts the log on standard error.
+/// Starts logging to standard error.
 pub(crate) fn start(filter: &str, format: Option<Format>) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(filter)?;
     let terminal = std::io::stderr().is_terminal();
     let format = format.unwrap_or(if terminal { Format::Text } else { Format::Json });
     let colours = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    // Standard error may be closed or full. By default that is reported on standard error again, by a macro that
-    // panics if it cannot be written, in whatever task writes the line.
+    // Standard error may be closed or full. By default, tracing reports that on standard error
+    // again, with a macro that panics if the write fails, in whichever task logs the line.
     let log = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);
     match format {
         Format::Text => {
@@ -45,7 +45,7 @@ pub(crate) fn start(filter: &str, format: Option<Format>) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// A field in one line, whatever an agent or a caller put into it.
+/// Writes a field on one line, whatever an agent or an API caller put into it.
 fn write_field(
     writer: &mut format::Writer<'_>,
     field: &tracing::field::Field,
@@ -58,7 +58,8 @@ fn write_field(
     }
 }
 
-/// Escapes each event, which is written at once. JSON itself escapes less: C1 characters, which terminals obey, remain.
+/// Escapes each event; an event arrives in a single write. JSON encoding alone escapes less: it
+/// leaves C1 control characters, which terminals obey.
 struct Escaped<W>(W);
 
 impl<W: io::Write> io::Write for Escaped<W> {
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_line_is_one_line_and_steers_nothing() {
+    fn log_lines_escape_newlines_and_control_characters() {
         let attack = "web\x1b[2J\x07\u{9b}31m\u{202e}\nERROR forged";
         let (text, json) = (Lines::default(), Lines::default());
         let to_text = text.clone();

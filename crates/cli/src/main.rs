@@ -1,7 +1,7 @@
-//! The command `fleetmend`.
+//! The `fleetmend` command: argument parsing and dispatch to one module per subcommand.
 //!
-//! It ends with 0 if it did what it was asked, 1 if it could not, 2 if it was asked wrongly. What is meant for
-//! programs goes to standard output, everything else to standard error.
+//! Exit codes: 0 on success, 1 on failure, 2 on a usage error. Machine-readable output goes to
+//! standard output, everything else to standard error.
 
 mod backup;
 #[cfg(feature = "demo")]
@@ -46,55 +46,56 @@ Examples:
   fleetmend init --data-dir /var/lib/fleetmend --org Acme
   fleetmend server --data-dir /var/lib/fleetmend
 
-It ends with 0 if it did what it was asked, 1 if it could not, 2 if it was asked wrongly.
-FLEETMEND_URL and FLEETMEND_API_KEY say which service is meant, and with which key.";
+Exit codes: 0 on success, 1 on failure, 2 on a usage error.
+FLEETMEND_URL and FLEETMEND_API_KEY set the service to connect to and the API key to use.";
 
 #[derive(Subcommand)]
 enum Command {
-    /// Start everything on this machine: a service, and an agent that observes this very machine
+    /// Start a service and an agent on this machine, to try Fleetmend out
     Dev(dev::Dev),
-    /// Start a service with a simulated fleet that has something to show everywhere
+    /// Start a service with a simulated fleet and sample data for every feature
     #[cfg(feature = "demo")]
     Demo(demo::Demo),
     /// Create the database, the secrets, an organization and its first admin key
     Init(init::Init),
-    /// Serve the API and the agents
+    /// Run the service: the API, the dashboard and the agent endpoint
     Server(serve::Server),
-    /// Copy everything into one file, while the service goes on
+    /// Write a backup to a single file while the service keeps running
     Backup(backup::Backup),
-    /// Bring a backup back; nothing that was done since is done again
+    /// Restore a backup; work done since the backup is not repeated
     Restore(backup::restore::Restore),
     /// Migrate the database to the current schema
     Migrate(migrate::Migrate),
-    /// Check the whole installation, with a remedy for each finding
+    /// Check the whole installation and suggest a remedy for each problem
     Doctor(doctor::Doctor),
     /// Create, list and remove organizations
     Orgs(orgs::Orgs),
-    /// List the keys of the installation, and rotate the key that signs orders
+    /// List the installation's keys, and rotate the order-signing and root keys
     Secrets(secrets::Secrets),
     #[command(flatten)]
     Operator(operator::Operator),
     /// Import and inspect vulnerability feeds
     Feeds(feeds::Feeds),
-    /// Invite people to the dashboard, on the machine of the service
+    /// Invite and manage dashboard users, on the machine where the service runs
     Users(users::Users),
-    /// Print the description of the API (OpenAPI 3.1, JSON)
+    /// Print the OpenAPI 3.1 document as JSON
     #[command(after_help = "Example:\n  fleetmend openapi > openapi.json")]
     Openapi,
-    /// Print completions for a shell
+    /// Print a shell completion script
     Completions(shells::Completions),
-    /// Write man pages into a directory
+    /// Write the man pages to a directory
     Man(shells::Man),
-    /// Run a package manager in a session of its own; the agent of `dev` starts this by itself
+    /// Run a package manager in its own session; started automatically by the agent of `fleetmend
+    /// dev`
     #[command(hide = true)]
     Supervise {
-        /// Where the job lies
+        /// Directory of the job
         job: PathBuf,
     },
 }
 
 fn main() -> ExitCode {
-    // Before anything that may speak TLS: rustls asks for its provider once and for all.
+    // Before anything uses TLS: rustls reads its process-wide crypto provider only once.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let command = Fleetmend::parse().command;
     if let Command::Supervise { job } = &command {
@@ -102,7 +103,7 @@ fn main() -> ExitCode {
     }
     match act(command) {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads has seen enough: `fleetmend servers list | head`.
+        // The reader closed the pipe early, as in `fleetmend servers list | head`.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let said = format!("{error:#}");
@@ -143,7 +144,7 @@ fn act(command: Command) -> anyhow::Result<()> {
     })
 }
 
-/// Writes a line for programs.
+/// Prints one line to standard output.
 fn say(line: &str) -> anyhow::Result<()> {
     Ok(output::out(&format!("{line}\n"))?)
 }

@@ -1,4 +1,4 @@
-//! `fleetmend migrate`: the tables as this release wants them.
+//! `fleetmend migrate`: migrates the database to the schema of this release.
 
 use clap::Args;
 use serde_json::json;
@@ -6,9 +6,10 @@ use store::SCHEMA_VERSION;
 
 use crate::installation::Installation;
 
-/// Bring the database up to date, and say what was done.
+/// Migrate the database to the current schema, and list the migrations.
 ///
-/// `fleetmend server` does the same when it starts. Take a backup first: there is no way back but to restore it.
+/// `fleetmend server` also migrates when it starts. Take a backup first: the only way back is to
+/// restore it.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -17,7 +18,7 @@ Examples:
 pub(crate) struct Migrate {
     #[command(flatten)]
     installation: Installation,
-    /// Only say what would be done
+    /// Only print what would be done
     #[arg(long)]
     dry_run: bool,
     /// Print JSON
@@ -48,15 +49,13 @@ impl Migrate {
             return crate::say(&told.to_string());
         }
         if steps.is_empty() {
-            return crate::say(&format!(
-                "The database is up to date (schema {from}). Nothing was done."
-            ));
+            return crate::say(&format!("The database is up to date (schema {from})."));
         }
         let done = if self.dry_run { "Would apply" } else { "Applied" };
         for step in &steps {
             crate::say(&format!("{done} {}", step.name))?;
         }
         let end = if self.dry_run { "would be" } else { "is" };
-        crate::say(&format!("The database {end} at schema {SCHEMA_VERSION}; it was at {from}."))
+        crate::say(&format!("The database {end} at schema {SCHEMA_VERSION}, migrated from {from}."))
     }
 }

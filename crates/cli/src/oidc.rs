@@ -1,4 +1,4 @@
-//! The settings of a provider of identities, at which people may sign in instead of with a password.
+//! Settings for sign-in through an OpenID Connect identity provider.
 
 use std::path::PathBuf;
 
@@ -12,41 +12,42 @@ use crate::settings::File;
 
 const SCOPE: &str = "openid email profile";
 
-// Flags of `fleetmend server`.
+// Flags of `fleetmend server`. (A doc comment here would replace the command's description.)
 #[derive(Args)]
 #[command(next_help_heading = "Sign-in with OpenID Connect")]
 pub(crate) struct Oidc {
-    /// Where the provider describes itself, to the letter as it says itself; people may then sign in there
+    /// Issuer URL of the identity provider, exactly as its discovery document states it; enables
+    /// sign-in
     #[arg(long, value_name = "URL", env = "FLEETMEND_OIDC_ISSUER")]
     oidc_issuer: Option<String>,
-    /// As what the provider knows this service
+    /// Client ID of this service at the identity provider
     #[arg(long, value_name = "ID", env = "FLEETMEND_OIDC_CLIENT_ID")]
     oidc_client_id: Option<String>,
-    /// A file with the secret that the provider gave out; none for a public client
+    /// File with the client secret; omit it for a public client
     #[arg(long, value_name = "F", env = "FLEETMEND_OIDC_CLIENT_SECRET_FILE")]
     oidc_client_secret_file: Option<PathBuf>,
-    /// What the provider is called where one signs in [default: its host]
+    /// Name of the identity provider on the sign-in page [default: its host]
     #[arg(long, value_name = "NAME", env = "FLEETMEND_OIDC_NAME")]
     oidc_name: Option<String>,
-    /// What is asked of the provider [default: openid email profile]
+    /// Scopes to request [default: openid email profile]
     #[arg(long, value_name = "WORDS", env = "FLEETMEND_OIDC_SCOPE")]
     oidc_scope: Option<String>,
-    /// The claim that roles are given by, at every sign-in, with --oidc-role [default: groups]
+    /// Claim that determines a user's role at every sign-in, with --oidc-role [default: groups]
     #[arg(long, value_name = "CLAIM", env = "FLEETMEND_OIDC_ROLE_CLAIM")]
     oidc_role_claim: Option<String>,
-    /// Who has this value of the claim has this role: admin=ops; may be repeated
+    /// Role for users whose claim has this value, such as admin=ops; repeatable
     #[arg(long, value_name = "ROLE=VALUE", env = "FLEETMEND_OIDC_ROLE", value_delimiter = ',')]
     oidc_role: Option<Vec<String>>,
-    /// The role of whoever has no other, invited or not; without it such people stay out
+    /// Role for users without any other role, invited or not; without it, such users cannot sign in
     #[arg(long, value_name = "ROLE", env = "FLEETMEND_OIDC_DEFAULT_ROLE")]
     oidc_default_role: Option<Role>,
-    /// The organization of people who were not invited; needed if there are several
+    /// Organization for users who were not invited; required if there is more than one
     #[arg(long, value_name = "NAME", env = "FLEETMEND_OIDC_ORG")]
     oidc_org: Option<String>,
 }
 
 impl Oidc {
-    /// The provider that was set, if one was.
+    /// The configured identity provider, if any.
     pub(crate) fn config(
         &self,
         file: &File,
@@ -58,7 +59,7 @@ impl Oidc {
         let client_id = either(&self.oidc_client_id, &file.oidc_client_id);
         let Some(named) = either(&self.oidc_issuer, &file.oidc_issuer) else {
             if client_id.is_some() {
-                bail!("--oidc-client-id says as whom, but --oidc-issuer does not say where");
+                bail!("--oidc-client-id needs --oidc-issuer");
             }
             return Ok(None);
         };
@@ -83,7 +84,7 @@ impl Oidc {
         let name = either(&self.oidc_name, &file.oidc_name).unwrap_or_else(host);
         let scope = either(&self.oidc_scope, &file.oidc_scope).unwrap_or_else(|| SCOPE.into());
         if !scope.split(' ').any(|word| word == "openid") {
-            bail!("--oidc-scope must have the word `openid` in it");
+            bail!("--oidc-scope must contain `openid`");
         }
         Ok(Some(Config { issuer, name, client_id, client_secret, scope, roles, default_role, org }))
     }
@@ -94,7 +95,7 @@ fn read_secret(path: &std::path::Path) -> anyhow::Result<Secret> {
         .with_context(|| format!("cannot read --oidc-client-secret-file {}", path.display()))?;
     let text = text.trim();
     if text.is_empty() {
-        bail!("there is no secret in {}", path.display());
+        bail!("the file {} is empty: it must contain the client secret", path.display());
     }
     Ok(Secret(text.to_owned()))
 }
@@ -109,7 +110,8 @@ fn role(text: &str) -> anyhow::Result<(Role, String)> {
     Ok((role, value.to_owned()))
 }
 
-/// Where newcomers go. If there can be none, it does not matter.
+/// The organization for users who were not invited. Any organization will do if such users are not
+/// let in.
 fn organization(
     named: Option<&str>,
     all: &[Organization],
@@ -119,13 +121,16 @@ fn organization(
     match (named, all) {
         (Some(name), all) => {
             let found = all.iter().find(|one| one.name == name);
-            Ok(found.with_context(|| format!("--oidc-org names none of these: {}", names()))?.id)
+            Ok(found.with_context(|| format!("--oidc-org must be one of: {}", names()))?.id)
         }
         (None, [_, _, ..]) if newcomers => {
-            bail!("say with --oidc-org to which organization newcomers belong: {}", names())
+            bail!(
+                "set --oidc-org to the organization for users who were not invited, one of: {}",
+                names()
+            )
         }
         (None, [first, ..]) => Ok(first.id),
-        (None, []) => bail!("there is no organization"),
+        (None, []) => bail!("no organization exists"),
     }
 }
 
@@ -152,7 +157,7 @@ mod tests {
         }
     }
 
-    /// What comes of these words, after the two that are always needed.
+    /// The configuration that results from these flags and the two required ones.
     fn config(words: &str, organizations: &[&str]) -> Result<Config, String> {
         let both = "x --oidc-issuer https://id.example.org/a --oidc-client-id fleetmend";
         let given = Given::parse_from(format!("{both} {words}").split_whitespace());
@@ -162,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn two_words_are_enough_and_let_in_whoever_was_invited() {
+    fn issuer_and_client_id_alone_admit_invited_users() {
         let made = config("", &["Acme", "Umbrella"]).unwrap();
         assert_eq!((made.name.as_str(), made.scope.as_str()), ("id.example.org", SCOPE));
         assert!(
@@ -173,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn roles_are_read_from_flags_and_from_the_file() {
+    fn role_mapping_is_read_from_flags_and_file() {
         let made = config("--oidc-role admin=ops,viewer=staff --oidc-org Acme", &["Acme"]).unwrap();
         let by_value = vec![(Role::Admin, "ops".into()), (Role::Viewer, "staff".into())];
         assert_eq!(made.roles, Some(Roles { claim: "groups".into(), by_value }));
@@ -187,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_refused_with_what_to_do() {
+    fn invalid_settings_are_rejected_with_advice() {
         for (words, told) in [
             ("--oidc-role-claim groups", "needs at least one --oidc-role"),
             ("--oidc-role admin", "write ROLE=VALUE"),

@@ -1,4 +1,4 @@
-//! `fleetmend orgs`: several organizations in one installation that never see each other.
+//! `fleetmend orgs`: several isolated organizations in one installation.
 
 use anyhow::{anyhow, ensure};
 use clap::{Args, Subcommand};
@@ -15,7 +15,7 @@ use crate::installation::Installation;
 use crate::operator::screen::{Screen, count, cut, spare, whole};
 use crate::operator::{print, sure};
 
-/// Make, list and remove organizations. They share the service and never see each other.
+/// Create, list and remove organizations. They share the service and cannot see each other's data.
 #[derive(Args)]
 pub(crate) struct Orgs {
     #[command(subcommand)]
@@ -24,16 +24,17 @@ pub(crate) struct Orgs {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make an organization and its first admin key, which is printed once
+    /// Create an organization and its first admin key, which is printed once
     #[command(
         after_help = "Example:\n  fleetmend orgs create --data-dir /var/lib/fleetmend \"Acme Labs\""
     )]
     Create(Named),
-    /// List organizations, with what they have
+    /// List organizations with their servers, schedules and keys
     #[command(after_help = "Example:\n  fleetmend orgs list --data-dir /var/lib/fleetmend --json")]
     List(Every),
     /// Remove an organization: its keys are revoked, its servers removed, its schedules stopped
-    ///
+    /// The audit log and the history stay in the database. The only way to undo this is to restore
+    /// a backup.
     /// Its audit log and its history stay in the database. There is no way back but to restore a backup.
     #[command(
         after_help = "Example:\n  fleetmend orgs remove --data-dir /var/lib/fleetmend \"Acme Labs\""
@@ -52,7 +53,7 @@ struct Every {
 
 #[derive(Args)]
 struct Named {
-    /// What it is called
+    /// Name of the organization
     #[arg(value_name = "NAME")]
     name: String,
     #[command(flatten)]
@@ -63,7 +64,7 @@ struct Named {
 struct Remove {
     #[command(flatten)]
     named: Named,
-    /// Remove it without being asked
+    /// Skip the confirmation prompt
     #[arg(long, short)]
     yes: bool,
 }
@@ -86,21 +87,24 @@ impl Orgs {
     }
 }
 
-/// An organization's name, as it may be.
+/// Trims and validates an organization's name.
 pub(crate) fn plain_name(name: &str) -> anyhow::Result<&str> {
     let name = name.trim();
     let plain =
         !name.is_empty() && name.chars().count() <= 200 && !name.chars().any(char::is_control);
-    ensure!(plain, "an organization's name has 1 to 200 characters on one line");
+    ensure!(
+        plain,
+        "an organization's name must be 1 to 200 characters, without control characters"
+    );
     Ok(name)
 }
 
 async fn create(app: &App, named: &Named) -> anyhow::Result<()> {
     let name = plain_name(&named.name)?;
     let made = setup::organization(app, name).await.map_err(|error| match error {
-        ServiceError::Conflict { .. } => anyhow!(
-            "an organization is called `{name}` already: `fleetmend orgs list` shows those that are there"
-        ),
+        ServiceError::Conflict { .. } => {
+            anyhow!("an organization named `{name}` already exists: see `fleetmend orgs list`")
+        }
         other => other.into(),
     });
     let (organization, api_key) = made?;
@@ -111,7 +115,7 @@ async fn create(app: &App, named: &Named) -> anyhow::Result<()> {
         );
     }
     crate::say(&format!(
-        "The organization `{name}` ({id}) is made.\n\nIts first admin key, shown this once:\n\n  {api_key}"
+        "Created organization `{name}` ({id}).\n\nIts first admin key, which is shown only once:\n\n  {api_key}"
     ))
 }
 
@@ -168,9 +172,9 @@ impl Remove {
             Err(_) => organizations::by_name(&mut reader, name).await,
         };
         let organization = found.map_err(|error| match error {
-            StoreError::NotFound { .. } => anyhow!(
-                "no organization is called `{name}`: `fleetmend orgs list` shows those that are there"
-            ),
+            StoreError::NotFound { .. } => {
+                anyhow!("no organization named `{name}`: see `fleetmend orgs list`")
+            }
             other => other.into(),
         })?;
         let Holdings { servers, schedules, open_batches, keys, tokens } =
@@ -179,8 +183,8 @@ impl Remove {
         let name = &organization.name;
         sure(
             &format!(
-                "Removing `{name}` removes {}, calls off {}, stops {}, and revokes {} and {}. \
-                 There is no way back but a backup. Remove it?",
+                "Removing `{name}` removes {}, cancels {}, stops {}, and revokes {} and {}. \
+                 The only way to undo this is to restore a backup. Remove it?",
                 count(servers, "server", "servers"),
                 count(open_batches, "batch", "batches"),
                 count(schedules, "schedule", "schedules"),
@@ -195,7 +199,7 @@ impl Remove {
                 &json!({"organization": told(&organization), "servers": servers}).to_string(),
             ),
             false => crate::say(&format!(
-                "`{name}` is removed, with {}.",
+                "Removed `{name}` with {}.",
                 count(servers, "server", "servers")
             )),
         }

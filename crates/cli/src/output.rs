@@ -1,8 +1,10 @@
-//! The only place where this program writes to its standard output and, except for the log (`logs`), to standard error.
+//! The only module that writes to standard output and, apart from the log (`logs`), to standard
+//! error.
 //!
-//! On a terminal, whatever would steer it becomes visible ([`vocab::terminal`]), except for the sequences that this program
-//! makes itself with [`control`]. Those carry a random number until they are written, so that no text from elsewhere can
-//! pass for one. Into a file or a pipe text goes as it is.
+//! On a terminal, control characters in text are escaped ([`vocab::terminal`]), except for the
+//! sequences that this program creates with [`control`]. Until they are written, those are marked
+//! with a random number, so that text from elsewhere cannot imitate them. Files and pipes get the
+//! text unescaped.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
@@ -25,14 +27,14 @@ fn write(stream: &mut (impl Write + IsTerminal), text: &str) -> io::Result<()> {
     stream.flush()
 }
 
-/// A control sequence of our own: `31m` stands for `ESC [ 31 m`.
+/// Creates a control sequence: `31m` becomes `ESC [ 31 m` when written to a terminal.
 pub(crate) fn control(sequence: &str) -> String {
     format!("{}{sequence}\x1b", mark())
 }
 
-/// The beginning of the current line, emptied.
+/// Moves to the start of the current line and clears it.
 pub(crate) fn fresh_line() -> String {
-    // Not a carriage return, which text from elsewhere may hold as well.
+    // Not a carriage return: text from elsewhere may contain one too.
     control("1G") + &control("K")
 }
 
@@ -41,7 +43,8 @@ fn mark() -> &'static str {
     MARK.get_or_init(|| format!("\x1b{:032x}:", dice()))
 }
 
-/// The text as it is written.
+/// The bytes to write: text escaped for a terminal, control sequences expanded there and removed
+/// elsewhere.
 fn rendered(text: &str, terminal: bool) -> String {
     let safe = |part: &str| match terminal {
         true => escape_text(part).into_owned(),
@@ -50,7 +53,7 @@ fn rendered(text: &str, terminal: bool) -> String {
     let mut parts = text.split(mark());
     let mut shown = safe(parts.next().unwrap_or_default());
     for part in parts {
-        // A control that was cut is none.
+        // Drop a control sequence that was cut off.
         let (sequence, rest) = part.split_once('\x1b').unwrap_or(("", part));
         if terminal && !sequence.is_empty() {
             shown.push_str("\x1b[");
@@ -61,7 +64,7 @@ fn rendered(text: &str, terminal: bool) -> String {
     shown
 }
 
-/// For tests of what is drawn.
+/// For tests of formatted output.
 #[cfg(test)]
 pub(crate) fn on_terminal(text: &str) -> String {
     rendered(text, true)
@@ -72,16 +75,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_our_own_sequences_reach_a_terminal() {
+    fn only_own_control_sequences_reach_the_terminal() {
         let text = format!("{}bad\x1b[31m{}\x1b]0;x\x07\n", control("32m"), control("0m"));
         assert_eq!(rendered(&text, true), "\x1b[32mbad\\x1b[31m\x1b[0m\\x1b]0;x\\x07\n");
         assert_eq!(rendered(&text, false), "bad\x1b[31m\x1b]0;x\x07\n");
         assert_eq!(rendered("\x1b0:31m\x1b", true), "\\x1b0:31m\\x1b");
     }
 
-    /// Text that is written anywhere else would not be escaped.
+    /// Output written anywhere else would not be escaped.
     #[test]
-    fn nothing_else_in_this_crate_writes() {
+    fn no_other_module_writes_to_stdout_or_stderr() {
         let mut folders =
             vec![std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))];
         let mut looked = 0;
@@ -92,7 +95,7 @@ mod tests {
                     folders.push(path);
                     continue;
                 }
-                // The log has a writer of its own, which escapes each event.
+                // The log has its own writer, which escapes each event.
                 if path.ends_with("output.rs") || path.ends_with("logs.rs") {
                     continue;
                 }
@@ -108,7 +111,7 @@ mod tests {
                     "print!(",
                     "println!(",
                 ] {
-                    assert!(!text.contains(call), "{} has `{call}`", path.display());
+                    assert!(!text.contains(call), "{} contains `{call}`", path.display());
                 }
             }
         }

@@ -1,4 +1,6 @@
-//! `fleetmend secrets`: the keys of an installation, and their rotation.
+//! `fleetmend secrets`: lists and rotates the keys of an installation.
+//!
+//! This module handles `orders.key`; `root` handles `root.key`.
 
 mod root;
 
@@ -19,7 +21,7 @@ use crate::operator::screen::{Screen, count, cut, whole};
 use crate::operator::{print, sure};
 use crate::settings::Durability;
 
-/// List the keys of the installation, and rotate them
+/// List the installation's keys, and rotate them
 #[derive(Args)]
 pub(crate) struct Secrets {
     #[command(subcommand)]
@@ -28,7 +30,7 @@ pub(crate) struct Secrets {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List the keys, with what still depends on an old one
+    /// List the keys and what still depends on an old one
     #[command(
         after_help = "Example:\n  fleetmend secrets list --data-dir /var/lib/fleetmend --json"
     )]
@@ -46,7 +48,8 @@ enum Command {
     },
     /// Delete the old key, once nothing depends on it
     ///
-    /// Restart the service afterwards, with the same files on every replica. There is no way back but a backup.
+    /// Restart the service afterwards, with the same files on every replica. The only way to undo
+    /// this is to restore a backup.
     #[command(after_help = "\
 Examples:
   fleetmend secrets retire orders --data-dir /var/lib/fleetmend
@@ -56,10 +59,10 @@ Examples:
         key: Rotatable,
         #[command(flatten)]
         place: Place,
-        /// Also if something depends on the old key; it is refused from then on
+        /// Retire the old key even if something depends on it; those credentials stop working
         #[arg(long)]
         force: bool,
-        /// Do not ask for confirmation
+        /// Skip the confirmation prompt
         #[arg(long, short, requires = "force")]
         yes: bool,
     },
@@ -68,9 +71,9 @@ Examples:
 /// The keys that can be rotated.
 #[derive(Clone, Copy, ValueEnum)]
 enum Rotatable {
-    /// The key that signs orders and answers to agents
+    /// The key that signs orders and replies to agents
     Orders,
-    /// The key that credentials, seals and encryption are derived from
+    /// The key from which credentials, seals and encryption keys are derived
     Root,
 }
 
@@ -110,7 +113,6 @@ impl Secrets {
     }
 }
 
-/// A line of the list.
 struct Row {
     file: &'static str,
     id: String,
@@ -179,7 +181,7 @@ async fn list(app: &App, place: &Place) -> anyhow::Result<()> {
     }
 }
 
-/// When the file was written. Copies and restored files are as old as they are.
+/// The file's modification time. Copying or restoring a file may preserve or change it.
 fn created_at(path: &Path) -> Option<Timestamp> {
     Timestamp::try_from(fs::metadata(path).ok()?.modified().ok()?).ok()
 }
@@ -188,13 +190,13 @@ async fn rotate(app: &App, place: &Place) -> anyhow::Result<()> {
     let dir = &place.installation.data_dir;
     if let Some(next) = app.secrets.next_orders_key() {
         bail!(
-            "orders.key is being rotated already, to {}: `fleetmend secrets list` shows how far that \
-             is, and `fleetmend secrets retire orders` ends it",
+            "orders.key is already being rotated, to {}: `fleetmend secrets list` shows the progress, \
+             and `fleetmend secrets retire orders` completes it",
             next.id()
         );
     }
     let keys = Keys::rotate_orders(dir)?;
-    let new = keys.next_orders_key().context("the new key is not there")?.id();
+    let new = keys.next_orders_key().context("the new key is missing")?.id();
     let old = keys.orders_key().id();
     orders_keys::audit(
         app,
@@ -203,12 +205,12 @@ async fn rotate(app: &App, place: &Place) -> anyhow::Result<()> {
         &json!({"key": "orders", "old": old, "new": new}),
     )
     .await
-    .context("the new key was created, but not written into the audit log")?;
+    .context("the new key was created, but the audit log entry could not be written")?;
     if place.json {
         return crate::say(&json!({"key": "orders", "old": old, "new": new}).to_string());
     }
     crate::say(&format!(
-        "The new key {new} is in {}. The old key {old} stays valid.\n{RESTART} Agents then learn \
+        "The new key {new} is in {}. The old key {old} stays valid.\n{RESTART} Agents then receive \
          the new key at their next contact.\nTake a backup. Once `fleetmend secrets list` shows no \
          agents without the new key, run\n\n  fleetmend secrets retire orders --data-dir {}",
         dir.join(ORDERS_NEXT).display(),
@@ -227,12 +229,12 @@ async fn retire(app: &App, place: &Place, force: bool, yes: bool) -> anyhow::Res
         let agents = named(&found);
         ensure!(
             force,
-            "{agents} not reported to trust the new key, and would refuse everything after \
-             this. Start and update these agents, or remove the servers; `--force` retires the old key \
-             all the same, and they have to be enrolled again"
+            "{agents} not confirmed the new key and would reject every order and reply \
+             from now on. Start and update these agents, or remove the servers. `--force` retires the old \
+             key anyway, and these agents must then be enrolled again"
         );
         let question = format!(
-            "{agents} not reported to trust the new key, and will have to be enrolled again. \
+            "{agents} not confirmed the new key and must be enrolled again. \
              Retire the old key?"
         );
         sure(&question, yes)?;
@@ -244,12 +246,12 @@ async fn retire(app: &App, place: &Place, force: bool, yes: bool) -> anyhow::Res
         return crate::say(&detail.to_string());
     }
     crate::say(&format!(
-        "The old key {old} is deleted; {new} is orders.key now.\n{RESTART} Agents then drop the old \
-         key at their next contact.\nTake a backup: one from before the rotation has only the old key.",
+        "Deleted the old key {old}; orders.key is now {new}.\n{RESTART} Agents then discard the old \
+         key at their next contact.\nTake a backup: earlier backups contain only the old key.",
     ))
 }
 
-/// `2 of 9 agents have (web-1, web-2)`.
+/// `2 of 9 agents: web-1 (srv_…), web-2 (srv_…) have`, to be followed by a participle.
 fn named(found: &Untrusting) -> String {
     let names: Vec<_> =
         found.first.iter().map(|(hostname, id)| format!("{hostname} ({id})")).collect();

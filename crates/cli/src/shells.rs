@@ -1,4 +1,4 @@
-//! What shells and `man` want to know of this command.
+//! `fleetmend completions` and `fleetmend man`: shell completion scripts and man pages.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use clap_complete::Shell;
 
 use crate::output;
 
-/// Print completions for a shell.
+/// Print a shell completion script.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -16,15 +16,15 @@ Examples:
   fleetmend completions zsh > ~/.zfunc/_fleetmend
   fleetmend completions fish > ~/.config/fish/completions/fleetmend.fish")]
 pub(crate) struct Completions {
-    /// For which shell
+    /// Shell to complete for
     shell: Shell,
 }
 
-/// Write man pages into a directory, one a command.
+/// Write the man pages to a directory, one per command.
 #[derive(Args)]
 #[command(after_help = "Example:\n  fleetmend man /usr/local/share/man/man1")]
 pub(crate) struct Man {
-    /// Where; made if it is not there
+    /// Output directory; created if it does not exist
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 }
@@ -41,10 +41,10 @@ impl Man {
     pub(crate) fn run(&self, command: Command) -> anyhow::Result<()> {
         let dir: &Path = &self.dir;
         let shown = dir.display();
-        let failed = || format!("cannot write man pages into {shown}");
-        ensure!(!dir.exists() || dir.is_dir(), "{shown} is a file, and should be a directory");
+        let failed = || format!("cannot write man pages to {shown}");
+        ensure!(!dir.exists() || dir.is_dir(), "{shown} exists but is not a directory");
         std::fs::create_dir_all(dir).with_context(failed)?;
         clap_mangen::generate_to(command, dir).with_context(failed)?;
-        crate::say(&format!("The man pages are in {shown}."))
+        crate::say(&format!("Wrote the man pages to {shown}."))
     }
 }

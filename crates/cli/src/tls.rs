@@ -1,4 +1,4 @@
-//! The certificate that the service shows.
+//! Loads the TLS certificate of the service.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,11 +8,10 @@ use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// A certificate ready for use.
 pub(crate) struct Tls {
     pub(crate) config: Arc<ServerConfig>,
-    /// Of the last certificate in the file: the authority's, or the only one. An enrolment token carries
-    /// it, and it should outlive the renewal of the server's own certificate.
+    /// Digest of the last certificate in the file: the certificate authority's, or the only one.
+    /// Enrollment tokens carry it, and it should outlive renewals of the server's own certificate.
     pub(crate) sha256: [u8; 32],
 }
 
@@ -22,15 +21,20 @@ impl Tls {
         let chain = CertificateDer::pem_file_iter(certificates)
             .and_then(Iterator::collect::<Result<Vec<_>, _>>)
             .with_context(|| format!("cannot read the certificates in {shown}"))?;
-        let Some(last) = chain.last() else { bail!("there is no certificate in {shown}") };
+        let Some(last) = chain.last() else { bail!("no certificate in {shown}") };
         let digest = ring::digest::digest(&ring::digest::SHA256, last);
-        let sha256 = digest.as_ref().try_into().context("SHA-256 has 32 bytes")?;
+        let sha256 = digest.as_ref().try_into().context("a SHA-256 digest must have 32 bytes")?;
         let private = PrivateKeyDer::from_pem_file(key)
             .with_context(|| format!("cannot read the private key in {}", key.display()))?;
         let mut config = ServerConfig::builder()
             .with_no_client_auth()
             .with_single_cert(chain, private)
-            .with_context(|| format!("{shown} and {} do not fit together", key.display()))?;
+            .with_context(|| {
+                format!(
+                    "the certificate in {shown} and the private key in {} do not match",
+                    key.display()
+                )
+            })?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Tls { config: Arc::new(config), sha256 })
     }

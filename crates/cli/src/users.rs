@@ -1,4 +1,4 @@
-//! `fleetmend users`: people who sign in to the dashboard, made by whoever may read the data directory.
+//! `fleetmend users`: manages dashboard users. Anyone who can read the data directory may use it.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use crate::installation::Installation;
 use crate::operator::screen::{Screen, cut, whole};
 use crate::settings::Durability;
 
-/// Invite people to the dashboard, on the machine of the service
+/// Invite and manage dashboard users, on the machine where the service runs
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -29,36 +29,36 @@ pub(crate) struct Users {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make a person, and print the one-time link with which they set their password
+    /// Create a user, and print a one-time link for setting the password
     #[command(after_help = "\
 Example:
   fleetmend users create ann@example.org --role admin --data-dir /var/lib/fleetmend")]
     Create {
-        /// What they sign in with, such as an e-mail address
+        /// Sign-in name, such as an email address
         name: String,
-        /// What they may do: viewer, operator, admin
+        /// Role: viewer, operator or admin
         #[arg(long, default_value = "admin")]
         role: Role,
-        /// In which organization; needed if there are several
+        /// Organization of the user; required if there is more than one
         #[arg(long, value_name = "NAME")]
         org: Option<String>,
         #[command(flatten)]
         place: Place,
     },
-    /// Take a person's password away, sign them out, and print a link with which they set another
+    /// Remove a user's password, sign them out, and print a one-time link for setting a new one
     #[command(after_help = "\
 Example:
   fleetmend users reset ann@example.org --data-dir /var/lib/fleetmend")]
     Reset {
-        /// What they sign in with
+        /// Sign-in name
         name: String,
-        /// In which organization; needed if several have a user of this name
+        /// Organization of the user; required if several have a user with this name
         #[arg(long, value_name = "NAME")]
         org: Option<String>,
         #[command(flatten)]
         place: Place,
     },
-    /// List the people of every organization
+    /// List the users of every organization
     #[command(after_help = "\
 Example:
   fleetmend users list --data-dir /var/lib/fleetmend --json")]
@@ -72,7 +72,7 @@ Example:
 struct Place {
     #[command(flatten)]
     installation: Installation,
-    /// Where people reach the service, for the link
+    /// Address of the service as users reach it, for the link
     #[arg(
         long,
         value_name = "URL",
@@ -100,7 +100,7 @@ impl Users {
 }
 
 impl Place {
-    /// A link, and what it is for.
+    /// Formats a one-time link and what it is for.
     fn told(&self, name: &str, link: &str, meant: &str) -> String {
         let url = link_in(&self.url, link);
         match self.json {
@@ -110,7 +110,7 @@ impl Place {
     }
 }
 
-/// A one-time link as a browser takes it.
+/// The URL of a one-time link.
 pub(crate) fn link_in(url: &str, link: &str) -> String {
     format!("{}/welcome/{link}", url.trim_end_matches('/'))
 }
@@ -123,16 +123,16 @@ impl Command {
                 let invited = users::invite(app, &users::local(org.id), &name, role).await;
                 let (user, link) = invited.map_err(|error| match error {
                     ServiceError::Conflict { .. } => anyhow::anyhow!(
-                        "somebody signs in as `{}` already: `fleetmend users reset` makes them another link",
+                        "a user named `{}` already exists: `fleetmend users reset` creates a new link for them",
                         users::plain_name(&name)
                     ),
                     ServiceError::Invalid(errors) => {
                         let told: Vec<String> = errors.into_iter().map(|error| error.detail).collect();
-                        anyhow::anyhow!("this name cannot be used: {}", told.join("; "))
+                        anyhow::anyhow!("invalid name: {}", told.join("; "))
                     }
                     other => other.into(),
                 })?;
-                Ok(place.told(&user.name, &link, "sets a password here"))
+                Ok(place.told(&user.name, &link, "can set a password here"))
             }
             Command::Reset { name, org, place } => {
                 let name = users::plain_name(&name);
@@ -146,14 +146,16 @@ impl Command {
                 let user = match <[_; 1]>::try_from(found) {
                     Ok([user]) => user,
                     Err(found) if found.is_empty() => {
-                        bail!("nobody signs in as `{name}`: `fleetmend users list` shows who does")
+                        bail!("no user named `{name}`: see `fleetmend users list`")
                     }
                     Err(_) => {
-                        bail!("several organizations have a user `{name}`: name one with `--org`")
+                        bail!(
+                            "several organizations have a user named `{name}`: choose one with --org"
+                        )
                     }
                 };
                 let link = users::reset(app, &users::local(user.org_id), &user).await?;
-                let meant = "is signed out everywhere, and sets another password here";
+                let meant = "is signed out everywhere and can set a new password here";
                 Ok(place.told(&user.name, &link, meant))
             }
             Command::List { place } => list(app, place.json).await,
@@ -167,15 +169,15 @@ async fn organization(app: &App, named: Option<&str>, dir: &Path) -> anyhow::Res
         (Some(name), all) => all.iter().find(|one| one.name == name),
         (None, [one]) => Some(one),
         (None, []) => {
-            bail!("there is no organization in {}: run `fleetmend init` first", dir.display())
+            bail!("no organization in {}: run `fleetmend init` first", dir.display())
         }
         (None, _) => None,
     };
     let names: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
     let names = names.join(", ");
     found.cloned().with_context(|| match named {
-        Some(name) => format!("no organization is called `{name}`; there are: {names}"),
-        None => format!("say which organization with --org: {names}"),
+        Some(name) => format!("no organization named `{name}`; choose one of: {names}"),
+        None => format!("choose an organization with --org: {names}"),
     })
 }
 
@@ -198,17 +200,17 @@ async fn list(app: &App, json: bool) -> anyhow::Result<String> {
         return Ok(json!(rows.collect::<Vec<_>>()).to_string());
     }
     if rows.is_empty() {
-        return Ok("Nobody yet: `fleetmend users create` invites the first.".into());
+        return Ok("No users. Invite one with `fleetmend users create`.".into());
     }
     let row = |(org, user, is_linked): &(String, store::users::User, bool)| {
         let how = match (is_linked, user.password.is_some()) {
-            (true, _) => "by a provider",
-            (false, true) => "by password",
-            (false, false) => "not yet: invited",
+            (true, _) => "identity provider",
+            (false, true) => "password",
+            (false, false) => "invited",
         };
         vec![(&user.name).into(), user.role.into(), org.into(), how.into()]
     };
     let rows: Vec<_> = rows.iter().map(row).collect();
-    let columns = [cut("NAME"), whole("ROLE"), cut("ORGANIZATION"), whole("SIGNS IN")];
+    let columns = [cut("NAME"), whole("ROLE"), cut("ORGANIZATION"), whole("SIGN-IN")];
     Ok(Screen::stdout().table(&columns, &rows).trim_end().to_owned())
 }

@@ -119,7 +119,7 @@ impl Place {
             .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("fleetmend serves on http://").unwrap().to_owned();
+        let address = line.trim().strip_prefix("fleetmend is listening on http://").unwrap().to_owned();
         Service { child, address }
     }
 

@@ -1,7 +1,8 @@
-//! The days of the past: how much of the fleet was up to date, how many flaws were open, since when patches are pending.
+//! Daily statistics of the simulated past: servers up to date, open findings, and the age of
+//! pending patches.
 //!
-//! The last day is counted as the service counts; the days before lead there as they would have: each night of patching closes
-//! flaws, and what is published during the week opens others.
+//! The last day is counted the way the service counts. The days before are extrapolated from it:
+//! each night of patching closes findings, and advisories published during the week open others.
 
 use anyhow::Context as _;
 use jiff::civil::{Date, Weekday};
@@ -14,11 +15,11 @@ use store::patches::{Changes, Patch};
 use swarm::Chance;
 use vocab::OrgId;
 
-/// How old the oldest pending patch is: older than the fleet's oldest scan would be a lie.
+/// Maximum age of a pending patch: it cannot be older than the fleet's oldest scan.
 const OLDEST_HOURS: u64 = 21 * 24 - 1;
 
-/// Writes down how the organization stood from the app's time until the day before `now`, and since when its patches are
-/// pending.
+/// Writes the statistics from the app's time until the day before `now`, and the times since which
+/// patches are pending.
 pub(super) async fn write(app: &App, org: OrgId, seed: u64, now: Timestamp) -> anyhow::Result<()> {
     findings::rebuild(app, org).await?;
     patches::rebuild(app, org).await?;
@@ -33,7 +34,7 @@ pub(super) async fn write(app: &App, org: OrgId, seed: u64, now: Timestamp) -> a
         days::write(&mut tx, org, &before(&last, day, today, seed)).await?;
         day = day.tomorrow()?;
     }
-    // A row keeps the time at which it was first put: so the row goes first.
+    // A row keeps the time at which it was first inserted, so delete it first.
     let gone = pending.iter().map(|patch| patch.package_name.clone()).collect();
     let gone = Changes { gone, ..Changes::default() };
     store::patches::change(&mut tx, org, &gone).await?;
@@ -42,11 +43,12 @@ pub(super) async fn write(app: &App, org: OrgId, seed: u64, now: Timestamp) -> a
     Ok(tx.commit().await?)
 }
 
-/// How it stood on a day before the last.
+/// The statistics of a day before the last.
 fn before(last: &Day, day: Date, today: Date, seed: u64) -> Day {
     let ago = today.since(day).map_or(0, |span| span.get_days()).unsigned_abs();
     let mut chance = Chance::about(seed, "day", u64::from(ago));
-    // Over three weeks a third of what was open was closed, not counting what came with each Tuesday.
+    // Over three weeks, a third of the open findings were closed, not counting those added each
+    // Tuesday.
     let since_tuesday = u64::from(day.weekday().since(Weekday::Tuesday).unsigned_abs());
     let mut open = |count: u64| {
         let slope = count * u64::from(ago) / 60;
@@ -56,13 +58,13 @@ fn before(last: &Day, day: Date, today: Date, seed: u64) -> Day {
     let [critical, high, medium] = [last.critical, last.high, last.medium].map(&mut open);
     let [low, unknown] = [last.low, last.unknown].map(&mut open);
     let exploited = (last.exploited + u64::from(ago / 6)).min(critical + high);
-    // Every night some more are brought up to date, until the next Tuesday.
+    // Every night more servers are brought up to date, until the next Tuesday.
     let share = 12 + since_tuesday * 6 + Chance::about(seed, "share", u64::from(ago)).below(5);
     let up_to_date = (last.servers * share / 100).max(last.up_to_date);
     Day { day, up_to_date, critical, high, medium, low, unknown, exploited, ..last.clone() }
 }
 
-/// Most of what is pending is new; some of it has been waiting for as long as anyone looked.
+/// Most pending patches are new; some have been pending since the first scan.
 fn seen(patch: Patch, seed: u64, place: u64, now: Timestamp) -> Patch {
     let mut chance = Chance::about(seed, "pending since", place);
     let hours = match chance.below(10) {

@@ -1,6 +1,7 @@
-//! What is wrong with the fleet's packages: a small made-up sample, in the forms in which the real thing is published.
+//! Advisories for the simulated fleet: a small invented sample in the formats of real feeds.
 //!
-//! It is made from the simulated hosts' own pending updates, so that installing one closes what it says it closes.
+//! It is derived from the simulated hosts' pending updates, so that installing an update closes the
+//! CVEs that it lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,19 +12,19 @@ use serde_json::{Value, json};
 use swarm::fleet::Fleet;
 use vocab::Severity;
 
-/// A sample, not a catalogue.
+/// A sample, not a full feed.
 const RECORDS_MAX: usize = 400;
 const EXPLOITED: usize = 4;
 
-/// What a publisher calls a flaw, where it is, and since which version it is not.
+/// An advisory: its severity, and the packages it affects.
 #[derive(Default)]
 struct Record {
     severity: Option<Severity>,
-    /// By ecosystem and package: the version that closes it.
+    /// The fixed version by ecosystem and package.
     fixed: BTreeMap<(String, String), String>,
 }
 
-/// Writes the sample into files below `dir`, and answers with where they are.
+/// Writes the sample to files below `dir` and returns their paths.
 pub(super) fn write(
     dir: &Path,
     seed: u64,
@@ -31,7 +32,7 @@ pub(super) fn write(
     now: Timestamp,
 ) -> anyhow::Result<Vec<PathBuf>> {
     let records = records(seed, servers);
-    let folder = dir.join("demo-flaws");
+    let folder = dir.join("demo-advisories");
     std::fs::create_dir_all(&folder)?;
     for (cve, record) in &records {
         let text = serde_json::to_vec(&osv(cve, record, now))?;

@@ -1,7 +1,8 @@
-//! Three weeks in which schedules ran and people ordered things, as the store would have it.
+//! Three weeks of scheduled runs and manual batches, written to the store.
 //!
-//! Each rollout goes through the planner's own hands: it is begun, its servers come to their ends, and the planner says
-//! what that comes to. Chance is the seed's, and servers are taken by their names, so the same seed tells the same story.
+//! Each batch goes through the real planner: it is started, its tasks end, and the planner computes
+//! the outcome. Randomness comes from the seed, and servers are sorted by name, so the same seed
+//! creates the same history.
 
 use anyhow::{Context as _, anyhow};
 use domain::rollout::{Change, Done, Outcome, Pace, Phase, Plan, Rollout, Target, plan};
@@ -26,10 +27,10 @@ use wire::agent::{OrderResult, PackageMove};
 
 use crate::dev;
 
-/// More instants than three weeks of any of these have.
+/// More than the number of runs that any of these schedules has in three weeks.
 const INSTANTS_MAX: usize = 200;
 
-/// The servers of an environment.
+/// Selects the servers of an environment.
 pub(super) fn environment(name: &str) -> anyhow::Result<Selector> {
     let read = Selector::read(&json!({"environment": name}));
     read.map_err(|errors| anyhow!("{errors:?}"))
@@ -48,7 +49,7 @@ struct Sketch {
 const SCHEDULES: [Sketch; 4] = [
     Sketch {
         name: "Production, security, nightly",
-        about: "A tenth goes first; the rest follows when that went well.",
+        about: "Ten percent go first as canaries; the rest follow if they succeed.",
         cron: "0 2 * * *",
         zone: "Europe/Berlin",
         environment: "production",
@@ -56,8 +57,8 @@ const SCHEDULES: [Sketch; 4] = [
         enabled: true,
     },
     Sketch {
-        name: "Staging, everything, on Mondays",
-        about: "What production gets a week later.",
+        name: "Staging, all updates, Mondays",
+        about: "Production gets these updates a week later.",
         cron: "30 4 * * mon",
         zone: "Europe/Berlin",
         environment: "staging",
@@ -65,7 +66,7 @@ const SCHEDULES: [Sketch; 4] = [
         enabled: true,
     },
     Sketch {
-        name: "Development, at lunch",
+        name: "Development, weekdays at noon",
         about: "",
         cron: "0 12 * * mon-fri",
         zone: "America/New_York",
@@ -74,8 +75,8 @@ const SCHEDULES: [Sketch; 4] = [
         enabled: true,
     },
     Sketch {
-        name: "Testing, by hand",
-        about: "Switched off: whoever tests says when.",
+        name: "Testing, manual",
+        about: "Disabled: testers run it manually.",
         cron: "@monthly",
         zone: "UTC",
         environment: "testing",
@@ -84,7 +85,7 @@ const SCHEDULES: [Sketch; 4] = [
     },
 ];
 
-/// Writes down what happened from the app's time until `now`.
+/// Writes what happened from the app's time until `now`.
 pub(super) async fn write(app: &App, org: OrgId, seed: u64, now: Timestamp) -> anyhow::Result<()> {
     let begin = app.clock.now();
     for (number, sketch) in SCHEDULES.iter().enumerate() {
@@ -92,11 +93,12 @@ pub(super) async fn write(app: &App, org: OrgId, seed: u64, now: Timestamp) -> a
         let mut tx = app.db.begin().await?;
         let fleet = fleet(&mut tx, org, &made.targets).await?;
         let instants = next_runs(&made.cron, &made.timezone, begin, INSTANTS_MAX);
-        // A small demo may have no server in this environment, and then nothing ran there.
+        // A small demo may have no server in this environment; then nothing ran there.
         let ran = sketch.enabled && !fleet.is_empty();
         let past = instants.into_iter().take_while(|at| ran && *at < now - HOUR);
         for at in past {
-            // By the instant: whoever makes the same demo an hour later finds the same behind each.
+            // Seeded by the instant, so that the same demo created an hour later has the same
+            // history.
             let which = at.as_second().unsigned_abs() << 2 | number as u64;
             let mut chance = Chance::about(seed, "run", which);
             let story = Story { org, fleet: &fleet, options: sketch.options(), at };
@@ -111,7 +113,7 @@ pub(super) async fn write(app: &App, org: OrgId, seed: u64, now: Timestamp) -> a
 
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
 
-/// What people ordered besides.
+/// Batches that users started manually.
 async fn by_hand(app: &App, org: OrgId, seed: u64, now: Timestamp) -> anyhow::Result<()> {
     let mut tx = app.db.begin().await?;
     for (number, (hours, name)) in
@@ -137,7 +139,7 @@ async fn by_hand(app: &App, org: OrgId, seed: u64, now: Timestamp) -> anyhow::Re
     Ok(tx.commit().await?)
 }
 
-/// The servers that are meant, by their names.
+/// The selected servers, sorted by name.
 async fn fleet(tx: &mut Tx, org: OrgId, targets: &Selector) -> anyhow::Result<Vec<Server>> {
     let ids = server_list::ids(tx, org, &Filter::from(targets)).await?;
     let mut fleet = servers::get_all(tx, &ids).await?;
@@ -175,7 +177,7 @@ impl Sketch {
     }
 }
 
-/// One rollout of the past.
+/// One batch of the past.
 struct Story<'a> {
     org: OrgId,
     fleet: &'a [Server],
@@ -240,7 +242,7 @@ impl Story<'_> {
         let mut last = self.at;
         for (place, row) in rows.iter().enumerate() {
             let server = self.fleet.iter().find(|server| server.id == row.server_id);
-            let server = server.context("a rollout is over its servers")?;
+            let server = server.context("a rollout has no servers but its own")?;
             let begins = self.at + SignedDuration::from_secs(i64::try_from(place / 20 * 260)?);
             let ends = begins + SignedDuration::from_secs(i64::try_from(chance.between(35, 250))?);
             let outcome = outcome(chance);
@@ -253,7 +255,7 @@ impl Story<'_> {
         }
         rollout_targets::save(tx, id, &moves).await?;
         while !rollout.head().phase.is_ended() {
-            let next = plan(&rollout, last).change.context("a rollout of the past did not end")?;
+            let next = plan(&rollout, last).change.context("a simulated rollout did not end")?;
             rollout.change(next, last)?;
         }
         let seen = rollouts::load(tx, id).await?;
@@ -277,7 +279,7 @@ fn outcome(chance: &mut Chance) -> Outcome {
     }
 }
 
-/// What the server's agent said. One that fell silent said nothing.
+/// The result that the server's agent reported. A task that timed out has none.
 fn told(
     server: &Server,
     order_id: vocab::TaskId,
@@ -316,12 +318,12 @@ fn told(
 
 fn reason(code: FailureCode) -> &'static str {
     match code {
-        FailureCode::RepoUnreachable => "the archive did not answer: connection timed out",
+        FailureCode::RepoUnreachable => "cannot reach the repository: connection timed out",
         FailureCode::PkgLockTimeout => {
-            "another program held the package manager's lock for ten minutes"
+            "another process held the package manager's lock for ten minutes"
         }
-        FailureCode::DiskFull => "/var has 41 MiB free, 212 MiB are needed",
-        _ => "two packages that are installed want different versions of a third",
+        FailureCode::DiskFull => "/var has 41 MiB free, but 212 MiB are needed",
+        _ => "two installed packages require different versions of a third",
     }
 }
 

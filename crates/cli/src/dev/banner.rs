@@ -1,4 +1,4 @@
-//! What `fleetmend dev` tells whoever started it.
+//! The text that `fleetmend dev` prints at startup and after the first package scan.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,18 +15,20 @@ pub(super) struct Banner<'a> {
     pub(super) dir: &'a Path,
     pub(super) url: &'a str,
     pub(super) key: &'a str,
-    /// Where the first person sets a password; nothing once somebody has.
+    /// The link for setting the first password; none once any user has a password.
     pub(super) link: Option<&'a str>,
     pub(super) allow_install: bool,
 }
 
 impl Banner<'_> {
-    /// Where everything is, and what to try.
+    /// Prints where everything is and which commands to try.
     pub(super) fn print(&self) -> anyhow::Result<()> {
         let Banner { dir, url, key, .. } = self;
         let installs = match self.allow_install {
             true => "Orders may change this machine, within /etc/fleetmend/limits.toml.",
-            false => "Nothing is installed on this machine; --allow-install changes that.",
+            false => {
+                "No updates are installed on this machine unless you start with --allow-install."
+            }
         };
         let [servers, patches, summary] =
             ["servers list", "patches list", "summary"].map(|words| command(dir, words));
@@ -34,27 +36,27 @@ impl Banner<'_> {
         let user = match rustix::process::geteuid().is_root() {
             true => "",
             false => {
-                "\nNot root: the lists of updates are read as they are and not fetched anew; start it with sudo to change that."
+                "\nNot running as root: package lists are read but not refreshed. Start with sudo to refresh them."
             }
         };
         let (dashboard, once) = door(self.link, url);
         crate::say(&format!(
-            "Fleetmend serves on {url}\n\n  \
+            "Fleetmend is running at {url}\n\n  \
                dashboard      {dashboard}\n  \
                API reference  {url}/docs\n  \
                admin key      {key}\n  \
-               kept in        {}\n\n\
+               saved in       {}\n\n\
              {once}{installs}{user}\n\n\
              Try, in another terminal:\n\n  \
                {servers}\n  \
                {patches}\n  \
                {summary}\n\n\
-             Ctrl-C ends it; the next start goes on from here.\n",
+             Press Ctrl-C to stop. The next start keeps all data.\n",
             file.display()
         ))
     }
 
-    /// Waits for the first look at this machine's packages, and tells of it.
+    /// Waits for the first scan of this machine's packages, and prints a summary.
     pub(super) async fn first_look(&self, server: &str) -> anyhow::Result<()> {
         let api = Api::new(self.url, self.key, None)?;
         loop {
@@ -67,7 +69,7 @@ impl Banner<'_> {
             let count = |name: &str| seen["summary"][name].as_u64().unwrap_or_default();
             let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             return crate::say(&format!(
-                "{} ({}): {} packages, {} updates pending, {} of them for security",
+                "{} ({}): {} packages, {} pending updates, {} of them security updates",
                 word(&seen["hostname"]),
                 word(&seen["os"]["name"]),
                 count("packages"),
@@ -78,7 +80,8 @@ impl Banner<'_> {
     }
 }
 
-/// A command of this binary, as it is called from where the user stands, with this key.
+/// A command line for this binary, relative to the user's current directory, with the credentials
+/// of this installation.
 pub(crate) fn command(dir: &Path, words: &str) -> String {
     let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("fleetmend"));
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -92,7 +95,7 @@ pub(crate) fn command(dir: &Path, words: &str) -> String {
         Ok(below) => format!("./{}", below.display()),
         Err(_) => program.display().to_string(),
     };
-    // Who started it with sudo reads its files with sudo.
+    // Files created under sudo can only be read with sudo.
     let sudo = if std::env::var_os("SUDO_USER").is_some() { "sudo " } else { "" };
     let mut command = format!("{sudo}{} {words}", quoted(&shown));
     let usual = credentials::dev_dir().and_then(|dir| dir.canonicalize().ok());
@@ -103,7 +106,7 @@ pub(crate) fn command(dir: &Path, words: &str) -> String {
     command
 }
 
-/// As a shell takes it.
+/// Quotes text for a shell if necessary.
 fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@".contains(c);
     match text.chars().all(plain) {
@@ -112,13 +115,12 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// The way into the dashboard, and what there is to say of it.
+/// The dashboard's address to print, and a note about it.
 pub(crate) fn door(link: Option<&str>, url: &str) -> (String, &'static str) {
     match link {
-        Some(link) => (
-            link.to_owned(),
-            "The link to the dashboard works once: it sets the password of `admin`.\n",
-        ),
+        Some(link) => {
+            (link.to_owned(), "The dashboard link works once: it sets the password for `admin`.\n")
+        }
         None => (format!("{url}/"), ""),
     }
 }

@@ -1,4 +1,4 @@
-//! Where the service listens, and what it shows there.
+//! Checks the listen address and the TLS certificate.
 
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::path::Path;
@@ -14,10 +14,10 @@ use crate::settings::File;
 use crate::tls::Tls;
 
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Whoever renews by hand needs some days.
+/// Enough time to renew a certificate by hand.
 const EXPIRES_SOON: SignedDuration = SignedDuration::from_hours(14 * 24);
 
-/// Answers with whether something listens there.
+/// Returns whether something accepts connections at the listen address.
 pub(super) fn look(file: &File, findings: &mut Findings) -> bool {
     let setting = |name: &str| std::env::var(name).ok();
     let listen = setting("FLEETMEND_LISTEN").or_else(|| file.listen.clone());
@@ -29,8 +29,8 @@ pub(super) fn look(file: &File, findings: &mut Findings) -> bool {
         (None, None) => {}
         _ => findings.problem(
             "certificate",
-            "tls_cert and tls_key belong together, and one of them is missing",
-            "name both in the settings, or neither",
+            "tls_cert and tls_key must be set together, but one of them is missing",
+            "set both, or neither",
         ),
     }
     address(&listen, cert.is_some(), findings)
@@ -38,24 +38,24 @@ pub(super) fn look(file: &File, findings: &mut Findings) -> bool {
 
 fn certificate(cert: &Path, key: &Path, findings: &mut Findings) {
     if let Err(error) = Tls::load(cert, key) {
-        let remedy = "give tls_cert the certificates as PEM, the server's own first, and tls_key its private key; both must be readable for the service's user";
+        let remedy = "set tls_cert to a PEM file with the server certificate first, and tls_key to its private key; the service's user must be able to read both";
         return findings.problem("certificate", format!("{error:#}"), remedy);
     }
     let first = CertificateDer::pem_file_iter(cert).ok().and_then(|mut all| all.next()?.ok());
     let Some(ends) = first.as_deref().and_then(not_after) else {
-        let told = format!("when {} ends cannot be read", cert.display());
+        let told = format!("cannot read the expiry date of {}", cert.display());
         return findings.note(
             "certificate",
             told,
-            "look at it with `openssl x509 -noout -enddate`",
+            "inspect it with `openssl x509 -noout -enddate`",
         );
     };
-    let told = format!("{} is valid until {ends:.0}", cert.display());
+    let told = format!("{} expires at {ends:.0}", cert.display());
     match ends.duration_since(findings.now) {
         left if left <= SignedDuration::ZERO => findings.problem(
             "certificate",
-            format!("{} ended at {ends:.0}", cert.display()),
-            "renew it and restart the service; agents that pin its authority notice nothing",
+            format!("{} expired at {ends:.0}", cert.display()),
+            "renew it and restart the service; agents that pin its certificate authority are not affected",
         ),
         left if left < EXPIRES_SOON => {
             findings.problem("certificate", told, "renew it and restart the service");
@@ -66,16 +66,16 @@ fn certificate(cert: &Path, key: &Path, findings: &mut Findings) {
 
 fn address(listen: &str, tls: bool, findings: &mut Findings) -> bool {
     let Some(address) = listen.to_socket_addrs().ok().and_then(|mut all| all.next()) else {
-        let remedy = "write it as 127.0.0.1:7600 or [::]:7600";
-        findings.problem("listen address", format!("`{listen}` is no address"), remedy);
+        let remedy = "use address:port, such as 127.0.0.1:7600 or [::]:7600";
+        findings.problem("listen address", format!("`{listen}` is not a valid address"), remedy);
         return false;
     };
     match tls || address.ip().is_loopback() {
-        true => findings.ok("listen address", format!("{listen}, {}", if tls { "with TLS" } else { "reachable from this machine alone" })),
+        true => findings.ok("listen address", format!("{listen}, {}", if tls { "with TLS" } else { "reachable from this machine only" })),
         false => findings.problem(
             "listen address",
-            format!("{listen} is reachable from elsewhere, without TLS: keys cross the network in the clear"),
-            "name a certificate (tls_cert, tls_key), or listen on 127.0.0.1 behind a proxy that has one",
+            format!("{listen} is reachable from other machines without TLS: API keys cross the network in clear text"),
+            "set tls_cert and tls_key, or listen on 127.0.0.1 behind a reverse proxy with TLS",
         ),
     }
     let mut near = address;
@@ -88,8 +88,8 @@ fn address(listen: &str, tls: bool, findings: &mut Findings) -> bool {
     TcpStream::connect_timeout(&near, PATIENCE).is_ok()
 }
 
-/// When a certificate ends: the second time of the fifth field of its first part, or of the fourth where it does not say its
-/// version.
+/// Reads a certificate's expiry (`notAfter`): the second time in `validity`, which is the fifth
+/// field of `tbsCertificate`, or the fourth if the optional version field is absent.
 fn not_after(der: &[u8]) -> Option<Timestamp> {
     let (_, certificate, _) = element(der)?;
     let (_, mut fields, _) = element(certificate)?;
@@ -97,7 +97,7 @@ fn not_after(der: &[u8]) -> Option<Timestamp> {
     if element(fields)?.0 == VERSION {
         fields = element(fields)?.2;
     }
-    // The serial number, the algorithm, the issuer.
+    // Skip the serial number, the signature algorithm and the issuer.
     for _ in 0..3 {
         fields = element(fields)?.2;
     }
@@ -114,7 +114,7 @@ fn not_after(der: &[u8]) -> Option<Timestamp> {
     at.to_zoned(jiff::tz::TimeZone::UTC).ok().map(|zoned| zoned.timestamp())
 }
 
-/// The first element of some DER: its tag, what is in it, and what comes after it.
+/// Splits off the first DER element: its tag, its content, and the bytes after it.
 fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = der.split_first()?;
     let (&first, rest) = rest.split_first()?;
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_tells_when_it_ends() {
+    fn not_after_reads_the_expiry_date() {
         let key = rcgen::KeyPair::generate().unwrap();
         for (year, ends) in [(2031, "2031-02-03T00:00:00Z"), (2061, "2061-02-03T00:00:00Z")] {
             let mut wanted = rcgen::CertificateParams::new(vec!["x".to_owned()]).unwrap();

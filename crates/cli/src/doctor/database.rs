@@ -1,4 +1,4 @@
-//! The database, and what it tells of clocks, leaders, feeds and agents.
+//! Checks the database: schema, integrity, root key, audit log, clocks, leader, feeds and agents.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,13 +22,13 @@ use crate::installation::{Installation, open_as_is};
 use crate::settings;
 use crate::settings::File;
 
-/// Clocks that differ by more make leases and times unreliable.
+/// A larger difference between clocks makes leases and timestamps unreliable.
 const CLOCK_MAX: SignedDuration = SignedDuration::from_secs(5);
 const OTHER_RELEASE: &str =
-    "run the release that wrote it, or restore a backup that this release made";
-/// A key that leaked is worth something until it is retired.
+    "run the release that wrote this database, or restore a backup taken with this release";
+/// A leaked old root key stays useful to an attacker until it is retired.
 const ROTATION_DAYS_MAX: i64 = 30;
-/// Feeds are published every day or so.
+/// Feeds are published about once a day.
 const FEED_AGE_MAX: SignedDuration = SignedDuration::from_hours(3 * 24);
 
 pub(super) async fn look(
@@ -45,7 +45,7 @@ pub(super) async fn look(
             let remedy = match newer {
                 true => OTHER_RELEASE,
                 false => {
-                    "see that it runs, that its address (--database, or `database` in the settings) is right, and that this user may open it"
+                    "check that the database is running, that its address is right (--database, or `database` in the settings), and that this user may open it"
                 }
             };
             return findings.problem("database", format!("{error:#}"), remedy);
@@ -56,15 +56,15 @@ pub(super) async fn look(
         findings.problem(
             "database",
             format!("{error:#}"),
-            "try again; if it stays so, restore a backup",
+            "try again; if the problem persists, restore a backup",
         );
     }
     db.close().await;
     if !serving {
         findings.note(
             "service",
-            "nothing listens at its address",
-            "start it: systemctl start fleetmend",
+            "no process is listening at the service's address",
+            "start the service: systemctl start fleetmend",
         );
     }
 }
@@ -80,33 +80,37 @@ async fn schema(db: &Db, data_dir: &Path, findings: &mut Findings) -> anyhow::Re
     };
     let version = db.schema_version().await?;
     match pending.len() {
-        0 => findings.ok("schema", format!("{engine} at {version}, as this release wants it")),
+        0 => findings.ok("schema", format!("{engine}, schema {version}, up to date")),
         _ if version == 0 => {
             let remedy =
-                "run `fleetmend init` with this database, or name the right one with --database";
-            findings.problem("schema", "there are no tables in this database", remedy);
+                "run `fleetmend init` with this database, or set the right one with --database";
+            findings.problem("schema", "this database has no tables", remedy);
             return Ok(());
         }
         more => {
             let told = format!(
-                "{engine} at {version}; this release wants {SCHEMA_VERSION}, {more} migrations more"
+                "{engine}, schema {version}; this release needs {SCHEMA_VERSION} (pending migrations: {more})"
             );
-            findings.note("schema", told, "take a backup, then `fleetmend migrate`; the service does it by itself when it starts");
+            findings.note("schema", told, "take a backup, then run `fleetmend migrate`; the service also migrates automatically when it starts");
             return Ok(());
         }
     }
     let damage = damage(db).await?;
     match damage.is_empty() {
-        true => findings.ok("integrity", "nothing is damaged"),
-        false => findings.problem("integrity", damage.join("; "), "stop the service and restore the last backup that `fleetmend restore --check` finds whole"),
+        true => findings.ok("integrity", "no damage found"),
+        false => findings.problem("integrity", damage.join("; "), "stop the service and restore the latest backup that passes `fleetmend restore --check`"),
     }
-    // One state of the audit log, also while it is sealed again.
+    // A snapshot, so that the audit log is consistent even while entries are being resealed.
     let mut reader = db.snapshot().await?;
     let Some(secrets) = root_key(&mut reader, data_dir, findings).await? else { return Ok(()) };
     let seal = &setup::seal(&secrets);
     let there = organizations::list(&mut reader).await?;
     match there.len() {
-        0 => findings.problem("organizations", "there is none", "fleetmend orgs create NAME"),
+        0 => findings.problem(
+            "organizations",
+            "none exists",
+            "create one: fleetmend orgs create NAME",
+        ),
         count => findings.ok("organizations", format!("{count}")),
     }
     let missing = match Anchor::load(&secrets, data_dir) {
@@ -128,7 +132,8 @@ async fn schema(db: &Db, data_dir: &Path, findings: &mut Findings) -> anyhow::Re
     agents(&mut reader, findings).await
 }
 
-/// The keys that the database expects; nothing if they are not there.
+/// Checks the root key against the one the database expects. Returns no secrets if it does not
+/// match.
 async fn root_key(
     conn: &mut Conn,
     data_dir: &Path,
@@ -139,7 +144,8 @@ async fn root_key(
     let fit = match root_keys::fit(recorded.as_ref(), &secrets) {
         Ok(fit) => fit,
         Err(unfit) => {
-            let remedy = "see \"Keys\" in docs/security.md; the service does not start like this";
+            let remedy =
+                "see \"Keys\" in docs/security.md; the service does not start until this is fixed";
             findings.problem("root key", unfit.to_string(), remedy);
             return Ok(None);
         }
@@ -148,23 +154,23 @@ async fn root_key(
         Fit::First | Fit::Same => {}
         Fit::Rotated => findings.note(
             "root key",
-            "root.key was rotated, and no service was started with the new one",
+            "root.key was rotated, but no service has started with the new key yet",
             "restart the service, with the same key files on every replica",
         ),
         Fit::Retired => findings.note(
             "root key",
-            "root.old.key was retired, and is not used any more",
+            "root.old.key was retired and is no longer used",
             format!("rm {}", data_dir.join("root.old.key").display()),
         ),
     }
     if let Some(recorded) = recorded.filter(|recorded| recorded.old_id.is_some()) {
         let days = findings.now.duration_since(recorded.since).as_hours() / 24;
-        let told = format!("root.key is being rotated since {:.0}", recorded.since);
+        let told = format!("root.key rotation in progress since {:.0}", recorded.since);
         match days > ROTATION_DAYS_MAX {
             true => findings.problem(
                 "root key",
-                format!("{told}: both keys are valid for {days} days now"),
-                "`fleetmend secrets list` shows what depends on the old one; then `fleetmend secrets retire root`",
+                format!("{told}: both keys have been valid for {days} days"),
+                "`fleetmend secrets list` shows what still depends on the old key; then run `fleetmend secrets retire root`",
             ),
             false => findings.ok("root key", told),
         }
@@ -172,7 +178,8 @@ async fn root_key(
     Ok(Some(root_keys::as_recorded(fit, secrets)))
 }
 
-/// Whoever can write to the database can break the chain, and cannot mend it.
+/// Verifies an organization's audit log. An attacker with write access to the database can break
+/// the hash chain but cannot repair it without the seal key.
 async fn chain(
     conn: &mut Conn,
     organization: &Organization,
@@ -184,31 +191,35 @@ async fn chain(
     if let Some(seq) = missing.get(&organization.id) {
         findings.problem(
             "audit log",
-            format!("{name}: entry {seq} was there once and is missing: the end of the log was cut off, or the database was replaced by an older copy"),
-            "find out who can write to the database; \"The audit log\" in docs/security.md says what to do",
+            format!("{name}: entry {seq} existed earlier and is missing: the end of the log was deleted, or the database was replaced by an older copy"),
+            "find out who can write to the database; then see \"The audit log\" in docs/security.md",
         );
         return Ok(());
     }
     match audit::broken_at(conn, organization.id, seal).await? {
         None => {
             let (entries, _) = audit::head(conn, organization.id).await?;
-            findings.ok("audit log", format!("{name}: none of its entries was changed ({entries})"));
+            findings.ok("audit log", format!("{name}: verified, {entries} entries"));
         }
         Some(place) => findings.problem(
             "audit log",
-            format!("{name}: entry {place} was changed or removed, or root.key is not the one it was written with"),
-            "find out who can write to the database; a backup from before has the log as it was",
+            format!("{name}: entry {place} was changed or removed, or was written with a different root.key"),
+            "find out who can write to the database; an earlier backup contains the unmodified log",
         ),
     }
     Ok(())
 }
 
 async fn clocks(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> {
-    let remedy = "let NTP keep the clocks: systemctl enable --now systemd-timesyncd, or chrony";
+    let remedy =
+        "synchronize the clocks with NTP: systemctl enable --now systemd-timesyncd, or chrony";
     if let Some(theirs) = health::clock(conn).await? {
         let apart = theirs.duration_since(service::clock::Clock::system().now()).abs();
         if apart > CLOCK_MAX {
-            let told = format!("this machine's and the database's differ by {} s", apart.as_secs());
+            let told = format!(
+                "the clocks of this machine and of the database differ by {} s",
+                apart.as_secs()
+            );
             findings.problem("clock", told, remedy);
             return Ok(());
         }
@@ -216,11 +227,11 @@ async fn clocks(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> 
     match health::last_heard(conn).await? {
         Some(heard) if heard.duration_since(findings.now) > CLOCK_MAX => {
             let told = format!(
-                "an agent was heard at {heard:.0}, which is yet to come: the clock was set back"
+                "an agent last reported at {heard:.0}, which is in the future: the clock was set back"
             );
             findings.problem("clock", told, remedy);
         }
-        _ => findings.ok("clock", format!("it is {:.0}", findings.now)),
+        _ => findings.ok("clock", format!("{:.0}", findings.now)),
     }
     Ok(())
 }
@@ -231,26 +242,26 @@ async fn leader(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> 
             findings.problem(
                 "leader",
                 format!(
-                    "the lease of {} ends at {:.0}, later than any leader sets it: a clock was wrong",
+                    "the lease of {} expires at {:.0}, later than any leader would set it: a clock was wrong",
                     lease.holder, lease.until
                 ),
-                "set the clock with NTP; a running service then leads again within seconds",
+                "synchronize the clock with NTP; a running service then becomes leader within seconds",
             );
         }
         Some(lease) if lease.until > findings.now => {
-            let told = format!("{} leads until {:.0}, again and again", lease.holder, lease.until);
+            let told =
+                format!("{}, lease until {:.0}, renewed continuously", lease.holder, lease.until);
             findings.ok("leader", told);
         }
         _ => findings.note(
             "leader",
-            "no service leads: nothing is started, by hand or by the calendar",
-            "start a service; if one runs, its log says why it does not lead",
+            "there is no leader: no batch starts, neither manual nor scheduled",
+            "start a service; if one is running, its log says why it is not the leader",
         ),
     }
     let epoch = restores::epoch(conn).await?;
     if epoch > 0 {
-        findings
-            .ok("epoch", format!("a backup was restored {epoch} times; the audit log says when"));
+        findings.ok("epoch", format!("backups restored: {epoch}; see the audit log for the times"));
     }
     Ok(())
 }
@@ -258,26 +269,26 @@ async fn leader(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> 
 async fn published(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> {
     let all = feeds::list(conn).await?;
     if all.is_empty() {
-        let remedy = "fleetmend feeds import (docs/feeds.md): until then no CVE is known and severities are the repositories' own";
-        findings.note("feeds", "none was imported", remedy);
+        let remedy = "run `fleetmend feeds import` (see docs/feeds.md); until then no CVEs are matched, and severities come from the package repositories";
+        findings.note("feeds", "no feed has been imported", remedy);
     }
     for feed in all {
         let name = &feed.name;
         if let Some(error) = &feed.last_error {
-            let remedy = format!("fleetmend feeds update {name}, or import it from a file");
-            findings.problem("feeds", format!("{name}: the last try failed: {error}"), remedy);
+            let remedy = format!("run `fleetmend feeds update {name}`, or import it from a file");
+            findings.problem("feeds", format!("{name}: the last update failed: {error}"), remedy);
             continue;
         }
         let known = feed.checked_at.or(feed.imported_at);
         match known.filter(|at| findings.now.duration_since(*at) <= FEED_AGE_MAX) {
-            Some(at) => findings.ok("feeds", format!("{name} is as of {at:.0}")),
+            Some(at) => findings.ok("feeds", format!("{name}: up to date as of {at:.0}")),
             None => findings.problem(
                 "feeds",
                 format!(
-                    "{name} was last known to be up to date {}",
+                    "{name}: last updated {}",
                     known.map_or("never".to_owned(), |at| format!("at {at:.0}"))
                 ),
-                format!("fleetmend feeds update {name}, or import a newer copy"),
+                format!("run `fleetmend feeds update {name}`, or import a newer copy"),
             ),
         }
     }
@@ -290,22 +301,26 @@ async fn agents(conn: &mut Conn, findings: &mut Findings) -> anyhow::Result<()> 
     let others: Vec<_> = versions.iter().filter(|(version, _)| *version != ours).collect();
     let all: u64 = versions.values().sum();
     match others.is_empty() {
-        true if all == 0 => findings.ok("agents", "none has joined yet"),
-        true => findings.ok("agents", format!("{all}, all of version {ours}")),
+        true if all == 0 => findings.ok("agents", "none has enrolled yet"),
+        true => findings.ok("agents", format!("{all}, all running version {ours}")),
         false => {
             let told: Vec<_> =
-                others.iter().map(|(version, count)| format!("{count} of {version}")).collect();
+                others.iter().map(|(version, count)| format!("{count} on {version}")).collect();
             findings.note(
                 "agents",
-                format!("{all}; not of version {ours}: {}", told.join(", ")),
-                "install the agent's newer package there; one version apart works",
+                format!("{all}; not on version {ours}: {}", told.join(", ")),
+                "upgrade the agent package there; agents one version apart still work",
             );
         }
     }
     let quarantined = health::quarantined(conn).await?;
     if quarantined > 0 {
-        let remedy = "fleetmend servers list shows which; when the copy is gone, fleetmend servers release NAME";
-        findings.problem("quarantine", format!("{quarantined} servers get no orders"), remedy);
+        let remedy = "`fleetmend servers list` shows them; once the duplicate is gone, run `fleetmend servers release NAME`";
+        findings.problem(
+            "quarantine",
+            format!("quarantined servers, which receive no orders: {quarantined}"),
+            remedy,
+        );
     }
     Ok(())
 }

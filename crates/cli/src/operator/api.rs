@@ -1,4 +1,4 @@
-//! The public API, as a client sees it. Nothing else in the operator's commands knows HTTP.
+//! HTTP client for the public API. No other module of the operator commands uses HTTP.
 
 use std::fmt;
 use std::path::Path;
@@ -12,38 +12,35 @@ use service::clock::dice;
 use wire::v1::Problem;
 
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
-/// The service answers within 30 s or not at all.
+/// The service responds within 30 s or not at all.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The most rows that the API gives at once.
+/// Maximum page size of the API.
 pub(super) const PAGE_MAX: u32 = 500;
-/// The largest answer that is read. The longest of the service, the details of one server, have tens of MiB.
+/// Maximum size of a response body. The largest, the details of one server, is tens of MiB.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// A service, and a key to it.
 pub(crate) struct Api {
     http: reqwest::Client,
     base: Url,
     key: String,
 }
 
-/// An answer.
 pub(crate) struct Body {
-    /// As it came.
     pub(super) text: String,
-    /// Which version of the resource it shows.
+    /// The version of the resource, for conditional requests.
     pub(super) etag: Option<String>,
-    /// Where it goes on.
+    /// The `Location` header.
     pub(super) location: Option<String>,
 }
 
 impl Body {
     pub(crate) fn read<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
         serde_json::from_str(&self.text)
-            .context("the answer is not what this release of fleetmend expects")
+            .context("the response is not in the format that this release of fleetmend expects")
     }
 }
 
-/// The parameters of a request; those without a value are left out.
+/// Query parameters; those without a value are omitted.
 #[derive(Default)]
 pub(super) struct Query(Vec<(&'static str, String)>);
 
@@ -53,34 +50,34 @@ impl Query {
         self
     }
 
-    /// Several values of one parameter.
+    /// Adds several values of one parameter, separated by commas.
     pub(super) fn with_all(self, name: &'static str, values: &[String]) -> Query {
         self.with(name, (!values.is_empty()).then(|| values.join(",")))
     }
 }
 
-/// Why the API did not do what it was asked.
+/// Why a request failed.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// Nobody answers.
+    /// No connection, or it ended early.
     Unreachable { url: String, source: reqwest::Error },
-    /// It says why.
+    /// The API returned an error in its own format.
     Problem(Box<Problem>),
-    /// It says something, but not as our API would.
+    /// The response is an error, but not in the API's format.
     Stranger { url: String, status: u16 },
-    /// It names another address, to which the key is not sent.
+    /// A redirect to another address, to which the key is not sent.
     Redirect { url: String, to: String, replayed: bool },
-    /// It sends more than is read.
+    /// The response is larger than [`ANSWER_BYTES_MAX`].
     TooLarge { url: String },
 }
 
 impl Refusal {
-    /// Whether a field was refused with this code.
+    /// Whether a field was rejected with this code.
     pub(super) fn has_error(&self, code: &str) -> bool {
         self.details(code).next().is_some()
     }
 
-    /// What is wrong with the fields that were refused with this code.
+    /// The details of the fields that were rejected with this code.
     pub(super) fn details(&self, code: &str) -> impl Iterator<Item = &str> {
         let errors = match self {
             Refusal::Problem(problem) => problem.errors.as_slice(),
@@ -98,9 +95,9 @@ impl fmt::Display for Refusal {
         match self {
             Refusal::Unreachable { url, source } => {
                 let why = match (source.is_timeout(), source.is_connect()) {
-                    (true, _) => "does not answer in time",
-                    (_, true) => "cannot be reached",
-                    _ => "broke off",
+                    (true, _) => "did not respond in time",
+                    (_, true) => "is not reachable",
+                    _ => "closed the connection",
                 };
                 write!(f, "{url} {why}")?;
                 let cause = innermost(source).unwrap_or_default();
@@ -110,10 +107,13 @@ impl fmt::Display for Refusal {
                 match cause.contains("certificate") {
                     true => write!(
                         f,
-                        ": if the service signed its own certificate, name it with --ca-cert"
+                        ": if the service uses a self-signed certificate, set it with --ca-cert"
                     ),
                     false => {
-                        write!(f, ": check the address, and that `fleetmend server` runs there")
+                        write!(
+                            f,
+                            ": check the address, and that `fleetmend server` is running there"
+                        )
                     }
                 }
             }
@@ -126,7 +126,10 @@ impl fmt::Display for Refusal {
                 write!(f, "\n  request {}", problem.request_id)
             }
             Refusal::Stranger { url, status } => {
-                write!(f, "{url} answers with {status}, but it does not speak as Fleetmend does")
+                write!(
+                    f,
+                    "{url} responded with {status}, but not in the format of the Fleetmend API"
+                )
             }
             Refusal::Redirect { url, to, .. } => write!(
                 f,
@@ -135,7 +138,7 @@ impl fmt::Display for Refusal {
             ),
             Refusal::TooLarge { url } => {
                 let mib = ANSWER_BYTES_MAX >> 20;
-                write!(f, "{url} sends an answer of more than {mib} MiB, which is the limit")
+                write!(f, "the response from {url} exceeds the limit of {mib} MiB")
             }
         }
     }
@@ -143,7 +146,7 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// The last cause says the most: "connection refused".
+/// The innermost cause is the most specific, such as "connection refused".
 fn innermost(error: &reqwest::Error) -> Option<String> {
     let mut cause = std::error::Error::source(error)?;
     while let Some(inner) = cause.source() {
@@ -170,7 +173,7 @@ impl Api {
             .timeout(PATIENCE)
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("fleetmend/", env!("CARGO_PKG_VERSION")));
-        // No proxy leads to this very machine, whatever the environment says.
+        // Loopback addresses never go through a proxy, whatever the environment says.
         if base.host_str().is_some_and(is_here) {
             builder = builder.no_proxy();
         }
@@ -184,12 +187,12 @@ impl Api {
         Ok(Api { http: builder.build()?, base, key: key.trim().to_owned() })
     }
 
-    /// The service's address.
     pub(super) fn url(&self) -> &str {
         self.base.as_str().trim_end_matches('/')
     }
 
-    /// Where something is: each part of the path is one name, whatever it holds.
+    /// The URL of a resource. Each element of `path` becomes one path segment and is
+    /// percent-encoded.
     fn at(&self, path: &[&str], query: &Query) -> Url {
         let mut url = self.base.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
@@ -205,12 +208,13 @@ impl Api {
         self.find(path, &Query::default()).await
     }
 
-    /// Reads with parameters.
+    /// Sends a GET request with query parameters.
     pub(super) async fn find(&self, path: &[&str], query: &Query) -> Answer {
         self.send(self.http.get(self.at(path, query))).await
     }
 
-    /// Reads a place of this service that an answer named. The key is sent to no other.
+    /// Reads a location from a response. Fails if it is on another origin: the key is not sent
+    /// there.
     pub(super) async fn follow(&self, location: &str) -> Answer {
         match self.base.join(location) {
             Ok(url) if url.origin() == self.base.origin() => self.send(self.http.get(url)).await,
@@ -226,7 +230,8 @@ impl Api {
         Refusal::Redirect { url: self.base.to_string(), to, replayed }
     }
 
-    /// Orders something, once: if the connection breaks off the same order is sent again under the same name.
+    /// Sends a POST request that takes effect once: if the connection breaks, it is repeated with
+    /// the same idempotency key.
     pub(super) async fn post(&self, path: &[&str], body: Option<&impl Serialize>) -> Answer {
         let mut request = self.http.post(self.at(path, &Query::default()));
         request = request.header("idempotency-key", format!("{:032x}", dice()));
@@ -241,13 +246,14 @@ impl Api {
             (answer, _) => answer,
         };
         match answer {
-            // The service did it the first time, and its answer was lost: it names what it made.
+            // The first attempt succeeded but its response was lost: the redirect names the created
+            // resource.
             Err(Refusal::Redirect { to, replayed: true, .. }) => self.follow(&to).await,
             answer => answer,
         }
     }
 
-    /// Replaces what was seen under `etag`.
+    /// Replaces a resource if it still has this ETag.
     pub(super) async fn put(
         &self,
         path: &[&str],

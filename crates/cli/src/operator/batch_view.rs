@@ -1,16 +1,16 @@
-//! How a batch is shown: its state, its facts, its result on each server.
+//! Formats a batch: its state, its properties, and its result on each server.
 
 use wire::v1::{Batch, Task};
 
 use super::screen::{Cell, Screen, Tone, cut, maybe, none, span, spare, whole};
 use super::{toned, word};
 
-/// Where it stands, in the API's word.
+/// The state as the API spells it.
 pub(super) fn state(batch: &Batch) -> String {
     word(batch.state)
 }
 
-/// A batch without its servers.
+/// The properties of a batch, without the results per server.
 pub(super) fn facts(batch: &Batch, screen: &Screen) -> String {
     let progress = &batch.progress;
     let mut facts = vec![("batch", batch.id.into()), ("state", toned(batch.state))];
@@ -23,7 +23,7 @@ pub(super) fn facts(batch: &Batch, screen: &Screen) -> String {
     let mut servers = format!("{}, {}% done", progress.total, progress.percent);
     for (number, what) in [
         (progress.succeeded, "succeeded"),
-        (progress.no_change, "had nothing to do"),
+        (progress.no_change, "unchanged"),
         (progress.failed, "failed"),
         (progress.timed_out, "timed out"),
         (progress.skipped, "skipped"),
@@ -37,7 +37,7 @@ pub(super) fn facts(batch: &Batch, screen: &Screen) -> String {
     let options = &batch.options;
     let what = match (options.packages.is_empty(), options.security_only) {
         (_, true) => "security updates".to_owned(),
-        (true, false) => "every update".to_owned(),
+        (true, false) => "all updates".to_owned(),
         (false, false) => {
             options.packages.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
         }
@@ -57,7 +57,7 @@ pub(super) fn facts(batch: &Batch, screen: &Screen) -> String {
     screen.facts(&facts)
 }
 
-/// A batch with what came of it on each server.
+/// A batch with the result on each server.
 pub(super) fn drawn(batch: &Batch, screen: &Screen) -> String {
     let mut text = facts(batch, screen);
     let results = batch.results.as_deref().unwrap_or_default();

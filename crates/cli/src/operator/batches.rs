@@ -1,4 +1,4 @@
-//! `fleetmend batches`.
+//! `fleetmend batches`: patches several servers, and controls and shows batches.
 
 use clap::{Args, Subcommand};
 use wire::v1::{Batch, Server, Task};
@@ -10,7 +10,7 @@ use super::order::{Order, Pace, Start, What, sure, top_level, with_servers};
 use super::screen::{Cell, Column, Screen, Tone, count, spare, whole};
 use super::{Session, Usage, batch_view, print, toned, watch, word};
 
-/// Patch operations on several servers at once.
+/// Patch several servers at once.
 #[derive(Args)]
 pub(crate) struct Batches {
     #[command(flatten)]
@@ -21,87 +21,87 @@ pub(crate) struct Batches {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Patch several servers; shows what would happen and asks
+    /// Patch several servers; shows a preview and asks for confirmation
     #[command(after_help = "\
 Examples:
   fleetmend batches create web-1 web-2 --security-only --watch
   fleetmend batches create --environment production --all-updates --reboot if_required --canary 2 --max-failures 5%
   fleetmend batches create --all --package openssl --yes --json
 
-Servers are named by id or hostname, or chosen by --environment, --os and --tag, which must all match.")]
+Name servers by ID or hostname, or select them with --environment, --os and --tag, which must all match.")]
     Create(Create),
-    /// List batches, the newest first
+    /// List batches, newest first
     #[command(after_help = "Example:\n  fleetmend batches list --state running,halted")]
     List {
-        /// Only those in these states
+        /// Filter by state
         #[arg(long, value_delimiter = ',')]
         state: Vec<String>,
         #[command(flatten)]
         part: Part,
     },
-    /// Show a batch and what came of it on each server
+    /// Show a batch and its result on each server
     #[command(after_help = "Example:\n  fleetmend batches show bat_…")]
     Show {
-        /// Its id
+        /// Batch ID
         batch: String,
     },
-    /// Follow a batch to its end; fails unless it succeeds
+    /// Follow a batch until it ends; the exit code is 0 only if it succeeds
     #[command(after_help = "Example:\n  fleetmend batches watch bat_…")]
     Watch {
-        /// Its id
+        /// Batch ID
         batch: String,
     },
-    /// Start no further server for now; orders that were not begun are taken back
+    /// Pause a batch: no further servers start, and orders that were not started are withdrawn
     #[command(after_help = "Example:\n  fleetmend batches pause bat_…")]
     Pause {
-        /// Its id
+        /// Batch ID
         batch: String,
     },
-    /// Go on with a batch that was paused or that halted
+    /// Resume a batch that was paused or halted
     #[command(after_help = "Example:\n  fleetmend batches resume bat_…")]
     Resume {
-        /// Its id
+        /// Batch ID
         batch: String,
     },
-    /// End a batch; servers in work finish
+    /// Cancel a batch; servers that are being patched finish
     #[command(after_help = "Example:\n  fleetmend batches cancel bat_…")]
     Cancel {
-        /// Its id
+        /// Batch ID
         batch: String,
     },
-    /// Try the servers again that failed, in a new batch
+    /// Retry the failed servers in a new batch
     #[command(after_help = "Example:\n  fleetmend batches retry bat_… --watch")]
     Retry {
-        /// Its id
+        /// Batch ID
         batch: String,
         #[command(flatten)]
         start: Start,
     },
-    /// Print what the package manager said on one server of a batch
+    /// Print the package manager's output on one server of a batch
     #[command(after_help = "Example:\n  fleetmend batches log bat_… web-1")]
     Log {
-        /// Its id
+        /// Batch ID
         batch: String,
-        /// Its id or its hostname
+        /// Server ID or hostname
         server: String,
     },
 }
 
 #[derive(Args)]
 struct Create {
-    /// Servers, by id or hostname
+    /// Server IDs or hostnames
     #[arg(value_name = "SERVER")]
     servers: Vec<String>,
-    /// Every server of this environment
+    /// Select servers in this environment
     #[arg(long, conflicts_with = "servers")]
     environment: Option<String>,
-    /// Every server with this system: debian, "debian 12"
+    /// Select servers with this operating system, such as debian or "debian 12"
     #[arg(long, conflicts_with = "servers")]
     os: Option<String>,
-    /// Every server with this tag; all of them if given several times
+    /// Select servers with this tag; if repeated, servers must have all tags
     #[arg(long, value_name = "TAG", conflicts_with = "servers")]
     tag: Vec<String>,
-    /// Every server of the organization
+    /// Select every server of the organization
     #[arg(long, conflicts_with_all = ["servers", "environment", "os", "tag"])]
     all: bool,
     #[command(flatten)]
@@ -143,8 +143,8 @@ impl Batches {
             Command::Retry { batch, start } => {
                 let seen: Batch = session.api.get(&["batches", &batch]).await?.read()?;
                 let failed = seen.progress.failed + seen.progress.timed_out;
-                let servers = count(failed, "server that failed", "servers that failed");
-                sure(&format!("Try {servers} again?"), start.yes)?;
+                let servers = count(failed, "failed server", "failed servers");
+                sure(&format!("Retry {servers}?"), start.yes)?;
                 let none = None::<&()>;
                 let body = session.api.post(&["batches", &batch, "retry"], none).await?;
                 session.began(&body, &start).await
@@ -168,7 +168,7 @@ impl Create {
     async fn servers(&self, session: &Session) -> anyhow::Result<Vec<String>> {
         let chosen = self.environment.is_some() || self.os.is_some() || !self.tag.is_empty();
         if !chosen && !self.all && self.servers.is_empty() {
-            let said = "say which servers: by name, by --environment, --os or --tag, or --all";
+            let said = "select servers: by name, with --environment, --os or --tag, or with --all";
             return Err(Usage(said.to_owned()).into());
         }
         let mut ids = Vec::new();
@@ -186,7 +186,7 @@ impl Create {
             ids.extend(found.iter().map(|server| server.id.to_string()));
         }
         match ids.is_empty() {
-            true => anyhow::bail!("no server is like that: nothing was started"),
+            true => anyhow::bail!("no server matches; nothing was started"),
             false => Ok(ids),
         }
     }
@@ -203,7 +203,7 @@ async fn log(session: &Session, batch: &str, server: &str) -> anyhow::Result<()>
         |task: &&Task| task.server_id.to_string() == server || task.hostname.to_string() == server;
     let mut found = tasks.iter().filter(named);
     let (Some(task), None) = (found.next(), found.next()) else {
-        anyhow::bail!("`{server}` is not the name of one server of {batch}");
+        anyhow::bail!("`{server}` does not identify exactly one server in {batch}");
     };
     let id = task.id.to_string();
     let body = session.api.get(&["batches", batch, "tasks", &id, "log"]).await?;

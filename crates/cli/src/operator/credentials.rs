@@ -1,6 +1,8 @@
-//! Where the operator's commands find the service and their key: flags, then the environment, then a file.
+//! Where operator commands find the service and their API key: flags, then environment variables,
+//! then a credentials file.
 //!
-//! A key is only ever sent to the address that it stands beside: whoever names another address names a key as well.
+//! A key from the file is sent only to the address in the same file: to use another address, also
+//! set a key for it.
 
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -14,29 +16,30 @@ use super::Usage;
 use super::api::Api;
 use crate::listen;
 
-/// Flags that every operator's command takes.
+/// Flags of every operator command.
 #[derive(Args, Clone)]
 pub(crate) struct Connection {
-    /// The service's address
+    /// Address of the service
     #[arg(long, global = true, value_name = "URL", env = "FLEETMEND_URL", help_heading = HEADING)]
     url: Option<String>,
-    /// The API key; from the environment it does not show in the list of processes
+    /// API key; prefer the environment variable, which does not appear in process lists
     #[arg(long, global = true, value_name = "KEY", env = "FLEETMEND_API_KEY", hide_env_values = true, help_heading = HEADING)]
     api_key: Option<String>,
-    /// A TOML file with `url` and `api_key` [default: ~/.config/fleetmend/credentials.toml, else what `fleetmend dev` wrote]
+    /// TOML file with `url` and `api_key` [default: ~/.config/fleetmend/credentials.toml, or the
+    /// file written by `fleetmend dev`]
     #[arg(long, global = true, value_name = "FILE", env = "FLEETMEND_CREDENTIALS", help_heading = HEADING)]
     credentials: Option<PathBuf>,
-    /// A certificate to trust, as PEM, for a service that signed its own
+    /// Certificate to trust (PEM), for a service with a self-signed certificate
     #[arg(long, global = true, value_name = "FILE", env = "FLEETMEND_CA_CERT", help_heading = HEADING)]
     ca_cert: Option<PathBuf>,
-    /// Print the answer of the API as it is
+    /// Print the API response as JSON
     #[arg(long, global = true)]
     pub(super) json: bool,
 }
 
-const HEADING: &str = "Which service";
+const HEADING: &str = "Connection";
 
-/// The file.
+/// The credentials file.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Credentials {
@@ -46,18 +49,18 @@ pub(crate) struct Credentials {
     pub(crate) ca_cert: Option<PathBuf>,
 }
 
-/// What the file is called, in the data directory of `dev` and in the configuration directory.
+/// Name of the credentials file, in the data directory of `dev` and in the configuration directory.
 pub(crate) const FILE: &str = "credentials.toml";
 
 impl Connection {
-    /// The service that is meant, with a key to it.
+    /// Opens a client for the selected service.
     pub(super) fn open(&self) -> anyhow::Result<Api> {
         let Credentials { url, api_key, ca_cert } = self.resolve(self.file()?)?;
         let url = url.unwrap_or_else(|| format!("http://{}", listen::DEFAULT));
         let Some(api_key) = api_key else {
             return Err(Usage(format!(
-                "there is no key for {url}: set FLEETMEND_API_KEY, or write `url` and `api_key` into \
-                 ~/.config/fleetmend/{FILE}, or start `fleetmend dev`, which makes a service and a key"
+                "no API key for {url}: set FLEETMEND_API_KEY, or write `url` and `api_key` to \
+                 ~/.config/fleetmend/{FILE}, or start `fleetmend dev`, which creates a service and a key"
             ))
             .into());
         };
@@ -89,7 +92,6 @@ impl Connection {
 }
 
 impl Credentials {
-    /// What a file says.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Credentials> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the credentials in {}", path.display()))?;
@@ -97,7 +99,7 @@ impl Credentials {
             .with_context(|| format!("cannot use the credentials in {}", path.display()))
     }
 
-    /// Puts them into a file that only its owner may read, the whole of it or nothing.
+    /// Writes the file atomically; only its owner can read it.
     pub(crate) fn write(&self, path: &Path) -> anyhow::Result<()> {
         let failed = || format!("cannot write {}", path.display());
         let beside = path.with_extension("new");
@@ -108,7 +110,7 @@ impl Credentials {
             .mode(0o600)
             .open(&beside)
             .with_context(failed)?;
-        // A string of JSON is a string of TOML.
+        // JSON strings are valid TOML strings.
         for (name, value) in [("url", &self.url), ("api_key", &self.api_key)] {
             let Some(value) = value else { continue };
             writeln!(file, "{name} = {}", serde_json::to_string(value)?).with_context(failed)?;
@@ -118,12 +120,12 @@ impl Credentials {
     }
 }
 
-/// Where `fleetmend dev` keeps everything, if it is not told otherwise.
+/// Default data directory of `fleetmend dev`.
 pub(crate) fn dev_dir() -> Option<PathBuf> {
     home("XDG_DATA_HOME", ".local/share").map(|dir| dir.join("fleetmend/dev"))
 }
 
-/// Where `fleetmend demo` keeps everything, if it is not told otherwise.
+/// Default data directory of `fleetmend demo`.
 #[cfg(feature = "demo")]
 pub(crate) fn demo_dir() -> Option<PathBuf> {
     home("XDG_DATA_HOME", ".local/share").map(|dir| dir.join("fleetmend/demo"))
@@ -154,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_from_the_file_is_never_sent_to_another_address() {
+    fn key_from_file_is_never_sent_to_another_address() {
         let other = flags(Some("http://b:1"), None).resolve(file()).unwrap();
         assert_eq!((other.url.as_deref(), other.api_key), (Some("http://b:1"), None));
         let same = flags(Some("http://a:1/"), None).resolve(file()).unwrap();
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_variable_is_one_that_is_not_set() {
+    fn empty_variable_counts_as_unset() {
         let resolved = flags(None, Some("")).resolve(file()).unwrap();
         assert_eq!(resolved, file());
     }

@@ -1,4 +1,4 @@
-//! `fleetmend cves`.
+//! `fleetmend cves`: lists and shows CVEs with the affected servers.
 
 use clap::{Args, Subcommand};
 use wire::v1::{CveDetail, CveSummary};
@@ -9,7 +9,7 @@ use super::list::{Listing, Part};
 use super::screen::{Cell, Column, Screen, Tone, cut, maybe, none, spare, whole};
 use super::{Session, toned, word};
 
-/// Where the organization is exposed to a CVE.
+/// CVEs and the servers they affect.
 #[derive(Args)]
 pub(crate) struct Cves {
     #[command(flatten)]
@@ -20,31 +20,31 @@ pub(crate) struct Cves {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List the CVEs that some server has, the worst first
+    /// List the CVEs that affect any server, most severe first
     #[command(
         after_help = "Examples:\n  fleetmend cves list --severity critical --kev true\n  fleetmend cves list --search openssl"
     )]
     List(Filter),
-    /// Show one CVE and every server that has it
+    /// Show one CVE and every affected server
     #[command(after_help = "Example:\n  fleetmend cves show CVE-2026-1234")]
     Show {
-        /// Its number
+        /// CVE ID
         cve: String,
     },
 }
 
 #[derive(Args)]
 struct Filter {
-    /// Only these: critical, high, medium, low, unknown
+    /// Filter by severity: critical, high, medium, low, unknown
     #[arg(long, value_delimiter = ',')]
     severity: Vec<String>,
-    /// Only those that are, or are not, known to be exploited
+    /// Filter by whether the CVE is known to be exploited (CISA KEV)
     #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
     kev: Option<bool>,
-    /// Only CVEs that are, or are not, suppressed on every affected server
+    /// Filter by whether the CVE is suppressed on every affected server
     #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
     suppressed: Option<bool>,
-    /// Only those whose number holds this, such as 2026-12
+    /// Filter by text in the CVE ID or package name, such as 2026-12
     #[arg(long, value_name = "TEXT")]
     search: Option<String>,
     #[command(flatten)]
@@ -112,14 +112,14 @@ fn drawn(detail: &CveDetail, screen: &Screen) -> String {
     let mut text = screen.facts(&[
         ("CVE", (&cve.id).into()),
         ("severity", severity(cve)),
-        ("says who", maybe(cve.severity_source.as_ref())),
+        ("severity source", maybe(cve.severity_source.as_ref())),
         ("CVSS", maybe(cve.cvss)),
         ("EPSS", percent(cve.epss)),
         ("published", screen.maybe_time(cve.published)),
         ("packages", cve.packages.join(", ").into()),
         ("servers", cve.affected_servers.into()),
-        ("set aside on", cve.suppressed_servers.into()),
-        ("read more", (&detail.url).into()),
+        ("suppressed on", cve.suppressed_servers.into()),
+        ("link", (&detail.url).into()),
     ]);
     let rows: Vec<Vec<Cell>> = (detail.servers.iter())
         .map(|server| {

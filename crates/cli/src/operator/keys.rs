@@ -1,4 +1,4 @@
-//! `fleetmend keys`.
+//! `fleetmend keys`: creates, lists and revokes API keys.
 
 use clap::{Args, Subcommand};
 use wire::v1::{ApiKey, CreateApiKey, CreatedApiKey};
@@ -28,15 +28,15 @@ Examples:
   fleetmend keys create --name ci --role operator --environment staging
   fleetmend keys create --name dashboards --role viewer --json | jq -r .api_key")]
     Create(Create),
-    /// List keys, without the keys themselves
+    /// List keys, without their secrets
     #[command(after_help = "Example:\n  fleetmend keys list")]
     List(Part),
-    /// End a key
+    /// Revoke a key
     #[command(after_help = "Example:\n  fleetmend keys revoke ci")]
     Revoke {
-        /// Its id or its name
+        /// Key ID or name
         key: String,
-        /// Without being asked
+        /// Skip the confirmation prompt
         #[arg(long, short)]
         yes: bool,
     },
@@ -44,16 +44,16 @@ Examples:
 
 #[derive(Args)]
 struct Create {
-    /// What people call it
+    /// Name of the key
     #[arg(long)]
     name: String,
-    /// What it may do
+    /// Role of the key
     #[arg(long, value_parser = ["viewer", "operator", "admin"])]
     role: String,
-    /// Where it may do it; may be given several times [default: everywhere]
+    /// Environment that the key is limited to; repeatable [default: all]
     #[arg(long)]
     environment: Vec<String>,
-    /// When it ends, such as 2027-01-01T00:00:00Z [default: never]
+    /// Expiry time, such as 2027-01-01T00:00:00Z [default: never]
     #[arg(long, value_name = "TIME")]
     expires_at: Option<String>,
 }
@@ -82,7 +82,7 @@ impl Keys {
                 let id = session.key(&key).await?;
                 sure(&format!("Revoke the key {key}?"), yes)?;
                 session.api.delete(&["api-keys", &id], None).await?;
-                tell(&format!("The key {key} ({id}) is revoked."))
+                tell(&format!("Revoked the key {key} ({id})."))
             }
         }
     }
@@ -98,12 +98,12 @@ impl Create {
         };
         let body = session.api.post(&["api-keys"], Some(&body)).await?;
         session.show(&body, |_| Ok(format!("{}\n", body.read::<CreatedApiKey>()?.api_key)))?;
-        if session.json { Ok(()) } else { tell("It is not shown again.") }
+        if session.json { Ok(()) } else { tell("The key is not shown again.") }
     }
 }
 
 fn row(key: &ApiKey, screen: &Screen) -> Vec<Cell> {
-    let environments = key.environments.as_ref().map_or("everywhere".to_owned(), |environments| {
+    let environments = key.environments.as_ref().map_or("all".to_owned(), |environments| {
         environments.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     });
     vec![

@@ -1,4 +1,4 @@
-//! A list of the API: page after page, each shown as soon as it is there.
+//! Prints API lists page by page, each page as soon as it arrives.
 
 use clap::Args;
 use serde::de::DeserializeOwned;
@@ -8,10 +8,9 @@ use super::api::{PAGE_MAX, Query};
 use super::screen::{Cell, Column, Table, Tone};
 use super::{Session, print};
 
-/// Which part of a list.
 #[derive(Args, Clone)]
 pub(super) struct Part {
-    /// How many rows at most [default: all; with --json, the API's page of 50]
+    /// Maximum number of rows [default: all; with --json, one API page of 50]
     #[arg(long, value_name = "N")]
     limit: Option<u32>,
     /// Number of rows to skip
@@ -19,16 +18,16 @@ pub(super) struct Part {
     offset: Option<u64>,
 }
 
-/// What a list is of.
 pub(super) struct Listing<'a> {
     pub(super) path: &'a [&'a str],
-    /// What its rows are called.
+    /// Plural noun for the rows, such as `servers`.
     pub(super) noun: &'static str,
     pub(super) columns: &'a [Column],
 }
 
 impl Session {
-    /// Shows a list. For programs it is one page, as the API has it; for people it is all of it.
+    /// Prints a list. With `--json` it is one page, exactly as the API returns it; otherwise the
+    /// whole list.
     pub(super) async fn list<T: DeserializeOwned>(
         &self,
         listing: Listing<'_>,
@@ -49,7 +48,7 @@ impl Session {
             let left = part.limit.map_or(PAGE_MAX, |limit| limit.saturating_sub(shown));
             let page = left.min(PAGE_MAX);
             let at = first + u64::from(shown);
-            // What is no number of rows is refused by the API, which says why.
+            // The API rejects an invalid limit and says why.
             let query = query().with("limit", Some(page)).with("offset", Some(at));
             let list: List<T> = self.api.find(path, &query).await?.read()?;
             let rows: Vec<_> = list.data.iter().map(&row).collect();
@@ -68,7 +67,7 @@ impl Session {
         }
     }
 
-    /// Says so if there is more than was shown.
+    /// Prints how many rows of the total were shown, if not all.
     fn rest(&self, noun: &str, shown: u64, total: u64) -> anyhow::Result<()> {
         if shown == total || self.screen.width.is_none() {
             return Ok(());
@@ -77,7 +76,7 @@ impl Session {
         print(&format!("{}\n", self.screen.paint(&line, Tone::Faint)))
     }
 
-    /// Everything on a list, for our own use.
+    /// Reads a whole list for internal use.
     pub(super) async fn all<T: DeserializeOwned>(
         &self,
         path: &[&str],

@@ -1,8 +1,8 @@
-//! The operator's commands, over the public API only.
+//! The operator commands. They use the public API only.
 //!
-//! `api` speaks to the service, `screen` draws, `order` asks before anything starts, `watch` follows a
-//! batch, `batch_view` formats one. Every other module is one resource of the API. Output for programs
-//! goes to standard output, everything else to standard error.
+//! `api` is the HTTP client, `table` formats output, `order` previews and confirms before anything
+//! starts, `watch` follows a batch, `batch_view` formats one. Every other module is one resource of
+//! the API. Results go to standard output, everything else to standard error.
 
 pub(crate) mod api;
 mod batch_view;
@@ -34,23 +34,23 @@ use crate::output;
 
 #[derive(Subcommand)]
 pub(crate) enum Operator {
-    /// The organization in numbers
+    /// Show key figures of the organization
     Summary(summary::Summary),
-    /// Servers: what they have, what they lack
+    /// List, show, patch and remove servers
     Servers(servers::Servers),
-    /// Updates that are pending somewhere
+    /// List and show pending updates
     Patches(patches::Patches),
-    /// Where the organization is exposed to a CVE
+    /// List and show CVEs with the affected servers
     Cves(cves::Cves),
-    /// CVEs that were looked at and set aside
+    /// Suppress CVEs that do not matter, with a reason
     Suppressions(suppressions::Suppressions),
-    /// Patch operations on several servers at once
+    /// Patch several servers at once
     Batches(batches::Batches),
-    /// Patch runs that the calendar starts
+    /// Manage recurring patch runs
     Schedules(schedules::Schedules),
-    /// Enrolment tokens, with which servers join
+    /// Manage enrollment tokens, which servers use to join
     Tokens(tokens::Tokens),
-    /// API keys
+    /// Manage API keys
     Keys(keys::Keys),
 }
 
@@ -70,7 +70,7 @@ impl Operator {
     }
 }
 
-/// One command at work.
+/// The state of one command: API client and output settings.
 struct Session {
     api: Api,
     screen: Screen,
@@ -83,7 +83,7 @@ impl Session {
         Ok(Session { api, screen: Screen::stdout(), json: connection.json })
     }
 
-    /// Shows an answer: as it came for programs, else as `draw` has it.
+    /// Prints a response: unchanged with `--json`, otherwise formatted by `draw`.
     fn show(
         &self,
         body: &Body,
@@ -100,12 +100,12 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     Ok(output::out(text)?)
 }
 
-/// Tells a person something, beside what is printed.
+/// Prints a message to standard error.
 fn tell(text: &str) -> anyhow::Result<()> {
     Ok(output::err(&format!("{text}\n"))?)
 }
 
-/// A word of the API as it is written there.
+/// An enum value as the API spells it.
 fn word(value: impl Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word,
@@ -113,7 +113,7 @@ fn word(value: impl Serialize) -> String {
     }
 }
 
-/// A word in the colour of what it means.
+/// An enum value in the color of its meaning.
 fn toned(value: impl Serialize) -> Cell {
     let word = word(value);
     let tone = match word.as_str() {
@@ -126,7 +126,7 @@ fn toned(value: impl Serialize) -> Cell {
     Cell::new(word, tone)
 }
 
-/// The command was asked wrongly: it ends with 2.
+/// A usage error: the exit code is 2.
 #[derive(Debug)]
 pub(crate) struct Usage(pub(crate) String);
 

@@ -1,4 +1,4 @@
-//! Names where the API wants ids, as long as they mean one thing.
+//! Resolves names to the IDs that the API expects, if they are unambiguous.
 
 use anyhow::bail;
 use vocab::{KeyId, ScheduleId, ServerId, TokenId, nearest};
@@ -8,7 +8,7 @@ use super::Session;
 use super::api::Query;
 
 impl Session {
-    /// The id of a server that was named by its id or by its hostname.
+    /// Resolves a server ID or hostname.
     pub(super) async fn server(&self, said: &str) -> anyhow::Result<String> {
         if said.parse::<ServerId>().is_ok() || said.is_empty() {
             return Ok(said.to_owned());
@@ -19,7 +19,7 @@ impl Session {
         one("server", said, named.collect())
     }
 
-    /// The id of a schedule that was named by its id or by its name.
+    /// Resolves a schedule ID or name.
     pub(super) async fn schedule(&self, said: &str) -> anyhow::Result<String> {
         if said.parse::<ScheduleId>().is_ok() {
             return Ok(said.to_owned());
@@ -28,7 +28,7 @@ impl Session {
         one("schedule", said, all.into_iter().map(|s| (s.id.to_string(), s.name)).collect())
     }
 
-    /// The id of a key. One that was revoked is not meant by its name.
+    /// Resolves a key ID or name. Revoked keys can only be given by ID.
     pub(super) async fn key(&self, said: &str) -> anyhow::Result<String> {
         if said.parse::<KeyId>().is_ok() {
             return Ok(said.to_owned());
@@ -38,7 +38,7 @@ impl Session {
         one("key", said, valid.map(|key| (key.id.to_string(), key.name)).collect())
     }
 
-    /// The id of an enrolment token. One that was revoked is not meant by its name.
+    /// Resolves an enrollment token's ID or name. Revoked tokens can only be given by ID.
     pub(super) async fn token(&self, said: &str) -> anyhow::Result<String> {
         if said.parse::<TokenId>().is_ok() {
             return Ok(said.to_owned());
@@ -49,7 +49,7 @@ impl Session {
     }
 }
 
-/// The only one of that name: exactly so, or else without regard to case.
+/// The ID of the only item with this name: an exact match, otherwise ignoring case.
 fn one(noun: &str, said: &str, all: Vec<(String, String)>) -> anyhow::Result<String> {
     let of = |same: &dyn Fn(&str) -> bool| -> Vec<&str> {
         all.iter().filter(|(_, name)| same(name)).map(|(id, _)| id.as_str()).collect()
@@ -63,10 +63,10 @@ fn one(noun: &str, said: &str, all: Vec<(String, String)>) -> anyhow::Result<Str
         [] => {
             let meant = nearest(said, all.iter().map(|(_, name)| name.as_str()));
             let meant = meant.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
-            bail!("there is no {noun} `{said}`{meant}")
+            bail!("no {noun} named `{said}`{meant}")
         }
         several => bail!(
-            "`{said}` is the name of {} {noun}s: say which by its id ({})",
+            "`{said}` matches {} {noun}s: use the ID of one of them ({})",
             several.len(),
             several.join(", ")
         ),
@@ -82,13 +82,13 @@ mod tests {
     }
 
     #[test]
-    fn a_name_counts_only_if_it_means_one_thing() {
+    fn ambiguous_names_are_rejected() {
         let all =
             named(&[("srv_1", "web-1"), ("srv_2", "WEB-1"), ("srv_3", "db"), ("srv_4", "db")]);
         assert_eq!(one("server", "web-1", all.clone()).unwrap(), "srv_1");
         assert_eq!(one("server", "DB", named(&[("srv_3", "db")])).unwrap(), "srv_3");
         let error = one("server", "db", all.clone()).unwrap_err().to_string();
-        assert_eq!(error, "`db` is the name of 2 servers: say which by its id (srv_3, srv_4)");
+        assert_eq!(error, "`db` matches 2 servers: use the ID of one of them (srv_3, srv_4)");
         let error = one("server", "Web-1", all).unwrap_err().to_string();
         assert!(error.contains("(srv_1, srv_2)"), "{error}");
     }

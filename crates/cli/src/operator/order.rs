@@ -1,4 +1,4 @@
-//! What is to be done, and the question before it is: what an order says, what it would do, whether to start it.
+//! Starts patch operations: the options, the preview, the confirmation prompt and the request.
 
 mod outlook;
 
@@ -15,10 +15,9 @@ use super::screen::{Screen, count, harmless};
 use super::{Session, Usage, batch_view, print, tell, watch};
 use crate::output;
 
-/// What is installed.
 #[derive(Args, Clone)]
 pub(super) struct What {
-    /// Update this package; may be given several times
+    /// Update this package; repeatable
     #[arg(long = "package", value_name = "NAME", conflicts_with = "all_updates")]
     packages: Vec<String>,
     /// Install every available update
@@ -27,10 +26,10 @@ pub(super) struct What {
     /// Install only security updates
     #[arg(long)]
     security_only: bool,
-    /// Exclude this package, or packages that match the pattern; can be repeated
+    /// Exclude this package, or packages that match this pattern; repeatable
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
-    /// Whether servers may be rebooted [default: never]
+    /// When to reboot servers [default: never]
     #[arg(long, value_parser = ["never", "if_required", "always", "services_only"])]
     reboot: Option<String>,
     /// Report what would be installed and change nothing
@@ -38,49 +37,49 @@ pub(super) struct What {
     dry_run: bool,
 }
 
-/// How servers follow each other.
+/// How the servers of a batch follow each other.
 #[derive(Args, Clone)]
 pub(super) struct Pace {
-    /// The least time between two servers' starts
+    /// Minimum time between the starts of two servers
     #[arg(long, value_name = "MINUTES")]
     stagger_minutes: Option<i64>,
-    /// How many servers may be in work at once
+    /// Maximum number of servers to patch at the same time
     #[arg(long, value_name = "N")]
     max_parallel: Option<i64>,
-    /// How many servers, or "10%", go first and must succeed
+    /// Number or percentage of servers to patch first; they must succeed before the others start
     #[arg(long, value_name = "N|%")]
     canary: Option<Portion>,
-    /// At how many failed servers, or "5%", it halts by itself
+    /// Number or percentage of failed servers at which the batch halts
     #[arg(long, value_name = "N|%")]
     max_failures: Option<Portion>,
-    /// No server starts later than this after the start
+    /// Do not start servers later than this after the batch starts
     #[arg(long, value_name = "MINUTES")]
     window_minutes: Option<i64>,
 }
 
-/// How it is started.
 #[derive(Args, Clone)]
 pub(super) struct Start {
-    /// Start without being asked
+    /// Skip the confirmation prompt
     #[arg(long, short)]
     pub(super) yes: bool,
-    /// Follow it to its end; fails unless it succeeds
+    /// Follow the batch until it ends; the exit code is 0 only if it succeeds
     #[arg(long)]
     pub(super) watch: bool,
 }
 
 impl What {
-    /// Nothing is patched by omission.
+    /// Fails if no flag says what to install: omitting all of them must not patch anything.
     pub(super) fn is_said(&self) -> Result<(), Usage> {
         match self.all_updates || self.security_only || !self.packages.is_empty() {
             true => Ok(()),
             false => Err(Usage(
-                "say what to install: --security-only, --package NAME, or --all-updates".to_owned(),
+                "choose what to install: --security-only, --package NAME, or --all-updates"
+                    .to_owned(),
             )),
         }
     }
 
-    /// Lays what was said over what was there.
+    /// Applies the given flags to existing options.
     pub(super) fn over(&self, mut options: OptionsRequest, pace: Option<&Pace>) -> OptionsRequest {
         if self.all_updates || !self.packages.is_empty() {
             options.packages = Some(self.packages.clone());
@@ -104,25 +103,25 @@ impl What {
     }
 }
 
-/// An order: where it is sent, and what it says.
+/// A request that starts a patch operation: its path and body.
 pub(super) struct Order<'a> {
     pub(super) path: &'a [&'a str],
-    /// The body; none where the API already knows it.
+    /// The request body; none where the API already has the content.
     pub(super) body: Option<Map<String, Value>>,
-    /// The same as `POST /v1/preview` takes it.
+    /// The body for `POST /v1/preview`.
     pub(super) preview: Map<String, Value>,
 }
 
-/// Options at the top level of a body, where an order has them.
+/// Options as top-level fields of a request body.
 pub(super) fn top_level(options: &OptionsRequest) -> anyhow::Result<Map<String, Value>> {
     match serde_json::to_value(options)? {
         Value::Object(map) => Ok(map),
-        _ => bail!("options are an object"),
+        _ => bail!("options must serialize to an object"),
     }
 }
 
 impl Session {
-    /// Shows what an order would do and asks, unless that was answered already; then sends it.
+    /// Shows a preview and asks for confirmation, unless `--yes` is given; then sends the request.
     pub(super) async fn start(&self, order: Order<'_>, start: &Start) -> anyhow::Result<Body> {
         if !start.yes {
             self.is_asked(&order.preview).await?;
@@ -133,7 +132,7 @@ impl Session {
     async fn is_asked(&self, preview: &Map<String, Value>) -> anyhow::Result<()> {
         if !someone_is_there() {
             return Err(Usage(
-                "nobody can be asked here, since this is no terminal: say --yes to start it without a question"
+                "cannot ask for confirmation because this is not a terminal: use --yes to start without it"
                     .to_owned(),
             )
             .into());
@@ -147,11 +146,11 @@ impl Session {
         let screen = Screen::stderr();
         tell(&outlook::drawn(&preview, &screen))?;
         let servers = count(preview.total, "server", "servers");
-        let what = if preview.options.dry_run { "Try it on" } else { "Patch" };
+        let what = if preview.options.dry_run { "Dry run on" } else { "Patch" };
         agreed(&format!("{what} {servers}?"))
     }
 
-    /// Shows what came of an order that makes a batch, following it first if that was asked.
+    /// Prints the created batch, or follows it until it ends with `--watch`.
     pub(super) async fn began(&self, body: &Body, start: &Start) -> anyhow::Result<()> {
         let batch: Batch = body.read()?;
         let id = batch.id.to_string();
@@ -172,13 +171,13 @@ impl Session {
     }
 }
 
-/// Asks before something that cannot be taken back.
+/// Asks for confirmation before something that cannot be undone.
 pub(crate) fn sure(question: &str, yes: bool) -> anyhow::Result<()> {
     match (yes, someone_is_there()) {
         (true, _) => Ok(()),
         (false, true) => agreed(question),
         (false, false) => Err(Usage(format!(
-            "{question} Nobody can be asked here, since this is no terminal: say --yes"
+            "{question} Cannot ask for confirmation because this is not a terminal: use --yes"
         ))
         .into()),
     }
@@ -194,11 +193,11 @@ pub(super) fn agreed(question: &str) -> anyhow::Result<()> {
     std::io::stdin().lock().read_line(&mut answer)?;
     match answer.trim().to_lowercase().as_str() {
         "y" | "yes" => Ok(()),
-        _ => bail!("nothing was done"),
+        _ => bail!("canceled; nothing was changed"),
     }
 }
 
-/// The servers as an order names them.
+/// Adds the server IDs to a request body.
 pub(super) fn with_servers(
     mut body: Map<String, Value>,
     server_ids: &[String],

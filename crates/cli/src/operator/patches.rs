@@ -1,4 +1,4 @@
-//! `fleetmend patches`.
+//! `fleetmend patches`: lists and shows pending updates across the fleet.
 
 use clap::{Args, Subcommand};
 use wire::v1::{Patch, PatchDetail};
@@ -9,7 +9,7 @@ use super::list::{Listing, Part};
 use super::screen::{Cell, Column, Screen, Tone, cut, maybe, none, spare, whole};
 use super::{Session, toned, word};
 
-/// Updates that are pending somewhere.
+/// Pending updates across the fleet.
 #[derive(Args)]
 pub(crate) struct Patches {
     #[command(flatten)]
@@ -20,25 +20,25 @@ pub(crate) struct Patches {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List packages with an update pending somewhere, the worst first
+    /// List packages with a pending update on any server, most severe first
     #[command(
         after_help = "Examples:\n  fleetmend patches list --severity critical,high\n  fleetmend patches list --server web-1"
     )]
     List(Filter),
-    /// Show one package: versions, CVEs, and the servers that wait for it
+    /// Show one package: versions, CVEs, and the servers with a pending update
     #[command(after_help = "Example:\n  fleetmend patches show openssl")]
     Show {
-        /// The package's name
+        /// Package name
         package: String,
     },
 }
 
 #[derive(Args)]
 struct Filter {
-    /// Only what this server waits for: its id or its hostname
+    /// Filter by server ID or hostname
     #[arg(long, value_name = "SERVER")]
     server: Option<String>,
-    /// Only these: critical, high, medium, low, unknown
+    /// Filter by severity: critical, high, medium, low, unknown
     #[arg(long, value_delimiter = ',')]
     severity: Vec<String>,
     #[command(flatten)]
@@ -76,7 +76,7 @@ async fn list(session: &Session, filter: Filter) -> anyhow::Result<()> {
     let query = || {
         Query::default().with("server_id", server.as_ref()).with_all("severity", &filter.severity)
     };
-    let listing = Listing { path: &["patches"], noun: "updates pending", columns: &COLUMNS };
+    let listing = Listing { path: &["patches"], noun: "pending updates", columns: &COLUMNS };
     session.list(listing, &filter.part, query, |patch| row(patch, &session.screen)).await
 }
 
@@ -99,7 +99,7 @@ fn severity(patch: &Patch) -> Cell {
     }
 }
 
-/// From where to where; of several systems the first, and how many more.
+/// The installed and available version on the first operating system, and the number of others.
 fn update(patch: &Patch) -> Cell {
     let Some(first) = patch.versions.first() else { return none() };
     let more = match patch.versions.len() {
@@ -122,7 +122,7 @@ fn drawn(detail: &PatchDetail, screen: &Screen) -> String {
     let mut text = screen.facts(&[
         ("package", patch.package_name.as_str().into()),
         ("severity", severity(patch)),
-        ("says who", maybe(patch.severity_source.as_ref())),
+        ("severity source", maybe(patch.severity_source.as_ref())),
         ("type", word(patch.update_type).into()),
         ("servers", patch.affected_servers.into()),
         ("first seen", screen.time(patch.first_seen_at)),

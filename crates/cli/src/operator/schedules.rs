@@ -1,4 +1,4 @@
-//! `fleetmend schedules`.
+//! `fleetmend schedules`: manages recurring patch runs.
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
@@ -12,10 +12,10 @@ use super::order::{Order, Pace, Start, What, agreed, someone_is_there, sure, top
 use super::screen::{Cell, Column, Screen, Tone, cut, harmless, maybe, none, spare, whole};
 use super::{Session, Usage, print, tell, toned, watch, word};
 
-/// The API's code for targets that no server matches.
+/// The API's error code for targets that match no server.
 const NO_SERVERS_MATCH: &str = "no_servers_match";
 
-/// Patch runs that the calendar starts.
+/// Recurring patch runs.
 #[derive(Args)]
 pub(crate) struct Schedules {
     #[command(flatten)]
@@ -29,50 +29,50 @@ enum Command {
     /// List schedules
     #[command(after_help = "Example:\n  fleetmend schedules list")]
     List(Part),
-    /// Show a schedule and when it runs next
+    /// Show a schedule and its next runs
     #[command(after_help = "Example:\n  fleetmend schedules show 'Weekly production'")]
     Show {
-        /// Its id or its name
+        /// Schedule ID or name
         schedule: String,
     },
-    /// Create a schedule; nothing starts before its time
+    /// Create a schedule; nothing starts before its next run
     #[command(after_help = "\
 Examples:
   fleetmend schedules create --name 'Weekly production' --cron '0 3 * * sun' --timezone Europe/Berlin \\
     --environment production --security-only --reboot if_required --stagger-minutes 5
   fleetmend schedules create --name Nightly --cron @daily --tag web --canary 10% --max-failures 2")]
     Create(Content),
-    /// Change what is given and leave the rest as it is
+    /// Change the given properties of a schedule and keep the others
     #[command(
         after_help = "Examples:\n  fleetmend schedules update Nightly --cron '30 2 * * *'\n  fleetmend schedules update Nightly --enabled false"
     )]
     Update {
-        /// Its id or its name
+        /// Schedule ID or name
         schedule: String,
         #[command(flatten)]
         content: Content,
     },
-    /// Delete a schedule; what it started goes on
+    /// Delete a schedule; batches that it started continue
     #[command(after_help = "Example:\n  fleetmend schedules delete Nightly")]
     Delete {
-        /// Its id or its name
+        /// Schedule ID or name
         schedule: String,
-        /// Without being asked
+        /// Skip the confirmation prompt
         #[arg(long, short)]
         yes: bool,
     },
-    /// Run a schedule now; shows what would happen and asks
+    /// Run a schedule now; shows a preview and asks for confirmation
     #[command(after_help = "Example:\n  fleetmend schedules run Nightly --watch")]
     Run {
-        /// Its id or its name
+        /// Schedule ID or name
         schedule: String,
         #[command(flatten)]
         start: Start,
     },
-    /// List the runs of a schedule, the newest first
+    /// List the runs of a schedule, newest first
     #[command(after_help = "Example:\n  fleetmend schedules runs Nightly --limit 10")]
     Runs {
-        /// Its id or its name
+        /// Schedule ID or name
         schedule: String,
         #[command(flatten)]
         part: Part,
@@ -81,37 +81,37 @@ Examples:
 
 #[derive(Args)]
 struct Content {
-    /// What people call it
+    /// Name of the schedule
     #[arg(long)]
     name: Option<String>,
-    /// What it is for
+    /// Description of the schedule
     #[arg(long, value_name = "TEXT")]
     description: Option<String>,
-    /// When it runs: five fields, or @daily and the like
+    /// Cron expression: five fields, or a shortcut such as @daily
     #[arg(long)]
     cron: Option<String>,
-    /// Whose clock that is, such as Europe/Berlin [default: UTC]
+    /// Time zone of the cron expression, such as Europe/Berlin [default: UTC]
     #[arg(long, value_name = "ZONE")]
     timezone: Option<String>,
-    /// Whether it runs [default: true]
+    /// Whether the schedule runs [default: true]
     #[arg(long, value_name = "true|false")]
     enabled: Option<bool>,
-    /// Servers of this environment
+    /// Target servers in this environment
     #[arg(long)]
     environment: Option<String>,
-    /// Servers with this system: debian, "debian 12"
+    /// Target servers with this operating system, such as debian or "debian 12"
     #[arg(long)]
     os: Option<String>,
-    /// Servers with this tag; all of them if given several times
+    /// Target servers with this tag; if repeated, servers must have all tags
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
-    /// This server, by id or hostname; may be given several times
+    /// Target this server, by ID or hostname; repeatable
     #[arg(long, value_name = "SERVER")]
     server: Vec<String>,
-    /// Every server of the organization
+    /// Target every server of the organization
     #[arg(long, conflicts_with_all = ["environment", "os", "tag", "server"])]
     all: bool,
-    /// Save it even if no server matches today, without asking
+    /// Save the schedule without asking even if no server matches now
     #[arg(long)]
     allow_empty: bool,
     #[command(flatten)]
@@ -177,7 +177,7 @@ impl Schedules {
                 let name = harmless(seen.read::<Schedule>()?.name);
                 sure(&format!("Delete the schedule `{name}`?"), yes)?;
                 session.api.delete(&["schedules", &id], seen.etag.as_deref()).await?;
-                tell(&format!("The schedule `{name}` is deleted."))
+                tell(&format!("Deleted the schedule `{name}`."))
             }
             Command::Run { schedule, start } => run_now(&session, &schedule, &start).await,
             Command::Runs { schedule, part } => {
@@ -192,7 +192,7 @@ impl Schedules {
 }
 
 impl Content {
-    /// The whole schedule: what was said, over what was there.
+    /// The complete request: the given flags applied to the existing schedule, if any.
     async fn request(
         &self,
         session: &Session,
@@ -238,7 +238,7 @@ impl Content {
         Ok(request)
     }
 
-    /// Which servers were said; nothing if none were.
+    /// The targets from the flags; none if no target flag was given.
     async fn targets(&self, session: &Session) -> anyhow::Result<Option<Value>> {
         if self.all {
             return Ok(Some(json!({"all": true})));
@@ -263,8 +263,8 @@ impl Content {
     }
 }
 
-/// Sends a schedule. If it is refused because no server matches, asks on a terminal whether to save it anyway; elsewhere
-/// the refusal says how.
+/// Sends a schedule. If the API rejects it because no server matches, asks on a terminal whether to
+/// save it anyway; otherwise the error says how to.
 async fn confirm_empty(
     mut request: ScheduleRequest,
     question: &str,
@@ -355,7 +355,7 @@ fn drawn(schedule: &Schedule, screen: &Screen) -> String {
     let options = &schedule.options;
     let what = match (options.packages.is_empty(), options.security_only) {
         (_, true) => "security updates".to_owned(),
-        (true, false) => "every update".to_owned(),
+        (true, false) => "all updates".to_owned(),
         (false, false) => format!("{} packages", options.packages.len()),
     };
     let enabled = match schedule.enabled {
@@ -374,8 +374,8 @@ fn drawn(schedule: &Schedule, screen: &Screen) -> String {
         ("reboot", word(options.reboot).into()),
         ("stagger", format!("{} min", options.stagger_minutes).into()),
         ("canary", options.canary.into()),
-        ("at once", maybe(options.max_parallel)),
-        ("halts at failures", maybe(options.max_failures)),
+        ("max parallel", maybe(options.max_parallel)),
+        ("max failures", maybe(options.max_failures)),
         ("window", maybe(options.window_minutes.map(|minutes| format!("{minutes} min")))),
         ("last run", schedule.last_run.as_ref().map_or_else(none, |run| toned(run.state))),
     ]);

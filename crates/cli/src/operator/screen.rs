@@ -1,7 +1,8 @@
-//! How things are shown: tables that fit the terminal, colour that means something, times as people say them.
+//! Output formatting: tables that fit the terminal, colors with a meaning, relative times.
 //!
-//! On a terminal a table is cut to its width and times are relative. In a pipe nothing is cut, columns are
-//! separated by tabs, times are written out, and there is no colour: a program reads it.
+//! On a terminal, a table is cut to its width and times are relative. In a pipe nothing is cut,
+//! columns are separated by tabs, times are absolute and there is no color, so that programs can
+//! read it.
 
 use std::fmt::Write as _;
 
@@ -12,18 +13,18 @@ use service::clock::Clock;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 use vocab::terminal::{escape_line, is_obeyed};
 
-/// Where something is shown.
+/// The properties of an output stream.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Screen {
-    /// How wide it is; nothing if it is no terminal.
+    /// Width in columns; none if the stream is not a terminal.
     pub(crate) width: Option<usize>,
     pub(crate) height: usize,
     pub(crate) colour: bool,
-    /// What time it is for those who look at it.
+    /// The current time, for relative times.
     pub(crate) now: Timestamp,
 }
 
-/// What a colour means.
+/// The meaning of a color.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Tone {
     #[default]
@@ -31,19 +32,17 @@ pub(crate) enum Tone {
     Good,
     Warning,
     Bad,
-    /// Of little weight.
+    /// Less important.
     Faint,
     Title,
 }
 
-/// One place in a table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Cell {
     text: String,
     tone: Tone,
 }
 
-/// A column of a table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Column {
     title: &'static str,
@@ -51,7 +50,7 @@ pub(crate) struct Column {
     right: bool,
 }
 
-/// What becomes of a column when the terminal is narrow.
+/// What happens to a column when the terminal is too narrow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fit {
     Whole,
@@ -59,31 +58,32 @@ enum Fit {
     LeftOut,
 }
 
-/// A column that is shown whole.
+/// A column that is always shown in full.
 pub(crate) const fn whole(title: &'static str) -> Column {
     Column { title, fit: Fit::Whole, right: false }
 }
 
-/// A column that is cut if it must be.
+/// A column that may be truncated.
 pub(crate) const fn cut(title: &'static str) -> Column {
     Column { title, fit: Fit::Cut, right: false }
 }
 
-/// A column that is left out if it must be, the last of them first.
+/// A column that may be omitted; the last such column is omitted first.
 pub(crate) const fn spare(title: &'static str) -> Column {
     Column { title, fit: Fit::LeftOut, right: false }
 }
 
 impl Column {
-    /// With numbers in it.
+    /// Right-aligns the column.
     pub(crate) const fn number(self) -> Column {
         Column { right: true, ..self }
     }
 }
 
-/// What a column that is cut should keep: before it gets less, spare columns are left out.
+/// Preferred minimum width of a truncated column: before columns get narrower, optional columns are
+/// omitted.
 const CUT_COMFORT: usize = 20;
-/// The least that is left of a column that is cut.
+/// Minimum width of a truncated column.
 const CUT_MIN: usize = 8;
 const GAP: &str = "  ";
 
@@ -101,7 +101,8 @@ impl Cell {
     }
 }
 
-/// Nothing that a name holds may steer the terminal, or break a line.
+/// Escapes control characters and replaces line breaks, so that a name can neither control the
+/// terminal nor break a line.
 pub(crate) fn harmless(text: String) -> String {
     match text.contains(is_obeyed) {
         true => escape_line(&text.replace(['\n', '\t', '\r'], " ")).into_owned(),
@@ -115,12 +116,12 @@ impl<T: ToString> From<T> for Cell {
     }
 }
 
-/// What is not there.
+/// The cell for a missing value.
 pub(crate) fn none() -> Cell {
     Cell::new("-", Tone::Faint)
 }
 
-/// Something, or nothing.
+/// A cell for an optional value.
 pub(crate) fn maybe(value: Option<impl ToString>) -> Cell {
     value.map_or_else(none, Cell::from)
 }
@@ -157,7 +158,7 @@ impl Screen {
         format!("{}{text}{}", output::control(&format!("{code}m")), output::control("0m"))
     }
 
-    /// When something is or was.
+    /// Formats a time: relative on a terminal, absolute elsewhere.
     pub(crate) fn time(&self, at: Timestamp) -> Cell {
         match self.width {
             Some(_) => Cell::from(relative(at, self.now)),
@@ -165,12 +166,11 @@ impl Screen {
         }
     }
 
-    /// When something is or was, if ever.
     pub(crate) fn maybe_time(&self, at: Option<Timestamp>) -> Cell {
         at.map_or_else(none, |at| self.time(at))
     }
 
-    /// Names and what they stand for, one a line.
+    /// Formats names and values, one pair per line.
     pub(crate) fn facts(&self, facts: &[(&str, Cell)]) -> String {
         let wide = facts.iter().map(|(name, _)| name.width()).max().unwrap_or(0);
         let mut text = String::new();
@@ -188,18 +188,17 @@ impl Screen {
         text
     }
 
-    /// A whole table.
     pub(crate) fn table(&self, columns: &[Column], rows: &[Vec<Cell>]) -> String {
         Table::new(*self, columns).page(rows)
     }
 
-    /// A heading above a table.
     pub(crate) fn heading(&self, text: &str) -> String {
         format!("\n{}\n", self.paint(text, Tone::Title))
     }
 }
 
-/// A table that is shown page by page, each as soon as it is there. The first decides how wide columns are.
+/// A table printed page by page, each as soon as it arrives. The first page determines the column
+/// widths.
 pub(crate) struct Table {
     screen: Screen,
     columns: Vec<Column>,
@@ -211,7 +210,7 @@ impl Table {
         Table { screen, columns: columns.to_vec(), widths: None }
     }
 
-    /// The next rows, under a head if they are the first.
+    /// Formats the next rows; the first page includes the header.
     pub(crate) fn page(&mut self, rows: &[Vec<Cell>]) -> String {
         let first = self.widths.is_none();
         let widths = self.widths.take().unwrap_or_else(|| self.fit(rows));
@@ -239,7 +238,7 @@ impl Table {
         let last = shown.clone().count().saturating_sub(1);
         for (place, ((cell, width), column)) in shown.enumerate() {
             let cut = shortened(&cell.text, *width);
-            // No spaces at the end of a line.
+            // No trailing spaces.
             let wide = if place == last && !column.right { 0 } else { *width };
             let lead = if place == 0 { "" } else { GAP };
             line.push_str(lead);
@@ -248,7 +247,7 @@ impl Table {
         let _ = writeln!(text, "{line}");
     }
 
-    /// How wide each column is; 0 is left out.
+    /// The width of each column; 0 means omitted.
     fn fit(&self, rows: &[Vec<Cell>]) -> Vec<usize> {
         let natural = |place: usize| {
             let cells = rows.iter().map(|row| row[place].text.width());
@@ -272,8 +271,8 @@ impl Table {
                 widths[place] = 0;
             }
         }
-        // The widest gives first; whole columns only when nothing else is left to give, and numbers never: half a
-        // number is another one.
+        // Shrink the widest column first. Shrink full columns only when no other can shrink, and
+        // never numbers: half a number is a different number.
         for may_give in [Fit::Cut, Fit::Whole] {
             while total(&widths) > most {
                 let gives = |place: &usize| {
@@ -299,7 +298,7 @@ fn padded(text: &str, width: usize, right: bool) -> String {
     if right { format!("{space}{text}") } else { format!("{text}{space}") }
 }
 
-/// At most so wide, with a sign that something is missing.
+/// Shortens text to a width, with an ellipsis if something is missing.
 pub(crate) fn shortened(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
@@ -316,7 +315,7 @@ pub(crate) fn shortened(text: &str, width: usize) -> String {
     cut + "…"
 }
 
-/// How long ago or from now, roughly, as people say it.
+/// A rough relative time, such as "2 h ago".
 pub(crate) fn relative(at: Timestamp, now: Timestamp) -> String {
     let seconds = at.duration_since(now).as_secs();
     match seconds {
@@ -326,7 +325,7 @@ pub(crate) fn relative(at: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// A time span, roughly.
+/// A rough duration, such as "3 min".
 pub(crate) fn span(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),
@@ -336,7 +335,7 @@ pub(crate) fn span(seconds: u64) -> String {
     }
 }
 
-/// So many of something.
+/// A number with the singular or plural noun.
 pub(crate) fn count(number: impl TryInto<u64>, one: &str, many: &str) -> String {
     let number = number.try_into().unwrap_or(u64::MAX);
     format!("{number} {}", if number == 1 { one } else { many })

@@ -1,4 +1,4 @@
-//! `fleetmend servers`.
+//! `fleetmend servers`: lists, shows, refreshes, patches, releases and removes servers.
 
 mod show;
 
@@ -17,7 +17,7 @@ use super::{Session, tell, toned, word};
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// Servers: what they have, what they lack.
+/// List, show, patch and remove servers.
 #[derive(Args)]
 pub(crate) struct Servers {
     #[command(flatten)]
@@ -33,79 +33,78 @@ enum Command {
         after_help = "Examples:\n  fleetmend servers list --status offline\n  fleetmend servers list --environment production --os 'debian 12' --sort security_updates"
     )]
     List(Filter),
-    /// Show one server: what it is, its pending updates, its CVEs
+    /// Show one server: its properties, pending updates and CVEs
     #[command(
         after_help = "Examples:\n  fleetmend servers show web-1\n  fleetmend servers show web-1 --packages"
     )]
     Show {
-        /// Its id or its hostname
+        /// Server ID or hostname
         server: String,
-        /// Every installed package, not only those with an update
+        /// Show every installed package, not only those with a pending update
         #[arg(long)]
         packages: bool,
     },
-    /// Have a server report and look at its packages at once
+    /// Ask a server to scan its packages and report now
     #[command(after_help = "Example:\n  fleetmend servers refresh web-1 --watch")]
     Refresh {
-        /// Its id or its hostname
+        /// Server ID or hostname
         server: String,
-        /// Wait until the scan has arrived
+        /// Wait for the result of the scan
         #[arg(long)]
         watch: bool,
     },
-    /// Install updates on one server; shows what would happen and asks
+    /// Install updates on one server; shows a preview and asks for confirmation
     #[command(after_help = "\
 Examples:
   fleetmend servers patch web-1 --security-only --watch
   fleetmend servers patch web-1 --package openssl --reboot if_required
   fleetmend servers patch web-1 --all-updates --dry-run --yes --watch --json")]
     Patch {
-        /// Its id or its hostname
+        /// Server ID or hostname
         server: String,
         #[command(flatten)]
         what: What,
         #[command(flatten)]
         start: Start,
     },
-    /// Let a server out of quarantine: it gets orders again
+    /// Release a server from quarantine, so that it receives orders again
     #[command(after_help = "Example:\n  fleetmend servers release web-1")]
     Release {
-        /// Its id or its hostname
+        /// Server ID or hostname
         server: String,
     },
-    /// Remove a server; its agent stays installed and does nothing more
+    /// Remove a server; its agent stays installed but is inactive
     #[command(after_help = "Example:\n  fleetmend servers remove web-1")]
     Remove {
-        /// Its id or its hostname
+        /// Server ID or hostname
         server: String,
-        /// Without being asked
+        /// Skip the confirmation prompt
         #[arg(long, short)]
         yes: bool,
     },
 }
 
-/// Which servers.
 #[derive(Args, Clone)]
 struct Filter {
-    /// Only these: online, offline
+    /// Filter by status: online or offline
     #[arg(long)]
     status: Option<String>,
-    /// Only those in this environment
+    /// Filter by environment
     #[arg(long)]
     environment: Option<String>,
-    /// Only those with this system: debian, "debian 12"
+    /// Filter by operating system, such as debian or "debian 12"
     #[arg(long)]
     os: Option<String>,
-    /// Only those with this tag; all of them if given several times
+    /// Filter by tag; if repeated, servers must have all tags
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
-    /// Only those whose hostname holds this
+    /// Filter by text in the hostname
     #[arg(long, value_name = "TEXT")]
     search: Option<String>,
-    /// Only those that should, or should not, be rebooted
+    /// Filter by whether a reboot is required
     #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
     reboot_required: Option<bool>,
-    /// hostname, last_seen, security_updates or newest
+    /// Sort order: hostname, last_seen, security_updates or newest
     #[arg(long, value_name = "ORDER")]
     sort: Option<String>,
     #[command(flatten)]
@@ -149,14 +148,14 @@ impl Servers {
             Command::Release { server } => {
                 let id = session.server(&server).await?;
                 let body = session.api.post(&["servers", &id, "release"], None::<&()>).await?;
-                session.show(&body, |_| Ok(format!("{server} ({id}) gets orders again.\n")))
+                session.show(&body, |_| Ok(format!("{server} ({id}) receives orders again.\n")))
             }
             Command::Remove { server, yes } => {
                 let id = session.server(&server).await?;
                 sure(&format!("Remove {server} ({id})? Its unfinished tasks are canceled."), yes)?;
                 session.api.delete(&["servers", &id], None).await?;
                 tell(&format!(
-                    "{server} ({id}) is removed; its agent stays installed and does nothing more."
+                    "Removed {server} ({id}). Its agent stays installed but is inactive."
                 ))
             }
         }
@@ -181,7 +180,7 @@ async fn refresh(session: &Session, said: &str, watch: bool) -> anyhow::Result<(
     match refresh.state {
         RefreshState::Completed => Ok(()),
         RefreshState::Pending if !watch => Ok(()),
-        state => anyhow::bail!("the scan did not arrive: {}", word(state)),
+        state => anyhow::bail!("no scan result was received: {}", word(state)),
     }
 }
 
@@ -205,7 +204,7 @@ impl Filter {
 fn row(server: &Server, screen: &Screen) -> Vec<Cell> {
     let security = server.summary.security_updates;
     let (updates, security) = match server.last_scan_at {
-        // Nobody knows: a zero would read as "up to date".
+        // Unknown; a zero would read as "up to date".
         None => (Cell::new("?", Tone::Warning), Cell::new("?", Tone::Warning)),
         Some(_) => {
             let tone = if security > 0 { Tone::Bad } else { Tone::Plain };
@@ -231,7 +230,7 @@ fn row(server: &Server, screen: &Screen) -> Vec<Cell> {
     ]
 }
 
-/// What it is doing says more than that it is there.
+/// The activity, if there is one: it says more than the status.
 fn status(server: &Server) -> Cell {
     use wire::v1::Activity;
     match (&server.quarantine, server.activity, server.status) {

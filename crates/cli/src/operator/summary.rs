@@ -1,4 +1,4 @@
-//! `fleetmend summary`.
+//! `fleetmend summary`: key figures of the organization.
 
 use clap::Args;
 use wire::v1::FleetSummary;
@@ -7,7 +7,7 @@ use super::Session;
 use super::credentials::Connection;
 use super::screen::{Cell, Screen, Tone, count};
 
-/// The organization in numbers.
+/// Show key figures of the organization.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  fleetmend summary\n  fleetmend summary --json | jq .servers.offline"
@@ -31,7 +31,7 @@ fn drawn(summary: &FleetSummary, screen: &Screen) -> String {
         format!("{}, {} online", count(servers.total, "server", "servers"), servers.online);
     for (number, words) in [
         (servers.offline, "offline"),
-        (servers.reboot_required, "to be rebooted"),
+        (servers.reboot_required, "need a reboot"),
         (servers.quarantined, "in quarantine"),
     ] {
         if number > 0 {
@@ -39,11 +39,8 @@ fn drawn(summary: &FleetSummary, screen: &Screen) -> String {
         }
     }
     let worst = &patches.severity;
-    let updates = format!(
-        "{}, {} for security",
-        count(patches.total, "package", "packages"),
-        patches.security
-    );
+    let updates =
+        format!("{}, {} security", count(patches.total, "package", "packages"), patches.security);
     let severities = format!(
         "{} critical, {} high, {} medium, {} low, {} unknown",
         worst.critical, worst.high, worst.medium, worst.low, worst.unknown
@@ -71,9 +68,9 @@ fn drawn(summary: &FleetSummary, screen: &Screen) -> String {
     ];
     // States that make the counts above incomplete; listed only if some server is in them.
     let unknown = [
-        (assessment.not_scanned, "not scanned", "their packages or CVEs are not known yet"),
-        (servers.stale, "stale", "not scanned for days"),
-        (assessment.no_feed, "no feed", "no imported feed covers their system"),
+        (assessment.not_scanned, "not scanned", "packages or CVEs not known yet"),
+        (servers.stale, "stale", "no recent scan"),
+        (assessment.no_feed, "no feed", "no imported feed covers the operating system"),
         (assessment.partial, "partly assessed", "see `fleetmend servers show NAME`"),
     ];
     let shown = unknown.into_iter().filter(|(number, ..)| *number > 0);

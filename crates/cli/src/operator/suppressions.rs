@@ -1,4 +1,4 @@
-//! `fleetmend suppressions`.
+//! `fleetmend suppressions`: hides CVEs that do not matter, with a reason.
 
 use clap::{Args, Subcommand};
 use wire::v1::{CreateSuppression, Suppression};
@@ -10,7 +10,7 @@ use super::order::sure;
 use super::screen::{Cell, Column, Screen, Tone, cut, maybe, spare, whole};
 use super::{Session, tell};
 
-/// CVEs that were looked at and set aside.
+/// Suppress CVEs that do not matter, with a reason.
 #[derive(Args)]
 pub(crate) struct Suppressions {
     #[command(flatten)]
@@ -24,20 +24,20 @@ enum Command {
     /// List suppressions, newest first
     #[command(after_help = "Example:\n  fleetmend suppressions list --cve CVE-2026-1234")]
     List(Filter),
-    /// Set a CVE aside: it stays in every list, and is counted apart
+    /// Suppress a CVE: it stays in every list but is counted separately
     #[command(after_help = "\
 Examples:
   fleetmend suppressions create CVE-2023-45853 --package zlib --reason 'the vulnerable code is not built'
   fleetmend suppressions create CVE-2026-1234 --environment staging --reason 'not reachable' --expires-at 2027-01-01T00:00:00Z")]
     Create(Create),
-    /// Take a suppression back: the CVE counts again
+    /// Remove a suppression: the CVE counts again
     #[command(
         after_help = "Example:\n  fleetmend suppressions remove sup_01k9zq3c8efxr9w1m6t5y0b7a2"
     )]
     Remove {
-        /// Its id
+        /// Suppression ID
         id: String,
-        /// Without being asked
+        /// Skip the confirmation prompt
         #[arg(long, short)]
         yes: bool,
     },
@@ -45,7 +45,7 @@ Examples:
 
 #[derive(Args)]
 struct Filter {
-    /// Only those of this CVE
+    /// Filter by CVE
     #[arg(long)]
     cve: Option<String>,
     #[command(flatten)]
@@ -54,18 +54,18 @@ struct Filter {
 
 #[derive(Args)]
 struct Create {
-    /// The CVE
+    /// CVE ID
     cve: String,
-    /// Why it does not matter there
+    /// Why the CVE does not matter
     #[arg(long)]
     reason: String,
-    /// The source package that it is about [default: all that have it]
+    /// Source package to suppress the CVE in [default: all affected packages]
     #[arg(long)]
     package: Option<String>,
-    /// The environment that it is about [default: all servers]
+    /// Environment to suppress the CVE in [default: all servers]
     #[arg(long)]
     environment: Option<String>,
-    /// When it ends, such as 2027-01-01T00:00:00Z [default: when it is removed]
+    /// Expiry time, such as 2027-01-01T00:00:00Z [default: never]
     #[arg(long, value_name = "TIME")]
     expires_at: Option<String>,
 }
@@ -94,9 +94,9 @@ impl Suppressions {
             Command::Remove { id, yes } => {
                 let body = session.api.get(&["suppressions", &id]).await?;
                 let cve = body.read::<Suppression>()?.cve;
-                sure(&format!("Let {cve} count again?"), yes)?;
+                sure(&format!("Remove the suppression of {cve}?"), yes)?;
                 session.api.delete(&["suppressions", &id], None).await?;
-                tell(&format!("{cve} counts again ({id} is removed)."))
+                tell(&format!("Removed the suppression of {cve} ({id})."))
             }
         }
     }
@@ -116,15 +116,15 @@ impl Create {
         session.show(&body, |_| Ok(format!("{}\n", made.id)))?;
         match session.json {
             true => Ok(()),
-            false => tell(&format!("{} is set aside.", made.cve)),
+            false => tell(&format!("Suppressed {}.", made.cve)),
         }
     }
 }
 
 fn row(one: &Suppression, screen: &Screen) -> Vec<Cell> {
     let state = match (one.active, one.expires_at) {
-        (false, _) => Cell::new("over", Tone::Faint),
-        (true, Some(end)) => format!("ends {}", screen.time(end).text()).into(),
+        (false, _) => Cell::new("expired", Tone::Faint),
+        (true, Some(end)) => format!("expires {}", screen.time(end).text()).into(),
         (true, None) => "active".into(),
     };
     vec![

@@ -1,4 +1,4 @@
-//! `fleetmend tokens`.
+//! `fleetmend tokens`: creates, lists and revokes enrollment tokens.
 
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
@@ -12,7 +12,7 @@ use super::order::sure;
 use super::screen::{Cell, Column, Screen, Tone, cut, maybe, none, spare, whole};
 use super::tell;
 
-/// Enrolment tokens, with which servers join.
+/// Manage enrollment tokens, which servers use to join.
 #[derive(Args)]
 pub(crate) struct Tokens {
     #[command(flatten)]
@@ -29,15 +29,15 @@ Examples:
   fleetmend tokens create --name 'web image' --environment production --tag web
   fleetmend tokens create --max-uses 1 --expires-at 2027-01-01T00:00:00Z --json | jq -r .token")]
     Create(Create),
-    /// List tokens, without the tokens themselves
+    /// List tokens, without their secrets
     #[command(after_help = "Example:\n  fleetmend tokens list")]
     List(Part),
-    /// End a token; servers that joined with it stay
+    /// Revoke a token; servers that enrolled with it stay
     #[command(after_help = "Example:\n  fleetmend tokens revoke 'web image'")]
     Revoke {
-        /// Its id or its name
+        /// Token ID or name
         token: String,
-        /// Without being asked
+        /// Skip the confirmation prompt
         #[arg(long, short)]
         yes: bool,
     },
@@ -45,19 +45,19 @@ Examples:
 
 #[derive(Args)]
 struct Create {
-    /// What people call it
+    /// Name of the token
     #[arg(long)]
     name: Option<String>,
-    /// The environment of servers that enroll with it
+    /// Environment of servers that enroll with the token
     #[arg(long)]
     environment: Option<String>,
-    /// A tag of servers that enroll with it; can be repeated
+    /// Tag for servers that enroll with the token; repeatable
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
-    /// How many servers can enroll with it [default: no limit]
+    /// Maximum number of servers that can enroll with the token [default: no limit]
     #[arg(long, value_name = "N")]
     max_uses: Option<i64>,
-    /// When it ends, such as 2027-01-01T00:00:00Z [default: never]
+    /// Expiry time, such as 2027-01-01T00:00:00Z [default: never]
     #[arg(long, value_name = "TIME")]
     expires_at: Option<String>,
 }
@@ -87,7 +87,7 @@ impl Tokens {
                 let id = session.token(&token).await?;
                 sure(&format!("Revoke the token {token}?"), yes)?;
                 session.api.delete(&["enrollment-tokens", &id], None).await?;
-                tell(&format!("The token {token} ({id}) is revoked."))
+                tell(&format!("Revoked the token {token} ({id})."))
             }
         }
     }
@@ -110,7 +110,7 @@ impl Create {
         }
         let url = session.api.url();
         tell(&format!(
-            "It is not shown again. On the server to enrol, as root:\n  \
+            "The token is not shown again. On the server to enroll, run as root:\n  \
              fleetmend-agent enroll --server {url} --token {token}"
         ))
     }
@@ -133,7 +133,7 @@ fn row(token: &EnrollmentToken, screen: &Screen) -> Vec<Cell> {
     ]
 }
 
-/// Whether a credential still opens anything.
+/// Whether a credential is still valid.
 pub(super) fn validity(
     revoked_at: Option<Timestamp>,
     expires_at: Option<Timestamp>,
@@ -142,7 +142,7 @@ pub(super) fn validity(
     match (revoked_at, expires_at) {
         (Some(_), _) => Cell::new("revoked", Tone::Faint),
         (None, Some(end)) if end <= screen.now => Cell::new("expired", Tone::Faint),
-        (None, Some(end)) => format!("ends {}", screen.time(end).text()).into(),
+        (None, Some(end)) => format!("expires {}", screen.time(end).text()).into(),
         (None, None) => Cell::new("valid", Tone::Good),
     }
 }

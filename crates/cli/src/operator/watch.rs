@@ -1,6 +1,7 @@
-//! A batch at work: one bar for the whole, a line for each server in work, each failure as soon as it is known.
+//! Follows a batch: one progress bar, a line for each server being patched, and each failure as
+//! soon as it is known.
 //!
-//! It is drawn on standard error; what came of it goes to standard output at the end.
+//! Progress goes to standard error; the result goes to standard output at the end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,18 +16,18 @@ use super::{Session, batch_view, print, word};
 use crate::output;
 
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How many looks in a row may fail, some two minutes, before it is given up: services restart.
+/// How many polls in a row may fail, about two minutes, before giving up: services restart.
 const DEAF_LOOKS_MAX: u32 = 240;
 const BAR: usize = 24;
 
-/// Follows a batch to its end and shows what came of it. Fails unless it succeeded.
+/// Follows a batch until it ends and prints the result. Fails unless the batch succeeded.
 pub(super) async fn to_the_end(session: &Session, id: &str) -> anyhow::Result<()> {
     let mut live = Live::new();
     let body = tokio::select! {
         body = followed(session, id, &mut live) => body?,
         _ = tokio::signal::ctrl_c() => {
             live.clear()?;
-            bail!("not followed any more; the batch goes on: `fleetmend batches watch {id}` looks again")
+            bail!("stopped watching; the batch continues: `fleetmend batches watch {id}` watches it again")
         }
     };
     let batch: Batch = body.read()?;
@@ -37,13 +38,13 @@ pub(super) async fn to_the_end(session: &Session, id: &str) -> anyhow::Result<()
     match batch.state {
         BatchState::Succeeded => Ok(()),
         BatchState::Halted => bail!(
-            "the batch halted: `fleetmend batches resume {id}` goes on, `fleetmend batches cancel {id}` ends it"
+            "the batch halted: `fleetmend batches resume {id}` continues it, `fleetmend batches cancel {id}` cancels it"
         ),
-        state => bail!("the batch ended as {}", word(state)),
+        state => bail!("the batch ended with state {}", word(state)),
     }
 }
 
-/// Until nothing more happens by itself.
+/// Polls until the batch ends, or is halted with no server being patched.
 async fn followed(session: &Session, id: &str, live: &mut Live) -> anyhow::Result<Body> {
     let mut deaf = 0;
     loop {
@@ -84,11 +85,11 @@ async fn look(session: &Session, id: &str) -> anyhow::Result<(Body, Batch, Vec<T
     Ok((body, batch, tasks))
 }
 
-/// Of a batch that is too large to show whole.
+/// Task states to read of a batch that is too large to show completely.
 const WORTH_A_LINE: &str = "dispatched,preflight,downloading,installing,restarting_services,rebooting,verifying,\
                             failed,timed_out";
 
-/// Whether it may be otherwise in a moment.
+/// Whether the error may be temporary.
 fn passes(error: &anyhow::Error) -> bool {
     match error.downcast_ref::<Refusal>() {
         Some(Refusal::Unreachable { .. }) => true,
@@ -118,9 +119,9 @@ fn is_in_work(state: TaskState) -> bool {
     )
 }
 
-/// What is drawn again and again.
+/// The part of the terminal that is redrawn at every poll.
 struct Live {
-    /// How many lines stand there that will be drawn over.
+    /// Number of lines on the terminal that the next frame replaces.
     drawn: usize,
     seen: BTreeMap<TaskId, TaskState>,
     troubled: bool,
@@ -153,12 +154,12 @@ impl Live {
         self.draw(&news, &frame)
     }
 
-    /// Says once that nobody answers.
+    /// Prints a connection error once.
     fn trouble(&mut self, error: &anyhow::Error) -> anyhow::Result<()> {
         if std::mem::replace(&mut self.troubled, true) {
             return Ok(());
         }
-        self.draw(&[format!("{error}; trying again")], &[])
+        self.draw(&[format!("{error}; retrying")], &[])
     }
 
     fn clear(&mut self) -> anyhow::Result<()> {
@@ -193,7 +194,7 @@ fn failure(task: &Task) -> String {
     line
 }
 
-/// The bar, and a line for each server in work, as many as there is room for.
+/// The progress bar and one line for each server being patched, as many as fit.
 fn frame(batch: &Batch, tasks: &[Task], width: usize, screen: Screen) -> Vec<String> {
     let progress = &batch.progress;
     let filled = BAR * usize::from(progress.percent.min(100)) / 100;
@@ -223,7 +224,7 @@ fn frame(batch: &Batch, tasks: &[Task], width: usize, screen: Screen) -> Vec<Str
         lines.push(shortened(&line, room));
     }
     if working.len() > most {
-        lines.push(format!("  … and {} more in work", working.len() - most));
+        lines.push(format!("  … and {} more in progress", working.len() - most));
     }
     lines
 }
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_for_the_whole_and_a_line_for_each_server_in_work() {
+    fn frame_has_a_bar_and_a_line_per_active_server() {
         let screen =
             Screen { width: Some(80), height: 24, colour: false, now: NOW.parse().unwrap() };
         let (batch, tasks) = seen(&[
@@ -279,11 +280,11 @@ mod tests {
             assert!(line.chars().count() < 30, "{line}");
         }
         let low = Screen { height: 7, ..screen };
-        assert_eq!(frame(&batch, &tasks, 80, low)[2], "  … and 1 more in work");
+        assert_eq!(frame(&batch, &tasks, 80, low)[2], "  … and 1 more in progress");
     }
 
     #[test]
-    fn a_failure_is_told_with_its_code_and_its_words() {
+    fn failure_line_has_code_and_message() {
         let result = json!({"packages": [], "reboot": {"needed": false, "done": false, "seconds": null},
             "duration": 3, "exit": 100, "failure_code": "disk_full", "message": "/var has 12 MB left",
             "set_aside": [], "restarted": [], "notes": [], "log": "/v1/x"});

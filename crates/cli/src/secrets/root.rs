@@ -1,4 +1,4 @@
-//! The rotation of `root.key`.
+//! Rotation of `root.key`: listing what depends on the old key, rotating, and retiring.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use super::{Place, RESTART};
 use crate::operator::screen::count;
 use crate::operator::sure;
 
-/// The root key and the one before it, as the files have them.
+/// The root key and its predecessor in the key files, with the state of the rotation.
 pub(super) struct Listed {
     pub(super) id: String,
     pub(super) old: Option<String>,
@@ -41,7 +41,7 @@ impl Listed {
         self.recorded.as_ref().is_some_and(|recorded| recorded.resealed_at.is_some())
     }
 
-    /// What depends on the old key, for programs.
+    /// What depends on the old key, as JSON.
     pub(super) fn json(&self) -> Option<Value> {
         self.old.as_ref()?;
         let found = self.dependence.as_ref();
@@ -52,7 +52,7 @@ impl Listed {
             "agents": found.map(|found| found.agents.count)}))
     }
 
-    /// The same for people.
+    /// What depends on the old key, as text.
     pub(super) fn told(&self) -> Option<String> {
         self.old.as_ref()?;
         Some(match (self.fit, &self.dependence) {
@@ -61,10 +61,14 @@ impl Listed {
                 format!("Nothing depends on {ROOT_OLD}.")
             }
             (_, Some(found)) if found.is_empty() => {
-                format!("Rows are still being sealed again; nothing else depends on {ROOT_OLD}.")
+                format!(
+                    "Database rows are still being resealed; nothing else depends on {ROOT_OLD}."
+                )
             }
-            (_, Some(found)) => format!("{ROOT_OLD} is needed by\n{}", lines(found)),
-            _ => "No service was started with the new root.key yet: restart it.".to_owned(),
+            (_, Some(found)) => format!("{ROOT_OLD} is still needed by:\n{}", lines(found)),
+            _ => {
+                "No service has started with the new root.key yet: restart the service.".to_owned()
+            }
         })
     }
 }
@@ -79,12 +83,12 @@ pub(super) async fn rotate(app: &App, place: &Place) -> anyhow::Result<()> {
     let keys = Keys::load(dir)?;
     if let Some(old) = keys.old_root_key_id() {
         bail!(
-            "root.key is being rotated already, from {old} to {}: `fleetmend secrets list` shows how far \
-             that is, and `fleetmend secrets retire root` ends it",
+            "root.key is already being rotated, from {old} to {}: `fleetmend secrets list` shows the \
+             progress, and `fleetmend secrets retire root` completes it",
             keys.root_key_id()
         );
     }
-    // What is recorded tells the next start that it is this key that was rotated.
+    // The recorded key ID tells the next start which key was rotated.
     root_keys::admit(&app.db, &app.secrets, app.clock.now()).await?;
     let old = keys.root_key_id();
     let detail = json!({"key": "root", "old": old});
@@ -95,8 +99,8 @@ pub(super) async fn rotate(app: &App, place: &Place) -> anyhow::Result<()> {
         return crate::say(&json!({"key": "root", "old": old, "new": new}).to_string());
     }
     crate::say(&format!(
-        "The new key {new} is root.key now. The old key {old} is in {} and stays valid.\n{RESTART} It \
-         then uses the new key, and agents get new identities at their next contact.\nReplace the API \
+        "root.key is now the new key {new}. The old key {old} is in {} and stays valid.\n{RESTART} It \
+         then uses the new key, and agents get new credentials at their next contact.\nReplace the API \
          keys and enrollment tokens that are in use, and take a backup. Once `fleetmend secrets list` \
          shows that nothing depends on the old key, run\n\n  fleetmend secrets retire root --data-dir {}",
         dir.join(ROOT_OLD).display(),
@@ -104,8 +108,8 @@ pub(super) async fn rotate(app: &App, place: &Place) -> anyhow::Result<()> {
     ))
 }
 
-const AFTERWARDS: &str = "People who signed in before the rotation have to sign in again, and one-time \
-    links from before are refused (`fleetmend users reset NAME` creates another).";
+const AFTERWARDS: &str = "Users who signed in before the rotation must sign in again, and older one-time \
+    links no longer work (`fleetmend users reset NAME` creates a new one).";
 
 pub(super) async fn retire(app: &App, place: &Place, force: bool, yes: bool) -> anyhow::Result<()> {
     let dir = &place.installation.data_dir;
@@ -119,29 +123,29 @@ pub(super) async fn retire(app: &App, place: &Place, force: bool, yes: bool) -> 
     let recorded = root_keys::recorded(&app.db).await?;
     match root_keys::fit(recorded.as_ref(), &keys)? {
         Fit::Same => {}
-        // It was retired, on another replica or by a command that was cut off.
+        // Already retired, on another replica or by a command that was interrupted.
         Fit::Retired => {
             Keys::retire_root(dir)?;
             return told(place, &old, new, &json!({"key": "root", "old": old, "new": new}));
         }
         Fit::First | Fit::Rotated => {
-            bail!("no service was started with the new root.key yet: restart the service first");
+            bail!("no service has started with the new root.key yet: restart the service first");
         }
     }
-    let broken = root_keys::reseal(app).await.context("not everything was sealed again")?;
+    let broken = root_keys::reseal(app).await.context("not everything was resealed")?;
     let found = dependence(app, new).await?;
     if !found.is_empty() || !broken.is_empty() {
         let why = format!("{}{}", lines(&found), broken_logs(&broken));
         ensure!(
             force,
-            "the old root key is still needed by\n{why}\nCreate new API keys (`fleetmend keys create`) and \
+            "the old root key is still needed by:\n{why}\nCreate new API keys (`fleetmend keys create`) and \
              enrollment tokens (`fleetmend tokens create`) and revoke the old ones; start and update these \
-             agents, or remove the servers. `--force` retires the old key all the same: the API keys and \
-             tokens are then refused, and the agents have to be enrolled again"
+             agents, or remove the servers. `--force` retires the old key anyway: the API keys and \
+             tokens then stop working, and the agents must be enrolled again"
         );
         let question = format!(
-            "The old root key is still needed by\n{why}\nThe API keys and tokens will be refused, and the \
-             agents will have to be enrolled again. {AFTERWARDS} Retire the old key?"
+            "The old root key is still needed by:\n{why}\nThe API keys and tokens will stop working, and the \
+             agents must be enrolled again. {AFTERWARDS} Retire the old key?"
         );
         sure(&question, yes)?;
     }
@@ -157,13 +161,13 @@ fn told(place: &Place, old: &str, new: &str, detail: &Value) -> anyhow::Result<(
         return crate::say(&detail.to_string());
     }
     crate::say(&format!(
-        "The old key {old} is deleted; {new} is the only root key now.\nDelete {ROOT_OLD} on every other \
+        "Deleted the old key {old}; {new} is now the only root key.\nDelete {ROOT_OLD} on every other \
          replica, if there are several, and restart the service: until then it accepts the old key.\n\
-         {AFTERWARDS}\nTake a backup: one from before the rotation has only the old key.",
+         {AFTERWARDS}\nTake a backup: earlier backups contain only the old key.",
     ))
 }
 
-/// A line for each kind of credential.
+/// One line per kind of credential.
 fn lines(found: &Dependence) -> String {
     let Dependence { api_keys, enrollment_tokens, agents } = found;
     [
@@ -192,7 +196,7 @@ fn line<Id: std::fmt::Display>(found: &Dependents<Id>, one: &str, many: &str) ->
 fn broken_logs(broken: &Broken) -> String {
     let line = |(org, seq): &(vocab::OrgId, i64)| {
         format!(
-            "\n  the audit log of {org}, which was changed at entry {seq} and cannot be sealed again"
+            "\n  the audit log of {org}, which was tampered with at entry {seq} and cannot be resealed"
         )
     };
     broken.iter().map(line).collect()

@@ -40,7 +40,7 @@ impl Service {
             .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let url = line.trim().strip_prefix("fleetmend serves on ").unwrap().to_owned();
+        let url = line.trim().strip_prefix("fleetmend is listening on ").unwrap().to_owned();
         let _ = rustls::crypto::ring::default_provider().install_default();
         // A connection that was idle while hosts were made may be closed just as it is used again.
         let http = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).build().unwrap();

@@ -1,4 +1,5 @@
-//! A backup is taken while agents work, everything goes on, and then the past comes back.
+//! Backup and restore: a backup is taken during a batch, work continues, then the backup is
+//! restored. Also `migrate`.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,19 +17,20 @@ use crate::terminal::Keyboard;
 
 const SERVERS: usize = 24;
 const AT_ONCE: usize = 4;
-/// Those whom the batch is over that is under way; the others are the calendar's.
+/// Servers in the batch that runs during the backup; the others belong to the schedule.
 const HALFWAY: usize = 20;
-/// Who hangs in a reboot while the backup is taken: as many as may be in work, after six that are through.
+/// Agents that hang in a reboot while the backup is taken: as many as may run in parallel, after
+/// six that have finished.
 const HANGING: std::ops::Range<usize> = 6..6 + AT_ONCE;
 
-/// Runs a command that must do what it was asked, and answers with what it printed.
+/// Runs a command that must succeed, and returns its output.
 fn well(args: &[&str]) -> String {
     let done = fleetmend(args).output().unwrap();
     assert!(done.status.success(), "{args:?}: {}", String::from_utf8_lossy(&done.stderr));
     String::from_utf8(done.stdout).unwrap()
 }
 
-/// Runs a command that must refuse, and answers with its reason.
+/// Runs a command that must fail, and returns its error message.
 fn refused(args: &[&str]) -> String {
     let done = fleetmend(args).output().unwrap();
     assert_eq!(done.status.code(), Some(1), "{args:?}");
@@ -40,19 +42,20 @@ fn text(path: &Path) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_sqlite_a_restore_repeats_nothing_and_locks_nobody_out() {
+async fn restore_on_sqlite_repeats_no_work_and_keeps_agents() {
     there_and_back(&[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_postgres_a_restore_repeats_nothing_and_locks_nobody_out() {
+async fn restore_on_postgres_repeats_no_work_and_keeps_agents() {
     let Some(database) = Database::new().await else { return };
     there_and_back(&["--database", &database.url]).await;
     database.remove().await;
 }
 
-/// A batch is under way when the backup is taken. It ends, the calendar starts a run, another batch is ordered and ends;
-/// and then all of that never was. What the hosts did is in their ledger, and nothing may be added to it.
+/// A batch is running when the backup is taken. It ends, the schedule starts a run, another batch
+/// is started and ends; the restore then undoes all of that. The hosts' ledger records what they
+/// did, and the restore must not add to it.
 async fn there_and_back(database: &[&str]) {
     let _ = rustls::crypto::ring::default_provider().install_default();
     allow_files();
@@ -91,7 +94,7 @@ async fn there_and_back(database: &[&str]) {
     let runs = operator.until_runs(&schedule, |runs| runs.iter().any(carried_out)).await;
     let ran: BTreeSet<_> = runs.iter().map(|run| run["scheduled_for"].to_string()).collect();
 
-    // Nothing is under way when the past ends: what begins from then on is new.
+    // Let everything end before the restore, so that whatever starts afterwards is new.
     let keyboard = Keyboard { url: service.address.clone(), key };
     keyboard.well(&["schedules", "update", "every minute", "--enabled", "false"]);
     let open = |batches: &[Value]| batches.iter().any(|batch| batch["finished_at"].is_null());
@@ -104,10 +107,10 @@ async fn there_and_back(database: &[&str]) {
     let restore = ["restore", "--data-dir", text(&data), text(&file), "--json"];
     let restore = [&restore[..], database].concat();
     let replace = [&restore[..], &["--replace"]].concat();
-    assert!(refused(&replace).contains("a service is at work"));
+    assert!(refused(&replace).contains("a service is using this database"));
     service.signal(Signal::SIGTERM);
     assert!(service.ended_well());
-    assert!(refused(&restore).contains("there is a database already"));
+    assert!(refused(&restore).contains("the database already exists"));
     let restored: Value = serde_json::from_str(&well(&replace)).unwrap();
     assert_eq!((&restored["epoch"], &restored["taken_at"]), (&json!(1), &taken["taken_at"]));
 
@@ -120,7 +123,8 @@ async fn there_and_back(database: &[&str]) {
         assert!(server["quarantine"].is_null(), "{server}");
     }
     let sides = operator.both_sides(&fleet, &halfway).await;
-    // Who was in work is asked and not given up; who was waiting may have been patched since, and nobody does it again.
+    // Tasks that were running are reconciled with the agents, not abandoned. Waiting servers may
+    // have been patched since the backup, and are not patched again.
     assert_eq!(sides.count("succeeded"), HANGING.end);
     assert_eq!(sides.count("canceled"), HALFWAY - HANGING.end);
 
@@ -128,12 +132,12 @@ async fn there_and_back(database: &[&str]) {
     operator.until_ended(&after).await;
     operator.both_sides(&fleet, &after).await.all_came_through(SERVERS);
 
-    // What the calendar had started is not started again, and whatever was done since was ordered since.
+    // Runs that had started are not started again, and everything done since was ordered since.
     let mut added = fleet.ledger().spans();
     added.retain(|span| !done_before.iter().any(|done| done.order == span.order));
     let runs = operator.all(&format!("/v1/schedules/{schedule}/runs")).await;
     for run in runs.iter().filter(|run| ran.contains(&run["scheduled_for"].to_string())) {
-        // One that was skipped never started; whatever did, did so before the backup.
+        // A skipped run never started; any other started before the backup.
         let at = |time: &Value| time.as_str().map(|text| text.parse::<jiff::Timestamp>().unwrap());
         let before = at(&run["started_at"]) < at(&taken["taken_at"]);
         assert!(run["state"] == "skipped" || before, "{run}");
@@ -145,14 +149,14 @@ async fn there_and_back(database: &[&str]) {
         ordered.extend(sides.spans.iter().map(|span| span.order));
     }
     let strange: Vec<_> = added.iter().filter(|span| !ordered.contains(&span.order)).collect();
-    assert!(strange.is_empty(), "nobody ordered {strange:?}");
+    assert!(strange.is_empty(), "nothing ordered {strange:?}");
     let violations = fleet.ledger().violations();
     assert!(violations.is_empty(), "{violations:?}");
     fleet.stop().await;
 }
 
 #[test]
-fn a_backup_goes_to_a_fresh_place_and_the_keys_go_with_it() {
+fn backup_restores_to_an_empty_directory_with_its_keys() {
     let dir = Dir::new();
     let key = first_key(&dir.data());
     let (cert, private) = (dir.0.join("cert.pem"), dir.0.join("key.pem"));
@@ -165,8 +169,8 @@ fn a_backup_goes_to_a_fresh_place_and_the_keys_go_with_it() {
     let file = dir.0.join("acme.backup");
     let backup = ["backup", "--data-dir", text(&dir.data()), text(&file)].map(str::to_owned);
     let backup: Vec<&str> = backup.iter().map(String::as_str).collect();
-    assert!(well(&backup).contains("read back and checked"));
-    assert!(refused(&backup).contains("is there already"));
+    assert!(well(&backup).contains("read back and verified"));
+    assert!(refused(&backup).contains("already exists"));
     let left: Vec<_> =
         std::fs::read_dir(&dir.0).unwrap().map(|found| found.unwrap().file_name()).collect();
     assert_eq!(left.len(), 4, "{left:?}");
@@ -186,7 +190,7 @@ fn a_backup_goes_to_a_fresh_place_and_the_keys_go_with_it() {
 }
 
 #[test]
-fn a_backup_that_is_cut_or_changed_anywhere_is_refused_and_nothing_is_touched() {
+fn truncated_or_modified_backup_is_rejected_without_changes() {
     let dir = Dir::new();
     first_key(&dir.data());
     let file = dir.0.join("acme.backup");
@@ -195,21 +199,21 @@ fn a_backup_that_is_cut_or_changed_anywhere_is_refused_and_nothing_is_touched() 
     let broken = dir.0.join("broken.backup");
     let place = dir.0.join("place");
     let places = (0..16).map(|sixteenth| whole.len() * sixteenth / 16);
-    // The fifth byte holds a bit that means nothing to zstd.
+    // The fifth byte has a bit that zstd ignores.
     for at in places.chain([4, whole.len() - 1]) {
         let mut changed = whole.clone();
         changed[at] ^= 0x10;
         for bytes in [&changed[..], &whole[..at]] {
             std::fs::write(&broken, bytes).unwrap();
             let said = refused(&["restore", "--data-dir", text(&place), text(&broken)]);
-            assert!(said.contains("is not a whole backup"), "{at}: {said}");
+            assert!(said.contains("is not a complete fleetmend backup"), "{at}: {said}");
         }
     }
     assert_eq!(std::fs::read_dir(&place).unwrap().count(), 0);
 }
 
 #[test]
-fn migrate_says_what_it_would_do_does_it_and_then_has_nothing_to_do() {
+fn migrate_dry_run_then_migrates_then_is_up_to_date() {
     let dir = Dir::new();
     let data = dir.data();
     first_key(&data);
@@ -219,11 +223,11 @@ fn migrate_says_what_it_would_do_does_it_and_then_has_nothing_to_do() {
     for _ in 0..2 {
         let said = migrate(&["--dry-run"]);
         assert!(said.contains("Would apply 0001_baseline"), "{said}");
-        assert!(said.contains("it was at 0"), "{said}");
+        assert!(said.contains("migrated from 0"), "{said}");
     }
     let refused =
         refused(&["backup", "--data-dir", text(&data), text(&dir.0.join("empty.backup"))]);
-    assert!(refused.contains("nothing in this database yet"), "{refused}");
+    assert!(refused.contains("this database is empty"), "{refused}");
     let done: Value = serde_json::from_str(&migrate(&["--json"])).unwrap();
     assert_eq!(done["migrations"][0]["name"], "0001_baseline");
     assert_eq!(done["migrations"].as_array().unwrap().last().unwrap()["version"], done["to"]);

@@ -1,4 +1,4 @@
-//! The operator's commands against the real service, with simulated servers.
+//! Operator commands against a real service with simulated servers.
 
 use reqwest::StatusCode;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::schema::Description;
 use crate::support::{Dir, Running, first_key};
 use crate::terminal::{Keyboard, bare};
 
-/// A service, six servers, and someone who looks after them.
+/// A running service, six simulated servers, and an operator.
 pub(crate) struct World {
     dir: Dir,
     service: Running,
@@ -32,7 +32,8 @@ pub(crate) async fn world() -> World {
         fleet.script(agent, Script::Succeed);
     }
     let keyboard = Keyboard { url: service.address.clone(), key };
-    // Patches are counted about a second after the scans: until every update of every server is among them.
+    // Patches are counted about a second after the scans: wait until every update of every server
+    // is included.
     let mut counted = false;
     while !counted {
         tokio::time::sleep(LOOK_EVERY).await;
@@ -66,9 +67,9 @@ async fn body(keyboard: &Keyboard, path: &str) -> String {
     answer.text().await.unwrap()
 }
 
-/// Programs read what the API says, to the letter.
+/// With `--json`, the output is exactly the response body.
 #[tokio::test(flavor = "multi_thread")]
-async fn with_json_a_command_prints_the_body_of_the_api() {
+async fn json_flag_prints_the_api_response_unchanged() {
     let world = world().await;
     let servers = world.servers().await;
     let ((hostname, id), (_, other)) = (servers[0].clone(), servers[1].clone());
@@ -88,7 +89,7 @@ async fn with_json_a_command_prints_the_body_of_the_api() {
     let batch = ended["id"].as_str().unwrap();
     let World { fleet, operator, keyboard, dir: _dir, service: _service } = world;
     fleet.stop().await;
-    // One that another server still waits for.
+    // A package that another server still has pending.
     let pending = operator.get(&format!("/v1/patches?server_id={other}")).await;
     let package = pending["data"][0]["package_name"].clone();
     let package = package.as_str().unwrap();
@@ -125,7 +126,7 @@ async fn with_json_a_command_prints_the_body_of_the_api() {
         named.iter().fold(path.to_owned(), |path, (word, name)| path.replace(word, name))
     };
     for (args, path) in cases {
-        // What changes by itself, such as when a key was last used, is read until it holds still.
+        // Values that change on their own, such as a key's last use: read until they are stable.
         let (mut before, mut printed) = (String::new(), String::new());
         let mut after = body(&keyboard, &path).await;
         while before != after {
@@ -140,7 +141,7 @@ async fn with_json_a_command_prints_the_body_of_the_api() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_is_cut_to_the_terminal_and_whole_in_a_pipe() {
+async fn lists_fit_the_terminal_and_are_complete_in_a_pipe() {
     let world = world().await;
     let piped = world.keyboard.well(&["servers", "list"]);
     let lines: Vec<Vec<&str>> = piped.lines().map(|line| line.split('\t').collect()).collect();
@@ -185,22 +186,31 @@ async fn a_list_is_cut_to_the_terminal_and_whole_in_a_pipe() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_would_happen_is_shown_and_asked_before_anything_starts() {
+async fn patching_shows_a_preview_and_asks_first() {
     let world = world().await;
     let (hostname, _) = world.servers().await[0].clone();
     let order = ["servers", "patch", &hostname, "--all-updates", "--reboot", "if_required"];
     let refused = world.keyboard.types(100, &order, "n\n");
     assert_eq!(refused.code, 1, "{}", refused.out);
     let shown = bare(&refused.out);
-    for part in
-        ["SERVER", &hostname, "if required", "PACKAGE", "Patch 1 server? [y/N]", "nothing was done"]
-    {
+    for part in [
+        "SERVER",
+        &hostname,
+        "if required",
+        "PACKAGE",
+        "Patch 1 server? [y/N]",
+        "nothing was changed",
+    ] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
     let unasked = world.keyboard.pipes(&order);
     assert_eq!(unasked.code, 2);
     assert!(unasked.err.contains("--yes"), "{}", unasked.err);
-    assert_eq!(world.operator.get("/v1/batches").await["meta"]["total"], 0, "nothing was started");
+    assert_eq!(
+        world.operator.get("/v1/batches").await["meta"]["total"],
+        0,
+        "nothing must have started"
+    );
 
     let agreed = world.keyboard.types(100, &[&order[..], &["--watch"]].concat(), "y\n");
     assert_eq!(agreed.code, 0, "{}", agreed.out);
@@ -210,7 +220,7 @@ async fn what_would_happen_is_shown_and_asked_before_anything_starts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failure_is_told_with_its_reason_and_fails_the_command() {
+async fn failed_task_is_reported_and_fails_the_command() {
     let world = world().await;
     world.fleet.script(2, Script::FailWith(FailureCode::DiskFull));
     let ids: Vec<String> =
@@ -220,7 +230,7 @@ async fn a_failure_is_told_with_its_reason_and_fails_the_command() {
     let said = world.keyboard.pipes(&order);
     assert_eq!(said.code, 1, "{}", said.err);
     assert!(said.err.contains(": failed: disk_full"), "{}", said.err);
-    assert!(said.err.contains("the batch ended as completed_with_errors"), "{}", said.err);
+    assert!(said.err.contains("the batch ended with state completed_with_errors"), "{}", said.err);
     assert!(said.out.contains("4, 100% done, 3 succeeded, 1 failed"), "{}", said.out);
     let batch = said.out.lines().next().unwrap().split('\t').nth(1).unwrap().to_owned();
 
@@ -232,9 +242,9 @@ async fn a_failure_is_told_with_its_reason_and_fails_the_command() {
     assert_eq!(listed.lines().count(), 3, "{listed}");
 }
 
-/// A batch that waits for a person is not waited for: a script must come to its end.
+/// Watching ends when a batch halts and needs a decision: a script must not wait forever.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_that_halts_is_told_with_what_can_be_done() {
+async fn watching_a_halted_batch_ends_with_advice() {
     let world = world().await;
     for agent in 0..6 {
         world.fleet.script(agent, Script::FailWith(FailureCode::RepoUnreachable));
@@ -249,12 +259,12 @@ async fn a_batch_that_halts_is_told_with_what_can_be_done() {
     let batch = said.out.lines().next().unwrap().split('\t').nth(1).unwrap().to_owned();
     assert!(world.keyboard.well(&["batches", "cancel", &batch]).contains("state\tcancel"));
     let ended = world.keyboard.pipes(&["batches", "watch", &batch]);
-    assert!(ended.code == 1 && ended.err.contains("ended as canceled"), "{}", ended.err);
+    assert!(ended.code == 1 && ended.err.contains("ended with state canceled"), "{}", ended.err);
 }
 
-/// One server at a time: there is always one that waits.
+/// One server at a time, so that one is always waiting.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_is_paused_and_resumed_and_its_log_can_be_read() {
+async fn batch_can_be_paused_resumed_and_its_log_read() {
     let world = world().await;
     let order =
         ["batches", "create", "--all", "--all-updates", "--max-parallel", "1", "--yes", "--json"];
@@ -277,14 +287,16 @@ async fn a_batch_is_paused_and_resumed_and_its_log_can_be_read() {
     assert_eq!(nobody.code, 1, "{}", nobody.err);
 }
 
-/// A copy of a host talks under its identity; somebody decides, and it gets orders again.
+/// A copy of a host syncs under the same identity. An operator releases the server, and it receives
+/// orders again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_in_quarantine_is_released_by_name() {
+async fn quarantined_server_is_released_by_name() {
     let World { fleet, operator, keyboard, dir, service } = world().await;
     let hostname = operator.all("/v1/servers").await[0]["hostname"].as_str().unwrap().to_owned();
     let early = keyboard.pipes(&["servers", "release", &hostname]);
     assert!(early.code == 1 && early.err.contains("not in quarantine"), "{}", early.err);
-    // Everyone stops; the state of a moment ago is what a restored snapshot of the host would have.
+    // All agents stop. Their state of a moment ago is what a restored snapshot of the host would
+    // have.
     let file = dir.0.join("fleet");
     fleet.stop().await.write(&file).unwrap();
     let older = || swarm::Saved::read(&file).unwrap().unwrap();
@@ -317,7 +329,7 @@ async fn a_server_in_quarantine_is_released_by_name() {
     };
     copy.stop().await;
     let released = keyboard.well(&["servers", "release", &found[0]]);
-    assert!(released.contains("gets orders again"), "{released}");
+    assert!(released.contains("receives orders again"), "{released}");
     let released = keyboard.well(&["servers", "release", &found[1], "--json"]);
     let released: Value = serde_json::from_str(&released).unwrap();
     let path = "/v1/servers/{server_id}/release";
@@ -326,9 +338,9 @@ async fn a_server_in_quarantine_is_released_by_name() {
     real.stop().await;
 }
 
-/// The service is killed while somebody looks on, and is back in a moment.
+/// The service is killed while a command watches a batch, and restarted a moment later.
 #[tokio::test(flavor = "multi_thread")]
-async fn watching_goes_on_when_the_service_is_back() {
+async fn watching_continues_after_a_service_restart() {
     let mut world = world().await;
     let (url, key) = (world.keyboard.url.clone(), world.keyboard.key.clone());
     let watcher = Keyboard { url: url.clone(), key };
@@ -349,7 +361,7 @@ async fn watching_goes_on_when_the_service_is_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_schedule_without_servers_is_asked_about_and_its_run_fails() {
+async fn schedule_without_servers_needs_confirmation_and_its_run_fails() {
     let world = world().await;
     let keyboard = &world.keyboard;
     let create = |name: &'static str, environment: &'static str| {
@@ -395,7 +407,7 @@ async fn a_schedule_without_servers_is_asked_about_and_its_run_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_schedule_is_made_changed_run_and_deleted_by_its_name() {
+async fn schedule_is_created_updated_run_and_deleted_by_name() {
     let world = world().await;
     let keyboard = &world.keyboard;
     let made = keyboard.well(&[
@@ -424,7 +436,7 @@ async fn a_schedule_is_made_changed_run_and_deleted_by_its_name() {
     let changed = json!({"stagger_minutes": 0, "canary": 0});
     let mut expected = made["options"].clone();
     expected.as_object_mut().unwrap().extend(changed.as_object().unwrap().clone());
-    assert_eq!(seen["options"], expected, "all but what was said is as it was");
+    assert_eq!(seen["options"], expected, "only the given options may change");
     assert_eq!((&seen["cron"], &seen["timezone"]), (&made["cron"], &made["timezone"]));
 
     let ran = keyboard.pipes(&["schedules", "run", "Weekly", "--yes", "--watch"]);
@@ -438,7 +450,7 @@ async fn a_schedule_is_made_changed_run_and_deleted_by_its_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_and_tokens_are_shown_once_and_end_when_revoked() {
+async fn keys_and_tokens_are_shown_once_and_can_be_revoked() {
     let world = world().await;
     let keyboard = &world.keyboard;
     let viewer = keyboard.well(&["keys", "create", "--name", "looks", "--role", "viewer"]);
@@ -468,7 +480,7 @@ async fn keys_and_tokens_are_shown_once_and_end_when_revoked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cve_is_set_aside_with_a_reason_and_counts_again_when_that_is_taken_back() {
+async fn cve_is_suppressed_with_a_reason_and_unsuppressed() {
     let world = world().await;
     let keyboard = &world.keyboard;
     let aside = ["suppressions", "create", "CVE-2023-45853", "--package", "zlib"];
@@ -483,14 +495,14 @@ async fn a_cve_is_set_aside_with_a_reason_and_counts_again_when_that_is_taken_ba
     assert_eq!(
         keyboard.pipes(&["suppressions", "remove", id]).code,
         2,
-        "it asks, and nobody is there"
+        "it asks for confirmation, and there is no terminal"
     );
     keyboard.well(&["suppressions", "remove", id, "--yes"]);
     assert_eq!(keyboard.well(&["suppressions", "list"]).lines().count(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_kind_of_failure_says_what_is_wrong() {
+async fn each_kind_of_failure_has_a_clear_message() {
     let world = world().await;
     let keyboard = &world.keyboard;
     let (hostname, _) = world.servers().await[0].clone();
@@ -503,7 +515,7 @@ async fn each_kind_of_failure_says_what_is_wrong() {
         }
     };
     let mistyped = format!("{hostname}x");
-    fails(&["servers", "show", &mistyped], 1, &["there is no server"]);
+    fails(&["servers", "show", &mistyped], 1, &["no server named"]);
     fails(&["servers", "show", "srv_01jcqk3m8ye0fr5cq0k6s8v2xw"], 1, &["[404 ", "request "]);
     fails(
         &["servers", "list", "--status", "onlin"],
@@ -516,7 +528,7 @@ async fn each_kind_of_failure_says_what_is_wrong() {
         &["[422 ", "\n  cron: ", "\n  timezone: ", "\n  targets: ", "\n  request "],
     );
     fails(&["servers", "patch", &hostname, "--yes"], 2, &["--security-only"]);
-    fails(&["batches", "create", "--all-updates", "--yes"], 2, &["say which servers"]);
+    fails(&["batches", "create", "--all-updates", "--yes"], 2, &["select servers"]);
     fails(&["batches", "watch", "bat_01jcqk3m8ye0fr5cq0k6s8v2xw"], 1, &["[404 "]);
     fails(&["servers", "list", "--nothing"], 2, &["--nothing"]);
 
@@ -524,25 +536,21 @@ async fn each_kind_of_failure_says_what_is_wrong() {
     let nobody = Keyboard { url: format!("http://{nobody}"), key: keyboard.key.clone() };
     let said = nobody.pipes(&["servers", "list"]);
     assert_eq!(said.code, 1);
-    assert!(said.err.contains("cannot be reached"), "{}", said.err);
+    assert!(said.err.contains("is not reachable"), "{}", said.err);
     let keyless = crate::support::fleetmend(&["servers", "list"]).output().unwrap();
     assert_eq!(keyless.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&keyless.stderr).contains("FLEETMEND_API_KEY"));
 }
 
-/// Two hosts of one name: a name that may mean either means neither.
+/// Two hosts with the same name: the name identifies neither.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_ambiguous_name_is_refused_with_the_ids_it_may_mean() {
+async fn ambiguous_name_is_rejected_with_the_candidate_ids() {
     let world = world().await;
     let twins = world.operator.fleet(6, unhurried).await;
     let (hostname, id) = world.servers().await[0].clone();
     let said = world.keyboard.pipes(&["servers", "show", &hostname]);
     assert_eq!(said.code, 1);
-    assert!(
-        said.err.contains("is the name of 2 servers") && said.err.contains(&id),
-        "{}",
-        said.err
-    );
+    assert!(said.err.contains("matches 2 servers") && said.err.contains(&id), "{}", said.err);
     world.keyboard.well(&["servers", "show", &id]);
     world.keyboard.well(&["servers", "remove", &id, "--yes"]);
     world.keyboard.well(&["servers", "show", &hostname]);

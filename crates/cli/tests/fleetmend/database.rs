@@ -1,4 +1,4 @@
-//! A PostgreSQL database that goes away with its test.
+//! A PostgreSQL database for one test.
 
 use std::str::FromStr as _;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// A database of its own on the server that `FLEETMEND_TEST_POSTGRES` names.
+/// A dedicated database on the server that `FLEETMEND_TEST_POSTGRES` names.
 pub(crate) struct Database {
     cluster: String,
     name: String,
@@ -16,11 +16,11 @@ pub(crate) struct Database {
 }
 
 impl Database {
-    #[expect(clippy::print_stdout, reason = "a test that is left out must be seen")]
+    #[expect(clippy::print_stdout, reason = "a skipped test must be visible")]
     pub(crate) async fn new() -> Option<Database> {
         let Ok(cluster) = std::env::var("FLEETMEND_TEST_POSTGRES") else {
             let required = std::env::var("FLEETMEND_TEST_REQUIRE_TOOLS");
-            assert!(required.is_err(), "FLEETMEND_TEST_POSTGRES is not set, and is required");
+            assert!(required.is_err(), "FLEETMEND_TEST_POSTGRES is required but not set");
             println!(
                 "skipped: FLEETMEND_TEST_POSTGRES is not set (cargo xtask test starts a PostgreSQL)"
             );

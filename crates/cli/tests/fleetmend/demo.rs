@@ -1,4 +1,4 @@
-//! `fleetmend demo`: something to see everywhere, and the same for the same seed.
+//! `fleetmend demo`: sample data for every feature, and the same data for the same seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::operator::{LOOK_EVERY, Operator};
 use crate::support::{Dir, fleetmend};
 
-/// A demo that runs, and is killed if the test fails.
+/// A running demo, killed on drop.
 struct Demo {
     child: Child,
     words: BufReader<ChildStdout>,
@@ -46,14 +46,18 @@ impl Demo {
         let mut words = BufReader::new(child.stdout.take().unwrap());
         let mut told = |name: &str| loop {
             let mut line = String::new();
-            assert_ne!(words.read_line(&mut line).unwrap(), 0, "it ended before it said `{name}`");
+            assert_ne!(
+                words.read_line(&mut line).unwrap(),
+                0,
+                "it ended before it printed `{name}`"
+            );
             if line.trim_start().starts_with(name) {
                 break line.trim_end().rsplit(' ').next().unwrap().to_owned();
             }
         };
-        let url = told("Fleetmend serves on");
+        let url = told("Fleetmend is running at");
         let key = told("admin key");
-        told("Ctrl-C ends it");
+        told("Press Ctrl-C to stop");
         Demo { child, words, operator: Operator::new(&url, &key) }
     }
 
@@ -63,7 +67,7 @@ impl Demo {
         let _ = &self.words;
     }
 
-    /// Everything that the seed decides: the servers, and by its instant each run of the past.
+    /// Everything that the seed determines: the servers, and each past run by its scheduled time.
     async fn seen(&self) -> (Vec<String>, BTreeMap<String, String>) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let mut servers = Vec::new();
@@ -84,7 +88,8 @@ impl Demo {
     }
 }
 
-/// The calendar may strike while a test looks on: what both have seen must be the same, and that is most of it.
+/// A schedule may fire while the test runs: compare the runs that both have, which are most of
+/// them.
 #[track_caller]
 fn alike(
     one: &(Vec<String>, BTreeMap<String, String>),
@@ -106,7 +111,7 @@ impl Drop for Demo {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_demo_has_something_to_show_everywhere_and_goes_on_when_it_is_started_again() {
+async fn demo_has_sample_data_and_continues_after_restart() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let dir = Dir::new();
     let demo = Demo::start(&dir.0.join("one"), "7");
@@ -140,7 +145,7 @@ async fn a_demo_has_something_to_show_everywhere_and_goes_on_when_it_is_started_
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
-    // The canary goes well or halts the rest: either way it moves.
+    // The canaries succeed or halt the batch: either way it makes progress.
     let id = live["id"].as_str().unwrap();
     operator
         .until(id, |seen| {
@@ -156,7 +161,7 @@ async fn a_demo_has_something_to_show_everywhere_and_goes_on_when_it_is_started_
     let other = fleetmend(&args(&dir.0.join("one"), "8")).output().unwrap();
     assert_eq!(other.status.code(), Some(1));
     let said = String::from_utf8(other.stderr).unwrap();
-    assert!(said.contains("holds a demo of 250 servers and seed 7"), "{said}");
+    assert!(said.contains("holds a demo with 250 servers and seed 7"), "{said}");
     let twin = Demo::start(&dir.0.join("two"), "7");
     alike(&twin.seen().await, &first);
     twin.end();

@@ -1,4 +1,5 @@
-//! `fleetmend dev` on the machine that runs the test: what a newcomer sees in the first two minutes.
+//! `fleetmend dev` on the machine that runs the test: what a new user sees in the first two
+//! minutes.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
@@ -13,7 +14,7 @@ use serde_json::Value;
 
 use crate::support::{Dir, fleetmend};
 
-/// A `fleetmend dev` that runs, and is killed if the test fails.
+/// A running `fleetmend dev`, killed on drop.
 struct Dev {
     child: Child,
     said: std::io::Lines<BufReader<ChildStdout>>,
@@ -22,8 +23,8 @@ struct Dev {
 }
 
 impl Dev {
-    /// The agent has the lists of packages fetched: on a network that leads nowhere, since a test talks to its own
-    /// machine only. Without root nothing is fetched.
+    /// As root, the agent refreshes package lists. [`stay_at_home`] keeps it off the network, since
+    /// a test talks to its own machine only. Without root nothing is fetched.
     fn start(data: &Path, more: &[&str]) -> Dev {
         let args = ["dev", "--listen", "127.0.0.1:0", "--data-dir", data.to_str().unwrap()];
         let mut child = fleetmend(&[&args[..], more].concat())
@@ -34,12 +35,12 @@ impl Dev {
             .unwrap();
         let said = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut dev = Dev { child, said, words: Vec::new(), url: String::new() };
-        let first = dev.until("Fleetmend serves on ");
+        let first = dev.until("Fleetmend is running at ");
         first.rsplit(' ').next().unwrap().clone_into(&mut dev.url);
         dev
     }
 
-    /// Reads on until a line holds this.
+    /// Reads lines until one contains this text.
     fn until(&mut self, part: &str) -> String {
         for line in self.said.by_ref() {
             let line = line.unwrap();
@@ -48,10 +49,10 @@ impl Dev {
                 return line;
             }
         }
-        panic!("it ended without saying `{part}`: {:#?}", self.words);
+        panic!("it ended before it printed `{part}`: {:#?}", self.words);
     }
 
-    /// What stands in the line that begins so.
+    /// The last word of the line that starts with `name`.
     fn told(&self, name: &str) -> &str {
         let line = self.words.iter().find(|line| line.trim_start().starts_with(name)).unwrap();
         line.rsplit(' ').next().unwrap()
@@ -70,14 +71,14 @@ impl Drop for Dev {
     }
 }
 
-/// The agent has lists of packages fetched: on a network that leads nowhere.
+/// Isolates the network, since the agent refreshes package lists as root.
 pub(crate) fn stay_at_home() {
     if rustix::process::geteuid().is_root() {
         lab::network::own();
     }
 }
 
-/// The first line with a command that the banner tells to try, as a shell would take it.
+/// Runs a command line from the banner.
 fn pasted(line: &str) -> Output {
     let words: Vec<&str> = line.split_whitespace().skip(1).collect();
     fleetmend(&words).output().unwrap()
@@ -87,7 +88,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// How many packages the machine's own dpkg knows; nothing if it has none.
+/// Number of packages that this machine's dpkg lists; none if there is no dpkg.
 pub(crate) fn installed_here() -> Option<usize> {
     let listed = std::process::Command::new("dpkg-query")
         .args(["-W", "-f", "${db:Status-Status}\n"])
@@ -98,7 +99,7 @@ pub(crate) fn installed_here() -> Option<usize> {
 }
 
 #[test]
-fn one_command_leads_to_this_machines_packages_and_the_next_start_goes_on() {
+fn dev_lists_this_machines_packages_and_restarts() {
     stay_at_home();
     let Some(installed) = installed_here() else {
         let required = std::env::var_os("FLEETMEND_TEST_REQUIRE_TOOLS").is_some();
@@ -108,11 +109,11 @@ fn one_command_leads_to_this_machines_packages_and_the_next_start_goes_on() {
     };
     let dir = Dir::new();
     let mut dev = Dev::start(&dir.data(), &[]);
-    dev.until("Ctrl-C ends it");
+    dev.until("Press Ctrl-C to stop");
     let key = dev.told("admin key").to_owned();
     assert!(dev.told("dashboard").starts_with(&format!("{}/welcome/", dev.url)), "{:?}", dev.words);
     let file = dir.data().join("credentials.toml");
-    assert_eq!(dev.told("kept in"), file.canonicalize().unwrap().to_str().unwrap());
+    assert_eq!(dev.told("saved in"), file.canonicalize().unwrap().to_str().unwrap());
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let seen = dev.until("packages,");
     let tried: Vec<Output> =
@@ -147,20 +148,21 @@ fn one_command_leads_to_this_machines_packages_and_the_next_start_goes_on() {
         .output()
         .unwrap();
     let total: Value = serde_json::from_slice(&total.stdout).unwrap();
-    assert_eq!(total["servers"]["total"], 1, "a second start makes no second server");
+    assert_eq!(total["servers"]["total"], 1, "a second start must not enroll a second server");
     again.end();
 }
 
-/// The key's file is lost, or the key was revoked: then there is another, in the same organization.
+/// If the credentials file is lost or the key was revoked, the next start creates a new key in the
+/// same organization.
 #[test]
-fn a_key_that_is_lost_or_revoked_is_replaced() {
+fn lost_or_revoked_key_is_replaced() {
     stay_at_home();
     let dir = Dir::new();
     let file = dir.data().join("credentials.toml");
     let file = file.to_str().unwrap();
     let begun = || {
         let mut dev = Dev::start(&dir.data(), &[]);
-        dev.until("Ctrl-C ends it");
+        dev.until("Press Ctrl-C to stop");
         let key = dev.told("admin key").to_owned();
         (dev, key)
     };
@@ -183,9 +185,9 @@ fn a_key_that_is_lost_or_revoked_is_replaced() {
     dev.end();
 }
 
-/// The service goes on without the machine; whoever starts `dev` again wants it to be observed.
+/// The service keeps running without the machine; the next start of `dev` enrolls it again.
 #[test]
-fn a_machine_that_was_removed_joins_anew_at_the_next_start() {
+fn removed_machine_enrolls_again_at_the_next_start() {
     stay_at_home();
     let dir = Dir::new();
     let file = dir.data().join("credentials.toml");
@@ -212,9 +214,8 @@ fn a_machine_that_was_removed_joins_anew_at_the_next_start() {
     dev.end();
 }
 
-/// What cannot be done is said in a sentence, with what to do about it.
 #[test]
-fn whatever_is_in_the_way_is_said_with_its_remedy() {
+fn startup_errors_include_advice() {
     let dir = Dir::new();
     let refused = |args: &[&str]| {
         let output = fleetmend(&[&["dev"], args].concat()).output().unwrap();
@@ -228,7 +229,10 @@ fn whatever_is_in_the_way_is_said_with_its_remedy() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().map(|address| (taken, address.to_string())).unwrap();
     let said = refused(&["--data-dir", data, "--listen", &taken.1]);
-    assert!(said.contains("another program listens on") && said.contains("--listen"), "{said}");
+    assert!(
+        said.contains("another program is listening on") && said.contains("--listen"),
+        "{said}"
+    );
 
     let bare = dir.0.join("bare");
     std::fs::create_dir(&bare).unwrap();
@@ -243,7 +247,7 @@ fn whatever_is_in_the_way_is_said_with_its_remedy() {
 }
 
 #[tokio::test]
-async fn a_data_directory_of_another_version_is_left_alone() {
+async fn data_directory_of_another_version_is_rejected() {
     stay_at_home();
     let dir = Dir::new();
     Dev::start(&dir.data(), &[]).end();
@@ -261,11 +265,11 @@ async fn a_data_directory_of_another_version_is_left_alone() {
     let output = fleetmend(&args).output().unwrap();
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("made by another version") && said.contains("--data-dir"), "{said}");
+    assert!(said.contains("created by another version") && said.contains("--data-dir"), "{said}");
 }
 
 #[test]
-fn two_at_once_in_one_place_are_one_too_many() {
+fn second_dev_with_the_same_data_directory_is_rejected() {
     stay_at_home();
     let dir = Dir::new();
     let mut dev = Dev::start(&dir.data(), &[]);
@@ -275,13 +279,13 @@ fn two_at_once_in_one_place_are_one_too_many() {
     let output = fleetmend(&args).output().unwrap();
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("already runs with"), "{said}");
+    assert!(said.contains("is already running with"), "{said}");
     dev.end();
 }
 
-/// The refusal is the machine's own: the service takes the order and sends it.
+/// The agent rejects the order, not the service: the service accepts and sends it.
 #[test]
-fn nothing_is_installed_until_that_is_allowed() {
+fn nothing_is_installed_without_allow_install() {
     let repo = Repo::with(&[
         (Pocket::Stable, Deb::new("hello", "1.0")),
         (Pocket::Security, Deb::new("hello", "1.1")),

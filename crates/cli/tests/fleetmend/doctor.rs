@@ -1,4 +1,4 @@
-//! A doctor who finds what is wrong, and says what helps.
+//! `fleetmend doctor`: each problem is found and comes with a remedy.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -10,7 +10,7 @@ use sqlx::{Connection as _, Executor as _};
 use crate::database::Database;
 use crate::support::{Dir, Running, first_key, first_key_with, fleetmend};
 
-/// What the doctor says, and how it ends.
+/// Runs `doctor --json`. Returns its exit code and output.
 pub(crate) fn examined(data: &Path, more: &[&str]) -> (i32, Value) {
     let args = ["doctor", "--data-dir", data.to_str().unwrap(), "--json"];
     let done = fleetmend(&[&args[..], more].concat()).output().unwrap();
@@ -23,7 +23,7 @@ pub(crate) fn found<'a>(told: &'a Value, check: &str, state: &str) -> Vec<&'a Va
     all.filter(|found| found["check"] == check && found["state"] == state).collect()
 }
 
-/// Nothing but one problem, with a remedy.
+/// Asserts that this check is the only problem and has a remedy. Returns its detail.
 #[track_caller]
 fn ails(data: &Path, check: &str) -> String {
     let (code, told) = examined(data, &[]);
@@ -41,7 +41,7 @@ fn mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn a_fresh_installation_is_well_and_whatever_is_worth_knowing_has_a_remedy() {
+fn new_installation_is_healthy_and_notes_have_remedies() {
     let dir = Dir::new();
     first_key(&dir.data());
     let (code, told) = examined(&dir.data(), &[]);
@@ -69,7 +69,7 @@ fn a_fresh_installation_is_well_and_whatever_is_worth_knowing_has_a_remedy() {
         .map(str::to_owned);
     let backup: Vec<&str> = backup.iter().map(String::as_str).collect();
     assert!(fleetmend(&backup).output().unwrap().status.success());
-    // A service that has just begun takes the lead in a moment.
+    // A service that has just started becomes the leader in a moment.
     let told = loop {
         let (_, told) = examined(&dir.data(), &[]);
         if !found(&told, "leader", "ok").is_empty() {
@@ -81,7 +81,7 @@ fn a_fresh_installation_is_well_and_whatever_is_worth_knowing_has_a_remedy() {
 }
 
 #[tokio::test]
-async fn on_postgres_it_looks_at_the_same_things() {
+async fn postgres_gets_the_same_checks() {
     let Some(database) = Database::new().await else { return };
     let dir = Dir::new();
     let url = database.url.clone();
@@ -97,7 +97,7 @@ async fn on_postgres_it_looks_at_the_same_things() {
 }
 
 #[test]
-fn files_that_others_may_read_and_keys_that_are_gone_are_found() {
+fn readable_files_and_missing_keys_are_found() {
     let dir = Dir::new();
     let data = dir.data();
     first_key(&data);
@@ -109,11 +109,11 @@ fn files_that_others_may_read_and_keys_that_are_gone_are_found() {
     std::fs::remove_file(data.join("orders.key")).unwrap();
     assert!(ails(&data, "keys").contains("orders.key"));
     let absent = dir.0.join("absent");
-    assert!(ails(&absent, "data directory").contains("is not there"));
+    assert!(ails(&absent, "data directory").contains("does not exist"));
 }
 
 #[test]
-fn settings_addresses_certificates_and_backups_are_looked_at() {
+fn settings_address_certificate_and_backup_are_checked() {
     let dir = Dir::new();
     let data = dir.data();
     first_key(&data);
@@ -130,7 +130,7 @@ fn settings_addresses_certificates_and_backups_are_looked_at() {
     std::fs::write(&cert, wanted.self_signed(&key).unwrap().pem()).unwrap();
     std::fs::write(&private, key.serialize_pem()).unwrap();
     settings(&format!("tls_cert = {cert:?}\ntls_key = {private:?}\nlisten = \"127.0.0.1:1\"\n"));
-    assert!(ails(&data, "certificate").contains("ended at 2024-05-06"));
+    assert!(ails(&data, "certificate").contains("expired at 2024-05-06"));
     settings("listen = \"127.0.0.1:1\"\n");
     let last = json!({"at": "2024-01-01T00:00:00Z", "file": "/srv/old.backup"});
     std::fs::write(data.join("last-backup.json"), last.to_string()).unwrap();
@@ -138,7 +138,7 @@ fn settings_addresses_certificates_and_backups_are_looked_at() {
 }
 
 #[tokio::test]
-async fn a_database_of_a_newer_release_and_a_damaged_one_are_found() {
+async fn newer_and_damaged_databases_are_found() {
     let dir = Dir::new();
     let data = dir.data();
     first_key(&data);
@@ -174,7 +174,7 @@ async fn a_database_of_a_newer_release_and_a_damaged_one_are_found() {
 }
 
 #[tokio::test]
-async fn entry_cut_off_the_end_of_the_audit_log_is_found() {
+async fn truncated_audit_log_is_found() {
     let dir = Dir::new();
     let data = dir.data();
     first_key(&data);
@@ -195,18 +195,18 @@ async fn entry_cut_off_the_end_of_the_audit_log_is_found() {
     hand.execute("delete from audit_entries").await.unwrap();
     hand.execute("update audit_heads set seq = 0, hash = x''").await.unwrap();
     hand.close().await.unwrap();
-    assert!(ails(&data, "audit log").contains("entry 1 was there once"));
+    assert!(ails(&data, "audit log").contains("entry 1 existed earlier"));
 }
 
-/// Two valid root keys are one more than needed: a rotation that nobody ended is a problem after 30 days.
+/// Two valid root keys are one more than needed: an unfinished rotation is a problem after 30 days.
 #[tokio::test]
-async fn rotation_of_root_key_that_nobody_ends_is_a_problem_after_30_days() {
+async fn unfinished_root_key_rotation_is_a_problem_after_30_days() {
     let dir = Dir::new();
     first_key(&dir.data());
     let data = dir.data();
     let rotate = ["secrets", "rotate", "root", "--data-dir", data.to_str().unwrap()];
     assert!(fleetmend(&rotate).output().unwrap().status.success());
-    // A start puts the new key into use.
+    // Starting the service puts the new key into use.
     drop(Running::start(&dir.data(), &[]));
     let (code, told) = examined(&dir.data(), &[]);
     assert_eq!((code, found(&told, "root key", "ok").len()), (0, 1), "{told:#}");
@@ -220,5 +220,5 @@ async fn rotation_of_root_key_that_nobody_ends_is_a_problem_after_30_days() {
         assert_eq!(found(&told, "root key", ends).len(), 1, "{days}: {told:#}");
     }
     let detail = ails(&dir.data(), "root key");
-    assert!(detail.contains("both keys are valid for 31 days now"), "{detail}");
+    assert!(detail.contains("both keys have been valid for 31 days"), "{detail}");
 }

@@ -1,4 +1,4 @@
-//! `fleetmend feeds`, as its users run it.
+//! `fleetmend feeds`: import, update, export and status.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
@@ -26,11 +26,11 @@ fn json(output: &Output) -> Value {
 }
 
 #[test]
-fn a_feed_is_imported_once_and_a_refused_one_is_remembered() {
+fn feed_is_imported_once_and_failures_are_recorded() {
     let dir = Dir::new();
     first_key(&dir.data());
     let none = feeds(&dir.data(), &["status"]);
-    assert!(String::from_utf8_lossy(&none.stdout).contains("No feed was imported yet"));
+    assert!(String::from_utf8_lossy(&none.stdout).contains("No feeds imported"));
     let file = dir.0.join("Debian.json");
     std::fs::write(&file, ADVISORY).unwrap();
     let name = file.to_str().unwrap();
@@ -41,7 +41,7 @@ fn a_feed_is_imported_once_and_a_refused_one_is_remembered() {
             (&json(&done)["records"], &json(&done)["changed"]),
             (&1.into(), &changed.into())
         );
-        assert!(done.stderr.is_empty(), "a bar is for terminals");
+        assert!(done.stderr.is_empty(), "the progress bar is for terminals only");
     }
     std::fs::write(&file, &ADVISORY[..60]).unwrap();
     let refused = feeds(&dir.data(), &["import", name]);
@@ -56,8 +56,8 @@ fn a_feed_is_imported_once_and_a_refused_one_is_remembered() {
     assert_eq!(feeds(&dir.data(), &["import"]).status.code(), Some(2));
 }
 
-/// Someone who publishes one feed over TLS, and has it once: whoever knows it is told that it did not change. Returns its
-/// address, and the heads of the requests that it was asked for once there were as many as it was told.
+/// Serves one feed over TLS, with an ETag: a client that sends the ETag gets 304. Returns the
+/// feed's URL, and the request heads once there were `requests` of them.
 pub(crate) fn publisher(dir: &Path, requests: usize) -> (String, JoinHandle<Vec<String>>) {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     std::fs::write(dir.join("authority.pem"), made.cert.pem()).unwrap();
@@ -80,7 +80,7 @@ pub(crate) fn publisher(dir: &Path, requests: usize) -> (String, JoinHandle<Vec<
             let mut stream = BufReader::new(StreamOwned::new(connection, stream));
             let mut head = String::new();
             while !head.ends_with("\r\n\r\n") {
-                // Who does not trust us says so and hangs up.
+                // A client that does not trust the certificate closes the connection.
                 if !stream.read_line(&mut head).is_ok_and(|read| read > 0) {
                     break;
                 }
@@ -104,7 +104,7 @@ pub(crate) fn publisher(dir: &Path, requests: usize) -> (String, JoinHandle<Vec<
 }
 
 #[test]
-fn a_feed_is_fetched_from_a_publisher_who_can_prove_who_he_is_and_travels_in_a_bundle() {
+fn feed_is_fetched_over_verified_tls_and_exported() {
     let dir = Dir::new();
     first_key(&dir.data());
     let (url, served) = publisher(&dir.0, 2);
@@ -113,7 +113,7 @@ fn a_feed_is_fetched_from_a_publisher_who_can_prove_who_he_is_and_travels_in_a_b
         fleetmend(&args).env("SSL_CERT_FILE", dir.0.join("authority.pem")).output().unwrap()
     };
     let stranger = feeds(&dir.data(), &["import", &url]);
-    assert_eq!(stranger.status.code(), Some(1), "nobody vouches for him");
+    assert_eq!(stranger.status.code(), Some(1), "the certificate is not trusted");
     assert_eq!(json(&feeds(&dir.data(), &["status", "--json"]))["feeds"][0]["records"], 0);
     let done = run(&dir.data(), &["import", &url, "--json"]);
     assert_eq!(done.status.code(), Some(0), "{}", String::from_utf8_lossy(&done.stderr));
@@ -134,7 +134,7 @@ fn a_feed_is_fetched_from_a_publisher_who_can_prove_who_he_is_and_travels_in_a_b
     }
     let status = String::from_utf8(feeds(&there, &["status"]).stdout).unwrap();
     assert!(status.starts_with("FEED\tKIND\t"), "{status}");
-    assert!(status.contains("by hand") && status.contains("bundle"), "{status}");
+    assert!(status.contains("manual") && status.contains("bundle"), "{status}");
 
     let status = json(&feeds(&dir.data(), &["status", "--json"]));
     assert!(status["feeds"][0]["next_update_at"].is_string(), "{status}");
@@ -142,5 +142,5 @@ fn a_feed_is_fetched_from_a_publisher_who_can_prove_who_he_is_and_travels_in_a_b
     assert_eq!(feeds(&dir.data(), &["forget", "Debian"]).status.code(), Some(0));
     let status = json(&feeds(&dir.data(), &["status", "--json"]));
     assert!(status["feeds"][0]["next_update_at"].is_null(), "{status}");
-    assert_eq!(status["feeds"][0]["records"], 1, "what was imported stays");
+    assert_eq!(status["feeds"][0]["records"], 1, "imported records must stay");
 }

@@ -1,4 +1,4 @@
-//! A fleet of two thousand at work, and a service that is killed under it.
+//! A fleet of 2,000 agents, and a service that is killed during a batch.
 
 use jiff::SignedDuration;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -12,32 +12,32 @@ use crate::support::{Dir, Running, first_key};
 
 const SERVERS: usize = 2_000;
 const AT_ONCE: usize = 400;
-/// Those on whom the brakes are tried.
+/// Agents for the tests of canaries, failure limits and cancellation.
 const FEW: u64 = 150;
 
-/// A connection is a file, here and in the service.
+/// Raises the limit of open files: each connection is one, here and in the service.
 pub(crate) fn allow_files() {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
 }
 
-/// Agents that fail and crash at times, and are through with an order in a moment.
+/// Agents that sometimes fail or crash, and finish an order almost immediately.
 pub(crate) fn hurried(config: Config) -> Config {
     let nature = Nature { seed: 7, fail: 0.03, crash: 0.03, offline: 0.0, speed: 50_000.0 };
     Config { nature, logs: false, ..config }
 }
 
-/// Agents that are at work for a second or so, and can be met there.
+/// Agents that need about a second per order, so that tests can observe them at work.
 pub(crate) fn unhurried(config: Config) -> Config {
     let nature = Nature { seed: 11, fail: 0.0, crash: 0.0, offline: 0.0, speed: 50.0 };
     Config { nature, ..config }
 }
 
-/// Two thousand agents over the real protocol: a batch over all of them with a service that dies
-/// without a word in the middle, a schedule that fires by itself, and every brake there is. What the
-/// API says and what the hosts did is held against each other at every turn.
+/// Two thousand agents over the real protocol: a batch for all of them with a service that is
+/// killed in the middle, a schedule that fires on its own, and every limit on a batch. After each
+/// step, the API's view is compared with what the hosts did.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fleet_of_two_thousand_is_patched_by_order_and_by_the_calendar_though_the_service_dies() {
+async fn two_thousand_servers_are_patched_despite_a_killed_service() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     allow_files();
     let dir = Dir::new();
@@ -45,7 +45,7 @@ async fn a_fleet_of_two_thousand_is_patched_by_order_and_by_the_calendar_though_
     let mut service = Running::start(&dir.data(), &[]);
     let operator = Operator::new(&service.address, &key);
     let few = operator.fleet(FEW, unhurried).await;
-    // Both take a minute of the calendar's: they are begun first and looked at last.
+    // Both need a full minute of the clock: started first and checked last.
     let staggered = operator.orders(&few, 0..2, json!({"stagger_minutes": 1})).await;
     let fleet = operator.fleet(SERVERS as u64, hurried).await;
     let schedule = every_minute_in_staging(&operator).await;
@@ -53,7 +53,7 @@ async fn a_fleet_of_two_thousand_is_patched_by_order_and_by_the_calendar_though_
     let everyone = operator.orders(&fleet, 0..SERVERS, json!({"max_parallel": AT_ONCE})).await;
     let under_way = |seen: &Value| seen["progress"]["percent"].as_u64() >= Some(20);
     let seen = operator.until(&everyone, under_way).await;
-    assert_eq!(seen["state"], "running", "it was over before it could be killed");
+    assert_eq!(seen["state"], "running", "the batch ended before the service was killed");
     service.child.kill().unwrap();
     service.child.wait().unwrap();
     let listen = service.address.strip_prefix("http://").unwrap();
@@ -141,11 +141,13 @@ async fn at_the_failure_limit_nobody_else_starts(operator: &Operator, fleet: &Sw
     let pace = json!({"max_parallel": 4, "max_failures": 2});
     let id = operator.orders(fleet, 60..80, pace).await;
     operator.until(&id, |seen| seen["state"] == "halted").await;
-    // Four were out when the first failed and made room for a fifth; the second failure ended that.
+    // Four tasks were running when the first failed and a fifth started; the second failure halted
+    // the batch.
     halted_with_at_most(operator, fleet, &id, 20, 5).await;
 }
 
-/// Those who started before it halted come to their end, and nobody follows until a person decides.
+/// Tasks that started before the batch halted finish, and no other starts until an operator
+/// decides.
 async fn halted_with_at_most(
     operator: &Operator,
     fleet: &Swarm,
@@ -180,9 +182,9 @@ async fn after_a_cancel_nobody_starts_and_those_in_work_end(operator: &Operator,
     let seen = operator.until_ended(&id).await;
     assert_eq!(seen["state"], "canceled");
     let after = operator.both_sides(fleet, &id).await;
-    // What was started then is all that ever was; what was given back had done nothing.
+    // No further task started after the cancellation, and withdrawn tasks had done nothing.
     let begun = after.tasks.len() - after.count("canceled");
-    assert!((14..60).contains(&begun), "{begun} of 70 came to an end of their own");
+    assert!((14..60).contains(&begun), "{begun} of 70 tasks finished on their own");
     assert_eq!(after.started().len(), before.started().len());
     assert!(after.spans.len() >= begun && after.spans.len() <= before.started().len());
     assert!(after.spans.iter().all(|span| span.ended.is_some()));

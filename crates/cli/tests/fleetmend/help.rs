@@ -1,9 +1,9 @@
-//! What the command says of itself.
+//! Help texts, shell completions, man pages, and where the operator commands find their
+//! credentials.
 
-use crate::every::all_commands;
+use crate::operator_commands::all_commands;
 use crate::support::{Dir, Running, first_key, fleetmend};
 
-/// Every command that there is, with an example.
 #[test]
 fn every_command_has_help_with_an_example() {
     let commands = all_commands();
@@ -19,7 +19,7 @@ fn every_command_has_help_with_an_example() {
 }
 
 #[test]
-fn shells_and_man_know_every_command() {
+fn completions_and_man_pages_are_generated() {
     for (shell, part) in
         [("bash", "schedules"), ("zsh", "#compdef fleetmend"), ("fish", "complete")]
     {
@@ -36,9 +36,10 @@ fn shells_and_man_know_every_command() {
     }
 }
 
-/// A flag wins over the environment, the environment over the file; and what `dev` wrote comes last.
+/// Flags override environment variables, which override the file; the file written by `dev` comes
+/// last.
 #[test]
-fn the_service_and_the_key_come_from_flags_then_the_environment_then_a_file() {
+fn credentials_come_from_flags_then_environment_then_file() {
     let dir = Dir::new();
     let key = first_key(&dir.data());
     let service = Running::start(&dir.data(), &[]);
@@ -55,7 +56,7 @@ fn the_service_and_the_key_come_from_flags_then_the_environment_then_a_file() {
         let output = command.envs(more.iter().copied()).output().unwrap();
         (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
     };
-    assert_eq!(asks(&[], &[]).0, 2, "there is no key yet");
+    assert_eq!(asks(&[], &[]).0, 2, "there must be no key yet");
     write("share/fleetmend/dev", &key);
     assert_eq!(asks(&[], &[]).0, 0);
     write("config/fleetmend", "fmk_wrong");
@@ -67,10 +68,10 @@ fn the_service_and_the_key_come_from_flags_then_the_environment_then_a_file() {
     let file = dir.0.join("share/fleetmend/dev/credentials.toml");
     assert_eq!(asks(&[], &["--credentials", file.to_str().unwrap()]).0, 0);
     let proxy = [("http_proxy", "http://127.0.0.1:1"), ("FLEETMEND_API_KEY", key.as_str())];
-    assert_eq!(asks(&proxy, &[]).0, 0, "no proxy stands between a machine and itself");
+    assert_eq!(asks(&proxy, &[]).0, 0, "loopback addresses must not use a proxy");
     let elsewhere = asks(&[("FLEETMEND_URL", "http://127.0.0.1:1")], &[]);
     assert!(
-        elsewhere.0 == 2 && elsewhere.1.contains("no key for http://127.0.0.1:1"),
+        elsewhere.0 == 2 && elsewhere.1.contains("no API key for http://127.0.0.1:1"),
         "{elsewhere:?}"
     );
 }

@@ -1,4 +1,5 @@
-//! An agent that puts escape sequences into every text it can send, and an operator at a terminal.
+//! An agent that puts escape sequences into every text it can send must not control the operator's
+//! terminal.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -14,12 +15,12 @@ use crate::operator::{LOOK_EVERY, Operator};
 use crate::support::{Dir, Running, first_key};
 use crate::terminal::{Keyboard, Said};
 
-/// Sets the title, rings, clears the screen in two ways, and turns the direction of the text around.
+/// Sets the title, rings the bell, clears the screen in two ways, and reverses the text direction.
 const ATTACK: &str = "\x1b]0;owned\x07\x1b[2J\u{9b}2J\u{7f}\u{202e}\u{2066}\r";
-/// What a package may be called: control characters are refused there.
+/// Allowed in a package name: control characters are rejected there.
 const REVERSED: &str = "evil\u{202e}\u{2066}";
 
-/// An agent, request by request.
+/// An agent whose requests the test writes one by one.
 struct Agent {
     http: reqwest::Client,
     url: String,
@@ -88,7 +89,8 @@ fn facts() -> Value {
             "process": format!("sshd{ATTACK}")}]})
 }
 
-/// Fails if a terminal was sent anything but text and the colours and movements that are the command's own.
+/// Fails if the terminal received anything but text and the command's own colors and cursor
+/// movements.
 #[track_caller]
 fn harmless(args: &[&str], said: &Said) {
     let mut rest = said.out.as_str();
@@ -109,7 +111,7 @@ fn harmless(args: &[&str], said: &Said) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_that_an_agent_sends_steers_the_terminal_of_an_operator() {
+async fn text_from_agents_cannot_control_the_terminal() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let dir = Dir::new();
     let key = first_key(&dir.data());
@@ -153,7 +155,7 @@ async fn nothing_that_an_agent_sends_steers_the_terminal_of_an_operator() {
     let batches = ["batches", "show", &batch];
     harmless(&batches, &keyboard.types(200, &batches, ""));
     let result = json!([{"order_id": order, "outcome": "failed", "failure_code": "package_manager_failed",
-        "message": format!("dpkg said no{ATTACK}"),
+        "message": format!("dpkg failed{ATTACK}"),
         "packages": [{"name": format!("p{ATTACK}"), "arch": ATTACK, "from": ATTACK, "to": ATTACK}],
         "set_aside": [format!("/etc/x{ATTACK}")], "restarted": [format!("y{ATTACK}")],
         "notes": [format!("note{ATTACK}")], "started_at": now, "finished_at": now}]);
@@ -190,13 +192,13 @@ async fn nothing_that_an_agent_sends_steers_the_terminal_of_an_operator() {
     }
     let shown = keyboard.types(200, &["batches", "log", &batch, "evil-1"], "").out;
     assert!(shown.contains("Reading package lists…\\x1b]0;owned\\x07"), "{shown}");
-    // A file or a program gets the log as it is.
+    // A file or a program gets the log unchanged.
     let piped = keyboard.well(&["batches", "log", &batch, "evil-1"]);
     assert!(piped.starts_with(&log), "{piped:?}");
 }
 
 #[test]
-fn what_a_server_answers_does_not_steer_the_terminal() {
+fn server_responses_cannot_control_the_terminal() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let answers = std::thread::spawn(move || {

@@ -1,6 +1,6 @@
-//! Backups that somebody forged: restoring one writes below the data directory only, or nothing at all.
+//! Forged backups: restoring one writes only below the data directory, or nothing at all.
 //!
-//! The digests in a backup are not secret, so each of these is sealed as a genuine one is.
+//! The digests in a backup are not secret, so each forgery has valid ones.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,7 +23,7 @@ struct Entry {
     bytes: Vec<u8>,
 }
 
-/// The contents of a backup, free to be changed.
+/// The contents of a backup, for modification.
 #[derive(Clone)]
 struct Forgery {
     manifest: Value,
@@ -58,7 +58,7 @@ impl Forgery {
         self.entries.iter_mut().find(|entry| entry.name == name).unwrap()
     }
 
-    /// Writes it with digests that fit.
+    /// Writes the backup with matching digests.
     fn write(mut self, file: &Path) {
         let part = |entry: &Entry| json!({"name": entry.name, "bytes": entry.bytes.len(), "sha256": sha256(&entry.bytes)});
         self.manifest["parts"] = self.entries.iter().map(part).collect();
@@ -116,17 +116,18 @@ impl Scene {
         Scene { genuine: Forgery::read(&file), dir, forged, target }
     }
 
-    /// Restores what was forged. Answers with whether it worked and what it said, and fails if anything changed outside
-    /// of the target.
+    /// Restores a forged backup. Returns whether it succeeded, and its output. Fails if anything
+    /// changed outside the target.
     fn restore(&self, forgery: Forgery) -> (bool, String) {
         forgery.write(&self.forged);
         let before = self.outside();
         let done = run(&["restore", "--data-dir", text(&self.target), text(&self.forged)]);
-        assert_eq!(self.outside(), before, "something changed outside of the data directory");
+        assert_eq!(self.outside(), before, "something changed outside the data directory");
         done
     }
 
-    /// Restores what was forged, and checks it: both must be refused for this reason and leave nothing behind.
+    /// Restores and checks a forged backup: both must be rejected for this reason and leave nothing
+    /// behind.
     #[track_caller]
     fn refused(&self, what: &str, why: &str, forgery: Forgery) {
         let (restored, said) = self.restore(forgery);
@@ -137,7 +138,7 @@ impl Scene {
         assert!(!fine && said.contains(why), "{what}: {said}");
     }
 
-    /// Every path outside of the target, with its contents.
+    /// Every path outside the target, with its contents.
     fn outside(&self) -> BTreeSet<(PathBuf, Vec<u8>)> {
         let mut found = BTreeSet::new();
         let mut folders = vec![self.dir.0.clone()];
@@ -181,7 +182,7 @@ fn certificate_paths_in_a_manifest_are_not_written_to() {
 }
 
 #[test]
-fn parts_with_other_names_than_a_backup_has_are_refused() {
+fn parts_with_unexpected_names_are_rejected() {
     let scene = Scene::new();
     for name in [
         "../evil",
@@ -201,9 +202,9 @@ fn parts_with_other_names_than_a_backup_has_are_refused() {
     ] {
         let mut forgery = scene.genuine.clone();
         forgery.add(name, REGULAR, "", b"evil");
-        scene.refused(name, "is not a file that a backup contains", forgery);
+        scene.refused(name, "does not belong in a backup", forgery);
     }
-    // An entry of the archive that the manifest calls something else.
+    // A manifest with an invalid engine, and one with a missing part.
     let mut forgery = scene.genuine.clone();
     forgery.manifest["engine"] = json!("../..");
     scene.refused("engine", "neither sqlite nor postgres", forgery);
@@ -213,9 +214,10 @@ fn parts_with_other_names_than_a_backup_has_are_refused() {
 }
 
 #[test]
-fn links_and_devices_in_a_backup_are_refused() {
+fn links_and_devices_are_rejected() {
     let scene = Scene::new();
-    // Hard link, symbolic link, character device, block device, directory, FIFO, and long names of GNU and POSIX.
+    // Hard link, symbolic link, character device, block device, directory, FIFO, contiguous file,
+    // and the GNU and POSIX extension headers.
     for kind in *b"1234567LKxg" {
         for name in ["tls/cert.pem", "root.key", "database/database.sqlite"] {
             let mut forgery = scene.genuine.clone();
@@ -227,18 +229,18 @@ fn links_and_devices_in_a_backup_are_refused() {
 }
 
 #[test]
-fn a_part_that_is_there_twice_is_refused() {
+fn duplicate_part_is_rejected() {
     let scene = Scene::new();
     for name in ["root.key", "tls/key.pem", "database/database.sqlite"] {
         let mut forgery = scene.genuine.clone();
         let bytes = forgery.entry(name).bytes.clone();
         forgery.add(name, REGULAR, "", &bytes);
-        scene.refused(name, "is in it twice", forgery);
+        scene.refused(name, "is listed twice", forgery);
     }
 }
 
 #[test]
-fn backups_that_unpack_to_too_much_are_refused_before_they_fill_the_disk() {
+fn decompression_bombs_are_rejected_before_unpacking() {
     let scene = Scene::new();
     let mut forgery = scene.genuine.clone();
     forgery.entry("database/database.sqlite").bytes = vec![0; 160 << 20];
@@ -248,7 +250,7 @@ fn backups_that_unpack_to_too_much_are_refused_before_they_fill_the_disk() {
     scene.refused("key", "more than the limit of 1048576", forgery);
     let mut forgery = scene.genuine.clone();
     forgery.trailer = vec![0; 1 << 20];
-    scene.refused("trailer", "bytes follow its last part", forgery);
+    scene.refused("trailer", "bytes follow the last part", forgery);
 }
 
 #[test]
@@ -261,13 +263,13 @@ fn settings_in_a_backup_cannot_place_the_database_elsewhere() {
         let settings = format!("database = {:?}\n", format!("sqlite:{}", path.display()));
         forgery.entry("fleetmend.toml").bytes = settings.into_bytes();
         let (restored, said) = scene.restore(forgery);
-        assert!(!restored && said.contains("name it with --database"), "{said}");
+        assert!(!restored && said.contains("set it with --database"), "{said}");
     }
     assert!(fs::read_dir(&scene.target).unwrap().next().is_none());
 }
 
 #[test]
-fn a_restore_follows_no_link_in_the_data_directory() {
+fn restore_does_not_follow_symbolic_links() {
     let scene = Scene::new();
     let elsewhere = scene.dir.0.join("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
@@ -284,13 +286,13 @@ fn a_restore_follows_no_link_in_the_data_directory() {
     }
 }
 
-/// Root restores for the user of the service, who owns the directory and may put there what they like.
+/// Root restores for the service's user, who owns the directory and can put anything there.
 #[test]
-fn root_restores_with_no_more_rights_than_the_owner_of_the_directory() {
+fn root_restores_with_the_rights_of_the_owner_only() {
     const OWNER: u32 = 65_534;
     let scene = Scene::new();
     if scene.dir.0.metadata().unwrap().uid() != 0 {
-        println!("skipped: only root can restore for somebody else");
+        println!("skipped: only root can restore for another user");
         return;
     }
     chown(&scene.target, Some(OWNER), Some(OWNER)).unwrap();

@@ -1,4 +1,5 @@
-//! Feeds that are small on the disk and huge in memory: refused by name of the limit, in bounded memory.
+//! Feeds that are small on disk and huge in memory: rejected with the name of the limit, in bounded
+//! memory.
 
 use std::fs;
 use std::io::{self, Write};
@@ -6,10 +7,10 @@ use std::path::Path;
 
 use crate::support::{Dir, first_key, fleetmend};
 
-/// The most memory that any import may take. Some 60 MiB of it are the program itself, built for tests.
+/// Maximum memory of an import. About 60 MiB of it is the program itself, built for tests.
 const MIB_MAX: u64 = 400;
 
-/// Imports a feed. Answers with what it said and its peak memory, in MiB.
+/// Imports a feed. Returns whether it succeeded, its output, and its peak memory in MiB.
 fn import(data: &Path, feed: &Path, more: &[&str]) -> (bool, String, u64) {
     let args = ["feeds", "import", "--data-dir", data.to_str().unwrap(), feed.to_str().unwrap()];
     let mut child = fleetmend(&[&args[..], more].concat())
@@ -17,7 +18,8 @@ fn import(data: &Path, feed: &Path, more: &[&str]) -> (bool, String, u64) {
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    // Whoever ended and was not waited for has no peak any more, so it is read as long as there is one.
+    // The peak of a process that has ended cannot be read any more, so read it while the process
+    // runs.
     let status = format!("/proc/{}/status", child.id());
     let mut peak = 0;
     while child.try_wait().unwrap().is_none() {
@@ -32,7 +34,7 @@ fn import(data: &Path, feed: &Path, more: &[&str]) -> (bool, String, u64) {
     (done.status.success(), String::from_utf8_lossy(&said).into_owned(), peak)
 }
 
-/// Writes a beginning, something again and again, and an end.
+/// Writes a start, a repeated part, and an end.
 fn repeat(
     to: &mut impl Write,
     start: &str,
@@ -64,16 +66,16 @@ fn zstd(path: &Path, start: &str, again: &str, bytes: usize, end: &str) {
 const ID: &str = r#""id":"X-1","modified":"2026-11-01T00:00:00Z""#;
 
 #[test]
-fn a_bomb_is_refused_by_name_of_the_limit_in_bounded_memory() {
+fn feed_bombs_are_rejected_in_bounded_memory() {
     let dir = Dir::new();
     first_key(&dir.data());
     let mib = 1 << 20;
     let osv = |rest: &str| format!("{{{ID},{rest}");
     let cases: [(&str, &str, String, &str, usize, &str, &str); 10] = [
-        // One endless line, and one endless text.
+        // One very long line, and one very long string.
         ("line.jsonl.gz", "osv", String::new(), "a", 80 * mib, "", "64 MiB per record"),
         ("text.json.gz", "osv", osv("\"summary\":\""), "a", 80 * mib, "\"}", "64 MiB per record"),
-        // The same within an array, which is read element by element.
+        // The same inside an array, which is read element by element.
         ("array.json.gz", "osv", format!("[{}", osv("\"summary\":\"")), "a", 80 * mib, "\"}]", "64 MiB per record"),
         // Three bytes become a struct of hundreds.
         ("objects.json.gz", "osv", osv("\"affected\":["), "{},", 60 * mib, "{}]}", "250000 JSON objects per record"),
@@ -87,12 +89,12 @@ fn a_bomb_is_refused_by_name_of_the_limit_in_bounded_memory() {
     for (name, kind, start, again, bytes, end, limit) in &cases {
         let path = dir.0.join(name);
         gzip(&path, start, again, *bytes, end);
-        assert!(path.metadata().unwrap().len() < 2 << 20, "{name} is no bomb");
+        assert!(path.metadata().unwrap().len() < 2 << 20, "{name} is too large for this test");
         let (done, said, peak) = import(&dir.data(), &path, &["--kind", kind]);
         assert!(!done && said.contains(&format!("exceeds the limit of {limit}")), "{name}: {said}");
         assert!(peak < MIB_MAX, "{name} took {peak} MiB");
     }
-    // A bundle is packed with zstd and has a form of its own.
+    // A bundle is compressed with zstd and has its own format.
     let path = dir.0.join("bundle.zst");
     zstd(
         &path,
@@ -106,9 +108,9 @@ fn a_bomb_is_refused_by_name_of_the_limit_in_bounded_memory() {
     assert!(peak < MIB_MAX, "the bundle took {peak} MiB");
 }
 
-/// Each record is within its limit; all that wait for the database together are, too.
+/// Each record is below its limit; all records that wait for the database must also stay below one.
 #[test]
-fn large_records_do_not_pile_up_while_they_are_imported() {
+fn large_records_do_not_accumulate_during_import() {
     let dir = Dir::new();
     first_key(&dir.data());
     let path = dir.0.join("many.jsonl.gz");

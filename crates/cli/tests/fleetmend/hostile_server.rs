@@ -1,11 +1,11 @@
-//! A server that is not what the operator thinks it is: it sends without end, or sends the client elsewhere.
+//! A malicious server: it sends an endless response, or redirects the client elsewhere.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpListener;
 
 use crate::terminal::Keyboard;
 
-/// Answers one request with this head and a body of `mib` MiB.
+/// Responds to one request with this head and a body of `mib` MiB.
 fn server(head: String, mib: usize) -> Keyboard {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -13,26 +13,26 @@ fn server(head: String, mib: usize) -> Keyboard {
         let (mut stream, _) = listener.accept().unwrap();
         let _ = stream.read(&mut [0; 4_096]).unwrap();
         stream.write_all(head.as_bytes()).unwrap();
-        // The client hangs up as soon as it has had enough.
+        // The client closes the connection once it has read enough.
         let _ = (0..mib).try_for_each(|_| stream.write_all(&[b' '; 1 << 20]));
     });
     Keyboard { url, key: "fmk_x".to_owned() }
 }
 
 #[test]
-fn answer_without_end_is_refused_at_64_mib() {
+fn endless_response_is_rejected_at_64_mib() {
     let endless = server("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n".to_owned(), 10_000);
     let said = endless.pipes(&["keys", "list"]);
     assert_eq!(said.code, 1);
-    assert!(said.err.contains("more than 64 MiB, which is the limit"), "{}", said.err);
+    assert!(said.err.contains("exceeds the limit of 64 MiB"), "{}", said.err);
 }
 
 #[test]
-fn redirect_is_reported_and_the_key_is_not_sent_there() {
+fn redirect_is_reported_and_the_key_is_not_sent() {
     let elsewhere = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = format!("http://{}/v1/api-keys", elsewhere.local_addr().unwrap());
     for status in ["301 Moved Permanently", "303 See Other", "307 Temporary Redirect"] {
-        // A header of our own service does not make another address its own.
+        // The replay header does not make another origin trustworthy.
         let head = format!(
             "HTTP/1.1 {status}\r\nLocation: {to}\r\nContent-Length: 0\r\nConnection: close\r\n\
              Idempotent-Replayed: true\r\n\r\n"
@@ -50,7 +50,7 @@ fn redirect_is_reported_and_the_key_is_not_sent_there() {
 }
 
 #[test]
-fn what_an_order_made_is_shown_although_its_answer_was_lost() {
+fn created_resource_is_shown_after_a_lost_response() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let heard = std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! A service whose log cannot be written.
+//! A service keeps working when its log cannot be written.
 
 use std::fs::OpenOptions;
 use std::process::Stdio;
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::support::{Dir, Running, first_key};
 
-/// Sends requests that are logged, and expects their answers.
+/// Sends requests that are logged, and expects successful responses.
 async fn is_served(
     data: &std::path::Path,
     key: &str,
@@ -29,12 +29,12 @@ async fn is_served(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn service_works_while_nobody_reads_its_log() {
+async fn service_works_without_a_writable_log() {
     let dir = Dir::new();
     let key = first_key(&dir.data());
-    // Whoever collected the log has gone.
+    // The reader of the log has gone away.
     is_served(&dir.data(), &key, Stdio::piped(), |service| drop(service.child.stderr.take())).await;
-    // The disk that it goes to is full.
+    // The log's disk is full.
     let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
     is_served(&dir.data(), &key, full.into(), |_| {}).await;
 }

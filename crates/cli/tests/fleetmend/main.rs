@@ -1,6 +1,7 @@
-//! The binary as its users run it: a first minute, a service that is asked to end, a service with a certificate.
+//! The binary as users run it: `init`, exit codes, settings, graceful shutdown and TLS. The other
+//! commands are in the modules.
 
-#![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
+#![expect(clippy::unwrap_used, reason = "a failing helper fails the test")]
 
 mod backup;
 mod commands;
@@ -8,7 +9,6 @@ mod database;
 mod demo;
 mod dev;
 mod doctor;
-mod every;
 mod feeds;
 mod fleet;
 mod help;
@@ -16,17 +16,18 @@ mod hostile_agent;
 mod hostile_backup;
 mod hostile_feed;
 mod hostile_server;
-mod local;
+mod local_commands;
 mod logs;
 mod memory;
 mod operator;
+mod operator_commands;
 mod orgs;
 mod outage;
-mod pictures;
 mod replicas;
 mod schema;
 mod support;
 mod terminal;
+mod terminal_layout;
 mod users;
 
 use std::io::{Read as _, Write as _};
@@ -45,14 +46,14 @@ fn ask(stream: &mut TcpStream, key: &str, request: &str) {
 }
 
 #[test]
-fn init_prints_a_key_that_works_and_refuses_to_run_twice() {
+fn init_prints_a_working_key_and_refuses_to_run_twice() {
     let dir = Dir::new();
     let key = first_key(&dir.data());
     let before = std::fs::read(dir.data().join("root.key")).unwrap();
     let again = init(&dir.data(), "Other");
     assert_eq!(again.status.code(), Some(1));
     let said = String::from_utf8(again.stderr).unwrap();
-    assert!(said.contains("is set up already, for the organization `Acme`"), "{said}");
+    assert!(said.contains("is already set up, for the organization `Acme`"), "{said}");
     assert!(again.stdout.is_empty());
     assert_eq!(std::fs::read(dir.data().join("root.key")).unwrap(), before);
 
@@ -69,7 +70,7 @@ fn init_prints_a_key_that_works_and_refuses_to_run_twice() {
 }
 
 #[test]
-fn secrets_are_for_their_owner_alone() {
+fn secrets_are_readable_by_the_owner_only() {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = Dir::new();
     first_key(&dir.data());
@@ -81,7 +82,7 @@ fn secrets_are_for_their_owner_alone() {
 }
 
 #[test]
-fn wrong_usage_ends_with_2_and_what_cannot_be_done_with_1() {
+fn usage_errors_exit_with_2_and_failures_with_1() {
     let dir = Dir::new();
     let data = dir.data();
     let data = data.to_str().unwrap();
@@ -99,7 +100,7 @@ fn wrong_usage_ends_with_2_and_what_cannot_be_done_with_1() {
     assert!(
         String::from_utf8(half.stderr)
             .unwrap()
-            .contains("--tls-cert and --tls-key belong together")
+            .contains("--tls-cert and --tls-key must be used together")
     );
     for help in
         [&["--help"][..], &["init", "--help"], &["server", "--help"], &["openapi", "--help"]]
@@ -112,9 +113,9 @@ fn wrong_usage_ends_with_2_and_what_cannot_be_done_with_1() {
     }
 }
 
-/// A flag wins over the environment, the environment over the file.
+/// Flags override environment variables, which override the file.
 #[test]
-fn settings_come_from_flags_then_the_environment_then_the_file() {
+fn settings_come_from_flags_then_environment_then_file() {
     let dir = Dir::new();
     first_key(&dir.data());
     let listens = |command: &mut Command| {
@@ -137,9 +138,9 @@ fn settings_come_from_flags_then_the_environment_then_the_file() {
     assert!(said.contains("cannot listen on from-flag.invalid"), "{said}");
 }
 
-/// The request is half sent when the service is asked to end; it is answered, and then the service ends.
+/// The request is half sent when the service is signaled. The service finishes it, and then ends.
 #[test]
-fn a_request_under_way_is_finished_before_the_service_ends() {
+fn current_requests_finish_before_the_service_ends() {
     let dir = Dir::new();
     let key = first_key(&dir.data());
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
@@ -153,13 +154,14 @@ fn a_request_under_way_is_finished_before_the_service_ends() {
             body.len()
         );
         ask(&mut stream, &key, &head);
-        // The service asks for the body only once a handler waits for it: now the request is under way.
+        // The service sends 100 Continue only once a handler reads the body: now the request is in
+        // progress.
         let mut asked_for = [0; 25];
         stream.read_exact(&mut asked_for).unwrap();
         assert_eq!(&asked_for, b"HTTP/1.1 100 Continue\r\n\r\n");
         stream.write_all(start.as_bytes()).unwrap();
         service.signal(signal);
-        // An idle connection is closed: this is when the end has begun.
+        // An idle connection is closed: the shutdown has begun.
         assert_eq!(idle.read(&mut [0; 1]).unwrap(), 0);
         stream.write_all(rest.as_bytes()).unwrap();
         let mut answer = String::new();
@@ -170,7 +172,7 @@ fn a_request_under_way_is_finished_before_the_service_ends() {
 }
 
 #[tokio::test]
-async fn with_a_certificate_it_speaks_tls_and_tokens_carry_the_certificates_hash() {
+async fn tls_is_served_and_tokens_carry_the_certificate_hash() {
     let dir = Dir::new();
     let key = first_key(&dir.data());
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
@@ -206,7 +208,7 @@ async fn with_a_certificate_it_speaks_tls_and_tokens_carry_the_certificates_hash
     assert_eq!(carried, url_safe(hash.as_ref()));
 }
 
-/// Base64 for URLs, the slow way: so as not to check an encoding with itself.
+/// A separate base64url encoder, so that an encoder is not tested against itself.
 fn url_safe(bytes: &[u8]) -> String {
     let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let bits: Vec<u8> =
@@ -220,7 +222,7 @@ fn url_safe(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn the_description_is_printed_as_it_is_served() {
+fn openapi_command_prints_the_document() {
     let printed = fleetmend(&["openapi"]).output().unwrap();
     let document: Value = serde_json::from_slice(&printed.stdout).unwrap();
     assert_eq!(document["openapi"], "3.1.0");

@@ -1,7 +1,9 @@
-//! A service that may use 512 MiB of memory, with a fleet, an import and floods at the same time.
+//! A service limited to 512 MiB of memory, with a fleet, an import and floods of requests at the
+//! same time.
 //!
-//! The limit is RLIMIT_DATA, which needs no rights: it counts every private writable mapping of the process, used or
-//! not, and the kernel refuses more. What is read from files is measured besides, as the peak of resident memory.
+//! The limit is RLIMIT_DATA, which needs no privileges: it counts every private writable mapping of
+//! the process, used or not, and the kernel refuses more. Memory mapped from files is measured
+//! separately, as peak resident memory.
 
 use std::fs;
 use std::io::Write as _;
@@ -28,16 +30,16 @@ use crate::support::{Dir, Running, first_key, fleetmend};
 const BYTES_MAX: u64 = 512 << 20;
 const SERVERS: usize = 500;
 const ADVISORIES: usize = 20_000;
-/// How many connections send each kind of flood, and how much each of them sends.
+/// Number of connections for each kind of flood, and the number of bytes that each sends.
 const FLOODERS: usize = 32;
 const FLOOD_BYTES: usize = 16 << 20;
-/// How often an agent reports other lists.
+/// Number of times the agent reports new inventories.
 const REPORTS: usize = 2;
-/// The largest list of updates that is accepted.
+/// Maximum number of updates in a report.
 const UPDATES_MAX: usize = 20_000;
 const REFERENCES_PER_UPDATE: usize = 5;
 
-/// Limits the memory of a process that runs.
+/// Limits the memory of a running process.
 fn limit(pid: u32) {
     let mut prlimit = Command::new("prlimit");
     prlimit.arg(format!("--data={BYTES_MAX}")).args(["--pid", &pid.to_string()]);
@@ -47,14 +49,14 @@ fn limit(pid: u32) {
     assert!(line.contains(&BYTES_MAX.to_string()), "{line}");
 }
 
-/// The most resident memory that a process has had, in bytes.
+/// Peak resident memory of a process, in bytes.
 fn peak(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.strip_suffix("kB"));
     kib.unwrap().trim().parse::<u64>().unwrap() << 10
 }
 
-/// Writes a feed of advisories for packages of Debian 12.
+/// Writes a feed of advisories for Debian 12 packages.
 fn write_feed(path: &Path) {
     let mut file = std::io::BufWriter::new(fs::File::create(path).unwrap());
     for number in 0..ADVISORIES {
@@ -66,7 +68,7 @@ fn write_feed(path: &Path) {
     }
 }
 
-/// Imports a feed beside the service, under the same limit.
+/// Imports a feed next to the service, under the same limit.
 fn import(data: &Path, feed: &Path) {
     let args = ["feeds", "import", "--data-dir", data.to_str().unwrap(), feed.to_str().unwrap()];
     let import = fleetmend(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -75,7 +77,7 @@ fn import(data: &Path, feed: &Path) {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Sends `start`, and then letters until the service has enough of it.
+/// Sends `start`, then letters until the service closes the connection.
 async fn flood(address: &str, start: &str, chunked: bool) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let letters = "a".repeat(64 << 10);
@@ -90,7 +92,7 @@ async fn flood(address: &str, start: &str, chunked: bool) {
     }
     let mut answer = [0; 12];
     let read = stream.read(&mut answer).await.unwrap_or(0);
-    assert!(!answer[..read].ends_with(b" 200"), "{start}: it was accepted");
+    assert!(!answer[..read].ends_with(b" 200"), "{start}: the request was accepted");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -138,13 +140,13 @@ async fn service_with_512_mib_serves_its_fleet_through_an_import_and_floods() {
     operator.until_at("/v1/feeds", |feeds| feeds["data"][0]["records"] == ADVISORIES).await;
     assert!(service.child.try_wait().unwrap().is_none(), "the service ended");
     let peak = peak(pid);
-    println!("the service had at most {} MiB", peak >> 20);
+    println!("peak memory of the service: {} MiB", peak >> 20);
     assert!(peak < BYTES_MAX, "{peak} bytes");
     assert!(fleet.ledger().violations().is_empty());
     fleet.stop().await;
 }
 
-/// An agent that sends the largest lists that are accepted, each time others.
+/// An agent that reports inventories of the maximum size, different each time.
 struct Hoarder {
     link: AgentClient,
     identity: Identity,
@@ -166,7 +168,7 @@ impl Hoarder {
         Hoarder { identity: Identity::new(key, answer).unwrap(), link, turn, facts }
     }
 
-    /// Reports lists of which nothing was ever reported before.
+    /// Reports package and update lists that share nothing with earlier ones.
     async fn report(&mut self, round: usize) {
         let name = |number: usize| format!("package-{round}-{number}-{}", "x".repeat(40));
         let packages = (0..LINES_MAX).map(|n| Installed::new(&name(n), "1.0-1", "amd64"));
@@ -182,7 +184,7 @@ impl Hoarder {
         let digests = [Digest::of(&lists[0].1), Digest::of(&lists[1].1)];
         self.sync(digests).await;
         for (digest, (kind, bytes)) in digests.into_iter().zip(&lists) {
-            // It sends more often than it may: then it is told to wait.
+            // It uploads faster than allowed, so the service tells it to wait.
             let sent = async || self.link.put_listing(&self.identity, *kind, digest, bytes).await;
             for _ in 0..300 {
                 match sent().await {
@@ -217,7 +219,7 @@ impl Hoarder {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn agent_that_reports_ever_new_lists_of_the_largest_size_does_not_exhaust_512_mib() {
+async fn agent_with_maximum_size_reports_does_not_exhaust_512_mib() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let dir = Dir::new();
     let key = first_key(&dir.data());
@@ -231,14 +233,14 @@ async fn agent_that_reports_ever_new_lists_of_the_largest_size_does_not_exhaust_
         let newest = format!("CVE-2026-{round:02}");
         let is_newest = |row: &Value| row.as_str().is_some_and(|id| id.starts_with(&newest));
         operator.until_at("/v1/cves?limit=1", |cves| is_newest(&cves["data"][0]["id"])).await;
-        println!("after {} reports the service had at most {} MiB", round + 1, peak(pid) >> 20);
+        println!("peak memory of the service after {} reports: {} MiB", round + 1, peak(pid) >> 20);
     }
     assert!(service.child.try_wait().unwrap().is_none(), "the service ended");
 }
 
-/// The limit above is one: a process that wants more than it does not get it.
+/// Proves that the limit works: a process that needs more memory fails.
 #[test]
-fn process_above_its_limit_of_memory_ends() {
+fn process_above_its_memory_limit_fails() {
     let mut sleeper = Command::new("sh");
     sleeper.args(["-c", "read go; exec dd if=/dev/zero of=/dev/null bs=1G count=1"]);
     let mut sleeper = sleeper.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();

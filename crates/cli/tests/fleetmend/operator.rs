@@ -1,4 +1,4 @@
-//! An operator with a key, who looks at the API; and what the hosts' ledger says to it.
+//! An API client for tests, which compares the API's view of a batch with what the hosts recorded.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,12 +10,12 @@ use swarm::{Config, Span, Swarm};
 use vocab::TaskId;
 
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Ten minutes. How long it takes is the machine's affair; that it comes is what is asked.
+/// Ten minutes. The test checks that the state is reached, not how fast the machine is.
 const LOOKS_MAX: u32 = 3_000;
-/// The most that one page holds.
+/// Maximum page size of the API.
 const PAGE: usize = 500;
 
-/// Looks again and again until `enough`.
+/// Polls until `enough` returns true.
 async fn until(look: impl AsyncFn() -> Value, enough: impl Fn(&Value) -> bool) -> Value {
     for _ in 0..LOOKS_MAX {
         let seen = look().await;
@@ -24,10 +24,9 @@ async fn until(look: impl AsyncFn() -> Value, enough: impl Fn(&Value) -> bool) -
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
-    panic!("it never came: {}", look().await);
+    panic!("the expected state was never reached: {}", look().await);
 }
 
-/// An operator with a key. Whichever address answers will do.
 pub(crate) struct Operator {
     http: reqwest::Client,
     key: String,
@@ -35,7 +34,7 @@ pub(crate) struct Operator {
     said: AtomicU32,
 }
 
-/// Two operators may share a key, and then must not share a word.
+/// Two clients may share an API key, but must not share idempotency keys.
 static OPERATORS: AtomicU32 = AtomicU32::new(0);
 
 impl Operator {
@@ -44,7 +43,8 @@ impl Operator {
         Operator { http: reqwest::Client::new(), key: key.to_owned(), url: url.to_owned(), said }
     }
 
-    /// Orders something once, however often it has to be said.
+    /// Sends a POST request, retrying with the same idempotency key while the service is
+    /// unavailable.
     pub(crate) async fn post(&self, path: &str, body: Value) -> Value {
         let number = self.said.fetch_add(1, Ordering::Relaxed);
         for _ in 0..LOOKS_MAX {
@@ -56,10 +56,10 @@ impl Operator {
                 answer => panic!("{}", answer.text().await.unwrap()),
             }
         }
-        panic!("{path}: nobody takes the order");
+        panic!("{path}: the service stayed unavailable");
     }
 
-    /// Asks until somebody is there to answer: a service that is started again takes a moment.
+    /// Sends a GET request, retrying while the service restarts.
     pub(crate) async fn get(&self, path: &str) -> Value {
         let ask = || self.http.get(format!("{}{path}", self.url)).bearer_auth(&self.key).send();
         for _ in 0..LOOKS_MAX {
@@ -69,10 +69,10 @@ impl Operator {
                 _ => tokio::time::sleep(LOOK_EVERY).await,
             }
         }
-        panic!("nobody answers: {:?}", ask().await);
+        panic!("the service does not respond: {:?}", ask().await);
     }
 
-    /// Everything on a list, page by page.
+    /// Reads a whole list, page by page.
     pub(crate) async fn all(&self, path: &str) -> Vec<Value> {
         let mut rows = Vec::new();
         loop {
@@ -84,7 +84,7 @@ impl Operator {
         }
     }
 
-    /// Agents who join with a token made for them; `change` says what is special about them.
+    /// Starts agents and enrolls them with a new token; `change` adjusts their configuration.
     pub(crate) async fn fleet(&self, servers: u64, change: impl FnOnce(Config) -> Config) -> Swarm {
         let token = self.post("/v1/enrollment-tokens", json!({"name": "fleet"})).await;
         let token = token["token"].as_str().unwrap().parse().unwrap();
@@ -95,7 +95,7 @@ impl Operator {
         fleet
     }
 
-    /// Orders everything there is for some agents' servers. Answers with the batch's id.
+    /// Starts a batch with all updates for these agents' servers. Returns the batch ID.
     pub(crate) async fn orders(
         &self,
         fleet: &Swarm,
@@ -115,12 +115,12 @@ impl Operator {
         found.unwrap().clone()
     }
 
-    /// Looks at a batch again and again until `enough`, and answers with what it then saw.
+    /// Polls a batch until `enough` returns true, and returns it.
     pub(crate) async fn until(&self, id: &str, enough: impl Fn(&Value) -> bool) -> Value {
         until(async || self.batch(id).await, enough).await
     }
 
-    /// Looks at a path until `enough`.
+    /// Polls a path until `enough` returns true.
     pub(crate) async fn until_at(&self, path: &str, enough: impl Fn(&Value) -> bool) -> Value {
         until(async || self.get(path).await, enough).await
     }
@@ -129,7 +129,7 @@ impl Operator {
         self.until(id, |seen| !seen["finished_at"].is_null()).await
     }
 
-    /// Looks at a schedule's runs until `enough`.
+    /// Polls a schedule's runs until `enough` returns true.
     pub(crate) async fn until_runs(
         &self,
         schedule: &str,
@@ -143,7 +143,7 @@ impl Operator {
         runs.await.as_array().cloned().unwrap_or_default()
     }
 
-    /// What a batch looks like from both sides.
+    /// A batch as the API and as the hosts see it.
     pub(crate) async fn both_sides(&self, fleet: &Swarm, id: &str) -> BothSides {
         let tasks = self.all(&format!("/v1/batches/{id}/tasks")).await;
         let ids: BTreeSet<TaskId> =
@@ -154,7 +154,7 @@ impl Operator {
     }
 }
 
-/// A batch's tasks as the API tells of them, and what its hosts did, the earliest first.
+/// The tasks of a batch from the API, and what its hosts did, earliest first.
 pub(crate) struct BothSides {
     pub(crate) tasks: Vec<Value>,
     pub(crate) spans: Vec<Span>,
@@ -165,7 +165,7 @@ impl BothSides {
         self.tasks.iter().filter(|task| task["state"] == state).count()
     }
 
-    /// Those that the API says were started.
+    /// Start times according to the API, sorted.
     pub(crate) fn started(&self) -> Vec<Timestamp> {
         let at = |task: &Value| Some(task["started_at"].as_str()?.parse().unwrap());
         let mut started: Vec<_> = self.tasks.iter().filter_map(at).collect();
@@ -173,7 +173,7 @@ impl BothSides {
         started
     }
 
-    /// The most hosts that were at work at the same moment.
+    /// Maximum number of hosts that worked at the same time.
     pub(crate) fn most_at_once(&self) -> usize {
         let mut moments: Vec<(Timestamp, isize)> = Vec::new();
         for span in &self.spans {
@@ -189,8 +189,8 @@ impl BothSides {
         most.unsigned_abs()
     }
 
-    /// No two tasks were started within this time of each other, and no host began before its turn. How
-    /// long an order is on its way is no part of the wait.
+    /// Asserts that starts are at least this far apart, and that no host began before its start
+    /// time. The delivery time of an order does not count.
     pub(crate) fn are_apart_by(&self, least: SignedDuration) {
         let started = self.started();
         for pair in started.windows(2) {
@@ -201,7 +201,7 @@ impl BothSides {
         }
     }
 
-    /// Every task was begun on its host once and came to an end there, and the API says so.
+    /// Asserts that every task ran on its host exactly once and ended, according to both sides.
     pub(crate) fn all_came_through(&self, total: usize) {
         assert_eq!(self.tasks.len(), total);
         let ended = ["succeeded", "no_change", "failed", "skipped"];

@@ -12,10 +12,10 @@ fn orgs(dir: &Dir, args: &[&str]) -> Said {
     said(fleetmend(&all).output().unwrap())
 }
 
-/// An organization is made while the service runs, gets servers, and is removed: nobody gets in any more, its agents are
-/// told, and the other one notices nothing.
+/// An organization is created while the service runs, gets servers, and is removed: its keys stop
+/// working, its agents are notified, and the other organization is not affected.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_organization_comes_and_goes_beside_another_while_the_service_runs() {
+async fn organizations_are_created_and_removed_while_the_service_runs() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let dir = Dir::new();
     let first = first_key(&dir.data());
@@ -46,7 +46,7 @@ async fn an_organization_comes_and_goes_beside_another_while_the_service_runs() 
     let unasked = orgs(&dir, &["remove", "Labs"]);
     assert_eq!(unasked.code, 2);
     assert!(unasked.err.contains("removes 3 servers"), "{}", unasked.err);
-    assert_eq!(labs.get("/v1/servers").await["meta"]["total"], 3, "nothing was done");
+    assert_eq!(labs.get("/v1/servers").await["meta"]["total"], 3, "nothing must have changed");
     assert_eq!(orgs(&dir, &["remove", "Nobody", "--yes"]).code, 1);
     let removed = orgs(&dir, &["remove", "Labs", "--yes"]);
     assert_eq!(removed.code, 0, "{}", removed.err);

@@ -1,4 +1,4 @@
-//! Ten thousand agents, and a service that was away.
+//! Ten thousand agents reconnect after an outage of the service.
 
 use std::path::Path;
 use std::time::Duration;
@@ -24,9 +24,9 @@ use crate::operator::{LOOK_EVERY, Operator};
 use crate::support::{Dir, Running, first_key};
 
 const AGENTS: u64 = 10_000;
-/// Those that are given work.
+/// Number of agents that get orders.
 const AT_WORK: usize = 500;
-/// Five minutes, which is what is promised.
+/// Five minutes, the promised limit.
 const LOOKS_MAX: u32 = 1_500;
 
 fn server(org_id: OrgId, host: &Host, key: &HostKey, now: Timestamp) -> Server {
@@ -62,8 +62,8 @@ fn server(org_id: OrgId, host: &Host, key: &HostKey, now: Timestamp) -> Server {
     }
 }
 
-/// Enrolls the hosts of a swarm in one transaction. Ten thousand requests would take minutes in a debug build,
-/// and how hosts enroll is not the question here.
+/// Enrolls the hosts of a swarm in one transaction. Ten thousand requests would take minutes in a
+/// debug build, and enrollment is not what this tests.
 async fn enroll(data: &Path, config: &Config) -> Saved {
     let secrets = Secrets::load(data).unwrap();
     let url = format!("sqlite:{}", data.join("fleetmend.db").display());
@@ -103,10 +103,11 @@ async fn until(enough: impl Fn() -> bool) {
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
-    panic!("it did not come within five minutes");
+    panic!("the expected state was not reached within five minutes");
 }
 
-/// Waits until each agent was answered. Somebody looks at the fleet meanwhile, and is answered every time.
+/// Waits until each agent has synced once. An operator uses the API meanwhile, and every request
+/// must succeed.
 async fn until_all_are_heard(fleet: &Swarm, operator: &Operator) {
     let mut missing = AGENTS as usize;
     for _ in 0..LOOKS_MAX {
@@ -118,13 +119,13 @@ async fn until_all_are_heard(fleet: &Swarm, operator: &Operator) {
         operator.get("/v1/summary").await;
         tokio::time::sleep(LOOK_EVERY).await;
     }
-    panic!("{missing} agents were not heard within five minutes");
+    panic!("{missing} agents did not sync within five minutes");
 }
 
-/// The service is away; ten thousand agents want it, and find it at the same moment. Some are given work while the
-/// others still come.
+/// The service is down; ten thousand agents try to connect and succeed at the same moment. Some get
+/// orders while others are still connecting.
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_thousand_agents_are_back_after_an_outage_and_no_result_is_lost() {
+async fn ten_thousand_agents_reconnect_without_losing_results() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     allow_files();
     let dir = Dir::new();
@@ -143,10 +144,10 @@ async fn ten_thousand_agents_are_back_after_an_outage_and_no_result_is_lost() {
     let saved = enroll(&dir.data(), &config).await;
     let fleet = Swarm::start(Config { saved: Some(saved), ..config }).unwrap();
     until(|| fleet.counts().failed >= AGENTS).await;
-    assert_eq!(fleet.counts().syncs, 0, "there is nobody to answer");
+    assert_eq!(fleet.counts().syncs, 0, "the service is down");
 
     let _service = Running::at(&address, &dir.data(), &[]);
-    // Without a connection to the service of before.
+    // A new client, without a connection to the previous process.
     let operator = Operator::new(&operator.url, &key);
     let batch = operator.orders(&fleet, 0..AT_WORK, json!({"max_parallel": AT_WORK})).await;
     until_all_are_heard(&fleet, &operator).await;
@@ -155,7 +156,7 @@ async fn ten_thousand_agents_are_back_after_an_outage_and_no_result_is_lost() {
     let online = operator.get("/v1/servers?status=online&limit=1").await;
     assert_eq!(online["meta"]["total"], AGENTS);
     let all = operator.get("/v1/servers?limit=1").await;
-    assert_eq!(all["meta"]["total"], AGENTS, "nobody enrolled twice");
+    assert_eq!(all["meta"]["total"], AGENTS, "no agent may enroll twice");
     let violations = fleet.ledger().violations();
     assert!(violations.is_empty(), "{violations:?}");
     assert_eq!(fleet.counts().forged, 0);

@@ -1,4 +1,4 @@
-//! Two services over one database: one is stopped for longer than its lease, one dies.
+//! Two replicas on one database: one is paused for longer than its lease, the other is killed.
 
 use std::collections::BTreeSet;
 
@@ -14,10 +14,10 @@ use crate::support::{Dir, Running, first_key_with};
 const SERVERS: usize = 300;
 const AT_ONCE: usize = 60;
 
-/// The leader is stopped in the middle of its work, wakes up when another leads, and does no harm; then
-/// that other one dies without a word, and the first goes on. Agents know both.
+/// The leader is paused during its work, wakes up when the other replica leads, and does no harm.
+/// Then the other replica is killed, and the first continues. Agents know both addresses.
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_services_either_may_fall_silent_or_die_and_nothing_is_lost_or_done_twice() {
+async fn paused_or_killed_replica_loses_and_repeats_nothing() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let Some(database) = Database::new().await else { return };
     allow_files();
@@ -25,7 +25,7 @@ async fn of_two_services_either_may_fall_silent_or_die_and_nothing_is_lost_or_do
     let more = ["--database", database.url.as_str()];
     let key = first_key_with(&dir.data(), &more);
     let first = Running::start(&dir.data(), &more);
-    // It leads: there was nobody else when it began. And what is done through it is done.
+    // It is the leader, because it started alone.
     let operator = Operator::new(&first.address, &key);
     let mut second = Running::start(&dir.data(), &more);
     let other = Operator::new(&second.address, &key);
@@ -43,7 +43,7 @@ async fn of_two_services_either_may_fall_silent_or_die_and_nothing_is_lost_or_do
     let under_way = |seen: &Value| seen["progress"]["percent"].as_u64() >= Some(20);
     operator.until(&halfway, under_way).await;
     first.signal(Signal::SIGSTOP);
-    // Every second agent talks to the other service, which starts something only if it leads.
+    // Every second agent syncs with the other replica, which starts tasks only if it is the leader.
     let odd = (1..SERVERS).step_by(2).take(20);
     let small = other.orders(&fleet, odd, json!({"max_parallel": 5})).await;
     other.until(&small, |seen| seen["progress"]["waiting"].as_u64() < Some(20)).await;
@@ -69,7 +69,7 @@ async fn of_two_services_either_may_fall_silent_or_die_and_nothing_is_lost_or_do
     sides.all_came_through(SERVERS);
     assert!(sides.most_at_once() <= AT_ONCE, "{} at once", sides.most_at_once());
 
-    // The batches before the runs: an instant may come between the two looks.
+    // Read the batches before the runs: a run may start between the two requests.
     let batches = operator.get("/v1/batches?limit=100").await;
     let batches = batches["data"].as_array().unwrap().iter();
     let by_calendar: BTreeSet<_> = batches
@@ -80,7 +80,7 @@ async fn of_two_services_either_may_fall_silent_or_die_and_nothing_is_lost_or_do
     let runs = operator.all(&format!("/v1/schedules/{schedule}/runs")).await;
     assert!(runs.len() >= missed.len());
     let instants: BTreeSet<_> = runs.iter().map(|run| run["scheduled_for"].as_str()).collect();
-    assert_eq!(instants.len(), runs.len(), "an instant started twice: {runs:?}");
+    assert_eq!(instants.len(), runs.len(), "a scheduled time was run twice: {runs:?}");
     let started: BTreeSet<_> = runs.iter().filter_map(|run| run["batch_id"].as_str()).collect();
     assert!(started.is_superset(&by_calendar), "{by_calendar:?} of {started:?}");
     let violations = fleet.ledger().violations();

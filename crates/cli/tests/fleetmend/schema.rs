@@ -1,10 +1,11 @@
-//! Bodies held against the description of the API: as much of JSON Schema as that description uses.
+//! Validates response bodies against the OpenAPI document. Supports the parts of JSON Schema that
+//! the document uses.
 
 use serde_json::{Map, Value};
 
 use crate::support::fleetmend;
 
-/// The description, as the binary prints it.
+/// The OpenAPI document, as the binary prints it.
 pub(crate) struct Description(Value);
 
 impl Description {
@@ -13,12 +14,12 @@ impl Description {
         Description(serde_json::from_slice(&printed.stdout).unwrap())
     }
 
-    /// What is wrong with the answer to a GET of this path, as the document names it; nothing if nothing is.
+    /// The violations in the response to a GET of this path, written as in the document.
     pub(crate) fn refuses(&self, path: &str, body: &Value) -> Vec<String> {
         self.refuses_answer("get", path, "200", body)
     }
 
-    /// The same for the answer with this status to an operation.
+    /// The violations in a response with this status to an operation.
     pub(crate) fn refuses_answer(
         &self,
         method: &str,
@@ -45,7 +46,7 @@ impl Description {
                 };
                 let fitting = choices.iter().filter(fits).count();
                 if fitting == 0 || (word == "oneOf" && fitting > 1) {
-                    wrong.push(format!("{at}: {fitting} of {word} fit {value}"));
+                    wrong.push(format!("{at}: {fitting} of {word} match {value}"));
                 }
             }
         }
@@ -53,7 +54,7 @@ impl Description {
             wrong.push(format!("{at}: {value} is not {}", schema["type"]));
         }
         if schema["enum"].as_array().is_some_and(|words| !words.contains(value)) {
-            wrong.push(format!("{at}: {value} is none of {}", schema["enum"]));
+            wrong.push(format!("{at}: {value} is not one of {}", schema["enum"]));
         }
         match value {
             Value::Object(fields) => self.check_object(schema, fields, at, wrong),
@@ -86,7 +87,8 @@ impl Description {
         }
     }
 
-    /// Every property that a schema and those it is made of describe. What is required must be there.
+    /// Collects every property that a schema and its `allOf` parts describe, and checks required
+    /// ones.
     fn gather(
         &self,
         schema: &Value,
@@ -136,7 +138,7 @@ fn is_of_type(types: &Value, value: &Value) -> bool {
         "integer" => value.is_i64() || value.is_u64(),
         "number" => value.is_number(),
         "null" => value.is_null(),
-        other => panic!("what is `{other}`?"),
+        other => panic!("unknown JSON Schema type `{other}`"),
     };
     match types {
         Value::String(word) => is(word),
@@ -145,9 +147,9 @@ fn is_of_type(types: &Value, value: &Value) -> bool {
     }
 }
 
-/// The checker is worth as much as what it refuses.
+/// Tests the validator itself.
 #[test]
-fn a_body_that_lacks_something_or_has_another_type_is_refused() {
+fn invalid_bodies_are_rejected() {
     let description = Description::printed();
     let good = serde_json::json!({"data": [], "meta": {"total": 0, "limit": 50, "offset": 0},
         "links": {"self": "/v1/servers", "next": null, "prev": null}});

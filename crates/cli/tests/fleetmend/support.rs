@@ -1,4 +1,4 @@
-//! A directory, a command and a service that go away with their test.
+//! Test helpers: a temporary directory, the binary, and a running service, all cleaned up on drop.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// A directory that is gone when the test is over.
+/// A temporary directory, removed on drop.
 pub(crate) struct Dir(pub(crate) PathBuf);
 
 impl Dir {
@@ -38,7 +38,7 @@ impl Drop for Dir {
 
 pub(crate) fn fleetmend(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fleetmend"));
-    // Nothing from the tester's own environment.
+    // Do not inherit the environment of the test process.
     command.args(args).env_clear().stdin(Stdio::null());
     command
 }
@@ -65,7 +65,7 @@ pub(crate) fn first_key_with(data: &Path, more: &[&str]) -> String {
     made["api_key"].as_str().unwrap().to_owned()
 }
 
-/// A service that runs, and is killed if the test fails.
+/// A running service, killed on drop.
 pub(crate) struct Running {
     pub(crate) child: Child,
     pub(crate) address: String,
@@ -76,12 +76,12 @@ impl Running {
         Running::at("127.0.0.1:0", data, more)
     }
 
-    /// At an address of the test's choice, so that a second one can take the place of a first.
+    /// Starts a service at a given address, so that it can replace an earlier one.
     pub(crate) fn at(listen: &str, data: &Path, more: &[&str]) -> Running {
         Running::with(listen, data, more, |_| ())
     }
 
-    /// With changes to the command, such as to its environment.
+    /// Starts a service with changes to the command, such as its environment.
     pub(crate) fn with(
         listen: &str,
         data: &Path,
@@ -95,7 +95,7 @@ impl Running {
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("fleetmend serves on ").unwrap().to_owned();
+        let address = line.trim().strip_prefix("fleetmend is listening on ").unwrap().to_owned();
         Running { child, address }
     }
 

@@ -1,4 +1,5 @@
-//! The binary as an operator runs it: with a service and a key, in a pipe or on a terminal of some width.
+//! Runs operator commands with a service and a key, in a pipe or on a pseudo-terminal of a given
+//! width.
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -8,15 +9,15 @@ use nix::pty::{Winsize, openpty};
 
 use crate::support::fleetmend;
 
-/// What a command said, and how it ended.
+/// The output and exit code of a command.
 pub(crate) struct Said {
     pub(crate) code: i32,
-    /// Standard output; on a terminal, all that was on it.
+    /// Standard output; on a terminal, everything that was printed.
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
-/// Somebody at a keyboard, or a script.
+/// Runs commands against one service with one API key.
 pub(crate) struct Keyboard {
     pub(crate) url: String,
     pub(crate) key: String,
@@ -29,12 +30,12 @@ impl Keyboard {
         command
     }
 
-    /// In a pipe.
+    /// Runs a command in a pipe.
     pub(crate) fn pipes(&self, args: &[&str]) -> Said {
         said(self.command(args).output().unwrap())
     }
 
-    /// In a pipe, and it must go well.
+    /// Runs a command in a pipe; it must succeed. Returns its output.
     #[track_caller]
     pub(crate) fn well(&self, args: &[&str]) -> String {
         let said = self.pipes(args);
@@ -42,12 +43,12 @@ impl Keyboard {
         said.out
     }
 
-    /// On a terminal of this width, with these keys pressed.
+    /// Runs a command on a terminal of this width, with this input.
     pub(crate) fn types(&self, width: u16, args: &[&str], keys: &str) -> Said {
         self.types_with(width, args, keys, &[])
     }
 
-    /// The same with more in the environment.
+    /// The same with additional environment variables.
     pub(crate) fn types_with(
         &self,
         width: u16,
@@ -61,7 +62,8 @@ impl Keyboard {
     }
 }
 
-/// A command on a terminal of this width, with these keys pressed. `sees` is told all that is on it, whenever more is.
+/// Runs a command on a terminal of this width, with this input. Calls `sees` with all output so far
+/// whenever there is more.
 pub(crate) fn typed(
     mut command: Command,
     width: u16,
@@ -78,7 +80,7 @@ pub(crate) fn typed(
     master.write_all(keys.as_bytes()).unwrap();
     let mut bytes = Vec::new();
     let mut part = [0; 4_096];
-    // A terminal that nobody writes to any more ends with an error.
+    // Reading fails once no process has the terminal open.
     while let Ok(read @ 1..) = master.read(&mut part) {
         bytes.extend(&part[..read]);
         sees(&child, &String::from_utf8_lossy(&bytes));
@@ -94,7 +96,7 @@ pub(crate) fn said(output: Output) -> Said {
     Said { code, out: text(output.stdout), err: text(output.stderr) }
 }
 
-/// A text without its colours.
+/// Removes escape sequences.
 pub(crate) fn bare(text: &str) -> String {
     let mut bare = String::new();
     let mut rest = text;

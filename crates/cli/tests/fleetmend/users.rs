@@ -1,4 +1,4 @@
-//! `fleetmend users`: the first person, made on the machine of the service.
+//! `fleetmend users`: creating the first user, and resetting passwords.
 
 use std::process::Output;
 
@@ -15,7 +15,7 @@ fn users(dir: &Dir, args: &[&str]) -> Output {
 }
 
 #[test]
-fn a_person_is_invited_once_and_reset_as_often_as_need_be() {
+fn users_are_invited_once_and_reset_repeatedly() {
     let dir = Dir::new();
     let early = users(&dir, &["list"]);
     assert_eq!(early.status.code(), Some(1));
@@ -36,7 +36,7 @@ fn a_person_is_invited_once_and_reset_as_often_as_need_be() {
     assert_eq!(told["name"], "ann@example.org");
     assert!(!said.contains(told["link"].as_str().unwrap().rsplit('/').next().unwrap()));
     let unknown = users(&dir, &["reset", "bob"]);
-    assert!(String::from_utf8_lossy(&unknown.stderr).contains("nobody signs in as `bob`"));
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("no user named `bob`"));
 
     let list: Value = serde_json::from_slice(&users(&dir, &["list", "--json"]).stdout).unwrap();
     assert_eq!(list[0]["role"], "admin");

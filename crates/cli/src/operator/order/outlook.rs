@@ -1,4 +1,4 @@
-//! What an order would do, in words: which servers, which packages, when, which reboots.
+//! Formats the preview of a patch operation: servers, packages, start times and reboots.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,9 @@ use wire::v1::{Preview, PreviewServer, RebootOutlook};
 use crate::operator::screen::{Cell, Screen, Tone, count, cut, maybe, none, spare, whole};
 use crate::operator::{toned, word};
 
-/// How many rows are enough to decide by.
+/// Rows to show; enough to decide by.
 const ROWS_MAX: usize = 20;
-/// How many servers are named that have the same limit.
+/// Number of servers to name for each host limit.
 const NAMES_MAX: usize = 5;
 
 pub(super) fn drawn(preview: &Preview, screen: &Screen) -> String {
@@ -24,8 +24,8 @@ pub(super) fn drawn(preview: &Preview, screen: &Screen) -> String {
         text += &format!("\nThe first server starts {}, the last {}.\n", first.text(), last.text());
     }
     for (number, words) in [
-        (preview.offline, "offline: waited for until they are heard from"),
-        (preview.beyond_window, "left out, since the window closes before their turn"),
+        (preview.offline, "offline and will start when they report again"),
+        (preview.beyond_window, "left out because the window closes before they could start"),
     ] {
         if number > 0 {
             let line = format!("{} {words}.", count(number, "server is", "servers are"));
@@ -59,10 +59,10 @@ fn servers(preview: &Preview, screen: &Screen) -> String {
 }
 
 fn row(server: &PreviewServer, screen: &Screen) -> Vec<Cell> {
-    // What was due while we were asking is due now.
+    // A start time that passed while the preview was prepared means now.
     let starts_at = server.starts_at.map(|at| at.max(screen.now));
     let starts = match (starts_at, server.canary) {
-        (None, _) => Cell::new("not at all", Tone::Warning),
+        (None, _) => Cell::new("never", Tone::Warning),
         (Some(at), true) => format!("{}, canary", screen.time(at).text()).into(),
         (Some(at), false) => match server.waits_for.first() {
             Some(what) => format!("{}, after {}", screen.time(at).text(), word(what)).into(),
@@ -85,14 +85,14 @@ fn row(server: &PreviewServer, screen: &Screen) -> Vec<Cell> {
     ]
 }
 
-/// Each package once, those on the most servers first.
+/// Each package once: security updates first, then by number of servers.
 fn packages(preview: &Preview, screen: &Screen) -> String {
     let mut found: BTreeMap<(&str, &str, &str, bool), usize> = BTreeMap::new();
     for update in preview.servers.iter().flat_map(|server| &server.updates) {
         *found.entry((&update.name, &update.from, &update.to, update.security)).or_default() += 1;
     }
     if found.is_empty() {
-        return "\nAs of their last scans there is nothing to install.\n".to_owned();
+        return "\nAs of the last scans, there is nothing to install.\n".to_owned();
     }
     let mut found: Vec<_> = found.into_iter().collect();
     found.sort_by_key(|((name, _, _, security), servers)| (!security, usize::MAX - servers, *name));
@@ -111,7 +111,7 @@ fn packages(preview: &Preview, screen: &Screen) -> String {
     text
 }
 
-/// What hosts limit themselves, each with the servers that do.
+/// Each host limit, with the servers that have it.
 fn host_limits(preview: &Preview) -> String {
     let mut found: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for server in &preview.servers {

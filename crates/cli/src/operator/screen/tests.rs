@@ -19,7 +19,7 @@ fn rows() -> Vec<Vec<Cell>> {
 }
 
 #[test]
-fn a_table_fits_its_terminal_whatever_the_width() {
+fn tables_fit_any_terminal_width() {
     let wide = "\
 NAME                    STATE   UPDATES  KERNEL
 web-1.example.internal  online       12  6.1.0-26-amd64
@@ -40,7 +40,7 @@ db-1             online        0
 }
 
 #[test]
-fn a_pipe_gets_everything_and_no_colour() {
+fn piped_output_is_complete_and_uncolored() {
     let pipe = Screen { width: None, ..terminal(0) };
     let text = pipe.table(&COLUMNS, &rows());
     assert_eq!(text.lines().next(), Some("NAME\tSTATE\tUPDATES\tKERNEL"));
@@ -49,7 +49,7 @@ fn a_pipe_gets_everything_and_no_colour() {
 }
 
 #[test]
-fn colour_changes_no_width() {
+fn color_does_not_change_the_width() {
     let colourful = Screen { colour: true, ..terminal(40) };
     let text = crate::output::on_terminal(&colourful.table(&COLUMNS, &rows()));
     assert!(text.contains("\x1b[32monline\x1b[0m"), "{text:?}");
@@ -60,9 +60,9 @@ fn colour_changes_no_width() {
     assert_eq!(bare, terminal(40).table(&COLUMNS, &rows()));
 }
 
-/// A schedule may be called anything that its author likes.
+/// Users can give a schedule any name.
 #[test]
-fn a_name_cannot_steer_the_terminal() {
+fn names_cannot_control_the_terminal() {
     let text = terminal(80).table(&[whole("NAME")], &[vec!["a\x1b[2Jb\nc".into()]]);
     assert_eq!(text, "NAME\na\\x1b[2Jb c\n");
 }
@@ -75,7 +75,7 @@ fn wide_characters_count_twice() {
 }
 
 #[test]
-fn times_are_said_as_people_say_them() {
+fn relative_times_are_rounded() {
     let now = at("2026-11-15T12:00:00Z");
     let said = |text: &str| relative(at(text), now);
     assert_eq!(said("2026-11-15T12:00:00Z"), "now");

@@ -1,4 +1,4 @@
-//! One server, with all that is known of it.
+//! Formats one server with all its details.
 
 use vocab::Assessment;
 use wire::v1::{Cve, HostLimits, Package, Server, ServerDetail};
@@ -31,7 +31,7 @@ pub(super) fn drawn(detail: &ServerDetail, all_packages: bool, screen: &Screen) 
             "More may exist in packages that could not be assessed (below).\n".to_owned()
         }
         (Assessment::NoFeed, _) => {
-            "Not assessed: no imported feed covers this system (`fleetmend feeds import --help`).\n"
+            "Not assessed: no imported feed covers this operating system (`fleetmend feeds import --help`).\n"
                 .to_owned()
         }
         (Assessment::NotScanned, _) => {
@@ -41,7 +41,9 @@ pub(super) fn drawn(detail: &ServerDetail, all_packages: bool, screen: &Screen) 
     };
     if let Some(base) = detail.coverage.as_ref().and_then(|coverage| coverage.derived_from.as_ref())
     {
-        text += &format!("Matched by the advisories of {base}, which this system is based on.\n");
+        text += &format!(
+            "Matched against the advisories of {base}, which this operating system is based on.\n"
+        );
     }
     if let Some(coverage) = detail.coverage.as_ref().filter(|coverage| !coverage.lists_unfixed) {
         text += &format!(
@@ -56,7 +58,7 @@ pub(super) fn drawn(detail: &ServerDetail, all_packages: bool, screen: &Screen) 
             })
             .collect();
         text += &screen.heading("Not assessed");
-        text += &screen.table(&[cut("PACKAGE"), cut("VERSION"), cut("WHY")], &rows);
+        text += &screen.table(&[cut("PACKAGE"), cut("VERSION"), cut("REASON")], &rows);
     }
     if !detail.old_code.is_empty() {
         let rows: Vec<Vec<Cell>> = (detail.old_code.iter())
@@ -64,7 +66,7 @@ pub(super) fn drawn(detail: &ServerDetail, all_packages: bool, screen: &Screen) 
                 vec![(&old.process).into(), maybe(old.unit.as_ref()), maybe(old.package.as_ref())]
             })
             .collect();
-        text += &screen.heading("Running replaced code");
+        text += &screen.heading("Needs restart");
         text += &screen.table(&[cut("PROCESS"), cut("UNIT"), cut("PACKAGE")], &rows);
     }
     text
@@ -96,7 +98,7 @@ fn facts(detail: &ServerDetail, screen: &Screen) -> String {
     ];
     if !server.reboot_reasons.is_empty() {
         facts.push((
-            "because of",
+            "reboot reasons",
             joined(server.reboot_reasons.iter().map(ToString::to_string).collect()),
         ));
     }
@@ -136,7 +138,7 @@ fn assessment(server: &Server) -> Cell {
 fn totals(detail: &ServerDetail) -> Cell {
     let summary = &detail.server.summary;
     let text = format!(
-        "{}, {} pending, {} for security",
+        "{}, {} pending, {} security",
         summary.packages,
         count(summary.updates, "update", "updates"),
         summary.security_updates
