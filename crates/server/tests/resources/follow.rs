@@ -109,16 +109,16 @@ both! {
         let chunked = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{more}\r\n0\r\n\r\n", more.len());
         let usual = Limits::default();
         let stories: Vec<(Vec<Say>, Limits, &str)> = vec![
-            (vec![status("500 Internal Server Error", "")], usual, "answers 500"),
-            (vec![Say::This(half.clone().into_bytes())], usual, "cut off after"),
+            (vec![status("500 Internal Server Error", "")], usual, "returned 500"),
+            (vec![Say::This(half.clone().into_bytes())], usual, "truncated after"),
             (vec![ok("", &more[..cut])], usual, "Debian.jsonl is cut off"),
             (vec![ok("", "")], usual, "contains no records"),
-            (vec![ok("", &more)], small, "more than 100 bytes"),
-            (vec![Say::This(chunked.into_bytes())], small, "more than 100 bytes"),
-            (vec![Say::AndWait(half.into_bytes())], hasty, "too long"),
-            (vec![Say::AndWait(Vec::new())], hasty, "too long"),
-            ((0..9).map(|_| status("302 Found", &format!("location: {loops}\r\n"))).collect(), usual, "too often"),
-            (vec![Say::This(Vec::new())], usual, "not reached"),
+            (vec![ok("", &more)], small, "larger than 100 bytes"),
+            (vec![Say::This(chunked.into_bytes())], small, "larger than 100 bytes"),
+            (vec![Say::AndWait(half.into_bytes())], hasty, "timed out"),
+            (vec![Say::AndWait(Vec::new())], hasty, "timed out"),
+            ((0..9).map(|_| status("302 Found", &format!("location: {loops}\r\n"))).collect(), usual, "too many redirects"),
+            (vec![Say::This(Vec::new())], usual, "cannot be reached"),
         ];
         let minutes = [5, 10, 20, 40, 80, 160, 320, 360, 360, 360];
         for ((failures, (answers, limits, why)), minutes) in (1..).zip(stories).zip(minutes) {
@@ -210,13 +210,13 @@ both! {
         let packed = |text: &str| zstd::encode_all(text.as_bytes(), 1).unwrap();
         let without_end = text.lines().take(2).map(|line| format!("{line}\n")).collect::<String>();
         let stories = [
-            (whole[..whole.len() - 20].to_vec(), "cut off"),
-            (packed(&without_end), "cut off"),
+            (whole[..whole.len() - 20].to_vec(), "truncated"),
+            (packed(&without_end), "truncated"),
             (packed(&text.replace("\"records\":1}}", "\"records\":2}}")), "missing"),
             (packed(&text.replace("\"form\":2", "\"form\":3")), "newer release"),
-            (packed(text.lines().nth(1).unwrap()), "cut off"),
+            (packed(text.lines().nth(1).unwrap()), "truncated"),
             (packed("{}\n"), "line 1"),
-            (packed(""), "cut off"),
+            (packed(""), "truncated"),
         ];
         let broken = service.place.dir.join("broken.zst");
         for (bytes, why) in stories {

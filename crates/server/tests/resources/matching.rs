@@ -184,7 +184,7 @@ both! {
         let by_feed = shown["cves"].as_array().unwrap().iter().find(|cve| cve["id"] == "CVE-2026-1").unwrap();
         let words = by_feed["found"].as_str().unwrap();
         assert!(words.starts_with("DSA-1 for Debian:12"), "the feed's word counts: {words}");
-        assert!(words.ends_with("the host's package manager says the same of the pending update"), "{words}");
+        assert!(words.ends_with("the host's package manager reports the same CVE for the pending update"), "{words}");
         assert_eq!(by_feed["severity"], "unknown");
         assert_eq!(anew(service).await, remembered);
 

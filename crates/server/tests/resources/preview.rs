@@ -77,8 +77,8 @@ both! {
             assert_eq!(names, turns);
             (names, seen["warnings"].clone())
         };
-        let effect = "as of the last scans no other server has either, so the rest starts after them \
-            without an update that was tested";
+        let effect = "as of the last scans, no other server has anything to install either, so the other \
+            servers start after them without a tested update";
         let (names, warnings) = seen(&[idle[0], one, two, one], 1).await;
         assert_eq!((names.as_slice(), warnings), (&["web-3".into(), "web-4".into(), "web-1".into()][..], json!([])));
         let (names, warnings) = seen(&[idle[0], idle[1], two], 2).await;
@@ -120,7 +120,7 @@ both! {
         let said = |nth: usize| seen["servers"][nth]["host_limits"].to_string();
         assert!(said(0).contains("`frozen` is set") && said(1).contains("line 3") && said(5) == "[]", "{seen}");
         assert!(said(4).contains("excludes open*") && said(4).contains("Sat 22:00-05:00"), "{seen}");
-        assert_eq!(seen["warnings"], json!(["3 servers, frozen first, will refuse this order: see their limits"]));
+        assert_eq!(seen["warnings"], json!(["3 servers will refuse this order because of their host limits; the first is frozen"]));
         // A frozen host carries out a dry run, and is not a canary as long as another server can be one.
         let dry = json!({"server_ids": [ids[0]], "packages": [], "dry_run": true});
         assert_eq!(updates(&preview(service, dry).await["servers"][0], "updates"), all());
