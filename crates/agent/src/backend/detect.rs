@@ -1,7 +1,7 @@
-//! Which package manager a system has.
+//! Detects the package manager of a system.
 //!
-//! Judged by whose database lies there, not by which programs can be found: a Debian system may well have
-//! `rpm` or `dnf` installed as packages like any other.
+//! Detection is based on the package database that exists, not on the installed programs: a Debian
+//! system may have `rpm` or `dnf` installed as packages like any other.
 
 use std::fs;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use super::pacman::Pacman;
 use super::zypper::Zypper;
 use crate::root::Root;
 
-/// The system has no package manager that is known here.
+/// The system has no supported package manager.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "no package manager was found under {}: apt, dnf, zypper, pacman and apk are known, each by its \
+    "no supported package manager found under {}: apt, dnf, zypper, pacman and apk are detected by their \
      database of installed packages", dir.display()
 )]
 pub struct NoManager {
-    /// Where was looked.
+    /// The root directory that was searched.
     pub dir: std::path::PathBuf,
 }
 
@@ -40,9 +40,10 @@ pub fn detect(root: &Root) -> Result<Arc<dyn Backend>, NoManager> {
     if filled("/var/lib/pacman/local") {
         return Ok(Arc::new(Pacman::new(root.clone())));
     }
-    // The last is where Debian's rpm, from outside, keeps the database of a system that it made.
+    // The last one is where Debian's rpm, run from outside, keeps the database of a system that it
+    // created.
     if ["/var/lib/rpm", "/usr/lib/sysimage/rpm", "/root/.rpmdb"].into_iter().any(filled) {
-        // SUSE has dnf among its packages too, and others have no zypper.
+        // SUSE offers dnf as a package too, but other systems have no zypper.
         return match Zypper::is_here(root) {
             true => Ok(Arc::new(Zypper::of(root.clone()))),
             false => Ok(Arc::new(Dnf::of(root.clone()))),

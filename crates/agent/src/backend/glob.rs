@@ -1,8 +1,9 @@
-//! Patterns with `*`, `?` and `[…]`, as package managers' configuration has them.
+//! Glob patterns with `*`, `?` and `[…]`, as in the configuration of package managers.
 //!
-//! Matching does not recurse and goes back to the last star only, so no pattern takes long or much of the stack.
+//! Matching does not recurse and backtracks only to the last star, so no pattern takes long or much
+//! stack.
 
-/// Longer patterns and names match nothing.
+/// Longer patterns and names never match.
 const BYTES_MAX: usize = 4 * 1024;
 
 enum Part<'a> {
@@ -12,8 +13,8 @@ enum Part<'a> {
     Char(char),
 }
 
-/// Whether a pattern means this text. A set ends at the first `]` behind its first `set_min` characters; without one, `[` is
-/// a character like any other.
+/// Whether a pattern matches this text. A set ends at the first `]` after its first `set_min`
+/// characters; without one, `[` is an ordinary character.
 pub(super) fn matches(pattern: &str, text: &str, set_min: usize) -> bool {
     if pattern.len() > BYTES_MAX || text.len() > BYTES_MAX {
         return false;
@@ -21,7 +22,7 @@ pub(super) fn matches(pattern: &str, text: &str, set_min: usize) -> bool {
     let parts = parts(pattern, set_min);
     let text: Vec<char> = text.chars().collect();
     let (mut part, mut at) = (0, 0);
-    // The last star, and how far the text goes that it stands for.
+    // The last star, and the end of the text that it matches.
     let mut star: Option<(usize, usize)> = None;
     loop {
         let is_match = match (parts.get(part), text.get(at)) {
@@ -55,7 +56,7 @@ fn parts(pattern: &str, set_min: usize) -> Vec<Part<'_>> {
         let end = |rest: &str| rest.char_indices().skip(set_min).find(|(_, c)| *c == ']');
         let set_end = (first == '[').then(|| end(rest)).flatten().map(|(at, _)| at);
         match (first, set_end) {
-            // Stars in a row are one.
+            // Consecutive stars are equivalent to one.
             ('*', _) if matches!(parts.last(), Some(Part::Star)) => {}
             ('*', _) => parts.push(Part::Star),
             ('?', _) => parts.push(Part::Any),
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_match_as_shells_match_them() {
+    fn patterns_match_like_in_a_shell() {
         for (pattern, text, expected) in [
             ("", "", true),
             ("*", "", true),
@@ -113,9 +114,9 @@ mod tests {
         assert!(matches("[]]", "]", 1) && !matches("[]x", "x", 0));
     }
 
-    /// Both took longer than anyone waits, or all of the stack.
+    /// Before the limits, these patterns took too long or overflowed the stack.
     #[test]
-    fn no_pattern_takes_long() {
+    fn no_pattern_takes_long_to_match() {
         assert!(!matches(&"*a".repeat(2_000), &"a".repeat(1_999), 1));
         assert!(!matches(&format!("{}b", "*a".repeat(200)), &"a".repeat(4_000), 1));
         assert!(!matches(&"a".repeat(100_000), &"a".repeat(100_000), 1));

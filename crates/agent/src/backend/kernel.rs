@@ -1,4 +1,4 @@
-//! Whether the kernel that runs is still the one that is installed, for managers that keep no notes of it.
+//! Detects whether the running kernel was replaced, for package managers that do not record this.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,9 +8,9 @@ use vocab::Line;
 use super::BackendError;
 use crate::root::Root;
 
-/// A reason to reboot if the modules of the running kernel are gone while another's are there: its
-/// package was updated, and from now on nothing can be loaded. A system without any kernel of its own, or
-/// with an empty `running`, has none.
+/// A reason to reboot if the modules of the running kernel are gone while another kernel's exist:
+/// its package was updated, and the running kernel can no longer load modules. `None` for a system
+/// without its own kernel, or with an empty `running`.
 pub(super) fn replaced(root: &Root, running: &str) -> Result<Option<Line>, BackendError> {
     let folders = ["/usr/lib/modules", "/lib/modules"].map(|path| root.path(path));
     if running.is_empty() || folders.iter().any(|folder| folder.join(running).is_dir()) {
@@ -22,11 +22,12 @@ pub(super) fn replaced(root: &Root, running: &str) -> Result<Option<Line>, Backe
     }
     installed.sort();
     installed.dedup();
-    let reason = format!("kernel {running} runs, installed is {}", installed.join(", "));
+    let reason = format!("running kernel {running}, installed {}", installed.join(", "));
     Ok((!installed.is_empty()).then(|| Line::made_of(&reason)))
 }
 
-/// The kernels with modules here. A folder that an old kernel left behind holds no list of modules.
+/// The kernels that have modules here. A directory left behind by an old kernel contains no module
+/// list.
 fn kernels_in(folder: &PathBuf) -> Result<Vec<String>, BackendError> {
     let unreadable = |error: std::io::Error| BackendError::Unreadable {
         what: folder.display().to_string(),

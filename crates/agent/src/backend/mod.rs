@@ -1,9 +1,10 @@
-//! The package managers behind one narrow door.
+//! The package managers, behind one narrow interface.
 //!
-//! A back end knows what to run and how to read what was said. Questions it asks by itself, since they
-//! change nothing. What changes the system it only describes, as [`Command`]s: `perform` runs them in a
-//! session of their own, written down first, and judges what came of it by comparing inventories.
-//! No back end decides what is to be installed: it is handed exact names and versions of what it said.
+//! A back end knows which commands to run and how to parse their output. It runs queries itself,
+//! since they change nothing. Commands that change the system are only described, as [`Command`]s:
+//! `perform` records them in the journal, runs them in their own session, and judges the result by
+//! comparing inventories. No back end decides what to install: it is given exact names and versions
+//! from its own output.
 
 pub mod apk;
 pub mod apt;
@@ -27,39 +28,38 @@ use crate::command::{AskError, Command};
 
 /// One package manager, on the system under one root.
 pub trait Backend: Send + Sync {
-    /// Which one.
     fn manager(&self) -> PackageManager;
 
-    /// Takes in what [`Backend::memory_if_new`] said before, maybe in another life of the agent. Nothing of it is believed
-    /// that could have changed since.
+    /// Loads data from an earlier [`Backend::memory_if_new`], possibly from before a restart of the
+    /// agent. Data that may have changed since is not used.
     fn recall(&self, memory: &[u8]) {
         let _ = memory;
     }
 
-    /// What it has learned since it was last asked that saves questions, to be kept.
+    /// Cached query results to store, if they changed since the last call. They save queries later.
     fn memory_if_new(&self) -> Option<Vec<u8>> {
         None
     }
 
-    /// Every package that is installed: with source, origin where it is known, and what is held.
-    /// What is half installed is here too; [`Backend::damage`] tells of it.
+    /// Every installed package, with its source, its origin if known, and whether it is held.
+    /// Partly installed packages are included; [`Backend::damage`] lists them.
     fn installed(&self) -> Result<Vec<Installed>, BackendError>;
 
-    /// The same, for whoever compares versions: where a package came from may be missing.
+    /// Like [`Backend::installed`], to compare versions: the origin may be missing.
     fn versions(&self) -> Result<Vec<Installed>, BackendError> {
         self.installed()
     }
 
-    /// What brings the lists of available packages up to date. Run before [`Backend::pending`] by
-    /// scans and by orders; each of them must end with 0.
+    /// The commands that refresh the package lists. Run before [`Backend::pending`] by scans and
+    /// orders; each must exit with 0.
     fn refresh(&self) -> Vec<Command>;
 
-    /// The updates that are pending for what is installed, with whatever the manager knows of them, and
-    /// why one would not be installed.
+    /// The pending updates of the installed packages, with all information that the package manager
+    /// has, and why one would not be installed.
     fn pending(&self, installed: &[Installed]) -> Result<Vec<Pending>, BackendError>;
 
-    /// The same for an order that names packages of the host: of those at least. What fixes a security flaw need only be
-    /// told if the order asks for it.
+    /// Like [`Backend::pending`], for an order that names packages: the updates of at least those.
+    /// Whether an update is a security update need only be set if the order asks for it.
     fn offered(
         &self,
         installed: &[Installed],
@@ -70,122 +70,122 @@ pub trait Backend: Send + Sync {
         self.pending(installed)
     }
 
-    /// What would really happen if exactly these were updated to exactly these versions. Nothing is
-    /// changed. An order that cannot be resolved is [`BackendError::Conflict`].
+    /// What would happen if exactly these packages were updated to exactly these versions. Changes
+    /// nothing. An order that cannot be resolved is a [`BackendError::Conflict`].
     fn resolve(&self, chosen: &[Choice]) -> Result<Transaction, BackendError>;
 
-    /// Fetches what [`Backend::install`] will need. Empty if the manager cannot do that apart.
+    /// The commands that download what [`Backend::install`] needs. Empty if the package manager
+    /// cannot download separately.
     fn download(&self, chosen: &[Choice]) -> Vec<Command>;
 
-    /// Whether [`Backend::install`] fetches by itself what was not fetched before.
+    /// Whether [`Backend::install`] downloads missing packages itself.
     fn fetches_to_install(&self) -> bool {
         false
     }
 
-    /// Installs exactly these versions: no prompt, edited configuration kept, nothing removed, nothing
-    /// downgraded, nothing else but what the resolver needs, auto marks kept.
+    /// The commands that install exactly these versions: no prompt, edited configuration kept,
+    /// nothing removed, nothing downgraded, nothing added except what the resolver needs,
+    /// auto-installed marks kept.
     fn install(&self, chosen: &[Choice]) -> Vec<Command>;
 
-    /// Who works on the package database right now, if someone does.
+    /// Who holds the package database lock, if it is held.
     fn lock_holder(&self) -> Result<Option<LockHolder>, BackendError>;
 
-    /// What is half done in the package database, one line a package. None: it is sound.
+    /// Incomplete operations in the package database, one line per package. Empty if it is intact.
     fn damage(&self) -> Result<Vec<Line>, BackendError>;
 
-    /// What finishes or mends what is half done, without prompts and without removing anything.
+    /// The commands that finish or repair incomplete operations, without prompts and without
+    /// removing anything.
     fn repair(&self) -> Vec<Command>;
 
-    /// Configuration that packages brought and the manager put beside an edited file (`.dpkg-dist`,
+    /// New configuration files that the package manager stored next to edited ones (`.dpkg-dist`,
     /// `.rpmnew`, `.pacnew`, …), as paths inside the root.
     fn set_aside(&self) -> Result<Vec<PathBuf>, BackendError>;
 
-    /// Why the system should be rebooted, as far as this manager knows. A check that cannot be read is
-    /// an error, and an error never reboots anything. An empty kernel: what runs is not the system's
-    /// own, as in a container, and no kernel of its packages is a reason.
+    /// Why the host needs a reboot, as far as this package manager knows. A failed check is an
+    /// error, and an error never causes a reboot. An empty `running_kernel` means that the running
+    /// kernel does not belong to the managed system, as in a container, so no kernel package is a
+    /// reason.
     fn reboot_reasons(&self, running_kernel: &str) -> Result<Vec<Line>, BackendError>;
 
-    /// What an ended command means that did not do its work: its exit code, and the end of what it said.
+    /// Diagnoses a failed command by its exit code and the end of its output.
     fn diagnose(&self, exit: Option<i32>, said: &str) -> Diagnosis;
 }
 
-/// An update that was chosen: exactly this version of an installed package.
+/// A selected update: exactly this version of an installed package.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct Choice {
-    /// The name, which stands in the host's own list of installed packages.
+    /// The name, from the host's own list of installed packages.
     pub name: String,
-    /// The architecture, as the manager spells it.
+    /// The architecture, in the package manager's spelling.
     pub arch: String,
-    /// The version that is installed.
+    /// The installed version.
     pub from: String,
-    /// The version to install, which the host's own manager offered.
+    /// The version to install, as offered by the host's own package manager.
     pub to: String,
 }
 
-/// What a package manager would do.
+/// What a package manager would change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Transaction {
-    /// What changes, each once.
+    /// The changes, without duplicates.
     pub changes: Vec<Change>,
-    /// How many bytes would be fetched, if the manager says.
+    /// Download size, if the package manager reports it.
     pub download_bytes: Option<u64>,
-    /// How many bytes more would be used afterwards, if the manager says; less than 0 if fewer.
+    /// Additional disk usage afterwards, if the package manager reports it; negative if space is
+    /// freed.
     pub disk_bytes: Option<i64>,
 }
 
 /// One package in a transaction.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Change {
-    /// The name.
     pub name: String,
-    /// The architecture.
     pub arch: String,
-    /// The version that goes; nothing if it is new.
+    /// The old version; `None` if the package is new.
     pub from: Option<String>,
-    /// The version that comes; nothing if it is removed.
+    /// The new version; `None` if the package is removed.
     pub to: Option<String>,
 }
 
-/// Who holds the package manager's lock.
+/// The process that holds the package database lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockHolder {
-    /// Its process, if it could be found out.
+    /// Its process id, if known.
     pub pid: Option<i32>,
-    /// What it is called, for people: `unattended-upgr (pid 812)`.
+    /// A display name: `unattended-upgr (pid 812)`.
     pub name: Line,
 }
 
-/// What a failure means.
+/// The cause of a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnosis {
-    /// For programs.
     pub code: FailureCode,
-    /// For people: the manager's own words where they say it best.
+    /// A message for people, in the package manager's own words where possible.
     pub message: Line,
 }
 
-/// Why a back end has no answer.
+/// Why a back end failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
-    /// A question could not be asked.
+    /// A query could not be run.
     #[error(transparent)]
     Ask(#[from] AskError),
-    /// The manager answered with a failure.
+    /// The package manager reported a failure.
     #[error("{what}: {}", .diagnosis.message)]
     Failed {
-        /// What was asked: `apt-get update`.
+        /// The command that failed: `apt-get update`.
         what: &'static str,
-        /// What it means.
         diagnosis: Diagnosis,
     },
-    /// The wish cannot be fulfilled: the resolver's own words.
+    /// The request cannot be fulfilled: the resolver's own words.
     #[error("{0}")]
     Conflict(Line),
-    /// An answer or a file does not read as it should.
-    #[error("{what} cannot be read: {why}")]
+    /// Output or a file has an unexpected format.
+    #[error("cannot read {what}: {why}")]
     Unreadable {
-        /// Which answer, or which file.
+        /// The command or file.
         what: String,
-        /// What is wrong with it.
         why: String,
     },
 }

@@ -1,8 +1,9 @@
-//! The little of apt's configuration that says whether apt installs by itself.
+//! Parses the parts of apt's configuration that tell whether apt installs updates automatically.
 
-/// The last value that a text gives to a setting, by its full name: `APT::Periodic::Enable`.
+/// The last value of a setting, by its full name: `APT::Periodic::Enable`.
 ///
-/// Both ways of writing are read: `APT::Periodic::Enable "1";` and `APT { Periodic { Enable "1"; }; };`.
+/// Both notations are supported: `APT::Periodic::Enable "1";` and `APT { Periodic { Enable "1"; };
+/// };`.
 pub(super) fn value(text: &str, name: &str) -> Option<String> {
     let mut scopes: Vec<String> = Vec::new();
     let mut words: Vec<String> = Vec::new();
@@ -30,8 +31,8 @@ pub(super) fn value(text: &str, name: &str) -> Option<String> {
     found
 }
 
-/// Words, quoted words with their quotes, and `{`, `}`, `;`. Comments are `//` and `#` to the end of
-/// the line, and `/* … */`.
+/// Words, quoted words with their quotes, and `{`, `}`, `;`. Comments are `//` and `#` to the end
+/// of the line, and `/* … */`.
 fn tokens(text: &str) -> Vec<String> {
     let mut tokens = Vec::new();
     let mut rest = text;
@@ -65,7 +66,7 @@ mod tests {
     use super::value;
 
     #[test]
-    fn both_ways_of_writing_are_read_and_the_last_word_counts() {
+    fn both_notations_are_parsed_and_the_last_value_wins() {
         let name = "APT::Periodic::Unattended-Upgrade";
         assert_eq!(value("APT::Periodic::Unattended-Upgrade \"1\";", name).as_deref(), Some("1"));
         let nested = "/* \"0\"; */ APT { Periodic { // why\n unattended-upgrade \"7\"; }; };";

@@ -1,4 +1,4 @@
-//! What system this is, as `os-release` says it.
+//! Detects the operating system from `os-release`.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use vocab::Os;
 
 use crate::root::Root;
 
-/// The system under a root. One that does not say what it is, is `linux`.
+/// The operating system under a root. Without an `os-release` file it is `linux`.
 pub(super) fn of(root: &Root) -> Os {
     ["/etc/os-release", "/usr/lib/os-release"]
         .iter()
@@ -14,13 +14,13 @@ pub(super) fn of(root: &Root) -> Os {
         .map_or_else(unknown, |text| read(&text))
 }
 
-/// The system that this text describes. Whatever it says that no system can be called is bent until it
-/// can: a host with an odd file must still be able to join.
+/// Parses the text. Invalid values are reduced to a valid form: a host with an unusual file must
+/// still be able to enroll.
 pub(super) fn read(text: &str) -> Os {
     let value = |key: &str| {
         let lines = text.lines().map(str::trim_start).filter(|line| !line.starts_with('#'));
         let mut values = lines.filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
-        // As in a shell, the last one counts.
+        // As in a shell, the last assignment wins.
         values.next_back().map(unquoted).unwrap_or_default()
     };
     let plain = |c: &char| c.is_ascii_alphanumeric() || "._-".contains(*c);
@@ -37,10 +37,10 @@ pub(super) fn read(text: &str) -> Os {
 }
 
 fn unknown() -> Os {
-    Os::new("linux", "", "").expect("`linux` is the id of a system")
+    Os::new("linux", "", "").expect("`linux` is a valid id")
 }
 
-/// A value without its quotes, and without the backslashes that protect `"`, `$`, `` ` `` and `\`.
+/// Removes the quotes of a value, and the backslashes that escape `"`, `$`, `` ` `` and `\`.
 fn unquoted(value: &str) -> String {
     let value = value.trim();
     let inner = ['"', '\'']
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn systems_are_called_what_their_files_say() {
+    fn os_release_files_are_parsed() {
         let debian = read(
             "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nNAME=\"Debian GNU/Linux\"\n\
              VERSION_ID=\"12\"\nID=debian\nHOME_URL=\"https://www.debian.org/\"\n",
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn an_odd_file_is_bent_until_it_names_a_system() {
+    fn invalid_values_are_reduced_to_valid_ones() {
         assert_eq!(read(""), unknown());
         let odd =
             read("ID=\"Red Hat!\"\nVERSION_ID=\"9 beta\"\nPRETTY_NAME=\"a\\\"b\\$\u{1b}[31m\"");

@@ -1,7 +1,7 @@
-//! Which package a file belongs to, or belonged to before an update replaced it.
+//! Finds the package that a file belongs to, or belonged to before an update replaced it.
 //!
-//! dpkg, pacman and apk write down their files as text: one pass over that answers for all paths at
-//! once. rpm has to be asked.
+//! dpkg, pacman and apk store their file lists as text: one pass over those finds the packages of
+//! all paths. For rpm, the `rpm` program is run.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,11 +14,11 @@ use vocab::PackageManager;
 use crate::command::Command;
 use crate::root::Root;
 
-/// How many paths rpm is asked for; each costs some milliseconds.
+/// Maximum number of paths looked up with rpm; each takes a few milliseconds.
 const ASKED_MAX: usize = 200;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The package of each path, where one is known.
+/// The package of each path, if known.
 pub(super) fn of<'a>(
     root: &Root,
     manager: PackageManager,
@@ -40,13 +40,13 @@ pub(super) fn of<'a>(
     wanted.found()
 }
 
-/// The paths that are asked for, under every name by which their package may know them.
+/// The paths to look up, in every spelling that their package may use.
 #[derive(Default)]
 struct Wanted {
-    /// What a package may have written down, the paths that it would answer for, and how near it is
-    /// to each: 0 is the path itself.
+    /// Each spelling, the paths that it stands for, and its distance from each: 0 is the path
+    /// itself.
     spellings: BTreeMap<String, Vec<(String, usize)>>,
-    /// The nearest answer so far.
+    /// The closest match so far.
     owners: BTreeMap<String, (usize, String)>,
 }
 
@@ -74,8 +74,9 @@ impl Wanted {
     }
 }
 
-/// How a package may have written this path down, the nearest first. `/lib` may be a link into `/usr`;
-/// and of `libcurl.so.4.7.0` the new version of its package knows nothing, but of `libcurl.so.4`.
+/// The spellings that a package may use for this path, closest first. `/lib` may be a link into
+/// `/usr`, and the new version of a package contains `libcurl.so.4` but no longer
+/// `libcurl.so.4.7.0`.
 fn spellings(path: &str) -> Vec<String> {
     let mut stems = vec![path.to_owned()];
     let mut stem = path;
@@ -85,7 +86,7 @@ fn spellings(path: &str) -> Vec<String> {
             break;
         }
         stem = shorter;
-        // `libfoo.so` alone is a link for compilers, of another package.
+        // `libfoo.so` alone is a link for compilers, and belongs to another package.
         if !stem.ends_with(".so") {
             stems.push(stem.to_owned());
         }
@@ -97,7 +98,7 @@ fn spellings(path: &str) -> Vec<String> {
     stems.iter().flat_map(|stem| [stem.clone(), other(stem)]).collect()
 }
 
-/// `/var/lib/dpkg/info/libc6:amd64.list`: one path a line.
+/// `/var/lib/dpkg/info/libc6:amd64.list`: one path per line.
 fn dpkg(info: &Path, wanted: &mut Wanted) {
     for entry in fs::read_dir(info).into_iter().flatten().filter_map(Result::ok) {
         let name = entry.file_name();
@@ -109,7 +110,8 @@ fn dpkg(info: &Path, wanted: &mut Wanted) {
     }
 }
 
-/// `/var/lib/pacman/local/NAME-VERSION-RELEASE/files`: `%FILES%`, then paths without their first `/`.
+/// `/var/lib/pacman/local/NAME-VERSION-RELEASE/files`: `%FILES%`, then paths without the leading
+/// `/`.
 fn pacman(local: &Path, wanted: &mut Wanted) {
     for entry in fs::read_dir(local).into_iter().flatten().filter_map(Result::ok) {
         let folder = entry.file_name();
@@ -120,7 +122,7 @@ fn pacman(local: &Path, wanted: &mut Wanted) {
     }
 }
 
-/// `/lib/apk/db/installed`: `P:` a package, `F:` a folder of it, `R:` a file in that.
+/// `/lib/apk/db/installed`: `P:` a package, `F:` one of its directories, `R:` a file in it.
 fn apk(installed: &Path, wanted: &mut Wanted) {
     let (mut package, mut folder) = (String::new(), String::new());
     for_lines(installed, |line| match line.split_once(':') {
@@ -131,12 +133,13 @@ fn apk(installed: &Path, wanted: &mut Wanted) {
     });
 }
 
-/// rpm answers in the order of its questions but with any number of lines for each, so each is asked alone.
+/// One query per path: rpm prints any number of lines for each path, so a combined output would be
+/// ambiguous.
 fn rpm(root: &Root, wanted: &mut Wanted) {
     let spellings: Vec<String> = wanted.spellings.keys().take(ASKED_MAX).cloned().collect();
     for path in spellings {
         let question = program(root).args(["-qf", "--qf", "%{NAME}\\n", "--", &path]);
-        // If rpm does not answer once, it does not answer for the rest.
+        // If one query fails, the others would fail too.
         let Ok(answer) = question.ask(PATIENCE) else { return };
         if answer.exit == Some(0)
             && let Some(package) = answer.stdout.lines().next()
@@ -146,7 +149,7 @@ fn rpm(root: &Root, wanted: &mut Wanted) {
     }
 }
 
-/// The system's own rpm, or, for one under a directory that has none, the machine's.
+/// The managed system's own rpm; for a system under a directory without one, the running system's.
 fn program(root: &Root) -> Command {
     if root.is_running_system() || root.has_program("rpm") {
         return root.inside("rpm");
@@ -154,7 +157,7 @@ fn program(root: &Root) -> Command {
     Command::new("rpm").arg("--root").arg(&root.dir().to_string_lossy())
 }
 
-/// Each line of a file that is text; what cannot be read is passed over.
+/// Calls `each` for each line that is valid text. Unreadable files are skipped.
 fn for_lines(path: &Path, mut each: impl FnMut(&str)) {
     let Ok(file) = File::open(path) else { return };
     let mut reader = BufReader::new(file);
@@ -182,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_is_known_by_its_soname_when_its_own_file_is_gone() {
+    fn deleted_library_is_found_by_its_soname() {
         let curl = "/usr/lib/x86_64-linux-gnu/libcurl.so.4.7.0";
         let mut wanted = asked(&[curl, "/usr/sbin/sshd"]);
         wanted.owns("libcurl4-dev", "/usr/lib/x86_64-linux-gnu/libcurl.so");
@@ -194,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_name_wins_and_a_merged_usr_is_seen_through() {
+    fn closest_spelling_wins_and_merged_usr_is_handled() {
         let mut wanted = asked(&["/usr/lib/libc.so.6"]);
         wanted.owns("libc6", "/lib/libc.so.6");
         assert_eq!(wanted.found().into_values().collect::<Vec<_>>(), ["libc6"]);
@@ -206,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_is_cut_off_libraries_only() {
+    fn versions_are_stripped_from_libraries_only() {
         assert_eq!(spellings("/usr/bin/python3.11"), ["/usr/bin/python3.11", "/bin/python3.11"]);
         assert_eq!(
             spellings("/lib/a.so.1.2"),

@@ -1,4 +1,4 @@
-//! Where the agent runs: on a machine of its own, in a container, in a changed root.
+//! Detects the environment of the agent: a physical or virtual machine, a container, or a chroot.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -8,10 +8,10 @@ use vocab::Line;
 
 use crate::root::Root;
 
-/// What kind of container this is, by the signs that containers leave.
+/// The container type, detected by the usual marks.
 pub(super) fn container(root: &Root, proc: &Path) -> Option<Line> {
     let text = |path: &str| fs::read_to_string(root.path(path)).ok();
-    // systemd as PID 1 writes down what it was told.
+    // systemd as PID 1 writes the container type here.
     if let Some(kind) = text("/run/systemd/container").filter(|kind| !kind.trim().is_empty()) {
         return Some(Line::made_of(&kind));
     }
@@ -31,26 +31,25 @@ pub(super) fn container(root: &Root, proc: &Path) -> Option<Line> {
     if let Some(kind) = named.iter().find(|kind| group.contains(&format!("/{kind}"))) {
         return Some(Line::from(*kind));
     }
-    // On a machine of its own, process 2 is the kernel's. A namespace of processes hides it.
+    // Outside containers, process 2 is a kernel thread. A PID namespace hides it.
     let second = fs::read_to_string(proc.join("2/comm")).unwrap_or_default();
-    (proc.join("1").exists() && second.trim() != "kthreadd")
-        .then(|| Line::from("a namespace of processes"))
+    (proc.join("1").exists() && second.trim() != "kthreadd").then(|| Line::from("a PID namespace"))
 }
 
-/// Whether systemd runs the managed system.
 pub(super) fn has_systemd(root: &Root) -> bool {
     root.path("/run/systemd/system").is_dir()
 }
 
-/// What PID 1 is called where something else than systemd starts and ends the machine.
+/// Names of PID 1 for init systems other than systemd.
 const OTHER_INITS: [&str; 5] = ["init", "openrc-init", "runit", "s6-svscan", "dinit"];
 
-/// Whether the system that runs can be rebooted from here, or why not. What cannot be found out is a reason, too.
+/// Whether the running system can be rebooted from here, or why not. A check that fails counts as a
+/// reason.
 pub(super) fn may_reboot(root: &Root, proc: &Path, in_container: bool) -> Result<(), Line> {
     if let Some(kind) = container(root, proc) {
         if !in_container {
             let why = format!(
-                "this is a container ({kind}), and the host's limits do not allow `reboot_in_container`"
+                "this is a container ({kind}), and `reboot_in_container` is not set in limits.toml"
             );
             return Err(Line::made_of(&why));
         }
@@ -63,16 +62,14 @@ pub(super) fn may_reboot(root: &Root, proc: &Path, in_container: bool) -> Result
     if has_systemd(root) || OTHER_INITS.contains(&first.trim()) {
         return Ok(());
     }
-    Err(Line::made_of(&format!("process 1 (`{}`) is no init that could reboot", first.trim())))
+    Err(Line::made_of(&format!("process 1 (`{}`) is not a supported init system", first.trim())))
 }
 
-/// In a chroot, process 1 has another root than the agent. What is written there may be a machine's,
-/// but the machine is not that.
+/// In a chroot, process 1 has another root directory than the agent. The files there may look like
+/// those of a full system, but a reboot would affect the system outside.
 fn is_own_root(dir: &Path, proc: &Path) -> Result<(), Line> {
     let unknown = |error: std::io::Error| {
-        Line::made_of(&format!(
-            "whether the agent runs in a chroot could not be found out: {error}"
-        ))
+        Line::made_of(&format!("cannot determine whether the agent runs in a chroot: {error}"))
     };
     let first = fs::metadata(proc.join("1/root")).map_err(unknown)?;
     let own = fs::metadata(dir).map_err(unknown)?;

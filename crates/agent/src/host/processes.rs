@@ -1,8 +1,8 @@
-//! Who runs code that is no longer on the disk.
+//! Finds processes that run code which is no longer on disk.
 //!
-//! An update replaces a file by a new one of the same name; whoever has the old one mapped runs it on,
-//! and the kernel says `(deleted)` behind its path. Only mappings that may be executed count: caches,
-//! logs and fonts are replaced all the time and are nobody's code.
+//! An update replaces a file with a new one of the same name. A process that has mapped the old
+//! file keeps running it, and the kernel appends `(deleted)` to its path. Only executable mappings
+//! count: caches, logs and fonts are replaced all the time and are not code.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -12,30 +12,29 @@ use std::path::Path;
 
 use crate::root::Root;
 
-/// A process that runs old code.
+/// A process that runs outdated code.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Process {
-    /// What it is called.
     pub(super) name: String,
-    /// The service that it belongs to.
+    /// The systemd service that it belongs to.
     pub(super) unit: Option<String>,
-    /// The files that it runs and that are gone, as paths inside the root.
+    /// The deleted files that it runs, as paths inside the root.
     pub(super) gone: BTreeSet<String>,
 }
 
-/// More processes than this are not looked at, so that a look has an end.
+/// Maximum number of processes inspected, to limit the time.
 const PROCESSES_MAX: usize = 50_000;
-/// More of a process's mappings is not read.
+/// Maximum number of bytes read of a process's mappings.
 const MAPS_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// Where packages put code. Deleted files elsewhere are a program's own business: `/memfd:`,
-/// `/dev/zero`, `/SYSV00000000`, what a compiler made under `/tmp`.
+/// Where packages install code. Deleted files elsewhere are created by programs themselves:
+/// `/memfd:`, `/dev/zero`, `/SYSV00000000`, compiler output under `/tmp`.
 const CODE: [&str; 7] = ["/usr/", "/lib/", "/lib32/", "/lib64/", "/bin/", "/sbin/", "/opt/"];
-/// What an administrator put there is no package's.
+/// Files that an administrator put there belong to no package.
 const NOT_PACKAGED: [&str; 1] = ["/usr/local/"];
 
-/// Every process of the managed system that runs old code. One that ends while it is looked at, or
-/// that may not be looked at, is passed over.
+/// Every process of the managed system that runs outdated code. Processes that end during the
+/// inspection, or that may not be inspected, are skipped.
 pub(super) fn with_old_code(proc: &Path, root: &Root) -> Vec<Process> {
     let Ok(own) = fs::metadata(root.dir()) else { return Vec::new() };
     let Ok(entries) = fs::read_dir(proc) else { return Vec::new() };
@@ -45,7 +44,8 @@ pub(super) fn with_old_code(proc: &Path, root: &Root) -> Vec<Process> {
         .filter(|entry| entry.file_name().to_str().is_some_and(is_process))
         .take(PROCESSES_MAX)
         .filter(|entry| {
-            // By what it is and not by what it is called: `/` of a container is `/` as well.
+            // Compared by device and inode, not by path: the root of a container is called `/` as
+            // well.
             fs::metadata(entry.path().join("root"))
                 .is_ok_and(|root| (root.dev(), root.ino()) == (own.dev(), own.ino()))
         })
@@ -54,7 +54,7 @@ pub(super) fn with_old_code(proc: &Path, root: &Root) -> Vec<Process> {
 }
 
 fn look_at(process: &Path, root: &Root) -> Option<Process> {
-    // A kernel thread has no program.
+    // A kernel thread has no executable.
     let program = fs::read_link(process.join("exe")).ok()?;
     let mut maps = Vec::new();
     File::open(process.join("maps")).ok()?.take(MAPS_BYTES_MAX).read_to_end(&mut maps).ok()?;
@@ -72,7 +72,7 @@ fn look_at(process: &Path, root: &Root) -> Option<Process> {
 
 const DELETED: &str = " (deleted)";
 
-/// The deleted files among executable mappings:
+/// The deleted files among the executable mappings:
 /// `7f…-7f… r-xp 00001000 08:01 1234    /usr/lib/libfoo.so.1 (deleted)`.
 fn gone_from(maps: &str) -> BTreeSet<String> {
     let deleted = |line: &str| {
@@ -84,8 +84,8 @@ fn gone_from(maps: &str) -> BTreeSet<String> {
     maps.lines().filter_map(deleted).collect()
 }
 
-/// The kernel says paths as the reader sees them: under `--root` they begin with the directory, unless
-/// the process has mounts of its own.
+/// The kernel reports paths as the reader sees them: under `--root` they start with the root
+/// directory, unless the process has its own mounts.
 fn inside(path: &str, root: &Root) -> String {
     match Path::new(path).strip_prefix(root.dir()) {
         Ok(rest) => format!("/{}", rest.display()),
@@ -98,9 +98,9 @@ fn is_code(path: &str) -> bool {
     below(&CODE) && !below(&NOT_PACKAGED)
 }
 
-/// The system's service whose group this is. A service of a user's own is not the system's to restart.
+/// The system service of this cgroup. User services are not the system's to restart.
 fn unit_of(groups: &str) -> Option<String> {
-    // systemd's own hierarchy: the only one (`0::`), or beside others the one with its name.
+    // systemd's own hierarchy: the only one (`0::`), or, next to others, the one named `systemd`.
     let systemd = |line: &&str| line.starts_with("0::") || line.contains(":name=systemd:");
     groups.lines().filter(systemd).find_map(|line| {
         let parts: Vec<&str> = line.splitn(3, ':').nth(2)?.split('/').collect();
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_deleted_code_counts() {
+    fn only_deleted_executable_files_count() {
         let maps = "\
 55d0c0a00000-55d0c0a2f000 r--p 00000000 08:01 131 /usr/sbin/sshd (deleted)
 55d0c0a2f000-55d0c0ab4000 r-xp 0002f000 08:01 131 /usr/sbin/sshd (deleted)
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_belongs_to_the_service_in_whose_group_it_is() {
+    fn service_is_derived_from_the_cgroup() {
         let unit = |groups: &str| unit_of(groups);
         let ssh = Some("ssh.service".to_owned());
         assert_eq!(unit("0::/system.slice/ssh.service\n"), ssh);

@@ -1,12 +1,12 @@
-//! Which services may be restarted behind their users' backs.
+//! Decides which services may be restarted automatically.
 
-/// Never: by how their names begin.
+/// Services that are never restarted, by prefix.
 const NEVER: [&str; 35] = [
-    // The agent itself: it restarts when it is idle, by its own decision.
+    // The agent itself: it restarts on its own when it is idle.
     "fleetmend-agent",
-    // Everything on the machine talks over it, and most of it does not survive.
+    // All services communicate over it, and most of them do not survive its restart.
     "dbus",
-    // What holds sessions; with it people lose their work.
+    // Services that hold sessions; users would lose their work.
     "systemd-logind",
     "elogind",
     "user@",
@@ -22,14 +22,14 @@ const NEVER: [&str; 35] = [
     "sddm",
     "lxdm",
     "xdm",
-    // What holds the network: the order to restart might be the last to arrive.
+    // Services that hold the network: the restart order might be the last one to arrive.
     "NetworkManager",
     "network",
     "ifup@",
     "systemd-networkd",
     "wpa_supplicant",
     "openvpn",
-    // What other systems run in.
+    // Services that run other systems.
     "docker",
     "containerd",
     "libvirtd",
@@ -37,7 +37,7 @@ const NEVER: [&str; 35] = [
     "lxc",
     "lxd",
     "incus",
-    // What runs once, or may be at work on packages this moment.
+    // Services that run once, or may be changing packages at this moment.
     "cloud-",
     "apt-daily",
     "unattended-upgrades",
@@ -45,10 +45,11 @@ const NEVER: [&str; 35] = [
     "packagekit",
 ];
 
-/// Whether nothing is lost by a restart but what the service itself forgets.
+/// Whether a restart loses nothing but the service's own state.
 pub(super) fn is_safe(unit: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || ":-_.\\@".contains(c);
-    // A unit's name comes from a group's, which root alone makes; and yet it becomes an argument.
+    // The unit name comes from a cgroup, which only root can create. It is checked anyway, because
+    // it becomes a command argument.
     let Some(name) = unit.strip_suffix(".service") else { return false };
     !name.is_empty()
         && !name.starts_with('-')
@@ -62,7 +63,7 @@ mod tests {
     use super::is_safe;
 
     #[test]
-    fn ordinary_services_are_restarted_and_what_carries_others_is_not() {
+    fn services_that_others_depend_on_are_not_restarted() {
         for unit in ["ssh.service", "nginx.service", "postgresql@15-main.service", "cron.service"] {
             assert!(is_safe(unit), "{unit}");
         }
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_service_is_not_restarted() {
+    fn invalid_service_names_are_not_restarted() {
         for unit in ["", ".service", "ssh.socket", "--all.service", "a b.service", "a;b.service"] {
             assert!(!is_safe(unit), "{unit}");
         }

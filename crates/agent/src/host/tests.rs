@@ -1,4 +1,4 @@
-//! Stories on planted trees: a folder as `/proc`, and one as the managed system.
+//! Tests with a fake `/proc` and a fake managed system, both directories.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,7 +13,7 @@ use crate::backend::{Backend, BackendError, Choice, Diagnosis, LockHolder, Trans
 use crate::command::Command;
 use crate::root::Root;
 
-/// A machine made of files, gone when dropped.
+/// A fake host made of files, removed when dropped.
 struct Planted {
     dir: PathBuf,
 }
@@ -54,7 +54,7 @@ impl Planted {
         symlink(target, path).unwrap();
     }
 
-    /// A process whose root is the planted one, or another folder.
+    /// A process whose root is the fake one, or another directory.
     fn process(&self, pid: u32, name: &str, root: &Path, group: &str, maps: &str) {
         self.proc(&format!("{pid}/comm"), &format!("{name}\n"));
         self.proc(&format!("{pid}/cgroup"), &format!("0::{group}\n"));
@@ -67,13 +67,13 @@ impl Planted {
         self.dir.join("root")
     }
 
-    /// The machine whose managed system lies under a directory.
+    /// The host whose managed system is under a directory.
     fn host(&self) -> Host {
         let root = Root::under(&self.own_root());
         Host { root, proc: self.dir.join("proc"), runs: false }
     }
 
-    /// The same as if it ran.
+    /// The same, as if it were the running system.
     fn running(&self) -> Host {
         Host { runs: true, ..self.host() }
     }
@@ -85,7 +85,7 @@ impl Drop for Planted {
     }
 }
 
-/// A package manager that knows nothing but which one it is, and why to reboot.
+/// A package manager that only knows its name and why to reboot.
 struct Knows {
     manager: PackageManager,
     reasons: Result<&'static str, &'static str>,
@@ -146,7 +146,7 @@ const SSHD: &str = "\
 ";
 
 #[test]
-fn a_host_says_what_it_is() {
+fn facts_describe_the_host() {
     let planted = Planted::new();
     planted.root("/etc/os-release", "ID=debian\nVERSION_ID=\"12\"\nPRETTY_NAME=\"Debian 12\"\n");
     planted.root("/etc/hostname", "image-7\n");
@@ -163,7 +163,7 @@ fn a_host_says_what_it_is() {
 
 /// A system under a directory, or in a container, does not run on the kernel of its packages.
 #[test]
-fn the_kernel_of_another_system_is_no_reason_to_reboot() {
+fn foreign_kernel_is_no_reason_to_reboot() {
     let planted = Planted::new();
     let facts = planted.host().facts(&APT);
     assert_eq!(facts.reboot_reasons, [Line::from("linux-image over ``")]);
@@ -175,17 +175,15 @@ fn the_kernel_of_another_system_is_no_reason_to_reboot() {
     assert_eq!(contained.reboot_reasons, facts.reboot_reasons);
     let unreadable = Knows { manager: PackageManager::Apt, reasons: Err("denied") };
     let facts = planted.host().facts(&unreadable);
-    assert!(!facts.reboot_required, "a check that cannot be read reboots nothing");
+    assert!(!facts.reboot_required, "a failed check does not require a reboot");
     assert_eq!(
         facts.reboot_reasons,
-        [Line::from(
-            "whether a reboot is needed could not be found out: /boot cannot be read: denied"
-        )]
+        [Line::from("cannot determine whether a reboot is needed: cannot read /boot: denied")]
     );
 }
 
 #[test]
-fn old_code_is_told_by_package_and_service_and_only_of_the_managed_system() {
+fn outdated_code_is_listed_by_package_and_service() {
     let planted = Planted::new();
     let own = planted.own_root();
     planted.root("/var/lib/dpkg/info/openssh-server.list", "/.\n/usr/sbin/sshd\n");
@@ -220,13 +218,13 @@ fn old_code_is_told_by_package_and_service_and_only_of_the_managed_system() {
     );
 }
 
-/// The same mappings as one sees them from outside of a changed root.
+/// The same mappings as seen from outside a chroot.
 fn own_path(root: &Path, maps: &str) -> String {
     maps.replace(" /usr/", &format!(" {}/usr/", root.display()))
 }
 
 #[test]
-fn every_manager_names_the_package_of_a_file() {
+fn every_package_manager_finds_the_owner_of_a_file() {
     let planted = Planted::new();
     planted.process(700, "sshd", &planted.own_root(), "/system.slice/sshd.service", SSHD);
     planted.root("/var/lib/pacman/local/openssh-9.6p1-1/files", "%FILES%\nusr/\nusr/sbin/sshd\n");
@@ -235,19 +233,19 @@ fn every_manager_names_the_package_of_a_file() {
         [(PackageManager::Pacman, "openssh"), (PackageManager::Apk, "openssh-server")]
     {
         let old = planted.host().old_code(&Knows { manager, reasons: Ok("") });
-        assert_eq!(old.len(), 1, "{manager}: the unknown library adds nothing");
+        assert_eq!(old.len(), 1, "{manager}: the library without a package is not listed");
         assert_eq!(old[0].package, Some(Line::from(package)), "{manager}");
     }
     let old = planted.host().old_code(&Knows { manager: PackageManager::Apt, reasons: Ok("") });
     assert_eq!(
         (old.len(), &old[0].package),
         (1, &None),
-        "what no package knows is told all the same"
+        "a process without a known package is still listed"
     );
 }
 
 #[test]
-fn containers_are_known_by_their_marks() {
+fn containers_are_detected_by_their_marks() {
     let mark = |plant: &dyn Fn(&Planted)| {
         let planted = Planted::new();
         planted.proc("1/environ", "HOME=/\0");
@@ -262,24 +260,24 @@ fn containers_are_known_by_their_marks() {
     assert_eq!(mark(&|on| on.root("/.dockerenv", "")), some("docker"));
     assert_eq!(mark(&|on| on.root("/run/.containerenv", "")), some("podman"));
     assert_eq!(mark(&|on| on.proc("1/cgroup", "1:cpu:/docker/0ab1\n")), some("docker"));
-    assert_eq!(mark(&|on| on.proc("2/comm", "sh\n")), some("a namespace of processes"));
+    assert_eq!(mark(&|on| on.proc("2/comm", "sh\n")), some("a PID namespace"));
 }
 
 #[test]
-fn only_a_machine_of_its_own_may_reboot_unless_the_administrator_of_a_container_allows_it() {
+fn container_reboots_only_if_the_administrator_allows_it() {
     let planted = Planted::new();
     let asked = |allowed| planted.running().may_reboot(allowed).map_err(|why| why.to_string());
 
     let under = planted.host().may_reboot(true).unwrap_err();
-    assert!(under.as_str().ends_with("is managed, not the one that runs"), "{under}");
-    assert!(asked(true).unwrap_err().contains("could not be found out"));
+    assert!(under.as_str().ends_with("is not the running one"), "{under}");
+    assert!(asked(true).unwrap_err().contains("cannot determine"));
     planted.link("proc/1/root", Path::new("/"));
     assert_eq!(asked(true).unwrap_err(), "the agent runs in a chroot");
     fs::remove_file(planted.dir.join("proc/1/root")).unwrap();
     planted.link("proc/1/root", &planted.own_root());
 
     planted.proc("1/comm", "nginx\n");
-    assert_eq!(asked(true).unwrap_err(), "process 1 (`nginx`) is no init that could reboot");
+    assert_eq!(asked(true).unwrap_err(), "process 1 (`nginx`) is not a supported init system");
     planted.proc("1/comm", "init\n");
     assert_eq!(asked(false), Ok(()), "sysvinit, OpenRC");
 
@@ -287,12 +285,12 @@ fn only_a_machine_of_its_own_may_reboot_unless_the_administrator_of_a_container_
     assert!(asked(false).unwrap_err().contains("`reboot_in_container`"));
     assert!(asked(true).unwrap_err().ends_with("without systemd"));
     fs::create_dir_all(planted.own_root().join("run/systemd/system")).unwrap();
-    assert!(asked(false).is_err(), "systemd in it does not make it a machine");
+    assert!(asked(false).is_err(), "systemd in a container does not allow a reboot");
     assert_eq!(asked(true), Ok(()), "a system container whose administrator allows it");
 }
 
 #[test]
-fn room_is_that_of_the_file_system_that_will_hold_the_path() {
+fn free_space_is_that_of_the_containing_file_system() {
     let planted = Planted::new();
     let host = planted.host();
     assert!(host.free_bytes("/var/cache/not/there/yet").is_some());
@@ -300,7 +298,7 @@ fn room_is_that_of_the_file_system_that_will_hold_the_path() {
 }
 
 #[test]
-fn updaters_are_named_only_if_they_install_by_themselves() {
+fn only_updaters_that_install_automatically_are_listed() {
     let planted = Planted::new();
     let wants = "root/etc/systemd/system/timers.target.wants";
     let enable = |unit: &str| planted.link(&format!("{wants}/{unit}"), Path::new("/lib/x"));
@@ -311,7 +309,7 @@ fn updaters_are_named_only_if_they_install_by_themselves() {
     planted.root("/usr/bin/unattended-upgrade", "");
     planted.root("/lib/systemd/system/x.service", "");
     enable("apt-daily-upgrade.timer");
-    assert!(named().is_empty(), "installed, but never asked for");
+    assert!(named().is_empty(), "installed, but not enabled");
     planted.root("/etc/apt/apt.conf.d/20auto-upgrades", "APT::Periodic::Unattended-Upgrade \"1\";");
     assert_eq!(named(), ["unattended-upgrades"]);
     planted.root("/etc/apt/apt.conf.d/99off", "APT::Periodic::Enable \"0\";");
@@ -320,18 +318,18 @@ fn updaters_are_named_only_if_they_install_by_themselves() {
     enable("dnf-automatic.timer");
     planted
         .root("/etc/dnf/automatic.conf", "[commands]\n#apply_updates = yes\napply_updates = no\n");
-    assert!(named().is_empty(), "it only looks");
+    assert!(named().is_empty(), "it only checks for updates");
     planted.root("/etc/dnf/automatic.conf", "[commands]\napply_updates = yes\n");
     enable("transactional-update.timer");
     assert_eq!(named(), ["dnf-automatic", "transactional-update"]);
     planted.link("root/etc/systemd/system/transactional-update.timer", Path::new("/dev/null"));
-    assert_eq!(named(), ["dnf-automatic"], "what is masked never starts");
+    assert_eq!(named(), ["dnf-automatic"], "a masked unit never starts");
     planted.link("root/system-update", Path::new("/var/lib/PackageKit"));
     assert_eq!(named(), ["dnf-automatic", "an offline update prepared for the next boot"]);
 }
 
 #[test]
-fn commands_are_those_of_the_machine() {
+fn commands_match_the_init_system() {
     let planted = Planted::new();
     let host = planted.host();
     assert_eq!(host.reboot(), Command::new("reboot"));
@@ -341,5 +339,5 @@ fn commands_are_those_of_the_machine() {
     assert_eq!(host.reboot(), Command::new("systemctl").arg("reboot"));
     let restart = host.restart("ssh.service");
     assert_eq!(restart.args[2..], ["try-restart", "--", "ssh.service"]);
-    assert_eq!(host.wall("now"), None, "nobody is logged in to a folder");
+    assert_eq!(host.wall("now"), None, "a system under a directory has no logged-in users");
 }

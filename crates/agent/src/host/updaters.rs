@@ -1,8 +1,9 @@
-//! Other programs that install updates by themselves.
+//! Detects other programs that install updates automatically.
 //!
-//! With one of them a staged rollout is a fiction: the update that a rollout holds back comes in the
-//! night. Only what really installs is named; what looks, downloads or reminds is not. Read from files
-//! and from the links by which systemd enables a unit; nothing is asked.
+//! They defeat a staged rollout: the update that a rollout holds back is installed during the
+//! night. Only programs that really install are listed, not those that only check, download or
+//! notify. The information comes from files and from the links with which systemd enables a unit;
+//! no program is run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use vocab::Line;
 use super::apt_conf;
 use crate::root::Root;
 
-/// What installs updates by itself on the managed system.
+/// The programs that install updates automatically on the managed system.
 pub(super) fn of(root: &Root) -> Vec<Line> {
     let system = System { root };
     let found = [
@@ -37,7 +38,7 @@ struct System<'a> {
 }
 
 impl System<'_> {
-    /// It is installed, apt's settings ask for it, and something starts it every day.
+    /// It is installed, apt's settings enable it, and something starts it every day.
     fn unattended_upgrades(&self) -> bool {
         if !self.root.has_program("unattended-upgrade") {
             return false;
@@ -53,7 +54,7 @@ impl System<'_> {
         asked && (cron || self.is_enabled("apt-daily-upgrade.timer"))
     }
 
-    /// Every file of apt's configuration, in the order in which apt reads them.
+    /// All files of apt's configuration, in the order in which apt reads them.
     fn apt_settings(&self) -> String {
         let ours = |path: &PathBuf| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -67,14 +68,14 @@ impl System<'_> {
         texts.collect::<Vec<_>>().join("\n")
     }
 
-    /// Its timers come in kinds; the plain one does what its settings say.
+    /// It has several timers; the plain one follows the settings.
     fn dnf_automatic(&self) -> bool {
         let by_settings = ["dnf-automatic.timer", "dnf5-automatic.timer"];
         self.is_enabled("dnf-automatic-install.timer")
             || by_settings.iter().any(|timer| self.is_enabled(timer)) && self.applies(DNF_AUTOMATIC)
     }
 
-    /// Whether one of these files says `apply_updates = yes`.
+    /// Whether one of these files contains `apply_updates = yes`.
     fn applies(&self, files: &[&str]) -> bool {
         let yes = |line: &str| {
             line.split_once('=').is_some_and(|(key, value)| {
@@ -87,7 +88,7 @@ impl System<'_> {
         texts.into_iter().any(|text| text.lines().any(yes))
     }
 
-    /// snapd refreshes what it has; without any snap there is nothing that it would change.
+    /// snapd refreshes installed snaps; without any snap it changes nothing.
     fn snap(&self) -> bool {
         let snaps = entries(&self.root.path("/var/lib/snapd/snaps"));
         let snaps = snaps.iter().any(|path| path.extension().is_some_and(|kind| kind == "snap"));
@@ -95,7 +96,7 @@ impl System<'_> {
         snaps && units.iter().any(|unit| self.is_enabled(unit))
     }
 
-    /// The link that makes systemd boot into an update instead of the system.
+    /// The link that makes systemd boot into an update instead of the normal system.
     fn offline_update(&self) -> bool {
         ["/system-update", "/etc/system-update"]
             .iter()
@@ -108,7 +109,7 @@ impl System<'_> {
         text.lines().any(|line| line.trim().replace('"', "") == "AOU_ENABLE_CRONJOB=true")
     }
 
-    /// Whether systemd starts this unit: something wants it, and it is not masked.
+    /// Whether systemd starts this unit: another unit wants it, and it is not masked.
     fn is_enabled(&self, unit: &str) -> bool {
         let own = self.root.path("/etc/systemd/system").join(unit);
         if fs::read_link(own).is_ok_and(|target| target == Path::new("/dev/null")) {

@@ -1,4 +1,4 @@
-//! Whether there is room, before anything is started. Pure.
+//! Checks free disk space before anything is started. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,28 +7,29 @@ use wire::agent::PackageMove;
 
 use super::failure::Failure;
 
-/// What every file system should have left over.
+/// Free space that every file system must have left over.
 const MARGIN_BYTES: u64 = 32 * 1024 * 1024;
-/// What a kernel takes in /boot while it is installed: itself, its initial file system, and that once more
-/// while it is written anew. Managers' estimates do not know of what is generated.
+/// Space that a kernel needs in /boot while it is installed: the kernel, its initramfs, and the
+/// initramfs once more while it is regenerated. Package managers do not include generated files in
+/// their estimates.
 const KERNEL_BYTES: u64 = 160 * 1024 * 1024;
 
-/// The places that are looked at: where packages are unpacked, where they are fetched to, where the manager keeps its
-/// database, where kernels lie. Each may be a file system of its own.
+/// The paths that are checked: where packages are unpacked, where they are downloaded to, where the
+/// package manager keeps its database, and where kernels are. Each may be on its own file system.
 pub const PLACES: [&str; 5] = ["/", "/usr", "/var", "/var/cache", "/boot"];
 
-/// A place that is written to.
+/// A path that is written to, with the free space of its file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// Its path inside the root.
+    /// Path inside the root.
     pub path: &'static str,
-    /// Which file system it lies on.
+    /// Device number of its file system.
     pub device: u64,
-    /// How many bytes are free there.
     pub free_bytes: u64,
 }
 
-/// Whether these places have room for what would be fetched and unpacked. Places on one file system share it.
+/// Whether these paths have space for the download and the unpacked files. Paths on the same file
+/// system share its space.
 pub fn room(
     places: &[Place],
     download_bytes: Option<u64>,
@@ -36,7 +37,8 @@ pub fn room(
     moves: &[PackageMove],
 ) -> Result<(), Failure> {
     let kernel = moves.iter().any(|package| is_kernel(package.name.as_str()));
-    // Nobody says how what is unpacked is shared out between / and /usr, so each must have room for all of it.
+    // The split of the unpacked files between / and /usr is unknown, so each must have space for
+    // all of them.
     let unpacked = u64::try_from(disk_bytes.unwrap_or(0)).unwrap_or(0);
     let uses: [(&[&str], u64); 3] = [
         (&["/", "/usr"], unpacked),
@@ -51,14 +53,14 @@ pub fn room(
         }
     }
     for place in places {
-        // /boot is often small and nearly full; what is not written there does not ask for a margin.
+        // /boot is often small and nearly full; if nothing is written there, no margin is required.
         if place.path == "/boot" && !kernel {
             continue;
         }
         let need = needs.get(&place.device).copied().unwrap_or(0).saturating_add(MARGIN_BYTES);
         if place.free_bytes < need {
             let message = format!(
-                "{} has {} MiB free, and the update needs {} MiB",
+                "{} has {} MiB free, but the update needs {} MiB",
                 place.path,
                 place.free_bytes >> 20,
                 need >> 20
@@ -69,7 +71,7 @@ pub fn room(
     Ok(())
 }
 
-/// Whether a package puts a kernel into /boot, by the names that distributions give them.
+/// Whether a package installs a kernel into /boot, by the package names of the distributions.
 fn is_kernel(name: &str) -> bool {
     let starts = ["linux-image-", "kernel-core", "kernel-default", "kernel-uek", "kernel-rt"];
     let names = ["kernel", "linux", "linux-lts", "linux-zen", "linux-hardened", "linux-virt"];
@@ -98,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn each_file_system_must_hold_what_is_written_to_it() {
+    fn each_file_system_needs_space_for_its_files() {
         let roomy = [
             place("/", 1, 1000),
             place("/usr", 1, 1000),
@@ -109,20 +111,20 @@ mod tests {
         assert_eq!(refusal(&roomy, 500, 500, "bash"), None);
         assert_eq!(
             refusal(&roomy, 990, 500, "bash").unwrap(),
-            "/var has 1000 MiB free, and the update needs 1022 MiB"
+            "/var has 1000 MiB free, but the update needs 1022 MiB"
         );
         assert!(refusal(&roomy, 500, 990, "bash").unwrap().starts_with("/ has"));
     }
 
     #[test]
-    fn places_on_one_file_system_share_its_room() {
+    fn paths_on_one_file_system_share_its_space() {
         let one = PLACES.map(|path| place(path, 1, 1000));
         assert!(refusal(&one, 600, 600, "bash").unwrap().contains("1232 MiB"));
         assert_eq!(refusal(&one, 600, -600, "bash"), None);
     }
 
     #[test]
-    fn what_is_unpacked_needs_room_in_usr_and_what_is_fetched_where_it_goes() {
+    fn unpacking_needs_space_in_usr_and_download_in_cache() {
         let apart = [place("/", 1, 1000), place("/usr", 2, 100), place("/var/cache", 3, 100)];
         assert!(refusal(&apart, 10, 90, "bash").unwrap().starts_with("/usr has 100 MiB"));
         assert!(refusal(&apart, 90, 10, "bash").unwrap().starts_with("/var/cache has 100 MiB"));
@@ -130,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_needs_room_in_boot_and_nothing_else_does() {
+    fn only_a_kernel_needs_space_in_boot() {
         let full = [place("/", 1, 1000), place("/var", 1, 1000), place("/boot", 3, 20)];
         assert_eq!(refusal(&full, 1, 1, "bash"), None);
         for kernel in ["linux-image-6.1.0-18-amd64", "kernel-core", "linux"] {

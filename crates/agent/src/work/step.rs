@@ -9,90 +9,82 @@ use wire::agent::OrderResult;
 
 use super::limits::Rules;
 
-/// One thing to do.
+/// One step of an order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
-    /// Look who works on the package database.
+    /// Check who holds the package database lock.
     Lock,
-    /// Look what is half done in it.
+    /// Check for incomplete operations in the package database.
     Damage,
-    /// Take the first inventory, look for updates, choose.
+    /// Take the first inventory, list the pending updates, select.
     Choose,
-    /// Ask the manager what would happen, and whether there is room for it.
+    /// Ask the resolver what would change, and check for disk space.
     Resolve,
     /// Take the second inventory, and compare.
     Verify,
-    /// Look who runs old code.
+    /// Find processes that run outdated code.
     OldCode,
-    /// Look whether the system should be rebooted.
+    /// Check whether the host needs a reboot.
     Reasons,
-    /// Look at the packages, and publish what is there.
+    /// Scan the packages and publish the listings.
     Scan,
-    /// Start what is to run, unless it was started, and wait for its end.
+    /// Start an action, unless it has already started, and wait for it to end.
     Run(Act),
-    /// Wait for [`PAUSE_SECONDS`], then look again.
+    /// Wait for [`PAUSE_SECONDS`], then check again.
     Pause,
-    /// Write the result down: the order has ended.
+    /// Store the result: the order has ended.
     End(Box<OrderResult>),
 }
 
-/// How things are at this moment.
+/// The state of the host at this moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Facts {
-    /// Which boot this is.
     pub boot_id: Line,
-    /// Whether the order was withdrawn.
     pub withdrawn: bool,
-    /// Whether what the journal's last step was to run has been started.
+    /// Whether the action of the journal's last step has started.
     pub begun: bool,
-    /// What the host's administrator allows.
     pub rules: Rules,
-    /// Why the host cannot be rebooted.
+    /// Why the host cannot be rebooted, if it cannot.
     pub may_reboot: Result<(), Line>,
 }
 
 impl Facts {
-    /// Where nothing is known of the host.
+    /// For orders that end without any facts about the host.
     pub(super) fn of_nothing() -> Facts {
         Facts {
             boot_id: Line::default(),
             withdrawn: false,
             begun: false,
             rules: Rules::default(),
-            may_reboot: Err("nothing is known of the host".into()),
+            may_reboot: Err("no facts about the host".into()),
         }
     }
 }
 
-/// What runs as a process of its own, each at most once, apart from those that may be repeated.
+/// An action, which runs as a separate process. Runs at most once, unless it is repeatable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Act {
-    /// Mends what was half done before the order.
+    /// Repairs incomplete operations from before the order.
     RepairBefore,
-    /// Brings the lists up to date.
+    /// Refreshes the package lists.
     Refresh,
-    /// The administrator's hooks before an installation.
     PreInstall,
-    /// Fetches packages.
+    /// Downloads packages.
     Download,
-    /// Installs them.
     Install,
-    /// Mends what the installation left half done.
+    /// Repairs incomplete operations that the installation left.
     RepairAfter,
-    /// The administrator's hooks after an installation.
     PostInstall,
     /// Restarts services.
     Restart,
-    /// The administrator's hooks before a reboot.
     PreReboot,
-    /// Reboots.
     Reboot,
 }
 
 impl Act {
-    /// What its directory is called.
+    /// The name of its directory.
     pub fn name(self) -> &'static str {
         match self {
             Act::RepairBefore => "repair-before",
@@ -108,11 +100,10 @@ impl Act {
         }
     }
 
-    /// Whether it may be run again after it was killed: doing it twice is like doing it once.
+    /// Whether the action may run again after it was killed, because it is idempotent.
     pub fn is_repeatable(self) -> bool {
         matches!(self, Act::RepairBefore | Act::Refresh | Act::Download | Act::RepairAfter)
     }
 }
 
-/// How long a pause is.
 pub const PAUSE_SECONDS: u64 = 5;

@@ -1,18 +1,18 @@
 //! `fleetmend-agent supervise JOBDIR`: runs the commands of a job and outlives the agent.
 //!
-//! It is the agent's own program, started anew, because what must happen between fork and exec, a session
-//! of its own, needs either this or unsafe code. The files of a job's directory are all that it and the
-//! agent tell each other:
+//! It is the agent's own program, started again: `setsid` must run between fork and exec, which
+//! requires either a separate process or unsafe code. The agent and the supervisor communicate only
+//! through the files in the job's directory:
 //!
-//! | file | says |
+//! | file | content |
 //! |---|---|
-//! | `job.json` | what to run; taken away if the job is not to begin |
-//! | `lock` | held while the supervisor lives |
-//! | `started` | there before the first command is: a job that has it is never begun again |
-//! | `child` | the process and start time of the command that runs |
-//! | `output` | what the commands say |
-//! | `exit` | how each ended: the job is done |
-//! | `room` | what `exit` will be written into, so that a disk which the commands fill has room for their end |
+//! | `job.json` | what to run; removed if the job must not start |
+//! | `lock` | locked while the supervisor lives |
+//! | `started` | written before the first command starts: a job with this file never starts again |
+//! | `child` | process id and start time of the running command |
+//! | `output` | output of the commands |
+//! | `exit` | exit codes of the commands: the job has ended |
+//! | `room` | reserved space for `exit`, in case the commands fill the disk |
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -28,61 +28,58 @@ use serde::{Deserialize, Serialize};
 use super::files;
 use crate::command::{Command, wait};
 
-/// How much is put by for the end of a job.
+/// Space reserved for the `exit` file.
 const ROOM_BYTES: usize = 4_096;
 
-/// What a supervisor is to do.
+/// The commands for a supervisor to run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// The commands, one after another.
     pub commands: Vec<Command>,
-    /// Whether the next command is run although one failed.
+    /// Whether to run the next command after one has failed.
     pub keep_going: bool,
-    /// After how long a command is killed. Only hooks have that; a package manager never does.
+    /// Timeout of each command. Only hooks have one; a package manager never does.
     pub seconds_max: Option<u64>,
-    /// How long the order's log was when the job was written.
+    /// The length of the order's log when the job was written.
     pub log_from: u64,
 }
 
 /// How a command ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
-    /// Its exit code; nothing if a signal ended it or it was never started.
+    /// The exit code; `None` if a signal ended the command or it was never started.
     pub code: Option<i32>,
     /// Why there is no exit code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// A process, told from a later one with the same number by when it started.
+/// A process, identified by its id and start time, because ids are reused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Its number.
     pub pid: u32,
-    /// When it started, in the kernel's ticks since the boot.
+    /// Start time, in clock ticks since boot.
     pub start: String,
 }
 
 impl Process {
     fn of(pid: u32) -> Option<Process> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name, in parentheses, may hold anything; after it comes the third field.
+        // The process name, in parentheses, may contain any character; the third field follows it.
         let (_, rest) = stat.rsplit_once(')')?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
-        // One that has ended and waits to be asked about is not alive.
+        // A zombie, which waits to be reaped, is not alive.
         if matches!(fields.first(), Some(&"Z" | &"X")) {
             return None;
         }
         Some(Process { pid, start: (*fields.get(19)?).to_owned() })
     }
 
-    /// Whether it still runs.
     pub fn is_alive(&self) -> bool {
         Process::of(self.pid).as_ref() == Some(self)
     }
 }
 
-/// What the hidden subcommand does. Nobody reads its exit code; the files say everything.
+/// Entry point of the hidden subcommand. Its exit code is not used; the files contain everything.
 pub fn main(job_dir: &Path) -> ExitCode {
     match supervise(job_dir) {
         Ok(()) => ExitCode::SUCCESS,
@@ -94,7 +91,7 @@ pub fn main(job_dir: &Path) -> ExitCode {
 }
 
 fn supervise(dir: &Path) -> io::Result<()> {
-    // It fails only if this process leads a group already, and then it has what it needs.
+    // It fails only if this process already leads a process group, and then nothing is missing.
     let _ = setsid();
     let lock = lock_file(dir)?;
     flock(&lock, FlockOperation::LockExclusive)?;
@@ -114,7 +111,7 @@ fn supervise(dir: &Path) -> io::Result<()> {
             break;
         }
     }
-    // What could not be written of what they said is missing; how they ended must not be.
+    // Lost output is acceptable; lost exit codes are not.
     let _ = output.sync_all();
     files::write_put_by(&dir.join("room"), &dir.join("exit"), &serde_json::to_vec(&exits)?)
 }
@@ -146,15 +143,15 @@ fn run(dir: &Path, command: &Command, job: &Job, output: &File) -> Exit {
         Some(seconds) => wait_at_most(&mut child, seconds),
         None => child.wait().map(exit_of),
     }
-    .unwrap_or_else(|error| failed("could not be waited for", &error))
+    .unwrap_or_else(|error| failed("could not be awaited", &error))
 }
 
 fn exit_of(status: std::process::ExitStatus) -> Exit {
-    let why = status.signal().map(|signal| format!("it was ended by signal {signal}"));
+    let why = status.signal().map(|signal| format!("killed by signal {signal}"));
     Exit { code: status.code(), why }
 }
 
-/// Waits for a hook, and ends it with all its children if it takes too long.
+/// Waits for a hook, and kills it with all its children after the timeout.
 fn wait_at_most(child: &mut Child, seconds: u64) -> io::Result<Exit> {
     if let Some(status) = wait(child, Duration::from_secs(seconds))? {
         return Ok(exit_of(status));
@@ -164,5 +161,5 @@ fn wait_at_most(child: &mut Child, seconds: u64) -> io::Result<Exit> {
         let _ = kill_process_group(group, Signal::KILL);
     }
     child.wait()?;
-    Ok(Exit { code: None, why: Some(format!("it took more than {seconds} s and was ended")) })
+    Ok(Exit { code: None, why: Some(format!("timed out after {seconds} s and was killed")) })
 }

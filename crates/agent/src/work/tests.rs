@@ -1,4 +1,4 @@
-//! What the tests of this module share.
+//! Shared test helpers: temporary directories.
 
 mod nature;
 mod sim;
@@ -7,10 +7,9 @@ mod world;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
-/// A directory that ends with its test.
+/// A directory that is removed at the end of its test.
 pub(super) struct Directory(PathBuf);
 
-/// An empty directory for one test.
 pub(super) fn directory(name: &str) -> Directory {
     let dir = std::env::temp_dir().join(format!("fleetmend-work-{}-{name}", std::process::id()));
     let _ = std::fs::remove_dir_all(&dir);

@@ -1,4 +1,4 @@
-//! The worker's thread, and what it shares with whoever asks: load, decide, write down, do.
+//! The worker thread and the state it shares with its callers: load, plan, save, execute.
 
 use std::fs;
 use std::io;
@@ -22,14 +22,14 @@ use super::step::{PAUSE_SECONDS, Step};
 use super::supervise::Job;
 use super::{Report, ScanReport, Setup, files, job, listing_path, memory_path};
 
-/// How long the server may take to hear of a reboot before it begins.
+/// How long the agent waits before a reboot for the server to receive the report.
 const TELL_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the thread and its callers share.
+/// The state shared by the thread and its callers.
 pub(super) struct Shared {
     pub(super) setup: Setup,
     state: Mutex<State>,
-    /// Rung for the thread: there is something to do, or an end.
+    /// Notified when there is work to do, or when the thread must stop.
     woken: Condvar,
 }
 
@@ -37,26 +37,26 @@ struct State {
     desk: Desk,
     scan: Option<ScanReport>,
     wish: Wish,
-    /// Whether a scan without an order is at work.
+    /// Whether a scan without an order is running.
     scanning: bool,
-    /// The order that the thread has taken up.
+    /// The order that the thread has started on.
     in_work: Option<TaskId>,
-    /// What is said of the order at hand.
+    /// A status message for the current order.
     words: Option<(TaskId, Line)>,
-    /// The orders of which the server knows that they reboot the host.
+    /// The orders for which the server has received the stage `rebooting`.
     told_of_reboot: Vec<TaskId>,
-    /// An order was withdrawn: no use in waiting for it any longer.
+    /// The current order was withdrawn: a pause ends early.
     nudged: bool,
     stopping: bool,
 }
 
-/// Which scan is wanted.
+/// The requested scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Wish {
     Nothing,
-    /// Only to look: the lists are fresh.
+    /// Without a refresh: the package lists are fresh.
     Look,
-    /// With fresh lists.
+    /// With a refresh of the package lists.
     Scan,
 }
 
@@ -64,7 +64,7 @@ impl Shared {
     pub(super) fn open(setup: Setup) -> io::Result<Shared> {
         files::own_directory(&setup.state_dir.join("scan"))?;
         let desk = Desk::open(&setup.state_dir, (setup.clock)())?;
-        // A report that cannot be read is only a scan that is missing.
+        // An unreadable report only means that there is no scan yet.
         let scan = files::read_json(&setup.state_dir.join("scan/report.json")).unwrap_or(None);
         if let Ok(memory) = fs::read(memory_path(&setup.state_dir)) {
             setup.backend.recall(&memory);
@@ -85,7 +85,8 @@ impl Shared {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // What is shared is replaced as a whole, so it is sound even after a panic.
+        // Values in the state are replaced as a whole, so the state is consistent even after a
+        // panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -123,7 +124,7 @@ impl Shared {
         let mut state = self.state();
         for id in ids {
             if let Ok(true) = state.desk.inquire(*id, now) {
-                // What was done for it shows in the packages.
+                // The packages show what the lost order changed.
                 state.wish = state.wish.max(Wish::Look);
             }
         }
@@ -142,7 +143,7 @@ impl Shared {
         self.woken.notify_all();
     }
 
-    /// Waits until the server knows that the host goes down, but not for long: it may not be there.
+    /// Waits until the server knows of the reboot, but not for long: it may be unreachable.
     fn tell_of_reboot(&self, id: TaskId) {
         let untold = |state: &mut State| !state.stopping && !state.told_of_reboot.contains(&id);
         drop(self.woken.wait_timeout_while(self.state(), TELL_PATIENCE, untold));
@@ -216,7 +217,7 @@ impl Shared {
         }
     }
 
-    /// Takes the steps of an order until it has a result or the agent is to stop.
+    /// Executes the steps of an order until it has a result or the agent stops.
     fn carry_out(&self, mut journal: Journal) {
         let id = journal.id;
         let look_around = |words: Option<Line>, grew: bool| {
@@ -273,18 +274,20 @@ impl Shared {
         self.look_again(&journal);
     }
 
-    /// Writes the journal down. Without that nothing is done: it is tried again until it works, and that is told.
+    /// Writes the journal to disk. Nothing is executed without that: it is retried until it works,
+    /// and the problem is reported.
     fn save(&self, journal: &Journal) -> bool {
         let saved = self.state().desk.save(journal);
         let Err(error) = saved else { return true };
-        let words = format!("the agent's state directory cannot be written: {error}");
+        let words = format!("cannot write to the agent's state directory: {error}");
         self.state().words = Some((journal.id, words.into()));
         (self.setup.bell)();
         self.pause(PAUSE_SECONDS);
         false
     }
 
-    /// After an order that may have changed something the server wants to see what is there now.
+    /// Requests a scan after an order that may have changed something, so that the server sees the
+    /// result.
     fn look_again(&self, journal: &Journal) {
         let mut state = self.state();
         state.words = None;
@@ -297,13 +300,13 @@ impl Shared {
         }
     }
 
-    /// Waits for some seconds, unless there is no use in waiting.
+    /// Waits for some seconds, unless the wait is interrupted.
     fn pause(&self, seconds: u64) {
         let idle = |state: &mut State| !state.stopping && !std::mem::take(&mut state.nudged);
         drop(self.woken.wait_timeout_while(self.state(), Duration::from_secs(seconds), idle));
     }
 
-    /// A scan that no order asked for.
+    /// A scan without an order.
     fn scan(&self, wish: Wish) {
         {
             let mut state = self.state();
@@ -313,7 +316,7 @@ impl Shared {
         if wish == Wish::Scan && !self.refresh() {
             return;
         }
-        // What could not be looked at now is looked at the next time; the last scan stays.
+        // If the scan fails, the last one stays until the next attempt.
         let scan = aside(|| catch_unwind(AssertUnwindSafe(|| perform::scan(&self.setup))));
         self.state().scanning = false;
         if let Some(Ok(Ok(scan))) = scan {
@@ -322,8 +325,8 @@ impl Shared {
         (self.setup.bell)();
     }
 
-    /// Brings the lists up to date; false if the agent is to stop. Old lists are better than none, so a refresh
-    /// that fails does not stop the scan.
+    /// Refreshes the package lists; returns false if the agent stops. Old lists are better than
+    /// none, so a failed refresh does not stop the scan.
     fn refresh(&self) -> bool {
         let dir = self.setup.state_dir.join("scan/refresh");
         match job::state(&dir) {
@@ -344,7 +347,7 @@ impl Shared {
         !matches!(end, Ok(job::End::Stopped))
     }
 
-    /// The scan is the last one from now on; listings of older ones are removed.
+    /// Makes this the last scan, and removes the listings of older ones.
     fn publish(&self, scan: ScanReport) {
         let dir = self.setup.state_dir.join("scan");
         let _ = files::write_json(&dir.join("report.json"), &scan);
@@ -359,8 +362,8 @@ impl Shared {
     }
 }
 
-/// Does something that nobody waits for, and lets others go first: whoever it asks has its thread's priority. Not the lowest,
-/// since an order may come that then has to wait for it.
+/// Runs background work at a lower priority, which its child processes inherit. Not the lowest
+/// priority, because an order may have to wait for it.
 fn aside<T: Send>(look: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -371,12 +374,14 @@ fn aside<T: Send>(look: impl FnOnce() -> T + Send) -> Option<T> {
     })
 }
 
-/// Takes a step. A panic, a bug that some answer of a package manager brought to light, must cost the
-/// order and not the agent; what ran is still judged by looking.
+/// Executes a step. A panic, such as a bug triggered by unexpected package manager output, must
+/// fail the order and not the agent. Commands that ran are still judged by inspecting the system.
 fn take(hands: &Hands<'_>, journal: &Journal, step: &Step) -> Option<Lesson> {
     catch_unwind(AssertUnwindSafe(|| hands.take(journal, step))).unwrap_or_else(|_| {
-        let failure =
-            Failure::new(FailureCode::AgentError, format!("the agent has a fault: {step:?}"));
+        let failure = Failure::new(
+            FailureCode::AgentError,
+            format!("internal error in step {step:?}; see the agent's log"),
+        );
         Some(match step {
             Step::Run(_) => Lesson::Ended(Ended::Badly { exit: None, failure }, Vec::new()),
             _ => Lesson::NoAnswer(failure),

@@ -1,4 +1,4 @@
-//! What is asked of dpkg and apt: what is installed, what is pending, and what an order would mean.
+//! Queries to dpkg and apt: installed packages, pending updates, and the effect of an order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{MutexGuard, PoisonError};
@@ -17,12 +17,11 @@ use super::{
 use crate::backend::{Backend as _, BackendError, Choice, Transaction};
 use crate::command::{Answer, Command};
 
-/// How long dpkg and apt may take to answer a question. Lists of a slow machine take their time.
+/// Timeout of a query to dpkg or apt. Large package lists on a slow host take time.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// How many packages are asked about at once, so that their names stay below the kernel's limit for
-/// the arguments of a process.
+/// Maximum number of package names per query, so that the arguments stay below the kernel's limit.
 const NAMES_MAX: usize = 10_000;
-/// Of how many updates that apt keeps back it is asked whether they could come without the others.
+/// Maximum number of kept-back updates that are tested separately.
 const BYSTANDERS_MAX: usize = 20;
 
 impl Apt {
@@ -30,7 +29,7 @@ impl Apt {
         Ok(command.ask(PATIENCE)?)
     }
 
-    /// What a question was answered with that ended well.
+    /// The output of a query that must succeed.
     fn answer(&self, command: &Command, what: &'static str) -> Result<String, BackendError> {
         let answer = self.ask(command)?;
         if answer.exit == Some(0) {
@@ -40,7 +39,7 @@ impl Apt {
         Err(BackendError::Failed { what, diagnosis: self.diagnose(answer.exit, &said) })
     }
 
-    /// What is installed, without where it came from.
+    /// The installed packages, without their origins.
     pub(super) fn listed(&self) -> Result<Vec<Installed>, BackendError> {
         if let Some(packages) = status::read(&self.root)? {
             return Ok(packages.into_iter().map(|package| package.installed).collect());
@@ -51,7 +50,7 @@ impl Apt {
         read::installed(&said).map_err(unreadable)
     }
 
-    /// What dpkg says must be installed again.
+    /// The packages that dpkg marks for reinstallation.
     pub(super) fn messed(&self) -> Vec<Choice> {
         if let Ok(Some(packages)) = status::read(&self.root) {
             return status::messed(&packages);
@@ -70,14 +69,15 @@ impl Apt {
         messed.collect()
     }
 
-    /// What is remembered, if it is still true.
+    /// The cache, emptied if it is out of date.
     fn memory(&self) -> MutexGuard<'_, Memory> {
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         memory.wake(&self.root);
         memory
     }
 
-    /// Asks about those of these packages that nothing is known of, and forgets those that are gone.
+    /// Queries apt about packages that are not in the cache, and removes cached packages that are
+    /// gone.
     fn look_at(&self, memory: &mut Memory, installed: &[Installed]) -> Result<(), BackendError> {
         let there: BTreeSet<Key> = installed.iter().map(key).collect();
         memory.packages.retain(|key, _| there.contains(key));
@@ -105,7 +105,7 @@ impl Apt {
         Ok(())
     }
 
-    /// What apt knows of these packages, each beside its own.
+    /// What apt knows of these packages, paired with each package.
     fn known<'a>(
         &self,
         installed: &[&'a Installed],
@@ -120,7 +120,7 @@ impl Apt {
             let names = names.iter().map(|name| name.as_str());
             let ask = self.root.inside("apt-cache").arg("policy").args(names);
             for package in policy::read(&self.answer(&ask, "apt-cache policy")?) {
-                // It leaves the machine's own architecture unsaid.
+                // apt omits the native architecture.
                 let mine = [package.name.clone(), format!("{}:{}", package.name, native())];
                 if let Some(installed) = mine.iter().find_map(|name| by_name.get(name)) {
                     known.push((*installed, package));
@@ -135,8 +135,8 @@ impl Apt {
         Ok(Releases::read(&self.answer(&ask, "apt-cache policy")?))
     }
 
-    /// Adds where packages came from, as far as apt knows. That it does not know, or does not answer, is
-    /// no reason to hide what is installed.
+    /// Adds the origins of packages, as far as apt knows them. If apt does not know or fails, the
+    /// installed packages are still listed.
     pub(super) fn add_origins(&self, installed: &mut [Installed]) {
         let mut memory = self.memory();
         let _ = self.look_at(&mut memory, installed);
@@ -146,7 +146,7 @@ impl Apt {
         }
     }
 
-    /// Everything that is pending, and what keeps it back.
+    /// All pending updates, and what blocks them.
     pub(super) fn all_pending(
         &self,
         installed: &[Installed],
@@ -170,8 +170,8 @@ impl Apt {
             found.push((update, is_phased));
         }
         if found.iter().any(|(update, _)| update.blocked_by.is_none()) {
-            // While the database is damaged apt-get answers nothing here. `damage` tells of that, and
-            // what is pending is still worth knowing.
+            // While the package database is damaged, apt-get fails here. `damage` reports that, and
+            // the list of pending updates is still useful.
             if let Ok(upgradable) = self.upgradable() {
                 keep_back(&mut found, &upgradable);
                 self.free_bystanders(&mut found);
@@ -179,7 +179,7 @@ impl Apt {
         }
         let mut pending: Vec<Pending> = found.into_iter().map(|(update, _)| update).collect();
         vocab::listing::sort(&mut pending);
-        // Only what was true all the while is remembered; the caller's list was read before.
+        // Cached only if nothing changed in the meantime; the caller's list was read before.
         let same = self.listed().is_ok_and(|now| now.iter().map(key).eq(installed.iter().map(key)));
         if same && Look::at_status(&self.root) == status {
             (memory.pending, memory.is_new) = (Some((status, pending.clone())), true);
@@ -187,8 +187,8 @@ impl Apt {
         Ok(pending)
     }
 
-    /// The names of those that `apt-get upgrade` would update if it may also install what is new but
-    /// remove nothing: exactly what an order may do.
+    /// The packages that `apt-get upgrade` would update if it may install new packages but remove
+    /// nothing: exactly what an order may do.
     fn upgradable(&self) -> Result<BTreeSet<(String, String)>, BackendError> {
         let ask = self.root.inside("apt-get");
         let ask = ask.args(["-s", "-o", "Debug::NoLocking=1", "--with-new-pkgs", "upgrade"]);
@@ -197,8 +197,8 @@ impl Apt {
         Ok(changes.into_iter().map(|change| (change.name, at_home(&change.arch))).collect())
     }
 
-    /// `apt-get upgrade` also keeps back what only another update, itself kept back, does not get on with. Whoever
-    /// could come alone, and together with all who come, is not kept back.
+    /// `apt-get upgrade` also keeps back updates that conflict only with another kept-back update.
+    /// An update that can be installed together with the unblocked ones is not kept back.
     fn free_bystanders(&self, found: &mut [(Pending, bool)]) {
         let comes = |update: &Pending| update.blocked_by.is_none();
         let mut all: Vec<Choice> =
@@ -216,9 +216,10 @@ impl Apt {
         }
     }
 
-    /// What is offered for the packages of an order that names them: one question answers what apt would take, and what
-    /// that would mean. Nothing if it would not tell all: where only what mends flaws is asked for, where one is
-    /// held or has no update, where something is handed out in phases, and where it cannot be done.
+    /// The updates available to the packages named in an order: one simulation shows what apt would
+    /// install and the whole transaction. `None` if the simulation is not sufficient: if only
+    /// security updates are requested, if a package is held or has no update, if a list contains
+    /// phased updates, or if the simulation fails.
     pub(super) fn foresee(
         &self,
         installed: &[Installed],
@@ -254,7 +255,7 @@ impl Apt {
         Ok(Some(offered))
     }
 
-    /// What these choices would mean.
+    /// The transaction for these choices.
     pub(super) fn transaction(&self, chosen: &[Choice]) -> Result<Transaction, BackendError> {
         let installed = self.listed()?;
         let there: BTreeSet<Key> = installed.iter().map(key).collect();
@@ -276,7 +277,7 @@ impl Apt {
         if let Some(transaction) = transaction(&answer, &installed) {
             return Ok(transaction);
         }
-        // In the plain words of a simulation, which also counts if the sizes cannot be told.
+        // As a plain simulation, which is sufficient if the sizes are not available.
         let answer = self.ask(&self.simulated(&["-s"]).args(to_install(chosen)))?;
         if answer.exit != Some(0) {
             let said = format!("{}{}", answer.stdout, answer.stderr);
@@ -295,7 +296,7 @@ fn transaction(answer: &Answer, installed: &[Installed]) -> Option<Transaction> 
     (answer.exit == Some(0)).then(|| preview::read(&answer.stdout, native(), is_all).ok())?
 }
 
-/// What apt-get would not update although it would take it is kept back, by it or by a phase.
+/// Updates that apt-get would not install, although they are candidates, are kept back or phased.
 fn keep_back(found: &mut [(Pending, bool)], upgradable: &BTreeSet<(String, String)>) {
     for (update, is_phased) in found {
         let may = upgradable.contains(&(update.name.clone(), at_home(&update.arch)));
@@ -315,7 +316,7 @@ fn choice(update: &Pending) -> Choice {
     }
 }
 
-/// An installed package as it is.
+/// An installed package as a choice without a change.
 fn stays(package: &Installed) -> Choice {
     Choice {
         name: package.name.clone(),

@@ -1,11 +1,11 @@
-//! What it means when apt-get or dpkg failed: the code for programs, apt's own words for people.
+//! Diagnoses failures of apt-get and dpkg: a code for programs, apt's own words for people.
 
 use vocab::{FailureCode, Line};
 
 use crate::backend::Diagnosis;
 
-/// Words by which a failure is known, the surest first: a script that failed for want of room is a full
-/// disk, and a lock that was not given explains everything after it.
+/// Phrases that identify a failure, most reliable first: a script that failed for lack of space is
+/// a full disk, and a lock that was not acquired explains all later errors.
 const SIGNS: [(FailureCode, &[&str]); 5] = [
     (
         FailureCode::PkgLockTimeout,
@@ -65,7 +65,7 @@ const SIGNS: [(FailureCode, &[&str]); 5] = [
     ),
 ];
 
-/// What an ended command means, by its exit code and the end of what it said.
+/// Diagnoses a command by its exit code and the end of its output.
 pub(super) fn diagnose(exit: Option<i32>, said: &str) -> Diagnosis {
     for (code, signs) in SIGNS {
         let is_sign =
@@ -75,14 +75,14 @@ pub(super) fn diagnose(exit: Option<i32>, said: &str) -> Diagnosis {
         }
     }
     let message = failed_script(said).or_else(|| complaint(said)).unwrap_or_else(|| match exit {
-        Some(exit) => format!("apt-get ended with exit code {exit} and said nothing").into(),
-        None => "apt-get was ended by a signal".into(),
+        Some(exit) => format!("apt-get failed with exit code {exit} and no output").into(),
+        None => "apt-get was killed by a signal".into(),
     });
     Diagnosis { code: FailureCode::InstallFailed, message }
 }
 
-/// Whether apt-get or dpkg wrote this line, as far as one can tell: a maintainer's script may print
-/// anything, and that its own server "could not connect" says nothing of our repositories.
+/// Whether apt-get or dpkg wrote this line, as far as one can tell: a maintainer script may print
+/// anything, and its own "could not connect" says nothing about our repositories.
 fn is_of_the_manager(line: &str) -> bool {
     ["E: ", "W: ", "dpkg: ", " ", "The following "].iter().any(|start| line.starts_with(start))
 }
@@ -90,8 +90,8 @@ fn is_of_the_manager(line: &str) -> bool {
 fn told(code: FailureCode, line: &str, said: &str) -> Line {
     match code {
         FailureCode::DependencyConflict => conflict(said),
-        // Who has it is said while apt-get waits, not when it gives up. That it waited alone means
-        // nothing: it may have been given the lock and failed of something else.
+        // apt-get prints the holder while it waits, not when it gives up. The waiting message alone
+        // proves nothing: apt-get may have acquired the lock later and failed for another reason.
         FailureCode::PkgLockTimeout => {
             let waited = said.lines().rev().find(|line| line.contains("It is held by process"));
             let words = waited.unwrap_or(line).trim_start_matches("Waiting for cache lock: ");
@@ -101,7 +101,7 @@ fn told(code: FailureCode, line: &str, said: &str) -> Line {
     }
 }
 
-/// A conflict in the resolver's own words: what would have to go, or what is unmet.
+/// A conflict in the resolver's own words: what would be removed, or which dependencies are unmet.
 pub(super) fn conflict(said: &str) -> Line {
     let listed = |heading: &str| {
         let after = said.lines().skip_while(|line| !line.starts_with(heading)).skip(1);
@@ -115,15 +115,16 @@ pub(super) fn conflict(said: &str) -> Line {
     let held = listed("The following held packages will be changed");
     let words = match (unmet, removed, downgraded, held) {
         (Some(unmet), ..) => Some(format!("unmet dependencies: {unmet}")),
-        (_, Some(removed), ..) => Some(format!("it would remove {removed}")),
-        (_, _, Some(down), _) => Some(format!("it would downgrade {down}")),
-        (.., Some(held)) => Some(format!("it would change {held}, which is held")),
+        (_, Some(removed), ..) => Some(format!("the update would remove {removed}")),
+        (_, _, Some(down), _) => Some(format!("the update would downgrade {down}")),
+        (.., Some(held)) => Some(format!("the update would change {held}, which is held")),
         _ => None,
     };
     words.map(Line::from).or_else(|| complaint(said)).unwrap_or_else(|| "no reason given".into())
 }
 
-/// `dpkg: error processing package NAME (--configure):` and the line after it, which says why.
+/// `dpkg: error processing package NAME (--configure):` and the next line, which contains the
+/// reason.
 fn failed_script(said: &str) -> Option<Line> {
     let mut lines = said.lines();
     let start = "dpkg: error processing ";
@@ -134,7 +135,7 @@ fn failed_script(said: &str) -> Option<Line> {
     Some(Line::made_of(&format!("{name}: {why}")))
 }
 
-/// The first line that apt-get marks as an error, or the last that was said at all.
+/// The first line that apt-get marks as an error, or else the last line of output.
 fn complaint(said: &str) -> Option<Line> {
     let error = said.lines().find_map(|line| line.strip_prefix("E: "));
     let last = || said.lines().rev().find(|line| !line.trim().is_empty());
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_was_not_given_names_its_holder() {
+    fn lock_failure_names_the_holder() {
         means(
             "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 812 (unattended-upgr)\n\
              E: Unable to acquire the dpkg frontend lock (/var/lib/dpkg/lock-frontend), is another process using it?\n",
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_was_given_after_a_while_is_not_blamed() {
+    fn lock_acquired_after_waiting_is_not_blamed() {
         let waited = "Waiting for cache lock: Could not get lock /var/lib/dpkg/lock-frontend. \
                       It is held by process 812 (unattended-upgr)...\n";
         means(
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_in_mid_update_and_a_stale_index_are_unreachable_repositories() {
+    fn stale_or_partial_mirror_is_an_unreachable_repository() {
         means(
             "Err:1 http://deb.example/debian bookworm/main amd64 curl amd64 7.88\n  404  Not Found [IP: 192.0.2.1 80]\n\
              E: Failed to fetch http://deb.example/curl_7.88_amd64.deb  404  Not Found [IP: 192.0.2.1 80]\n\
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conflict_is_told_in_the_resolvers_words() {
+    fn conflict_is_reported_in_the_resolvers_words() {
         means(
             "The following packages have unmet dependencies:\n \
              broken : Depends: nosuch (>= 4) but it is not installable\n\
@@ -209,12 +210,12 @@ mod tests {
              The following packages will be upgraded:\n  eater\n\
              E: Packages need to be removed but remove is disabled.\n",
             FailureCode::DependencyConflict,
-            "it would remove victim other",
+            "the update would remove victim other",
         );
     }
 
     #[test]
-    fn a_failed_script_names_its_package_and_a_full_disk_is_not_blamed_on_it() {
+    fn failed_script_names_its_package_unless_the_disk_is_full() {
         means(
             "Setting up moody (2) ...\nthe script of moody fails\n\
              dpkg: error processing package moody (--configure):\n \
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_script_says_of_its_own_troubles_is_not_taken_for_apts() {
+    fn errors_printed_by_scripts_are_not_attributed_to_apt() {
         means(
             "E: dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct the problem.\n",
             FailureCode::PackageDbBroken,
@@ -249,7 +250,7 @@ mod tests {
             FailureCode::InstallFailed,
             "Sub-process /usr/bin/dpkg returned an error code (1)",
         );
-        means("", FailureCode::InstallFailed, "apt-get ended with exit code 100 and said nothing");
-        assert_eq!(diagnose(None, "").message.as_str(), "apt-get was ended by a signal");
+        means("", FailureCode::InstallFailed, "apt-get failed with exit code 100 and no output");
+        assert_eq!(diagnose(None, "").message.as_str(), "apt-get was killed by a signal");
     }
 }

@@ -1,10 +1,10 @@
-//! How a modelled host is, and when it is cut off: chosen by dice, or set by a story.
+//! Scenarios for the simulated host, and when it crashes: random, or set by a test.
 
 use vocab::{Digest, RebootPolicy};
 
 use crate::work::step::Act;
 
-/// Dice that fall the same way for the same seed.
+/// A deterministic random number generator: the same seed gives the same sequence.
 pub(super) struct Dice {
     seed: u64,
     thrown: u64,
@@ -30,26 +30,26 @@ impl Dice {
     }
 }
 
-/// What can end an agent.
+/// What crashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// The agent alone is killed; what it started goes on.
+    /// Only the agent is killed; its child processes continue.
     Agent,
-    /// The agent and the supervisor are killed; a package manager goes on alone.
+    /// The agent and the supervisor are killed; a package manager continues alone.
     Supervisor,
-    /// The power goes: everything ends, and another boot begins.
+    /// Power failure: everything ends, and a new boot starts.
     Power,
 }
 
-/// When it is cut.
+/// When to crash.
 pub(super) enum Cuts {
-    /// At this instant, once.
+    /// Once, at this instant.
     At(u64, Cut),
-    /// So often in a hundred, at most so many times.
+    /// With this probability in percent, at most this many times.
     Often(u64, u64),
 }
 
-/// How the host is. Chosen by dice, or set by a story.
+/// The properties of a simulated host.
 #[derive(Debug, Clone)]
 pub(super) struct Nature {
     pub(super) policy: RebootPolicy,
@@ -57,7 +57,7 @@ pub(super) struct Nature {
     pub(super) damage: bool,
     pub(super) hopeless: bool,
     pub(super) fails: Option<Act>,
-    /// Whether the manager says that all is well, and does nothing.
+    /// Whether the package manager reports success and does nothing.
     pub(super) lies: bool,
     pub(super) needs_reboot: bool,
     pub(super) check_unreadable: bool,
@@ -69,7 +69,7 @@ pub(super) struct Nature {
     pub(super) withdrawn_after: Option<u64>,
     pub(super) old_code: bool,
     pub(super) only_reboot: bool,
-    /// Whether the installation fetches for itself.
+    /// Whether the installation downloads its packages itself.
     pub(super) little: bool,
 }
 

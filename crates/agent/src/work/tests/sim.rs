@@ -1,4 +1,5 @@
-//! The agent's decisions against a host of faults: cut at every instant, thousands of seeds.
+//! Simulation of the planner against a faulty host: crashes at every instant, and thousands of
+//! seeds.
 
 use vocab::{FailureCode, RebootPolicy};
 use wire::agent::{OrderResult, Outcome};
@@ -7,7 +8,7 @@ use super::nature::{Cut, Cuts, Dice, Nature};
 use super::world::World;
 use crate::work::step::Act;
 
-/// What holds however an order went.
+/// Invariants that hold for every result.
 fn judge(world: &World, result: &OrderResult) {
     let begun = |act| world.begun.get(&act).copied().unwrap_or(0);
     for act in [Act::PreInstall, Act::Install, Act::PostInstall, Act::PreReboot, Act::Reboot] {
@@ -24,7 +25,7 @@ fn judge(world: &World, result: &OrderResult) {
             assert_eq!(begun(Act::Install) + begun(Act::PreInstall) + begun(Act::Reboot), 0);
         }
         Outcome::Failed => assert!(result.failure_code.is_some() && result.message.is_some()),
-        Outcome::Unknown => panic!("the record is there: {result:?}"),
+        Outcome::Unknown => panic!("the record exists: {result:?}"),
         Outcome::NoChange | Outcome::Skipped => assert!(result.packages.is_empty()),
     }
     if world.was_withdrawn_in_time() {
@@ -43,7 +44,7 @@ fn run(nature: &Nature, seed: u64, cuts: Cuts) -> (World, OrderResult) {
 }
 
 #[test]
-fn whatever_happens_the_order_ends_and_its_result_is_true() {
+fn every_order_ends_with_a_correct_result() {
     for seed in 0..1_500 {
         let nature = Nature::of(&mut Dice::new(seed));
         let told = format!("seed {seed}: {nature:?}");
@@ -52,9 +53,9 @@ fn whatever_happens_the_order_ends_and_its_result_is_true() {
     }
 }
 
-/// The same order, cut once, at each of its instants in turn.
+/// The same order, with one crash, at each of its instants in turn.
 #[test]
-fn an_order_that_is_cut_at_any_instant_is_carried_on_or_reported_truly() {
+fn order_survives_a_crash_at_any_instant() {
     for policy in RebootPolicy::ALL {
         let nature = Nature { damage: true, lock_ticks: 2, ..Nature::plain(*policy) };
         let (whole, result) = run(&nature, 1, Cuts::Often(0, 0));
@@ -62,7 +63,7 @@ fn an_order_that_is_cut_at_any_instant_is_carried_on_or_reported_truly() {
         let reboots = matches!(policy, RebootPolicy::Always | RebootPolicy::IfRequired);
         assert_eq!(whole.reboots, u32::from(reboots));
         for instant in 1..=whole.instants {
-            // Whoever kills the agent alone changes nothing of what comes out.
+            // Killing only the agent does not change the result.
             let (world, result) = run(&nature, 1, Cuts::At(instant, Cut::Agent));
             assert_eq!(result.outcome, Outcome::Succeeded, "{policy} {instant} {result:?}");
             assert_eq!(world.reboots, whole.reboots, "{policy} {instant}");
@@ -70,7 +71,7 @@ fn an_order_that_is_cut_at_any_instant_is_carried_on_or_reported_truly() {
                 let (world, result) = run(&nature, 1, Cuts::At(instant, cut));
                 let ended = [Outcome::Succeeded, Outcome::Failed];
                 assert!(ended.contains(&result.outcome), "{policy} {cut:?} {instant} {result:?}");
-                // A host that went down by itself has its new boot, and is not sent through another.
+                // After a power failure the host has a new boot, and is not rebooted again.
                 assert!(cut == Cut::Supervisor || world.reboots <= 1);
             }
         }
@@ -78,35 +79,38 @@ fn an_order_that_is_cut_at_any_instant_is_carried_on_or_reported_truly() {
 }
 
 #[test]
-fn a_lock_that_is_never_let_go_ends_the_order_and_names_the_holder() {
+fn lock_never_released_fails_the_order_naming_its_holder() {
     let nature = Nature { lock_ticks: u64::MAX, ..Nature::plain(RebootPolicy::Never) };
     let (world, result) = run(&nature, 1, Cuts::Often(0, 0));
     assert_eq!(result.failure_code, Some(FailureCode::PkgLockTimeout));
-    assert_eq!(result.message.unwrap().as_str(), "apt held the lock for more than 10 minutes");
+    assert_eq!(
+        result.message.unwrap().as_str(),
+        "apt held the package database lock for more than 10 minutes"
+    );
     assert!(world.begun.is_empty());
 }
 
 #[test]
-fn a_host_that_does_not_reboot_is_said_to_not_have_rebooted() {
+fn missing_reboot_is_reported_as_timeout() {
     let nature = Nature { reboots_work: false, ..Nature::plain(RebootPolicy::IfRequired) };
     let (_, result) = run(&nature, 1, Cuts::Often(0, 0));
     assert_eq!(result.failure_code, Some(FailureCode::RebootTimeout));
-    assert_eq!(result.packages.len(), 3, "what was installed is still told");
+    assert_eq!(result.packages.len(), 3, "the installed packages are still reported");
 }
 
 #[test]
-fn where_nothing_may_reboot_the_installation_still_counts_and_the_reason_is_told() {
+fn forbidden_reboot_does_not_fail_the_installation() {
     let plain = Nature::plain(RebootPolicy::Always);
     for (nature, why) in [
         (Nature { container: true, ..plain.clone() }, "no reboot: a container"),
         (Nature { never_reboot: true, ..plain.clone() }, "no reboot: never_reboot"),
         (
             Nature { old_boot: true, ..plain.clone() },
-            "no reboot: it was ordered for a boot that has ended",
+            "no reboot: the host has already rebooted since the order was issued",
         ),
         (
             Nature { check_unreadable: true, ..plain.clone() },
-            "whether a reboot is needed could not be found out: unreadable",
+            "cannot determine whether a reboot is needed: unreadable",
         ),
     ] {
         let (world, result) = run(&nature, 1, Cuts::Often(0, 0));
@@ -116,10 +120,10 @@ fn where_nothing_may_reboot_the_installation_still_counts_and_the_reason_is_told
 }
 
 #[test]
-fn a_manager_that_says_all_is_well_and_did_nothing_is_not_believed() {
+fn false_success_of_the_package_manager_is_detected() {
     let nature = Nature { lies: true, ..Nature::plain(RebootPolicy::Always) };
     let (world, result) = run(&nature, 1, Cuts::Often(0, 0));
     assert_eq!(result.failure_code, Some(FailureCode::VerifyFailed));
     assert_eq!((result.exit, world.reboots), (Some(0), 0));
-    assert_eq!(result.message.unwrap().as_str(), "bash is 1 and should be 2");
+    assert_eq!(result.message.unwrap().as_str(), "bash: installed 1, expected 2");
 }

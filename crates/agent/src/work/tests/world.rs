@@ -1,5 +1,5 @@
-//! A model of a host: packages, a package manager, a lock, boots, a disk and a clock turned by hand. Nothing in it is
-//! real, and it can be cut off at every instant.
+//! A simulated host: packages, a package manager, a lock, boots, a disk and a manual clock. Nothing
+//! in it is real, and it can crash at every instant.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub(super) struct World {
     pub(super) nature: Nature,
     dice: Dice,
     cuts: Cuts,
-    /// How many instants there were at which something could have been cut.
+    /// Number of instants so far at which a crash was possible.
     pub(super) instants: u64,
     pub(super) was_cut: u64,
     now: Timestamp,
@@ -40,7 +40,7 @@ pub(super) struct World {
     pub(super) at_first: BTreeMap<String, String>,
     at_choice: BTreeMap<String, String>,
     damage: BTreeSet<String>,
-    /// What a package manager without a supervisor still has to do.
+    /// The remaining work of a package manager without a supervisor.
     leftover: Vec<Choice>,
     reboot_in: Option<u64>,
     jobs: BTreeMap<(Act, u32), Job>,
@@ -106,7 +106,7 @@ impl World {
         }
     }
 
-    /// Lets the agent work, die and live again until the order has ended.
+    /// Runs the agent, with crashes and restarts, until the order has ended.
     pub(super) fn run(&mut self) -> OrderResult {
         for _ in 0..20_000 {
             if let Some(result) = &self.disk.result {
@@ -121,10 +121,10 @@ impl World {
                 self.dead = false;
             }
         }
-        panic!("the order never ends: {:?} {:?}", self.disk, self.nature);
+        panic!("the order does not end: {:?} {:?}", self.disk, self.nature);
     }
 
-    /// One turn of the agent's loop, as `thread.rs` has it.
+    /// One iteration of the agent's loop, as in `thread.rs`.
     fn turn(&mut self) {
         self.happens();
         let mut journal = self.agent.take().unwrap_or_else(|| reread(&self.disk));
@@ -148,7 +148,7 @@ impl World {
         }
     }
 
-    /// Time passes, clocks jump, and people change their minds.
+    /// Time passes, clocks jump, and the order may be withdrawn.
     fn happens(&mut self) {
         self.now += Duration::from_millis(200);
         if self.dice.percent(2) {
@@ -259,7 +259,7 @@ impl World {
         }
     }
 
-    /// What runs goes on by one bit, whether the agent lives or not.
+    /// All running jobs advance by one tick, whether the agent is alive or not.
     fn tick(&mut self) {
         if (1..u64::MAX).contains(&self.nature.lock_ticks) {
             self.nature.lock_ticks -= 1;
@@ -312,7 +312,7 @@ impl World {
         self.jobs.insert(key, Job::Ended(ended));
     }
 
-    /// Takes a step; nothing if the agent dies over it.
+    /// Executes a step; `None` if the agent dies during it.
     fn take(&mut self, journal: &Journal, step: &Step) -> Option<Lesson> {
         Some(match step {
             Step::Lock => {
@@ -320,11 +320,14 @@ impl World {
                 Lesson::Lock(if held { Lock::HeldBy("apt".into()) } else { Lock::Free })
             }
             Step::Damage => {
-                assert!(self.leftover.is_empty(), "looked at while a manager is at work");
+                assert!(self.leftover.is_empty(), "checked while a package manager is running");
                 Lesson::Damage(self.damage.iter().map(|name| name.as_str().into()).collect())
             }
             Step::Choose => {
-                assert!(!self.begun.contains_key(&Act::Install), "the first inventory comes first");
+                assert!(
+                    !self.begun.contains_key(&Act::Install),
+                    "the first inventory must come before the installation"
+                );
                 self.at_choice = self.packages.clone();
                 let offered = OFFERED.iter().filter(|name| self.packages[**name] == "1");
                 let choice = |name: &&str| Choice {
@@ -340,7 +343,7 @@ impl World {
             }
             Step::Resolve => Lesson::Resolved { moves: Vec::new(), little: self.nature.little },
             Step::Verify => {
-                assert!(self.leftover.is_empty(), "compared while a manager is at work");
+                assert!(self.leftover.is_empty(), "compared while a package manager is running");
                 let (old, new) = (inventory(&self.at_choice), inventory(&self.packages));
                 Lesson::Verified(Verified {
                     moves: select::difference(&old, &new),
@@ -399,18 +402,18 @@ impl World {
         }
     }
 
-    /// The rules that hold whenever something begins.
+    /// Invariants that hold whenever an action starts.
     fn begins(&mut self, act: Act) {
         assert!(!self.withdrawn_in_time || matches!(act, Act::RepairBefore | Act::Refresh));
-        assert!(!self.nature.frozen, "{act:?} although nothing may be changed");
+        assert!(!self.nature.frozen, "{act:?} although changes are forbidden");
         if act == Act::Install {
-            assert_eq!(self.nature.lock_ticks, 0, "beside another package manager");
+            assert_eq!(self.nature.lock_ticks, 0, "while another package manager is running");
         }
         if act == Act::Reboot {
-            assert_eq!(self.boot, self.order_boot, "it was given for another boot");
+            assert_eq!(self.boot, self.order_boot, "the order was issued for another boot");
             assert!(!self.nature.container && !self.nature.never_reboot);
             if !self.nature.only_reboot {
-                assert!(!self.nature.check_unreadable, "the check cannot be read");
+                assert!(!self.nature.check_unreadable, "the reboot check failed");
                 let needed = self.nature.needs_reboot;
                 match self.nature.policy {
                     RebootPolicy::Always => {}
@@ -424,7 +427,7 @@ impl World {
     }
 }
 
-/// What is written down is what is read by whoever comes after.
+/// The journal must be the same after it is written and read back.
 fn reread(journal: &Journal) -> Journal {
     let written = serde_json::to_vec(journal).unwrap();
     let read: Journal = serde_json::from_slice(&written).unwrap();
