@@ -1,7 +1,7 @@
-//! Signs answers to agents with `orders.key`, bound to the request that each one answers. While that key
-//! is rotated, with the newest key that the agent says it trusts.
+//! Signs responses to agents with `orders.key`, bound to the request that each one answers. While
+//! that key is rotated, signs with the newest key that the agent trusts.
 //!
-//! Without it, whatever sits between an agent and this service could hand out a canceled order
+//! Without the signature, anything between an agent and this service could deliver a canceled order
 //! later, forge "this server was removed", or acknowledge a result that never arrived. Agents that
 //! send no nonce are older and get no signature.
 
@@ -22,21 +22,21 @@ use crate::Gateway;
 use crate::Refusal;
 use crate::credentials::trusted_keys;
 
-/// What was found out about the sender of a request while it was handled. An extension of the
-/// request, filled in by `credentials`.
+/// What was learned about the sender while the request was handled. A request extension, filled in
+/// by `credentials`.
 #[derive(Clone, Default)]
 pub(super) struct Sender(Arc<Found>);
 
 #[derive(Default)]
 struct Found {
-    /// The server whose tag is genuine, and the request's signature in base 64.
+    /// The server whose tag is genuine, and the request's signature in Base64.
     claim: OnceLock<(ServerId, String)>,
-    /// Whether that signature is the server's over this very request.
+    /// Whether the signature is the server's signature over this request.
     verified: AtomicBool,
 }
 
 impl Sender {
-    /// The tag is genuine. The request itself may still have been changed on its way.
+    /// The tag is genuine. The request itself may still have been modified in transit.
     pub(super) fn claims(&self, server: ServerId, signature: &[u8]) {
         let _ = self.0.claim.set((server, STANDARD.encode(signature)));
     }
@@ -46,16 +46,16 @@ impl Sender {
         self.0.verified.store(true, Ordering::Relaxed);
     }
 
-    /// Whom an answer with this status can be signed for. A refusal is only true for the request
-    /// that was sent, so a request that something changed on its way must not get a signed one.
-    /// That a server was removed is true whatever it sent.
+    /// The server for which a response with this status can be signed. A refusal applies only to
+    /// the request that was sent, so a request that was modified in transit must not get a signed
+    /// one. That a server was removed is true whatever it sent.
     fn recipient(&self, status: StatusCode) -> Option<&(ServerId, String)> {
         let verified = self.0.verified.load(Ordering::Relaxed);
         self.0.claim.get().filter(|_| verified || status == StatusCode::GONE)
     }
 }
 
-/// Signs the answer to a request that carries a nonce, if its sender is known.
+/// Signs the response to a request with a nonce, if its sender is known.
 pub(super) async fn sign_answer(
     State(app): State<Gateway>,
     mut request: Request,
@@ -69,7 +69,7 @@ pub(super) async fn sign_answer(
     let Some((server, signature)) = sender.recipient(parts.status) else {
         return Response::from_parts(parts, body);
     };
-    // Made by a handler of ours and in memory already.
+    // The body comes from one of our handlers and is in memory already.
     let Ok(body) = to_bytes(body, usize::MAX).await else {
         return Refusal::unavailable().into_response();
     };

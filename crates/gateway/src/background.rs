@@ -1,5 +1,5 @@
-//! What the gateway does besides answering: it writes heartbeats, and follows what the database says
-//! about orders and removals. It runs in every replica.
+//! Background tasks of the gateway: write heartbeats, and follow orders, refreshes and removals in
+//! the database. They run in every replica.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use tokio::task::JoinHandle;
 
 use crate::{Gateway, dispatcher};
 
-/// How often it does what no notification tells it to.
+/// How often the tasks run without a notification.
 #[derive(Debug, Clone, Copy)]
 pub struct Pulse {
-    /// How often a task looks without having been woken.
+    /// How often a task checks the database without a notification.
     pub look: Duration,
     /// How often heartbeats are written.
     pub beats: Duration,
@@ -23,8 +23,8 @@ impl Default for Pulse {
     }
 }
 
-/// The running tasks of a gateway. Dropped without [`Background::stop`], they end where they are, as
-/// in a crash.
+/// The running tasks of a gateway. If dropped without [`Background::stop`], they end immediately,
+/// as in a crash.
 #[must_use = "tasks that are dropped end at once"]
 pub struct Background {
     gateway: Gateway,
@@ -32,7 +32,6 @@ pub struct Background {
 }
 
 impl Background {
-    /// Starts the tasks.
     pub fn spawn(gateway: Gateway, pulse: Pulse) -> Background {
         let Pulse { look, beats } = pulse;
         let of = &gateway;
@@ -44,17 +43,17 @@ impl Background {
         Background { gateway, tasks }
     }
 
-    /// Answers the syncs that are held open, ends the tasks and writes the last heartbeats.
+    /// Responds to the held syncs, stops the tasks and writes the last heartbeats.
     pub async fn stop(mut self) {
         self.gateway.drain();
         for task in std::mem::take(&mut self.tasks) {
             task.abort();
-            // An aborted task ends at its next pause; what it had not committed never was.
+            // An aborted task ends at its next await; its uncommitted transaction is rolled back.
             let _ = task.await;
         }
         if let Err(error) = self.gateway.registry().write_beats(&self.gateway, false).await {
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "the last heartbeats could not be written");
+            tracing::warn!(error, "failed to write the last heartbeats");
         }
     }
 }
@@ -77,7 +76,7 @@ impl Drop for Background {
     }
 }
 
-/// Writes heartbeats, at once when an agent returns. Until it is aborted.
+/// Writes heartbeats periodically, and immediately when an agent comes back online, until aborted.
 async fn write_beats(gateway: Gateway, every: Duration) {
     let registry = gateway.registry();
     let mut tick = tokio::time::interval(every);
@@ -89,7 +88,7 @@ async fn write_beats(gateway: Gateway, every: Duration) {
         if let Err(error) = registry.write_beats(&gateway, someone_returned).await {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "heartbeats are written later"
+                "failed to write heartbeats; retrying later"
             );
             if someone_returned {
                 registry.returned.notify_one();

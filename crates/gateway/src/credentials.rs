@@ -1,5 +1,5 @@
-//! Who an agent is, as far as it can be said without the database: shape, tag, signature, in this
-//! order, the cheapest first.
+//! Authenticates agents without the database: checks the format, then the tag, then the signature,
+//! in order of increasing cost.
 
 use axum::body::{Body, Bytes};
 use axum::http::request::Parts;
@@ -19,51 +19,50 @@ use wire::agent::TRUSTED_KEYS_HEADER;
 const AGENT: &str = "fleetmend agent v1";
 const TAG_BYTES: usize = 32;
 
-/// Who an agent claims to be, with the tag that shows that we said so once.
+/// The identity that an agent claims. Its tag proves that this installation issued it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credential {
-    /// The server.
     pub server: ServerId,
-    /// The key with which it signs.
+    /// The public key of its signatures.
     pub key: [u8; 32],
 }
 
 impl Credential {
-    /// The tag that this installation gives to this server and this key.
+    /// The tag of this server and key.
     pub fn tag(&self, secrets: &Secrets) -> [u8; 32] {
         secrets.tag(AGENT, &[self.server.to_string().as_bytes(), &self.key])
     }
 
-    /// Which key made this tag, if this installation gave it to this server and this key.
+    /// The root key that made this tag, if this installation issued it for this server and key.
     fn maker(&self, secrets: &Secrets, tag: &[u8]) -> Option<Age> {
         secrets.maker(AGENT, &[self.server.to_string().as_bytes(), &self.key], TAG_BYTES, tag)
     }
 }
 
-/// What an agent signs: the method, path and query, and the digest of the body.
+/// The text that an agent signs: the method, the path and query, and the digest of the body.
 pub fn signed_text(method: &str, path_and_query: &str, body: &[u8]) -> String {
     format!("fleetmend-agent-v1\n{method}\n{path_and_query}\n{}", Digest::of(body))
 }
 
-/// The keys that an agent says it trusts.
+/// The keys that the agent declares as trusted.
 pub(super) fn trusted_keys(headers: &HeaderMap) -> TrustedKeys {
     let header = headers.get(TRUSTED_KEYS_HEADER).and_then(|value| value.to_str().ok());
     TrustedKeys::parse(header.unwrap_or_default())
 }
 
-/// A request whose signature was checked.
+/// A request with a valid signature.
 pub(super) struct Verified {
     pub(super) who: Credential,
-    /// The root key that its tag was made with.
+    /// The root key that made its tag.
     pub(super) age: Age,
     pub(super) body: Bytes,
-    /// Memory that the body is charged for.
+    /// The memory charged for the body.
     pub(super) reserved: Reserved,
-    /// To be kept until the request is answered.
+    /// Held until the request is answered.
     pub(super) slot: Slot,
 }
 
-/// Who sent this request, and its body. Nothing but memory is touched.
+/// Authenticates a request and reads its body. Uses no database.
 pub(super) async fn verified(
     app: &Gateway,
     request: Request<Body>,
@@ -75,8 +74,8 @@ pub(super) async fn verified(
     Ok(verified)
 }
 
-/// A request with a genuine tag within its rate limit, whose body was not read yet. Only the
-/// signature over the body shows that the sender holds the key.
+/// A request with a genuine tag, within its rate limit, whose body was not read yet. Only the
+/// signature over the body proves that the sender holds the key.
 pub(super) struct Unread {
     pub(super) who: Credential,
     age: Age,
@@ -92,7 +91,7 @@ impl Unread {
         let Claim { who, tag, signature } = Claim::read(&parts.headers).ok_or_else(malformed)?;
         let age = who
             .maker(&app.secrets, &tag)
-            .ok_or_else(|| forged("this identity was not given out here"))?;
+            .ok_or_else(|| forged("this identity was not issued by this service"))?;
         if let Some(sender) = parts.extensions.get::<Sender>() {
             sender.claims(who.server, &signature);
         }
@@ -119,7 +118,7 @@ impl Unread {
         let text = signed_text(parts.method.as_str(), path, &body);
         UnparsedPublicKey::new(&ED25519, who.key)
             .verify(text.as_bytes(), &signature)
-            .map_err(|_| forged("the signature is not that of this key over this request"))?;
+            .map_err(|_| forged("the signature does not match this key and request"))?;
         if let Some(sender) = parts.extensions.get::<Sender>() {
             sender.is_verified();
         }
@@ -134,7 +133,7 @@ struct Claim {
 }
 
 impl Claim {
-    /// `Agent id=…,key=…,tag=…,sig=…`, each once, in any order.
+    /// Parses `Agent id=…,key=…,tag=…,sig=…`, each field once, in any order.
     fn read(headers: &HeaderMap) -> Option<Claim> {
         let text = headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Agent ")?;
         let (mut id, mut key, mut tag, mut sig) = (None, None, None, None);
@@ -145,7 +144,7 @@ impl Claim {
                 "key" => &mut key,
                 "tag" => &mut tag,
                 "sig" => &mut sig,
-                // A newer agent may say more.
+                // A newer agent may send more fields.
                 _ => continue,
             };
             if place.replace(value).is_some() {
@@ -159,7 +158,7 @@ impl Claim {
 }
 
 fn malformed() -> Refusal {
-    let detail = "an agent says `Authorization: Agent id=…,key=…,tag=…,sig=…`";
+    let detail = "expected `Authorization: Agent id=…,key=…,tag=…,sig=…`";
     Refusal::new(StatusCode::UNAUTHORIZED, "malformed_credential", detail)
 }
 

@@ -1,5 +1,5 @@
-//! Keeps this process's memory true: every replica follows open rollouts and refreshes, whichever
-//! of them leads, and wakes the agents that are connected to it.
+//! Follows open rollouts and refreshes in the database, keeps the outbox up to date, and wakes the
+//! agents that are connected to this process. It runs in every replica, not only in the leader.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,17 +14,18 @@ use crate::Gateway;
 use crate::outbox::Assignment;
 use service::{Order, PatchOptions, integrity};
 
-/// An open rollout, as far as this process has read it.
+/// An open rollout as this process last read it.
 struct Followed {
     revision: i64,
     withdrawn: bool,
-    /// Nothing if what is stored does not parse: then nothing is handed out, and tasks end by their
-    /// deadlines.
+    /// `None` if the stored options do not parse. Then no order goes out, and the tasks end at
+    /// their deadlines.
     order: Option<Arc<Order>>,
     out: BTreeMap<ServerId, (TaskId, Assignment)>,
 }
 
-/// Follows rollouts and refreshes until it is aborted. `look`: how often without a bell.
+/// Follows rollouts and refreshes until aborted. `look` is how often to check without a
+/// notification.
 pub(crate) async fn follow(app: Gateway, look: Duration) {
     let mut rollouts = app.db.bell(Topic::Rollouts);
     let mut refreshes = app.db.bell(Topic::Refreshes);
@@ -35,7 +36,10 @@ pub(crate) async fn follow(app: Gateway, look: Duration) {
             follower.refreshes().await
         };
         if let Err(error) = looked.await {
-            tracing::warn!(error = &error as &dyn std::error::Error, "orders may be late");
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "failed to read open rollouts; orders may be late"
+            );
         }
         tokio::select! {
             () = rollouts.rung() => {}
@@ -45,7 +49,7 @@ pub(crate) async fn follow(app: Gateway, look: Duration) {
     }
 }
 
-/// Learns who was removed or put into quarantine, until it is aborted.
+/// Follows removals and quarantines until aborted.
 pub(crate) async fn watch_barred(app: Gateway, look: Duration) {
     let mut servers = app.db.bell(Topic::Servers);
     let mut known = None;
@@ -53,19 +57,24 @@ pub(crate) async fn watch_barred(app: Gateway, look: Duration) {
     loop {
         let barred = async { absences::barred(&mut *app.db.read().await?).await };
         match barred.await {
-            // The bell rings with every inventory, and hardly ever for one of these.
+            // The notification is sent for every inventory, and rarely means a removal or a
+            // quarantine.
             Ok(barred) if known.as_ref() == Some(&barred) => {}
             Ok(barred) => {
                 app.registry().set_barred(&barred);
                 known = Some(barred);
             }
             Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "removals may be late");
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "failed to read removed servers; removals may be late"
+                );
             }
         }
         tokio::select! {
             () = servers.rung() => {}
-            // A link may have been made from what was read before it was barred: now and then all are told.
+            // A session may have been created from data that was read before the server was barred.
+            // So all sessions are updated from time to time.
             _ = all_again.tick() => known = None,
         }
     }
@@ -90,7 +99,7 @@ impl Follower {
             if self.followed.get(&id).is_some_and(|known| known.revision == revision) {
                 continue;
             }
-            // The head first: what changes after it is read again with the next bell.
+            // Read the head first: what changes after that is read again at the next notification.
             let row = match rollouts::load(&mut reader, id).await {
                 Err(StoreError::NotFound { .. }) => continue,
                 row => row?,
@@ -120,17 +129,17 @@ impl Follower {
         Ok(())
     }
 
-    /// Stops a batch of which a row does not verify. Whether that works or not, nothing of the row
-    /// goes out.
+    /// Cancels a batch with a row that does not verify. Whether that succeeds or not, nothing from
+    /// the row goes out.
     async fn stop(&self, id: BatchId, reason: &str) {
         if let Err(error) = integrity::stop_batch(&self.app, id, reason).await {
             let error = &error as &dyn std::error::Error;
-            tracing::error!(batch = %id, reason, error, "the batch cannot be canceled");
+            tracing::error!(batch = %id, reason, error, "failed to cancel a batch with an invalid row");
         }
     }
 
-    /// Hands out nothing of a batch that does not verify, and takes back what was handed out before
-    /// and was not begun.
+    /// Sends no more orders of a batch that does not verify, and withdraws those that were sent but
+    /// not started.
     fn distrust(&mut self, row: &rollouts::Rollout) {
         let nothing = Followed { revision: 0, withdrawn: true, order: None, out: BTreeMap::new() };
         let followed = self.followed.entry(row.id).or_insert(nothing);
@@ -158,7 +167,7 @@ impl Follower {
             let order = match PatchOptions::from_json(&row.options) {
                 Ok(options) => Some(Arc::new(options.order)),
                 Err(error) => {
-                    tracing::error!(batch = %row.id, %error, "options do not parse");
+                    tracing::error!(batch = %row.id, %error, "failed to parse the options of a batch");
                     None
                 }
             };
@@ -176,26 +185,28 @@ impl Follower {
                         org: row.org_id,
                         order: Some(order.clone()),
                         issued_at: busy.started_at,
-                        // Late is late for an agent too: what arrives after the window is not begun.
+                        // The window applies to agents too: an order that arrives after it is not
+                        // started.
                         expires_at: busy.by.min(row.head.start_by),
                         withdrawn: followed.withdrawn,
                         started: busy.stage != Stage::Dispatched,
                     };
                     followed.out.insert(server, (task, assignment.clone()));
-                    // Its agent knows of an order that it has started.
+                    // The agent already knows an order that it has started.
                     let news = !assignment.started;
                     if door.desk.put(server, assignment) && news {
                         wake.insert(server);
                     }
                 }
                 _ => {
-                    // What was given back went out under another id.
+                    // A task that was returned to the queue went out under another id.
                     let out = followed.out.remove(&server).map_or(task, |(task, _)| task);
                     door.desk.clear(server, out);
                 }
             }
         }
-        // Nobody starts any more, or not now: who has not begun is told to drop his order.
+        // No further task may start, permanently or for now: withdraw the orders that have not
+        // started.
         let withdrawn =
             matches!(row.head.phase, Phase::Canceling | Phase::Paused | Phase::Halted(_));
         if followed.withdrawn != withdrawn {
@@ -222,7 +233,7 @@ impl Follower {
         for refresh in &forged {
             if let Err(error) = integrity::refuse_refresh(&self.app, refresh).await {
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(refresh = %refresh.id, error, "a forged refresh cannot be ended");
+                tracing::error!(refresh = %refresh.id, error, "failed to end a forged refresh");
             }
         }
         let door = self.app.registry();

@@ -1,4 +1,4 @@
-//! `POST /agent/v1/enroll`: a host joins with a token, and with a key that it made itself.
+//! `POST /agent/v1/enroll`: a host enrolls with a token and with a key that it generated itself.
 
 use axum::Json;
 use axum::body::Body;
@@ -24,9 +24,9 @@ use service::clock::dice;
 use service::{emit, record};
 
 const BODY_BYTES_MAX: usize = 64 * 1024;
-/// The most tags that a host may give itself, as for an enrollment token.
+/// The most tags that a host may set itself, as for an enrollment token.
 const TAGS_MAX: usize = 50;
-/// The counter that a new server sends first.
+/// The first counter of a new server.
 const FIRST: i64 = 1;
 
 pub(super) async fn enroll(
@@ -34,24 +34,24 @@ pub(super) async fn enroll(
     request: Request<Body>,
 ) -> Result<(StatusCode, Json<EnrollResponse>), Refusal> {
     let (parts, body) = request.into_parts();
-    // Charged until the host has joined.
+    // The body is charged until the enrollment is committed.
     let limits = &app.registry().limits;
     let (body, _reserved) =
         limits.read(BodyOf::Enrollment, &parts.headers, body, BODY_BYTES_MAX).await?;
     let asked: EnrollRequest = serde_json::from_slice(&body)
-        .map_err(|error| Refusal::bad_request(format!("this is not an enrolment: {error}")))?;
+        .map_err(|error| Refusal::bad_request(format!("invalid enrollment request: {error}")))?;
     let hash = tokens::recognize(&app.secrets, &asked.token)
-        .ok_or_else(|| refused("bad_token", "this token was not made here"))?;
+        .ok_or_else(|| refused("bad_token", "this token was not issued by this service"))?;
     let key: Option<[u8; 32]> =
         STANDARD.decode(&asked.public_key).ok().and_then(|bytes| bytes.try_into().ok());
     let key = key.ok_or_else(|| {
-        Refusal::bad_request("`public_key` is an Ed25519 key: 32 bytes in base 64")
+        Refusal::bad_request("`public_key` must be an Ed25519 public key: 32 bytes in Base64")
     })?;
     let (who, counter) = join(&app, asked, key, &hash).await?;
     let answer = EnrollResponse {
         server_id: who.server,
         tag: STANDARD.encode(who.tag(&app.secrets)),
-        // An agent of the version before knows this one only, and cannot say so later.
+        // An agent of the previous version knows only this key, and cannot learn another one later.
         orders_key: app.secrets.orders_key().public_key(),
         orders_keys: app.secrets.announced(),
         counter,
@@ -75,22 +75,22 @@ async fn join(
     let mut tx = app.db.begin().await?;
     let token = match enrollment_tokens::take_use(&mut tx, hash, now).await? {
         Use::Taken(token) => token,
-        Use::Unknown => return Err(refused("bad_token", "there is no such token")),
+        Use::Unknown => return Err(refused("bad_token", "unknown token")),
         Use::Revoked => return Err(refused("token_revoked", "this token was revoked")),
-        Use::Expired => return Err(refused("token_expired", "this token's time is over")),
-        // The one who used it up last may be asking once more.
+        Use::Expired => return Err(refused("token_expired", "this token has expired")),
+        // The host that used it last may be repeating its request.
         Use::UsedUp => {
             drop(tx);
-            let full = refused("token_used_up", "this token was used as often as it may be");
+            let full = refused("token_used_up", "this token has been used up");
             return again(app, key, hash, full).await;
         }
     };
     let server = new_server(&token, asked, key, now);
     match servers::enroll(&mut tx, &server).await {
         Err(StoreError::AlreadyExists { .. }) => {
-            // The use is given back with the transaction.
+            // Rolling back the transaction releases the use of the token.
             drop(tx);
-            let taken = "this key was used before; make a new one and enrol again";
+            let taken = "this key was used before; generate a new one and enroll again";
             let taken = Refusal::new(StatusCode::CONFLICT, "key_already_used", taken);
             return again(app, key, hash, taken).await;
         }
@@ -106,8 +106,8 @@ async fn join(
     Ok((Credential { server: server.id, key }, FIRST.unsigned_abs()))
 }
 
-/// An agent that did not hear that it was let in asks again with the same key and gets the same
-/// answer; whoever holds the key's other half is the same host.
+/// Handles a repeated enrollment. An agent that did not get the response repeats the request with
+/// the same key and gets the same response. Only the same host holds the private key.
 async fn again(
     app: &Gateway,
     key: [u8; 32],

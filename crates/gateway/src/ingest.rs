@@ -1,8 +1,8 @@
-//! What agents tell that must be written down, many of them in one transaction.
+//! Writes the reports of many agents in one transaction.
 //!
-//! Whoever brings something puts it on the pile and waits; one task at a time takes what lies there
-//! and commits it together, so that a thousand reports cost some ten commits. A part that fails is
-//! undone alone. An answer means: it is committed.
+//! A request adds its part to the queue and waits. One task at a time takes the queued parts and
+//! commits them together, so that a thousand reports cost about ten commits. If a part fails, only
+//! that part is rolled back. A success means that the part is committed.
 
 mod scans;
 
@@ -26,34 +26,31 @@ use service::commands::reports;
 use service::commands::reports::{Reporter, Told};
 use service::host_facts;
 
-/// How many parts share a commit at the most.
+/// The most parts in one transaction.
 const TOGETHER_MAX: usize = 200;
-/// How often a part is tried that others keep overtaking.
+/// How often a part is retried when concurrent writes keep making it stale.
 const TRIES: u32 = 20;
 
-/// Something to be written down.
+/// Something to write.
 pub(super) enum Part {
-    /// What a sync tells.
+    /// The content of a sync.
     News(Box<News>),
-    /// A list of packages.
+    /// A package set.
     Listing {
-        /// Whose.
         org: OrgId,
-        /// Of what.
         kind: Kind,
-        /// The list.
         packed: Packed,
-        /// When it came.
+        /// When it was received.
         now: Timestamp,
     },
-    /// A piece of a log.
+    /// A chunk of a task log.
     Log(Log),
 }
 
-/// A piece of a log.
+/// A chunk of a task log.
 pub(super) struct Log {
     pub(super) task: TaskId,
-    /// Where it begins.
+    /// The position of the chunk in the log.
     pub(super) offset: u64,
     pub(super) body: axum::body::Bytes,
     pub(super) now: Timestamp,
@@ -66,12 +63,12 @@ impl Log {
 
     async fn append(&self, tx: &mut Tx) -> store::Result<store::Result<Written>> {
         let done = tx.attempt(async |tx| task_logs::append(tx, &[self.piece()]).await).await?;
-        // One piece has one end.
+        // One chunk has one end position.
         Ok(done.map(|ends| Written::Log(ends.first().copied().unwrap_or(Append::Gap(0)))))
     }
 }
 
-/// What a sync tells.
+/// The content of a sync that has to be written.
 pub(super) struct News {
     pub(super) org: OrgId,
     pub(super) server: ServerId,
@@ -82,12 +79,12 @@ pub(super) struct News {
     pub(super) activity: &'static str,
     pub(super) progress: Vec<OrderProgress>,
     pub(super) results: Vec<OrderResult>,
-    /// Package sets that the answer asks for.
+    /// Package sets that the response requests.
     pub(super) wanted: Vec<(Kind, Digest)>,
     pub(super) now: Timestamp,
 }
 
-/// A list that is in the store, in numbers.
+/// A stored package set, with its counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Counted {
     pub(super) digest: Digest,
@@ -96,9 +93,10 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    /// How many of these updates are for security, until what the feeds know of them is counted in (`service::projections::patches`). A
-    /// manager that says nothing of security does not say that there are none: then what was counted before stands, as far
-    /// as so many are pending.
+    /// The number of security updates, until the feeds are taken into account
+    /// (`service::projections::patches`). Some package managers do not report whether an update is
+    /// for security. For these, the previous number stays, limited to the number of pending
+    /// updates.
     fn for_security(self, before: &Server, manager: Option<PackageManager>) -> u32 {
         match manager {
             Some(PackageManager::Apk | PackageManager::Pacman) => {
@@ -111,32 +109,31 @@ impl Counted {
     }
 }
 
-/// What came of a part.
+/// The result of a part.
 pub(super) enum Written {
-    /// It stands so.
+    /// The server's state after the write.
     Server(Known),
-    /// It is stored.
     Listing,
-    /// The log is this long, or has a gap.
+    /// The end of the log, or a gap before the chunk.
     Log(Append),
 }
 
 struct Waiting {
     part: Part,
-    /// The memory of the request that brought it, so that what waits here is limited too.
+    /// The memory reservation of the request, so that queued parts are limited too.
     _reserved: Reserved,
     tries: u32,
     reply: oneshot::Sender<Result<Written, Refusal>>,
 }
 
-/// The pile.
+/// The queue.
 #[derive(Default)]
 pub(super) struct WriteBatcher {
     pile: Mutex<Vec<Waiting>>,
     at_work: AtomicBool,
 }
 
-/// Writes a part down. Answers once it is committed.
+/// Writes a part. Returns once it is committed.
 pub(super) async fn write(
     app: &Gateway,
     part: Part,
@@ -146,13 +143,13 @@ pub(super) async fn write(
     let press = &app.registry().press;
     lock(&press.pile).push(Waiting { part, _reserved: reserved, tries: 0, reply });
     if !press.at_work.swap(true, Ordering::AcqRel) {
-        // A task of its own: the request that began it may be cut while others wait for it.
+        // In a separate task: the request that starts it may be aborted while others wait for it.
         tokio::spawn(work(app.clone()));
     }
     answer.await.unwrap_or_else(|_| Err(Refusal::unavailable()))
 }
 
-/// Lets others begin if the one at work panics: their parts would wait forever.
+/// Releases the writer role if the writer panics. Otherwise the queued parts would wait forever.
 struct AtWork<'a>(&'a AtomicBool);
 
 impl Drop for AtWork<'_> {
@@ -174,25 +171,26 @@ async fn work(app: Gateway) {
         };
         if parts.is_empty() {
             press.at_work.store(false, Ordering::Release);
-            // Someone may have come between the look and the store.
+            // Another part may have been queued between the check and the store.
             if lock(&press.pile).is_empty() || press.at_work.swap(true, Ordering::AcqRel) {
                 return;
             }
             continue;
         }
-        // Tasks of one rollout have ids of one time, so this is the order in which everyone locks.
+        // The ids of the tasks of one rollout are close together, so every writer locks them in
+        // this order.
         parts.sort_by_key(|waiting| waiting.part.first_task());
         let done = together(&app, &parts).await;
         answer(&app, parts, done);
     }
 }
 
-/// All parts in one transaction, each with what came of it.
+/// Writes all parts in one transaction and returns the result of each.
 async fn together(app: &Gateway, parts: &[Waiting]) -> store::Result<Vec<store::Result<Written>>> {
     let mut tx = app.db.begin().await?;
     let mut done: Vec<Option<store::Result<Written>>> = Vec::with_capacity(parts.len());
-    // Rollouts before servers, as the engine does when it claims servers: who locks in one order
-    // never waits crosswise.
+    // Lock rollouts before servers, as the engine does when it claims servers. A fixed lock order
+    // prevents deadlocks.
     let all_reported = report_together(&mut tx, parts).await?;
     let mut logged = append_together(&mut tx, parts).await?.map(Vec::into_iter);
     for waiting in parts {
@@ -214,7 +212,8 @@ async fn together(app: &Gateway, parts: &[Waiting]) -> store::Result<Vec<store::
     Ok(done.into_iter().map(|done| done.unwrap_or(Ok(Written::Listing))).collect())
 }
 
-/// All reports at once. Whether that went well: if not, nothing of it stands, and each is taken by itself.
+/// Writes all reports together. Returns whether that succeeded; if not, it is rolled back and each
+/// report is written separately.
 async fn report_together(tx: &mut Tx, parts: &[Waiting]) -> store::Result<bool> {
     let told = parts.iter().filter_map(|waiting| match &waiting.part {
         Part::News(news) if news.reports() => Some(Told {
@@ -232,7 +231,8 @@ async fn report_together(tx: &mut Tx, parts: &[Waiting]) -> store::Result<bool> 
     Ok(tx.attempt(async |tx| reports::together(tx, &told).await).await?.is_ok())
 }
 
-/// All pieces of logs at once. Nothing, if that did not go well: then nothing of it stands, and each is taken by itself.
+/// Appends all log chunks together. Returns `None` if that failed; then it is rolled back and each
+/// chunk is appended separately.
 async fn append_together(tx: &mut Tx, parts: &[Waiting]) -> store::Result<Option<Vec<Append>>> {
     let logs = parts.iter().filter_map(|waiting| match &waiting.part {
         Part::Log(log) => Some(log.piece()),
@@ -285,7 +285,10 @@ fn answer(app: &Gateway, parts: Vec<Waiting>, done: store::Result<Vec<store::Res
             }
         }
         Err(error) => {
-            tracing::warn!(error = &error as &dyn std::error::Error, "nothing was written");
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "failed to write the reports of agents"
+            );
             for waiting in parts {
                 match error {
                     StoreError::Busy(_) if waiting.tries < TRIES => again(waiting),
@@ -324,7 +327,7 @@ impl News {
         Ok(())
     }
 
-    /// The server once it knows this.
+    /// The server's row after this report.
     fn applied(&self, before: &Server) -> Server {
         let mut after = before.clone();
         if let Some(told) = &self.facts {
@@ -357,13 +360,13 @@ impl News {
         };
         after.runs =
             host_facts::runs_text(&known.next(told, before.package_set, after.package_set));
-        // A host's clock may be ahead; nobody has looked at packages tomorrow.
+        // The host's clock may be ahead; a scan cannot be in the future.
         after.last_scan_at = self.scanned_at.map(|at| at.min(self.now)).or(before.last_scan_at);
         after.activity = self.activity.to_owned();
         after
     }
 
-    /// What is written down then.
+    /// The state that is then in the database.
     fn known(&self, after: Server) -> Known {
         Known {
             package_set: after.package_set,
@@ -381,10 +384,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writer_that_panics_lets_the_next_one_begin() {
+    fn next_writer_starts_after_a_panic() {
         let at_work = AtomicBool::new(true);
         drop(AtWork(&at_work));
-        assert!(at_work.load(Ordering::Acquire), "the writer itself says when it is done");
+        assert!(at_work.load(Ordering::Acquire), "only the writer itself clears the flag");
         let panicked = catch_unwind(|| {
             let _at_work = AtWork(&at_work);
             assert!(!at_work.load(Ordering::Acquire), "a bug");

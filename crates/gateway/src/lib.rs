@@ -1,25 +1,26 @@
-//! The agent protocol, `/agent/v1`: what agents report, and what they are sent.
+//! The agent protocol, `/agent/v1`: receives reports from agents and sends them orders.
 //!
-//! One sync, from request to answer:
+//! One sync, from request to response:
 //!
-//! 1. `limits` reserves memory for the body and one of the server's eight slots; `credentials` checks
-//!    the shape, the tag and the signature, the cheapest first. A forged request ends here, before the
-//!    database is touched.
+//! 1. `limits` reserves memory for the body and one of the server's eight slots. `credentials`
+//!    checks the format, the tag and the signature, in order of increasing cost. A forged request
+//!    is rejected here, without database access.
 //! 2. `registry` has a `Session` for each agent that this process has heard from. It compares the
-//!    counter and the nonce with those of earlier syncs. One that is behind is ignored, and its answer
-//!    carries a challenge: a copy of the host meets it and puts the server into quarantine, a captured
-//!    request cannot. A repetition after a lost answer is neither.
-//! 3. What is new (facts, results, progress, digests of package sets) goes to `ingest`, which writes the
-//!    reports of many agents in one transaction. A package set that the database does not have is asked
-//!    for; `upload_singleflight` asks one of many servers that have the same, and `uploads` receives it.
-//!    A sync with nothing new writes nothing but a heartbeat, together with others, every two seconds.
-//! 4. `outbox` has what is to be sent to the server. If it is empty, the sync is held open until the
-//!    `dispatcher`, which follows rollouts and refreshes in the database, puts something into it.
-//! 5. An order is built from its row, verified, signed and returned; `answer_signature` signs the answer
-//!    as a whole and binds it to the request.
+//!    counter and the nonce with those of earlier syncs. A sync with an old counter is ignored, and
+//!    its response carries a challenge: a clone of the host can answer it, which puts the server
+//!    into quarantine; a captured request cannot. A repeated sync after a lost response is neither.
+//! 3. New content (facts, results, progress, digests of package sets) goes to `ingest`, which
+//!    writes the reports of many agents in one transaction. A package set that is not in the
+//!    database is requested: `upload_singleflight` requests it from one of the servers that have
+//!    it, and `uploads` receives it. A sync without new content writes only a heartbeat, together
+//!    with others, every two seconds.
+//! 4. `outbox` holds what is to be sent to the server. If it is empty, the sync is held open until
+//!    the `dispatcher`, which follows rollouts and refreshes in the database, adds something.
+//! 5. An order is built from its row, verified, signed and returned. `answer_signature` signs the
+//!    whole response and binds it to the request.
 //!
-//! Nothing here decides what a server is to do; that is the engine's. `security_package_cache` only
-//! remembers which updates of a package set fix vulnerabilities.
+//! The gateway does not decide what a server has to do; the engine does. `security_package_cache`
+//! only remembers which updates of a package set fix vulnerabilities.
 
 mod answer_signature;
 mod background;
@@ -55,7 +56,7 @@ pub use uploads::fuzz as fuzz_package_set;
 
 use registry::Registry;
 
-/// The agents that talk to this process, and what they talk to. Cheap to clone.
+/// The gateway of this process. Cheap to clone.
 #[derive(Clone)]
 pub struct Gateway(Arc<Inner>);
 
@@ -65,7 +66,7 @@ struct Inner {
 }
 
 impl Gateway {
-    /// A gateway that has heard of no agent yet.
+    /// A gateway without any sessions.
     pub fn new(app: App) -> Gateway {
         let registry = Arc::new(Registry::new());
         let known = registry.clone();
@@ -82,12 +83,12 @@ impl Gateway {
         self.registry().last_seen(server)
     }
 
-    /// Answers every sync that is held open: this process is about to end.
+    /// Responds to every held sync, because this process is shutting down.
     pub fn drain(&self) {
         self.registry().drain();
     }
 
-    /// Writes heartbeats that were not written yet, now. For tests.
+    /// Writes pending heartbeats now. For tests.
     #[doc(hidden)]
     pub async fn flush(&self) {
         let _ = self.registry().write_beats(self, false).await;
@@ -101,7 +102,7 @@ impl std::ops::Deref for Gateway {
     }
 }
 
-/// The routes of the agent protocol, with their whole paths: to be merged, not nested.
+/// The routes of the agent protocol with their full paths. Merge this router; do not nest it.
 pub fn router<S: Clone + Send + Sync + 'static>(gateway: &Gateway) -> Router<S> {
     Router::new()
         .route("/agent/v1/enroll", post(enroll::enroll))
@@ -110,25 +111,20 @@ pub fn router<S: Clone + Send + Sync + 'static>(gateway: &Gateway) -> Router<S> 
         .route("/agent/v1/orders/{task_id}/log", post(uploads::log))
         .route_layer(from_fn_with_state(gateway.clone(), answer_signature::sign_answer))
         .method_not_allowed_fallback(async || {
-            Refusal::new(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "method_not_allowed",
-                "not with this method",
-            )
+            Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "method not allowed")
         })
         .with_state(gateway.clone())
 }
 
-/// Why an agent is sent away. Rendered as `application/problem+json`.
+/// Why a request of an agent was rejected. Rendered as `application/problem+json`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// The status of the answer.
     pub status: StatusCode,
-    /// The reason, for programs.
+    /// The reason for programs.
     pub code: &'static str,
-    /// The reason, for people.
+    /// The reason for people.
     pub detail: String,
-    /// After how many seconds to try again.
+    /// The seconds after which to try again.
     pub retry_after: Option<u64>,
 }
 
@@ -156,7 +152,7 @@ impl Refusal {
     }
 
     pub fn unavailable() -> Self {
-        let detail = "the database does not answer; nothing was lost, try again";
+        let detail = "the database does not respond; nothing was lost, try again";
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
     }
 }
@@ -164,18 +160,24 @@ impl Refusal {
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         match error {
-            // It was removed a moment ago, and the bell has not rung yet.
+            // The server was just removed, and the notification has not arrived yet.
             StoreError::NotFound { kind: "server", .. } => Refusal::removed(),
             StoreError::NotFound { kind, id } => {
                 Refusal::new(StatusCode::NOT_FOUND, "not_found", format!("no {kind} `{id}`"))
             }
             StoreError::Corrupt { .. } => {
-                tracing::error!(error = &error as &dyn std::error::Error, "a row does not parse");
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "failed to parse a database row"
+                );
                 let detail = "internal error; see the log of the service";
                 Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
             }
             error => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "an agent must try again");
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "a request of an agent failed; the agent retries"
+                );
                 match error {
                     StoreError::DiskFull(_) => Refusal::disk_full(),
                     _ => Refusal::unavailable(),

@@ -1,9 +1,9 @@
-//! Limits on what agents can make this process hold in memory or do.
+//! Limits on the memory and work that agents can cause in this process.
 //!
-//! Rate limits are per server and are taken after the identity tag was checked, so the maps here
-//! hold enrolled servers only. Memory is limited over all agents together: a request body is
-//! charged as it arrives, and the charge is kept until its content is committed. Enrollments, which anyone can
-//! send, have a separate limit, and one server has few requests at a time.
+//! Rate limits apply per server, after the identity tag was checked, so the maps here contain only
+//! enrolled servers. Memory is limited over all agents together: a request body is charged as it
+//! arrives, until its content is committed. Enrollments, which anyone can send, have a separate
+//! limit. The number of concurrent requests per server is limited too.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -24,32 +24,31 @@ use crate::Refusal;
 type Buckets = RateLimiter<ServerId, DefaultKeyedStateStore<ServerId>, DefaultClock>;
 
 const KIB: usize = 1024;
-/// Memory for all request bodies of agents that are not committed yet.
+/// Memory for all bodies of agents whose content is not committed yet.
 const BODIES_KIB_MAX: usize = 64 * 1024;
-/// Memory for the bodies of all enrollments that are being read.
+/// Memory for all enrollment requests that are being read.
 const ENROLL_BODIES_KIB_MAX: usize = 4 * 1024;
 /// How long a body may take to arrive: 1 MiB at 300 kbit/s, and a package set at 1 Mbit/s.
 const BODY_SECONDS_MAX: Duration = Duration::from_secs(30);
 const UPLOAD_SECONDS_MAX: Duration = Duration::from_secs(140);
-/// The requests of one agent at a time, held ones included. An honest agent has one or two, and a copy of it
-/// as many.
+/// Concurrent requests per agent, including held ones. A genuine agent has one or two, and so does
+/// a clone of it.
 const AT_A_TIME: u32 = 8;
-/// How many listings are decoded at once. Each takes up to the zstd window and one line.
+/// Package sets decoded at the same time. Each uses up to the zstd window and one line.
 const DECODERS: usize = 2;
-/// When to try again after the memory for bodies is used up.
+/// The retry delay when the memory for bodies is used up.
 const BUSY_SECONDS: u64 = 5;
 
-/// Requests of one agent: so many at once, and one more in each period.
+/// Requests per agent: the burst, and the time in which one request recovers.
 const REQUESTS: (u32, Duration) = (300, Duration::from_millis(50));
-/// A large body counts as one more request for each of these.
+/// A large body counts as one more request per this many bytes.
 const REQUEST_BYTES: usize = 64 * KIB;
-/// Uploads of package sets by one agent. A scan uploads two at most. Each changes a server's
+/// Package set uploads per agent. A scan uploads at most two. Each upload changes the server's
 /// package set, and with it counts over the whole fleet.
 const UPLOADS: (u32, Duration) = (30, Duration::from_secs(30));
-/// KiB of package sets uploaded by one agent: 64 MiB, and 64 MiB a day.
+/// KiB of package sets per agent: 64 MiB at once, and 64 MiB per day.
 const UPLOAD_KIB: (u32, Duration) = (64 * 1024, Duration::from_millis(1_318));
 
-/// The limits of this process.
 pub(super) struct AgentLimits {
     requests: Buckets,
     uploads: Buckets,
@@ -57,11 +56,11 @@ pub(super) struct AgentLimits {
     bodies: Arc<Semaphore>,
     enroll_bodies: Arc<Semaphore>,
     decoders: Semaphore,
-    /// Only servers that have requests under way.
+    /// Only servers with requests in progress.
     under_way: Arc<Mutex<BTreeMap<ServerId, u32>>>,
 }
 
-/// One of the requests that a server may have at a time, until this is dropped.
+/// A slot for one of the concurrent requests of a server, until dropped.
 pub(super) struct Slot {
     server: ServerId,
     under_way: Arc<Mutex<BTreeMap<ServerId, u32>>>,
@@ -79,7 +78,7 @@ impl Drop for Slot {
     }
 }
 
-/// Whose memory a body is charged to, and how long it may take.
+/// The kind of a body. It determines the memory limit and the time limit.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum BodyOf {
     Enrollment,
@@ -87,7 +86,7 @@ pub(super) enum BodyOf {
     Upload,
 }
 
-/// Memory that a request body is charged for, until this is dropped.
+/// The memory reserved for a request body, until dropped.
 #[derive(Debug, Default)]
 pub(super) struct Reserved(
     #[expect(dead_code, reason = "held, not read")] Option<OwnedSemaphorePermit>,
@@ -104,16 +103,16 @@ fn at_least_one(number: u32) -> NonZeroU32 {
 
 fn too_many(early: &NotUntil<governor::clock::QuantaInstant>) -> Refusal {
     let seconds = early.wait_time_from(DefaultClock::default().now()).as_secs() + 1;
-    let detail = "this agent sends too many requests";
+    let detail = "this agent has sent too many requests";
     Refusal::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", detail).retry_after(seconds)
 }
 
 fn take(buckets: &Buckets, server: ServerId, count: u32) -> Result<(), Refusal> {
     match buckets.check_key_n(&server, at_least_one(count)) {
         Ok(taken) => taken.map_err(|early| too_many(&early)),
-        // More than the whole burst: no waiting helps.
+        // More than the whole burst: waiting does not help.
         Err(_) => {
-            let detail = "this request is larger than what an agent may send";
+            let detail = "this request exceeds the limits for an agent";
             Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", detail))
         }
     }
@@ -137,12 +136,12 @@ impl AgentLimits {
         take(&self.requests, server, 1)
     }
 
-    /// Takes one of the requests that this server may have at a time.
+    /// Takes a slot for a concurrent request of this server.
     pub(super) fn slot(&self, server: ServerId) -> Result<Slot, Refusal> {
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         let count = under_way.entry(server).or_default();
         if *count >= AT_A_TIME {
-            let detail = format!("this agent has {AT_A_TIME} requests under way already");
+            let detail = format!("this agent already has {AT_A_TIME} requests in progress");
             return Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", detail)
                 .retry_after(BUSY_SECONDS));
         }
@@ -150,7 +149,7 @@ impl AgentLimits {
         Ok(Slot { server, under_way: self.under_way.clone() })
     }
 
-    /// Counts the body of a request beyond a small one.
+    /// Counts the part of a request body that exceeds a small one.
     pub(super) fn request_body(&self, server: ServerId, bytes: usize) -> Result<(), Refusal> {
         match u32::try_from(bytes / REQUEST_BYTES).unwrap_or(u32::MAX) {
             0 => Ok(()),
@@ -168,14 +167,14 @@ impl AgentLimits {
         take(&self.upload_kib, server, u32::try_from(bytes / KIB).unwrap_or(u32::MAX))
     }
 
-    /// Waits until a listing may be decoded.
+    /// Waits until a package set may be decoded.
     pub(super) async fn decoder(&self) -> Result<SemaphorePermit<'_>, Refusal> {
         self.decoders.acquire().await.map_err(|_| Refusal::unavailable())
     }
 
     /// Reads a body of at most `bytes_max` bytes. Each part is charged when it arrives, so a slow
-    /// sender holds no more than it has sent. Never waits for memory: two requests that wait for
-    /// each other would wait forever.
+    /// sender holds only what it has sent. Never waits for memory: two requests that wait for each
+    /// other would wait forever.
     pub(super) async fn read(
         &self,
         of: BodyOf,
@@ -203,7 +202,7 @@ async fn read(
     bytes_max: usize,
 ) -> Result<(Bytes, Reserved), Refusal> {
     let too_large = || {
-        let detail = format!("at most {bytes_max} bytes are taken here");
+        let detail = format!("the body is larger than {bytes_max} bytes");
         Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", detail)
     };
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|text| text.to_str().ok());
@@ -215,7 +214,7 @@ async fn read(
     let mut bytes = Vec::with_capacity(announced);
     let mut parts = body.into_data_stream();
     while let Some(part) = parts.next().await {
-        let part = part.map_err(|_| Refusal::bad_request("the body did not arrive whole"))?;
+        let part = part.map_err(|_| Refusal::bad_request("the body is incomplete"))?;
         if bytes.len() + part.len() > bytes_max {
             return Err(too_large());
         }
@@ -234,7 +233,7 @@ async fn read(
 }
 
 fn busy() -> Refusal {
-    let detail = "too many requests of agents are being read; try again";
+    let detail = "the service is reading too many agent requests; try again";
     Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).retry_after(BUSY_SECONDS)
 }
 
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn one_agent_is_limited_and_the_others_are_not() {
+    fn rate_limit_applies_per_agent() {
         let limits = AgentLimits::new();
         let refused = (0..100_000).find_map(|_| limits.request(server(1)).err()).unwrap();
         assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
@@ -258,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn large_bodies_use_the_limit_up_sooner() {
+    fn large_bodies_use_up_the_limit_sooner() {
         let limits = AgentLimits::new();
         let taken = (0..1_000).filter(|_| limits.request_body(server(1), 1 << 20).is_ok()).count();
         assert!((18..22).contains(&taken), "{taken}");
@@ -279,7 +278,7 @@ mod tests {
                 Err(refused) => break refused,
             }
         };
-        assert_eq!(held.len(), 3, "48 MiB, and the rest does not fit");
+        assert_eq!(held.len(), 3, "48 MiB are held, and there is no memory for more");
         assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(refused.retry_after, Some(BUSY_SECONDS));
         // Enrollments have a separate limit and cannot use up that of agents.
@@ -290,7 +289,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn enrollments_that_are_never_sent_whole_take_nothing_from_agents() {
+    async fn incomplete_enrollments_use_no_memory_of_agents() {
         let limits = AgentLimits::new();
         let none = HeaderMap::new();
         let begun = || {
@@ -302,7 +301,7 @@ mod tests {
             .map(|_| Box::pin(limits.read(BodyOf::Enrollment, &none, begun(), 64 << 10)))
             .collect();
         let stuck = futures_util::future::join_all(stuck);
-        // All of them are begun, and none ends.
+        // All of them start, and none completes.
         let begun = futures_util::future::select(Box::pin(stuck), Box::pin(async {})).await;
         assert!(matches!(&begun, futures_util::future::Either::Right(_)));
         let body = Body::from(vec![0; 1 << 20]);
@@ -310,7 +309,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn body_that_does_not_arrive_is_given_up() {
+    async fn slow_body_times_out() {
         let limits = AgentLimits::new();
         let never = Body::from_stream(futures_util::stream::pending::<std::io::Result<Vec<u8>>>());
         let refused =
@@ -319,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn one_server_has_few_requests_at_a_time() {
+    fn concurrent_requests_per_server_are_limited() {
         let limits = AgentLimits::new();
         let held: Vec<_> = (0..100).filter_map(|_| limits.slot(server(1)).ok()).collect();
         assert_eq!(held.len(), AT_A_TIME as usize);

@@ -1,5 +1,5 @@
-//! What is to be said to whom: orders that no agent has begun, those to be dropped, and those in progress, of which
-//! an agent is expected to report.
+//! What is to be sent to each server: orders that no agent has started, orders to withdraw, and
+//! orders in progress whose reports are expected.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -18,27 +18,27 @@ use service::secrets::SigningKey;
 pub(super) struct Assignment {
     pub(super) task: TaskId,
     pub(super) org: OrgId,
-    /// What is to be done; none: look at the packages.
+    /// The updates to install; `None` for a package scan.
     pub(super) order: Option<Arc<service::Order>>,
     pub(super) issued_at: Timestamp,
     pub(super) expires_at: Timestamp,
-    /// The rollout was called off or stopped: it is to be dropped.
+    /// The rollout was canceled, paused or halted: the order is withdrawn.
     pub(super) withdrawn: bool,
-    /// The agent has started it: it is not handed out any more, and every sync should mention it.
+    /// The agent has started the order: it is not sent again, and every sync should report on it.
     pub(super) started: bool,
 }
 
-/// All assignments, by server. Filled from the database only: no agent can add to it.
+/// All assignments by server. Filled from the database only; agents cannot add to it.
 #[derive(Default)]
 pub(super) struct Desk(Mutex<BTreeMap<ServerId, Vec<Assignment>>>);
 
 impl Desk {
-    /// What is to be said to this server.
+    /// The assignments of this server.
     pub(super) fn of(&self, server: ServerId) -> Vec<Assignment> {
         lock(&self.0).get(&server).cloned().unwrap_or_default()
     }
 
-    /// Puts an assignment in the place of the one with its task. Whether anything changed.
+    /// Adds an assignment or replaces the one with the same task. Returns whether anything changed.
     pub(super) fn put(&self, server: ServerId, assignment: Assignment) -> bool {
         let mut desk = lock(&self.0);
         let pile = desk.entry(server).or_default();
@@ -55,7 +55,7 @@ impl Desk {
         }
     }
 
-    /// It is over.
+    /// Removes the assignment of a task that has ended.
     pub(super) fn clear(&self, server: ServerId, task: TaskId) {
         let mut desk = lock(&self.0);
         if let Some(pile) = desk.get_mut(&server) {
@@ -68,12 +68,13 @@ impl Desk {
 }
 
 impl Assignment {
-    /// Whether what the feeds know of its server's updates matters to it.
+    /// Whether the order depends on which updates the feeds classify as security updates.
     pub(super) fn is_for_security(&self) -> bool {
         self.order.as_ref().is_some_and(|order| order.security_only)
     }
 
-    /// The order, signed for this server in the boot that it is in. `secured`: what the feeds call an update for security.
+    /// The order, signed for this server in its current boot. `secured` lists the packages with
+    /// security updates according to the feeds.
     pub(super) fn envelope(
         &self,
         key: &SigningKey,

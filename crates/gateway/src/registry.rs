@@ -1,7 +1,8 @@
-//! Who talks to this process, and what was last said.
+//! The sessions of the agents that talk to this process.
 //!
-//! A link is made at a server's first contact and stays in memory; [`crate::dispatcher`] tells it when
-//! its server was removed or put into quarantine. So a sync with nothing new needs no database.
+//! A session is created at a server's first contact and stays in memory. [`crate::dispatcher`]
+//! updates it when its server is removed or quarantined. So a sync without new content needs no
+//! database access.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -29,35 +30,36 @@ use crate::sync::quarantine;
 use crate::upload_singleflight::Awaited;
 use service::secrets::{Age, Secrets};
 
-/// How many lists are remembered: more kinds of servers than a large fleet has.
+/// The most package sets whose counts are cached: more than a large fleet has.
 const COUNTS_MAX: usize = 20_000;
 
-/// How many syncs back a repetition is recognized: about an hour of an idle agent.
+/// The number of past syncs in which repetitions are recognized: about an hour of an idle agent.
 const HEARD: usize = 64;
-/// Counters of an agent are in one epoch until its server is released from quarantine.
+/// The counters of an agent stay in one epoch until its server is released from quarantine.
 const EPOCH: u64 = presence::EPOCH.unsigned_abs();
-/// How many repetitions of one sync may differ from each other: an agent repeats one when it has news.
+/// The most different repetitions of one sync. An agent repeats a sync with new content when it has
+/// some.
 const BODIES: usize = 16;
 /// The length of a counter and a nonce in [`SyncSession::recent`].
 const PAIR_BYTES: usize = 16;
 
-/// The number of agents that are asked for in the database at the same time, at their first contact. Fewer than
-/// the connections that `store::Options` opens.
+/// Concurrent database lookups for agents at their first contact. Must be less than the number of
+/// connections that `store::Options` opens.
 const FIRST_CONTACTS: usize = 3;
 
-/// What this process knows of the agents that talk to it.
+/// The sessions and shared state of the gateway.
 pub(crate) struct Registry {
-    /// Only servers that the database knows get in, so it is as large as the fleet.
+    /// Contains only servers that exist in the database, so its size is limited by the fleet.
     links: RwLock<BTreeMap<ServerId, Arc<Session>>>,
-    /// The last sign of life of each server that is not written down yet.
+    /// The latest heartbeat of each server that is not written yet.
     beats: Mutex<BTreeMap<ServerId, Beat>>,
-    /// Someone is back who was away: worth writing down at once.
+    /// Notified when an offline agent comes back, so that its heartbeat is written immediately.
     pub returned: Notify,
-    /// Agents that this process does not know yet read and claim by turns: after a restart the whole fleet
-    /// comes at once, and must leave connections to the database for everyone else.
+    /// Limits the lookups of agents that this process does not know yet. After a restart the whole
+    /// fleet connects at once, and must leave database connections for other requests.
     first_contacts: Semaphore,
     drain: watch::Sender<bool>,
-    /// The numbers of lists that this process has looked at: thousands of servers carry the same.
+    /// Cached counts of package sets. Thousands of servers have the same ones.
     counts: Mutex<BTreeMap<(OrgId, Kind, Digest), Counted>>,
     pub(super) awaited: Awaited,
     pub(super) limits: AgentLimits,
@@ -66,13 +68,13 @@ pub(crate) struct Registry {
     pub(super) secured: Secured,
 }
 
-/// One server's link to this process.
+/// One server's session with this process.
 pub(super) struct Session {
     pub(super) server: ServerId,
     pub(super) org: OrgId,
-    /// Rings when there may be something to say.
+    /// Notified when there may be something to send.
     pub(super) wake: Notify,
-    /// One upload at a time.
+    /// Allows one upload at a time.
     pub(super) upload: Semaphore,
     standing: Mutex<Standing>,
 }
@@ -81,35 +83,35 @@ struct Standing {
     bar: AccessState,
     /// The counter that the next sync should carry.
     expected: u64,
-    /// The nonce of the last sync, if this process heard it.
+    /// The nonce of the last sync, if this process received it.
     nonce: Option<u64>,
-    /// The bodies of the latest sync and its repetitions, by digest, the latest last.
+    /// The digests of the bodies of the latest sync and its repetitions, latest last.
     bodies: Vec<Digest>,
-    /// The counters and nonces of the last syncs, the latest first: one of them that comes again
-    /// was late or was replayed, and another nonce for a counter is another host.
+    /// The counters and nonces of the recent syncs, latest first. A pair that is received again was
+    /// late or replayed; another nonce for the same counter means another host.
     heard: VecDeque<(u64, u64)>,
-    /// Whether this replica owns the session ([`sync_sessions`]). Without replicas it always does.
+    /// Whether this replica owns the session ([`sync_sessions`]). Always true without replicas.
     owned: bool,
     last_seen: Option<Timestamp>,
-    /// Whether the agent is to send its facts again.
+    /// Whether to request the agent's facts again.
     wants_facts: bool,
     known: Known,
-    /// Orders and withdrawals that went out with an answer.
+    /// The messages that were sent with a response.
     handed: Vec<Message>,
-    /// Which sync is the latest; an older one that is still held open need not be any longer. Never 0, which is the
-    /// number of syncs that get nothing.
+    /// The number of the latest sync; older syncs need not be held any longer. Never 0, which is
+    /// the number of ignored syncs.
     turn: u64,
-    /// How often the latest one was repeated.
+    /// How often the latest sync was repeated.
     repeat: u32,
-    /// The sync that orders and withdrawals last went out to.
+    /// The number of the sync to which messages were last sent.
     handed_in: u64,
-    /// Which root key its identity was made with, once that is in the database.
+    /// The root key of the agent's identity, once that is recorded in the database.
     noted_age: Option<Age>,
-    /// Whether an answer brought it a new tag.
+    /// Whether a new tag was sent to the agent.
     tag_offered: bool,
 }
 
-/// Something that an agent is told: carry out this order, drop it, or report about it.
+/// A message to an agent: execute this order, drop it, or report on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Message {
     Do(TaskId),
@@ -120,15 +122,15 @@ pub(super) enum Message {
 /// Whether a server gets orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AccessState {
-    /// It does.
+    /// No restriction.
     None,
-    /// Not until a person decides.
+    /// No orders until an administrator releases the server.
     Quarantine,
-    /// Never again.
+    /// No orders ever again.
     Removed,
 }
 
-/// What is written down of a server that a sync may change.
+/// The stored state of a server that a sync may change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Known {
     pub(super) package_set: Option<Digest>,
@@ -138,13 +140,13 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// What the agent last said that it does.
+    /// The activity that the agent last reported.
     pub(super) fn activity(&self) -> Activity {
         let all = [Activity::Scanning, Activity::Patching, Activity::Rebooting];
         all.into_iter().find(|one| activity_word(*one) == self.activity).unwrap_or(Activity::Idle)
     }
 
-    /// Whether the sync says anything that is not written down.
+    /// Whether the sync contains nothing new.
     pub(super) fn is_old_news(&self, sync: &SyncRequest) -> bool {
         let told = |word: Option<Digest>, known: Option<Digest>| word.is_none() || word == known;
         told(sync.installed, self.package_set)
@@ -166,30 +168,34 @@ pub(super) fn activity_word(activity: Activity) -> &'static str {
     }
 }
 
-/// What a sync's counter tells.
+/// How a sync's counter compares with the expected one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Count {
-    /// The next one, as expected.
+    /// The expected counter.
     Next,
-    /// The same once more: its answer was lost.
+    /// The previous counter again: the response was lost.
     Again,
-    /// We have forgotten some: the control plane was restored, or another replica heard them.
+    /// Higher than expected: the database was restored, or another replica received some syncs.
     Ahead,
-    /// Behind: an agent let go of it and later ones overtook it, or it was captured, or a copy of the host sent
-    /// it. The answer says with which counter a live host may go on, and nothing else happens.
+    /// Lower than expected: the agent abandoned the sync and later ones overtook it, it was
+    /// captured, or a clone of the host sent it. The response contains the counter with which a
+    /// live host can continue; nothing else happens.
     Behind,
-    /// A second host holds this identity: it met a challenge, or used another nonce for a counter that was heard.
+    /// A second host uses this identity: it answered a challenge, or used another nonce for a
+    /// counter that was already received.
     Copy,
 }
 
-/// Tells a copy of a host from a captured request.
+/// Distinguishes a clone of a host from a captured request.
 ///
-/// Both are behind in their counters. The answer to such a sync asks for a counter that nobody can
-/// guess; only a host that has the key of the identity can sign a sync that carries it. The counter is derived,
-/// so that every replica recognizes it, and changes every hour, so that it cannot be captured for later.
+/// Both have an old counter. The response to such a sync requests a counter that cannot be guessed;
+/// only a host that holds the key of the identity can sign a sync with it. The counter is derived,
+/// so that every replica recognizes it, and changes every hour, so that it cannot be captured for
+/// later.
 ///
-/// When a server is released from quarantine, its counters continue in the next [epoch](EPOCH). What was captured
-/// before is behind then, and a challenge that was met in an earlier epoch is none.
+/// When a server is released from quarantine, its counters continue in the next [epoch](EPOCH).
+/// Requests that were captured before are then behind, and challenges of an earlier epoch are no
+/// longer valid.
 pub(super) struct Challenge<'a> {
     secrets: &'a Secrets,
     server: ServerId,
@@ -197,7 +203,7 @@ pub(super) struct Challenge<'a> {
 }
 
 impl Challenge<'_> {
-    /// Counters from here on are challenges. No agent gets here by counting.
+    /// Counters from here on are challenges. No agent reaches this value by counting.
     const LEAST: u64 = 1 << 61;
 
     pub(super) fn new(secrets: &Secrets, server: ServerId, now: Timestamp) -> Challenge<'_> {
@@ -208,7 +214,7 @@ impl Challenge<'_> {
         self.of(epoch, self.hour)
     }
 
-    /// Whether this counter is the one of this hour, or of the hour before.
+    /// Whether this counter is the challenge of this hour or of the previous one.
     fn is_met_by(&self, counter: u64, epoch: u64) -> bool {
         [self.hour, self.hour - 1].iter().any(|hour| self.of(epoch, *hour) == counter)
     }
@@ -222,13 +228,13 @@ impl Challenge<'_> {
     }
 }
 
-/// A sync's place among those of its server.
+/// The position of a sync among those of its server.
 pub(super) struct Turn {
     pub(super) count: Count,
     pub(super) next_counter: u64,
     number: u64,
     repeat: u32,
-    /// Whether it shows that the host lives. The same bytes once more may come from anyone.
+    /// Whether it proves that the host is alive. The same bytes again may come from anyone.
     pub(super) is_sign_of_life: bool,
 }
 
@@ -298,7 +304,8 @@ impl Session {
         }
     }
 
-    /// Takes the sync's counter. In quarantine both copies go on counting, each for itself.
+    /// Processes a sync's counter. In quarantine, the server and its clone both continue their own
+    /// counters.
     pub(super) fn turn(
         &self,
         counter: u64,
@@ -324,7 +331,7 @@ impl Session {
             is_sign_of_life: true,
         };
         if standing.bar == AccessState::Quarantine {
-            // A copy that met its challenge counts like the others from now on.
+            // A clone that answered its challenge continues with the regular counter.
             let next_counter = match counter {
                 Challenge::LEAST.. => expected,
                 _ => counter.saturating_add(1),
@@ -358,7 +365,7 @@ impl Session {
             }
             Count::Again => {
                 let is_last = standing.bodies.last() == Some(&body);
-                // The agent has said something newer since.
+                // The agent has sent something newer since.
                 if !is_last && (standing.bodies.contains(&body) || standing.bodies.len() >= BODIES)
                 {
                     return ignored(expected);
@@ -366,8 +373,8 @@ impl Session {
                 if !is_last {
                     standing.bodies.push(body);
                 }
-                // The same turn: whoever waits for its answer since the first time still gets it. Someone else may
-                // have sent this.
+                // Keep the number: a request that has been waiting since the first time still gets
+                // the response. The repetition may come from somebody else.
                 standing.repeat = standing.repeat.saturating_add(1);
                 return Turn {
                     count,
@@ -377,9 +384,10 @@ impl Session {
                     is_sign_of_life: !is_last,
                 };
             }
-            // After a release, whoever answers to the first counter of the new epoch is the server.
+            // After a release, the host that sends the first counter of the new epoch is the
+            // server.
             Count::Behind if is_first_of_epoch && counter < expected => return ignored(expected),
-            // An honest agent has gone on and does not read this.
+            // A genuine agent has moved on and does not read this response.
             Count::Behind => return ignored(challenge.counter(epoch)),
             Count::Copy => {}
         }
@@ -404,14 +412,14 @@ impl Session {
         self.standing().bar
     }
 
-    /// Another standing, and whoever is held open hears of it.
+    /// Changes the access state and wakes the held syncs.
     pub(super) fn set_bar(&self, bar: AccessState) {
         let mut standing = self.standing();
         if standing.bar == bar {
             return;
         }
         if standing.bar == AccessState::Quarantine {
-            // Those who are held open may be the server or its copy.
+            // The held syncs may come from the server or from its clone.
             standing.turn += 1;
         }
         standing.bar = bar;
@@ -419,14 +427,14 @@ impl Session {
         self.wake.notify_waiters();
     }
 
-    /// Whether this replica must claim the session before it can judge a counter. In quarantine
-    /// nothing is judged.
+    /// Whether this replica must claim the session before it can check a counter. In quarantine,
+    /// counters are not checked.
     fn needs_claim(&self) -> bool {
         let standing = self.standing();
         !standing.owned && standing.bar == AccessState::None
     }
 
-    /// The session as this replica would write it, if it owns it.
+    /// The session for the database, if this replica owns it.
     fn session(&self) -> Option<(ServerId, i64, Vec<u8>)> {
         let standing = self.standing();
         if !standing.owned || standing.bar != AccessState::None {
@@ -436,21 +444,22 @@ impl Session {
         Some((self.server, counter, to_bytes(&standing.heard)))
     }
 
-    /// Another replica claimed the session. What it wrote may be older than what was told here, if it heard
-    /// a captured request: the agent is asked for its facts again.
+    /// Another replica claimed the session. What it wrote may be older than what this replica
+    /// knows, if it received a captured request. So the agent's facts are requested again.
     fn loses_session(&self) {
         let mut standing = self.standing();
         standing.owned = false;
         standing.wants_facts = true;
     }
 
-    /// Whether the agent is to send its facts again. Says so once.
+    /// Whether to request the agent's facts again. Returns true once.
     pub(super) fn takes_wish_for_facts(&self) -> bool {
         std::mem::take(&mut self.standing().wants_facts)
     }
 
-    /// Whether two hosts answered for one counter, as this replica and another one heard it. An
-    /// agent keeps its nonce until a sync is answered, so it never uses two for one counter.
+    /// Whether this replica and another one received different nonces for one counter, which means
+    /// two hosts. An agent keeps its nonce until a sync is answered, so it never uses two for one
+    /// counter.
     fn contradicts(&self, heard_elsewhere: &[u8]) -> Option<u64> {
         contradiction(&self.standing().heard, &from_bytes(heard_elsewhere))
     }
@@ -459,8 +468,8 @@ impl Session {
         to_bytes(&self.standing().heard)
     }
 
-    /// Goes on from where another replica left off. Its counter may be behind, if it died before it
-    /// wrote it down; an honest agent's is never behind what was written.
+    /// Continues the session of another replica. The stored counter may be too low, if that replica
+    /// died before it wrote it; a genuine agent's counter is never below the stored one.
     fn takes_over(&self, session: &SyncSession) {
         self.learns_of(&session.recent);
         let mut standing = self.standing();
@@ -471,7 +480,8 @@ impl Session {
         standing.owned = true;
     }
 
-    /// Takes over what another replica heard: its syncs are not new here, should they be sent again.
+    /// Merges the syncs that another replica received, so that they are not new here if they are
+    /// sent again.
     fn learns_of(&self, heard_elsewhere: &[u8]) {
         let mut standing = self.standing();
         let known: BTreeSet<_> = standing.heard.iter().copied().collect();
@@ -500,23 +510,25 @@ impl Session {
         self.standing().known.is_old_news(sync)
     }
 
-    /// Whether no later sync came. One that was repeated is answered as well as its last repetition. Two copies in
-    /// quarantine do not push each other out: they would never rest.
+    /// Whether no later sync was received. A repeated sync and its last repetition both get the
+    /// response. In quarantine, the server and its clone do not displace each other, because they
+    /// would reconnect endlessly.
     pub(super) fn is_latest(&self, turn: &Turn) -> bool {
         let standing = self.standing();
         let is_held = turn.repeat == 0 || turn.repeat == standing.repeat;
         (standing.turn == turn.number && is_held) || standing.bar == AccessState::Quarantine
     }
 
-    /// Notes what goes out with the answer to a sync.
+    /// Records what is sent with the response to a sync.
     pub(super) fn hands_out(&self, turn: &Turn, words: Vec<Message>) {
         let mut standing = self.standing();
         standing.handed = words;
         standing.handed_in = turn.number;
     }
 
-    /// Whether this is a reason to answer a sync at once. What went out with an answer goes out with every later one, and
-    /// is a reason only for repetitions of the sync that it went out to.
+    /// Whether this message is a reason to respond immediately. A message that was sent before is
+    /// sent with every later response, but is a reason to respond only to repetitions of the sync
+    /// that it was first sent to.
     pub(super) fn is_news(&self, turn: &Turn, word: Message) -> bool {
         let standing = self.standing();
         standing.handed_in == turn.number || !standing.handed.contains(&word)
@@ -544,7 +556,7 @@ impl Registry {
         }
     }
 
-    /// Answers every sync that is held open: this process is about to end.
+    /// Responds to every held sync, because this process is shutting down.
     pub(crate) fn drain(&self) {
         self.drain.send_replace(true);
     }
@@ -563,7 +575,7 @@ impl Registry {
         self.links.read().unwrap_or_else(PoisonError::into_inner).get(&server).cloned()
     }
 
-    /// The link of whoever showed this credential. Asks the database at the first contact only.
+    /// The session for a credential. Reads the database at the first contact only.
     pub(super) async fn link(
         &self,
         app: &Gateway,
@@ -587,10 +599,11 @@ impl Registry {
         let _turn = self.first_contacts.acquire().await.map_err(|_| Refusal::unavailable())?;
         let mut reader = app.db.read().await?;
         let identity = servers::identity(&mut reader, who.server).await?;
-        // The tag is ours, so it was let in once; the database was restored from before that.
+        // The tag is genuine, so the server was enrolled once. The database was restored from an
+        // older backup.
         let Some(identity) = identity.filter(|known| known.public_key == who.key) else {
-            tracing::warn!(server = %who.server, "it joined once, and this database does not know it: it must enrol again");
-            let detail = "this server is not known here any more; enrol again to join";
+            tracing::warn!(server = %who.server, "an enrolled server is not in this database; it must enroll again");
+            let detail = "this server is no longer known; enroll it again";
             return Err(Refusal::new(
                 axum::http::StatusCode::UNAUTHORIZED,
                 "unknown_server",
@@ -609,7 +622,7 @@ impl Registry {
         Ok(links.entry(who.server).or_insert_with(|| Arc::new(link)).clone())
     }
 
-    /// A sign of life. It is written down with others, a little later.
+    /// Records a heartbeat. It is written later, together with others.
     pub(super) fn beat(&self, app: &Gateway, link: &Session, counter: u64, now: Timestamp) {
         let beat = Beat {
             org: link.org,
@@ -625,10 +638,11 @@ impl Registry {
         }
     }
 
-    /// Makes sure that this replica may judge the counters of an agent. `Some`: two hosts were heard
-    /// under one counter, which this is.
+    /// Makes sure that this replica owns the session, so that it can check counters. Returns the
+    /// counter for which two hosts were detected, if any.
     ///
-    /// A replica that an agent stays with claims once; then it counts in memory.
+    /// While an agent stays with one replica, that replica claims the session once and then counts
+    /// in memory.
     pub(super) async fn claim(
         &self,
         app: &Gateway,
@@ -649,13 +663,13 @@ impl Registry {
         Ok(twice)
     }
 
-    /// Writes down who was heard from since the last time.
+    /// Writes the heartbeats since the last call.
     pub(crate) async fn write_beats(
         &self,
         app: &Gateway,
         someone_returned: bool,
     ) -> store::Result<()> {
-        // They stay until they are committed: whoever is cut off in the middle has lost none.
+        // Heartbeats are kept until they are committed, so that an aborted write loses none.
         let beats: Vec<Beat> = lock(&self.beats).values().copied().collect();
         if beats.is_empty() {
             return Ok(());
@@ -689,7 +703,7 @@ impl Registry {
             if let Some(counter) = twice
                 && quarantine(app, &link, heard_twice(counter)).await.is_err()
             {
-                tracing::error!(server = %server, "a copy was noticed and cannot be quarantined");
+                tracing::error!(server = %server, "failed to quarantine a server with a clone");
             }
         }
         let mut waiting = lock(&self.beats);
@@ -717,7 +731,7 @@ impl Registry {
         lock(&self.counts).clear();
     }
 
-    /// Every server that gets no orders, as the database has it now.
+    /// Applies the removed and quarantined servers from the database.
     pub(super) fn set_barred(&self, barred: &[Barred]) {
         let bars: BTreeMap<_, _> = barred
             .iter()
@@ -740,7 +754,7 @@ impl Registry {
         if released.is_empty() {
             return;
         }
-        // The database says how their counters continue.
+        // After a release, the database determines how the counters continue.
         let mut links = self.links.write().unwrap_or_else(PoisonError::into_inner);
         for server in released {
             links.remove(&server);
@@ -748,8 +762,8 @@ impl Registry {
     }
 }
 
-/// Another replica claimed a session while this one heard a host, too. `Some`: each heard another nonce
-/// for this counter, so there are two hosts.
+/// Another replica claimed a session while this one received syncs, too. Returns the counter for
+/// which each received a different nonce, if any: then there are two hosts.
 async fn lost_session(app: &Gateway, link: &Session) -> store::Result<Option<u64>> {
     link.loses_session();
     let mut tx = app.db.begin().await?;
@@ -758,20 +772,20 @@ async fn lost_session(app: &Gateway, link: &Session) -> store::Result<Option<u64
     Ok(session.and_then(|session| link.contradicts(&session.recent)))
 }
 
-/// SQLite belongs to one process.
+/// SQLite is used by one process only.
 fn has_replicas(app: &Gateway) -> bool {
     app.db.engine() != "sqlite"
 }
 
-/// Why a server is in quarantine whose two copies were heard by two replicas.
+/// The quarantine reason when two replicas detected a clone.
 pub(super) fn heard_twice(counter: u64) -> String {
     format!(
-        "two copies of this server are talking: both sent counter {counter}, to different \
-         replicas; a clone, or a restored snapshot"
+        "Two hosts use the identity of this server: both sent counter {counter}, to different \
+         replicas. One of them is a clone or a restored snapshot."
     )
 }
 
-/// The first counter that has different nonces in the two.
+/// The first counter with different nonces.
 fn contradiction(ours: &VecDeque<(u64, u64)>, theirs: &[(u64, u64)]) -> Option<u64> {
     let ours: BTreeMap<_, _> = ours.iter().copied().collect();
     let differs = |(counter, nonce): &&(u64, u64)| ours.get(counter).is_some_and(|n| n != nonce);

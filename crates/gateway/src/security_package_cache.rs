@@ -1,8 +1,9 @@
-//! Which packages an order for security means on servers that are alike: read once for all of them, and again when the feeds
-//! say something else of what they have.
+//! Caches which packages a security-only order includes, for servers with the same package set.
+//! Read once per package set, and again when the feeds change what they state about it.
 //!
-//! A batch over a fleet hands out its orders within seconds, and most servers are like many others. To read it for each would
-//! be to read a list of packages and all that is known of it a server.
+//! A batch over a fleet sends its orders within seconds, and most servers share their package set
+//! with many others. Without the cache, every order would read a package set and all of its
+//! findings.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -19,18 +20,17 @@ use crate::registry::{Session, lock};
 use service::ServiceError;
 use service::projections::findings;
 
-/// How many names are remembered, of all kinds together: some 20 megabytes.
+/// The most package names in the cache, over all package sets: about 20 MB.
 const NAMES_MAX: usize = 400_000;
-/// How many kinds: those of which nothing is for security have no names.
+/// The most package sets. Those without security updates have no names.
 const KINDS_MAX: usize = 20_000;
 
-/// The packages that an order for security means.
+/// The packages that a security-only order includes.
 pub(super) type Names = Arc<[PackageName]>;
 
-/// What servers that are alike have in common.
+/// The key of servers with the same package set.
 type Alike = (OrgId, Digest);
 
-/// What was read.
 #[derive(Default)]
 pub(super) struct Secured(Mutex<Shelf>);
 
@@ -41,14 +41,14 @@ struct Shelf {
 }
 
 struct Known {
-    /// The revision at which what is known of their packages last became something else.
+    /// The revision at which the findings of this package set last changed.
     changed: Option<i64>,
-    /// Whoever comes first reads, the others wait for it.
+    /// The first request reads the names; concurrent ones wait for it.
     names: Arc<OnceCell<Names>>,
 }
 
 impl Secured {
-    /// The names for servers that are alike, from memory if what is known of them has not `changed` since.
+    /// The names for a package set, from memory unless its findings have `changed` since.
     async fn of<E>(
         &self,
         alike: Alike,
@@ -85,7 +85,8 @@ impl Shelf {
         names
     }
 
-    /// So many more names are remembered. Too many, and all are forgotten: what is asked for again is read again.
+    /// Counts cached names. If there are too many, the cache is cleared; names are read again when
+    /// needed.
     fn weigh(&mut self, names: usize) {
         self.names += names;
         if self.names > NAMES_MAX {
@@ -98,7 +99,8 @@ impl Shelf {
     }
 }
 
-/// The packages of a server whose pending updates are for security, as its manager or the feeds have it.
+/// The packages of a server with pending security updates, according to its package manager or the
+/// feeds.
 pub(super) async fn secured(app: &Gateway, link: &Session) -> Result<Names, Refusal> {
     let mut reader = app.db.snapshot().await?;
     let server = stored::get(&mut reader, link.org, link.server).await?;
@@ -110,14 +112,15 @@ pub(super) async fn secured(app: &Gateway, link: &Session) -> Result<Names, Refu
         _ => None,
     };
     drop(reader);
-    // Read later than `changed` was: it may be newer than it says, and is then read once more, but never older.
+    // Read after `changed`: the names may be newer than `changed` states, and are then read once
+    // more, but they are never older.
     let read = async || names(app, &server).await;
     match app.registry().secured.of((link.org, alike), changed, read).await {
         Ok(names) => Ok(names),
         Err(ServiceError::Unavailable(error)) => Err(error.into()),
-        // What the host knows by itself is patched all the same.
+        // What the host itself classifies as security updates is installed anyway.
         Err(error) => {
-            tracing::error!(server = %link.server, %error, "what the feeds know of it cannot be read");
+            tracing::error!(server = %link.server, %error, "failed to read the security updates of a server");
             Ok(Names::default())
         }
     }
@@ -146,12 +149,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn two_hundred_servers_that_are_alike_are_read_once_and_again_after_a_feed() {
+    async fn package_set_is_read_once_and_again_after_a_feed_change() {
         let (secured, reads) = (Secured::default(), AtomicUsize::new(0));
         let ask = async |changed| {
             let read = async || {
                 reads.fetch_add(1, Ordering::Relaxed);
-                // Whoever comes meanwhile waits.
+                // Concurrent requests wait.
                 tokio::task::yield_now().await;
                 Ok::<_, ()>(some(3))
             };
@@ -165,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_could_not_be_read_is_read_by_the_next() {
+    async fn failed_read_is_retried_by_the_next_request() {
         let secured = Secured::default();
         let cut = async || Err("no database");
         assert_eq!(secured.of(kind(1), None, cut).await, Err("no database"));
@@ -173,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn neither_many_kinds_nor_many_names_are_kept_for_ever() {
+    async fn number_of_package_sets_and_names_is_bounded() {
         let secured = Secured::default();
         for nth in 0..=KINDS_MAX {
             secured.of(kind(nth), None, async || Ok::<_, ()>(some(0))).await.expect("it is read");

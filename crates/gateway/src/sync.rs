@@ -1,4 +1,5 @@
-//! `POST /agent/v1/sync`: the one verb. Held open while there is nothing to say.
+//! `POST /agent/v1/sync`: the only operation of a running agent. The request is held open while
+//! there is nothing to send.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,16 +33,16 @@ use service::secrets::{Age, SigningKey, TrustedKeys};
 use service::{TRIES, emit, record};
 
 const BODY_BYTES_MAX: usize = 1024 * 1024;
-/// The most results, and the most progress reports, of one sync. An agent has one order at a time.
+/// The most results, and the most progress reports, in one sync. An agent has one order at a time.
 const REPORTS_MAX: usize = 1_000;
-/// The most packages that one result names.
+/// The most packages in one result.
 const MOVES_MAX: usize = 20_000;
-/// The most lines of each other list in a result.
+/// The most lines in each other list of a result.
 const LINES_MAX: usize = 2_000;
-/// No agent existed before. PostgreSQL does not know all times that JSON can say, and news of many agents are
-/// written together.
+/// The earliest valid time; no agent existed before. PostgreSQL does not support every time that
+/// JSON can express, and an invalid one would fail the writes of many agents together.
 const EARLIEST: Timestamp = Timestamp::constant(946_684_800, 0);
-/// A proxy that cuts idle requests does so after a minute at the earliest.
+/// Proxies close idle requests after a minute at the earliest.
 const HOLD_SECONDS_MAX: u32 = 50;
 
 pub(super) async fn sync(
@@ -52,7 +53,7 @@ pub(super) async fn sync(
     let Verified { who, age, body, reserved, slot: _slot } =
         verified(&app, request, BODY_BYTES_MAX).await?;
     let mut sync: SyncRequest = serde_json::from_slice(&body)
-        .map_err(|error| Refusal::bad_request(format!("this is not a sync: {error}")))?;
+        .map_err(|error| Refusal::bad_request(format!("invalid sync request: {error}")))?;
     let digest = Digest::of(&body);
     drop(body);
     check_size(&sync)?;
@@ -69,9 +70,9 @@ pub(super) async fn sync(
     let mut call =
         SyncContext { app: &app, link: &link, turn, mentioned, trusted, tag: None, over };
     match call.turn.count {
-        // What it says was true before what later ones said.
+        // Its content is older than what later syncs reported.
         Count::Behind => {
-            tracing::debug!(server = %link.server, counter = sync.counter, "a sync that is behind was ignored");
+            tracing::debug!(server = %link.server, counter = sync.counter, "ignored a sync with an old counter");
             drop(reserved);
             return call.hold(&without_reports(sync), Answer::default()).await;
         }
@@ -82,7 +83,7 @@ pub(super) async fn sync(
         }
         Count::Next | Count::Again | Count::Ahead => {}
     }
-    // One that was held open until now is not waited for any more.
+    // Release an earlier sync that was held until now.
     link.wake.notify_waiters();
     if call.turn.is_sign_of_life {
         door.beat(&app, &link, call.turn.next_counter, app.clock.now());
@@ -90,8 +91,9 @@ pub(super) async fn sync(
     note_root_key(&app, &link, age).await;
     call.tag = (age == Age::Old).then(|| STANDARD.encode(who.tag(&app.secrets)));
     if link.bar() == AccessState::Quarantine {
-        // It is not known which of the copies is the real one, or whether this request was captured. Results
-        // count: only the host that got an order can report it. Facts are asked for again afterwards.
+        // It is unknown which of the two hosts is genuine, or whether this request was captured.
+        // Results still count: only the host that got an order can report on it. Facts are
+        // requested again afterwards.
         sync.facts = None;
         (sync.installed, sync.pending, sync.scanned_at) = (None, None, None);
         sync.activity = link.known().activity();
@@ -108,13 +110,13 @@ pub(super) async fn sync(
     call.hold(&without_reports(sync), answer).await
 }
 
-/// What is left of a sync while it is held open, so that it takes no memory.
+/// The part of a sync that is needed while it is held, so that it uses little memory.
 fn without_reports(sync: SyncRequest) -> SyncRequest {
     SyncRequest { facts: None, results: Vec::new(), progress: Vec::new(), ..sync }
 }
 
-/// Refuses a sync whose lists no honest agent sends. Results are refused as a whole and never cut:
-/// a result that is shortened is not what the host reported.
+/// Rejects a sync with larger lists than any genuine agent sends. Results are rejected as a whole
+/// and never truncated: a truncated result is not what the host reported.
 fn check_size(sync: &SyncRequest) -> Result<(), Refusal> {
     let fits = sync.results.len() <= REPORTS_MAX
         && sync.progress.len() <= REPORTS_MAX
@@ -127,33 +129,33 @@ fn check_size(sync: &SyncRequest) -> Result<(), Refusal> {
     if fits {
         return Ok(());
     }
-    let detail = "this sync reports more than one agent can have to report";
+    let detail = "this sync contains more reports than one agent can have";
     Err(Refusal::new(axum::http::StatusCode::UNPROCESSABLE_ENTITY, "too_many_reports", detail))
 }
 
-/// The orders that a sync reports about.
+/// The orders that a sync reports on.
 fn mentioned(sync: &SyncRequest) -> Vec<TaskId> {
     let results = sync.results.iter().map(|result| result.order_id);
     results.chain(sync.progress.iter().map(|progress| progress.order_id)).collect()
 }
 
-/// A sync that is being answered.
+/// A sync in progress.
 struct SyncContext<'a> {
     app: &'a Gateway,
     link: &'a Arc<Session>,
     turn: Turn,
-    /// The orders that it reports about.
+    /// The orders that it reports on.
     mentioned: Vec<TaskId>,
     /// The keys that its agent trusts.
     trusted: TrustedKeys,
     /// The tag of the current root key, for an agent that sent one of the old key.
     tag: Option<String>,
-    /// When it is answered at the latest.
+    /// The latest time for the response.
     over: Instant,
 }
 
 impl SyncContext<'_> {
-    /// Writes down what is new. Answers with the lists that are wanted and the results that are safe.
+    /// Writes what is new. Returns the package sets to request, and the results that are committed.
     async fn told(
         &self,
         sync: &mut SyncRequest,
@@ -165,7 +167,7 @@ impl SyncContext<'_> {
         let packages = self.listed(Kind::Packages, packages, sync).await?;
         let updates = sync.pending.filter(|digest| known.update_set != Some(*digest));
         let updates = self.listed(Kind::Updates, updates, sync).await?;
-        // It may have waited for a list, and its agent has said something newer meanwhile.
+        // The sync may have waited for a package set, and its agent may have sent a newer one.
         if sync.results.is_empty() && !link.is_latest(&self.turn) {
             return Ok((Vec::new(), Vec::new()));
         }
@@ -179,7 +181,7 @@ impl SyncContext<'_> {
             facts: sync.facts.take(),
             packages: packages.counted(),
             updates: updates.counted(),
-            // A look whose lists are not here yet is no look.
+            // A scan counts only when its package sets are stored.
             scanned_at: sync
                 .scanned_at
                 .filter(|at| *at > EARLIEST && packages.is_here() && updates.is_here()),
@@ -191,14 +193,14 @@ impl SyncContext<'_> {
         match write(app, Part::News(Box::new(news)), reserved).await {
             Ok(Written::Server(known)) => link.learns(known),
             Ok(Written::Listing | Written::Log(_)) => {}
-            // A list that nobody carried was dropped since we counted it: it will be wanted again.
+            // An unused package set was deleted after it was counted. It will be requested again.
             Err(refusal) if refusal.code == "not_found" => {
                 app.registry().forget_counts();
                 return Err(Refusal::unavailable());
             }
             Err(refusal) => return Err(refusal),
         }
-        // They are over; `follow` learns so a little later.
+        // These tasks have ended; the dispatcher notices it a little later.
         for task in &acknowledged {
             app.registry().desk.clear(link.server, *task);
         }
@@ -206,8 +208,8 @@ impl SyncContext<'_> {
         Ok((wanted, acknowledged))
     }
 
-    /// What is known of a list. One that another agent is about to send is waited for, as long as the sync may be held; only the
-    /// end of an order does not wait.
+    /// Looks up a package set. If another agent is about to upload it, waits for it as long as the
+    /// sync may be held. A sync that reports a result does not wait.
     async fn listed(
         &self,
         kind: Kind,
@@ -229,7 +231,7 @@ impl SyncContext<'_> {
             tokio::select! {
                 biased;
                 () = tokio::time::sleep_until(self.over) => return Ok(Listed::Elsewhere),
-                // There is something to say to it, or it has come again.
+                // There is something to send, or the agent has sent another sync.
                 () = link.wake.notified() => return Ok(Listed::Elsewhere),
                 _ = draining.changed() => {}
                 () = other.wait() => {}
@@ -237,7 +239,7 @@ impl SyncContext<'_> {
         }
     }
 
-    /// Waits until there is something to say, or as long as the agent and we are willing to.
+    /// Waits until there is something to send, at most as long as the agent and the service allow.
     async fn hold(
         &self,
         sync: &SyncRequest,
@@ -245,7 +247,8 @@ impl SyncContext<'_> {
     ) -> Result<Json<SyncResponse>, Refusal> {
         let SyncContext { app, link, ref turn, .. } = *self;
         let announces = app.secrets.should_announce(&self.trusted);
-        // An agent of the version before keeps its old tag, and is held as ever after the first offer.
+        // An agent of the previous version keeps its old tag. After the first offer it is held as
+        // usual.
         let renews = self.tag.is_some() && link.offers_tag();
         let mut patient = sync.hold_seconds > 0 && answer.is_empty() && !announces && !renews;
         let over = tokio::time::sleep_until(self.over);
@@ -254,12 +257,12 @@ impl SyncContext<'_> {
         loop {
             let woken = link.wake.notified();
             tokio::pin!(woken);
-            // From here on a ring is not lost.
+            // From here on, no notification is lost.
             woken.as_mut().enable();
             if link.bar() == AccessState::Removed {
                 return Err(Refusal::removed());
             }
-            // Whoever sent this has gone on to another sync, which gets what there is to say.
+            // If the agent has sent another sync meanwhile, that one gets the messages.
             let latest = link.is_latest(turn);
             let said = match latest {
                 true => Outgoing::to(app, link, &self.mentioned),
@@ -295,7 +298,7 @@ impl SyncContext<'_> {
     }
 }
 
-/// What is to be said besides orders.
+/// The content of the response besides orders.
 #[derive(Default)]
 struct Answer {
     wanted: Vec<Digest>,
@@ -309,13 +312,13 @@ impl Answer {
     }
 }
 
-/// A list of which a sync has the digest.
+/// A package set whose digest a sync contains.
 enum Listed {
-    /// It says nothing new.
+    /// Unchanged.
     Same,
     Here(Counted),
     Wanted(Digest),
-    /// Another agent has just been asked for it. What this one says of it is taken up when it says so again.
+    /// Another agent was just asked to upload it. This agent will report the digest again.
     Elsewhere,
 }
 
@@ -339,7 +342,7 @@ impl Listed {
     }
 }
 
-/// The numbers of a list that is in the store.
+/// The counts of a stored package set.
 async fn counted(
     app: &Gateway,
     link: &Session,
@@ -352,7 +355,7 @@ async fn counted(
     let entries = listings::entries(&mut *app.db.read().await?, link.org, kind, digest).await;
     let counted = match (entries, kind) {
         (Ok(entries), Kind::Packages) => Counted { digest, entries, security: 0 },
-        // How many of them are for security is only in the list itself.
+        // The number of security updates is only in the package set itself.
         (Ok(_), Kind::Updates) => {
             let _decoder = app.registry().limits.decoder().await?;
             let bytes = listings::get(&mut *app.db.read().await?, link.org, kind, digest).await?;
@@ -366,12 +369,12 @@ async fn counted(
     Ok(Some(counted))
 }
 
-/// What the desk has for a server. In quarantine it has nothing.
+/// What the outbox holds for a server. Empty in quarantine.
 #[derive(Default)]
 struct Outgoing {
     orders: Vec<Assignment>,
     withdrawn: Vec<TaskId>,
-    /// Started, and not mentioned by the sync.
+    /// Started orders that the sync does not report on.
     unreported: Vec<TaskId>,
 }
 
@@ -404,7 +407,7 @@ impl Outgoing {
         self.orders.iter().map(|order| Message::Do(order.task)).chain(withdrawn).chain(unreported)
     }
 
-    /// Whether some of it is a reason to answer at once.
+    /// Whether any of it is a reason to respond immediately.
     fn is_fresh(&self, link: &Session, turn: &Turn) -> bool {
         self.words().any(|word| link.is_news(turn, word))
     }
@@ -429,13 +432,13 @@ impl Outgoing {
 
 fn out_of_turn(expected: u64) -> String {
     format!(
-        "two copies of this server are talking: one is behind counter {expected} and holds the \
-         same key; a clone, or a restored snapshot"
+        "Two hosts use the identity of this server: one is behind counter {expected} and holds the \
+         same key. One of them is a clone or a restored snapshot."
     )
 }
 
-/// Notes which root key an agent's identity was made with, while that is rotated. Servers of which
-/// nothing was noted count as ones of the old key.
+/// Records the root key of an agent's identity during a rotation. Servers without a record count as
+/// using the old key.
 async fn note_root_key(app: &Gateway, link: &Session, age: Age) {
     if app.secrets.old_root_key_id().is_none() || link.noted_age() == Some(age) {
         return;
@@ -453,12 +456,15 @@ async fn note_root_key(app: &Gateway, link: &Session, age: Age) {
     };
     match note.await {
         Ok(()) => link.notes_age(age),
-        // It is noted at the next sync.
-        Err(error) => tracing::warn!(server = %link.server, %error, "its root key is not noted"),
+        // The next sync records it.
+        Err(error) => {
+            tracing::warn!(server = %link.server, %error, "failed to record the root key of a server")
+        }
     }
 }
 
-/// Two use one identity: neither gets orders until a person decides.
+/// Puts a server into quarantine because two hosts use its identity. Neither gets orders until an
+/// administrator releases it.
 pub(super) async fn quarantine(
     app: &Gateway,
     link: &Session,

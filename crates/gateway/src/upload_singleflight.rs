@@ -1,7 +1,7 @@
-//! Lists that one agent was asked for, and for which the others that carry them wait.
+//! Requests each package set from one agent, while the others that have it wait.
 //!
-//! After an update, servers that are alike come at once with the digest of one and the same new list. To ask each of them
-//! for it would cost as much again as several of its syncs.
+//! After an update, many servers report the digest of the same new package set at the same time.
+//! Requesting it from each of them would cost as much as several of their syncs.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -14,41 +14,41 @@ use vocab::{Digest, OrgId, ServerId};
 
 use crate::registry::lock;
 
-/// How long a list is waited for; then the next who carries it is asked.
+/// How long to wait for an upload before the next server is asked.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How many lists are remembered that were asked for and never came.
+/// The most package sets that are remembered as requested but not uploaded.
 const LISTS_MAX: usize = 10_000;
 
-/// Which list.
 pub(super) type Key = (OrgId, Kind, Digest);
 
-/// Who was asked for which list.
+/// The package sets that were requested, and from which server.
 #[derive(Default)]
 pub(super) struct Awaited(Mutex<BTreeMap<Key, Asked>>);
 
 struct Asked {
     whom: ServerId,
     since: Instant,
-    /// Dropped when there is nothing to wait for any more.
+    /// Dropped when waiting is over.
     open: watch::Sender<()>,
 }
 
-/// Another server was asked for the list.
+/// Another server was asked for the package set.
 pub(super) struct Other {
     since: Instant,
     open: watch::Receiver<()>,
 }
 
 impl Other {
-    /// Waits until the list has come, or the other has had time enough.
+    /// Waits until the package set has arrived, or the other server has had enough time.
     pub(super) async fn wait(mut self) {
-        // Either is an end of waiting.
+        // Both outcomes end the wait.
         let _ = tokio::time::timeout_at(self.since + PATIENCE, self.open.changed()).await;
     }
 }
 
 impl Awaited {
-    /// Whether another server was asked for this list a moment ago. If not, this one is from now on.
+    /// Whether another server was recently asked for this package set. If not, this server is asked
+    /// now.
     pub(super) fn other(&self, key: Key, server: ServerId) -> Option<Other> {
         let mut all = lock(&self.0);
         match all.get(&key) {
@@ -67,7 +67,7 @@ impl Awaited {
         }
     }
 
-    /// The list is here.
+    /// The package set has arrived.
     pub(super) fn came(&self, key: Key) {
         lock(&self.0).remove(&key);
     }
@@ -88,19 +88,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_is_asked_and_the_others_wait_until_it_came() {
+    async fn one_server_is_asked_and_the_others_wait() {
         let awaited = Awaited::default();
         assert!(awaited.other(key(), server(1)).is_none());
-        assert!(awaited.other(key(), server(1)).is_none(), "it may be asked again");
+        assert!(awaited.other(key(), server(1)).is_none(), "the same server may be asked again");
         let other = awaited.other(key(), server(2)).unwrap();
         let begin = Instant::now();
         tokio::join!(other.wait(), async { awaited.came(key()) });
         assert_eq!(begin.elapsed(), Duration::ZERO);
-        assert!(awaited.other(key(), server(2)).is_none(), "nobody is waited for");
+        assert!(awaited.other(key(), server(2)).is_none(), "nothing to wait for");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_never_sends_it_is_waited_for_once() {
+    async fn next_server_is_asked_after_a_timeout() {
         let awaited = Awaited::default();
         assert!(awaited.other(key(), server(1)).is_none());
         let (second, third) =
@@ -108,12 +108,12 @@ mod tests {
         let begin = Instant::now();
         tokio::join!(second.wait(), third.wait());
         assert_eq!(begin.elapsed().as_secs(), PATIENCE.as_secs());
-        assert!(awaited.other(key(), server(2)).is_none(), "now this one is asked");
-        assert!(awaited.other(key(), server(3)).is_some(), "and waited for");
+        assert!(awaited.other(key(), server(2)).is_none(), "this server is asked now");
+        assert!(awaited.other(key(), server(3)).is_some(), "the others wait for it");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_is_asked_again_and_again_is_not_waited_for_any_longer() {
+    async fn asking_again_does_not_extend_the_wait() {
         let awaited = Awaited::default();
         for _ in 0..4 {
             assert!(awaited.other(key(), server(1)).is_none());

@@ -1,4 +1,4 @@
-//! Lists of packages and pieces of logs: what is too large for a sync.
+//! Uploads of package sets and log chunks, which are too large for a sync.
 
 use std::io::{BufRead, BufReader, Read as _};
 
@@ -18,31 +18,32 @@ use crate::credentials::{Unread, Verified, verified};
 use crate::ingest::{Counted, Log, Part, Written, write};
 use crate::limits::BodyOf;
 
-/// The most bytes of one piece of a log.
+/// The most bytes of one log chunk.
 const CHUNK_BYTES_MAX: usize = 256 * 1024;
 /// The most bytes of a task's log.
 const LOG_BYTES_MAX: u64 = 4 * 1024 * 1024;
-/// How many times smaller a list is that was packed well.
+/// The compression ratio from which a compressed package set is stored as received.
 const PACKED_WELL: usize = 3;
-/// How hard a list is packed that did not come packed.
+/// The compression level for package sets that were received uncompressed.
 const LEVEL: i32 = 3;
-/// The largest window of a packed list: 2^23 bytes, 8 MiB. Agents pack with 2 MiB.
+/// The largest zstd window: 2^23 bytes, 8 MiB. Agents compress with 2 MiB.
 const WINDOW_LOG_MAX: u32 = 23;
-/// The most bytes of one line. A kernel update that names 5,000 advisories and 5,000 CVEs has
-/// about half of it. Parsing a line takes up to nine times its bytes.
+/// The most bytes of one line. A kernel update that names 5,000 advisories and 5,000 CVEs has about
+/// half as many. Parsing a line takes up to nine times its size.
 const LINE_BYTES_MAX: usize = 512 * 1024;
-/// The most updates that are pending on one server. Each package of them is a row that the whole fleet shares.
+/// The most pending updates of one server. Each of their packages is a row that the whole fleet
+/// shares.
 const UPDATES_MAX: usize = 20_000;
-/// The most advisories and CVEs of a whole list, so that it can be read into memory later.
+/// The most advisories and CVEs of a package set, so that it can be read into memory later.
 const REFERENCES_MAX: usize = 100_000;
-/// How long an upload is accepted after the server was asked for it.
+/// How long an upload is accepted after it was requested.
 const WANTED_FOR: SignedDuration = SignedDuration::from_mins(15);
-const CUT: &[u8] = b"\n[the log was longer and is cut here]\n";
+const CUT: &[u8] = b"\n[log truncated here: size limit reached]\n";
 
 /// `PUT /agent/v1/listings/{kind}/{digest}`.
 ///
-/// What is cheap to check comes first: the body is read only if this server was asked for this
-/// package set, and it is never unpacked in memory as a whole.
+/// Cheap checks come first: the body is read only if this server was asked for this package set,
+/// and it is never decompressed in memory as a whole.
 pub(super) async fn listing(
     State(app): State<Gateway>,
     Path((kind, digest)): Path<(String, String)>,
@@ -52,19 +53,19 @@ pub(super) async fn listing(
     let kind = match kind.as_str() {
         "packages" => Kind::Packages,
         "updates" => Kind::Updates,
-        other => return Err(not_found(format!("no lists of `{other}`"))),
+        other => return Err(not_found(format!("unknown kind of package set: `{other}`"))),
     };
     let digest: Digest = digest.parse().map_err(|error| not_found(format!("{error}")))?;
     let compressed = is_compressed(unread.headers())?;
     let link = app.registry().link(&app, &unread.who).await?;
     let _one_at_a_time = link.upload.try_acquire().map_err(|_| {
-        let detail = "this agent is uploading already";
+        let detail = "another upload of this agent is in progress";
         Refusal::new(StatusCode::TOO_MANY_REQUESTS, "upload_in_progress", detail).retry_after(1)
     })?;
     let since = app.clock.now().saturating_sub(WANTED_FOR).unwrap_or(Timestamp::MIN);
     let mut reader = app.db.read().await?;
     if !wanted_listings::is_wanted(&mut reader, link.server, kind, digest, since).await? {
-        let detail = "this list was not asked for; sync first";
+        let detail = "this package set was not requested; sync first";
         return Err(Refusal::new(StatusCode::CONFLICT, "listing_not_wanted", detail));
     }
     drop(reader);
@@ -79,7 +80,7 @@ pub(super) async fn listing(
     drop(decoder);
     let now = app.clock.now();
     write(&app, Part::Listing { org: link.org, kind, packed, now }, reserved).await?;
-    // The sync that takes it up is on its way.
+    // The sync that uses it follows.
     app.registry().count(link.org, kind, counted);
     app.registry().awaited.came((link.org, kind, digest));
     Ok(StatusCode::NO_CONTENT)
@@ -92,12 +93,12 @@ fn is_compressed(headers: &HeaderMap) -> Result<bool, Refusal> {
         Some(_) => Err(Refusal::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "unsupported_encoding",
-            "a list comes as it is or with `Content-Encoding: zstd`",
+            "a package set must be sent uncompressed or with `Content-Encoding: zstd`",
         )),
     }
 }
 
-/// Checks a list and makes it ready to be stored.
+/// Checks a package set and prepares it for storage.
 fn unpack(
     kind: Kind,
     digest: Digest,
@@ -109,10 +110,11 @@ fn unpack(
         false => Listing::read(kind, body)?,
     };
     if listing.digest != digest {
-        let detail = "the bytes have another digest than the path says";
+        let detail = "the digest of the content does not match the path";
         return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "digest_mismatch", detail));
     }
-    // Packing costs more than all the rest: what came packed, and well enough, is kept as it is.
+    // Compression costs more than everything else here. A package set that arrived compressed well
+    // enough is stored unchanged.
     let kept = compressed && (body.len() * PACKED_WELL) as u64 <= listing.bytes;
     let packed = match (kept, compressed) {
         (true, _) => Ok(body.to_vec()),
@@ -124,8 +126,8 @@ fn unpack(
     Ok((listing.counted(), packed))
 }
 
-/// Unpacks as a stream. A frame that needs a larger window than ours is refused before the memory
-/// for it is taken.
+/// Decompresses as a stream. A frame that needs a larger window is rejected before its memory is
+/// allocated.
 fn decoder(body: &[u8]) -> Result<zstd::Decoder<'_, &[u8]>, Refusal> {
     let mut decoder = zstd::Decoder::with_buffer(body).map_err(not_zstd)?;
     decoder.window_log_max(WINDOW_LOG_MAX).map_err(not_zstd)?;
@@ -136,12 +138,12 @@ fn not_zstd(_: std::io::Error) -> Refusal {
     Refusal::bad_request("the body is not zstd, or needs a window of more than 8 MiB")
 }
 
-/// A list in numbers.
+/// The counts of a package set.
 pub(super) fn count(kind: Kind, digest: Digest, bytes: &[u8]) -> Result<Counted, Refusal> {
     Listing::read(kind, bytes).map(|listing| Counted { digest, ..listing.counted() })
 }
 
-/// What is learned of a list by reading it line by line.
+/// The result of reading a package set line by line.
 struct Listing {
     digest: Digest,
     bytes: u64,
@@ -150,7 +152,7 @@ struct Listing {
 }
 
 impl Listing {
-    /// Reads a list of any length with the memory of one line.
+    /// Reads a package set of any length with the memory of one line.
     fn read(kind: Kind, mut from: impl BufRead) -> Result<Listing, Refusal> {
         let mut hasher = blake3::Hasher::new();
         let (mut bytes, mut entries, mut security, mut references) = (0_usize, 0, 0, 0);
@@ -163,21 +165,19 @@ impl Listing {
             }
             bytes += line.len();
             if bytes > listing::BYTES_MAX {
-                let detail = format!("a list has at most {} bytes", listing::BYTES_MAX);
+                let detail = format!("the package set is larger than {} bytes", listing::BYTES_MAX);
                 return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", detail));
             }
             entries += 1;
             if line.len() > LINE_BYTES_MAX {
-                let detail = format!("line {entries} has more than {LINE_BYTES_MAX} bytes");
+                let detail = format!("line {entries} is longer than {LINE_BYTES_MAX} bytes");
                 return Err(malformed(detail));
             }
             if entries as usize > listing::LINES_MAX {
                 return Err(malformed(ListingError::Lines.to_string()));
             }
             if kind == Kind::Updates && entries as usize > UPDATES_MAX {
-                return Err(malformed(format!(
-                    "at most {UPDATES_MAX} updates are pending on a server"
-                )));
+                return Err(malformed(format!("more than {UPDATES_MAX} pending updates")));
             }
             hasher.update(&line);
             let wrong = |error: ListingError| malformed(at_line(error, entries).to_string());
@@ -191,7 +191,8 @@ impl Listing {
                 }
             }
             if references > REFERENCES_MAX {
-                let detail = format!("a list names at most {REFERENCES_MAX} advisories and CVEs");
+                let detail =
+                    format!("the package set names more than {REFERENCES_MAX} advisories and CVEs");
                 return Err(malformed(detail));
             }
         }
@@ -208,7 +209,7 @@ fn malformed(detail: String) -> Refusal {
     Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "malformed_listing", detail)
 }
 
-/// The error with the number of the line in the whole list.
+/// The error with the line number in the whole package set.
 fn at_line(error: ListingError, number: u32) -> ListingError {
     let number = number as usize;
     match error {
@@ -221,7 +222,7 @@ fn at_line(error: ListingError, number: u32) -> ListingError {
     }
 }
 
-/// Where a piece of a log begins.
+/// The position of a log chunk.
 #[derive(Deserialize)]
 pub(super) struct Offset {
     #[serde(default)]
@@ -251,7 +252,7 @@ pub(super) async fn log(
     let part = Part::Log(Log { task, offset, body, now: app.clock.now() });
     match write(&app, part, reserved).await? {
         Written::Log(Append::Gap(end)) => {
-            let detail = format!("the log is {end} bytes long; send what comes after them first");
+            let detail = format!("the log is {end} bytes long; continue at that offset");
             Err(Refusal::new(StatusCode::CONFLICT, "log_gap", detail))
         }
         Written::Log(Append::Kept(_)) | Written::Server(_) | Written::Listing => {
@@ -260,7 +261,7 @@ pub(super) async fn log(
     }
 }
 
-/// As much of a piece as the log has room for, with a line that says so where it was cut.
+/// As much of a chunk as the log has room for, followed by a truncation notice if it was cut.
 fn kept(offset: u64, body: axum::body::Bytes) -> Option<axum::body::Bytes> {
     let room = LOG_BYTES_MAX.checked_sub(offset).filter(|room| *room > 0)?;
     let room = usize::try_from(room).unwrap_or(usize::MAX);
@@ -274,7 +275,7 @@ fn not_found(detail: impl Into<String>) -> Refusal {
     Refusal::new(StatusCode::NOT_FOUND, "not_found", detail)
 }
 
-/// Reads bytes as a package set of either kind, packed or not.
+/// Parses bytes as a package set of either kind, compressed or not. For fuzzing.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz(bytes: &[u8]) {
     for kind in [Kind::Packages, Kind::Updates] {

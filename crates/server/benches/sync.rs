@@ -1,8 +1,8 @@
-//! How many syncs with nothing new the agents' door answers in a second: signatures checked, no
-//! socket in between. Requests are signed beforehand, so the figure is the server's cost alone.
+//! Benchmark: syncs without new content per second, with signature checks and without a socket.
+//! Requests are signed in advance, so the result is the cost of the server alone.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
-#![expect(clippy::unwrap_used, reason = "a benchmark may stop at the first surprise")]
+#![expect(clippy::unwrap_used, reason = "a benchmark may stop at the first error")]
 
 use std::path::Path;
 
@@ -29,7 +29,7 @@ const SYNCS_EACH: u64 = 40;
 type Agent = (Credential, Ed25519KeyPair);
 
 fn main() {
-    // A filter that means another benchmark.
+    // A filter argument that selects another benchmark.
     let mut words = std::env::args().skip(1).filter(|word| !word.starts_with("--"));
     if words.any(|word| !"row3 sync".contains(word.as_str())) {
         return;
@@ -53,7 +53,7 @@ async fn run(folder: &Path) {
     });
     let door = gateway::router(app.gateway());
     let agents = enroll(&app, &door).await;
-    // The first contact asks the database; the rest is what is measured.
+    // The first contact reads the database; only the rest is measured.
     for agent in &agents {
         answered(&door, sync(&app, agent, 1)).await;
     }
@@ -67,7 +67,7 @@ async fn run(folder: &Path) {
     let total: usize = piles.iter().map(Vec::len).sum();
     let (seconds, mut micros) = timed(&door, piles).await;
     micros.sort_unstable();
-    println!("syncs with nothing new, 2 threads, signatures checked, the database closed");
+    println!("syncs without new content, 2 threads, signatures checked, database closed");
     println!("  {:>8.0} a second (target 20000)", total as f64 / seconds);
     println!("  p99 {} µs (target 10000)", micros[micros.len() * 99 / 100]);
 }

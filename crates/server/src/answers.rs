@@ -1,9 +1,9 @@
-//! Memory for large answers, limited over all connections together.
+//! Limits the memory for large responses, over all connections together.
 //!
-//! An answer stays in memory until its client has read it, so clients that do not read could fill the memory. Each
-//! answer of a known size from 64 KiB on is charged until its last byte was handed to the operating system. Streams
-//! are not charged, since each holds only its next part, and neither are documents that all clients share
-//! ([`httpkit::SharedBody`]).
+//! A response stays in memory until its client has read it, so clients that do not read could
+//! exhaust the memory. Each response of a known size from 64 KiB on is charged until its last byte
+//! was passed to the operating system. Streams are not charged, because each holds only its next
+//! part. Documents that all clients share ([`httpkit::SharedBody`]) are not charged either.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,7 +21,6 @@ const KIB: u64 = 1024;
 const LARGE_BYTES_MIN: u64 = 64 * KIB;
 const ANSWERS_KIB_MAX: u32 = 256 * 1024;
 
-/// The memory that large answers may use. Clones share it.
 #[derive(Debug, Clone)]
 pub struct AnswerBudget {
     memory: Arc<Semaphore>,
@@ -35,43 +34,42 @@ impl Default for AnswerBudget {
 }
 
 impl AnswerBudget {
-    /// A budget of this size.
     pub fn with_kib(kib_max: u32) -> AnswerBudget {
         AnswerBudget { memory: Arc::new(Semaphore::new(kib_max as usize)), kib_max }
     }
 
-    /// How much is not in use.
+    /// The memory that is not in use.
     pub fn free_kib(&self) -> usize {
         self.memory.available_permits()
     }
 
-    /// The answer, charged if it is large; or a 503 if there is no memory left for it.
+    /// Charges the response if it is large, or replaces it with a 503 if no memory is left.
     pub(crate) fn charge(&self, answer: Response<Body>) -> Response<Body> {
         let large = answer.body().size_hint().exact().filter(|bytes| *bytes >= LARGE_BYTES_MIN);
         let Some(bytes) = large else { return answer };
         if answer.extensions().get::<SharedBody>().is_some() {
             return answer;
         }
-        // An answer that is larger than the budget takes all of it.
+        // A response that is larger than the budget takes all of it.
         let kib = u32::try_from(bytes.div_ceil(KIB)).unwrap_or(u32::MAX).min(self.kib_max);
         match self.memory.clone().try_acquire_many_owned(kib) {
             Ok(permit) => answer.map(|body| Body::new(Charged { body, permit: Arc::new(permit) })),
             Err(_) => retry_soon(
-                "Too many large answers are waiting to be read by their clients; try again soon.",
+                "Too many large responses are waiting to be read by their clients. Try again soon.",
             )
             .into_response(),
         }
     }
 }
 
-/// A body that is charged for.
+/// A body that is charged.
 struct Charged {
     body: Body,
     permit: Arc<OwnedSemaphorePermit>,
 }
 
-/// Part of a body. hyper drops a body as soon as it has its last part, which may be long before that is written; so the
-/// parts are charged, too.
+/// Part of a body. hyper drops a body as soon as it has its last part, possibly long before that is
+/// written. So the parts are charged, too.
 struct Part {
     bytes: Bytes,
     #[expect(dead_code, reason = "held, not read")]
@@ -118,7 +116,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn large_answers_are_charged_until_their_last_byte_is_gone() {
+    async fn large_responses_are_charged_until_fully_written() {
         let budget = AnswerBudget::with_kib(256);
         let held: Vec<_> = (0..4).map(|_| budget.charge(answer(64 << 10))).collect();
         assert!(held.iter().all(|answer| answer.status() == 200));
@@ -128,7 +126,7 @@ mod tests {
             (refused.status().as_u16(), &refused.headers()["retry-after"]),
             (503, &"2".parse().unwrap())
         );
-        assert_eq!(budget.charge(answer(1_000)).status(), 200, "small answers are free");
+        assert_eq!(budget.charge(answer(1_000)).status(), 200, "small responses are not charged");
         let mut parts = Vec::new();
         for answer in held {
             assert_eq!(answer.body().size_hint().exact(), Some(64 << 10));
@@ -141,7 +139,7 @@ mod tests {
         assert_eq!(
             budget.charge(answer(10 << 20)).status(),
             200,
-            "one that is larger than the budget"
+            "a response larger than the budget"
         );
         assert_eq!(budget.free_kib(), 256);
     }

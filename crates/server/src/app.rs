@@ -1,4 +1,4 @@
-//! The parts of one process, put together.
+//! Combines the service and the gateway into one application with one router.
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
@@ -9,22 +9,21 @@ pub use service::app::{Parts, Settings};
 use crate::answers::AnswerBudget;
 use crate::observe::observe;
 
-/// A service with its gateway. Cheap to clone.
+/// The service with its gateway. Cheap to clone.
 #[derive(Clone)]
 pub struct App(Gateway);
 
 impl App {
-    /// Puts the parts together.
     pub fn new(parts: Parts) -> App {
         App(Gateway::new(service::App::new(parts)))
     }
 
-    /// What commands and queries need.
+    /// The state that commands and queries need.
     pub fn service(&self) -> &service::App {
         &self.0
     }
 
-    /// The agents that talk to this process.
+    /// The gateway to the agents.
     pub fn gateway(&self) -> &Gateway {
         &self.0
     }
@@ -37,7 +36,7 @@ impl std::ops::Deref for App {
     }
 }
 
-/// Everything that this process answers: the API, the dashboard and the agent protocol.
+/// All routes of this process: the API, the dashboard and the agent protocol.
 pub fn router(app: &App) -> Router {
     let router = Router::new()
         .merge(api::router(api::Api::new(app.service().clone())))
@@ -48,16 +47,17 @@ pub fn router(app: &App) -> Router {
     observed(router, Budgets::default())
 }
 
-/// The memory that requests and answers may use, over all connections. `gateway` has separate limits for agents' requests.
+/// Memory limits for requests and responses over all connections. `gateway` has separate limits for
+/// the requests of agents.
 #[derive(Debug, Clone, Default)]
 pub struct Budgets {
-    /// For the bodies of requests.
+    /// For request bodies.
     pub requests: BodyBudget,
-    /// For large answers.
+    /// For large responses.
     pub answers: AnswerBudget,
 }
 
-/// A router with what is around every request: an id, a line in the log, metrics and limits.
+/// Adds what surrounds every request: an id, a log line, metrics and limits.
 pub fn observed(router: Router, budgets: Budgets) -> Router {
     router.layer(from_fn_with_state(budgets, observe))
 }
@@ -67,5 +67,8 @@ async fn not_found() -> ApiError {
 }
 
 async fn method_not_allowed() -> ApiError {
-    ApiError::new(Code::MethodNotAllowed, "This path does not take this method; see `Allow`.")
+    ApiError::new(
+        Code::MethodNotAllowed,
+        "This path does not support this method; see the `Allow` header.",
+    )
 }

@@ -1,4 +1,4 @@
-//! Everything that this process does besides answering requests: the engine and the gateway's tasks.
+//! Starts and stops the background work of this process: the engine and the gateway's tasks.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use engine::Engine;
 
 use crate::app::App;
 
-/// How often background work is done that no notification asks for.
+/// How often background work runs without a notification.
 #[derive(Debug, Clone, Copy)]
 pub struct Pulse {
-    /// How often the lead is renewed, or asked for.
+    /// How often the leader lease is renewed or requested.
     pub lead: Duration,
-    /// How often a task looks without having been woken.
+    /// How often a task checks the database without a notification.
     pub look: Duration,
     /// How often heartbeats are written.
     pub beats: Duration,
-    /// How often what is old is deleted.
+    /// How often expired data is deleted.
     pub sweep: Duration,
 }
 
@@ -26,19 +26,20 @@ impl Default for Pulse {
     }
 }
 
-/// Running background work. Dropped without [`Background::stop`], it ends where it is, as in a crash.
+/// Running background work. If dropped without [`Background::stop`], it ends immediately, as in a
+/// crash.
 #[must_use = "background work that is dropped ends at once"]
 pub struct Background {
     engine: Engine,
     gateway: gateway::Background,
 }
 
-/// Starts it.
+/// Starts the background work.
 pub fn spawn(app: &App) -> Background {
     spawn_with(app, Pulse::default())
 }
 
-/// Starts it with another pulse: for tests, which cannot wait for seconds.
+/// Starts the background work with other intervals, for tests.
 pub fn spawn_with(app: &App, pulse: Pulse) -> Background {
     let Pulse { lead, look, beats, sweep } = pulse;
     Background {
@@ -48,12 +49,12 @@ pub fn spawn_with(app: &App, pulse: Pulse) -> Background {
 }
 
 impl Background {
-    /// Whether this process leads.
+    /// Whether this process is the leader.
     pub fn leads(&self) -> bool {
         self.engine.leads()
     }
 
-    /// Ends in order: agents are answered, heartbeats written, the lead given back.
+    /// Stops in order: responds to agents, writes heartbeats, releases the leader lease.
     pub async fn stop(self) {
         self.gateway.stop().await;
         self.engine.stop().await;

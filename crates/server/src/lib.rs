@@ -1,5 +1,5 @@
-//! The control plane as one process: listeners, TLS, background work, and the routers of `api`, `dashboard` and `gateway`
-//! put together.
+//! The control plane as one process: listeners, TLS, background work, and the combined routers of
+//! `api`, `dashboard` and `gateway`.
 
 mod answers;
 pub mod app;
@@ -14,7 +14,7 @@ pub use app::{Budgets, observed, router};
 pub use run::{end_abandoned_requests, run};
 pub use serve::serve;
 
-/// The OpenAPI description of the API, as JSON.
+/// The OpenAPI document as JSON.
 pub fn openapi() -> &'static str {
     api::openapi::text()
 }

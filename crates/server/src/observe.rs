@@ -1,6 +1,8 @@
-//! Around every request, outermost: an id, a line in the log, the metrics, limits of time and memory, a net for panics.
+//! The outermost middleware of every request: request id, log line, metrics, time and memory
+//! limits, and panic handling.
 //!
-//! Nothing here knows an operation. It is also where an error gets its body: see `httpkit::problem`.
+//! It is independent of the operation. It also renders the bodies of errors; see
+//! `httpkit::problem`.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -18,12 +20,13 @@ use tracing::Instrument as _;
 
 use crate::app::Budgets;
 
-/// How long an operator's request may take, its body included.
+/// The time limit for requests of operators, including the body.
 const TIME_MAX: Duration = Duration::from_secs(30);
-/// An agent's sync is held open while there is nothing to say, and a listing may come over a slow line.
+/// The time limit for agents: a sync is held open while there is nothing to send, and a package set
+/// may arrive over a slow connection.
 const AGENT_TIME_MAX: Duration = Duration::from_secs(120);
 
-/// Lets a request through.
+/// Handles a request.
 pub(crate) async fn observe(
     State(budgets): State<Budgets>,
     mut request: Request,
@@ -41,7 +44,7 @@ pub(crate) async fn observe(
     let time_max = if path.starts_with("/agent/") { AGENT_TIME_MAX } else { TIME_MAX };
     let answered = tokio::time::timeout(time_max, safely(request, next)).instrument(span.clone());
     let answer = answered.await.unwrap_or_else(|_| too_long().into_response());
-    // What agents get is small, and other clients must not be able to keep it from them.
+    // Responses to agents are small, and other clients must not be able to block them.
     let answer = if path.starts_with("/agent/") { answer } else { budgets.answers.charge(answer) };
     let mut answer = problem::render(answer, id.as_str());
     if let Ok(value) = HeaderValue::try_from(id.as_str()) {
@@ -49,14 +52,14 @@ pub(crate) async fn observe(
     }
     let seconds = watch.seconds();
     let status = answer.status().as_u16();
-    // A one-time link is a credential until it is used.
+    // A one-time link is a credential until it is used, so it is not logged.
     let shown = if path.starts_with("/welcome/") { &matched } else { &path };
     span.in_scope(|| note(&method, shown, &matched, status, seconds));
     api::metrics::count(&method, matched, status, seconds);
     answer
 }
 
-/// What a handler answers; a panic is answered too, and ends nothing but its own request.
+/// Runs the handler. A panic is answered too, and ends only its own request.
 async fn safely(request: Request, next: Next) -> Response<Body> {
     match AssertUnwindSafe(next.run(request)).catch_unwind().await {
         Ok(answer) => answer,
@@ -70,12 +73,12 @@ async fn safely(request: Request, next: Next) -> Response<Body> {
 }
 
 fn too_long() -> ApiError {
-    ApiError::new(Code::TimedOut, "The service did not answer in time; try again.")
+    ApiError::new(Code::TimedOut, "The service did not respond in time; try again.")
 }
 
 fn note(method: &Method, path: &str, matched: &str, status: u16, seconds: f64) {
     let millis = (seconds * 1e5).round() / 100.0;
-    // What machines ask all the time is worth a line only when something is wrong.
+    // Routine requests are logged only when something is wrong.
     let routine =
         matched.starts_with("/agent/") || matches!(path, "/healthz" | "/readyz" | "/metrics");
     match (status, routine) {

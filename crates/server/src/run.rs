@@ -1,4 +1,5 @@
-//! The whole service from start to end: what `fleetmend server` runs, and what a test may run beside itself.
+//! The whole service from start to shutdown: `fleetmend server` runs it, and tests can run it
+//! in-process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +9,10 @@ use tokio::net::TcpListener;
 use crate::app::App;
 use crate::{background, router, serve};
 
-/// How often what was gathered in memory is written down.
+/// How often data that is collected in memory is written.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(5);
 
-/// Serves until `stop` returns, then ends cleanly: nothing that was answered is lost.
+/// Serves until `stop` returns, then shuts down cleanly: no acknowledged write is lost.
 pub async fn run(
     app: App,
     listener: TcpListener,
@@ -24,7 +25,8 @@ pub async fn run(
     let patches = service::projections::patches::spawn(app.service().clone());
     let findings = service::projections::findings::spawn(app.service().clone());
     let housekeeping = tokio::spawn(keep_house(app.clone()));
-    // Agents' requests are held open for as long as there is nothing to say: they are answered first.
+    // Held requests of agents are answered first: they would last as long as there is nothing to
+    // send.
     let stop = async {
         stop.await;
         app.gateway().drain();
@@ -39,11 +41,12 @@ pub async fn run(
     tracing::info!("ended");
 }
 
-/// Lets clients repeat requests that a crash cut off, at once. With PostgreSQL other replicas may be at
-/// work; there a claim names its process, and whoever repeats the request finds that it is gone.
+/// Releases requests that a crash interrupted, so that clients can repeat them immediately. With
+/// PostgreSQL, other replicas may be running; there a claim names its process, and a repeated
+/// request detects that the process is gone.
 pub async fn end_abandoned_requests(app: &App) {
     if let Err(error) = service::idempotency::end_abandoned(app).await {
-        tracing::warn!(%error, "requests that a crash cut off stay locked for half a minute");
+        tracing::warn!(%error, "failed to release interrupted requests; they stay locked for 30 s");
     }
 }
 
@@ -58,6 +61,6 @@ async fn keep_house(app: App) {
 
 async fn note_uses(app: &App) {
     if let Err(error) = app.keys().note_uses(&app.db).await {
-        tracing::warn!(%error, "when keys were last used could not be written down");
+        tracing::warn!(%error, "failed to write when API keys were last used");
     }
 }

@@ -1,7 +1,8 @@
-//! The accept loop: plain or TLS, HTTP/1.1, and an end that cuts nobody off.
+//! The accept loop: plain TCP or TLS, HTTP/1.1, and a graceful shutdown.
 //!
-//! Our own loop rather than axum's, because it can speak TLS, and because a connection that only knows HTTP/1.1 takes 7 kB less than
-//! one that waits to see which version it will be: an agent keeps its connection open all day.
+//! It replaces axum's loop for two reasons: it supports TLS, and a connection that only supports
+//! HTTP/1.1 uses 7 kB less memory than one that detects the version. Agents keep their connections
+//! open all day.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,19 +23,20 @@ use tower::Layer as _;
 use crate::app::App;
 use crate::stall::StallGuard;
 
-/// How long requests that are under way may take to end.
+/// How long requests in progress may take during the shutdown.
 const DRAIN_MAX: Duration = Duration::from_secs(30);
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 const HEADERS_MAX: Duration = Duration::from_secs(20);
-/// How much of a request's head may wait for its end. A larger head is answered with 431. hyper's own limit is 400 kB,
-/// which strangers could make this process hold for each connection.
+/// The largest request head. A larger one is answered with 431. hyper's own limit is 400 kB, which
+/// unauthenticated clients could make this process hold per connection.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
-/// How long a connection may take no byte of what is written to it.
+/// How long a connection may accept no byte of a pending write.
 const STALL_MAX: Duration = Duration::from_secs(30);
-/// After an accept that failed, for example for want of file descriptors.
+/// The pause after a failed accept, for example when no file descriptors are left.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
-/// Serves until `stop` returns, then ends: accepts no more, finishes what is under way, at most 30 s.
+/// Serves until `stop` returns. Then accepts no more connections and waits at most 30 s for
+/// requests in progress.
 pub async fn serve(
     app: App,
     router: Router,
@@ -49,7 +51,7 @@ pub async fn serve(
     loop {
         let accepted = tokio::select! {
             () = &mut stop => break,
-            // So that those that ended do not pile up.
+            // Remove finished connections, so that they do not accumulate.
             Some(_) = connections.join_next() => continue,
             accepted = listener.accept() => accepted,
         };
@@ -59,18 +61,18 @@ pub async fn serve(
                 connections.spawn(connection(router.clone(), tls.clone(), stream, peer, ending));
             }
             Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
+                tracing::warn!(%error, "failed to accept a connection");
                 tokio::time::sleep(ACCEPT_AGAIN_AFTER).await;
             }
         }
     }
     drop(listener);
-    tracing::info!(connections = connections.len(), "ending: no new connections");
+    tracing::info!(connections = connections.len(), "shutting down: no new connections");
     app.start_drain();
     ending.send_replace(true);
     let ended = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(DRAIN_MAX, ended).await.is_err() {
-        tracing::warn!(connections = connections.len(), "some requests did not end in time");
+        tracing::warn!(connections = connections.len(), "some requests did not finish in time");
         connections.shutdown().await;
     }
 }
@@ -83,15 +85,15 @@ async fn connection(
     ending: watch::Receiver<bool>,
 ) {
     let _open = OpenConnection::begin();
-    // An answer is one write; waiting to fill a packet only delays it.
+    // A response is one write; waiting to fill a packet only delays it.
     let _ = stream.set_nodelay(true);
     let stream = StallGuard::new(stream, STALL_MAX);
     match tls {
         None => talk(router, stream, peer, ending).await,
         Some(tls) => match tokio::time::timeout(HANDSHAKE_MAX, tls.accept(stream)).await {
             Ok(Ok(stream)) => talk(router, stream, peer, ending).await,
-            Ok(Err(error)) => tracing::debug!(%error, %peer, "no TLS handshake"),
-            Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
+            Ok(Err(error)) => tracing::debug!(%error, %peer, "TLS handshake failed"),
+            Err(_) => tracing::debug!(%peer, "TLS handshake timed out"),
         },
     }
 }
@@ -118,7 +120,7 @@ async fn talk(
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(%error, %peer, "a connection broke off");
+        tracing::debug!(%error, %peer, "connection failed");
     }
 }
 
@@ -130,7 +132,8 @@ mod tests {
 
     use super::*;
 
-    /// How long the connection of a client lasts that asks for a megabyte and reads `bytes` of it each 20 s.
+    /// How long the connection lasts for a client that requests a megabyte and reads `bytes` of it
+    /// every 20 s.
     async fn lasts(bytes: usize) -> Duration {
         let (mut client, ours) = tokio::io::duplex(4 * 1024);
         let router = Router::new().route("/", get(async || vec![b'x'; 1 << 20]));
@@ -154,9 +157,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn connection_ends_when_its_answer_is_not_read() {
+    async fn connection_ends_when_its_response_is_not_read() {
         assert_eq!(lasts(0).await.as_secs(), 30);
         let slow = lasts(4 * 1024).await;
-        assert!(slow > 100 * STALL_MAX, "a slow reader gets its answer, not {slow:?}");
+        assert!(slow > 100 * STALL_MAX, "a slow reader gets its whole response, not {slow:?}");
     }
 }

@@ -1,7 +1,7 @@
-//! Ends connections whose peer takes nothing: a write that makes no progress for too long fails.
+//! Closes connections whose peer does not read: a write without progress for too long fails.
 //!
-//! The timer runs only while a write is pending. A connection with nothing to write, such as a held sync or a log that
-//! is followed, is never ended by it.
+//! The timer runs only while a write is pending. A connection with nothing to write, such as a held
+//! sync or a log stream, is never closed by it.
 
 use std::io;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use tokio::time::Sleep;
 pub(crate) struct StallGuard<S> {
     stream: S,
     patience: Duration,
-    /// Only while a write is pending, so that an idle connection has no timer.
+    /// Set only while a write is pending, so that an idle connection has no timer.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
@@ -24,7 +24,8 @@ impl<S> StallGuard<S> {
         StallGuard { stream, patience, stalled: None }
     }
 
-    /// Only progress of a write stops the timer. A TCP stream has nothing to flush, so a flush says nothing.
+    /// Only the progress of a write stops the timer. A TCP stream has nothing to flush, so a
+    /// successful flush means nothing.
     fn check(
         &mut self,
         cx: &mut Context<'_>,
@@ -93,7 +94,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(30);
 
     #[tokio::test(start_paused = true)]
-    async fn write_that_nobody_reads_fails_after_the_patience() {
+    async fn unread_write_fails_after_the_timeout() {
         let (ours, theirs) = tokio::io::duplex(1_000);
         let mut ours = StallGuard::new(ours, PATIENCE);
         let begun = Instant::now();
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn peer_that_reads_slowly_but_reads_is_waited_for() {
+    async fn slow_reader_is_not_disconnected() {
         let (ours, mut theirs) = tokio::io::duplex(1_000);
         let mut ours = StallGuard::new(ours, PATIENCE);
         let slow = tokio::spawn(async move {
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn connection_without_anything_to_write_stays_open() {
+    async fn connection_with_nothing_to_write_stays_open() {
         let (ours, mut theirs) = tokio::io::duplex(1_000);
         let mut ours = StallGuard::new(ours, PATIENCE);
         ours.write_all(b"event").await.unwrap();

@@ -1,7 +1,7 @@
-//! What agents tell of their servers, saved for many of them in a few statements.
+//! Saves the reports of many servers in a few statements.
 //!
-//! Most news are a scan, which touches a few columns. One that changes what a server is (its name, its system, a
-//! reboot that it wants) is rare and saved by itself.
+//! Most reports are scans, which change a few columns. A report that changes what a server is (its
+//! name, its system, a required reboot) is rare and saved separately.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use vocab::{Digest, OrgId, ServerId};
 
 use super::{News, Part, Waiting, Written};
 
-/// One server before and after the news.
+/// One server before and after its report.
 struct Change<'a> {
     place: usize,
     news: &'a News,
@@ -22,7 +22,7 @@ struct Change<'a> {
     after: Server,
 }
 
-/// Saves the servers of all parts of which nothing is `done` yet.
+/// Saves the servers of all parts that are not `done` yet.
 pub(super) async fn save(
     tx: &mut Tx,
     parts: &[Waiting],
@@ -59,7 +59,8 @@ pub(super) async fn save(
     Ok(())
 }
 
-/// What the parts change, one at a time for each server: what comes second is stale and tried again.
+/// The changes of the parts, at most one per server. A second one for the same server is stale and
+/// is retried.
 async fn changes<'a>(
     tx: &mut Tx,
     parts: &'a [Waiting],
@@ -92,11 +93,11 @@ async fn changes<'a>(
     Ok(changes)
 }
 
-/// A list that some server takes up.
+/// A package set that a server starts to use.
 type Taken = (OrgId, Kind, Digest);
 
 impl Change<'_> {
-    /// The lists that the server did not have before.
+    /// The package sets that the server did not have before.
     fn lists(&self) -> impl Iterator<Item = Taken> {
         let (before, after) = (&self.before, &self.after);
         let new = |was, is: Option<Digest>| is.filter(|_| was != is);
@@ -107,7 +108,7 @@ impl Change<'_> {
         lists.map(move |(kind, digest)| (org, kind, digest))
     }
 
-    /// Nothing if nothing changed, or more than a scan changes.
+    /// The change as a scan. `None` if nothing changed, or more than a scan changes.
     fn as_scan(&self) -> Option<Scan> {
         let after = &self.after;
         let scanned = Server {
@@ -134,7 +135,7 @@ impl Change<'_> {
     }
 }
 
-/// Says of every list that it is taken up. Answers with those that are not in the store.
+/// Marks every package set as used. Returns those that are not stored.
 async fn take_up(tx: &mut Tx, changes: &[Change<'_>]) -> store::Result<BTreeSet<Taken>> {
     let now = changes.iter().map(|change| change.news.now).max().unwrap_or(Timestamp::MIN);
     let mut lists: BTreeMap<(OrgId, Kind), Vec<Digest>> = BTreeMap::new();

@@ -614,7 +614,7 @@ both! {
             end += large.len() - 1;
         }
         let log = read(&app, task).await;
-        assert!(log.ends_with(b"x\n[the log was longer and is cut here]\n"));
+        assert!(log.ends_with(b"x\n[log truncated here: size limit reached]\n"));
         assert_eq!(log.len(), 4 * 1024 * 1024 + 38);
         engine.stop().await;
     }
