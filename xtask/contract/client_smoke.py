@@ -1,7 +1,7 @@
-"""The sixteen operations of the service, called by a client that was generated from its own description.
+"""Smoke test: calls the sixteen core operations with a client that was generated from the OpenAPI document.
 
-Whoever integrates the service starts like this: generate, import, call. The servers are simulated agents that speak
-the real protocol, so a batch ends because somebody did the work. The first argument is the directory of the client.
+An integration starts in the same way: generate, import, call. The servers are simulated agents that use the real
+protocol, so a batch ends because an agent did the work. The first argument is the directory of the client.
 """
 
 import os
@@ -32,7 +32,7 @@ from fleetmend_client.api.servers import (  # noqa: E402
     remove_server,
 )
 
-SIXTEEN = {
+CORE_OPERATIONS = {
     *(list_schedules, create_schedule, get_schedule, update_schedule, delete_schedule, run_schedule, list_runs),
     *(list_servers, get_server, remove_server, refresh_server, patch_server),
     *(list_patches, get_patch, create_batch, get_batch),
@@ -50,11 +50,11 @@ called = set()
 checked = 0
 
 
-def call(operation, *ids, answers=HTTPStatus.OK, **rest):
-    """The answer of an operation, which must have this status."""
+def call(operation, *ids, expected=HTTPStatus.OK, **rest):
+    """Call an operation and return its response, which must have the expected status."""
     called.add(operation)
     answer = operation.sync_detailed(*ids, client=CLIENT, **rest)
-    if answer.status_code != answers:
+    if answer.status_code != expected:
         raise AssertionError(f"{operation.__name__}: {answer.status_code} {answer.content[:2000]!r}")
     return answer
 
@@ -66,87 +66,87 @@ def expect(holds, otherwise):
         raise AssertionError(otherwise)
 
 
-def until(what, look):
-    """What `look` finds, as soon as it finds something. The agents need a moment, and may have a minute."""
+def wait_for(what, look):
+    """Poll `look` until it returns something. The agents need a moment; the limit is one minute."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if (found := look()) is not None:
             return found
         time.sleep(0.1)
-    raise AssertionError(f"waited a minute for {what}")
+    raise AssertionError(f"timed out after one minute waiting for {what}")
 
 
-def ended(batch_id):
+def wait_for_end(batch_id):
     def look():
         batch = call(get_batch, batch_id).parsed
         return batch if batch.state.value in ENDED else None
 
-    return until(f"the end of {batch_id}", look)
+    return wait_for(f"the end of {batch_id}", look)
 
 
-def the_inventory():
-    def everyone():
+def check_inventory():
+    def all_online():
         found = call(list_servers, status=models.Status.ONLINE).parsed
         scanned = all(server.last_scan_at for server in found.data)
         return found if found.meta.total == SERVERS and scanned else None
 
-    online = until("all servers to be online and scanned", everyone)
-    expect(online.meta.limit == 50 and online.meta.offset == 0, "a page has 50 rows unless someone says otherwise")
-    expect(call(list_servers, status=models.Status.OFFLINE).parsed.meta.total == 0, "nobody is offline")
-    expect(call(list_servers, environment=ENVIRONMENT).parsed.meta.total == SERVERS, "all joined with one token")
-    expect(call(list_servers, environment="elsewhere").parsed.data == [], "no server is elsewhere")
+    online = wait_for("all servers to be online and scanned", all_online)
+    expect(online.meta.limit == 50 and online.meta.offset == 0, "the default page size is 50")
+    expect(call(list_servers, status=models.Status.OFFLINE).parsed.meta.total == 0, "no server is offline")
+    expect(call(list_servers, environment=ENVIRONMENT).parsed.meta.total == SERVERS, "all servers enrolled with one token")
+    expect(call(list_servers, environment="elsewhere").parsed.data == [], "no server is in another environment")
     system = online.data[0].os.id
     same = call(list_servers, os=system.upper()).parsed.data
-    expect(same and all(server.os.id == system for server in same), f"`os` selects {system}, in any case")
+    expect(same and all(server.os.id == system for server in same), f"`os` selects {system}, case-insensitively")
     page = call(list_servers, limit=7, offset=5).parsed
-    expect([row.id for row in page.data] == [row.id for row in online.data[5:12]], "the second page goes on")
-    expect("offset=12" in page.links.next_ and "offset=0" in page.links.prev, "links lead to the pages around it")
+    expect([row.id for row in page.data] == [row.id for row in online.data[5:12]], "the second page continues the first")
+    expect("offset=12" in page.links.next_ and "offset=0" in page.links.prev, "links point to the adjacent pages")
 
     detail = call(get_server, online.data[0].id).parsed
-    expect(detail.hostname == online.data[0].hostname, "it is the same server")
-    expect(len(detail.packages) == detail.summary.packages > 0, "every package is listed")
+    expect(detail.hostname == online.data[0].hostname, "the detail is of the same server")
+    expect(len(detail.packages) == detail.summary.packages > 0, "every installed package is listed")
     pending = [package for package in detail.packages if package.available_version is not None]
-    expect(len(pending) == detail.summary.updates, "and every update that is pending")
+    expect(len(pending) == detail.summary.updates, "every pending update is listed")
     return online.data
 
 
-def the_updates():
+def check_patches():
     listed = call(list_patches, limit=500).parsed
     expect(0 < len(listed.data) == listed.meta.total, "updates are pending")
     for word in ("critical", "high"):
         chosen = call(list_patches, severity=word, limit=500).parsed.data
         rows = [row.package_name for row in listed.data if row.severity.value == word]
-        expect([row.package_name for row in chosen] == rows, f"`severity={word}` leaves those in their order")
+        expect([row.package_name for row in chosen] == rows, f"`severity={word}` filters and keeps the order")
     first = listed.data[0]
     detail = call(get_patch, first.package_name).parsed
-    expect(detail.package_name == first.package_name and detail.versions, "it is the same update")
-    expect(len(detail.servers) == first.affected_servers > 0, "every affected server is named")
+    expect(detail.package_name == first.package_name and detail.versions, "the detail is of the same patch")
+    expect(len(detail.servers) == first.affected_servers > 0, "every affected server is listed")
     server = detail.servers[0].server_id
     names = [row.package_name for row in call(list_patches, server_id=server, limit=500).parsed.data]
-    expect(first.package_name in names, "it is pending on a server that it affects")
+    expect(first.package_name in names, "the patch is pending on an affected server")
 
 
-def a_refresh(server):
+def check_refresh(server):
     before = call(get_server, server.id).parsed.last_scan_at
-    asked = call(refresh_server, server.id, answers=HTTPStatus.ACCEPTED)
-    expect(asked.headers["location"].endswith(asked.parsed.id), "`Location` leads to the refresh")
+    asked = call(refresh_server, server.id, expected=HTTPStatus.ACCEPTED)
+    expect(asked.headers["location"].endswith(asked.parsed.id), "`Location` points to the refresh")
 
     def done():
         refresh = get_refresh.sync(server.id, asked.parsed.id, client=CLIENT)
         return refresh if refresh.state.value != "pending" else None
 
-    expect(until("the scan", done).state.value == "completed", "the scan has arrived")
-    expect(call(get_server, server.id).parsed.last_scan_at > before, "and it is a new one")
+    expect(wait_for("the scan", done).state.value == "completed", "the scan is completed")
+    expect(call(get_server, server.id).parsed.last_scan_at > before, "the scan is newer than the previous one")
 
 
-def one_servers_patch(server):
+def check_patch_server(server):
     packages = call(get_server, server.id).parsed.packages
     wanted = next(package for package in packages if package.available_version and not package.blocked_by)
     order = models.PatchServer(packages=[wanted.name], reboot=models.RebootPolicy.NEVER)
-    accepted = call(patch_server, server.id, body=order, answers=HTTPStatus.ACCEPTED)
-    expect(accepted.headers["location"] == f"/v1/batches/{accepted.parsed.id}", "`Location` leads to the batch")
-    batch = ended(accepted.parsed.id)
-    expect(batch.state.value == "succeeded" and batch.progress.total == 1, f"one server is patched: {batch}")
+    accepted = call(patch_server, server.id, body=order, expected=HTTPStatus.ACCEPTED)
+    expect(accepted.headers["location"] == f"/v1/batches/{accepted.parsed.id}", "`Location` points to the batch")
+    batch = wait_for_end(accepted.parsed.id)
+    expect(batch.state.value == "succeeded" and batch.progress.total == 1, f"the batch patched one server: {batch}")
     changes = [(change.name, change.from_, change.to) for change in batch.results[0].result.packages]
     expect((wanted.name, wanted.version, wanted.available_version) in changes, f"the package was updated: {changes}")
 
@@ -154,21 +154,21 @@ def one_servers_patch(server):
         now = next(one for one in call(get_server, server.id).parsed.packages if one.name == wanted.name)
         return now if now.version == wanted.available_version else None
 
-    expect(until("the scan after it", scanned).available_version is None, "and nothing is left to do")
+    expect(wait_for("the scan after it", scanned).available_version is None, "no update is pending afterwards")
 
 
-def a_batch(servers):
+def check_batch(servers):
     ids = [server.id for server in servers]
     order = models.CreateBatch(
         server_ids=ids + ids[:1], security_only=True, reboot=models.RebootPolicy.IF_REQUIRED, packages=[]
     )
-    accepted = call(create_batch, body=order, idempotency_key="sixteen", answers=HTTPStatus.ACCEPTED)
-    again = call(create_batch, body=order, idempotency_key="sixteen", answers=HTTPStatus.ACCEPTED)
-    expect(again.parsed.id == accepted.parsed.id, "a repeated order is the same batch")
-    batch = ended(accepted.parsed.id)
-    expect(batch.state.value == "succeeded", f"every server is well: {batch}")
-    expect(batch.progress.total == len(ids) and batch.progress.percent == 100, "named twice counts once")
-    expect({task.server_id for task in batch.results} == set(ids), "each has a result")
+    accepted = call(create_batch, body=order, idempotency_key="smoke-test", expected=HTTPStatus.ACCEPTED)
+    again = call(create_batch, body=order, idempotency_key="smoke-test", expected=HTTPStatus.ACCEPTED)
+    expect(again.parsed.id == accepted.parsed.id, "a repeated request returns the same batch")
+    batch = wait_for_end(accepted.parsed.id)
+    expect(batch.state.value == "succeeded", f"the batch succeeded on every server: {batch}")
+    expect(batch.progress.total == len(ids) and batch.progress.percent == 100, "a server that is listed twice counts once")
+    expect({task.server_id for task in batch.results} == set(ids), "every server has a result")
     for server in ids:
 
         def scanned():
@@ -176,14 +176,14 @@ def a_batch(servers):
             left = [one for one in packages if one.available_version and one.security and not one.blocked_by]
             return packages if not left else None
 
-        until(f"a scan of {server} without security updates", scanned)
+        wait_for(f"a scan of {server} without security updates", scanned)
     refused = create_batch.sync_detailed(
         client=CLIENT, body=models.CreateBatch(server_ids=["srv_01jcqk3m8ye0fr5cq0k6s8v2xw"], security_only=True)
     )
-    expect(refused.status_code == 422 and refused.parsed.errors[0].pointer == "/server_ids/0", "who is not there is named")
+    expect(refused.status_code == 422 and refused.parsed.errors[0].pointer == "/server_ids/0", "the error points to the unknown server")
 
 
-def a_schedule(servers):
+def check_schedule(servers):
     selected = models.Selector(server_ids=[server.id for server in servers])
     wanted = models.ScheduleRequest(
         name="Sunday nights",
@@ -193,18 +193,18 @@ def a_schedule(servers):
         targets=selected,
         options=models.OptionsRequest(security_only=True, reboot=models.RebootPolicy.IF_REQUIRED, stagger_minutes=0),
     )
-    made = call(create_schedule, body=wanted, answers=HTTPStatus.CREATED)
+    made = call(create_schedule, body=wanted, expected=HTTPStatus.CREATED)
     schedule = made.parsed
-    expect(made.headers["location"] == f"/v1/schedules/{schedule.id}", "`Location` leads to the schedule")
-    expect(len(schedule.next_runs) == 5 and schedule.enabled and schedule.last_run is None, "it is about to run")
-    expect([row.id for row in call(list_schedules).parsed.data] == [schedule.id], "it is listed")
+    expect(made.headers["location"] == f"/v1/schedules/{schedule.id}", "`Location` points to the schedule")
+    expect(len(schedule.next_runs) == 5 and schedule.enabled and schedule.last_run is None, "the schedule is enabled and has next runs")
+    expect([row.id for row in call(list_schedules).parsed.data] == [schedule.id], "the schedule is listed")
     seen = call(get_schedule, schedule.id)
-    expect(seen.parsed == schedule, "what was made is what is there")
+    expect(seen.parsed == schedule, "the stored schedule equals the created one")
     wanted.cron, wanted.enabled, version = "30 4 * * MON-FRI", False, seen.headers["etag"]
     changed = call(update_schedule, schedule.id, body=wanted, if_match=version).parsed
-    expect((changed.cron, changed.enabled, changed.next_runs) == ("30 4 * * MON-FRI", False, []), "it was replaced")
+    expect((changed.cron, changed.enabled, changed.next_runs) == ("30 4 * * MON-FRI", False, []), "the schedule was replaced")
     stale = update_schedule.sync_detailed(schedule.id, client=CLIENT, body=wanted, if_match=version)
-    expect(stale.status_code == 412, "who has not seen the change does not overwrite it")
+    expect(stale.status_code == 412, "an outdated version cannot overwrite the change")
 
     wanted.enabled, wanted.targets = True, models.Selector(environment="prodction")
     refused = update_schedule.sync_detailed(schedule.id, client=CLIENT, body=wanted)
@@ -213,40 +213,40 @@ def a_schedule(servers):
         "targets that match no server are refused",
     )
 
-    run = call(run_schedule, schedule.id, answers=HTTPStatus.ACCEPTED).parsed
-    expect(run.trigger.value == "manual" and run.batch_id is not None, "a run by hand has a batch")
-    expect(ended(run.batch_id).progress.total == len(servers), "it concerns the servers that were selected")
+    run = call(run_schedule, schedule.id, expected=HTTPStatus.ACCEPTED).parsed
+    expect(run.trigger.value == "manual" and run.batch_id is not None, "a manual run has a batch")
+    expect(wait_for_end(run.batch_id).progress.total == len(servers), "the run covers the selected servers")
 
     def over():
         history = call(list_runs, schedule.id).parsed
         return history if history.data[0].finished_at is not None else None
 
-    history = until("the run in the history", over)
-    expect([past.id for past in history.data] == [run.id], "the history holds this run")
-    expect(history.data[0].state.value == "succeeded", f"it went well: {history.data[0]}")
-    expect(call(get_schedule, schedule.id).parsed.last_run.id == run.id, "and the schedule knows its last run")
-    call(delete_schedule, schedule.id, answers=HTTPStatus.NO_CONTENT)
-    call(get_schedule, schedule.id, answers=HTTPStatus.NOT_FOUND)
+    history = wait_for("the run in the history", over)
+    expect([past.id for past in history.data] == [run.id], "the history contains this run")
+    expect(history.data[0].state.value == "succeeded", f"the run succeeded: {history.data[0]}")
+    expect(call(get_schedule, schedule.id).parsed.last_run.id == run.id, "the schedule refers to its last run")
+    call(delete_schedule, schedule.id, expected=HTTPStatus.NO_CONTENT)
+    call(get_schedule, schedule.id, expected=HTTPStatus.NOT_FOUND)
 
 
-def a_removal(server):
-    call(remove_server, server.id, answers=HTTPStatus.NO_CONTENT)
-    gone = call(get_server, server.id, answers=HTTPStatus.NOT_FOUND)
-    expect(gone.parsed.code.value == "not_found", "a problem says which kind it is")
-    expect(call(list_servers).parsed.meta.total == SERVERS - 1, "it has left the list")
+def check_removal(server):
+    call(remove_server, server.id, expected=HTTPStatus.NO_CONTENT)
+    gone = call(get_server, server.id, expected=HTTPStatus.NOT_FOUND)
+    expect(gone.parsed.code.value == "not_found", "a problem has a code")
+    expect(call(list_servers).parsed.meta.total == SERVERS - 1, "the server is no longer listed")
 
 
 def main():
-    servers = the_inventory()
-    the_updates()
-    a_refresh(servers[0])
-    one_servers_patch(servers[1])
-    a_batch(servers[2:7])
-    a_schedule(servers[7:11])
-    a_removal(servers[-1])
-    missed = sorted(operation.__name__ for operation in SIXTEEN - called)
+    servers = check_inventory()
+    check_patches()
+    check_refresh(servers[0])
+    check_patch_server(servers[1])
+    check_batch(servers[2:7])
+    check_schedule(servers[7:11])
+    check_removal(servers[-1])
+    missed = sorted(operation.__name__ for operation in CORE_OPERATIONS - called)
     expect(not missed, f"not called: {missed}")
-    print(f"{len(called)} operations by a generated client, {checked} assertions")
+    print(f"{len(called)} operations called by a generated client, {checked} assertions")
 
 
 main()

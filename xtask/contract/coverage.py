@@ -1,4 +1,4 @@
-"""Whether the walk came anywhere: a walk that only met closed doors finds nothing either."""
+"""Check that schemathesis saw every operation succeed: a run in which all requests are refused finds no bugs either."""
 
 import json
 import os
@@ -6,10 +6,10 @@ import sys
 from collections import defaultdict
 
 # Operations that cannot succeed in this fleet, with the reason.
-CLOSED = {
-    "openapi": "it is read before the walk begins, and is where the walk comes from",
-    "retry_batch": "it takes a batch that has ended with failures, and this fleet has none",
-    "release_server": "no two of these hosts share an identity, so none is in quarantine",
+EXPECTED_FAILURES = {
+    "openapi": "schemathesis reads the document before the run starts",
+    "retry_batch": "needs a batch that ended with failures, and this fleet has none",
+    "release_server": "needs two hosts with the same identity, and this fleet has none in quarantine",
 }
 
 
@@ -25,13 +25,13 @@ def main():
     closed = sorted(
         f"{operation}: {statuses[operation] or 'never called'}"
         for operation in named
-        if not any(200 <= status < 300 for status in statuses[operation]) and operation not in CLOSED
+        if not any(200 <= status < 300 for status in statuses[operation]) and operation not in EXPECTED_FAILURES
     )
     if closed:
-        sys.exit("the walk never saw these succeed:\n  " + "\n  ".join(closed))
+        sys.exit("schemathesis never saw these operations succeed:\n  " + "\n  ".join(closed))
     requests = sum(times for _, _, times in answers)
     seen = sum(any(200 <= status < 300 for status in statuses[operation]) for operation in named)
-    print(f"{requests} requests, {seen} of {len(named)} operations seen to succeed")
+    print(f"{requests} requests, {seen} of {len(named)} operations succeeded at least once")
 
 
 main()
