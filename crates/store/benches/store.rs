@@ -1,10 +1,10 @@
-//! How much the store carries, on both engines: `cargo bench -p store`.
+//! Benchmarks of the store on both engines: `cargo bench -p store`.
 //!
 //! Prints a table and asserts no time. Each line also checks that the work was really done. `--
 //! --servers 100000` makes the fleet larger. PostgreSQL is the one at `FLEETMEND_TEST_POSTGRES`,
-//! with whatever settings it has.
+//! with its own settings.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a bench speaks and may stop")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints and may panic")]
 
 #[allow(
     clippy::unwrap_used,
@@ -12,7 +12,7 @@
     dead_code,
     unused_imports,
     unused_macros,
-    reason = "made for the stories in tests/"
+    reason = "written for the tests in tests/"
 )]
 #[path = "../tests/store/support.rs"]
 mod support;
@@ -34,11 +34,11 @@ const ROUNDS: u32 = 9;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
-    // `cargo test --all-targets` runs this too, and has no use for figures.
+    // `cargo test --all-targets` runs this too, but needs no figures.
     if !arguments.iter().any(|argument| argument == "--bench") {
         return;
     }
-    // A filter that means another benchmark.
+    // The filter names another benchmark.
     let words = arguments.iter().skip(1).filter(|word| !word.starts_with("--"));
     let mut words = words.filter(|word| word.parse::<u32>().is_err());
     if words.any(|word| !"store".contains(word.as_str())) {
@@ -63,7 +63,7 @@ async fn all(place: &Place, fleet: u32) {
     let org = support::org(&db).await;
     enroll(&db, org, fleet).await;
     heartbeats(&db, org, fleet).await;
-    // What PostgreSQL's autovacuum does every minute, and SQLite when it is closed.
+    // PostgreSQL's autovacuum does this every minute, and SQLite when the database is closed.
     place.by_hand("analyze").await;
     pages(&db, org).await;
     known_inventories(&db, org).await;
@@ -73,12 +73,12 @@ async fn all(place: &Place, fleet: u32) {
     db.close().await;
 }
 
-#[expect(clippy::disallowed_methods, reason = "a bench measures time")]
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 fn now() -> Instant {
     Instant::now()
 }
 
-/// The median of some rounds, and how many of `units` that is in a second.
+/// Prints the median of some rounds, and how many of `units` that is per second.
 fn report(db: &Db, what: &str, units: u32, mut rounds: Vec<Duration>) {
     rounds.sort_unstable();
     let median = rounds[rounds.len() / 2];
@@ -129,7 +129,7 @@ async fn enroll(db: &Db, org: OrgId, fleet: u32) {
         }
         tx.commit().await.unwrap();
     }
-    report(db, &format!("enroll {fleet} servers, 1000 a commit"), fleet, vec![start.elapsed()]);
+    report(db, &format!("enroll {fleet} servers, 1000 per commit"), fleet, vec![start.elapsed()]);
 }
 
 async fn heartbeats(db: &Db, org: OrgId, fleet: u32) {
@@ -154,9 +154,9 @@ async fn pages(db: &Db, org: OrgId) {
     let environment = Some("production".parse().unwrap());
     for (what, filter) in [
         ("first page of servers, with the total", Filter::default()),
-        ("of one environment", Filter { environment, ..Filter::default() }),
-        ("of those online", status(Status::Online)),
-        ("of those offline (none)", status(Status::Offline)),
+        ("servers of one environment", Filter { environment, ..Filter::default() }),
+        ("online servers", status(Status::Online)),
+        ("offline servers (none)", status(Status::Offline)),
     ] {
         let mut rounds = Vec::new();
         for _ in 0..50 {
@@ -179,7 +179,7 @@ fn list(packages: u32, salt: u32) -> Vec<u8> {
     vocab::listing::encode(&entries)
 }
 
-/// A scan whose lists the store has: nothing is sent, the server's row is written.
+/// A scan whose package sets are stored: nothing is uploaded, only the server's row is written.
 async fn known_inventories(db: &Db, org: OrgId) {
     let (one, two) = (Packed::new(1_500, &list(1_500, 0)), Packed::new(1_500, &list(1_500, 1)));
     let mut tx = db.begin().await.unwrap();
@@ -188,7 +188,7 @@ async fn known_inventories(db: &Db, org: OrgId) {
     }
     tx.commit().await.unwrap();
     for (grouped, what) in
-        [(1, "known inventory, a commit each"), (50, "known inventory, 50 a commit")]
+        [(1, "known inventory, one per commit"), (50, "known inventory, 50 per commit")]
     {
         let mut rounds = Vec::new();
         for round in 0..ROUNDS {
@@ -216,12 +216,12 @@ async fn known_inventories(db: &Db, org: OrgId) {
     }
 }
 
-/// A list that nobody has: packed, stored and taken up.
+/// A package set that no server has: compressed, stored and used.
 async fn new_inventories(db: &Db, org: OrgId) {
     let mut salt = 100;
     for (grouped, what) in [
-        (1, "new inventory of 1500 packages, a commit each"),
-        (20, "new inventory of 1500 packages, 20 a commit"),
+        (1, "new inventory of 1500 packages, one per commit"),
+        (20, "new inventory of 1500 packages, 20 per commit"),
     ] {
         let mut rounds = Vec::new();
         for _ in 0..ROUNDS {
@@ -306,7 +306,7 @@ async fn claims(db: &Db, org: OrgId) {
         assert_eq!(rollout_targets::claim(&mut tx, id, &offers).await.unwrap().len(), 1_000);
         tx.commit().await.unwrap();
         claimed.push(start.elapsed());
-        // Back to waiting, so that the next round finds the servers free.
+        // Back to waiting, so that the servers are available in the next round.
         let back = step(2, Target::Busy(busy), Target::Waiting);
         let start = now();
         let mut tx = db.begin().await.unwrap();
@@ -314,8 +314,8 @@ async fn claims(db: &Db, org: OrgId) {
         tx.commit().await.unwrap();
         ended.push(start.elapsed());
     }
-    report(db, "claim 1000 targets, one commit", 1_000, claimed);
-    report(db, "save 1000 targets, one commit", 1_000, ended);
+    report(db, "claim 1000 tasks, one commit", 1_000, claimed);
+    report(db, "save 1000 tasks, one commit", 1_000, ended);
 }
 
 async fn large_rollouts(db: &Db, org: OrgId) {
@@ -329,6 +329,6 @@ async fn large_rollouts(db: &Db, org: OrgId) {
         assert_eq!(rollout_targets::all(&mut reader, id).await.unwrap().len(), 10_000);
         loaded.push(start.elapsed());
     }
-    report(db, "create a rollout of 10000 targets", 10_000, made);
-    report(db, "load a rollout of 10000 targets", 10_000, loaded);
+    report(db, "create a rollout of 10000 tasks", 10_000, made);
+    report(db, "load a rollout of 10000 tasks", 10_000, loaded);
 }

@@ -1,5 +1,6 @@
--- The tables of the first release. One text for both databases: words in double braces stand for the types of either
--- (`src/sql.rs`). Applied once and never edited: a change is a new file with the next number.
+-- The tables of the first release. Both engines get the same text; placeholders in double braces
+-- stand for column types (`src/sql.rs`). Once released, this file is never edited: a change is a
+-- new file with the next number.
 
 create table organizations (
     id {{text}} primary key,
@@ -23,7 +24,7 @@ create table api_keys (
     revoked_at {{time}},
     last_used_at {{time}},
     generation {{int}} not null,
-    -- The root key that the credential was made with.
+    -- The root key that the credential was created with.
     root_key_id {{text}}
 ) {{strict}};
 create unique index api_keys_hash on api_keys (hash);
@@ -63,20 +64,20 @@ create table idempotency_keys (
     status {{int}},
     headers {{text}},
     body {{bytes}},
-    -- What a request with an idempotency key has done, written in the same transaction as the doing: if the answer is
-    -- lost in a crash, a repetition finds that there is nothing left to do.
+    -- The resource that the request changed, written in the same transaction as the change. If the
+    -- response is lost in a crash, a repetition learns that the work was done.
     subject {{text}},
-    -- Who used an idempotency key, so that stored answers can be limited per caller.
+    -- The caller, so that stored responses can be limited per caller.
     caller {{text}} not null default '',
-    -- Which process is at work on a request (`src/idempotency.rs`). Written with PostgreSQL only.
+    -- The process that works on the request (`src/idempotency.rs`). Written on PostgreSQL only.
     holder {{int}},
     primary key (org_id, idempotency_key)
 ) {{strict}};
 create index idempotency_keys_expiry on idempotency_keys (expires_at);
 create index idempotency_keys_caller on idempotency_keys (org_id, caller);
 
--- The next number of each series. Whoever takes one holds the row until its transaction ends, so
--- that the order of the numbers is the order of the commits.
+-- The last number of each series. The transaction that takes the next one locks the row until it
+-- ends, so that the order of the numbers is the order of the commits.
 create table counters (
     name {{text}} primary key,
     value {{int}} not null
@@ -98,7 +99,7 @@ create table audit_heads (
     org_id {{text}} primary key references organizations (id),
     seq {{int}} not null,
     hash {{bytes}} not null,
-    -- The root key that the next entry must be sealed with. Null: nobody has said.
+    -- The root key that the next entry must be sealed with. Null: none was recorded yet.
     root_key_id {{text}}
 ) {{strict}};
 
@@ -120,12 +121,12 @@ create table servers (
     id {{text}} primary key,
     org_id {{text}} not null references organizations (id),
     hostname {{text}} not null,
-    -- The hostname in lower case: what lists are sorted by and searches look in.
+    -- The hostname in lower case, for sorting and searching.
     sort_name {{text}} not null,
     environment {{text}},
     tags {{text}} not null,
     os {{text}} not null,
-    -- `debian` and `debian 12`: the two ways in which a filter may name a system.
+    -- `debian` and `debian 12`: the two forms in which a filter may name an operating system.
     os_id {{text}} not null,
     os_release {{text}} not null,
     kernel {{text}} not null,
@@ -147,7 +148,9 @@ create table servers (
     quarantine {{text}},
     removed_at {{time}},
     generation {{int}} not null,
-    -- What runs beside what is installed, as JSON: a foreign kernel, old code and since which list. Empty: nothing.
+    -- Running code that differs from the installed packages, as JSON: whether the kernel belongs to
+    -- the machine below (in a container), the packages whose old code still runs, and the package
+    -- set from before the first change since then. Empty: none.
     runs {{text}} not null default '',
     root_key_id {{text}}
 ) {{strict}};
@@ -155,12 +158,12 @@ create unique index servers_public_key on servers (public_key);
 create index servers_page on servers (org_id, sort_name, id) where removed_at is null;
 create index servers_package_set on servers (org_id, package_set) where removed_at is null;
 create index servers_barred on servers (id) where removed_at is not null or quarantine is not null;
--- Few of many servers are at work, and the engine asks for them whenever one says so.
+-- Few of many servers are busy, and the engine reads them whenever a server reports that it is.
 create index servers_at_work on servers (id) where activity in ('patching', 'rebooting') and removed_at is null;
 create index servers_update_set on servers (org_id, update_set, package_set) where removed_at is null;
 
--- What changes with every sync lies apart from what changes with a scan: this table is written
--- thousands of times a second and must stay narrow and without further indexes.
+-- What changes with every sync is separate from what changes with a scan: this table is written
+-- thousands of times per second and must stay narrow, with no index but the one below.
 create table presence (
     org {{text}} not null,
     server_id {{text}} not null,
@@ -170,7 +173,7 @@ create table presence (
 ) {{clustered}};
 create index presence_seen on presence (org, last_seen_at, server_id);
 
--- Package lists by content: one row however many servers carry it.
+-- Package sets by content: one row, however many servers have the set.
 create table listings (
     org_id {{text}} not null,
     kind {{text}} not null,
@@ -211,7 +214,7 @@ create table runs (
     trigger_kind {{text}} not null,
     state {{text}} not null,
     skip_reason {{text}},
-    -- The instant of the schedule; null for a run that a person started.
+    -- The instant of the schedule; null for a run that a user started.
     scheduled_for {{time}},
     started_at {{time}} not null,
     finished_at {{time}},
@@ -221,7 +224,7 @@ create table runs (
     generation {{int}} not null,
     seal {{bytes}}
 ) {{strict}};
--- One start for one instant, and one unfinished run at a time, however many replicas try.
+-- One start per instant, and one unfinished run at a time, however many replicas try.
 create unique index runs_instant on runs (schedule_id, scheduled_for);
 create unique index runs_unfinished on runs (schedule_id) where finished_at is null;
 create index runs_page on runs (schedule_id, started_at, id);
@@ -233,25 +236,27 @@ create table rollouts (
     org_id {{text}} not null references organizations (id),
     head {{text}} not null,
     phase {{text}} not null,
-    -- What the planner does not read: packages, reboot policy and the rest of the order.
+    -- The patch options, which the planner does not read: packages, reboot policy and so on.
     options {{text}} not null,
     origin {{text}} not null,
     started_by {{text}} not null,
     run_id {{text}},
-    -- The batch whose failed servers it patches once more.
+    -- The batch whose failed servers it patches again.
     retry_of {{text}},
     total {{int}} not null,
     created_at {{time}} not null,
     ended_at {{time}},
-    -- Of the head alone: a report of one server must not make every plan stale.
+    -- Grows with changes of the head only: a report of one server must not make every plan stale.
     generation {{int}} not null,
-    -- Of the whole: one more with every transaction that changes the head or a target.
+    -- Grows with every transaction that changes the head or a task.
     revision {{int}} not null,
-    -- How many targets of a large rollout stand where, once it has ended: a list of batches over the whole fleet would count
-    -- millions. True as long as `counted` is its revision; what is reported late makes it count anew.
+    -- The number of tasks per state, as JSON: counting the tasks for a list of batches over the
+    -- whole fleet would read millions of rows. Valid while `counted` equals `revision`; otherwise
+    -- the tasks are counted again.
     counts {{text}},
     counted {{int}} not null default 0,
-    -- Authentication codes of the rows that make hosts act, under a key that is not in the database (`src/seals.rs`).
+    -- Authentication codes of rows that make hosts act, with a key that is not in the database
+    -- (`src/seals.rs`).
     seal {{bytes}},
     head_seal {{bytes}}
 ) {{strict}};
@@ -268,7 +273,7 @@ create table rollout_targets (
     position {{int}} not null,
     state {{text}} not null,
     target {{text}} not null,
-    -- Not null exactly while the server is in work.
+    -- Not null exactly while the task is active.
     deadline {{time}},
     result {{text}},
     generation {{int}} not null,
@@ -278,16 +283,16 @@ create table rollout_targets (
 ) {{strict}};
 create unique index rollout_targets_task on rollout_targets (task_id);
 create unique index rollout_targets_position on rollout_targets (rollout_id, position);
--- A server is in work in one rollout at a time.
+-- A server has an active task in at most one rollout.
 create unique index rollout_targets_in_work on rollout_targets (server_id) where deadline is not null;
 create index rollout_targets_deadline on rollout_targets (deadline) where deadline is not null;
 create index rollout_targets_state on rollout_targets (rollout_id, state, position);
 create index rollout_targets_revision on rollout_targets (rollout_id, revision);
 create index rollout_targets_server on rollout_targets (server_id, rollout_id);
 
--- Requests for a scan now.
+-- Requests to scan a server now.
 create table refreshes (
-    -- The id of the order that the agent gets.
+    -- Also the id of the agent's order.
     id {{text}} primary key,
     org_id {{text}} not null references organizations (id),
     server_id {{text}} not null references servers (id),
@@ -299,7 +304,7 @@ create table refreshes (
     message {{text}},
     seal {{bytes}}
 ) {{strict}};
--- One at a time a server: who asks again is shown the one that is under way.
+-- One open refresh per server: a second request returns the open one.
 create unique index refreshes_unfinished on refreshes (server_id) where ended_at is null;
 create index refreshes_deadline on refreshes (deadline) where ended_at is null;
 create index refreshes_age on refreshes (requested_at);
@@ -314,16 +319,16 @@ create table task_logs (
 ) {{strict}};
 create index task_logs_age on task_logs (at);
 
--- Servers of which it was said that they went away, until it is said that they are back.
+-- Servers that were announced as offline, until they are announced as online.
 create table absences (
     org_id {{text}} not null,
     server_id {{text}} primary key,
     since {{time}} not null
 ) {{strict}};
 
--- What is pending where, kept ready to be read: made from the distinct lists of pending updates and how
--- many servers carry each, never from the servers one by one.
--- One row per package name. The three `…_order` columns are the order of the list, ascending.
+-- Pending updates by package, ready to be listed. Computed from the distinct sets of pending
+-- updates and the number of servers with each, never from single servers. One row per package name.
+-- The three `…_order` columns are the sort order of the list, ascending.
 create table patches (
     org_id {{text}} not null,
     package_name {{text}} not null,
@@ -338,10 +343,10 @@ create table patches (
     primary key (org_id, package_name)
 ) {{strict}};
 create index patches_page on patches (org_id, severity_order, kev_order, servers_order, package_name);
--- How long patches have been pending is counted here alone: their rows are wide.
+-- For counting how long patches have been pending: the rows themselves are wide.
 create index patches_age on patches (org_id, severity_order, first_seen_at);
 
--- Which lists of pending updates name a package: from a package to its servers by two indexes.
+-- Which sets of pending updates name a package: leads from a package to its servers by two indexes.
 create table patch_sets (
     org_id {{text}} not null,
     package_name {{text}} not null,
@@ -350,7 +355,8 @@ create table patch_sets (
 ) {{clustered}};
 create index patch_sets_set on patch_sets (org_id, update_set);
 
--- What the rows above were made from, and the organization in numbers at that moment.
+-- A digest of what the rows above were computed from, and the counts of the organization at that
+-- time.
 create table fleet_summaries (
     org_id {{text}} primary key,
     basis {{bytes}} not null,
@@ -359,8 +365,9 @@ create table fleet_summaries (
     generation {{int}} not null
 ) {{strict}};
 
--- How many servers an organization has of each kind that lists are filtered by, so that a total is the sum of some
--- ten rows and not a walk over the fleet. Written with every commit that changes a server (`src/counts.rs`).
+-- The number of servers per environment and operating system, so that a total is a sum over some
+-- ten rows and not a scan of the fleet. Written with every commit that changes a server
+-- (`src/counts.rs`).
 create table server_counts (
     org_id {{text}} not null,
     -- Empty: none.
@@ -371,32 +378,35 @@ create table server_counts (
     primary key (org_id, environment, os_id, os_release)
 ) {{clustered}};
 
--- Published vulnerability data, the same for all organizations: where it came from, one row per feed.
+-- Published vulnerability data, the same for all organizations: one row per feed.
 create table feeds (
     name {{text}} primary key,
     kind {{text}} not null,
     source {{text}} not null,
     records {{int}} not null,
     size_bytes {{int}} not null,
-    -- Of when what it says is; empty where nobody knows.
+    -- The date of its content; null if unknown.
     as_of {{time}},
-    -- Empty: it was never imported.
+    -- Null: it was never imported.
     imported_at {{time}},
-    -- Why the last try failed; empty if it did not.
+    -- Why the last attempt failed; null if it succeeded.
     last_error {{text}},
     tried_at {{time}} not null,
-    -- When a feed was last known to be as it is published: after an import, or when its publisher said that nothing changed.
+    -- When the feed was last known to be up to date: after an import, or when its publisher
+    -- reported no change.
     checked_at {{time}}
 ) {{strict}};
 
--- How often anything that is published changed. One row, which an import locks first, so that imports take turns.
+-- Grows whenever any advisory data changes. One row, which an import locks first, so that imports
+-- do not run at the same time.
 create table feed_revision (
     one {{int}} primary key,
     revision {{int}} not null
 ) {{strict}};
 insert into feed_revision (one, revision) values (1, 0);
 
--- When something last changed about a name: what was judged before has to be judged again.
+-- The revision at which the advisories for a package last changed: older findings must be computed
+-- again.
 create table advisory_changes (
     base {{text}} not null,
     name {{text}} not null,
@@ -405,7 +415,8 @@ create table advisory_changes (
 ) {{clustered}};
 create index advisory_changes_revision on advisory_changes (base, revision);
 
--- Known exploited CVEs (KEV), and how likely the others are to be exploited (EPSS). `as_of` keeps an older list from changing anything.
+-- Known exploited CVEs (KEV), and how likely the others are to be exploited (EPSS). `as_of` keeps
+-- an older list from changing anything.
 create table exploited (
     cve {{text}} primary key,
     statement {{text}} not null,
@@ -418,7 +429,7 @@ create table epss (
     as_of {{time}} not null
 ) {{strict}};
 
--- One row per CVE. The three `…_order` columns are the order of the list, ascending.
+-- One row per CVE. The three `…_order` columns are the sort order of the list, ascending.
 create table cves (
     org_id {{text}} not null,
     id {{text}} not null,
@@ -435,47 +446,47 @@ create table cves (
 ) {{strict}};
 create index cves_page on cves (org_id, severity_order, kev_order, servers_order, id);
 
--- What the rows above were made from.
+-- What the rows above were computed from.
 create table cve_summaries (
     org_id {{text}} primary key,
     basis {{bytes}} not null,
     made_at {{time}} not null,
     generation {{int}} not null,
     revision {{int}} not null default 0,
-    -- The version of the matching rules that findings were made with. A release that changes the rules
-    -- matches everything again.
+    -- The version of the matching rules that findings were computed with. A release that changes
+    -- the rules matches everything again.
     rules {{int}} not null default 0,
-    -- How many servers are in each state of assessment, as JSON.
+    -- The number of servers in each state of assessment, as JSON.
     assessments {{text}} not null default '{}'
 ) {{strict}};
 
--- CVEs that someone has reviewed and suppressed. They stay in every list and are counted separately.
+-- CVEs that a user has reviewed and suppressed. They stay in every list and are counted separately.
 create table suppressions (
     id {{text}} primary key,
     org_id {{text}} not null references organizations (id),
     cve {{text}} not null,
-    -- The source package, and the environment, that it is about; empty: all of them.
+    -- The source package and the environment that it applies to; null: all of them.
     package {{text}},
     environment {{text}},
     reason {{text}} not null,
-    -- Empty: until it is taken back.
+    -- Null: until it is deleted.
     expires_at {{time}},
     created_at {{time}} not null,
     created_by {{text}} not null
 ) {{strict}};
 create index suppressions_page on suppressions (org_id, id);
 
--- Feeds that are kept up to date from where they are published.
+-- Feeds that are downloaded automatically.
 create table feed_sources (
     name {{text}} primary key,
     url {{text}} not null,
-    -- What it holds; empty where its beginning tells.
+    -- The format of its content; null if it is detected.
     kind {{text}},
     every_seconds {{int}} not null,
     next_at {{time}} not null,
-    -- How many times in a row it could not be had.
+    -- The number of failed downloads in a row.
     failures {{int}} not null,
-    -- What its publisher calls the copy that was last taken in.
+    -- The version that was last imported, as its publisher names it.
     etag {{text}},
     last_modified {{text}}
 ) {{strict}};
@@ -490,28 +501,29 @@ create table finding_groups (
     primary key (org_id, base, digest)
 ) {{strict}};
 
--- The lists that were judged. Of a list that old code is from, what is known of it: it may be gone before the old code is.
+-- Package sets that were assessed. `report` keeps the findings of a set that running code comes
+-- from: the set itself may be deleted before the code stops running.
 create table finding_sets (
     org_id {{text}} not null,
     package_set {{bytes}} not null,
     base {{text}} not null,
-    -- The revision at which what is known of it last became something else.
+    -- The revision at which the findings of the set last changed.
     changed {{int}} not null,
     report {{bytes}},
     primary key (org_id, package_set, base)
 ) {{strict}};
 
--- CVEs by severity, one row for all servers that are alike in everything that decides the numbers.
+-- CVEs by severity: one row for all servers that are equal in everything that decides the counts.
 create table finding_counts (
     org_id {{text}} not null,
     alike {{bytes}} not null,
     cves {{text}} not null,
-    -- How many of a server's packages could not be assessed.
+    -- The number of a server's packages that could not be assessed.
     unassessed {{int}} not null default 0,
     primary key (org_id, alike)
 ) {{clustered}};
 
--- Which update sets name a CVE that only the hosts' package managers know of.
+-- Sets of pending updates that name a CVE which only the hosts' package managers report.
 create table cve_updates (
     org_id {{text}} not null,
     cve {{text}} not null,
@@ -520,21 +532,22 @@ create table cve_updates (
 ) {{clustered}};
 create index cve_updates_set on cve_updates (org_id, update_set);
 
--- People who sign in to the dashboard.
+-- Users who sign in to the dashboard.
 create table users (
     id {{text}} primary key,
     org_id {{text}} not null references organizations (id),
-    -- What they sign in with, in lower case: one person of one organization.
+    -- The name that they sign in with, in lower case; unique in the organization.
     name {{text}} not null,
     role {{text}} not null,
-    -- A PHC string of Argon2id; empty until its owner has set one.
+    -- A PHC string of Argon2id; null until the user has set a password.
     password {{text}},
-    -- Of the one-time link with which a password is set.
+    -- The hash of the one-time link for setting a password.
     link_hash {{bytes}},
     link_expires_at {{time}},
-    -- What their authenticator knows, sealed with a key that is not here; empty if they have none.
+    -- The TOTP secret, encrypted with a key that is not in the database; null without a second
+    -- factor.
     totp_secret {{bytes}},
-    -- The step of the last code that was used.
+    -- The time step of the last TOTP code that was used.
     totp_step {{int}} not null,
     created_at {{time}} not null,
     created_by {{text}} not null,
@@ -554,7 +567,8 @@ create table sessions (
 create index sessions_user on sessions (user_id);
 create index sessions_expiry on sessions (expires_at);
 
--- Who a person is at a provider of identities: known by its word for them, which never changes, not by a name, which may.
+-- Links between users and their accounts at an identity provider. An account is identified by the
+-- provider's id for it, which never changes, not by a name, which may.
 create table identities (
     issuer {{text}} not null,
     subject {{text}} not null,
@@ -562,28 +576,29 @@ create table identities (
     created_at {{time}} not null,
     primary key (issuer, subject)
 ) {{strict}};
--- One person is one at a provider: an address that was given to someone else there does not open their account.
+-- A user has at most one account at a provider: an email address that was given to another person
+-- there does not open the user's account.
 create unique index identities_user on identities (user_id, issuer);
 
--- The organization in numbers, a row a day: what the trend of the last weeks is drawn from. A day's row is written over
--- until the day is over, and then stands.
+-- Daily statistics of an organization, for the trend of the last weeks. The row of the current day
+-- is overwritten until the day is over.
 create table fleet_days (
     org_id {{text}} not null,
-    -- Of UTC: 2026-11-15.
+    -- The day in UTC: 2026-11-15.
     day {{text}} not null,
     servers {{int}} not null,
     up_to_date {{int}} not null,
-    -- Open CVEs by severity, those that are known to be exploited among them.
+    -- Unsuppressed CVEs by severity, including those that are known to be exploited.
     critical {{int}} not null,
     high {{int}} not null,
     medium {{int}} not null,
     low {{int}} not null,
     unknown {{int}} not null,
-    -- How many of them are known to be exploited.
+    -- The number of these CVEs that are known to be exploited.
     exploited {{int}} not null,
     primary key (org_id, day)
 ) {{clustered}};
--- What is old goes, of whichever organization.
+-- Old days are deleted for all organizations at once.
 create index fleet_days_day on fleet_days (day);
 
 create table finding_kinds (
@@ -600,14 +615,14 @@ create table cve_kinds (
     org_id {{text}} not null,
     cve {{text}} not null,
     page {{int}} not null,
-    -- A JSON array: where in its page the number of each kind lies.
+    -- A JSON array: the positions, within the page, of the numbers of the kinds.
     kinds {{text}} not null,
     primary key (org_id, cve, page)
 ) {{clustered}};
 
--- What servers are found by, apart from what is known of them: any filter may have to look at everyone, and the servers' own
--- rows are wide and written with every scan. Written when a server joins or leaves, and when one of these changes
--- (`src/roster.rs`).
+-- The columns that servers are filtered and sorted by. Any filter may have to read all servers, and
+-- the rows of `servers` are wide and written with every scan. Written when a server is enrolled or
+-- removed, and when one of these columns changes (`src/roster.rs`).
 create table roster (
     org_id {{text}} not null,
     sort_name {{text}} not null,
@@ -616,8 +631,9 @@ create table roster (
     os_id {{text}} not null,
     os_release {{text}} not null,
     reboot_required {{bool}} not null,
-    -- In the order of their security updates, too, servers are found without their own rows: where those who match come last, a
-    -- walk passes everyone else. Two indexes have all that a filter asks for, so that a walk in their order looks up nobody.
+    -- For the order by security updates: if the servers that match come last, a scan reads all
+    -- others first. `roster_security` and `roster_id` contain every column that a filter uses, so a
+    -- scan in their order needs no lookups.
     security_updates {{int}} not null default 0,
     primary key (org_id, sort_name, id)
 ) {{clustered}};
@@ -627,8 +643,9 @@ create index roster_reboot on roster (org_id, reboot_required, sort_name, id);
 create index roster_security on roster (org_id, security_updates desc, sort_name, id, environment, os_id, os_release, reboot_required);
 create index roster_id on roster (org_id, id, sort_name, environment, os_id, os_release, reboot_required);
 
--- Who has a tag, in the order of their names: a page of them must not walk the fleet until enough are found, and all servers
--- of one tag may well come last. Written when a server joins, is renamed, tagged otherwise or leaves (`src/tagged.rs`).
+-- The servers of each tag, sorted by name: a page of them must not scan the fleet until enough are
+-- found, because all servers of one tag may come last. Written when a server is enrolled, renamed,
+-- tagged or removed (`src/tagged.rs`).
 create table tagged (
     owner {{text}} not null,
     tag {{text}} not null,
@@ -655,8 +672,8 @@ create table advisory_names (
 ) {{clustered}};
 create index advisory_names_id on advisory_names (feed, id);
 
--- The package set that a server was last asked to upload, per kind. An upload that was not asked
--- for is refused, by whichever replica receives it. At most two rows per server.
+-- The package set that a server was last asked to upload, per kind. The replica that receives an
+-- upload refuses it if it was not requested. At most two rows per server.
 create table wanted_listings (
     server_id {{text}} not null,
     kind {{text}} not null,
@@ -665,35 +682,36 @@ create table wanted_listings (
     primary key (server_id, kind)
 ) {{strict}};
 
--- Which replica an agent last talked to, and the syncs that it heard (`src/sync_sessions.rs`). Written with PostgreSQL only:
--- SQLite has one process.
+-- Which replica owns the session of an agent, and the syncs that it received
+-- (`src/sync_sessions.rs`). Written on PostgreSQL only: SQLite has one process.
 create table sync_sessions (
     server_id {{text}} primary key,
     owner {{text}} not null,
     counter {{int}} not null,
     recent {{bytes}} not null,
-    -- What a replica heard after it had lost the session.
+    -- The syncs that another replica received after it had lost the session.
     contested {{bytes}} not null
 ) {{strict}};
 
--- The root key that the services of this installation use, by its id, and the one that it replaces (`src/root_keys.rs`). One row.
+-- The id of the root key in use, and of the one that it replaces (`src/root_keys.rs`). One row.
 create table root_keys (
     place {{int}} primary key,
     id {{text}} not null,
-    -- Not null while it is rotated.
+    -- Not null while the key is rotated.
     old_id {{text}},
     -- When a service first used it.
     since {{time}} not null,
-    -- When everything had been sealed again with it.
+    -- When everything was resealed with it.
     resealed_at {{time}}
 ) {{strict}};
 
--- How far the audit log of an organization has been sealed again with a new root key (`src/audit.rs`). No row: all of it.
+-- How much of an organization's audit log is resealed with a new root key (`src/audit.rs`). No row:
+-- all of it.
 create table audit_seams (
     org_id {{text}} primary key,
-    -- The entries up to here are sealed with the new key.
+    -- The entries up to this one are sealed with the new key.
     seq {{int}} not null,
-    -- The hash of the last of them before, to which the next one refers, and now.
+    -- The old hash of that entry, to which the next entry refers, and its new hash.
     hash {{bytes}} not null,
     resealed {{bytes}} not null,
     -- The last entry that was written with the old key.

@@ -1,4 +1,4 @@
-//! What the agents' door keeps: refreshes, logs of tasks, who is away, who is barred.
+//! Data about agents: refreshes, task logs, presence, and servers that get no orders.
 
 use store::absences::{self, Absence};
 use store::refreshes::{self, Refresh, State};
@@ -33,7 +33,7 @@ async fn one_server(db: &Db) -> OrgId {
 }
 
 both! {
-    async fn one_refresh_is_under_way_at_a_time(db: Db) {
+    async fn server_has_one_open_refresh_at_a_time(db: Db) {
         let ours = one_server(&db).await;
         let theirs = other_org(&db).await;
         let mut tx = db.begin().await.unwrap();
@@ -45,7 +45,7 @@ both! {
             refreshes::get(&mut tx, theirs, first.id).await,
             Err(StoreError::NotFound { kind: "refresh", .. })
         ));
-        // Another server's word does not end it.
+        // A report from another server does not end it.
         let stranger = nth!(ServerId, 2_u32);
         assert!(!refreshes::finish(&mut tx, first.id, stranger, State::Failed, None, at(1)).await.unwrap());
         assert!(refreshes::finish(&mut tx, first.id, first.server_id, State::Failed, Some("no"), at(1)).await.unwrap());
@@ -56,7 +56,7 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn a_refresh_ends_by_its_deadline_and_a_fact_replaces_that_guess(db: Db) {
+    async fn late_result_replaces_a_timed_out_refresh(db: Db) {
         let ours = one_server(&db).await;
         let mut tx = db.begin().await.unwrap();
         let asked = refresh(ours, 1, 0);
@@ -76,7 +76,7 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn a_log_grows_at_its_end_and_nowhere_else(db: Db) {
+    async fn log_grows_only_at_its_end(db: Db) {
         let mut tx = db.begin().await.unwrap();
         let task = nth!(TaskId, 1_u32);
         let piece = |position, body, second| Piece { task, position, body, at: at(second) };
@@ -100,7 +100,7 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn pieces_of_many_logs_at_once_are_taken_one_after_the_other(db: Db) {
+    async fn chunks_of_many_logs_are_appended_in_order(db: Db) {
         let mut tx = db.begin().await.unwrap();
         let (one, other, long) = (nth!(TaskId, 1_u32), nth!(TaskId, 2_u32), nth!(TaskId, 3_u32));
         let piece = |task, position, body| Piece { task, position, body, at: at(0) };
@@ -116,7 +116,7 @@ both! {
         use Append::{Gap, Kept};
         let done = task_logs::append(&mut tx, &pieces).await.unwrap();
         assert_eq!(done, [Kept(1), Kept(13), Kept(3), Kept(4), Gap(13), Kept(4)]);
-        // More than one statement takes.
+        // More than one statement can hold.
         let all: Vec<_> = (0..1_001).map(|nth| piece(long, nth, b"x".as_slice())).collect();
         assert_eq!(task_logs::append(&mut tx, &all).await.unwrap().last(), Some(&Kept(1_001)));
         for (task, text) in [(one, b"abcd".to_vec()), (other, b"known and new".to_vec()), (long, vec![b'x'; 1_001])] {
@@ -126,14 +126,14 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn who_is_silent_is_found_and_who_is_back_is_not(db: Db) {
+    async fn offline_servers_are_found_until_they_return(db: Db) {
         let ours = one_server(&db).await;
         let mut tx = db.begin().await.unwrap();
         let id = nth!(ServerId, 1_u32);
         let silent = absences::silent(&mut tx, at(0), at(999)).await.unwrap();
         assert_eq!((silent.len(), silent[0].server_id, silent[0].last_seen_at), (1, id, at(0)));
         assert_eq!(absences::silent(&mut tx, at(-1), at(999)).await.unwrap(), []);
-        // Heard in a future that cannot be.
+        // The last contact is in the future.
         assert_eq!(absences::silent(&mut tx, at(-9), at(0)).await.unwrap().len(), 1);
         let away = Absence { org_id: ours, server_id: id, since: at(0) };
         absences::note(&mut tx, std::slice::from_ref(&away)).await.unwrap();
@@ -147,7 +147,7 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn the_removed_and_those_in_quarantine_are_barred(db: Db) {
+    async fn removed_and_quarantined_servers_are_blocked(db: Db) {
         let ours = one_server(&db).await;
         let mut tx = db.begin().await.unwrap();
         servers::enroll(&mut tx, &server(ours, 2)).await.unwrap();
@@ -164,7 +164,7 @@ both! {
         assert_eq!(told, [(before.id, None, Some("a clone")), (third.id, Some(at(2)), None)]);
         let found = servers::of_key(&mut tx, &third.public_key).await.unwrap().unwrap();
         assert_eq!((found.id, found.removed_at), (third.id, Some(at(2))));
-        assert_eq!(servers::of_key(&mut tx, b"nobody's").await.unwrap(), None);
+        assert_eq!(servers::of_key(&mut tx, b"unknown").await.unwrap(), None);
         assert_eq!(enrollment_tokens::org_of(&mut tx, b"no such token").await.unwrap(), None);
         assert_eq!(rollouts::purge(&mut tx, at(9), 9).await.unwrap(), 0);
         assert_eq!(runs::purge(&mut tx, at(9), 9).await.unwrap(), 0);

@@ -1,4 +1,4 @@
-//! Who may work on a server: one rollout at a time, and none where orders may not go.
+//! Claiming servers: one rollout at a time, and none that cannot get orders.
 
 use domain::rollout::{Outcome, Target};
 use store::rollout_targets;
@@ -11,7 +11,7 @@ use crate::servers::server;
 use crate::support::{Place, at, both, nth, org};
 
 both! {
-    async fn a_server_that_may_have_no_orders_is_passed_over(db: Db) {
+    async fn unavailable_server_is_not_claimed(db: Db) {
         let ours = org(&db).await;
         let id = start(&db, ours, 1, 4).await;
         let mut tx = db.begin().await.unwrap();
@@ -37,7 +37,7 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn a_server_in_work_is_passed_over_by_every_other_rollout(db: Db) {
+    async fn server_with_an_active_task_is_not_claimed(db: Db) {
         let ours = org(&db).await;
         let (first, second) = (start(&db, ours, 1, 3).await, start(&db, ours, 2, 3).await);
         let mut tx = db.begin().await.unwrap();
@@ -80,8 +80,8 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    /// The index has the last word, also against a caller that takes the wrong door.
-    async fn the_database_itself_refuses_a_server_in_work_twice(db: Db) {
+    /// The unique index has the last word, even if a caller uses `save` instead of `claim`.
+    async fn database_refuses_two_active_tasks_on_a_server(db: Db) {
         let ours = org(&db).await;
         let (first, second) = (start(&db, ours, 1, 1).await, start(&db, ours, 2, 1).await);
         let mut tx = db.begin().await.unwrap();
@@ -93,8 +93,8 @@ both! {
         ));
     }
 
-    /// Two replicas and two rollouts over the same thousand servers, all at once.
-    async fn of_a_thousand_servers_none_is_claimed_twice(place: Place) {
+    /// Two replicas and two rollouts claim the same thousand servers at the same time.
+    async fn no_server_is_claimed_twice(place: Place) {
         let replicas = [place.open().await, place.open().await];
         let ours = org(&replicas[0]).await;
         let mut tx = replicas[0].begin().await.unwrap();

@@ -1,4 +1,4 @@
-//! Organizations, API keys, enrolment tokens, idempotency keys.
+//! Organizations, API keys, enrollment tokens and idempotency keys.
 
 use store::enrollment_tokens::{self, Token, Use};
 use store::idempotency::{self, Claim, Request, Response};
@@ -56,7 +56,7 @@ fn answer() -> Response {
 }
 
 both! {
-    async fn an_organization_is_made_renamed_and_removed(db: Db) {
+    async fn organization_is_created_renamed_and_removed(db: Db) {
         let id = org(&db).await;
         let mut tx = db.begin().await.unwrap();
         let made = organizations::by_name(&mut tx, "Acme").await.unwrap();
@@ -77,7 +77,7 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn two_organizations_cannot_have_one_name(db: Db) {
+    async fn two_organizations_cannot_share_a_name(db: Db) {
         org(&db).await;
         let mut tx = db.begin().await.unwrap();
         let refused = organizations::create(&mut tx, nth!(OrgId, 9_u32), "Acme", at(0)).await;
@@ -87,7 +87,7 @@ both! {
         ));
     }
 
-    async fn a_key_is_found_by_its_hash_and_only_listed_in_its_organization(db: Db) {
+    async fn key_is_found_by_hash_and_listed_per_organization(db: Db) {
         let (ours, theirs) = (org(&db).await, other_org(&db).await);
         let mut tx = db.begin().await.unwrap();
         for n in 1..=3 {
@@ -104,7 +104,7 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn a_key_of_a_removed_organization_opens_nothing(db: Db) {
+    async fn credentials_of_a_removed_organization_are_invalid(db: Db) {
         let ours = org(&db).await;
         let mut tx = db.begin().await.unwrap();
         api_keys::create(&mut tx, &key(ours, 1)).await.unwrap();
@@ -118,7 +118,7 @@ both! {
         );
     }
 
-    async fn a_key_is_revoked_once_and_its_uses_never_go_back(db: Db) {
+    async fn key_is_revoked_once_and_last_use_never_decreases(db: Db) {
         let ours = org(&db).await;
         let mut tx = db.begin().await.unwrap();
         let made = key(ours, 1);
@@ -135,7 +135,7 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn a_token_says_why_it_cannot_be_used(db: Db) {
+    async fn refused_token_use_has_a_reason(db: Db) {
         let ours = org(&db).await;
         let mut tx = db.begin().await.unwrap();
         enrollment_tokens::create(&mut tx, &token(ours, Some(1))).await.unwrap();
@@ -168,7 +168,7 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn another_organization_can_neither_see_nor_revoke_a_token(db: Db) {
+    async fn other_organization_cannot_see_or_revoke_a_token(db: Db) {
         let (ours, theirs) = (org(&db).await, other_org(&db).await);
         let mut tx = db.begin().await.unwrap();
         let made = token(ours, None);
@@ -178,8 +178,8 @@ both! {
         assert_eq!(enrollment_tokens::list(&mut tx, theirs, PAGE).await.unwrap().total, 0);
     }
 
-    /// A hundred machines start from one image with a token for ten.
-    async fn a_token_is_never_used_more_often_than_it_may_be(db: Db) {
+    /// A hundred servers start from one image with a token for ten.
+    async fn token_is_never_used_more_than_allowed(db: Db) {
         let ours = org(&db).await;
         let mut tx = db.begin().await.unwrap();
         enrollment_tokens::create(&mut tx, &token(ours, Some(10))).await.unwrap();
@@ -205,7 +205,7 @@ both! {
         assert_eq!((joined, token.uses), (10, 10));
     }
 
-    async fn a_use_that_is_rolled_back_is_not_taken(db: Db) {
+    async fn token_use_is_rolled_back_with_its_transaction(db: Db) {
         let ours = org(&db).await;
         let mut tx = db.begin().await.unwrap();
         enrollment_tokens::create(&mut tx, &token(ours, Some(1))).await.unwrap();
@@ -224,7 +224,7 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn a_repeated_request_gets_the_first_answer_and_another_body_is_refused(db: Db) {
+    async fn repeated_request_gets_the_first_response(db: Db) {
         let ours = org(&db).await;
         let mut tx = db.begin().await.unwrap();
         let Claim::Fresh(ticket) =
@@ -245,7 +245,7 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn a_key_is_free_again_when_it_expired_or_was_given_back(db: Db) {
+    async fn expired_or_released_key_can_be_claimed_again(db: Db) {
         let ours = org(&db).await;
         let mut tx = db.begin().await.unwrap();
         let claim =
@@ -254,7 +254,7 @@ both! {
         idempotency::forget(&mut tx, &ticket).await.unwrap();
         let claim =
             idempotency::claim(&mut tx, &request(ours, 2), at(1), at(60), at(1000)).await.unwrap();
-        let Claim::Fresh(ticket) = claim else { panic!("the key was given back") };
+        let Claim::Fresh(ticket) = claim else { panic!("the key was released") };
         idempotency::finish(&mut tx, &ticket, &answer()).await.unwrap();
         let claim = idempotency::claim(&mut tx, &request(ours, 3), at(1000), at(1060), at(2000))
             .await
@@ -265,9 +265,9 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    /// The first request hangs, its lock runs out, the second does the work: the first must not
-    /// answer.
-    async fn a_request_that_outlived_its_lock_cannot_answer(db: Db) {
+    /// The first request hangs, its lock expires, and the second does the work: the first must not
+    /// store a response.
+    async fn request_with_an_expired_lock_cannot_finish(db: Db) {
         let ours = org(&db).await;
         let mut tx = db.begin().await.unwrap();
         let claim =
@@ -276,7 +276,7 @@ both! {
         let claim = idempotency::claim(&mut tx, &request(ours, 1), at(61), at(121), at(1061))
             .await
             .unwrap();
-        let Claim::Fresh(second) = claim else { panic!("the lock ran out") };
+        let Claim::Fresh(second) = claim else { panic!("the lock expired") };
         assert!(matches!(
             idempotency::finish(&mut tx, &hung, &answer()).await,
             Err(StoreError::Stale)
@@ -286,8 +286,8 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    /// Claim, effect and answer in one transaction: the effect here is an organization.
-    async fn fifty_parallel_submits_of_one_key_have_one_effect_and_one_answer(db: Db) {
+    /// Claim, effect and response in one transaction: the effect here is an organization.
+    async fn parallel_requests_with_one_key_have_one_effect(db: Db) {
         let ours = org(&db).await;
         let submits: Vec<_> = (0..50)
             .map(|n| {

@@ -1,4 +1,4 @@
-//! The database itself: how it is made, refused, shared and kept honest.
+//! Creating, migrating, sharing and checking the database itself.
 
 use std::path::Path;
 use std::time::Duration;
@@ -52,7 +52,7 @@ async fn tables(place: &Place) -> Vec<(String, Vec<String>)> {
 }
 
 both! {
-    async fn replicas_that_start_at_once_make_the_tables_once(empty: Empty) {
+    async fn replicas_starting_together_create_tables_once(empty: Empty) {
         let starts: Vec<_> = (0..8)
             .map(|_| {
                 let place = empty.0.clone();
@@ -66,7 +66,7 @@ both! {
         empty.0.open().await.ping().await.unwrap();
     }
 
-    async fn a_newer_database_is_refused_and_not_touched(empty: Empty) {
+    async fn newer_database_is_refused_and_unchanged(empty: Empty) {
         empty.0.by_hand(&tomorrow(&empty.0)).await;
         let refused = Db::open(&empty.0.options()).await.err().unwrap();
         assert!(
@@ -78,11 +78,11 @@ both! {
         if empty.0.is_sqlite() {
             let file = empty.0.url.trim_start_matches("sqlite:");
             let header = std::fs::read(file).unwrap();
-            assert_eq!(header[18], 1, "not even the log was turned on");
+            assert_eq!(header[18], 1, "not even WAL mode was turned on");
         }
     }
 
-    async fn an_edited_migration_is_noticed(place: Place) {
+    async fn edited_migration_is_refused(place: Place) {
         place.open().await.close().await;
         let zeros = if place.is_sqlite() { "x'00'" } else { "'\\x00'" };
         place
@@ -96,8 +96,8 @@ both! {
         );
     }
 
-    /// The row that a person must look at is named; the others are still served.
-    async fn a_row_that_does_not_parse_is_named(place: Place) {
+    /// The error names the corrupt row; the other rows are still served.
+    async fn corrupt_row_is_named(place: Place) {
         let db = place.open().await;
         let ours = org(&db).await;
         let mut tx = db.begin().await.unwrap();
@@ -132,7 +132,7 @@ both! {
         api_keys::get(&mut reader, ours, nth!(KeyId, 2_u32)).await.unwrap();
     }
 
-    async fn of_two_writers_that_read_the_same_one_is_stale(db: Db) {
+    async fn second_of_two_concurrent_writers_is_stale(db: Db) {
         let id = org(&db).await;
         let mut reader = db.read().await.unwrap();
         let seen = organizations::get(&mut reader, id).await.unwrap();
@@ -159,7 +159,7 @@ both! {
         assert_eq!(saved, 1);
     }
 
-    /// Read, decide, write, from sixteen tasks over two replicas: whoever is stale reads again.
+    /// Read, decide and write, from sixteen tasks over two replicas. A stale writer reads again.
     async fn no_update_is_lost_between_two_replicas(place: Place) {
         let replicas = [place.open().await, place.open().await];
         let id = org(&replicas[0]).await;
@@ -197,7 +197,7 @@ both! {
         assert_eq!((end.name.as_str(), end.generation), ("Acme80", 81));
     }
 
-    async fn what_was_committed_is_there_after_the_database_was_closed(place: Place) {
+    async fn commits_survive_closing_the_database(place: Place) {
         let db = place.open().await;
         let id = org(&db).await;
         db.close().await;
@@ -207,7 +207,7 @@ both! {
     }
 }
 
-/// PostgreSQL has more types, so a mistake would show there alone; the names must not differ.
+/// PostgreSQL has more types, so a mistake would show only there; the names must not differ.
 #[tokio::test]
 async fn both_engines_have_the_same_tables_and_columns() {
     let Some(postgres) = crate::support::postgres_place::<Place>().await else { return };
@@ -221,7 +221,7 @@ async fn both_engines_have_the_same_tables_and_columns() {
 }
 
 #[tokio::test]
-async fn an_address_that_cannot_be_used_is_refused_without_repeating_its_password() {
+async fn invalid_address_is_refused_without_showing_its_password() {
     for url in
         ["", "mysql://root:secret@localhost/x", "sqlite::memory:", "postgres://u:secret@:x:y/z"]
     {
@@ -231,20 +231,19 @@ async fn an_address_that_cannot_be_used_is_refused_without_repeating_its_passwor
     }
 }
 
-/// A closed port of this machine: the caller is told, and does not wait longer than he has
-/// patience.
+/// A closed local port: the caller gets an error, and does not wait longer than the timeout.
 #[tokio::test]
-async fn a_database_that_does_not_answer_is_an_error_and_not_a_hang() {
+async fn unreachable_database_is_an_error_not_a_hang() {
     let mut options = Options::new("postgres://nobody@127.0.0.1:1/none", seal());
     options.patience = Duration::from_millis(200);
     let refused = Db::open(&options).await.err().unwrap();
     assert!(matches!(refused, StoreError::Database(_)), "{refused:?}");
 }
 
-/// `sqlx` has two doors through which a text that a user wrote could become SQL. Both are in one
-/// module, which takes nothing but what the compiler has seen.
+/// `sqlx` has two ways in which text from a user could become SQL. Only one module uses them, and
+/// it accepts nothing but string literals.
 #[test]
-fn sql_is_made_from_literals_in_one_module_alone() {
+fn only_one_module_builds_sql_from_literals() {
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
     let mut modules = 0;
     while let Some(folder) = folders.pop() {
@@ -257,7 +256,7 @@ fn sql_is_made_from_literals_in_one_module_alone() {
             let text = std::fs::read_to_string(&path).unwrap();
             modules += 1;
             if path.file_name().unwrap() == "sql.rs" {
-                assert!(text.contains("AssertSqlSafe"), "this test looks for the wrong word");
+                assert!(text.contains("AssertSqlSafe"), "this test searches for the wrong text");
                 continue;
             }
             for door in ["AssertSqlSafe", "QueryBuilder", "Box::leak", "String::leak", ".leak()"] {

@@ -1,4 +1,4 @@
-//! Stories of what is published about flaws.
+//! Advisories, exploited CVEs, EPSS scores, feeds and their sources.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +35,7 @@ fn names(list: &[&str]) -> BTreeSet<String> {
 }
 
 both! {
-    async fn a_statement_is_found_by_its_id_its_base_and_its_names(place: Place) {
+    async fn advisory_is_found_by_id_base_and_packages(place: Place) {
         let db = place.open().await;
         let bookworm = Ecosystem::new("Debian:12");
         let curl = statement("DSA-1", &[("Debian:12", "curl"), ("Debian:11", "curl")]);
@@ -55,17 +55,17 @@ both! {
         assert_eq!(ids(&found), ["DSA-1"]);
         let open = Ecosystem::new("Ubuntu:22.04:LTS");
         let found = advisories::naming(&mut tx, &open, &names(&["curl"])).await.unwrap();
-        assert_eq!(ids(&found), ["USN-1"], "what subscribers get is found with the release");
+        assert_eq!(ids(&found), ["USN-1"], "subscriber advisories are found with the release");
     }
 
-    async fn a_statement_takes_the_place_of_the_one_with_its_id(place: Place) {
+    async fn advisory_replaces_the_one_with_its_id(place: Place) {
         let db = place.open().await;
         let bookworm = Ecosystem::new("Debian:12");
         let mut tx = db.begin().await.unwrap();
         advisories::put_all(&mut tx, "debian", &[statement("DSA-1", &[("Debian:12", "curl")])]).await.unwrap();
         advisories::put_all(&mut tx, "debian", &[statement("DSA-1", &[("Debian:12", "wget")])]).await.unwrap();
         let found = advisories::naming(&mut tx, &bookworm, &names(&["curl"])).await.unwrap();
-        assert_eq!(found, [], "it no longer names it");
+        assert_eq!(found, [], "it no longer names curl");
         let found = advisories::naming(&mut tx, &bookworm, &names(&["wget"])).await.unwrap();
         assert_eq!(ids(&found), ["DSA-1"]);
     }
@@ -97,7 +97,7 @@ both! {
         assert_eq!(ids(&kept), ["CVE-1", "CVE-2"]);
     }
 
-    async fn what_changed_since_is_known_by_name(place: Place) {
+    async fn changed_packages_are_listed_since_a_revision(place: Place) {
         let db = place.open().await;
         let (bookworm, jammy) = (Ecosystem::new("Debian:12"), Ecosystem::new("Ubuntu:22.04:LTS"));
         let mut tx = db.begin().await.unwrap();
@@ -115,7 +115,7 @@ both! {
         assert_eq!(feeds::revision(&mut tx).await.unwrap(), second);
     }
 
-    async fn an_older_list_changes_nothing_that_is_newer(place: Place) {
+    async fn older_list_does_not_replace_newer_data(place: Place) {
         let db = place.open().await;
         let mut tx = db.begin().await.unwrap();
         let estimate = |score| Epss::new("CVE-2026-0001", score, "0.5").unwrap();
@@ -138,7 +138,7 @@ both! {
         assert_eq!(found.into_values().collect::<Vec<_>>(), [exploited]);
     }
 
-    async fn a_failed_import_is_noted_beside_the_last_good_one(place: Place) {
+    async fn failed_import_keeps_the_last_successful_one(place: Place) {
         let db = place.open().await;
         let feed = feeds::Feed {
             name: "Debian".into(),
@@ -179,7 +179,7 @@ fn source(name: &str, next: i64) -> feed_sources::Source {
 }
 
 both! {
-    async fn the_source_that_is_due_first_comes_first_and_what_came_of_it_is_noted(place: Place) {
+    async fn first_due_source_is_found_and_fetch_recorded(place: Place) {
         let db = place.open().await;
         let mut tx = db.begin().await.unwrap();
         assert_eq!(feed_sources::first_due(&mut tx).await.unwrap(), None);
@@ -192,14 +192,14 @@ both! {
         assert!(feed_sources::fetched(&mut tx, &after).await.unwrap());
         assert_eq!(feed_sources::first_due(&mut tx).await.unwrap(), Some(debian.clone()));
         let elsewhere = feed_sources::Source { url: "https://mirror.test/kev".into(), ..after.clone() };
-        assert!(!feed_sources::fetched(&mut tx, &elsewhere).await.unwrap(), "it is not fetched from there");
+        assert!(!feed_sources::fetched(&mut tx, &elsewhere).await.unwrap(), "it has another URL");
         assert_eq!(feed_sources::list(&mut tx).await.unwrap(), [debian, after]);
         assert!(feed_sources::forget(&mut tx, "kev").await.unwrap());
         assert!(!feed_sources::forget(&mut tx, "kev").await.unwrap());
-        assert!(!feed_sources::fetched(&mut tx, &kev).await.unwrap(), "nobody fetches it any more");
+        assert!(!feed_sources::fetched(&mut tx, &kev).await.unwrap(), "the source was deleted");
     }
 
-    async fn a_feed_that_did_not_change_is_known_to_be_current(place: Place) {
+    async fn unchanged_feed_counts_as_checked(place: Place) {
         let db = place.open().await;
         let mut tx = db.begin().await.unwrap();
         feeds::failed(&mut tx, ("kev", "kev", "kev.json"), "it is empty", at(4)).await.unwrap();

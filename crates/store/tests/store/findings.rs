@@ -1,4 +1,4 @@
-//! Stories of the flaws that an organization's servers have.
+//! Findings: package groups, kinds of servers, counts and lists of CVEs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -48,7 +48,7 @@ fn report(source: &str) -> Report {
 }
 
 both! {
-    async fn what_is_known_of_groups_and_lists_is_kept_until_nobody_carries_them(place: Place) {
+    async fn findings_of_groups_and_sets_are_stored_and_deleted(place: Place) {
         let db = place.open().await;
         let (ours, theirs) = (org(&db).await, other_org(&db).await);
         let [set, one, two] = [b"set", b"one", b"two"].map(|text| Digest::of(text));
@@ -75,7 +75,7 @@ both! {
         assert_eq!(findings::judged(&mut tx, ours).await.unwrap(), []);
     }
 
-    async fn the_list_is_sorted_by_severity_exploitation_servers_and_id(place: Place) {
+    async fn cves_are_sorted_by_severity_exploitation_servers_id(place: Place) {
         let db = place.open().await;
         let (ours, theirs) = (org(&db).await, other_org(&db).await);
         let rows = [cve("CVE-4", 1, 1, 9), cve("CVE-3", 1, 0, 1), cve("CVE-2", 1, 1, 9), cve("CVE-1", 4, 1, 99), cve("CVE-9", 0, 1, 1)];
@@ -100,7 +100,7 @@ both! {
         assert_eq!(all[0].score(), Some(7.5));
     }
 
-    async fn of_two_who_make_the_rows_one_is_told_to_look_again(place: Place) {
+    async fn second_of_two_concurrent_computations_is_stale(place: Place) {
         let db = place.open().await;
         let ours = org(&db).await;
         let assessments = BTreeMap::from([(Assessment::Partial, 3)]);
@@ -137,7 +137,8 @@ both! {
         assert_eq!((kinds.len(), &kinds[1]), (2, &ours_kind));
         assert_eq!(findings::kinds(&mut tx, ours, Some(&[]), &[]).await.unwrap(), []);
         let Kind { package_set, os_release, kernel, runs, .. } = ours_kind.clone();
-        // On the second page of numbers: one that lies on the first is another's.
+        // On the second page of numbers; the number at the same position on the first page is
+        // another kind.
         let ours_carrier = Carrier { number: 300, package_set, os_release, kernel, runs };
         let another = Carrier { number: 44, kernel: "6.1.0-99-amd64".into(), ..ours_carrier.clone() };
         assert_eq!(ours_carrier.digest(), ours_kind.digest());
@@ -158,7 +159,7 @@ both! {
         assert_eq!(findings::servers(&mut tx, ours, "CVE-2", None, ALL).await.unwrap(), []);
     }
 
-    async fn servers_of_an_environment_that_is_named_are_counted_apart(place: Place) {
+    async fn separated_environments_are_counted_separately(place: Place) {
         let db = place.open().await;
         let ours = org(&db).await;
         let set = Digest::of(b"list");
@@ -173,7 +174,7 @@ both! {
         let split: Vec<_> = kinds.iter().map(|kind| (kind.environment.clone(), kind.servers)).collect();
         assert_eq!(split, [(Some(staging), 1), (None, 2)]);
         assert_eq!(kinds[0].digest(), kinds[1].digest());
-        assert_ne!(kinds[0].alike(), kinds[1].alike(), "the same flaws, and not the same of them counts");
+        assert_ne!(kinds[0].alike(), kinds[1].alike(), "the same CVEs, but separate counts");
         let counts = |n| Tallied { cves: BTreeMap::from([(Severity::High, n)]), unassessed: n + 1 };
         let written = [(kinds[0].alike(), counts(1)), (kinds[1].alike(), counts(2))];
         findings::put_counts(&mut tx, ours, &written).await.unwrap();
@@ -185,7 +186,7 @@ both! {
         assert_eq!(findings::counts(&mut tx, ours, None).await.unwrap().len(), 1);
     }
 
-    async fn servers_whose_package_manager_tells_of_a_flaw_are_found_beside_those_of_a_kind(place: Place) {
+    async fn servers_with_a_vendor_reported_cve_are_found(place: Place) {
         let db = place.open().await;
         let ours = org(&db).await;
         let [list, telling, silent] = [b"list..", b"tells.", b"silent"].map(|text| Digest::of(text));
@@ -193,8 +194,8 @@ both! {
         let mut tx = db.begin().await.unwrap();
         servers::enroll_all(&mut tx, &[with(1, telling), with(2, silent), server(ours, 3)]).await.unwrap();
         let kinds = findings::kinds(&mut tx, ours, None, &[]).await.unwrap();
-        assert_eq!(kinds.len(), 2, "what is pending keeps them apart");
-        assert_eq!(kinds[0].digest(), kinds[1].digest(), "and feeds know the same of both");
+        assert_eq!(kinds.len(), 2, "different pending updates make different kinds");
+        assert_eq!(kinds[0].digest(), kinds[1].digest(), "feeds give the same findings for both");
         findings::put_telling(&mut tx, ours, &[(Arc::from("CVE-1"), telling)]).await.unwrap();
         let found = async |tx: &mut store::Tx| {
             let found = findings::servers(tx, ours, "CVE-1", None, ALL).await.unwrap();

@@ -3,7 +3,7 @@ use store::{Db, StoreError, leases};
 use crate::support::{Place, at, both};
 
 both! {
-    async fn a_lease_is_held_by_one_until_its_time_is_over(db: Db) {
+    async fn lease_has_one_holder_until_it_expires(db: Db) {
         let mut tx = db.begin().await.unwrap();
         let first = leases::acquire(&mut tx, "planner", "a", at(0), at(30)).await.unwrap().unwrap();
         assert_eq!(leases::acquire(&mut tx, "planner", "b", at(29), at(60)).await.unwrap(), None);
@@ -14,8 +14,8 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    /// A paused process must not commit what it decided under a lease that ran out.
-    async fn a_holder_of_yesterday_is_fenced_off(db: Db) {
+    /// A suspended process must not commit what it decided under an expired lease.
+    async fn former_holder_of_a_lease_is_fenced(db: Db) {
         let mut tx = db.begin().await.unwrap();
         let paused =
             leases::acquire(&mut tx, "planner", "a", at(0), at(30)).await.unwrap().unwrap();
@@ -32,7 +32,7 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn a_lease_is_renewed_and_given_back(db: Db) {
+    async fn lease_can_be_renewed_and_released(db: Db) {
         let mut tx = db.begin().await.unwrap();
         let held = leases::acquire(&mut tx, "planner", "a", at(0), at(30)).await.unwrap().unwrap();
         let held = leases::renew(&mut tx, &held, at(90)).await.unwrap();
@@ -42,7 +42,7 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn of_eight_that_grasp_at_once_one_gets_it(place: Place) {
+    async fn only_one_of_eight_acquires_the_lease(place: Place) {
         let db = place.open().await;
         let tries = (0..8).map(|who| {
             let db = db.clone();
@@ -62,8 +62,8 @@ both! {
         assert_eq!(holders, 1);
     }
 
-    /// The holder's clock was wrong: by a day, by ten years.
-    async fn lease_stamped_by_a_wrong_clock_is_taken_at_once(db: Db) {
+    /// The holder's clock was wrong by a day or by ten years.
+    async fn lease_from_a_wrong_clock_is_taken_immediately(db: Db) {
         const DAY: i64 = 86_400;
         for (n, wrong) in [DAY, -DAY, 3_650 * DAY, -3_650 * DAY].into_iter().enumerate() {
             let name = format!("lease {n}");
@@ -77,7 +77,7 @@ both! {
         }
     }
 
-    async fn lease_of_a_clock_that_is_a_little_ahead_is_respected(db: Db) {
+    async fn lease_from_a_slightly_fast_clock_is_respected(db: Db) {
         let mut tx = db.begin().await.unwrap();
         leases::acquire(&mut tx, "engine", "a", at(5), at(11)).await.unwrap().unwrap();
         assert_eq!(leases::acquire(&mut tx, "engine", "b", at(0), at(6)).await.unwrap(), None);

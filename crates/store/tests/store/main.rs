@@ -1,10 +1,10 @@
-//! Every function of the store, told as stories on both engines.
+//! Tests of the store's functions, on both engines.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::cloned_ref_to_slice_refs,
-    reason = "a story that fails stops, and a copy more is read more easily"
+    reason = "a failed test may panic, and an extra copy is easier to read"
 )]
 
 mod support;
@@ -12,20 +12,20 @@ mod support;
 mod agents;
 mod claims;
 mod credentials;
+mod daily_stats;
 mod database;
-mod days;
-mod effects;
-mod every_filter;
 mod feeds;
 mod findings;
+mod idempotency_effects;
 mod leases;
-mod lists;
-mod logs;
+mod package_sets;
 mod patches;
-mod plans;
+mod query_plans;
 mod rollouts;
 mod schedules;
-mod search;
+mod server_filters;
+mod server_search;
 mod servers;
+mod transactions;
 mod users;
 mod worked_examples;

@@ -1,4 +1,4 @@
-//! Stories of pending updates by package, and of batches as the key of some environments sees them.
+//! Patches: pending updates by package.
 
 use serde_json::json;
 use store::patches::{self, Changes, Patch, Summary};
@@ -29,7 +29,7 @@ fn names(rows: &[Patch]) -> Vec<&str> {
 }
 
 both! {
-    async fn the_list_is_sorted_by_severity_servers_and_name(place: Place) {
+    async fn patches_are_sorted_by_severity_servers_and_name(place: Place) {
         let db = place.open().await;
         let ours = org(&db).await;
         let rows = [patch("b", 1, 5), patch("a", 1, 5), patch("most", 1, 9), patch("worst", 0, 1), patch("least", 4, 99)];
@@ -42,7 +42,7 @@ both! {
         assert_eq!((names(&page.items), page.total), (vec!["least"], 2));
     }
 
-    async fn changes_put_replace_and_take_away_and_the_first_day_stays(place: Place) {
+    async fn first_seen_stays_when_a_patch_changes(place: Place) {
         let db = place.open().await;
         let ours = org(&db).await;
         let (one, two) = (Digest::of(b"one"), Digest::of(b"two"));
@@ -67,7 +67,7 @@ both! {
         assert!(matches!(missing, StoreError::NotFound { kind: "patch", .. }), "{missing:?}");
     }
 
-    async fn of_two_who_count_at_once_the_second_is_stale(place: Place) {
+    async fn second_of_two_concurrent_summaries_is_stale(place: Place) {
         let db = place.open().await;
         let ours = org(&db).await;
         let next = Summary { org_id: ours, basis: Digest::of(b"x"), counts: json!({}), made_at: at(1), generation: 0 };
@@ -81,7 +81,7 @@ both! {
         patches::begin(&mut tx, &seen).await.unwrap();
     }
 
-    async fn who_waits_is_found_by_name_whether_few_wait_or_many(place: Place) {
+    async fn servers_of_a_patch_are_sorted_by_name(place: Place) {
         let db = place.open().await;
         let ours = org(&db).await;
         let wants = Digest::of(b"one");
@@ -101,7 +101,7 @@ both! {
             let patch = patch("bash", 0, waiting);
             let found = patches::servers(&mut reader, ours, &patch, 9, None, page).await.unwrap();
             let found: Vec<_> = found.iter().map(|server| server.hostname.as_str()).collect();
-            assert_eq!(found, ["web-2", "web-4", "web-5"], "{waiting} wait");
+            assert_eq!(found, ["web-2", "web-4", "web-5"], "{waiting} servers wait");
         }
         let within = ["staging".parse().unwrap()];
         let patch = patch("bash", 0, 6);
@@ -109,7 +109,7 @@ both! {
         assert!(none.unwrap().is_empty());
     }
 
-    async fn the_right_number_goes_to_those_of_a_kind_that_have_another(place: Place) {
+    async fn wrong_security_counts_of_a_kind_are_corrected(place: Place) {
         let db = place.open().await;
         let (ours, theirs) = (org(&db).await, crate::support::other_org(&db).await);
         let set = |text: &str| Some(Digest::of(text.as_bytes()));
@@ -140,7 +140,7 @@ both! {
         let wrong = recounts::wanted(&mut tx, ours, &[(kind, 2)]).await.unwrap();
         let ids: Vec<_> = wrong.iter().map(|one| one.id).collect();
         assert_eq!(ids, [fleet[0].id, fleet[5].id]);
-        // Of one of them there are news before the number is written.
+        // One of them changes before the number is written.
         let seen = Server { generation: 1, ..fleet[5].clone() };
         let news = Server { updates: 9, ..seen.clone() };
         store::servers::save(&mut tx, &seen, &news, at(2)).await.unwrap();
@@ -150,6 +150,6 @@ both! {
         let numbers: Vec<_> = all.iter().map(|one| (one.security_updates, one.generation)).collect();
         assert_eq!(numbers, [(2, 1), (2, 1), (1, 1), (1, 1), (1, 1), (1, 2), (1, 1)]);
         let left = recounts::wanted(&mut tx, ours, &[(kind, 2)]).await.unwrap();
-        assert_eq!(left.iter().map(|one| one.id).collect::<Vec<_>>(), [fleet[5].id], "it is found the next time");
+        assert_eq!(left.iter().map(|one| one.id).collect::<Vec<_>>(), [fleet[5].id], "it is corrected the next time");
     }
 }

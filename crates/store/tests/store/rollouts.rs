@@ -1,4 +1,4 @@
-//! Rollouts and their targets.
+//! Rollouts and their tasks.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ fn rollout(org_id: OrgId, n: u32) -> Rollout {
     }
 }
 
-/// A rollout over servers `0..count`; tasks are numbered from `n` × a million.
+/// Creates a rollout over servers `0..count`; tasks are numbered from `n` × a million.
 pub(crate) async fn start(db: &Db, org: OrgId, n: u32, count: u32) -> BatchId {
     let targets: Vec<_> = (0..count)
         .map(|server| (nth!(TaskId, n * 1_000_000 + server), nth!(ServerId, server)))
@@ -67,13 +67,13 @@ pub(crate) fn done(outcome: Outcome) -> Target {
     Target::Done(Done { outcome, started_at: Some(at(1)), at: at(9) })
 }
 
-/// The first step of a server, from waiting, or the second, from an order.
+/// The first state change of a server, from waiting, or the second, from dispatched.
 pub(crate) fn step(server: u32, seen: i64, next: Target) -> Move {
     let from = if seen == 1 { Target::Waiting } else { busy(Stage::Dispatched, 60) };
     Move { server_id: nth!(ServerId, server), from, seen, next, result: None }
 }
 
-/// How many targets stand where: as it is written down, which is as it is.
+/// The number of tasks per state. Checks that the stored counts equal the actual ones.
 pub(crate) async fn counts(conn: &mut Conn, id: BatchId) -> Counts {
     let row = rollouts::load(conn, id).await.unwrap();
     let kept = row.counts.filter(|_| row.counted == row.revision);
@@ -87,7 +87,7 @@ pub(crate) fn offers(servers: impl IntoIterator<Item = u32>) -> Vec<Move> {
 }
 
 both! {
-    async fn a_rollout_is_read_as_it_was_written_by_its_organization_alone(db: Db) {
+    async fn rollout_is_readable_only_in_its_organization(db: Db) {
         let (ours, theirs) = (org(&db).await, other_org(&db).await);
         let id = start(&db, ours, 1, 3).await;
         let mut reader = db.read().await.unwrap();
@@ -135,7 +135,7 @@ both! {
         assert_eq!(running().await, Some(nth!(BatchId, 3_u32)));
     }
 
-    async fn many_rollouts_are_made_at_once_each_over_its_own_servers(db: Db) {
+    async fn many_rollouts_are_created_at_once(db: Db) {
         let (ours, theirs) = (org(&db).await, other_org(&db).await);
         let tasks = |n: u32, count: u32| -> Vec<_> {
             let task = |server| (nth!(TaskId, n * 10 + server), nth!(ServerId, server));
@@ -171,8 +171,8 @@ both! {
         assert!(rollout_targets::of_tasks(&mut reader, theirs, &asked).await.unwrap().is_empty());
     }
 
-    /// What is stored and what the planner works with are one and the same.
-    async fn a_stored_rollout_goes_on_where_it_stopped(db: Db) {
+    /// The stored rollout and the one that the planner works with are equal.
+    async fn stored_rollout_resumes_where_it_stopped(db: Db) {
         let ours = org(&db).await;
         let id = start(&db, ours, 1, 3).await;
         let mut tx = db.begin().await.unwrap();
@@ -201,7 +201,7 @@ both! {
         assert_eq!(restored, planned);
     }
 
-    async fn a_batch_is_all_or_nothing(db: Db) {
+    async fn creating_a_batch_is_all_or_nothing(db: Db) {
         let ours = org(&db).await;
         let twice = [
             (nth!(TaskId, 1_u32), nth!(ServerId, 1_u32)),
@@ -215,7 +215,7 @@ both! {
         assert_eq!(rollouts::list(&mut reader, ours, &[], PAGE).await.unwrap().total, 0);
     }
 
-    async fn a_hundred_thousand_servers_are_one_rollout(db: Db) {
+    async fn rollout_may_have_100_000_servers(db: Db) {
         let ours = org(&db).await;
         let id = start(&db, ours, 1, 100_000).await;
         let mut reader = db.read().await.unwrap();
@@ -225,8 +225,8 @@ both! {
         assert_eq!(counts(&mut reader, id).await, all_waiting(100_000));
     }
 
-    /// Someone pauses while the planner decides to start servers: the start must not go through.
-    async fn a_decision_on_an_old_head_is_refused(db: Db) {
+    /// A user pauses the rollout while the planner decides to start servers: the start must fail.
+    async fn decision_on_an_old_head_is_refused(db: Db) {
         let ours = org(&db).await;
         let id = start(&db, ours, 1, 2).await;
         let mut tx = db.begin().await.unwrap();
@@ -249,7 +249,7 @@ both! {
         );
     }
 
-    async fn an_ended_rollout_is_looked_after_no_more(db: Db) {
+    async fn ended_rollout_is_not_open(db: Db) {
         let ours = org(&db).await;
         let (first, second) = (start(&db, ours, 1, 1).await, start(&db, ours, 2, 1).await);
         let mut tx = db.begin().await.unwrap();
@@ -265,7 +265,7 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn of_many_moves_one_stale_one_refuses_all(db: Db) {
+    async fn one_stale_change_refuses_all(db: Db) {
         let ours = org(&db).await;
         let id = start(&db, ours, 1, 1_200).await;
         let mut tx = db.begin().await.unwrap();
@@ -288,7 +288,7 @@ both! {
         assert_eq!(counts(&mut reader, id).await["succeeded"], 1_200);
     }
 
-    async fn a_report_stays_when_the_target_moves_on_without_one(db: Db) {
+    async fn result_stays_when_later_change_has_none(db: Db) {
         let ours = org(&db).await;
         let id = start(&db, ours, 1, 2).await;
         let mut tx = db.begin().await.unwrap();
@@ -309,7 +309,7 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn a_planner_in_memory_follows_what_others_changed(db: Db) {
+    async fn planner_reads_changes_of_other_writers(db: Db) {
         let ours = org(&db).await;
         let id = start(&db, ours, 1, 5).await;
         let mut bell = db.bell(Topic::Rollouts);
@@ -332,8 +332,8 @@ both! {
         assert_eq!(rollouts::open(&mut reader).await.unwrap(), [(id, revision)]);
     }
 
-    /// A follower beside writers never finds an earlier revision than one that it has seen.
-    async fn a_follower_beside_writers_misses_no_change(db: Db) {
+    /// A reader that runs beside writers never sees an earlier revision than one that it has seen.
+    async fn reader_beside_writers_misses_no_change(db: Db) {
         let ours = org(&db).await;
         let id = start(&db, ours, 1, 80).await;
         let writers: Vec<_> = (0..8_u32)
@@ -372,7 +372,7 @@ both! {
         assert_eq!(counts(&mut db.read().await.unwrap(), id).await["dispatched"], 80);
     }
 
-    async fn a_stage_that_takes_too_long_is_found_and_nothing_else(db: Db) {
+    async fn only_overdue_tasks_are_found(db: Db) {
         let ours = org(&db).await;
         let id = start(&db, ours, 1, 4).await;
         let mut tx = db.begin().await.unwrap();
@@ -395,7 +395,7 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn every_state_has_its_own_count(db: Db) {
+    async fn every_state_is_counted_separately(db: Db) {
         let ours = org(&db).await;
         let id = start(&db, ours, 1, 8).await;
         let mut tx = db.begin().await.unwrap();
@@ -414,7 +414,7 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn what_is_kept_of_a_rollout_stays_true_when_its_head_changes(db: Db) {
+    async fn stored_counts_stay_valid_when_head_changes(db: Db) {
         let ours = org(&db).await;
         let id = start(&db, ours, 1, 3).await;
         let mut tx = db.begin().await.unwrap();
@@ -423,14 +423,14 @@ both! {
         let head = Head { phase: Phase::Ended(End::Canceled), ..seen.head.clone() };
         rollouts::save_head(&mut tx, &seen, &head, Some(at(9))).await.unwrap();
         assert_eq!(counts(&mut tx, id).await["dispatched"], 2);
-        // A report that comes late.
+        // A late result.
         rollout_targets::save(&mut tx, id, &[step(2, 2, done(Outcome::Succeeded))]).await.unwrap();
         assert_eq!(counts(&mut tx, id).await["succeeded"], 1);
         tx.commit().await.unwrap();
     }
 
-    /// A replica that is yet to be upgraded knows nothing of what is kept.
-    async fn what_an_earlier_release_changed_is_counted_anew(place: Place) {
+    /// A replica of an earlier release does not update the stored counts.
+    async fn changes_by_an_earlier_release_are_counted_again(place: Place) {
         let db = place.open().await;
         let ours = org(&db).await;
         let id = start(&db, ours, 1, 4).await;
@@ -450,7 +450,7 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn a_target_that_does_not_parse_is_named(place: Place) {
+    async fn corrupt_task_is_named(place: Place) {
         let db = place.open().await;
         let ours = org(&db).await;
         let id = start(&db, ours, 1, 2).await;

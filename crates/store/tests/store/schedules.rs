@@ -68,7 +68,7 @@ async fn add(db: &Db, schedules: &[Schedule]) {
 }
 
 both! {
-    async fn a_schedule_is_read_as_it_was_written_by_its_organization_alone(db: Db) {
+    async fn schedule_is_readable_only_in_its_organization(db: Db) {
         let (ours, theirs) = (org(&db).await, other_org(&db).await);
         let made = schedule(ours, 1, Some(at(60)));
         add(&db, &[made.clone()]).await;
@@ -79,7 +79,7 @@ both! {
         assert_eq!(schedules::list(&mut reader, theirs).await.unwrap(), []);
     }
 
-    async fn a_name_is_taken_once_in_an_organization(db: Db) {
+    async fn schedule_name_is_unique_in_an_organization(db: Db) {
         let (ours, theirs) = (org(&db).await, other_org(&db).await);
         add(&db, &[schedule(ours, 1, None), schedule(ours, 2, None)]).await;
         let namesake = Schedule { name: "nightly 1".into(), ..schedule(ours, 3, None) };
@@ -97,7 +97,7 @@ both! {
         schedules::create(&mut tx, &Schedule { org_id: theirs, ..namesake }).await.unwrap();
     }
 
-    async fn a_stale_edit_and_a_stale_delete_are_refused(db: Db) {
+    async fn stale_edit_and_stale_delete_are_refused(db: Db) {
         let ours = org(&db).await;
         let seen = schedule(ours, 1, None);
         add(&db, &[seen.clone()]).await;
@@ -120,7 +120,7 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn the_longest_due_come_first_and_those_without_an_instant_never(db: Db) {
+    async fn longest_overdue_schedules_come_first(db: Db) {
         let ours = org(&db).await;
         let [late, soon, never, just] = [
             schedule(ours, 1, Some(at(10))),
@@ -136,8 +136,9 @@ both! {
         assert_eq!(schedules::due(&mut reader, at(9), 10).await.unwrap(), []);
     }
 
-    /// The engine moves the instant on; a person who edits meanwhile is not told that he is late.
-    async fn an_instant_is_moved_on_once_and_no_edit_fails_for_it(db: Db) {
+    /// The engine moves a schedule to its next instant; the edit of a user at the same time is not
+    /// stale.
+    async fn advancing_a_schedule_makes_no_edit_stale(db: Db) {
         let ours = org(&db).await;
         let fleet: Vec<_> = (1..=600).map(|n| schedule(ours, n, Some(at(10)))).collect();
         add(&db, &fleet).await;
@@ -156,8 +157,8 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    /// Eight replicas find the same schedule due at the same second.
-    async fn one_instant_is_started_once_by_eight(place: Place) {
+    /// Eight tasks on two replicas find the same schedule due at the same second.
+    async fn instant_is_started_once_by_eight_starters(place: Place) {
         let replicas = [place.open().await, place.open().await];
         let ours = org(&replicas[0]).await;
         let due = schedule(ours, 1, Some(at(10)));
@@ -186,7 +187,7 @@ both! {
         }
     }
 
-    async fn only_runs_without_a_rollout_are_skipped_afterwards(db: Db) {
+    async fn only_runs_without_a_rollout_can_be_skipped(db: Db) {
         let ours = org(&db).await;
         let all: Vec<Schedule> = (1..=3).map(|n| schedule(ours, n, Some(at(10)))).collect();
         add(&db, &all).await;
@@ -212,7 +213,7 @@ both! {
         }
     }
 
-    async fn while_a_run_is_unfinished_another_overlaps_and_is_recorded_as_skipped(db: Db) {
+    async fn overlapping_run_is_recorded_as_skipped(db: Db) {
         let ours = org(&db).await;
         let of = schedule(ours, 1, Some(at(10)));
         add(&db, &[of.clone()]).await;
@@ -246,7 +247,7 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn the_history_is_newest_first_and_paged(db: Db) {
+    async fn runs_are_paged_newest_first(db: Db) {
         let (ours, theirs) = (org(&db).await, other_org(&db).await);
         let of = schedule(ours, 1, None);
         add(&db, &[of.clone()]).await;
@@ -269,7 +270,7 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn of_many_runs_those_start_that_nothing_stands_in_the_way_of(db: Db) {
+    async fn conflicting_runs_are_left_out_of_many(db: Db) {
         let ours = org(&db).await;
         let all: Vec<Schedule> = (0..4).map(|n| schedule(ours, n, None)).collect();
         add(&db, &all).await;
@@ -290,7 +291,7 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn a_run_without_a_batch_is_found_until_it_has_one_and_keeps_that(db: Db) {
+    async fn run_gets_a_batch_only_once(db: Db) {
         let ours = org(&db).await;
         let all: Vec<Schedule> = (0..4).map(|n| schedule(ours, n, None)).collect();
         add(&db, &all).await;
@@ -299,14 +300,14 @@ both! {
         let whole = run(&all[3], 3, Some(at(60)));
         runs::start_all(&mut tx, &[bare(2), bare(0), whole.clone(), bare(1)]).await.unwrap();
         runs::start(&mut tx, &skipped(&all[3], 9, at(70))).await.unwrap();
-        assert_eq!(runs::without_batch(&mut tx, 2).await.unwrap(), [bare(0), bare(1)], "the oldest first");
+        assert_eq!(runs::without_batch(&mut tx, 2).await.unwrap(), [bare(0), bare(1)], "oldest first");
         runs::finish(&mut tx, &bare(2), End::Canceled, at(80)).await.unwrap();
         assert_eq!(runs::without_batch(&mut tx, 9).await.unwrap(), [bare(0), bare(1)]);
         schedules::delete(&mut tx, &all[1]).await.unwrap();
         let batch = |n: u32| nth!(BatchId, 20 + n);
         let given: Vec<_> = (0..4_u32).map(|n| (nth!(RunId, n), batch(n))).collect();
         let taken = runs::give_batches(&mut tx, &given).await.unwrap();
-        assert_eq!(taken.into_iter().collect::<Vec<_>>(), [bare(0).id], "one is gone, one over, one has its own");
+        assert_eq!(taken.into_iter().collect::<Vec<_>>(), [bare(0).id], "one is deleted, one has ended, one has a batch");
         assert_eq!(runs::of_batch(&mut tx, batch(0)).await.unwrap().unwrap().id, bare(0).id);
         assert_eq!(runs::get(&mut tx, ours, whole.id).await.unwrap(), whole);
         assert_eq!(runs::without_batch(&mut tx, 9).await.unwrap(), []);

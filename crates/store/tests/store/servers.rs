@@ -1,4 +1,4 @@
-//! Servers, signs of life, lists and package lists.
+//! Servers, contacts, lists and package sets.
 
 use serde_json::json;
 use store::listings::{self, Kind, Packed};
@@ -76,7 +76,7 @@ pub(crate) async fn found(db: &Db, org: OrgId, filter: &Filter) -> Vec<String> {
 }
 
 both! {
-    async fn a_server_is_read_as_it_was_written(db: Db) {
+    async fn server_is_readable_only_in_its_organization(db: Db) {
         let (ours, theirs) = (org(&db).await, other_org(&db).await);
         let mut made = server(ours, 1);
         made.facts = json!({"updaters": ["unattended-upgrades"], "name": "Zürich"});
@@ -95,7 +95,7 @@ both! {
         assert_eq!(servers::identity(&mut reader, nth!(ServerId, 9_u32)).await.unwrap(), None);
     }
 
-    async fn one_key_is_one_server(db: Db) {
+    async fn key_belongs_to_one_server(db: Db) {
         let ours = org(&db).await;
         enroll(&db, &[server(ours, 1)]).await;
         let copy = Server { public_key: server(ours, 1).public_key, ..server(ours, 2) };
@@ -104,7 +104,7 @@ both! {
         assert!(matches!(refused, Err(StoreError::AlreadyExists { what: "the agent's key" })));
     }
 
-    async fn a_stale_writer_is_refused(db: Db) {
+    async fn stale_save_is_refused(db: Db) {
         let ours = org(&db).await;
         let before = server(ours, 1);
         enroll(&db, &[before.clone()]).await;
@@ -126,7 +126,7 @@ both! {
         assert_eq!(servers::get(&mut reader, ours, before.id).await.unwrap(), expected);
     }
 
-    async fn those_with_a_tag_are_in_the_order_of_their_names_also_of_new_ones(db: Db) {
+    async fn tagged_servers_are_sorted_by_current_name(db: Db) {
         let ours = org(&db).await;
         let mut tx = db.begin().await.unwrap();
         for number in 0..3 {
@@ -169,8 +169,9 @@ both! {
         assert_eq!(found(&db, ours, &both).await.len(), 0);
     }
 
-    /// Its agent must be told, so the identity stays; everything else is as if it never was.
-    async fn a_removed_server_is_in_no_list_and_its_key_is_not_used_again(db: Db) {
+    /// The agent must learn that its server was removed, so the identity stays; everything else is
+    /// gone.
+    async fn removed_server_is_unlisted_and_its_key_refused(db: Db) {
         let ours = org(&db).await;
         enroll(&db, &[server(ours, 1), server(ours, 2)]).await;
         let mut tx = db.begin().await.unwrap();
@@ -192,7 +193,7 @@ both! {
         assert!(servers::enroll(&mut tx, &again).await.is_err());
     }
 
-    async fn signs_of_life_never_go_back(db: Db) {
+    async fn contact_times_and_counters_never_decrease(db: Db) {
         let ours = org(&db).await;
         let fleet: Vec<_> = (1..=1203).map(|n| server(ours, n)).collect();
         enroll(&db, &fleet).await;
@@ -212,11 +213,11 @@ both! {
         let seen: Vec<_> = all[..4].iter().map(|one| (one.last_seen_at, one.counter)).collect();
         assert_eq!(seen, [(at(60), 5), (at(90), 7), (at(60), 9), (at(60), 5)]);
         assert_eq!(all.len(), 1203);
-        // Being heard from is not a change: nobody's plan becomes stale by it.
+        // A contact is not a change, so it makes no plan stale.
         assert_eq!(servers::get(&mut reader, ours, fleet[1].id).await.unwrap().generation, 1);
     }
 
-    async fn a_person_can_set_a_counter_back(db: Db) {
+    async fn counter_can_be_set_back(db: Db) {
         let ours = org(&db).await;
         let one = Server { counter: 40, ..server(ours, 1) };
         enroll(&db, &[one.clone()]).await;
@@ -226,8 +227,8 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    /// Two replicas write the signs of life of the same servers at the same time.
-    async fn replicas_may_note_the_same_servers_at_once(db: Db) {
+    /// Two replicas write contacts of the same servers at the same time.
+    async fn replicas_may_record_the_same_servers_at_once(db: Db) {
         let ours = org(&db).await;
         let fleet: Vec<_> = (1..=300).map(|n| server(ours, n)).collect();
         enroll(&db, &fleet).await;
@@ -262,7 +263,7 @@ both! {
         assert!(all.iter().all(|one| one.last_seen_at == at(4) && one.counter == 4));
     }
 
-    async fn every_filter_finds_what_it_says(db: Db) {
+    async fn each_filter_finds_what_it_describes(db: Db) {
         let ours = org(&db).await;
         let theirs = other_org(&db).await;
         let os = |id: &str, version: &str| Os::new(id, version, "").unwrap();
@@ -298,7 +299,7 @@ both! {
         let status = |status| Filter { status: Some((status, OnlineSpan::since(at(50)))), ..Filter::default() };
         assert_eq!(of(status(Status::Online)).await, "axb");
         assert_eq!(of(status(Status::Offline)).await, "a_b DB-1 web-1");
-        // A contact later than any clock can have seen by now makes nobody online.
+        // A contact after the end of the span does not make a server online.
         let online = OnlineSpan { since: at(50), until: at(60) };
         let narrow = |status| Filter { status: Some((status, online)), ..Filter::default() };
         assert_eq!(of(narrow(Status::Online)).await, "");
@@ -333,7 +334,7 @@ both! {
         assert_eq!(of(Filter::from(&Selector::All)).await, "a_b axb DB-1 web-1");
     }
 
-    async fn pages_follow_each_other_without_gap_or_repetition_in_every_order(db: Db) {
+    async fn pages_have_no_gaps_or_repetitions(db: Db) {
         let ours = org(&db).await;
         let fleet: Vec<_> = (1..=25_u32)
             .map(|n| Server {
@@ -361,7 +362,7 @@ both! {
         }
     }
 
-    async fn totals_follow_every_server_that_comes_moves_and_goes(db: Db) {
+    async fn totals_follow_enrollment_changes_and_removal(db: Db) {
         let (ours, theirs) = (org(&db).await, other_org(&db).await);
         let all: Vec<Server> = (0..6).map(|n| server(ours, n)).collect();
         enroll(&db, &all).await;
@@ -384,7 +385,7 @@ both! {
         };
         let mut tx = db.begin().await.unwrap();
         servers::save(&mut tx, &all[0], &moved, at(1)).await.unwrap();
-        // What is undone alone is not counted either.
+        // A part that is rolled back is not counted.
         let undone = tx.attempt(async |tx| {
             servers::enroll(tx, &server(ours, 7)).await?;
             servers::enroll(tx, &server(ours, 0)).await
@@ -410,7 +411,7 @@ both! {
         }
     }
 
-    async fn scans_of_many_are_saved_together_and_a_stale_one_is_left_out(db: Db) {
+    async fn stale_scan_is_left_out_of_many(db: Db) {
         let ours = org(&db).await;
         let all: Vec<Server> = (0..3).map(|n| server(ours, n)).collect();
         enroll(&db, &all).await;
@@ -453,8 +454,8 @@ both! {
         assert_eq!(found, [after, all[1].clone()]);
     }
 
-    /// The clock was ahead by a day, by ten years, and was set right; or it was behind.
-    async fn sign_of_life_replaces_a_time_from_the_future(db: Db) {
+    /// The clock was a day or ten years ahead and was then corrected; or it was behind.
+    async fn contact_replaces_a_time_from_the_future(db: Db) {
         const DAY: i64 = 86_400;
         let ours = org(&db).await;
         let seen = server(ours, 1);
@@ -470,7 +471,7 @@ both! {
                 assert_eq!((stored[0].last_seen_at, stored[0].counter), (at(now), counter), "{wrong}");
             }
         }
-        // Gathered under the wrong clock, written under the right one.
+        // Collected under the wrong clock, written under the right one.
         let gathered = [beat(&seen, DAY, 20), beat(&seen, 101, 21)];
         let mut tx = db.begin().await.unwrap();
         presence::beat(&mut tx, &gathered, at(101)).await.unwrap();

@@ -1,8 +1,8 @@
-//! A fresh database of either engine for each test, and things to put into it.
+//! A fresh database of either engine for each test, and helpers to fill it.
 //!
 //! PostgreSQL: the server named by `FLEETMEND_TEST_POSTGRES`, a superuser's address. Each test gets
-//! a database of its own, copied from a template that was migrated once; a failed test leaves its
-//! database behind to be looked at.
+//! a separate database, copied from a template that was migrated once; a failed test leaves its
+//! database behind for inspection.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor};
 use store::audit::Seal;
 use store::{Db, Options};
 
-/// Where a test's database is; more than one replica may open it.
+/// The address of a test's database. More than one replica may open it.
 #[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) url: String,
@@ -24,7 +24,7 @@ pub(crate) struct Place {
 impl Place {
     pub(crate) fn options(&self) -> Options {
         let mut options = Options::new(&self.url, seal());
-        // The machine may be busy; patience is tested where it matters.
+        // The machine may be busy. Timeouts have their own tests.
         options.patience = std::time::Duration::from_secs(30);
         options
     }
@@ -37,7 +37,7 @@ impl Place {
         !self.url.starts_with("postgres")
     }
 
-    /// Past the store: what a hand in the database would do.
+    /// Runs SQL directly, as someone who edits the database by hand would.
     pub(crate) async fn by_hand(&self, sql: &str) {
         let sql = AssertSqlSafe(sql.to_owned());
         if self.is_sqlite() {
@@ -54,10 +54,10 @@ impl Place {
     }
 }
 
-/// Where an empty database is: for those who make the tables themselves.
+/// The address of an empty database, for tests that create the tables themselves.
 pub(crate) struct Empty(pub(crate) Place);
 
-/// What a story is handed: a database, or the place of one.
+/// The argument of a test: a database, or the address of one.
 pub(crate) trait Given {
     const MIGRATED: bool = true;
     async fn given(place: &Place) -> Self;
@@ -82,7 +82,7 @@ impl Given for Db {
     }
 }
 
-/// One story, told on both engines: tests `…::sqlite` and `…::postgres`.
+/// Runs one test on both engines: `…::sqlite` and `…::postgres`.
 macro_rules! both {
     ($($(#[$meta:meta])* async fn $name:ident($given:ident: $kind:ty) $body:block)*) => {$(
         mod $name {
@@ -137,7 +137,7 @@ fn cluster() -> Option<String> {
     None
 }
 
-/// A copy of the template, or an empty database for [`Empty`].
+/// Creates a copy of the template, or an empty database for [`Empty`].
 pub(crate) async fn postgres_place<G: Given>() -> Option<Place> {
     let cluster = cluster()?;
     let mut admin = PgConnection::connect(&cluster).await.unwrap();
@@ -168,7 +168,7 @@ async fn run(admin: &mut PgConnection, sql: String) {
     admin.execute(AssertSqlSafe(sql)).await.unwrap();
 }
 
-/// Made once for each text of the migrations, also when many test processes start at once.
+/// Created once per text of the migrations, even if many test processes start at once.
 async fn template(admin: &mut PgConnection, cluster: &str) -> String {
     let texts = include_str!("../../migrations/0001_baseline.sql");
     let name =
@@ -190,7 +190,7 @@ async fn template(admin: &mut PgConnection, cluster: &str) -> String {
     name
 }
 
-/// A stand-in for the keyed hash: what matters here is who calls it with what.
+/// A stand-in for the keyed hash: these tests only check who calls it with what.
 pub(crate) fn seal() -> Seal {
     Seal::new(|previous, seq, entry| {
         let mut bytes = previous.to_vec();
@@ -199,13 +199,13 @@ pub(crate) fn seal() -> Seal {
     })
 }
 
-/// A Sunday in November, and some seconds.
+/// A Sunday in November, plus some seconds.
 pub(crate) fn at(seconds: i64) -> Timestamp {
     let start: Timestamp = "2026-11-15T04:00:00Z".parse().unwrap();
     start + SignedDuration::from_secs(seconds)
 }
 
-/// Ids in a row: the nth of its kind.
+/// The nth id of a type.
 macro_rules! nth {
     ($kind:ident, $n:expr) => {
         vocab::$kind::new($crate::support::at(0), u128::from($n))
@@ -213,7 +213,7 @@ macro_rules! nth {
 }
 pub(crate) use nth;
 
-/// An organization to work in.
+/// Creates an organization.
 pub(crate) async fn org(db: &Db) -> vocab::OrgId {
     let id = nth!(OrgId, 1_u32);
     let mut tx = db.begin().await.unwrap();
@@ -222,7 +222,7 @@ pub(crate) async fn org(db: &Db) -> vocab::OrgId {
     id
 }
 
-/// Another one, which must never see the first one's things.
+/// Creates another organization, which must never see the data of the first.
 pub(crate) async fn other_org(db: &Db) -> vocab::OrgId {
     let id = nth!(OrgId, 2_u32);
     let mut tx = db.begin().await.unwrap();

@@ -1,4 +1,4 @@
-//! People, their sessions, and who they are elsewhere.
+//! Users, their sessions, and their accounts at an identity provider.
 
 use store::identities::{self, Identity};
 use store::sessions::{self, Session};
@@ -29,12 +29,12 @@ pub(crate) fn user(org: OrgId, n: u32, name: &str) -> User {
 }
 
 both! {
-    async fn a_person_is_found_by_name_by_link_and_in_their_organization_only(db: Db) {
+    async fn user_is_found_only_in_their_organization(db: Db) {
         let (here, there) = (org(&db).await, other_org(&db).await);
         let ann = user(here, 1, "ann@example.org");
         let mut tx = db.begin().await.unwrap();
         users::create(&mut tx, &ann).await.unwrap();
-        // Names of one organization are no concern of another.
+        // Another organization may have a user with the same name.
         let other = user(there, 2, "ann@example.org");
         users::create(&mut tx, &other).await.unwrap();
         tx.commit().await.unwrap();
@@ -53,7 +53,7 @@ both! {
         assert!(matches!(foreign, StoreError::NotFound { .. }), "{foreign:?}");
     }
 
-    async fn a_name_is_taken_until_its_owner_is_removed_and_a_stale_writer_is_told(db: Db) {
+    async fn user_name_is_free_after_removal(db: Db) {
         let here = org(&db).await;
         let ann = user(here, 1, "ann");
         let mut tx = db.begin().await.unwrap();
@@ -69,7 +69,7 @@ both! {
         assert_eq!(found.unwrap().id, nth!(UserId, 3_u32));
     }
 
-    async fn a_session_ends_by_time_by_hand_with_its_owner_and_with_the_organization(db: Db) {
+    async fn session_ends_by_expiry_logout_or_removed_organization(db: Db) {
         let here = org(&db).await;
         let ann = user(here, 1, "ann");
         let mut tx = db.begin().await.unwrap();
@@ -101,7 +101,7 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn a_provider_means_one_person_and_a_person_is_one_at_a_provider(db: Db) {
+    async fn user_has_one_account_per_identity_provider(db: Db) {
         let (here, there) = (org(&db).await, other_org(&db).await);
         let (ann, bob) = (user(here, 1, "ann"), user(here, 2, "bob"));
         let at_provider = |subject: &str, who: &User| Identity {

@@ -1,20 +1,20 @@
 //! The worked examples in the documentation of `server_list` show the SQL that the store sends.
 //!
 //! If this test fails after a change to `server_list`, check the plans on both databases and
-//! correct the page. `plans` checks that frequent queries use an index.
+//! correct the examples. `query_plans` checks that frequent queries use an index.
 
 use store::server_list::{Filter, Sort};
 use store::servers::Server;
 use store::{Db, Page, Tx, recorded_sql, server_list, servers};
 use vocab::OrgId;
 
-use crate::plans;
+use crate::query_plans;
 use crate::support::{both, org};
 
 const PAGE: &str = include_str!("../../src/server_list.rs");
 
-/// A tenth of the fleet on the page, with the same shares of tags, environments and reboots: both
-/// ways to find a page are taken where the page says so.
+/// A tenth of the fleet in the examples, with the same shares of tags, environments and reboots, so
+/// that each example takes the path that its text describes.
 const FLEET: u32 = 2_000;
 
 fn server(org_id: OrgId, n: u32) -> Server {
@@ -24,11 +24,11 @@ fn server(org_id: OrgId, n: u32) -> Server {
         tags: tags.into_iter().flatten().map(|tag| tag.parse().unwrap()).collect(),
         reboot_required: n.is_multiple_of(37),
         security_updates: n % 13,
-        ..plans::server(org_id, n)
+        ..query_plans::server(org_id, n)
     }
 }
 
-/// One per block of SQL on the page.
+/// One per block of SQL in the examples.
 fn examples() -> [(Filter, Sort, u64); 7] {
     let tagged = |tag: &str| Filter { tags: vec![tag.parse().unwrap()], ..Filter::default() };
     let named = Filter { q: Some("b-199".into()), ..Filter::default() };
@@ -55,7 +55,7 @@ struct Shown {
     steps: Vec<String>,
 }
 
-/// The statements in each block of SQL on the page.
+/// The statements in each block of SQL in the examples.
 fn shown() -> Vec<Vec<Shown>> {
     let mut blocks = Vec::new();
     let mut block: Option<Vec<Shown>> = None;
@@ -81,7 +81,7 @@ fn shown() -> Vec<Vec<Shown>> {
     blocks
 }
 
-/// How the page says that PostgreSQL's text differs.
+/// Converts SQL to PostgreSQL's form, as the examples describe it.
 fn for_postgres(sql: &str) -> String {
     let index = |name: &str| format!(" indexed by {name}");
     sql.replace(&index("roster_id"), "")
@@ -89,8 +89,8 @@ fn for_postgres(sql: &str) -> String {
         .replace("in (?, …)", "= any(?)")
 }
 
-/// What one list sends, written as on the page: without repetitions and without the last statement,
-/// which reads the rows.
+/// The statements that one list sends, written as in the examples: without repetitions, and without
+/// the last one, which reads the rows.
 async fn sent(tx: &mut Tx, ours: OrgId, (filter, sort, offset): (Filter, Sort, u64)) -> Vec<Shown> {
     recorded_sql();
     let page = Page { limit: 50, offset };
@@ -102,7 +102,7 @@ async fn sent(tx: &mut Tx, ours: OrgId, (filter, sort, offset): (Filter, Sort, u
     texts.dedup();
     let mut statements = Vec::new();
     for text in texts {
-        let steps = plans::steps(tx, &text).await;
+        let steps = query_plans::steps(tx, &text).await;
         let mut sql = (1..=9).fold(text, |sql, n| sql.replace(&format!("${n}"), "?"));
         while sql.contains("?, ?") {
             sql = sql.replace("?, ?", "?");
@@ -126,7 +126,7 @@ both! {
         assert_eq!(blocks.len(), examples().len());
         for (n, (mut block, example)) in blocks.into_iter().zip(examples()).enumerate() {
             let mut sent = sent(&mut tx, ours, example).await;
-            // The size of the fleet is shown in the first example alone.
+            // Only the first example shows the statement for the size of the fleet.
             if n > 0 {
                 let size = sent.remove(0);
                 assert!(size.sql.ends_with("from server_counts where org_id = ?"), "{size:?}");
@@ -136,7 +136,7 @@ both! {
                     *statement = Shown { sql: for_postgres(&statement.sql), steps: Vec::new() };
                 }
             }
-            assert_eq!(block, sent, "left: block {} on the page of server_list", n + 1);
+            assert_eq!(block, sent, "left: block {} in the documentation of server_list", n + 1);
         }
     }
 }

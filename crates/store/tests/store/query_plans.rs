@@ -1,8 +1,8 @@
 //! Frequent queries use an index and do not scan a table.
 //!
 //! A list that is fast with ten servers and slow with 100,000 looks the same in every other test.
-//! These tests call the store's functions on tables with some rows and fresh statistics, and ask the
-//! database to explain the recorded SQL. `every_filter` checks that the results are right.
+//! These tests call the store's functions on tables with some rows and fresh statistics, and ask
+//! the database to explain the recorded SQL. `server_filters` checks that the results are right.
 
 use domain::rollout::{Busy, Head, Pace, Phase, Target};
 use sqlx::AssertSqlSafe;
@@ -16,7 +16,7 @@ use vocab::{OrgId, ServerId, Stage, Status};
 
 use crate::support::{Place, at, both, nth, org};
 
-/// In place of the 2,500 of production, so that 2,000 servers are enough to exceed it.
+/// Instead of the 2,500 in production, so that 2,000 servers are enough to exceed it.
 pub(crate) const GATHERED_MAX: u64 = 25;
 const FLEET: u32 = 2_000;
 
@@ -125,7 +125,7 @@ async fn fill(db: &Db) -> (OrgId, vocab::BatchId) {
     (ours, batch)
 }
 
-/// The calls that are most frequent, or that matter most in a large fleet.
+/// The most frequent calls, and those that matter most in a large fleet.
 async fn ask(
     tx: &mut Tx,
     ours: OrgId,
@@ -142,27 +142,30 @@ async fn ask(
     after(tx, "").await;
     call!("due schedules", schedules::due(tx, at(50), 100));
     call!("next due", schedules::next_due(tx));
-    call!("overdue targets", rollout_targets::overdue(tx, at(50), 100));
+    call!("overdue tasks", rollout_targets::overdue(tx, at(50), 100));
     call!("claim", rollout_targets::claim(tx, batch, &[busy(nth!(ServerId, 1_u32))]));
     let first = busy(nth!(ServerId, 1_u32));
     let more = rollout_targets::Move { from: first.next, seen: 2, ..first };
     call!("save", rollout_targets::save(tx, batch, &[more]));
-    call!("in work", rollout_targets::in_work(tx, &[nth!(ServerId, 1_u32)]));
+    call!("active tasks", rollout_targets::in_work(tx, &[nth!(ServerId, 1_u32)]));
     call!("changed", rollout_targets::changed_since(tx, batch, 3));
-    call!("of server", rollout_targets::unfinished_of(tx, nth!(ServerId, 1_u32)));
+    call!(
+        "unfinished tasks of a server",
+        rollout_targets::unfinished_of(tx, nth!(ServerId, 1_u32))
+    );
     call!("unfinished retry", rollouts::unfinished_retry(tx, batch));
     call!("one server", servers::get(tx, ours, nth!(ServerId, 5_u32)));
     let beat =
         presence::Beat { org: ours, server_id: nth!(ServerId, 5_u32), seen_at: at(9), counter: 2 };
-    call!("signs of life", presence::beat(tx, &[beat], at(1_000_000)));
+    call!("contacts", presence::beat(tx, &[beat], at(1_000_000)));
     let list = async |tx: &mut Tx, filter: Filter| {
         server_list::list_gathering(tx, ours, &filter, Sort::Hostname, page, GATHERED_MAX).await
     };
     call!("servers", list(tx, Filter::default()));
     let environment = Some("staging".parse().unwrap());
-    call!("servers of an environment", list(tx, Filter { environment, ..Filter::default() }));
+    call!("servers in an environment", list(tx, Filter { environment, ..Filter::default() }));
     let os = Some("debian 12".parse().unwrap());
-    call!("servers of a system", list(tx, Filter { os, ..Filter::default() }));
+    call!("servers with an operating system", list(tx, Filter { os, ..Filter::default() }));
     let tags = vec!["rack=7".parse().unwrap()];
     call!("tagged servers", list(tx, Filter { tags, ..Filter::default() }));
     let status = Some((Status::Online, OnlineSpan::since(at(500))));
@@ -189,28 +192,34 @@ async fn ask(
         fewest: 0,
         most: 0,
     };
-    call!("who has a wrong number", recounts::wanted(tx, ours, &[(&alike, 1)]));
+    call!("servers with a wrong count", recounts::wanted(tx, ours, &[(&alike, 1)]));
     let right = recounts::Recount { id: nth!(ServerId, 5_u32), generation: 9, security_updates: 1 };
-    call!("the right number", recounts::write(tx, &[right]));
-    call!("servers by when they were seen", by(tx, Sort::LastSeen));
+    call!("correct the count", recounts::write(tx, &[right]));
+    call!("servers by last contact", by(tx, Sort::LastSeen));
     let reboot_required = Some(true);
     let waiting = Filter { reboot_required, ..Filter::default() };
-    call!("servers that want a reboot", list(tx, waiting.clone()));
-    call!("how many want a reboot", server_list::count_gathering(tx, ours, &waiting, GATHERED_MAX));
+    call!("servers that require a reboot", list(tx, waiting.clone()));
+    call!(
+        "count of required reboots",
+        server_list::count_gathering(tx, ours, &waiting, GATHERED_MAX)
+    );
     let q = Some("b-1999".into());
     let called = Filter { q, ..Filter::default() };
-    call!("servers of a name", list(tx, called.clone()));
-    call!("how many are of a name", server_list::count_gathering(tx, ours, &called, GATHERED_MAX));
-    call!("a server's history", rollout_targets::of_server(tx, nth!(ServerId, 5_u32), page));
+    call!("servers by part of the name", list(tx, called.clone()));
+    call!(
+        "count by part of the name",
+        server_list::count_gathering(tx, ours, &called, GATHERED_MAX)
+    );
+    call!("tasks of a server", rollout_targets::of_server(tx, nth!(ServerId, 5_u32), page));
     let row = rollouts::load(tx, batch).await.unwrap();
     call!("tasks of a batch", rollout_targets::list(tx, &row, &[], page));
-    call!("a server by its name", server_list::of_name(tx, ours, "web-1"));
-    call!("open flaws", findings::tally(tx, ours));
+    call!("server by name", server_list::of_name(tx, ours, "web-1"));
+    call!("open CVEs", findings::tally(tx, ours));
     call!("ages of patches", patches::ages(tx, ours, [at(3), at(2), at(1)]));
-    call!("silent", absences::silent(tx, at(500), at(5_000)));
+    call!("offline for presence", absences::silent(tx, at(500), at(5_000)));
     call!("total", server_list::count_gathering(tx, ours, &Filter::default(), GATHERED_MAX));
     call!(
-        "total of the offline",
+        "total of offline servers",
         server_list::count_gathering(
             tx,
             ours,
@@ -228,8 +237,8 @@ pub(crate) async fn steps(tx: &mut Tx, sql: &str) -> Vec<String> {
     rows.into_iter().map(|(.., step)| step).collect()
 }
 
-/// The sequential scans of this transaction, as PostgreSQL counts them. `presence` is left out:
-/// offline servers are found by scanning it.
+/// The sequential scans of this transaction, as PostgreSQL counts them. Without `presence`: offline
+/// servers are found by scanning it.
 async fn walks(tx: &mut Tx) -> i64 {
     let Conn::PgTx(c) = &mut **tx else { return 0 };
     let (walks,) = sqlx::query_as(
@@ -256,7 +265,7 @@ async fn rows_read(tx: &mut Tx) -> i64 {
 }
 
 both! {
-    async fn what_is_asked_often_is_answered_by_an_index(place: Place) {
+    async fn frequent_queries_use_an_index(place: Place) {
         let db = place.open().await;
         let (ours, batch) = fill(&db).await;
         place.by_hand("analyze").await;
@@ -265,25 +274,25 @@ both! {
         let mut explained = 0;
         ask(&mut tx, ours, batch, async |tx, name| {
             let now = walks(tx).await;
-            assert!(now == walked || name.is_empty(), "{name} walks a table");
+            assert!(now == walked || name.is_empty(), "{name} scans a table");
             walked = now;
             for sql in recorded_sql().into_iter().filter(|_| !name.is_empty()) {
                 for step in steps(tx, &sql).await {
                     explained += 1;
-                    // A statement may scan what it has just collected itself, and the few organizations.
+                    // A statement may scan its own rows, and the few organizations.
                     let own =
                         ["SCAN v", "SCAN CONSTANT ROW", "SCAN counted", "SCAN organizations"];
                     let own = own.iter().any(|own| step.starts_with(own));
                     assert!(own || !step.starts_with("SCAN"), "{name}: {step}");
                     let sorted = step == "USE TEMP B-TREE FOR ORDER BY";
-                    assert!(!sorted || ["offline servers", "silent"].contains(&name), "{name} is sorted: {sql}");
+                    assert!(!sorted || ["offline servers", "offline for presence"].contains(&name), "{name} is sorted: {sql}");
                 }
             }
         })
         .await;
         assert!(explained > 20 || !place.is_sqlite());
         tx.rollback().await.unwrap();
-        // The counter that this test relies on does count.
+        // Check that the counter which this test relies on does count.
         let mut tx = db.begin().await.unwrap();
         let walk = "select count(*) from servers where kernel = 'none'";
         match &mut *tx {
@@ -295,10 +304,10 @@ both! {
         assert!(steps(&mut tx, walk).await.iter().all(|step| step.starts_with("SCAN")));
     }
 
-    /// PostgreSQL's statistics are a minute old or older: they know nothing of a rollout that was
-    /// just created, nor of servers that were seen since. It must not read whole tables for that
-    /// reason. SQLite has no such choice.
-    async fn what_came_after_the_last_statistics_is_not_read_as_a_whole(place: Place) {
+    /// PostgreSQL's statistics are a minute old or older. They do not include a rollout that was
+    /// just created, or servers that were seen since. That must not make it read whole tables.
+    /// SQLite has no such choice.
+    async fn outdated_statistics_cause_no_full_scan(place: Place) {
         const FEW: i64 = 200;
         let db = place.open().await;
         let (ours, first) = fill(&db).await;
@@ -326,14 +335,14 @@ both! {
                 let now = rows_read(&mut tx).await;
                 let read = now - before;
                 assert!(read < FEW, "{}: {read} rows were read for 5", $what);
-                assert!(place.is_sqlite() || read >= 5, "{}: the counter does count", $what);
+                assert!(place.is_sqlite() || read >= 5, "{}: the counter does not count", $what);
                 before = now;
             };
         }
         let start: Vec<_> = (1..6_u32).map(|n| busy(nth!(ServerId, n))).collect();
-        few!("put to work", rollout_targets::claim(&mut tx, second, &start).await.unwrap());
+        few!("claim", rollout_targets::claim(&mut tx, second, &start).await.unwrap());
         few!("changed", rollout_targets::changed_since(&mut tx, second, 1).await.unwrap());
-        few!("busy", rollout_targets::busy(&mut tx, second).await.unwrap());
+        few!("active", rollout_targets::busy(&mut tx, second).await.unwrap());
         let page = Page { limit: 5, offset: 0 };
         let row = rollouts::load(&mut tx, second).await.unwrap();
         few!("tasks", rollout_targets::list(&mut tx, &row, &[], page).await.unwrap().items);
@@ -356,8 +365,9 @@ both! {
         assert!(before > 0 || place.is_sqlite());
     }
 
-    /// The lookup uses the whole key: an organization has as many rows as its findings have pages.
-    async fn the_kinds_that_have_a_flaw_are_found_by_their_numbers(place: Place) {
+    /// The lookup must use the whole key: an organization has as many rows as its findings have
+    /// pages.
+    async fn kinds_with_a_cve_are_looked_up_by_number(place: Place) {
         let db = place.open().await;
         let ours = org(&db).await;
         let mut tx = db.begin().await.unwrap();

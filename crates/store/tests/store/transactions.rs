@@ -1,4 +1,4 @@
-//! Events, the audit log, the bell, and parts of a transaction.
+//! Events, the audit log, notifications, snapshots, and parts of a transaction.
 
 use store::audit::{self, NewEntry};
 use store::events::{self, NewEvent};
@@ -20,7 +20,7 @@ fn event(org_id: OrgId, n: u32) -> NewEvent {
 fn entry(org_id: OrgId, subject: &str) -> NewEntry {
     NewEntry {
         org_id,
-        // Finer than a column holds: what is sealed must be what will be read.
+        // More precise than a column: the hash must cover the value that will be read.
         at: at(1) + jiff::SignedDuration::from_nanos(1_234),
         actor: "key_1".into(),
         action: "server.remove".into(),
@@ -30,7 +30,7 @@ fn entry(org_id: OrgId, subject: &str) -> NewEntry {
 }
 
 both! {
-    async fn events_come_in_order_and_only_to_their_organization(db: Db) {
+    async fn events_are_ordered_and_limited_to_their_organization(db: Db) {
         let (ours, theirs) = (org(&db).await, other_org(&db).await);
         let mut tx = db.begin().await.unwrap();
         tx.emit(event(ours, 1));
@@ -46,7 +46,7 @@ both! {
         assert_eq!(events::latest(&mut reader).await.unwrap(), 3);
     }
 
-    async fn a_transaction_that_never_was_leaves_no_event_and_no_gap(db: Db) {
+    async fn rolled_back_transaction_leaves_no_event_and_no_gap(db: Db) {
         let ours = org(&db).await;
         let mut tx = db.begin().await.unwrap();
         tx.emit(event(ours, 1));
@@ -59,7 +59,7 @@ both! {
         assert_eq!((seen.len(), seen[0].seq, seen[0].id), (1, 1, nth!(EventId, 2_u32)));
     }
 
-    async fn old_events_are_forgotten_a_few_at_a_time(db: Db) {
+    async fn old_events_are_deleted_in_portions(db: Db) {
         let ours = org(&db).await;
         let mut tx = db.begin().await.unwrap();
         (1..=5).for_each(|n| tx.emit(event(ours, n)));
@@ -72,9 +72,9 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    /// A reader goes on from the last number that it saw. Were numbers committed out of order, it
-    /// would pass over the late ones for ever.
-    async fn a_reader_beside_eight_writers_misses_nothing(db: Db) {
+    /// A reader continues after the last number that it saw. If numbers were committed out of
+    /// order, it would miss the late ones.
+    async fn reader_beside_eight_writers_misses_no_event(db: Db) {
         let ours = org(&db).await;
         let writers: Vec<_> = (0..8_u32)
             .map(|writer| {
@@ -110,7 +110,7 @@ both! {
         writing.await.unwrap();
     }
 
-    async fn each_organization_has_a_chain_of_its_own_that_can_be_checked(db: Db) {
+    async fn each_organization_has_a_verifiable_audit_chain(db: Db) {
         let (ours, theirs) = (org(&db).await, other_org(&db).await);
         for subject in ["a", "b", "c"] {
             let mut tx = db.begin().await.unwrap();
@@ -134,7 +134,7 @@ both! {
         assert_eq!(audit::after(&mut reader, theirs, 2, 10).await.unwrap().len(), 1);
     }
 
-    async fn parallel_writers_make_one_unbroken_chain(db: Db) {
+    async fn parallel_writers_build_one_unbroken_chain(db: Db) {
         let ours = org(&db).await;
         let writers: Vec<_> = (0..8)
             .map(|writer| {
@@ -157,7 +157,7 @@ both! {
         assert!(chain.windows(2).all(|pair| pair[1].previous == pair[0].hash));
     }
 
-    async fn an_entry_for_no_organization_is_refused_with_the_whole_transaction(db: Db) {
+    async fn entry_for_unknown_organization_fails_the_transaction(db: Db) {
         let mut tx = db.begin().await.unwrap();
         organizations::create(&mut tx, nth!(OrgId, 1_u32), "Acme", at(0)).await.unwrap();
         tx.record(entry(nth!(OrgId, 99_u32), "a"));
@@ -169,7 +169,7 @@ both! {
         assert_eq!(organizations::list(&mut reader).await.unwrap(), []);
     }
 
-    async fn the_bell_rings_for_what_was_committed_and_for_nothing_else(db: Db) {
+    async fn only_commits_notify_subscribers(db: Db) {
         let mut rollouts = db.bell(Topic::Rollouts);
         let mut servers = db.bell(Topic::Servers);
         let mut tx = db.begin().await.unwrap();
@@ -183,7 +183,7 @@ both! {
         assert!(!servers.has_rung());
     }
 
-    async fn a_part_that_fails_is_undone_alone(db: Db) {
+    async fn failed_part_is_rolled_back_alone(db: Db) {
         let ours = org(&db).await;
         let mut tx = db.begin().await.unwrap();
         let kept = tx
@@ -218,7 +218,7 @@ both! {
         assert_eq!(audit::head(&mut reader, ours).await.unwrap().0, 1);
     }
 
-    async fn a_snapshot_sees_one_moment_and_a_reader_the_present(db: Db) {
+    async fn snapshot_does_not_see_later_commits(db: Db) {
         org(&db).await;
         let mut snapshot = db.snapshot().await.unwrap();
         assert_eq!(organizations::list(&mut snapshot).await.unwrap().len(), 1);
@@ -229,17 +229,17 @@ both! {
     }
 }
 
-/// PostgreSQL alone: two replicas share the database and nothing else.
+/// PostgreSQL only: the two replicas share nothing but the database.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_other_replica_hears_the_bell_also_after_its_line_was_cut() {
+async fn other_replica_is_notified_after_reconnecting() {
     let Some(place) = crate::support::postgres_place::<Place>().await else { return };
     let (here, there): (Db, Db) = (place.open().await, place.open().await);
     ring_and_hear(&here, &there).await;
 
-    // Everyone who listens on this database loses the connection.
+    // All listeners on this database lose their connections.
     let mut bell = there.bell(Topic::Schedules);
     cut_listeners(&place).await;
-    // It rings once when the line is back, for whatever was missed.
+    // The listener notifies once after it reconnects, for whatever was missed.
     bell.rung().await;
     ring_and_hear(&here, &there).await;
     here.close().await;

@@ -1,4 +1,4 @@
-//! The organization's days, how long patches have been pending, and the names of things.
+//! Daily statistics, ages of patches, tasks of a server, and display names.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ fn date(text: &str) -> Date {
 }
 
 both! {
-    async fn a_day_has_one_row_which_is_written_over(db: Db) {
+    async fn day_has_one_row_that_is_overwritten(db: Db) {
         let (here, there) = (org(&db).await, other_org(&db).await);
         let mut tx = db.begin().await.unwrap();
         for row in [day("2026-11-15", 9), day("2026-11-14", 8), day("2026-11-15", 1), day("2026-11-15", 1)] {
@@ -45,7 +45,7 @@ both! {
         assert_eq!(found, [day("2026-11-15", 1)]);
     }
 
-    async fn days_that_are_old_are_forgotten_of_every_organization(db: Db) {
+    async fn old_days_are_deleted_in_every_organization(db: Db) {
         let (here, there) = (org(&db).await, other_org(&db).await);
         let mut tx = db.begin().await.unwrap();
         for whose in [here, there] {
@@ -57,7 +57,7 @@ both! {
         assert_eq!(days::since(&mut tx, there, Date::MIN).await.unwrap().len(), 2);
     }
 
-    async fn patches_are_counted_by_how_long_they_have_been_pending(db: Db) {
+    async fn patches_are_counted_by_age(db: Db) {
         let here = org(&db).await;
         let patch = |name: &str, severity_order, seen| Patch {
             package_name: name.into(),
@@ -82,7 +82,7 @@ both! {
         assert_eq!(ages, [(0, 0, 2), (0, 1, 1), (1, 1, 1), (1, 3, 1)]);
     }
 
-    async fn a_servers_history_is_the_newest_first_and_in_parts(db: Db) {
+    async fn tasks_of_a_server_are_paged_newest_first(db: Db) {
         let here = org(&db).await;
         for n in 1..=3 {
             crate::rollouts::start(&db, here, n, 2).await;
@@ -98,7 +98,7 @@ both! {
         assert_eq!((stranger.items.len(), stranger.total), (0, 0));
     }
 
-    async fn ids_of_every_kind_have_names_in_their_own_organization(db: Db) {
+    async fn ids_have_names_only_in_their_organization(db: Db) {
         let (here, there) = (org(&db).await, other_org(&db).await);
         let ann = crate::users::user(here, 1, "ann");
         let web = crate::servers::server(here, 1);

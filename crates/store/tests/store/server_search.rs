@@ -1,6 +1,7 @@
-//! Searching servers by name: what is found is what is called so, whoever else is asked for besides.
+//! Search for servers by name, alone and combined with other filters.
 //!
-//! `found` holds the list, its total and the walk over all servers against each other, so each line here is three claims.
+//! `found` compares the list, its total and the ids of all matching servers, so each line checks
+//! all three.
 
 use store::server_list::{self, Filter, OnlineSpan, Sort};
 use store::servers::{self, Server};
@@ -19,7 +20,7 @@ fn q(text: &str) -> Filter {
 }
 
 both! {
-    async fn a_search_follows_every_server_that_comes_is_renamed_and_goes(db: Db) {
+    async fn search_follows_enrollment_renaming_and_removal(db: Db) {
         let (ours, theirs) = (org(&db).await, other_org(&db).await);
         let fleet = [named(ours, 1, "web-1"), named(ours, 2, "Web-2"), named(ours, 3, "db-1")];
         enroll(&db, &fleet).await;
@@ -30,7 +31,7 @@ both! {
         let renamed = Server { hostname: "cache-1".parse().unwrap(), ..fleet[0].clone() };
         let mut tx = db.begin().await.unwrap();
         servers::save(&mut tx, &fleet[0], &renamed, at(1)).await.unwrap();
-        // Another spelling of the same name is shown, and found as before.
+        // Another spelling of the same name is shown; the search finds it as before.
         let respelled = Server { hostname: "WEB-2".parse().unwrap(), ..fleet[1].clone() };
         servers::save(&mut tx, &fleet[1], &respelled, at(1)).await.unwrap();
         servers::remove(&mut tx, &fleet[2], at(1)).await.unwrap();
@@ -39,14 +40,14 @@ both! {
         assert_eq!(of("cache").await, "cache-1");
         assert_eq!(of("1").await, "cache-1");
         assert_eq!(of("db").await, "");
-        // What was undone was never called anything.
+        // A transaction that is rolled back changes no search.
         let mut tx = db.begin().await.unwrap();
         servers::enroll(&mut tx, &named(ours, 5, "web-5")).await.unwrap();
         tx.rollback().await.unwrap();
         assert_eq!(of("web").await, "WEB-2");
     }
 
-    async fn whatever_is_typed_is_looked_for_as_it_stands(db: Db) {
+    async fn search_text_is_matched_literally(db: Db) {
         let ours = org(&db).await;
         let long = format!("{}.{}.internal", "a".repeat(63), "b".repeat(63));
         let fleet = [named(ours, 1, "a_b"), named(ours, 2, "axb"), named(ours, 3, &long)];
@@ -72,8 +73,9 @@ both! {
         }
     }
 
-    /// Few and many of the name, few and many of the status: whichever way is shorter, the answer is the same.
-    async fn a_search_goes_together_with_every_filter_and_every_order(db: Db) {
+    /// Few or many servers with the name, few or many with the status: the result is the same,
+    /// whichever query is used.
+    async fn search_works_with_every_filter_and_order(db: Db) {
         let ours = org(&db).await;
         let fleet: Vec<Server> = (0..49_u32)
             .map(|n| Server {

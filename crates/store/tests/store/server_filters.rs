@@ -1,7 +1,7 @@
-//! Every filter combined with every other, in every order, gives what a plain check of each server
-//! gives.
+//! All combinations of filters, in every sort order, give the same result as a simple check of each
+//! server.
 //!
-//! `plans` checks which indexes the queries use.
+//! `query_plans` checks which indexes the queries use.
 
 use store::recounts::Recount;
 use store::server_list::{Filter, OnlineSpan, Sort};
@@ -9,7 +9,7 @@ use store::servers::{Scan, Server};
 use store::{Conn, Db, Page, Tx, recorded_sql, recounts, server_list, servers};
 use vocab::{OrgId, ServerId, Status};
 
-use crate::plans;
+use crate::query_plans;
 use crate::support::{at, both, nth, org};
 
 const FLEET: u32 = 120;
@@ -37,12 +37,12 @@ fn server(org_id: OrgId, n: u32) -> Server {
         reboot_required: n % 7 < 3,
         security_updates: n % 11,
         last_seen_at: at(i64::from(n * 31 % FLEET)),
-        ..plans::server(org_id, n)
+        ..query_plans::server(org_id, n)
     }
 }
 
 fn filters() -> Vec<Filter> {
-    // Few, many and all of them are offline.
+    // Few, many or all servers are offline.
     let spans = [
         OnlineSpan::since(at(4)),
         OnlineSpan { since: at(60), until: at(90) },
@@ -124,7 +124,8 @@ fn in_order(mut fleet: Vec<&Server>, sort: Sort) -> Vec<ServerId> {
     fleet.iter().map(|server| server.id).collect()
 }
 
-/// Writes scans and recounts to some servers. A change from an agent that was made before a recount is still written.
+/// Writes scans and corrected counts to some servers. A save that was based on a row from before a
+/// correction must still succeed.
 async fn count_updates(tx: &mut Tx, fleet: &mut [Server]) {
     let scan = |server: &Server| Scan {
         id: server.id,
@@ -158,12 +159,12 @@ async fn count_updates(tx: &mut Tx, fleet: &mut [Server]) {
     }
 }
 
-/// Checks that every lookup in a second table uses a whole key, and returns how many there were.
+/// Checks that every lookup in a second table uses a whole key, and returns the number of lookups.
 /// SQLite has no statistics here and cannot know how selective a part of a key is.
 async fn by_whole_keys(tx: &mut Tx) -> usize {
     let mut looked_up = 0;
     for sql in recorded_sql() {
-        let steps = plans::steps(tx, &sql).await;
+        let steps = query_plans::steps(tx, &sql).await;
         for step in steps.iter().filter(|step| step.starts_with("SEARCH")).skip(1) {
             let whole = [" id=?", "server_id=?", "named=?"];
             assert!(whole.iter().any(|key| step.contains(key)), "{step}: {sql}");
@@ -174,7 +175,7 @@ async fn by_whole_keys(tx: &mut Tx) -> usize {
 }
 
 both! {
-    async fn every_filter_beside_every_other_finds_whom_a_plain_look_finds(db: Db) {
+    async fn combined_filters_match_a_check_of_each_server(db: Db) {
         let ours = org(&db).await;
         let mut tx = db.begin().await.unwrap();
         let mut fleet: Vec<_> = (0..FLEET).map(|n| server(ours, n)).collect();
@@ -193,7 +194,7 @@ both! {
         let joined: Vec<_> = fleet.iter().map(|server| server.security_updates).collect();
         count_updates(&mut tx, &mut fleet).await;
         let others = fleet.iter().zip(joined).filter(|(server, n)| server.security_updates != *n);
-        assert!(others.count() > 15, "the numbers are others now");
+        assert!(others.count() > 15, "too few numbers have changed");
         tx.commit().await.unwrap();
 
         let mut tx = db.begin().await.unwrap();
@@ -204,7 +205,7 @@ both! {
             let page = Page { limit: if n % 5 == 0 { 50 } else { 4 }, offset };
             let wanted = in_order(fleet.iter().filter(|server| matches(&filter, server)).collect(), sort);
             recorded_sql();
-            let seen = server_list::list_gathering(&mut tx, ours, &filter, sort, page, plans::GATHERED_MAX).await.unwrap();
+            let seen = server_list::list_gathering(&mut tx, ours, &filter, sort, page, query_plans::GATHERED_MAX).await.unwrap();
             looked_up += by_whole_keys(&mut tx).await;
             let ids: Vec<_> = seen.items.iter().map(|server| server.id).collect();
             let on_page = wanted.iter().skip(offset as usize).take(page.limit as usize);
@@ -220,8 +221,8 @@ both! {
             found += usize::from(!wanted.is_empty());
             empty += usize::from(wanted.is_empty());
         }
-        assert!(found > 300 && empty > 100, "{found} filters found someone, {empty} nobody");
+        assert!(found > 300 && empty > 100, "{found} filters found servers, {empty} found none");
         let is_sqlite = matches!(*tx, Conn::SqliteTx(_));
-        assert_eq!(looked_up > 300, is_sqlite, "{looked_up} looks at another table");
+        assert_eq!(looked_up > 300, is_sqlite, "{looked_up} lookups in another table");
     }
 }

@@ -1,4 +1,4 @@
-//! What a request with an idempotency key has done, if its answer is lost.
+//! What a request with an idempotency key has changed, if its response is lost.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ async fn work(db: &Db, org: OrgId, subject: &str) -> Result<(), StoreError> {
 }
 
 both! {
-    async fn work_that_was_done_and_not_answered_is_not_done_again(db: Db) {
+    async fn work_with_a_lost_response_is_not_repeated(db: Db) {
         let org = org(&db).await;
         let ticket = fresh(&db, org, 0).await;
         idempotency::during(ticket.clone(), work(&db, org, "bat_1")).await.unwrap();
@@ -54,13 +54,13 @@ both! {
         assert_eq!(claim(&db, org, 35).await, Claim::Unanswered { subject: "bat_1".into() });
     }
 
-    async fn work_that_was_never_done_may_be_done_by_the_next(db: Db) {
+    async fn unfinished_claim_can_be_taken_over(db: Db) {
         let org = org(&db).await;
         fresh(&db, org, 0).await;
         fresh(&db, org, 35).await;
     }
 
-    async fn whoever_lost_the_lock_cannot_commit_the_work(db: Db) {
+    async fn request_that_lost_its_lock_cannot_commit(db: Db) {
         let org = org(&db).await;
         let slow = fresh(&db, org, 0).await;
         let next = fresh(&db, org, 35).await;
@@ -72,7 +72,8 @@ both! {
     }
 }
 
-/// Repeats the claim until it is no longer under way: PostgreSQL notices soon that a process is gone.
+/// Repeats the claim until it is no longer in progress: PostgreSQL soon notices that a process is
+/// gone.
 async fn claim_settled(db: &Db, org: OrgId) -> Claim {
     for _ in 0..2_000 {
         match claim(db, org, 1).await {
@@ -80,12 +81,12 @@ async fn claim_settled(db: &Db, org: OrgId) -> Claim {
             settled => return settled,
         }
     }
-    panic!("the claim of a dead process is still under way after ten seconds");
+    panic!("the claim of a dead process is still in progress after ten seconds");
 }
 
-/// Only PostgreSQL has several processes.
+/// Only PostgreSQL can have several processes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn claim_of_a_process_that_died_is_free_at_once() {
+async fn claim_of_a_dead_process_is_released_immediately() {
     let Some(place) = postgres_place::<Place>().await else { return };
     let (dies, lives) = (place.open().await, place.open().await);
     let org = org(&lives).await;
@@ -95,7 +96,7 @@ async fn claim_of_a_process_that_died_is_free_at_once() {
     dies.close().await;
     let Claim::Fresh(next) = claim_settled(&lives, org).await else { panic!() };
     assert_eq!(claim(&lives, org, 1).await, Claim::InProgress);
-    // It was only cut off: what it does now has no effect.
+    // It had only lost its connection: its later commit is refused.
     let refusal = idempotency::during(slow, work(&lives, org, "bat_1")).await;
     assert!(matches!(refusal, Err(StoreError::Stale)), "{refusal:?}");
     idempotency::during(next, work(&lives, org, "bat_2")).await.unwrap();
@@ -106,9 +107,9 @@ async fn claim_of_a_process_that_died_is_free_at_once() {
     remove_postgres(&place).await;
 }
 
-/// The connection that shows that a process is alive is cut, and comes back.
+/// The connection that shows that a process is alive is terminated and restored.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn process_whose_connections_were_cut_holds_what_it_claims_afterwards() {
+async fn reconnected_process_holds_its_new_claims() {
     let Some(place) = postgres_place::<Place>().await else { return };
     let (cut, other) = (place.open().await, place.open().await);
     let org = org(&other).await;
@@ -117,12 +118,12 @@ async fn process_whose_connections_were_cut_holds_what_it_claims_afterwards() {
     let cuts = "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory'
         and database = (select oid from pg_database where datname = current_database())";
     place.by_hand(cuts).await;
-    // Rings once the connection is back, and the lock is taken right after.
+    // Notifies once the connection is restored; the lock is taken right after.
     bell.rung().await;
     assert!(matches!(claim_settled(&other, org).await, Claim::Fresh(_)));
     let mut held = false;
     for second in 0..2_000 {
-        // Each of these is a key that nobody used.
+        // Each of these keys is new.
         let key = format!("key {second}");
         let request = Request { key: &key, ..request(org) };
         assert!(matches!(claim_request(&cut, &request, 2).await, Claim::Fresh(_)));
@@ -132,7 +133,7 @@ async fn process_whose_connections_were_cut_holds_what_it_claims_afterwards() {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert!(held, "a process that is alive looks dead");
+    assert!(held, "a live process looks dead");
     cut.close().await;
     other.close().await;
     remove_postgres(&place).await;

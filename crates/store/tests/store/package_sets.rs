@@ -1,4 +1,4 @@
-//! Lists of packages, stored once however many servers carry them.
+//! Package sets, stored once however many servers have them.
 
 use store::listings::{self, KEPT_AT_LEAST, Kind, Packed};
 use store::servers::{self, Server};
@@ -9,7 +9,7 @@ use crate::servers::{enroll, packages, server};
 use crate::support::{Place, at, both, org, other_org};
 
 both! {
-    async fn a_list_is_stored_once_and_read_as_it_came(db: Db) {
+    async fn set_is_stored_once_and_read_unchanged(db: Db) {
         let (ours, theirs) = (org(&db).await, other_org(&db).await);
         let list = packages(100);
         let mut tx = db.begin().await.unwrap();
@@ -22,7 +22,7 @@ both! {
             listings::missing(&mut tx, ours, Kind::Packages, &asked).await.unwrap(),
             [absent]
         );
-        // Whether another organization has a list is nobody's business.
+        // An organization must not learn whether another one has a set.
         assert_eq!(
             listings::missing(&mut tx, theirs, Kind::Packages, &asked).await.unwrap(),
             asked
@@ -37,7 +37,7 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    async fn a_list_with_other_bytes_than_its_name_says_is_corrupt(place: Place) {
+    async fn set_that_does_not_match_its_digest_is_corrupt(place: Place) {
         let db = place.open().await;
         let ours = org(&db).await;
         let (list, other) = (packages(10), packages(11));
@@ -56,7 +56,7 @@ both! {
         listings::get(&mut reader, ours, Kind::Packages, other.digest()).await.unwrap();
     }
 
-    async fn a_server_cannot_take_up_a_list_that_is_not_there(db: Db) {
+    async fn server_cannot_use_a_missing_set(db: Db) {
         let ours = org(&db).await;
         let before = server(ours, 1);
         enroll(&db, &[before.clone()]).await;
@@ -64,13 +64,13 @@ both! {
         let after = Server { package_set: Some(list.digest()), packages: 10, ..before.clone() };
         let mut tx = db.begin().await.unwrap();
         let refused = servers::save(&mut tx, &before, &after, at(1)).await;
-        assert!(matches!(refused, Err(StoreError::NotFound { kind: "package list", .. })));
+        assert!(matches!(refused, Err(StoreError::NotFound { kind: "package set", .. })));
         listings::store(&mut tx, ours, Kind::Packages, &list, at(1)).await.unwrap();
         servers::save(&mut tx, &before, &after, at(1)).await.unwrap();
         tx.commit().await.unwrap();
     }
 
-    async fn a_list_is_dropped_when_nobody_carries_it_and_not_before(db: Db) {
+    async fn only_unused_sets_are_deleted(db: Db) {
         let ours = org(&db).await;
         let (carried, idle, fresh) = (packages(1), packages(2), packages(3));
         let before = server(ours, 1);
@@ -83,7 +83,7 @@ both! {
         listings::store(&mut tx, ours, Kind::Updates, &carried, at(0)).await.unwrap();
         let after = Server { package_set: Some(carried.digest()), ..before.clone() };
         servers::save(&mut tx, &before, &after, at(0)).await.unwrap();
-        // The caller's cutoff is later than it may be, and is moved: the fresh one stays.
+        // The requested cutoff is too late and is moved back: the fresh set stays.
         assert_eq!(listings::drop_unused(&mut tx, later, later, 10).await.unwrap(), 2);
         let asked = [carried.digest(), idle.digest(), fresh.digest()];
         assert_eq!(
@@ -94,9 +94,9 @@ both! {
         tx.commit().await.unwrap();
     }
 
-    /// A server takes up an old list at the very moment in which it is dropped: either the server
-    /// comes first and the list stays, or it comes second and is told to send it.
-    async fn a_list_that_is_just_being_taken_up_is_not_dropped_under_its_server(db: Db) {
+    /// A server starts to use an old set while it is being deleted. Either the server comes first
+    /// and the set stays, or it comes second and its agent must upload the set.
+    async fn set_that_a_server_starts_to_use_is_kept(db: Db) {
         let ours = org(&db).await;
         let later = at(0) + KEPT_AT_LEAST + KEPT_AT_LEAST;
         for round in 1..=10_u32 {
@@ -132,7 +132,7 @@ both! {
         }
     }
 
-    async fn a_list_that_came_packed_is_unpacked_like_one_that_was_packed_here(db: Db) {
+    async fn set_compressed_by_the_agent_is_readable(db: Db) {
         let ours = org(&db).await;
         let bytes = vocab::listing::encode(&[Installed::new("bash", "5.2", "amd64")]);
         let compressed = zstd::bulk::compress(&bytes, 19).unwrap();
