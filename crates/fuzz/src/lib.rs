@@ -1,8 +1,9 @@
-//! Fuzz targets: one plain function per parser of bytes that come from outside.
+//! Fuzz targets: one plain function for each parser of untrusted input.
 //!
-//! `cargo xtask fuzz` runs them under libFuzzer (`fuzz/` at the top of the repository). `cargo test -p fuzz` replays `seeds`
-//! and `regressions`, and mutates them for a moment ([`mutate`]). A target fails by a panic, by taking longer than a
-//! second, or by taking more than 512 MiB, on an input of at most [`INPUT_BYTES_MAX`].
+//! `cargo xtask fuzz` runs them under libFuzzer (`fuzz/` at the top of the repository). `cargo test
+//! -p fuzz` replays `seeds` and `regressions`, and mutates them briefly ([`mutate`]). A target
+//! fails if it panics, takes longer than a second, or uses more than 512 MiB, on an input of at
+//! most [`INPUT_BYTES_MAX`].
 
 #[cfg(feature = "server")]
 mod backup;
@@ -11,27 +12,26 @@ mod targets;
 
 use std::sync::OnceLock;
 
-/// The most bytes of an input.
+/// Maximum bytes of an input.
 pub const INPUT_BYTES_MAX: usize = 64 * 1024;
 
-/// A parser of outside bytes.
+/// A parser of untrusted input.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// What it is called on the command line; its seeds are in the directory of that name.
+    /// The name on the command line, and of the directory with its seeds.
     pub name: &'static str,
-    /// Reads an input. Must return, whatever it holds.
+    /// Parses an input. Must return, whatever the input contains.
     pub run: fn(&[u8]),
 }
 
-/// Every target.
 pub const TARGETS: &[Target] = targets::ALL;
 
-/// The target of this name.
 pub fn target(name: &str) -> Option<Target> {
     TARGETS.iter().find(|target| target.name == name).copied()
 }
 
-/// Runs the target that `FLEETMEND_FUZZ_TARGET` names. Of several, divided by commas, the first byte chooses one.
+/// Runs the target that `FLEETMEND_FUZZ_TARGET` names. If it names several, separated by commas,
+/// the first byte of the input selects one.
 ///
 /// # Panics
 ///

@@ -1,11 +1,12 @@
-//! A small mutation fuzzer for `cargo test`: without coverage, but without anything to install either.
+//! A small mutation fuzzer for `cargo test`. It has no coverage feedback, but needs no
+//! installation.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Pieces that parsers look for.
+/// Tokens that are significant to the parsers.
 const TOKENS: &[&[u8]] = &[
     b"\n",
     b"\t",
@@ -41,12 +42,11 @@ const TOKENS: &[&[u8]] = &[
     b"PK\x03\x04",
 ];
 
-/// Numbers by chance from a seed (SplitMix64).
+/// A random number generator with a fixed seed (SplitMix64).
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// The numbers of this seed.
     pub fn new(seed: u64) -> Rng {
         Rng(seed)
     }
@@ -64,7 +64,7 @@ impl Rng {
     }
 }
 
-/// An input like one of `seeds`, changed in a few places.
+/// Copies one of `seeds` and changes it in a few places.
 pub fn mutated(seeds: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
     let mut input = seeds.get(rng.below(seeds.len())).cloned().unwrap_or_default();
     for _ in 0..=rng.below(6) {
@@ -98,7 +98,7 @@ pub fn mutated(seeds: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
     input
 }
 
-/// The files of a directory, sorted; none if it is not there.
+/// The files of a directory, sorted. Empty if the directory does not exist.
 pub fn corpus(folder: &Path) -> io::Result<BTreeMap<PathBuf, Vec<u8>>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),

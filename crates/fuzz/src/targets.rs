@@ -1,4 +1,4 @@
-//! The targets. Each also checks what must hold of whatever parses.
+//! The fuzz targets. Each also checks the invariants of input that parses.
 
 use std::path::Path;
 
@@ -47,13 +47,15 @@ fn text(input: &[u8]) -> std::borrow::Cow<'_, str> {
 
 fn agent_requests(input: &[u8]) {
     if let Ok(request) = serde_json::from_slice::<SyncRequest>(input) {
-        let written = serde_json::to_vec(&request).expect("what was read can be written");
-        let again: SyncRequest = serde_json::from_slice(&written).expect("and read again");
+        let written = serde_json::to_vec(&request).expect("a parsed request can be serialized");
+        let again: SyncRequest =
+            serde_json::from_slice(&written).expect("a serialized request can be parsed");
         assert_eq!(again, request);
     }
     if let Ok(request) = serde_json::from_slice::<EnrollRequest>(input) {
-        let written = serde_json::to_vec(&request).expect("what was read can be written");
-        let again: EnrollRequest = serde_json::from_slice(&written).expect("and read again");
+        let written = serde_json::to_vec(&request).expect("a parsed request can be serialized");
+        let again: EnrollRequest =
+            serde_json::from_slice(&written).expect("a serialized request can be parsed");
         assert_eq!(again, request);
     }
 }
@@ -63,7 +65,7 @@ fn package_set(input: &[u8]) {
         if let Ok(mut entries) = listing::decode::<T>(input) {
             listing::sort(&mut entries);
             let written = listing::encode(&entries);
-            let again = listing::decode::<T>(&written).expect("what was read can be read again");
+            let again = listing::decode::<T>(&written).expect("an encoded list can be decoded");
             assert_eq!(again, entries);
         }
     }
@@ -81,7 +83,7 @@ fn pair() -> Ed25519KeyPair {
     Ed25519KeyPair::from_seed_unchecked(&[7; 32]).expect("a seed of 32 bytes")
 }
 
-/// An order that the server's key signed, and an envelope that nobody did.
+/// Verifies a correctly signed order, and an envelope without a valid signature.
 fn orders(input: &[u8]) {
     let (pair, text) = (pair(), text(input));
     let answer = EnrollResponse {
@@ -104,7 +106,7 @@ fn orders(input: &[u8]) {
     if let Ok(unsigned) = serde_json::from_slice::<Envelope>(input) {
         assert!(
             agent_client::verify(&unsigned, &host, time).is_err(),
-            "an order without a signature"
+            "an order without a valid signature was accepted"
         );
     }
 }
@@ -121,7 +123,7 @@ fn tracker() -> feed::Kind {
     feed::Kind::DebianTracker { codename: "bookworm".to_owned(), version: "12".to_owned() }
 }
 
-/// Puts an input where a reader of files finds it. One file per thread, in memory where that is possible.
+/// Passes an input to a reader of files. Uses one file per thread, in memory if possible.
 fn with_file(input: &[u8], read: impl FnOnce(&Path)) {
     thread_local! {
         static PATH: std::path::PathBuf = {
@@ -131,7 +133,7 @@ fn with_file(input: &[u8], read: impl FnOnce(&Path)) {
         };
     }
     PATH.with(|path| {
-        std::fs::write(path, input).expect("a file can be written");
+        std::fs::write(path, input).expect("write the input file");
         read(path);
         let _ = std::fs::remove_file(path);
     });
@@ -146,12 +148,12 @@ fn feed(input: &[u8], kind: feed::Kind) {
             assert!(feed::limits::weight(&record) <= feed::limits::ADVISORY_BYTES_MAX);
             Ok::<(), ()>(())
         });
-        assert!(read.is_ok(), "what was checked can be read");
+        assert!(read.is_ok(), "a checked feed can be read");
         assert_eq!(records, checked.summary().records);
     });
 }
 
-/// Anything that may be packed: as it is, and as its beginning tells.
+/// Reads an input that may be compressed, with the detected format.
 fn feed_archives(input: &[u8]) {
     let mut kind = None;
     with_file(input, |path| {
@@ -161,11 +163,11 @@ fn feed_archives(input: &[u8]) {
     feed(input, kind.unwrap_or_else(tracker));
 }
 
-/// As it is, and packed as a bundle is.
+/// Reads an input as a bundle, unchanged and compressed.
 #[cfg(feature = "server")]
 fn bundle(input: &[u8]) {
     with_file(input, service::commands::feeds::bundle::fuzz);
-    let packed = zstd::encode_all(input, 1).expect("memory can be written to");
+    let packed = zstd::encode_all(input, 1).expect("compress in memory");
     with_file(&packed, service::commands::feeds::bundle::fuzz);
 }
 
@@ -174,13 +176,13 @@ fn apk(input: &[u8]) {
     agent::backend::apk::fuzz(&text(input));
 }
 
-/// Two versions on two lines.
+/// Compares two versions, one per line.
 fn versions(input: &[u8]) {
     use pkgver::Scheme;
     let text = text(input);
     let (a, b) = text.split_once('\n').unwrap_or((&text, "1.0"));
     for scheme in [Scheme::Deb, Scheme::Rpm, Scheme::Apk, Scheme::Pacman] {
-        assert!(scheme.compare(a, a).is_eq(), "{scheme:?}: {a:?} is not itself");
+        assert!(scheme.compare(a, a).is_eq(), "{scheme:?}: {a:?} is not equal to itself");
         let (there, back) = (scheme.compare(a, b), scheme.compare(b, a));
         assert_eq!(there, back.reverse(), "{scheme:?}: {a:?} and {b:?}");
     }
@@ -192,10 +194,11 @@ fn terminal_text(input: &[u8]) {
     let safe = escape_text(&text);
     assert!(!safe.contains(|c| is_obeyed(c) && c != '\n' && c != '\t'));
     if let Ok(value) = serde_json::from_slice::<serde_json::Value>(input) {
-        // Read back without escaping first: a large number may be read with another rounding.
+        // Parses the unescaped text for comparison, because a large number may be rounded when it
+        // is parsed.
         let written = value.to_string();
         let plain = serde_json::from_str::<serde_json::Value>(&written).ok();
         let again = serde_json::from_str::<serde_json::Value>(&escape_text(&written)).ok();
-        assert!(again.is_some() && again == plain, "JSON stays JSON");
+        assert!(again.is_some() && again == plain, "escaping must not change JSON values");
     }
 }

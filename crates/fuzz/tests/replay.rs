@@ -1,7 +1,7 @@
-//! Replays every seed and every input that once broke something, then mutates them for a moment.
+//! Replays every seed and every input that once made a target fail, then mutates them briefly.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-#![expect(clippy::disallowed_methods, reason = "an input that takes long is a finding")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+#![expect(clippy::disallowed_methods, reason = "a slow input is a failure")]
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,21 +9,21 @@ use std::time::{Duration, Instant};
 use fuzz::mutate::{Rng, corpus, mutated};
 use fuzz::{INPUT_BYTES_MAX, TARGETS, Target};
 
-/// The most that one input may take: a second, and as much again for a machine that is busy and a build without
-/// optimization.
+/// Maximum time of one input: one second, plus a margin for a busy machine and an unoptimized
+/// build.
 const TIME_MAX: Duration = Duration::from_secs(5);
-/// The most memory that the targets may take, with the program and two tests at a time.
+/// Maximum memory of the targets, including the test program and two concurrent tests.
 const MIB_MAX: u64 = 512;
-/// How many mutations of each target are tried.
+/// Number of mutations per target.
 const MUTATIONS: u64 = 300;
-/// The most bytes of all seeds and regressions together.
+/// Maximum total bytes of all seeds and regressions.
 const CORPUS_BYTES_MAX: usize = 200 * 1024;
 
 fn folder(kind: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(kind)
 }
 
-/// The most memory that this process has taken so far.
+/// Peak memory of this process so far.
 fn peak_mib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -55,7 +55,8 @@ fn every_seed_and_regression_is_read_in_time() {
     assert!(bytes <= CORPUS_BYTES_MAX, "seeds and regressions have {bytes} bytes");
 }
 
-/// For a moment. `FLEETMEND_FUZZ_SECONDS` says for how long each target is tried instead, and `FLEETMEND_FUZZ_TARGET` which.
+/// A short run. `FLEETMEND_FUZZ_SECONDS` sets the time per target instead, and
+/// `FLEETMEND_FUZZ_TARGET` selects one target.
 #[test]
 fn mutated_seeds_are_read_in_time() {
     let setting = |name| std::env::var(name).ok();
